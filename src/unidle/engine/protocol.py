@@ -1,0 +1,91 @@
+"""The seam between decisions and what carries them out.
+
+One protocol serves local processes, Kubernetes and the simulator: commands are idempotent (the key
+is job and attempt), what the engine observes is the truth, and observations may arrive late, twice
+or out of order: each mark carries its source (a rank) and its ordinal in that source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from unidle.events.marks import Mark
+from unidle.fleet import Fleet
+from unidle.jobs import JobSpec
+
+
+@dataclass(frozen=True, slots=True)
+class RankPlace:
+    """Where one rank runs. ``devices`` are device ids on ``node``; ``slices`` slice ids."""
+
+    rank: int
+    node: str
+    slices: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StartGang:
+    """Start every rank of one attempt. Sending it twice changes nothing."""
+
+    job: str
+    attempt: int  # 1 is the first
+    spec: JobSpec
+    places: tuple[RankPlace, ...]  # in rank order
+
+
+@dataclass(frozen=True, slots=True)
+class StopGang:
+    """Stop every rank of one attempt: SIGTERM, ``grace_ns``, SIGKILL; ``grace_ns`` 0 kills at once."""
+
+    job: str
+    attempt: int
+    grace_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class RankMarks:
+    """Marks ``first``, ``first + 1``, ... that one rank's supervisor wrote."""
+
+    job: str
+    attempt: int
+    rank: int
+    first: int
+    marks: tuple[Mark, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LiveAttempt:
+    """An attempt that the log says has not ended, and how many marks of each rank are known."""
+
+    command: StartGang
+    marks_known: tuple[int, ...]
+
+
+class Engine(Protocol):
+    """Carries out plans and reports what happened."""
+
+    def fleet(self) -> Fleet:
+        """What there is now."""
+
+    def adopt(self, live: Sequence[LiveAttempt]) -> None:
+        """Called once before the first poll: take up what the log says is alive."""
+
+    def start(self, command: StartGang) -> None:
+        """Begin to start a gang; failures arrive as marks of the rank (kind ``exit`` or ``lost``)."""
+
+    def stop(self, command: StopGang) -> None:
+        """Begin to stop a gang; a second call may shorten the grace, never lengthen it."""
+
+    def release(self, job: str, attempt: int) -> None:
+        """The attempt has ended and the log knows it: nothing more will be asked about it."""
+
+    def poll(self) -> list[RankMarks]:
+        """What is new since the last poll. Never blocks."""
+
+    def wait(self, until_ns: int | None) -> None:
+        """Return when something may have happened, at ``until_ns`` (clock time) at the latest."""
+
+    def close(self) -> None:
+        """Let go of everything without stopping any rank."""

@@ -1,0 +1,74 @@
+"""One hierarchy of errors. A message names the field, the value and the remedy."""
+
+from __future__ import annotations
+
+
+class UnidleError(Exception):
+    """Base of every error that unidle raises on purpose.
+
+    ``exit_code`` is what the command line exits with when the error reaches it.
+    """
+
+    exit_code = 1
+
+    def __init__(
+        self,
+        problem: str,
+        *,
+        field: str | None = None,
+        value: object = None,
+        remedy: str | None = None,
+    ) -> None:
+        self.problem = problem
+        self.field = field
+        self.value = value
+        self.remedy = remedy
+        super().__init__(self.line())
+
+    def line(self) -> str:
+        """The error as one line: field, problem, value, remedy."""
+        text = f"{self.field}: {self.problem}" if self.field else self.problem
+        if self.value is not None:
+            text += f" (got {_short(self.value)})"
+        if self.remedy:
+            text += f"; {self.remedy}"
+        return text.replace("\n", " ")
+
+
+class BadInput(UnidleError):
+    """What the user gave cannot be understood or is not allowed."""
+
+    exit_code = 2
+
+
+class CannotRun(UnidleError):
+    """The request is well formed, but this machine or fleet can never carry it out."""
+
+    exit_code = 3
+
+
+class StoreError(UnidleError):
+    """The store cannot be used as asked."""
+
+    exit_code = 4
+
+
+class StoreHeld(StoreError):
+    """Another writer holds the store."""
+
+
+class LeaseLost(StoreError):
+    """This writer's lease was taken over; it may not append any more."""
+
+
+class StoreDamaged(StoreError):
+    """The store's content fails its own checks."""
+
+
+class IllegalTransition(UnidleError):
+    """A state machine was asked for a transition that its table does not list."""
+
+
+def _short(value: object, limit: int = 120) -> str:
+    text = repr(value)
+    return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -1,0 +1,25 @@
+"""Nouns of hardware: an immutable snapshot of sites, network tiers, nodes, devices and slices."""
+
+from unidle.fleet.model import (
+    WHOLE_PPM,
+    Device,
+    Fleet,
+    Health,
+    Link,
+    Node,
+    Slice,
+    Tier,
+    slices_of,
+)
+
+__all__ = [
+    "WHOLE_PPM",
+    "Device",
+    "Fleet",
+    "Health",
+    "Link",
+    "Node",
+    "Slice",
+    "Tier",
+    "slices_of",
+]

@@ -1,0 +1,83 @@
+"""The causes: which leaves there are, in which group, and how a row can be known."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+TAXONOMY_VERSION: Final = 1
+
+How = Literal["measured", "inferred", "modelled"]
+
+GROUPS: Final[dict[str, dict[str, str]]] = {
+    "unseen": {"unseen": "no observation covered it"},
+    "down": {
+        "fault": "the device or its node is faulty",
+        "repair": "under repair",
+        "maintenance": "planned maintenance",
+        "quarantine": "burn-in or probation after a fault",
+        "boot": "the node boots",
+    },
+    "free": {
+        "no_demand": "no job wants it",
+        "fragmented": "jobs wait, but no free shape fits any of them",
+        "quota": "jobs wait, but their quota is used up",
+        "reserved": "kept as a hot spare",
+        "gathering": "kept while a gang's other devices are freed",
+        "scheduler_latency": "a job that fits was not yet decided on",
+    },
+    "held": {
+        "gang_wait": "allocated, and not all ranks of the gang have started",
+        "preflight": "health checks before the start",
+        "start": "image, process start, imports, set-up before the first step",
+        "restore": "reading a checkpoint",
+        "compile": "compilation and warm-up",
+        "checkpoint": "steps blocked by saving a checkpoint",
+        "data_stall": "waiting for input data",
+        "evaluation": "evaluation between training steps",
+        "hang": "alive, but the gang makes no progress",
+        "preempting": "asked to leave, and saving or stopping",
+        "idle": "allocated with nothing to run, before, between or after the work",
+    },
+    "step": {
+        "useful": "training steps",
+        "bubble": "pipeline bubble",
+        "exposed_local": "communication inside the site that nothing hides",
+        "exposed_wan": "communication between sites that nothing hides",
+        "straggler_wait": "waiting for a slower rank",
+        "host_gap": "the device waits for the host",
+        "recompute": "activation recompute",
+    },
+    "lost": {
+        "replayed": "steps that had to be done again after a failure",
+        "preempted": "steps lost to preemption",
+        "rolled_back": "steps undone on purpose",
+        "no_artefact": "work of a job that ended without leaving a result",
+    },
+    "serve": {
+        "within_slo": "requests served within their objective",
+        "slo_missed": "requests that missed their objective or were aborted",
+        "evicted_recompute": "recompute after eviction from the cache",
+        "warm_idle": "a loaded model with no request",
+        "model_load": "loading a model",
+    },
+    "fill": {
+        "filled": "useful filler work in a bubble",
+        "discarded": "filler work that was thrown away",
+    },
+}
+
+GROUP_OF: Final[dict[str, str]] = {leaf: g for g, leaves in GROUPS.items() for leaf in leaves}
+
+# First match wins (the ledger's decision function follows this order).
+PRECEDENCE: Final = ("unseen", "down", "lost", "fill", "serve", "held", "step", "free")
+
+GROUP_COLOURS: Final[dict[str, str]] = {
+    "step": "#1b9e77",
+    "fill": "#66c2a5",
+    "serve": "#3b7dd8",
+    "held": "#e6a023",
+    "lost": "#d1495b",
+    "down": "#6a3d9a",
+    "free": "#9aa3ad",
+    "unseen": "#c9ced4",
+}

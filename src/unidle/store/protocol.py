@@ -1,0 +1,131 @@
+"""The store: an append-only event log with one fenced writer, and what stands beside the log.
+
+The store does not know what an event means: it keeps ``kind`` and ``body`` (JSON bytes) with their
+times and sources. Snapshots and ledger segments are disposable: both can be folded again from the
+log, and both belong to one ``fold_version``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+
+class NewEvent(NamedTuple):
+    """An event that has no sequence number yet."""
+
+    time_ns: int
+    source: str
+    source_seq: int
+    kind: str
+    body: bytes  # JSON object, UTF-8
+
+
+class StoredEvent(NamedTuple):
+    """An event as the log holds it; ``seq`` starts at 1 and has no gaps."""
+
+    seq: int
+    time_ns: int
+    source: str
+    source_seq: int
+    kind: str
+    body: bytes
+
+
+class Request(NamedTuple):
+    """What a client that is not the writer asks of it (submit, cancel, ...)."""
+
+    id: int
+    time_ns: int
+    kind: str
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The right to append. ``token`` grows with each holder; a lower one is fenced off."""
+
+    token: int
+    holder: str
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A fold's state after event ``seq``."""
+
+    seq: int
+    fold_version: int
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Sealed ledger rows as one Parquet file, from the events up to ``seq``."""
+
+    id: int
+    seq: int
+    fold_version: int
+    start_ns: int
+    end_ns: int
+    rows: int
+    body: bytes | None = None  # None where only the description was asked for
+
+
+class Store(Protocol):
+    """See ``tests/store/contract.py`` for what every implementation must keep.
+
+    Errors: :class:`unidle.errors.StoreHeld`, :class:`unidle.errors.LeaseLost`,
+    :class:`unidle.errors.StoreDamaged`, else :class:`unidle.errors.StoreError`.
+    """
+
+    url: str
+
+    def acquire(self, purpose: str) -> Lease:
+        """Become the writer; :class:`StoreHeld` while another live writer is. A holder on this
+        machine that is dead (pid and start time) is replaced at once, any other when its lease expires."""
+
+    def renew(self, lease: Lease) -> None:
+        """Extend the lease; :class:`LeaseLost` when it was taken over."""
+
+    def release(self, lease: Lease) -> None:
+        """Give the lease back; no error when it is already lost."""
+
+    def holder(self) -> str | None:
+        """Who holds the store now, in words, or None."""
+
+    def append(
+        self, lease: Lease, events: Sequence[NewEvent], *, done_requests: Sequence[int] = ()
+    ) -> int:
+        """Append durably, all or nothing, and return the log's last ``seq``. The requests in
+        ``done_requests`` leave the inbox in the same transaction."""
+
+    def read(self, after: int = 0, limit: int | None = None) -> Iterator[StoredEvent]:
+        """Events with ``seq > after`` in order, streamed (memory is bounded)."""
+
+    def last(self) -> tuple[int, int]:
+        """``(seq, time_ns)`` of the last event; ``(0, 0)`` for an empty log."""
+
+    def request(self, kind: str, body: bytes) -> int:
+        """Put a request into the inbox durably (needs no lease) and return its id."""
+
+    def requests(self) -> list[Request]:
+        """Requests that no writer has taken over yet, oldest first."""
+
+    def save_snapshot(self, lease: Lease, snapshot: Snapshot, segments: Sequence[Segment] = ()) -> None:
+        """Keep a snapshot and the segments sealed with it, in one transaction; older snapshots of
+        the same fold version go."""
+
+    def load_snapshot(self, fold_version: int) -> Snapshot | None:
+        """The newest usable snapshot of that fold version (a damaged one is passed over)."""
+
+    def segments(self, fold_version: int) -> list[Segment]:
+        """Descriptions (without body) of all segments of that fold version, in order of ``seq``."""
+
+    def segment_body(self, segment_id: int) -> bytes:
+        """The Parquet bytes of one segment."""
+
+    def drop_derived(self, lease: Lease) -> None:
+        """Drop every snapshot and segment; they can be folded again."""
+
+    def close(self) -> None: ...
