@@ -13,16 +13,7 @@ from typing import Protocol
 
 from unidle.events.marks import Mark
 from unidle.fleet import Fleet
-from unidle.jobs import JobSpec
-
-
-@dataclass(frozen=True, slots=True)
-class RankPlace:
-    """Where one rank runs. ``devices`` are device ids on ``node``; ``slices`` slice ids."""
-
-    rank: int
-    node: str
-    slices: tuple[str, ...]
+from unidle.jobs import JobSpec, RankPlace
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,1 @@
+"""The vocabulary of the log: events, and the marks that ranks leave."""

@@ -1,0 +1,195 @@
+"""The vocabulary of the log. State is a fold over these (``unidle.view``)."""
+
+from __future__ import annotations
+
+from typing import Final, Literal, TypeAlias
+
+import msgspec
+
+from unidle.errors import StoreDamaged
+from unidle.events.marks import Mark
+from unidle.fleet import Fleet, Health
+from unidle.jobs import JobSpec, Reason
+from unidle.jobs.place import RankPlace
+
+Outcome = Literal["succeeded", "failed", "cancelled", "preempted"]
+StopWhy = Literal["rank_failed", "cancelled", "timeout", "service_stopped"]
+EndState = Literal["succeeded", "failed", "cancelled"]
+
+
+class _Event(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Base of all events: immutable, compact in the log."""
+
+
+class ControllerStarted(_Event):
+    """A writer took the store up (``purpose``: the command that did)."""
+
+    purpose: str
+    pid: int
+
+
+class ControllerStopped(_Event):
+    """The writer left in good order."""
+
+    why: str
+
+
+class Sighted(_Event):
+    """The controller is there and sees the fleet unchanged."""
+
+
+class FleetSeen(_Event):
+    """The fleet as it is from now on."""
+
+    fleet: Fleet
+
+
+class HealthSet(_Event):
+    """A node or device changed health (``target``: a node or device id)."""
+
+    target: str
+    health: Health
+    because: Reason
+
+
+class JobSubmitted(_Event):
+    job: str
+    spec: JobSpec
+
+
+class CancelAsked(_Event):
+    job: str
+    by: str
+
+
+class JobJudged(_Event):
+    """The placement policy looked at a waiting job and could not place it."""
+
+    job: str
+    because: Reason
+
+
+class AttemptPlaced(_Event):
+    """A gang was given its slices; ``places`` in rank order."""
+
+    job: str
+    attempt: int
+    places: tuple[RankPlace, ...]
+    because: Reason
+
+
+class RankSaw(_Event):
+    """Marks ``first``, ``first + 1``, ... of one rank."""
+
+    job: str
+    attempt: int
+    rank: int
+    first: int
+    marks: tuple[Mark, ...]
+
+
+class StopAsked(_Event):
+    """An attempt is to be stopped; ``culprit`` is the rank that failed first, where one did."""
+
+    job: str
+    attempt: int
+    why: StopWhy
+    grace_ns: int
+    because: Reason
+    culprit: int | None = None
+
+
+class AttemptEnded(_Event):
+    """No rank of the attempt is left; its slices are free."""
+
+    job: str
+    attempt: int
+    outcome: Outcome
+    because: Reason
+
+
+class RetryPlanned(_Event):
+    job: str
+    not_before_ns: int
+    because: Reason
+
+
+class Requeued(_Event):
+    """The job waits again without having failed."""
+
+    job: str
+    because: Reason
+
+
+class JobEnded(_Event):
+    job: str
+    state: EndState
+    because: Reason
+
+
+Event: TypeAlias = (
+    ControllerStarted
+    | ControllerStopped
+    | Sighted
+    | FleetSeen
+    | HealthSet
+    | JobSubmitted
+    | CancelAsked
+    | JobJudged
+    | AttemptPlaced
+    | RankSaw
+    | StopAsked
+    | AttemptEnded
+    | RetryPlanned
+    | Requeued
+    | JobEnded
+)
+
+KINDS: Final[dict[str, type[Event]]] = {
+    "controller_started": ControllerStarted,
+    "controller_stopped": ControllerStopped,
+    "sighted": Sighted,
+    "fleet_seen": FleetSeen,
+    "health_set": HealthSet,
+    "job_submitted": JobSubmitted,
+    "cancel_asked": CancelAsked,
+    "job_judged": JobJudged,
+    "attempt_placed": AttemptPlaced,
+    "rank_saw": RankSaw,
+    "stop_asked": StopAsked,
+    "attempt_ended": AttemptEnded,
+    "retry_planned": RetryPlanned,
+    "requeued": Requeued,
+    "job_ended": JobEnded,
+}
+KIND_OF: Final[dict[type, str]] = {cls: kind for kind, cls in KINDS.items()}
+
+_ENCODER = msgspec.json.Encoder()
+_DECODERS: dict[str, msgspec.json.Decoder[Event]] = {}
+
+
+def encode(event: Event) -> tuple[str, bytes]:
+    """The event's kind and its body as JSON."""
+    return KIND_OF[type(event)], _ENCODER.encode(event)
+
+
+def decode(kind: str, body: bytes, seq: int = 0) -> Event:
+    """The event of one log row; :class:`StoreDamaged` when it cannot be one."""
+    decoder = _DECODERS.get(kind)
+    if decoder is None:
+        if kind not in KINDS:
+            raise StoreDamaged(
+                "an event of an unknown kind",
+                field=f"event {seq}",
+                value=kind,
+                remedy="was the store written by a newer unidle? upgrade, or run `unidle store check`",
+            )
+        decoder = _DECODERS[kind] = msgspec.json.Decoder(KINDS[kind])
+    try:
+        return decoder.decode(body)
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise StoreDamaged(
+            f"a body of kind {kind} that cannot be read: {error}",
+            field=f"event {seq}",
+            remedy="run `unidle store check`",
+        ) from error
