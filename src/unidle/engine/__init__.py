@@ -1,0 +1,1 @@
+"""Engines: what carries decisions out and reports what happened."""

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from unidle.events.marks import Mark
-from unidle.fleet import Fleet
-from unidle.jobs import JobSpec, RankPlace
+from unidle.fleet import Fleet, Health
+from unidle.jobs import JobSpec, RankPlace, Reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +32,7 @@ class StopGang:
 
     job: str
     attempt: int
+    ranks: int
     grace_ns: int
 
 
@@ -44,6 +45,18 @@ class RankMarks:
     rank: int
     first: int
     marks: tuple[Mark, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HealthChange:
+    """A node or device (``target``) changed health."""
+
+    target: str
+    health: Health
+    because: Reason
+
+
+Observation = RankMarks | HealthChange
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +80,14 @@ class Engine(Protocol):
         """Begin to start a gang; failures arrive as marks of the rank (kind ``exit`` or ``lost``)."""
 
     def stop(self, command: StopGang) -> None:
-        """Begin to stop a gang; a second call may shorten the grace, never lengthen it."""
+        """Begin to stop a gang; a second call may shorten the grace, never lengthen it.
+
+        A rank that was never started gets a ``lost`` mark, so that every stop comes to an end."""
 
     def release(self, job: str, attempt: int) -> None:
         """The attempt has ended and the log knows it: nothing more will be asked about it."""
 
-    def poll(self) -> list[RankMarks]:
+    def poll(self) -> Sequence[Observation]:
         """What is new since the last poll. Never blocks."""
 
     def wait(self, until_ns: int | None) -> None:

@@ -21,30 +21,34 @@ class _Event(msgspec.Struct, frozen=True, omit_defaults=True):
     """Base of all events: immutable, compact in the log."""
 
 
-class ControllerStarted(_Event):
-    """A writer took the store up (``purpose``: the command that did)."""
+class ControllerStarted(_Event, frozen=True, omit_defaults=True):
+    """A writer took the store up (``purpose``: the command that did).
+
+    Each of its sightings covers the ``covers_ns`` after it: it promises another one before they end.
+    """
 
     purpose: str
     pid: int
+    covers_ns: int
 
 
-class ControllerStopped(_Event):
+class ControllerStopped(_Event, frozen=True, omit_defaults=True):
     """The writer left in good order."""
 
     why: str
 
 
-class Sighted(_Event):
+class Sighted(_Event, frozen=True, omit_defaults=True):
     """The controller is there and sees the fleet unchanged."""
 
 
-class FleetSeen(_Event):
+class FleetSeen(_Event, frozen=True, omit_defaults=True):
     """The fleet as it is from now on."""
 
     fleet: Fleet
 
 
-class HealthSet(_Event):
+class HealthSet(_Event, frozen=True, omit_defaults=True):
     """A node or device changed health (``target``: a node or device id)."""
 
     target: str
@@ -52,24 +56,24 @@ class HealthSet(_Event):
     because: Reason
 
 
-class JobSubmitted(_Event):
+class JobSubmitted(_Event, frozen=True, omit_defaults=True):
     job: str
     spec: JobSpec
 
 
-class CancelAsked(_Event):
+class CancelAsked(_Event, frozen=True, omit_defaults=True):
     job: str
     by: str
 
 
-class JobJudged(_Event):
+class JobJudged(_Event, frozen=True, omit_defaults=True):
     """The placement policy looked at a waiting job and could not place it."""
 
     job: str
     because: Reason
 
 
-class AttemptPlaced(_Event):
+class AttemptPlaced(_Event, frozen=True, omit_defaults=True):
     """A gang was given its slices; ``places`` in rank order."""
 
     job: str
@@ -78,7 +82,7 @@ class AttemptPlaced(_Event):
     because: Reason
 
 
-class RankSaw(_Event):
+class RankSaw(_Event, frozen=True, omit_defaults=True):
     """Marks ``first``, ``first + 1``, ... of one rank."""
 
     job: str
@@ -88,7 +92,7 @@ class RankSaw(_Event):
     marks: tuple[Mark, ...]
 
 
-class StopAsked(_Event):
+class StopAsked(_Event, frozen=True, omit_defaults=True):
     """An attempt is to be stopped; ``culprit`` is the rank that failed first, where one did."""
 
     job: str
@@ -99,7 +103,7 @@ class StopAsked(_Event):
     culprit: int | None = None
 
 
-class AttemptEnded(_Event):
+class AttemptEnded(_Event, frozen=True, omit_defaults=True):
     """No rank of the attempt is left; its slices are free."""
 
     job: str
@@ -108,20 +112,20 @@ class AttemptEnded(_Event):
     because: Reason
 
 
-class RetryPlanned(_Event):
+class RetryPlanned(_Event, frozen=True, omit_defaults=True):
     job: str
     not_before_ns: int
     because: Reason
 
 
-class Requeued(_Event):
+class Requeued(_Event, frozen=True, omit_defaults=True):
     """The job waits again without having failed."""
 
     job: str
     because: Reason
 
 
-class JobEnded(_Event):
+class JobEnded(_Event, frozen=True, omit_defaults=True):
     job: str
     state: EndState
     because: Reason

@@ -94,9 +94,7 @@ class Store(Protocol):
     def holder(self) -> str | None:
         """Who holds the store now, in words, or None."""
 
-    def append(
-        self, lease: Lease, events: Sequence[NewEvent], *, done_requests: Sequence[int] = ()
-    ) -> int:
+    def append(self, lease: Lease, events: Sequence[NewEvent], *, done_requests: Sequence[int] = ()) -> int:
         """Append durably, all or nothing, and return the log's last ``seq``. The requests in
         ``done_requests`` leave the inbox in the same transaction."""
 

@@ -1,0 +1,1 @@
+"""The loop: events to view, view to decisions, decisions to the engine."""

@@ -1,0 +1,289 @@
+"""One loop for live and simulated: observations, view, decisions, log, commands.
+
+A turn folds what was observed, lets the pure policies decide on the new view, appends it all to the
+log in one transaction, and only then sends commands. A controller that is killed between the two
+finds the decision in the log, and sends the (idempotent) command again.
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import msgspec
+
+from unidle.clock import Clock
+from unidle.engine.protocol import Engine, HealthChange, LiveAttempt, RankMarks, StartGang, StopGang
+from unidle.errors import BadInput
+from unidle.events import types as ev
+from unidle.guard import lifecycle
+from unidle.jobs import JobSpec, Reason
+from unidle.place.plan import Policy
+from unidle.store.protocol import Lease, NewEvent, Store
+from unidle.view import snapshot
+from unidle.view.fold import apply
+from unidle.view.state import AttemptView, JobView
+
+SIGHTING_EVERY_NS: Final = 10_000_000_000
+INBOX_EVERY_NS: Final = 250_000_000
+SNAPSHOT_EVERY_EVENTS: Final = 50_000
+
+Watcher = Callable[[ev.Event, int], None]
+
+
+class SubmitRequest(msgspec.Struct, frozen=True):
+    """Body of an inbox request of kind ``submit``."""
+
+    job: str
+    spec: JobSpec
+
+
+class CancelRequest(msgspec.Struct, frozen=True):
+    """Body of an inbox request of kind ``cancel``."""
+
+    job: str
+    by: str
+
+
+class Controller:
+    """Drives everything on one store. Call :meth:`start`, then :meth:`turn` until done, then :meth:`stop`."""
+
+    def __init__(
+        self, store: Store, lease: Lease, engine: Engine, policy: Policy, clock: Clock,
+        *, inbox_every_ns: int | None = INBOX_EVERY_NS,
+        sighting_every_ns: int = SIGHTING_EVERY_NS, watcher: Watcher | None = None,
+    ) -> None:  # fmt: skip
+        self._store, self._lease, self._engine, self._policy, self._clock = (
+            store,
+            lease,
+            engine,
+            policy,
+            clock,
+        )
+        self._inbox_every_ns = inbox_every_ns
+        self._sighting_every_ns = sighting_every_ns
+        self._watcher = watcher
+        self.view = snapshot.load_view(store)
+        self._new: list[NewEvent] = []
+        self._done_requests: list[int] = []
+        self._commands: list[Callable[[], None]] = []
+        self._touched: set[str] = set()
+        self._timers: list[tuple[int, str]] = []
+        self._place = True
+        self._inbox_ns = 0
+        self._snapshot_seq = self.view.seq
+        self._accepting = True
+
+    # -- life ------------------------------------------------------------------------------------
+
+    def start(self, purpose: str) -> None:
+        """Take the store up: adopt what runs, and send again what may not have been carried out."""
+        self._emit(ev.ControllerStarted(purpose, os.getpid(), 3 * self._sighting_every_ns))
+        fleet = self._engine.fleet()
+        if fleet != self.view.fleet:
+            self._emit(ev.FleetSeen(fleet))
+        live = [job for job in self.view.jobs.values() if job.live is not None]
+        self._engine.adopt([_live_attempt(job, job.attempts[-1]) for job in live])
+        for job in self.view.jobs.values():
+            if not job.terminal:
+                self._touch(job)
+        for job in live:
+            attempt = job.attempts[-1]
+            if attempt.stop is not None:
+                self._command_stop(job, attempt)
+            elif not attempt.all_spawned:
+                self._command_start(job, attempt)
+        self._flush()
+
+    def stop(self, why: str) -> None:
+        """Leave in good order; what runs keeps running and is adopted by the next controller."""
+        self._emit(ev.ControllerStopped(why))
+        self._flush()
+        if self.view.seq > self._snapshot_seq:
+            self._save_snapshot()
+        self._engine.close()
+
+    # -- asked from outside ----------------------------------------------------------------------
+
+    def submit(self, job: str, spec: JobSpec) -> None:
+        if job not in self.view.jobs:
+            self._emit(ev.JobSubmitted(job, spec))
+            self._touch(self.view.jobs[job])
+            self._place = True
+
+    def cancel(self, job: str, by: str) -> None:
+        """Ask for a job's end; a job that already ended stays as it is."""
+        view = self.view.jobs.get(job)
+        if view is None:
+            raise BadInput("no such job", field="job", value=job, remedy="`unidle list` shows the jobs")
+        if not view.terminal and view.cancel_by is None:
+            self._emit(ev.CancelAsked(job, by))
+            self._touch(view)
+
+    def kill(self, job: str) -> None:
+        """Shorten the grace of a stop that is under way to nothing."""
+        view = self.view.jobs[job]
+        if view.live is not None:
+            command = StopGang(job, view.live.number, len(view.live.ranks), 0)
+            self._commands.append(lambda: self._engine.stop(command))
+
+    def drain(self) -> None:
+        """Stop every gang and put its job back into the queue; place nothing any more."""
+        self._accepting = False
+        because = Reason("service_stopped", "the service was stopped")
+        for job_id in sorted(self.view.live):
+            job = self.view.jobs[job_id]
+            attempt = job.attempts[-1]
+            if attempt.stop is None:
+                grace_ns = int(job.spec.grace_s * 1e9)
+                self._emit(ev.StopAsked(job_id, attempt.number, "service_stopped", grace_ns, because))
+                self._command_stop(job, attempt)
+
+    # -- the loop --------------------------------------------------------------------------------
+
+    def turn(self) -> int | None:
+        """Do all that can be done now. Returns when to look again without a sign from the engine."""
+        self._observe()
+        self._take_requests()
+        self._decide()
+        now = self._clock.now_ns()
+        if now - self.view.book.seen_ns >= self._sighting_every_ns:
+            self._emit(ev.Sighted())
+        self._flush()
+        if self.view.seq - self._snapshot_seq >= SNAPSHOT_EVERY_EVENTS:
+            self._save_snapshot()
+        return self._next_ns(now)
+
+    def run(self, until: Callable[[], bool]) -> None:
+        """Turn until ``until()`` holds."""
+        while True:
+            wake_ns = self.turn()
+            if until():
+                return
+            self._engine.wait(wake_ns)
+
+    def _observe(self) -> None:
+        for seen in self._engine.poll():
+            if isinstance(seen, HealthChange):
+                self._emit(ev.HealthSet(seen.target, seen.health, seen.because))
+                self._place = True
+            else:
+                self._emit_marks(seen)
+                self._touched.add(seen.job)
+
+    def _take_requests(self) -> None:
+        now = self._clock.now_ns()
+        if self._inbox_every_ns is None or now - self._inbox_ns < self._inbox_every_ns:
+            return
+        self._inbox_ns = now
+        for request in self._store.requests():
+            if request.kind == "submit":
+                submit = msgspec.json.decode(request.body, type=SubmitRequest)
+                self.submit(submit.job, submit.spec)
+            elif request.kind == "cancel":
+                cancel = msgspec.json.decode(request.body, type=CancelRequest)
+                if cancel.job in self.view.jobs:
+                    self.cancel(cancel.job, cancel.by)
+            self._done_requests.append(request.id)
+
+    def _decide(self) -> None:
+        now = self._clock.now_ns()
+        while self._timers and self._timers[0][0] <= now:
+            self._touched.add(heapq.heappop(self._timers)[1])
+            self._place = True
+        while self._touched:
+            self._decide_job(self.view.jobs[self._touched.pop()], now)
+        if self._place and self._accepting:
+            self._place = False
+            self._decide_places(now)
+
+    def _decide_job(self, job: JobView, now: int) -> None:
+        for event in lifecycle.decide(job, now):
+            self._emit(event)
+            attempt = job.attempts[-1] if job.attempts else None
+            if isinstance(event, ev.StopAsked) and attempt is not None:
+                self._command_stop(job, attempt)
+            elif isinstance(event, ev.AttemptEnded):
+                self._commands.append(lambda e=event: self._engine.release(e.job, e.attempt))  # type: ignore[misc]
+                self._place = True
+            elif isinstance(event, ev.RetryPlanned):
+                heapq.heappush(self._timers, (event.not_before_ns, job.id))
+
+    def _decide_places(self, now: int) -> None:
+        if not self.view.waiting:
+            return
+        plan = self._policy.decide(self.view, now)
+        for place in plan.places:
+            job = self.view.jobs[place.job]
+            self._emit(ev.AttemptPlaced(job.id, len(job.attempts) + 1, place.places, place.because))
+            self._command_start(job, job.attempts[-1])
+            self._touch(job)
+        for wait in plan.waits:
+            self._emit(ev.JobJudged(wait.job, wait.because))
+
+    # -- log and commands ------------------------------------------------------------------------
+
+    def _emit(self, event: ev.Event) -> None:
+        now = self._clock.now_ns()
+        seq = self.view.seq + 1
+        apply(self.view, event, seq, now)
+        kind, body = ev.encode(event)
+        self._new.append(NewEvent(self.view.time_ns, "control", seq, kind, body))
+        if self._watcher is not None:
+            self._watcher(event, self.view.time_ns)
+
+    def _emit_marks(self, seen: RankMarks) -> None:
+        event = ev.RankSaw(seen.job, seen.attempt, seen.rank, seen.first, seen.marks)
+        apply(self.view, event, self.view.seq + 1, self._clock.now_ns())
+        kind, body = ev.encode(event)
+        source = f"rank:{seen.job}/{seen.attempt}/{seen.rank}"
+        self._new.append(NewEvent(self.view.time_ns, source, seen.first, kind, body))
+        if self._watcher is not None:
+            self._watcher(event, self.view.time_ns)
+
+    def _flush(self) -> None:
+        if self._new or self._done_requests:
+            self._store.append(self._lease, self._new, done_requests=self._done_requests)
+            self._new, self._done_requests = [], []
+        commands, self._commands = self._commands, []
+        for command in commands:
+            command()
+
+    def _command_start(self, job: JobView, attempt: AttemptView) -> None:
+        command = StartGang(job.id, attempt.number, job.spec, attempt.places)
+        self._commands.append(lambda: self._engine.start(command))
+
+    def _command_stop(self, job: JobView, attempt: AttemptView) -> None:
+        if attempt.stop is not None:
+            passed_ns = self._clock.now_ns() - (attempt.stop_ns or 0)
+            grace_ns = max(attempt.stop.grace_ns - passed_ns, 0)
+            command = StopGang(job.id, attempt.number, len(attempt.ranks), grace_ns)
+            self._commands.append(lambda: self._engine.stop(command))
+
+    def _touch(self, job: JobView) -> None:
+        self._touched.add(job.id)
+        times: Iterable[int | None] = (lifecycle.next_deadline_ns(job), job.not_before_ns or None)
+        for time_ns in times:
+            if time_ns is not None and time_ns > self._clock.now_ns():
+                heapq.heappush(self._timers, (time_ns, job.id))
+
+    def _save_snapshot(self) -> None:
+        self._store.save_snapshot(self._lease, snapshot.encode(self.view))
+        self._snapshot_seq = self.view.seq
+
+    def _next_ns(self, now: int) -> int | None:
+        if self._touched or self._commands:
+            return now
+        times = [self.view.book.seen_ns + self._sighting_every_ns]
+        if self._timers:
+            times.append(self._timers[0][0])
+        if self._inbox_every_ns is not None:
+            times.append(self._inbox_ns + self._inbox_every_ns)
+        return min(times)
+
+
+def _live_attempt(job: JobView, attempt: AttemptView) -> LiveAttempt:
+    command = StartGang(job.id, attempt.number, job.spec, attempt.places)
+    return LiveAttempt(command, tuple(rank.count for rank in attempt.ranks))

@@ -1,0 +1,214 @@
+"""What follows from the state of one job: stop, end, retry, give up. Pure."""
+
+from __future__ import annotations
+
+import signal
+from typing import Final
+
+from unidle.events import types as ev
+from unidle.jobs import Reason, Restart
+from unidle.view.state import AttemptView, JobView, RankView
+
+_S: Final = 1_000_000_000
+_MAX_BACKOFF_S: Final = 300.0
+_CANNOT_EXEC: Final = (126, 127)
+
+
+def decide(job: JobView, now_ns: int) -> list[ev.Event]:
+    """Events that follow from the job's state at ``now_ns``; empty when nothing does."""
+    if job.terminal:
+        return []
+    attempt = job.live
+    if attempt is None:
+        return _decide_waiting(job, now_ns)
+    if attempt.all_ended:
+        return _decide_ended(job, attempt, now_ns)
+    if attempt.stop is not None:
+        return []
+    return _decide_running(job, attempt, now_ns)
+
+
+def next_deadline_ns(job: JobView) -> int | None:
+    """When :func:`decide` may answer differently although nothing happened."""
+    if job.terminal:
+        return None
+    times: list[int] = []
+    if job.live is None:
+        if job.spec.queue_timeout_s is not None:
+            times.append(job.waiting_since_ns + int(job.spec.queue_timeout_s * _S))
+    elif job.spec.timeout_s is not None and job.live.stop is None:
+        before = sum((a.ended_ns or 0) - a.placed_ns for a in job.attempts[:-1])
+        times.append(job.live.placed_ns + int(job.spec.timeout_s * _S) - before)
+    return min(times, default=None)
+
+
+def _decide_waiting(job: JobView, now_ns: int) -> list[ev.Event]:
+    if job.cancel_by is not None:
+        return [ev.JobEnded(job.id, "cancelled", Reason("cancelled", f"cancelled by {job.cancel_by}"))]
+    deadline = next_deadline_ns(job)
+    if deadline is not None and now_ns >= deadline:
+        text = f"waited longer than queue_timeout_s = {job.spec.queue_timeout_s:g}"
+        if job.verdict:
+            text += f": {job.verdict.text}"
+        return [ev.JobEnded(job.id, "failed", Reason("queue_timeout", text))]
+    return []
+
+
+def _decide_running(job: JobView, attempt: AttemptView, now_ns: int) -> list[ev.Event]:
+    grace_ns = int(job.spec.grace_s * _S)
+    if job.cancel_by is not None:
+        because = Reason("cancelled", f"cancelled by {job.cancel_by}")
+        return [ev.StopAsked(job.id, attempt.number, "cancelled", grace_ns, because)]
+    culprit = find_culprit(attempt)
+    if culprit is not None:
+        because = why_failed(attempt, culprit)
+        return [ev.StopAsked(job.id, attempt.number, "rank_failed", grace_ns, because, culprit)]
+    deadline = next_deadline_ns(job)
+    if deadline is not None and now_ns >= deadline:
+        because = Reason("timeout", f"ran longer than timeout_s = {job.spec.timeout_s:g}")
+        return [ev.StopAsked(job.id, attempt.number, "timeout", grace_ns, because)]
+    return []
+
+
+def _decide_ended(job: JobView, attempt: AttemptView, now_ns: int) -> list[ev.Event]:
+    stop = attempt.stop
+    ended = ev.AttemptEnded
+    culprit = stop.culprit if stop is not None and stop.culprit is not None else find_culprit(attempt)
+    if culprit is None and (stop is None or stop.why != "service_stopped"):
+        because = Reason("done", f"all {len(attempt.ranks)} ranks exited 0")
+        return [
+            ended(job.id, attempt.number, "succeeded", because),
+            ev.JobEnded(job.id, "succeeded", because),
+        ]
+    if stop is not None and stop.why == "cancelled":
+        return [
+            ended(job.id, attempt.number, "cancelled", stop.because),
+            ev.JobEnded(job.id, "cancelled", stop.because),
+        ]
+    if stop is not None and stop.why == "service_stopped":
+        return [ended(job.id, attempt.number, "preempted", stop.because), ev.Requeued(job.id, stop.because)]
+    if stop is not None and stop.why == "timeout":
+        return [
+            ended(job.id, attempt.number, "failed", stop.because),
+            ev.JobEnded(job.id, "failed", stop.because),
+        ]
+    because = stop.because if stop is not None else why_failed(attempt, culprit or 0)
+    if job.cancel_by is not None:
+        because = Reason("cancelled", f"cancelled by {job.cancel_by}")
+        return [
+            ended(job.id, attempt.number, "cancelled", because),
+            ev.JobEnded(job.id, "cancelled", because),
+        ]
+    return [
+        ended(job.id, attempt.number, "failed", because),
+        _retry_or_fail(job, attempt, culprit or 0, because, now_ns),
+    ]
+
+
+def _retry_or_fail(job: JobView, attempt: AttemptView, culprit: int, why: Reason, now_ns: int) -> ev.Event:
+    restart, rank = job.spec.restart, attempt.ranks[culprit]
+    if cannot_start(rank):
+        return ev.JobEnded(
+            job.id, "failed", Reason("cannot_start", f"{why.text}; not retried: it cannot start", why.figures)
+        )
+    if not retries(restart, rank):
+        on = ", ".join(str(item) for item in restart.on)
+        text = f"{why.text}; not retried: restart.on is [{on}]" if restart.max else why.text
+        return ev.JobEnded(job.id, "failed", Reason(why.code, text, why.figures))
+    if job.retries >= restart.max:
+        text = f"{why.text}; {job.retries} of {restart.max} restarts used" if restart.max else why.text
+        return ev.JobEnded(job.id, "failed", Reason(why.code, text, why.figures))
+    wait_s = backoff_s(restart, job.retries + 1)
+    text = f"restart {job.retries + 1} of {restart.max} in {wait_s:g} s: {why.text}"
+    return ev.RetryPlanned(job.id, now_ns + int(wait_s * _S), Reason("retry", text, why.figures))
+
+
+def backoff_s(restart: Restart, attempt: int) -> float:
+    """Seconds to wait before restart number ``attempt`` (from 1): doubling, at most 300 s."""
+    return min(restart.backoff_s * 2.0 ** min(attempt - 1, 60), max(_MAX_BACKOFF_S, restart.backoff_s))
+
+
+def retries(restart: Restart, rank: RankView) -> bool:
+    """Whether the policy retries the way in which this rank ended."""
+    for item in restart.on:
+        if item == "any":
+            return True
+        if rank.lost or rank.code is None:
+            if item == "lost":
+                return True
+            continue
+        if item == "signal" and rank.code < 0:
+            return True
+        if item == "exit" and rank.code > 0:
+            return True
+        if item == rank.code or (isinstance(item, str) and rank.code < 0 and item == signal_name(-rank.code)):
+            return True
+    return False
+
+
+def cannot_start(rank: RankView) -> bool:
+    """The command does not exist or may not be executed: no further try can help."""
+    return rank.spawn_ns is None and rank.code in _CANNOT_EXEC
+
+
+def find_culprit(attempt: AttemptView) -> int | None:
+    """The rank to blame: a lost or killed one before those that exited non-zero, then the earliest.
+
+    When one rank dies its peers soon exit with errors of their connections; these are symptoms.
+    Ranks that ended after the order to stop are never blamed.
+    """
+    failed = [
+        (_symptom(rank), rank.end_ns or 0, k)
+        for k, rank in enumerate(attempt.ranks)
+        if rank.failed and (attempt.stop_ns is None or (rank.end_ns or 0) <= attempt.stop_ns)
+    ]
+    if not failed:
+        after = [(rank.end_ns or 0, k) for k, rank in enumerate(attempt.ranks) if rank.failed]
+        return min(after)[1] if after and attempt.stop is None else None
+    return min(failed)[2]
+
+
+def _symptom(rank: RankView) -> bool:
+    return not rank.lost and rank.code is not None and rank.code > 0 and not cannot_start(rank)
+
+
+def why_failed(attempt: AttemptView, culprit: int) -> Reason:
+    """One sentence on what the culprit did, with a peer that left early where that explains it."""
+    rank = attempt.ranks[culprit]
+    text = f"rank {culprit} {how_ended(rank)}"
+    if rank.step_n:
+        text += f" after step {rank.step_n[-1]}"
+    early = [
+        (r.end_ns, k)
+        for k, r in enumerate(attempt.ranks)
+        if r.code == 0 and r.end_ns is not None and rank.end_ns is not None and r.end_ns <= rank.end_ns
+    ]
+    if early and not rank.lost:
+        first_ns, k = min(early)
+        text += f"; rank {k} had exited 0 {((rank.end_ns or 0) - first_ns) / _S:.1f} s before"
+    figures: dict[str, int | float | str] = {"rank": culprit}
+    if rank.code is not None:
+        figures["code"] = rank.code
+    return Reason("rank_failed", text, figures)
+
+
+def how_ended(rank: RankView) -> str:
+    """In words: ``exited 3``, ``was killed by SIGKILL``, ``ran out of memory``, ``was lost``."""
+    if rank.lost:
+        return f"was lost ({rank.notes[-1][1]})" if rank.notes else "was lost"
+    if rank.code is None:
+        return "is alive"
+    if rank.info.get("oom"):
+        return "ran out of memory"
+    if cannot_start(rank):
+        return f"cannot start: {rank.notes[-1][1]}" if rank.notes else "cannot start"
+    if rank.code < 0:
+        return f"was killed by {signal_name(-rank.code)}"
+    return f"exited {rank.code}"
+
+
+def signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,251 @@
+"""From what was seen of one attempt to the postings for its slices. Pure, whatever the arrival order.
+
+Each rank's time is laid out in two passes: a base that tiles ``[placed, released)`` without gaps,
+then claims that lie over it (a measured data wait, a fault of the node, steps that turned out lost).
+Where several apply, ``unidle.ledger.classify`` decides. Work that a later event revoked is posted
+as it stood first, reversed, and posted again with its new cause.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice, pairwise
+from typing import Literal, NamedTuple
+
+from unidle.ledger.classify import Facts, classify
+from unidle.ledger.rows import Entry
+from unidle.ledger.taxonomy import How
+
+# What became of the attempt's work after its last durable checkpoint.
+Fate = Literal["open", "kept", "replayed", "preempted", "no_artefact"]
+# Why work stopped before the processes ended.
+Halt = Literal["failure", "request"]
+
+
+@dataclass(frozen=True, slots=True)
+class RankTrace:
+    """What was seen of one rank. Times in ns on the controller's clock, in order."""
+
+    slices: tuple[int, ...]
+    spawn_ns: int | None = None
+    end_ns: int | None = None
+    ready_ns: int | None = None
+    step_ns: Sequence[int] = ()
+    step_n: Sequence[int] = ()
+    spans: Sequence[tuple[int, int, str]] = ()  # (start, end, leaf of group held)
+    observer: str = ""
+    down: Sequence[tuple[int, int, str]] = ()  # (start, end, leaf of group down)
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptTrace:
+    """What was seen of one attempt, and what later became of its work.
+
+    ``base_step`` is the step that the attempt resumed from, ``durable_step`` the last step that a
+    checkpoint of this attempt (or the next attempt's first step) proves to be kept, with
+    ``durable_ns`` the time from which on work was not kept. ``job_steps`` tells whether any attempt
+    of the job ever showed a step.
+    """
+
+    job: str
+    attempt: int
+    placed_ns: int
+    ended_ns: int | None
+    ranks: tuple[RankTrace, ...]
+    fate: Fate = "open"
+    base_step: int | None = None
+    durable_step: int | None = None
+    durable_ns: int | None = None
+    halted_ns: int | None = None
+    halt: Halt = "failure"
+    job_steps: bool = True
+
+
+class _Piece(NamedTuple):
+    start_ns: int
+    end_ns: int
+    leaf: str
+    step: int
+    how: How
+    observer: str
+    was: str | None = None  # the leaf that stood before it was corrected
+
+
+def attempt_entries(trace: AttemptTrace, now_ns: int) -> list[Entry]:
+    """Postings that tile ``[placed, ended or now)`` for every slice of the attempt."""
+    until = trace.ended_ns if trace.ended_ns is not None else max(now_ns, trace.placed_ns)
+    spawned = _gang_spawned(trace, until)
+    lead = next((r for r in trace.ranks if r.step_n), None)
+    groups: dict[tuple[object, ...], tuple[RankTrace, list[int]]] = {}
+    for rank in trace.ranks:
+        own = bool(rank.step_n) or bool(rank.spans) or bool(rank.down)
+        key = (rank.end_ns, rank.ready_ns, id(rank) if own else None)
+        groups.setdefault(key, (rank, []))[1].extend(rank.slices)
+    merged: dict[_Piece, list[int]] = {}
+    for rank, slices in groups.values():
+        for piece in _rank_pieces(trace, rank, lead, spawned, until):
+            merged.setdefault(piece, []).extend(slices)
+    entries: list[Entry] = []
+    for piece, slices in merged.items():
+        entries += _post(trace, piece, tuple(sorted(slices)))
+    return entries
+
+
+def _gang_spawned(trace: AttemptTrace, until: int) -> int | None:
+    """When the last rank's process appeared; None while one has not."""
+    latest = trace.placed_ns
+    for rank in trace.ranks:
+        if rank.spawn_ns is None:
+            return None
+        latest = max(latest, rank.spawn_ns)
+    return min(latest, until)
+
+
+def _post(trace: AttemptTrace, piece: _Piece, slices: tuple[int, ...]) -> Iterator[Entry]:
+    new = Entry(
+        slices, piece.start_ns, piece.end_ns, piece.leaf, trace.job, trace.attempt,
+        piece.step, piece.how, piece.observer,
+    )  # fmt: skip
+    if piece.was is None:
+        yield new
+        return
+    old = new._replace(leaf=piece.was)
+    yield old
+    yield old._replace(revision=1, sign=-1)
+    yield new._replace(revision=1)
+
+
+def _rank_pieces(
+    trace: AttemptTrace, rank: RankTrace, lead: RankTrace | None, spawned: int | None, until: int
+) -> Iterator[_Piece]:
+    """The rank's time from placement to release, without gaps; empty pieces are left out."""
+    placed = trace.placed_ns
+    gone = until if rank.end_ns is None else min(max(rank.end_ns, placed), until)
+    work_end = gone if trace.halted_ns is None else min(gone, max(trace.halted_ns, placed))
+    begin_work = work_end if spawned is None else min(spawned, work_end)
+    pieces = [_Piece(placed, begin_work, "gang_wait", -1, "measured", "supervisor")]
+    pieces += _work(trace, rank, lead, begin_work, work_end)
+    after = "hang" if trace.halt == "failure" else "preempting"
+    pieces.append(_Piece(work_end, gone, after, -1, "inferred", "control"))
+    pieces.append(_Piece(gone, until, "idle", -1, "measured", "supervisor"))
+    tiled: Iterator[_Piece] | list[_Piece] = pieces
+    if rank.spans or rank.down:
+        tiled = _overlay(pieces, rank, begin_work, work_end)
+    lost_from = _lost_from(trace, rank, lead, begin_work)
+    for piece in tiled:
+        if piece.start_ns >= piece.end_ns:
+            continue
+        if lost_from is None or piece.start_ns >= work_end or piece.end_ns <= lost_from:
+            yield piece
+        else:
+            yield from _revoke(piece, lost_from, trace.fate)
+
+
+def _work(trace: AttemptTrace, rank: RankTrace, lead: RankTrace | None, begin: int, end: int) -> list[_Piece]:
+    """``[begin, end)``: start, then one piece per step seen, then what follows the last step."""
+    source = rank if rank.step_n else lead
+    if source is None:
+        return _work_without_steps(trace, begin, end)
+    how: How = "measured" if source.observer == "helper" else "inferred"
+    count = bisect_right(source.step_ns, end)
+    at = min(_first_begin(trace, rank, source, begin), end)
+    pieces = [_Piece(begin, at, "start", -1, how, source.observer)]
+    for k in range(count):
+        done = max(source.step_ns[k], at)
+        pieces.append(_Piece(at, done, "useful", source.step_n[k], how, source.observer))
+        at = done
+    if count == 0:
+        pieces[0] = _Piece(begin, end, "start", -1, how, source.observer)
+    elif trace.ended_ns is not None and trace.fate == "kept":
+        pieces.append(_Piece(at, end, "idle", -1, "inferred", source.observer))
+    else:
+        pieces.append(_Piece(at, end, "useful", -1, "inferred", source.observer))
+    return pieces
+
+
+def _work_without_steps(trace: AttemptTrace, begin: int, end: int) -> list[_Piece]:
+    if trace.job_steps or trace.fate == "open":
+        return [_Piece(begin, end, "start", -1, "inferred", "supervisor")]
+    # The job never showed a step: once it is over, the time that its processes lived is its work.
+    return [_Piece(begin, end, "useful", -1, "inferred", "process", was="start")]
+
+
+def _first_begin(trace: AttemptTrace, rank: RankTrace, source: RankTrace, begin: int) -> int:
+    """When the first step seen began: told by the job, else estimated from the pace that follows."""
+    ready = rank.ready_ns if rank.ready_ns is not None else source.ready_ns
+    if ready is not None:
+        return max(begin, ready)
+    first_ns, first_n = source.step_ns[0], source.step_n[0]
+    if len(source.step_n) < 2:
+        return max(begin, first_ns)
+    span = source.step_ns[-1] - first_ns
+    steps = max(1, source.step_n[-1] - first_n)
+    # Scripts that count from 0 complete their first step as number 0.
+    base = trace.base_step if trace.base_step is not None else min(0, first_n - 1)
+    covered = first_n - base if first_n > base else 1
+    return max(begin, first_ns - span * covered // steps)
+
+
+def _lost_from(trace: AttemptTrace, rank: RankTrace, lead: RankTrace | None, begin: int) -> int | None:
+    if trace.fate in ("open", "kept"):
+        return None
+    source = rank if rank.step_n else lead
+    if source is None:
+        return None if trace.job_steps else begin
+    first = _first_begin(trace, rank, source, begin)
+    return first if trace.durable_ns is None else max(first, trace.durable_ns)
+
+
+def _revoke(piece: _Piece, lost_from: int, fate: Fate) -> Iterator[_Piece]:
+    """The part of ``piece`` from ``lost_from`` on gets the leaf of what became of it."""
+    cut = max(piece.start_ns, lost_from)
+    if piece.start_ns < cut:
+        yield piece._replace(end_ns=cut)
+    down = piece.leaf in _DOWN
+    leaf = classify(Facts(covered=True, down=piece.leaf if down else None, lost=fate))
+    if leaf == piece.leaf:
+        yield piece._replace(start_ns=cut)
+    else:
+        yield piece._replace(start_ns=cut, leaf=leaf, was=piece.was or piece.leaf)
+
+
+_DOWN = frozenset({"fault", "repair", "maintenance", "quarantine", "boot"})
+_STEP = frozenset({"useful"})
+
+
+def _overlay(pieces: Sequence[_Piece], rank: RankTrace, begin: int, end: int) -> Iterator[_Piece]:
+    """Lay measured spans (within the work) and faults (anywhere) over the base pieces."""
+    spans = [(max(s, begin), min(e, end), leaf) for s, e, leaf in rank.spans]
+    claims = sorted([(s, e, leaf, False) for s, e, leaf in spans] + [(*d, True) for d in rank.down])
+    first = 0  # claims before it have ended: both lists are in order of time
+    for piece in pieces:
+        while first < len(claims) and claims[first][1] <= piece.start_ns:
+            first += 1
+        near: list[tuple[int, int, str, bool]] = []
+        for claim in islice(claims, first, None):
+            if claim[0] >= piece.end_ns:
+                break
+            if claim[1] > piece.start_ns:
+                near.append(claim)
+        edges = {piece.start_ns, piece.end_ns}
+        for start, stop, _, _ in near:
+            edges.update(t for t in (start, stop) if piece.start_ns < t < piece.end_ns)
+        cuts = sorted(edges)
+        for a, b in pairwise(cuts):
+            over = [c for c in near if c[0] <= a and c[1] >= b]
+            yield _claimed(piece._replace(start_ns=a, end_ns=b), over)
+
+
+def _claimed(piece: _Piece, over: Sequence[tuple[int, int, str, bool]]) -> _Piece:
+    down = next((leaf for _, _, leaf, is_down in over if is_down), None)
+    held = next((leaf for _, _, leaf, is_down in over if not is_down), None)
+    if down is None and held is None:
+        return piece
+    base_step = piece.leaf if piece.leaf in _STEP else None
+    base_held = None if base_step else piece.leaf
+    leaf = classify(Facts(covered=True, down=down, held=held or base_held, step=base_step))
+    return piece._replace(
+        leaf=leaf, how="measured", observer="helper" if down is None else "control", was=None
+    )

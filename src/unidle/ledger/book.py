@@ -1,0 +1,216 @@
+"""The book: postings that are final, and where each slice's next posting begins.
+
+Slices are numbered in the order of their first sighting. Time of a slice that no job holds is
+``free`` with one fleet-wide cause at a time, ``down`` while it is unhealthy, or ``unseen`` where
+nobody watched; the book posts such time when it ends. Time under an attempt is posted by
+``unidle.ledger.attempt`` once the job has ended.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from unidle.ledger.rows import Entry
+from unidle.ledger.taxonomy import How
+
+_FREE_CAUSES_KEPT = 4096
+
+
+@dataclass(slots=True)
+class SliceRef:
+    """A slice that was sighted once. ``gone_ns`` is its last sighting, once it left the fleet."""
+
+    id: str
+    device: str
+    node: str
+    model: str
+    share_ppm: int
+    first_ns: int
+    gone_ns: int | None = None
+
+
+@dataclass(slots=True)
+class Book:
+    """Mutable state of the posting side. Times never decrease from call to call."""
+
+    slices: list[SliceRef] = field(default_factory=list)
+    since: list[int] = field(default_factory=list)  # per slice: from here on nothing is posted
+    held: list[bool] = field(default_factory=list)
+    down: dict[int, tuple[int, str]] = field(default_factory=dict)  # slice -> (since, leaf)
+    down_log: dict[int, list[tuple[int, int, str]]] = field(default_factory=dict)
+    cause_ns: list[int] = field(default_factory=lambda: [0])
+    causes: list[str] = field(default_factory=lambda: ["no_demand"])
+    gaps: list[tuple[int, int]] = field(default_factory=list)
+    seen_ns: int = 0
+    covers_ns: int = 0  # how long one sighting covers the time after it
+    closed: list[Entry] = field(default_factory=list)
+    _index: dict[str, int] = field(default_factory=dict)
+
+    def index(self, slice_id: str) -> int:
+        """The number of a slice; it must have been sighted."""
+        if len(self._index) != len(self.slices):
+            self._index = {ref.id: k for k, ref in enumerate(self.slices)}
+        return self._index[slice_id]
+
+    def knows(self, slice_id: str) -> bool:
+        if len(self._index) != len(self.slices):
+            self._index = {ref.id: k for k, ref in enumerate(self.slices)}
+        return slice_id in self._index
+
+    # -- sightings -------------------------------------------------------------------------------
+
+    def sight(self, now_ns: int) -> None:
+        """The controller was there at ``now_ns``. Time that its last sighting does not cover is unseen."""
+        if self.seen_ns and now_ns - self.seen_ns > self.covers_ns:
+            self.gaps.append((self.seen_ns, now_ns))
+        self.seen_ns = max(self.seen_ns, now_ns)
+
+    def add(self, ref: SliceRef) -> None:
+        """A slice's first sighting (or its return under the same name)."""
+        if self.knows(ref.id):
+            k = self.index(ref.id)
+            gone = self.slices[k].gone_ns
+            if gone is not None:
+                self.closed.append(Entry((k,), gone, ref.first_ns, "unseen", observer="control"))
+                self.since[k] = ref.first_ns
+            ref.first_ns = self.slices[k].first_ns
+            self.slices[k] = ref
+            return
+        self.slices.append(ref)
+        self.since.append(ref.first_ns)
+        self.held.append(False)
+        self._index[ref.id] = len(self.slices) - 1
+
+    def remove(self, k: int, now_ns: int) -> None:
+        """A slice left the fleet: its time ends here."""
+        self._post((k,), now_ns)
+        self.slices[k].gone_ns = now_ns
+
+    # -- causes ----------------------------------------------------------------------------------
+
+    def set_free_cause(self, leaf: str, now_ns: int) -> None:
+        """From ``now_ns`` on, free time has this cause (a leaf of group ``free``)."""
+        if self.causes[-1] == leaf:
+            return
+        if self.cause_ns[-1] == now_ns and len(self.causes) > 1:
+            self.cause_ns.pop()
+            self.causes.pop()
+            if self.causes[-1] == leaf:
+                return
+        self.cause_ns.append(now_ns)
+        self.causes.append(leaf)
+        if len(self.causes) > _FREE_CAUSES_KEPT:
+            self._forget_causes()
+
+    def set_down(self, k: int, leaf: str | None, now_ns: int) -> None:
+        """A slice becomes unhealthy (a leaf of group ``down``) or healthy again (None)."""
+        before = self.down.get(k)
+        if before is not None and before[1] == leaf:
+            return
+        if not self.held[k]:
+            self._post((k,), now_ns)
+        elif before is not None:
+            self.down_log.setdefault(k, []).append((before[0], now_ns, before[1]))
+        if leaf is None:
+            self.down.pop(k, None)
+        else:
+            self.down[k] = (now_ns, leaf)
+
+    # -- allocation ------------------------------------------------------------------------------
+
+    def take(self, slices: Iterable[int], now_ns: int, wanted_ns: int, job: str) -> None:
+        """A job gets the slices; since ``wanted_ns`` it only waited for this decision."""
+        taken = tuple(slices)
+        latest = max((self.since[k] for k in taken), default=now_ns)
+        latency_ns = min(max(wanted_ns, latest), now_ns)
+        self._post(taken, latency_ns)
+        if latency_ns < now_ns:
+            self.closed.append(Entry(taken, latency_ns, now_ns, "scheduler_latency", job))
+        for k in taken:
+            self.since[k] = now_ns
+            self.held[k] = True
+
+    def give_back(self, slices: Iterable[int], now_ns: int) -> None:
+        """The slices are free from ``now_ns`` on; their time before is the attempt's to post."""
+        for k in slices:
+            self.since[k] = now_ns
+            self.held[k] = False
+            if k in self.down:
+                start, leaf = self.down[k]
+                self.down_log.setdefault(k, []).append((start, now_ns, leaf))
+                self.down[k] = (now_ns, leaf)
+
+    def faults(self, k: int, start_ns: int, end_ns: int) -> list[tuple[int, int, str]]:
+        """Unhealthy times of a held slice within a window."""
+        found = [d for d in self.down_log.get(k, ()) if d[0] < end_ns and d[1] > start_ns]
+        if self.held[k] and k in self.down:
+            found.append((self.down[k][0], end_ns, self.down[k][1]))
+        return found
+
+    # -- postings --------------------------------------------------------------------------------
+
+    def open_entries(self, now_ns: int) -> list[Entry]:
+        """What the slices that nobody holds would be posted with if their time ended at ``now_ns``."""
+        groups: dict[tuple[int, str | None], list[int]] = {}
+        for k, ref in enumerate(self.slices):
+            if ref.gone_ns is None and not self.held[k] and self.since[k] < now_ns:
+                down = self.down.get(k)
+                groups.setdefault((self.since[k], down and down[1]), []).append(k)
+        return [
+            entry
+            for (since, down), slices in groups.items()
+            for entry in self._pieces(tuple(slices), since, now_ns, down)
+        ]
+
+    def _post(self, slices: tuple[int, ...], until_ns: int) -> None:
+        groups: dict[tuple[int, str | None], list[int]] = {}
+        for k in slices:
+            if self.since[k] < until_ns:
+                down = self.down.get(k)
+                groups.setdefault((self.since[k], down and down[1]), []).append(k)
+                self.since[k] = until_ns
+        for (since, leaf), group in groups.items():
+            self.closed += self._pieces(tuple(group), since, until_ns, leaf)
+
+    def _pieces(self, slices: tuple[int, ...], start: int, end: int, down: str | None) -> Iterator[Entry]:
+        for a, b, leaf, how in self._uncovered(start, end):
+            if leaf:
+                yield Entry(slices, a, b, leaf, how=how)
+            elif down:
+                yield Entry(slices, a, b, down)
+            else:
+                yield from (Entry(slices, c, d, cause) for c, d, cause in self._free(a, b))
+
+    def _uncovered(self, start: int, end: int) -> Iterator[tuple[int, int, str, How]]:
+        """``[start, end)`` cut at the gaps in which nobody watched (leaf ``unseen``, else empty)."""
+        at = start
+        for a, b in self.gaps:
+            a, b = max(a, at), min(b, end)
+            if a < b:
+                if at < a:
+                    yield at, a, "", "measured"
+                yield a, b, "unseen", "inferred"
+                at = b
+        if at < end:
+            yield at, end, "", "measured"
+
+    def _free(self, start: int, end: int) -> Iterator[tuple[int, int, str]]:
+        k = max(bisect_right(self.cause_ns, start) - 1, 0)
+        while start < end:
+            stop = self.cause_ns[k + 1] if k + 1 < len(self.causes) else end
+            stop = min(stop, end)
+            if start < stop:
+                yield start, stop, self.causes[k]
+                start = stop
+            k += 1
+
+    def _forget_causes(self) -> None:
+        """Post all free time up to now's last cause, so that older causes are needed no more."""
+        until = self.cause_ns[-1]
+        free = tuple(k for k, ref in enumerate(self.slices) if ref.gone_ns is None and not self.held[k])
+        self._post(free, until)
+        self.cause_ns, self.causes = self.cause_ns[-1:], self.causes[-1:]
+        self.gaps = [gap for gap in self.gaps if gap[1] > until]

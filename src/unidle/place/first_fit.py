@@ -1,0 +1,167 @@
+"""Gangs, all or nothing, first fit in queue order.
+
+Nodes are tried in the order of the fleet; a rank's slices are on one node. A gang goes on one node
+where one holds it whole, else on the first nodes that hold it together. A job that does not fit is
+passed over, and the reason is recorded.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Container, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from unidle.jobs import RankPlace, Reason
+from unidle.place.plan import Place, Plan, Wait
+from unidle.view.occupancy import NodeSlots, Occupancy
+from unidle.view.state import Shape, View
+
+KINDS: Final = {"gpu": ("gpu",), "cpu": ("cpu",), "any": ("gpu", "cpu")}
+
+
+@dataclass(frozen=True, slots=True)
+class FirstFit:
+    """The first placement policy (see the module)."""
+
+    def decide(self, view: View, now_ns: int) -> Plan:
+        search = _Search(view.occupancy)
+        places: dict[str, Place] = {}
+        blocked: dict[Shape, Reason] = {}
+        for shape, job_id in _Merged(view, now_ns, blocked):
+            found = search.fit(shape)
+            if found is not None:
+                places[job_id] = Place(job_id, found, _why_here(found))
+            else:  # what is free only shrinks within one decision
+                blocked[shape] = why_not(view, shape, search.left)
+        waits = [
+            Wait(job.id, blocked[job.shape])
+            for job in sorted((view.jobs[j] for j in view.unjudged), key=lambda job: job.order)
+            if job.shape in blocked and job.id not in places and job.not_before_ns <= now_ns
+        ]
+        return Plan(tuple(places.values()), tuple(waits))
+
+
+def why_not(view: View, shape: Shape, left: Mapping[str, int] | None = None) -> Reason:
+    """Why no gang of this shape can be placed now (``left``: free slices by kind, if not the view's)."""
+    needs = shape.ranks * shape.devices_per_rank
+    kinds = KINDS[shape.device]
+    free = sum((view.occupancy.free if left is None else left).get(k, 0) for k in kinds)
+    total = sum(view.occupancy.total.get(k, 0) for k in kinds)
+    figures: dict[str, int | float | str] = {"needs": needs, "free": free, "devices": total}
+    if not fits_ever(view, shape):
+        text = f"needs {needs} {_noun(shape, needs)}, and the fleet has {total}: it can never start here"
+        if needs <= total:
+            text = (
+                f"needs {shape.devices_per_rank} {_noun(shape, shape.devices_per_rank)} on one node for each of "
+                f"{shape.ranks} ranks, and the fleet's nodes do not hold them: it can never start here"
+            )
+        return Reason("never_fits", text, figures)
+    if free < needs:
+        text = f"needs {needs} {_noun(shape, needs)}, {free} of {total} are free"
+    else:
+        text = f"needs {shape.devices_per_rank} on one node for each of {shape.ranks} ranks; {free} are free, but scattered"
+    return Reason("no_fit", text, figures)
+
+
+def fits_ever(view: View, shape: Shape) -> bool:
+    """Whether the whole fleet, empty and healthy, holds a gang of this shape."""
+    for kind in KINDS[shape.device]:
+        nodes = view.occupancy.nodes.get(kind, [])
+        if sum(len(n.slices) // shape.devices_per_rank for n in nodes) >= shape.ranks:
+            return True
+    return False
+
+
+def _noun(shape: Shape, n: int) -> str:
+    kind = {"gpu": "GPU", "cpu": "CPU device", "any": "device"}[shape.device]
+    return kind if n == 1 else kind + "s"
+
+
+class _Merged:
+    """Waiting jobs over all shapes in queue order; the rest of a blocked shape is passed over."""
+
+    def __init__(self, view: View, now_ns: int, blocked: Container[Shape]) -> None:
+        self._view, self._now_ns, self._blocked = view, now_ns, blocked
+        self._heads = [(queue[0], 0, shape) for shape, queue in view.waiting.items() if queue]
+        heapq.heapify(self._heads)
+
+    def __iter__(self) -> _Merged:
+        return self
+
+    def __next__(self) -> tuple[Shape, str]:
+        while self._heads:
+            (_, _, job_id), at, shape = heapq.heappop(self._heads)
+            if shape in self._blocked:
+                continue
+            queue = self._view.waiting[shape]
+            if at + 1 < len(queue):
+                heapq.heappush(self._heads, (queue[at + 1], at + 1, shape))
+            if self._view.jobs[job_id].not_before_ns <= self._now_ns:
+                return shape, job_id
+        raise StopIteration
+
+
+class _Search:
+    """Looks for room on top of an occupancy that it does not change."""
+
+    def __init__(self, occupancy: Occupancy) -> None:
+        self._occupancy = occupancy
+        self._taken: dict[tuple[str, int], int] = {}  # (kind, node) -> mask taken by this plan
+        self.left = dict(occupancy.free)
+
+    def fit(self, shape: Shape) -> tuple[RankPlace, ...] | None:
+        for kind in KINDS[shape.device]:
+            if self.left.get(kind, 0) < shape.ranks * shape.devices_per_rank:
+                continue
+            chosen = self._nodes(kind, shape)
+            if chosen:
+                return self._take(kind, chosen, shape)
+        return None
+
+    def _free(self, kind: str, node: NodeSlots) -> int:
+        return node.free & ~self._taken.get((kind, node.order), 0)
+
+    def _nodes(self, kind: str, shape: Shape) -> list[tuple[NodeSlots, int]]:
+        """Nodes and how many ranks go there: one node if one is enough, else the first that do."""
+        each, ranks = shape.devices_per_rank, shape.ranks
+        nodes = self._occupancy.nodes[kind]
+        first: list[tuple[NodeSlots, int]] = []
+        missing = ranks
+        for order in self._occupancy.open[kind]:
+            node = nodes[order]
+            room = self._free(kind, node).bit_count() // each
+            if room >= ranks:
+                return [(node, ranks)]
+            if room and missing:
+                here = min(room, missing)
+                first.append((node, here))
+                missing -= here
+        return [] if missing else first
+
+    def _take(self, kind: str, chosen: list[tuple[NodeSlots, int]], shape: Shape) -> tuple[RankPlace, ...]:
+        each = shape.devices_per_rank
+        places: list[RankPlace] = []
+        for node, ranks in chosen:
+            mask, taken = self._free(kind, node), 0
+            for _ in range(ranks):
+                ids: list[str] = []
+                while len(ids) < each:
+                    low = mask & -mask
+                    ids.append(node.slices[low.bit_length() - 1])
+                    mask ^= low
+                    taken |= low
+                places.append(RankPlace(len(places), node.node, tuple(ids)))
+            key = (kind, node.order)
+            self._taken[key] = self._taken.get(key, 0) | taken
+        self.left[kind] -= shape.ranks * each
+        return tuple(places)
+
+
+def _why_here(places: tuple[RankPlace, ...]) -> Reason:
+    nodes = list(dict.fromkeys(p.node for p in places))
+    devices = sum(len(p.slices) for p in places)
+    where = f"node {nodes[0]}" if len(nodes) == 1 else f"{len(nodes)} nodes from {nodes[0]} on"
+    return Reason(
+        "first_fit", f"first {where} with {devices} free", {"nodes": len(nodes), "devices": devices}
+    )

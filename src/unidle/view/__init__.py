@@ -1,0 +1,1 @@
+"""The view: what the log says, folded into one value."""

@@ -1,0 +1,130 @@
+"""From the view to the ledger's postings: what each attempt's work came to."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+from unidle.ledger.attempt import AttemptTrace, Fate, Halt, RankTrace, attempt_entries
+from unidle.ledger.rows import Entry
+from unidle.view.state import AttemptView, JobView, RankView, View
+
+
+def entries(view: View, now_ns: int) -> list[Entry]:
+    """Postings that are not in a sealed segment: final ones, those of live jobs, and open time."""
+    live = [e for job in view.jobs.values() if not job.terminal for e in job_entries(view, job, now_ns)]
+    return view.book.closed + live + view.book.open_entries(now_ns)
+
+
+def watermark_ns(view: View) -> int:
+    """No row that ends before this time can change any more."""
+    open_jobs = [j.attempts[0].placed_ns for j in view.jobs.values() if j.attempts and not j.terminal]
+    return min([*open_jobs, *(s for s, held in zip(view.book.since, view.book.held, strict=True) if not held),
+                view.time_ns])  # fmt: skip
+
+
+def job_entries(view: View, job: JobView, now_ns: int) -> list[Entry]:
+    """Postings for every attempt of one job, as far as ``now_ns``."""
+    result: list[Entry] = []
+    base: int | None = None
+    any_step = any(a.first_step() is not None for a in job.attempts)
+    for k, attempt in enumerate(job.attempts):
+        after = job.attempts[k + 1] if k + 1 < len(job.attempts) else None
+        durable = durable_point(attempt, after, declared=job.spec.checkpoint_path is not None)
+        trace = _trace(view, job, attempt, now_ns, base, durable, any_step)
+        result += attempt_entries(trace, now_ns)
+        if durable[0] is not None:
+            base = durable[0]
+    return result
+
+
+def durable_point(
+    attempt: AttemptView, after: AttemptView | None, *, declared: bool
+) -> tuple[int | None, int | None]:
+    """(last step that is kept, time from which on work was not kept); (None, None) if nothing was.
+
+    A checkpoint seen to be durable proves it; so does the next attempt when it goes on behind a step
+    of this one. Where a checkpoint directory is declared, a next attempt that counts from the start
+    again disproves nothing: many progress bars do that.
+    """
+    times, steps = _timeline(attempt)
+    step, at = None, None
+    for t, n in sorted(s for r in attempt.ranks for s in r.saves):
+        seen = bisect_right(times, t)
+        reached = steps[seen - 1] if seen else None
+        saved = n if n is not None else reached
+        if saved is None or (step is not None and saved < step):
+            continue
+        step = saved
+        at = t if n is None or (reached is not None and reached <= n) else _time_of(times, steps, n)
+    resumed = after.first_step() if after is not None else None
+    if resumed is not None and times:
+        kept = resumed - 1
+        if steps[0] <= kept <= steps[-1] and (step is None or kept > step) and (declared or kept > 0):
+            step, at = kept, _time_of(times, steps, kept)
+    return step, at
+
+
+def _time_of(times: list[int], steps: list[int], step: int) -> int:
+    """When the last step reported at or before ``step`` was complete."""
+    k = bisect_right(steps, step)
+    return times[k - 1] if k else times[0]
+
+
+def _timeline(attempt: AttemptView) -> tuple[list[int], list[int]]:
+    lead = next((r for r in attempt.ranks if r.step_n), None)
+    return (lead.step_ns, lead.step_n) if lead else ([], [])
+
+
+def _trace(
+    view: View,
+    job: JobView,
+    attempt: AttemptView,
+    now_ns: int,
+    base: int | None,
+    durable: tuple[int | None, int | None],
+    any_step: bool,
+) -> AttemptTrace:
+    halted, halt = _halt(attempt)
+    until = attempt.ended_ns if attempt.ended_ns is not None else now_ns
+    ranks = tuple(
+        _rank_trace(view, rank, place.slices, attempt.placed_ns, until)
+        for rank, place in zip(attempt.ranks, attempt.places, strict=True)
+    )
+    return AttemptTrace(
+        job.id, attempt.number, attempt.placed_ns, attempt.ended_ns, ranks, _fate(job, attempt),
+        base, durable[0], durable[1], halted, halt, any_step,
+    )  # fmt: skip
+
+
+def _rank_trace(view: View, rank: RankView, ids: tuple[str, ...], start_ns: int, end_ns: int) -> RankTrace:
+    slices = tuple(view.book.index(s) for s in ids)
+    down = (
+        [d for k in slices for d in view.book.faults(k, start_ns, end_ns)]
+        if view.book.down_log or view.book.down
+        else []
+    )
+    return RankTrace(
+        slices, rank.spawn_ns, rank.end_ns, rank.ready_ns, rank.step_ns, rank.step_n,
+        sorted(rank.spans), rank.observer, sorted(set(down)),
+    )  # fmt: skip
+
+
+def _halt(attempt: AttemptView) -> tuple[int | None, Halt]:
+    """When the gang's work stopped, if before its processes: the first failure, or the order to stop."""
+    failures = [r.end_ns for r in attempt.ranks if r.failed and r.end_ns is not None]
+    if attempt.stop is not None and attempt.stop.why != "rank_failed":
+        return min([attempt.stop_ns or 0, *failures]), "request"
+    return (min(failures), "failure") if failures else (None, "failure")
+
+
+def _fate(job: JobView, attempt: AttemptView) -> Fate:
+    if attempt.outcome is None:
+        return "open"
+    if attempt.outcome == "succeeded":
+        return "kept"
+    if attempt.outcome == "preempted":
+        return "preempted"
+    last = attempt is job.attempts[-1]
+    if not last or job.state in ("restarting", "queued"):
+        return "replayed"
+    return "no_artefact" if job.terminal else "open"

@@ -1,0 +1,337 @@
+"""The fold: one event at a time into the view. Deterministic, without I/O, clock or chance.
+
+Marks of ranks are a set union by (job, attempt, rank, ordinal), so the same set of marks gives the
+same view in any order of arrival and with any repetition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from unidle.errors import StoreDamaged
+from unidle.events import types as ev
+from unidle.events.marks import Mark
+from unidle.fleet import Node, slices_of
+from unidle.jobs import JobState, transition
+from unidle.ledger.book import SliceRef
+from unidle.store.protocol import StoredEvent
+from unidle.view.accounts import job_entries
+from unidle.view.state import AttemptView, JobView, RankView, View
+
+FOLD_VERSION: Final = 1
+"""Grows when the same log would give another view; older snapshots are then passed over."""
+
+_STEPS_KEPT = 8192
+_SPANS_KEPT = 8192
+_NOTES_KEPT = 32
+
+_SPAN_LEAF: Final = {
+    "data": "data_stall",
+    "eval": "evaluation",
+    "save": "checkpoint",
+    "restore": "restore",
+    "compile": "compile",
+}
+
+
+def fold(view: View, events: Iterable[StoredEvent]) -> View:
+    """Apply stored events in order and return the same, changed, view."""
+    for stored in events:
+        event = ev.decode(stored.kind, stored.body, stored.seq)
+        apply(view, event, stored.seq, stored.time_ns)
+    return view
+
+
+def apply(view: View, event: ev.Event, seq: int, time_ns: int) -> None:
+    """Apply one event. ``time_ns`` earlier than the view's counts as the view's time."""
+    if seq != view.seq + 1:
+        raise StoreDamaged(f"event {seq} follows event {view.seq}", remedy="run `unidle store check`")
+    view.seq = seq
+    view.time_ns = now = max(view.time_ns, time_ns)
+    view.first_ns = view.first_ns or now
+    if type(event) is not ev.RankSaw:
+        view.book.sight(now)
+    _HANDLERS[type(event)](view, event, now)
+
+
+def _job(view: View, job: str) -> JobView:
+    try:
+        return view.jobs[job]
+    except KeyError:
+        raise StoreDamaged(
+            "the log names a job that it never submitted",
+            field=f"event {view.seq}", value=job, remedy="run `unidle store check`",
+        ) from None  # fmt: skip
+
+
+def _set_state(view: View, job: JobView, state: JobState) -> None:
+    before, job.state = job.state, transition(job.state, state)
+    if before in ("queued", "restarting"):
+        view.dequeue(job)
+    if state in ("queued", "restarting"):
+        view.enqueue(job)
+
+
+def _free_cause(view: View, now: int) -> None:
+    """Free time is ``fragmented`` while a job waits that no free shape fits."""
+    waits = len(view.unjudged) < sum(map(len, view.waiting.values()))
+    view.book.set_free_cause("fragmented" if waits else "no_demand", now)
+
+
+# -- fleet -------------------------------------------------------------------------------------------
+
+
+def _controller_started(view: View, event: ev.ControllerStarted, _now: int) -> None:
+    view.running = True
+    view.book.covers_ns = event.covers_ns
+
+
+def _controller_stopped(view: View, _event: ev.ControllerStopped, _now: int) -> None:
+    view.running = False
+
+
+def _sighted(_view: View, _event: ev.Sighted, _now: int) -> None:
+    """The sighting itself is what counts."""
+
+
+def _fleet_seen(view: View, event: ev.FleetSeen, now: int) -> None:
+    before = {k for k, ref in enumerate(view.book.slices) if ref.gone_ns is None}
+    seen = set()
+    for node in event.fleet.nodes:
+        seen |= _sight_node(view, node, now)
+    for k in sorted(before - seen):
+        if not view.book.held[k]:
+            view.book.remove(k, now)
+    view.fleet = event.fleet
+    view.fleet_changed()
+
+
+def _sight_node(view: View, node: Node, now: int) -> set[int]:
+    book = view.book
+    seen = set()
+    for device in node.devices:
+        for piece in slices_of(device):
+            if not book.knows(piece.id) or book.slices[book.index(piece.id)].gone_ns is not None:
+                book.add(SliceRef(piece.id, device.id, node.id, device.model, piece.share_ppm, now))
+            seen.add(book.index(piece.id))
+    return seen
+
+
+def _health_set(view: View, event: ev.HealthSet, now: int) -> None:
+    if event.health == "healthy":
+        view.health.pop(event.target, None)
+    else:
+        view.health[event.target] = event.health
+    book = view.book
+    for k, ref in enumerate(book.slices):
+        if ref.gone_ns is None and event.target in (ref.device, ref.node):
+            leaf = view.health.get(ref.device) or view.health.get(ref.node)
+            book.set_down(k, leaf, now)
+            if view.occupancy.knows(ref.id) and not book.held[k]:
+                (view.occupancy.take if leaf else view.occupancy.give_back)(ref.id)
+
+
+# -- jobs --------------------------------------------------------------------------------------------
+
+
+def _job_submitted(view: View, event: ev.JobSubmitted, now: int) -> None:
+    if event.job in view.jobs:
+        return  # the same request, taken over twice
+    job = JobView(event.job, event.spec, len(view.jobs), now, waiting_since_ns=now)
+    view.jobs[event.job] = job
+    view.enqueue(job)
+
+
+def _cancel_asked(view: View, event: ev.CancelAsked, _now: int) -> None:
+    job = _job(view, event.job)
+    if not job.terminal and job.cancel_by is None:
+        job.cancel_by = event.by
+
+
+def _job_judged(view: View, event: ev.JobJudged, now: int) -> None:
+    job = _job(view, event.job)
+    job.verdict = event.because
+    view.unjudged.discard(event.job)
+    _free_cause(view, now)
+
+
+def _attempt_placed(view: View, event: ev.AttemptPlaced, now: int) -> None:
+    job = _job(view, event.job)
+    wanted = max(job.waiting_since_ns, job.not_before_ns)
+    _set_state(view, job, "starting")
+    ranks = [RankView() for _ in event.places]
+    job.attempts.append(AttemptView(event.attempt, now, event.places, event.because, ranks))
+    job.verdict = None
+    view.live.add(job.id)
+    ids = [s for place in event.places for s in place.slices]
+    _free_cause(view, now)
+    view.book.take([view.book.index(s) for s in ids], now, wanted, job.id)
+    occupancy = view.occupancy
+    for slice_id in ids:
+        occupancy.take(slice_id)
+
+
+def _stop_asked(view: View, event: ev.StopAsked, now: int) -> None:
+    attempt = _attempt(view, event.job, event.attempt)
+    if attempt.live:
+        attempt.stop_ns = attempt.stop_ns or now
+        attempt.stop = event
+
+
+def _attempt_ended(view: View, event: ev.AttemptEnded, now: int) -> None:
+    job = _job(view, event.job)
+    attempt = _attempt(view, event.job, event.attempt)
+    attempt.ended_ns = now
+    attempt.outcome = event.outcome
+    attempt.why = event.because
+    view.live.discard(job.id)
+    ids = [s for place in attempt.places for s in place.slices]
+    book = view.book
+    book.give_back([book.index(s) for s in ids], now)
+    occupancy = view.occupancy
+    in_fleet = {s for s in ids if occupancy.knows(s)}
+    for slice_id in ids:
+        k = book.index(slice_id)
+        if slice_id not in in_fleet:
+            book.remove(k, now)
+        elif k not in book.down:
+            occupancy.give_back(slice_id)
+
+
+def _retry_planned(view: View, event: ev.RetryPlanned, now: int) -> None:
+    job = _job(view, event.job)
+    job.retries += 1
+    job.retry = event.because
+    _wait_again(view, job, "restarting", event.not_before_ns, now)
+
+
+def _requeued(view: View, event: ev.Requeued, now: int) -> None:
+    job = _job(view, event.job)
+    job.retry = event.because
+    _wait_again(view, job, "queued", now, now)
+
+
+def _wait_again(view: View, job: JobView, state: JobState, not_before_ns: int, now: int) -> None:
+    job.not_before_ns = not_before_ns
+    job.waiting_since_ns = now
+    job.verdict = None
+    _set_state(view, job, state)
+
+
+def _job_ended(view: View, event: ev.JobEnded, now: int) -> None:
+    job = _job(view, event.job)
+    if event.state == "succeeded" and job.state == "starting":
+        _set_state(view, job, "running")
+    _set_state(view, job, event.state)
+    job.ended_ns = now
+    job.because = event.because
+    _free_cause(view, now)
+    view.book.closed += job_entries(view, job, now)
+    for attempt in job.attempts:
+        for rank in attempt.ranks:
+            _compact(rank)
+
+
+def _compact(rank: RankView) -> None:
+    """Its time is posted: of the marks only what is shown later stays."""
+    if len(rank.step_n) > 2:
+        rank.step_ns = [rank.step_ns[0], rank.step_ns[-1]]
+        rank.step_n = [rank.step_n[0], rank.step_n[-1]]
+    rank.spans.clear()
+    rank.saves = rank.saves[-1:]
+    rank.pending.clear()
+
+
+# -- ranks -------------------------------------------------------------------------------------------
+
+
+def _attempt(view: View, job: str, number: int) -> AttemptView:
+    attempts = _job(view, job).attempts
+    if not 1 <= number <= len(attempts):
+        raise StoreDamaged(
+            "the log names an attempt that it never placed",
+            field=f"event {view.seq}", value=f"{job} attempt {number}", remedy="run `unidle store check`",
+        )  # fmt: skip
+    return attempts[number - 1]
+
+
+def _rank_saw(view: View, event: ev.RankSaw, _now: int) -> None:
+    job = _job(view, event.job)
+    attempt = _attempt(view, event.job, event.attempt)
+    if job.terminal:
+        return
+    rank = attempt.ranks[event.rank]
+    for ordinal, mark in enumerate(event.marks, event.first):
+        if ordinal == rank.count:
+            _see(rank, mark)
+            rank.count += 1
+        elif ordinal > rank.count:
+            rank.pending[ordinal] = mark
+    while rank.pending and rank.count in rank.pending:
+        _see(rank, rank.pending.pop(rank.count))
+        rank.count += 1
+    if (
+        job.state == "starting"
+        and attempt.live
+        and attempt.number == len(job.attempts)
+        and attempt.all_spawned
+    ):
+        _set_state(view, job, "running")
+
+
+def _see(rank: RankView, mark: Mark) -> None:
+    """Take one mark up, in the order of its source."""
+    kind = mark.k
+    if kind == "step":
+        _see_step(rank, mark)
+    elif kind == "spawn":
+        rank.spawn_ns, rank.pid = mark.t, mark.pid
+    elif kind == "exit":
+        rank.end_ns, rank.code, rank.info = mark.t, mark.code, mark.info or {}
+    elif kind == "lost":
+        rank.end_ns, rank.lost = mark.t, True
+        rank.notes.append((mark.t, mark.text or "its supervisor is gone"))
+    elif kind == "span" and mark.e is not None and mark.w in _SPAN_LEAF:
+        rank.spans.append((mark.t, max(mark.t, mark.e), _SPAN_LEAF[mark.w]))
+        if len(rank.spans) > _SPANS_KEPT:
+            del rank.spans[::2]
+    elif kind == "ready":
+        rank.ready_ns = mark.t if rank.ready_ns is None else rank.ready_ns
+    elif kind == "saved":
+        rank.saves.append((mark.t, mark.n))
+        del rank.saves[:-64]
+    elif kind == "note" and len(rank.notes) < _NOTES_KEPT:
+        rank.notes.append((mark.t, mark.text or ""))
+
+
+def _see_step(rank: RankView, mark: Mark) -> None:
+    n = mark.n if mark.n is not None else (rank.step_n[-1] + 1 if rank.step_n else 1)
+    if rank.step_n and n <= rank.step_n[-1]:
+        return
+    t = max(mark.t, rank.step_ns[-1]) if rank.step_ns else mark.t
+    rank.observer = mark.o or rank.observer or "output"
+    rank.step_ns.append(t)
+    rank.step_n.append(n)
+    if len(rank.step_n) > _STEPS_KEPT:
+        # A long life is kept at half the resolution: rows grow wider, their sums stay.
+        del rank.step_ns[1:-1:2], rank.step_n[1:-1:2]
+
+
+_HANDLERS: Final[dict[type, Callable[[View, Any, int], None]]] = {
+    ev.ControllerStarted: _controller_started,
+    ev.ControllerStopped: _controller_stopped,
+    ev.Sighted: _sighted,
+    ev.FleetSeen: _fleet_seen,
+    ev.HealthSet: _health_set,
+    ev.JobSubmitted: _job_submitted,
+    ev.CancelAsked: _cancel_asked,
+    ev.JobJudged: _job_judged,
+    ev.AttemptPlaced: _attempt_placed,
+    ev.RankSaw: _rank_saw,
+    ev.StopAsked: _stop_asked,
+    ev.AttemptEnded: _attempt_ended,
+    ev.RetryPlanned: _retry_planned,
+    ev.Requeued: _requeued,
+    ev.JobEnded: _job_ended,
+}

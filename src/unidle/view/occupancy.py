@@ -1,0 +1,85 @@
+"""Which slices are free, node by node: bit masks that a placement policy can search quickly."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from dataclasses import dataclass, field
+
+from unidle.fleet import Fleet, slices_of
+
+
+@dataclass(slots=True)
+class NodeSlots:
+    """One node's slices of one kind. Bit ``k`` of ``free`` is slice ``slices[k]`` (an id)."""
+
+    node: str
+    order: int
+    slices: tuple[str, ...]
+    free: int
+
+
+@dataclass(slots=True)
+class Occupancy:
+    """Free slices per kind of device, in the fleet's order. Rebuilt from the view, never stored."""
+
+    nodes: dict[str, list[NodeSlots]] = field(default_factory=dict)  # kind -> nodes in order
+    open: dict[str, list[int]] = field(default_factory=dict)  # kind -> orders of nodes with a free slice
+    free: dict[str, int] = field(default_factory=dict)  # kind -> number of free slices
+    total: dict[str, int] = field(default_factory=dict)  # kind -> number of slices
+    _where: dict[str, tuple[str, int, int]] = field(default_factory=dict)  # slice -> (kind, order, bit)
+
+    @classmethod
+    def of(cls, fleet: Fleet, taken: set[str], unfit: set[str]) -> Occupancy:
+        """``taken`` and ``unfit`` are slice ids that are not free."""
+        self = cls()
+        for node in fleet.nodes:
+            by_kind: dict[str, list[str]] = {}
+            for device in node.devices:
+                by_kind.setdefault(device.kind, []).extend(s.id for s in slices_of(device))
+            for kind, ids in by_kind.items():
+                self._add_node(kind, node.id, tuple(ids), taken | unfit)
+        return self
+
+    def _add_node(self, kind: str, node: str, ids: tuple[str, ...], busy: set[str]) -> None:
+        nodes = self.nodes.setdefault(kind, [])
+        mask = 0
+        for bit, slice_id in enumerate(ids):
+            self._where[slice_id] = (kind, len(nodes), bit)
+            mask |= (slice_id not in busy) << bit
+        if mask:
+            self.open.setdefault(kind, []).append(len(nodes))
+        nodes.append(NodeSlots(node, len(nodes), ids, mask))
+        self.open.setdefault(kind, [])
+        self.free[kind] = self.free.get(kind, 0) + mask.bit_count()
+        self.total[kind] = self.total.get(kind, 0) + len(ids)
+
+    def kind_of(self, slice_id: str) -> str:
+        return self._where[slice_id][0]
+
+    def knows(self, slice_id: str) -> bool:
+        return slice_id in self._where
+
+    def is_free(self, slice_id: str) -> bool:
+        kind, order, bit = self._where[slice_id]
+        return bool(self.nodes[kind][order].free >> bit & 1)
+
+    def take(self, slice_id: str) -> None:
+        kind, order, bit = self._where[slice_id]
+        slots = self.nodes[kind][order]
+        if not slots.free >> bit & 1:
+            return
+        slots.free &= ~(1 << bit)
+        self.free[kind] -= 1
+        if not slots.free:
+            opened = self.open[kind]
+            del opened[bisect_left(opened, order)]
+
+    def give_back(self, slice_id: str) -> None:
+        kind, order, bit = self._where[slice_id]
+        slots = self.nodes[kind][order]
+        if slots.free >> bit & 1:
+            return
+        if not slots.free:
+            insort(self.open[kind], order)
+        slots.free |= 1 << bit
+        self.free[kind] += 1

@@ -1,0 +1,33 @@
+"""A view as bytes and back. Disposable: a snapshot that cannot be read is folded again."""
+
+from __future__ import annotations
+
+import msgspec
+
+from unidle.store.protocol import Snapshot, Store
+from unidle.view.fold import FOLD_VERSION, fold
+from unidle.view.state import View
+
+_ENCODER = msgspec.msgpack.Encoder()
+
+
+def encode(view: View) -> Snapshot:
+    return Snapshot(view.seq, FOLD_VERSION, _ENCODER.encode(view))
+
+
+def decode(snapshot: Snapshot) -> View | None:
+    """The view of a snapshot, or None when it is of another form."""
+    if snapshot.fold_version != FOLD_VERSION:
+        return None
+    try:
+        view = msgspec.msgpack.decode(snapshot.body, type=View)
+    except (msgspec.DecodeError, msgspec.ValidationError):
+        return None
+    return view if view.seq == snapshot.seq else None
+
+
+def load_view(store: Store) -> View:
+    """The view of everything in the store: the newest snapshot, then the events after it."""
+    snapshot = store.load_snapshot(FOLD_VERSION)
+    view = (decode(snapshot) if snapshot is not None else None) or View()
+    return fold(view, store.read(after=view.seq))

@@ -1,0 +1,203 @@
+"""The view: everything that the log says, as one value. Built only by ``unidle.view.fold``.
+
+What a snapshot keeps are the public fields; indexes (names with a leading underscore) are rebuilt.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from unidle.events.marks import Mark
+from unidle.events.types import Outcome, StopAsked
+from unidle.fleet import Fleet, Health, slices_of
+from unidle.jobs import TERMINAL, JobSpec, JobState, RankPlace, Reason
+from unidle.ledger.book import Book
+from unidle.view.occupancy import Occupancy
+
+
+class Shape(NamedTuple):
+    """What a waiting gang needs; gangs of one shape are alike for a placement policy."""
+
+    device: str
+    ranks: int
+    devices_per_rank: int
+
+
+@dataclass(slots=True)
+class RankView:
+    """What is known of one rank of one attempt: the union of its marks."""
+
+    count: int = 0  # marks known without a gap, so the ordinal of the next one
+    pending: dict[int, Mark] = field(default_factory=dict)  # marks that came before their turn
+    spawn_ns: int | None = None
+    pid: int | None = None
+    ready_ns: int | None = None
+    step_ns: list[int] = field(default_factory=list)
+    step_n: list[int] = field(default_factory=list)
+    observer: str = ""
+    spans: list[tuple[int, int, str]] = field(default_factory=list)
+    saves: list[tuple[int, int | None]] = field(default_factory=list)  # (time, step where known)
+    end_ns: int | None = None
+    code: int | None = None
+    lost: bool = False
+    info: dict[str, int | float | str | bool | None] = field(default_factory=dict)
+    notes: list[tuple[int, str]] = field(default_factory=list)
+
+    @property
+    def ended(self) -> bool:
+        return self.end_ns is not None
+
+    @property
+    def failed(self) -> bool:
+        return self.end_ns is not None and (self.lost or self.code != 0)
+
+
+@dataclass(slots=True)
+class AttemptView:
+    number: int
+    placed_ns: int
+    places: tuple[RankPlace, ...]
+    because: Reason
+    ranks: list[RankView]
+    stop: StopAsked | None = None
+    stop_ns: int | None = None
+    ended_ns: int | None = None
+    outcome: Outcome | None = None
+    why: Reason | None = None
+
+    @property
+    def live(self) -> bool:
+        return self.ended_ns is None
+
+    @property
+    def all_spawned(self) -> bool:
+        return all(r.spawn_ns is not None for r in self.ranks)
+
+    @property
+    def all_ended(self) -> bool:
+        return all(r.end_ns is not None for r in self.ranks)
+
+    def last_step(self) -> int | None:
+        """The highest step that any rank reported."""
+        return max((r.step_n[-1] for r in self.ranks if r.step_n), default=None)
+
+    def first_step(self) -> int | None:
+        return min((r.step_n[0] for r in self.ranks if r.step_n), default=None)
+
+
+@dataclass(slots=True)
+class JobView:
+    id: str
+    spec: JobSpec
+    order: int  # position in the order of submission
+    submitted_ns: int
+    state: JobState = "queued"
+    attempts: list[AttemptView] = field(default_factory=list)
+    waiting_since_ns: int = 0
+    not_before_ns: int = 0
+    verdict: Reason | None = None  # why it waits
+    retry: Reason | None = None
+    retries: int = 0
+    cancel_by: str | None = None
+    ended_ns: int | None = None
+    because: Reason | None = None
+
+    @property
+    def live(self) -> AttemptView | None:
+        """The attempt that holds slices now, if any."""
+        return self.attempts[-1] if self.attempts and self.attempts[-1].live else None
+
+    @property
+    def terminal(self) -> bool:
+        return self.state in TERMINAL
+
+    @property
+    def shape(self) -> Shape:
+        return Shape(self.spec.device, self.spec.ranks, self.spec.devices_per_rank)
+
+    def steps(self) -> int:
+        """The highest step that any attempt reported; 0 where none was seen."""
+        return max((s for a in self.attempts if (s := a.last_step()) is not None), default=0)
+
+    def run_ns(self, now_ns: int) -> int:
+        """Time under attempts so far."""
+        return sum((a.ended_ns if a.ended_ns is not None else now_ns) - a.placed_ns for a in self.attempts)
+
+
+@dataclass(slots=True)
+class View:
+    """The fold's state after event ``seq``."""
+
+    seq: int = 0
+    time_ns: int = 0
+    first_ns: int = 0
+    fleet: Fleet = field(default_factory=Fleet)
+    health: dict[str, Health] = field(default_factory=dict)  # node or device id -> not healthy
+    jobs: dict[str, JobView] = field(default_factory=dict)
+    book: Book = field(default_factory=Book)
+    running: bool = False  # a controller has the store up, as far as the log knows
+    live: set[str] = field(default_factory=set)  # jobs with an attempt that holds slices
+    _occupancy: Occupancy | None = None
+    _waiting: dict[Shape, list[tuple[int, int, str]]] | None = None
+    _unjudged: set[str] = field(default_factory=set)
+
+    @property
+    def occupancy(self) -> Occupancy:
+        """Which slices are free now."""
+        if self._occupancy is None:
+            taken = {s for job in self.live for s in _held(self.jobs[job])}
+            self._occupancy = Occupancy.of(self.fleet, taken, self.unfit())
+        return self._occupancy
+
+    def unfit(self) -> set[str]:
+        """Slices on nodes and devices that are not healthy."""
+        if not self.health:
+            return set()
+        return {
+            piece.id
+            for node in self.fleet.nodes
+            for device in node.devices
+            if node.id in self.health or device.id in self.health
+            for piece in slices_of(device)
+        }
+
+    @property
+    def waiting(self) -> dict[Shape, list[tuple[int, int, str]]]:
+        """Waiting jobs by shape, each list in queue order: (-priority, order of submission, job)."""
+        if self._waiting is None:
+            self._waiting = {}
+            self._unjudged = set()
+            for job in self.jobs.values():
+                if job.state in ("queued", "restarting"):
+                    self.enqueue(job)
+        return self._waiting
+
+    @property
+    def unjudged(self) -> set[str]:
+        """Waiting jobs for which no reason to wait was recorded yet."""
+        _ = self.waiting
+        return self._unjudged
+
+    def enqueue(self, job: JobView) -> None:
+        insort(self.waiting.setdefault(job.shape, []), (-job.spec.priority, job.order, job.id))
+        if job.verdict is None:
+            self._unjudged.add(job.id)
+
+    def dequeue(self, job: JobView) -> None:
+        queue = self.waiting.get(job.shape, [])
+        entry = (-job.spec.priority, job.order, job.id)
+        if entry in queue:
+            queue.remove(entry)
+            if not queue:
+                del self.waiting[job.shape]
+        self._unjudged.discard(job.id)
+
+    def fleet_changed(self) -> None:
+        self._occupancy = None
+
+
+def _held(job: JobView) -> list[str]:
+    attempt = job.live
+    return [s for place in attempt.places for s in place.slices] if attempt else []
