@@ -20,10 +20,12 @@ from unidle.errors import BadInput
 from unidle.events import types as ev
 from unidle.guard import lifecycle
 from unidle.jobs import JobSpec, Reason
+from unidle.place.first_fit import fits_ever
 from unidle.place.plan import Policy
 from unidle.store.protocol import Lease, NewEvent, Store
 from unidle.view import snapshot
 from unidle.view.fold import apply
+from unidle.view.source import save_snapshot
 from unidle.view.state import AttemptView, JobView
 
 SIGHTING_EVERY_NS: Final = 10_000_000_000
@@ -104,6 +106,15 @@ class Controller:
         if self.view.seq > self._snapshot_seq:
             self._save_snapshot()
         self._engine.close()
+
+    def watch(self, watcher: Watcher) -> None:
+        """Call ``watcher(event, time_ns)`` for every event from now on."""
+        self._watcher = watcher
+
+    def idle(self) -> bool:
+        """Nothing runs, nothing waits that could ever start, and the inbox is empty."""
+        waiting = any(fits_ever(self.view, shape) for shape in self.view.waiting)
+        return not self.view.live and not waiting and not self._store.requests()
 
     # -- asked from outside ----------------------------------------------------------------------
 
@@ -270,7 +281,7 @@ class Controller:
                 heapq.heappush(self._timers, (time_ns, job.id))
 
     def _save_snapshot(self) -> None:
-        self._store.save_snapshot(self._lease, snapshot.encode(self.view))
+        save_snapshot(self._store, self._lease, self.view)
         self._snapshot_seq = self.view.seq
 
     def _next_ns(self, now: int) -> int | None:

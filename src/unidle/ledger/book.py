@@ -46,7 +46,8 @@ class Book:
     gaps: list[tuple[int, int]] = field(default_factory=list)
     seen_ns: int = 0
     covers_ns: int = 0  # how long one sighting covers the time after it
-    closed: list[Entry] = field(default_factory=list)
+    closed: list[Entry] = field(default_factory=list)  # final postings that are not sealed
+    sealed_ns: int = 0  # postings before it are in sealed segments
     _index: dict[str, int] = field(default_factory=dict)
 
     def index(self, slice_id: str) -> int:

@@ -1,0 +1,137 @@
+"""What all commands share: options, output, errors. Imports little: ``unidle --help`` must be quick."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from unidle.errors import BadInput
+
+if TYPE_CHECKING:
+    from unidle.store.protocol import Store
+    from unidle.view.state import JobView, View
+
+StoreOption = Annotated[
+    str | None,
+    typer.Option(
+        "--store", "-s", metavar="PATH_OR_URL", envvar="UNIDLE_STORE", show_default=False,
+        help="SQLite file or postgresql:// URL. Default: store.db in the user's data directory.",
+    ),
+]  # fmt: skip
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+JobArgument = Annotated[
+    str, typer.Argument(metavar="JOB", show_default=False, help="Job id, a unique beginning of it, or a name.")
+]
+FleetOption = Annotated[
+    str | None,
+    typer.Option("--fleet", metavar="FILE", show_default=False, help="Fleet file; default: what this machine has."),
+]
+CpuDevicesOption = Annotated[
+    int | None,
+    typer.Option(
+        "--cpu-devices", metavar="N", min=1, max=4096, show_default=False,
+        help="CPU devices of this machine where it has no GPU and no fleet file (default 8).",
+    ),
+]  # fmt: skip
+
+
+def store_address(given: str | None) -> str:
+    """The store that a command means."""
+    return given or str(data_dir() / "store.db")
+
+
+def data_dir() -> Path:
+    """The user's data directory for unidle."""
+    base = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
+    return Path(base) / "unidle"
+
+
+def read_store(given: str | None) -> Store:
+    """Open a store to read (and to leave requests in its inbox)."""
+    from unidle.store.open import open_store
+
+    return open_store(store_address(given), create=False)
+
+
+def read_view(store: Store) -> View:
+    """The view of what is in the store, with requests that no writer has taken over yet."""
+    from unidle.view.snapshot import load_view
+
+    return load_view(store)
+
+
+def need_job(view: View, name: str) -> JobView:
+    """The job that the user means, or :class:`BadInput`."""
+    from unidle.control.describe import find_job
+
+    job = find_job(view, name)
+    if job is None:
+        raise BadInput("no such job in this store", field="JOB", value=name, remedy="`unidle list` shows the jobs")
+    return job
+
+
+def print_json(value: Any) -> None:
+    """One JSON value on one line of standard output."""
+    sys.stdout.write(json.dumps(value, ensure_ascii=False, separators=(", ", ": ")) + "\n")
+    sys.stdout.flush()
+
+
+def say(text: str = "") -> None:
+    """A line of standard output."""
+    sys.stdout.write(printable(text) + "\n")
+    sys.stdout.flush()
+
+
+def warn(text: str) -> None:
+    """A line of standard error."""
+    sys.stderr.write(f"unidle: {printable(text)}\n")
+    sys.stderr.flush()
+
+
+def printable(text: str) -> str:
+    """Text without control characters (names and messages of jobs must not drive the terminal)."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
+def table(header: list[str], rows: list[list[str]]) -> list[str]:
+    """Columns as wide as their content; numbers to the right."""
+    if not rows:
+        return []
+    widths = [max(len(r[k]) for r in [header, *rows]) for k in range(len(header))]
+    right = [all(_numeric(row[k]) for row in rows) for k in range(len(header))]
+    lines = []
+    for row in [header, *rows]:
+        cells = [c.rjust(w) if r else c.ljust(w) for c, w, r in zip(row, widths, right, strict=True)]
+        lines.append("  ".join(cells).rstrip())
+    return lines
+
+
+def _numeric(cell: str) -> bool:
+    return cell in ("", "-") or cell.replace(".", "", 1).replace("-", "", 1).isdigit()
+
+
+def age(ns: int) -> str:
+    """A duration in words of at most two units."""
+    seconds = max(ns, 0) / 1e9
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    if seconds < 3600:
+        return f"{int(seconds // 60)} min {int(seconds % 60):02d} s"
+    if seconds < 86400:
+        return f"{int(seconds // 3600)} h {int(seconds % 3600 // 60):02d} min"
+    return f"{int(seconds // 86400)} d {int(seconds % 86400 // 3600)} h"
+
+
+def clock_time(ns: int) -> str:
+    """A moment in local time."""
+    import datetime
+
+    moment = datetime.datetime.fromtimestamp(ns / 1e9, tz=datetime.UTC).astimezone()
+    return moment.strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]

@@ -1,0 +1,45 @@
+"""``unidle logs``: what the ranks printed."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from unidle.cli.common import JobArgument, StoreOption, data_dir, need_job, read_store, read_view
+from unidle.errors import BadInput
+
+_ASK_EVERY_S = 0.2
+
+
+def register(app: typer.Typer) -> None:
+    """Add this room's command."""
+    app.command("logs")(logs)
+
+
+def logs(
+    job: JobArgument,
+    store: StoreOption = None,
+    rank: Annotated[int | None, typer.Option(show_default=False, help="Only this rank; default: all, each line marked.")] = None,
+    attempt: Annotated[int | None, typer.Option(show_default=False, help="Default: the last attempt.")] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as more is printed, over restarts too.")] = False,
+) -> None:
+    """Print what a job's ranks printed (standard output and error)."""
+    from unidle.cli.follow import LogReader
+    from unidle.control.session import run_root
+
+    opened = read_store(store)
+    found = need_job(read_view(opened), job)
+    if rank is not None and not 0 <= rank < found.spec.ranks:
+        raise BadInput(
+            "the job has no such rank", field="--rank", value=rank, remedy=f"0 to {found.spec.ranks - 1}"
+        )  # fmt: skip
+    if attempt is not None and not 1 <= attempt <= len(found.attempts):
+        raise BadInput(
+            "the job has no such attempt", field="--attempt", value=attempt, remedy=f"1 to {len(found.attempts)}"
+        )  # fmt: skip
+    ranks = range(found.spec.ranks) if rank is None else [rank]
+    reader = LogReader(run_root(opened, data_dir()), found.id, ranks, sys.stdout.buffer)
+    reader.run(opened, attempt, follow)
+    opened.close()

@@ -1,0 +1,80 @@
+"""The command line. Each command imports what it needs when it runs."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Final
+
+import typer
+
+from unidle import __version__
+from unidle.cli.common import warn
+from unidle.errors import UnidleError
+
+EXIT_CODES: Final[dict[int, str]] = {
+    0: "success; for `run`: the job succeeded",
+    1: "the job failed or was cancelled, or a check found something",
+    2: "bad input: an option, a job file, a fleet file, a job that does not exist",
+    3: "cannot run here: for instance the gang needs more devices than the fleet has",
+    4: "the store is held by another writer, or cannot be used",
+    130: "interrupted",
+}
+
+app = typer.Typer(
+    name="unidle",
+    help="Keeps every GPU-second of a training fleet at work, and shows where each one went.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Exit codes: " + "; ".join(f"{code} {text}" for code, text in EXIT_CODES.items()) + ".",
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"unidle {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Options before the command."""
+
+
+def _split(argv: Sequence[str]) -> tuple[list[str], tuple[str, ...] | None]:
+    """What comes before the first ``--``, and the command after it (None without a ``--``)."""
+    if "--" not in argv:
+        return list(argv), None
+    at = argv.index("--")
+    return list(argv[:at]), tuple(argv[at + 1 :])
+
+
+def main() -> None:
+    """Entry point: runs a command, turns errors into one line and an exit code."""
+    arguments, command = _split(sys.argv[1:])
+    try:
+        app(args=arguments, prog_name="unidle", obj=command)
+    except UnidleError as error:
+        warn(error.line())
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except OSError as error:
+        warn(f"{error.strerror or error}" + (f": {error.filename}" if error.filename else ""))
+        sys.exit(1)
+
+
+from unidle.cli import jobs, ledger, logs, machine, run, store  # noqa: E402  (they register their commands)
+
+for room in (run, jobs, logs, ledger, store, machine):
+    room.register(app)

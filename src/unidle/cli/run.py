@@ -1,0 +1,308 @@
+"""``unidle run`` and ``unidle up``: the commands that drive a store."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+
+from unidle.cli.common import (
+    CpuDevicesOption,
+    FleetOption,
+    JsonOption,
+    StoreOption,
+    data_dir,
+    print_json,
+    printable,
+    say,
+    store_address,
+    warn,
+)
+from unidle.errors import BadInput, CannotRun
+
+if TYPE_CHECKING:
+    from unidle.cli.live import Progress
+    from unidle.control.session import Session
+    from unidle.fleet import Fleet
+    from unidle.jobs import JobSpec
+    from unidle.view.state import JobView
+
+JobFileArgument = Annotated[
+    str | None, typer.Argument(metavar="[JOB.yaml]", show_default=False, help="Job file; `-` reads standard input.")
+]
+ProgressOption = Annotated[
+    str, typer.Option("--progress", metavar="auto|live|plain|off", help="What to show on standard error meanwhile.")
+]
+Text = Annotated[str | None, typer.Option(show_default=False)]
+Count = Annotated[int | None, typer.Option(show_default=False)]
+Seconds = Annotated[float | None, typer.Option(show_default=False)]
+
+
+def register(app: typer.Typer) -> None:
+    """Add this room's commands."""
+    app.command("run")(run)
+    app.command("up")(up)
+
+
+def run(
+    context: typer.Context,
+    job: JobFileArgument = None,
+    store: StoreOption = None,
+    fleet: FleetOption = None,
+    cpu_devices: CpuDevicesOption = None,
+    name: Text = None,
+    ranks: Count = None,
+    devices_per_rank: Count = None,
+    device: Annotated[str | None, typer.Option(metavar="gpu|cpu|any", show_default=False)] = None,
+    max_restarts: Annotated[int | None, typer.Option(show_default=False, help="As restart.max in a job file.")] = None,
+    checkpoint: Annotated[str | None, typer.Option(metavar="DIR", show_default=False, help="Checkpoint directory.")] = None,
+    timeout_s: Seconds = None,
+    progress: ProgressOption = "auto",
+    report: Annotated[str | None, typer.Option(metavar="FILE", show_default=False, help="Where to write the report.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Run a job on this machine, watch it, and print where its device time went.
+
+    Give a job file, or a command after `--`: unidle run --ranks 4 -- python train.py --lr 3e-4
+    """
+    options = _options(name, ranks, devices_per_rank, device, max_restarts, checkpoint, timeout_s)
+    spec = read_job(job, context.obj, options)
+    found = find_fleet(fleet, cpu_devices)
+    refuse_impossible(spec, found)
+    sys.exit(_run(spec, found, store_address(store), _progress(progress), report, as_json))
+
+
+def up(
+    store: StoreOption = None,
+    fleet: FleetOption = None,
+    cpu_devices: CpuDevicesOption = None,
+    until_idle: Annotated[bool, typer.Option("--until-idle", help="Stop when no job is left to drive.")] = False,
+    progress: ProgressOption = "auto",
+) -> None:
+    """Serve this store: adopt what runs on it and drive every job, until stopped.
+
+    SIGTERM leaves the ranks running for the next `unidle up`. Ctrl-C stops them and puts their jobs back into the
+    queue; a second Ctrl-C kills them at once.
+    """
+    found = find_fleet(fleet, cpu_devices)
+    sys.exit(_up(found, store_address(store), until_idle, _progress(progress)))
+
+
+def _options(
+    name: str | None, ranks: int | None, devices_per_rank: int | None, device: str | None,
+    max_restarts: int | None, checkpoint: str | None, timeout_s: float | None,
+) -> dict[str, Any]:  # fmt: skip
+    options: dict[str, Any] = {
+        "name": name, "ranks": ranks, "devices_per_rank": devices_per_rank, "device": device,
+        "restart": None if max_restarts is None else {"max": max_restarts},
+        "checkpoint": None if checkpoint is None else {"path": checkpoint}, "timeout_s": timeout_s,
+    }  # fmt: skip
+    return {field: value for field, value in options.items() if value is not None}
+
+
+def read_job(path: str | None, command: tuple[str, ...] | None, options: dict[str, Any]) -> JobSpec:
+    """The job that the command line describes: a file, or a command after ``--``."""
+    from unidle.files.job import job_from_command, load_job
+
+    if (path is None) == (command is None):
+        raise BadInput(
+            "give either a job file or a command after --", field="JOB",
+            remedy="unidle run JOB.yaml, or unidle run --ranks 4 -- python train.py",
+        )  # fmt: skip
+    if path is not None:
+        if options:
+            raise BadInput(
+                "options of the job go with a command after --, not with a job file",
+                field="--" + next(iter(options)).replace("_", "-"), remedy="set the field in the job file",
+            )  # fmt: skip
+        return load_job(path)
+    return job_from_command(command or (), **options)
+
+
+def find_fleet(path: str | None, cpu_devices: int | None) -> Fleet:
+    """The declared fleet, else what this machine has."""
+    if path is not None:
+        from unidle.files.fleet import load_fleet
+
+        return load_fleet(path)
+    from unidle.engine.local.devices import discover
+
+    return discover(cpu_devices or 8)
+
+
+def refuse_impossible(spec: JobSpec, fleet: Fleet) -> None:
+    """A job that no state of this fleet can hold is refused before it is submitted."""
+    from unidle.place.first_fit import fits_ever, why_not
+    from unidle.view.state import Shape, View
+
+    view = View(fleet=fleet)
+    shape = Shape(spec.device, spec.ranks, spec.devices_per_rank)
+    if not fits_ever(view, shape):
+        raise CannotRun(
+            why_not(view, shape).text, field=spec.name,
+            remedy="use fewer ranks or devices, `--cpu-devices N`, or a fleet file (`--fleet`)",
+        )  # fmt: skip
+
+
+def _progress(mode: str) -> Progress:
+    if mode not in ("auto", "live", "plain", "off"):
+        raise BadInput("is not a way to show progress", field="--progress", value=mode, remedy="auto, live, plain or off")
+    return cast("Progress", mode)
+
+
+class _Signals:
+    """Counts of the signals that ask for an end."""
+
+    interrupts = 0
+    terminates = 0
+
+
+@contextmanager
+def _caught() -> Iterator[_Signals]:
+    seen = _Signals()
+
+    def interrupt(_number: int, _frame: object) -> None:
+        seen.interrupts += 1
+
+    def terminate(_number: int, _frame: object) -> None:
+        seen.terminates += 1
+
+    before = signal.signal(signal.SIGINT, interrupt), signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield seen
+    finally:
+        signal.signal(signal.SIGINT, before[0])
+        signal.signal(signal.SIGTERM, before[1])
+
+
+def _run(spec: JobSpec, fleet: Fleet, address: str, mode: Progress, report: str | None, as_json: bool) -> int:
+    from unidle.cli.live import Live
+    from unidle.control.ids import new_job_id
+    from unidle.control.session import take_up
+    from unidle.store.open import open_store
+
+    live = Live(mode)
+    job_id = new_job_id(spec.name)
+    if "://" not in address:
+        Path(address).absolute().parent.mkdir(parents=True, exist_ok=True)
+    store = open_store(address, create=True)
+    with _caught() as signals, take_up(store, fleet, data_dir(), "unidle run") as session:
+        controller = session.controller
+        controller.watch(lambda event, _time: live.tell(controller.view, event))
+        controller.submit(job_id, spec)
+        job = controller.view.jobs[job_id]
+        _drive(session, signals, job, live)
+        live.done()
+        others = len(controller.view.live)
+    path = _write_report(store, job_id, report)
+    _print_end(store, job, path, as_json, address)
+    store.close()
+    if others and not as_json:
+        warn(f"{others} other jobs of this store still run; `unidle up --store {address}` takes them up")
+    if signals.interrupts or signals.terminates:
+        return 130
+    return 0 if job.state == "succeeded" else 1
+
+
+def _drive(session: Session, signals: _Signals, job: JobView, live: Any) -> None:
+    controller = session.controller
+    asked = 0
+
+    def done() -> bool:
+        nonlocal asked
+        wanted = signals.interrupts + signals.terminates
+        if wanted > asked:
+            if asked == 0:
+                controller.cancel(job.id, "Ctrl-C" if signals.interrupts else "SIGTERM")
+            if wanted > 1:
+                controller.kill(job.id)
+            asked = wanted
+            controller.turn()
+        live.refresh(job, session.clock.now_ns())
+        return job.terminal
+
+    controller.run(done)
+
+
+def _write_report(store: Any, job_id: str, report: str | None) -> str | None:
+    """The HTML report's path; a report that cannot be written costs a warning, not the job's result."""
+    from unidle.control.session import state_dir
+    from unidle.report.write import write_report
+
+    path = Path(report) if report else state_dir(store, data_dir()) / "reports" / f"{job_id}.html"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_report(store, path, job_id)
+    except OSError as error:
+        warn(f"the report could not be written: {error.strerror}: {path}")
+        return None
+    return str(path.absolute())
+
+
+def _print_end(store: Any, job: JobView, report: str | None, as_json: bool, address: str) -> None:
+    from unidle.control.describe import exit_codes
+
+    codes = exit_codes(job.attempts[-1]) if job.attempts else []
+    if as_json:
+        print_json(
+            {"job": job.id, "state": job.state, "attempts": len(job.attempts), "exit_codes": codes,
+             "steps": job.steps(), "report": report}
+        )  # fmt: skip
+        return
+    from unidle.report.write import terminal_picture
+
+    say(terminal_picture(store, job.id, address))
+    say()
+    because = f": {job.because.text}" if job.because else ""
+    say(f"{job.id} {job.state} after {len(job.attempts)} attempt{'s' * (len(job.attempts) != 1)}{printable(because)}")
+    if report:
+        say(f"report: {report}")
+
+
+def _up(fleet: Fleet, address: str, until_idle: bool, mode: Progress) -> int:
+    from unidle.cli.live import Live
+    from unidle.control.session import take_up
+    from unidle.store.open import open_store
+
+    live = Live(mode)
+    if "://" not in address:
+        Path(address).absolute().parent.mkdir(parents=True, exist_ok=True)
+    store = open_store(address, create=True)
+    with _caught() as signals, take_up(store, fleet, data_dir(), "unidle up") as session:
+        controller = session.controller
+        controller.watch(lambda event, _time: live.tell(controller.view, event))
+        if mode != "off":
+            warn(f"serving {store.url} with {len(fleet.devices())} devices (pid {os.getpid()}); Ctrl-C stops")
+        controller.run(_serving(session, signals, until_idle))
+        live.done()
+    store.close()
+    return 130 if signals.interrupts else 0
+
+
+def _serving(session: Session, signals: _Signals, until_idle: bool) -> Callable[[], bool]:
+    controller = session.controller
+    asked = 0
+
+    def done() -> bool:
+        nonlocal asked
+        if signals.terminates:
+            return True
+        if signals.interrupts > asked:
+            if asked == 0:
+                controller.drain()
+            else:
+                for job in sorted(controller.view.live):
+                    controller.kill(job)
+            asked = signals.interrupts
+            controller.turn()
+        if asked:
+            return not controller.view.live
+        return until_idle and controller.idle()
+
+    return done

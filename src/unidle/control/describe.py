@@ -1,0 +1,154 @@
+"""The view in plain values, as the command line prints them and scripts read them. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unidle.guard.lifecycle import how_ended
+from unidle.jobs import Reason
+from unidle.place.first_fit import why_not
+from unidle.view.accounts import durable_point
+from unidle.view.state import AttemptView, JobView, RankView, View
+
+Plain = dict[str, Any]
+
+
+def job_line(job: JobView) -> Plain:
+    """One job in one line (``unidle list``)."""
+    return {
+        "job": job.id,
+        "name": job.spec.name,
+        "state": job.state,
+        "attempts": len(job.attempts),
+        "ranks": job.spec.ranks,
+        "devices": job.spec.devices,
+        "steps": job.steps(),
+        "user": job.spec.user,
+        "queue": job.spec.queue,
+        "priority": job.spec.priority,
+        "submitted_ns": job.submitted_ns,
+        "started_ns": job.attempts[0].placed_ns if job.attempts else None,
+        "ended_ns": job.ended_ns,
+        "reason": (because := reason_now(job)) and because.text,
+    }
+
+
+def reason_now(job: JobView) -> Reason | None:
+    """Why the job is in the state in which it is."""
+    if job.terminal:
+        return job.because
+    live = job.live
+    if live is not None:
+        return live.stop.because if live.stop is not None else live.because
+    return job.verdict or (job.retry if job.state == "restarting" or job.attempts else None)
+
+
+def exit_codes(attempt: AttemptView) -> list[int | None]:
+    """Per rank: 0 to 255, minus a signal, or None where the end was not seen."""
+    return [rank.code for rank in attempt.ranks]
+
+
+def job_detail(job: JobView) -> Plain:
+    """Everything about one job (``unidle show``)."""
+    attempts = []
+    for k, attempt in enumerate(job.attempts):
+        after = job.attempts[k + 1] if k + 1 < len(job.attempts) else None
+        attempts.append(_attempt(job, attempt, after))
+    spec = {name: getattr(job.spec, name) for name in _SPEC_FIELDS}
+    return {**job_line(job), "command": list(job.spec.command), "spec": spec, "runs": attempts}
+
+
+_SPEC_FIELDS = (
+    "workdir", "devices_per_rank", "device", "checkpoint_path", "progress_pattern", "timeout_s",
+    "queue_timeout_s", "grace_s", "price_per_device_hour",
+)  # fmt: skip
+
+
+def _attempt(job: JobView, attempt: AttemptView, after: AttemptView | None) -> Plain:
+    durable, _ = durable_point(attempt, after, declared=job.spec.checkpoint_path is not None)
+    return {
+        "attempt": attempt.number,
+        "placed_ns": attempt.placed_ns,
+        "ended_ns": attempt.ended_ns,
+        "outcome": attempt.outcome,
+        "placed_because": attempt.because.text,
+        "ended_because": attempt.why.text if attempt.why else None,
+        "first_step": attempt.first_step(),
+        "last_step": attempt.last_step(),
+        "durable_step": durable,
+        "ranks": [
+            _rank(k, rank, place.node, place.slices)
+            for k, (rank, place) in enumerate(zip(attempt.ranks, attempt.places, strict=True))
+        ],
+    }
+
+
+def _rank(number: int, rank: RankView, node: str, slices: tuple[str, ...]) -> Plain:
+    return {
+        "rank": number,
+        "node": node,
+        "slices": list(slices),
+        "pid": rank.pid,
+        "spawn_ns": rank.spawn_ns,
+        "end_ns": rank.end_ns,
+        "code": rank.code,
+        "lost": rank.lost,
+        "how": how_ended(rank),
+        "last_step": rank.step_n[-1] if rank.step_n else None,
+        "info": rank.info,
+        "notes": [text for _, text in rank.notes],
+    }
+
+
+def explain(view: View, job: JobView) -> Plain:
+    """Why a job is where it is: the reason now, what would help, and each decision on the way."""
+    decisions = [_decision(job.submitted_ns, "submitted", f"by {job.spec.user or 'unknown'} to queue {job.spec.queue}")]
+    for attempt in job.attempts:
+        decisions.append(
+            _decision(attempt.placed_ns, "placed", f"attempt {attempt.number} on {attempt.because.text}", attempt.because)
+        )
+        if attempt.stop is not None:
+            decisions.append(_decision(attempt.stop_ns, "stop", attempt.stop.because.text, attempt.stop.because))
+        if attempt.why is not None:
+            decisions.append(_decision(attempt.ended_ns, f"attempt {attempt.outcome}", attempt.why.text, attempt.why))
+    if job.retry is not None and not job.terminal:
+        decisions.append(_decision(job.waiting_since_ns, "retry", job.retry.text, job.retry))
+    if job.because is not None:
+        decisions.append(_decision(job.ended_ns, job.state, job.because.text, job.because))
+    because = reason_now(job)
+    result: Plain = {**job_line(job), "code": because.code if because else None, "decisions": decisions}
+    if job.state in ("queued", "restarting"):
+        result["waiting"] = _waiting(view, job)
+    return result
+
+
+def _waiting(view: View, job: JobView) -> Plain:
+    ahead = sum(
+        1
+        for queue in view.waiting.values()
+        for priority, order, _ in queue
+        if (priority, order) < (-job.spec.priority, job.order)
+    )
+    blocked = why_not(view, job.shape)
+    return {
+        "because": (job.verdict or job.retry or blocked).text,
+        "now": {"code": blocked.code, "text": blocked.text, **blocked.figures},
+        "ahead": ahead,
+        "not_before_ns": job.not_before_ns or None,
+    }
+
+
+def _decision(time_ns: int | None, what: str, text: str, because: Reason | None = None) -> Plain:
+    figures = because.figures if because is not None else {}
+    return {"time_ns": time_ns, "what": what, "text": text, "code": because.code if because else None, "figures": figures}
+
+
+def find_job(view: View, name: str) -> JobView | None:
+    """A job by id, by unique beginning of its id, or by name (the newest of that name)."""
+    if name in view.jobs:
+        return view.jobs[name]
+    begins = [job for job in view.jobs.values() if job.id.startswith(name)]
+    if len(begins) == 1:
+        return begins[0]
+    named = [job for job in view.jobs.values() if job.spec.name == name]
+    return named[-1] if named else None
