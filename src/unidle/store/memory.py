@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import islice
 
 from unidle.errors import LeaseLost, StoreError, StoreHeld
 from unidle.store.protocol import Lease, NewEvent, Request, Segment, Snapshot, StoredEvent
@@ -72,7 +71,7 @@ class MemoryStore:
 
     def scan(self) -> Iterator[tuple[StoredEvent, bool]]:
         """Every event, and True: memory keeps no checksums."""
-        return ((event, True) for event in islice(self._events, None))
+        return ((event, True) for event in self._events)
 
     def last(self) -> tuple[int, int]:
         return (self._events[-1].seq, self._events[-1].time_ns) if self._events else (0, 0)
@@ -120,6 +119,15 @@ class MemoryStore:
             del self._events[events:]
             self._requests = requests
             raise
+
+    def faults(self) -> Iterator[str]:
+        """Nothing: memory is not checked."""
+        return iter(())
+
+    def compact(self, lease: Lease) -> tuple[int, int]:
+        """Nothing to shrink."""
+        self.renew(lease)
+        return 0, 0
 
     def close(self) -> None:
         self._lease = None

@@ -184,6 +184,30 @@ class SqlStore:
             raise StoreError("was opened for reading only", field=self.url)
         return self._db.transaction()
 
+    def faults(self) -> Iterator[str]:
+        """What is wrong outside the log: the database's own check, snapshots, segments."""
+        yield from self._db.problems()
+        for key in self._db.query(sql.SNAPSHOT_KEYS):
+            for crc, body in self._db.query(sql.SNAPSHOT, key):
+                if blob_crc(body, *key) != crc:
+                    yield f"snapshot {key[1]}: its checksum is wrong (it is passed over)"
+        for (fold_version,) in self._db.query(sql.SEGMENT_VERSIONS):
+            for segment in self.segments(fold_version):
+                try:
+                    self.segment_body(segment.id)
+                except StoreDamaged as error:
+                    yield str(error)
+
+    def compact(self, lease: Lease) -> tuple[int, int]:
+        """Drop superseded snapshots and segments and shrink the database; bytes before and after."""
+        before = self._db.size_bytes()
+        with self.transaction():
+            self._set(self._held(lease))
+            self._db.execute(sql.DROP_OLD_SEGMENTS)
+            self._db.execute(sql.DROP_OLD_SNAPSHOTS)
+        self._db.vacuum()
+        return before, self._db.size_bytes()
+
     def close(self) -> None:
         if self._lease is not None:
             self.release(self._lease)

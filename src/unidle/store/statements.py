@@ -36,6 +36,7 @@ DROP_REQUEST: Final = "DELETE FROM unidle_requests WHERE id = ?"
 ADD_SNAPSHOT: Final = "INSERT INTO unidle_snapshots (fold_version, seq, crc, body) VALUES (?, ?, ?, ?)"
 SNAPSHOTS: Final = "SELECT seq, crc, body FROM unidle_snapshots WHERE fold_version = ? AND seq <= ? ORDER BY seq DESC LIMIT 1"
 SNAPSHOT_KEYS: Final = "SELECT fold_version, seq FROM unidle_snapshots ORDER BY fold_version, seq"
+SNAPSHOT: Final = "SELECT crc, body FROM unidle_snapshots WHERE fold_version = ? AND seq = ?"
 DROP_SNAPSHOTS_UNTIL: Final = "DELETE FROM unidle_snapshots WHERE fold_version = ? AND seq <= ?"
 DROP_SNAPSHOTS: Final = "DELETE FROM unidle_snapshots"
 
@@ -47,8 +48,14 @@ SEGMENTS: Final = (
     "SELECT id, seq, fold_version, start_ns, end_ns, row_count, body_crc, crc FROM unidle_segments"
     " WHERE fold_version = ? ORDER BY seq, id"
 )
-SEGMENT_IDS: Final = "SELECT id FROM unidle_segments ORDER BY id"
+SEGMENT_VERSIONS: Final = "SELECT DISTINCT fold_version FROM unidle_segments ORDER BY fold_version"
 SEGMENT_BODY: Final = "SELECT body_crc, body FROM unidle_segments WHERE id = ?"
 DROP_SEGMENTS: Final = "DELETE FROM unidle_segments"
-DROP_OLD_SEGMENTS: Final = "DELETE FROM unidle_segments WHERE fold_version <> ?"
-DROP_OLD_SNAPSHOTS: Final = "DELETE FROM unidle_snapshots WHERE fold_version <> ?"
+
+# Superseded: of an older fold version than the newest snapshot.
+DROP_OLD_SEGMENTS: Final = (
+    "DELETE FROM unidle_segments WHERE fold_version < (SELECT max(fold_version) FROM unidle_snapshots)"
+)
+DROP_OLD_SNAPSHOTS: Final = (
+    "DELETE FROM unidle_snapshots WHERE fold_version < (SELECT max(fold_version) FROM unidle_snapshots)"
+)
