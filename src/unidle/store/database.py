@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeAlias
 
+from unidle.errors import StoreError
+
 Params: TypeAlias = Sequence[int | str | bytes | None]
 RowTuple: TypeAlias = tuple[Any, ...]
 
@@ -58,3 +60,17 @@ class Database(Protocol):
         """Turn the driver's errors into :class:`unidle.errors.StoreError`."""
 
     def close(self) -> None: ...
+
+
+def no_store(where: str) -> StoreError:
+    return StoreError(
+        "there is no store", field=where, remedy="check the address; `unidle run` makes a new one"
+    )
+
+
+def foreign(where: str) -> StoreError:
+    return StoreError(
+        "is not a store of unidle, or its first page is damaged",
+        field=where,
+        remedy="name another file for the store",
+    )

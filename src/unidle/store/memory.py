@@ -47,20 +47,20 @@ class MemoryStore:
 
     def append(self, lease: Lease, events: Iterable[NewEvent], *, done_requests: Sequence[int] = ()) -> int:
         self.renew(lease)
-        with self.transaction():
-            log = self._events
-            seq, last_time_ns = self.last()
-            for event in events:
-                if event.time_ns < last_time_ns:
-                    raise StoreError(
-                        f"an event is older than the one before it, at {last_time_ns}",
-                        field=f"time_ns of {event.kind}",
-                        value=event.time_ns,
-                    )
-                seq, last_time_ns = seq + 1, event.time_ns
-                log.append(StoredEvent(seq, *event))
-            for request_id in done_requests:
-                self._requests.pop(request_id, None)
+        seq, last_time_ns = self.last()
+        new = []
+        for event in events:
+            if event.time_ns < last_time_ns:
+                raise StoreError(
+                    f"an event is older than the one before it, at {last_time_ns}",
+                    field=f"time_ns of {event.kind}",
+                    value=event.time_ns,
+                )
+            seq, last_time_ns = seq + 1, event.time_ns
+            new.append(StoredEvent(seq, *event))
+        self._events.extend(new)
+        for request_id in done_requests:
+            self._requests.pop(request_id, None)
         return seq
 
     def read(self, after: int = 0, limit: int | None = None) -> Iterator[StoredEvent]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from unidle.errors import BadInput, StoreError
+from unidle.errors import BadInput
 from unidle.store import statements as sql
 from unidle.store.checksum import fields_crc
-from unidle.store.database import Database
-from unidle.store.schema import REVISION, TABLES, VERSION_TABLE, create_statements
+from unidle.store.database import Database, foreign, no_store
+from unidle.store.schema import REVISION, VERSION_TABLE, create_statements
 from unidle.store.sql import SqlStore
 
 
@@ -55,18 +55,11 @@ def _connect(address: str, *, create: bool, read_only: bool) -> Database:
 def _ready(database: Database, *, create: bool, read_only: bool) -> None:
     """See that the tables are there and of this version; make or upgrade them where allowed."""
     tables = database.tables()
-    ours = tables & set(TABLES)
     if VERSION_TABLE not in tables:
-        if ours or (tables and database.url.startswith("sqlite")):
-            raise StoreError(
-                "is a database of something else",
-                field=database.url,
-                remedy="name another file for the store",
-            )
+        if tables:
+            raise foreign(database.url)
         if not create:
-            raise StoreError(
-                "there is no store", field=database.url, remedy="check --store, or `unidle run` makes one"
-            )
+            raise no_store(database.url)
         return _make(database)
     revisions = database.query(sql.REVISION_IS)
     revision = revisions[0][0] if revisions else ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -210,7 +210,8 @@ class SqlStore:
 
     def close(self) -> None:
         if self._lease is not None:
-            self.release(self._lease)
+            with suppress(StoreError):  # else it ends with this process
+                self.release(self._lease)
         self._db.close()
 
     def _writer(self) -> _Writer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -12,10 +13,10 @@ from typing import Final
 from urllib.parse import quote
 
 from unidle.errors import StoreDamaged, StoreError
-from unidle.store.database import Params, RowTuple
+from unidle.store.database import Params, RowTuple, foreign, no_store
+from unidle.store.schema import VERSION_TABLE
 
 BUSY_TIMEOUT_MS: Final = 10_000
-_MAGIC: Final = b"SQLite format 3\0"
 _SETTINGS: Final = (
     f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}",
     "PRAGMA synchronous = FULL",
@@ -43,11 +44,11 @@ class SqliteDatabase:
         read_only: bool = False,
         wall_ns: Callable[[], int] = time.time_ns,
     ) -> None:
-        self.path = path
-        self.url = f"sqlite:///{path}"
+        self.path = path.resolve()  # the log stands beside the file, not beside a link to it
+        self.url = f"sqlite:///{path.absolute()}"
         self._depth = 0
         self._immutable = False
-        _check_file(path, create=create and not read_only)
+        _check_place(path, create=create and not read_only)
         with self.translated():
             self._connection = self._connect("rwc" if create and not read_only else "rw")
             try:
@@ -93,6 +94,8 @@ class SqliteDatabase:
     def _begin_writing(self) -> None:
         if not _writable(self.path):
             raise _read_only_error(self.path)
+        if (tables := self.tables()) and VERSION_TABLE not in tables:
+            raise foreign(self.url)  # and leave its journal mode alone
         mode = self._connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
         if mode != "wal":
             raise StoreError(
@@ -181,38 +184,27 @@ def _rendered(sql: str) -> str:
     return sql.replace("{now}", "unidle_now_ns()")
 
 
-def _check_file(path: Path, *, create: bool) -> None:
-    """Refuse what SQLite would misread, with an error that says more than its own."""
+def _check_place(path: Path, *, create: bool) -> None:
+    """Refuse what SQLite has no good words for. The file itself is never opened here: closing it
+    would drop the locks that another connection of this process holds on it (POSIX)."""
     try:
         if path.is_dir():
             raise StoreError("is a directory", field=str(path), remedy="name a file for the store")
-        if not path.exists():
-            if not create:
-                raise StoreError(
-                    "there is no store", field=str(path), remedy="check --store, or `unidle run` makes one"
-                )
-            if not path.parent.is_dir():
-                raise StoreError(
-                    "its directory does not exist", field=str(path), remedy=f"mkdir -p {path.parent}"
-                )
+        if path.exists():
             return
-        with path.open("rb") as file:
-            head = file.read(len(_MAGIC))
+        if not create:
+            raise no_store(str(path))
+        if not path.parent.is_dir():
+            raise StoreError(
+                "its directory does not exist", field=str(path), remedy=f"mkdir -p {path.parent}"
+            )
     except OSError as error:
         raise StoreError(
             f"cannot be read: {error.strerror}", field=str(path), remedy="check its owner and mode"
         ) from error
-    if head and head != _MAGIC:
-        raise StoreError(
-            "is not an unidle store (not a SQLite database)",
-            field=str(path),
-            remedy="name another file for the store",
-        )
 
 
 def _writable(path: Path) -> bool:
-    import os
-
     return os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)
 
 
@@ -241,9 +233,11 @@ def _translate(error: sqlite3.Error, path: Path) -> StoreError:
         return StoreError("another process keeps the database locked", field=field, remedy="try again")
     if name == "SQLITE_FULL" or name == "SQLITE_IOERR_SHMSIZE":
         return StoreError("no space is left on the disk", field=field, remedy="free some and start again")
+    if name == "SQLITE_NOTADB":
+        return foreign(field)
     if name.startswith("SQLITE_READONLY"):
         return _read_only_error(path)
-    if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")) or "decode to UTF-8" in str(error):
+    if name.startswith("SQLITE_CORRUPT") or "decode to UTF-8" in str(error):
         return StoreDamaged(
             f"the database is damaged: {error}", field=field, remedy="run `unidle store check`"
         )

@@ -141,7 +141,7 @@ def export(store: Store, out: BinaryIO) -> int:
     for event in store.read():
         one_line = b"\n" not in event.body and _is_json(event.body)
         body = {"body": msgspec.Raw(event.body)} if one_line else {"raw": event.body}
-        write(_EventLine(*event[:5], **body))  # type: ignore[arg-type]
+        write(_EventLine(*event[:5], **body))
         events += 1
     write(_Trailer(events, len(requests), digest.hexdigest()))
     return events
@@ -183,7 +183,11 @@ class _ExportReader:
             data = self._line()
             line = self._decoded(decoder, data)
             if isinstance(line, _Trailer):
-                if (line.events, line.requests, line.sha256) != (seq, len(self.requests), self._digest.hexdigest()):
+                if (line.events, line.requests, line.sha256) != (
+                    seq,
+                    len(self.requests),
+                    self._digest.hexdigest(),
+                ):
                     raise self._bad("the counts or the SHA-256 do not match the lines before")
                 if self._inp.read(1):
                     raise self._bad("there is more after the last line")
