@@ -7,7 +7,7 @@ log, and both belong to one ``fold_version``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -94,7 +94,7 @@ class Store(Protocol):
     def holder(self) -> str | None:
         """Who holds the store now, in words, or None."""
 
-    def append(self, lease: Lease, events: Sequence[NewEvent], *, done_requests: Sequence[int] = ()) -> int:
+    def append(self, lease: Lease, events: Iterable[NewEvent], *, done_requests: Sequence[int] = ()) -> int:
         """Append durably, all or nothing, and return the log's last ``seq``. The requests in
         ``done_requests`` leave the inbox in the same transaction."""
 

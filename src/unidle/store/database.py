@@ -1,0 +1,76 @@
+"""What the store asks of a database; ``sqlite.py`` and ``postgres.py`` hold all that differs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol, TypeAlias
+
+from unidle.errors import StoreError
+
+Params: TypeAlias = Sequence[int | str | bytes | None]
+RowTuple: TypeAlias = tuple[Any, ...]
+
+
+class Database(Protocol):
+    """One connection. Every error comes out as a :class:`unidle.errors.StoreError`.
+
+    Statements are those of ``statements.py``; outside :meth:`transaction` each is its own.
+    """
+
+    url: str  # without password
+
+    @property
+    def types(self) -> Mapping[str, str]:
+        """Column types, for :func:`unidle.store.schema.create_statements`."""
+
+    def query(self, sql: str, params: Params = ()) -> list[RowTuple]:
+        """All rows of a SELECT."""
+
+    def execute(self, sql: str, params: Params = ()) -> int:
+        """Carry out a change and return how many rows it touched."""
+
+    def execute_many(self, sql: str, rows: Iterable[Params]) -> None: ...
+
+    def insert(self, sql: str, params: Params) -> int:
+        """Add one row to a table with a serial ``id`` and return that."""
+
+    def transaction(self) -> AbstractContextManager[None]:
+        """A writing transaction, durable when the block ends and undone when it raises. A nested
+        one is part of the outer."""
+
+    def tables(self) -> set[str]:
+        """Names of all tables in reach."""
+
+    def problems(self) -> list[str]:
+        """What the database's own integrity check finds wrong."""
+
+    def vacuum(self) -> None:
+        """Give unused space back to the file system."""
+
+    def size_bytes(self) -> int: ...
+
+    def lock_tables(self) -> None:
+        """Inside a transaction: let nobody else make or upgrade tables until it ends."""
+
+    def sqlalchemy(self) -> tuple[str, str, Any]:
+        """For migrations: SQLAlchemy's name of the dialect, how a transaction begins, the connection."""
+
+    def translated(self) -> AbstractContextManager[None]:
+        """Turn the driver's errors into :class:`unidle.errors.StoreError`."""
+
+    def close(self) -> None: ...
+
+
+def no_store(where: str) -> StoreError:
+    return StoreError(
+        "there is no store", field=where, remedy="check the address; `unidle run` makes a new one"
+    )
+
+
+def foreign(where: str) -> StoreError:
+    return StoreError(
+        "is not a store of unidle, or its first page is damaged",
+        field=where,
+        remedy="name another file for the store",
+    )

@@ -1,0 +1,133 @@
+"""The store in memory, for the simulator: the same promises within one process, no durability."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+from unidle.errors import LeaseLost, StoreError, StoreHeld
+from unidle.store.protocol import Lease, NewEvent, Request, Segment, Snapshot, StoredEvent
+
+
+class MemoryStore:
+    """See :class:`unidle.store.protocol.Store`."""
+
+    url = "memory"
+
+    def __init__(self) -> None:
+        self._events: list[StoredEvent] = []
+        self._requests: dict[int, Request] = {}
+        self._snapshots: dict[int, Snapshot] = {}
+        self._segments: dict[int, Segment] = {}
+        self._lease: Lease | None = None
+        self._token = 0
+        self._last_id = 0
+
+    def acquire(self, purpose: str) -> Lease:
+        if self._lease is not None:
+            raise StoreHeld(
+                f"the store is held by {self._lease.holder}", field=self.url, remedy="release it first"
+            )
+        self._token += 1
+        self._lease = Lease(self._token, purpose)
+        return self._lease
+
+    def renew(self, lease: Lease) -> None:
+        if self._lease is None or self._lease.token != lease.token:
+            raise LeaseLost("this writer lost the store", field=self.url, remedy="nothing was written")
+
+    def release(self, lease: Lease) -> None:
+        if self._lease is not None and self._lease.token == lease.token:
+            self._lease = None
+
+    def holder(self) -> str | None:
+        return self._lease.holder if self._lease else None
+
+    def append(self, lease: Lease, events: Iterable[NewEvent], *, done_requests: Sequence[int] = ()) -> int:
+        self.renew(lease)
+        seq, last_time_ns = self.last()
+        new = []
+        for event in events:
+            if event.time_ns < last_time_ns:
+                raise StoreError(
+                    f"an event is older than the one before it, at {last_time_ns}",
+                    field=f"time_ns of {event.kind}",
+                    value=event.time_ns,
+                )
+            seq, last_time_ns = seq + 1, event.time_ns
+            new.append(StoredEvent(seq, *event))
+        self._events.extend(new)
+        for request_id in done_requests:
+            self._requests.pop(request_id, None)
+        return seq
+
+    def read(self, after: int = 0, limit: int | None = None) -> Iterator[StoredEvent]:
+        index, end = after, None if limit is None else after + limit
+        while index < len(self._events) and (end is None or index < end):
+            yield self._events[index]
+            index += 1
+
+    def scan(self) -> Iterator[tuple[StoredEvent, bool]]:
+        """Every event, and True: memory keeps no checksums."""
+        return ((event, True) for event in self._events)
+
+    def last(self) -> tuple[int, int]:
+        return (self._events[-1].seq, self._events[-1].time_ns) if self._events else (0, 0)
+
+    def request(self, kind: str, body: bytes) -> int:
+        self._last_id += 1
+        self._requests[self._last_id] = Request(self._last_id, time.time_ns(), kind, body)
+        return self._last_id
+
+    def requests(self) -> list[Request]:
+        return list(self._requests.values())
+
+    def save_snapshot(self, lease: Lease, snapshot: Snapshot, segments: Sequence[Segment] = ()) -> None:
+        self.renew(lease)
+        self._snapshots[snapshot.fold_version] = snapshot
+        for segment in segments:
+            self._last_id += 1
+            self._segments[self._last_id] = replace(segment, id=self._last_id)
+
+    def load_snapshot(self, fold_version: int) -> Snapshot | None:
+        return self._snapshots.get(fold_version)
+
+    def segments(self, fold_version: int) -> list[Segment]:
+        found = [replace(s, body=None) for s in self._segments.values() if s.fold_version == fold_version]
+        return sorted(found, key=lambda s: (s.seq, s.id))
+
+    def segment_body(self, segment_id: int) -> bytes:
+        segment = self._segments.get(segment_id)
+        if segment is None or segment.body is None:
+            raise StoreError("there is no such segment", field="segment", value=segment_id)
+        return segment.body
+
+    def drop_derived(self, lease: Lease) -> None:
+        self.renew(lease)
+        self._snapshots.clear()
+        self._segments.clear()
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Undo what was appended and asked inside when the block raises."""
+        events, requests = len(self._events), dict(self._requests)
+        try:
+            yield
+        except BaseException:
+            del self._events[events:]
+            self._requests = requests
+            raise
+
+    def faults(self) -> Iterator[str]:
+        """Nothing: memory is not checked."""
+        return iter(())
+
+    def compact(self, lease: Lease) -> tuple[int, int]:
+        """Nothing to shrink."""
+        self.renew(lease)
+        return 0, 0
+
+    def close(self) -> None:
+        self._lease = None

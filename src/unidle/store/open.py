@@ -1,0 +1,81 @@
+"""Opening a store by path or URL."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from unidle.errors import BadInput
+from unidle.store import statements as sql
+from unidle.store.checksum import fields_crc
+from unidle.store.database import Database, foreign, no_store
+from unidle.store.schema import REVISION, VERSION_TABLE, create_statements
+from unidle.store.sql import SqlStore
+
+
+def open_store(url_or_path: str, *, create: bool, read_only: bool = False) -> SqlStore:
+    """The store at a path, ``sqlite:///PATH`` or ``postgresql://...``.
+
+    ``create`` makes it when it is missing. ``read_only`` works on a store that may not be written
+    and beside a writer. Errors: :class:`BadInput` for an address of another kind,
+    :class:`StoreDamaged`, else :class:`StoreError`.
+    """
+    database = _connect(url_or_path, create=create, read_only=read_only)
+    try:
+        _ready(database, create=create and not read_only, read_only=read_only)
+    except BaseException:
+        database.close()
+        raise
+    return SqlStore(database, read_only=read_only)
+
+
+def _connect(address: str, *, create: bool, read_only: bool) -> Database:
+    scheme, separator, rest = address.partition("://")
+    if not separator:
+        if not address.strip() or "\0" in address:
+            raise BadInput(
+                "is not a path", field="store", value=address, remedy="give a path or postgresql://..."
+            )
+        from unidle.store.sqlite import SqliteDatabase
+
+        return SqliteDatabase(Path(address), create=create, read_only=read_only)
+    if scheme == "sqlite" and rest.startswith("/") and rest != "/":
+        return _connect(rest[1:], create=create, read_only=read_only)
+    if scheme in ("postgresql", "postgres"):
+        from unidle.store.postgres import PostgresDatabase
+
+        return PostgresDatabase(address, read_only=read_only)
+    raise BadInput(
+        "is not an address of a store",
+        field="store",
+        value=f"{scheme}://",
+        remedy="give a path, sqlite:///PATH or postgresql://HOST/DATABASE",
+    )
+
+
+def _ready(database: Database, *, create: bool, read_only: bool) -> None:
+    """See that the tables are there and of this version; make or upgrade them where allowed."""
+    tables = database.tables()
+    if VERSION_TABLE not in tables:
+        if tables:
+            raise foreign(database.url)
+        if not create:
+            raise no_store(database.url)
+        return _make(database)
+    revisions = database.query(sql.REVISION_IS)
+    revision = revisions[0][0] if revisions else ""
+    if revision == REVISION:
+        return None
+    from unidle.store.migrate import upgrade
+
+    return upgrade(database, revision, read_only=read_only)
+
+
+def _make(database: Database) -> None:
+    with database.transaction():
+        database.lock_tables()
+        if VERSION_TABLE in database.tables():  # another process was faster
+            return
+        for statement in create_statements(database.types):
+            database.execute(statement)
+        database.execute(sql.FIRST_WRITER, (fields_crc(0, None, 0, 0, 0),))
+        database.execute(sql.STAMP, (REVISION,))

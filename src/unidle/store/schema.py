@@ -1,0 +1,62 @@
+"""The tables, in SQL that SQLite and PostgreSQL both understand.
+
+Every row carries ``crc``. The one row of ``unidle_writer`` is both the lease and the head of the
+log: an append changes it in the same transaction, so a log that lost its tail can be told.
+A change here needs a revision in ``migrations/versions`` and a new :data:`REVISION`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+REVISION: Final = "0001"
+VERSION_TABLE: Final = "unidle_schema"  # alembic's table of the current revision
+
+# {key}, {serial}, {int} and {blob} are the dialect's: see Dialect.types.
+TABLES: Final[dict[str, str]] = {
+    VERSION_TABLE: "version_num VARCHAR(32) NOT NULL, CONSTRAINT unidle_schema_pkc PRIMARY KEY (version_num)",
+    "unidle_writer": """
+        id {key} PRIMARY KEY,
+        token {int} NOT NULL,
+        holder TEXT,
+        expires_ns {int} NOT NULL,
+        last_seq {int} NOT NULL,
+        last_time_ns {int} NOT NULL,
+        crc {int} NOT NULL""",
+    "unidle_events": """
+        seq {key} PRIMARY KEY,
+        time_ns {int} NOT NULL,
+        source TEXT NOT NULL,
+        source_seq {int} NOT NULL,
+        kind TEXT NOT NULL,
+        body {blob} NOT NULL,
+        crc {int} NOT NULL""",
+    "unidle_requests": """
+        id {serial},
+        time_ns {int} NOT NULL,
+        kind TEXT NOT NULL,
+        body {blob} NOT NULL,
+        crc {int} NOT NULL""",
+    "unidle_snapshots": """
+        fold_version {int} NOT NULL,
+        seq {int} NOT NULL,
+        crc {int} NOT NULL,
+        body {blob} NOT NULL,
+        PRIMARY KEY (fold_version, seq)""",
+    "unidle_segments": """
+        id {serial},
+        seq {int} NOT NULL,
+        fold_version {int} NOT NULL,
+        start_ns {int} NOT NULL,
+        end_ns {int} NOT NULL,
+        row_count {int} NOT NULL,
+        body_crc {int} NOT NULL,
+        crc {int} NOT NULL,
+        body {blob} NOT NULL""",
+}
+
+
+def create_statements(types: Mapping[str, str]) -> list[str]:
+    """The statements that make an empty store, its revision not yet stamped."""
+    return [f"CREATE TABLE {name} ({columns.format(**types).strip()})" for name, columns in TABLES.items()]

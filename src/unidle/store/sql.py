@@ -1,0 +1,310 @@
+"""The store on a SQL database: one set of statements for SQLite and PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, suppress
+from itertools import islice
+from typing import Final, NamedTuple
+
+from unidle.errors import LeaseLost, StoreDamaged, StoreError, StoreHeld
+from unidle.store import holder as holders
+from unidle.store import statements as sql
+from unidle.store.checksum import blob_crc, event_crc, fields_crc
+from unidle.store.database import Database, RowTuple
+from unidle.store.protocol import Lease, NewEvent, Request, Segment, Snapshot, StoredEvent
+
+LEASE_TTL_NS: Final = 15_000_000_000
+_PAGE: Final = 1000  # events per SELECT
+_BATCH: Final = 1000  # events per executemany
+_CHECK: Final = "run `unidle store check`"
+
+
+class _Writer(NamedTuple):
+    """The row of ``unidle_writer``, and the time at which it was read."""
+
+    token: int
+    holder: str | None
+    expires_ns: int
+    last_seq: int
+    last_time_ns: int
+    now_ns: int
+
+
+class SqlStore:
+    """See :class:`unidle.store.protocol.Store`. For one thread at a time."""
+
+    def __init__(self, database: Database, *, read_only: bool = False) -> None:
+        self._db = database
+        self._read_only = read_only
+        self._lease: Lease | None = None
+        self.url = database.url
+
+    # Lease
+
+    def acquire(self, purpose: str) -> Lease:
+        with self.transaction():
+            writer = self._writer()
+            if writer.holder is not None and _is_held(writer):
+                raise StoreHeld(
+                    f"is held by {_words(writer.holder)}",
+                    field=self.url,
+                    remedy="wait until it ends, or stop it",
+                )
+            holder = holders.this_process(purpose, writer.now_ns).to_json()
+            token = writer.token + 1
+            self._set(writer, token=token, holder=holder, expires_ns=writer.now_ns + LEASE_TTL_NS)
+        self._lease = Lease(token, holder)
+        return self._lease
+
+    def renew(self, lease: Lease) -> None:
+        self.append(lease, ())
+
+    def release(self, lease: Lease) -> None:
+        try:
+            with self.transaction():
+                self._set(self._held(lease), holder=None, expires_ns=0)
+        except LeaseLost:
+            pass
+        self._lease = None
+
+    def holder(self) -> str | None:
+        writer = self._writer()
+        return _words(writer.holder) if writer.holder is not None and _is_held(writer) else None
+
+    # Log
+
+    def append(self, lease: Lease, events: Iterable[NewEvent], *, done_requests: Sequence[int] = ()) -> int:
+        with self.transaction():
+            writer = self._held(lease)
+            last_seq, last_time_ns = writer.last_seq, writer.last_time_ns
+            source = iter(events)
+            while batch := list(islice(source, _BATCH)):
+                last_time_ns = _check_times(batch, last_time_ns)
+                self._db.execute_many(sql.ADD_EVENT, _event_rows(batch, last_seq))
+                last_seq += len(batch)
+            for request_id in done_requests:
+                self._db.execute(sql.DROP_REQUEST, (request_id,))
+            self._set(
+                writer, expires_ns=writer.now_ns + LEASE_TTL_NS, last_seq=last_seq, last_time_ns=last_time_ns
+            )
+        return last_seq
+
+    def read(self, after: int = 0, limit: int | None = None) -> Iterator[StoredEvent]:
+        head = self._writer().last_seq
+        left = limit
+        while left is None or left > 0:
+            page = _PAGE if left is None else min(_PAGE, left)
+            rows = self._db.query(sql.EVENTS, (after, page))
+            yield from _verified(rows, after)
+            after += len(rows)
+            if left is not None:
+                left -= len(rows)
+            if len(rows) < page:
+                if after < head:
+                    raise StoreDamaged(
+                        f"the log ends at event {after}, but {head} were acknowledged",
+                        field=self.url,
+                        remedy=_CHECK,
+                    )
+                return
+
+    def scan(self) -> Iterator[tuple[StoredEvent, bool]]:
+        """Every row of the log as it is, and whether its checksum holds. For ``store check``."""
+        after = -1
+        while rows := self._db.query(sql.EVENTS, (after, _PAGE)):
+            for row in rows:
+                yield StoredEvent(*row[:6]), _crc_holds(row)
+            after = rows[-1][0]
+
+    def last(self) -> tuple[int, int]:
+        writer = self._writer()
+        return writer.last_seq, writer.last_time_ns
+
+    # Inbox
+
+    def request(self, kind: str, body: bytes) -> int:
+        with self.transaction():
+            time_ns = self._db.query("SELECT {now}")[0][0]
+            crc = blob_crc(body, time_ns, kind)
+            return self._db.insert(sql.ADD_REQUEST, (time_ns, kind, body, crc))
+
+    def requests(self) -> list[Request]:
+        found = []
+        for request_id, time_ns, kind, body, crc in self._db.query(sql.REQUESTS):
+            if blob_crc(body, time_ns, kind) != crc:
+                raise StoreDamaged("its checksum is wrong", field=f"request {request_id}", remedy=_CHECK)
+            found.append(Request(request_id, time_ns, kind, body))
+        return found
+
+    # What is derived
+
+    def save_snapshot(self, lease: Lease, snapshot: Snapshot, segments: Sequence[Segment] = ()) -> None:
+        with self.transaction():
+            writer = self._held(lease)
+            self._set(writer, expires_ns=writer.now_ns + LEASE_TTL_NS)
+            key = (snapshot.fold_version, snapshot.seq)
+            self._db.execute(sql.DROP_SNAPSHOTS_UNTIL, key)
+            self._db.execute(sql.ADD_SNAPSHOT, (*key, blob_crc(snapshot.body, *key), snapshot.body))
+            for segment in segments:
+                self._db.insert(sql.ADD_SEGMENT, _segment_row(segment))
+
+    def load_snapshot(self, fold_version: int) -> Snapshot | None:
+        before = self._writer().last_seq
+        while rows := self._db.query(sql.SNAPSHOTS, (fold_version, before)):
+            seq, crc, body = rows[0]
+            if blob_crc(body, fold_version, seq) == crc:
+                return Snapshot(seq, fold_version, body)
+            before = seq - 1
+        return None
+
+    def segments(self, fold_version: int) -> list[Segment]:
+        return [_segment(row) for row in self._db.query(sql.SEGMENTS, (fold_version,))]
+
+    def segment_body(self, segment_id: int) -> bytes:
+        rows = self._db.query(sql.SEGMENT_BODY, (segment_id,))
+        if not rows:
+            raise StoreError("there is no such segment", field="segment", value=segment_id)
+        crc, body = rows[0]
+        if blob_crc(body) != crc:
+            raise StoreDamaged("its checksum is wrong", field=f"segment {segment_id}", remedy=_CHECK)
+        return bytes(body)
+
+    def drop_derived(self, lease: Lease) -> None:
+        with self.transaction():
+            self._set(self._held(lease))
+            self._db.execute(sql.DROP_SNAPSHOTS)
+            self._db.execute(sql.DROP_SEGMENTS)
+
+    # Whole
+
+    def transaction(self) -> AbstractContextManager[None]:
+        """Make everything inside one transaction: durable at its end, undone when it raises."""
+        if self._read_only:
+            raise StoreError("was opened for reading only", field=self.url)
+        return self._db.transaction()
+
+    def faults(self) -> Iterator[str]:
+        """What is wrong outside the log: the database's own check, snapshots, segments."""
+        yield from self._db.problems()
+        for key in self._db.query(sql.SNAPSHOT_KEYS):
+            for crc, body in self._db.query(sql.SNAPSHOT, key):
+                if blob_crc(body, *key) != crc:
+                    yield f"snapshot {key[1]}: its checksum is wrong (it is passed over)"
+        for (fold_version,) in self._db.query(sql.SEGMENT_VERSIONS):
+            for segment in self.segments(fold_version):
+                try:
+                    self.segment_body(segment.id)
+                except StoreDamaged as error:
+                    yield str(error)
+
+    def compact(self, lease: Lease) -> tuple[int, int]:
+        """Drop superseded snapshots and segments and shrink the database; bytes before and after."""
+        before = self._db.size_bytes()
+        with self.transaction():
+            self._set(self._held(lease))
+            self._db.execute(sql.DROP_OLD_SEGMENTS)
+            self._db.execute(sql.DROP_OLD_SNAPSHOTS)
+        self._db.vacuum()
+        return before, self._db.size_bytes()
+
+    def close(self) -> None:
+        if self._lease is not None:
+            with suppress(StoreError):  # else it ends with this process
+                self.release(self._lease)
+        self._db.close()
+
+    def _writer(self) -> _Writer:
+        rows = self._db.query(sql.WRITER)
+        if not rows or fields_crc(*rows[0][:5]) != rows[0][5]:
+            raise StoreDamaged(
+                "the head of the log is damaged",
+                field=self.url,
+                remedy="`unidle store export` what is left and import it into a new store",
+            )
+        return _Writer._make((*rows[0][:5], rows[0][6]))
+
+    def _held(self, lease: Lease) -> _Writer:
+        writer = self._writer()
+        if writer.token != lease.token or writer.holder is None:
+            raise self._lost(writer)
+        return writer
+
+    def _set(self, old: _Writer, **changes: int | str | None) -> None:
+        new = old._replace(**changes)  # type: ignore[arg-type]
+        fields = new[:5]
+        if not self._db.execute(sql.SET_WRITER, (*fields, fields_crc(*fields), old.token, old.expires_ns)):
+            raise self._lost(self._writer())
+
+    def _lost(self, writer: _Writer) -> LeaseLost:
+        by = f" to {_words(writer.holder)}" if writer.holder is not None else ""
+        return LeaseLost(
+            f"this writer lost the store{by}",
+            field=self.url,
+            remedy="nothing was written; start again to take it up",
+        )
+
+
+def _is_held(writer: _Writer) -> bool:
+    """Whether the holder still counts: it lives, or nobody here can know and its time is not over."""
+    holder = holders.parse(writer.holder or "")
+    alive = holder.is_alive() if holder else None
+    if alive is not None:
+        return alive
+    # Much more time left than a lease ever gets: the clock was set back.
+    return 0 < writer.expires_ns - writer.now_ns < 4 * LEASE_TTL_NS
+
+
+def _words(holder: str) -> str:
+    parsed = holders.parse(holder)
+    return parsed.words() if parsed else "another version of unidle"
+
+
+def _check_times(batch: Sequence[NewEvent], last_time_ns: int) -> int:
+    for event in batch:
+        if event.time_ns < last_time_ns:
+            raise StoreError(
+                f"an event is older than the one before it, at {last_time_ns}",
+                field=f"time_ns of {event.kind}",
+                value=event.time_ns,
+                remedy="give the clock the log's last time (RealClock(not_before_ns))",
+            )
+        last_time_ns = event.time_ns
+    return last_time_ns
+
+
+def _event_rows(batch: Sequence[NewEvent], last_seq: int) -> list[RowTuple]:
+    return [(seq, *event, event_crc(seq, *event)) for seq, event in enumerate(batch, last_seq + 1)]
+
+
+def _verified(rows: list[RowTuple], after: int) -> Iterator[StoredEvent]:
+    expected = after
+    for row in rows:
+        expected += 1
+        if row[0] != expected:
+            raise StoreDamaged("is missing from the log", field=f"event {expected}", remedy=_CHECK)
+        if not _crc_holds(row):
+            raise StoreDamaged("its checksum is wrong", field=f"event {expected}", remedy=_CHECK)
+        yield StoredEvent(*row[:6])
+
+
+def _crc_holds(row: RowTuple) -> bool:
+    try:
+        return bool(event_crc(*row[:6]) == row[6])
+    except TypeError:  # damage may have changed a field's type
+        return False
+
+
+def _segment_row(segment: Segment) -> RowTuple:
+    if segment.body is None:
+        raise StoreError("a segment needs its body", field=f"segment up to {segment.seq}")
+    body_crc = blob_crc(segment.body)
+    fields = (segment.seq, segment.fold_version, segment.start_ns, segment.end_ns, segment.rows, body_crc)
+    return (*fields, fields_crc(*fields), segment.body)
+
+
+def _segment(row: RowTuple) -> Segment:
+    segment_id, *fields, crc = row
+    if fields_crc(*fields) != crc:
+        raise StoreDamaged("its checksum is wrong", field=f"segment {segment_id}", remedy=_CHECK)
+    return Segment(segment_id, *fields[:5])

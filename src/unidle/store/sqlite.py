@@ -1,0 +1,252 @@
+"""SQLite: write-ahead log, every commit synced, one connection per store object."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+from unidle.errors import StoreDamaged, StoreError
+from unidle.store.database import Params, RowTuple, foreign, no_store
+from unidle.store.schema import VERSION_TABLE
+
+BUSY_TIMEOUT_MS: Final = 10_000
+_SETTINGS: Final = (
+    f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}",
+    "PRAGMA synchronous = FULL",
+    "PRAGMA trusted_schema = OFF",
+    "PRAGMA cell_size_check = ON",
+)
+_WAL_KEPT_BYTES: Final = 64 << 20
+
+
+class SqliteDatabase:
+    """See :class:`unidle.store.database.Database`. ``wall_ns`` is the clock that leases expire by."""
+
+    types: Mapping[str, str] = {
+        "key": "INTEGER",
+        "int": "BIGINT",
+        "blob": "BLOB",
+        "serial": "INTEGER PRIMARY KEY AUTOINCREMENT",
+    }
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        create: bool = False,
+        read_only: bool = False,
+        wall_ns: Callable[[], int] = time.time_ns,
+    ) -> None:
+        self.path = path.resolve()  # the log stands beside the file, not beside a link to it
+        self.url = f"sqlite:///{path.absolute()}"
+        self._depth = 0
+        self._immutable = False
+        _check_place(path, create=create and not read_only)
+        with self.translated():
+            self._connection = self._connect("rwc" if create and not read_only else "rw")
+            try:
+                self._connection.create_function("unidle_now_ns", 0, wall_ns)
+                if read_only:
+                    self._begin_reading()
+                else:
+                    self._begin_writing()
+            except BaseException:
+                self._connection.close()
+                raise
+
+    def _connect(self, mode: str) -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            f"file:{quote(str(self.path))}?{mode if '=' in mode else 'mode=' + mode}",
+            uri=True,
+            isolation_level=None,
+            check_same_thread=False,
+        )
+        for setting in _SETTINGS:
+            connection.execute(setting)
+        return connection
+
+    def _begin_reading(self) -> None:
+        self._connection.execute("PRAGMA query_only = ON")
+        try:
+            self._connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        except sqlite3.OperationalError as error:
+            if not _name(error).startswith(("SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLITE_IOERR_SHM")):
+                raise
+            # The log's index cannot be made here (read-only directory, full disk). Without a log
+            # there is no writer and nothing to index: the file alone is the whole store.
+            if _size(self._wal()):
+                raise StoreError(
+                    "the store has changes in its write-ahead log that cannot be read from here",
+                    field=str(self.path),
+                    remedy="open it as a user who may write to its directory, or copy both files elsewhere",
+                ) from error
+            self._connection.close()
+            self._connection = self._connect("immutable=1")
+            self._immutable = True
+
+    def _begin_writing(self) -> None:
+        if not _writable(self.path):
+            raise _read_only_error(self.path)
+        if (tables := self.tables()) and VERSION_TABLE not in tables:
+            raise foreign(self.url)  # and leave its journal mode alone
+        mode = self._connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+        if mode != "wal":
+            raise StoreError(
+                "SQLite cannot keep a write-ahead log here",
+                field=str(self.path),
+                value=mode,
+                remedy="put the store on a local file system",
+            )
+        self._connection.execute(f"PRAGMA journal_size_limit = {_WAL_KEPT_BYTES}")
+
+    def _wal(self) -> Path:
+        return self.path.with_name(self.path.name + "-wal")
+
+    def query(self, sql: str, params: Params = ()) -> list[RowTuple]:
+        with self.translated():
+            return self._connection.execute(_rendered(sql), params).fetchall()
+
+    def execute(self, sql: str, params: Params = ()) -> int:
+        with self.translated():
+            return self._connection.execute(_rendered(sql), params).rowcount
+
+    def execute_many(self, sql: str, rows: Iterable[Params]) -> None:
+        with self.translated():
+            self._connection.executemany(_rendered(sql), rows)
+
+    def insert(self, sql: str, params: Params) -> int:
+        with self.translated():
+            return self._connection.execute(_rendered(sql), params).lastrowid or 0
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        if self._depth:
+            yield
+            return
+        with self.translated():
+            self._connection.execute("BEGIN IMMEDIATE")
+            self._depth = 1
+            try:
+                yield
+                self._connection.execute("COMMIT")
+            finally:
+                self._depth = 0
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+
+    def tables(self) -> set[str]:
+        rows = self.query("SELECT name FROM sqlite_master WHERE type = 'table'")
+        return {row[0] for row in rows if not row[0].startswith("sqlite_")}
+
+    def problems(self) -> list[str]:
+        rows = self.query("PRAGMA integrity_check(20)")
+        return [row[0] for row in rows if row[0] != "ok"]
+
+    def vacuum(self) -> None:
+        for statement in ("VACUUM", "PRAGMA optimize", "PRAGMA wal_checkpoint(TRUNCATE)"):
+            self.query(statement)
+
+    def size_bytes(self) -> int:
+        return _size(self.path) + _size(self._wal())
+
+    def lock_tables(self) -> None:
+        """Nothing to do: BEGIN IMMEDIATE keeps every other writer out."""
+
+    def sqlalchemy(self) -> tuple[str, str, sqlite3.Connection]:
+        return "sqlite", "BEGIN IMMEDIATE", self._connection
+
+    def close(self) -> None:
+        self._connection.close()
+
+    @contextmanager
+    def translated(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            if self._immutable and _size(self._wal()):
+                raise StoreError(
+                    "a writer began to change the store while it was read",
+                    field=str(self.path),
+                    remedy="try again",
+                ) from error
+            raise _translate(error, self.path) from error
+
+
+@lru_cache(maxsize=64)
+def _rendered(sql: str) -> str:
+    return sql.replace("{now}", "unidle_now_ns()")
+
+
+def _check_place(path: Path, *, create: bool) -> None:
+    """Refuse what SQLite has no good words for. The file itself is never opened here: closing it
+    would drop the locks that another connection of this process holds on it (POSIX)."""
+    try:
+        if path.is_dir():
+            raise StoreError("is a directory", field=str(path), remedy="name a file for the store")
+        if path.exists():
+            return
+        if not create:
+            raise no_store(str(path))
+        if not path.parent.is_dir():
+            raise StoreError(
+                "its directory does not exist", field=str(path), remedy=f"mkdir -p {path.parent}"
+            )
+    except OSError as error:
+        raise StoreError(
+            f"cannot be read: {error.strerror}", field=str(path), remedy="check its owner and mode"
+        ) from error
+
+
+def _writable(path: Path) -> bool:
+    return os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def _name(error: sqlite3.Error) -> str:
+    return getattr(error, "sqlite_errorname", "")
+
+
+def _read_only_error(path: Path) -> StoreError:
+    return StoreError(
+        "the store cannot be written",
+        field=str(path),
+        remedy="check the owner and mode of the file and its directory",
+    )
+
+
+def _translate(error: sqlite3.Error, path: Path) -> StoreError:
+    name, field = _name(error), str(path)
+    if name.startswith("SQLITE_BUSY") or name == "SQLITE_LOCKED":
+        return StoreError("another process keeps the database locked", field=field, remedy="try again")
+    if name == "SQLITE_FULL" or name == "SQLITE_IOERR_SHMSIZE":
+        return StoreError("no space is left on the disk", field=field, remedy="free some and start again")
+    if name == "SQLITE_NOTADB":
+        return foreign(field)
+    if name.startswith("SQLITE_READONLY"):
+        return _read_only_error(path)
+    if name.startswith("SQLITE_CORRUPT") or "decode to UTF-8" in str(error):
+        return StoreDamaged(
+            f"the database is damaged: {error}", field=field, remedy="run `unidle store check`"
+        )
+    if isinstance(error, sqlite3.IntegrityError) or str(error).startswith("no such"):
+        return StoreDamaged(
+            f"the tables contradict each other: {error}", field=field, remedy="run `unidle store check`"
+        )
+    if name.startswith("SQLITE_CANTOPEN"):
+        return StoreError(
+            "cannot be opened", field=field, remedy="check its owner, its mode and its directory's"
+        )
+    return StoreError(f"SQLite: {error}", field=field, remedy="run `unidle store check`")

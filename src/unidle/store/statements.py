@@ -1,0 +1,61 @@
+"""Every statement of the store, once. ``?`` and ``{now}`` are put into the dialect's form."""
+
+from __future__ import annotations
+
+from typing import Final
+
+REVISION_IS: Final = "SELECT version_num FROM unidle_schema"
+STAMP: Final = "INSERT INTO unidle_schema (version_num) VALUES (?)"
+
+FIRST_WRITER: Final = (
+    "INSERT INTO unidle_writer (id, token, holder, expires_ns, last_seq, last_time_ns, crc)"
+    " VALUES (1, 0, NULL, 0, 0, 0, ?)"
+)
+WRITER: Final = (
+    "SELECT token, holder, expires_ns, last_seq, last_time_ns, crc, {now} FROM unidle_writer WHERE id = 1"
+)
+# The old token and expiry are the fence: of two writers that read the same row only one changes it.
+SET_WRITER: Final = (
+    "UPDATE unidle_writer SET token = ?, holder = ?, expires_ns = ?, last_seq = ?, last_time_ns = ?, crc = ?"
+    " WHERE id = 1 AND token = ? AND expires_ns = ?"
+)
+
+ADD_EVENT: Final = (
+    "INSERT INTO unidle_events (seq, time_ns, source, source_seq, kind, body, crc)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?)"
+)
+EVENTS: Final = (
+    "SELECT seq, time_ns, source, source_seq, kind, body, crc FROM unidle_events"
+    " WHERE seq > ? ORDER BY seq LIMIT ?"
+)
+
+ADD_REQUEST: Final = "INSERT INTO unidle_requests (time_ns, kind, body, crc) VALUES (?, ?, ?, ?)"
+REQUESTS: Final = "SELECT id, time_ns, kind, body, crc FROM unidle_requests ORDER BY id"
+DROP_REQUEST: Final = "DELETE FROM unidle_requests WHERE id = ?"
+
+ADD_SNAPSHOT: Final = "INSERT INTO unidle_snapshots (fold_version, seq, crc, body) VALUES (?, ?, ?, ?)"
+SNAPSHOTS: Final = "SELECT seq, crc, body FROM unidle_snapshots WHERE fold_version = ? AND seq <= ? ORDER BY seq DESC LIMIT 1"
+SNAPSHOT_KEYS: Final = "SELECT fold_version, seq FROM unidle_snapshots ORDER BY fold_version, seq"
+SNAPSHOT: Final = "SELECT crc, body FROM unidle_snapshots WHERE fold_version = ? AND seq = ?"
+DROP_SNAPSHOTS_UNTIL: Final = "DELETE FROM unidle_snapshots WHERE fold_version = ? AND seq <= ?"
+DROP_SNAPSHOTS: Final = "DELETE FROM unidle_snapshots"
+
+ADD_SEGMENT: Final = (
+    "INSERT INTO unidle_segments (seq, fold_version, start_ns, end_ns, row_count, body_crc, crc, body)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+)
+SEGMENTS: Final = (
+    "SELECT id, seq, fold_version, start_ns, end_ns, row_count, body_crc, crc FROM unidle_segments"
+    " WHERE fold_version = ? ORDER BY seq, id"
+)
+SEGMENT_VERSIONS: Final = "SELECT DISTINCT fold_version FROM unidle_segments ORDER BY fold_version"
+SEGMENT_BODY: Final = "SELECT body_crc, body FROM unidle_segments WHERE id = ?"
+DROP_SEGMENTS: Final = "DELETE FROM unidle_segments"
+
+# Superseded: of an older fold version than the newest snapshot.
+DROP_OLD_SEGMENTS: Final = (
+    "DELETE FROM unidle_segments WHERE fold_version < (SELECT max(fold_version) FROM unidle_snapshots)"
+)
+DROP_OLD_SNAPSHOTS: Final = (
+    "DELETE FROM unidle_snapshots WHERE fold_version < (SELECT max(fold_version) FROM unidle_snapshots)"
+)

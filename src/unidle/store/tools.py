@@ -1,0 +1,253 @@
+"""Whole-store work for the command line: check, export, import, compact."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import BinaryIO, Final, Protocol, TypeAlias, TypeVar
+
+import msgspec
+
+from unidle.errors import BadInput, StoreDamaged, StoreError
+from unidle.store.protocol import Lease, NewEvent, Store, StoredEvent
+
+_T = TypeVar("_T")
+
+EXPORT_VERSION: Final = 1
+_MOST_PROBLEMS: Final = 100
+_LONGEST_LINE: Final = 256 << 20
+
+
+class WholeStore(Store, Protocol):
+    """What these tools need beyond :class:`Store`; every store of this package has it."""
+
+    def scan(self) -> Iterator[tuple[StoredEvent, bool]]: ...
+
+    def faults(self) -> Iterator[str]: ...
+
+    def transaction(self) -> AbstractContextManager[None]: ...
+
+    def compact(self, lease: Lease) -> tuple[int, int]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class CheckReport:
+    """What :func:`check` found. ``problems`` lists the first hundred, ``problem_count`` counts all."""
+
+    events: int
+    last_time_ns: int
+    requests: int
+    problem_count: int
+    problems: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        return not self.problem_count
+
+
+def check(store: WholeStore) -> CheckReport:
+    """Read everything once and compare it with its checksums and with the log's rules."""
+    problems: list[str] = []
+    count = events = last_time_ns = requests = 0
+
+    def all_faults() -> Iterator[str]:
+        nonlocal events, last_time_ns, requests
+        yield from store.faults()
+        seq = 0
+        for event, crc_holds in store.scan():
+            yield from _event_faults(event, crc_holds, seq, last_time_ns)
+            seq, events = event.seq, events + 1
+            last_time_ns = max(last_time_ns, event.time_ns) if crc_holds else last_time_ns
+        if store.last()[0] > seq:
+            yield f"the log ends at event {seq}, but {store.last()[0]} were acknowledged"
+        requests = len(store.requests())
+
+    try:
+        for fault in all_faults():
+            count += 1
+            if count <= _MOST_PROBLEMS:
+                problems.append(fault)
+    except StoreDamaged as error:
+        count += 1
+        problems.append(f"cannot be read further: {error}")
+    return CheckReport(events, last_time_ns, requests, count, tuple(problems))
+
+
+def _event_faults(event: StoredEvent, crc_holds: bool, before: int, last_time_ns: int) -> Iterator[str]:
+    if event.seq != before + 1:
+        yield f"event {before + 1}: is missing from the log"
+    if not crc_holds:
+        yield f"event {event.seq}: its checksum is wrong"
+        return
+    if event.time_ns < last_time_ns:
+        yield f"event {event.seq}: is older than the one before it"
+    if not _is_json(event.body):
+        yield f"event {event.seq}: its body is not JSON"
+
+
+# Export format: a header, pending requests, events in order, a trailer with the counts and the
+# SHA-256 of all lines before it. One JSON object per line.
+
+
+class _Header(msgspec.Struct, forbid_unknown_fields=True):
+    format: str
+    version: int
+
+
+class _RequestLine(msgspec.Struct, forbid_unknown_fields=True, tag="request", tag_field="line"):
+    kind: str
+    body: bytes
+
+
+class _EventLine(msgspec.Struct, forbid_unknown_fields=True, tag="event", tag_field="line"):
+    """``body`` stands as it is; bytes that are not one line of JSON stand in ``raw`` as base64."""
+
+    seq: int
+    time_ns: int
+    source: str
+    source_seq: int
+    kind: str
+    body: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    raw: bytes | msgspec.UnsetType = msgspec.UNSET
+
+
+class _Trailer(msgspec.Struct, forbid_unknown_fields=True, tag="end", tag_field="line"):
+    events: int
+    requests: int
+    sha256: str
+
+
+_Line: TypeAlias = _RequestLine | _EventLine | _Trailer
+_FORMAT: Final = "unidle-export"
+
+
+def export(store: Store, out: BinaryIO) -> int:
+    """Write the whole log and the inbox as JSON lines and return the number of events."""
+    digest = hashlib.sha256()
+    encode = msgspec.json.Encoder().encode
+
+    def write(line: _Header | _Line) -> None:
+        data = encode(line) + b"\n"
+        digest.update(data)
+        out.write(data)
+
+    write(_Header(_FORMAT, EXPORT_VERSION))
+    requests = store.requests()
+    for request in requests:
+        write(_RequestLine(request.kind, request.body))
+    events = 0
+    for event in store.read():
+        one_line = b"\n" not in event.body and _is_json(event.body)
+        body = {"body": msgspec.Raw(event.body)} if one_line else {"raw": event.body}
+        write(_EventLine(*event[:5], **body))
+        events += 1
+    write(_Trailer(events, len(requests), digest.hexdigest()))
+    return events
+
+
+def import_(store: WholeStore, inp: BinaryIO) -> int:
+    """Fill an empty store from an export, all or nothing, and return the number of events.
+
+    Errors: :class:`BadInput` with the line's number; :class:`StoreError` for a store that is not empty.
+    """
+    lease = store.acquire("unidle store import")
+    try:
+        with store.transaction():
+            if store.last() != (0, 0) or store.requests():
+                raise StoreError("the store is not empty", field=store.url, remedy="import into a new one")
+            reader = _ExportReader(inp)
+            last = store.append(lease, reader.events())
+            for request in reader.requests:
+                store.request(request.kind, request.body)
+            return last
+    finally:
+        store.release(lease)
+
+
+class _ExportReader:
+    """Reads an export line by line; :meth:`events` ends only when the trailer agrees."""
+
+    def __init__(self, inp: BinaryIO) -> None:
+        self._inp = inp
+        self._number = 0
+        self._digest = hashlib.sha256()
+        self.requests: list[_RequestLine] = []
+
+    def events(self) -> Iterator[NewEvent]:
+        self._header()
+        decoder = msgspec.json.Decoder(_Line)
+        seq = last_time_ns = 0
+        while True:
+            data = self._line()
+            line = self._decoded(decoder, data)
+            if isinstance(line, _Trailer):
+                if (line.events, line.requests, line.sha256) != (
+                    seq,
+                    len(self.requests),
+                    self._digest.hexdigest(),
+                ):
+                    raise self._bad("the counts or the SHA-256 do not match the lines before")
+                if self._inp.read(1):
+                    raise self._bad("there is more after the last line")
+                return
+            self._digest.update(data)
+            if isinstance(line, _RequestLine):
+                self.requests.append(line)
+                continue
+            seq += 1
+            if line.seq != seq:
+                raise self._bad(f"event {seq} was expected", line.seq)
+            if line.time_ns < last_time_ns:
+                raise self._bad("the event is older than the one before it", line.time_ns)
+            last_time_ns = line.time_ns
+            yield NewEvent(line.time_ns, line.source, line.source_seq, line.kind, self._body(line))
+
+    def _header(self) -> None:
+        data = self._line()
+        header = self._decoded(msgspec.json.Decoder(_Header), data)
+        if header.format != _FORMAT:
+            raise self._bad("is not an export of unidle", header.format)
+        if header.version != EXPORT_VERSION:
+            raise self._bad(f"this unidle reads version {EXPORT_VERSION}", header.version)
+        self._digest.update(data)
+
+    def _body(self, line: _EventLine) -> bytes:
+        if isinstance(line.body, msgspec.Raw) and line.raw is msgspec.UNSET:
+            return bytes(line.body)
+        if isinstance(line.raw, bytes) and line.body is msgspec.UNSET:
+            return line.raw
+        raise self._bad("exactly one of body and raw is needed")
+
+    def _line(self) -> bytes:
+        self._number += 1
+        data = self._inp.readline(_LONGEST_LINE)
+        if not data.endswith(b"\n"):
+            raise self._bad("the export is torn here" if data else "the export ends without its last line")
+        return data
+
+    def _decoded(self, decoder: msgspec.json.Decoder[_T], data: bytes) -> _T:
+        try:
+            return decoder.decode(data)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise self._bad(f"cannot be read: {error}") from error
+
+    def _bad(self, problem: str, value: object = None) -> BadInput:
+        return BadInput(
+            problem, field=f"line {self._number}", value=value, remedy="nothing was imported; export it again"
+        )
+
+
+def compact(store: WholeStore, lease: Lease) -> tuple[int, int]:
+    """Drop what is derived and superseded and give unused space back; return the size in bytes
+    before and after. No event is ever dropped."""
+    return store.compact(lease)
+
+
+def _is_json(body: bytes) -> bool:
+    try:
+        msgspec.json.decode(body, type=msgspec.Raw)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return False
+    return True
