@@ -3,49 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias
+from typing import Final
 
-Down: TypeAlias = Literal["fault", "repair", "maintenance", "quarantine", "boot"]
-Lost: TypeAlias = Literal["replayed", "preempted", "rolled_back", "no_artefact"]
-Fill: TypeAlias = Literal["filled", "discarded"]
-Serve: TypeAlias = Literal["within_slo", "slo_missed", "evicted_recompute", "warm_idle", "model_load"]
-Held: TypeAlias = Literal[
-    "gang_wait",
-    "preflight",
-    "start",
-    "restore",
-    "compile",
-    "checkpoint",
-    "data_stall",
-    "evaluation",
-    "hang",
-    "preempting",
-    "idle",
-]
-Step: TypeAlias = Literal[
-    "useful", "bubble", "exposed_local", "exposed_wan", "straggler_wait", "host_gap", "recompute"
-]
-Free: TypeAlias = Literal["no_demand", "fragmented", "quota", "reserved", "gathering", "scheduler_latency"]
+UNSEEN: Final = "unseen"
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is known about one moment of one slice; None is "nothing of that kind".
+    """What is known about one moment of one slice: per group a leaf of it, or None for nothing.
 
-    ``free`` is why the slice would be free; it always has an answer, so every moment has a leaf.
+    ``free`` is why the slice would be free if nothing else were known; it always has an answer, so
+    every moment has a leaf.
     """
 
     covered: bool = True
-    down: Down | None = None
-    lost: Lost | None = None
-    fill: Fill | None = None
-    serve: Serve | None = None
-    held: Held | None = None
-    step: Step | None = None
-    free: Free = "no_demand"
-
-
-UNSEEN: Final = "unseen"
+    down: str | None = None
+    lost: str | None = None
+    fill: str | None = None
+    serve: str | None = None
+    held: str | None = None
+    step: str | None = None
+    free: str = "no_demand"
 
 
 def classify(facts: Facts) -> str:
