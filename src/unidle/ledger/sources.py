@@ -1,0 +1,92 @@
+"""Where rows come from: a ledger as a stream of batches, however it is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
+
+from unidle.ledger.columns import RowColumns, clip
+from unidle.ledger.current import current
+from unidle.ledger.segments import unseal
+from unidle.ledger.select import Window
+
+
+class LedgerSource(Protocol):
+    """A ledger that is read in batches of rows that stand."""
+
+    def extent(self) -> Window:
+        """From the first sighting of any slice to the last."""
+
+    def batches(self, window: Window, *, detail: bool = True) -> Iterator[RowColumns]:
+        """Rows and capacity inside the window, cut at its edges.
+
+        Within a batch rows are in order of slice and start; of two batches the earlier holds the
+        earlier times of a slice. Without ``detail`` the step, observer and revision may be blank.
+        """
+
+
+class SegmentInfo(Protocol):
+    """What must be known of a sealed segment without reading it."""
+
+    @property
+    def id(self) -> int: ...
+    @property
+    def start_ns(self) -> int: ...
+    @property
+    def end_ns(self) -> int: ...
+
+
+class LiveRows:
+    """Rows in memory; postings are netted once."""
+
+    def __init__(self, columns: RowColumns) -> None:
+        self._columns = current(columns)
+
+    def extent(self) -> Window:
+        return span(self._columns)
+
+    def batches(self, window: Window, *, detail: bool = True) -> Iterator[RowColumns]:  # noqa: ARG002
+        yield clip(self._columns, *window)
+
+
+class SegmentedRows:
+    """Sealed segments, one in memory at a time, then the live rows.
+
+    ``segments`` are in the order in which they were sealed; ``body`` gives a segment's bytes by its
+    id. Segments outside a window are not read.
+    """
+
+    def __init__(
+        self,
+        segments: Sequence[SegmentInfo],
+        body: Callable[[int], bytes],
+        live: RowColumns | None = None,
+    ) -> None:
+        self._segments = tuple(segments)
+        self._body = body
+        self._live = LiveRows(live) if live is not None else None
+
+    def extent(self) -> Window:
+        spans = [Window(s.start_ns, s.end_ns) for s in self._segments]
+        if self._live is not None:
+            spans.append(self._live.extent())
+        spans = [s for s in spans if s.end_ns > s.start_ns]
+        if not spans:
+            return Window(0, 0)
+        return Window(min(s.start_ns for s in spans), max(s.end_ns for s in spans))
+
+    def batches(self, window: Window, *, detail: bool = True) -> Iterator[RowColumns]:
+        for segment in self._segments:
+            if segment.start_ns < window.end_ns and segment.end_ns > window.start_ns:
+                yield clip(unseal(self._body(segment.id), detail=detail), *window)
+        if self._live is not None:
+            yield from self._live.batches(window, detail=detail)
+
+
+def span(columns: RowColumns) -> Window:
+    """From the first sighting of any slice to the last; what a segment of these rows is filed under."""
+    table = columns.slices
+    some = table.last_ns > table.first_ns
+    if not some.any():
+        return Window(0, 0)
+    return Window(int(table.first_ns[some].min()), int(table.last_ns[some].max()))
