@@ -1,0 +1,50 @@
+# `make demo` and `make test` set up what they need first; nothing else has to be installed by hand.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-builtin-rules
+
+BIN := .venv/bin
+
+.PHONY: help setup setup-tests demo test check format bench docs lock clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+
+setup: ## Make .venv with unidle and all it needs
+	@scripts/setup.sh python
+
+setup-tests:
+	@scripts/setup.sh tests
+
+demo: setup ## Train a small GPT on 4 ranks, kill one, resume, and show where the time went
+	@$(BIN)/python scripts/demo.py $(ARGS)
+
+test: setup-tests ## Run all tests (ARGS="-k lease -x" goes to pytest)
+	@$(BIN)/pytest $(ARGS)
+
+check: setup ## Lint, format, types, import contract, docs
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/mkdocs build --strict --quiet --site-dir .cache/site
+
+format: setup ## Rewrite the code in the project's format
+	$(BIN)/ruff check --fix --quiet . || true
+	$(BIN)/ruff format .
+
+bench: setup ## Run all benchmarks and rewrite docs/benchmarks.md
+	$(BIN)/python bench/run_all.py $(ARGS)
+
+docs: setup ## Build the documentation into site/
+	$(BIN)/mkdocs build --strict --quiet
+	@echo "docs: site/index.html"
+
+lock: setup ## Make requirements.lock anew (ARGS=--upgrade takes newer versions)
+	UV_CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/uv pip compile pyproject.toml --group dev --all-extras \
+	  --universal --python-version 3.11 --generate-hashes --quiet --output-file requirements.lock $(ARGS)
+
+clean: ## Remove .venv, caches and what was built
+	rm -rf .venv .cache site build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find src tests bench scripts examples -name __pycache__ -type d -prune -exec rm -rf {} +

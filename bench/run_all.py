@@ -1,0 +1,122 @@
+"""Run every benchmark and rewrite docs/benchmarks.md.
+
+make bench                      all of them
+make bench ARGS="store ledger"  some; the others' sections stay as they were
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from _table import COLUMNS, Row, cells, text
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "benchmarks.md"
+INTRODUCTION = """\
+# Benchmarks
+
+Written by `make bench`; do not edit. Each section is one command, which prints the same table.
+`ratio` above 1 is better than the peer. A row that falls short of its goal stays here and says **NO**.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One benchmark's run."""
+
+    name: str
+    rows: tuple[Row, ...]
+    start: datetime
+    end: datetime
+    error: str | None
+
+
+def names() -> list[str]:
+    return sorted(p.stem for p in Path(__file__).parent.glob("*.py") if p.stem not in ("_table", "run_all"))
+
+
+def run(name: str) -> Run:
+    """Run ``bench/name.py``; rows that were printed before a failure are kept."""
+    start = datetime.now(UTC)
+    done = subprocess.run(
+        [sys.executable, f"bench/{name}.py", "--json"], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
+    rows = tuple(Row(**json.loads(line)) for line in done.stdout.splitlines() if line.startswith("{"))
+    short = any(row.holds is False for row in rows)
+    failed = done.returncode not in ((0, 1) if short else (0,))
+    error = f"ended with exit code {done.returncode}" if failed else None if rows else "printed no row"
+    return Run(name, rows, start, datetime.now(UTC), error)
+
+
+def section(result: Run, machine: str) -> str:
+    """The page's section of one benchmark."""
+    took_s = (result.end - result.start).total_seconds()
+    window = f"{result.start:%Y-%m-%d %H:%M:%S} to {result.end:%H:%M:%S} UTC ({took_s:.0f} s)"
+    command = f"`.venv/bin/python bench/{result.name}.py`"
+    lines = [f"## {result.name}", "", f"{command}, {window}, {machine}", ""]
+    if result.rows:
+        lines += ["| " + " | ".join(COLUMNS) + " |", "|---|--:|---|---|--:|---|---|---|"]
+        lines += ["| " + " | ".join(map(_cell, cells(row))) + " |" for row in result.rows]
+    if result.error:
+        lines += ["", f"**Failed:** {result.error}."]
+    return "\n".join(lines) + "\n"
+
+
+def _cell(words: str) -> str:
+    shown = words.replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
+    return "**NO**" if shown == "NO" else shown
+
+
+def machine() -> str:
+    """What the figures were measured on; no name of the host."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return (
+        f"{len(os.sched_getaffinity(0))} cores ({_processor()}), {memory:.0f} GiB memory, "
+        f"Linux {platform.release().split('-')[0]}, Python {platform.python_version()}"
+    )
+
+
+def _processor() -> str:
+    found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    return found[1].strip() if found else platform.machine()
+
+
+def sections(page: str) -> dict[str, str]:
+    """The sections that the page has, by benchmark."""
+    parts = re.split(r"^## (\S+)\n", page, flags=re.MULTILINE)
+    return {
+        name: f"## {name}\n{body.rstrip()}\n" for name, body in zip(parts[1::2], parts[2::2], strict=True)
+    }
+
+
+def main() -> None:
+    known = names()
+    parser = argparse.ArgumentParser(prog="bench/run_all.py", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(known)}; none means all")
+    wanted = parser.parse_args().names or known
+    if unknown := sorted(set(wanted) - set(known)):
+        parser.error(f"no benchmark {', '.join(unknown)}; known: {', '.join(known)}")
+    kept = sections(PAGE.read_text()) if PAGE.exists() else {}
+    failed = False
+    for k, name in enumerate(wanted, 1):
+        print(f"[{k}/{len(wanted)}] bench/{name}.py", file=sys.stderr, flush=True)
+        result = run(name)
+        print(f"{name}\n{text(result.rows)}\n", flush=True)
+        kept[name] = section(result, machine())
+        failed = failed or result.error is not None
+        # Written after each one: an interrupted run keeps what it has.
+        PAGE.write_text("\n".join([INTRODUCTION, *(kept[n] for n in known if n in kept)]))
+    sys.exit(failed)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""Fixtures for every room, and two rules of the whole session: nothing is skipped, nothing is left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import leftovers
+import needs
+import waiting
+
+CHECKOUT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nothing_is_left_behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Fails the session when a process, control group, namespace, mount or file outlives it."""
+    before = leftovers.look(CHECKOUT)
+    yield
+    scratch = tmp_path_factory.getbasetemp()
+    with contextlib.suppress(AssertionError):
+        waiting.wait_until(lambda: not leftovers.find(before, scratch), timeout_s=5)
+    if left := leftovers.find(before, scratch):
+        leftovers.kill_processes(before.token)
+        pytest.fail("the tests left behind:\n  " + "\n  ".join(left), pytrace=False)
+
+
+@pytest.fixture(scope="session")
+def wait_until() -> Callable[..., Any]:
+    """See :func:`waiting.wait_until`."""
+    return waiting.wait_until
+
+
+@pytest.fixture(scope="session")
+def postgres_url() -> Iterator[str]:
+    """The URL of a real PostgreSQL server of this session (user ``unidle``, a superuser)."""
+    programs = needs.postgres_bin()
+    if programs is None:
+        pytest.skip("needs the PostgreSQL 15+ server (apt-get install postgresql)")
+    # Not below pytest's own directory: that one is closed to the user that the server runs as.
+    place = Path(tempfile.mkdtemp(prefix="unidle-postgres-"))
+    server = None
+    try:
+        become = _server_user(place)
+        data = place / "data"
+        identity = ["-U", "unidle", "-A", "trust", "-E", "UTF8", "--locale=C"]
+        _run([*become, programs / "initdb", "-D", data, "-N", *identity])
+        settings = ["-c", "listen_addresses=", "-c", "fsync=off", "-c", "max_connections=50"]
+        command = [*become, "--pdeathsig", "INT", programs / "postgres", "-D", data, "-k", place, *settings]
+        with (place / "log").open("wb") as log:
+            server = subprocess.Popen(command, stdout=log, stderr=log, cwd=place)
+        ready = [programs / "pg_isready", "-q", "-h", place]
+        waiting.wait_until(
+            lambda: server.poll() is not None or subprocess.run(ready).returncode == 0,
+            60,
+            "PostgreSQL's start",
+        )
+        assert server.poll() is None, (place / "log").read_text()
+        yield f"postgresql://unidle@/postgres?host={place}"
+    finally:
+        if server is not None:
+            server.send_signal(signal.SIGINT)  # fast shutdown: sessions are ended
+            try:
+                server.wait(20)
+            except subprocess.TimeoutExpired:
+                server.kill()
+                server.wait()
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def _server_user(place: Path) -> list[str]:
+    """How to start a program as the user that the server runs as: PostgreSQL refuses root."""
+    if not needs.is_root():
+        return ["setpriv"]
+    known = {entry.pw_name: entry for entry in pwd.getpwall()}
+    user = known.get("postgres") or known["nobody"]
+    shutil.chown(place, user.pw_uid, user.pw_gid)
+    return ["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups"]
+
+
+def _run(command: list[Any]) -> None:
+    done = subprocess.run(command, cwd="/", capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Iterator[None]:
+    report = yield
+    _forbid_skip(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Iterator[None]:
+    report = yield
+    _forbid_skip(report)
+    return report
+
+
+def _forbid_skip(report: Any) -> None:
+    """Turn a skip into a failure where nothing but a GPU may be missing."""
+    if not report.skipped or hasattr(report, "wasxfail") or not needs.has_everything():
+        return
+    reason = (
+        report.longrepr[2].removeprefix("Skipped: ")
+        if isinstance(report.longrepr, tuple)
+        else str(report.longrepr)
+    )
+    if not reason.startswith("GPU"):
+        report.outcome = "failed"
+        report.longrepr = f"skipped on a machine that has everything: {reason}"

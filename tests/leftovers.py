@@ -1,0 +1,129 @@
+"""What a test session left behind on the machine.
+
+Processes are known by a token in their environment, which every descendant inherits; mounts by
+their place under the session's temporary directory; the rest by comparing before and after.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+TOKEN_VARIABLE = "UNIDLE_TEST_SESSION"
+# Helpers of Python's own multiprocessing live as long as their parent.
+_HARMLESS = (b"multiprocessing.resource_tracker", b"multiprocessing.forkserver")
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """The machine at the start of a session."""
+
+    token: str
+    checkout: Path
+    cgroups: frozenset[Path]
+    netns: frozenset[str]
+    untracked: frozenset[str]
+
+
+def look(checkout: Path) -> Before:
+    """Mark this process, so that its descendants can be told, and note what is there already."""
+    token = secrets.token_hex(8)
+    os.environ[TOKEN_VARIABLE] = token
+    return Before(token, checkout, _cgroups(), _netns(), _untracked(checkout))
+
+
+def find(before: Before, scratch: Path) -> list[str]:
+    """Describe each thing that is left; an empty list where nothing is."""
+    return [
+        *(f"process {pid}: {command}" for pid, command in processes(before.token)),
+        *(
+            f"control group {path}"
+            for path in sorted(_cgroups() - before.cgroups)
+            if not _foreign(path, before)
+        ),
+        *(f"network namespace {name}" for name in sorted(_netns() - before.netns)),
+        *(f"mount {place}" for place in _mounts() if Path(place).is_relative_to(scratch)),
+        *(f"file in the checkout: {name}" for name in sorted(_untracked(before.checkout) - before.untracked)),
+    ]
+
+
+def processes(token: str) -> list[tuple[int, str]]:
+    """Living processes that inherited ``token``, this one and its ancestors excepted."""
+    mine = {os.getpid(), *_ancestors()}
+    wanted = f"{TOKEN_VARIABLE}={token}".encode()
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) in mine:
+            continue
+        try:
+            if wanted not in (entry / "environ").read_bytes().split(b"\0"):
+                continue
+            command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").strip()
+        except OSError:  # gone meanwhile, or another user's
+            continue
+        if not any(harmless in command for harmless in _HARMLESS):
+            found.append((int(entry.name), command.decode(errors="replace")[:200]))
+    return sorted(found)
+
+
+def kill_processes(token: str) -> None:
+    """End what :func:`processes` finds, so that one failed session does not disturb the next."""
+    for pid, _ in processes(token):
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+
+
+def _ancestors() -> set[int]:
+    pids, pid = set(), os.getppid()
+    while pid > 1:
+        pids.add(pid)
+        stat = Path(f"/proc/{pid}/stat").read_text()
+        pid = int(stat.rpartition(")")[2].split()[1])
+    return pids
+
+
+def _cgroups() -> frozenset[Path]:
+    top = Path("/sys/fs/cgroup")
+    tops = [top, *(p for p in top.iterdir() if p.is_dir())] if top.is_dir() else []
+    return frozenset(path for t in tops for path in t.glob("unidle*") if path.is_dir())
+
+
+def _foreign(group: Path, before: Before) -> bool:
+    """Whether the group is in use by processes that are not of this session."""
+    for procs in [group / "cgroup.procs", *group.rglob("cgroup.procs")]:
+        try:
+            pids = procs.read_text().split()
+        except OSError:
+            continue
+        ours = {pid for pid, _ in processes(before.token)}
+        if any(int(pid) not in ours for pid in pids):
+            return True
+    return False
+
+
+def _netns() -> frozenset[str]:
+    place = Path("/run/netns")
+    return frozenset(entry.name for entry in place.iterdir()) if place.is_dir() else frozenset()
+
+
+def _mounts() -> list[str]:
+    lines = Path("/proc/self/mounts").read_text().splitlines()
+    return [line.split()[1].replace("\\040", " ") for line in lines]
+
+
+def _untracked(checkout: Path) -> frozenset[str]:
+    try:
+        listed = subprocess.run(
+            ["git", "-C", str(checkout), "ls-files", "--others", "--exclude-standard", "-z"],
+            capture_output=True,
+            text=True,
+        )
+    except FileNotFoundError:  # no git on this machine: nothing to compare
+        return frozenset()
+    return frozenset(filter(None, listed.stdout.split("\0")))

@@ -1,0 +1,88 @@
+"""What this machine can do, and marks that skip a test where something is missing.
+
+On a machine that has everything only GPU tests may be skipped (see ``conftest.py``); so a skip's
+reason says what is missing, and a GPU test's reason starts with ``GPU``.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+
+@cache
+def postgres_bin() -> Path | None:
+    """The directory of the newest PostgreSQL server's programs, from version 15."""
+    found = [
+        (int(initdb.parts[-3]), initdb.parent)
+        for initdb in Path("/usr/lib/postgresql").glob("*/bin/initdb")
+        if initdb.parts[-3].isdigit() and int(initdb.parts[-3]) >= 15
+    ]
+    if found:
+        return max(found)[1]
+    on_path = shutil.which("initdb")
+    return Path(on_path).resolve().parent if on_path and shutil.which("postgres") else None
+
+
+@cache
+def chromium() -> str | None:
+    """The path of a Chromium that can run headless."""
+    for name in ("chromium", "chromium-browser", "google-chrome"):
+        if path := shutil.which(name):
+            return path
+    return None
+
+
+@cache
+def cgroup_roots() -> tuple[Path, ...]:
+    """Hierarchies in which this process may make control groups (tried, not guessed)."""
+    top = Path("/sys/fs/cgroup")
+    candidates = [top, *sorted(top.glob("*"))] if top.is_dir() else []
+    return tuple(c for c in candidates if (c / "cgroup.procs").exists() and _can_make_group(c))
+
+
+def _can_make_group(root: Path) -> bool:
+    try:
+        Path(tempfile.mkdtemp(prefix="probe-", dir=root)).rmdir()
+    except OSError:
+        return False
+    return True
+
+
+@cache
+def gpus() -> int:
+    """How many GPUs NVML finds; 0 where there is no driver."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+        count = int(pynvml.nvmlDeviceGetCount())
+        pynvml.nvmlShutdown()
+    except pynvml.NVMLError:
+        return 0
+    return count
+
+
+def is_root() -> bool:
+    return os.geteuid() == 0
+
+
+def has_everything() -> bool:
+    """Whether every test but GPU tests must run here. CI has to provide it all."""
+    if os.environ.get("CI") == "true":
+        return True
+    return is_root() and bool(postgres_bin() and chromium() and cgroup_roots())
+
+
+root = pytest.mark.skipif(not is_root(), reason="needs root")
+postgres = pytest.mark.skipif(
+    postgres_bin() is None, reason="needs the PostgreSQL 15+ server (apt-get install postgresql)"
+)
+browser = pytest.mark.skipif(chromium() is None, reason="needs Chromium (apt-get install chromium)")
+cgroups = pytest.mark.skipif(not cgroup_roots(), reason="needs leave to make control groups")
+gpu = pytest.mark.skipif(gpus() == 0, reason="GPU: needs one that NVML finds")
