@@ -1,0 +1,85 @@
+"use strict";
+// What the file carries: deflated JSON, and the bars as six columns of LEB128 numbers (report/bars.py).
+
+async function inflate(base64) {
+  const text = atob(base64);
+  const bytes = new Uint8Array(text.length);
+  for (let k = 0; k < text.length; k++) bytes[k] = text.charCodeAt(k);
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
+  return new Uint8Array(await new Response(stream).arrayBuffer());
+}
+
+function readColumn(bytes, from, column) {
+  let at = from;
+  for (let k = 0; k < column.length; k++) {
+    let value = 0, scale = 1, octet;
+    do {
+      octet = bytes[at++];
+      value += (octet & 127) * scale;
+      scale *= 128;
+    } while (octet > 127);
+    column[k] = value;
+  }
+  return at;
+}
+
+function decodeBars(bytes, counts) {
+  const offsets = new Uint32Array(counts.length + 1);
+  counts.forEach((count, k) => { offsets[k + 1] = offsets[k] + count; });
+  const total = offsets[counts.length];
+  const bars = {
+    offsets, total,
+    start: new Float64Array(total), end: new Float64Array(total),
+    context: new Uint32Array(total), step: new Int32Array(total), further: new Uint32Array(total),
+    impure: new Uint16Array(total),
+  };
+  if (total === 0) return bars;
+  let at = 0;
+  for (const name of ["start", "end", "context", "step", "further", "impure"]) at = readColumn(bytes, at, bars[name]);
+  for (let track = 0; track < counts.length; track++) {
+    let before = 0;
+    for (let k = offsets[track]; k < offsets[track + 1]; k++) {
+      bars.start[k] += before;
+      before = bars.end[k] += bars.start[k];
+      bars.step[k] -= 1;
+    }
+  }
+  return bars;
+}
+
+async function readReport() {
+  const text = (id) => document.getElementById(id).textContent;
+  const report = JSON.parse(new TextDecoder().decode(await inflate(text("data"))));
+  report.bars = decodeBars(text("bars") ? await inflate(text("bars")) : new Uint8Array(0), report.counts);
+  report.startNs = BigInt(report.start);
+  return report;
+}
+
+const grouped = (value) => String(value).replace(/\B(?=(\d{3})+$)/g, ",");
+
+// The same words as text.duration in Python; a test holds them together.
+function duration(ns) {
+  const short = (value) => value < 9.95 ? value.toFixed(1) : value.toFixed(0);
+  if (ns === 0) return "0 s";
+  if (ns < 1e3) return `${Math.round(ns)} ns`;
+  if (ns < 1e6) return `${short(ns / 1e3)} us`;
+  if (Math.round(ns / 1e5) < 10000) return `${short(ns / 1e6)} ms`;
+  if (Math.round(ns / 1e8) < 600) return `${(ns / 1e9).toFixed(1)} s`;
+  const two = (bigNs, big, smallNs, small) => {
+    const smalls = Math.floor((ns + smallNs / 2) / smallNs), perBig = bigNs / smallNs;
+    return `${grouped(Math.floor(smalls / perBig))} ${big} ${String(smalls % perBig).padStart(2, "0")} ${small}`;
+  };
+  if (Math.floor((ns + 5e8) / 1e9) < 3600) return two(6e10, "min", 1e9, "s");
+  if (Math.floor((ns + 3e10) / 6e10) < 1440) return two(3.6e12, "h", 6e10, "min");
+  return two(8.64e13, "d", 3.6e12, "h");
+}
+
+function clockTime(report, units) {
+  const ns = report.startNs + BigInt(Math.round(units * report.unit));
+  const stamp = new Date(Number(ns / 1000000n)).toISOString();
+  return `${stamp.slice(0, 10)} ${stamp.slice(11, 19)}.${String(ns % 1000000000n).padStart(9, "0")} UTC`;
+}
+
+function shellQuote(word) {
+  return /^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", `'"'"'`)}'`;
+}

@@ -1,0 +1,187 @@
+"""One self-contained HTML file: the waterfall, the Gantt chart and the tables.
+
+The file asks for nothing outside itself, and a content policy forbids it to. The tables are plain
+HTML and read without scripts; the chart's data is deflated JSON and numbers in base64, so no name
+that a user chose ever stands inside a script.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import zlib
+from collections.abc import Iterable
+from html import escape
+from importlib.resources import files
+from typing import Final
+
+from unidle.report.advice import best_advice, shell_line
+from unidle.report.bars import pack
+from unidle.report.model import ReportData
+from unidle.report.payload import payload
+from unidle.report.tables import Cell, Table, tables
+from unidle.report.text import clock_time, device_time, duration, number, percent, visible
+from unidle.report.waterfall import waterfall_table
+
+STATIC_ROWS: Final = 200
+_SCRIPTS: Final = ("data.js", "gantt.js", "chart.js", "page.js")
+
+
+def render(data: ReportData) -> str:
+    """The whole file as text; write it as UTF-8."""
+    packed = pack(data.devices, data.window_start_ns, data.window_end_ns)
+    shown = tables(data, packed)
+    script = "\n".join(_asset(name) for name in _SCRIPTS)
+    body = [
+        _header(data),
+        '<main><p id="filters" hidden></p>',
+        _where(data),
+        _gantt(data),
+        _ratios(data),
+        *(_section(table) for table in shown),
+        "</main>",
+        _footer(data),
+        _data("data", _deflated(payload(data, packed, shown))),
+        _data("bars", packed.blob),
+        f"<script>{script}</script>",
+    ]
+    return _head(data, script) + "\n".join(body) + "\n</body></html>\n"
+
+
+def _head(data: ReportData, script: str) -> str:
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = (
+        f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta name="color-scheme" content="light dark"><meta name="referrer" content="no-referrer">\n'
+        f"<title>{_text(data.title)}</title>\n<style>{_asset('page.css')}</style>\n</head><body>\n"
+    )
+
+
+def _header(data: ReportData) -> str:
+    window = duration(data.window_end_ns - data.window_start_ns)
+    devices = len({track.device for track in data.devices})
+    facts = (
+        f"{number(devices)} {'device' if devices == 1 else 'devices'} for {window}",
+        f"{clock_time(data.window_start_ns)} to {clock_time(data.window_end_ns)} UTC",
+        f"capacity {device_time(data.capacity_ns, data.time_unit)}",
+        f"store <bdi>{_text(data.store)}</bdi>",
+    )
+    return f'<header><h1><bdi>{_text(data.title)}</bdi></h1><p class="quiet">{" · ".join(facts)}</p></header>'
+
+
+def _where(data: ReportData) -> str:
+    unit = "GPU" if data.time_unit == "GPU" else "device"
+    title = f"<h2>Where did the {unit}-seconds go?</h2>"
+    if data.capacity_ns == 0:
+        words = ("unidle", "run", "--ranks", "4", "--store", data.store, "--", "python", "train.py")
+        empty = _empty("No device time in this window yet. Start a job:", words)
+        return f'<section id="where">{title}{empty}</section>'
+    return f'<section id="where">{title}{_answer(data)}{waterfall_table(data)}</section>'
+
+
+def _answer(data: ReportData) -> str:
+    advice = best_advice(data)
+    if advice is None:
+        return "<p>All of it was of use.</p>"
+    line = advice.line
+    spent = f"{device_time(line.ns, data.time_unit)}, {percent(line.ns, data.capacity_ns)}"
+    return (
+        f"<p>Most to win back: <b>{_text(line.group)} / {_text(line.leaf)}</b> ({spent}): "
+        f"{_text(advice.text)}. <code>{_text(shell_line(advice.words))}</code></p>"
+    )
+
+
+def _gantt(data: ReportData) -> str:
+    if not any(track.bars for track in data.devices):
+        words = ("unidle", "fleet", "--store", data.store)
+        empty = _empty("Nothing was seen of any device in this window. See what there is:", words)
+        return f'<section id="gantt"><h2>Each device over time</h2>{empty}</section>'
+    return f'<section id="gantt"><h2>Each device over time</h2>{_asset("gantt.html")}</section>'
+
+
+def _ratios(data: ReportData) -> str:
+    if not data.ratios:
+        return ""
+    rows = "".join(
+        f"<tr><th scope=row>{_text(ratio.name)}</th>"
+        f"<td class=number>{'-' if ratio.value is None else f'{100 * ratio.value:.1f} %'}</td>"
+        f"<td class=number>{device_time(ratio.numerator_ns, data.time_unit)}</td>"
+        f"<td class=number>{device_time(ratio.denominator_ns, data.time_unit)}</td>"
+        f"<td>{_text(ratio.definition)}</td></tr>"
+        for ratio in data.ratios
+    )
+    head = _heads(("ratio", "value", "of this", "in this", "definition"), frozenset({1, 2, 3}))
+    return (
+        '<section id="ratios"><h2>Ratios</h2><div class="scroll"><table><thead><tr>'
+        f"{head}</tr></thead><tbody>{rows}</tbody></table></div></section>"
+    )
+
+
+def _section(table: Table) -> str:
+    title = f"<h2>{table.title} <small>{number(len(table.rows) + table.left_out)}</small></h2>"
+    if not table.rows:
+        return f'<section id="{table.id}">{title}{_empty(table.empty, table.command)}</section>'
+    rows = "".join(
+        f"<tr>{_cells(row.cells, table.numeric)}</tr>" for row in table.rows[:STATIC_ROWS]
+    )
+    more = len(table.rows) - STATIC_ROWS
+    notes = [f"{number(more)} more rows need the page's script."] if more > 0 else []
+    if table.left_out:
+        notes.append(f"{number(table.left_out)} rows did not fit into this file; the store has them.")
+    note = f'<p class="quiet note">{" ".join(notes)}</p>'
+    return (
+        f'<section id="{table.id}">{title}<div class="scroll"><table data-table="{table.id}"><thead><tr>'
+        f"{_heads(table.columns, table.numeric)}</tr></thead><tbody>{rows}</tbody></table></div>"
+        f"{note}</section>"
+    )
+
+
+def _heads(columns: Iterable[str], numeric: frozenset[int]) -> str:
+    return "".join(
+        f"<th scope=col{' class=number' if k in numeric else ''}>{_text(name)}</th>"
+        for k, name in enumerate(columns)
+    )
+
+
+def _cells(cells: Iterable[Cell], numeric: frozenset[int]) -> str:
+    return "".join(
+        f"<td{' class=number' if k in numeric else ''}><bdi>{_text(cell if isinstance(cell, str) else cell[0])}</bdi></td>"
+        for k, cell in enumerate(cells)
+    )
+
+
+def _empty(sentence: str, command: tuple[str, ...]) -> str:
+    return f'<p class="empty">{_text(sentence)} <code>{_text(shell_line(command))}</code></p>'
+
+
+def _footer(data: ReportData) -> str:
+    return (
+        '<footer class="quiet"><p>Every nanosecond of every device has exactly one cause; the causes sum to '
+        "the capacity. <b>measured</b>: an observer saw it; <b>inferred</b>: it follows from what was seen; "
+        "<b>modelled</b>: a model says so (always hatched).</p>"
+        f"<p>Made {clock_time(data.generated_ns)} UTC by unidle.</p></footer>"
+    )
+
+
+def _data(element_id: str, text: str) -> str:
+    return f'<script type="text/plain" id="{element_id}">{text}</script>'
+
+
+def _deflated(value: object) -> str:
+    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+    return base64.b64encode(zlib.compress(text.encode(), 6)).decode()
+
+
+def _asset(name: str) -> str:
+    return files("unidle.report").joinpath("assets", name).read_text(encoding="utf-8")
+
+
+def _text(text: str) -> str:
+    return escape(visible(text))

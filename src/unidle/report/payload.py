@@ -1,0 +1,101 @@
+"""What the page's script reads: names, contexts, tracks, marks and table rows as plain JSON values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from unidle.ledger.taxonomy import GROUP_OF
+from unidle.report.advice import shell_line
+from unidle.report.bars import Packed
+from unidle.report.model import AttemptLine, ReportData
+from unidle.report.palette import ink_on, leaf_colour, rgb
+from unidle.report.tables import NAME_LIMIT, TEXT_LIMIT, Table
+from unidle.report.text import visible
+from unidle.report.totals import describe
+
+MAX_MARKS = 20_000
+
+Json = dict[str, object]
+
+
+def payload(data: ReportData, packed: Packed, tables: Sequence[Table]) -> Json:
+    """Times are whole ``unit_ns`` since the window's start; the start itself is text (beyond 2 ** 53)."""
+    jobs = sorted({context[1] for context in packed.contexts} | {row.job for t in tables for row in t.rows})
+    job_index = {job: k for k, job in enumerate(jobs)}
+    leaves = sorted({context[0] for context in packed.contexts})
+    names = {line.job: line.name for line in data.jobs}
+    return {
+        "start": str(data.window_start_ns),
+        "unit": packed.unit_ns,
+        "length": (data.window_end_ns - data.window_start_ns) / packed.unit_ns,
+        "command": shell_line(("unidle", "ledger", "--store", data.store, "--format", "jsonl")),
+        "leaves": [_leaf(leaf) for leaf in leaves],
+        "jobs": [[job, visible(job, NAME_LIMIT), visible(names.get(job, ""), NAME_LIMIT)] for job in jobs],
+        "contexts": [
+            [leaves.index(leaf), job_index[job], attempt, how, visible(observer, NAME_LIMIT)]
+            for leaf, job, attempt, how, observer in packed.contexts
+        ],
+        "tracks": [
+            [t.label, visible(t.label, NAME_LIMIT), visible(t.node, NAME_LIMIT), visible(t.model, NAME_LIMIT)]
+            + ([t.device] if t.slice else [])
+            for t in data.devices
+        ],
+        "counts": packed.counts,
+        "thinned": _thinned(packed),
+        **_marks(data, packed.unit_ns, job_index),
+        "tables": {table.id: _table(table, job_index) for table in tables},
+    }
+
+
+def _leaf(leaf: str) -> list[str]:
+    group = GROUP_OF.get(leaf, "unseen")
+    colour = leaf_colour(leaf, group)
+    return [leaf, group, colour, ink_on(rgb(colour)), describe(leaf)]
+
+
+def _thinned(packed: Packed) -> Json:
+    return {
+        "in": packed.bars_in,
+        "out": packed.bars_out,
+        "joined": packed.joined,
+        "bucket": packed.bucket_ns,
+    }
+
+
+def _marks(data: ReportData, unit_ns: int, job_index: dict[str, int]) -> Json:
+    """Each mark with the tracks it crosses: those of its attempt, its own rank's named apart."""
+    track_of = {track.label: k for k, track in enumerate(data.devices)}
+    ranks = {line.job: line.ranks for line in data.jobs}
+    gang_of: dict[tuple[str, int], int] = {}
+    gangs: list[list[int]] = []
+    for line in data.attempts:
+        gang_of[line.job, line.attempt] = len(gangs)
+        gangs.append([track_of[device] for device in line.devices if device in track_of])
+    attempts = {(line.job, line.attempt): line for line in data.attempts}
+    marks = []
+    for event in data.events:
+        if not event.mark:
+            continue
+        key = (event.job, event.attempt or 0)
+        own = _own_track(attempts.get(key), event.rank, ranks.get(event.job, 0), track_of)
+        at = (event.time_ns - data.window_start_ns) // unit_ns
+        text = visible(event.text, TEXT_LIMIT)
+        where = [gang_of.get(key, -1), own, job_index.get(event.job, -1), event.attempt, event.rank]
+        marks.append([at, event.mark, *where, visible(event.kind, NAME_LIMIT), text])
+    return {"gangs": gangs, "marks": marks[-MAX_MARKS:]}
+
+
+def _own_track(attempt: AttemptLine | None, rank: int | None, ranks: int, track_of: dict[str, int]) -> int:
+    """The first device of the rank: an attempt lists its devices in rank order."""
+    if attempt is None or rank is None or ranks <= 0 or len(attempt.devices) % ranks or rank >= ranks:
+        return -1
+    first = rank * (len(attempt.devices) // ranks)
+    return track_of.get(attempt.devices[first], -1) if first < len(attempt.devices) else -1
+
+
+def _table(table: Table, job_index: dict[str, int]) -> Json:
+    return {
+        "numeric": sorted(table.numeric),
+        "leftOut": table.left_out,
+        "rows": [[row.cells, job_index[row.job], row.attempt, row.device] for row in table.rows],
+    }

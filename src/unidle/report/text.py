@@ -1,0 +1,150 @@
+"""Numbers and names as a reader wants to see them. Pure functions, no locale."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+US_NS = 1_000
+MS_NS = 1_000_000
+S_NS = 1_000_000_000
+MIN_NS = 60 * S_NS
+HOUR_NS = 60 * MIN_NS
+DAY_NS = 24 * HOUR_NS
+DEVICE_HOURS_FROM_NS = 10_000 * S_NS
+
+_HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+_JOINERS = frozenset("\u200c\u200d")  # they shape words in several scripts and show nothing by themselves
+
+
+def number(value: int | float, digits: int = 0) -> str:
+    """``1234567`` as ``1,234,567``."""
+    return f"{value:,.{digits}f}"
+
+
+def duration(ns: int) -> str:
+    """Wall time in at most two units: ``450 ms``, ``3.2 s``, ``4 min 05 s``, ``1 h 02 min``, ``3 d 04 h``."""
+    if ns < 0:
+        return "-" + duration(-ns)
+    if ns == 0:
+        return "0 s"
+    if ns < US_NS:
+        return f"{ns} ns"
+    if ns < MS_NS:
+        return f"{_short(ns / US_NS)} us"
+    if round(ns / MS_NS, 1) < 1_000:
+        return f"{_short(ns / MS_NS)} ms"
+    if round(ns / S_NS, 1) < 60:
+        return f"{ns / S_NS:.1f} s"
+    return _two_units(ns)
+
+
+def _short(value: float) -> str:
+    return f"{value:.1f}" if value < 9.95 else f"{value:.0f}"
+
+
+def _two_units(ns: int) -> str:
+    steps = ((MIN_NS, "min", S_NS, "s"), (HOUR_NS, "h", MIN_NS, "min"), (DAY_NS, "d", HOUR_NS, "h"))
+    text = ""
+    for big_ns, big, small_ns, small in steps:
+        smalls = (ns + small_ns // 2) // small_ns
+        per_big = big_ns // small_ns
+        if smalls >= per_big or not text:
+            text = f"{number(smalls // per_big)} {big} {smalls % per_big:02d} {small}"
+        if smalls < (24 if big == "h" else 60) * per_big:
+            break
+    return text
+
+
+def device_time(ns: int, unit: str = "GPU") -> str:
+    """Device time: ``12.4 GPU-s`` up to 10,000 seconds, then ``4.7 GPU-h``."""
+    if ns >= DEVICE_HOURS_FROM_NS:
+        hours = ns / HOUR_NS
+        return f"{number(hours, 1 if hours < 1_000 else 0)} {unit}-h"
+    seconds = ns / S_NS
+    if 0 < seconds < 0.05:
+        return f"<0.1 {unit}-s"
+    return f"{number(seconds, 1 if seconds < 1_000 else 0)} {unit}-s"
+
+
+def bytes_text(count: int) -> str:
+    """``1536`` as ``1.5 KiB``."""
+    if count < 1024:
+        return f"{count} B"
+    value = float(count)
+    for unit in ("KiB", "MiB", "GiB", "TiB"):
+        value /= 1024
+        if value < 1023.95:
+            return f"{value:.1f} {unit}"
+    return f"{number(value / 1024, 1)} PiB"
+
+
+def percent(part: int, whole: int) -> str:
+    """``part / whole`` with one decimal; ``-`` where there is no whole."""
+    if whole == 0:
+        return "-"
+    if 0 < part * 1_000 < whole:
+        return "<0.1 %"
+    return f"{100 * part / whole:.1f} %"
+
+
+def shares(parts: Sequence[int], whole: int) -> list[str]:
+    """The parts of ``whole`` in percent with one decimal, rounded so that what is shown adds up.
+
+    The largest remainders are rounded up. A part that is not 0 and would show as 0.0 shows as <0.1.
+    """
+    if whole == 0:
+        return ["-"] * len(parts)
+    tenths = [part * 1_000 // whole for part in parts]
+    missing = (sum(parts) * 1_000 + whole // 2) // whole - sum(tenths)
+    by_remainder = sorted(range(len(parts)), key=lambda k: (-(parts[k] * 1_000 % whole), k))
+    for k in by_remainder[:missing]:
+        tenths[k] += 1
+    return [
+        "<0.1 %" if part and not tenth else f"{tenth // 10}.{tenth % 10} %"
+        for part, tenth in zip(parts, tenths, strict=True)
+    ]
+
+
+def money(amount: float | None, currency: str) -> str:
+    """``1.25 USD``; nothing where there is no price."""
+    if amount is None:
+        return ""
+    if 0 < amount < 0.005:
+        return f"<0.01 {currency}"
+    return f"{number(amount, 2 if amount < 10_000 else 0)} {currency}"
+
+
+def clock_time(ns: int | None, *, seconds_only: bool = False) -> str:
+    """UTC to the millisecond: ``2026-01-31 12:00:03.250``; nothing for None."""
+    if ns is None:
+        return ""
+    try:
+        at = datetime.fromtimestamp(ns // S_NS, tz=UTC)
+    except (OverflowError, ValueError, OSError):
+        return f"{ns} ns"
+    stamp = at.strftime("%Y-%m-%d %H:%M:%S")
+    return stamp if seconds_only else f"{stamp}.{ns % S_NS // MS_NS:03d}"
+
+
+def exact_ns(ns: int) -> str:
+    """Every digit: ``3,250,000,000 ns``."""
+    return f"{number(ns)} ns"
+
+
+def visible(text: str, limit: int | None = None) -> str:
+    """One line that is safe to show: control, bidi and surrogate characters become U+FFFD.
+
+    At most ``limit`` characters are kept; a cut is shown by an ellipsis.
+    """
+    clean = "".join(_visible(c) for c in text)
+    return clean if limit is None or len(clean) <= limit else clean[: limit - 1] + "…"
+
+
+def _visible(character: str) -> str:
+    if character in "\t\n\r":
+        return " "
+    if character in _JOINERS or unicodedata.category(character) not in _HIDDEN:
+        return character
+    return "\ufffd"
