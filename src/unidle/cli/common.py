@@ -25,11 +25,14 @@ StoreOption = Annotated[
 ]  # fmt: skip
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 JobArgument = Annotated[
-    str, typer.Argument(metavar="JOB", show_default=False, help="Job id, a unique beginning of it, or a name.")
+    str,
+    typer.Argument(metavar="JOB", show_default=False, help="Job id, a unique beginning of it, or a name."),
 ]
 FleetOption = Annotated[
     str | None,
-    typer.Option("--fleet", metavar="FILE", show_default=False, help="Fleet file; default: what this machine has."),
+    typer.Option(
+        "--fleet", metavar="FILE", show_default=False, help="Fleet file; default: what this machine has."
+    ),
 ]
 CpuDevicesOption = Annotated[
     int | None,
@@ -71,7 +74,9 @@ def need_job(view: View, name: str) -> JobView:
 
     job = find_job(view, name)
     if job is None:
-        raise BadInput("no such job in this store", field="JOB", value=name, remedy="`unidle list` shows the jobs")
+        raise BadInput(
+            "no such job in this store", field="JOB", value=name, remedy="`unidle list` shows the jobs"
+        )
     return job
 
 

@@ -114,7 +114,9 @@ def _pending(store: Store, known: set[str]) -> list[dict[str, Any]]:
         submitted = msgspec.json.decode(request.body, type=SubmitRequest)
         if submitted.job not in known:
             job = JobView(submitted.job, submitted.spec, 0, request.time_ns)
-            job.verdict = Reason("not_taken_up", "nobody has taken it up yet: is `unidle up` running on this store?")
+            job.verdict = Reason(
+                "not_taken_up", "nobody has taken it up yet: is `unidle up` running on this store?"
+            )
             lines.append(job_line(job))
     return lines
 
@@ -133,10 +135,20 @@ def show(job: JobArgument, store: StoreOption = None, as_json: JsonOption = Fals
     say(f"command  {' '.join(detail['command'])}")
     for run in detail["runs"]:
         say()
-        end = f"{run['outcome']} at {clock_time(run['ended_ns'])}: {run['ended_because']}" if run["ended_ns"] else "running"
-        say(f"attempt {run['attempt']}  placed {clock_time(run['placed_ns'])} on {run['placed_because']}; {end}")
+        end = (
+            f"{run['outcome']} at {clock_time(run['ended_ns'])}: {run['ended_because']}"
+            if run["ended_ns"]
+            else "running"
+        )
+        say(
+            f"attempt {run['attempt']}  placed {clock_time(run['placed_ns'])} on {run['placed_because']}; {end}"
+        )
         if run["last_step"] is not None:
-            durable = "no checkpoint seen" if run["durable_step"] is None else f"kept up to step {run['durable_step']}"
+            durable = (
+                "no checkpoint seen"
+                if run["durable_step"] is None
+                else f"kept up to step {run['durable_step']}"
+            )
             say(f"steps {run['first_step']} to {run['last_step']}, {durable}")
         rows = [
             [str(r["rank"]), str(r["pid"] or "-"), " ".join(r["slices"]), r["how"], _mib(r["info"].get("peak_bytes")),
@@ -157,7 +169,11 @@ def explain(job: JobArgument, store: StoreOption = None, as_json: JsonOption = F
 
     opened = read_store(store)
     view = read_view(opened)
-    pending = [p for p in _pending(opened, set(view.jobs)) if job in (p["job"], p["name"]) or p["job"].startswith(job)]
+    pending = [
+        p
+        for p in _pending(opened, set(view.jobs))
+        if job in (p["job"], p["name"]) or p["job"].startswith(job)
+    ]
     found = describe.find_job(view, job)
     if found is None and pending:
         story = {**pending[0], "code": "not_taken_up", "decisions": []}

@@ -47,7 +47,12 @@ def register(app: typer.Typer) -> None:
 def ledger(
     store: StoreOption = None,
     by: Annotated[
-        str | None, typer.Option(metavar="LIST", show_default=False, help="Group by leaf, group, job, queue, user, node, device, ...")
+        str | None,
+        typer.Option(
+            metavar="LIST",
+            show_default=False,
+            help="Group by leaf, group, job, queue, user, node, device, ...",
+        ),
     ] = None,
     start: Annotated[str | None, Moment.__metadata__[0]] = None,
     end: Annotated[str | None, Moment.__metadata__[0]] = None,
@@ -58,9 +63,17 @@ def ledger(
     user: Filter = None,
     leaf: Filter = None,
     group: Filter = None,
-    form: Annotated[str, typer.Option("--format", metavar="|".join(FORMATS), help="How to print it.")] = "table",
-    out: Annotated[str | None, typer.Option("--output", "-o", metavar="FILE", show_default=False, help="Default: standard output.")] = None,
-    check: Annotated[bool, typer.Option("--check", help="Prove that the rows tile every slice's time; print what does not.")] = False,
+    form: Annotated[
+        str, typer.Option("--format", metavar="|".join(FORMATS), help="How to print it.")
+    ] = "table",
+    out: Annotated[
+        str | None,
+        typer.Option("--output", "-o", metavar="FILE", show_default=False, help="Default: standard output."),
+    ] = None,
+    check: Annotated[
+        bool,
+        typer.Option("--check", help="Prove that the rows tile every slice's time; print what does not."),
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Where every second of every device went: each has exactly one cause, and they sum to the capacity."""
@@ -83,7 +96,11 @@ def ledger(
         dimensions = [name.strip() for name in (by or "").split(",") if name.strip()]
         answer = summary(source, window, dimensions, where=where, prices=prices(view))
         with _output(out) as stream:
-            text = _json(answer) if as_json or form == "json" else _text(opened, view, answer, where, dimensions, store)
+            text = (
+                _json(answer)
+                if as_json or form == "json"
+                else _text(opened, view, answer, where, dimensions, store)
+            )
             stream.write(text.encode())
     opened.close()
 
@@ -94,7 +111,9 @@ def _json(answer: Any) -> str:
     return json.dumps(answer.as_json(), ensure_ascii=False) + "\n"
 
 
-def _text(opened: Any, view: View, answer: Any, where: dict[str, Any], by: list[str], store: str | None) -> str:
+def _text(
+    opened: Any, view: View, answer: Any, where: dict[str, Any], by: list[str], store: str | None
+) -> str:
     if by:
         rows = [
             [*(str(label) if label is not None else "-" for label in g.labels), f"{g.ns / 1e9:.3f}",
@@ -120,7 +139,9 @@ def _window(view: View, whole: Window, start: str | None, end: str | None) -> Wi
     end_ns = whole.end_ns if end is None else _moment(end, whole.end_ns, "--end")
     start_ns = whole.start_ns if start is None else _moment(start, end_ns, "--start")
     if end_ns < start_ns:
-        raise BadInput("the window ends before it starts", field="--end", value=end, remedy="give a later time")
+        raise BadInput(
+            "the window ends before it starts", field="--end", value=end, remedy="give a later time"
+        )
     return Window(start_ns, end_ns)
 
 
@@ -159,7 +180,9 @@ def _export(source: Any, form: str, out: str | None, window: Window, where: dict
     from unidle.ledger import export, perfetto
 
     if form == "parquet" and out is None and sys.stdout.isatty():
-        raise BadInput("Parquet does not belong on a terminal", field="--format", value=form, remedy="-o FILE.parquet")
+        raise BadInput(
+            "Parquet does not belong on a terminal", field="--format", value=form, remedy="-o FILE.parquet"
+        )
     write = {"jsonl": export.write_jsonl, "csv": export.write_csv, "parquet": export.write_parquet,
              "perfetto": perfetto.write_perfetto}[form]  # fmt: skip
     with _output(out) as stream:
@@ -178,9 +201,15 @@ def _check(source: Any, window: Window) -> None:
 
 
 def report(
-    job: Annotated[str | None, typer.Argument(metavar="[JOB]", show_default=False, help="Only this job; default: all of the store.")] = None,
+    job: Annotated[
+        str | None,
+        typer.Argument(metavar="[JOB]", show_default=False, help="Only this job; default: all of the store."),
+    ] = None,
     store: StoreOption = None,
-    out: Annotated[str | None, typer.Option("--output", "-o", metavar="FILE", show_default=False, help="Where to write the page.")] = None,
+    out: Annotated[
+        str | None,
+        typer.Option("--output", "-o", metavar="FILE", show_default=False, help="Where to write the page."),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Write the report: one self-contained HTML page."""

@@ -21,9 +21,15 @@ def register(app: typer.Typer) -> None:
 def logs(
     job: JobArgument,
     store: StoreOption = None,
-    rank: Annotated[int | None, typer.Option(show_default=False, help="Only this rank; default: all, each line marked.")] = None,
-    attempt: Annotated[int | None, typer.Option(show_default=False, help="Default: the last attempt.")] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as more is printed, over restarts too.")] = False,
+    rank: Annotated[
+        int | None, typer.Option(show_default=False, help="Only this rank; default: all, each line marked.")
+    ] = None,
+    attempt: Annotated[
+        int | None, typer.Option(show_default=False, help="Default: the last attempt.")
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on as more is printed, over restarts too.")
+    ] = False,
 ) -> None:
     """Print what a job's ranks printed (standard output and error)."""
     from unidle.cli.follow import LogReader

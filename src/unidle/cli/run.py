@@ -34,10 +34,14 @@ if TYPE_CHECKING:
     from unidle.view.state import JobView
 
 JobFileArgument = Annotated[
-    str | None, typer.Argument(metavar="[JOB.yaml]", show_default=False, help="Job file; `-` reads standard input.")
+    str | None,
+    typer.Argument(metavar="[JOB.yaml]", show_default=False, help="Job file; `-` reads standard input."),
 ]
 ProgressOption = Annotated[
-    str, typer.Option("--progress", metavar="auto|live|plain|off", help="What to show on standard error meanwhile.")
+    str,
+    typer.Option(
+        "--progress", metavar="auto|live|plain|off", help="What to show on standard error meanwhile."
+    ),
 ]
 Text = Annotated[str | None, typer.Option(show_default=False)]
 Count = Annotated[int | None, typer.Option(show_default=False)]
@@ -60,18 +64,27 @@ def run(
     ranks: Count = None,
     devices_per_rank: Count = None,
     device: Annotated[str | None, typer.Option(metavar="gpu|cpu|any", show_default=False)] = None,
-    max_restarts: Annotated[int | None, typer.Option(show_default=False, help="As restart.max in a job file.")] = None,
-    checkpoint: Annotated[str | None, typer.Option(metavar="DIR", show_default=False, help="Checkpoint directory.")] = None,
+    max_restarts: Annotated[
+        int | None, typer.Option(show_default=False, help="As restart.max in a job file.")
+    ] = None,
+    checkpoint: Annotated[
+        str | None, typer.Option(metavar="DIR", show_default=False, help="Checkpoint directory.")
+    ] = None,
     timeout_s: Seconds = None,
     progress: ProgressOption = "auto",
-    report: Annotated[str | None, typer.Option(metavar="FILE", show_default=False, help="Where to write the report.")] = None,
+    report: Annotated[
+        str | None, typer.Option(metavar="FILE", show_default=False, help="Where to write the report.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Run a job on this machine, watch it, and print where its device time went.
 
     Give a job file, or a command after `--`: unidle run --ranks 4 -- python train.py --lr 3e-4
     """
-    options = _options(name, ranks, devices_per_rank, device, max_restarts, checkpoint, timeout_s)
+    options = options_of(
+        name=name, ranks=ranks, devices_per_rank=devices_per_rank, device=device,
+        max_restarts=max_restarts, checkpoint=checkpoint, timeout_s=timeout_s,
+    )  # fmt: skip
     spec = read_job(job, context.obj, options)
     found = find_fleet(fleet, cpu_devices)
     refuse_impossible(spec, found)
@@ -82,7 +95,9 @@ def up(
     store: StoreOption = None,
     fleet: FleetOption = None,
     cpu_devices: CpuDevicesOption = None,
-    until_idle: Annotated[bool, typer.Option("--until-idle", help="Stop when no job is left to drive.")] = False,
+    until_idle: Annotated[
+        bool, typer.Option("--until-idle", help="Stop when no job is left to drive.")
+    ] = False,
     progress: ProgressOption = "auto",
 ) -> None:
     """Serve this store: adopt what runs on it and drive every job, until stopped.
@@ -94,16 +109,18 @@ def up(
     sys.exit(_up(found, store_address(store), until_idle, _progress(progress)))
 
 
-def _options(
-    name: str | None, ranks: int | None, devices_per_rank: int | None, device: str | None,
-    max_restarts: int | None, checkpoint: str | None, timeout_s: float | None,
-) -> dict[str, Any]:  # fmt: skip
-    options: dict[str, Any] = {
-        "name": name, "ranks": ranks, "devices_per_rank": devices_per_rank, "device": device,
-        "restart": None if max_restarts is None else {"max": max_restarts},
-        "checkpoint": None if checkpoint is None else {"path": checkpoint}, "timeout_s": timeout_s,
-    }  # fmt: skip
+def options_of(**options: Any) -> dict[str, Any]:
+    """Fields of a job file from options of the command line; those not given are left out."""
+    max_restarts, checkpoint = options.pop("max_restarts", None), options.pop("checkpoint", None)
+    options["restart"] = None if max_restarts is None else {"max": max_restarts}
+    options["checkpoint"] = None if checkpoint is None else {"path": checkpoint}
     return {field: value for field, value in options.items() if value is not None}
+
+
+def make_parent(address: str) -> None:
+    """The directory of a store that is a file."""
+    if "://" not in address:
+        Path(address).absolute().parent.mkdir(parents=True, exist_ok=True)
 
 
 def read_job(path: str | None, command: tuple[str, ...] | None, options: dict[str, Any]) -> JobSpec:
@@ -152,7 +169,9 @@ def refuse_impossible(spec: JobSpec, fleet: Fleet) -> None:
 
 def _progress(mode: str) -> Progress:
     if mode not in ("auto", "live", "plain", "off"):
-        raise BadInput("is not a way to show progress", field="--progress", value=mode, remedy="auto, live, plain or off")
+        raise BadInput(
+            "is not a way to show progress", field="--progress", value=mode, remedy="auto, live, plain or off"
+        )
     return cast("Progress", mode)
 
 
@@ -189,8 +208,7 @@ def _run(spec: JobSpec, fleet: Fleet, address: str, mode: Progress, report: str 
 
     live = Live(mode)
     job_id = new_job_id(spec.name)
-    if "://" not in address:
-        Path(address).absolute().parent.mkdir(parents=True, exist_ok=True)
+    make_parent(address)
     store = open_store(address, create=True)
     with _caught() as signals, take_up(store, fleet, data_dir(), "unidle run") as session:
         controller = session.controller
@@ -260,7 +278,9 @@ def _print_end(store: Any, job: JobView, report: str | None, as_json: bool, addr
     say(terminal_picture(store, job.id, address))
     say()
     because = f": {job.because.text}" if job.because else ""
-    say(f"{job.id} {job.state} after {len(job.attempts)} attempt{'s' * (len(job.attempts) != 1)}{printable(because)}")
+    say(
+        f"{job.id} {job.state} after {len(job.attempts)} attempt{'s' * (len(job.attempts) != 1)}{printable(because)}"
+    )
     if report:
         say(f"report: {report}")
 
@@ -271,8 +291,7 @@ def _up(fleet: Fleet, address: str, until_idle: bool, mode: Progress) -> int:
     from unidle.store.open import open_store
 
     live = Live(mode)
-    if "://" not in address:
-        Path(address).absolute().parent.mkdir(parents=True, exist_ok=True)
+    make_parent(address)
     store = open_store(address, create=True)
     with _caught() as signals, take_up(store, fleet, data_dir(), "unidle up") as session:
         controller = session.controller

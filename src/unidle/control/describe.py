@@ -102,15 +102,26 @@ def _rank(number: int, rank: RankView, node: str, slices: tuple[str, ...]) -> Pl
 
 def explain(view: View, job: JobView) -> Plain:
     """Why a job is where it is: the reason now, what would help, and each decision on the way."""
-    decisions = [_decision(job.submitted_ns, "submitted", f"by {job.spec.user or 'unknown'} to queue {job.spec.queue}")]
+    decisions = [
+        _decision(job.submitted_ns, "submitted", f"by {job.spec.user or 'unknown'} to queue {job.spec.queue}")
+    ]
     for attempt in job.attempts:
         decisions.append(
-            _decision(attempt.placed_ns, "placed", f"attempt {attempt.number} on {attempt.because.text}", attempt.because)
+            _decision(
+                attempt.placed_ns,
+                "placed",
+                f"attempt {attempt.number} on {attempt.because.text}",
+                attempt.because,
+            )
         )
         if attempt.stop is not None:
-            decisions.append(_decision(attempt.stop_ns, "stop", attempt.stop.because.text, attempt.stop.because))
+            decisions.append(
+                _decision(attempt.stop_ns, "stop", attempt.stop.because.text, attempt.stop.because)
+            )
         if attempt.why is not None:
-            decisions.append(_decision(attempt.ended_ns, f"attempt {attempt.outcome}", attempt.why.text, attempt.why))
+            decisions.append(
+                _decision(attempt.ended_ns, f"attempt {attempt.outcome}", attempt.why.text, attempt.why)
+            )
     if job.retry is not None and not job.terminal:
         decisions.append(_decision(job.waiting_since_ns, "retry", job.retry.text, job.retry))
     if job.because is not None:
@@ -140,7 +151,13 @@ def _waiting(view: View, job: JobView) -> Plain:
 
 def _decision(time_ns: int | None, what: str, text: str, because: Reason | None = None) -> Plain:
     figures = because.figures if because is not None else {}
-    return {"time_ns": time_ns, "what": what, "text": text, "code": because.code if because else None, "figures": figures}
+    return {
+        "time_ns": time_ns,
+        "what": what,
+        "text": text,
+        "code": because.code if because else None,
+        "figures": figures,
+    }
 
 
 def find_job(view: View, name: str) -> JobView | None:

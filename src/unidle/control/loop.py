@@ -140,9 +140,13 @@ class Controller:
             command = StopGang(job, view.live.number, len(view.live.ranks), 0)
             self._commands.append(lambda: self._engine.stop(command))
 
+    def pause(self) -> None:
+        """Place nothing any more; what runs goes on."""
+        self._accepting = False
+
     def drain(self) -> None:
         """Stop every gang and put its job back into the queue; place nothing any more."""
-        self._accepting = False
+        self.pause()
         because = Reason("service_stopped", "the service was stopped")
         for job_id in sorted(self.view.live):
             job = self.view.jobs[job_id]

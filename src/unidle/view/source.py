@@ -76,7 +76,9 @@ def _slices(view: View, start_ns: int, end_ns: int) -> list[SliceInfo]:
     for ref in view.book.slices:
         first = max(ref.first_ns, start_ns)
         last = min(end_ns if ref.gone_ns is None else ref.gone_ns, end_ns)
-        infos.append(SliceInfo(ref.id, ref.device, ref.node, ref.share_ppm, first, max(first, last), ref.model))
+        infos.append(
+            SliceInfo(ref.id, ref.device, ref.node, ref.share_ppm, first, max(first, last), ref.model)
+        )
     return infos
 
 

@@ -1,0 +1,114 @@
+"""``fleet``, ``schema`` and ``doctor``: what there is, what files look like, what this machine can do."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from unidle.cli.common import (
+    CpuDevicesOption,
+    FleetOption,
+    JsonOption,
+    StoreOption,
+    data_dir,
+    print_json,
+    read_store,
+    read_view,
+    say,
+    store_address,
+    table,
+)
+from unidle.errors import BadInput
+
+
+def register(app: typer.Typer) -> None:
+    """Add this room's commands."""
+    app.command("fleet")(fleet)
+    app.command("schema")(schema)
+    app.command("doctor")(doctor)
+
+
+def fleet(
+    store: StoreOption = None,
+    fleet_file: FleetOption = None,
+    cpu_devices: CpuDevicesOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the devices: of a store as its controller sees them, of a fleet file, or of this machine."""
+    if store is not None and fleet_file is None:
+        opened = read_store(store)
+        view = read_view(opened)
+        opened.close()
+        holders = {s: job for job in view.live for p in view.jobs[job].attempts[-1].places for s in p.slices}
+        found, health = view.fleet, dict(view.health)
+    else:
+        from unidle.cli.run import find_fleet
+
+        found, holders, health = find_fleet(fleet_file, cpu_devices), {}, {}
+    lines: list[dict[str, Any]] = []
+    for node in found.nodes:
+        for device in node.devices:
+            held = [holders[s] for s in holders if s == device.id or s.startswith(device.id + "#")]
+            state = health.get(device.id) or health.get(node.id) or "healthy"
+            lines.append(
+                {"device": device.id, "node": node.id, "tier": node.parent, "kind": device.kind, "model": device.model,
+                 "memory_bytes": device.memory_bytes, "slices_ppm": list(device.slices_ppm), "health": state,
+                 "jobs": sorted(set(held))}
+            )  # fmt: skip
+    if as_json:
+        tiers = [{"id": t.id, "kind": t.kind, "parent": t.parent} for t in found.tiers]
+        print_json({"source": found.source, "tiers": tiers, "devices": lines})
+        return
+    rows = [
+        [
+            line["device"],
+            line["node"],
+            line["kind"],
+            line["model"] or "-",
+            line["health"],
+            " ".join(line["jobs"]) or "free",
+        ]
+        for line in lines
+    ]
+    for text in table(["device", "node", "kind", "model", "health", "job"], rows):
+        say(text)
+    say(f"{len(lines)} devices on {len(found.nodes)} nodes ({found.source})")
+
+
+def schema(
+    file: Annotated[
+        str, typer.Argument(metavar="job|fleet", show_default=False, help="Which file's schema.")
+    ],
+) -> None:
+    """Print the JSON Schema of the job file or the fleet file, for editors and checks."""
+    import json
+
+    from unidle.files import schema as schemas
+
+    makers = {"job": schemas.job_schema, "fleet": schemas.fleet_schema}
+    if file not in makers:
+        raise BadInput("there is no schema for it", field="schema", value=file, remedy="job or fleet")
+    sys.stdout.write(json.dumps(makers[file](), indent=2, ensure_ascii=False) + "\n")
+
+
+def doctor(store: StoreOption = None, as_json: JsonOption = False) -> None:
+    """Say what this machine can do, and what is missing for what."""
+    from unidle.doctor import checks
+
+    address = store_address(store)
+    found = checks(None if "://" in address else address, str(data_dir()))
+    if as_json:
+        print_json(
+            [{"name": c.name, "state": c.state, "detail": c.detail, "needed_for": c.needed_for, "remedy": c.remedy}
+             for c in found]
+        )  # fmt: skip
+        return
+    for check in found:
+        say(f"{check.state:<8} {check.name:<20} {check.detail}")
+        if check.state != "ok":
+            say(
+                f"{'':<8} {'':<20} needed for {check.needed_for}"
+                + (f"; {check.remedy}" if check.remedy else "")
+            )

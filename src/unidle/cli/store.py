@@ -1,0 +1,126 @@
+"""``unidle store``: check, export, import, compact."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from unidle.cli.common import JsonOption, StoreOption, print_json, say, store_address
+
+File = Annotated[str, typer.Argument(metavar="FILE", show_default=False, help="`-` is the standard stream.")]
+
+store_app = typer.Typer(
+    help="Look after a store: check, export, import, compact.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+
+
+def register(app: typer.Typer) -> None:
+    """Add this room's commands."""
+    app.add_typer(store_app, name="store")
+
+
+@store_app.command("check")
+def check(store: StoreOption = None, as_json: JsonOption = False) -> None:
+    """Read everything once: checksums, order, form, and that the log folds into a view."""
+    from unidle.errors import UnidleError
+    from unidle.events.types import decode
+    from unidle.store import tools
+    from unidle.store.open import open_store
+    from unidle.view.fold import apply
+    from unidle.view.state import View
+
+    opened = open_store(store_address(store), create=False, read_only=True)
+    found = tools.check(opened)
+    problems = list(found.problems)
+    if found.ok:
+        view = View()
+        try:
+            for event in opened.read():
+                apply(view, decode(event.kind, event.body, event.seq), event.seq, event.time_ns)
+        except UnidleError as error:
+            problems.append(error.line())
+    opened.close()
+    if as_json:
+        print_json(
+            {"ok": not problems, "events": found.events, "requests": found.requests, "problems": problems}
+        )
+    else:
+        for problem in problems:
+            say(problem)
+        if not problems:
+            say(f"{found.events} events, {found.requests} requests: all well")
+    if problems:
+        raise typer.Exit(1)
+
+
+@store_app.command("export")
+def export(file: File = "-", store: StoreOption = None) -> None:
+    """Write the whole log as JSON lines; a torn export is noticed when it is imported."""
+    from unidle.store import tools
+    from unidle.store.open import open_store
+
+    opened = open_store(store_address(store), create=False, read_only=True)
+    if file == "-":
+        tools.export(opened, sys.stdout.buffer)
+        sys.stdout.buffer.flush()
+    else:
+        partial = Path(file + ".part")
+        try:
+            with partial.open("wb") as stream:
+                tools.export(opened, stream)
+            partial.replace(file)
+        finally:
+            partial.unlink(missing_ok=True)
+    opened.close()
+
+
+@store_app.command("import")
+def import_(file: File = "-", store: StoreOption = None, as_json: JsonOption = False) -> None:
+    """Fill a new, empty store from an export: all of it or nothing."""
+    from unidle.cli.run import make_parent
+    from unidle.store import tools
+    from unidle.store.open import open_store
+
+    address = store_address(store)
+    make_parent(address)
+    opened = open_store(address, create=True)
+    try:
+        if file == "-":
+            count = tools.import_(opened, sys.stdin.buffer)
+        else:
+            with Path(file).open("rb") as stream:
+                count = tools.import_(opened, stream)
+    finally:
+        opened.close()
+    if as_json:
+        print_json({"events": count})
+    else:
+        say(f"{count} events imported")
+
+
+@store_app.command("compact")
+def compact(store: StoreOption = None, as_json: JsonOption = False) -> None:
+    """Fold the log into a fresh snapshot, seal the ledger's final rows, give disk space back. No event is dropped."""
+    from unidle.store import tools
+    from unidle.store.open import open_store
+    from unidle.view.snapshot import load_view
+    from unidle.view.source import save_snapshot
+
+    opened = open_store(store_address(store), create=False)
+    lease = opened.acquire("unidle store compact")
+    try:
+        save_snapshot(opened, lease, load_view(opened))
+        before, after = tools.compact(opened, lease)
+    finally:
+        opened.release(lease)
+        opened.close()
+    if as_json:
+        print_json({"before_bytes": before, "after_bytes": after})
+    else:
+        say(f"{before / 2**20:.1f} MiB before, {after / 2**20:.1f} MiB after")
