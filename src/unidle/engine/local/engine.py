@@ -1,0 +1,260 @@
+"""The engine of one machine: starts, follows, stops and adopts ranks that are local processes."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import select
+import signal
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from unidle.clock import RealClock
+from unidle.engine.local import cgroups, launch, rundir
+from unidle.engine.local.cgroups import Group
+from unidle.engine.local.watch import RankWatch
+from unidle.engine.protocol import LiveAttempt, RankMarks, StartGang, StopGang
+from unidle.errors import BadInput
+from unidle.fleet import Fleet
+
+STARTING_TICK_MS = 10
+STEADY_TICK_MS = 500
+
+
+@dataclass(slots=True)
+class _Gang:
+    command: StartGang
+    watches: list[RankWatch]
+    to_launch: bool = True
+
+
+@dataclass(slots=True)
+class _Leftovers:
+    """What others still have to let go of before it can be removed or collected."""
+
+    groups: list[Group] = field(default_factory=list)
+    children: set[int] = field(default_factory=set)
+
+
+class LocalEngine:
+    """Runs gangs on this machine (``unidle.engine.protocol.Engine``).
+
+    ``run_root`` holds one directory per job and attempt (``unidle.engine.local.rundir``). Each rank
+    is started by a supervisor process that outlives this one; whoever opens an engine on the same
+    ``run_root`` later can adopt what still runs. The lock of a rank's directory, which passes from
+    the engine to the supervisor it starts, makes sure that no rank is started twice.
+    """
+
+    def __init__(self, run_root: Path, fleet: Fleet, clock: RealClock) -> None:
+        self._root = Path(run_root).absolute()
+        self._fleet = fleet
+        self._clock = clock
+        self._gangs: dict[tuple[str, int], _Gang] = {}
+        self._left = _Leftovers()
+        self._poller = select.poll()
+        self._watched: dict[int, RankWatch] = {}
+        self._name = "unidle-" + hashlib.sha256(os.fsencode(self._root)).hexdigest()[:8]
+
+    def fleet(self) -> Fleet:
+        """The fleet that the engine was given."""
+        return self._fleet
+
+    def capabilities(self) -> dict[str, str]:
+        """What this machine lets the engine do with a rank, in words."""
+        return cgroups.capabilities(self._groups, self._name)
+
+    def adopt(self, live: Sequence[LiveAttempt]) -> None:
+        """Take up attempts of an earlier engine; ranks that no one began start at the first poll.
+
+        To keep those from starting, stop the attempt before the first poll.
+        """
+        for attempt in live:
+            self._gang(attempt.command, attempt.marks_known)
+
+    def start(self, command: StartGang) -> None:
+        """Start the ranks that no one has begun; failures arrive as marks."""
+        self._launch(self._gang(command))
+
+    def stop(self, command: StopGang) -> None:
+        """Ask the supervisors to end their ranks; they do so even if this process ends now."""
+        gang = self._gangs.get((command.job, command.attempt))
+        if gang is None:
+            return
+        for watch in gang.watches:
+            watch.ask_stop(command.grace_ns, self._clock.now_ns())
+            self._follow(watch)
+
+    def release(self, job: str, attempt: int) -> None:
+        """Forget an attempt that has ended; its logs and journals stay."""
+        gang = self._gangs.pop((job, attempt), None)
+        for watch in gang.watches if gang else ():
+            self._unfollow(watch)
+            watch.let_go()
+
+    def freeze(self, job: str, attempt: int) -> bool:
+        """Keep every process of an attempt from running, until :meth:`thaw`; True when all stand still."""
+        frozen = True
+        for watch in self._alive(job, attempt):
+            if not watch.group.freeze():
+                watch.signal_tree(signal.SIGSTOP)
+                frozen = False
+        return frozen
+
+    def thaw(self, job: str, attempt: int) -> None:
+        """Let the processes of an attempt go on."""
+        for watch in self._alive(job, attempt):
+            watch.group.thaw()
+            watch.signal_tree(signal.SIGCONT)
+
+    def poll(self) -> list[RankMarks]:
+        """New marks of all ranks, and the ends of those whose supervisor died."""
+        for fd, _ in self._poller.poll(0):
+            watch = self._watched[fd]
+            self._unfollow(watch)
+            watch.died()
+        found = []
+        now_ns = self._clock.now_ns()
+        for (job, attempt), gang in self._gangs.items():
+            if gang.to_launch:
+                self._launch(gang)
+            for watch in gang.watches:
+                self._advance(watch, now_ns)
+                for first, marks in watch.news():
+                    found.append(RankMarks(job, attempt, watch.rank, first, marks))
+        self._clean()
+        return found
+
+    def wait(self, until_ns: int | None) -> None:
+        """Return when a supervisor has ended, after a short tick, or at ``until_ns``."""
+        watches = [watch for gang in self._gangs.values() for watch in gang.watches]
+        busy = any(watch.unsettled for watch in watches)
+        timeout_ms = STARTING_TICK_MS if busy else STEADY_TICK_MS
+        if until_ns is not None:
+            timeout_ms = min(timeout_ms, max(0, until_ns - self._clock.now_ns()) // 1_000_000)
+        self._poller.poll(timeout_ms)
+
+    def close(self) -> None:
+        """Let go of every rank without touching it."""
+        for job, attempt in list(self._gangs):
+            self.release(job, attempt)
+        self._clean()
+
+    @cached_property
+    def _groups(self) -> dict[str, str]:
+        return cgroups.detect(self._name)
+
+    def _gang(self, command: StartGang, known: Sequence[int] = ()) -> _Gang:
+        key = (command.job, command.attempt)
+        gang = self._gangs.get(key)
+        if gang is None:
+            _check_name(command.job)
+            counts = list(known) + [0] * (len(command.places) - len(known))
+            watches = [self._watch(command, rank, count) for rank, count in enumerate(counts)]
+            gang = self._gangs[key] = _Gang(command, watches)
+        return gang
+
+    def _watch(self, command: StartGang, rank: int, known: int) -> RankWatch:
+        directory = rundir.rank_dir(self._root, command.job, command.attempt, rank)
+        groups = cgroups.group_paths(self._groups, self._name, f"{command.job}.{command.attempt}.{rank}")
+        return RankWatch(directory, rank, launch.run_id(self._name, command), groups, known)
+
+    def _launch(self, gang: _Gang) -> None:
+        """Start what is unstarted: rank 0 first, with the port that all ranks are told."""
+        now_ns = self._clock.now_ns()
+        for watch in gang.watches:
+            watch.look(now_ns)
+            self._follow(watch)
+        # one whose supervisor is on its way may yet turn out to be unstarted
+        gang.to_launch = any(watch.state == "unknown" for watch in gang.watches)
+        unstarted = [w for w in gang.watches if w.state == "unstarted" and not w.stop_asked]
+        if not unstarted:
+            return
+        try:
+            self._start_ranks(gang, unstarted)
+        except OSError as error:
+            for watch in unstarted:
+                if watch.state == "unstarted":
+                    watch.fail(now_ns, f"the rank cannot be started: {error}")
+
+    def _start_ranks(self, gang: _Gang, unstarted: list[RankWatch]) -> None:
+        command = gang.command
+        path = os.path.join(rundir.attempt_dir(self._root, command.job, command.attempt), rundir.GANG)
+        known = rundir.read_json(path)
+        if known is not None and known.get("boot") != rundir.boot_id():
+            raise OSError("the machine was restarted since the attempt began")
+        bound = None
+        if len(unstarted) == len(gang.watches):
+            bound = launch.reserve_port()
+            known = {
+                "run_id": launch.run_id(self._name, command),
+                "master_addr": launch.MASTER_ADDR,
+                "master_port": bound.getsockname()[1],
+                "boot": rundir.boot_id(),
+            }
+            rundir.write_json(path, known)
+        elif known is None or unstarted[0].rank == 0:
+            raise OSError("the supervisor of rank 0 ended before it began, and the gang's port with it")
+        port = known["master_port"]
+        assert isinstance(port, int)
+        try:
+            envs = launch.environments(command, self._fleet, port, self._name, os.environ)
+            for watch in unstarted:
+                self._start_rank(
+                    command, watch, envs[watch.rank], bound.fileno() if bound and watch.rank == 0 else None
+                )
+        finally:
+            if bound is not None:
+                bound.close()
+
+    def _start_rank(
+        self, command: StartGang, watch: RankWatch, env: dict[str, str], port_fd: int | None
+    ) -> None:
+        orders = launch.orders_for(command, watch.rank, env, watch.group.paths, self._clock.offset_ns)
+        rundir.write_json(os.path.join(watch.directory, rundir.ORDERS), orders.as_json())
+        assert watch.lock_fd is not None
+        watch.started(launch.spawn_supervisor(watch.directory, watch.lock_fd, port_fd))
+        self._follow(watch)
+
+    def _advance(self, watch: RankWatch, now_ns: int) -> None:
+        was_ended = watch.state == "ended"
+        watch.advance(now_ns)
+        self._follow(watch)
+        if watch.state == "ended" and not was_ended:
+            self._unfollow(watch)
+            self._left.groups.append(watch.group)
+
+    def _follow(self, watch: RankWatch) -> None:
+        """Wake up when the watch's supervisor ends."""
+        if watch.pidfd is not None and watch.pidfd not in self._watched:
+            self._watched[watch.pidfd] = watch
+            self._poller.register(watch.pidfd, select.POLLIN)
+            if watch.pid is not None:
+                self._left.children.add(watch.pid)
+
+    def _unfollow(self, watch: RankWatch) -> None:
+        for fd in [fd for fd, other in self._watched.items() if other is watch]:
+            self._poller.unregister(fd)
+            del self._watched[fd]
+
+    def _alive(self, job: str, attempt: int) -> Iterator[RankWatch]:
+        gang = self._gangs.get((job, attempt))
+        yield from (w for w in (gang.watches if gang else ()) if w.state == "alive")
+
+    def _clean(self) -> None:
+        """Remove control groups of ranks that ended, and collect supervisors that were our children."""
+        self._left.groups = [group for group in self._left.groups if not group.remove()]
+        for pid in list(self._left.children):
+            try:
+                if os.waitpid(pid, os.WNOHANG)[0]:
+                    self._left.children.discard(pid)
+            except ChildProcessError:
+                self._left.children.discard(pid)
+
+
+def _check_name(job: str) -> None:
+    if not job or job.startswith(".") or "/" in job or "\0" in job:
+        raise BadInput(
+            "not usable as a directory name", field="job", value=job, remedy="use letters, digits, - and _"
+        )

@@ -1,0 +1,177 @@
+"""From a command to running supervisors: environment, port, orders, process."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import socket
+import sys
+from collections.abc import Mapping
+
+from unidle.engine.local import rundir
+from unidle.engine.local.orders import Orders
+from unidle.engine.protocol import StartGang
+from unidle.fleet import Device, Fleet, slices_of
+
+MASTER_ADDR = "127.0.0.1"  # every node of this engine is on this machine
+UNSET = ("UNIDLE_STORE",)
+SUPERVISOR_PATH = os.path.join(os.path.dirname(__file__), "supervisor.py")
+LOCK_FD = 3
+PORT_FD = 4
+
+
+def reserve_port() -> socket.socket:
+    """A socket bound to a free port of every address, not listening.
+
+    While it is open the kernel gives the port to no one who asks for any port, and to no one who
+    asks for this one without SO_REUSEADDR; rank 0, whose store sets that option, can listen on it.
+    """
+    try:
+        bound = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
+    except OSError:
+        return _bind(socket.socket(socket.AF_INET, socket.SOCK_STREAM), "0.0.0.0")
+    try:
+        bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        return _bind(bound, "::")
+    except OSError:
+        bound.close()
+        return _bind(socket.socket(socket.AF_INET, socket.SOCK_STREAM), "0.0.0.0")
+
+
+def _bind(bound: socket.socket, address: str) -> socket.socket:
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    bound.bind((address, 0))
+    return bound
+
+
+def run_id(name: str, command: StartGang) -> str:
+    """Unique per run root and attempt, so that no attempt reads what another one left."""
+    return f"{name}-{command.job}-{command.attempt}"
+
+
+def environments(
+    command: StartGang, fleet: Fleet, port: int, name: str, inherited: Mapping[str, str]
+) -> list[dict[str, str]]:
+    """What each rank's environment has beyond the inherited one, in rank order.
+
+    The variables are those of torchrun, so that a script written for it needs no change. A node of
+    the fleet is a group (GROUP_RANK), though all of them are this machine.
+    """
+    places = command.places
+    nodes = list(dict.fromkeys(place.node for place in places))
+    devices = {piece.id: device for device in fleet.devices() for piece in slices_of(device)}
+    seen = dict.fromkeys(nodes, 0)
+    found = []
+    for place in places:
+        env = _defaults(len(places), {**inherited, **command.spec.env})
+        env |= command.spec.env
+        env |= _gang(command, port, name)
+        env |= {
+            "RANK": str(place.rank),
+            "ROLE_RANK": str(place.rank),
+            "LOCAL_RANK": str(seen[place.node]),
+            "LOCAL_WORLD_SIZE": str(sum(p.node == place.node for p in places)),
+            "GROUP_RANK": str(nodes.index(place.node)),
+            "GROUP_WORLD_SIZE": str(len(nodes)),
+            "CUDA_VISIBLE_DEVICES": _visible(place.slices, devices),
+        }
+        seen[place.node] += 1
+        found.append(env)
+    return found
+
+
+def _gang(command: StartGang, port: int, name: str) -> dict[str, str]:
+    return {
+        "WORLD_SIZE": str(len(command.places)),
+        "ROLE_WORLD_SIZE": str(len(command.places)),
+        "ROLE_NAME": "default",
+        "MASTER_ADDR": MASTER_ADDR,
+        "MASTER_PORT": str(port),
+        "TORCHELASTIC_RUN_ID": run_id(name, command),
+        "TORCHELASTIC_RESTART_COUNT": str(command.attempt - 1),
+        "TORCHELASTIC_MAX_RESTARTS": str(command.spec.restart.max),
+        # rank 0 holds the store: there is no agent of torch's that could
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "UNIDLE_JOB": command.job,
+        "UNIDLE_ATTEMPT": str(command.attempt),
+    }
+
+
+def _defaults(ranks: int, present: Mapping[str, str]) -> dict[str, str]:
+    wanted = {"PYTHONUNBUFFERED": "1"}  # else steps are seen only when a buffer is full
+    if ranks > 1:
+        wanted["OMP_NUM_THREADS"] = "1"
+    return {key: value for key, value in wanted.items() if key not in present}
+
+
+def _visible(slices: tuple[str, ...], devices: Mapping[str, Device]) -> str:
+    """The GPUs among the slices, as CUDA names them; empty for CPU devices, so that no GPU is used."""
+    gpus = {}
+    for name in slices:
+        device = devices.get(name)
+        if device is not None and device.kind == "gpu":
+            gpus[device.id] = device.uuid or str(device.index)
+    return ",".join(gpus.values())
+
+
+def orders_for(
+    command: StartGang, rank: int, env: dict[str, str], groups: dict[str, str], clock_offset_ns: int
+) -> Orders:
+    """The orders of one rank."""
+    spec = command.spec
+    return Orders(
+        argv=list(spec.command),
+        workdir=os.path.abspath(spec.workdir),
+        env=env,
+        unset=list(UNSET),
+        clock_offset_ns=clock_offset_ns,
+        grace_ns=int(spec.grace_s * 1e9),
+        groups=groups,
+        memory_bytes=spec.limits.memory_bytes,
+        cpus=spec.limits.cpus,
+        pids=spec.limits.pids,
+        progress_pattern=spec.progress_pattern,
+        # the directory belongs to the gang: one watcher sees each checkpoint once
+        checkpoint_path=_below(spec.workdir, spec.checkpoint_path) if rank == 0 else None,
+    )
+
+
+def _below(workdir: str, path: str | None) -> str | None:
+    return None if path is None else os.path.join(os.path.abspath(workdir), path)
+
+
+def spawn_supervisor(directory: str, lock_fd: int, port_fd: int | None) -> int:
+    """Start the supervisor of a rank directory, in a session of its own; returns its pid.
+
+    It inherits the rank's lock, held by ``lock_fd``, and for rank 0 the gang's bound port. Its
+    signals are blocked until it can handle them, so that no stop is lost.
+    """
+    fds = {LOCK_FD: lock_fd} if port_fd is None else {LOCK_FD: lock_fd, PORT_FD: port_fd}
+    errors = os.path.join(directory, rundir.ERRORS)
+    actions: list[tuple[int, ...] | tuple[int, int, str, int, int]] = [
+        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDWR, 0),
+        (os.POSIX_SPAWN_DUP2, 0, 1),
+        (os.POSIX_SPAWN_OPEN, 2, errors, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
+    ]
+    high = {number: _high(fd) for number, fd in fds.items()}
+    actions += [(os.POSIX_SPAWN_DUP2, fd, number) for number, fd in high.items()]
+    arguments = [sys.executable, "-I", "-S", "-E", SUPERVISOR_PATH, directory, *map(str, fds)]
+    try:
+        return os.posix_spawn(
+            sys.executable,
+            arguments,
+            os.environ,
+            file_actions=actions,
+            setsid=True,
+            setsigmask=[signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP],
+            setsigdef=[signal.SIGTERM, signal.SIGUSR1, signal.SIGCHLD],
+        )
+    finally:
+        for fd in high.values():
+            os.close(fd)
+
+
+def _high(fd: int) -> int:
+    """A copy of a descriptor above those that the supervisor is given, closed on exec."""
+    return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 16)

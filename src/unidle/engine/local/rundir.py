@@ -1,0 +1,119 @@
+"""The run directory: which file means what, and how files are replaced without being seen half-written.
+
+``RUN_ROOT/JOB/ATTEMPT/`` holds ``gang.json`` (address, port and boot of the attempt) and one
+``rank<k>/`` per rank:
+
+- ``orders.json``: what the supervisor is to do
+- ``lock``: held (flock) from the engine's decision to start the rank until its supervisor is gone
+- ``claimed``: exists once a supervisor has begun to run the rank; it is never begun again
+- ``supervisor.json``: ``pid`` and ``ticks`` (start time) of the supervisor; ``supervisor.err``: its stderr
+- ``journal.jsonl``: the marks; ``log``, ``log.1``, ...: the rank's output, newest first
+- ``stop``: the grace of a stop that was asked for
+- ``reserve``: disk space kept for the exit record
+
+Standard library only: the supervisor imports it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+
+GANG = "gang.json"
+ORDERS = "orders.json"
+LOCK = "lock"
+CLAIMED = "claimed"
+SUPERVISOR = "supervisor.json"
+ERRORS = "supervisor.err"
+JOURNAL = "journal.jsonl"
+LOG = "log"
+STOP = "stop"
+RESERVE = "reserve"
+
+
+def attempt_dir(run_root: str | os.PathLike[str], job: str, attempt: int) -> str:
+    """The directory of one attempt."""
+    return os.path.join(run_root, job, str(attempt))
+
+
+def rank_dir(run_root: str | os.PathLike[str], job: str, attempt: int, rank: int) -> str:
+    """The directory of one rank of one attempt."""
+    return os.path.join(attempt_dir(run_root, job, attempt), f"rank{rank}")
+
+
+def write_json(path: str, content: dict[str, object]) -> None:
+    """Replace ``path`` in one step; readable by the owner only."""
+    draft = f"{path}.{os.getpid()}"
+    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(fd, "w", encoding="utf-8") as file:
+            json.dump(content, file)
+        os.rename(draft, path)
+    except BaseException:
+        os.unlink(draft)
+        raise
+
+
+def read_json(path: str) -> dict[str, object] | None:
+    """The object in ``path``; None when there is none to be read."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            content = json.load(file)
+    except (OSError, ValueError):
+        return None
+    return content if isinstance(content, dict) else None
+
+
+def try_lock(directory: str) -> int | None:
+    """Take the lock of a rank directory; its descriptor, or None while another process holds it."""
+    fd = os.open(os.path.join(directory, LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(fd)
+        return None
+    return fd
+
+
+def claim(directory: str) -> bool:
+    """Claim a rank for good; False when it was claimed before. Only for the holder of its lock."""
+    try:
+        os.close(os.open(os.path.join(directory, CLAIMED), os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    except FileExistsError:
+        return False
+    return True
+
+
+def is_claimed(directory: str) -> bool:
+    return os.path.exists(os.path.join(directory, CLAIMED))
+
+
+def ask_stop(directory: str, grace_ns: int) -> int:
+    """Leave a stop for the supervisor to find; the grace that holds: the shortest one asked for."""
+    before = stop_grace_ns(directory)
+    if before is not None and before <= grace_ns:
+        return before
+    write_json(os.path.join(directory, STOP), {"grace_ns": grace_ns})
+    return grace_ns
+
+
+def stop_grace_ns(directory: str) -> int | None:
+    """The grace of the stop that was asked for; None when none was."""
+    asked = read_json(os.path.join(directory, STOP))
+    grace = asked.get("grace_ns") if asked else None
+    return grace if isinstance(grace, int) else None
+
+
+def boot_id() -> str:
+    """Names this boot of the machine: process ids of another boot mean nothing."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+def boottime_ns() -> int:
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)

@@ -1,0 +1,336 @@
+"""The supervisor of one rank: starts it, keeps its output, sees its end, leaves nothing of it behind.
+
+It outlives the controller; what it sees goes into the rank's journal (``unidle.events.marks``). It
+is one small process without threads, and sleeps while the rank is silent. Standard library only.
+
+Signals: SIGTERM stops the rank (TERM to its whole tree, grace, KILL), SIGUSR1 kills it at once.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import select
+import signal
+import sys
+
+from . import rundir, tree
+from .cgroups import Group
+from .child import CannotStart, become_subreaper, spawn
+from .journal import Journal
+from .orders import Orders
+from .output import RotatedLog
+
+try:
+    from .progress import Progress
+except ImportError:  # until progress lands
+
+    class Progress:  # type: ignore[no-redef]
+        def __init__(self, *_: object) -> None: ...
+        def output(self, *_: object) -> list[dict[str, object]]:
+            return []
+
+        helper = tick = finish = output
+
+
+READ_BYTES = 1024 * 1024
+F_SETPIPE_SZ = 1031
+TICK_NS = 500_000_000
+LEFTOVER_GRACE_NS = 2_000_000_000
+UNKILLABLE_NS = 10_000_000_000
+WATCH_END_NS = 20_000_000
+FULL_DISK_NS = 60_000_000_000
+
+
+class Supervisor:
+    """Runs one rank from its orders to its exit mark."""
+
+    def __init__(self, directory: str, orders: Orders) -> None:
+        self.directory = directory
+        self.orders = orders
+        self.offset_ns = orders.clock_offset_ns
+        self.journal = Journal(f"{directory}/{rundir.JOURNAL}", f"{directory}/{rundir.RESERVE}")
+        self.log = RotatedLog(f"{directory}/{rundir.LOG}", orders.log_file_bytes, orders.log_files)
+        self.progress = Progress(orders.progress_pattern, orders.checkpoint_path, self.offset_ns)
+        self.group = Group(dict(orders.groups))
+        self.poller = select.poll()
+        self.streams: dict[int, str] = {}
+        self.pid: int | None = None
+        self.exited: tuple[int, int] | None = None
+        self.cpu_ns = 0
+        self.largest_bytes = 0
+        self.stopping = False
+        self.clearing = False
+        self.kill_at_ns: int | None = None
+        self.killed_ns: int | None = None
+        self.ticked_ns = 0
+        self.busy = False
+
+    def run(self) -> None:
+        """The whole life of the rank; returns once its exit mark is written."""
+        self._catch_signals()
+        try:
+            self._start()
+            while not self._is_over():
+                self._turn()
+        except CannotStart as error:
+            self._note(str(error))
+            self.exited = (error.code, self._now_ns())
+        self._finish()
+
+    # ---- start
+
+    def _start(self) -> None:
+        """Start the rank, unless a stop was asked for before."""
+        # supervisor.json first: whoever asks for a stop sees either it, or that the stop was read here
+        pid = os.getpid()
+        rundir.write_json(f"{self.directory}/{rundir.SUPERVISOR}", {"pid": pid, "ticks": tree.ticks_of(pid)})
+        if rundir.stop_grace_ns(self.directory) is not None:
+            self._note("stopped before it was started")
+            self.exited = (-signal.SIGTERM, self._now_ns())
+            return
+        become_subreaper()
+        self._make_group()
+        out, err, helper = self._pipe("stdout"), self._pipe("stderr"), self._pipe("helper")
+        os.set_blocking(helper, False)
+        env = self._environment()
+        env["UNIDLE_RANK_FD"] = f"{helper}:{os.fstat(helper).st_ino}"
+        orders = self.orders
+        try:
+            self.pid, refused = spawn(orders.argv, orders.workdir, env, out, err, [helper], self.group)
+        finally:
+            for fd in (out, err, helper):
+                os.close(fd)
+        self._mark({"k": "spawn", "t": self._now_ns(), "pid": self.pid, "ticks": tree.ticks_of(self.pid)})
+        for path in refused:
+            self._note(f"the control group {path} refused the rank: what it serves is not in force")
+
+    def _make_group(self) -> None:
+        orders = self.orders
+        for problem in self.group.create() + self.group.limit(orders.memory_bytes, orders.cpus, orders.pids):
+            self._note(problem)
+
+    def _environment(self) -> dict[str, str]:
+        env = dict(os.environ)
+        for name in self.orders.unset:
+            env.pop(name, None)
+        env.update(self.orders.env)
+        return env
+
+    def _pipe(self, stream: str) -> int:
+        """A pipe whose read end this loop polls; returns the write end."""
+        read, write = os.pipe()
+        os.set_blocking(read, False)
+        if stream != "helper":
+            try:
+                fcntl.fcntl(read, F_SETPIPE_SZ, READ_BYTES)
+            except OSError:
+                pass  # over the user's bound on pipe memory: the default size works, with more wake-ups
+        self.streams[read] = stream
+        self.poller.register(read, select.POLLIN)
+        return write
+
+    def _catch_signals(self) -> None:
+        self.wake, wake = os.pipe()
+        os.set_blocking(self.wake, False)
+        os.set_blocking(wake, False)
+        self.poller.register(self.wake, select.POLLIN)
+        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGCHLD):
+            signal.signal(number, lambda *_: None)
+        for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+            signal.signal(number, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+    # ---- loop
+
+    def _turn(self) -> None:
+        """Wait for something, and deal with it."""
+        ready = [fd for fd, _ in self.poller.poll(self._timeout_ms())]
+        for fd in ready:
+            if fd == self.wake:
+                self._hear(os.read(self.wake, 4096))
+            else:
+                self._read(fd)
+        self._reap()
+        now_ns = self._now_ns()
+        if self.exited and not self.clearing:
+            # what the rank left running holds its devices: end it before saying that the rank ended
+            self.clearing = True
+            self._end_tree(now_ns, LEFTOVER_GRACE_NS)
+        if self.kill_at_ns is not None and now_ns >= self.kill_at_ns:
+            self._kill(now_ns)
+        if now_ns >= self.ticked_ns + TICK_NS:
+            self._tick(now_ns)
+
+    def _timeout_ms(self) -> int | None:
+        if self.exited or self.killed_ns is not None:
+            return WATCH_END_NS // 1_000_000
+        waits = []
+        if self.kill_at_ns is not None:
+            waits.append(self.kill_at_ns - self._now_ns())
+        if self.busy or self.journal.waits or self.orders.checkpoint_path is not None:
+            waits.append(self.ticked_ns + TICK_NS - self._now_ns())
+        return max(0, min(waits) // 1_000_000 + 1) if waits else None
+
+    def _hear(self, numbers: bytes) -> None:
+        if signal.SIGUSR1 in numbers:
+            self._stop(0)
+        elif signal.SIGTERM in numbers:
+            grace_ns = rundir.stop_grace_ns(self.directory)
+            self._stop(self.orders.grace_ns if grace_ns is None else grace_ns)
+
+    def _stop(self, grace_ns: int) -> None:
+        self.stopping = True
+        self._end_tree(self._now_ns(), grace_ns)
+
+    def _end_tree(self, now_ns: int, grace_ns: int) -> None:
+        """SIGTERM to all; SIGKILL follows after the grace, which a later call can only shorten."""
+        deadline_ns = now_ns + grace_ns
+        self.kill_at_ns = deadline_ns if self.kill_at_ns is None else min(self.kill_at_ns, deadline_ns)
+        if grace_ns and self.killed_ns is None:
+            self.group.thaw()
+            tree.terminate(self._members())
+
+    def _kill(self, now_ns: int) -> None:
+        if self.killed_ns is None:
+            self.killed_ns = now_ns
+        if self.group.paths:
+            self.group.kill()
+        # also without groups, and for what left the group; new ones appear only while some still fork
+        members = self._members()
+        tree.send(members, signal.SIGSTOP)
+        tree.send(members | self._members(), signal.SIGKILL)
+        self.kill_at_ns = now_ns + WATCH_END_NS
+
+    def _members(self) -> set[int]:
+        """Live processes of the rank."""
+        found = tree.descendants(os.getpid())
+        return found | {pid for pid in self.group.members() - found if tree.is_live(pid)}
+
+    def _is_over(self) -> bool:
+        """Whether the rank has ended and nothing of it is left."""
+        if self.exited is None:
+            return False
+        if self.pid is None or not self._members():
+            return True
+        if self.killed_ns is None or self._now_ns() < self.killed_ns + UNKILLABLE_NS:
+            return False
+        self._note(f"processes {sorted(self._members())} do not die; they may hold devices")
+        return True
+
+    def _read(self, fd: int) -> int:
+        """Take what a pipe holds; returns how much."""
+        try:
+            data = os.read(fd, READ_BYTES)
+        except BlockingIOError:
+            return 0
+        if not data:
+            self.poller.unregister(fd)
+            os.close(fd)
+            del self.streams[fd]
+            return 0
+        self.busy = True
+        stream, now_ns = self.streams[fd], self._now_ns()
+        if stream == "helper":
+            self._mark(*self.progress.helper(data, now_ns))
+            return len(data)
+        self.log.write(data)
+        self._mark(*self.progress.output(stream, data, now_ns))
+        text = self.log.note()
+        if text:
+            self._note(text)
+        return len(data)
+
+    def _reap(self) -> None:
+        """Collect every child that ended: the rank, and orphans of it."""
+        while True:
+            try:
+                pid, status, used = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            self.cpu_ns += int((used.ru_utime + used.ru_stime) * 1e9)
+            self.largest_bytes = max(self.largest_bytes, used.ru_maxrss * 1024)
+            if pid == self.pid:
+                self.exited = (os.waitstatus_to_exitcode(status), self._now_ns())
+
+    def _tick(self, now_ns: int) -> None:
+        self.ticked_ns = now_ns
+        self.busy = False
+        self._mark(*self.progress.tick(now_ns))
+        self.journal.flush()
+
+    # ---- end
+
+    def _finish(self) -> None:
+        """Drain what was printed, write the exit mark, remove the control group."""
+        for fd in list(self.streams):
+            for _ in range(64):  # bounded: an unkillable process may still be writing
+                if not self._read(fd):
+                    break
+        self._mark(*self.progress.finish(self._now_ns()))
+        code, t_ns = self.exited or (-signal.SIGKILL, self._now_ns())
+        info = self._info()
+        self.group.remove()
+        self._mark({"k": "exit", "t": t_ns, "code": code, "info": info})
+        self._write_out()
+        self.log.close()
+        self.journal.close()
+
+    def _info(self) -> dict[str, object]:
+        info: dict[str, object] = {
+            "cpu_ns": self.cpu_ns,
+            "peak_bytes": self.largest_bytes,
+            "oom": None,
+            "log_bytes": self.log.bytes,
+            "log_dropped_bytes": self.log.dropped_bytes,
+            "stopped": self.stopping,
+        }
+        info.update(self.group.usage())
+        return info
+
+    def _write_out(self) -> None:
+        """The exit record must reach the disk, at the cost of the reserve and of rotated logs."""
+        if self.journal.flush():
+            return
+        self.journal.make_room()
+        for k in range(self.orders.log_files - 1, 0, -1):
+            if self.journal.flush():
+                return
+            try:
+                os.unlink(f"{self.directory}/{rundir.LOG}.{k}")
+            except OSError:
+                continue
+        give_up_ns = self._now_ns() + FULL_DISK_NS
+        while not self.journal.flush() and self._now_ns() < give_up_ns:
+            select.poll().poll(TICK_NS // 1_000_000)
+
+    def _mark(self, *marks: dict[str, object]) -> None:
+        for mark in marks:
+            self.journal.add(mark)
+
+    def _note(self, text: str) -> None:
+        self._mark({"k": "note", "t": self._now_ns(), "text": text[:1000]})
+
+    def _now_ns(self) -> int:
+        return rundir.boottime_ns() + self.offset_ns
+
+
+def main(arguments: list[str]) -> int:
+    """Supervise the rank of a directory; 0 also when another supervisor has or had it."""
+    directory = arguments[0]
+    inherited = [int(a) for a in arguments[1:]]
+    for fd in inherited:
+        os.set_inheritable(fd, False)
+    # the lock comes locked from the engine; it and the gang's port stay open until this process ends
+    lock = inherited[0] if inherited else rundir.try_lock(directory)
+    if lock is None or not rundir.claim(directory):
+        return 0
+    orders = rundir.read_json(f"{directory}/{rundir.ORDERS}")
+    if orders is None:
+        sys.stderr.write(f"{rundir.ORDERS} cannot be read\n")
+        return 1
+    Supervisor(directory, Orders.from_json(orders)).run()
+    return 0

@@ -1,0 +1,14 @@
+"""Entry of the per-rank supervisor: ``python -I -S -E supervisor.py RANK_DIR [LOCK_FD [PORT_FD]]``.
+
+Kept this small because a script is compiled at each start, while what it imports is cached.
+"""
+
+import sys
+from os.path import abspath, dirname
+
+if __name__ == "__main__":
+    # the package is loaded under the name "local", so that nothing of unidle's is imported with it
+    sys.path.append(dirname(dirname(abspath(__file__))))
+    from local.supervise import main
+
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,92 @@
+"""Reads a rank's journal as it grows."""
+
+from __future__ import annotations
+
+import os
+
+import msgspec
+
+from unidle.events.marks import Mark
+
+CHUNK_BYTES = 1024 * 1024
+
+_DECODER = msgspec.json.Decoder(Mark)
+_ENCODER = msgspec.json.Encoder()
+
+
+class JournalTail:
+    """Whole lines of one journal, each once; a torn last line waits for its end.
+
+    ``known`` lines from the start are skipped: their marks are in the log already.
+    """
+
+    def __init__(self, path: str, known: int = 0) -> None:
+        self._path = path
+        self._skip = known
+        self._fd: int | None = None
+        self._offset = 0
+        self._last_t = 0
+        self.count = 0
+        self.behind = False  # more is there than one read takes
+        self.ended = False
+        self.spawned: tuple[int, int] | None = None  # pid and start ticks of the rank
+
+    def read(self) -> tuple[int, tuple[Mark, ...]]:
+        """Ordinal of the first new mark, and the new marks; at most about one chunk of them."""
+        lines = self._lines()
+        first = self.count
+        self.count += len(lines)
+        unknown = lines[max(0, self._skip - first) :]
+        for line in lines[: len(lines) - len(unknown)]:
+            self._decode(line)  # only to see whether the journal has ended
+        return self.count - len(unknown), tuple(self._decode(line) for line in unknown)
+
+    def append(self, mark: Mark) -> Mark:
+        """Add a mark in place of a supervisor that is gone, in place of its torn last line.
+
+        Only for the holder of the rank's lock. A disk that refuses it does not lose the mark: it is
+        counted as if it were there.
+        """
+        self.count += 1
+        self.ended = self.ended or mark.k in ("exit", "lost")
+        try:
+            fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                os.ftruncate(fd, self._offset)
+                self._offset += os.pwrite(fd, _ENCODER.encode(mark) + b"\n", self._offset)
+            finally:
+                os.close(fd)
+        except OSError:
+            pass
+        return mark
+
+    def close(self) -> None:
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+    def _lines(self) -> list[bytes]:
+        if self._fd is None:
+            try:
+                self._fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+            except OSError:
+                return []
+        if os.fstat(self._fd).st_size <= self._offset:
+            return []
+        data = os.pread(self._fd, CHUNK_BYTES, self._offset)
+        self.behind = len(data) == CHUNK_BYTES
+        end = data.rfind(b"\n") + 1
+        self._offset += end
+        return data[:end].splitlines()
+
+    def _decode(self, line: bytes) -> Mark:
+        try:
+            mark = _DECODER.decode(line)
+        except (msgspec.DecodeError, msgspec.ValidationError) as error:
+            return Mark(k="note", t=self._last_t, text=f"a line of the journal cannot be read: {error}")
+        self._last_t = mark.t
+        if mark.k in ("exit", "lost"):
+            self.ended = True
+        elif mark.k == "spawn" and mark.pid is not None and mark.ticks is not None:
+            self.spawned = (mark.pid, mark.ticks)
+        return mark

@@ -1,0 +1,88 @@
+"""Process trees as /proc shows them. Standard library only: the supervisor imports it."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+
+def stat_of(pid: int) -> tuple[str, int, int] | None:
+    """State letter, parent and start time (clock ticks since boot) of a process; None when it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            text = file.read()
+    except OSError:
+        return None
+    # the command's name, in brackets, may hold spaces and brackets itself
+    fields = text[text.rfind(b")") + 2 :].split()
+    return fields[0].decode("ascii"), int(fields[1]), int(fields[19])
+
+
+def ticks_of(pid: int) -> int | None:
+    """When the process started, in clock ticks since boot: with the pid it names one process."""
+    stat = stat_of(pid)
+    return None if stat is None else stat[2]
+
+
+def is_live(pid: int) -> bool:
+    """Whether the process exists and is not merely waiting to be reaped."""
+    stat = stat_of(pid)
+    return stat is not None and stat[0] not in "ZX"
+
+
+def all_pids() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def descendants(root: int) -> set[int]:
+    """Live processes below ``root``; complete only while ``root`` is a subreaper."""
+    children: dict[int, list[int]] = {}
+    dead = set()
+    for pid in all_pids():
+        stat = stat_of(pid)
+        if stat is None:
+            continue
+        children.setdefault(stat[1], []).append(pid)
+        if stat[0] in "ZX":
+            dead.add(pid)
+    found: set[int] = set()
+    queue = [root]
+    while queue:
+        for pid in children.get(queue.pop(), ()):
+            if pid not in found:
+                found.add(pid)
+                queue.append(pid)
+    return found - dead
+
+
+def with_environment(*entries: str) -> set[int]:
+    """Live processes whose initial environment holds every ``NAME=value`` of ``entries``.
+
+    Finds what outlived its supervisor where there is no cgroup: daemons keep their environment.
+    """
+    wanted = {entry.encode() for entry in entries}
+    found = set()
+    for pid in all_pids():
+        try:
+            with open(f"/proc/{pid}/environ", "rb") as file:
+                environment = file.read()
+        except OSError:
+            continue
+        if wanted <= set(environment.split(b"\0")) and is_live(pid):
+            found.add(pid)
+    return found - {os.getpid()}
+
+
+def send(pids: set[int], number: int) -> None:
+    """Signal each process; those already gone, or not ours, are passed over."""
+    for pid in pids:
+        try:
+            os.kill(pid, number)
+        except (ProcessLookupError, PermissionError):
+            continue
+
+
+def terminate(pids: set[int]) -> None:
+    """SIGTERM, and SIGCONT so that a stopped process hears it."""
+    send(pids, signal.SIGTERM)
+    send(pids, signal.SIGCONT)

@@ -1,0 +1,231 @@
+"""One rank as the engine sees it: its journal, and whether its supervisor lives."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Literal
+
+from unidle.engine.local import rundir, tree
+from unidle.engine.local.cgroups import Group
+from unidle.engine.local.tail import JournalTail
+from unidle.events.marks import Mark
+
+BURY_NS = 5_000_000_000
+OVERDUE_NS = 90_000_000_000
+
+State = Literal["unknown", "unstarted", "alive", "gone", "ended"]
+
+
+class RankWatch:
+    """Follows one rank of one attempt.
+
+    ``unknown``: not looked at yet, or its supervisor is just being started; ``unstarted``: no one
+    has begun it, and this engine holds its lock; ``alive``: its supervisor runs; ``gone``: its
+    supervisor does not, and the journal has no end yet; ``ended``: its end was read.
+    """
+
+    def __init__(
+        self, directory: str, rank: int, run_id: str, groups: dict[str, str], known: int = 0
+    ) -> None:
+        self.directory = directory
+        self.rank = rank
+        self.state: State = "unknown"
+        self.pid: int | None = None
+        self.pidfd: int | None = None
+        self.lock_fd: int | None = None
+        self.group = Group(groups)
+        self._run_id = run_id
+        self._tail = JournalTail(os.path.join(directory, rundir.JOURNAL), known)
+        self._news: list[tuple[int, tuple[Mark, ...]]] = []
+        self._stop_grace_ns: int | None = None
+        self._stop_sent_ns: int | None = None
+        self._overdue_ns: int | None = None
+        self._give_up_ns: int | None = None
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether something is expected of this rank within milliseconds."""
+        if self.state == "alive":
+            return self._tail.spawned is None or self._tail.behind
+        return self.state != "ended"
+
+    @property
+    def stop_asked(self) -> bool:
+        return self._stop_grace_ns is not None
+
+    def news(self) -> list[tuple[int, tuple[Mark, ...]]]:
+        """What was read since the last call: ordinal of the first mark, and the marks."""
+        news, self._news = self._news, []
+        return news
+
+    def advance(self, now_ns: int) -> None:
+        """Take in what happened; ends the watch once the rank's end is known."""
+        if self.state == "ended":
+            return
+        self.look(now_ns)
+        self._read()
+        if self._tail.ended:
+            self._close()
+            return
+        if self._stop_grace_ns is not None:
+            self._carry_out_stop(now_ns)
+        if self.state == "gone" and not self._tail.behind:
+            self._bury(now_ns)
+
+    def look(self, now_ns: int) -> None:
+        """Find out how the rank stands, and take its lock where no one else has it."""
+        if self.state != "unknown" or self._find_supervisor():
+            return
+        try:
+            os.makedirs(self.directory, 0o700, exist_ok=True)
+            self.lock_fd = rundir.try_lock(self.directory)
+        except OSError as error:
+            self.fail(now_ns, f"the rank cannot be started: {error}")
+        if self.lock_fd is None:
+            return  # a supervisor is on its way
+        self._read()
+        self.state = "gone" if rundir.is_claimed(self.directory) or self._tail.ended else "unstarted"
+
+    def started(self, pid: int) -> None:
+        """The engine started a supervisor, which has the lock from now on."""
+        self._release_lock()
+        self.pid, self.pidfd = pid, os.pidfd_open(pid)
+        self.state = "alive"
+
+    def died(self) -> None:
+        """The supervisor's process has ended."""
+        self._close_pidfd()
+        if self.state == "alive":
+            self.state = "gone"
+
+    def ask_stop(self, grace_ns: int, now_ns: int) -> None:
+        """Stop the rank; a second call can only shorten the grace."""
+        if self.state == "ended":
+            return
+        try:
+            grace_ns = rundir.ask_stop(self.directory, grace_ns)
+        except OSError:
+            pass  # a full disk: the supervisor then takes the grace from its orders
+        self._stop_grace_ns = grace_ns
+        self._overdue_ns = now_ns + grace_ns + OVERDUE_NS
+        self.look(now_ns)
+        self._carry_out_stop(now_ns)
+
+    def fail(self, t_ns: int, why: str) -> None:
+        """The rank cannot be started: say so in its journal, and never start it."""
+        self._end(Mark(k="lost", t=t_ns, text=why))
+
+    def signal_tree(self, number: int) -> None:
+        """Signal every process of the rank; where there is a group, it is used to find them."""
+        members = self.group.members()
+        if self.pid is not None:
+            members |= tree.descendants(self.pid)
+        tree.send(members, number)
+
+    def let_go(self) -> None:
+        """Close what is open without touching the rank."""
+        self._release_lock()
+        self._close_pidfd()
+        self._tail.close()
+
+    def _find_supervisor(self) -> bool:
+        known = rundir.read_json(os.path.join(self.directory, rundir.SUPERVISOR)) or {}
+        pid, ticks = known.get("pid"), known.get("ticks")
+        if not isinstance(pid, int):
+            return False
+        try:
+            pidfd = os.pidfd_open(pid)
+        except OSError:
+            return False
+        if tree.ticks_of(pid) != ticks:
+            os.close(pidfd)
+            return False
+        self.pid, self.pidfd, self.state = pid, pidfd, "alive"
+        return True
+
+    def _read(self) -> None:
+        first, marks = self._tail.read()
+        if marks:
+            self._news.append((first, marks))
+
+    def _carry_out_stop(self, now_ns: int) -> None:
+        if self.state == "unstarted":
+            self._append(Mark(k="note", t=now_ns, text="stopped before it was started"))
+            self._end(Mark(k="exit", t=now_ns, code=-signal.SIGTERM))
+        elif self.state == "alive" and self.pidfd is not None:
+            if self._stop_sent_ns != self._stop_grace_ns:
+                self._stop_sent_ns = self._stop_grace_ns
+                self._signal(signal.SIGTERM)
+                self._signal(signal.SIGCONT)
+            elif self._overdue_ns is not None and now_ns > self._overdue_ns:
+                self._signal(signal.SIGKILL)  # it does not do its work: do it ourselves
+
+    def _signal(self, number: int) -> None:
+        assert self.pidfd is not None
+        try:
+            signal.pidfd_send_signal(self.pidfd, number)
+        except ProcessLookupError:
+            pass  # its end will be noticed
+
+    def _bury(self, now_ns: int) -> None:
+        """End what a supervisor that is gone left running, and write the end that it did not."""
+        if self.lock_fd is None:
+            self.lock_fd = rundir.try_lock(self.directory)
+            if self.lock_fd is None:
+                return
+        if self._give_up_ns is None:
+            self._give_up_ns = now_ns + BURY_NS
+        left = self._left()
+        if left and now_ns < self._give_up_ns:
+            self.group.kill()
+            tree.send(left, signal.SIGKILL)
+            return
+        text = "its supervisor ended without a record of the rank's end"
+        errors = _last_line(os.path.join(self.directory, rundir.ERRORS))
+        if left:
+            text += f"; processes {sorted(left)} do not die"
+        self._end(Mark(k="lost", t=now_ns, text=f"{text}: {errors}" if errors else text))
+
+    def _left(self) -> set[int]:
+        left = {pid for pid in self.group.members() if tree.is_live(pid)}
+        left |= tree.with_environment(f"TORCHELASTIC_RUN_ID={self._run_id}", f"RANK={self.rank}")
+        spawned = self._tail.spawned
+        if spawned and tree.ticks_of(spawned[0]) == spawned[1] and tree.is_live(spawned[0]):
+            left.add(spawned[0])
+        return left
+
+    def _end(self, mark: Mark) -> None:
+        try:
+            rundir.claim(self.directory)
+        except OSError:
+            pass  # the mark below says the same
+        self._append(mark)
+        self._close()
+
+    def _append(self, mark: Mark) -> None:
+        first = self._tail.count
+        self._news.append((first, (self._tail.append(mark),)))
+
+    def _close(self) -> None:
+        self.state = "ended"
+        self.let_go()
+
+    def _release_lock(self) -> None:
+        if self.lock_fd is not None:
+            os.close(self.lock_fd)
+            self.lock_fd = None
+
+    def _close_pidfd(self) -> None:
+        if self.pidfd is not None:
+            os.close(self.pidfd)
+            self.pidfd = None
+
+
+def _last_line(path: str) -> str:
+    try:
+        with open(path, "rb") as file:
+            lines = file.read()[-2000:].decode("utf-8", "replace").strip().splitlines()
+    except OSError:
+        return ""
+    return lines[-1] if lines else ""
