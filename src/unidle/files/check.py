@@ -1,0 +1,58 @@
+"""Checks a document against a msgspec type."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
+
+import msgspec
+
+from unidle.files.document import Breach, Document, Path
+
+T = TypeVar("T")
+Advise = Callable[[Breach], str | None]
+
+
+def convert(document: Document, kind: type[T], *, what: str, advise: Advise = lambda _: None) -> T:
+    """``document`` as a ``kind``; ``advise`` may give a better remedy for a breach.
+
+    Errors: :class:`unidle.files.document.BadFile`, the first in document order.
+    """
+    breach = _unfit_text(document.data, ())
+    if breach is None:
+        try:
+            return msgspec.convert(document.data, kind)
+        except msgspec.ValidationError as error:
+            # Only now, so that a good file does not pay for it.
+            from unidle.files.breach import first_breach
+
+            breach = first_breach(document.data, kind) or Breach((), str(error))
+    remedy = advise(breach) or breach.remedy
+    mark = document.mark(breach.path)
+    if breach.problem == "must be text" and mark and mark.written:
+        remedy = f"put it in quotes: '{mark.written}'"
+    remedy = remedy or f"unidle schema {what} says what it may be"
+    raise document.error(breach.path, breach.problem, value=breach.value, remedy=remedy)
+
+
+def _unfit_text(data: object, path: Path) -> Breach | None:
+    """No field can carry NUL (a path or an argument would end there) or half a UTF-16 character."""
+    if isinstance(data, str):
+        if "\0" in data:
+            return Breach(path, "must not hold a NUL character", data, "remove it")
+        if not data.isascii() and re.search("[\ud800-\udfff]", data):
+            return Breach(path, "must be text in UTF-8", data, "rename what is named so")
+        return None
+    members: Iterable[tuple[str | int, object]] = ()
+    if isinstance(data, Mapping):
+        members = [(str(key), value) for key, value in data.items()]
+        for key, _ in members:
+            if (breach := _unfit_text(key, path)) is not None:
+                return breach
+    elif isinstance(data, list | tuple):
+        members = list(enumerate(data))
+    for key, value in members:
+        if (breach := _unfit_text(value, (*path, key))) is not None:
+            return breach
+    return None

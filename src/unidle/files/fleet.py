@@ -1,0 +1,265 @@
+"""From a fleet file to a :class:`unidle.fleet.Fleet`, and back."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+from unidle.files.check import convert
+from unidle.files.document import Document, Path
+from unidle.files.fleet_file import ID_LENGTH, ID_PATTERN, ID_SAYS, DevicesPart, FleetFile, NodePart
+from unidle.files.load import Bounds, load_document
+from unidle.files.ranges import expand
+from unidle.files.values import MEMORY_LIMIT_BYTES, memory_bytes
+from unidle.fleet import WHOLE_PPM, Device, Fleet, Link, Node, Tier
+
+BOUNDS: Final = Bounds(size_bytes=8 << 20, values=500_000)
+NODES_LIMIT: Final = 200_000
+TIERS_LIMIT: Final = 100_000
+DEVICES_LIMIT: Final = 1_000_000
+ONLY_SITE: Final = Tier("site", "site")
+
+
+def load_fleet(path: str | os.PathLike[str]) -> Fleet:
+    """The fleet declared in the YAML or JSON file ``path``; ``-`` is standard input.
+
+    Errors: :class:`unidle.errors.BadInput`.
+    """
+    return _Builder(load_document(path, what="fleet", bounds=BOUNDS)).fleet()
+
+
+def fleet_from_mapping(data: Mapping[str, object], source: str) -> Fleet:
+    """The fleet that ``data`` (the fleet file's fields) describes; ``source`` names it in errors."""
+    return _Builder(Document(dict(data), source)).fleet()
+
+
+class _Builder:
+    """Expands ranges and checks what one field alone cannot tell."""
+
+    def __init__(self, document: Document) -> None:
+        self._document = document
+        if not isinstance(document.data, Mapping):
+            raise document.error(
+                (),
+                "a fleet file must be a mapping of fields",
+                remedy="the least is: nodes: [{id: n1, devices: {count: 1, kind: cpu}}]",
+            )
+        self._file = convert(document, FleetFile, what="fleet")
+        self._paths: dict[str, Path] = {}  # tiers and nodes: they share one set of names
+        self._device_count = 0
+        self._uuids: dict[str, str] = {}
+
+    def fleet(self) -> Fleet:
+        tiers = tuple(self._tiers()) or (ONLY_SITE,)
+        if not self._file.tiers:
+            self._paths[ONLY_SITE.id] = ()
+        self._check_parents(tiers)
+        nodes = tuple(self._nodes(tiers))
+        if not self._device_count:
+            raise self._document.error(
+                ("nodes",), "the fleet has no device", remedy="add devices: {count: 1, kind: cpu} to a node"
+            )
+        return Fleet(
+            tiers=tiers,
+            nodes=nodes,
+            links=tuple(self._links()),
+            prices_per_device_hour=dict(self._file.prices),
+            currency=self._file.currency,
+            source="declared",
+        )
+
+    def _tiers(self) -> Iterator[Tier]:
+        for index, part in enumerate(self._file.tiers):
+            path: Path = ("tiers", index, "id")
+            for name in self._expand(part.id, path, TIERS_LIMIT):
+                self._claim(name, path)
+                yield Tier(name, part.kind, part.parent)
+            if len(self._paths) > TIERS_LIMIT:
+                raise self._document.error(path, f"more than {TIERS_LIMIT:,} tiers", remedy="make it smaller")
+
+    def _check_parents(self, tiers: tuple[Tier, ...]) -> None:
+        parents = {tier.id: tier.parent for tier in tiers}
+        for tier in tiers:
+            if tier.parent is not None and tier.parent not in parents:
+                raise self._unknown(tier.parent, (*self._paths[tier.id][:-1], "parent"), parents)
+        sound: set[str] = set()
+        for tier in tiers:
+            way: dict[str, None] = {}
+            here: str | None = tier.id
+            while here is not None and here not in sound:
+                if here in way:
+                    names = list(way)[list(way).index(here) :]
+                    raise self._document.error(
+                        (*self._paths[here][:-1], "parent"),
+                        f"the tiers form a cycle: {_cycle([*names, here])}",
+                        remedy="a tree has no cycle: remove the parent of one of them",
+                    )
+                way[here] = None
+                here = parents[here]
+            sound.update(way)
+
+    def _nodes(self, tiers: tuple[Tier, ...]) -> Iterator[Node]:
+        known = {tier.id: None for tier in tiers}
+        before = len(self._paths)
+        for index, part in enumerate(self._file.nodes):
+            path: Path = ("nodes", index)
+            parent = part.parent or (tiers[0].id if len(tiers) == 1 else None)
+            if parent is None:
+                raise self._document.error(
+                    (*path, "parent"), "the field is missing", remedy=f"name a tier, for instance {tiers[-1].id}"
+                )
+            if parent not in known:
+                raise self._unknown(parent, (*path, "parent"), known)
+            names = self._expand(part.id, (*path, "id"), NODES_LIMIT)
+            if len(self._paths) - before + len(names) > NODES_LIMIT:
+                raise self._document.error(path, f"more than {NODES_LIMIT:,} nodes", remedy="make it smaller")
+            groups, devices_path = _groups(part), (*path, "devices")
+            self._check_groups(groups, devices_path, len(names))
+            for name, address in zip(names, self._addresses(part, path, len(names)), strict=True):
+                self._claim(name, (*path, "id"))
+                yield Node(
+                    id=name,
+                    parent=parent,
+                    devices=self._devices(name, groups, devices_path),
+                    cpus=part.cpus,
+                    memory_bytes=self._memory(part.memory, (*path, "memory")),
+                    labels=dict(part.labels),
+                    address=address,
+                )
+
+    def _check_groups(self, groups: tuple[DevicesPart, ...], path: Path, nodes: int) -> None:
+        self._device_count += nodes * sum(group.count for group in groups)
+        if self._device_count > DEVICES_LIMIT:
+            raise self._document.error(path, f"more than {DEVICES_LIMIT:,} devices", remedy="make it smaller")
+        for k, group in enumerate(groups):
+            total = sum(group.slices_ppm)
+            if total != WHOLE_PPM:
+                raise self._document.error(
+                    self._in_group(path, k, "slices_ppm"),
+                    f"the shares sum to {total:,}, not to {WHOLE_PPM:,}",
+                    value=list(group.slices_ppm),
+                    remedy="a share is in millionths of the device",
+                )
+            if group.uuid and group.count * nodes > 1:
+                raise self._document.error(
+                    self._in_group(path, k, "uuid"),
+                    "one identity for several devices",
+                    value=group.uuid,
+                    remedy="give each device an entry of its own with count 1",
+                )
+            self._memory(group.memory, self._in_group(path, k, "memory"))
+
+    def _devices(self, node: str, groups: tuple[DevicesPart, ...], path: Path) -> tuple[Device, ...]:
+        devices: list[Device] = []
+        taken: set[int] = set()
+        following = 0
+        for k, group in enumerate(groups):
+            first = following if group.index is None else group.index
+            following = first + group.count
+            memory = memory_bytes(group.memory)
+            model = group.model if group.model is not None else {"cpu": "cpu", "gpu": ""}[group.kind]
+            for index in range(first, following):
+                if index in taken:
+                    raise self._duplicate("device", f"{node}/{index}", self._in_group(path, k, "index"))
+                taken.add(index)
+                devices.append(
+                    Device(
+                        id=f"{node}/{index}",
+                        node=node,
+                        index=index,
+                        kind=group.kind,
+                        model=model,
+                        uuid=group.uuid,
+                        memory_bytes=memory,
+                        slices_ppm=group.slices_ppm,
+                    )
+                )
+            if group.uuid:
+                if group.uuid in self._uuids:
+                    raise self._duplicate("uuid", group.uuid, self._in_group(path, k, "uuid"))
+                self._uuids[group.uuid] = devices[-1].id
+        return tuple(devices)
+
+    def _links(self) -> Iterator[Link]:
+        for index, part in enumerate(self._file.links):
+            for end, name in (("a", part.a), ("b", part.b)):
+                if name not in self._paths:
+                    raise self._unknown(name, ("links", index, end), self._paths, "tier or node")
+            if part.a == part.b:
+                raise self._document.error(
+                    ("links", index, "b"), "the link ends where it starts", value=part.b, remedy="name another"
+                )
+            bandwidth_bps = round(part.gbps * 1e9)
+            if not bandwidth_bps:
+                raise self._document.error(
+                    ("links", index, "gbps"), "less than 1 bit/s", value=part.gbps, remedy="the unit is 10^9 bit/s"
+                )
+            yield Link(part.a, part.b, bandwidth_bps, round(part.latency_us * 1e3))
+
+    def _expand(self, text: str, path: Path, limit: int) -> list[str]:
+        try:
+            names = expand(text, limit)
+        except ValueError as error:
+            raise self._document.error(path, str(error), value=text, remedy="for instance n[1-4]") from None
+        for name in names:
+            if len(name) > ID_LENGTH or not re.search(ID_PATTERN, name):
+                raise self._document.error(path, f"must be {ID_SAYS}", value=name, remedy="for instance n[1-4]")
+        return names
+
+    def _addresses(self, part: NodePart, path: Path, count: int) -> list[str]:
+        try:
+            addresses = expand(part.address, NODES_LIMIT)
+        except ValueError as error:
+            raise self._document.error(
+                (*path, "address"), str(error), value=part.address, remedy="for instance 10.0.0.[1-4]"
+            ) from None
+        if len(addresses) == 1:
+            return addresses * count
+        if len(addresses) != count:
+            raise self._document.error(
+                (*path, "address"),
+                f"{len(addresses)} addresses for {count} nodes",
+                value=part.address,
+                remedy="give the range as many members as the one in id",
+            )
+        return addresses
+
+    def _memory(self, amount: int | str, path: Path) -> int:
+        size = memory_bytes(amount)
+        if size > MEMORY_LIMIT_BYTES:
+            raise self._document.error(path, "must be at most 1 PiB", value=amount, remedy="for instance 80GiB")
+        return size
+
+    def _in_group(self, path: Path, group: int, field: str) -> Path:
+        """The path of a device group's field: ``devices`` is one mapping or a list of them."""
+        return (*path, field) if isinstance(self._file.nodes[int(path[1])].devices, DevicesPart) else (*path, group, field)
+
+    def _claim(self, name: str, path: Path) -> None:
+        if name in self._paths:
+            raise self._duplicate("name", name, path)
+        self._paths[name] = path
+
+    def _duplicate(self, what: str, name: str, path: Path) -> Exception:
+        first = self._document.mark(self._paths.get(name, ()))
+        where = f", first on line {first.line}" if first else ""
+        return self._document.error(
+            path, f"the {what} is used twice{where}", value=name, remedy="each needs its own"
+        )
+
+    def _unknown(self, name: str, path: Path, known: Iterable[str], what: str = "tier") -> Exception:
+        from unidle.files.breach import closest
+
+        return self._document.error(
+            path, f"there is no such {what}", value=name, remedy=f"the closest is {closest(name, known)}"
+        )
+
+
+def _groups(part: NodePart) -> tuple[DevicesPart, ...]:
+    return (part.devices,) if isinstance(part.devices, DevicesPart) else part.devices
+
+
+def _cycle(names: list[str], limit: int = 10) -> str:
+    shown = names if len(names) <= limit else [*names[: limit - 1], "...", names[-1]]
+    return " -> ".join(shown)

@@ -1,0 +1,181 @@
+"""The fleet file as a type; its JSON Schema is made from it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal
+
+from msgspec import Meta, Struct
+
+from unidle.fleet import WHOLE_PPM
+from unidle.files.values import (
+    END,
+    MEMORY_LIMIT_BYTES,
+    MEMORY_SAYS,
+    PRINTABLE_PATTERN,
+    PRINTABLE_SAYS,
+    MemoryText,
+)
+
+ID_PATTERN: Final = r"^[A-Za-z0-9]([-A-Za-z0-9._]*[A-Za-z0-9])?" + END
+ID_LENGTH: Final = 253
+ID_SAYS: Final = "letters, digits, '-', '.' and '_', with a letter or digit at both ends"
+
+Id = Annotated[
+    str, Meta(pattern=ID_PATTERN, min_length=1, max_length=ID_LENGTH, extra={"says": ID_SAYS})
+]
+# What the names look like once the ranges are expanded is checked then.
+Ids = Annotated[
+    str,
+    Meta(
+        pattern=r"^[-A-Za-z0-9._\[\], ]+" + END,
+        max_length=ID_LENGTH,
+        extra={"says": f"{ID_SAYS}; [1-4] for a range"},
+    ),
+]
+Text = Annotated[
+    str, Meta(pattern=PRINTABLE_PATTERN, max_length=256, extra={"says": PRINTABLE_SAYS, "remedy": "put it in quotes"})
+]
+Memory = Annotated[
+    Annotated[int, Meta(ge=0, le=MEMORY_LIMIT_BYTES, description="Bytes.")] | MemoryText,
+    Meta(extra={"says": f"{MEMORY_SAYS}, at most 1 PiB"}),
+]
+
+
+class TierPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One vertex of the network tree, or several alike by a range in ``id``."""
+
+    id: Annotated[Ids, Meta(description="Name, unique among tiers and nodes.", examples=["leaf-[1-4]"])]
+    kind: Annotated[
+        Text, Meta(min_length=1, description="What it is: site, zone, spine, leaf, NVLink domain, ...", examples=["leaf"])
+    ]
+    parent: Annotated[Id | None, Meta(description="The tier above; none for a root.", examples=["site-a"])] = None
+
+
+class DevicesPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """``count`` devices that are alike."""
+
+    count: Annotated[int, Meta(ge=1, le=100_000, description="How many.", examples=[8])] = 1
+    kind: Annotated[Literal["gpu", "cpu"], Meta(description="GPU, or a share of the CPUs.", examples=["gpu"])]
+    model: Annotated[
+        Text | None,
+        Meta(description="Model, as in prices. Without it, cpu for a CPU device and empty for a GPU.", examples=["H100"]),
+    ] = None
+    memory: Annotated[Memory, Meta(description="Memory of each.", examples=["80GiB"])] = 0
+    slices_ppm: Annotated[
+        tuple[Annotated[int, Meta(ge=1, le=WHOLE_PPM)], ...],
+        Meta(
+            min_length=1,
+            max_length=1024,
+            description="Shares that each device is cut into, in millionths; their sum is 1,000,000.",
+            examples=[[500_000, 250_000, 250_000]],
+        ),
+    ] = (WHOLE_PPM,)
+    index: Annotated[
+        Annotated[int, Meta(ge=0, le=1_000_000)] | None,
+        Meta(description="Index of the first; without it, the next on the node.", examples=[0]),
+    ] = None
+    uuid: Annotated[
+        Text, Meta(description="Identity of the hardware; only with count 1.", examples=["GPU-6b1e"])
+    ] = ""
+
+
+class NodePart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One host, or several alike by a range in ``id``."""
+
+    id: Annotated[
+        Ids, Meta(description="Name, unique among tiers and nodes. A range makes several.", examples=["n[1-4]"])
+    ]
+    parent: Annotated[
+        Id | None,
+        Meta(description="The tier that it hangs from. It may be left out where there is only one.", examples=["leaf-1"]),
+    ] = None
+    devices: Annotated[
+        DevicesPart | Annotated[tuple[DevicesPart, ...], Meta(max_length=1024)],
+        Meta(
+            description="One group of devices, or a list of groups.",
+            examples=[{"count": 8, "kind": "gpu", "model": "H100", "memory": "80GiB"}],
+            extra={"says": "a mapping, or a list of mappings"},
+        ),
+    ] = ()
+    cpus: Annotated[float, Meta(ge=0, le=100_000, description="CPU cores; 0 is unknown.", examples=[64])] = 0.0
+    memory: Annotated[Memory, Meta(description="Memory of the host; 0 is unknown.", examples=["2TiB"])] = 0
+    labels: Annotated[
+        dict[
+            Annotated[
+                str,
+                Meta(
+                    pattern=r"^[A-Za-z0-9]([-A-Za-z0-9._/]*[A-Za-z0-9])?" + END,
+                    max_length=317,
+                    extra={"says": "letters, digits, '-', '.', '_' and '/', with a letter or digit at both ends"},
+                ),
+            ],
+            Text,
+        ],
+        Meta(max_length=256, description="Labels.", examples=[{"zone": "a"}]),
+    ] = {}
+    address: Annotated[
+        Annotated[
+            str,
+            Meta(
+                pattern=r"^[-A-Za-z0-9.:_%\[\], ]+" + END,
+                max_length=ID_LENGTH,
+                extra={"says": "a host name or an IP address"},
+            ),
+        ],
+        Meta(
+            description="Where its ranks reach each other. A range runs along with the one in id.",
+            examples=["10.0.0.[1-4]"],
+        ),
+    ] = "127.0.0.1"
+
+
+class LinkPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A link between two tiers or nodes."""
+
+    a: Annotated[Id, Meta(description="One end.", examples=["leaf-1"])]
+    b: Annotated[Id, Meta(description="The other end.", examples=["leaf-2"])]
+    gbps: Annotated[float, Meta(gt=0, le=1_000_000, description="Bandwidth, 10^9 bit/s.", examples=[100])]
+    latency_us: Annotated[float, Meta(ge=0, le=1e9, description="Latency in microseconds.", examples=[5])] = 0.0
+
+
+class FleetFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Sites, network, nodes and devices that jobs are placed on."""
+
+    nodes: Annotated[
+        tuple[NodePart, ...],
+        Meta(
+            min_length=1,
+            max_length=200_000,
+            description="Hosts, in the order in which they are filled.",
+            examples=[[{"id": "n[1-2]", "devices": {"count": 4, "kind": "cpu"}}]],
+        ),
+    ]
+    tiers: Annotated[
+        tuple[TierPart, ...],
+        Meta(
+            max_length=100_000,
+            description="The network tree, in any order. Without it, all nodes hang from one site named site.",
+            examples=[[{"id": "site-a", "kind": "site"}, {"id": "leaf-1", "kind": "leaf", "parent": "site-a"}]],
+        ),
+    ] = ()
+    links: Annotated[
+        tuple[LinkPart, ...],
+        Meta(
+            max_length=200_000,
+            description="Known links between tiers or nodes.",
+            examples=[[{"a": "site-a", "b": "site-b", "gbps": 10, "latency_us": 12000}]],
+        ),
+    ] = ()
+    prices: Annotated[
+        dict[Text, Annotated[float, Meta(ge=0, le=1_000_000)]],
+        Meta(max_length=10_000, description="Price of one device for an hour, by model.", examples=[{"H100": 2.5}]),
+    ] = {}
+    currency: Annotated[
+        str,
+        Meta(
+            pattern="^[A-Z]{3}" + END,
+            description="Currency of the prices (ISO 4217).",
+            examples=["EUR"],
+            extra={"says": "three capital letters"},
+        ),
+    ] = "USD"

@@ -1,0 +1,118 @@
+"""A fleet as the text of a fleet file, so that a discovered one can be edited and declared."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+import yaml
+
+from unidle.fleet import WHOLE_PPM, Device, Fleet, Node
+
+_PLAIN: Final = re.compile(r"[A-Za-z][-A-Za-z0-9_./]*")
+# Words that one reader of YAML or another takes for a value that is not text.
+_SPECIAL: Final = frozenset({"true", "false", "null", "yes", "no", "on", "off", "y", "n"})
+_ADDRESS: Final = "127.0.0.1"
+_MODELS: Final = {"cpu": "cpu", "gpu": ""}
+
+
+def fleet_to_yaml(fleet: Fleet) -> str:
+    """The fleet file that declares ``fleet``.
+
+    Loading it gives an equal fleet, but for ``source``; a fleet without tiers gets its one site.
+    """
+    text: str = yaml.dump(
+        _given(
+            currency=fleet.currency,
+            prices=dict(fleet.prices_per_device_hour),
+            tiers=[_given(id=t.id, kind=t.kind, parent=t.parent) for t in fleet.tiers],
+            nodes=[_node(node, tiers=bool(fleet.tiers)) for node in fleet.nodes],
+            links=[
+                _given(a=k.a, b=k.b, gbps=_short(k.bandwidth_bps / 1e9), latency_us=_short(k.latency_ns / 1e3))
+                for k in fleet.links
+            ],
+        ),
+        Dumper=_Dumper,
+        sort_keys=False,
+        default_flow_style=None,
+        width=110,
+    )
+    return text
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes text that another schema of YAML could read as a number or a truth value."""
+
+    def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002
+        return True
+
+
+def _text(dumper: yaml.SafeDumper, data: str) -> yaml.ScalarNode:
+    plain = _PLAIN.fullmatch(data) and data.casefold() not in _SPECIAL
+    return dumper.represent_scalar("tag:yaml.org,2002:str", data, style=None if plain else '"')
+
+
+_Dumper.add_representer(str, _text)
+
+
+def _given(**fields: object) -> dict[str, object]:
+    """The fields that say something."""
+    return {name: value for name, value in fields.items() if value not in (None, "", 0, [], {})}
+
+
+def _node(node: Node, *, tiers: bool) -> dict[str, object]:
+    groups = [_group(devices) for devices in _alike(node.devices)]
+    return _given(
+        id=node.id,
+        parent=node.parent if tiers else None,
+        devices=groups[0] if len(groups) == 1 else groups,
+        cpus=_short(node.cpus),
+        memory=_memory(node.memory_bytes),
+        labels=dict(node.labels),
+        address=node.address if node.address != _ADDRESS else None,
+    )
+
+
+def _alike(devices: Iterable[Device]) -> Iterator[list[Device]]:
+    """Runs of devices that differ in nothing but a growing index."""
+    run: list[Device] = []
+    for device in devices:
+        if run and (device.uuid or run[-1].uuid or _traits(device) != _traits(run[-1]) or device.index != run[-1].index + 1):
+            yield run
+            run = []
+        run.append(device)
+    if run:
+        yield run
+
+
+def _traits(device: Device) -> Mapping[str, object]:
+    return {
+        "kind": device.kind,
+        "model": device.model,
+        "memory": device.memory_bytes,
+        "slices_ppm": device.slices_ppm,
+    }
+
+
+def _group(run: list[Device]) -> dict[str, object]:
+    first = run[0]
+    group: dict[str, object] = {"count": len(run), "kind": first.kind}
+    if first.model != _MODELS[first.kind]:
+        group["model"] = first.model
+    if first.slices_ppm != (WHOLE_PPM,):
+        group["slices_ppm"] = list(first.slices_ppm)
+    if first.index:
+        group["index"] = first.index
+    return group | _given(memory=_memory(first.memory_bytes), uuid=first.uuid)
+
+
+def _memory(size_bytes: int) -> int | str:
+    for unit, shift in (("TiB", 40), ("GiB", 30), ("MiB", 20)):
+        if size_bytes and size_bytes % (1 << shift) == 0:
+            return f"{size_bytes >> shift}{unit}"
+    return size_bytes
+
+
+def _short(number: float) -> int | float:
+    return int(number) if number == int(number) else number

@@ -1,0 +1,192 @@
+"""From a job file, or a command line, to a :class:`unidle.jobs.JobSpec`."""
+
+from __future__ import annotations
+
+import os
+import re
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from unidle.files.check import convert
+from unidle.files.document import Breach, Document
+from unidle.files.job_file import JobFile, LayoutPart, is_reserved_env
+from unidle.files.load import Bounds, base_dir_of, load_document
+from unidle.files.values import MEMORY_LIMIT_BYTES, as_name, memory_bytes
+from unidle.jobs import JobSpec, Layout, Limits, Restart
+
+BOUNDS: Final = Bounds()
+
+
+def load_job(path: str | os.PathLike[str]) -> JobSpec:
+    """The job in the YAML or JSON file ``path``; ``-`` is standard input.
+
+    Errors: :class:`unidle.errors.BadInput`, the first in the file's order.
+    """
+    return _job(load_document(path, what="job", bounds=BOUNDS), base_dir_of(path))
+
+
+def job_from_mapping(data: Mapping[str, object], source: str, base_dir: str | os.PathLike[str]) -> JobSpec:
+    """The job that ``data`` (the job file's fields) describes.
+
+    ``source`` names where it came from in errors; relative paths start from ``base_dir``.
+    """
+    return _job(Document(dict(data), source), os.fspath(base_dir))
+
+
+def job_from_command(
+    command: Sequence[str], *, base_dir: str | os.PathLike[str] = ".", **options: object
+) -> JobSpec:
+    """The job that runs ``command``; ``options`` are other fields of the job file, None being not given."""
+    given = {name: value for name, value in options.items() if value is not None}
+    return job_from_mapping({"command": list(command), **given}, "command line", base_dir)
+
+
+def name_of_command(command: Sequence[str]) -> str:
+    """A name for a job without one: its first Python file, else its program."""
+    scripts = [part.removesuffix(".py") for part in command if part.endswith(".py")]
+    return as_name((scripts or command)[0].rsplit("/", 1)[-1], "job")
+
+
+def _job(document: Document, base_dir: str) -> JobSpec:
+    if not isinstance(document.data, Mapping):
+        raise document.error(
+            (), "a job file must be a mapping of fields", remedy="the least is: command: [python, train.py]"
+        )
+    file = convert(document, JobFile, what="job", advise=_advise)
+    workdir = _in_full(file.workdir, base_dir)
+    # In the order of the document, so that the first error is the first that the user sees.
+    for field in document.data:
+        if field in _CHECKS:
+            _CHECKS[field](document, file, base_dir)
+    checkpoint = _in_full(file.checkpoint.path, workdir) if file.checkpoint else None
+    return JobSpec(
+        command=file.command,
+        name=file.name or name_of_command(file.command),
+        workdir=workdir,
+        env=dict(file.env),
+        ranks=file.ranks,
+        devices_per_rank=file.devices_per_rank,
+        device=file.device,
+        queue=file.queue,
+        priority=file.priority,
+        user=file.user or _login(),
+        layout=Layout(file.layout.tp, file.layout.dp, file.layout.pp) if file.layout else None,
+        checkpoint_path=checkpoint,
+        progress_pattern=file.progress.pattern if file.progress else None,
+        restart=Restart(file.restart.max, file.restart.backoff_s, file.restart.on),
+        limits=Limits(
+            memory_bytes(file.limits.memory) if file.limits.memory is not None else None,
+            file.limits.cpus,
+            file.limits.pids,
+        ),
+        timeout_s=file.timeout_s,
+        queue_timeout_s=file.queue_timeout_s,
+        grace_s=file.grace_s,
+        price_per_device_hour=file.price_per_device_hour,
+    )
+
+
+def _advise(breach: Breach) -> str | None:
+    """Remedies for the usual slips."""
+    value = breach.value
+    if breach.path == ("command",) and isinstance(value, str) and value.strip():
+        import json
+        import shlex  # both only for this advice
+
+        try:
+            words = shlex.split(value)
+        except ValueError:
+            words = value.split()
+        return f"write it as a list: {json.dumps(words, ensure_ascii=False)}"
+    if breach.path in (("name",), ("queue",)) and isinstance(value, str):
+        return f"for instance {as_name(value, 'default' if breach.path == ('queue',) else 'job')}"
+    if breach.path[0] == "env" and len(breach.path) == 2 and is_reserved_env(str(breach.path[1])):
+        return "remove it: unidle sets it for each rank"
+    return None
+
+
+def _check_command(document: Document, file: JobFile, base_dir: str) -> None:
+    if not file.command[0]:
+        raise document.error(("command", 0), "the program's name is empty", remedy="name a program")
+
+
+def _check_layout(document: Document, file: JobFile, base_dir: str) -> None:
+    layout = file.layout or LayoutPart(dp=file.ranks)
+    product = layout.tp * layout.dp * layout.pp
+    if product == file.ranks:
+        return
+    raise document.error(
+        ("layout",),
+        f"tp {layout.tp} x dp {layout.dp} x pp {layout.pp} is {product}, but ranks is {file.ranks}",
+        remedy=f"set ranks to {product}, or change the layout",
+    )
+
+
+def _check_pattern(document: Document, file: JobFile, base_dir: str) -> None:
+    if file.progress is None:
+        return
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            re.compile(file.progress.pattern)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise document.error(
+            ("progress", "pattern"),
+            f"not a regular expression: {error}",
+            value=file.progress.pattern,
+            remedy="see docs.python.org/3/library/re.html, and put it in single quotes",
+        ) from None
+
+
+def _check_memory(document: Document, file: JobFile, base_dir: str) -> None:
+    memory = file.limits.memory
+    if memory is not None and not 2**20 <= memory_bytes(memory) <= MEMORY_LIMIT_BYTES:
+        raise document.error(
+            ("limits", "memory"), "must be from 1 MiB to 1 PiB", value=memory, remedy="for instance 512MiB"
+        )
+
+
+def _check_workdir(document: Document, file: JobFile, base_dir: str) -> None:
+    _check_inside(document, ("workdir",), file.workdir, base_dir)
+    path = _in_full(file.workdir, base_dir)
+    if not os.path.isdir(path):  # noqa: PTH112
+        problem = "is not a directory" if os.path.lexists(path) else "there is no such directory"
+        raise document.error(("workdir",), problem, value=path, remedy="create it, or name another")
+
+
+def _check_checkpoint(document: Document, file: JobFile, base_dir: str) -> None:
+    if file.checkpoint is not None:
+        workdir = _in_full(file.workdir, base_dir)
+        _check_inside(document, ("checkpoint", "path"), file.checkpoint.path, workdir)
+
+
+def _check_inside(document: Document, field: tuple[str, ...], path: str, base: str) -> None:
+    """A relative path may not lead out of ``base``: that is mostly a slip."""
+    relative = os.path.normpath(path)
+    if relative == ".." or relative.startswith("../"):
+        remedy = f"if that is meant, write {_in_full(path, base)}"
+        raise document.error(field, "the path leads outside", value=path, remedy=remedy)
+
+
+def _in_full(path: str, base: str) -> str:
+    return os.path.normpath(os.path.join(os.path.abspath(base), path))  # noqa: PTH100, PTH118
+
+
+def _login() -> str:
+    import pwd
+
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
+
+
+_CHECKS: Final[dict[str, Callable[[Document, JobFile, str], None]]] = {
+    "command": _check_command,
+    "workdir": _check_workdir,
+    "layout": _check_layout,
+    "checkpoint": _check_checkpoint,
+    "progress": _check_pattern,
+    "limits": _check_memory,
+}

@@ -1,0 +1,257 @@
+"""The job file as a type: its fields are a contract, and its JSON Schema is made from it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal
+
+from msgspec import Meta, Struct
+
+from unidle.files.values import (
+    END,
+    MEMORY_LIMIT_BYTES,
+    MEMORY_SAYS,
+    NAME_LENGTH,
+    NAME_PATTERN,
+    NAME_SAYS,
+    MemoryText,
+)
+
+RESERVED_ENV: Final = (
+    "RANK",
+    "LOCAL_RANK",
+    "GROUP_RANK",
+    "ROLE_RANK",
+    "ROLE_NAME",
+    "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+    "GROUP_WORLD_SIZE",
+    "ROLE_WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "CUDA_VISIBLE_DEVICES",
+)
+RESERVED_ENV_PREFIXES: Final = ("TORCHELASTIC_", "UNIDLE_")
+# Signals that end a process which does not handle them.
+DEADLY_SIGNALS: Final = (
+    "HUP|INT|QUIT|ILL|TRAP|ABRT|BUS|FPE|KILL|USR1|SEGV|USR2|PIPE|ALRM|TERM|STKFLT|XCPU|XFSZ|VTALRM|PROF|IO|PWR|SYS"
+)
+PATTERN_LENGTH: Final = 1000
+
+_RESERVED = rf"(?!(?:{'|'.join(RESERVED_ENV)}){END})(?!{'|'.join(RESERVED_ENV_PREFIXES)})"
+_YEARS_S = 10 * 365 * 86400
+
+
+def is_reserved_env(name: str) -> bool:
+    """Whether unidle itself sets this variable for each rank."""
+    return name in RESERVED_ENV or name.startswith(RESERVED_ENV_PREFIXES)
+
+
+def _number(low: int, high: int, text: str, **more: Any) -> Meta:
+    return Meta(ge=low, le=high, description=text, **more)
+
+
+Argument = Annotated[str, Meta(max_length=131_071, extra={"says": "text"})]
+Name = Annotated[
+    str,
+    Meta(pattern=NAME_PATTERN, min_length=1, max_length=NAME_LENGTH, extra={"says": NAME_SAYS}),
+]
+PathText = Annotated[
+    str,
+    Meta(min_length=1, max_length=4095, pattern=r"^[^~]", extra={"says": "a path", "remedy": "~ is not expanded: write the path in full"}),
+]
+EnvName = Annotated[
+    str,
+    Meta(
+        pattern=f"^{_RESERVED}[A-Za-z_][A-Za-z0-9_]*{END}",
+        extra={
+            "says": "letters, digits and '_', not first a digit, and not one of those that unidle sets",
+            "remedy": "use another name",
+        },
+    ),
+]
+EnvValue = Annotated[str, Meta(max_length=131_071, extra={"says": "text", "remedy": "put it in quotes"})]
+RetryOn = (
+    Annotated[
+        str,
+        Meta(pattern=f"^(any|signal|exit|lost|SIG({DEADLY_SIGNALS})){END}"),
+    ]
+    | Annotated[int, Meta(ge=1, le=255)]
+)
+
+
+class LayoutPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Sizes of the parallel groups. ``tp * dp * pp`` must equal ``ranks``."""
+
+    tp: Annotated[int, _number(1, 100_000, "Tensor-parallel size.")] = 1
+    dp: Annotated[int, _number(1, 100_000, "Data-parallel size.")] = 1
+    pp: Annotated[int, _number(1, 100_000, "Pipeline-parallel size.")] = 1
+
+
+class CheckpointPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Where the job keeps its checkpoints."""
+
+    path: Annotated[
+        PathText,
+        Meta(
+            description="Directory (or file) that the job saves checkpoints to; relative to workdir. "
+            "It need not exist yet.",
+            examples=["checkpoints"],
+        ),
+    ]
+
+
+class ProgressPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How steps are read from the job's output."""
+
+    pattern: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            max_length=PATTERN_LENGTH,
+            description="A Python regular expression, searched in each line of output. The group named "
+            "step, else the first group, is the step's number; without a group each match is one step.",
+            examples=["step=(?P<step>[0-9]+)"],
+        ),
+    ]
+
+
+class RestartPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Which failures are retried, how often and how soon. A retry restarts the whole gang."""
+
+    max: Annotated[int, _number(0, 1000, "Restarts at most; 0 never restarts.", examples=[3])] = 0
+    backoff_s: Annotated[
+        float,
+        _number(0, 86_400, "Seconds before the first restart; doubled with each further one, at most 300."),
+    ] = 1.0
+    on: Annotated[
+        tuple[
+            Annotated[
+                RetryOn,
+                Meta(
+                    extra={
+                        "says": "any, signal, exit, lost, the name of a deadly signal such as SIGKILL, "
+                        "or an exit code from 1 to 255"
+                    }
+                ),
+            ],
+            ...,
+        ],
+        Meta(
+            min_length=1,
+            max_length=300,
+            description="Which ends are retried: any; signal (killed by any signal); exit (any non-zero exit "
+            "code); lost (the rank's end was not seen); a signal's name; an exit code.",
+            examples=[["signal", 75]],
+        ),
+    ] = ("any",)
+
+
+class LimitsPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Bounds for each rank, kept by cgroups where the machine has them."""
+
+    memory: Annotated[
+        Annotated[int, Meta(ge=2**20, le=MEMORY_LIMIT_BYTES, description="Bytes.")] | MemoryText | None,
+        Meta(
+            description="Memory at most, at least 1 MiB.",
+            examples=["512MiB", "2GB"],
+            extra={"says": f"{MEMORY_SAYS}, from 1 MiB to 1 PiB"},
+        ),
+    ] = None
+    cpus: Annotated[
+        Annotated[float, Meta(ge=0.01, le=100_000)] | None,
+        Meta(description="CPU cores at most; a fraction is a share of one core.", examples=[1.5]),
+    ] = None
+    pids: Annotated[
+        Annotated[int, Meta(ge=1, le=4_194_304)] | None,
+        Meta(description="Processes and threads at most.", examples=[512]),
+    ] = None
+
+
+class JobFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One job: a gang of equal processes that are placed, started and restarted together."""
+
+    command: Annotated[
+        tuple[Argument, ...],
+        Meta(
+            min_length=1,
+            max_length=10_000,
+            description="Program and arguments of every rank. No shell reads it.",
+            examples=[["python", "train.py", "--lr", "3e-4"]],
+            extra={"remedy": "write it as a list, for instance [python, train.py]"},
+        ),
+    ]
+    name: Annotated[
+        Name | None,
+        Meta(description="The job's name. Without it, made from the command.", examples=["gpt-small"]),
+    ] = None
+    workdir: Annotated[
+        PathText,
+        Meta(description="Directory that every rank starts in; relative to the job file's own directory."),
+    ] = "."
+    env: Annotated[
+        dict[EnvName, EnvValue],
+        Meta(
+            max_length=10_000,
+            description="Environment variables of every rank, added to those of unidle itself.",
+            examples=[{"OMP_NUM_THREADS": "1"}],
+        ),
+    ] = {}
+    ranks: Annotated[int, _number(1, 100_000, "Processes in the gang.", examples=[4])] = 1
+    devices_per_rank: Annotated[int, _number(1, 1024, "Devices that each rank gets for itself.")] = 1
+    device: Annotated[
+        Literal["gpu", "cpu", "any"], Meta(description="Kind of device; any takes what the fleet has.")
+    ] = "any"
+    queue: Annotated[Name, Meta(description="Queue that the job waits in.")] = "default"
+    priority: Annotated[
+        int, _number(-(10**9), 10**9, "Jobs of a higher priority are placed first.")
+    ] = 0
+    user: Annotated[
+        Annotated[
+            str,
+            Meta(
+                pattern=r"^[^\s\x00-\x1f\x7f-\x9f]+" + END,
+                min_length=1,
+                max_length=128,
+                extra={"says": "1 to 128 characters without blanks"},
+            ),
+        ]
+        | None,
+        Meta(description="Who the job is accounted to. Without it, the login name.", examples=["ada"]),
+    ] = None
+    layout: Annotated[
+        LayoutPart | None,
+        Meta(description="Parallel layout of the ranks, where it is known.", examples=[{"tp": 2, "dp": 2}]),
+    ] = None
+    checkpoint: Annotated[
+        CheckpointPart | None,
+        Meta(
+            description="Where checkpoints appear. Steps after the last durable one are lost by a failure.",
+            examples=[{"path": "checkpoints"}],
+        ),
+    ] = None
+    progress: Annotated[
+        ProgressPart | None,
+        Meta(
+            description="Without it, the built-in patterns of the usual training frameworks apply.",
+            examples=[{"pattern": "step=([0-9]+)"}],
+        ),
+    ] = None
+    restart: Annotated[RestartPart, Meta(description="Restart policy.", examples=[{"max": 3}])] = RestartPart()
+    limits: Annotated[
+        LimitsPart, Meta(description="Bounds for each rank.", examples=[{"memory": "2GB", "cpus": 1}])
+    ] = LimitsPart()
+    timeout_s: Annotated[
+        Annotated[float, Meta(gt=0, le=_YEARS_S)] | None,
+        Meta(description="Seconds that the job may run in all, restarts included.", examples=[86400]),
+    ] = None
+    queue_timeout_s: Annotated[
+        Annotated[float, Meta(gt=0, le=_YEARS_S)] | None,
+        Meta(description="Seconds that the job may wait for its first start.", examples=[3600]),
+    ] = None
+    grace_s: Annotated[
+        float, _number(0, 86_400, "Seconds between SIGTERM and SIGKILL when the job is stopped.")
+    ] = 10.0
+    price_per_device_hour: Annotated[
+        Annotated[float, Meta(ge=0, le=1_000_000)] | None,
+        Meta(description="Price of one device for an hour, instead of the fleet's.", examples=[2.5]),
+    ] = None

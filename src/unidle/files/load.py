@@ -1,0 +1,149 @@
+"""Reads a YAML (or JSON) file that a user wrote, trusting nothing in it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from unidle.files.document import BadFile, Document, printable
+
+STDIN = "-"
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What a file may hold at most. ``values`` counts the members of an alias each time it is used."""
+
+    size_bytes: int = 1 << 20
+    depth: int = 32
+    values: int = 50_000
+
+
+def load_document(path: str | os.PathLike[str], *, what: str, bounds: Bounds) -> Document:
+    """Read ``path`` (``-`` is standard input); ``what`` names the kind of file in errors.
+
+    Errors: :class:`unidle.errors.BadInput` for whatever is wrong with the file or its content.
+    """
+    from unidle.files.tree import parse
+
+    name = os.fspath(path)
+    source = "standard input" if name == STDIN else printable(name)
+    if not name or "\0" in name:
+        raise BadFile(f"{what} file", "the path is not a path", value=name, remedy="give the file's path")
+    content = _read(name, source, what, bounds.size_bytes)
+    text = _decode(content, source)
+    if not text.strip():
+        raise BadFile(source, "the file is empty", remedy=_start(what))
+    return parse(text, source, what, bounds)
+
+
+def base_dir_of(path: str | os.PathLike[str]) -> str:
+    """The directory that relative paths in the file start from: the file's own, for ``-`` the current one."""
+    name = os.fspath(path)
+    return os.getcwd() if name == STDIN else os.path.dirname(os.path.abspath(name))  # noqa: PTH109, PTH100, PTH120
+
+
+def _read(name: str, source: str, what: str, limit: int) -> bytes:
+    with _explained(source, what):
+        if name == STDIN:
+            return _at_most(sys.stdin.fileno(), source, limit)
+        # Non-blocking, so that opening a FIFO without a writer does not wait for one.
+        fd = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+        try:
+            status = os.fstat(fd)
+            _check_regular(status.st_mode, source, what)
+            if status.st_size > limit:
+                raise _too_large(source, limit, status.st_size)
+            return _at_most(fd, source, limit)
+        finally:
+            os.close(fd)
+
+
+@contextmanager
+def _explained(source: str, what: str) -> Iterator[None]:
+    """Turn what the operating system says into one error."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise BadFile(
+            source, "there is no such file", remedy=f"check the path of the {what} file"
+        ) from None
+    except PermissionError:
+        raise BadFile(source, "the file may not be read", remedy=f"chmod +r {source}") from None
+    except (OSError, ValueError) as error:
+        code = error.errno if isinstance(error, OSError) else None
+        reason = "it is a socket or a device without a driver" if code == errno.ENXIO else str(error)
+        raise BadFile(
+            source, f"the file cannot be read: {reason}", remedy=f"check the path of the {what} file"
+        ) from None
+
+
+def _check_regular(mode: int, source: str, what: str) -> None:
+    if stat.S_ISREG(mode):
+        return
+    if stat.S_ISDIR(mode):
+        raise BadFile(
+            source, "it is a directory, not a file", remedy=f"name the {what} file in it"
+        )
+    kind = "a FIFO" if stat.S_ISFIFO(mode) else "a device"
+    raise BadFile(source, f"it is {kind}, not a file", remedy="use - to read standard input")
+
+
+def _at_most(fd: int, source: str, limit: int) -> bytes:
+    parts: list[bytes] = []
+    size = 0
+    while part := os.read(fd, min(1 << 16, limit + 1 - size)):
+        parts.append(part)
+        size += len(part)
+        if size > limit:
+            raise _too_large(source, limit, None)
+    return b"".join(parts)
+
+
+def _too_large(source: str, limit: int, size: int | None) -> BadFile:
+    shown = f"{size:,} bytes" if size is not None else "more"
+    return BadFile(
+        source,
+        f"the file is too large: at most {limit:,} bytes are read, it has {shown}",
+        remedy="is it the right file?",
+    )
+
+
+def _decode(content: bytes, source: str) -> str:
+    if content.startswith((b"\xff\xfe", b"\xfe\xff", b"\x00\x00\xfe\xff")):
+        raise BadFile(source, "the text is UTF-16 or UTF-32", remedy="save it as UTF-8")
+    content = content.removeprefix(b"\xef\xbb\xbf")
+    try:
+        text = content.decode()
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise BadFile(
+            f"{source}:{line}",
+            f"not text in UTF-8: byte 0x{content[error.start]:02x}",
+            remedy="save it as UTF-8",
+        ) from None
+    at = next((i for i, c in enumerate(text) if _is_control(c)), -1) if not text.isprintable() else -1
+    if at >= 0:
+        line = text.count("\n", 0, at) + 1
+        raise BadFile(
+            f"{source}:{line}",
+            f"not text: character U+{ord(text[at]):04X}",
+            remedy="write such a character as an escape in double quotes, or name the right file",
+        )
+    return text
+
+
+def _is_control(character: str) -> bool:
+    code = ord(character)
+    return code < 0x20 and character not in "\t\n\r" or 0x7F <= code < 0xA0 and code != 0x85 or code in (0xFFFE, 0xFFFF)
+
+
+def _start(what: str) -> str:
+    if what == "job":
+        return "the least is: command: [python, train.py]"
+    return "the least is: nodes: [{id: n1, devices: {count: 1, kind: cpu}}]"

@@ -1,0 +1,59 @@
+"""Forms of values that both files share: names, amounts of memory, printable text."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Final
+
+from msgspec import Meta
+
+# In JSON Schema, as in Python, "$" alone would let a final line feed pass.
+END: Final = r"$(?!\n)"
+
+NAME_PATTERN: Final = r"^[a-z0-9]([-a-z0-9._]*[a-z0-9])?" + END
+NAME_LENGTH: Final = 63
+NAME_SAYS: Final = (
+    f"1 to {NAME_LENGTH} characters of a-z, 0-9, '-', '.' and '_', with a letter or digit at both ends"
+)
+
+PRINTABLE_PATTERN: Final = r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]*" + END
+PRINTABLE_SAYS: Final = "one line of printable text"
+
+_UNITS: Final = {
+    "B": 1,
+    "kB": 10**3,
+    "KB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+    "KiB": 2**10,
+    "MiB": 2**20,
+    "GiB": 2**30,
+    "TiB": 2**40,
+}
+_MEMORY: Final = r"^([0-9]{1,18}(?:\.[0-9]{1,18})?) ?([kKMGT]?B|[KMGT]iB)" + END
+MEMORY_LIMIT_BYTES: Final = 2**50
+MEMORY_SAYS: Final = "bytes, or an amount such as 512MiB or 2GB"
+
+MemoryText = Annotated[
+    str, Meta(pattern=_MEMORY, description="An amount with its unit: B, kB, MB, GB, TB, KiB, MiB, GiB or TiB.")
+]
+
+
+def memory_bytes(amount: int | str) -> int:
+    """``512MiB`` as bytes. ``amount`` fits :data:`MemoryText` or is bytes already."""
+    if isinstance(amount, int):
+        return amount
+    found = re.search(_MEMORY, amount)
+    if found is None:
+        raise ValueError(f"not an amount of memory: {amount!r}")
+    # Whole numbers stay exact at any size.
+    whole, _, part = found[1].partition(".")
+    unit = _UNITS[found[2]]
+    return int(whole) * unit + int(part or "0") * unit // 10 ** len(part)
+
+
+def as_name(text: str, otherwise: str) -> str:
+    """``text`` made into a valid name, ``otherwise`` where nothing of it is left."""
+    name = re.sub(r"[^a-z0-9._-]+", "-", text.casefold())[:NAME_LENGTH].strip("-._")
+    return name or otherwise
