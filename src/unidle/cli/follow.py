@@ -3,64 +3,80 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from unidle.engine.local.logs import LogTail
+from unidle.engine.local import rundir
+from unidle.engine.local.logs import LogReader
 from unidle.store.protocol import Store
 from unidle.view.snapshot import load_view
+from unidle.view.state import JobView
 
 _ASK_EVERY_S = 0.2
 _VIEW_EVERY_S = 1.0
 
 
-class LogReader:
+class LogFollower:
     """Copies what ranks printed to ``out``; with several ranks each line is marked with its rank."""
 
     def __init__(self, root: Path, job: str, ranks: Sequence[int], out: BinaryIO) -> None:
         self._root, self._job, self._ranks, self._out = root, job, ranks, out
+        self._rest: dict[int, bytes] = {}  # the beginning of a line whose end was not printed yet
 
     def run(self, store: Store, attempt: int | None, follow: bool) -> None:
         """Print one attempt (the last by default); ``follow`` goes on until the job has ended."""
-        number = attempt or len(load_view(store).jobs[self._job].attempts)
+        job = load_view(store).jobs[self._job]
+        number = attempt or len(job.attempts)
         while True:
-            for alive in self._attempt(store, number, follow and attempt is None):
-                if not alive:
-                    break
-            job = load_view(store).jobs[self._job]
-            if not follow or attempt is not None or job.terminal and number >= len(job.attempts):
+            if number:
+                job = self._copy_attempt(store, number, follow)
+            else:
+                time.sleep(_ASK_EVERY_S)
+                job = load_view(store).jobs[self._job]
+            if not follow or attempt is not None or (job.terminal and number >= len(job.attempts)):
                 return
             if number < len(job.attempts):
                 number += 1
-            else:
-                time.sleep(_ASK_EVERY_S)
 
-    def _attempt(self, store: Store, number: int, follow: bool) -> Iterator[bool]:
-        """Copy until the attempt has ended and all of it was copied; yields whether it still runs."""
-        if number == 0:
-            return
-        tails = {rank: LogTail(self._root, self._job, number, rank) for rank in self._ranks}
-        asked = 0.0
-        alive = True
+    def _copy_attempt(self, store: Store, number: int, follow: bool) -> JobView:
+        """Copy until the attempt has ended and all of it was printed."""
+        readers = {
+            rank: LogReader(rundir.rank_dir(self._root, self._job, number, rank)) for rank in self._ranks
+        }
+        asked = time.monotonic()
+        job = load_view(store).jobs[self._job]
         while True:
-            if follow and time.monotonic() - asked >= _VIEW_EVERY_S:
-                asked = time.monotonic()
-                attempts = load_view(store).jobs[self._job].attempts
-                alive = number <= len(attempts) and attempts[number - 1].live
-            ended = not follow or not alive
-            for rank, tail in tails.items():
-                self._copy(rank, tail, ended)
-            self._out.flush()
-            yield alive
-            if ended:
-                return
+            over = not follow or not _runs(job, number)
+            for rank, reader in readers.items():
+                self._copy(rank, reader)
+            if over:
+                break
             time.sleep(_ASK_EVERY_S)
+            if time.monotonic() - asked >= _VIEW_EVERY_S:
+                asked = time.monotonic()
+                job = load_view(store).jobs[self._job]
+        for rank, reader in readers.items():
+            self._write_lines(rank, b"\n" if self._rest.get(rank) else b"")
+            reader.close()
+        self._out.flush()
+        return job
 
-    def _copy(self, rank: int, tail: LogTail, ended: bool) -> None:
-        if len(self._ranks) == 1:
-            for chunk in tail.read():
+    def _copy(self, rank: int, reader: LogReader) -> None:
+        while chunk := reader.read():
+            if len(self._ranks) == 1:
                 self._out.write(chunk)
-            return
-        for line in tail.lines(whole=ended):
-            self._out.write(b"[%d] " % rank + line)
+            else:
+                self._write_lines(rank, chunk)
+        self._out.flush()
+
+    def _write_lines(self, rank: int, chunk: bytes) -> None:
+        *lines, rest = (self._rest.get(rank, b"") + chunk).split(b"\n")
+        self._rest[rank] = rest
+        for line in lines:
+            self._out.write(b"[%d] %s\n" % (rank, line))
+
+
+def _runs(job: JobView, number: int) -> bool:
+    """Whether the attempt may still print: it has not ended, or is not the job's last known one."""
+    return not job.terminal and job.attempts[number - 1].live

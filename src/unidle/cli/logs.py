@@ -32,7 +32,7 @@ def logs(
     ] = False,
 ) -> None:
     """Print what a job's ranks printed (standard output and error)."""
-    from unidle.cli.follow import LogReader
+    from unidle.cli.follow import LogFollower
     from unidle.control.session import run_root
 
     opened = read_store(store)
@@ -46,6 +46,6 @@ def logs(
             "the job has no such attempt", field="--attempt", value=attempt, remedy=f"1 to {len(found.attempts)}"
         )  # fmt: skip
     ranks = range(found.spec.ranks) if rank is None else [rank]
-    reader = LogReader(run_root(opened, data_dir()), found.id, ranks, sys.stdout.buffer)
+    reader = LogFollower(run_root(opened, data_dir()), found.id, ranks, sys.stdout.buffer)
     reader.run(opened, attempt, follow)
     opened.close()

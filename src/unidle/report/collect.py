@@ -1,0 +1,235 @@
+"""From a store to the report's input: one window, all devices, the jobs and events that touch it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterator, Mapping
+from typing import TYPE_CHECKING, Final
+
+from unidle.control.describe import exit_codes, reason_now
+from unidle.events import types as ev
+from unidle.events.marks import Mark
+from unidle.guard.lifecycle import how_ended
+from unidle.ledger.taxonomy import GROUP_OF
+from unidle.report.model import (
+    AttemptLine,
+    Bar,
+    DeviceTrack,
+    EventLine,
+    EventMark,
+    JobLine,
+    LeafTotal,
+    Ratio,
+    ReportData,
+)
+from unidle.store.protocol import Store, StoredEvent
+from unidle.view.accounts import durable_point
+from unidle.view.source import ledger_source, prices
+from unidle.view.state import AttemptView, JobView, View
+
+if TYPE_CHECKING:
+    from unidle.ledger.answers import Summary
+    from unidle.ledger.select import Window
+    from unidle.ledger.sources import LedgerSource
+
+EVENTS_SHOWN: Final = 5_000
+Where = Mapping[str, Collection[str | int]]
+
+
+def collect(
+    store: Store, view: View, shown_store: str, *, job: str | None = None, summary: Summary | None = None,
+    where: Where | None = None, details: bool = True,
+) -> ReportData:  # fmt: skip
+    """The report of one job's time on all devices, or of the whole store.
+
+    ``summary`` (with its own window and filter ``where``) replaces the one that would be asked for.
+    ``details`` are the tracks, attempts and events, which only the page shows.
+    """
+    from unidle.ledger.query import summary as ask
+    from unidle.ledger.select import Window
+
+    source = ledger_source(store, view)
+    if summary is None:
+        window = source.extent()
+        if job is not None:
+            one = view.jobs[job]
+            end_ns = view.time_ns if one.ended_ns is None else one.ended_ns
+            window = Window(max(one.submitted_ns, window.start_ns), min(end_ns, window.end_ns))
+        summary = ask(source, window, prices=prices(view))
+    window = summary.window
+    jobs = [j for j in view.jobs.values() if _touches(j, window)]
+    return ReportData(
+        title=_title(view, job),
+        generated_ns=time.time_ns(),
+        store=shown_store,
+        window_start_ns=window.start_ns,
+        window_end_ns=window.end_ns,
+        capacity_ns=summary.capacity_ns,
+        leaves=_leaves(summary),
+        ratios=_ratios(summary),
+        currency=view.fleet.currency,
+        devices=_tracks(source, window, where),
+        jobs=tuple(_job(j) for j in jobs),
+        attempts=tuple(_attempt(j, k) for j in jobs for k in range(len(j.attempts))) if details else (),
+        events=tuple(_events(store, view, window, job)) if details else (),
+        time_unit="GPU" if all(d.kind == "gpu" for d in view.fleet.devices()) else "device",
+    )
+
+
+def _title(view: View, job: str | None) -> str:
+    return "all jobs" if job is None else f"{job}: {view.jobs[job].state}"
+
+
+def _touches(job: JobView, window: Window) -> bool:
+    return job.submitted_ns <= window.end_ns and (job.ended_ns is None or job.ended_ns >= window.start_ns)
+
+
+def _leaves(summary: Summary) -> tuple[LeafTotal, ...]:
+    totals: dict[str, int] = {}
+    for item in summary.leaves:
+        totals[item.leaf] = totals.get(item.leaf, 0) + item.ns
+    lines = []
+    for item in summary.leaves:
+        cost = None
+        if summary.cost is not None and totals[item.leaf]:
+            micro = summary.cost.leaves_micro.get(item.leaf, 0)
+            cost = micro * item.ns / totals[item.leaf] / 1_000_000
+        lines.append(LeafTotal(item.leaf, item.group, item.ns, item.how, cost))
+    return tuple(lines)
+
+
+def _ratios(summary: Summary) -> tuple[Ratio, ...]:
+    from unidle.ledger.ratios import RATIOS
+
+    told = {definition.name: definition.text for definition in RATIOS}
+    return tuple(
+        Ratio(name, ratio.value, ratio.numerator_ns, ratio.denominator_ns, told.get(name, ""))
+        for name, ratio in summary.ratios.items()
+    )
+
+
+def _tracks(source: LedgerSource, window: Window, where: Where | None) -> tuple[DeviceTrack, ...]:
+    from unidle.ledger.columns import rows
+    from unidle.ledger.export import standing_rows
+
+    bars: dict[str, list[Bar]] = {}
+    about: dict[str, tuple[str, str, str, int]] = {}
+    for part in standing_rows(source, window, where):
+        for info in part.slices.infos():
+            about[info.id] = (info.device, info.node, info.model, info.share_ppm)
+        for row in rows(part):
+            bars.setdefault(row.slice, []).append(
+                Bar(row.start_ns, row.end_ns, row.leaf, GROUP_OF[row.leaf], row.job or "", row.attempt or 0,
+                    -1 if row.step is None else row.step, row.how, row.observer)
+            )  # fmt: skip
+    return tuple(
+        DeviceTrack(device, node, model, tuple(bars.get(name, ())), "" if name == device else name, share)
+        for name, (device, node, model, share) in about.items()
+        if name in bars
+    )
+
+
+def _job(job: JobView) -> JobLine:
+    because = reason_now(job)
+    lost = _lost_steps(job)
+    return JobLine(
+        job.id, job.spec.name, job.state, job.spec.user, job.spec.queue, job.spec.ranks, len(job.attempts),
+        job.steps() or None, lost, job.submitted_ns, job.attempts[0].placed_ns if job.attempts else None,
+        job.ended_ns, because.text if because else "",
+    )  # fmt: skip
+
+
+def _lost_steps(job: JobView) -> int:
+    """Steps that were done and then revoked, counted from the log's attempts."""
+    lost = 0
+    for k, attempt in enumerate(job.attempts):
+        last, first = attempt.last_step(), attempt.first_step()
+        if last is None or first is None or attempt.outcome in (None, "succeeded"):
+            continue
+        durable = _durable(job, k)
+        lost += last - max(durable if durable is not None else first - 1, first - 1)
+    return lost
+
+
+def _durable(job: JobView, k: int) -> int | None:
+    after = job.attempts[k + 1] if k + 1 < len(job.attempts) else None
+    return durable_point(job.attempts[k], after, declared=job.spec.checkpoint_path is not None)[0]
+
+
+def _attempt(job: JobView, k: int) -> AttemptLine:
+    attempt: AttemptView = job.attempts[k]
+    return AttemptLine(
+        job.id, attempt.number, attempt.placed_ns, attempt.ended_ns,
+        tuple(s for place in attempt.places for s in place.slices),
+        attempt.outcome or "running", attempt.why.text if attempt.why else attempt.because.text,
+        tuple(exit_codes(attempt)), attempt.first_step(), attempt.last_step(), _durable(job, k),
+    )  # fmt: skip
+
+
+# -- events ------------------------------------------------------------------------------------------
+
+_TOLD_MARKS = (b'"saved"', b'"exit"', b'"lost"', b'"note"', b'"spawn"')
+_SILENT = frozenset({"sighted", "fleet_seen"})
+
+
+def _events(store: Store, view: View, window: Window, job: str | None) -> Iterator[EventLine]:
+    lines: list[EventLine] = []
+    for stored in store.read():
+        if stored.kind in _SILENT or not window.start_ns <= stored.time_ns <= window.end_ns:
+            continue
+        if stored.kind == "rank_saw" and not any(mark in stored.body for mark in _TOLD_MARKS):
+            continue
+        if job is not None and job.encode() not in stored.body and stored.kind != "health_set":
+            continue
+        lines.extend(_lines(view, stored))
+        if len(lines) > 2 * EVENTS_SHOWN:
+            del lines[:-EVENTS_SHOWN]
+    lines.sort(key=lambda line: line.time_ns)
+    yield from lines[-EVENTS_SHOWN:]
+
+
+_MARKS: Final[dict[str, EventMark]] = {
+    "stop_asked": "kill",
+    "retry_planned": "restart",
+    "attempt_placed": "restart",
+}
+
+
+def _lines(view: View, stored: StoredEvent) -> Iterator[EventLine]:
+    event = ev.decode(stored.kind, stored.body, stored.seq)
+    if isinstance(event, ev.RankSaw):
+        yield from (line for mark in event.marks if (line := _mark_line(view, event, mark)) is not None)
+        return
+    job = str(getattr(event, "job", ""))
+    attempt = getattr(event, "attempt", None)
+    because = getattr(event, "because", None)
+    text = because.text if because is not None else _plain(event)
+    mark: EventMark = _MARKS.get(stored.kind, "")
+    if isinstance(event, ev.AttemptPlaced) and event.attempt == 1:
+        mark = ""
+    yield EventLine(stored.time_ns, stored.kind.replace("_", " "), job, attempt, None, text, mark)
+
+
+def _plain(event: ev.Event) -> str:
+    if isinstance(event, ev.JobSubmitted):
+        return f"by {event.spec.user or 'unknown'}: {' '.join(event.spec.command)}"
+    if isinstance(event, ev.ControllerStarted):
+        return event.purpose
+    if isinstance(event, ev.ControllerStopped):
+        return event.why
+    return f"by {event.by}" if isinstance(event, ev.CancelAsked) else ""
+
+
+def _mark_line(view: View, event: ev.RankSaw, mark: Mark) -> EventLine | None:
+    rank = view.jobs[event.job].attempts[event.attempt - 1].ranks[event.rank]
+    known: dict[str, tuple[str, EventMark]] = {
+        "spawn": (f"process {mark.pid}", ""),
+        "exit": (how_ended(rank), "failure" if mark.code else ""),
+        "lost": (mark.text or "", "failure"),
+        "saved": ("checkpoint durable" + (f" at step {mark.n}" if mark.n is not None else ""), "checkpoint"),
+        "note": (mark.text or "", ""),
+    }
+    if mark.k not in known:
+        return None
+    text, kind = known[mark.k]
+    return EventLine(mark.t, f"rank {mark.k}", event.job, event.attempt, event.rank, text, kind)
