@@ -101,7 +101,7 @@ def _leaves(summary: Summary) -> tuple[LeafTotal, ...]:
 def _ratios(summary: Summary) -> tuple[Ratio, ...]:
     from unidle.ledger.ratios import RATIOS
 
-    told = {definition.name: definition.text for definition in RATIOS}
+    told = {name: definition.text for name, definition in RATIOS.items()}
     return tuple(
         Ratio(name, ratio.value, ratio.numerator_ns, ratio.denominator_ns, told.get(name, ""))
         for name, ratio in summary.ratios.items()

@@ -66,9 +66,10 @@ def _job(view: View, job: str) -> JobView:
 
 
 def _set_state(view: View, job: JobView, state: JobState) -> None:
-    before, job.state = job.state, transition(job.state, state)
-    if before in ("queued", "restarting"):
+    after = transition(job.state, state)
+    if job.state in ("queued", "restarting"):
         view.dequeue(job)
+    job.state = after
     if state in ("queued", "restarting"):
         view.enqueue(job)
 

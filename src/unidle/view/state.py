@@ -181,11 +181,14 @@ class View:
         return self._unjudged
 
     def enqueue(self, job: JobView) -> None:
-        insort(self.waiting.setdefault(job.shape, []), (-job.spec.priority, job.order, job.id))
-        if job.verdict is None:
-            self._unjudged.add(job.id)
+        """The job, which now is in a waiting state, enters the queue."""
+        if self._waiting is not None:
+            insort(self._waiting.setdefault(job.shape, []), (-job.spec.priority, job.order, job.id))
+            if job.verdict is None:
+                self._unjudged.add(job.id)
 
     def dequeue(self, job: JobView) -> None:
+        """The job, which was in a waiting state, leaves the queue."""
         queue = self.waiting.get(job.shape, [])
         entry = (-job.spec.priority, job.order, job.id)
         if entry in queue:
