@@ -1,0 +1,215 @@
+"""The reference pages that the code itself is the source of; mkdocs calls this while it builds.
+
+Nothing generated is committed, so no page can fall behind. A module that cannot be imported fails
+the build.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import click
+    from mkdocs.config.defaults import MkDocsConfig
+    from mkdocs.structure.files import Files
+
+Schema = Mapping[str, Any]
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """The hook of mkdocs: adds the generated pages to those of ``docs/``."""
+    from mkdocs.structure.files import File
+
+    for path, page in PAGES.items():
+        files.append(File.generated(config, path, content=page()))
+    return files
+
+
+def job_page() -> str:
+    from unidle.files.schema import job_schema
+
+    return schema_page(
+        "Job file",
+        "A job file is YAML (or JSON). Only `command` is required. `unidle schema job` prints the JSON\n"
+        "Schema that this page is made from; point your editor at it for completion.",
+        job_schema(),
+    )
+
+
+def fleet_page() -> str:
+    from unidle.files.schema import fleet_schema
+
+    return schema_page(
+        "Fleet file",
+        "A fleet file declares nodes, devices and the network between them. `unidle schema fleet` prints\n"
+        "the JSON Schema that this page is made from.",
+        fleet_schema(),
+    )
+
+
+def cli_page() -> str:
+    import typer.main
+
+    from unidle.cli.main import app
+
+    command = typer.main.get_command(app)
+    lines = ["# Command line", "", *_command(command, ["unidle"]), *_exit_codes()]
+    return "\n".join(lines) + "\n"
+
+
+def ledger_page() -> str:
+    from unidle.ledger.ratios import RATIOS
+    from unidle.ledger.taxonomy import GROUP_COLOURS, GROUPS, PRECEDENCE, TAXONOMY_VERSION
+
+    lines = [
+        "# Ledger",
+        "",
+        f"Taxonomy version {TAXONOMY_VERSION}. For each device slice every nanosecond between its first and",
+        "last sighting has exactly one leaf, so the leaves of any window sum to its capacity exactly.",
+        "Where several causes hold at once the first of these groups wins: "
+        + ", ".join(f"`{group}`" for group in PRECEDENCE)
+        + ".",
+    ]
+    for group, leaves in GROUPS.items():
+        swatch = f'<span style="color: {GROUP_COLOURS[group]}">&#9632;</span>'
+        lines += ["", f"## {group} {swatch} {{ #{group} }}", "", "| leaf | what it is |", "|---|---|"]
+        lines += [f"| `{leaf}` | {_cell(text)} |" for leaf, text in leaves.items()]
+    lines += ["", "## Ratios", "", "Only sums of leaves over sums of leaves; null where the denominator is 0.", ""]
+    lines += ["| ratio | what it says | definition |", "|---|---|---|"]
+    lines += [f"| `{r.name}` | {_cell(r.text)} | {_cell(r.formula)} |" for r in RATIOS.values()]
+    return "\n".join(lines) + "\n"
+
+
+PAGES: Mapping[str, Callable[[], str]] = {
+    "reference/job-file.md": job_page,
+    "reference/fleet-file.md": fleet_page,
+    "reference/cli.md": cli_page,
+    "reference/ledger.md": ledger_page,
+}
+
+
+def schema_page(title: str, introduction: str, schema: Schema) -> str:
+    """A page with one table for the document and one for each object inside it."""
+    lines = [f"# {title}", "", introduction, ""]
+    top = _resolve(schema, schema)
+    lines += _fields(top, schema)
+    for path, part in _objects(top, schema, ""):
+        lines += ["", f"## `{path}`", ""]
+        if text := part.get("description"):
+            lines += [str(text), ""]
+        lines += _fields(part, schema)
+    if examples := top.get("examples"):
+        lines += ["", "## Example", "", "```json", json.dumps(examples[0], indent=2), "```"]
+    return "\n".join(lines) + "\n"
+
+
+def _resolve(part: Schema, schema: Schema) -> Schema:
+    """Follow ``$ref``; what stands beside it (a description, say) wins."""
+    if reference := part.get("$ref"):
+        found: Schema = schema
+        for key in reference.removeprefix("#/").split("/"):
+            found = found[key]
+        return {**_resolve(found, schema), **{k: v for k, v in part.items() if k != "$ref"}}
+    return part
+
+
+def _choices(part: Schema, schema: Schema) -> list[Schema]:
+    part = _resolve(part, schema)
+    options = part.get("anyOf") or part.get("oneOf")
+    return [c for option in options for c in _choices(option, schema)] if options else [part]
+
+
+def _objects(part: Schema, schema: Schema, path: str) -> Iterator[tuple[str, Schema]]:
+    """Objects with named fields below ``part``, with their paths: ``restart``, ``nodes[].devices``."""
+    for name, field in part.get("properties", {}).items():
+        for choice in _choices(field, schema):
+            place, inner = f"{path}{name}", choice
+            if "items" in choice:
+                place, inner = f"{place}[]", _resolve(choice["items"], schema)
+            for found in _choices(inner, schema):
+                if "properties" in found:
+                    yield place, found
+                    yield from _objects(found, schema, f"{place}.")
+
+
+def _fields(part: Schema, schema: Schema) -> list[str]:
+    required = part.get("required", ())
+    lines = ["| field | type | default | meaning |", "|---|---|---|---|"]
+    for name, field in part.get("properties", {}).items():
+        whole = _resolve(field, schema)
+        default = "required" if name in required else _literal(whole.get("default"))
+        text = whole.get("description") or next(
+            (c["description"] for c in _choices(field, schema) if "description" in c), ""
+        )
+        if examples := whole.get("examples"):
+            text = f"{text} Example: {_literal(examples[0])}".strip()
+        kind = " or ".join(dict.fromkeys(_type(c, schema) for c in _choices(field, schema)))
+        lines.append(f"| `{name}` | {_cell(kind)} | {_cell(default)} | {_cell(text)} |")
+    return lines
+
+
+def _type(part: Schema, schema: Schema) -> str:
+    if "enum" in part:
+        return " or ".join(_literal(value) for value in part["enum"])
+    if "const" in part:
+        return _literal(part["const"])
+    if "items" in part:
+        kinds = dict.fromkeys(_type(c, schema) for c in _choices(part["items"], schema))
+        return f"list of {' or '.join(kinds)}"
+    kind = part.get("type", "any")
+    kinds = [kind] if isinstance(kind, str) else kind
+    return " or ".join(kinds) + _range(part)
+
+
+def _range(part: Schema) -> str:
+    low, high = part.get("minimum"), part.get("maximum")
+    above = part.get("exclusiveMinimum")
+    if low is not None and high is not None:
+        return f", {low:,} to {high:,}"
+    if above is not None:
+        return f", more than {above:,}" + (f", at most {high:,}" if high is not None else "")
+    if low is not None:
+        return f", at least {low:,}"
+    return f", at most {high:,}" if high is not None else ""
+
+
+def _literal(value: object) -> str:
+    return "" if value is None else f"`{json.dumps(value, ensure_ascii=False)}`"
+
+
+def _cell(text: object) -> str:
+    return " ".join(str(text).split()).replace("|", "\\|")
+
+
+def _command(command: click.Command, path: list[str]) -> Iterator[str]:
+    """A command's section, then those of its subcommands."""
+    import click
+
+    context = click.Context(command, info_name=path[-1], parent=None)
+    if command.hidden:
+        return
+    usage = " ".join([*path, *command.collect_usage_pieces(context)])
+    yield from (f"{'#' * min(len(path) + 1, 4)} `{' '.join(path)}`", "", (command.help or "").replace("\b", ""), "")
+    yield from ("```text", usage, "```", "")
+    rows = [row for parameter in command.params if (row := _parameter(parameter, context))]
+    if rows:
+        yield from ("| argument or option | meaning |", "|---|---|", *rows, "")
+    # A group lists its commands by their names as typed.
+    for name, inner in getattr(command, "commands", {}).items():
+        yield from _command(inner, [*path, name])
+
+
+def _parameter(parameter: click.Parameter, context: click.Context) -> str | None:
+    record = parameter.get_help_record(context)
+    if record is None:
+        return None if getattr(parameter, "hidden", False) else f"| `{parameter.make_metavar(context)}` | |"
+    return f"| `{_cell(record[0])}` | {_cell(record[1])} |"
+
+
+def _exit_codes() -> Iterator[str]:
+    from unidle.cli.main import EXIT_CODES
+
+    yield from ("## Exit codes", "", "| code | meaning |", "|--:|---|")
+    yield from (f"| {code} | {_cell(text)} |" for code, text in EXIT_CODES.items())
