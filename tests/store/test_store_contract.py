@@ -25,11 +25,11 @@ def test_a_new_log_is_empty(store):
 def test_events_come_back_in_order_and_unchanged(store, event):
     lease = store.acquire("test")
     assert store.append(lease, [event(1), event(2)]) == 2
-    assert store.append(lease, [event(3, body="{\"text\": \"gr\u00fc\u00df \U0001f600\"}\n".encode())]) == 3
+    assert store.append(lease, [event(3, body='{"text": "gr\u00fc\u00df \U0001f600"}\n'.encode())]) == 3
     assert list(store.read()) == [
         StoredEvent(1, *event(1)),
         StoredEvent(2, *event(2)),
-        StoredEvent(3, *event(3, body="{\"text\": \"gr\u00fc\u00df \U0001f600\"}\n".encode())),
+        StoredEvent(3, *event(3, body='{"text": "gr\u00fc\u00df \U0001f600"}\n'.encode())),
     ]
     assert all(type(found) is StoredEvent and type(found.body) is bytes for found in store.read())
     assert store.last() == (3, 30)
