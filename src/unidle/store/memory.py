@@ -86,6 +86,9 @@ class MemoryStore:
 
     def save_snapshot(self, lease: Lease, snapshot: Snapshot, segments: Sequence[Segment] = ()) -> None:
         self.renew(lease)
+        for segment in segments:
+            if segment.body is None:
+                raise StoreError("a segment needs its body", field=f"segment up to {segment.seq}")
         self._snapshots[snapshot.fold_version] = snapshot
         for segment in segments:
             self._last_id += 1

@@ -43,6 +43,14 @@ class SqlStore:
     # Lease
 
     def acquire(self, purpose: str) -> Lease:
+        while True:
+            try:
+                self._lease = self._take(purpose)
+            except LeaseLost:  # another was faster between the look and the change: look again
+                continue
+            return self._lease
+
+    def _take(self, purpose: str) -> Lease:
         with self.transaction():
             writer = self._writer()
             if writer.holder is not None and _is_held(writer):
@@ -52,10 +60,9 @@ class SqlStore:
                     remedy="wait until it ends, or stop it",
                 )
             holder = holders.this_process(purpose, writer.now_ns).to_json()
-            token = writer.token + 1
-            self._set(writer, token=token, holder=holder, expires_ns=writer.now_ns + LEASE_TTL_NS)
-        self._lease = Lease(token, holder)
-        return self._lease
+            lease = Lease(writer.token + 1, holder)
+            self._set(writer, token=lease.token, holder=holder, expires_ns=writer.now_ns + LEASE_TTL_NS)
+        return lease
 
     def renew(self, lease: Lease) -> None:
         self.append(lease, ())

@@ -23,6 +23,9 @@ _SETTINGS: Final = (
     "PRAGMA trusted_schema = OFF",
     "PRAGMA cell_size_check = ON",
 )
+_TABLES: Final = (
+    "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite@_%' ESCAPE '@'"
+)
 _WAL_KEPT_BYTES: Final = 64 << 20
 
 
@@ -50,32 +53,14 @@ class SqliteDatabase:
         self._immutable = False
         _check_place(path, create=create and not read_only)
         with self.translated():
-            self._connection = self._connect("rwc" if create and not read_only else "rw")
-            try:
-                self._connection.create_function("unidle_now_ns", 0, wall_ns)
-                if read_only:
-                    self._begin_reading()
-                else:
-                    self._begin_writing()
-            except BaseException:
-                self._connection.close()
-                raise
+            self._connection = (
+                self._open_for_reading() if read_only else self._open_for_writing(create=create)
+            )
+            self._connection.create_function("unidle_now_ns", 0, wall_ns)
 
-    def _connect(self, mode: str) -> sqlite3.Connection:
-        connection = sqlite3.connect(
-            f"file:{quote(str(self.path))}?{mode if '=' in mode else 'mode=' + mode}",
-            uri=True,
-            isolation_level=None,
-            check_same_thread=False,
-        )
-        for setting in _SETTINGS:
-            connection.execute(setting)
-        return connection
-
-    def _begin_reading(self) -> None:
-        self._connection.execute("PRAGMA query_only = ON")
+    def _open_for_reading(self) -> sqlite3.Connection:
         try:
-            self._connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+            return self._connect("mode=rw", "PRAGMA query_only = ON")
         except sqlite3.OperationalError as error:
             if not _name(error).startswith(("SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLITE_IOERR_SHM")):
                 raise
@@ -87,24 +72,42 @@ class SqliteDatabase:
                     field=str(self.path),
                     remedy="open it as a user who may write to its directory, or copy both files elsewhere",
                 ) from error
-            self._connection.close()
-            self._connection = self._connect("immutable=1")
             self._immutable = True
+            return self._connect("immutable=1")
 
-    def _begin_writing(self) -> None:
+    def _open_for_writing(self, *, create: bool) -> sqlite3.Connection:
         if not _writable(self.path):
             raise _read_only_error(self.path)
-        if (tables := self.tables()) and VERSION_TABLE not in tables:
-            raise foreign(self.url)  # and leave its journal mode alone
-        mode = self._connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
-        if mode != "wal":
-            raise StoreError(
-                "SQLite cannot keep a write-ahead log here",
-                field=str(self.path),
-                value=mode,
-                remedy="put the store on a local file system",
-            )
-        self._connection.execute(f"PRAGMA journal_size_limit = {_WAL_KEPT_BYTES}")
+        connection = self._connect("mode=rwc" if create else "mode=rw")
+        try:
+            names = {row[0] for row in connection.execute(_TABLES)}
+            if names and VERSION_TABLE not in names:
+                raise foreign(self.url)  # and leave its journal mode alone
+            mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+            if mode != "wal":
+                raise StoreError(
+                    "SQLite cannot keep a write-ahead log here",
+                    field=str(self.path),
+                    value=mode,
+                    remedy="put the store on a local file system",
+                )
+            connection.execute(f"PRAGMA journal_size_limit = {_WAL_KEPT_BYTES}")
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _connect(self, mode: str, *more: str) -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            f"file:{quote(str(self.path))}?{mode}", uri=True, isolation_level=None, check_same_thread=False
+        )
+        try:
+            for statement in (*_SETTINGS, *more, _TABLES):  # the last one touches the file
+                connection.execute(statement).fetchall()
+        except BaseException:
+            connection.close()
+            raise
+        return connection
 
     def _wal(self) -> Path:
         return self.path.with_name(self.path.name + "-wal")
@@ -142,8 +145,7 @@ class SqliteDatabase:
                     self._connection.execute("ROLLBACK")
 
     def tables(self) -> set[str]:
-        rows = self.query("SELECT name FROM sqlite_master WHERE type = 'table'")
-        return {row[0] for row in rows if not row[0].startswith("sqlite_")}
+        return {row[0] for row in self.query(_TABLES)}
 
     def problems(self) -> list[str]:
         rows = self.query("PRAGMA integrity_check(20)")
@@ -205,7 +207,7 @@ def _check_place(path: Path, *, create: bool) -> None:
 
 
 def _writable(path: Path) -> bool:
-    return os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)
+    return os.access(path.parent, os.W_OK) and (os.access(path, os.W_OK) or not path.exists())
 
 
 def _size(path: Path) -> int:
