@@ -20,22 +20,27 @@ _SAME: Final = ("slice", "start_ns", "end_ns", "leaf", "job", "attempt", "step")
 
 
 def current(columns: RowColumns) -> RowColumns:
-    """The rows that stand, by slice and start: postings without those that were reversed.
+    """The rows that stand, by slice and start; on each slice they tile its time."""
+    return in_order(net(columns))
+
+
+def net(columns: RowColumns) -> RowColumns:
+    """Postings without those that were reversed, and without the reversals; in the same order.
 
     A reversal (sign -1, revision r + 1) cancels one posting of revision r that covers the same
     interval of the same slice with the same leaf, job, attempt and step.
     """
     if (columns["sign"] > 0).all():
-        return in_order(columns)
-    return in_order(columns.take(_net(columns).stands))
+        return columns
+    return columns.take(_match(columns).stands)
 
 
-class _Net(NamedTuple):
+class _Matched(NamedTuple):
     stands: npt.NDArray[np.bool_]  # per row
     orphans: Ints  # indexes of reversals that found no posting
 
 
-def _net(columns: RowColumns) -> _Net:
+def _match(columns: RowColumns) -> _Matched:
     """Match each reversal with its posting. Only rows that share a reversal's hash are sorted."""
     negative = columns["sign"] < 0
     bucket = _bucket(columns)
@@ -56,7 +61,7 @@ def _net(columns: RowColumns) -> _Net:
     plus = np.diff(np.append(first, len(at))) - minus
     stands = ~negative
     stands[at[(rank < np.minimum(minus, plus)[group]) & ~negative[at]]] = False
-    return _Net(stands, at[negative[at] & (rank - plus[group] >= plus[group])])
+    return _Matched(stands, at[negative[at] & (rank - plus[group] >= plus[group])])
 
 
 def _bucket(columns: RowColumns) -> npt.NDArray[np.uint64]:
@@ -75,7 +80,7 @@ def check(columns: RowColumns) -> list[str]:
     """
     problems = []
     if (columns["sign"] < 0).any():
-        orphans = columns.take(_net(columns).orphans)
+        orphans = columns.take(_match(columns).orphans)
         problems = _told(orphans, np.ones(len(orphans), np.bool_), "a reversal without a posting to cancel")
     standing = current(columns)
     problems += _tiling(standing)
