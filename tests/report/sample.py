@@ -30,7 +30,15 @@ def bar(start_s: float, end_s: float, leaf: str, **more: object) -> Bar:
 
 def _steps(start_s: float, first: int, last: int, leaf: str, attempt: int) -> list[Bar]:
     return [
-        bar(start_s + k * 0.25, start_s + (k + 1) * 0.25, leaf, job="job-1", attempt=attempt, step=n, observer="nanogpt")
+        bar(
+            start_s + k * 0.25,
+            start_s + (k + 1) * 0.25,
+            leaf,
+            job="job-1",
+            attempt=attempt,
+            step=n,
+            observer="nanogpt",
+        )
         for k, n in enumerate(range(first, last + 1))
     ]
 
@@ -61,7 +69,11 @@ def _gang_bars(rank: int) -> list[Bar]:
 
 def _free_bars(k: int) -> list[Bar]:
     if k == 7:
-        return [bar(0, 60, "no_demand"), bar(60, 64, "unseen", how="inferred"), bar(64, 132, "fault", how="inferred", observer="probe")]
+        return [
+            bar(0, 60, "no_demand"),
+            bar(60, 64, "unseen", how="inferred"),
+            bar(64, 132, "fault", how="inferred", observer="probe"),
+        ]
     return [bar(0, 132, "no_demand")]
 
 
@@ -107,28 +119,92 @@ def report(
         capacity_ns=capacity,
         leaves=leaves,
         ratios=(
-            Ratio("availability", up / (capacity - unseen), up, capacity - unseen, "1 - down / (capacity - unseen)"),
-            Ratio("scheduling goodput", (up - free) / up, up - free, up, "(capacity - unseen - down - free) / (capacity - unseen - down)"),
-            Ratio("runtime goodput", useful / (up - free), useful, up - free, "useful work / (capacity - unseen - down - free)"),
+            Ratio(
+                "availability",
+                up / (capacity - unseen),
+                up,
+                capacity - unseen,
+                "1 - down / (capacity - unseen)",
+            ),
+            Ratio(
+                "scheduling goodput",
+                (up - free) / up,
+                up - free,
+                up,
+                "(capacity - unseen - down - free) / (capacity - unseen - down)",
+            ),
+            Ratio(
+                "runtime goodput",
+                useful / (up - free),
+                useful,
+                up - free,
+                "useful work / (capacity - unseen - down - free)",
+            ),
             Ratio("utilisation", useful / capacity, useful, capacity, "useful / capacity"),
             Ratio("ETTR", None, 0, 0, "useful time of the job / all time with that job"),
         ),
         devices=devices,
         jobs=(
-            JobLine("job-1", name, "succeeded", "ada", "default", 4, 2, 400, 40, START_NS, START_NS + 300 * MS, START_NS + 130_600 * MS, "all ranks exited with 0"),
+            JobLine(
+                "job-1",
+                name,
+                "succeeded",
+                "ada",
+                "default",
+                4,
+                2,
+                400,
+                40,
+                START_NS,
+                START_NS + 300 * MS,
+                START_NS + 130_600 * MS,
+                "all ranks exited with 0",
+            ),
         ),
         attempts=(
-            AttemptLine("job-1", 1, START_NS + 40 * MS, START_NS + 69_100 * MS, ("host/0", "host/1", "host/2", "host/3"), "failed", "rank 2 was killed by SIGKILL", (-15, -15, -9, -15), 1, 240, 200),
-            AttemptLine("job-1", 2, START_NS + 70_200 * MS, START_NS + 130_600 * MS, ("host/0", "host/1", "host/2", "host/3"), "succeeded", "", (0, 0, 0, 0), 201, 400, 400),
+            AttemptLine(
+                "job-1",
+                1,
+                START_NS + 40 * MS,
+                START_NS + 69_100 * MS,
+                ("host/0", "host/1", "host/2", "host/3"),
+                "failed",
+                "rank 2 was killed by SIGKILL",
+                (-15, -15, -9, -15),
+                1,
+                240,
+                200,
+            ),
+            AttemptLine(
+                "job-1",
+                2,
+                START_NS + 70_200 * MS,
+                START_NS + 130_600 * MS,
+                ("host/0", "host/1", "host/2", "host/3"),
+                "succeeded",
+                "",
+                (0, 0, 0, 0),
+                201,
+                400,
+                400,
+            ),
         ),
         events=(
             EventLine(START_NS, "submitted", "job-1", None, None, f"{name}: 4 ranks, 1 device each"),
             EventLine(START_NS + 40 * MS, "placed", "job-1", 1, None, "first fit: host/0 to host/3"),
-            EventLine(START_NS + 57_300 * MS, "checkpoint", "job-1", 1, 0, "step 200 is durable", "checkpoint"),
+            EventLine(
+                START_NS + 57_300 * MS, "checkpoint", "job-1", 1, 0, "step 200 is durable", "checkpoint"
+            ),
             EventLine(START_NS + 67_300 * MS, "exit", "job-1", 1, 2, "killed by SIGKILL", "failure"),
-            EventLine(START_NS + 67_320 * MS, "stop", "job-1", 1, None, "the gang is stopped: rank 2 failed", "kill"),
-            EventLine(START_NS + 70_200 * MS, "restart", "job-1", 2, None, "try 1 of 3 after 1.0 s", "restart"),
-            EventLine(START_NS + 130_600 * MS, "checkpoint", "job-1", 2, 0, "step 400 is durable", "checkpoint"),
+            EventLine(
+                START_NS + 67_320 * MS, "stop", "job-1", 1, None, "the gang is stopped: rank 2 failed", "kill"
+            ),
+            EventLine(
+                START_NS + 70_200 * MS, "restart", "job-1", 2, None, "try 1 of 3 after 1.0 s", "restart"
+            ),
+            EventLine(
+                START_NS + 130_600 * MS, "checkpoint", "job-1", 2, 0, "step 400 is durable", "checkpoint"
+            ),
             EventLine(START_NS + 130_600 * MS, "ended", "job-1", 2, None, "succeeded after 2 attempts"),
         ),
     )
@@ -152,5 +228,12 @@ def large(devices: int, bars: int, seed: int = 1) -> ReportData:
         for k, leaf in enumerate(kinds):
             job = {} if leaf == "no_demand" else {"job": f"job-{gang}", "attempt": 1 + k // 50}
             own.append(bar(edges[k], edges[k + 1], leaf, step=k if leaf == "useful" else -1, **job))
-        built.append(DeviceTrack(f"node-{gang:04d}/{d % 8}", f"node-{gang:04d}", "H100", tuple(b for b in own if b.end_ns > b.start_ns)))
+        built.append(
+            DeviceTrack(
+                f"node-{gang:04d}/{d % 8}",
+                f"node-{gang:04d}",
+                "H100",
+                tuple(b for b in own if b.end_ns > b.start_ns),
+            )
+        )
     return report(tuple(built), title=f"{devices:,} devices, {bars:,} bars", end_s=window_s)

@@ -123,12 +123,12 @@ def _read(tracks: Sequence[DeviceTrack], start_ns: int, end_ns: int) -> tuple[Co
     if not parts:
         empty = np.zeros(0, dtype=np.int64)
         return Columns(*[empty] * 7), ()
-    track, start, end, context, step = (np.concatenate(column) for column in zip(*parts, strict=True))
+    of_track, start, end, context, step = (np.concatenate(column) for column in zip(*parts, strict=True))
     start = np.clip(start, start_ns, end_ns) - start_ns
     end = np.clip(end, start_ns, end_ns) - start_ns
-    whole = np.full(len(track), 1_000, dtype=np.int64)
-    columns = Columns(track, start, end, context, step, step.copy(), whole)
-    order = np.lexsort((start, track))
+    whole = np.full(len(of_track), 1_000, dtype=np.int64)
+    columns = Columns(of_track, start, end, context, step, step.copy(), whole)
+    order = np.lexsort((start, of_track))
     return _clean(Columns(*(getattr(columns, name)[order] for name in Columns.__slots__))), tuple(index)
 
 
@@ -233,7 +233,14 @@ def _blob(columns: Columns, unit_ns: int) -> str:
     before = np.concatenate(([0], end[:-1]))
     before[_changes(columns.track)] = 0
     further = np.maximum(columns.last_step - columns.step, 0)
-    numbers = (start - before, end - start, columns.context, columns.step + 1, further, 1_000 - columns.pure_ppt)
+    numbers = (
+        start - before,
+        end - start,
+        columns.context,
+        columns.step + 1,
+        further,
+        1_000 - columns.pure_ppt,
+    )
     return base64.b64encode(zlib.compress(b"".join(_leb128(n) for n in numbers), 6)).decode()
 
 

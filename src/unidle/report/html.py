@@ -11,7 +11,7 @@ import base64
 import hashlib
 import json
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from html import escape
 from importlib.resources import files
 from typing import Final
@@ -20,7 +20,7 @@ from unidle.report.advice import best_advice, shell_line
 from unidle.report.bars import pack
 from unidle.report.model import ReportData
 from unidle.report.payload import payload
-from unidle.report.tables import Cell, Table, tables
+from unidle.report.tables import PROSE, Cell, Table, tables
 from unidle.report.text import clock_time, device_time, duration, number, percent, visible
 from unidle.report.waterfall import waterfall_table
 
@@ -128,9 +128,8 @@ def _section(table: Table) -> str:
     title = f"<h2>{table.title} <small>{number(len(table.rows) + table.left_out)}</small></h2>"
     if not table.rows:
         return f'<section id="{table.id}">{title}{_empty(table.empty, table.command)}</section>'
-    rows = "".join(
-        f"<tr>{_cells(row.cells, table.numeric)}</tr>" for row in table.rows[:STATIC_ROWS]
-    )
+    classes = [_class(k, name, table.numeric) for k, name in enumerate(table.columns)]
+    rows = "".join(f"<tr>{_cells(row.cells, classes)}</tr>" for row in table.rows[:STATIC_ROWS])
     more = len(table.rows) - STATIC_ROWS
     notes = [f"{number(more)} more rows need the page's script."] if more > 0 else []
     if table.left_out:
@@ -145,15 +144,21 @@ def _section(table: Table) -> str:
 
 def _heads(columns: Iterable[str], numeric: frozenset[int]) -> str:
     return "".join(
-        f"<th scope=col{' class=number' if k in numeric else ''}>{_text(name)}</th>"
+        f'<th scope=col class="{_class(k, name, numeric)}">{_text(name)}</th>'
         for k, name in enumerate(columns)
     )
 
 
-def _cells(cells: Iterable[Cell], numeric: frozenset[int]) -> str:
+def _class(column: int, name: str, numeric: frozenset[int]) -> str:
+    if column in numeric:
+        return "number"
+    return "prose" if name in PROSE else ""
+
+
+def _cells(cells: Sequence[Cell], classes: Sequence[str]) -> str:
+    texts = (cell if isinstance(cell, str) else cell[0] for cell in cells)
     return "".join(
-        f"<td{' class=number' if k in numeric else ''}><bdi>{_text(cell if isinstance(cell, str) else cell[0])}</bdi></td>"
-        for k, cell in enumerate(cells)
+        f'<td class="{name}"><bdi>{_text(text)}</bdi></td>' for name, text in zip(classes, texts, strict=True)
     )
 
 

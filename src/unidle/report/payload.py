@@ -95,7 +95,6 @@ def _own_track(attempt: AttemptLine | None, rank: int | None, ranks: int, track_
 
 def _table(table: Table, job_index: dict[str, int]) -> Json:
     return {
-        "numeric": sorted(table.numeric),
         "leftOut": table.left_out,
         "rows": [[row.cells, job_index[row.job], row.attempt, row.device] for row in table.rows],
     }

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from unidle.ledger.taxonomy import GROUP_OF
 from unidle.report.bars import Packed
 from unidle.report.model import AttemptLine, EventLine, JobLine, ReportData
 from unidle.report.palette import group_order
 from unidle.report.text import clock_time, device_time, duration, number, visible
-from unidle.ledger.taxonomy import GROUP_OF
 
 MAX_ROWS: Final = 20_000
+PROSE: Final = frozenset({"reason", "cause", "exit codes", "devices", "what"})  # columns that may wrap
 NAME_LIMIT: Final = 200
 TEXT_LIMIT: Final = 500
 
@@ -50,33 +51,37 @@ def tables(data: ReportData, packed: Packed) -> tuple[Table, ...]:
 
 
 def _jobs(data: ReportData) -> Table:
-    columns = ("job", "name", "state", "user", "queue", "ranks", "attempts", "steps", "lost steps")
-    columns += ("submitted (UTC)", "started (UTC)", "ended (UTC)", "reason")
+    names = ["job", "name", "state", "user", "queue", "ranks", "attempts", "steps"]
+    columns = (*names, "lost steps", "submitted (UTC)", "waited", "ran", "reason")
     lines = sorted(data.jobs, key=lambda line: (line.submitted_ns, line.job))
     return _table(
         "jobs",
         "Jobs",
         columns,
-        range(5, 9),
-        [_job_row(line) for line in lines],
+        (*range(5, 9), 10, 11),
+        [_job_row(line, data.window_end_ns) for line in lines],
         "No job in this window yet. Start one:",
         ("unidle", "run", "--ranks", "4", "--store", data.store, "--", "python", "train.py"),
     )
 
 
-def _job_row(line: JobLine) -> TableRow:
+def _job_row(line: JobLine, window_end_ns: int) -> TableRow:
+    ended_ns = window_end_ns if line.ended_ns is None else line.ended_ns
+    started_ns = ended_ns if line.started_ns is None else line.started_ns
     cells = (
         *(_name(text) for text in (line.job, line.name, line.state, line.user, line.queue)),
         *(_count(n) for n in (line.ranks, line.attempts, line.steps, line.lost_steps)),
-        *(_time(at) for at in (line.submitted_ns, line.started_ns, line.ended_ns)),
+        _time(line.submitted_ns),
+        _lasted(line.submitted_ns, started_ns),
+        _lasted(started_ns, ended_ns),
         visible(line.reason, TEXT_LIMIT),
     )
     return TableRow(cells, line.job)
 
 
 def _attempts(data: ReportData) -> Table:
-    columns = ("job", "attempt", "placed (UTC)", "lasted", "outcome", "cause", "exit codes")
-    columns += ("first step", "last step", "durable step", "devices")
+    names = ("job", "attempt", "placed (UTC)", "lasted", "outcome", "cause", "exit codes")
+    columns = (*names, "first step", "last step", "durable step", "devices")
     lines = sorted(data.attempts, key=lambda line: (line.placed_ns, line.job, line.attempt))
     return _table(
         "attempts",
@@ -90,12 +95,12 @@ def _attempts(data: ReportData) -> Table:
 
 
 def _attempt_row(line: AttemptLine, window_end_ns: int) -> TableRow:
-    lasted = (line.ended_ns if line.ended_ns is not None else window_end_ns) - line.placed_ns
+    ended_ns = window_end_ns if line.ended_ns is None else line.ended_ns
     cells = (
         _name(line.job),
         _count(line.attempt),
         _time(line.placed_ns),
-        (duration(max(lasted, 0)), lasted),
+        _lasted(line.placed_ns, ended_ns),
         _name(line.outcome),
         visible(line.cause, TEXT_LIMIT),
         _exit_codes(line.exit_codes),
@@ -183,6 +188,10 @@ def _count(value: int | None) -> Cell:
 
 def _time(ns: int | None) -> Cell:
     return (clock_time(ns), -1 if ns is None else ns)
+
+
+def _lasted(start_ns: int, end_ns: int) -> Cell:
+    return (duration(max(end_ns - start_ns, 0)), end_ns - start_ns)
 
 
 def _exit_codes(codes: tuple[int | None, ...]) -> str:

@@ -98,10 +98,8 @@ def _bar(row: _Row, whole_ns: int, room: int, colour: bool) -> str:
     start = min(row.before_ns * room // whole_ns, room - 1)
     end_eighths = (row.before_ns + row.ns) * room * 8 // whole_ns
     full, rest = divmod(max(end_eighths - start * 8, 1), 8)
-    if row.hatched:
-        solid = _HATCH * (full + (rest > 0))
-    else:
-        solid = "█" * full + (_EIGHTHS[rest] if rest else "")
+    tail = _EIGHTHS[rest] if rest else ""
+    solid = _HATCH * (full + len(tail)) if row.hatched else "█" * full + tail
     blanks = " " * (room - start - len(solid))
     if colour and row.group in GROUP_COLOURS:
         solid = f"\x1b[38;5;{ansi_256(GROUP_COLOURS[row.group])}m{solid}\x1b[0m"

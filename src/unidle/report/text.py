@@ -18,7 +18,7 @@ _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 _JOINERS = frozenset("\u200c\u200d")  # they shape words in several scripts and show nothing by themselves
 
 
-def number(value: int | float, digits: int = 0) -> str:
+def number(value: float, digits: int = 0) -> str:
     """``1234567`` as ``1,234,567``."""
     return f"{value:,.{digits}f}"
 

@@ -70,7 +70,7 @@ def _bar(leaf: LeafLine, data: ReportData) -> str:
 
 
 def _lane(leaves: Iterable[LeafLine], data: ReportData) -> str:
-    return f'<td class=run><div class=lane>{"".join(_bar(leaf, data) for leaf in leaves)}</div></td>'
+    return f"<td class=run><div class=lane>{''.join(_bar(leaf, data) for leaf in leaves)}</div></td>"
 
 
 def _known(leaf: LeafLine) -> str:

@@ -1,5 +1,7 @@
 // Pointer, wheel and keys on the chart. The page hears of it through `chosen` and `moved`.
 
+const PRINT_WIDTH = 1000, PRINT_HEIGHT = 1400;
+
 class Chart {
   constructor(element, gantt, { describe, describeMarks, pinned, chosen, moved }) {
     Object.assign(this, { element, gantt, describe, describeMarks, pinned, chosen, moved });
@@ -26,8 +28,8 @@ class Chart {
     gantt.rowHeight = gantt.compact ? 5 : 22;
     const all = gantt.contentHeight();
     const room = Math.max(Math.min(innerHeight * 0.7, 900), 160);
-    const height = Math.min(all, printing ? 1400 : room);
-    gantt.resize(this.element.clientWidth, height);
+    const height = Math.min(all, printing ? PRINT_HEIGHT : room);
+    gantt.resize(printing ? PRINT_WIDTH : this.element.clientWidth, height, printing ? 2 : 1);
     this.rest.style.height = `${printing ? 0 : all - height}px`;
     this.draw();
   }

@@ -80,8 +80,8 @@ class Gantt {
     return this.context.createPattern(tile, "repeat");
   }
 
-  resize(width, height) {
-    const ratio = window.devicePixelRatio || 1;
+  resize(width, height, sharpness = 1) {
+    const ratio = Math.max(window.devicePixelRatio || 1, sharpness);
     this.width = width;
     this.height = height;
     this.canvas.width = Math.round(width * ratio);
@@ -276,18 +276,33 @@ class Gantt {
   drawMarkSigns() {
     const pen = this.context;
     pen.fillStyle = this.ink;
-    pen.textAlign = "center";
     this.signs = [];
-    let free = -1;
     for (const mark of this.visibleMarks()) {
-      const x = this.toX(mark[0]);
-      if (x < free) { this.signs[this.signs.length - 1].marks.push(mark); continue; }
-      this.signs.push({ x, marks: [mark] });
-      free = x + 12;
+      const x = this.toX(mark[0]), last = this.signs[this.signs.length - 1];
+      if (last && x < last.x + 12) last.marks.push(mark);
+      else this.signs.push({ x, marks: [mark] });
     }
-    for (const { x, marks } of this.signs) {
-      const worst = ["failure", "kill", "restart", "checkpoint"].find((kind) => marks.some((mark) => mark[1] === kind));
-      pen.fillText(MARK_SIGNS[worst] || "\u00b7", x, 34);
+    this.signs.forEach(({ x, marks }, k) => {
+      const worst = Object.keys(MARK_SIGNS).find((kind) => marks.some((mark) => mark[1] === kind));
+      pen.textAlign = "center";
+      pen.fillText(MARK_SIGNS[worst], x, 34);
+      this.nameSign(worst, x, k);
+    });
+  }
+
+  // The sign's word stands right of it, else left of it, where no other sign is in the way.
+  nameSign(kind, x, k) {
+    const pen = this.context, room = pen.measureText(kind).width + 24;
+    const next = k + 1 < this.signs.length ? this.signs[k + 1].x : this.width;
+    const before = k > 0 ? this.signs[k - 1].x : this.gutter();
+    const named = k > 0 && this.signs[k - 1].named === "right" ? this.signs[k - 1].to : before;
+    if (next - x > room) {
+      pen.textAlign = "left";
+      pen.fillText(kind, x + 9, 34);
+      Object.assign(this.signs[k], { named: "right", to: x + room });
+    } else if (x - named > room) {
+      pen.textAlign = "right";
+      pen.fillText(kind, x - 9, 34);
     }
   }
 

@@ -107,11 +107,12 @@ class Page {
     for (const button of document.querySelectorAll("#waterfall button")) {
       const change = button.dataset.leaf ? { leaf: button.dataset.leaf } : { group: button.dataset.group };
       button.addEventListener("click", () => this.choose(change));
-      const row = button.closest("tr"), tip = document.getElementById("tip");
+      const row = button.closest("tr"), tip = document.getElementById("tip"), about = button.title || "all its causes";
+      button.removeAttribute("title"); // the tip says it, and more
       const show = () => {
         if (!tip) return;
         tip.replaceChildren(this.facts([
-          [button.textContent, button.title || "all its causes"],
+          [button.textContent, about],
           ["time", row.querySelector("[data-exact]").dataset.exact],
           ["rows", this.ledger(change)],
         ]));
@@ -320,8 +321,8 @@ class Page {
   drawTable(id) {
     const parts = this.heads.get(id), table = this.report.tables[id];
     if (!parts) return;
-    const rows = this.rowsOf(id), numeric = new Set(table.numeric);
-    parts.body.replaceChildren(...rows.slice(0, this.shown[id]).map((row) => this.tableRow(id, row, numeric)));
+    const rows = this.rowsOf(id), classes = parts.heads.map((head) => head.className);
+    parts.body.replaceChildren(...rows.slice(0, this.shown[id]).map((row) => this.tableRow(id, row, classes)));
     parts.heads.forEach((head, column) => {
       const by = this.sorted[id];
       if (by !== undefined && Math.abs(Number(by)) === column) head.setAttribute("aria-sort", by.startsWith("-") ? "descending" : "ascending");
@@ -342,14 +343,14 @@ class Page {
     note.append(more);
   }
 
-  tableRow(id, [cells, jobIndex, attempt, label], numeric) {
+  tableRow(id, [cells, jobIndex, attempt, label], classes) {
     const row = make("tr");
     cells.forEach((cell, column) => {
       const text = typeof cell === "string" ? cell : cell[0];
       const change = this.linkOf(id, column, jobIndex, attempt, label);
       const content = change && text ? make("button", { type: "button", className: "link", title: text }, make("bdi", {}, text)) : make("bdi", {}, text);
       if (change && text) content.addEventListener("click", () => this.choose(change));
-      row.append(make("td", { className: numeric.has(column) ? "number" : "" }, content));
+      row.append(make("td", { className: classes[column] }, content));
     });
     return row;
   }
