@@ -1,0 +1,120 @@
+"""All that is known of one rank's progress, from all that can be known."""
+
+from __future__ import annotations
+
+import time
+
+from .checkpoints import CheckpointWatch
+from .helper import HelperPipe
+from .own import validate_pattern
+from .scanner import Scanner
+from .steps import Counter
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .steps import Mark
+
+_SCAN_NS = 500_000_000
+_SCAN_SHARE = 200  # scanning may take one part in 200 of the time
+
+
+class Progress:
+    """One rank's marks of steps, spans and checkpoints, each kind from its best source.
+
+    What the script itself reports through ``unidle.rank`` goes before what it prints, and what it
+    prints before what is seen in the checkpoint directory; kind by kind, from the first report on.
+    All times are on the controller's clock. Create it before the rank starts: what is in the
+    checkpoint directory then is not the rank's.
+    """
+
+    def __init__(
+        self, pattern: str | None = None, checkpoint_path: str | None = None, clock_offset_ns: int = 0
+    ) -> None:
+        self._offset_ns = clock_offset_ns
+        self._notes: list[str] = []
+        problem = None if pattern is None else validate_pattern(pattern)
+        if problem is not None:
+            self._notes.append(f"the progress pattern is not used: {problem}")
+            pattern = None
+        self._scanner = Scanner(pattern)
+        self._helper = HelperPipe(clock_offset_ns)
+        self._watch = CheckpointWatch(checkpoint_path) if checkpoint_path else None
+        self._told_saved = -1
+        self._next_scan_ns = 0
+        if self._watch is not None:
+            self._scan(self._watch, self._now_ns())
+
+    def output(self, stream: str, data: bytes, t_ns: int) -> list[Mark]:
+        """Marks for a chunk of output, read at ``t_ns``."""
+        return self._printed(self._scanner.feed(stream, data, t_ns))
+
+    def helper(self, data: bytes, t_ns: int) -> list[Mark]:
+        """Marks for what ``unidle.rank`` wrote to the pipe."""
+        if "step" not in self._helper.spoke:
+            # go on counting from what was printed so far
+            self._helper.counter = Counter(after=self._scanner.last_step)
+        marks = self._helper.feed(data, t_ns)
+        if "step" in self._helper.spoke:
+            self._scanner.stop_steps()
+        return self._once(marks)
+
+    def tick(self, t_ns: int) -> list[Mark]:
+        """Marks that were held back or come from the checkpoint directory. Call it every 0.1 to 1 s."""
+        marks = self._note(t_ns)
+        marks += self._printed(self._scanner.tick(t_ns)) + self._once(self._helper.tick(t_ns))
+        if self._watch is not None and t_ns >= self._next_scan_ns:
+            marks += self._seen(self._scan(self._watch, t_ns))
+        return marks
+
+    def finish(self, t_ns: int) -> list[Mark]:
+        """The last marks: the rank has ended and all its output was fed."""
+        if self._helper.dropped:
+            self._notes.append(f"unidle.rank dropped {self._helper.dropped} records: the pipe was full")
+        if self._helper.garbage:
+            self._notes.append(f"{self._helper.garbage} lines on unidle.rank's pipe were no records")
+        marks = self._note(t_ns)
+        marks += self._printed(self._scanner.flush(t_ns)) + self._once(self._helper.flush(t_ns))
+        if self._watch is not None:
+            marks += self._seen(self._watch.scan(t_ns, final=True))
+        return marks
+
+    def _scan(self, watch: CheckpointWatch, t_ns: int) -> list[Mark]:
+        marks = watch.scan(t_ns)
+        self._next_scan_ns = t_ns + max(_SCAN_NS, _SCAN_SHARE * (self._now_ns() - t_ns))
+        return marks
+
+    def _now_ns(self) -> int:
+        return time.clock_gettime_ns(time.CLOCK_BOOTTIME) + self._offset_ns
+
+    def _printed(self, marks: list[Mark]) -> list[Mark]:
+        """Without the kinds that the helper reports itself."""
+        spoke = self._helper.spoke
+        return self._once([mark for mark in marks if mark["k"] == "note" or mark["k"] not in spoke])
+
+    def _seen(self, marks: list[Mark]) -> list[Mark]:
+        """Checkpoints from the directory; without their step where steps are counted otherwise."""
+        if "saved" in self._helper.spoke:
+            return []
+        if "step" in self._helper.spoke:
+            comparable = not self._helper.counts_calls and not self._helper.counter.base
+        else:
+            comparable = self._scanner.numbers_are_steps
+        if not comparable:
+            marks = [{key: value for key, value in mark.items() if key != "n"} for mark in marks]
+        return self._once(marks)
+
+    def _once(self, marks: list[Mark]) -> list[Mark]:
+        """Each saved step is told once, whoever sees it."""
+        kept = []
+        for mark in marks:
+            if mark["k"] == "saved" and "n" in mark:
+                if mark["n"] == self._told_saved:
+                    continue
+                self._told_saved = mark["n"]
+            kept.append(mark)
+        return kept
+
+    def _note(self, t_ns: int) -> list[Mark]:
+        marks: list[Mark] = [{"k": "note", "t": t_ns, "text": text} for text in self._notes]
+        self._notes = []
+        return marks
