@@ -81,7 +81,7 @@ def _run_child(
         os.chdir(workdir)
         where = "command"
         _default_signals()
-        os.execvpe(argv[0], argv, env)
+        os.execvpe(argv[0], argv, env)  # noqa: S606
     except FileNotFoundError as error:
         code = NOT_FOUND
         os.write(

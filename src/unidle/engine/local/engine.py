@@ -7,6 +7,7 @@ import os
 import select
 import signal
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -25,9 +26,8 @@ STEADY_TICK_MS = 500
 
 @dataclass(slots=True)
 class _Gang:
-    command: StartGang
     watches: list[RankWatch]
-    to_launch: bool = True
+    to_launch: StartGang | None = None  # ranks may have to be started
 
 
 @dataclass(slots=True)
@@ -71,18 +71,17 @@ class LocalEngine:
         To keep those from starting, stop the attempt before the first poll.
         """
         for attempt in live:
-            self._gang(attempt.command, attempt.marks_known)
+            command = attempt.command
+            gang = self._gang(command.job, command.attempt, len(command.places), attempt.marks_known)
+            gang.to_launch = command
 
     def start(self, command: StartGang) -> None:
         """Start the ranks that no one has begun; failures arrive as marks."""
-        self._launch(self._gang(command))
+        self._launch(self._gang(command.job, command.attempt, len(command.places)), command)
 
     def stop(self, command: StopGang) -> None:
         """Ask the supervisors to end their ranks; they do so even if this process ends now."""
-        gang = self._gangs.get((command.job, command.attempt))
-        if gang is None:
-            return
-        for watch in gang.watches:
+        for watch in self._gang(command.job, command.attempt, command.ranks).watches:
             watch.ask_stop(command.grace_ns, self._clock.now_ns())
             self._follow(watch)
 
@@ -118,7 +117,7 @@ class LocalEngine:
         now_ns = self._clock.now_ns()
         for (job, attempt), gang in self._gangs.items():
             if gang.to_launch:
-                self._launch(gang)
+                self._launch(gang, gang.to_launch)
             for watch in gang.watches:
                 self._advance(watch, now_ns)
                 for first, marks in watch.news():
@@ -145,74 +144,56 @@ class LocalEngine:
     def _groups(self) -> dict[str, str]:
         return cgroups.detect(self._name)
 
-    def _gang(self, command: StartGang, known: Sequence[int] = ()) -> _Gang:
-        key = (command.job, command.attempt)
-        gang = self._gangs.get(key)
+    def _gang(self, job: str, attempt: int, ranks: int, known: Sequence[int] = ()) -> _Gang:
+        gang = self._gangs.get((job, attempt))
         if gang is None:
-            _check_name(command.job)
-            counts = list(known) + [0] * (len(command.places) - len(known))
-            watches = [self._watch(command, rank, count) for rank, count in enumerate(counts)]
-            gang = self._gangs[key] = _Gang(command, watches)
+            _check_name(job)
+            counts = list(known) + [0] * (ranks - len(known))
+            watches = [self._watch(job, attempt, rank, count) for rank, count in enumerate(counts)]
+            gang = self._gangs[job, attempt] = _Gang(watches)
         return gang
 
-    def _watch(self, command: StartGang, rank: int, known: int) -> RankWatch:
-        directory = rundir.rank_dir(self._root, command.job, command.attempt, rank)
-        groups = cgroups.group_paths(self._groups, self._name, f"{command.job}.{command.attempt}.{rank}")
-        return RankWatch(directory, rank, launch.run_id(self._name, command), groups, known)
+    def _watch(self, job: str, attempt: int, rank: int, known: int) -> RankWatch:
+        directory = rundir.rank_dir(self._root, job, attempt, rank)
+        groups = cgroups.group_paths(self._groups, self._name, f"{job}.{attempt}.{rank}")
+        return RankWatch(directory, rank, launch.run_id(self._name, job, attempt), groups, known)
 
-    def _launch(self, gang: _Gang) -> None:
+    def _launch(self, gang: _Gang, command: StartGang) -> None:
         """Start what is unstarted: rank 0 first, with the port that all ranks are told."""
         now_ns = self._clock.now_ns()
         for watch in gang.watches:
             watch.look(now_ns)
             self._follow(watch)
         # one whose supervisor is on its way may yet turn out to be unstarted
-        gang.to_launch = any(watch.state == "unknown" for watch in gang.watches)
+        gang.to_launch = command if any(watch.state == "unknown" for watch in gang.watches) else None
         unstarted = [w for w in gang.watches if w.state == "unstarted" and not w.stop_asked]
         if not unstarted:
             return
         try:
-            self._start_ranks(gang, unstarted)
+            self._start_ranks(command, unstarted)
         except OSError as error:
             for watch in unstarted:
                 if watch.state == "unstarted":
                     watch.fail(now_ns, f"the rank cannot be started: {error}")
 
-    def _start_ranks(self, gang: _Gang, unstarted: list[RankWatch]) -> None:
-        command = gang.command
-        path = os.path.join(rundir.attempt_dir(self._root, command.job, command.attempt), rundir.GANG)
-        known = rundir.read_json(path)
-        if known is not None and known.get("boot") != rundir.boot_id():
-            raise OSError("the machine was restarted since the attempt began")
-        bound = None
-        if len(unstarted) == len(gang.watches):
-            bound = launch.reserve_port()
-            known = {
-                "run_id": launch.run_id(self._name, command),
-                "master_addr": launch.MASTER_ADDR,
-                "master_port": bound.getsockname()[1],
-                "boot": rundir.boot_id(),
-            }
-            rundir.write_json(path, known)
-        elif known is None or unstarted[0].rank == 0:
-            raise OSError("the supervisor of rank 0 ended before it began, and the gang's port with it")
-        port = known["master_port"]
-        assert isinstance(port, int)
-        try:
+    def _start_ranks(self, command: StartGang, unstarted: list[RankWatch]) -> None:
+        directory = rundir.attempt_dir(self._root, command.job, command.attempt)
+        whole = len(unstarted) == len(command.places)
+        with launch.reserve_port() if whole else nullcontext() as bound:
+            if bound is not None:
+                port = launch.record_gang(directory, bound.getsockname()[1])
+            else:
+                port = launch.recorded_port(directory, starts_rank_0=unstarted[0].rank == 0)
             envs = launch.environments(command, self._fleet, port, self._name, os.environ)
             for watch in unstarted:
-                self._start_rank(
-                    command, watch, envs[watch.rank], bound.fileno() if bound and watch.rank == 0 else None
-                )
-        finally:
-            if bound is not None:
-                bound.close()
+                port_fd = bound.fileno() if bound is not None and watch.rank == 0 else None
+                self._start_rank(command, watch, envs[watch.rank], port_fd)
 
     def _start_rank(
         self, command: StartGang, watch: RankWatch, env: dict[str, str], port_fd: int | None
     ) -> None:
         orders = launch.orders_for(command, watch.rank, env, watch.group.paths, self._clock.offset_ns)
-        rundir.write_json(os.path.join(watch.directory, rundir.ORDERS), orders.as_json())
+        rundir.write_json(f"{watch.directory}/{rundir.ORDERS}", orders.as_json())
         assert watch.lock_fd is not None
         watch.started(launch.spawn_supervisor(watch.directory, watch.lock_fd, port_fd))
         self._follow(watch)

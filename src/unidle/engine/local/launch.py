@@ -8,6 +8,7 @@ import signal
 import socket
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 
 from unidle.engine.local import rundir
 from unidle.engine.local.orders import Orders
@@ -15,8 +16,9 @@ from unidle.engine.protocol import StartGang
 from unidle.fleet import Device, Fleet, slices_of
 
 MASTER_ADDR = "127.0.0.1"  # every node of this engine is on this machine
+ANY_V4 = "0.0.0.0"  # noqa: S104 - ranks may listen on any address, so all must be free
 UNSET = ("UNIDLE_STORE",)
-SUPERVISOR_PATH = os.path.join(os.path.dirname(__file__), "supervisor.py")
+SUPERVISOR_PATH = str(Path(__file__).with_name("supervisor.py"))
 LOCK_FD = 3
 PORT_FD = 4
 
@@ -30,13 +32,13 @@ def reserve_port() -> socket.socket:
     try:
         bound = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
     except OSError:
-        return _bind(socket.socket(socket.AF_INET, socket.SOCK_STREAM), "0.0.0.0")
+        return _bind(socket.socket(socket.AF_INET, socket.SOCK_STREAM), ANY_V4)
     try:
         bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         return _bind(bound, "::")
     except OSError:
         bound.close()
-        return _bind(socket.socket(socket.AF_INET, socket.SOCK_STREAM), "0.0.0.0")
+        return _bind(socket.socket(socket.AF_INET, socket.SOCK_STREAM), ANY_V4)
 
 
 def _bind(bound: socket.socket, address: str) -> socket.socket:
@@ -45,9 +47,29 @@ def _bind(bound: socket.socket, address: str) -> socket.socket:
     return bound
 
 
-def run_id(name: str, command: StartGang) -> str:
+def record_gang(directory: str, port: int) -> int:
+    """Write the gang's address for ranks that a later engine may start; returns the port."""
+    rundir.write_json(
+        f"{directory}/{rundir.GANG}",
+        {"master_addr": MASTER_ADDR, "master_port": port, "boot": rundir.boot_id()},
+    )
+    return port
+
+
+def recorded_port(directory: str, *, starts_rank_0: bool) -> int:
+    """The port of a gang of which some ranks were started before; OSError when it cannot be used."""
+    known = rundir.read_json(f"{directory}/{rundir.GANG}") or {}
+    if known.get("boot") != rundir.boot_id():
+        raise OSError("the machine was restarted since the gang began to start")
+    port = known.get("master_port")
+    if starts_rank_0 or not isinstance(port, int):
+        raise OSError("the supervisor of rank 0 ended before it began, and the gang's port with it")
+    return port
+
+
+def run_id(name: str, job: str, attempt: int) -> str:
     """Unique per run root and attempt, so that no attempt reads what another one left."""
-    return f"{name}-{command.job}-{command.attempt}"
+    return f"{name}-{job}-{attempt}"
 
 
 def environments(
@@ -88,7 +110,7 @@ def _gang(command: StartGang, port: int, name: str) -> dict[str, str]:
         "ROLE_NAME": "default",
         "MASTER_ADDR": MASTER_ADDR,
         "MASTER_PORT": str(port),
-        "TORCHELASTIC_RUN_ID": run_id(name, command),
+        "TORCHELASTIC_RUN_ID": run_id(name, command.job, command.attempt),
         "TORCHELASTIC_RESTART_COUNT": str(command.attempt - 1),
         "TORCHELASTIC_MAX_RESTARTS": str(command.spec.restart.max),
         # rank 0 holds the store: there is no agent of torch's that could
@@ -122,7 +144,7 @@ def orders_for(
     spec = command.spec
     return Orders(
         argv=list(spec.command),
-        workdir=os.path.abspath(spec.workdir),
+        workdir=str(Path(spec.workdir).absolute()),
         env=env,
         unset=list(UNSET),
         clock_offset_ns=clock_offset_ns,
@@ -138,7 +160,7 @@ def orders_for(
 
 
 def _below(workdir: str, path: str | None) -> str | None:
-    return None if path is None else os.path.join(os.path.abspath(workdir), path)
+    return None if path is None else str(Path(workdir).absolute() / path)
 
 
 def spawn_supervisor(directory: str, lock_fd: int, port_fd: int | None) -> int:
@@ -148,7 +170,7 @@ def spawn_supervisor(directory: str, lock_fd: int, port_fd: int | None) -> int:
     signals are blocked until it can handle them, so that no stop is lost.
     """
     fds = {LOCK_FD: lock_fd} if port_fd is None else {LOCK_FD: lock_fd, PORT_FD: port_fd}
-    errors = os.path.join(directory, rundir.ERRORS)
+    errors = f"{directory}/{rundir.ERRORS}"
     actions: list[tuple[int, ...] | tuple[int, int, str, int, int]] = [
         (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDWR, 0),
         (os.POSIX_SPAWN_DUP2, 0, 1),

@@ -31,7 +31,7 @@ class RotatedLog:
             try:
                 written = os.write(self._fd, rest)
             except OSError as error:
-                self._drop(len(rest), error.strerror)
+                self._drop(len(rest), str(error.strerror))
                 return
             self._size += written
             rest = rest[written:]

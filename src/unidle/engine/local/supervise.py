@@ -33,7 +33,8 @@ except ImportError:  # until progress lands
         helper = tick = finish = output
 
 
-READ_BYTES = 1024 * 1024
+READ_BYTES = 256 * 1024
+PIPE_BYTES = 1024 * 1024
 F_SETPIPE_SZ = 1031
 TICK_NS = 500_000_000
 LEFTOVER_GRACE_NS = 2_000_000_000
@@ -70,7 +71,10 @@ class Supervisor:
         """The whole life of the rank; returns once its exit mark is written."""
         self._catch_signals()
         try:
-            self._start()
+            if not self._start():
+                self._mark({"k": "lost", "t": self._now_ns(), "text": "stopped before it was started"})
+                self._close()
+                return
             while not self._is_over():
                 self._turn()
         except CannotStart as error:
@@ -80,15 +84,13 @@ class Supervisor:
 
     # ---- start
 
-    def _start(self) -> None:
-        """Start the rank, unless a stop was asked for before."""
+    def _start(self) -> bool:
+        """Start the rank; False when a stop was asked for before."""
         # supervisor.json first: whoever asks for a stop sees either it, or that the stop was read here
         pid = os.getpid()
         rundir.write_json(f"{self.directory}/{rundir.SUPERVISOR}", {"pid": pid, "ticks": tree.ticks_of(pid)})
         if rundir.stop_grace_ns(self.directory) is not None:
-            self._note("stopped before it was started")
-            self.exited = (-signal.SIGTERM, self._now_ns())
-            return
+            return False
         become_subreaper()
         self._make_group()
         out, err, helper = self._pipe("stdout"), self._pipe("stderr"), self._pipe("helper")
@@ -104,6 +106,7 @@ class Supervisor:
         self._mark({"k": "spawn", "t": self._now_ns(), "pid": self.pid, "ticks": tree.ticks_of(self.pid)})
         for path in refused:
             self._note(f"the control group {path} refused the rank: what it serves is not in force")
+        return True
 
     def _make_group(self) -> None:
         orders = self.orders
@@ -123,7 +126,7 @@ class Supervisor:
         os.set_blocking(read, False)
         if stream != "helper":
             try:
-                fcntl.fcntl(read, F_SETPIPE_SZ, READ_BYTES)
+                fcntl.fcntl(read, F_SETPIPE_SZ, PIPE_BYTES)
             except OSError:
                 pass  # over the user's bound on pipe memory: the default size works, with more wake-ups
         self.streams[read] = stream
@@ -275,6 +278,9 @@ class Supervisor:
         info = self._info()
         self.group.remove()
         self._mark({"k": "exit", "t": t_ns, "code": code, "info": info})
+        self._close()
+
+    def _close(self) -> None:
         self._write_out()
         self.log.close()
         self.journal.close()

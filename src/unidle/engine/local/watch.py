@@ -36,7 +36,7 @@ class RankWatch:
         self.lock_fd: int | None = None
         self.group = Group(groups)
         self._run_id = run_id
-        self._tail = JournalTail(os.path.join(directory, rundir.JOURNAL), known)
+        self._tail = JournalTail(f"{directory}/{rundir.JOURNAL}", known)
         self._news: list[tuple[int, tuple[Mark, ...]]] = []
         self._stop_grace_ns: int | None = None
         self._stop_sent_ns: int | None = None
@@ -130,7 +130,7 @@ class RankWatch:
         self._tail.close()
 
     def _find_supervisor(self) -> bool:
-        known = rundir.read_json(os.path.join(self.directory, rundir.SUPERVISOR)) or {}
+        known = rundir.read_json(f"{self.directory}/{rundir.SUPERVISOR}") or {}
         pid, ticks = known.get("pid"), known.get("ticks")
         if not isinstance(pid, int):
             return False
@@ -151,8 +151,7 @@ class RankWatch:
 
     def _carry_out_stop(self, now_ns: int) -> None:
         if self.state == "unstarted":
-            self._append(Mark(k="note", t=now_ns, text="stopped before it was started"))
-            self._end(Mark(k="exit", t=now_ns, code=-signal.SIGTERM))
+            self._end(Mark(k="lost", t=now_ns, text="stopped before it was started"))
         elif self.state == "alive" and self.pidfd is not None:
             if self._stop_sent_ns != self._stop_grace_ns:
                 self._stop_sent_ns = self._stop_grace_ns
@@ -182,7 +181,7 @@ class RankWatch:
             tree.send(left, signal.SIGKILL)
             return
         text = "its supervisor ended without a record of the rank's end"
-        errors = _last_line(os.path.join(self.directory, rundir.ERRORS))
+        errors = _last_line(f"{self.directory}/{rundir.ERRORS}")
         if left:
             text += f"; processes {sorted(left)} do not die"
         self._end(Mark(k="lost", t=now_ns, text=f"{text}: {errors}" if errors else text))
