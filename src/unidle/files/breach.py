@@ -39,7 +39,9 @@ def closest(word: str, known: Iterable[str]) -> str:
 def _walk(data: object, rule: inspect.Type, path: Path, words: _Words) -> Breach | None:
     if isinstance(rule, inspect.Metadata):
         extra = rule.extra or {}
-        return _walk(data, rule.type, path, _Words(extra.get("says"), extra.get("remedy")) if extra else words)
+        return _walk(
+            data, rule.type, path, _Words(extra.get("says"), extra.get("remedy")) if extra else words
+        )
     check = _CHECKS.get(type(rule), _plain)
     return check(data, rule, path, words)
 
@@ -86,7 +88,9 @@ def _example(rule: inspect.Type) -> str | None:
     return None
 
 
-def _list(data: object, rule: inspect.ListType | inspect.VarTupleType, path: Path, words: _Words) -> Breach | None:
+def _list(
+    data: object, rule: inspect.ListType | inspect.VarTupleType, path: Path, words: _Words
+) -> Breach | None:
     if not isinstance(data, list | tuple):
         return _wrong("a list", data, path, words)
     low, high = rule.min_length or 0, rule.max_length
@@ -109,7 +113,9 @@ def _dict(data: object, rule: inspect.DictType, path: Path, words: _Words) -> Br
         if (breach := _walk(value, rule.value_type, (*path, str(key)), _Words())) is not None:
             return breach
     if rule.max_length is not None and len(data) > rule.max_length:
-        return Breach(path, f"must have at most {rule.max_length:,} names, not {len(data):,}", None, words.remedy)
+        return Breach(
+            path, f"must have at most {rule.max_length:,} names, not {len(data):,}", None, words.remedy
+        )
     return None
 
 

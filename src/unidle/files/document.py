@@ -73,9 +73,7 @@ class Document:
                 break
         return found
 
-    def error(
-        self, path: Path, problem: str, *, value: object = None, remedy: str | None = None
-    ) -> BadFile:
+    def error(self, path: Path, problem: str, *, value: object = None, remedy: str | None = None) -> BadFile:
         """An error about the value at ``path``."""
         mark = self.mark(path)
         place = f"{self.source}:{mark.line}" if mark else self.source

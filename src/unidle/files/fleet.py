@@ -108,7 +108,9 @@ class _Builder:
             parent = part.parent or (tiers[0].id if len(tiers) == 1 else None)
             if parent is None:
                 raise self._document.error(
-                    (*path, "parent"), "the field is missing", remedy=f"name a tier, for instance {tiers[-1].id}"
+                    (*path, "parent"),
+                    "the field is missing",
+                    remedy=f"name a tier, for instance {tiers[-1].id}",
                 )
             if parent not in known:
                 raise self._unknown(parent, (*path, "parent"), known)
@@ -189,12 +191,18 @@ class _Builder:
                     raise self._unknown(name, ("links", index, end), self._paths, "tier or node")
             if part.a == part.b:
                 raise self._document.error(
-                    ("links", index, "b"), "the link ends where it starts", value=part.b, remedy="name another"
+                    ("links", index, "b"),
+                    "the link ends where it starts",
+                    value=part.b,
+                    remedy="name another",
                 )
             bandwidth_bps = round(part.gbps * 1e9)
             if not bandwidth_bps:
                 raise self._document.error(
-                    ("links", index, "gbps"), "less than 1 bit/s", value=part.gbps, remedy="the unit is 10^9 bit/s"
+                    ("links", index, "gbps"),
+                    "less than 1 bit/s",
+                    value=part.gbps,
+                    remedy="the unit is 10^9 bit/s",
                 )
             yield Link(part.a, part.b, bandwidth_bps, round(part.latency_us * 1e3))
 
@@ -205,7 +213,9 @@ class _Builder:
             raise self._document.error(path, str(error), value=text, remedy="for instance n[1-4]") from None
         for name in names:
             if len(name) > ID_LENGTH or not re.search(ID_PATTERN, name):
-                raise self._document.error(path, f"must be {ID_SAYS}", value=name, remedy="for instance n[1-4]")
+                raise self._document.error(
+                    path, f"must be {ID_SAYS}", value=name, remedy="for instance n[1-4]"
+                )
         return names
 
     def _addresses(self, part: NodePart, path: Path, count: int) -> list[str]:
@@ -229,12 +239,18 @@ class _Builder:
     def _memory(self, amount: int | str, path: Path) -> int:
         size = memory_bytes(amount)
         if size > MEMORY_LIMIT_BYTES:
-            raise self._document.error(path, "must be at most 1 PiB", value=amount, remedy="for instance 80GiB")
+            raise self._document.error(
+                path, "must be at most 1 PiB", value=amount, remedy="for instance 80GiB"
+            )
         return size
 
     def _in_group(self, path: Path, group: int, field: str) -> Path:
         """The path of a device group's field: ``devices`` is one mapping or a list of them."""
-        return (*path, field) if isinstance(self._file.nodes[int(path[1])].devices, DevicesPart) else (*path, group, field)
+        return (
+            (*path, field)
+            if isinstance(self._file.nodes[int(path[1])].devices, DevicesPart)
+            else (*path, group, field)
+        )
 
     def _claim(self, name: str, path: Path) -> None:
         if name in self._paths:

@@ -20,9 +20,7 @@ ID_PATTERN: Final = r"^[A-Za-z0-9]([-A-Za-z0-9._]*[A-Za-z0-9])?" + END
 ID_LENGTH: Final = 253
 ID_SAYS: Final = "letters, digits, '-', '.' and '_', with a letter or digit at both ends"
 
-Id = Annotated[
-    str, Meta(pattern=ID_PATTERN, min_length=1, max_length=ID_LENGTH, extra={"says": ID_SAYS})
-]
+Id = Annotated[str, Meta(pattern=ID_PATTERN, min_length=1, max_length=ID_LENGTH, extra={"says": ID_SAYS})]
 # What the names look like once the ranges are expanded is checked then.
 Ids = Annotated[
     str,
@@ -33,7 +31,12 @@ Ids = Annotated[
     ),
 ]
 Text = Annotated[
-    str, Meta(pattern=PRINTABLE_PATTERN, max_length=256, extra={"says": PRINTABLE_SAYS, "remedy": "put it in quotes"})
+    str,
+    Meta(
+        pattern=PRINTABLE_PATTERN,
+        max_length=256,
+        extra={"says": PRINTABLE_SAYS, "remedy": "put it in quotes"},
+    ),
 ]
 Memory = Annotated[
     Annotated[int, Meta(ge=0, le=MEMORY_LIMIT_BYTES, description="Bytes.")] | MemoryText,
@@ -46,9 +49,16 @@ class TierPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     id: Annotated[Ids, Meta(description="Name, unique among tiers and nodes.", examples=["leaf-[1-4]"])]
     kind: Annotated[
-        Text, Meta(min_length=1, description="What it is: site, zone, spine, leaf, NVLink domain, ...", examples=["leaf"])
+        Text,
+        Meta(
+            min_length=1,
+            description="What it is: site, zone, spine, leaf, NVLink domain, ...",
+            examples=["leaf"],
+        ),
     ]
-    parent: Annotated[Id | None, Meta(description="The tier above; none for a root.", examples=["site-a"])] = None
+    parent: Annotated[
+        Id | None, Meta(description="The tier above; none for a root.", examples=["site-a"])
+    ] = None
 
 
 class DevicesPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -58,7 +68,10 @@ class DevicesPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     kind: Annotated[Literal["gpu", "cpu"], Meta(description="GPU, or a share of the CPUs.", examples=["gpu"])]
     model: Annotated[
         Text | None,
-        Meta(description="Model, as in prices. Without it, cpu for a CPU device and empty for a GPU.", examples=["H100"]),
+        Meta(
+            description="Model, as in prices. Without it, cpu for a CPU device and empty for a GPU.",
+            examples=["H100"],
+        ),
     ] = None
     memory: Annotated[Memory, Meta(description="Memory of each.", examples=["80GiB"])] = 0
     slices_ppm: Annotated[
@@ -83,11 +96,15 @@ class NodePart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One host, or several alike by a range in ``id``."""
 
     id: Annotated[
-        Ids, Meta(description="Name, unique among tiers and nodes. A range makes several.", examples=["n[1-4]"])
+        Ids,
+        Meta(description="Name, unique among tiers and nodes. A range makes several.", examples=["n[1-4]"]),
     ]
     parent: Annotated[
         Id | None,
-        Meta(description="The tier that it hangs from. It may be left out where there is only one.", examples=["leaf-1"]),
+        Meta(
+            description="The tier that it hangs from. It may be left out where there is only one.",
+            examples=["leaf-1"],
+        ),
     ] = None
     devices: Annotated[
         DevicesPart | Annotated[tuple[DevicesPart, ...], Meta(max_length=1024)],
@@ -97,7 +114,9 @@ class NodePart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             extra={"says": "a mapping, or a list of mappings"},
         ),
     ] = ()
-    cpus: Annotated[float, Meta(ge=0, le=100_000, description="CPU cores; 0 is unknown.", examples=[64])] = 0.0
+    cpus: Annotated[float, Meta(ge=0, le=100_000, description="CPU cores; 0 is unknown.", examples=[64])] = (
+        0.0
+    )
     memory: Annotated[Memory, Meta(description="Memory of the host; 0 is unknown.", examples=["2TiB"])] = 0
     labels: Annotated[
         dict[
@@ -106,7 +125,9 @@ class NodePart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
                 Meta(
                     pattern=r"^[A-Za-z0-9]([-A-Za-z0-9._/]*[A-Za-z0-9])?" + END,
                     max_length=317,
-                    extra={"says": "letters, digits, '-', '.', '_' and '/', with a letter or digit at both ends"},
+                    extra={
+                        "says": "letters, digits, '-', '.', '_' and '/', with a letter or digit at both ends"
+                    },
                 ),
             ],
             Text,
@@ -135,7 +156,9 @@ class LinkPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     a: Annotated[Id, Meta(description="One end.", examples=["leaf-1"])]
     b: Annotated[Id, Meta(description="The other end.", examples=["leaf-2"])]
     gbps: Annotated[float, Meta(gt=0, le=1_000_000, description="Bandwidth, 10^9 bit/s.", examples=[100])]
-    latency_us: Annotated[float, Meta(ge=0, le=1e9, description="Latency in microseconds.", examples=[5])] = 0.0
+    latency_us: Annotated[float, Meta(ge=0, le=1e9, description="Latency in microseconds.", examples=[5])] = (
+        0.0
+    )
 
 
 class FleetFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -155,7 +178,9 @@ class FleetFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         Meta(
             max_length=100_000,
             description="The network tree, in any order. Without it, all nodes hang from one site named site.",
-            examples=[[{"id": "site-a", "kind": "site"}, {"id": "leaf-1", "kind": "leaf", "parent": "site-a"}]],
+            examples=[
+                [{"id": "site-a", "kind": "site"}, {"id": "leaf-1", "kind": "leaf", "parent": "site-a"}]
+            ],
         ),
     ] = ()
     links: Annotated[
@@ -168,7 +193,11 @@ class FleetFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     ] = ()
     prices: Annotated[
         dict[Text, Annotated[float, Meta(ge=0, le=1_000_000)]],
-        Meta(max_length=10_000, description="Price of one device for an hour, by model.", examples=[{"H100": 2.5}]),
+        Meta(
+            max_length=10_000,
+            description="Price of one device for an hour, by model.",
+            examples=[{"H100": 2.5}],
+        ),
     ] = {}
     currency: Annotated[
         str,

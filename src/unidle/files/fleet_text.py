@@ -29,7 +29,9 @@ def fleet_to_yaml(fleet: Fleet) -> str:
             tiers=[_given(id=t.id, kind=t.kind, parent=t.parent) for t in fleet.tiers],
             nodes=[_node(node, tiers=bool(fleet.tiers)) for node in fleet.nodes],
             links=[
-                _given(a=k.a, b=k.b, gbps=_short(k.bandwidth_bps / 1e9), latency_us=_short(k.latency_ns / 1e3))
+                _given(
+                    a=k.a, b=k.b, gbps=_short(k.bandwidth_bps / 1e9), latency_us=_short(k.latency_ns / 1e3)
+                )
                 for k in fleet.links
             ],
         ),
@@ -78,7 +80,12 @@ def _alike(devices: Iterable[Device]) -> Iterator[list[Device]]:
     """Runs of devices that differ in nothing but a growing index."""
     run: list[Device] = []
     for device in devices:
-        if run and (device.uuid or run[-1].uuid or _traits(device) != _traits(run[-1]) or device.index != run[-1].index + 1):
+        if run and (
+            device.uuid
+            or run[-1].uuid
+            or _traits(device) != _traits(run[-1])
+            or device.index != run[-1].index + 1
+        ):
             yield run
             run = []
         run.append(device)

@@ -32,9 +32,7 @@ RESERVED_ENV: Final = (
 )
 RESERVED_ENV_PREFIXES: Final = ("TORCHELASTIC_", "UNIDLE_")
 # Signals that end a process which does not handle them.
-DEADLY_SIGNALS: Final = (
-    "HUP|INT|QUIT|ILL|TRAP|ABRT|BUS|FPE|KILL|USR1|SEGV|USR2|PIPE|ALRM|TERM|STKFLT|XCPU|XFSZ|VTALRM|PROF|IO|PWR|SYS"
-)
+DEADLY_SIGNALS: Final = "HUP|INT|QUIT|ILL|TRAP|ABRT|BUS|FPE|KILL|USR1|SEGV|USR2|PIPE|ALRM|TERM|STKFLT|XCPU|XFSZ|VTALRM|PROF|IO|PWR|SYS"
 PATTERN_LENGTH: Final = 1000
 
 _RESERVED = rf"(?!(?:{'|'.join(RESERVED_ENV)}){END})(?!{'|'.join(RESERVED_ENV_PREFIXES)})"
@@ -57,7 +55,12 @@ Name = Annotated[
 ]
 PathText = Annotated[
     str,
-    Meta(min_length=1, max_length=4095, pattern=r"^[^~]", extra={"says": "a path", "remedy": "~ is not expanded: write the path in full"}),
+    Meta(
+        min_length=1,
+        max_length=4095,
+        pattern=r"^[^~]",
+        extra={"says": "a path", "remedy": "~ is not expanded: write the path in full"},
+    ),
 ]
 EnvName = Annotated[
     str,
@@ -202,9 +205,7 @@ class JobFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         Literal["gpu", "cpu", "any"], Meta(description="Kind of device; any takes what the fleet has.")
     ] = "any"
     queue: Annotated[Name, Meta(description="Queue that the job waits in.")] = "default"
-    priority: Annotated[
-        int, _number(-(10**9), 10**9, "Jobs of a higher priority are placed first.")
-    ] = 0
+    priority: Annotated[int, _number(-(10**9), 10**9, "Jobs of a higher priority are placed first.")] = 0
     user: Annotated[
         Annotated[
             str,
@@ -236,7 +237,9 @@ class JobFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             examples=[{"pattern": "step=([0-9]+)"}],
         ),
     ] = None
-    restart: Annotated[RestartPart, Meta(description="Restart policy.", examples=[{"max": 3}])] = RestartPart()
+    restart: Annotated[RestartPart, Meta(description="Restart policy.", examples=[{"max": 3}])] = (
+        RestartPart()
+    )
     limits: Annotated[
         LimitsPart, Meta(description="Bounds for each rank.", examples=[{"memory": "2GB", "cpus": 1}])
     ] = LimitsPart()

@@ -70,9 +70,7 @@ def _explained(source: str, what: str) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError:
-        raise BadFile(
-            source, "there is no such file", remedy=f"check the path of the {what} file"
-        ) from None
+        raise BadFile(source, "there is no such file", remedy=f"check the path of the {what} file") from None
     except PermissionError:
         raise BadFile(source, "the file may not be read", remedy=f"chmod +r {source}") from None
     except (OSError, ValueError) as error:
@@ -87,9 +85,7 @@ def _check_regular(mode: int, source: str, what: str) -> None:
     if stat.S_ISREG(mode):
         return
     if stat.S_ISDIR(mode):
-        raise BadFile(
-            source, "it is a directory, not a file", remedy=f"name the {what} file in it"
-        )
+        raise BadFile(source, "it is a directory, not a file", remedy=f"name the {what} file in it")
     kind = "a FIFO" if stat.S_ISFIFO(mode) else "a device"
     raise BadFile(source, f"it is {kind}, not a file", remedy="use - to read standard input")
 
@@ -140,7 +136,13 @@ def _decode(content: bytes, source: str) -> str:
 
 def _is_control(character: str) -> bool:
     code = ord(character)
-    return code < 0x20 and character not in "\t\n\r" or 0x7F <= code < 0xA0 and code != 0x85 or code in (0xFFFE, 0xFFFF)
+    return (
+        code < 0x20
+        and character not in "\t\n\r"
+        or 0x7F <= code < 0xA0
+        and code != 0x85
+        or code in (0xFFFE, 0xFFFF)
+    )
 
 
 def _start(what: str) -> str:

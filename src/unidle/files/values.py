@@ -36,7 +36,8 @@ MEMORY_LIMIT_BYTES: Final = 2**50
 MEMORY_SAYS: Final = "bytes, or an amount such as 512MiB or 2GB"
 
 MemoryText = Annotated[
-    str, Meta(pattern=_MEMORY, description="An amount with its unit: B, kB, MB, GB, TB, KiB, MiB, GiB or TiB.")
+    str,
+    Meta(pattern=_MEMORY, description="An amount with its unit: B, kB, MB, GB, TB, KiB, MiB, GiB or TiB."),
 ]
 
 

@@ -73,8 +73,7 @@ def _decide_running(job: JobView, attempt: AttemptView, now_ns: int) -> list[ev.
 def _decide_ended(job: JobView, attempt: AttemptView, now_ns: int) -> list[ev.Event]:
     stop = attempt.stop
     ended = ev.AttemptEnded
-    culprit = stop.culprit if stop is not None and stop.culprit is not None else find_culprit(attempt)
-    if culprit is None and (stop is None or stop.why != "service_stopped"):
+    if _finished(attempt):
         because = Reason("done", f"all {len(attempt.ranks)} ranks exited 0")
         return [
             ended(job.id, attempt.number, "succeeded", because),
@@ -92,6 +91,7 @@ def _decide_ended(job: JobView, attempt: AttemptView, now_ns: int) -> list[ev.Ev
             ended(job.id, attempt.number, "failed", stop.because),
             ev.JobEnded(job.id, "failed", stop.because),
         ]
+    culprit = stop.culprit if stop is not None and stop.culprit is not None else find_culprit(attempt)
     because = stop.because if stop is not None else why_failed(attempt, culprit or 0)
     if job.cancel_by is not None:
         because = Reason("cancelled", f"cancelled by {job.cancel_by}")
@@ -103,6 +103,13 @@ def _decide_ended(job: JobView, attempt: AttemptView, now_ns: int) -> list[ev.Ev
         ended(job.id, attempt.number, "failed", because),
         _retry_or_fail(job, attempt, culprit or 0, because, now_ns),
     ]
+
+
+def _finished(attempt: AttemptView) -> bool:
+    """All ranks exited 0, and not because they were asked to stop."""
+    if any(rank.failed for rank in attempt.ranks):
+        return False
+    return attempt.stop_ns is None or all((rank.end_ns or 0) <= attempt.stop_ns for rank in attempt.ranks)
 
 
 def _retry_or_fail(job: JobView, attempt: AttemptView, culprit: int, why: Reason, now_ns: int) -> ev.Event:
