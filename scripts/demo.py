@@ -57,24 +57,14 @@ def run(job_file: Path, store: Path, rank: int, at: int) -> int:
     bin_dir = Path(sys.executable).parent
     env = {**os.environ, "PATH": f"{bin_dir}{os.pathsep}{os.environ.get('PATH', '')}"}
     progress = "live" if sys.stderr.isatty() else "plain"
-    unidle = [
-        sys.executable,
-        "-m",
-        "unidle.cli",
-        "run",
-        str(job_file),
-        "--store",
-        str(store),
-        "--progress",
-        progress,
-    ]
+    command = [str(bin_dir / "unidle"), "run", str(job_file), "--store", str(store), "--progress", progress]
     over = threading.Event()
     killer = threading.Thread(
         target=kill_at_step, args=(store.with_name(store.name + ".d") / "runs", rank, at, over)
     )
     # A terminal's Ctrl-C reaches unidle too, which ends the job; this process waits for that.
     signal.signal(signal.SIGINT, lambda *_: None)
-    with subprocess.Popen(unidle, env=env) as child:
+    with subprocess.Popen(command, env=env) as child:
         signal.signal(signal.SIGTERM, lambda *_: child.terminate())
         killer.start()
         code = child.wait()
