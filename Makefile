@@ -28,7 +28,7 @@ check: setup ## Lint, format, types, import contract, docs
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/mkdocs build --strict --quiet --site-dir .cache/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir .cache/site
 
 format: setup ## Rewrite the code in the project's format
 	$(BIN)/ruff check --fix --quiet . || true
@@ -38,7 +38,7 @@ bench: setup ## Run all benchmarks and rewrite docs/benchmarks.md
 	$(BIN)/python bench/run_all.py $(ARGS)
 
 docs: setup ## Build the documentation into site/
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "docs: site/index.html"
 
 lock: setup ## Make requirements.lock anew (ARGS=--upgrade takes newer versions)

@@ -11,11 +11,13 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    import click
     from mkdocs.config.defaults import MkDocsConfig
     from mkdocs.structure.files import Files
 
 Schema = Mapping[str, Any]
+Command = Any  # click's classes; which copy of click they are from is typer's own affair
+Parameter = Any
+Context = Any
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -76,7 +78,13 @@ def ledger_page() -> str:
         swatch = f'<span style="color: {GROUP_COLOURS[group]}">&#9632;</span>'
         lines += ["", f"## {group} {swatch} {{ #{group} }}", "", "| leaf | what it is |", "|---|---|"]
         lines += [f"| `{leaf}` | {_cell(text)} |" for leaf, text in leaves.items()]
-    lines += ["", "## Ratios", "", "Only sums of leaves over sums of leaves; null where the denominator is 0.", ""]
+    lines += [
+        "",
+        "## Ratios",
+        "",
+        "Only sums of leaves over sums of leaves; null where the denominator is 0.",
+        "",
+    ]
     lines += ["| ratio | what it says | definition |", "|---|---|---|"]
     lines += [f"| `{r.name}` | {_cell(r.text)} | {_cell(r.formula)} |" for r in RATIOS.values()]
     return "\n".join(lines) + "\n"
@@ -124,12 +132,13 @@ def _choices(part: Schema, schema: Schema) -> list[Schema]:
 def _objects(part: Schema, schema: Schema, path: str) -> Iterator[tuple[str, Schema]]:
     """Objects with named fields below ``part``, with their paths: ``restart``, ``nodes[].devices``."""
     for name, field in part.get("properties", {}).items():
+        shown: list[Schema] = []  # one object, or a list of such: one section
         for choice in _choices(field, schema):
-            place, inner = f"{path}{name}", choice
-            if "items" in choice:
-                place, inner = f"{place}[]", _resolve(choice["items"], schema)
-            for found in _choices(inner, schema):
-                if "properties" in found:
+            several = "items" in choice
+            for found in _choices(choice["items"] if several else choice, schema):
+                if "properties" in found and found not in shown:
+                    shown.append(found)
+                    place = f"{path}{name}{'[]' * several}"
                     yield place, found
                     yield from _objects(found, schema, f"{place}.")
 
@@ -156,8 +165,8 @@ def _type(part: Schema, schema: Schema) -> str:
     if "const" in part:
         return _literal(part["const"])
     if "items" in part:
-        kinds = dict.fromkeys(_type(c, schema) for c in _choices(part["items"], schema))
-        return f"list of {' or '.join(kinds)}"
+        items = dict.fromkeys(_type(c, schema) for c in _choices(part["items"], schema))
+        return f"list of {' or '.join(items)}"
     kind = part.get("type", "any")
     kinds = [kind] if isinstance(kind, str) else kind
     return " or ".join(kinds) + _range(part)
@@ -183,15 +192,18 @@ def _cell(text: object) -> str:
     return " ".join(str(text).split()).replace("|", "\\|")
 
 
-def _command(command: click.Command, path: list[str]) -> Iterator[str]:
+def _command(command: Command, path: list[str]) -> Iterator[str]:
     """A command's section, then those of its subcommands."""
-    import click
-
-    context = click.Context(command, info_name=path[-1], parent=None)
+    context = command.context_class(command, info_name=path[-1])
     if command.hidden:
         return
     usage = " ".join([*path, *command.collect_usage_pieces(context)])
-    yield from (f"{'#' * min(len(path) + 1, 4)} `{' '.join(path)}`", "", (command.help or "").replace("\b", ""), "")
+    yield from (
+        f"{'#' * min(len(path) + 1, 4)} `{' '.join(path)}`",
+        "",
+        (command.help or "").replace("\b", ""),
+        "",
+    )
     yield from ("```text", usage, "```", "")
     rows = [row for parameter in command.params if (row := _parameter(parameter, context))]
     if rows:
@@ -201,7 +213,7 @@ def _command(command: click.Command, path: list[str]) -> Iterator[str]:
         yield from _command(inner, [*path, name])
 
 
-def _parameter(parameter: click.Parameter, context: click.Context) -> str | None:
+def _parameter(parameter: Parameter, context: Context) -> str | None:
     record = parameter.get_help_record(context)
     if record is None:
         return None if getattr(parameter, "hidden", False) else f"| `{parameter.make_metavar(context)}` | |"

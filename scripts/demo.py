@@ -1,0 +1,105 @@
+"""The demo: train examples/gpt, kill one rank halfway, and let unidle finish and account for the job.
+
+    make demo
+    make demo ARGS="--kill-rank 1 --kill-at 100"
+
+Each run has a directory of its own under .cache/demo, with a copy of the example, the store and the
+report. Only the kill is done here; the rest is `unidle run`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="scripts/demo.py", description=__doc__)
+    parser.add_argument("--kill-rank", type=int, default=2, metavar="K", help="which rank (default 2)")
+    parser.add_argument("--kill-at", type=int, metavar="STEP", help="at which step (default: halfway)")
+    arguments = parser.parse_args()
+
+    place = ROOT / ".cache" / "demo" / time.strftime("%Y%m%d-%H%M%S")
+    shutil.copytree(
+        ROOT / "examples" / "gpt", place / "gpt", ignore=shutil.ignore_patterns("checkpoints*", "__pycache__")
+    )
+    at = arguments.kill_at or steps_of(place / "gpt" / "job.yaml") // 2
+    shown = place.relative_to(Path.cwd()) if place.is_relative_to(Path.cwd()) else place
+    tell(f"4 ranks train a small GPT; at step {at} rank {arguments.kill_rank} is killed on purpose")
+    code = run(place / "gpt" / "job.yaml", place / "demo.db", arguments.kill_rank, at)
+    tell(f"look further: .venv/bin/unidle explain gpt --store {shown / 'demo.db'}")
+    sys.exit(code)
+
+
+def steps_of(job_file: Path) -> int:
+    """How many steps the job's command asks for."""
+    import yaml
+
+    command = yaml.safe_load(job_file.read_text())["command"]
+    return int(command[command.index("--steps") + 1])
+
+
+def run(job_file: Path, store: Path, rank: int, at: int) -> int:
+    """``unidle run`` with a killer beside it; its exit code."""
+    # The job says `python`: the one beside unidle, which has PyTorch.
+    bin_dir = Path(sys.executable).parent
+    env = {**os.environ, "PATH": f"{bin_dir}{os.pathsep}{os.environ.get('PATH', '')}"}
+    progress = "live" if sys.stderr.isatty() else "plain"
+    command = [str(bin_dir / "unidle"), "run", str(job_file), "--store", str(store), "--progress", progress]
+    over = threading.Event()
+    killer = threading.Thread(
+        target=kill_at_step, args=(store.with_name(store.name + ".d") / "runs", rank, at, over)
+    )
+    # A terminal's Ctrl-C reaches unidle too, which ends the job; this process waits for that.
+    signal.signal(signal.SIGINT, lambda *_: None)
+    with subprocess.Popen(command, env=env) as child:
+        signal.signal(signal.SIGTERM, lambda *_: child.terminate())
+        killer.start()
+        code = child.wait()
+    over.set()
+    killer.join()
+    return code if code >= 0 else 128 - code
+
+
+def kill_at_step(runs: Path, rank: int, at: int, over: threading.Event) -> None:
+    """Kill ``rank`` once its gang has done step ``at`` and has a checkpoint to resume from."""
+    while not over.wait(0.05):
+        journals = {
+            int(path.parent.name.removeprefix("rank")): list(marks(path))
+            for path in runs.glob("*/1/rank*/journal.jsonl")
+        }
+        every = [mark for found in journals.values() for mark in found]
+        step = max((mark["n"] for mark in every if mark["k"] == "step"), default=0)
+        spawned = next((mark for mark in journals.get(rank, ()) if mark["k"] == "spawn"), None)
+        if spawned and step >= at and any(mark["k"] == "saved" for mark in every):
+            tell(f"kill -9 {spawned['pid']}: rank {rank}, at step {step}")
+            os.kill(spawned["pid"], signal.SIGKILL)
+            return
+
+
+def marks(journal: Path) -> Iterator[dict[str, Any]]:
+    """The complete lines of a journal."""
+    for line in journal.read_bytes().splitlines(keepends=True):
+        if line.endswith(b"\n"):
+            yield json.loads(line)
+
+
+def tell(text: str) -> None:
+    start = "\r\x1b[K" if sys.stderr.isatty() else ""  # over unidle's live line
+    print(f"{start}demo: {text}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main()
