@@ -20,18 +20,7 @@ from .child import CannotStart, become_subreaper, spawn
 from .journal import Journal
 from .orders import Orders
 from .output import RotatedLog
-
-try:
-    from .progress import Progress
-except ImportError:  # until progress lands
-
-    class Progress:  # type: ignore[no-redef]
-        def __init__(self, *_: object) -> None: ...
-        def output(self, *_: object) -> list[dict[str, object]]:
-            return []
-
-        helper = tick = finish = output
-
+from .progress import Progress
 
 READ_BYTES = 256 * 1024
 PIPE_BYTES = 1024 * 1024

@@ -1,7 +1,6 @@
 """Sees durable checkpoints of unmodified scripts in the directory that the job declares."""
 
 # pathlib would cost a rank's supervisor more to import than all of this folder
-# ruff: noqa: PTH116, PTH119, PTH120
 
 from __future__ import annotations
 

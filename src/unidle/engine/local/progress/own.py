@@ -77,7 +77,7 @@ class OwnPattern:
                 found.append(step)
 
 
-class _OverBudget(Exception):  # noqa: N818 (never leaves this module)
+class _OverBudget(Exception):
     """The timer of :meth:`OwnPattern.steps` went off."""
 
 
