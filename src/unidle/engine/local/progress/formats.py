@@ -5,16 +5,15 @@ from __future__ import annotations
 import os
 import re
 
-_IN_FLUX = re.compile(
-    r"(?i)^\.|^_?te?mp[._-]|^_tmp|[._-](?:te?mp|part|partial|incomplete|writing|lock|swp|bak)(?:[._-]?\d+)?$|~$"
-)
-_NOT_ONE = re.compile(
+# Compiled (and kept) by re at the first use: most ranks declare no directory.
+_IN_FLUX = r"(?i)^\.|^_?te?mp[._-]|^_tmp|[._-](?:te?mp|part|partial|incomplete|writing|lock|swp|bak)(?:[._-]?\d+)?$|~$"
+_NOT_ONE = (
     r"(?i)\.(?:log|out|err|csv|tsv|jsonl|md|html|png|jpg|svg|py|sh|ya?ml|toml|cfg|ini|prof|trace|rst)$|tfevents"
     r"|^(?:runs|logs?|wandb|tensorboard|tb|tb_logs|lightning_logs|mlruns|events|profile)$"
     r"|^(?:config|args|params|hparams|metrics|results?|history|settings|.*tokenizer.*|vocab|merges)\."
     r"|^(?:readme|license)"
 )
-_STEP = re.compile(
+_STEP = (
     r"(?i)(?:^|[^a-z0-9])(?:global[_-]?)?(?:step|iter|iteration)s?[-_=.]?(\d+)(?![\d.]*\d*e)"
     r"|^checkpoint-(\d+)$"
 )
@@ -31,17 +30,17 @@ _TENSORS_HEADER_BYTES = 64 * 1024 * 1024
 
 def in_flux(name: str) -> bool:
     """Whether a name says that it is not final."""
-    return _IN_FLUX.search(name) is not None
+    return re.search(_IN_FLUX, name) is not None
 
 
 def never_a_checkpoint(name: str) -> bool:
     """Whether a name is that of a log, a configuration, a vocabulary."""
-    return _NOT_ONE.search(name) is not None
+    return re.search(_NOT_ONE, name) is not None
 
 
 def step_in(name: str) -> int | None:
     """The step that the name of a checkpoint says clearly, else ``None``."""
-    found = list(_STEP.finditer(name))
+    found = list(re.finditer(_STEP, name))
     if not found:
         return None
     digits: str = found[-1][1] or found[-1][2]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import signal
-import threading
 
 LINE_CHARS = 4096
 _BUDGET_S = 0.25
@@ -46,10 +45,11 @@ class OwnPattern:
         found: list[int] = []
         if self.too_slow:
             return found
-        if threading.current_thread() is not threading.main_thread():
-            self._collect(block, found)  # timers reach the main thread only
+        try:
+            before = signal.signal(signal.SIGVTALRM, _interrupt)
+        except ValueError:  # not the main thread, which alone gets signals
+            self._collect(block, found)
             return found
-        before = signal.signal(signal.SIGVTALRM, _interrupt)
         try:
             signal.setitimer(signal.ITIMER_VIRTUAL, _BUDGET_S)
             try:

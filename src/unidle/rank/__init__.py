@@ -1,0 +1,221 @@
+"""Optional: a training script says itself how far it is and what it waits for.
+
+Two lines are enough::
+
+    import unidle.rank as rank
+    rank.step()  # at the end of each training step
+
+and the rest tells waits and checkpoints exactly::
+
+    with rank.data_wait():
+        batch = next(batches)
+    with rank.saving():
+        torch.save(state, path)
+    rank.saved(step)
+
+Outside of an unidle job every call does nothing, so the lines can stay in a script; where unidle
+may not be installed, guard the import::
+
+    try:
+        import unidle.rank as rank
+    except ImportError:
+        rank = None
+
+No call here blocks, raises or prints. Records go through a pipe that the rank's supervisor made; when it is
+full they are dropped and counted. Only the process that imported this module reports, not its forks (data
+loader workers), and waits count only in the thread that calls :func:`step`.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from _thread import get_ident
+
+__all__ = ["compiling", "data_wait", "evaluation", "ready", "restoring", "saved", "saving", "step"]
+
+_PATH_CHARS = 512  # with escapes still below PIPE_BUF, so that a record is written whole or not at all
+_FULL_PAUSE_NS = 1_000_000
+_BOOTTIME = getattr(time, "CLOCK_BOOTTIME", None)
+
+
+def _now_ns() -> int:
+    return time.clock_gettime_ns(_BOOTTIME or 0)
+
+
+class _Reporter:
+    """The state of this process: where to write, and how far it is."""
+
+    __slots__ = ("again_ns", "depth", "dropped", "fd", "inode", "n", "pid", "thread")
+
+    def __init__(self, where: str) -> None:
+        self.fd = -1
+        self.inode = 0
+        self.pid = os.getpid()
+        self.n = 0
+        self.depth = 0
+        self.dropped = 0
+        self.again_ns = 0
+        self.thread: int | None = None
+        fd, _, inode = where.partition(":")
+        if fd.isdecimal() and inode.isdecimal() and _BOOTTIME is not None:
+            self.fd, self.inode = int(fd), int(inode)
+            if self.may_write():
+                os.set_blocking(self.fd, False)
+
+    def may_write(self) -> bool:
+        """Whether the descriptor is still the supervisor's pipe, and this process still the importer.
+
+        Checked each time: a script may close descriptors, and the number may then be a checkpoint's.
+        """
+        if self.fd < 0 or os.getpid() != self.pid:
+            return False
+        try:
+            state = os.fstat(self.fd)
+        except OSError:
+            state = None
+        if state is None or state.st_ino != self.inode or not stat.S_ISFIFO(state.st_mode):
+            self.fd = -1
+            return False
+        return True
+
+    def write(self, record: str, t_ns: int) -> None:
+        """One record, whole or not at all; never waits."""
+        if t_ns < self.again_ns:
+            self.dropped += 1
+            return
+        if not self.may_write():
+            return
+        if self.dropped:
+            record = f'{{"k":"dropped","t":{t_ns},"n":{self.dropped}}}\n{record}'
+        try:
+            os.write(self.fd, record.encode())
+            self.dropped = 0
+        except BlockingIOError:
+            self.dropped += 1
+            self.again_ns = t_ns + _FULL_PAUSE_NS
+        except OSError:
+            self.fd = -1  # nobody reads any more
+
+
+def _reporter() -> _Reporter:
+    try:
+        return _Reporter(os.environ.get("UNIDLE_RANK_FD", ""))
+    except (OSError, ValueError):
+        return _Reporter("")
+
+
+_self = _reporter()
+
+
+def step(n: int | None = None) -> None:
+    """A training step is complete: step ``n``, or the next one when steps are only counted."""
+    me = _self
+    if me.fd < 0:
+        return
+    t_ns = _now_ns()
+    if me.thread is None:
+        me.thread = get_ident()
+    counted = n is None
+    number = me.n + 1 if n is None else _natural(n)
+    if number is None:
+        return
+    me.n = number
+    kind = ',"c":1' if counted else ""
+    me.write(f'{{"k":"step","t":{t_ns},"n":{number}{kind}}}\n', t_ns)
+
+
+def saved(step: int | None = None, path: str | os.PathLike[str] | None = None) -> None:
+    """A checkpoint is durable: what it holds survives this process. Of the last step if not said otherwise."""
+    me = _self
+    if me.fd < 0:
+        return
+    t_ns = _now_ns()
+    number = _natural(step) if step is not None else me.n or None
+    record = f'{{"k":"saved","t":{t_ns}'
+    if number is not None:
+        record += f',"n":{number}'
+    me.write(record + _text(path) + "}\n", t_ns)
+
+
+def ready() -> None:
+    """Set-up is over, the first step begins."""
+    if _self.fd >= 0:
+        t_ns = _now_ns()
+        _self.write(f'{{"k":"ready","t":{t_ns}}}\n', t_ns)
+
+
+class _Wait:
+    """A stretch of time with a name. Inside another one it is part of that one."""
+
+    __slots__ = ("_counts", "_start_ns", "_what")
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._start_ns = 0
+        self._counts = False
+
+    def __enter__(self) -> None:
+        me = _self
+        if me.fd < 0 or (me.thread is not None and me.thread != get_ident()):
+            return
+        self._counts = True
+        me.depth += 1
+        if me.depth == 1:
+            self._start_ns = _now_ns()
+            me.write(f'{{"k":"begin","t":{self._start_ns},"w":"{self._what}"}}\n', self._start_ns)
+
+    def __exit__(self, *_: object) -> None:
+        if not self._counts:
+            return
+        self._counts = False
+        me = _self
+        me.depth -= 1
+        if me.depth == 0:
+            end_ns = _now_ns()
+            me.write(f'{{"k":"span","t":{self._start_ns},"e":{end_ns},"w":"{self._what}"}}\n', end_ns)
+
+
+def data_wait() -> _Wait:
+    """``with data_wait():`` around what fetches the next batch."""
+    return _Wait("data")
+
+
+def evaluation() -> _Wait:
+    """``with evaluation():`` around an evaluation between training steps."""
+    return _Wait("eval")
+
+
+def saving() -> _Wait:
+    """``with saving():`` around what blocks training while a checkpoint is saved."""
+    return _Wait("save")
+
+
+def restoring() -> _Wait:
+    """``with restoring():`` around reading a checkpoint."""
+    return _Wait("restore")
+
+
+def compiling() -> _Wait:
+    """``with compiling():`` around compilation and warm-up."""
+    return _Wait("compile")
+
+
+def _natural(value: object) -> int | None:
+    try:
+        number = int(value)  # type: ignore[call-overload]
+    except Exception:  # whatever the script passes, training goes on
+        return None
+    return number if isinstance(number, int) and 0 <= number < 2**63 else None
+
+
+def _text(path: object) -> str:
+    if path is None:
+        return ""
+    try:
+        import json
+
+        return ',"text":' + json.dumps(os.fsdecode(path)[-_PATH_CHARS:])  # type: ignore[arg-type]
+    except Exception:  # as above
+        return ""
