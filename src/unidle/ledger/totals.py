@@ -79,6 +79,9 @@ def _summed(codes: Sequence[npt.NDArray[Any]], sizes: Sequence[int], hi: Ints, l
         groups, key = np.unique(key, return_inverse=True)
         width = len(groups)
     hi_sum = np.bincount(key, weights=hi, minlength=width).astype(np.int64)
+    if hi_sum.max(initial=0) >= 1 << 53:
+        msg = "a sum of ns beyond 2**79"
+        raise OverflowError(msg)
     lo_sum = np.bincount(key, weights=lo, minlength=width).astype(np.int64)
     some = np.flatnonzero((hi_sum != 0) | (lo_sum != 0))
     hi_sum, lo_sum = hi_sum[some], lo_sum[some]

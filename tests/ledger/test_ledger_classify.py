@@ -1,0 +1,26 @@
+from itertools import product
+
+from unidle.ledger.classify import Facts, classify
+from unidle.ledger.taxonomy import GROUP_OF, GROUPS, PRECEDENCE
+
+
+def test_every_combination_of_facts_has_the_leaf_of_the_first_group_that_has_one():
+    choices = [[True, False]]
+    for group in PRECEDENCE[1:]:
+        leaves = list(GROUPS[group])
+        choices.append(leaves if group == "free" else [None, *leaves])
+    count = 0
+    for covered, *facts in product(*choices):
+        leaf = classify(Facts(covered, *facts))
+        first = next(f for f in facts if f) if covered else "unseen"
+        assert leaf == first and leaf in GROUP_OF
+        count += 1
+    assert count == 2 * 6 * 5 * 3 * 6 * 12 * 8 * 6
+
+
+def test_the_facts_are_in_the_order_of_precedence():
+    assert tuple(Facts.__dataclass_fields__) == ("covered", *PRECEDENCE[1:])
+
+
+def test_a_slice_of_which_nothing_is_known_is_free():
+    assert classify(Facts()) == "no_demand"
