@@ -24,7 +24,7 @@ from unidle.cli.common import (
     store_address,
     warn,
 )
-from unidle.errors import BadInput, CannotRun
+from unidle.errors import BadInput, CannotRun, StoreError
 
 if TYPE_CHECKING:
     from unidle.cli.live import Progress
@@ -119,8 +119,15 @@ def options_of(**options: Any) -> dict[str, Any]:
 
 def make_parent(address: str) -> None:
     """The directory of a store that is a file."""
-    if "://" not in address:
-        Path(address).absolute().parent.mkdir(parents=True, exist_ok=True)
+    if "://" in address:
+        return
+    parent = Path(address).absolute().parent
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(
+            f"its directory cannot be made: {error.strerror}", field=address, remedy="name another place (--store)"
+        ) from error  # fmt: skip
 
 
 def read_job(path: str | None, command: tuple[str, ...] | None, options: dict[str, Any]) -> JobSpec:
