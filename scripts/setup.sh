@@ -95,7 +95,7 @@ locked() {
 install_packages() {
   local uv=$venv/bin/uv sync=(pip sync --require-hashes --python "$venv/bin/python") torch='torch|triton|cuda-.*|nvidia-(cu|nc|nv).*'
   locked uv >.cache/uv.lock
-  step "install uv into $venv" "$venv/bin/python" -m pip install -q --disable-pip-version-check --require-hashes -r .cache/uv.lock
+  step "install uv into $venv" "$venv/bin/python" -m pip install -q --retries 2 --disable-pip-version-check --require-hashes -r .cache/uv.lock
   if [ -z "${UV_TORCH_BACKEND:-}" ]; then
     step "install the locked packages (PyTorch with its CUDA libraries takes 4.5 GB)" "$uv" "${sync[@]}" requirements.lock
   else
