@@ -114,7 +114,8 @@ setup_python() {
   local wanted python
   wanted=$(inputs)
   is_done "$wanted" && return
-  mkdir -p .cache
+  mkdir -p .cache 2>/dev/null && [ -w . ] && [ -w .cache ] && { [ ! -e "$venv" ] || [ -w "$venv" ]; } ||
+    fail "$(id -un) may not write to $root; set up as its owner, or in a clone of your own"
   exec 9>.cache/setup.lock
   command -v flock >/dev/null && { flock -n 9 || { say "waiting for another set-up of this checkout"; flock 9; }; }
   is_done "$wanted" && return
@@ -153,10 +154,14 @@ setup_tests() {
   echo 'create_main_cluster = false' >"$no_cluster"
   (apt_install "${missing[@]}") || say "tests that need ${missing[*]} will be skipped"
   rm -f -- "$no_cluster"
+  rmdir --ignore-fail-on-non-empty -- "${no_cluster%/*}"
 }
 
 case ${1:-python} in
   python) setup_python ;;
-  tests) setup_python && setup_tests ;;
+  tests)
+    setup_python # not joined by &&: that would turn errexit off inside
+    setup_tests
+    ;;
   *) fail "unknown part '$1'; known: python, tests" ;;
 esac
