@@ -6,10 +6,12 @@ import os
 import re
 import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 
-import needs
 import pytest
+
+import needs
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -46,9 +48,11 @@ def test_an_unfit_interpreter_is_refused_in_one_line(checkout: Path, part: str) 
 
 @needs.root
 def test_a_checkout_of_someone_else_is_refused_in_one_line(checkout: Path) -> None:
-    for parent in (checkout.parent, checkout.parent.parent, checkout.parent.parent.parent):
-        parent.chmod(0o755)
-    done = _setup(checkout, "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
+    # pytest's own directory is closed to other users
+    with tempfile.TemporaryDirectory(prefix="unidle-checkout-") as place:
+        Path(place).chmod(0o755)
+        shutil.copytree(checkout, Path(place) / "copy")
+        done = _setup(Path(place) / "copy", "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
     assert done.returncode == 1
     assert "may not write to" in done.stderr
     assert len(done.stderr.splitlines()) == 1
