@@ -57,11 +57,16 @@ def big(n: int) -> NewEvent:
 def test_a_full_disk_is_told_and_nothing_acknowledged_is_lost(disk, batch):
     store = open_store(str(disk.store), create=True)
     lease = store.acquire("test")
-    last = 0
-    with pytest.raises(StoreError, match=r"no space is left on the disk; free some"):
+
+    def append_for_ever() -> None:
         while True:
-            last = store.append(lease, [big(n) for n in range(last + 1, last + 1 + batch)])
-    assert last
+            last = store.last()[0]
+            acknowledged.append(store.append(lease, [big(n) for n in range(last + 1, last + 1 + batch)]))
+
+    acknowledged: list[int] = []
+    with pytest.raises(StoreError, match=r"no space is left on the disk; free some"):
+        append_for_ever()
+    last = acknowledged[-1]
     assert store.last() == (last, last)
     assert len(list(store.read())) == last
     with closing(open_store(str(disk.store), create=False, read_only=True)) as reader:
@@ -187,7 +192,14 @@ def test_a_store_that_may_not_be_read_is_told():
                 assert "check its owner" in text or "check the owner" in text
 
 
-def test_an_interrupted_reader_leaves_no_lock_behind(tmp_path):
+OPEN_AND_CLOSE = """
+import sys
+from unidle.store.open import open_store
+open_store(sys.argv[1], create=False).close()
+"""
+
+
+def test_a_reader_in_the_same_process_takes_no_lock_away(tmp_path):
     """Closing a second connection of the process must not drop the first one's locks."""
     path = str(tmp_path / "store.db")
     store = open_store(path, create=True)
@@ -195,11 +207,7 @@ def test_an_interrupted_reader_leaves_no_lock_behind(tmp_path):
     store.append(lease, [big(1)])
     for _ in range(3):
         open_store(path, create=False, read_only=True).close()
-    done = subprocess.run(
-        [sys.executable, "-c", "import sys; from unidle.store.open import open_store\n"
-         "open_store(sys.argv[1], create=False).close()", path],
-        check=False,
-    )  # fmt: skip
+    done = subprocess.run([sys.executable, "-c", OPEN_AND_CLOSE, path], check=False)
     assert done.returncode == 0
     assert Path(f"{path}-wal").stat().st_size  # that process was not the last one
     store.append(lease, [big(2)])

@@ -37,7 +37,7 @@ class SqliteDatabase:
         "key": "INTEGER",
         "int": "BIGINT",
         "blob": "BLOB",
-        "serial": "INTEGER PRIMARY KEY AUTOINCREMENT",
+        "serial": "INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT",
     }
 
     def __init__(
