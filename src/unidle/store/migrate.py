@@ -38,10 +38,10 @@ def upgrade(database: Database, revision: str, *, read_only: bool) -> None:
             field=database.url,
             remedy="wait until it ends, or stop it",
         )
-    run(database)
+    run(database, SCRIPTS)
 
 
-def run(database: Database, scripts: Path = SCRIPTS) -> None:
+def run(database: Database, scripts: Path) -> None:
     """Carry out every revision in ``scripts`` that the database lacks, in one transaction."""
     from alembic.config import Config
     from alembic.runtime.environment import EnvironmentContext

@@ -149,11 +149,7 @@ class PostgresDatabase:
             )
         if state in ("55P03", "40001", "40P01"):
             return StoreError("another session keeps the tables locked", field=self.url, remedy="try again")
-        if isinstance(error, psycopg.OperationalError):
-            return StoreError(
-                f"PostgreSQL: {text}", field=self.url, remedy="check the address, then start again"
-            )
-        return StoreError(f"PostgreSQL: {text}", field=self.url)
+        return StoreError(f"PostgreSQL: {text}", field=self.url, remedy="check the address, then start again")
 
 
 def _timeout(url: str) -> dict[str, int]:

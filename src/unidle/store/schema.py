@@ -17,7 +17,7 @@ VERSION_TABLE: Final = "unidle_schema"  # alembic's table of the current revisio
 TABLES: Final[dict[str, str]] = {
     VERSION_TABLE: "version_num VARCHAR(32) NOT NULL, CONSTRAINT unidle_schema_pkc PRIMARY KEY (version_num)",
     "unidle_writer": """
-        id {key} PRIMARY KEY,
+        id {key} NOT NULL PRIMARY KEY,
         token {int} NOT NULL,
         holder TEXT,
         expires_ns {int} NOT NULL,
@@ -25,7 +25,7 @@ TABLES: Final[dict[str, str]] = {
         last_time_ns {int} NOT NULL,
         crc {int} NOT NULL""",
     "unidle_events": """
-        seq {key} PRIMARY KEY,
+        seq {key} NOT NULL PRIMARY KEY,
         time_ns {int} NOT NULL,
         source TEXT NOT NULL,
         source_seq {int} NOT NULL,

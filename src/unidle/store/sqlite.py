@@ -26,6 +26,7 @@ _SETTINGS: Final = (
 _TABLES: Final = (
     "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite@_%' ESCAPE '@'"
 )
+_SMALLEST_BYTES: Final = 512
 _WAL_KEPT_BYTES: Final = 64 << 20
 
 
@@ -36,7 +37,7 @@ class SqliteDatabase:
         "key": "INTEGER",
         "int": "BIGINT",
         "blob": "BLOB",
-        "serial": "INTEGER PRIMARY KEY AUTOINCREMENT",
+        "serial": "INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT",
     }
 
     def __init__(
@@ -81,8 +82,8 @@ class SqliteDatabase:
         connection = self._connect("mode=rwc" if create else "mode=rw")
         try:
             names = {row[0] for row in connection.execute(_TABLES)}
-            if names and VERSION_TABLE not in names:
-                raise foreign(self.url)  # and leave its journal mode alone
+            if VERSION_TABLE not in names and not (create and not names):
+                raise foreign(self.url) if names else no_store(self.url)  # its journal mode is left alone
             mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
             if mode != "wal":
                 raise StoreError(
@@ -193,6 +194,8 @@ def _check_place(path: Path, *, create: bool) -> None:
         if path.is_dir():
             raise StoreError("is a directory", field=str(path), remedy="name a file for the store")
         if path.exists():
+            if 0 < path.stat().st_size < _SMALLEST_BYTES:  # SQLite takes a file of one byte for an empty one
+                raise foreign(str(path))
             return
         if not create:
             raise no_store(str(path))
