@@ -22,6 +22,10 @@ from .orders import Orders
 from .output import RotatedLog
 from .progress import Progress
 
+TYPE_CHECKING = False  # importing typing would slow every start
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 READ_BYTES = 256 * 1024
 PIPE_BYTES = 1024 * 1024
 F_SETPIPE_SZ = 1031
@@ -55,13 +59,14 @@ class Supervisor:
         self.killed_ns: int | None = None
         self.ticked_ns = 0
         self.busy = False
+        self.blind = False
 
     def run(self) -> None:
         """The whole life of the rank; returns once its exit mark is written."""
         self._catch_signals()
         try:
             if not self._start():
-                self._mark({"k": "lost", "t": self._now_ns(), "text": "stopped before it was started"})
+                self.journal.add({"k": "lost", "t": self._now_ns(), "text": "stopped before it was started"})
                 self._close()
                 return
             while not self._is_over():
@@ -92,7 +97,9 @@ class Supervisor:
         finally:
             for fd in (out, err, helper):
                 os.close(fd)
-        self._mark({"k": "spawn", "t": self._now_ns(), "pid": self.pid, "ticks": tree.ticks_of(self.pid)})
+        self.journal.add(
+            {"k": "spawn", "t": self._now_ns(), "pid": self.pid, "ticks": tree.ticks_of(self.pid)}
+        )
         for path in refused:
             self._note(f"the control group {path} refused the rank: what it serves is not in force")
         return True
@@ -225,10 +232,10 @@ class Supervisor:
         self.busy = True
         stream, now_ns = self.streams[fd], self._now_ns()
         if stream == "helper":
-            self._mark(*self.progress.helper(data, now_ns))
+            self._see(self.progress.helper, data, now_ns)
             return len(data)
         self.log.write(data)
-        self._mark(*self.progress.output(stream, data, now_ns))
+        self._see(self.progress.output, stream, data, now_ns)
         text = self.log.note()
         if text:
             self._note(text)
@@ -251,7 +258,7 @@ class Supervisor:
     def _tick(self, now_ns: int) -> None:
         self.ticked_ns = now_ns
         self.busy = False
-        self._mark(*self.progress.tick(now_ns))
+        self._see(self.progress.tick, now_ns)
         self.journal.flush()
 
     # ---- end
@@ -262,11 +269,11 @@ class Supervisor:
             for _ in range(64):  # bounded: an unkillable process may still be writing
                 if not self._read(fd):
                     break
-        self._mark(*self.progress.finish(self._now_ns()))
+        self._see(self.progress.finish, self._now_ns())
         code, t_ns = self.exited or (-signal.SIGKILL, self._now_ns())
         info = self._info()
         self.group.remove()
-        self._mark({"k": "exit", "t": t_ns, "code": code, "info": info})
+        self.journal.add({"k": "exit", "t": t_ns, "code": code, "info": info})
         self._close()
 
     def _close(self) -> None:
@@ -302,12 +309,21 @@ class Supervisor:
         while not self.journal.flush() and self._now_ns() < give_up_ns:
             select.poll().poll(TICK_NS // 1_000_000)
 
-    def _mark(self, *marks: dict[str, object]) -> None:
+    def _see(self, watch: Callable[..., list[dict[str, object]]], *what: object) -> None:
+        """Write the marks of one of progress's watchers. A defect in it must not cost the rank its life."""
+        if self.blind:
+            return
+        try:
+            marks = watch(*what)
+        except Exception as error:
+            self.blind = True
+            self._note(f"progress is not followed any more: {type(error).__name__}: {error}")
+            return
         for mark in marks:
             self.journal.add(mark)
 
     def _note(self, text: str) -> None:
-        self._mark({"k": "note", "t": self._now_ns(), "text": text[:1000]})
+        self.journal.add({"k": "note", "t": self._now_ns(), "text": text[:1000]})
 
     def _now_ns(self) -> int:
         return rundir.boottime_ns() + self.offset_ns
