@@ -32,6 +32,7 @@ F_SETPIPE_SZ = 1031
 TICK_NS = 500_000_000
 LEFTOVER_GRACE_NS = 2_000_000_000
 UNKILLABLE_NS = 10_000_000_000
+KILL_SPELL_NS = 50_000_000
 WATCH_END_NS = 20_000_000
 FULL_DISK_NS = 60_000_000_000
 
@@ -50,6 +51,7 @@ class Supervisor:
         self.poller = select.poll()
         self.streams: dict[int, str] = {}
         self.pid: int | None = None
+        self.childless = False
         self.exited: tuple[int, int] | None = None
         self.cpu_ns = 0
         self.largest_bytes = 0
@@ -189,18 +191,26 @@ class Supervisor:
         self.kill_at_ns = deadline_ns if self.kill_at_ns is None else min(self.kill_at_ns, deadline_ns)
         if grace_ns and self.killed_ns is None:
             self.group.thaw()
-            tree.terminate(self._members())
+            members = self._members()
+            if self.pid in members:
+                # first, so that it does not take the end of its workers for their failure
+                tree.terminate({self.pid})
+            tree.terminate(members - {self.pid})
 
     def _kill(self, now_ns: int) -> None:
         if self.killed_ns is None:
             self.killed_ns = now_ns
         if self.group.paths:
             self.group.kill()
-        # also without groups, and for what left the group; new ones appear only while some still fork
+        # also without groups, and for what left the group: stopped first, so that they cannot fork
         members = self._members()
         tree.send(members, signal.SIGSTOP)
-        tree.send(members | self._members(), signal.SIGKILL)
-        self.kill_at_ns = now_ns + WATCH_END_NS
+        tree.send(members, signal.SIGKILL)
+        # what a look at /proc misses, because it forks and exits all the time, is an orphan at once
+        while not self.childless and self._now_ns() < now_ns + KILL_SPELL_NS:
+            tree.send(tree.children(os.getpid()), signal.SIGKILL)
+            self._reap()
+        self.kill_at_ns = self._now_ns() + WATCH_END_NS
 
     def _members(self) -> set[int]:
         """Live processes of the rank."""
@@ -211,7 +221,9 @@ class Supervisor:
         """Whether the rank has ended and nothing of it is left."""
         if self.exited is None:
             return False
-        if self.pid is None or not self._members():
+        # every orphan below becomes a child of this process, so without children there is nothing;
+        # a look at /proc could miss processes that fork and exit all the time
+        if self.childless and not self._members():
             return True
         if self.killed_ns is None or self._now_ns() < self.killed_ns + UNKILLABLE_NS:
             return False
@@ -247,6 +259,7 @@ class Supervisor:
             try:
                 pid, status, used = os.wait4(-1, os.WNOHANG)
             except ChildProcessError:
+                self.childless = True
                 return
             if pid == 0:
                 return
