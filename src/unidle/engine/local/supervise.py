@@ -22,12 +22,17 @@ from .orders import Orders
 from .output import RotatedLog
 from .progress import Progress
 
+TYPE_CHECKING = False  # importing typing would slow every start
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 READ_BYTES = 256 * 1024
 PIPE_BYTES = 1024 * 1024
 F_SETPIPE_SZ = 1031
 TICK_NS = 500_000_000
 LEFTOVER_GRACE_NS = 2_000_000_000
 UNKILLABLE_NS = 10_000_000_000
+KILL_SPELL_NS = 50_000_000
 WATCH_END_NS = 20_000_000
 FULL_DISK_NS = 60_000_000_000
 
@@ -46,6 +51,7 @@ class Supervisor:
         self.poller = select.poll()
         self.streams: dict[int, str] = {}
         self.pid: int | None = None
+        self.childless = False
         self.exited: tuple[int, int] | None = None
         self.cpu_ns = 0
         self.largest_bytes = 0
@@ -55,13 +61,14 @@ class Supervisor:
         self.killed_ns: int | None = None
         self.ticked_ns = 0
         self.busy = False
+        self.blind = False
 
     def run(self) -> None:
         """The whole life of the rank; returns once its exit mark is written."""
         self._catch_signals()
         try:
             if not self._start():
-                self._mark({"k": "lost", "t": self._now_ns(), "text": "stopped before it was started"})
+                self.journal.add({"k": "lost", "t": self._now_ns(), "text": "stopped before it was started"})
                 self._close()
                 return
             while not self._is_over():
@@ -92,7 +99,9 @@ class Supervisor:
         finally:
             for fd in (out, err, helper):
                 os.close(fd)
-        self._mark({"k": "spawn", "t": self._now_ns(), "pid": self.pid, "ticks": tree.ticks_of(self.pid)})
+        self.journal.add(
+            {"k": "spawn", "t": self._now_ns(), "pid": self.pid, "ticks": tree.ticks_of(self.pid)}
+        )
         for path in refused:
             self._note(f"the control group {path} refused the rank: what it serves is not in force")
         return True
@@ -182,18 +191,26 @@ class Supervisor:
         self.kill_at_ns = deadline_ns if self.kill_at_ns is None else min(self.kill_at_ns, deadline_ns)
         if grace_ns and self.killed_ns is None:
             self.group.thaw()
-            tree.terminate(self._members())
+            members = self._members()
+            if self.pid in members:
+                # first, so that it does not take the end of its workers for their failure
+                tree.terminate({self.pid})
+            tree.terminate(members - {self.pid})
 
     def _kill(self, now_ns: int) -> None:
         if self.killed_ns is None:
             self.killed_ns = now_ns
         if self.group.paths:
             self.group.kill()
-        # also without groups, and for what left the group; new ones appear only while some still fork
+        # also without groups, and for what left the group: stopped first, so that they cannot fork
         members = self._members()
         tree.send(members, signal.SIGSTOP)
-        tree.send(members | self._members(), signal.SIGKILL)
-        self.kill_at_ns = now_ns + WATCH_END_NS
+        tree.send(members, signal.SIGKILL)
+        # what a look at /proc misses, because it forks and exits all the time, is an orphan at once
+        while not self.childless and self._now_ns() < now_ns + KILL_SPELL_NS:
+            tree.send(tree.children(os.getpid()), signal.SIGKILL)
+            self._reap()
+        self.kill_at_ns = self._now_ns() + WATCH_END_NS
 
     def _members(self) -> set[int]:
         """Live processes of the rank."""
@@ -204,7 +221,9 @@ class Supervisor:
         """Whether the rank has ended and nothing of it is left."""
         if self.exited is None:
             return False
-        if self.pid is None or not self._members():
+        # every orphan below becomes a child of this process, so without children there is nothing;
+        # a look at /proc could miss processes that fork and exit all the time
+        if self.childless and not self._members():
             return True
         if self.killed_ns is None or self._now_ns() < self.killed_ns + UNKILLABLE_NS:
             return False
@@ -225,10 +244,10 @@ class Supervisor:
         self.busy = True
         stream, now_ns = self.streams[fd], self._now_ns()
         if stream == "helper":
-            self._mark(*self.progress.helper(data, now_ns))
+            self._see(self.progress.helper, data, now_ns)
             return len(data)
         self.log.write(data)
-        self._mark(*self.progress.output(stream, data, now_ns))
+        self._see(self.progress.output, stream, data, now_ns)
         text = self.log.note()
         if text:
             self._note(text)
@@ -240,6 +259,7 @@ class Supervisor:
             try:
                 pid, status, used = os.wait4(-1, os.WNOHANG)
             except ChildProcessError:
+                self.childless = True
                 return
             if pid == 0:
                 return
@@ -251,7 +271,7 @@ class Supervisor:
     def _tick(self, now_ns: int) -> None:
         self.ticked_ns = now_ns
         self.busy = False
-        self._mark(*self.progress.tick(now_ns))
+        self._see(self.progress.tick, now_ns)
         self.journal.flush()
 
     # ---- end
@@ -262,11 +282,11 @@ class Supervisor:
             for _ in range(64):  # bounded: an unkillable process may still be writing
                 if not self._read(fd):
                     break
-        self._mark(*self.progress.finish(self._now_ns()))
+        self._see(self.progress.finish, self._now_ns())
         code, t_ns = self.exited or (-signal.SIGKILL, self._now_ns())
         info = self._info()
         self.group.remove()
-        self._mark({"k": "exit", "t": t_ns, "code": code, "info": info})
+        self.journal.add({"k": "exit", "t": t_ns, "code": code, "info": info})
         self._close()
 
     def _close(self) -> None:
@@ -302,12 +322,21 @@ class Supervisor:
         while not self.journal.flush() and self._now_ns() < give_up_ns:
             select.poll().poll(TICK_NS // 1_000_000)
 
-    def _mark(self, *marks: dict[str, object]) -> None:
+    def _see(self, watch: Callable[..., list[dict[str, object]]], *what: object) -> None:
+        """Write the marks of one of progress's watchers. A defect in it must not cost the rank its life."""
+        if self.blind:
+            return
+        try:
+            marks = watch(*what)
+        except Exception as error:
+            self.blind = True
+            self._note(f"progress is not followed any more: {type(error).__name__}: {error}")
+            return
         for mark in marks:
             self.journal.add(mark)
 
     def _note(self, text: str) -> None:
-        self._mark({"k": "note", "t": self._now_ns(), "text": text[:1000]})
+        self.journal.add({"k": "note", "t": self._now_ns(), "text": text[:1000]})
 
     def _now_ns(self) -> int:
         return rundir.boottime_ns() + self.offset_ns

@@ -34,6 +34,15 @@ def all_pids() -> list[int]:
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 
+def children(pid: int) -> set[int]:
+    """Processes whose parent is the main thread of ``pid``; empty where the kernel does not list them."""
+    try:
+        with open(f"/proc/{pid}/task/{pid}/children", "rb") as file:
+            return {int(name) for name in file.read().split()}
+    except OSError:
+        return set()
+
+
 def descendants(root: int) -> set[int]:
     """Live processes below ``root``; complete only while ``root`` is a subreaper."""
     children: dict[int, list[int]] = {}
