@@ -111,11 +111,11 @@ def _bar(row: _Row, whole_ns: int, room: int, colour: bool) -> str:
 
 
 def _cells(row: _Row, data: ReportData) -> tuple[str, ...]:
-    return row.share, device_time(row.ns, data.time_unit), money(row.cost, data.currency)
+    return row.share, device_time(row.ns, data.time_unit), visible(money(row.cost, data.currency))
 
 
 def _capacity_cells(data: ReportData) -> tuple[str, ...]:
-    cost = money(cost_total(data), data.currency)
+    cost = visible(money(cost_total(data), data.currency))
     return percent(data.capacity_ns, data.capacity_ns), device_time(data.capacity_ns, data.time_unit), cost
 
 
