@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import base64
+import fcntl
 import json
 import os
-import shutil
 import subprocess
 import time
 from pathlib import Path
@@ -30,9 +30,13 @@ FLAGS = (
 )
 
 
-def find_chromium() -> str | None:
-    names = ("chromium", "chromium-browser", "google-chrome")
-    return next((path for name in names if (path := shutil.which(name))), None)
+def _high_pipe() -> tuple[int, int]:
+    """A pipe whose descriptors are none of those that the browser expects."""
+    pair = os.pipe()
+    high = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for end in pair]
+    for end in pair:
+        os.close(end)
+    return high[0], high[1]
 
 
 class PageError(AssertionError):
@@ -49,20 +53,13 @@ class Browser:
         self._id = 0
         self._session: str | None = None
         self._loaded = False
-        to_browser, self._to = os.pipe()
-        self._from, from_browser = os.pipe()
+        to_browser, self._to = _high_pipe()
+        self._from, from_browser = _high_pipe()
         arguments = [program, *FLAGS, f"--user-data-dir={profile}", f"--window-size={size[0]},{size[1]}"]
         # The browser reads commands on descriptor 3 and answers on 4.
-        shell = [
-            "/bin/sh",
-            "-c",
-            f'exec "$@" 3<&{to_browser} 4>&{from_browser}',
-            "sh",
-            *arguments,
-            "about:blank",
-        ]
+        moved = f'exec "$@" 3<&{to_browser} 4>&{from_browser}'
         self._process = subprocess.Popen(
-            shell,
+            ["bash", "-c", moved, "bash", *arguments, "about:blank"],
             pass_fds=(to_browser, from_browser),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -117,7 +114,7 @@ class Browser:
         elif method == "Runtime.exceptionThrown":
             details = body["exceptionDetails"]
             self.problems.append(details.get("exception", {}).get("description", details["text"]))
-        elif method == "Log.entryAdded" and body["entry"]["level"] in {"error", "warning"}:
+        elif method == "Log.entryAdded" and body["entry"]["level"] == "error":
             self.problems.append(body["entry"]["text"])
         elif method == "Runtime.consoleAPICalled" and body["type"] in {"error", "assert"}:
             self.problems.append(str(body["args"]))

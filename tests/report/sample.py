@@ -94,6 +94,10 @@ def totals(devices: tuple[DeviceTrack, ...], price: float | None = PRICE_PER_HOU
     )
 
 
+def ratio(name: str, part: int, whole: int, definition: str) -> Ratio:
+    return Ratio(name, part / whole if whole else None, part, whole, definition)
+
+
 def report(
     devices: tuple[DeviceTrack, ...] | None = None,
     *,
@@ -119,30 +123,18 @@ def report(
         capacity_ns=capacity,
         leaves=leaves,
         ratios=(
-            Ratio(
-                "availability",
-                up / (capacity - unseen),
-                up,
-                capacity - unseen,
-                "1 - down / (capacity - unseen)",
-            ),
-            Ratio(
+            ratio("availability", up, capacity - unseen, "1 - down / (capacity - unseen)"),
+            ratio(
                 "scheduling goodput",
-                (up - free) / up,
                 up - free,
                 up,
                 "(capacity - unseen - down - free) / (capacity - unseen - down)",
             ),
-            Ratio(
-                "runtime goodput",
-                useful / (up - free),
-                useful,
-                up - free,
-                "useful work / (capacity - unseen - down - free)",
-            ),
-            Ratio("utilisation", useful / capacity, useful, capacity, "useful / capacity"),
-            Ratio("ETTR", None, 0, 0, "useful time of the job / all time with that job"),
+            ratio("runtime goodput", useful, up - free, "useful / (capacity - unseen - down - free)"),
+            ratio("utilisation", useful, capacity, "useful / capacity"),
+            ratio("ETTR", 0, 0, "useful time of the job / all time with that job"),
         ),
+        currency="USD",
         devices=devices,
         jobs=(
             JobLine(

@@ -190,7 +190,9 @@ def _winners(run: Ints, leaf: Ints, length: Ints, runs: int) -> tuple[Ints, Ints
     winner = by_run[np.flatnonzero(np.concatenate((run[by_run][1:] != run[by_run][:-1], [True])))]
     whole = np.zeros(runs, dtype=np.int64)
     np.add.at(whole, run, length)
-    return winner, sums[inverse[winner]] // np.maximum(whole // 1_000, 1)
+    own = sums[inverse[winner]]
+    share = np.floor(1_000 * (own / whole)).astype(np.int64)
+    return winner, np.where(own == whole, 1_000, np.minimum(share, 999))
 
 
 def _bucketed(columns: Columns, bucket_ns: int, leaf_of: Ints) -> Columns:
@@ -217,7 +219,7 @@ def _leaf_sums(
     sums = np.zeros(len(tracks) * max(len(leaves), 1), dtype=np.int64)
     if len(columns):
         np.add.at(sums, columns.track * len(leaves) + leaf_of[columns.context], columns.end - columns.start)
-    table = sums.reshape(len(tracks), -1).tolist()
+    table = sums.reshape(len(tracks), max(len(leaves), 1)).tolist()
     return tuple(
         {leaf: ns * track.share_ppm // 1_000_000 for leaf, ns in zip(leaves, row, strict=False) if ns}
         for track, row in zip(tracks, table, strict=True)

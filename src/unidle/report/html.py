@@ -180,7 +180,7 @@ def _data(element_id: str, text: str) -> str:
 
 
 def _deflated(value: object) -> str:
-    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+    text = json.dumps(value, separators=(",", ":"))  # ASCII: names may hold half a surrogate pair
     return base64.b64encode(zlib.compress(text.encode(), 6)).decode()
 
 

@@ -9,8 +9,8 @@ from unidle.ledger.taxonomy import GROUP_COLOURS, GROUP_OF, GROUPS
 Rgb = tuple[int, int, int]
 
 # The first leaf of a group has the group's own colour; the rest alternate lighter and darker.
-_LIGHTEST: Final = 0.55
-_DARKEST: Final = 0.35
+_LIGHTEST: Final = 0.75
+_DARKEST: Final = 0.5
 
 
 def rgb(colour: str) -> Rgb:

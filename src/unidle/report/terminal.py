@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,6 +16,7 @@ from unidle.report.totals import GroupLine, LeafLine, cost_total, waterfall_line
 MIN_WIDTH: Final = 60
 SHOWN_FROM_PPM: Final = 5_000  # 0.5 %
 _LABEL: Final = 21
+_MIN_BAR: Final = 10
 _MARKS: Final = {"inferred": "~", "modelled": "≈"}
 _EIGHTHS: Final = " ▏▎▍▌▋▊▉"
 _HATCH: Final = "░"
@@ -43,7 +44,10 @@ def waterfall(data: ReportData, width: int = 80, colour: bool = False) -> str:
     if data.capacity_ns == 0:
         return "\n".join([*lines, *_empty(data, width)]) + "\n"
     rows = list(_rows(data))
-    numbers = _columns([*(_cells(row, data) for row in rows), _capacity_cells(data)])
+    cells = [*(_cells(row, data) for row in rows), _capacity_cells(data)]
+    numbers = _columns(cells)
+    if width - len(numbers[0]) < _LABEL + _MIN_BAR + 2:
+        numbers = _columns([row[:2] for row in cells])  # the cost goes first
     room = width - _LABEL - len(numbers[0]) - 2
     for row, text in zip(rows, numbers, strict=False):
         lines.append(f"{_fit(row.label, _LABEL)} {_bar(row, data.capacity_ns, room, colour)} {text}")
@@ -107,15 +111,15 @@ def _bar(row: _Row, whole_ns: int, room: int, colour: bool) -> str:
 
 
 def _cells(row: _Row, data: ReportData) -> tuple[str, ...]:
-    return row.share, device_time(row.ns, data.time_unit), money(row.cost, data.currency)
+    return row.share, device_time(row.ns, data.time_unit), visible(money(row.cost, data.currency))
 
 
 def _capacity_cells(data: ReportData) -> tuple[str, ...]:
-    cost = money(cost_total(data), data.currency)
+    cost = visible(money(cost_total(data), data.currency))
     return percent(data.capacity_ns, data.capacity_ns), device_time(data.capacity_ns, data.time_unit), cost
 
 
-def _columns(rows: list[tuple[str, ...]]) -> list[str]:
+def _columns(rows: Sequence[tuple[str, ...]]) -> list[str]:
     """Cells as right-aligned columns; a column that is empty throughout goes."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(c.rjust(w) for c, w in zip(row, widths, strict=True) if w) for row in rows]

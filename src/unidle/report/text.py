@@ -31,17 +31,13 @@ def duration(ns: int) -> str:
         return "0 s"
     if ns < US_NS:
         return f"{ns} ns"
-    if ns < MS_NS:
-        return f"{_short(ns / US_NS)} us"
-    if round(ns / MS_NS, 1) < 1_000:
-        return f"{_short(ns / MS_NS)} ms"
-    if round(ns / S_NS, 1) < 60:
-        return f"{ns / S_NS:.1f} s"
+    for unit_ns, name, whole_from in ((US_NS, "us", 100), (MS_NS, "ms", 100), (S_NS, "s", 600)):
+        tenths = (10 * ns + unit_ns // 2) // unit_ns
+        if tenths < whole_from:
+            return f"{tenths // 10}.{tenths % 10} {name}"
+        if name != "s" and (ns + unit_ns // 2) // unit_ns < 1_000:
+            return f"{(ns + unit_ns // 2) // unit_ns} {name}"
     return _two_units(ns)
-
-
-def _short(value: float) -> str:
-    return f"{value:.1f}" if value < 9.95 else f"{value:.0f}"
 
 
 def _two_units(ns: int) -> str:

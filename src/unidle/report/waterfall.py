@@ -7,7 +7,7 @@ from html import escape
 
 from unidle.report.model import ReportData
 from unidle.report.palette import leaf_colour
-from unidle.report.text import device_time, exact_ns, money
+from unidle.report.text import device_time, exact_ns, money, visible
 from unidle.report.totals import GroupLine, LeafLine, cost_total, describe, waterfall_lines
 
 
@@ -84,4 +84,4 @@ def _time_cell(ns: int, data: ReportData) -> str:
 
 
 def _cost_cell(cost: float | None, data: ReportData, shown: bool) -> str:
-    return f"<td class=number>{escape(money(cost, data.currency))}</td>" if shown else ""
+    return f"<td class=number>{escape(visible(money(cost, data.currency)))}</td>" if shown else ""

@@ -59,12 +59,13 @@ const grouped = (value) => String(value).replace(/\B(?=(\d{3})+$)/g, ",");
 
 // The same words as text.duration in Python; a test holds them together.
 function duration(ns) {
-  const short = (value) => value < 9.95 ? value.toFixed(1) : value.toFixed(0);
   if (ns === 0) return "0 s";
   if (ns < 1e3) return `${Math.round(ns)} ns`;
-  if (ns < 1e6) return `${short(ns / 1e3)} us`;
-  if (Math.round(ns / 1e5) < 10000) return `${short(ns / 1e6)} ms`;
-  if (Math.round(ns / 1e8) < 600) return `${(ns / 1e9).toFixed(1)} s`;
+  for (const [unit, name, wholeFrom] of [[1e3, "us", 100], [1e6, "ms", 100], [1e9, "s", 600]]) {
+    const tenths = Math.floor((10 * ns + unit / 2) / unit), whole = Math.floor((ns + unit / 2) / unit);
+    if (tenths < wholeFrom) return `${Math.floor(tenths / 10)}.${tenths % 10} ${name}`;
+    if (name !== "s" && whole < 1000) return `${whole} ${name}`;
+  }
   const two = (bigNs, big, smallNs, small) => {
     const smalls = Math.floor((ns + smallNs / 2) / smallNs), perBig = bigNs / smallNs;
     return `${grouped(Math.floor(smalls / perBig))} ${big} ${String(smalls % perBig).padStart(2, "0")} ${small}`;

@@ -156,7 +156,7 @@ class Page {
   }
 
   ledger(filter) {
-    const words = ["group", "leaf", "job", "attempt", "device"].filter((name) => filter[name] !== undefined && filter[name] !== "");
+    const words = ["group", "leaf", "job", "device", "start", "end"].filter((name) => filter[name] !== undefined && filter[name] !== "");
     return [this.report.command, ...words.map((name) => `--${name} ${shellQuote(String(filter[name]))}`)].join(" ");
   }
 
@@ -236,7 +236,8 @@ class Page {
     const [leaf, group, , , about] = leaves[leafIndex], [label, shown, node, model] = tracks[track];
     const ns = Math.round((bars.end[bar] - bars.start[bar]) * unit), at = bars.start[bar] * unit;
     const pure = 1000 - bars.impure[bar], step = bars.step[bar], last = step + bars.further[bar];
-    const filter = { leaf, device: tracks[track][4] || label, job: jobs[jobIndex][0], attempt: attempt || "" };
+    const [start, end] = [bars.start[bar], bars.end[bar]].map((units) => this.report.startNs + BigInt(Math.round(units * unit)));
+    const filter = { leaf, job: jobs[jobIndex][0], device: tracks[track][4] || label, start, end };
     return this.facts([
       [group === leaf ? leaf : `${group} / ${leaf}`, about],
       ["device", `${shown}${model ? `, ${model}` : ""}${node ? `, node ${node}` : ""}`],
