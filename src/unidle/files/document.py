@@ -101,4 +101,4 @@ def printable(text: str) -> str:
 
 
 def _short(key: str, limit: int = 80) -> str:
-    return key if len(key) <= limit else key[: limit - 1] + "…"
+    return printable(key if len(key) <= limit else key[: limit - 1] + "…")

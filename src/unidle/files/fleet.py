@@ -10,10 +10,13 @@ from typing import Final
 from unidle.files.check import convert
 from unidle.files.document import Document, Path
 from unidle.files.fleet_file import ID_LENGTH, ID_PATTERN, ID_SAYS, DevicesPart, FleetFile, NodePart
+from unidle.files.fleet_text import fleet_to_yaml
 from unidle.files.load import Bounds, load_document
 from unidle.files.ranges import expand
 from unidle.files.values import MEMORY_LIMIT_BYTES, memory_bytes
 from unidle.fleet import WHOLE_PPM, Device, Fleet, Link, Node, Tier
+
+__all__ = ["fleet_from_mapping", "fleet_to_yaml", "load_fleet"]
 
 BOUNDS: Final = Bounds(size_bytes=8 << 20, values=500_000)
 NODES_LIMIT: Final = 200_000

@@ -6,7 +6,6 @@ from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct
 
-from unidle.fleet import WHOLE_PPM
 from unidle.files.values import (
     END,
     MEMORY_LIMIT_BYTES,
@@ -15,6 +14,7 @@ from unidle.files.values import (
     PRINTABLE_SAYS,
     MemoryText,
 )
+from unidle.fleet import WHOLE_PPM
 
 ID_PATTERN: Final = r"^[A-Za-z0-9]([-A-Za-z0-9._]*[A-Za-z0-9])?" + END
 ID_LENGTH: Final = 253

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Final
+from typing import Any, Final
 
 import yaml
 
+from unidle.files.tree import resolve
 from unidle.fleet import WHOLE_PPM, Device, Fleet, Node
 
-_PLAIN: Final = re.compile(r"[A-Za-z][-A-Za-z0-9_./]*")
-# Words that one reader of YAML or another takes for a value that is not text.
-_SPECIAL: Final = frozenset({"true", "false", "null", "yes", "no", "on", "off", "y", "n"})
 _ADDRESS: Final = "127.0.0.1"
 _MODELS: Final = {"cpu": "cpu", "gpu": ""}
 
@@ -43,16 +40,21 @@ def fleet_to_yaml(fleet: Fleet) -> str:
     return text
 
 
-class _Dumper(yaml.SafeDumper):
-    """Quotes text that another schema of YAML could read as a number or a truth value."""
+_Base: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+
+
+class _Dumper(_Base):  # type: ignore[misc]
+    """Quotes text that either version of YAML reads as something else."""
 
     def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002
         return True
 
 
-def _text(dumper: yaml.SafeDumper, data: str) -> yaml.ScalarNode:
-    plain = _PLAIN.fullmatch(data) and data.casefold() not in _SPECIAL
-    return dumper.represent_scalar("tag:yaml.org,2002:str", data, style=None if plain else '"')
+def _text(dumper: Any, data: str) -> yaml.ScalarNode:
+    # The dumper itself knows YAML 1.1 only.
+    style = None if isinstance(resolve(data), str) else '"'
+    node: yaml.ScalarNode = dumper.represent_scalar("tag:yaml.org,2002:str", data, style=style)
+    return node
 
 
 _Dumper.add_representer(str, _text)
@@ -64,7 +66,7 @@ def _given(**fields: object) -> dict[str, object]:
 
 
 def _node(node: Node, *, tiers: bool) -> dict[str, object]:
-    groups = [_group(devices) for devices in _alike(node.devices)]
+    groups = list(_groups(node.devices))
     return _given(
         id=node.id,
         parent=node.parent if tiers else None,
@@ -102,16 +104,19 @@ def _traits(device: Device) -> Mapping[str, object]:
     }
 
 
-def _group(run: list[Device]) -> dict[str, object]:
-    first = run[0]
-    group: dict[str, object] = {"count": len(run), "kind": first.kind}
-    if first.model != _MODELS[first.kind]:
-        group["model"] = first.model
-    if first.slices_ppm != (WHOLE_PPM,):
-        group["slices_ppm"] = list(first.slices_ppm)
-    if first.index:
-        group["index"] = first.index
-    return group | _given(memory=_memory(first.memory_bytes), uuid=first.uuid)
+def _groups(devices: Iterable[Device]) -> Iterator[dict[str, object]]:
+    following = 0  # the index that the reader would take
+    for run in _alike(devices):
+        first = run[0]
+        group: dict[str, object] = {"count": len(run), "kind": first.kind}
+        if first.model != _MODELS[first.kind]:
+            group["model"] = first.model
+        if first.slices_ppm != (WHOLE_PPM,):
+            group["slices_ppm"] = list(first.slices_ppm)
+        if first.index != following:
+            group["index"] = first.index
+        following = run[-1].index + 1
+        yield group | _given(memory=_memory(first.memory_bytes), uuid=first.uuid)
 
 
 def _memory(size_bytes: int) -> int | str:

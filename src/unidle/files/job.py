@@ -6,11 +6,12 @@ import os
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from unidle.files.check import convert
 from unidle.files.document import Breach, Document
-from unidle.files.job_file import JobFile, LayoutPart, is_reserved_env
+from unidle.files.job_file import JobFile, is_reserved_env
 from unidle.files.load import Bounds, base_dir_of, load_document
 from unidle.files.values import MEMORY_LIMIT_BYTES, as_name, memory_bytes
 from unidle.jobs import JobSpec, Layout, Limits, Restart
@@ -48,22 +49,32 @@ def name_of_command(command: Sequence[str]) -> str:
     return as_name((scripts or command)[0].rsplit("/", 1)[-1], "job")
 
 
+@dataclass(frozen=True, slots=True)
+class _Draft:
+    """A job file whose fields are well formed by themselves."""
+
+    document: Document
+    file: JobFile
+    base_dir: str
+    workdir: str
+
+
 def _job(document: Document, base_dir: str) -> JobSpec:
     if not isinstance(document.data, Mapping):
         raise document.error(
             (), "a job file must be a mapping of fields", remedy="the least is: command: [python, train.py]"
         )
     file = convert(document, JobFile, what="job", advise=_advise)
-    workdir = _in_full(file.workdir, base_dir)
+    draft = _Draft(document, file, base_dir, _in_full(file.workdir, base_dir))
     # In the order of the document, so that the first error is the first that the user sees.
     for field in document.data:
         if field in _CHECKS:
-            _CHECKS[field](document, file, base_dir)
-    checkpoint = _in_full(file.checkpoint.path, workdir) if file.checkpoint else None
+            _CHECKS[field](draft)
+    checkpoint = _in_full(file.checkpoint.path, draft.workdir) if file.checkpoint else None
     return JobSpec(
         command=file.command,
         name=file.name or name_of_command(file.command),
-        workdir=workdir,
+        workdir=draft.workdir,
         env=dict(file.env),
         ranks=file.ranks,
         devices_per_rank=file.devices_per_rank,
@@ -101,64 +112,63 @@ def _advise(breach: Breach) -> str | None:
         return f"write it as a list: {json.dumps(words, ensure_ascii=False)}"
     if breach.path in (("name",), ("queue",)) and isinstance(value, str):
         return f"for instance {as_name(value, 'default' if breach.path == ('queue',) else 'job')}"
-    if breach.path[0] == "env" and len(breach.path) == 2 and is_reserved_env(str(breach.path[1])):
+    if len(breach.path) == 2 and breach.path[0] == "env" and is_reserved_env(str(breach.path[1])):
         return "remove it: unidle sets it for each rank"
     return None
 
 
-def _check_command(document: Document, file: JobFile, base_dir: str) -> None:
-    if not file.command[0]:
-        raise document.error(("command", 0), "the program's name is empty", remedy="name a program")
+def _check_command(draft: _Draft) -> None:
+    if not draft.file.command[0]:
+        raise draft.document.error(("command", 0), "the program's name is empty", remedy="name a program")
 
 
-def _check_layout(document: Document, file: JobFile, base_dir: str) -> None:
-    layout = file.layout or LayoutPart(dp=file.ranks)
-    product = layout.tp * layout.dp * layout.pp
-    if product == file.ranks:
+def _check_layout(draft: _Draft) -> None:
+    layout, ranks = draft.file.layout, draft.file.ranks
+    if layout is None or (product := layout.tp * layout.dp * layout.pp) == ranks:
         return
-    raise document.error(
+    raise draft.document.error(
         ("layout",),
-        f"tp {layout.tp} x dp {layout.dp} x pp {layout.pp} is {product}, but ranks is {file.ranks}",
+        f"tp {layout.tp} x dp {layout.dp} x pp {layout.pp} is {product}, but ranks is {ranks}",
         remedy=f"set ranks to {product}, or change the layout",
     )
 
 
-def _check_pattern(document: Document, file: JobFile, base_dir: str) -> None:
-    if file.progress is None:
+def _check_pattern(draft: _Draft) -> None:
+    if draft.file.progress is None:
         return
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            re.compile(file.progress.pattern)
+            re.compile(draft.file.progress.pattern)
     except (re.error, OverflowError, RecursionError) as error:
-        raise document.error(
+        raise draft.document.error(
             ("progress", "pattern"),
             f"not a regular expression: {error}",
-            value=file.progress.pattern,
+            value=draft.file.progress.pattern,
             remedy="see docs.python.org/3/library/re.html, and put it in single quotes",
         ) from None
 
 
-def _check_memory(document: Document, file: JobFile, base_dir: str) -> None:
-    memory = file.limits.memory
+def _check_memory(draft: _Draft) -> None:
+    memory = draft.file.limits.memory
     if memory is not None and not 2**20 <= memory_bytes(memory) <= MEMORY_LIMIT_BYTES:
-        raise document.error(
+        raise draft.document.error(
             ("limits", "memory"), "must be from 1 MiB to 1 PiB", value=memory, remedy="for instance 512MiB"
         )
 
 
-def _check_workdir(document: Document, file: JobFile, base_dir: str) -> None:
-    _check_inside(document, ("workdir",), file.workdir, base_dir)
-    path = _in_full(file.workdir, base_dir)
-    if not os.path.isdir(path):  # noqa: PTH112
-        problem = "is not a directory" if os.path.lexists(path) else "there is no such directory"
-        raise document.error(("workdir",), problem, value=path, remedy="create it, or name another")
+def _check_workdir(draft: _Draft) -> None:
+    _check_inside(draft.document, ("workdir",), draft.file.workdir, draft.base_dir)
+    if not os.path.isdir(draft.workdir):  # noqa: PTH112
+        problem = "is not a directory" if os.path.lexists(draft.workdir) else "there is no such directory"
+        raise draft.document.error(
+            ("workdir",), problem, value=draft.workdir, remedy="create it, or name another"
+        )
 
 
-def _check_checkpoint(document: Document, file: JobFile, base_dir: str) -> None:
-    if file.checkpoint is not None:
-        workdir = _in_full(file.workdir, base_dir)
-        _check_inside(document, ("checkpoint", "path"), file.checkpoint.path, workdir)
+def _check_checkpoint(draft: _Draft) -> None:
+    if draft.file.checkpoint is not None:
+        _check_inside(draft.document, ("checkpoint", "path"), draft.file.checkpoint.path, draft.workdir)
 
 
 def _check_inside(document: Document, field: tuple[str, ...], path: str, base: str) -> None:
@@ -182,7 +192,7 @@ def _login() -> str:
         return str(os.getuid())
 
 
-_CHECKS: Final[dict[str, Callable[[Document, JobFile, str], None]]] = {
+_CHECKS: Final[dict[str, Callable[[_Draft], None]]] = {
     "command": _check_command,
     "workdir": _check_workdir,
     "layout": _check_layout,

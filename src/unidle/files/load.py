@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import codecs
 import errno
 import os
+import re
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Final
 
 from unidle.files.document import BadFile, Document, printable
 
-STDIN = "-"
+STDIN: Final = "-"
+# What YAML leaves out of text.
+_NOT_TEXT: Final = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +56,7 @@ def base_dir_of(path: str | os.PathLike[str]) -> str:
 def _read(name: str, source: str, what: str, limit: int) -> bytes:
     with _explained(source, what):
         if name == STDIN:
-            return _at_most(sys.stdin.fileno(), source, limit)
+            return _at_most(sys.stdin.buffer.read, source, limit)
         # Non-blocking, so that opening a FIFO without a writer does not wait for one.
         fd = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
         try:
@@ -59,7 +64,7 @@ def _read(name: str, source: str, what: str, limit: int) -> bytes:
             _check_regular(status.st_mode, source, what)
             if status.st_size > limit:
                 raise _too_large(source, limit, status.st_size)
-            return _at_most(fd, source, limit)
+            return _at_most(lambda size: os.read(fd, size), source, limit)
         finally:
             os.close(fd)
 
@@ -90,10 +95,10 @@ def _check_regular(mode: int, source: str, what: str) -> None:
     raise BadFile(source, f"it is {kind}, not a file", remedy="use - to read standard input")
 
 
-def _at_most(fd: int, source: str, limit: int) -> bytes:
+def _at_most(read: Callable[[int], bytes], source: str, limit: int) -> bytes:
     parts: list[bytes] = []
     size = 0
-    while part := os.read(fd, min(1 << 16, limit + 1 - size)):
+    while part := read(min(1 << 16, limit + 1 - size)):
         parts.append(part)
         size += len(part)
         if size > limit:
@@ -111,9 +116,9 @@ def _too_large(source: str, limit: int, size: int | None) -> BadFile:
 
 
 def _decode(content: bytes, source: str) -> str:
-    if content.startswith((b"\xff\xfe", b"\xfe\xff", b"\x00\x00\xfe\xff")):
+    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE)):
         raise BadFile(source, "the text is UTF-16 or UTF-32", remedy="save it as UTF-8")
-    content = content.removeprefix(b"\xef\xbb\xbf")
+    content = content.removeprefix(codecs.BOM_UTF8)
     try:
         text = content.decode()
     except UnicodeDecodeError as error:
@@ -123,26 +128,14 @@ def _decode(content: bytes, source: str) -> str:
             f"not text in UTF-8: byte 0x{content[error.start]:02x}",
             remedy="save it as UTF-8",
         ) from None
-    at = next((i for i, c in enumerate(text) if _is_control(c)), -1) if not text.isprintable() else -1
-    if at >= 0:
-        line = text.count("\n", 0, at) + 1
+    if found := _NOT_TEXT.search(text):
+        line = text.count("\n", 0, found.start()) + 1
         raise BadFile(
             f"{source}:{line}",
-            f"not text: character U+{ord(text[at]):04X}",
+            f"not text: character U+{ord(found[0]):04X}",
             remedy="write such a character as an escape in double quotes, or name the right file",
         )
     return text
-
-
-def _is_control(character: str) -> bool:
-    code = ord(character)
-    return (
-        code < 0x20
-        and character not in "\t\n\r"
-        or 0x7F <= code < 0xA0
-        and code != 0x85
-        or code in (0xFFFE, 0xFFFF)
-    )
 
 
 def _start(what: str) -> str:

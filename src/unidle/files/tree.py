@@ -80,7 +80,7 @@ class _Reader:
         line = event.start_mark.line + 1
         self._count(1, depth, line)
         if isinstance(event, yaml.AliasEvent):
-            return self._alias(event.anchor, depth, line), Mark(line)
+            return self._alias(str(event.anchor), depth, line), Mark(line)
         values_before, deepest_before = self._values, self._deepest
         self._deepest = depth
         written = None
@@ -167,7 +167,7 @@ class _Reader:
 
     def _scalar(self, event: Any, path: Path, line: int) -> object:
         self._check_tag(event, line)
-        if event.tag == _CORE + "str" or not event.implicit[0] and event.tag is None or event.tag == "!":
+        if event.tag == _CORE + "str" or (not event.implicit[0] and event.tag is None) or event.tag == "!":
             return event.value
         data = resolve(event.value)
         problem = _out_of_range(data)

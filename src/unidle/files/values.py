@@ -51,7 +51,7 @@ def memory_bytes(amount: int | str) -> int:
     # Whole numbers stay exact at any size.
     whole, _, part = found[1].partition(".")
     unit = _UNITS[found[2]]
-    return int(whole) * unit + int(part or "0") * unit // 10 ** len(part)
+    return int(whole) * unit + int(part or "0") * unit // int("1" + "0" * len(part))
 
 
 def as_name(text: str, otherwise: str) -> str:

@@ -1,0 +1,312 @@
+"""The job file: every field, and every way to get one wrong."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from unidle.errors import BadInput
+from unidle.files.job import job_from_command, job_from_mapping, load_job, name_of_command
+from unidle.jobs import JobSpec, Layout, Limits, Restart
+
+EVERY_FIELD = """
+name: gpt-small
+command: [python, train.py, --lr, "3e-4"]
+workdir: code
+env: {OMP_NUM_THREADS: "1"}
+ranks: 4
+devices_per_rank: 2
+device: gpu
+queue: research
+priority: -5
+user: ada
+layout: {tp: 2, dp: 2}
+checkpoint: {path: ckpt}
+progress: {pattern: 'step=(?P<step>\\d+)'}
+restart: {max: 3, backoff_s: 0.5, on: [signal, SIGKILL, 75]}
+limits: {memory: 512MiB, cpus: 1.5, pids: 100}
+timeout_s: 3600
+queue_timeout_s: 60
+grace_s: 5
+price_per_device_hour: 2.5
+"""
+
+
+def job(tmp_path: Path, text: str) -> JobSpec:
+    path = tmp_path / "job.yaml"
+    path.write_text(text)
+    return load_job(path)
+
+
+def refused(tmp_path: Path, text: str) -> str:
+    with pytest.raises(BadInput) as caught:
+        job(tmp_path, text)
+    line = str(caught.value)
+    assert "\n" not in line
+    assert caught.value.remedy
+    return line.removeprefix(str(tmp_path) + "/")
+
+
+def refused_field(tmp_path: Path, field: str) -> str:
+    """The error of a second line, without its place."""
+    line = refused(tmp_path, f"command: [a]\n{field}\n")
+    assert line.startswith("job.yaml:2: ")
+    return line.removeprefix("job.yaml:2: ")
+
+
+def test_every_field_arrives(tmp_path: Path) -> None:
+    (tmp_path / "code").mkdir()
+    assert job(tmp_path, EVERY_FIELD) == JobSpec(
+        command=("python", "train.py", "--lr", "3e-4"),
+        name="gpt-small",
+        workdir=str(tmp_path / "code"),
+        env={"OMP_NUM_THREADS": "1"},
+        ranks=4,
+        devices_per_rank=2,
+        device="gpu",
+        queue="research",
+        priority=-5,
+        user="ada",
+        layout=Layout(2, 2, 1),
+        checkpoint_path=str(tmp_path / "code" / "ckpt"),
+        progress_pattern=r"step=(?P<step>\d+)",
+        restart=Restart(3, 0.5, ("signal", "SIGKILL", 75)),
+        limits=Limits(512 << 20, 1.5, 100),
+        timeout_s=3600.0,
+        queue_timeout_s=60.0,
+        grace_s=5.0,
+        price_per_device_hour=2.5,
+    )
+
+
+def test_only_the_command_is_required(tmp_path: Path) -> None:
+    expected = JobSpec(
+        command=("python", "train.py"),
+        name="train",
+        workdir=str(tmp_path),
+        user=pwd.getpwuid(os.getuid()).pw_name,
+    )
+    assert job(tmp_path, "command: [python, train.py]") == expected
+
+
+def test_json_and_standard_input_are_read(tmp_path: Path) -> None:
+    code = (
+        "import sys; sys.path[:0] = sys.argv[1:]\n"
+        "from unidle.files.job import load_job\n"
+        "job = load_job('-'); print(job.command, job.workdir)\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code, *map(os.path.abspath, sys.path)],
+        input='{"command": ["true"]}',
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=tmp_path,
+    )
+    assert ran.stdout == f"('true',) {tmp_path}\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        (["python", "train.py"], "train"),
+        (["python", "-u", "src/My Train_2.py", "other.py"], "my-train_2"),
+        (["/usr/bin/env"], "env"),
+        (["./run.SH"], "run.sh"),
+        (["___"], "job"),
+        (["/"], "job"),
+        (["é"], "job"),
+        (["x" * 100], "x" * 63),
+        ([".py"], "job"),
+    ],
+)
+def test_the_name_comes_from_the_command(command: list[str], name: str) -> None:
+    assert name_of_command(command) == name
+
+
+def test_a_command_line_makes_a_job(tmp_path: Path) -> None:
+    spec = job_from_command(
+        ["python", "train.py", "--lr", "3e-4"], base_dir=tmp_path, ranks=4, name=None, restart={"max": 2}
+    )
+    assert (spec.ranks, spec.name, spec.restart.max, spec.workdir) == (4, "train", 2, str(tmp_path))
+
+
+def test_errors_of_a_command_line_name_it(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"^command line: ranks: must be a whole number from 1 to 100,000"):
+        job_from_command(["a"], base_dir=tmp_path, ranks=0)
+    with pytest.raises(BadInput, match=r"^command line: command: must have at least 1 item"):
+        job_from_command([], base_dir=tmp_path)
+
+
+@pytest.mark.parametrize("argument", ["a\0b", "\udcff"])
+def test_text_that_no_process_or_log_can_carry_is_refused(tmp_path: Path, argument: str) -> None:
+    with pytest.raises(BadInput, match=r"command\[1\]") as caught:
+        job_from_command(["a", argument], base_dir=tmp_path)
+    assert str(caught.value).isprintable()
+    with pytest.raises(BadInput, match="env"):
+        job_from_mapping({"command": ["a"], "env": {argument: "x"}}, "test", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("field", "closest"),
+    [
+        ("rank: 3", "ranks"),
+        ("restart: {backof_s: 3}", "backoff_s"),
+        ("backoff_s: 3", "restart.backoff_s"),
+        ("pattern: x", "progress.pattern"),
+        ("layout: {tpp: 3}", "tp"),
+        ("Env: {}", "env"),
+        ("devices: 3", "device"),
+        ('"": 3', "dp"),
+    ],
+)
+def test_an_unknown_field_names_the_closest(tmp_path: Path, field: str, closest: str) -> None:
+    line = refused_field(tmp_path, field)
+    assert "unknown field; the closest known field is " in line
+    if field != '"": 3':
+        assert line.endswith(f" is {closest}")
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("[a]", "a job file must be a mapping"),
+        ("just text", "a job file must be a mapping"),
+        ("ranks: 4", "job.yaml: command: the field is missing; add it, for instance command: "),
+        (
+            "command: python train.py",
+            'must be a list (got \'python train.py\'); write it as a list: ["python", "train.py"]',
+        ),
+        ('command: "a \'b"', 'write it as a list: ["a", "\'b"]'),
+        ("command: []", "command: must have at least 1 item"),
+        ("command:", "command: must be a list, not empty"),
+        ("command: ['']", "command[0]: the program's name is empty"),
+        ("command: [a, 3e-4]", "command[1]: must be text (got 0.0003); put it in quotes: '3e-4'"),
+        ("command: [a, true]", "put it in quotes: 'true'"),
+        ("command: [a, [b]]", "command[1]: must be text, not a list"),
+        ('command: ["a\\0b"]', "command[0]: must not hold a NUL character"),
+    ],
+)
+def test_a_wrong_command_is_refused(tmp_path: Path, text: str, problem: str) -> None:
+    assert problem in refused(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    ("field", "problem"),
+    [
+        ("name: Foo Bar", "(got 'Foo Bar'); for instance foo-bar"),
+        ('name: "x\\n"', "name: must be"),
+        (f"name: {'x' * 64}", f"for instance {'x' * 63}"),
+        ("name: -x-", "for instance x"),
+        ("name: 3", "name: must be 1 to 63 characters"),
+        ("queue: A", "for instance a"),
+        ("user: a b", "user: must be 1 to 128 characters without blanks"),
+        ('user: "a\\eb"', "user: must be"),
+        ("ranks: -1", "ranks: must be a whole number from 1 to 100,000 (got -1)"),
+        ("ranks: 0", "(got 0)"),
+        ("ranks: 1.5", "(got 1.5)"),
+        ("ranks: '4'", "(got '4')"),
+        ("ranks: true", "(got True)"),
+        ("ranks: 1000000000000", "(got 1000000000000)"),
+        ("ranks: [1]", "not a list"),
+        ("ranks:", "not empty"),
+        ("devices_per_rank: 0", "devices_per_rank: must be a whole number from 1 to 1,024"),
+        ("device: tpu", "device: must be one of any, cpu, gpu (got 'tpu')"),
+        ("priority: 2000000000", "priority: must be"),
+        ("timeout_s: 0", "timeout_s: must be a number over 0"),
+        ("timeout_s: .nan", "timeout_s: must be a finite number"),
+        ("queue_timeout_s: -1", "queue_timeout_s: must be"),
+        ("grace_s: -.inf", "grace_s: must be a finite number"),
+        ("price_per_device_hour: -1", "price_per_device_hour: must be"),
+        ("restart: 3", "restart: must be a mapping of fields (got 3)"),
+        ("restart: {max: -1}", "restart.max: must be a whole number from 0 to 1,000 (got -1)"),
+        ("restart: {backoff_s: x}", "restart.backoff_s: must be a number from 0 to 86,400"),
+        ("restart: {on: any}", "restart.on: must be a list (got 'any')"),
+        ("restart: {on: []}", "restart.on: must have at least 1 item"),
+        ("restart: {on: [signal, sometimes]}", "restart.on[1]: must be any, signal, exit, lost"),
+        ("restart: {on: [SIGFOO]}", "restart.on[0]"),
+        ("restart: {on: [0]}", "restart.on[0]"),
+        ("restart: {on: [256]}", "restart.on[0]"),
+        ("limits: {memory: 12}", "limits.memory: must be bytes, or an amount such as 512MiB or 2GB"),
+        ("limits: {memory: 12Gb}", "(got '12Gb')"),
+        ("limits: {memory: 12B}", "limits.memory: must be from 1 MiB to 1 PiB (got '12B')"),
+        ("limits: {memory: 99999TiB}", "limits.memory: must be from 1 MiB"),
+        ("limits: {cpus: 0}", "limits.cpus: must be"),
+        ("limits: {pids: 0}", "limits.pids: must be"),
+        ("layout: {tp: 2}", "layout: tp 2 x dp 1 x pp 1 is 2, but ranks is 1; set ranks to 2"),
+        ("layout: {tp: 0}", "layout.tp: must be"),
+        ("checkpoint: {}", 'checkpoint.path: the field is missing; add it, for instance path: "checkpoints"'),
+        ("checkpoint: ckpt", "checkpoint: must be a mapping of fields (got 'ckpt')"),
+        ("checkpoint: {path: ''}", "checkpoint.path: must be a path"),
+        ("checkpoint: {path: ~/x}", "~ is not expanded"),
+        ("checkpoint: {path: ../../../../../../../../etc}", "if that is meant, write /etc"),
+        ("checkpoint: {path: a/../../x}", "the path leads outside"),
+        ("workdir: ..", "workdir: the path leads outside"),
+        ("workdir: nowhere", "workdir: there is no such directory"),
+        ("workdir: job.yaml", "workdir: is not a directory"),
+        ("progress: {pattern: (}", "progress.pattern: not a regular expression"),
+        ("progress: {pattern: ''}", "progress.pattern: must be"),
+        (f"progress: {{pattern: {'x' * 1001}}}", "progress.pattern: must be text of 1 to 1,000 characters"),
+        ("progress: {pattern: 'a{99999999999}'}", "not a regular expression"),
+        ("env: [A=1]", "env: must be a mapping of names to values, not a list"),
+        ("env: {A: 1}", "env.A: must be text (got 1); put it in quotes: '1'"),
+        ("env: {A: }", "env.A: must be text, not empty; put it in quotes"),
+        ("env: {1A: x}", "env.1A: the name must be letters"),
+        ("env: {A-B: x}", "env.A-B: the name must be letters"),
+        ('env: {"A\\n": x}', "env.A\\n: the name must be letters"),
+        ("env: {RANK: '0'}", "remove it: unidle sets it for each rank"),
+        ("env: {TORCHELASTIC_RUN_ID: x}", "remove it: unidle sets it for each rank"),
+        ("env: {UNIDLE_X: x}", "remove it: unidle sets it for each rank"),
+    ],
+)
+def test_a_wrong_field_is_refused(tmp_path: Path, field: str, problem: str) -> None:
+    assert problem in refused_field(tmp_path, field)
+
+
+def test_the_first_wrong_field_is_reported(tmp_path: Path) -> None:
+    assert refused(tmp_path, "command: [a]\nrestart: {max: -1}\nranks: -1\nfoo: 1").startswith(
+        "job.yaml:2: restart.max"
+    )
+
+
+def test_names_that_only_resemble_a_reserved_one_are_fine(tmp_path: Path) -> None:
+    assert job(tmp_path, "command: [a]\nenv: {RANKS: '', MY_RANK: x, _: y}").env == {
+        "RANKS": "",
+        "MY_RANK": "x",
+        "_": "y",
+    }
+
+
+@pytest.mark.parametrize(
+    ("amount", "size_bytes"),
+    [
+        ("1048576", 1 << 20),
+        ("1MiB", 1 << 20),
+        ("1.5 GiB", 3 << 29),
+        ("2GB", 2 * 10**9),
+        ("0.3GB", 300_000_000),
+    ],
+)
+def test_memory_takes_units(tmp_path: Path, amount: str, size_bytes: int) -> None:
+    assert job(tmp_path, f"command: [a]\nlimits: {{memory: {amount}}}").limits.memory_bytes == size_bytes
+
+
+def test_absolute_paths_may_lead_anywhere(tmp_path: Path) -> None:
+    spec = job(tmp_path, "command: [a]\nworkdir: /\ncheckpoint: {path: /tmp/../etc}")
+    assert (spec.workdir, spec.checkpoint_path) == ("/", "/etc")
+
+
+def test_the_checkpoint_path_starts_from_the_working_directory(tmp_path: Path) -> None:
+    (tmp_path / "code").mkdir()
+    spec = job(tmp_path, "checkpoint: {path: ./x/../c}\nworkdir: code\ncommand: [a]")
+    assert spec.checkpoint_path == str(tmp_path / "code" / "c")
+
+
+def test_an_error_never_repeats_a_long_value(tmp_path: Path) -> None:
+    assert len(refused_field(tmp_path, f"device: {'x' * 10_000}")) < 400
+    assert len(refused_field(tmp_path, f"{'x' * 100}: 1")) < 400
