@@ -1,6 +1,10 @@
-"""The main job, as a user runs it: train, kill one rank halfway, watch it resume, read the ledger.
+"""The demo: train examples/gpt, kill one rank halfway, and let unidle finish and account for the job.
 
-Uses the command line only. The store and the report stay in .cache/demo, to be looked at afterwards.
+    make demo
+    make demo ARGS="--kill-rank 1 --kill-at 100"
+
+Each run has a directory of its own under .cache/demo, with a copy of the example, the store and the
+report. Only the kill is done here; the rest is `unidle run`.
 """
 
 from __future__ import annotations
@@ -12,61 +16,90 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-UNIDLE = str(Path(sys.executable).parent / "unidle")
 
 
-def ask(command: str, store: Path, *words: str) -> Any:
-    """What ``unidle COMMAND --json`` says; None while there is nothing to say."""
-    done = subprocess.run(
-        [UNIDLE, command, *words, "--store", str(store), "--json"], capture_output=True, text=True, check=False
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="scripts/demo.py", description=__doc__)
+    parser.add_argument("--kill-rank", type=int, default=2, metavar="K", help="which rank (default 2)")
+    parser.add_argument("--kill-at", type=int, metavar="STEP", help="at which step (default: halfway)")
+    arguments = parser.parse_args()
+
+    place = ROOT / ".cache" / "demo" / time.strftime("%Y%m%d-%H%M%S")
+    shutil.copytree(
+        ROOT / "examples" / "gpt", place / "gpt", ignore=shutil.ignore_patterns("checkpoints*", "__pycache__")
     )
-    return json.loads(done.stdout) if done.returncode == 0 else None
+    at = arguments.kill_at or steps_of(place / "gpt" / "job.yaml") // 2
+    shown = place.relative_to(Path.cwd()) if place.is_relative_to(Path.cwd()) else place
+    tell(f"4 ranks train a small GPT; at step {at} rank {arguments.kill_rank} is killed on purpose")
+    code = run(place / "gpt" / "job.yaml", place / "demo.db", arguments.kill_rank, at)
+    tell(f"look further: .venv/bin/unidle explain gpt --store {shown / 'demo.db'}")
+    sys.exit(code)
 
 
-def kill_rank(store: Path, rank: int, after_step: int, run: subprocess.Popen[bytes]) -> None:
-    """Wait until the job has taken ``after_step`` steps, then kill -9 one of its ranks."""
-    while run.poll() is None:
-        time.sleep(0.5)
-        jobs = ask("list", store) or []
-        if not jobs or jobs[0]["steps"] < after_step:
-            continue
-        detail = ask("show", store, jobs[0]["job"])
-        pid = detail["runs"][-1]["ranks"][rank]["pid"]
-        print(f"\ndemo: step {jobs[0]['steps']}: kill -9 rank {rank} (pid {pid})\n", file=sys.stderr, flush=True)
-        os.kill(pid, signal.SIGKILL)
-        return
+def steps_of(job_file: Path) -> int:
+    """How many steps the job's command asks for."""
+    import yaml
+
+    command = yaml.safe_load(job_file.read_text())["command"]
+    return int(command[command.index("--steps") + 1])
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--job", default="examples/gpt/job.yaml", help="job file")
-    parser.add_argument("--kill-rank", type=int, default=2)
-    parser.add_argument("--kill-after-step", type=int, default=70)
-    options = parser.parse_args()
-    place = ROOT / ".cache" / "demo"
-    shutil.rmtree(place, ignore_errors=True)
-    place.mkdir(parents=True)
-    store = place / "store.db"
-    words = [UNIDLE, "run", options.job, "--store", str(store), "--progress", "plain"]
-    environment = {**os.environ, "UNIDLE_DEMO_DIR": str(place)}
-    print("demo: " + " ".join(["unidle", *words[1:]]), file=sys.stderr, flush=True)
-    with subprocess.Popen(words, cwd=ROOT, env=environment) as run:
-        try:
-            kill_rank(store, options.kill_rank, options.kill_after_step, run)
-            code = run.wait()
-        except KeyboardInterrupt:
-            return run.wait()
-    if code == 0:
-        print(f"\nlook further:  .venv/bin/unidle explain gpt --store {store.relative_to(ROOT)}")
-        print(f"               .venv/bin/unidle logs gpt --rank 0 --store {store.relative_to(ROOT)}")
-        print(f"               .venv/bin/unidle ledger --by job,leaf --store {store.relative_to(ROOT)}")
-    return code
+def run(job_file: Path, store: Path, rank: int, at: int) -> int:
+    """``unidle run`` with a killer beside it; its exit code."""
+    # The job says `python`: the one beside unidle, which has PyTorch.
+    bin_dir = Path(sys.executable).parent
+    env = {**os.environ, "PATH": f"{bin_dir}{os.pathsep}{os.environ.get('PATH', '')}"}
+    progress = "live" if sys.stderr.isatty() else "plain"
+    command = [str(bin_dir / "unidle"), "run", str(job_file), "--store", str(store), "--progress", progress]
+    over = threading.Event()
+    killer = threading.Thread(
+        target=kill_at_step, args=(store.with_name(store.name + ".d") / "runs", rank, at, over)
+    )
+    # A terminal's Ctrl-C reaches unidle too, which ends the job; this process waits for that.
+    signal.signal(signal.SIGINT, lambda *_: None)
+    with subprocess.Popen(command, env=env) as child:
+        signal.signal(signal.SIGTERM, lambda *_: child.terminate())
+        killer.start()
+        code = child.wait()
+    over.set()
+    killer.join()
+    return code if code >= 0 else 128 - code
+
+
+def kill_at_step(runs: Path, rank: int, at: int, over: threading.Event) -> None:
+    """Kill ``rank`` once its gang has done step ``at`` and has a checkpoint to resume from."""
+    while not over.wait(0.05):
+        journals = {
+            int(path.parent.name.removeprefix("rank")): list(marks(path))
+            for path in runs.glob("*/1/rank*/journal.jsonl")
+        }
+        every = [mark for found in journals.values() for mark in found]
+        step = max((mark["n"] for mark in every if mark["k"] == "step"), default=0)
+        spawned = next((mark for mark in journals.get(rank, ()) if mark["k"] == "spawn"), None)
+        if spawned and step >= at and any(mark["k"] == "saved" for mark in every):
+            tell(f"kill -9 {spawned['pid']}: rank {rank}, at step {step}")
+            os.kill(spawned["pid"], signal.SIGKILL)
+            return
+
+
+def marks(journal: Path) -> Iterator[dict[str, Any]]:
+    """The complete lines of a journal."""
+    for line in journal.read_bytes().splitlines(keepends=True):
+        if line.endswith(b"\n"):
+            yield json.loads(line)
+
+
+def tell(text: str) -> None:
+    start = "\r\x1b[K" if sys.stderr.isatty() else ""  # over unidle's live line
+    print(f"{start}demo: {text}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -223,14 +223,15 @@ def test_the_json_is_the_contract():
     source = ledger_of(("useful", 3, "a"), ("no_demand", 1, ""))
     answer = json.loads(json.dumps(summary(source, by=["job"]).as_json()))
     assert list(answer) == [
-        "window", "capacity_ns", "slices", "leaves", "ratios", "cost", "groups", "ettr",
+        "window", "capacity_ns", "slices", "leaves", "ratios", "ratio_sums", "cost", "groups", "ettr",
     ]  # fmt: skip
     assert answer["window"] == {"start_ns": 0, "end_ns": 4} and answer["slices"] == 1
     assert answer["leaves"] == [
         {"leaf": "no_demand", "group": "free", "ns": 1, "how": "measured"},
         {"leaf": "useful", "group": "step", "ns": 3, "how": "measured"},
     ]
-    assert answer["ratios"]["utilisation"] == {"value": 0.75, "numerator_ns": 3, "denominator_ns": 4}
+    assert answer["ratios"]["utilisation"] == 0.75
+    assert answer["ratio_sums"]["utilisation"] == {"numerator_ns": 3, "denominator_ns": 4}
 
 
 def test_what_does_not_exist_is_named_with_the_closest_that_does():

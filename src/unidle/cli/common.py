@@ -136,7 +136,7 @@ def age(ns: int) -> str:
 
 def clock_time(ns: int) -> str:
     """A moment in local time."""
-    import datetime
+    import datetime as dt
 
-    moment = datetime.datetime.fromtimestamp(ns / 1e9, tz=datetime.UTC).astimezone()
+    moment = dt.datetime.fromtimestamp(ns / 1e9, tz=dt.UTC).astimezone()
     return moment.strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]

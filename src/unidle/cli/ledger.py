@@ -84,7 +84,7 @@ def ledger(
     opened = read_store(store)
     view = read_view(opened)
     source = ledger_source(opened, view)
-    window = _window(view, source.extent(), start, end)
+    window = _window(source.extent(), start, end)
     where = _where(view, job, device=device, node=node, queue=queue, user=user, leaf=leaf, group=group)
     if check:
         _check(source, window)
@@ -133,7 +133,7 @@ def _where(view: View, jobs: list[str] | None, **filters: list[str] | None) -> d
     return where
 
 
-def _window(view: View, whole: Window, start: str | None, end: str | None) -> Window:
+def _window(whole: Window, start: str | None, end: str | None) -> Window:
     from unidle.ledger.select import Window
 
     end_ns = whole.end_ns if end is None else _moment(end, whole.end_ns, "--end")
@@ -146,7 +146,7 @@ def _window(view: View, whole: Window, start: str | None, end: str | None) -> Wi
 
 
 def _moment(text: str, end_ns: int, field: str) -> int:
-    import datetime
+    import datetime as dt
 
     units = {"s": 1, "m": 60, "h": 3600, "d": 86400}
     if text.isdigit():
@@ -154,7 +154,7 @@ def _moment(text: str, end_ns: int, field: str) -> int:
     if text[-1:] in units and text[:-1].replace(".", "", 1).isdigit():
         return end_ns - int(float(text[:-1]) * units[text[-1]] * 1e9)
     try:
-        return int(datetime.datetime.fromisoformat(text).timestamp() * 1_000_000) * 1000
+        return int(dt.datetime.fromisoformat(text).timestamp() * 1_000_000) * 1000
     except ValueError:
         raise BadInput(
             "is not a time", field=field, value=text, remedy="nanoseconds, 2026-01-31T12:00:00, or 15m before the end"

@@ -98,7 +98,7 @@ def doctor(store: StoreOption = None, as_json: JsonOption = False) -> None:
     from unidle.doctor import checks
 
     address = store_address(store)
-    found = checks(None if "://" in address else address, str(data_dir()))
+    found = checks(data_dir() if "://" in address else address)
     if as_json:
         print_json(
             [{"name": c.name, "state": c.state, "detail": c.detail, "needed_for": c.needed_for, "remedy": c.remedy}

@@ -56,13 +56,14 @@ class Summary:
             "capacity_ns": self.capacity_ns,
             "slices": self.slices,
             "leaves": [{"leaf": t.leaf, "group": t.group, "ns": t.ns, "how": t.how} for t in self.leaves],
-            "ratios": {name: _ratio_json(r) for name, r in self.ratios.items()},
+            "ratios": {name: r.value for name, r in self.ratios.items()},
+            "ratio_sums": {name: _sums_json(r) for name, r in self.ratios.items()},
             "cost": _cost_json(self.cost),
         }
         if self.by:
             answer["groups"] = [self._group_json(g) for g in self.groups]
         if "job" in self.by:
-            answer["ettr"] = [{"job": job, **_ratio_json(r)} for job, r in self.ettr.items()]
+            answer["ettr"] = [{"job": job, "value": r.value, **_sums_json(r)} for job, r in self.ettr.items()]
         return answer
 
     def _group_json(self, group: GroupTotal) -> dict[str, Any]:
@@ -72,9 +73,8 @@ class Summary:
         return item
 
 
-def _ratio_json(ratio: Ratio) -> dict[str, Any]:
+def _sums_json(ratio: Ratio) -> dict[str, int]:
     return {
-        "value": ratio.value,
         "numerator_ns": ratio.numerator_ns,
         "denominator_ns": ratio.denominator_ns,
     }

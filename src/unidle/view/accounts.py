@@ -55,7 +55,7 @@ def durable_point(
         if saved is None or (step is not None and saved < step):
             continue
         step = saved
-        at = t if n is None or (reached is not None and reached <= n) else _time_of(times, steps, n)
+        at = t if n is None or not times else _time_of(times, steps, n)
     resumed = after.first_step() if after is not None else None
     if resumed is not None and times:
         kept = resumed - 1

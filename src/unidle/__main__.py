@@ -1,0 +1,5 @@
+"""``python -m unidle`` is ``unidle``."""
+
+from unidle.cli.main import main
+
+main()
