@@ -76,7 +76,13 @@ def ledger_page() -> str:
     ]
     for group, leaves in GROUPS.items():
         swatch = f'<span style="color: {GROUP_COLOURS[group]}">&#9632;</span>'
-        lines += ["", f"## {group} {swatch} {{ #{group} }}", "", "| leaf | what it is |", "|---|---|"]
+        lines += [
+            "",
+            f'## {group} {swatch} {{ #{group} data-toc-label="{group}" }}',
+            "",
+            "| leaf | what it is |",
+            "|---|---|",
+        ]
         lines += [f"| `{leaf}` | {_cell(text)} |" for leaf, text in leaves.items()]
     lines += [
         "",
