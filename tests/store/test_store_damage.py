@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import random
 import shutil
 import sqlite3
@@ -13,7 +14,7 @@ import pytest
 from unidle.errors import StoreDamaged, StoreError
 from unidle.store.open import open_store
 from unidle.store.protocol import NewEvent, Segment, Snapshot, StoredEvent
-from unidle.store.tools import check
+from unidle.store.tools import check, export, import_
 
 COUNT = 300
 
@@ -82,6 +83,8 @@ def test_a_log_that_lost_its_end_is_told(copy):
         connection.execute("DELETE FROM unidle_events WHERE seq > 290")
     with closing(open_store(str(copy), create=False)) as store:
         with pytest.raises(StoreDamaged, match="ends at event 290, but 300 were acknowledged"):
+            export(store, io.BytesIO())
+        with pytest.raises(StoreDamaged, match="ends at event 290, but 300 were acknowledged"):
             list(store.read())
         assert [e.seq for e in store.read(after=280, limit=5)] == [281, 282, 283, 284, 285]
         assert not check(store).ok
@@ -98,6 +101,27 @@ def test_a_damaged_head_is_told_and_lets_nobody_write(copy):
                 use()
         assert not check(store).ok
         assert check(store).events == COUNT
+        out = io.BytesIO()
+        assert export(store, out) == COUNT
+    out.seek(0)
+    with closing(open_store(str(copy.with_name("new.db")), create=True)) as new:
+        assert import_(new, out) == COUNT
+        assert check(new).ok
+
+
+def test_an_export_of_a_damaged_log_fails(copy):
+    change(copy, "UPDATE unidle_events SET kind = 'x' WHERE seq = 77")
+    with (
+        closing(open_store(str(copy), create=False)) as store,
+        pytest.raises(StoreDamaged, match="event 77: is damaged"),
+    ):
+        export(store, io.BytesIO())
+    change(copy, "DELETE FROM unidle_events WHERE seq = 77")
+    with (
+        closing(open_store(str(copy), create=False)) as store,
+        pytest.raises(StoreDamaged, match="event 77: is damaged"),
+    ):
+        export(store, io.BytesIO())
 
 
 def test_a_damaged_snapshot_is_passed_over(copy):
@@ -140,24 +164,47 @@ def outcome(path: Path, *, read_only: bool = False) -> list[StoredEvent] | Store
         return error
 
 
+def everything(path: Path, *, read_only: bool) -> dict[str, object]:
+    """All that a store holds; an error in the place of what it will not give."""
+    found: dict[str, object] = {}
+    try:
+        with closing(open_store(str(path), create=False, read_only=read_only)) as store:
+            asked = {
+                "events": lambda: list(store.read()),
+                "requests": store.requests,
+                "snapshot": lambda: store.load_snapshot(7),
+                "segments": lambda: [(s, store.segment_body(s.id)) for s in store.segments(7)],
+                "healthy": lambda: check(store).ok,
+            }
+            for name, ask in asked.items():
+                try:
+                    found[name] = ask()
+                except StoreError as error:
+                    found[name] = error
+    except StoreError as error:
+        found["opened"] = error
+    return found
+
+
 def test_a_flipped_byte_anywhere_is_told_or_changes_nothing(whole, tmp_path):
-    data, dice = whole.read_bytes(), random.Random(3)
-    with closing(open_store(str(whole), create=False, read_only=True)) as store:
-        expected = list(store.read())
-    told = 0
-    for number in range(250):
+    data, dice, told = whole.read_bytes(), random.Random(3), 0
+    expected = everything(whole, read_only=True)
+    assert expected["healthy"] is True
+    for number in range(400):
         at = dice.randrange(len(data))
         broken = bytearray(data)
         broken[at] ^= 1 << dice.randrange(8)
         path = tmp_path / f"{number}.db"
         path.write_bytes(broken)
-        found = outcome(path, read_only=dice.random() < 0.5)
-        if isinstance(found, StoreError):
-            told += 1
-            assert str(path) in str(found) or "event" in str(found), found
-            assert found.remedy, found
-        else:
-            assert found == expected, f"byte {at}"
+        for name, found in everything(path, read_only=dice.random() < 0.5).items():
+            if isinstance(found, StoreError):
+                told += 1
+                assert found.field, found
+                assert found.remedy, found
+            elif name == "snapshot":
+                assert found in (expected[name], None), f"byte {at}"
+            elif name != "healthy":
+                assert found == expected[name], f"byte {at}: {name}"
         for left in tmp_path.glob(f"{number}.db*"):
             left.unlink()
     assert told > 50

@@ -31,7 +31,7 @@ while True:
 @pytest.mark.parametrize("batch", [1, 7, 500])
 def test_nothing_acknowledged_is_lost_when_the_writer_is_killed(durable, batch):
     dice, known = random.Random(batch), 0
-    for _ in range(8):
+    for _ in range(5):
         process = subprocess.Popen(
             [sys.executable, "-c", APPEND, durable.address, str(batch)], stdout=subprocess.PIPE
         )

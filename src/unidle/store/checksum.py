@@ -15,6 +15,6 @@ def fields_crc(*fields: int | str | None) -> int:
     return crc32("\0".join("" if f is None else str(f) for f in fields).encode())
 
 
-def blob_crc(body: bytes, *fields: int | str) -> int:
-    """Checksum of a row that ends in a blob."""
-    return crc32(body, fields_crc(*fields))
+def blob_crc(body: object, *fields: int | str) -> int:
+    """Checksum of a row that ends in a blob; -1, which no row has, where damage made it another type."""
+    return crc32(body, fields_crc(*fields)) if isinstance(body, bytes) else -1

@@ -73,7 +73,7 @@ class Segment:
 
 
 class Store(Protocol):
-    """See ``tests/store/contract.py`` for what every implementation must keep.
+    """See ``tests/store/test_store_contract.py`` for what every implementation must keep.
 
     Errors: :class:`unidle.errors.StoreHeld`, :class:`unidle.errors.LeaseLost`,
     :class:`unidle.errors.StoreDamaged`, else :class:`unidle.errors.StoreError`.

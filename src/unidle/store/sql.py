@@ -15,8 +15,7 @@ from unidle.store.database import Database, RowTuple
 from unidle.store.protocol import Lease, NewEvent, Request, Segment, Snapshot, StoredEvent
 
 LEASE_TTL_NS: Final = 15_000_000_000
-_PAGE: Final = 1000  # events per SELECT
-_BATCH: Final = 1000  # events per executemany
+_PAGE: Final = 256  # events held at a time, reading or writing: a body may have many KiB
 _CHECK: Final = "run `unidle store check`"
 
 
@@ -86,7 +85,7 @@ class SqlStore:
             writer = self._held(lease)
             last_seq, last_time_ns = writer.last_seq, writer.last_time_ns
             source = iter(events)
-            while batch := list(islice(source, _BATCH)):
+            while batch := list(islice(source, _PAGE)):
                 last_time_ns = _check_times(batch, last_time_ns)
                 self._db.execute_many(sql.ADD_EVENT, _event_rows(batch, last_seq))
                 last_seq += len(batch)
@@ -188,7 +187,7 @@ class SqlStore:
     def transaction(self) -> AbstractContextManager[None]:
         """Make everything inside one transaction: durable at its end, undone when it raises."""
         if self._read_only:
-            raise StoreError("was opened for reading only", field=self.url)
+            raise StoreError("was opened for reading only", field=self.url, remedy="open it for writing")
         return self._db.transaction()
 
     def faults(self) -> Iterator[str]:
@@ -227,7 +226,7 @@ class SqlStore:
             raise StoreDamaged(
                 "the head of the log is damaged",
                 field=self.url,
-                remedy="`unidle store export` what is left and import it into a new store",
+                remedy="`unidle store export` it and import that into a new store",
             )
         return _Writer._make((*rows[0][:5], rows[0][6]))
 

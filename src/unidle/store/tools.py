@@ -123,8 +123,11 @@ _Line: TypeAlias = _RequestLine | _EventLine | _Trailer
 _FORMAT: Final = "unidle-export"
 
 
-def export(store: Store, out: BinaryIO) -> int:
-    """Write the whole log and the inbox as JSON lines and return the number of events."""
+def export(store: WholeStore, out: BinaryIO) -> int:
+    """Write the whole log and the inbox as JSON lines and return the number of events.
+
+    A damaged head of the log does not hinder it; any other damage is :class:`StoreDamaged`.
+    """
     digest = hashlib.sha256()
     encode = msgspec.json.Encoder().encode
 
@@ -138,13 +141,33 @@ def export(store: Store, out: BinaryIO) -> int:
     for request in requests:
         write(_RequestLine(request.kind, request.body))
     events = 0
-    for event in store.read():
+    for event in _intact(store):
         one_line = b"\n" not in event.body and _is_json(event.body)
         body = {"body": msgspec.Raw(event.body)} if one_line else {"raw": event.body}
         write(_EventLine(*event[:5], **body))
         events += 1
     write(_Trailer(events, len(requests), digest.hexdigest()))
     return events
+
+
+def _intact(store: WholeStore) -> Iterator[StoredEvent]:
+    try:
+        acknowledged = store.last()[0]
+    except StoreDamaged:
+        acknowledged = 0  # the head can be made again from the events, if these are whole
+    seq = 0
+    for event, crc_holds in store.scan():
+        if event.seq != seq + 1 or not crc_holds:
+            raise StoreDamaged(
+                "is damaged or missing", field=f"event {seq + 1}", remedy="run `unidle store check`"
+            )
+        seq += 1
+        yield event
+    if seq < acknowledged:
+        raise StoreDamaged(
+            f"the log ends at event {seq}, but {acknowledged} were acknowledged",
+            remedy="run `unidle store check`",
+        )
 
 
 def import_(store: WholeStore, inp: BinaryIO) -> int:
