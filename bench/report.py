@@ -27,8 +27,8 @@ FRAMES = """new Promise(done => {
   const page = window.page, times = [];
   const next = k => {
     const began = performance.now();
-    page.chart.zoom(k % 2 ? 1.25 : 0.8, page.report.length / 3);
-    page.chart.pan(k % 3 ? 0.02 : -0.02);
+    if (k % 2) page.chart.zoom(k % 4 === 1 ? 0.8 : 1.25, page.report.length / 3);
+    else page.chart.pan(k % 4 ? 0.02 : -0.02);
     times.push(performance.now() - began);
     if (k < 60) requestAnimationFrame(() => next(k + 1)); else done(times);
   };

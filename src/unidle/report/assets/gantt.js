@@ -10,12 +10,14 @@ class Gantt {
     this.context = canvas.getContext("2d");
     this.view = { from: 0, to: report.length };
     this.rows = report.tracks.map((_, k) => k);
-    this.matches = null; // per context: 1 where it is chosen; null where all are
     this.cursor = null; // { row, bar }
     this.top = 0;
     this.rowHeight = 22;
     this.compact = false;
-    this.time = new Float64Array(report.leaves.length);
+    this.leafOf = Uint16Array.from(report.contexts, ([leaf]) => leaf);
+    this.time = new Float64Array(report.leaves.length); // per leaf, of the pixel being summed
+    this.named = new Uint32Array(report.leaves.length);
+    this.choose(null);
     this.gangRows = report.gangs.map((gang) => new Set(gang));
     this.measureLabels();
   }
@@ -125,29 +127,43 @@ class Gantt {
     const scale = (this.width - this.gutter()) / (this.view.to - this.view.from);
     const stop = offsets[track + 1];
     const lane = { y: y + gap / 2, height: this.rowHeight - gap };
-    let pending = null, run = null;
-    for (let k = this.firstAfter(track, this.view.from); k < stop && start[k] < this.view.to; k++) {
-      const x0 = this.gutter() + (Math.max(start[k], this.view.from) - this.view.from) * scale;
-      const x1 = this.gutter() + (Math.min(end[k], this.view.to) - this.view.from) * scale;
-      if (Math.floor(x0) === Math.floor(x1)) { // narrower than a pixel: the pixel goes to the longest cause
-        pending = this.addToPixel(pending, Math.floor(x0), x1 - x0, context[k]);
-        continue;
+    const { from, to } = this.view, left = this.gutter(), { leafOf, weight, time, named } = this;
+    let pixel = -1, run = null;
+    for (let k = this.firstAfter(track, from); k < stop && start[k] < to; k++) {
+      const x0 = left + (Math.max(start[k], from) - from) * scale;
+      const x1 = left + (Math.min(end[k], to) - from) * scale;
+      const column = x0 | 0, cause = context[k];
+      if (pixel >= 0 && (pixel !== column || column !== (x1 | 0))) {
+        run = this.extend(run, pixel, pixel + 1, this.longest(), lane);
+        pixel = -1;
       }
-      if (pending) run = this.extend(run, pending.x, pending.x + 1, pending.best, lane);
-      pending = null;
-      run = this.extend(run, x0, x1, context[k], lane);
+      if (column === (x1 | 0)) { // narrower than a pixel: the pixel goes to the longest cause
+        const leaf = leafOf[cause];
+        pixel = column;
+        time[leaf] += (x1 - x0) * weight[cause];
+        named[leaf] = cause;
+      } else {
+        run = this.extend(run, x0, x1, cause, lane);
+      }
     }
-    if (pending) run = this.extend(run, pending.x, pending.x + 1, pending.best, lane);
+    if (pixel >= 0) run = this.extend(run, pixel, pixel + 1, this.longest(), lane);
     if (run) this.fill(run, lane);
   }
 
-  addToPixel(pending, x, width, context) {
-    if (!pending || pending.x !== x) pending = { x, most: 0, best: context, sums: new Map() };
-    const leaf = this.report.contexts[context][0];
-    const sum = (pending.sums.get(leaf) || 0) + width + (this.matches && this.matches[context] ? 1 : 0);
-    pending.sums.set(leaf, sum);
-    if (sum > pending.most) { pending.most = sum; pending.best = context; }
-    return pending;
+  // The context of the leaf that has most of the current pixel; clears the sums.
+  longest() {
+    const { time, named } = this;
+    let best = 0;
+    for (let leaf = 1; leaf < time.length; leaf++) if (time[leaf] > time[best]) best = leaf;
+    time.fill(0);
+    return named[best];
+  }
+
+  // `matches`: per context 1 where it is chosen, null where all are. What is chosen wins a pixel,
+  // so that a filter never hides it.
+  choose(matches) {
+    this.matches = matches;
+    this.weight = Float64Array.from(this.report.contexts, (_, k) => matches && matches[k] ? 1e6 : 1);
   }
 
   // Neighbours that look the same are one rectangle with one label.

@@ -202,7 +202,7 @@ class Page {
 
   updateChart() {
     const gantt = this.chart.gantt, { job, attempt } = this.chosen;
-    gantt.matches = this.matches;
+    gantt.choose(this.matches);
     gantt.rows = this.visibleTracks();
     gantt.cursor = null;
     gantt.compact = this.compact;
