@@ -76,6 +76,15 @@ def test_the_schema_accepts_its_own_examples_and_defaults(schema: dict[str, Any]
                 assert validator.is_valid(value), (name, value)
 
 
+def test_the_whole_examples_load(tmp_path: Path) -> None:
+    for example in job_schema()["examples"]:
+        JOB.validate(example)
+        assert job_from_mapping(example, "example", tmp_path).ranks == 4
+    for example in fleet_schema()["examples"]:
+        FLEET.validate(example)
+        assert len(fleet_from_mapping(example, "example").devices()) == 64
+
+
 def test_the_example_fleets_fit_the_schema() -> None:
     paths = sorted(EXAMPLES.glob("fleet/*.yaml"))
     assert len(paths) >= 2

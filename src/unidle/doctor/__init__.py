@@ -10,15 +10,17 @@ from unidle.doctor.check import Check, State
 __all__ = ["Check", "State", "checks"]
 
 
-def checks(store: str | os.PathLike[str] | None = None) -> list[Check]:
+def checks(
+    store: str | os.PathLike[str] | None = None, data_dir: str | os.PathLike[str] | None = None
+) -> list[Check]:
     """All checks of this machine, in the order to show them; well under a second.
 
-    ``store`` is the path of the store whose disk is looked at (default: the current directory).
+    The disk that is looked at holds ``store``, a path; else ``data_dir``; else the current directory.
     """
     from unidle.doctor import gpu, kernel, machine, tools
 
     root = Path("/")
-    place = Path(store) if store is not None else Path.cwd()
+    place = Path(store or data_dir or ".")
     return [
         tools.python(),
         *gpu.gpus(),

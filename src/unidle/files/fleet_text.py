@@ -17,7 +17,8 @@ _MODELS: Final = {"cpu": "cpu", "gpu": ""}
 def fleet_to_yaml(fleet: Fleet) -> str:
     """The fleet file that declares ``fleet``.
 
-    Loading it gives an equal fleet, but for ``source``; a fleet without tiers gets its one site.
+    Loading it gives an equal fleet, but for ``source``; devices come back named ``node/index``, and a
+    fleet without tiers gets its one site.
     """
     text: str = yaml.dump(
         _given(

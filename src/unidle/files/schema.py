@@ -11,24 +11,45 @@ from unidle.files.job_file import JobFile
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
+_JOB_EXAMPLE = {
+    "name": "gpt-small",
+    "command": ["python", "train.py", "--lr", "3e-4"],
+    "ranks": 4,
+    "layout": {"dp": 4},
+    "env": {"OMP_NUM_THREADS": "1"},
+    "checkpoint": {"path": "checkpoints"},
+    "restart": {"max": 3, "backoff_s": 1, "on": ["signal", 75]},
+    "timeout_s": 86400,
+}
+_FLEET_EXAMPLE = {
+    "currency": "USD",
+    "prices": {"H100": 2.5},
+    "tiers": [{"id": "site-a", "kind": "site"}, {"id": "leaf-[1-2]", "kind": "leaf", "parent": "site-a"}],
+    "nodes": [
+        {"id": "n[1-4]", "parent": "leaf-1", "devices": {"count": 8, "kind": "gpu", "model": "H100"}},
+        {"id": "n[5-8]", "parent": "leaf-2", "devices": {"count": 8, "kind": "gpu", "model": "H100"}},
+    ],
+    "links": [{"a": "leaf-1", "b": "leaf-2", "gbps": 400, "latency_us": 5}],
+}
+
 
 def job_schema() -> dict[str, Any]:
     """The JSON Schema of the job file."""
-    return _schema(JobFile, "unidle job file")
+    return _schema(JobFile, "unidle job file", _JOB_EXAMPLE)
 
 
 def fleet_schema() -> dict[str, Any]:
     """The JSON Schema of the fleet file."""
-    return _schema(FleetFile, "unidle fleet file")
+    return _schema(FleetFile, "unidle fleet file", _FLEET_EXAMPLE)
 
 
-def _schema(kind: type, title: str) -> dict[str, Any]:
+def _schema(kind: type, title: str, example: dict[str, Any]) -> dict[str, Any]:
     """The root type's own fields at the top, the nested ones under ``$defs``."""
     whole = msgspec.json.schema(kind)
     parts: dict[str, Any] = whole["$defs"]
     root = parts.pop(kind.__name__)
     root["title"] = title
-    schema: dict[str, Any] = {"$schema": _DIALECT, **root, "$defs": parts}
+    schema: dict[str, Any] = {"$schema": _DIALECT, **root, "examples": [example], "$defs": parts}
     # As JSON carries it: the defaults of nested parts come as tuples.
     copy: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(schema))
     return copy
