@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -124,10 +125,10 @@ def live(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
     source = LiveRows(columns)
     yield {"rows": len(columns), "row_bytes": columns.nbytes / len(columns), "base_bytes": peak_bytes()}
     for by in GROUPINGS:
-        yield {"by": by, "s": seconds(lambda by=by: summary(source, None, by), 2), "bytes": peak_bytes()}
+        yield {"by": by, "s": seconds(partial(summary, source, None, by), 2), "bytes": peak_bytes()}
     whole = source.extent()
     middle = Window(whole.start_ns + 10**9, whole.end_ns - 10**9)
-    took = seconds(lambda: summary(source, middle, ("leaf",)), 2)
+    took = seconds(partial(summary, source, middle, ("leaf",)), 2)
     yield {"by": ("leaf", "in a window that cuts every slice's rows"), "s": took, "bytes": peak_bytes()}
 
 
@@ -137,9 +138,9 @@ def sealed(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
     files = [SealedFile(*item) for item in json.loads((folder / "index.json").read_text())]
     source = SegmentedRows(files, lambda k: (folder / f"{k}.parquet").read_bytes())
     for by in SEALED_GROUPINGS:
-        yield {"by": by, "s": seconds(lambda by=by: summary(source, None, by)), "bytes": peak_bytes()}
+        yield {"by": by, "s": seconds(partial(summary, source, None, by)), "bytes": peak_bytes()}
     first = Window(files[0].start_ns, files[0].end_ns)
-    took = seconds(lambda: summary(source, first, ("leaf",)))
+    took = seconds(partial(summary, source, first, ("leaf",)))
     yield {"by": ("leaf", "in the first segment's window"), "s": took, "bytes": peak_bytes()}
 
 
@@ -148,7 +149,7 @@ def polars_alone(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
     scan = pl.scan_parquet(str(Path(arguments.folder) / "*.parquet"))
     ns = (pl.col("end_ns") - pl.col("start_ns")).cast(pl.Int128).sum()
     for keys in (["leaf", "how"], ["job", "leaf"], ["slice", "leaf"]):
-        took = seconds(lambda keys=keys: scan.group_by(keys).agg(ns).collect(engine="streaming"))
+        took = seconds(partial(scan.group_by(keys).agg(ns).collect, engine="streaming"))
         yield {"s": took, "bytes": peak_bytes()}
 
 
@@ -220,7 +221,7 @@ def _export_rows() -> Iterator[Row]:
     columns = made_rows(EXPORTED_ROWS, START_NS, 0)
     source = LiveRows(columns)
     for write in (write_jsonl, write_csv, write_parquet, write_perfetto):
-        took = seconds(lambda write=write: write(source, io.BytesIO()))
+        took = seconds(partial(write, source, io.BytesIO()))
         rate = len(columns) / took
         word = write.__name__.removeprefix("write_")
         yield _row(f"export as {word}", "rows/s", rate, ">= 100,000 rows/s", holds=rate >= 100_000)
