@@ -13,12 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 import leftovers
 import needs
 import waiting
 
 CHECKOUT = Path(__file__).resolve().parent.parent
+
+# A slow machine is no finding: what has to be fast is measured in bench/.
+settings.register_profile("unidle", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("unidle")
 
 
 @pytest.fixture(scope="session", autouse=True)

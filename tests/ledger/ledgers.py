@@ -40,7 +40,7 @@ class Made:
 
 
 @st.composite
-def ledgers(draw, max_slices: int = 4) -> Made:
+def ledgers(draw, max_slices: int = 3) -> Made:
     slices = draw(_slices(max_slices))
     entries = [e for group in _same_extent(slices) for e in draw(_tiling(slices, group))]
     which = draw(st.sets(st.integers(0, len(entries) - 1), max_size=6))

@@ -108,6 +108,12 @@ def test_neighbours_that_differ_in_anything_are_not_joined():
     assert len(coalesce(one_slice(base, base._replace(start_ns=10, end_ns=30)).columns())) == 1
 
 
+def test_an_empty_window_holds_nothing():
+    columns = one_slice(Entry((0,), 0, 30, "boot")).columns()
+    for at in (-1, 0, 7, 30, 31):
+        assert len(clip(columns, at, at)) == 0 and check(clip(columns, at, at)) == []
+
+
 def test_an_empty_ledger_is_a_ledger():
     nothing = empty()
     assert len(nothing) == 0 and check(nothing) == [] and span(nothing) == (0, 0)

@@ -40,8 +40,8 @@ def three_hours() -> SegmentedRows:
 
     slices = [SliceInfo("n/0", "n/0", "n", 1_000_000, 0, 30)]
     made = Made([Entry((0,), t, t + 10, "useful", "a", 1, t) for t in (0, 10, 20)], slices, [])
-    rest = current(made.columns())
-    bodies = [seal(clip(rest, 10 * k, 10 * k + 10)) for k in range(3)]
+    columns = current(made.columns())
+    bodies = [seal(clip(columns, 10 * k, 10 * k + 10)) for k in range(3)]
     read: list[int] = []
 
     def body(k: int) -> bytes:

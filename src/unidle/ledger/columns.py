@@ -155,9 +155,8 @@ def clip(columns: RowColumns, start_ns: int, end_ns: int) -> RowColumns:
     start, end = columns["start_ns"], columns["end_ns"]
     if len(start) and start_ns <= start.min() and end.max() <= end_ns:
         return columns
-    inside = (start < end_ns) & (end > start_ns)
     cut = {"start_ns": start.clip(start_ns, end_ns), "end_ns": end.clip(start_ns, end_ns)}
-    return columns.with_data(cut).take(inside)
+    return columns.with_data(cut).take(cut["start_ns"] < cut["end_ns"])
 
 
 def split_closed(columns: RowColumns, at_ns: int) -> tuple[RowColumns, RowColumns]:
