@@ -180,12 +180,18 @@ def _first_begin(trace: AttemptTrace, rank: RankTrace, source: RankTrace, begin:
     first_ns, first_n = source.step_ns[0], source.step_n[0]
     if len(source.step_n) < 2:
         return max(begin, first_ns)
-    span = source.step_ns[-1] - first_ns
-    steps = max(1, source.step_n[-1] - first_n)
+    pace_ns = _pace_ns(source.step_ns, source.step_n)
     # Scripts that count from 0 complete their first step as number 0.
     base = trace.base_step if trace.base_step is not None else min(0, first_n - 1)
     covered = first_n - base if first_n > base else 1
-    return max(begin, first_ns - span * covered // steps)
+    return max(begin, first_ns - pace_ns * covered)
+
+
+def _pace_ns(times: Sequence[int], steps: Sequence[int]) -> int:
+    """The median time per step of the first intervals: a save or an evaluation in one does not count."""
+    first = zip(pairwise(islice(times, 64)), pairwise(islice(steps, 64)), strict=True)
+    paces = sorted((t1 - t0) // max(1, n1 - n0) for (t0, t1), (n0, n1) in first)
+    return paces[len(paces) // 2]
 
 
 def _lost_from(trace: AttemptTrace, rank: RankTrace, lead: RankTrace | None, begin: int) -> int | None:
