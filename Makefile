@@ -21,7 +21,8 @@ demo: setup ## Train a small GPT on 4 ranks, kill one, resume, and show where th
 	@$(BIN)/python scripts/demo.py $(ARGS)
 
 test: setup-tests ## Run all tests (ARGS="-k lease -x" goes to pytest)
-	@$(BIN)/pytest $(ARGS)
+	@scratch=$$(mktemp -d -t unidle-tests.XXXXXX); \
+	$(BIN)/pytest --basetemp="$$scratch/t" $(ARGS) && rm -rf "$$scratch"  # kept for a look when a test failed
 
 check: setup ## Lint, format, types, import contract, docs
 	$(BIN)/ruff check .

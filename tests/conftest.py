@@ -35,7 +35,7 @@ def nothing_is_left_behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator
     with contextlib.suppress(AssertionError):
         waiting.wait_until(lambda: not leftovers.find(before, scratch), timeout_s=5)
     if left := leftovers.find(before, scratch):
-        leftovers.kill_processes(before.token)
+        leftovers.clear(before, scratch)
         pytest.fail("the tests left behind:\n  " + "\n  ".join(left), pytrace=False)
 
 

@@ -6,6 +6,7 @@ their place under the session's temporary directory; the rest by comparing befor
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import signal
@@ -46,7 +47,7 @@ def find(before: Before, scratch: Path) -> list[str]:
             if not _foreign(path, before)
         ),
         *(f"network namespace {name}" for name in sorted(_netns() - before.netns)),
-        *(f"mount {place}" for place in _mounts() if Path(place).is_relative_to(scratch)),
+        *(f"mount {place}" for place in _mounts_below(scratch)),
         *(f"file in the checkout: {name}" for name in sorted(_untracked(before.checkout) - before.untracked)),
     ]
 
@@ -70,13 +71,13 @@ def processes(token: str) -> list[tuple[int, str]]:
     return sorted(found)
 
 
-def kill_processes(token: str) -> None:
-    """End what :func:`processes` finds, so that one failed session does not disturb the next."""
-    for pid, _ in processes(token):
-        try:
+def clear(before: Before, scratch: Path) -> None:
+    """End processes and undo mounts that are left, so that one failed session does not disturb the next."""
+    for pid, _ in processes(before.token):
+        with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
+    for place in _mounts_below(scratch):
+        subprocess.run(["umount", "--lazy", place], capture_output=True)
 
 
 def _ancestors() -> set[int]:
@@ -112,9 +113,11 @@ def _netns() -> frozenset[str]:
     return frozenset(entry.name for entry in place.iterdir()) if place.is_dir() else frozenset()
 
 
-def _mounts() -> list[str]:
+def _mounts_below(scratch: Path) -> list[str]:
+    """Mount points below ``scratch``, the deepest first."""
     lines = Path("/proc/self/mounts").read_text().splitlines()
-    return [line.split()[1].replace("\\040", " ") for line in lines]
+    places = (line.split()[1].replace("\\040", " ") for line in lines)
+    return sorted((place for place in places if Path(place).is_relative_to(scratch)), reverse=True)
 
 
 def _untracked(checkout: Path) -> frozenset[str]:
