@@ -4,7 +4,8 @@ One bar of a rank counts its steps. A label that speaks of anything but training
 downloads, loading, maps over a data set) rules a bar out. Among the others a label that speaks of
 training goes before no label, and no label before any other; between equals the longer bar wins
 as long as the first has not moved (an outer bar over epochs, and its inner bar over batches), and
-later only one that has been moving for longer than a finished one ever did.
+later only one that came after a finished one and has been moving for longer (training, after the
+text was prepared).
 
 Epochs: a bar labelled ``Epoch e`` stands for ``e`` whole bars before it; any other bar that starts
 again goes on counting (see :class:`steps.Counter`). ``Epoch`` counts from 0, as in Lightning,
@@ -132,8 +133,8 @@ class Bars:
             return bar.total > than.total if bar.n == 0 else bar.grade >= than.grade or bar.total > than.total
         if bar.grade != than.grade:
             return bar.grade > than.grade
-        finished = 0 < than.total <= than.n
-        return finished and bar.last_ns - bar.first_ns > than.last_ns - than.first_ns
+        came_after = 0 < than.total <= than.n and than.last_ns <= bar.first_ns
+        return came_after and bar.last_ns - bar.first_ns > than.last_ns - than.first_ns
 
     def _whole_epochs(self, label: bytes, total: int) -> int:
         """Steps in the epochs before the one that ``label`` names."""

@@ -189,14 +189,13 @@ class Scanner:
                 self._step("huggingface", self._logged, t_ns)
 
     def _evaluations(self, line: bytes, t_ns: int) -> None:
-        """Evaluations whose line has no length: exact where the step before them was seen."""
-        found = re.search(patterns.NANOGPT_EVAL, line)
-        after = 1
-        if found is None:
-            found = re.search(patterns.TORCHTITAN_EVAL, line)
-            after = 0
+        """Evaluations whose line has no length: exact where the step before them was seen.
+
+        nanoGPT evaluates before the step that it names, its kin and torchtitan after it.
+        """
+        found = re.search(patterns.NANOGPT_EVAL, line) or re.search(patterns.TORCHTITAN_EVAL, line)
         if found is not None:
-            if self._step_ns is not None and int(found[1][:18]) == self._raw + after:
+            if self._step_ns is not None and int(found[1][:18]) - self._raw in (0, 1):
                 self._span("eval", self._step_ns, t_ns)
         elif self._eval_since_ns is not None and re.search(patterns.MEGATRON_EVAL_ENDS, line) is not None:
             since, self._eval_since_ns = self._eval_since_ns, None
