@@ -185,6 +185,16 @@ def test_marks_name_the_rows_that_they_cross() -> None:
     assert failure[0] == 67_300_000_000
 
 
+def test_a_mark_without_an_attempt_belongs_to_the_jobs_last_one() -> None:
+    events = (
+        EventLine(START_NS + 69 * 10**9, "retry", "job-1", None, None, "soon", "restart"),
+        EventLine(START_NS + 80 * 10**9, "retry", "job-1", 9, None, "soon", "restart"),
+        EventLine(START_NS + 80 * 10**9, "retry", "", None, None, "all", "restart"),
+    )
+    marks = payload_of(render(replace(report(), events=events)))["marks"]
+    assert [mark[2] for mark in marks] == [0, 1, -1]
+
+
 def test_prices_are_shown_only_where_there_are_any() -> None:
     assert "USD" in render(report())
     assert "cost" not in " ".join(Reader(render(report(price=None))).words)

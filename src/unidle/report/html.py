@@ -21,7 +21,7 @@ from unidle.report.bars import pack
 from unidle.report.model import ReportData
 from unidle.report.payload import payload
 from unidle.report.tables import PROSE, Cell, Table, tables
-from unidle.report.text import clock_time, device_time, duration, number, percent, visible
+from unidle.report.text import clock_time, device_time, duration, number, visible
 from unidle.report.waterfall import waterfall_table
 
 STATIC_ROWS: Final = 200
@@ -91,7 +91,7 @@ def _answer(data: ReportData) -> str:
     if advice is None:
         return "<p>All of it was of use.</p>"
     line = advice.line
-    spent = f"{device_time(line.ns, data.time_unit)}, {percent(line.ns, data.capacity_ns)}"
+    spent = f"{device_time(line.ns, data.time_unit)}, {line.share}"
     return (
         f"<p>Most to win back: <b>{_text(line.group)} / {_text(line.leaf)}</b> ({spent}): "
         f"{_text(advice.text)}. <code>{_text(shell_line(advice.words))}</code></p>"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 
 from unidle.ledger.taxonomy import GROUP_OF
 from unidle.report.advice import shell_line
 from unidle.report.bars import Packed
-from unidle.report.model import AttemptLine, ReportData
+from unidle.report.model import AttemptLine, EventLine, ReportData
 from unidle.report.palette import ink_on, leaf_colour, rgb
 from unidle.report.tables import NAME_LIMIT, TEXT_LIMIT, Table
 from unidle.report.text import visible
@@ -66,23 +67,33 @@ def _marks(data: ReportData, unit_ns: int, job_index: dict[str, int]) -> Json:
     """Each mark with the tracks it crosses: those of its attempt, its own rank's named apart."""
     track_of = {track.label: k for k, track in enumerate(data.devices)}
     ranks = {line.job: line.ranks for line in data.jobs}
-    gang_of: dict[tuple[str, int], int] = {}
-    gangs: list[list[int]] = []
-    for line in data.attempts:
-        gang_of[line.job, line.attempt] = len(gangs)
-        gangs.append([track_of[device] for device in line.devices if device in track_of])
-    attempts = {(line.job, line.attempt): line for line in data.attempts}
+    by_job: dict[str, list[int]] = defaultdict(list)
+    for k, line in enumerate(data.attempts):
+        by_job[line.job].append(k)
     marks = []
     for event in data.events:
         if not event.mark:
             continue
-        key = (event.job, event.attempt or 0)
-        own = _own_track(attempts.get(key), event.rank, ranks.get(event.job, 0), track_of)
+        gang = _gang(event, [(k, data.attempts[k]) for k in by_job[event.job]])
+        attempt = data.attempts[gang] if gang >= 0 else None
+        own = _own_track(attempt, event.rank, ranks.get(event.job, 0), track_of)
         at = (event.time_ns - data.window_start_ns) // unit_ns
-        text = visible(event.text, TEXT_LIMIT)
-        where = [gang_of.get(key, -1), own, job_index.get(event.job, -1), event.attempt, event.rank]
-        marks.append([at, event.mark, *where, visible(event.kind, NAME_LIMIT), text])
+        where = [gang, own, job_index.get(event.job, -1), event.attempt, event.rank]
+        marks.append(
+            [at, event.mark, *where, visible(event.kind, NAME_LIMIT), visible(event.text, TEXT_LIMIT)]
+        )
+    gangs = [[track_of[device] for device in a.devices if device in track_of] for a in data.attempts]
     return {"gangs": gangs, "marks": marks[-MAX_MARKS:]}
+
+
+def _gang(event: EventLine, attempts: Sequence[tuple[int, AttemptLine]]) -> int:
+    """The attempt that the event names, else the job's last one placed by then; -1 for none."""
+    if event.attempt is not None:
+        named = [k for k, line in attempts if line.attempt == event.attempt]
+        if named:
+            return named[0]
+    placed = [k for k, line in attempts if line.placed_ns <= event.time_ns]
+    return placed[-1] if placed else -1
 
 
 def _own_track(attempt: AttemptLine | None, rank: int | None, ranks: int, track_of: dict[str, int]) -> int:

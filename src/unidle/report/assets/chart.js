@@ -42,9 +42,7 @@ class Chart {
 
   draw() {
     this.gantt.top = this.element.scrollTop;
-    const began = performance.now();
     this.gantt.draw();
-    this.element.dataset.drawMs = (performance.now() - began).toFixed(1);
   }
 
   show(from, to) {
