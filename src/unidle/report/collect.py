@@ -221,10 +221,12 @@ def _plain(event: ev.Event) -> str:
 
 
 def _mark_line(view: View, event: ev.RankSaw, mark: Mark) -> EventLine | None:
-    rank = view.jobs[event.job].attempts[event.attempt - 1].ranks[event.rank]
+    attempt = view.jobs[event.job].attempts[event.attempt - 1]
+    rank = attempt.ranks[event.rank]
+    failed = rank.failed and (attempt.stop_ns is None or mark.t <= attempt.stop_ns)
     known: dict[str, tuple[str, EventMark]] = {
         "spawn": (f"process {mark.pid}", ""),
-        "exit": (how_ended(rank), "failure" if mark.code else ""),
+        "exit": (how_ended(rank), "failure" if failed else ""),
         "lost": (mark.text or "", "failure"),
         "saved": ("checkpoint durable" + (f" at step {mark.n}" if mark.n is not None else ""), "checkpoint"),
         "note": (mark.text or "", ""),

@@ -38,7 +38,8 @@ def terminal_picture(store: Store, job: str | None, address: str) -> str:
     """The waterfall of one job's time on all devices."""
     from unidle.report.terminal import waterfall
 
-    return waterfall(collect(store, load_view(store), address, job=job, details=False), _width(), _colour())
+    data = collect(store, load_view(store), address, job=job, details=False)
+    return waterfall(data, _width(), _colour()).rstrip("\n")
 
 
 def picture_of(store: Store, view: View, summary: Summary, where: Mapping[str, Any], address: str) -> str:
@@ -46,7 +47,7 @@ def picture_of(store: Store, view: View, summary: Summary, where: Mapping[str, A
     from unidle.report.terminal import waterfall
 
     data = collect(store, view, address, summary=summary, where=where, details=False)
-    return waterfall(data, _width(), _colour())
+    return waterfall(data, _width(), _colour()).rstrip("\n")
 
 
 def shown_address(store: Store) -> str:
