@@ -120,7 +120,8 @@ class SqlStore:
         after = -1
         while rows := self._db.query(sql.EVENTS, (after, _PAGE)):
             for row in rows:
-                yield StoredEvent(*row[:6]), _crc_holds(row)
+                event = StoredEvent._make(row[:6])
+                yield event, _crc_holds(event, row[6])
             after = rows[-1][0]
 
     def last(self) -> tuple[int, int]:
@@ -289,14 +290,15 @@ def _verified(rows: list[RowTuple], after: int) -> Iterator[StoredEvent]:
         expected += 1
         if row[0] != expected:
             raise StoreDamaged("is missing from the log", field=f"event {expected}", remedy=_CHECK)
-        if not _crc_holds(row):
+        event = StoredEvent._make(row[:6])
+        if not _crc_holds(event, row[6]):
             raise StoreDamaged("its checksum is wrong", field=f"event {expected}", remedy=_CHECK)
-        yield StoredEvent(*row[:6])
+        yield event
 
 
-def _crc_holds(row: RowTuple) -> bool:
+def _crc_holds(event: StoredEvent, crc: object) -> bool:
     try:
-        return bool(event_crc(*row[:6]) == row[6])
+        return event_crc(*event) == crc
     except TypeError:  # damage may have changed a field's type
         return False
 
