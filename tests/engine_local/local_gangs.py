@@ -54,6 +54,7 @@ class Gang:
     command: StartGang
     directory: Path
     marks: dict[int, list[Mark]] = field(default_factory=dict)
+    beside: list[Gang] = field(default_factory=list)  # gangs that the same engine may have news of
 
     def rank(self, rank: int) -> Path:
         """The rank's directory."""
@@ -67,10 +68,15 @@ class Gang:
         """Poll once; marks must come in order, each once."""
         for seen in self.engine.poll():
             assert isinstance(seen, RankMarks)
-            if (seen.job, seen.attempt) == (self.command.job, self.command.attempt):
-                known = self.marks.setdefault(seen.rank, [])
-                assert seen.first == len(known)
-                known.extend(seen.marks)
+            for gang in self.beside:
+                command = gang.command
+                if gang.engine is self.engine and (command.job, command.attempt) == (seen.job, seen.attempt):
+                    gang.take(seen)
+
+    def take(self, seen: RankMarks) -> None:
+        known = self.marks.setdefault(seen.rank, [])
+        assert seen.first == len(known)
+        known.extend(seen.marks)
 
     def until(self, condition: Callable[[], Any], timeout_s: float = 20.0, what: str = "") -> Any:
         def holds() -> Any:
@@ -145,7 +151,7 @@ class Machine:
 
     def follow(self, command: StartGang, engine: LocalEngine | None = None) -> Gang:
         directory = self.run_root / command.job / str(command.attempt)
-        gang = Gang(engine or self.engine, command, directory)
+        gang = Gang(engine or self.engine, command, directory, beside=self.gangs)
         self.gangs.append(gang)
         return gang
 

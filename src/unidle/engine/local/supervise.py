@@ -346,8 +346,7 @@ def main(arguments: list[str]) -> int:
     """Supervise the rank of a directory; 0 also when another supervisor has or had it."""
     directory = arguments[0]
     inherited = [int(a) for a in arguments[1:]]
-    for fd in inherited:
-        os.set_inheritable(fd, False)
+    _keep_only(inherited)
     # the lock comes locked from the engine; it and the gang's port stay open until this process ends
     lock = inherited[0] if inherited else rundir.try_lock(directory)
     if lock is None or not rundir.claim(directory):
@@ -358,3 +357,16 @@ def main(arguments: list[str]) -> int:
         return 1
     Supervisor(directory, Orders.from_json(orders)).run()
     return 0
+
+
+def _keep_only(wanted: list[int]) -> None:
+    """Close what the controller's own caller left open (locks, pipes); keep ``wanted`` from the rank."""
+    for name in os.listdir("/proc/self/fd"):
+        fd = int(name)
+        if fd in wanted:
+            os.set_inheritable(fd, False)
+        elif fd > 2:
+            try:
+                os.close(fd)
+            except OSError:
+                continue  # the listing's own
