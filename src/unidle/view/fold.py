@@ -262,16 +262,15 @@ def _rank_saw(view: View, event: ev.RankSaw, _now: int) -> None:
     attempt = _attempt(view, event.job, event.attempt)
     if job.terminal:
         return
-    rank = attempt.ranks[event.rank]
+    rank = _rank(view, attempt, event)
     for ordinal, mark in enumerate(event.marks, event.first):
         if ordinal == rank.count:
             _see(rank, mark)
             rank.count += 1
         elif ordinal > rank.count:
             rank.pending[ordinal] = mark
-    while rank.pending and rank.count in rank.pending:
-        _see(rank, rank.pending.pop(rank.count))
-        rank.count += 1
+    if rank.pending:
+        _catch_up(rank)
     if (
         job.state == "starting"
         and attempt.live
@@ -279,6 +278,23 @@ def _rank_saw(view: View, event: ev.RankSaw, _now: int) -> None:
         and attempt.all_spawned
     ):
         _set_state(view, job, "running")
+
+
+def _rank(view: View, attempt: AttemptView, event: ev.RankSaw) -> RankView:
+    if not 0 <= event.rank < len(attempt.ranks):
+        raise StoreDamaged(
+            "the log names a rank that its gang does not have",
+            field=f"event {view.seq}", value=f"{event.job} rank {event.rank}", remedy="run `unidle store check`",
+        )  # fmt: skip
+    return attempt.ranks[event.rank]
+
+
+def _catch_up(rank: RankView) -> None:
+    """See the marks that came early and whose turn it is; drop those that came again meanwhile."""
+    while rank.count in rank.pending:
+        _see(rank, rank.pending.pop(rank.count))
+        rank.count += 1
+    rank.pending = {ordinal: mark for ordinal, mark in rank.pending.items() if ordinal > rank.count}
 
 
 def _see(rank: RankView, mark: Mark) -> None:
