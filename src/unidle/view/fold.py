@@ -115,6 +115,7 @@ def _sight_node(view: View, node: Node, now: int) -> set[int]:
         for piece in slices_of(device):
             if not book.knows(piece.id) or book.slices[book.index(piece.id)].gone_ns is not None:
                 book.add(SliceRef(piece.id, device.id, node.id, device.model, piece.share_ppm, now))
+                book.set_down(book.index(piece.id), _down_leaf(view, device.id, node.id), now)
             seen.add(book.index(piece.id))
     return seen
 
@@ -127,10 +128,15 @@ def _health_set(view: View, event: ev.HealthSet, now: int) -> None:
     book = view.book
     for k, ref in enumerate(book.slices):
         if ref.gone_ns is None and event.target in (ref.device, ref.node):
-            leaf = view.health.get(ref.device) or view.health.get(ref.node)
+            leaf = _down_leaf(view, ref.device, ref.node)
             book.set_down(k, leaf, now)
             if view.occupancy.knows(ref.id) and not book.held[k]:
                 (view.occupancy.take if leaf else view.occupancy.give_back)(ref.id)
+
+
+def _down_leaf(view: View, device: str, node: str) -> str | None:
+    """Why a device's slices are down: its own health before its node's."""
+    return view.health.get(device) or view.health.get(node)
 
 
 # -- jobs --------------------------------------------------------------------------------------------
