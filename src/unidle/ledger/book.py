@@ -73,7 +73,7 @@ class Book:
         if self.knows(ref.id):
             k = self.index(ref.id)
             gone = self.slices[k].gone_ns
-            if gone is not None:
+            if gone is not None and gone < ref.first_ns:
                 self.closed.append(Entry((k,), gone, ref.first_ns, "unseen", observer="control"))
                 self.since[k] = ref.first_ns
             ref.first_ns = self.slices[k].first_ns
@@ -88,6 +88,7 @@ class Book:
         """A slice left the fleet: its time ends here."""
         self._post((k,), now_ns)
         self.slices[k].gone_ns = now_ns
+        self.down.pop(k, None)  # asked of the fleet's health again when it returns
 
     # -- causes ----------------------------------------------------------------------------------
 
@@ -127,8 +128,11 @@ class Book:
         latest = max((self.since[k] for k in taken), default=now_ns)
         latency_ns = min(max(wanted_ns, latest), now_ns)
         self._post(taken, latency_ns)
-        if latency_ns < now_ns:
-            self.closed.append(Entry(taken, latency_ns, now_ns, "scheduler_latency", job))
+        for a, b, leaf, how in self._uncovered(latency_ns, now_ns):
+            if leaf:
+                self.closed.append(Entry(taken, a, b, leaf, how=how))
+            else:
+                self.closed.append(Entry(taken, a, b, "scheduler_latency", job))
         for k in taken:
             self.since[k] = now_ns
             self.held[k] = True

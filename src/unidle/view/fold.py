@@ -115,6 +115,7 @@ def _sight_node(view: View, node: Node, now: int) -> set[int]:
         for piece in slices_of(device):
             if not book.knows(piece.id) or book.slices[book.index(piece.id)].gone_ns is not None:
                 book.add(SliceRef(piece.id, device.id, node.id, device.model, piece.share_ppm, now))
+                book.set_down(book.index(piece.id), _down_leaf(view, device.id, node.id), now)
             seen.add(book.index(piece.id))
     return seen
 
@@ -127,10 +128,15 @@ def _health_set(view: View, event: ev.HealthSet, now: int) -> None:
     book = view.book
     for k, ref in enumerate(book.slices):
         if ref.gone_ns is None and event.target in (ref.device, ref.node):
-            leaf = view.health.get(ref.device) or view.health.get(ref.node)
+            leaf = _down_leaf(view, ref.device, ref.node)
             book.set_down(k, leaf, now)
             if view.occupancy.knows(ref.id) and not book.held[k]:
                 (view.occupancy.take if leaf else view.occupancy.give_back)(ref.id)
+
+
+def _down_leaf(view: View, device: str, node: str) -> str | None:
+    """Why a device's slices are down: its own health before its node's."""
+    return view.health.get(device) or view.health.get(node)
 
 
 # -- jobs --------------------------------------------------------------------------------------------
@@ -262,16 +268,15 @@ def _rank_saw(view: View, event: ev.RankSaw, _now: int) -> None:
     attempt = _attempt(view, event.job, event.attempt)
     if job.terminal:
         return
-    rank = attempt.ranks[event.rank]
+    rank = _rank(view, attempt, event)
     for ordinal, mark in enumerate(event.marks, event.first):
         if ordinal == rank.count:
             _see(rank, mark)
             rank.count += 1
         elif ordinal > rank.count:
             rank.pending[ordinal] = mark
-    while rank.pending and rank.count in rank.pending:
-        _see(rank, rank.pending.pop(rank.count))
-        rank.count += 1
+    if rank.pending:
+        _catch_up(rank)
     if (
         job.state == "starting"
         and attempt.live
@@ -279,6 +284,23 @@ def _rank_saw(view: View, event: ev.RankSaw, _now: int) -> None:
         and attempt.all_spawned
     ):
         _set_state(view, job, "running")
+
+
+def _rank(view: View, attempt: AttemptView, event: ev.RankSaw) -> RankView:
+    if not 0 <= event.rank < len(attempt.ranks):
+        raise StoreDamaged(
+            "the log names a rank that its gang does not have",
+            field=f"event {view.seq}", value=f"{event.job} rank {event.rank}", remedy="run `unidle store check`",
+        )  # fmt: skip
+    return attempt.ranks[event.rank]
+
+
+def _catch_up(rank: RankView) -> None:
+    """See the marks that came early and whose turn it is; drop those that came again meanwhile."""
+    while rank.count in rank.pending:
+        _see(rank, rank.pending.pop(rank.count))
+        rank.count += 1
+    rank.pending = {ordinal: mark for ordinal, mark in rank.pending.items() if ordinal > rank.count}
 
 
 def _see(rank: RankView, mark: Mark) -> None:
