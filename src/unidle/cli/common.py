@@ -54,11 +54,11 @@ def data_dir() -> Path:
     return Path(base) / "unidle"
 
 
-def read_store(given: str | None) -> Store:
-    """Open a store to read (and to leave requests in its inbox)."""
+def read_store(given: str | None, *, requests: bool = False) -> Store:
+    """Open a store to read it, also where it may not be written; ``requests`` to use its inbox."""
     from unidle.store.open import open_store
 
-    return open_store(store_address(given), create=False)
+    return open_store(store_address(given), create=False, read_only=not requests)
 
 
 def read_view(store: Store) -> View:

@@ -205,7 +205,7 @@ def cancel(
     from unidle.cli.drive import settle
     from unidle.control.loop import CancelRequest
 
-    opened = read_store(store)
+    opened = read_store(store, requests=True)
     view = read_view(opened)
     pending = {p["job"] for p in _pending(opened, set(view.jobs))}
     job_id = job if job in pending else need_job(view, job).id

@@ -64,9 +64,8 @@ def _seal(view: View) -> list[Segment]:
 
 def _columns(view: View, postings: list[Entry], start_ns: int, end_ns: int) -> RowColumns:
     from unidle.ledger.columns import from_entries
-    from unidle.ledger.current import current
 
-    return current(from_entries(postings, _slices(view, start_ns, end_ns), _jobs(view)))
+    return from_entries(postings, _slices(view, start_ns, end_ns), _jobs(view))
 
 
 def _slices(view: View, start_ns: int, end_ns: int) -> list[SliceInfo]:
