@@ -47,6 +47,7 @@ def save_snapshot(store: Store, lease: Lease, view: View) -> None:
 
 def _seal(view: View) -> list[Segment]:
     """Move postings that end before the watermark out of the view into one segment."""
+    from unidle.ledger.current import current
     from unidle.ledger.segments import seal
 
     book, until = view.book, watermark_ns(view)
@@ -54,7 +55,7 @@ def _seal(view: View) -> list[Segment]:
         return []
     done = [e if e.end_ns <= until else e._replace(end_ns=until) for e in book.closed if e.start_ns < until]
     rest = [e if e.start_ns >= until else e._replace(start_ns=until) for e in book.closed if e.end_ns > until]
-    columns = _columns(view, done, book.sealed_ns, until)
+    columns = current(_columns(view, done, book.sealed_ns, until))
     segment = Segment(
         0, view.seq, FOLD_VERSION, book.sealed_ns or view.first_ns, until, len(columns), seal(columns)
     )  # fmt: skip
