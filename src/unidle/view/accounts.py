@@ -15,11 +15,18 @@ def entries(view: View, now_ns: int) -> list[Entry]:
     return view.book.closed + live + view.book.open_entries(now_ns)
 
 
-def watermark_ns(view: View) -> int:
-    """No row that ends before this time can change any more."""
-    open_jobs = [j.attempts[0].placed_ns for j in view.jobs.values() if j.attempts and not j.terminal]
-    return min([*open_jobs, *(s for s, held in zip(view.book.since, view.book.held, strict=True) if not held),
-                view.time_ns])  # fmt: skip
+def watermarks_ns(view: View) -> list[int]:
+    """Per slice: no row that ends before this time can change any more.
+
+    What is not final is the time under open jobs, and what a slice did since its last posting.
+    """
+    marks = list(view.book.since)
+    for job in view.jobs.values():
+        if not job.terminal:
+            for attempt in job.attempts:
+                for k in (view.book.index(s) for place in attempt.places for s in place.slices):
+                    marks[k] = min(marks[k], attempt.placed_ns)
+    return marks
 
 
 def job_entries(view: View, job: JobView, now_ns: int) -> list[Entry]:
