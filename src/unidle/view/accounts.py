@@ -55,7 +55,7 @@ def durable_point(
     """
     times, steps = _timeline(attempt)
     step, at = None, None
-    for t, n in sorted(s for r in attempt.ranks for s in r.saves):
+    for t, n in sorted((s for r in attempt.ranks for s in r.saves), key=_by_time):
         seen = bisect_right(times, t)
         reached = steps[seen - 1] if seen else None
         saved = n if n is not None else reached
@@ -69,6 +69,10 @@ def durable_point(
         if steps[0] <= kept <= steps[-1] and (step is None or kept > step) and (declared or kept > 0):
             step, at = kept, _time_of(times, steps, kept)
     return step, at
+
+
+def _by_time(save: tuple[int, int | None]) -> tuple[int, int]:
+    return save[0], -1 if save[1] is None else save[1]
 
 
 def _time_of(times: list[int], steps: list[int], step: int) -> int:
