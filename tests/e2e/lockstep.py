@@ -23,6 +23,7 @@ saves.mkdir(exist_ok=True)
 done = max((int(p.stem.split("_")[1]) for p in saves.glob("step_*.bin")), default=0)
 for step in range(done + 1, steps + 1):
     if attempt == 1 and rank == 1 and step == die_at:
+        time.sleep(0.5)  # rank 0 has told the step before
         os.kill(os.getpid(), signal.SIGKILL)
     (place / f"at.{attempt}.{step}.{rank}").touch()
     while not all((place / f"at.{attempt}.{step}.{r}").exists() for r in range(world)):

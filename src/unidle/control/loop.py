@@ -71,7 +71,7 @@ class Controller:
         self._new: list[NewEvent] = []
         self._done_requests: list[int] = []
         self._commands: list[Callable[[], None]] = []
-        self._touched: set[str] = set()
+        self._touched: dict[str, None] = {}  # in order, so that the same run gives the same log
         self._timers: list[tuple[int, str]] = []
         self._place = True
         self._inbox_ns = 0
@@ -182,11 +182,12 @@ class Controller:
     def _observe(self) -> None:
         for seen in self._engine.poll():
             if isinstance(seen, HealthChange):
-                self._emit(ev.HealthSet(seen.target, seen.health, seen.because))
-                self._place = True
+                if seen.health != self.view.health.get(seen.target, "healthy"):
+                    self._emit(ev.HealthSet(seen.target, seen.health, seen.because))
+                    self._place = True
             else:
                 self._emit_marks(seen)
-                self._touched.add(seen.job)
+                self._touched[seen.job] = None
 
     def _take_requests(self) -> None:
         now = self._clock.now_ns()
@@ -206,10 +207,11 @@ class Controller:
     def _decide(self) -> None:
         now = self._clock.now_ns()
         while self._timers and self._timers[0][0] <= now:
-            self._touched.add(heapq.heappop(self._timers)[1])
+            self._touched[heapq.heappop(self._timers)[1]] = None
             self._place = True
-        while self._touched:
-            self._decide_job(self.view.jobs[self._touched.pop()], now)
+        touched, self._touched = self._touched, {}
+        for job_id in touched:
+            self._decide_job(self.view.jobs[job_id], now)
         if self._place and self._accepting:
             self._place = False
             self._decide_places(now)
@@ -223,8 +225,8 @@ class Controller:
             elif isinstance(event, ev.AttemptEnded):
                 self._commands.append(lambda e=event: self._engine.release(e.job, e.attempt))  # type: ignore[misc]
                 self._place = True
-            elif isinstance(event, ev.RetryPlanned):
-                heapq.heappush(self._timers, (event.not_before_ns, job.id))
+            elif isinstance(event, ev.RetryPlanned | ev.Requeued):
+                self._set_timers(job)
 
     def _decide_places(self, now: int) -> None:
         if not self.view.waiting:
@@ -234,7 +236,7 @@ class Controller:
             job = self.view.jobs[place.job]
             self._emit(ev.AttemptPlaced(job.id, len(job.attempts) + 1, place.places, place.because))
             self._command_start(job, job.attempts[-1])
-            self._touch(job)
+            self._set_timers(job)
         for wait in plan.waits:
             self._emit(ev.JobJudged(wait.job, wait.because))
 
@@ -278,7 +280,11 @@ class Controller:
             self._commands.append(lambda: self._engine.stop(command))
 
     def _touch(self, job: JobView) -> None:
-        self._touched.add(job.id)
+        self._touched[job.id] = None
+        self._set_timers(job)
+
+    def _set_timers(self, job: JobView) -> None:
+        """Look at the job again when its state may call for something though nothing happened."""
         times: Iterable[int | None] = (lifecycle.next_deadline_ns(job), job.not_before_ns or None)
         for time_ns in times:
             if time_ns is not None and time_ns > self._clock.now_ns():

@@ -11,6 +11,7 @@ from unidle.control.loop import Controller
 from unidle.engine.sim.engine import SimEngine
 from unidle.engine.sim.workload import Workload
 from unidle.fleet import Fleet
+from unidle.guard.lifecycle import next_deadline_ns
 from unidle.jobs import JobSpec
 from unidle.place.plan import Policy
 from unidle.store.protocol import Store
@@ -56,7 +57,14 @@ def simulate(
                 break
             engine.wait(arrival.at_ns if wake_ns is None else min(wake_ns, arrival.at_ns))
         controller.submit(arrival.job, arrival.spec)
-    view = controller.view
-    controller.run(lambda: not view.live and (engine.idle or not view.waiting))
+    controller.run(lambda: _over(controller.view, engine, clock.now_ns()))
     controller.stop("the simulation is over")
-    return view
+    return controller.view
+
+
+def _over(view: View, engine: SimEngine, now_ns: int) -> bool:
+    """Nothing runs, and what waits will never start."""
+    if view.live or (view.waiting and not engine.idle):
+        return False
+    waiting = (view.jobs[job] for queue in view.waiting.values() for _, _, job in queue)
+    return not any(job.not_before_ns > now_ns or next_deadline_ns(job) is not None for job in waiting)

@@ -35,7 +35,8 @@ def next_deadline_ns(job: JobView) -> int | None:
     times: list[int] = []
     if job.live is None:
         if job.spec.queue_timeout_s is not None:
-            times.append(job.waiting_since_ns + int(job.spec.queue_timeout_s * _S))
+            since_ns = max(job.waiting_since_ns, job.not_before_ns)  # a back-off is not waiting
+            times.append(since_ns + int(job.spec.queue_timeout_s * _S))
     elif job.spec.timeout_s is not None and job.live.stop is None:
         before = sum((a.ended_ns or 0) - a.placed_ns for a in job.attempts[:-1])
         times.append(job.live.placed_ns + int(job.spec.timeout_s * _S) - before)
@@ -44,7 +45,7 @@ def next_deadline_ns(job: JobView) -> int | None:
 
 def _decide_waiting(job: JobView, now_ns: int) -> list[ev.Event]:
     if job.cancel_by is not None:
-        return [ev.JobEnded(job.id, "cancelled", Reason("cancelled", f"cancelled by {job.cancel_by}"))]
+        return [ev.JobEnded(job.id, "cancelled", _cancelled(job))]
     deadline = next_deadline_ns(job)
     if deadline is not None and now_ns >= deadline:
         text = f"waited longer than queue_timeout_s = {job.spec.queue_timeout_s:g}"
@@ -54,11 +55,14 @@ def _decide_waiting(job: JobView, now_ns: int) -> list[ev.Event]:
     return []
 
 
+def _cancelled(job: JobView) -> Reason:
+    return Reason("cancelled", f"cancelled by {job.cancel_by}")
+
+
 def _decide_running(job: JobView, attempt: AttemptView, now_ns: int) -> list[ev.Event]:
     grace_ns = int(job.spec.grace_s * _S)
     if job.cancel_by is not None:
-        because = Reason("cancelled", f"cancelled by {job.cancel_by}")
-        return [ev.StopAsked(job.id, attempt.number, "cancelled", grace_ns, because)]
+        return [ev.StopAsked(job.id, attempt.number, "cancelled", grace_ns, _cancelled(job))]
     culprit = find_culprit(attempt)
     if culprit is not None:
         because = why_failed(attempt, culprit)
@@ -79,10 +83,11 @@ def _decide_ended(job: JobView, attempt: AttemptView, now_ns: int) -> list[ev.Ev
             ended(job.id, attempt.number, "succeeded", because),
             ev.JobEnded(job.id, "succeeded", because),
         ]
-    if stop is not None and stop.why == "cancelled":
+    if job.cancel_by is not None:
+        because = _cancelled(job)
         return [
-            ended(job.id, attempt.number, "cancelled", stop.because),
-            ev.JobEnded(job.id, "cancelled", stop.because),
+            ended(job.id, attempt.number, "cancelled", because),
+            ev.JobEnded(job.id, "cancelled", because),
         ]
     if stop is not None and stop.why == "service_stopped":
         return [ended(job.id, attempt.number, "preempted", stop.because), ev.Requeued(job.id, stop.because)]
@@ -93,12 +98,6 @@ def _decide_ended(job: JobView, attempt: AttemptView, now_ns: int) -> list[ev.Ev
         ]
     culprit = stop.culprit if stop is not None and stop.culprit is not None else find_culprit(attempt)
     because = stop.because if stop is not None else why_failed(attempt, culprit or 0)
-    if job.cancel_by is not None:
-        because = Reason("cancelled", f"cancelled by {job.cancel_by}")
-        return [
-            ended(job.id, attempt.number, "cancelled", because),
-            ev.JobEnded(job.id, "cancelled", because),
-        ]
     return [
         ended(job.id, attempt.number, "failed", because),
         _retry_or_fail(job, attempt, culprit or 0, because, now_ns),

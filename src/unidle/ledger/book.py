@@ -46,7 +46,8 @@ class Book:
     seen_ns: int = 0
     covers_ns: int = 0  # how long one sighting covers the time after it
     closed: list[Entry] = field(default_factory=list)  # final postings that are not sealed
-    sealed_ns: int = 0  # postings before it are in sealed segments
+    sealed: list[int] = field(default_factory=list)  # per slice: postings before it are in segments
+    segments: list[int] = field(default_factory=list)  # their ``seq``
     _index: dict[str, int] = field(default_factory=dict)
 
     def index(self, slice_id: str) -> int:
@@ -82,6 +83,7 @@ class Book:
         self.slices.append(ref)
         self.since.append(ref.first_ns)
         self.held.append(False)
+        self.sealed.append(ref.first_ns)
         self._index[ref.id] = len(self.slices) - 1
 
     def remove(self, k: int, now_ns: int) -> None:

@@ -15,11 +15,18 @@ def entries(view: View, now_ns: int) -> list[Entry]:
     return view.book.closed + live + view.book.open_entries(now_ns)
 
 
-def watermark_ns(view: View) -> int:
-    """No row that ends before this time can change any more."""
-    open_jobs = [j.attempts[0].placed_ns for j in view.jobs.values() if j.attempts and not j.terminal]
-    return min([*open_jobs, *(s for s, held in zip(view.book.since, view.book.held, strict=True) if not held),
-                view.time_ns])  # fmt: skip
+def watermarks_ns(view: View) -> list[int]:
+    """Per slice: no row that ends before this time can change any more.
+
+    What is not final is the time under open jobs, and what a slice did since its last posting.
+    """
+    marks = list(view.book.since)
+    for job in view.jobs.values():
+        if not job.terminal:
+            for attempt in job.attempts:
+                for k in (view.book.index(s) for place in attempt.places for s in place.slices):
+                    marks[k] = min(marks[k], attempt.placed_ns)
+    return marks
 
 
 def job_entries(view: View, job: JobView, now_ns: int) -> list[Entry]:
@@ -48,7 +55,7 @@ def durable_point(
     """
     times, steps = _timeline(attempt)
     step, at = None, None
-    for t, n in sorted(s for r in attempt.ranks for s in r.saves):
+    for t, n in sorted((s for r in attempt.ranks for s in r.saves), key=_by_time):
         seen = bisect_right(times, t)
         reached = steps[seen - 1] if seen else None
         saved = n if n is not None else reached
@@ -62,6 +69,10 @@ def durable_point(
         if steps[0] <= kept <= steps[-1] and (step is None or kept > step) and (declared or kept > 0):
             step, at = kept, _time_of(times, steps, kept)
     return step, at
+
+
+def _by_time(save: tuple[int, int | None]) -> tuple[int, int]:
+    return save[0], -1 if save[1] is None else save[1]
 
 
 def _time_of(times: list[int], steps: list[int], step: int) -> int:

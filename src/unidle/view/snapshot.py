@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgspec
 
 from unidle.store.protocol import Snapshot, Store
@@ -12,7 +14,11 @@ _ENCODER = msgspec.msgpack.Encoder()
 
 
 def encode(view: View) -> Snapshot:
-    return Snapshot(view.seq, FOLD_VERSION, _ENCODER.encode(view))
+    """What the log says, without the indexes that are rebuilt from it."""
+    bare = replace(
+        view, book=replace(view.book, _index={}), _occupancy=None, _waiting=None, _unjudged=set()
+    )  # fmt: skip
+    return Snapshot(view.seq, FOLD_VERSION, _ENCODER.encode(bare))
 
 
 def decode(snapshot: Snapshot) -> View | None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from unidle.errors import StoreDamaged
 from unidle.ledger.rows import Entry
 from unidle.store.protocol import Lease, Segment, Store
 from unidle.view import snapshot
-from unidle.view.accounts import entries, watermark_ns
+from unidle.view.accounts import entries, watermarks_ns
 from unidle.view.fold import FOLD_VERSION
 from unidle.view.state import View
 
@@ -25,9 +26,22 @@ def ledger_source(store: Store, view: View) -> SegmentedRows:
     """All rows of the store as of the view."""
     from unidle.ledger.sources import SegmentedRows
 
-    live = _columns(view, entries(view, view.time_ns), view.book.sealed_ns, view.time_ns)
-    sealed = [s for s in store.segments(FOLD_VERSION) if s.end_ns <= view.book.sealed_ns]
-    return SegmentedRows(sealed, store.segment_body, live)
+    live = _columns(view, entries(view, view.time_ns), [view.time_ns] * len(view.book.slices))
+    return SegmentedRows(_segments(store, view), store.segment_body, live)
+
+
+def _segments(store: Store, view: View) -> list[Segment]:
+    """The sealed segments that the view stands on; others are of a fold that was begun again."""
+    if not view.book.segments:
+        return []
+    found = {segment.seq: segment for segment in store.segments(FOLD_VERSION)}
+    try:
+        return [found[seq] for seq in view.book.segments]
+    except KeyError as error:
+        raise StoreDamaged(
+            "a sealed segment of the ledger is missing",
+            field="segment up to event", value=error.args[0], remedy="run `unidle store check`",
+        ) from None  # fmt: skip
 
 
 def prices(view: View) -> Prices:
@@ -39,43 +53,57 @@ def prices(view: View) -> Prices:
 
 def save_snapshot(store: Store, lease: Lease, view: View) -> None:
     """Keep the view; seal its final postings first where they have grown many."""
-    segments: list[Segment] = []
-    if len(view.book.closed) >= SEAL_AT_POSTINGS:
-        segments = _seal(view)
+    segments = _seal(view) if len(view.book.closed) >= SEAL_AT_POSTINGS else []
     store.save_snapshot(lease, snapshot.encode(view), segments)
 
 
 def _seal(view: View) -> list[Segment]:
-    """Move postings that end before the watermark out of the view into one segment."""
+    """Move the postings before each slice's watermark out of the view into one segment."""
     from unidle.ledger.current import current
     from unidle.ledger.segments import seal
+    from unidle.ledger.sources import span
 
-    book, until = view.book, watermark_ns(view)
-    if until <= book.sealed_ns:
+    book, until = view.book, watermarks_ns(view)
+    open_slices = {k for k, since in enumerate(book.since) if until[k] < since}
+    done, rest = _split(book.closed, until, open_slices)
+    if len(done) < SEAL_AT_POSTINGS // 2:
         return []
-    done = [e if e.end_ns <= until else e._replace(end_ns=until) for e in book.closed if e.start_ns < until]
-    rest = [e if e.start_ns >= until else e._replace(start_ns=until) for e in book.closed if e.end_ns > until]
-    columns = current(_columns(view, done, book.sealed_ns, until))
-    segment = Segment(
-        0, view.seq, FOLD_VERSION, book.sealed_ns or view.first_ns, until, len(columns), seal(columns)
-    )  # fmt: skip
-    book.closed, book.sealed_ns = rest, until
+    columns = current(_columns(view, done, until))
+    start_ns, end_ns = span(columns)
+    segment = Segment(0, view.seq, FOLD_VERSION, start_ns, end_ns, len(columns), seal(columns))
+    book.closed, book.sealed = rest, until
+    book.segments.append(view.seq)
     return [segment]
 
 
-def _columns(view: View, postings: list[Entry], start_ns: int, end_ns: int) -> RowColumns:
+def _split(closed: list[Entry], until: list[int], open_slices: set[int]) -> tuple[list[Entry], list[Entry]]:
+    """Postings before and after each slice's watermark; none lies across it."""
+    done: list[Entry] = []
+    rest: list[Entry] = []
+    for entry in closed:
+        if open_slices.isdisjoint(entry.slices):
+            done.append(entry)
+            continue
+        before = tuple(k for k in entry.slices if entry.end_ns <= until[k])
+        after = tuple(k for k in entry.slices if entry.end_ns > until[k])
+        done += [entry._replace(slices=before)] if before else []
+        rest += [entry._replace(slices=after)] if after else []
+    return done, rest
+
+
+def _columns(view: View, postings: list[Entry], until: list[int]) -> RowColumns:
     from unidle.ledger.columns import from_entries
 
-    return from_entries(postings, _slices(view, start_ns, end_ns), _jobs(view))
+    return from_entries(postings, _slices(view, until), _jobs(view))
 
 
-def _slices(view: View, start_ns: int, end_ns: int) -> list[SliceInfo]:
+def _slices(view: View, until: list[int]) -> list[SliceInfo]:
+    """Slices with the sightings that are not sealed yet, as far as ``until``."""
     from unidle.ledger.tables import SliceInfo
 
     infos = []
-    for ref in view.book.slices:
-        first = max(ref.first_ns, start_ns)
-        last = min(end_ns if ref.gone_ns is None else ref.gone_ns, end_ns)
+    for ref, first, last in zip(view.book.slices, view.book.sealed, until, strict=True):
+        last = last if ref.gone_ns is None else min(ref.gone_ns, last)
         infos.append(
             SliceInfo(ref.id, ref.device, ref.node, ref.share_ppm, first, max(first, last), ref.model)
         )

@@ -48,6 +48,7 @@ class SimEngine:
         self._heap: list[tuple[int, int, tuple[str, int] | HealthChange]] = []
         self._journal: dict[tuple[str, int], list[list[Mark]]] = {}
         self._out: list[Observation] = []
+        self._changed: dict[str, HealthChange] = {}  # by node, the last
         for at_ns, node, repaired_ns in faults:
             down = HealthChange(node, "fault", Reason("sim_fault", f"simulated fault of node {node}"))
             up = HealthChange(node, "healthy", Reason("sim_repair", f"node {node} was repaired"))
@@ -58,8 +59,8 @@ class SimEngine:
         return self._fleet
 
     def adopt(self, live: Sequence[LiveAttempt]) -> None:
-        """Report again what the log does not know yet of gangs that still run."""
-        self._out.clear()
+        """Report again what the log does not know yet of gangs that still run, and what is down."""
+        self._out[:] = self._changed.values()
         for attempt in live:
             key = (attempt.command.job, attempt.command.attempt)
             for rank, marks in enumerate(self._journal.get(key, ())):
@@ -159,6 +160,7 @@ class SimEngine:
 
     def _health(self, change: HealthChange, at_ns: int) -> None:
         self._out.append(change)
+        self._changed[change.target] = change
         if change.health == "healthy":
             return
         for key, gang in self._gangs.items():
