@@ -66,14 +66,14 @@ class JournalTail:
             self._fd = None
 
     def _lines(self) -> list[bytes]:
-        if self._fd is None:
-            try:
+        try:
+            if self._fd is None:
                 self._fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
-            except OSError:
+            if os.fstat(self._fd).st_size <= self._offset:
                 return []
-        if os.fstat(self._fd).st_size <= self._offset:
-            return []
-        data = os.pread(self._fd, CHUNK_BYTES, self._offset)
+            data = os.pread(self._fd, CHUNK_BYTES, self._offset)
+        except OSError:
+            return []  # not there yet, or a disk that may recover
         self.behind = len(data) == CHUNK_BYTES
         end = data.rfind(b"\n") + 1
         self._offset += end

@@ -138,7 +138,7 @@ class RankWatch:
             pidfd = os.pidfd_open(pid)
         except OSError:
             return False
-        if tree.ticks_of(pid) != ticks:
+        if tree.ticks_of(pid) != ticks or not tree.is_live(pid):
             os.close(pidfd)
             return False
         self.pid, self.pidfd, self.state = pid, pidfd, "alive"
