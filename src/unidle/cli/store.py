@@ -115,7 +115,7 @@ def compact(store: StoreOption = None, as_json: JsonOption = False) -> None:
     opened = open_store(store_address(store), create=False)
     lease = opened.acquire("unidle store compact")
     try:
-        save_snapshot(opened, lease, load_view(opened))
+        save_snapshot(opened, lease, load_view(opened), seal_at=1)
         before, after = tools.compact(opened, lease)
     finally:
         opened.release(lease)

@@ -51,13 +51,13 @@ def prices(view: View) -> Prices:
     return Prices(view.fleet.prices_per_device_hour, view.fleet.currency)
 
 
-def save_snapshot(store: Store, lease: Lease, view: View) -> None:
-    """Keep the view; seal its final postings first where they have grown many."""
-    segments = _seal(view) if len(view.book.closed) >= SEAL_AT_POSTINGS else []
+def save_snapshot(store: Store, lease: Lease, view: View, *, seal_at: int = SEAL_AT_POSTINGS) -> None:
+    """Keep the view; seal its final postings first where there are ``seal_at`` of them."""
+    segments = _seal(view, seal_at) if len(view.book.closed) >= seal_at else []
     store.save_snapshot(lease, snapshot.encode(view), segments)
 
 
-def _seal(view: View) -> list[Segment]:
+def _seal(view: View, seal_at: int) -> list[Segment]:
     """Move the postings before each slice's watermark out of the view into one segment."""
     from unidle.ledger.current import current
     from unidle.ledger.segments import seal
@@ -66,8 +66,8 @@ def _seal(view: View) -> list[Segment]:
     book, until = view.book, watermarks_ns(view)
     open_slices = {k for k, since in enumerate(book.since) if until[k] < since}
     done, rest = _split(book.closed, until, open_slices)
-    if len(done) < SEAL_AT_POSTINGS // 2:
-        return []
+    if len(done) < max(seal_at // 2, 1):
+        return []  # what is open holds most of them back: a small segment is not worth its read
     columns = current(_columns(view, done, until))
     start_ns, end_ns = span(columns)
     segment = Segment(0, view.seq, FOLD_VERSION, start_ns, end_ns, len(columns), seal(columns))
