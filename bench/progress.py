@@ -55,7 +55,7 @@ def throughput(what: str, data: bytes, pattern: str | None, goal_mb_s: int | Non
         unit="MB/s of one core",
         ours=ours,
         peer=peer,
-        peer_name="re.search per line",
+        peer_name="re.search per line, nanoGPT only",
         ratio=ours / peer,
         goal=f"at least {goal_mb_s}" if goal_mb_s else None,
         holds=ours >= goal_mb_s if goal_mb_s else None,
