@@ -10,6 +10,7 @@ from __future__ import annotations
 import heapq
 import os
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Final
 
 import msgspec
@@ -22,7 +23,7 @@ from unidle.guard import lifecycle
 from unidle.jobs import JobSpec, Reason
 from unidle.place.first_fit import fits_ever
 from unidle.place.plan import Policy
-from unidle.store.protocol import Lease, NewEvent, Store
+from unidle.store.protocol import Lease, NewEvent, Request, Store
 from unidle.view import snapshot
 from unidle.view.fold import apply
 from unidle.view.source import save_snapshot
@@ -195,14 +196,19 @@ class Controller:
             return
         self._inbox_ns = now
         for request in self._store.requests():
-            if request.kind == "submit":
-                submit = msgspec.json.decode(request.body, type=SubmitRequest)
-                self.submit(submit.job, submit.spec)
-            elif request.kind == "cancel":
-                cancel = msgspec.json.decode(request.body, type=CancelRequest)
-                if cancel.job in self.view.jobs:
-                    self.cancel(cancel.job, cancel.by)
+            # A body that cannot be read must not stop every controller that comes: it is put away.
+            with suppress(msgspec.MsgspecError):
+                self._take_request(request)
             self._done_requests.append(request.id)
+
+    def _take_request(self, request: Request) -> None:
+        if request.kind == "submit":
+            submit = msgspec.json.decode(request.body, type=SubmitRequest)
+            self.submit(submit.job, submit.spec)
+        elif request.kind == "cancel":
+            cancel = msgspec.json.decode(request.body, type=CancelRequest)
+            if cancel.job in self.view.jobs:
+                self.cancel(cancel.job, cancel.by)
 
     def _decide(self) -> None:
         now = self._clock.now_ns()

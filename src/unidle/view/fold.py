@@ -16,7 +16,7 @@ from unidle.fleet import Node, slices_of
 from unidle.jobs import JobState, transition
 from unidle.ledger.book import SliceRef
 from unidle.store.protocol import StoredEvent
-from unidle.view.accounts import job_entries
+from unidle.view.accounts import durable_point, job_entries
 from unidle.view.state import AttemptView, JobView, RankView, View
 
 FOLD_VERSION: Final = 1
@@ -235,19 +235,23 @@ def _job_ended(view: View, event: ev.JobEnded, now: int) -> None:
     job.because = event.because
     _free_cause(view, now)
     view.book.closed += job_entries(view, job, now)
-    for attempt in job.attempts:
-        for rank in attempt.ranks:
-            _compact(rank)
+    for k, attempt in enumerate(job.attempts):
+        after = job.attempts[k + 1] if k + 1 < len(job.attempts) else None
+        _compact(attempt, durable_point(attempt, after, declared=job.spec.checkpoint_path is not None))
 
 
-def _compact(rank: RankView) -> None:
+def _compact(attempt: AttemptView, durable: tuple[int | None, int | None]) -> None:
     """Its time is posted: of the marks only what is shown later stays."""
-    if len(rank.step_n) > 2:
-        rank.step_ns = [rank.step_ns[0], rank.step_ns[-1]]
-        rank.step_n = [rank.step_n[0], rank.step_n[-1]]
-    rank.spans.clear()
-    rank.saves = rank.saves[-1:]
-    rank.pending.clear()
+    step, at = durable
+    for rank in attempt.ranks:
+        if len(rank.step_n) > 2:
+            rank.step_ns = [rank.step_ns[0], rank.step_ns[-1]]
+            rank.step_n = [rank.step_n[0], rank.step_n[-1]]
+        rank.spans.clear()
+        rank.saves.clear()
+        rank.pending.clear()
+    if at is not None:
+        attempt.ranks[0].saves.append((at, step))
 
 
 # -- ranks -------------------------------------------------------------------------------------------
@@ -318,7 +322,7 @@ def _see(rank: RankView, mark: Mark) -> None:
     elif kind == "span" and mark.e is not None and mark.w in _SPAN_LEAF:
         rank.spans.append((mark.t, max(mark.t, mark.e), _SPAN_LEAF[mark.w]))
         if len(rank.spans) > _SPANS_KEPT:
-            del rank.spans[::2]
+            rank.spans = coarser(rank.spans)
     elif kind == "ready":
         rank.ready_ns = mark.t if rank.ready_ns is None else rank.ready_ns
     elif kind == "saved":
@@ -326,6 +330,26 @@ def _see(rank: RankView, mark: Mark) -> None:
         del rank.saves[:-64]
     elif kind == "note" and len(rank.notes) < _NOTES_KEPT:
         rank.notes.append((mark.t, mark.text or ""))
+
+
+def coarser(spans: list[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
+    """Fewer spans with the same time per leaf: of each 16 neighbours one span per leaf, back to back.
+
+    Where spans overlap, the one that began first counts, as in the ledger.
+    """
+    spans = sorted(spans)
+    result: list[tuple[int, int, str]] = []
+    covered = spans[0][0]
+    for k in range(0, len(spans), 16):
+        lengths: dict[str, int] = {}
+        for start, end, leaf in spans[k : k + 16]:
+            lengths[leaf] = lengths.get(leaf, 0) + max(end - max(start, covered), 0)
+            covered = max(covered, end)
+        at = covered - sum(lengths.values())
+        for leaf, length in lengths.items():
+            result.append((at, at + length, leaf))
+            at += length
+    return result
 
 
 def _see_step(rank: RankView, mark: Mark) -> None:

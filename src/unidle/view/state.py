@@ -5,7 +5,7 @@ What a snapshot keeps are the public fields; indexes (names with a leading under
 
 from __future__ import annotations
 
-from bisect import insort
+from bisect import bisect_left, insort
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -190,9 +190,9 @@ class View:
     def dequeue(self, job: JobView) -> None:
         """The job, which was in a waiting state, leaves the queue."""
         queue = self.waiting.get(job.shape, [])
-        entry = (-job.spec.priority, job.order, job.id)
-        if entry in queue:
-            queue.remove(entry)
+        at = bisect_left(queue, (-job.spec.priority, job.order, job.id))
+        if at < len(queue) and queue[at][2] == job.id:
+            del queue[at]
             if not queue:
                 del self.waiting[job.shape]
         self._unjudged.discard(job.id)
