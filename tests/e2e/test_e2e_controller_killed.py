@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from e2e.commands import start, unidle
 
+from e2e.commands import start, unidle
 from unidle.control.describe import job_detail
 from unidle.ledger.columns import rows as part_rows
 from unidle.ledger.current import check_batches
