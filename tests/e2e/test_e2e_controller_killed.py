@@ -137,5 +137,5 @@ def test_controller_killed_at_any_point_changes_nothing(
         seen = [run.result() for run in runs]
     for moment, (other, _) in zip(moments, seen, strict=True):
         for what, value in expected.items():
-            assert other[what] == value, f"{what}, where the controller was killed after {moment:.3f} s"
+            assert other[what] == value, f"killed after {moment:.3f} s: {what} is {other[what]}, not {value}"
     assert sum(not finished for _, finished in seen) >= 25

@@ -158,6 +158,9 @@ def _work(trace: AttemptTrace, rank: RankTrace, lead: RankTrace | None, begin: i
         at = done
     if count == 0:
         pieces[0] = _Piece(begin, end, "start", -1, how, source.observer)
+    elif count < len(source.step_n):
+        # the rank was gone a moment before the gang's lead told of the step
+        pieces.append(_Piece(at, end, "useful", source.step_n[count], how, source.observer))
     elif trace.ended_ns is not None and trace.fate == "kept":
         pieces.append(_Piece(at, end, "idle", -1, "inferred", source.observer))
     else:
