@@ -37,7 +37,7 @@ class Live:
         text = _words(view, event)
         if text:
             self._clear()
-            self._write(f"{time.monotonic() - self._started:7.1f} s  {text}\n")
+            self._write(f"{time.monotonic() - self._started:7.1f} s  {printable(text)}\n")
 
     def refresh(self, job: JobView, now_ns: int) -> None:
         """Show where the job is, often on a terminal, now and then in plain mode."""
@@ -45,7 +45,7 @@ class Live:
         if every is None or time.monotonic() - self._last < every:
             return
         self._last = time.monotonic()
-        text = _status(job, now_ns)
+        text = printable(_status(job, now_ns))
         if self._mode == "plain":
             self._write(f"{self._last - self._started:7.1f} s  {text}\n")
         elif text != self._line:
@@ -66,7 +66,7 @@ class Live:
 
     def _write(self, text: str) -> None:
         try:
-            sys.stderr.write(printable(text) if "\x1b" not in text and "\r" not in text else text)
+            sys.stderr.write(text)
             sys.stderr.flush()
         except OSError:
             self._mode = "off"
