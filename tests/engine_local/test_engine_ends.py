@@ -186,3 +186,12 @@ def test_the_terminals_signals_do_not_reach_the_rank(machine: Machine) -> None:
     os.kill(pid, signal.SIGHUP)
     os.kill(pid, signal.SIGINT)
     assert gang.codes() == [0]
+
+
+def test_sigusr1_to_the_supervisor_kills_at_once(any_machine: Machine) -> None:
+    gang = any_machine.start(sh("trap '' TERM; echo up; while :; do sleep 0.02; done"))
+    gang.printed("up")
+    pid = any_machine.engine._gangs["job", 1].watches[0].pid
+    assert pid is not None
+    os.kill(pid, signal.SIGUSR1)
+    assert gang.codes() == [-9]

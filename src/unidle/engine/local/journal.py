@@ -8,6 +8,8 @@ import os
 RESERVE_BYTES = 64 * 1024
 PENDING_LIMIT_BYTES = 1024 * 1024
 
+_ENCODE = json.JSONEncoder(separators=(",", ":")).encode
+
 
 class Journal:
     """Appends marks as JSON lines, each with one write; keeps them in memory while the disk is full."""
@@ -15,7 +17,7 @@ class Journal:
     def __init__(self, path: str, reserve_path: str) -> None:
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         self._reserve_path = reserve_path
-        self._pending = b""
+        self._pending = bytearray()
         self._dropped = 0
         try:
             with open(reserve_path, "wb") as file:
@@ -29,7 +31,10 @@ class Journal:
         return bool(self._pending)
 
     def add(self, mark: dict[str, object]) -> None:
-        """Append one mark; beyond a bound of waiting ones only the exit record is kept."""
+        """Append one mark; beyond a bound of waiting ones only the exit record is kept.
+
+        While some wait, new ones join them until the next :meth:`flush`.
+        """
         if len(self._pending) > PENDING_LIMIT_BYTES and mark["k"] != "exit":
             self._dropped += 1
             return
@@ -37,8 +42,10 @@ class Journal:
             text = f"{self._dropped} marks were dropped while the disk was full"
             self._pending += _line({"k": "note", "t": mark["t"], "text": text})
             self._dropped = 0
+        waits = self.waits
         self._pending += _line(mark)
-        self.flush()
+        if not waits or mark["k"] == "exit":
+            self.flush()
 
     def flush(self) -> bool:
         """Write what waits; True when nothing is left."""
@@ -47,7 +54,7 @@ class Journal:
                 written = os.write(self._fd, self._pending)
             except OSError:
                 return False
-            self._pending = self._pending[written:]
+            del self._pending[:written]
         return True
 
     def make_room(self) -> None:
@@ -63,4 +70,4 @@ class Journal:
 
 
 def _line(mark: dict[str, object]) -> bytes:
-    return json.dumps(mark, separators=(",", ":")).encode("utf-8") + b"\n"
+    return _ENCODE(mark).encode("ascii") + b"\n"

@@ -49,6 +49,8 @@ class Supervisor:
         self.progress = Progress(orders.progress_pattern, orders.checkpoint_path, self.offset_ns)
         self.group = Group(dict(orders.groups))
         self.poller = select.poll()
+        # one buffer for all reads: to make one for each costs more than to read
+        self.buffer = memoryview(bytearray(READ_BYTES))
         self.streams: dict[int, str] = {}
         self.pid: int | None = None
         self.childless = False
@@ -151,9 +153,9 @@ class Supervisor:
         for fd in ready:
             if fd == self.wake:
                 self._hear(os.read(self.wake, 4096))
+                self._reap()
             else:
                 self._read(fd)
-        self._reap()
         now_ns = self._now_ns()
         if self.exited and not self.clearing:
             # what the rank left running holds its devices: end it before saying that the rank ended
@@ -233,25 +235,26 @@ class Supervisor:
     def _read(self, fd: int) -> int:
         """Take what a pipe holds; returns how much."""
         try:
-            data = os.read(fd, READ_BYTES)
+            count = os.readv(fd, [self.buffer])
         except BlockingIOError:
             return 0
-        if not data:
+        if not count:
             self.poller.unregister(fd)
             os.close(fd)
             del self.streams[fd]
             return 0
+        data = self.buffer[:count].tobytes()
         self.busy = True
         stream, now_ns = self.streams[fd], self._now_ns()
         if stream == "helper":
             self._see(self.progress.helper, data, now_ns)
-            return len(data)
+            return count
         self.log.write(data)
         self._see(self.progress.output, stream, data, now_ns)
         text = self.log.note()
         if text:
             self._note(text)
-        return len(data)
+        return count
 
     def _reap(self) -> None:
         """Collect every child that ended: the rank, and orphans of it."""
