@@ -21,12 +21,16 @@ def environment(**changes: str) -> dict[str, str]:
     env = {key: value for key, value in os.environ.items() if not key.startswith("UNIDLE_")}
     env.pop("PYTHONDONTWRITEBYTECODE", None)
     if "PYTHONPATH" in env:
-        env["PYTHONPATH"] = os.pathsep.join(str(Path(p).absolute()) for p in env["PYTHONPATH"].split(os.pathsep))
+        env["PYTHONPATH"] = os.pathsep.join(
+            str(Path(p).absolute()) for p in env["PYTHONPATH"].split(os.pathsep)
+        )
     return env | changes
 
 
 @contextmanager
-def started(command: Sequence[str], directory: Path, env: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
+def started(
+    command: Sequence[str], directory: Path, env: dict[str, str]
+) -> Iterator[subprocess.Popen[bytes]]:
     """A process in ``directory``, its output in ``out`` and ``err`` there; nothing of it stays behind."""
     with (directory / "out").open("wb") as out, (directory / "err").open("wb") as err:
         process = subprocess.Popen(command, cwd=directory, env=env, stdout=out, stderr=err)
@@ -84,7 +88,9 @@ def cpu_s(pid: int) -> float:
 
 def memory_bytes(pid: int) -> tuple[int, int]:
     """Resident (RSS) and proportional (PSS) memory of a process."""
-    fields = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:])
+    fields = dict(
+        line.split(":", 1) for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
+    )
     rss, pss = (int(fields[name].split()[0]) * 1024 for name in ("Rss", "Pss"))
     return rss, pss
 
