@@ -41,7 +41,9 @@ class Run:
 
 
 def names() -> list[str]:
-    return sorted(p.stem for p in Path(__file__).parent.glob("*.py") if p.stem not in ("_table", "run_all"))
+    return sorted(
+        p.stem for p in Path(__file__).parent.glob("*.py") if p.stem != "run_all" and p.stem[0] != "_"
+    )
 
 
 def run(name: str) -> Run:

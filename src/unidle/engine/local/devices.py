@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import platform
 import socket
@@ -41,6 +42,8 @@ def discover(cpu_devices: int = CPU_DEVICES) -> Fleet:
 def _gpus(node: str) -> tuple[tuple[Device, ...], dict[str, str], str]:
     """GPUs, labels of their node, and how they were found or why not."""
     try:
+        # first, because importing pynvml takes as long as starting Python
+        ctypes.CDLL("libnvidia-ml.so.1")
         import pynvml  # type: ignore[import-untyped]
 
         pynvml.nvmlInit()
