@@ -10,8 +10,9 @@ from typing import BinaryIO
 from unidle.engine.local import rundir
 from unidle.engine.local.logs import LogReader
 from unidle.store.protocol import Store
+from unidle.view.fold import fold
 from unidle.view.snapshot import load_view
-from unidle.view.state import JobView
+from unidle.view.state import JobView, View
 
 _ASK_EVERY_S = 0.2
 _VIEW_EVERY_S = 1.0
@@ -26,26 +27,30 @@ class LogFollower:
 
     def run(self, store: Store, attempt: int | None, follow: bool) -> None:
         """Print one attempt (the last by default); ``follow`` goes on until the job has ended."""
-        job = load_view(store).jobs[self._job]
+        view = load_view(store)
+        job = view.jobs[self._job]
         number = attempt or len(job.attempts)
         while True:
             if number:
-                job = self._copy_attempt(store, number, follow)
+                job = self._copy_attempt(store, view, number, follow)
             else:
                 time.sleep(_ASK_EVERY_S)
-                job = load_view(store).jobs[self._job]
+                job = self._news(store, view)
             if not follow or attempt is not None or (job.terminal and number >= len(job.attempts)):
                 return
             if number < len(job.attempts):
                 number += 1
 
-    def _copy_attempt(self, store: Store, number: int, follow: bool) -> JobView:
+    def _news(self, store: Store, view: View) -> JobView:
+        return fold(view, store.read(after=view.seq)).jobs[self._job]
+
+    def _copy_attempt(self, store: Store, view: View, number: int, follow: bool) -> JobView:
         """Copy until the attempt has ended and all of it was printed."""
         readers = {
             rank: LogReader(rundir.rank_dir(self._root, self._job, number, rank)) for rank in self._ranks
         }
         asked = time.monotonic()
-        job = load_view(store).jobs[self._job]
+        job = view.jobs[self._job]
         while True:
             over = not follow or not _runs(job, number)
             for rank, reader in readers.items():
@@ -55,7 +60,7 @@ class LogFollower:
             time.sleep(_ASK_EVERY_S)
             if time.monotonic() - asked >= _VIEW_EVERY_S:
                 asked = time.monotonic()
-                job = load_view(store).jobs[self._job]
+                job = self._news(store, view)
         for rank, reader in readers.items():
             self._write_lines(rank, b"\n" if self._rest.get(rank) else b"")
             reader.close()
