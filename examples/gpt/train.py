@@ -164,6 +164,16 @@ def learning_rate(args: argparse.Namespace, step: int) -> float:
     return args.lr * warm * (0.55 + 0.45 * math.cos(math.pi * step / args.steps))
 
 
+def warm_up(model: nn.Module, args: argparse.Namespace, data: torch.Tensor, device: str) -> None:
+    """One pass that changes nothing: DDP settles the order of its sums after the first.
+
+    Without it a resumed run would add up its first gradients in another order, and so differ a bit.
+    """
+    x, y = batch_of(data, args, 0, dist.get_rank())
+    model(x.to(device), y.to(device)).backward()
+    model.zero_grad()
+
+
 def train(args: argparse.Namespace, device: str) -> None:
     rank = dist.get_rank()
     torch.manual_seed(args.seed)
@@ -172,6 +182,7 @@ def train(args: argparse.Namespace, device: str) -> None:
     optimizer = torch.optim.AdamW(raw.parameters(), lr=args.lr)
     done = resume(args, raw, optimizer)
     model = DistributedDataParallel(raw)
+    warm_up(model, args, training, device)
     if rank == 0:
         size = sum(p.numel() for p in raw.parameters())
         print(f"{size:,} parameters, {len(training):,} bytes of text, from step {done}")
