@@ -136,17 +136,25 @@ def _check_layout(draft: _Draft) -> None:
 def _check_pattern(draft: _Draft) -> None:
     if draft.file.progress is None:
         return
+    pattern = draft.file.progress.pattern
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            re.compile(draft.file.progress.pattern)
+            compiled = re.compile(pattern)
     except (re.error, OverflowError, RecursionError) as error:
         raise draft.document.error(
             ("progress", "pattern"),
             f"not a regular expression: {error}",
-            value=draft.file.progress.pattern,
+            value=pattern,
             remedy="see docs.python.org/3/library/re.html, and put it in single quotes",
         ) from None
+    if compiled.search("") is not None:
+        raise draft.document.error(
+            ("progress", "pattern"),
+            "matches an empty line, so that every line would be a step",
+            value=pattern,
+            remedy="write what stands before the number, such as 'step (\\d+)'",
+        )
 
 
 def _check_memory(draft: _Draft) -> None:
