@@ -18,11 +18,14 @@ class RealClock:
     ``not_before_ns`` (usually the time of the log's last event) keeps a log's times ordered across
     restarts even when the wall clock was set back in between. ``offset_ns`` is what turns the
     boot-time clock into this clock; processes on the same machine that are given it agree on time.
+    An offset that is given is kept, so that what still runs under it and this clock agree.
     """
 
-    def __init__(self, not_before_ns: int = 0) -> None:
+    def __init__(self, not_before_ns: int = 0, offset_ns: int | None = None) -> None:
         boot = boottime_ns()
-        self.offset_ns = max(time.time_ns(), not_before_ns) - boot
+        if offset_ns is None:
+            offset_ns = time.time_ns() - boot
+        self.offset_ns = max(offset_ns, not_before_ns - boot)
 
     def now_ns(self) -> int:
         return boottime_ns() + self.offset_ns
@@ -40,6 +43,15 @@ class VirtualClock:
     def advance_to(self, time_ns: int) -> None:
         """Move forward to ``time_ns``; an earlier time changes nothing."""
         self._now_ns = max(self._now_ns, time_ns)
+
+
+def boot_id() -> str:
+    """Names this boot of the machine (process ids of another boot mean nothing); empty if unknown."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
 
 
 def boottime_ns() -> int:

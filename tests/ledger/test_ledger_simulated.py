@@ -38,7 +38,7 @@ def fleet() -> Fleet:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_fleet_with_faults_and_failures_is_accounted_for_to_the_nanosecond(seed, monkeypatch):
+def test_a_fleet_with_faults_and_failures_is_accounted_for_to_the_nanosecond(seed):
     store = MemoryStore()
     specs = [JobSpec(("x",), ranks=(1, 2, 4, 8, 16)[k % 5], restart=Restart(3)) for k in range(15)]
     arrivals = [Arrival(1 + 20 * S * k, f"job-{k}", spec) for k, spec in enumerate(specs)]
@@ -54,8 +54,7 @@ def test_a_fleet_with_faults_and_failures_is_accounted_for_to_the_nanosecond(see
     leaves = {t.leaf for t in before.leaves}
     assert {"useful", "replayed", "fault", "start"} <= leaves and before.slices == 27
 
-    monkeypatch.setattr(view_source, "SEAL_AT_POSTINGS", 1)
-    view_source.save_snapshot(store, Lease(1, "simulate"), view)  # which still holds the store
+    view_source.save_snapshot(store, Lease(1, "simulate"), view, seal_at=1)  # which still holds the store
     sealed = view_source.ledger_source(store, view)
     assert sum(s.rows for s in store.segments(view_source.FOLD_VERSION)) > 0
     assert check_batches(sealed.batches(sealed.extent())) == []

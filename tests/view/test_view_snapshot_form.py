@@ -11,7 +11,7 @@ from unidle.view.fold import FOLD_VERSION
 from unidle.view.state import AttemptView, JobView, RankView, View
 
 KEPT = (View, JobView, AttemptView, RankView, Book, SliceRef)
-FORM = (1, 3831878183)
+FORM = (1, 769760857)
 
 
 def form() -> int:

@@ -27,7 +27,7 @@ from unidle.store.protocol import Lease, NewEvent, Request, Store
 from unidle.view import snapshot
 from unidle.view.fold import apply
 from unidle.view.source import save_snapshot
-from unidle.view.state import AttemptView, JobView
+from unidle.view.state import AttemptView, JobView, View
 
 SIGHTING_EVERY_NS: Final = 10_000_000_000
 INBOX_EVERY_NS: Final = 250_000_000
@@ -56,7 +56,7 @@ class Controller:
     def __init__(
         self, store: Store, lease: Lease, engine: Engine, policy: Policy, clock: Clock,
         *, inbox_every_ns: int | None = INBOX_EVERY_NS,
-        sighting_every_ns: int = SIGHTING_EVERY_NS, watcher: Watcher | None = None,
+        sighting_every_ns: int = SIGHTING_EVERY_NS, watcher: Watcher | None = None, view: View | None = None,
     ) -> None:  # fmt: skip
         self._store, self._lease, self._engine, self._policy, self._clock = (
             store,
@@ -68,7 +68,7 @@ class Controller:
         self._inbox_every_ns = inbox_every_ns
         self._sighting_every_ns = sighting_every_ns
         self._watcher = watcher
-        self.view = snapshot.load_view(store)
+        self.view = snapshot.load_view(store) if view is None else view
         self._new: list[NewEvent] = []
         self._done_requests: list[int] = []
         self._commands: list[Callable[[], None]] = []
@@ -81,9 +81,10 @@ class Controller:
 
     # -- life ------------------------------------------------------------------------------------
 
-    def start(self, purpose: str) -> None:
+    def start(self, purpose: str, boot: str = "", clock_offset_ns: int = 0) -> None:
         """Take the store up: adopt what runs, and send again what may not have been carried out."""
-        self._emit(ev.ControllerStarted(purpose, os.getpid(), 3 * self._sighting_every_ns))
+        covers_ns = 3 * self._sighting_every_ns
+        self._emit(ev.ControllerStarted(purpose, os.getpid(), covers_ns, boot, clock_offset_ns))
         fleet = self._engine.fleet()
         if fleet != self.view.fleet:
             self._emit(ev.FleetSeen(fleet))

@@ -9,12 +9,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from unidle.clock import RealClock
+from unidle.clock import RealClock, boot_id
 from unidle.control.loop import Controller, Watcher
 from unidle.engine.local.engine import LocalEngine
 from unidle.fleet import Fleet
 from unidle.place.first_fit import FirstFit
 from unidle.store.protocol import Store
+from unidle.view.snapshot import load_view
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +47,16 @@ def take_up(
     """
     lease = store.acquire(purpose)
     try:
-        clock = RealClock(not_before_ns=store.last()[1])
+        view = load_view(store)
+        # what still runs keeps the clock that it was given, also when the wall clock was set since
+        same_clock = bool(view.live) and view.boot == boot_id()
+        clock = RealClock(store.last()[1], view.clock_offset_ns if same_clock else None)
         root = run_root(store, data_dir)
         root.mkdir(parents=True, exist_ok=True)
         engine = LocalEngine(root, fleet, clock)
-        controller = Controller(store, lease, engine, FirstFit(), clock, watcher=watcher)
+        controller = Controller(store, lease, engine, FirstFit(), clock, watcher=watcher, view=view)
         try:
-            controller.start(f"{purpose} (pid {os.getpid()})")
+            controller.start(f"{purpose} (pid {os.getpid()})", boot_id(), clock.offset_ns)
             yield Session(controller, engine, clock)
             controller.stop("done")
         finally:

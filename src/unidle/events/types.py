@@ -25,11 +25,14 @@ class ControllerStarted(_Event, frozen=True, omit_defaults=True):
     """A writer took the store up (``purpose``: the command that did).
 
     Each of its sightings covers the ``covers_ns`` after it: it promises another one before they end.
+    ``clock_offset_ns`` turns the boot-time clock of boot ``boot`` into the log's time.
     """
 
     purpose: str
     pid: int
     covers_ns: int
+    boot: str = ""
+    clock_offset_ns: int = 0
 
 
 class ControllerStopped(_Event, frozen=True, omit_defaults=True):

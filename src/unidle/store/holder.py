@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from unidle.clock import boot_id
+
 
 @dataclass(frozen=True, slots=True)
 class Holder:
@@ -36,7 +38,7 @@ class Holder:
 
     def is_alive(self) -> bool | None:
         """Whether the process runs; None where this process cannot know."""
-        if not self.ticks or not self.boot or (self.boot, self.pid_ns) != (_boot_id(), _pid_namespace()):
+        if not self.ticks or not self.boot or (self.boot, self.pid_ns) != (boot_id(), _pid_namespace()):
             return None
         return start_ticks(self.pid) == self.ticks
 
@@ -45,7 +47,7 @@ def this_process(purpose: str, now_ns: int) -> Holder:
     """The calling process as a holder."""
     pid = os.getpid()
     ticks = start_ticks(pid) or 0
-    return Holder(purpose, socket.gethostname(), _boot_id(), _pid_namespace(), pid, ticks, now_ns)
+    return Holder(purpose, socket.gethostname(), boot_id(), _pid_namespace(), pid, ticks, now_ns)
 
 
 def parse(text: str) -> Holder | None:
@@ -65,13 +67,6 @@ def start_ticks(pid: int) -> int | None:
         return None
     fields = stat[stat.rindex(b")") + 2 :].split()  # the command's name may hold spaces and brackets
     return None if fields[0] in (b"Z", b"X") else int(fields[19])
-
-
-def _boot_id() -> str:
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    except OSError:
-        return ""
 
 
 def _pid_namespace() -> str:

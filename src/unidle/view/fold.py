@@ -86,6 +86,7 @@ def _free_cause(view: View, now: int) -> None:
 def _controller_started(view: View, event: ev.ControllerStarted, _now: int) -> None:
     view.running = True
     view.book.covers_ns = event.covers_ns
+    view.boot, view.clock_offset_ns = event.boot, event.clock_offset_ns
 
 
 def _controller_stopped(view: View, _event: ev.ControllerStopped, _now: int) -> None:

@@ -138,6 +138,8 @@ class View:
     jobs: dict[str, JobView] = field(default_factory=dict)
     book: Book = field(default_factory=Book)
     running: bool = False  # a controller has the store up, as far as the log knows
+    boot: str = ""  # the boot of the last controller's machine, and its clock there
+    clock_offset_ns: int = 0
     live: set[str] = field(default_factory=set)  # jobs with an attempt that holds slices
     _occupancy: Occupancy | None = None
     _waiting: dict[Shape, list[tuple[int, int, str]]] | None = None

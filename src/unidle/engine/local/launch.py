@@ -10,6 +10,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from unidle.clock import boot_id
 from unidle.engine.local import rundir
 from unidle.engine.local.orders import Orders
 from unidle.engine.protocol import StartGang
@@ -51,7 +52,7 @@ def record_gang(directory: str, port: int) -> int:
     """Write the gang's address for ranks that a later engine may start; returns the port."""
     rundir.write_json(
         f"{directory}/{rundir.GANG}",
-        {"master_addr": MASTER_ADDR, "master_port": port, "boot": rundir.boot_id()},
+        {"master_addr": MASTER_ADDR, "master_port": port, "boot": boot_id()},
     )
     return port
 
@@ -59,7 +60,7 @@ def record_gang(directory: str, port: int) -> int:
 def recorded_port(directory: str, *, starts_rank_0: bool) -> int:
     """The port of a gang of which some ranks were started before; OSError when it cannot be used."""
     known = rundir.read_json(f"{directory}/{rundir.GANG}") or {}
-    if known.get("boot") != rundir.boot_id():
+    if known.get("boot") != boot_id():
         raise OSError("the machine was restarted since the gang began to start")
     port = known.get("master_port")
     if starts_rank_0 or not isinstance(port, int):

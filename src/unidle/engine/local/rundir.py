@@ -106,14 +106,5 @@ def stop_grace_ns(directory: str) -> int | None:
     return grace if isinstance(grace, int) else None
 
 
-def boot_id() -> str:
-    """Names this boot of the machine: process ids of another boot mean nothing."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            return file.read().strip()
-    except OSError:
-        return ""
-
-
 def boottime_ns() -> int:
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
