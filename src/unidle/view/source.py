@@ -51,21 +51,24 @@ def prices(view: View) -> Prices:
     return Prices(view.fleet.prices_per_device_hour, view.fleet.currency)
 
 
-def save_snapshot(store: Store, lease: Lease, view: View) -> None:
+def save_snapshot(store: Store, lease: Lease, view: View, *, seal_at: int = SEAL_AT_POSTINGS) -> None:
     """Keep the view; seal its final postings first where they have grown many."""
-    segments = _seal(view) if len(view.book.closed) >= SEAL_AT_POSTINGS else []
+    segments = _seal(view, seal_at // 2) if len(view.book.closed) >= seal_at else []
     store.save_snapshot(lease, snapshot.encode(view), segments)
 
 
-def _seal(view: View) -> list[Segment]:
-    """Move the postings before each slice's watermark out of the view into one segment."""
+def _seal(view: View, least: int) -> list[Segment]:
+    """Move the postings before each slice's watermark out of the view into one segment.
+
+    Fewer than ``least`` stay: most of them are of open jobs.
+    """
     from unidle.ledger.segments import seal
     from unidle.ledger.sources import span
 
     book, until = view.book, watermarks_ns(view)
     open_slices = {k for k, since in enumerate(book.since) if until[k] < since}
     done, rest = _split(book.closed, until, open_slices)
-    if len(done) < SEAL_AT_POSTINGS // 2:
+    if len(done) < max(least, 1):
         return []
     columns = _columns(view, done, until)
     start_ns, end_ns = span(columns)
