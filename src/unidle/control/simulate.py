@@ -63,8 +63,9 @@ def simulate(
 
 
 def _over(view: View, engine: SimEngine, now_ns: int) -> bool:
-    """Nothing runs, and what waits will never start."""
-    if view.live or (view.waiting and not engine.idle):
-        return False
-    waiting = (view.jobs[job] for queue in view.waiting.values() for _, _, job in queue)
-    return not any(job.not_before_ns > now_ns or next_deadline_ns(job) is not None for job in waiting)
+    """Nothing runs and nothing waits, or nothing will ever happen to what does."""
+    if not engine.idle:
+        return not view.live and not view.waiting
+    waiting = [view.jobs[job] for queue in view.waiting.values() for _, _, job in queue]
+    going = [*waiting, *(view.jobs[job] for job in view.live)]
+    return not any(job.not_before_ns > now_ns or next_deadline_ns(job) is not None for job in going)
