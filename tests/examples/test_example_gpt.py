@@ -43,7 +43,8 @@ def test_killed_and_resumed_training_ends_like_undisturbed_training(
         resumed = gang.printed(0)
 
     assert f"skipping {newest}" in resumed
-    assert "from step 6" in resumed
+    # how far the ranks came before the kill reached them is theirs to say
+    assert f"from step {int(newest.stem.removeprefix('step_')) - 6}" in resumed
     assert last_line(resumed) == last_line(undisturbed)
     assert losses(undisturbed)[-1] < losses(undisturbed)[0] - 0.2
     one, other = (
