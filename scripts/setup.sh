@@ -92,8 +92,9 @@ locked() {
     keep' requirements.lock
 }
 
+# Byte code is made here: without it every rank of the first run would compile PyTorch for itself.
 install_packages() {
-  local uv=$venv/bin/uv sync=(pip sync --require-hashes --python "$venv/bin/python") torch='torch|triton|cuda-.*|nvidia-(cu|nc|nv).*'
+  local uv=$venv/bin/uv sync=(pip sync --compile-bytecode --require-hashes --python "$venv/bin/python") torch='torch|triton|cuda-.*|nvidia-(cu|nc|nv).*'
   locked uv >.cache/uv.lock
   step "install uv into $venv" "$venv/bin/python" -m pip install -q --retries 2 --disable-pip-version-check --require-hashes -r .cache/uv.lock
   if [ -z "${UV_TORCH_BACKEND:-}" ]; then
