@@ -226,7 +226,7 @@ def _slowdown_rows(ours: Contestant, peer: Contestant, how: str) -> Iterator[Row
 
 def interval(logs: list[float]) -> tuple[float, float, float]:
     """Percent more: 2.5th percentile, estimate and 97.5th percentile of the pairs' mean, by bootstrap."""
-    chance = random.Random(1)  # noqa: S311 - resampling, no secret
+    chance = random.Random(1)
     means = sorted(statistics.fmean(chance.choices(logs, k=len(logs))) for _ in range(RESAMPLES))
     low, high = means[int(RESAMPLES * 0.025)], means[int(RESAMPLES * 0.975)]
     return tuple(100 * math.expm1(x) for x in (low, statistics.fmean(logs), high))  # type: ignore[return-value]

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from unidle.errors import BadInput
-from unidle.files.document import Document
-from unidle.files.load import Bounds, load_document
+from unidle.files.document import Bounds, Document
+from unidle.files.load import load_document
 from unidle.files.tree import parse, resolve
 
 BOUNDS = Bounds()
@@ -88,7 +88,7 @@ def test_a_file_without_permission_is_refused(tmp_path: Path) -> None:
     code = (
         "import os, sys; sys.path[:0] = sys.argv[2:]\n"
         "from unidle.errors import BadInput\n"
-        "from unidle.files.load import Bounds, load_document\n"
+        "from unidle.files.document import Bounds; from unidle.files.load import load_document\n"
         "from unidle.files import tree\n"
         "if os.getuid() == 0: os.setgid(65534); os.setuid(65534)\n"
         "try: load_document(sys.argv[1], what='job', bounds=Bounds())\n"
@@ -111,7 +111,7 @@ def test_a_file_that_grows_without_end_is_refused() -> None:
     code = (
         "import sys; sys.path[:0] = sys.argv[1:]\n"
         "from unidle.errors import BadInput\n"
-        "from unidle.files.load import Bounds, load_document\n"
+        "from unidle.files.document import Bounds; from unidle.files.load import load_document\n"
         "try: load_document('-', what='job', bounds=Bounds())\n"
         "except BadInput as error: print(error)\n"
     )

@@ -247,9 +247,10 @@ class Run:
 
     def _asks(self) -> list[tuple[int, Callable[[Controller], None]]]:
         """What is asked from outside, in order of time; submissions before cancels."""
-        made: list[tuple[int, int, Callable[[Controller], None]]] = []
-        for arrival in self.world.arrivals:
-            made.append((arrival.at_ns, 0, lambda c, a=arrival: c.submit(a.job, a.spec)))
+        made: list[tuple[int, int, Callable[[Controller], None]]] = [
+            (arrival.at_ns, 0, lambda c, a=arrival: c.submit(a.job, a.spec))
+            for arrival in self.world.arrivals
+        ]
         submitted = {a.job: a.at_ns for a in self.world.arrivals}
         for at_ns, job in self.world.cancels:
             made.append((max(at_ns, submitted[job]), 1, lambda c, j=job: c.cancel(j, "ann")))

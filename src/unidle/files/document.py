@@ -10,6 +10,15 @@ from unidle.errors import BadInput
 Path = tuple[str | int, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What a file may hold at most. ``values`` counts the members of an alias each time it is used."""
+
+    size_bytes: int = 1 << 20
+    depth: int = 32
+    values: int = 50_000
+
+
 class BadFile(BadInput):
     """Bad input with a place: ``source:line: field: problem (got value); remedy``."""
 

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from unidle.files.check import convert
-from unidle.files.document import Document, Path
+from unidle.files.document import Bounds, Document, Path
 from unidle.files.fleet_file import ID_LENGTH, ID_PATTERN, ID_SAYS, DevicesPart, FleetFile, NodePart
 from unidle.files.fleet_text import fleet_to_yaml
-from unidle.files.load import Bounds, load_document
+from unidle.files.load import load_document
 from unidle.files.ranges import expand
 from unidle.files.values import MEMORY_LIMIT_BYTES, memory_bytes
 from unidle.fleet import WHOLE_PPM, Device, Fleet, Link, Node, Tier

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from unidle.files.check import convert
-from unidle.files.document import Breach, Document
+from unidle.files.document import Bounds, Breach, Document
 from unidle.files.job_file import JobFile, is_reserved_env
-from unidle.files.load import Bounds, base_dir_of, load_document
+from unidle.files.load import base_dir_of, load_document
 from unidle.files.values import MEMORY_LIMIT_BYTES, as_name, memory_bytes
 from unidle.jobs import JobSpec, Layout, Limits, Restart
 

@@ -10,23 +10,14 @@ import stat
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Final
 
-from unidle.files.document import BadFile, Document, printable
+from unidle.files.document import BadFile, Bounds, Document, printable
+from unidle.files.tree import parse
 
 STDIN: Final = "-"
 # What YAML leaves out of text.
 _NOT_TEXT: Final = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """What a file may hold at most. ``values`` counts the members of an alias each time it is used."""
-
-    size_bytes: int = 1 << 20
-    depth: int = 32
-    values: int = 50_000
 
 
 def load_document(path: str | os.PathLike[str], *, what: str, bounds: Bounds) -> Document:
@@ -34,8 +25,6 @@ def load_document(path: str | os.PathLike[str], *, what: str, bounds: Bounds) ->
 
     Errors: :class:`unidle.errors.BadInput` for whatever is wrong with the file or its content.
     """
-    from unidle.files.tree import parse
-
     name = os.fspath(path)
     source = "standard input" if name == STDIN else printable(name)
     if not name or "\0" in name:

@@ -12,8 +12,7 @@ from typing import Any, Final
 
 import yaml
 
-from unidle.files.document import BadFile, Document, Mark, Path, printable
-from unidle.files.load import Bounds
+from unidle.files.document import BadFile, Bounds, Document, Mark, Path, printable
 
 _CORE: Final = "tag:yaml.org,2002:"
 _SCALAR_TAGS: Final[dict[str, tuple[type, ...]]] = {
