@@ -62,10 +62,16 @@ def read_store(given: str | None, *, requests: bool = False) -> Store:
 
 
 def read_view(store: Store) -> View:
-    """The view of what is in the store, with requests that no writer has taken over yet."""
+    """The view of what is in the store, with submitted jobs that no writer has taken over yet."""
     from unidle.view.snapshot import load_view
 
-    return load_view(store)
+    requests = store.requests()  # before the log: what a writer takes over in between is in one of them
+    view = load_view(store)
+    if requests:
+        from unidle.control.inbox import add_submitted
+
+        add_submitted(view, requests)
+    return view
 
 
 def need_job(view: View, name: str) -> JobView:
@@ -80,6 +86,13 @@ def need_job(view: View, name: str) -> JobView:
     return job
 
 
+def cannot_write(field: str, path: str, error: OSError) -> BadInput:
+    """The error for a file that the user named and that cannot be written."""
+    return BadInput(
+        f"cannot be written: {error.strerror}", field=field, value=path, remedy="name another place"
+    )
+
+
 def print_json(value: Any) -> None:
     """One JSON value on one line of standard output."""
     sys.stdout.write(json.dumps(value, ensure_ascii=False, separators=(", ", ": ")) + "\n")
@@ -88,7 +101,12 @@ def print_json(value: Any) -> None:
 
 def say(text: str = "") -> None:
     """A line of standard output."""
-    sys.stdout.write(printable(text) + "\n")
+    show(printable(text))
+
+
+def show(text: str) -> None:
+    """Text that is already fit for a terminal, and may have colours, on standard output."""
+    sys.stdout.write(text + "\n")
     sys.stdout.flush()
 
 
@@ -120,6 +138,11 @@ def table(header: list[str], rows: list[list[str]]) -> list[str]:
 
 def _numeric(cell: str) -> bool:
     return cell in ("", "-") or cell.replace(".", "", 1).replace("-", "", 1).isdigit()
+
+
+def counted(number: int, noun: str) -> str:
+    """``1 rank``, ``2 ranks``."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def age(ns: int) -> str:

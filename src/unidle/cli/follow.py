@@ -28,6 +28,11 @@ class LogFollower:
     def run(self, store: Store, attempt: int | None, follow: bool) -> None:
         """Print one attempt (the last by default); ``follow`` goes on until the job has ended."""
         view = load_view(store)
+        while self._job not in view.jobs:  # submitted, and nobody has taken it up yet
+            if not follow:
+                return
+            time.sleep(_ASK_EVERY_S)
+            fold(view, store.read(after=view.seq))
         job = view.jobs[self._job]
         number = attempt or len(job.attempts)
         while True:

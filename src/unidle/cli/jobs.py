@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import time
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 
@@ -13,6 +15,7 @@ from unidle.cli.common import (
     StoreOption,
     age,
     clock_time,
+    counted,
     need_job,
     print_json,
     read_store,
@@ -22,10 +25,20 @@ from unidle.cli.common import (
     table,
     warn,
 )
-from unidle.cli.run import Count, JobFileArgument, Text, make_parent, options_of, read_job
-
-if TYPE_CHECKING:
-    from unidle.store.protocol import Store
+from unidle.cli.run import (
+    CheckpointOption,
+    DeviceOption,
+    DevicesPerRankOption,
+    JobFileArgument,
+    MaxRestartsOption,
+    NameOption,
+    RanksOption,
+    TimeoutOption,
+    make_parent,
+    options_of,
+    read_job,
+)
+from unidle.errors import BadInput
 
 
 def register(app: typer.Typer) -> None:
@@ -41,9 +54,13 @@ def submit(
     context: typer.Context,
     job: JobFileArgument = None,
     store: StoreOption = None,
-    name: Text = None,
-    ranks: Count = None,
-    devices_per_rank: Count = None,
+    name: NameOption = None,
+    ranks: RanksOption = None,
+    devices_per_rank: DevicesPerRankOption = None,
+    device: DeviceOption = None,
+    max_restarts: MaxRestartsOption = None,
+    checkpoint: CheckpointOption = None,
+    timeout_s: TimeoutOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Put a job into the queue of a store; `unidle up` on that store runs it."""
@@ -53,7 +70,11 @@ def submit(
     from unidle.control.loop import SubmitRequest
     from unidle.store.open import open_store
 
-    spec = read_job(job, context.obj, options_of(name=name, ranks=ranks, devices_per_rank=devices_per_rank))
+    options = options_of(
+        name=name, ranks=ranks, devices_per_rank=devices_per_rank, device=device,
+        max_restarts=max_restarts, checkpoint=checkpoint, timeout_s=timeout_s,
+    )  # fmt: skip
+    spec = read_job(job, context.obj, options)
     address = store_address(store)
     make_parent(address)
     opened = open_store(address, create=True)
@@ -71,16 +92,17 @@ def submit(
 
 def list_jobs(
     store: StoreOption = None,
-    state: Annotated[str | None, typer.Option(show_default=False, help="Only jobs in this state.")] = None,
+    state: Annotated[
+        str | None, typer.Option(metavar="STATE", show_default=False, help="Only jobs in this state.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """List jobs, oldest first."""
     from unidle.control.describe import job_line
 
+    _known_state(state)
     opened = read_store(store)
-    view = read_view(opened)
-    lines = [job_line(job) for job in view.jobs.values()] + _pending(opened, set(view.jobs))
-    lines = [line for line in lines if state is None or line["state"] == state]
+    lines = [job_line(job) for job in read_view(opened).jobs.values() if state in (None, job.state)]
     opened.close()
     if as_json:
         print_json(lines)
@@ -98,27 +120,12 @@ def list_jobs(
         say(text)
 
 
-def _pending(store: Store, known: set[str]) -> list[dict[str, Any]]:
-    """Jobs that were submitted and that no writer has taken over yet."""
-    import msgspec
+def _known_state(state: str | None) -> None:
+    from unidle.jobs import JobState
 
-    from unidle.control.describe import job_line
-    from unidle.control.loop import SubmitRequest
-    from unidle.jobs import Reason
-    from unidle.view.state import JobView
-
-    lines = []
-    for request in store.requests():
-        if request.kind != "submit":
-            continue
-        submitted = msgspec.json.decode(request.body, type=SubmitRequest)
-        if submitted.job not in known:
-            job = JobView(submitted.job, submitted.spec, 0, request.time_ns)
-            job.verdict = Reason(
-                "not_taken_up", "nobody has taken it up yet: is `unidle up` running on this store?"
-            )
-            lines.append(job_line(job))
-    return lines
+    known = get_args(JobState)
+    if state is not None and state not in known:
+        raise BadInput("is not a state of a job", field="--state", value=state, remedy=", ".join(known))
 
 
 def show(job: JobArgument, store: StoreOption = None, as_json: JsonOption = False) -> None:
@@ -131,8 +138,8 @@ def show(job: JobArgument, store: StoreOption = None, as_json: JsonOption = Fals
     if as_json:
         print_json(detail)
         return
-    say(f"{detail['job']}  {detail['state']}" + (f": {detail['reason']}" if detail["reason"] else ""))
-    say(f"command  {' '.join(detail['command'])}")
+    say(_headline(detail))
+    say(f"command  {shlex.join(detail['command'])}")
     for run in detail["runs"]:
         say()
         end = (
@@ -159,6 +166,10 @@ def show(job: JobArgument, store: StoreOption = None, as_json: JsonOption = Fals
             say("  " + text)
 
 
+def _headline(job: dict[str, Any]) -> str:
+    return f"{job['job']}  {job['state']}" + (f": {job['reason']}" if job["reason"] else "")
+
+
 def _mib(value: object) -> str:
     return f"{value / 2**20:.0f}" if isinstance(value, (int, float)) else "-"
 
@@ -169,24 +180,15 @@ def explain(job: JobArgument, store: StoreOption = None, as_json: JsonOption = F
 
     opened = read_store(store)
     view = read_view(opened)
-    pending = [
-        p
-        for p in _pending(opened, set(view.jobs))
-        if job in (p["job"], p["name"]) or p["job"].startswith(job)
-    ]
-    found = describe.find_job(view, job)
-    if found is None and pending:
-        story = {**pending[0], "code": "not_taken_up", "decisions": []}
-    else:
-        story = describe.explain(view, need_job(view, job))
     opened.close()
+    story = describe.explain(view, need_job(view, job))
     if as_json:
         print_json(story)
         return
-    say(f"{story['job']} is {story['state']}" + (f": {story['reason']}" if story["reason"] else ""))
+    say(_headline(story))
     waiting = story.get("waiting")
     if waiting:
-        say(f"  now: {waiting['now']['text']}; {waiting['ahead']} jobs are ahead in the queue")
+        say(f"  now: {waiting['now']['text']}; {counted(waiting['ahead'], 'job')} ahead in the queue")
     for decision in story["decisions"]:
         say(f"  {clock_time(decision['time_ns'])}  {decision['what']:<18} {decision['text']}")
 
@@ -198,21 +200,31 @@ def cancel(
     as_json: JsonOption = False,
 ) -> None:
     """Cancel a job: SIGTERM, its grace, SIGKILL, to all of every rank's processes."""
-    import getpass
-
     import msgspec
 
     from unidle.cli.drive import settle
     from unidle.control.loop import CancelRequest
 
     opened = read_store(store, requests=True)
-    view = read_view(opened)
-    pending = {p["job"] for p in _pending(opened, set(view.jobs))}
-    job_id = job if job in pending else need_job(view, job).id
-    opened.request("cancel", msgspec.json.encode(CancelRequest(job_id, getpass.getuser())))
-    state = settle(opened, job_id) if wait else "cancelling"
+    found = need_job(read_view(opened), job)
+    state: str = found.state
+    if not found.terminal:
+        opened.request("cancel", msgspec.json.encode(CancelRequest(found.id, _caller())))
+        state = settle(opened, found.id) if wait else "cancelling"
     opened.close()
     if as_json:
-        print_json({"job": job_id, "state": state})
+        print_json({"job": found.id, "state": state})
+    elif found.terminal:
+        say(f"{found.id} had already {'been ' * (state == 'cancelled')}{state}")
     else:
-        say(f"{job_id} {state}")
+        say(f"{found.id} {state}")
+
+
+def _caller() -> str:
+    """Who asks: the login name, or the number of a user without one."""
+    import getpass
+
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())

@@ -13,6 +13,7 @@ import typer
 from unidle.cli.common import (
     JsonOption,
     StoreOption,
+    cannot_write,
     clock_time,
     data_dir,
     need_job,
@@ -31,7 +32,10 @@ if TYPE_CHECKING:
 
 FORMATS = ("table", "json", "jsonl", "csv", "parquet", "perfetto")
 
-Filter = Annotated[list[str] | None, typer.Option(show_default=False, help="Only this; may be given again.")]
+Filter = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME", show_default=False, help="Only this; may be given again."),
+]
 Moment = Annotated[
     str | None,
     typer.Option(metavar="TIME", show_default=False, help="ns since 1970, 2026-01-31T12:00:00, or 90s/15m/2h/1d before the end."),
@@ -169,7 +173,11 @@ def _output(path: str | None) -> Iterator[BinaryIO]:
         return
     partial = Path(path + ".part")
     try:
-        with partial.open("wb") as stream:
+        stream = partial.open("wb")
+    except OSError as error:
+        raise cannot_write("--output", path, error) from error
+    try:
+        with stream:
             yield stream
         partial.replace(path)
     finally:
@@ -203,7 +211,7 @@ def _check(source: Any, window: Window) -> None:
 def report(
     job: Annotated[
         str | None,
-        typer.Argument(metavar="[JOB]", show_default=False, help="Only this job; default: all of the store."),
+        typer.Argument(metavar="JOB", show_default=False, help="Only this job; default: all of the store."),
     ] = None,
     store: StoreOption = None,
     out: Annotated[
@@ -220,8 +228,11 @@ def report(
     view = read_view(opened)
     job_id = need_job(view, job).id if job else None
     path = Path(out) if out else state_dir(opened, data_dir()) / "reports" / f"{job_id or 'all'}.html"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_report(opened, path, job_id)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_report(opened, path, job_id)
+    except OSError as error:
+        raise cannot_write("--output", str(path), error) from error
     opened.close()
     if as_json:
         print_json({"report": str(path.absolute()), "job": job_id, "until": clock_time(view.time_ns)})

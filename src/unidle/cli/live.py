@@ -8,7 +8,7 @@ import sys
 import time
 from typing import Literal
 
-from unidle.cli.common import age, printable
+from unidle.cli.common import age, counted, printable
 from unidle.events import types as ev
 from unidle.guard.lifecycle import how_ended
 from unidle.view.state import JobView, View
@@ -36,8 +36,7 @@ class Live:
             return
         text = _words(view, event)
         if text:
-            self._clear()
-            self._write(f"{time.monotonic() - self._started:7.1f} s  {printable(text)}\n")
+            self.hint(text)
 
     def refresh(self, job: JobView, now_ns: int) -> None:
         """Show where the job is, often on a terminal, now and then in plain mode."""
@@ -53,6 +52,12 @@ class Live:
             self._clear()
             self._line = text
             self._write(text[: width - 1])
+
+    def hint(self, text: str) -> None:
+        """Tell what the user can do now."""
+        if self._mode != "off":
+            self._clear()
+            self._write(f"{time.monotonic() - self._started:7.1f} s  {printable(text)}\n")
 
     def done(self) -> None:
         """Leave a clean line behind."""
@@ -104,7 +109,7 @@ def _pace(job: JobView) -> str:
 def _words(view: View, event: ev.Event) -> str:
     if isinstance(event, ev.JobSubmitted):
         spec = event.spec
-        return f"{event.job}: submitted, {spec.ranks} ranks with {spec.devices_per_rank} devices each"
+        return f"{event.job}: submitted, {counted(spec.ranks, 'rank')} with {counted(spec.devices_per_rank, 'device')} each"
     if isinstance(event, ev.JobJudged):
         return f"{event.job}: waits, {event.because.text}"
     if isinstance(event, ev.AttemptPlaced):

@@ -7,10 +7,8 @@ from typing import Annotated
 
 import typer
 
-from unidle.cli.common import JobArgument, StoreOption, data_dir, need_job, read_store, read_view
+from unidle.cli.common import JobArgument, StoreOption, data_dir, need_job, read_store, read_view, warn
 from unidle.errors import BadInput
-
-_ASK_EVERY_S = 0.2
 
 
 def register(app: typer.Typer) -> None:
@@ -22,10 +20,11 @@ def logs(
     job: JobArgument,
     store: StoreOption = None,
     rank: Annotated[
-        int | None, typer.Option(show_default=False, help="Only this rank; default: all, each line marked.")
+        int | None,
+        typer.Option(metavar="K", show_default=False, help="Only this rank; default: all, each line marked."),
     ] = None,
     attempt: Annotated[
-        int | None, typer.Option(show_default=False, help="Default: the last attempt.")
+        int | None, typer.Option(metavar="N", show_default=False, help="Default: the last attempt.")
     ] = None,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Go on as more is printed, over restarts too.")
@@ -41,7 +40,9 @@ def logs(
         raise BadInput(
             "the job has no such rank", field="--rank", value=rank, remedy=f"0 to {found.spec.ranks - 1}"
         )  # fmt: skip
-    if attempt is not None and not 1 <= attempt <= len(found.attempts):
+    if not found.attempts:
+        warn(f"{found.id} has not started yet" + (": waiting for its first line" if follow else ""))
+    elif attempt is not None and not 1 <= attempt <= len(found.attempts):
         raise BadInput(
             "the job has no such attempt", field="--attempt", value=attempt, remedy=f"1 to {len(found.attempts)}"
         )  # fmt: skip

@@ -12,6 +12,7 @@ from unidle.cli.common import (
     FleetOption,
     JsonOption,
     StoreOption,
+    counted,
     data_dir,
     print_json,
     read_store,
@@ -74,7 +75,7 @@ def fleet(
     ]
     for text in table(["device", "node", "kind", "model", "health", "job"], rows):
         say(text)
-    say(f"{len(lines)} devices on {len(found.nodes)} nodes ({found.source})")
+    say(f"{counted(len(lines), 'device')} on {counted(len(found.nodes), 'node')} ({found.source})")
 
 
 def schema(

@@ -11,7 +11,7 @@ import typer
 
 from unidle import __version__
 from unidle.cli.common import warn
-from unidle.errors import UnidleError
+from unidle.errors import BadInput, UnidleError
 
 EXIT_CODES: Final[dict[int, str]] = {
     0: "success; for `run`: the job succeeded",
@@ -56,10 +56,22 @@ def _split(argv: Sequence[str]) -> tuple[list[str], tuple[str, ...] | None]:
     return list(argv[:at]), tuple(argv[at + 1 :])
 
 
+def _only_where_it_belongs(arguments: Sequence[str], command: tuple[str, ...] | None) -> None:
+    name = next((word for word in arguments if not word.startswith("-")), "")
+    if command is not None and name not in ("run", "submit"):
+        raise BadInput(
+            "only `unidle run` and `unidle submit` take a command", field="--", value=" ".join(command),
+            remedy="leave it out",
+        )  # fmt: skip
+
+
 def main() -> None:
     """Entry point: runs a command, turns errors into one line and an exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="replace")  # type: ignore[union-attr]  # a terminal without our characters
     arguments, command = _split(sys.argv[1:])
     try:
+        _only_where_it_belongs(arguments, command)
         app(args=arguments, prog_name="unidle", obj=command)
     except UnidleError as error:
         warn(error.line())

@@ -17,17 +17,19 @@ from unidle.cli.common import (
     FleetOption,
     JsonOption,
     StoreOption,
+    counted,
     data_dir,
     print_json,
-    printable,
     say,
+    show,
     store_address,
     warn,
 )
-from unidle.errors import BadInput, CannotRun, StoreError
+from unidle.errors import BadInput, CannotRun, StoreError, StoreHeld
 
 if TYPE_CHECKING:
-    from unidle.cli.live import Progress
+    from unidle.cli.live import Live, Progress
+    from unidle.control.loop import Controller
     from unidle.control.session import Session
     from unidle.fleet import Fleet
     from unidle.jobs import JobSpec
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
 
 JobFileArgument = Annotated[
     str | None,
-    typer.Argument(metavar="[JOB.yaml]", show_default=False, help="Job file; `-` reads standard input."),
+    typer.Argument(metavar="JOB.yaml", show_default=False, help="Job file; `-` reads standard input."),
 ]
 ProgressOption = Annotated[
     str,
@@ -43,9 +45,32 @@ ProgressOption = Annotated[
         "--progress", metavar="auto|live|plain|off", help="What to show on standard error meanwhile."
     ),
 ]
-Text = Annotated[str | None, typer.Option(show_default=False)]
-Count = Annotated[int | None, typer.Option(show_default=False)]
-Seconds = Annotated[float | None, typer.Option(show_default=False)]
+NameOption = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", show_default=False, help="Name of the job; default: the script's."),
+]
+RanksOption = Annotated[
+    int | None, typer.Option(metavar="N", show_default=False, help="Processes in the gang; default 1.")
+]
+DevicesPerRankOption = Annotated[
+    int | None, typer.Option(metavar="N", show_default=False, help="Devices for each rank; default 1.")
+]
+DeviceOption = Annotated[
+    str | None,
+    typer.Option(metavar="gpu|cpu|any", show_default=False, help="Kind of device; default: any."),
+]
+MaxRestartsOption = Annotated[
+    int | None,
+    typer.Option(metavar="N", show_default=False, help="Restarts after failures; default 0."),
+]
+CheckpointOption = Annotated[
+    str | None,
+    typer.Option(metavar="DIR", show_default=False, help="Directory in which the job saves checkpoints."),
+]
+TimeoutOption = Annotated[
+    float | None,
+    typer.Option(metavar="SECONDS", show_default=False, help="How long the job may run, restarts included."),
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -60,17 +85,13 @@ def run(
     store: StoreOption = None,
     fleet: FleetOption = None,
     cpu_devices: CpuDevicesOption = None,
-    name: Text = None,
-    ranks: Count = None,
-    devices_per_rank: Count = None,
-    device: Annotated[str | None, typer.Option(metavar="gpu|cpu|any", show_default=False)] = None,
-    max_restarts: Annotated[
-        int | None, typer.Option(show_default=False, help="As restart.max in a job file.")
-    ] = None,
-    checkpoint: Annotated[
-        str | None, typer.Option(metavar="DIR", show_default=False, help="Checkpoint directory.")
-    ] = None,
-    timeout_s: Seconds = None,
+    name: NameOption = None,
+    ranks: RanksOption = None,
+    devices_per_rank: DevicesPerRankOption = None,
+    device: DeviceOption = None,
+    max_restarts: MaxRestartsOption = None,
+    checkpoint: CheckpointOption = None,
+    timeout_s: TimeoutOption = None,
     progress: ProgressOption = "auto",
     report: Annotated[
         str | None, typer.Option(metavar="FILE", show_default=False, help="Where to write the report.")
@@ -88,7 +109,12 @@ def run(
     spec = read_job(job, context.obj, options)
     found = find_fleet(fleet, cpu_devices)
     refuse_impossible(spec, found)
-    sys.exit(_run(spec, found, store_address(store), _progress(progress), report, as_json))
+    address, mode = store_address(store), _progress(progress)
+    try:
+        sys.exit(_run(spec, found, address, mode, report, as_json))
+    except StoreHeld as held:
+        remedy = "`unidle submit` puts the job into its queue; or name another store (--store)"
+        raise StoreHeld(held.problem, field=held.field, remedy=remedy) from held
 
 
 def up(
@@ -222,20 +248,30 @@ def _run(spec: JobSpec, fleet: Fleet, address: str, mode: Progress, report: str 
         controller.watch(lambda event, _time: live.tell(controller.view, event))
         controller.submit(job_id, spec)
         job = controller.view.jobs[job_id]
-        _drive(session, signals, job, live)
-        live.done()
-        others = len(controller.view.live)
+        with _told_what_is_left(controller, live, address):
+            _drive(session, signals, job, live)
     path = _write_report(store, job_id, report)
     _print_end(store, job, path, as_json, address)
     store.close()
-    if others and not as_json:
-        warn(f"{others} other jobs of this store still run; `unidle up --store {address}` takes them up")
     if signals.interrupts or signals.terminates:
         return 130
     return 0 if job.state == "succeeded" else 1
 
 
-def _drive(session: Session, signals: _Signals, job: JobView, live: Any) -> None:
+@contextmanager
+def _told_what_is_left(controller: Controller, live: Live, address: str) -> Iterator[None]:
+    """Also when the store fails: what runs goes on, and the user should know how to come back to it."""
+    try:
+        yield
+    finally:
+        live.done()
+        left = len(controller.view.live)
+        if left:
+            jobs = counted(left, "job")
+            warn(f"{jobs} of this store left running; `unidle up --store {address}` takes over")
+
+
+def _drive(session: Session, signals: _Signals, job: JobView, live: Live) -> None:
     controller = session.controller
     asked = 0
 
@@ -245,6 +281,7 @@ def _drive(session: Session, signals: _Signals, job: JobView, live: Any) -> None
         if wanted > asked:
             if asked == 0:
                 controller.cancel(job.id, "Ctrl-C" if signals.interrupts else "SIGTERM")
+                live.hint(f"{job.id}: Ctrl-C again kills at once")
             if wanted > 1:
                 controller.kill(job.id)
             asked = wanted
@@ -282,12 +319,10 @@ def _print_end(store: Any, job: JobView, report: str | None, as_json: bool, addr
         return
     from unidle.report.write import terminal_picture
 
-    say(terminal_picture(store, job.id, address))
+    show(terminal_picture(store, job.id, address))
     say()
     because = f": {job.because.text}" if job.because else ""
-    say(
-        f"{job.id} {job.state} after {len(job.attempts)} attempt{'s' * (len(job.attempts) != 1)}{printable(because)}"
-    )
+    say(f"{job.id} {job.state} after {counted(len(job.attempts), 'attempt')}{because}")
     if report:
         say(f"report: {report}")
 
@@ -304,14 +339,15 @@ def _up(fleet: Fleet, address: str, until_idle: bool, mode: Progress) -> int:
         controller = session.controller
         controller.watch(lambda event, _time: live.tell(controller.view, event))
         if mode != "off":
-            warn(f"serving {store.url} with {len(fleet.devices())} devices (pid {os.getpid()}); Ctrl-C stops")
-        controller.run(_serving(session, signals, until_idle))
-        live.done()
+            devices = counted(len(fleet.devices()), "device")
+            warn(f"serving {store.url} with {devices} (pid {os.getpid()}); Ctrl-C stops")
+        with _told_what_is_left(controller, live, address):
+            controller.run(_serving(session, signals, live, until_idle))
     store.close()
     return 130 if signals.interrupts else 0
 
 
-def _serving(session: Session, signals: _Signals, until_idle: bool) -> Callable[[], bool]:
+def _serving(session: Session, signals: _Signals, live: Live, until_idle: bool) -> Callable[[], bool]:
     controller = session.controller
     asked = 0
 
@@ -322,6 +358,7 @@ def _serving(session: Session, signals: _Signals, until_idle: bool) -> Callable[
         if signals.interrupts > asked:
             if asked == 0:
                 controller.drain()
+                live.hint("stopping every gang; Ctrl-C again kills at once")
             else:
                 for job in sorted(controller.view.live):
                     controller.kill(job)

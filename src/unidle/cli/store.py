@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, BinaryIO
 
 import typer
 
-from unidle.cli.common import JsonOption, StoreOption, print_json, say, store_address
+from unidle.cli.common import JsonOption, StoreOption, cannot_write, print_json, say, store_address
+from unidle.errors import BadInput
 
 File = Annotated[str, typer.Argument(metavar="FILE", show_default=False, help="`-` is the standard stream.")]
 
@@ -75,6 +77,8 @@ def export(file: File = "-", store: StoreOption = None) -> None:
             with partial.open("wb") as stream:
                 tools.export(opened, stream)
             partial.replace(file)
+        except OSError as error:
+            raise cannot_write("FILE", file, error) from error
         finally:
             partial.unlink(missing_ok=True)
     opened.close()
@@ -88,20 +92,28 @@ def import_(file: File = "-", store: StoreOption = None, as_json: JsonOption = F
     from unidle.store.open import open_store
 
     address = store_address(store)
-    make_parent(address)
-    opened = open_store(address, create=True)
-    try:
-        if file == "-":
-            count = tools.import_(opened, sys.stdin.buffer)
-        else:
-            with Path(file).open("rb") as stream:
-                count = tools.import_(opened, stream)
-    finally:
-        opened.close()
+    with _readable(file) as stream:
+        make_parent(address)
+        opened = open_store(address, create=True)
+        try:
+            count = tools.import_(opened, stream)
+        finally:
+            opened.close()
     if as_json:
         print_json({"events": count})
     else:
         say(f"{count} events imported")
+
+
+def _readable(file: str) -> AbstractContextManager[BinaryIO]:
+    if file == "-":
+        return nullcontext(sys.stdin.buffer)
+    try:
+        return Path(file).open("rb")
+    except OSError as error:
+        raise BadInput(
+            f"cannot be read: {error.strerror}", field="FILE", value=file, remedy="name what `unidle store export` wrote"
+        ) from error  # fmt: skip
 
 
 @store_app.command("compact")

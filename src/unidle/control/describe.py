@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from unidle.control.inbox import NOT_TAKEN_UP
 from unidle.guard.lifecycle import how_ended
 from unidle.jobs import Reason
 from unidle.place.first_fit import why_not
@@ -140,7 +141,7 @@ def _waiting(view: View, job: JobView) -> Plain:
         for priority, order, _ in queue
         if (priority, order) < (-job.spec.priority, job.order)
     )
-    blocked = why_not(view, job.shape)
+    blocked = NOT_TAKEN_UP if job.verdict is NOT_TAKEN_UP else why_not(view, job.shape)
     return {
         "because": (job.verdict or job.retry or blocked).text,
         "now": {"code": blocked.code, "text": blocked.text, **blocked.figures},

@@ -12,6 +12,7 @@ from pathlib import Path
 from unidle.clock import RealClock, boot_id
 from unidle.control.loop import Controller, Watcher
 from unidle.engine.local.engine import LocalEngine
+from unidle.errors import StoreError
 from unidle.fleet import Fleet
 from unidle.place.first_fit import FirstFit
 from unidle.store.protocol import Store
@@ -37,6 +38,16 @@ def run_root(store: Store, data_dir: Path) -> Path:
     return state_dir(store, data_dir) / "runs"
 
 
+def _make_root(root: Path) -> None:
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(
+            f"the directory for the ranks' logs cannot be made: {error.strerror}", field=str(root),
+            remedy="free space there, or see who may write to it",
+        ) from error  # fmt: skip
+
+
 @contextmanager
 def take_up(
     store: Store, fleet: Fleet, data_dir: Path, purpose: str, watcher: Watcher | None = None
@@ -52,7 +63,7 @@ def take_up(
         same_clock = bool(view.live) and view.boot == boot_id()
         clock = RealClock(store.last()[1], view.clock_offset_ns if same_clock else None)
         root = run_root(store, data_dir)
-        root.mkdir(parents=True, exist_ok=True)
+        _make_root(root)
         engine = LocalEngine(root, fleet, clock)
         controller = Controller(store, lease, engine, FirstFit(), clock, watcher=watcher, view=view)
         try:

@@ -66,6 +66,7 @@ def _job(document: Document, base_dir: str) -> JobSpec:
         )
     file = convert(document, JobFile, what="job", advise=_advise)
     draft = _Draft(document, file, base_dir, _in_full(file.workdir, base_dir))
+    _check_name_of_workdir(draft)
     # In the order of the document, so that the first error is the first that the user sees.
     for field in document.data:
         if field in _CHECKS:
@@ -163,6 +164,16 @@ def _check_memory(draft: _Draft) -> None:
         raise draft.document.error(
             ("limits", "memory"), "must be from 1 MiB to 1 PiB", value=memory, remedy="for instance 512MiB"
         )
+
+
+def _check_name_of_workdir(draft: _Draft) -> None:
+    """The log is UTF-8; a file system's names need not be."""
+    try:
+        draft.workdir.encode()
+    except UnicodeEncodeError:
+        raise draft.document.error(
+            ("workdir",), "must be text in UTF-8", value=draft.workdir, remedy="rename what is named so"
+        ) from None
 
 
 def _check_workdir(draft: _Draft) -> None:

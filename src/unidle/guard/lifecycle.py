@@ -78,7 +78,8 @@ def _decide_ended(job: JobView, attempt: AttemptView, now_ns: int) -> list[ev.Ev
     stop = attempt.stop
     ended = ev.AttemptEnded
     if _finished(attempt):
-        because = Reason("done", f"all {len(attempt.ranks)} ranks exited 0")
+        ranks = len(attempt.ranks)
+        because = Reason("done", f"all {ranks} ranks exited 0" if ranks > 1 else "exited 0")
         return [
             ended(job.id, attempt.number, "succeeded", because),
             ev.JobEnded(job.id, "succeeded", because),
@@ -191,7 +192,7 @@ def why_failed(attempt: AttemptView, culprit: int) -> Reason:
     ]
     if early and not rank.lost:
         first_ns, k = min(early)
-        text += f"; rank {k} had exited 0 {((rank.end_ns or 0) - first_ns) / _S:.1f} s before"
+        text += f", {((rank.end_ns or 0) - first_ns) / _S:.1f} s after rank {k} had exited 0"
     figures: dict[str, int | float | str] = {"rank": culprit}
     if rank.code is not None:
         figures["code"] = rank.code
