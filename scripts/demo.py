@@ -57,7 +57,9 @@ def run(job_file: Path, store: Path, rank: int, at: int) -> int:
     bin_dir = Path(sys.executable).parent
     env = {**os.environ, "PATH": f"{bin_dir}{os.pathsep}{os.environ.get('PATH', '')}"}
     progress = "live" if sys.stderr.isatty() else "plain"
-    command = [str(bin_dir / "unidle"), "run", str(job_file), "--store", str(store), "--progress", progress]
+    # as many CPU devices as the job takes: idle ones would fill the picture (GPUs go before them)
+    fleet = ["--cpu-devices", "4", "--progress", progress]
+    command = [str(bin_dir / "unidle"), "run", str(job_file), "--store", str(store), *fleet]
     over = threading.Event()
     killer = threading.Thread(
         target=kill_at_step, args=(store.with_name(store.name + ".d") / "runs", rank, at, over)
