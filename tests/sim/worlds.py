@@ -247,14 +247,12 @@ class Run:
 
     def _asks(self) -> list[tuple[int, Callable[[Controller], None]]]:
         """What is asked from outside, in order of time; submissions before cancels."""
-        made: list[tuple[int, int, Callable[[Controller], None]]] = [
-            (arrival.at_ns, 0, lambda c, a=arrival: c.submit(a.job, a.spec))
-            for arrival in self.world.arrivals
-        ]
         submitted = {a.job: a.at_ns for a in self.world.arrivals}
-        for at_ns, job in self.world.cancels:
-            made.append((max(at_ns, submitted[job]), 1, lambda c, j=job: c.cancel(j, "ann")))
-        return [(at, ask) for at, _, ask in sorted(made, key=lambda m: m[:2])]
+        asks: list[tuple[int, Callable[[Controller], None]]] = [
+            *((a.at_ns, lambda c, a=a: c.submit(a.job, a.spec)) for a in self.world.arrivals),
+            *((max(at, submitted[j]), lambda c, j=j: c.cancel(j, "ann")) for at, j in self.world.cancels),
+        ]
+        return sorted(asks, key=lambda ask: ask[0])
 
     def _live(self, controller: Controller) -> None:
         asks = self._asks()
