@@ -1,0 +1,96 @@
+"""Jobs of small shell ranks, and what the machine and the store say of them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from e2e.commands import unidle
+from waiting import wait_until
+
+from unidle.store.open import open_store
+from unidle.view.snapshot import load_view
+from unidle.view.state import JobView
+
+CGROUPS = Path("/sys/fs/cgroup")
+
+
+def write_job(path: Path, script: str, **fields: Any) -> Path:
+    """A job file whose ranks run ``script`` in bash; its name is the file's."""
+    job = {"name": path.stem, "command": ["bash", "-c", script], **fields}
+    path.write_text(json.dumps(job))
+    return path
+
+
+def submit(store: Path | str, path: Path, script: str, **fields: Any) -> str:
+    """Submit a job and return its id."""
+    done = unidle("submit", write_job(path, script, **fields), "--store", store, "--json")
+    assert done.returncode == 0, done.stderr
+    return str(json.loads(done.stdout)["job"])
+
+
+def last_line(output: str) -> dict[str, Any]:
+    """What ``unidle run --json`` says at its end."""
+    answer = json.loads(output.splitlines()[-1])
+    assert isinstance(answer, dict)
+    return answer
+
+
+def jobs_of(store: Path | str) -> dict[str, JobView]:
+    """The jobs in a store, by name; empty while there is no store."""
+    if "://" not in str(store) and not Path(store).exists():
+        return {}
+    opened = open_store(str(store), create=False, read_only=True)
+    try:
+        return {job.spec.name: job for job in load_view(opened).jobs.values()}
+    finally:
+        opened.close()
+
+
+def wait_for_state(store: Path | str, name: str, *states: str, timeout_s: float = 30) -> JobView:
+    """The job, once it is in one of the states."""
+
+    def look() -> JobView | None:
+        job = jobs_of(store).get(name)
+        return job if job is not None and job.state in states else None
+
+    found = wait_until(look, timeout_s, f"{name} to be {' or '.join(states)}")
+    assert found is not None
+    return found
+
+
+def rank_pids(store: Path | str, name: str) -> list[int]:
+    """Process ids of the ranks of the job's last attempt, as far as they are up."""
+    job = jobs_of(store).get(name)
+    ranks = job.attempts[-1].ranks if job is not None and job.attempts else []
+    return [rank.pid for rank in ranks if rank.pid is not None]
+
+
+def processes_of(job: str) -> list[str]:
+    """Every living process of a job: its ranks, what they started, their supervisors."""
+    return [f"{pid}: {command}" for pid, command in _processes(job)]
+
+
+def groups_of(job: str) -> list[Path]:
+    """Control groups of a job that are still there."""
+    return [*CGROUPS.glob(f"unidle-*/{job}.*"), *CGROUPS.glob(f"*/**/unidle-*/{job}.*")]
+
+
+def assert_nothing_runs(job: str) -> None:
+    wait_until(lambda: not processes_of(job), 10, f"the processes of {job} to be gone: {processes_of(job)}")
+    wait_until(lambda: not groups_of(job), 10, f"the control groups of {job} to be gone")
+
+
+def _processes(job: str) -> Iterator[tuple[int, str]]:
+    mine, place = f"UNIDLE_JOB={job}".encode(), f"/{job}/".encode()
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            with contextlib.suppress(OSError):
+                environment = Path(f"/proc/{entry}/environ").read_bytes().split(b"\0")
+                command = Path(f"/proc/{entry}/cmdline").read_bytes()
+                if mine in environment or (b"supervisor.py" in command and place in command):
+                    yield int(entry), command.replace(b"\0", b" ").decode(errors="replace")
