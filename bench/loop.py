@@ -1,7 +1,7 @@
 """The loop on the simulated engine: job life cycles per second of wall time, at 1,000 nodes of 8 devices.
 
 A life cycle is all of it: submission, decision, placement, start, the ranks' marks, end, ledger. Beside a
-fleet at 40 % load: one on which most gangs fail and are retried, and one with a long queue all the time.
+fleet at 40 % load: one whose gangs often fail and are retried, and one with a long queue all the time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from unidle.view.state import View
 
 NODES, PER_NODE = 1_000, 8
 GOAL_PER_S = 2_000.0
-GANGS = (1, 1, 1, 2, 2, 4, 8, 16)
+GANGS = (1, 1, 1, 2, 2, 4, 8)
 MEAN_WORK_S = 600.0
 
 
@@ -39,7 +39,7 @@ class Load:
 
 LOADS = (
     Load("jobs/s at 40 % load", 0.4, 0.01),
-    Load("jobs/s at 40 % load, a failure every 20 min of a rank", 0.4, 3.0),
+    Load("jobs/s at 40 % load, a failure every 5 h of a rank", 0.4, 0.2),
     Load("jobs/s with 10,000 jobs waiting", 1.0, 0.01, waiting=10_000),
 )
 

@@ -27,16 +27,17 @@ class FirstFit:
     def decide(self, view: View, now_ns: int) -> Plan:
         search = _Search(view.occupancy)
         places: dict[str, Place] = {}
-        blocked: dict[Shape, Reason] = {}
+        blocked: dict[Shape, dict[str, int]] = {}  # what was free when the first gang did not fit
         for shape, job_id in _Merged(view, now_ns, blocked):
             found = search.fit(shape)
             if found is not None:
                 places[job_id] = Place(job_id, found, _why_here(found))
             else:  # what is free only shrinks within one decision
-                blocked[shape] = why_not(view, shape, search.left)
+                blocked[shape] = dict(search.left)
+        unjudged = sorted((view.jobs[j] for j in view.unjudged), key=lambda job: job.order)
         waits = [
-            Wait(job.id, blocked[job.shape])
-            for job in sorted((view.jobs[j] for j in view.unjudged), key=lambda job: job.order)
+            Wait(job.id, why_not(view, job.shape, blocked[job.shape]))
+            for job in unjudged
             if job.shape in blocked and job.id not in places and job.not_before_ns <= now_ns
         ]
         return Plan(tuple(places.values()), tuple(waits))
@@ -66,11 +67,8 @@ def why_not(view: View, shape: Shape, left: Mapping[str, int] | None = None) -> 
 
 def fits_ever(view: View, shape: Shape) -> bool:
     """Whether the whole fleet, empty and healthy, holds a gang of this shape."""
-    for kind in KINDS[shape.device]:
-        nodes = view.occupancy.nodes.get(kind, [])
-        if sum(len(n.slices) // shape.devices_per_rank for n in nodes) >= shape.ranks:
-            return True
-    return False
+    occupancy = view.occupancy
+    return any(occupancy.room(kind, shape.devices_per_rank) >= shape.ranks for kind in KINDS[shape.device])
 
 
 def _noun(shape: Shape, n: int) -> str:
@@ -120,7 +118,8 @@ class _Search:
         return None
 
     def _free(self, kind: str, node: NodeSlots) -> int:
-        return node.free & ~self._taken.get((kind, node.order), 0)
+        taken = self._taken
+        return node.free & ~taken.get((kind, node.order), 0) if taken else node.free
 
     def _nodes(self, kind: str, shape: Shape) -> list[tuple[NodeSlots, int]]:
         """Nodes and how many ranks go there: one node if one is enough, else the first that do."""
@@ -128,6 +127,7 @@ class _Search:
         nodes = self._occupancy.nodes[kind]
         first: list[tuple[NodeSlots, int]] = []
         missing = ranks
+        one_may_do = self._occupancy.largest[kind] >= ranks * each
         for order in self._occupancy.open[kind]:
             node = nodes[order]
             room = self._free(kind, node).bit_count() // each
@@ -137,6 +137,8 @@ class _Search:
                 here = min(room, missing)
                 first.append((node, here))
                 missing -= here
+            if not missing and not one_may_do:
+                break
         return [] if missing else first
 
     def _take(self, kind: str, chosen: list[tuple[NodeSlots, int]], shape: Shape) -> tuple[RankPlace, ...]:

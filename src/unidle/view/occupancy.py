@@ -26,6 +26,8 @@ class Occupancy:
     open: dict[str, list[int]] = field(default_factory=dict)  # kind -> orders of nodes with a free slice
     free: dict[str, int] = field(default_factory=dict)  # kind -> number of free slices
     total: dict[str, int] = field(default_factory=dict)  # kind -> number of slices
+    largest: dict[str, int] = field(default_factory=dict)  # kind -> most slices of one node
+    _room: dict[tuple[str, int], int] = field(default_factory=dict)  # answers of ``room``
     _where: dict[str, tuple[str, int, int]] = field(default_factory=dict)  # slice -> (kind, order, bit)
 
     @classmethod
@@ -52,9 +54,15 @@ class Occupancy:
         self.open.setdefault(kind, [])
         self.free[kind] = self.free.get(kind, 0) + mask.bit_count()
         self.total[kind] = self.total.get(kind, 0) + len(ids)
+        self.largest[kind] = max(self.largest.get(kind, 0), len(ids))
 
-    def kind_of(self, slice_id: str) -> str:
-        return self._where[slice_id][0]
+    def room(self, kind: str, each: int) -> int:
+        """Ranks of ``each`` slices that the nodes hold when all is free."""
+        ranks = self._room.get((kind, each))
+        if ranks is None:
+            ranks = sum(len(node.slices) // each for node in self.nodes.get(kind, ()))
+            self._room[kind, each] = ranks
+        return ranks
 
     def knows(self, slice_id: str) -> bool:
         return slice_id in self._where

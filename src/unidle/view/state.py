@@ -73,11 +73,12 @@ class AttemptView:
 
     @property
     def all_spawned(self) -> bool:
-        return all(r.spawn_ns is not None for r in self.ranks)
+        # the last rank is mostly the last: found at once, also in a gang of thousands
+        return all(r.spawn_ns is not None for r in reversed(self.ranks))
 
     @property
     def all_ended(self) -> bool:
-        return all(r.end_ns is not None for r in self.ranks)
+        return all(r.end_ns is not None for r in reversed(self.ranks))
 
     def last_step(self) -> int | None:
         """The highest step that any rank reported."""
