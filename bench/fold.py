@@ -1,0 +1,143 @@
+"""Folding a log: a million events from SQLite, and the same view from a snapshot; its size per job.
+
+The log is what the loop writes while it drives simulated gangs: about two thirds are marks of ranks (mostly
+steps), the others submissions, placements, ends and retries. Events are read from the store's file, checked,
+decoded and applied. The ledgers of both views are compared row by row.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from _table import Row, main
+from loop import NODES, Load, arrivals, fleet
+from unidle.control.simulate import simulate
+from unidle.engine.sim.workload import seeded
+from unidle.place.first_fit import FirstFit
+from unidle.store.memory import MemoryStore
+from unidle.store.open import open_store
+from unidle.store.protocol import NewEvent
+from unidle.store.sql import SqlStore
+from unidle.view.fold import fold
+from unidle.view.snapshot import load_view
+from unidle.view.source import ledger_source, save_snapshot
+from unidle.view.state import View
+
+EVENTS = 1_000_000
+EVENTS_PER_JOB = 15  # a little less than the loop writes
+FOLD_S, SNAPSHOT_S = 10.0, 1.0
+LOAD = Load("", 0.4)
+BATCH = 10_000
+
+
+def write_log(path: Path, events: int) -> None:
+    """The first ``events`` events of a simulation, into a SQLite store."""
+    memory = MemoryStore()
+    given = arrivals(LOAD, NODES, events // EVENTS_PER_JOB)
+    work = seeded(1, mean_work_s=600, step_s=60, checkpoint_every=4, failures_per_rank_hour=0.2)
+    simulate(memory, fleet(NODES), given, work, FirstFit())
+    store = open_store(str(path), create=True)
+    lease = store.acquire("bench")
+    log = memory.read(limit=events)
+    while batch := [NewEvent(*event[1:]) for event in itertools.islice(log, BATCH)]:
+        store.append(lease, batch)
+    store.release(lease)
+    store.close()
+
+
+def save(path: Path) -> None:
+    """Keep a snapshot of the whole log, its final postings sealed as the loop does."""
+    store = open_store(str(path), create=False)
+    view = fold(View(), store.read())
+    lease = store.acquire("bench")
+    save_snapshot(store, lease, view)
+    store.release(lease)
+    store.close()
+
+
+def timed(path: Path, load: Callable[[SqlStore], View]) -> dict[str, float]:
+    """What loading a view took, in this process, and what it is."""
+    store = open_store(str(path), create=False, read_only=True)
+    before = _resident_bytes()
+    begin = time.perf_counter()
+    view = load(store)
+    took_s = time.perf_counter() - begin
+    grown = _resident_bytes() - before
+    source = ledger_source(store, view)
+    digest = 0
+    for batch in source.batches(source.extent()):
+        weights = (batch["end_ns"] - batch["start_ns"]) * (1 + batch["leaf"].astype("int64"))
+        digest += int(weights.sum() & 0xFFFFFFFFFFFF)
+    snapshot = store.load_snapshot(1)
+    store.close()
+    return {
+        "took_s": took_s, "grown_bytes": grown, "events": view.seq, "jobs": len(view.jobs),
+        "postings": len(view.book.closed), "digest": digest & 0xFFFFFFFFFFFF,
+        "snapshot_bytes": len(snapshot.body) if snapshot else 0,
+    }  # fmt: skip
+
+
+def _resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
+LOADS: dict[str, Callable[[SqlStore], View]] = {
+    "fold": lambda store: fold(View(), store.read()),
+    "snapshot": load_view,
+}
+
+
+def _apart(how: str, path: Path) -> dict[str, Any]:
+    """As :func:`timed`, in a process of its own: nothing is warm, and its memory is its own."""
+    done = subprocess.run([sys.executable, __file__, "--load", how, path], capture_output=True, check=True)
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def rows(arguments: argparse.Namespace) -> Iterator[Row]:
+    with tempfile.TemporaryDirectory() as place:
+        path = Path(place) / "store"
+        write_log(path, arguments.events)
+        folded = [_apart("fold", path) for _ in range(arguments.runs)]
+        save(path)
+        loaded = [_apart("snapshot", path) for _ in range(arguments.runs)]
+    if {run["digest"] for run in folded} != {run["digest"] for run in loaded}:
+        raise SystemExit("the snapshot's ledger is not the log's")
+    events, jobs = folded[0]["events"], folded[0]["jobs"]
+    yield _row(f"fold of {events:,} events from SQLite", folded, FOLD_S * events / EVENTS, f"{jobs:,} jobs")
+    size = f"{loaded[0]['snapshot_bytes'] / 1e6:.1f} MB, {loaded[0]['postings']:,} postings not sealed"
+    yield _row(f"view after {events:,} events from a snapshot", loaded, SNAPSHOT_S, size)
+    for what, runs in (("fold", folded), ("snapshot", loaded)):
+        grown = sorted(run["grown_bytes"] for run in runs)[len(runs) // 2]
+        how = f"measured here, growth of the resident memory over {len(runs)} runs, postings included"
+        yield Row(f"memory of the view per job ({what})", "bytes", grown / jobs, how=how)
+
+
+def _row(what: str, runs: list[dict[str, Any]], goal_s: float, about: str) -> Row:
+    times = sorted(run["took_s"] for run in runs)
+    took_s = times[len(times) // 2]
+    return Row(
+        what, "s", took_s, goal=f"at most {goal_s:g} s ({goal_s / took_s:.2f}x)", holds=took_s <= goal_s,
+        how=f"measured here, median of {len(times)} runs ({times[0]:.2f} to {times[-1]:.2f}), {about}",
+    )  # fmt: skip
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--events", type=int, default=EVENTS)
+    parser.add_argument("--runs", type=int, default=3)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--load"]:
+        print(json.dumps(timed(Path(sys.argv[3]), LOADS[sys.argv[2]])))
+    else:
+        main("fold", rows, add_arguments)
