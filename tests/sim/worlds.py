@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
@@ -24,7 +24,7 @@ from unidle.place.first_fit import FirstFit
 from unidle.store.memory import MemoryStore
 from unidle.store.protocol import Lease, Snapshot
 from unidle.view.source import ledger_source, save_snapshot
-from unidle.view.state import View
+from unidle.view.state import JobTable, View
 
 LONG_NS = 10**17
 HANG = 0  # a rank that exits 0 too early leaves a gang that hangs
@@ -296,7 +296,9 @@ def ledger_rows(store: MemoryStore, view: View) -> list[Row]:
 
 def canonical(view: View) -> bytes:
     """The view as bytes, whatever the order of what has none, and how often it was taken up."""
-    plain = msgspec.to_builtins(view, order="deterministic")
+    bare = replace(view, jobs=JobTable(), _occupancy=None, _waiting=None, _unjudged=set())
+    plain = msgspec.to_builtins(bare, order="deterministic", enc_hook=JobTable.plain)
+    plain["jobs"] = msgspec.to_builtins(list(view.jobs.values()), order="deterministic")
     for name in ("seq", "running", "_occupancy", "_waiting", "_unjudged"):
         del plain[name]
     book = plain["book"]

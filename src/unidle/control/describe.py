@@ -165,8 +165,8 @@ def find_job(view: View, name: str) -> JobView | None:
     """A job by id, by unique beginning of its id, or by name (the newest of that name)."""
     if name in view.jobs:
         return view.jobs[name]
-    begins = [job for job in view.jobs.values() if job.id.startswith(name)]
+    begins = [job_id for job_id in view.jobs if job_id.startswith(name)]
     if len(begins) == 1:
-        return begins[0]
+        return view.jobs[begins[0]]
     named = [job for job in view.jobs.values() if job.spec.name == name]
     return named[-1] if named else None

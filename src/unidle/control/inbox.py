@@ -28,4 +28,4 @@ def _add(view: View, submit: SubmitRequest, time_ns: int) -> None:
     if submit.job not in view.jobs:
         job = JobView(submit.job, submit.spec, len(view.jobs), time_ns)
         job.verdict = NOT_TAKEN_UP
-        view.jobs[job.id] = job
+        view.jobs.add(job)

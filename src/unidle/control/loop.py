@@ -88,11 +88,10 @@ class Controller:
         fleet = self._engine.fleet()
         if fleet != self.view.fleet:
             self._emit(ev.FleetSeen(fleet))
-        live = [job for job in self.view.jobs.values() if job.live is not None]
+        live = [job for job in self.view.jobs.open.values() if job.live is not None]
         self._engine.adopt([_live_attempt(job, job.attempts[-1]) for job in live])
-        for job in self.view.jobs.values():
-            if not job.terminal:
-                self._touch(job)
+        for job in self.view.jobs.open.values():
+            self._touch(job)
         for job in live:
             attempt = job.attempts[-1]
             if attempt.stop is not None:

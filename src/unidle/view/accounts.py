@@ -11,7 +11,7 @@ from unidle.view.state import AttemptView, JobView, RankView, View
 
 def entries(view: View, now_ns: int) -> list[Entry]:
     """Postings that are not in a sealed segment: final ones, those of live jobs, and open time."""
-    live = [e for job in view.jobs.values() if not job.terminal for e in job_entries(view, job, now_ns)]
+    live = [e for job in view.jobs.open.values() for e in job_entries(view, job, now_ns)]
     return view.book.closed + live + view.book.open_entries(now_ns)
 
 
@@ -21,11 +21,10 @@ def watermarks_ns(view: View) -> list[int]:
     What is not final is the time under open jobs, and what a slice did since its last posting.
     """
     marks = list(view.book.since)
-    for job in view.jobs.values():
-        if not job.terminal:
-            for attempt in job.attempts:
-                for k in (view.book.index(s) for place in attempt.places for s in place.slices):
-                    marks[k] = min(marks[k], attempt.placed_ns)
+    for job in view.jobs.open.values():
+        for attempt in job.attempts:
+            for k in (view.book.index(s) for place in attempt.places for s in place.slices):
+                marks[k] = min(marks[k], attempt.placed_ns)
     return marks
 
 

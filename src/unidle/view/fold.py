@@ -147,7 +147,7 @@ def _job_submitted(view: View, event: ev.JobSubmitted, now: int) -> None:
     if event.job in view.jobs:
         return  # the same request, taken over twice
     job = JobView(event.job, event.spec, len(view.jobs), now, waiting_since_ns=now)
-    view.jobs[event.job] = job
+    view.jobs.add(job)
     view.enqueue(job)
 
 
@@ -239,6 +239,7 @@ def _job_ended(view: View, event: ev.JobEnded, now: int) -> None:
     for k, attempt in enumerate(job.attempts):
         after = job.attempts[k + 1] if k + 1 < len(job.attempts) else None
         _compact(attempt, durable_point(attempt, after, declared=job.spec.checkpoint_path is not None))
+    view.jobs.put_away(job)
 
 
 def _compact(attempt: AttemptView, durable: tuple[int | None, int | None]) -> None:

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any, Final
 
 import msgspec
 
 from unidle.store.protocol import Snapshot, Store
 from unidle.view.fold import FOLD_VERSION, fold
-from unidle.view.state import View
-
-_ENCODER = msgspec.msgpack.Encoder()
+from unidle.view.state import JobTable, JobView, View
 
 
 def encode(view: View) -> Snapshot:
     """What the log says, without the indexes that are rebuilt from it."""
-    bare = replace(
-        view, book=replace(view.book, _index={}), _occupancy=None, _waiting=None, _unjudged=set()
-    )  # fmt: skip
+    bare = replace(view, book=replace(view.book, _index={}), _occupancy=None, _waiting=None, _unjudged=set())
     return Snapshot(view.seq, FOLD_VERSION, _ENCODER.encode(bare))
 
 
@@ -26,10 +23,26 @@ def decode(snapshot: Snapshot) -> View | None:
     if snapshot.fold_version != FOLD_VERSION:
         return None
     try:
-        view = msgspec.msgpack.decode(snapshot.body, type=View)
+        view = _DECODER.decode(snapshot.body)
     except (msgspec.DecodeError, msgspec.ValidationError):
         return None
     return view if view.seq == snapshot.seq else None
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, JobTable):
+        return value.plain()
+    raise TypeError(f"not part of a view: {type(value)}")
+
+
+def _table(kind: type, value: dict[str, Any]) -> JobTable:
+    if kind is not JobTable:
+        raise TypeError(f"not part of a view: {kind}")
+    return JobTable({k: v if isinstance(v, bytes) else msgspec.convert(v, JobView) for k, v in value.items()})
+
+
+_ENCODER: Final = msgspec.msgpack.Encoder(enc_hook=_plain)
+_DECODER: Final = msgspec.msgpack.Decoder(View, dec_hook=_table)
 
 
 def load_view(store: Store) -> View:

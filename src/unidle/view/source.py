@@ -94,7 +94,7 @@ def _split(closed: list[Entry], until: list[int], open_slices: set[int]) -> tupl
 def _columns(view: View, postings: list[Entry], until: list[int]) -> RowColumns:
     from unidle.ledger.columns import from_entries
 
-    return from_entries(postings, _slices(view, until), _jobs(view))
+    return from_entries(postings, _slices(view, until), _jobs(view, {e.job for e in postings}))
 
 
 def _slices(view: View, until: list[int]) -> list[SliceInfo]:
@@ -110,10 +110,10 @@ def _slices(view: View, until: list[int]) -> list[SliceInfo]:
     return infos
 
 
-def _jobs(view: View) -> list[JobInfo]:
+def _jobs(view: View, named: set[str]) -> list[JobInfo]:
     from unidle.ledger.tables import JobInfo
 
     return [
         JobInfo(job.id, job.spec.name, job.spec.queue, job.spec.user, job.spec.price_per_device_hour)
-        for job in view.jobs.values()
+        for job in (view.jobs[job_id] for job_id in view.jobs if job_id in named)
     ]

@@ -6,8 +6,11 @@ What a snapshot keeps are the public fields; indexes (names with a leading under
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+import msgspec
 
 from unidle.events.marks import Mark
 from unidle.events.types import Outcome, StopAsked
@@ -25,25 +28,24 @@ class Shape(NamedTuple):
     devices_per_rank: int
 
 
-@dataclass(slots=True)
-class RankView:
+class RankView(msgspec.Struct, array_like=True):
     """What is known of one rank of one attempt: the union of its marks."""
 
     count: int = 0  # marks known without a gap, so the ordinal of the next one
-    pending: dict[int, Mark] = field(default_factory=dict)  # marks that came before their turn
+    pending: dict[int, Mark] = {}  # marks that came before their turn
     spawn_ns: int | None = None
     pid: int | None = None
     ready_ns: int | None = None
-    step_ns: list[int] = field(default_factory=list)
-    step_n: list[int] = field(default_factory=list)
+    step_ns: list[int] = []
+    step_n: list[int] = []
     observer: str = ""
-    spans: list[tuple[int, int, str]] = field(default_factory=list)
-    saves: list[tuple[int, int | None]] = field(default_factory=list)  # (time, step where known)
+    spans: list[tuple[int, int, str]] = []
+    saves: list[tuple[int, int | None]] = []  # (time, step where known)
     end_ns: int | None = None
     code: int | None = None
     lost: bool = False
-    info: dict[str, int | float | str | bool | None] = field(default_factory=dict)
-    notes: list[tuple[int, str]] = field(default_factory=list)
+    info: dict[str, int | float | str | bool | None] = {}
+    notes: list[tuple[int, str]] = []
 
     @property
     def ended(self) -> bool:
@@ -54,8 +56,7 @@ class RankView:
         return self.end_ns is not None and (self.lost or self.code != 0)
 
 
-@dataclass(slots=True)
-class AttemptView:
+class AttemptView(msgspec.Struct, array_like=True):
     number: int
     placed_ns: int
     places: tuple[RankPlace, ...]
@@ -88,14 +89,13 @@ class AttemptView:
         return min((r.step_n[0] for r in self.ranks if r.step_n), default=None)
 
 
-@dataclass(slots=True)
-class JobView:
+class JobView(msgspec.Struct, array_like=True):
     id: str
     spec: JobSpec
     order: int  # position in the order of submission
     submitted_ns: int
     state: JobState = "queued"
-    attempts: list[AttemptView] = field(default_factory=list)
+    attempts: list[AttemptView] = []
     waiting_since_ns: int = 0
     not_before_ns: int = 0
     verdict: Reason | None = None  # why it waits
@@ -127,6 +127,45 @@ class JobView:
         return sum((a.ended_ns if a.ended_ns is not None else now_ns) - a.placed_ns for a in self.attempts)
 
 
+class JobTable(Mapping[str, JobView]):
+    """Jobs in the order of submission. One that has ended is kept packed, and unpacked at each look."""
+
+    __slots__ = ("_kept", "open")
+
+    def __init__(self, kept: dict[str, JobView | bytes] | None = None) -> None:
+        self._kept = kept if kept is not None else {}
+        self.open = {id_: job for id_, job in self._kept.items() if isinstance(job, JobView)}
+
+    def add(self, job: JobView) -> None:
+        self._kept[job.id] = self.open[job.id] = job
+
+    def put_away(self, job: JobView) -> None:
+        """The job has ended and changes no more."""
+        self._kept[job.id] = _PACK.encode(job)
+        del self.open[job.id]
+
+    def plain(self) -> dict[str, JobView | bytes]:
+        """As a snapshot keeps it."""
+        return self._kept
+
+    def __getitem__(self, job_id: str) -> JobView:
+        job = self._kept[job_id]
+        return _UNPACK.decode(job) if isinstance(job, bytes) else job
+
+    def __contains__(self, job_id: object) -> bool:
+        return job_id in self._kept
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._kept)
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+
+_PACK: Final = msgspec.msgpack.Encoder()
+_UNPACK: Final = msgspec.msgpack.Decoder(JobView)
+
+
 @dataclass(slots=True)
 class View:
     """The fold's state after event ``seq``."""
@@ -136,7 +175,7 @@ class View:
     first_ns: int = 0
     fleet: Fleet = field(default_factory=Fleet)
     health: dict[str, Health] = field(default_factory=dict)  # node or device id -> not healthy
-    jobs: dict[str, JobView] = field(default_factory=dict)
+    jobs: JobTable = field(default_factory=JobTable)
     book: Book = field(default_factory=Book)
     running: bool = False  # a controller has the store up, as far as the log knows
     boot: str = ""  # the boot of the last controller's machine, and its clock there
@@ -172,7 +211,7 @@ class View:
         if self._waiting is None:
             self._waiting = {}
             self._unjudged = set()
-            for job in self.jobs.values():
+            for job in self.jobs.open.values():
                 if job.state in ("queued", "restarting"):
                     self.enqueue(job)
         return self._waiting
