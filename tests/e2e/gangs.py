@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
+import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from e2e.commands import unidle
-from waiting import wait_until
-
+from e2e.commands import start, unidle
+from unidle.errors import StoreError
 from unidle.store.open import open_store
 from unidle.view.snapshot import load_view
 from unidle.view.state import JobView
+from waiting import wait_until
 
 CGROUPS = Path("/sys/fs/cgroup")
 
@@ -33,6 +34,17 @@ def submit(store: Path | str, path: Path, script: str, **fields: Any) -> str:
     return str(json.loads(done.stdout)["job"])
 
 
+@contextmanager
+def running(*words: object, **more: Any) -> Iterator[subprocess.Popen[bytes]]:
+    """A command that runs beside the block, and is killed at its end if it still runs."""
+    more = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **more}
+    with start(*words, **more) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
 def last_line(output: str) -> dict[str, Any]:
     """What ``unidle run --json`` says at its end."""
     answer = json.loads(output.splitlines()[-1])
@@ -42,9 +54,10 @@ def last_line(output: str) -> dict[str, Any]:
 
 def jobs_of(store: Path | str) -> dict[str, JobView]:
     """The jobs in a store, by name; empty while there is no store."""
-    if "://" not in str(store) and not Path(store).exists():
+    try:
+        opened = open_store(str(store), create=False, read_only=True)
+    except StoreError:  # not there yet, or not whole
         return {}
-    opened = open_store(str(store), create=False, read_only=True)
     try:
         return {job.spec.name: job for job in load_view(opened).jobs.values()}
     finally:
@@ -87,10 +100,10 @@ def assert_nothing_runs(job: str) -> None:
 
 def _processes(job: str) -> Iterator[tuple[int, str]]:
     mine, place = f"UNIDLE_JOB={job}".encode(), f"/{job}/".encode()
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
             with contextlib.suppress(OSError):
-                environment = Path(f"/proc/{entry}/environ").read_bytes().split(b"\0")
-                command = Path(f"/proc/{entry}/cmdline").read_bytes()
+                environment = (entry / "environ").read_bytes().split(b"\0")
+                command = (entry / "cmdline").read_bytes()
                 if mine in environment or (b"supervisor.py" in command and place in command):
-                    yield int(entry), command.replace(b"\0", b" ").decode(errors="replace")
+                    yield int(entry.name), command.replace(b"\0", b" ").decode(errors="replace")

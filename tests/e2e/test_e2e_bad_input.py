@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+
 from e2e.commands import unidle
 
 BAD_JOBS = {
@@ -25,8 +26,10 @@ BAD_JOBS = {
 NODE = "{id: n0, devices: [{kind: cpu, count: 2}]}"
 BAD_FLEETS = {
     "cycle": (
-        "tiers: [{id: a, kind: rack, parent: b}, {id: b, kind: rack, parent: a}]\n"
-        "nodes: [{id: n0, parent: a, devices: [{kind: cpu, count: 2}]}]\n",
+        (
+            "tiers: [{id: a, kind: rack, parent: b}, {id: b, kind: rack, parent: a}]\n"
+            "nodes: [{id: n0, parent: a, devices: [{kind: cpu, count: 2}]}]\n"
+        ),
         "the tiers form a cycle",
     ),
     "duplicate": (f"nodes: [{NODE}, {NODE}]\n", "is used twice"),
@@ -99,7 +102,14 @@ def test_words_that_no_command_knows(tmp_path: Path) -> None:
         ("run", "--store", store, "--"): "command: must have at least 1 item",
         ("run", "--store", store, "--ranks", "0", "--", "true"): "ranks: must be a whole number",
         ("run", "--store", store, tmp_path / "none.yaml"): "there is no such file",
-        ("run", "--store", store, "--ranks", 2, tmp_path / "none.yaml"): "--ranks: options of the job go with",
+        (
+            "run",
+            "--store",
+            store,
+            "--ranks",
+            2,
+            tmp_path / "none.yaml",
+        ): "--ranks: options of the job go with",
         ("run", "--store", store, "--progress", "loud", "--", "true"): "--progress: is not a way",
         ("list", "--store", store, "--", "true"): "only `unidle run` and `unidle submit` take a command",
         ("list", "--store", store, "--state", "lost"): "--state: is not a state of a job",

@@ -10,10 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import needs
 import pytest
+
+import needs
 from e2e import gangs
-from e2e.commands import UNIDLE, ask, start, unidle
+from e2e.commands import UNIDLE, ask, unidle
 from waiting import wait_until
 
 PEERS_NOTICE = "while [ ! -e {0} ]; do sleep 0.05; done; "
@@ -99,7 +100,8 @@ def test_rank_that_left_early_is_named_when_its_peers_fail(listed: dict[str, dic
 
 
 @pytest.mark.parametrize(
-    ("name", "says"), [("no-command", "No such file or directory: '/no/such/program'"), ("no-leave", "Permission")]
+    ("name", "says"),
+    [("no-command", "No such file or directory: '/no/such/program'"), ("no-leave", "Permission")],
 )
 def test_command_that_cannot_start_is_not_retried(
     store: Path, listed: dict[str, dict[str, Any]], name: str, says: str
@@ -111,17 +113,13 @@ def test_command_that_cannot_start_is_not_retried(
 
 
 def test_bytes_that_are_no_text_are_kept_as_they_are(store: Path) -> None:
-    done = subprocess.run(
-        [*UNIDLE, "logs", "binary", "--store", str(store)], capture_output=True, check=True
-    )
+    done = subprocess.run([*UNIDLE, "logs", "binary", "--store", str(store)], capture_output=True, check=True)
     assert len(done.stdout) == 3_000_000
 
 
 def test_log_of_100_mb_is_bounded_and_ends_with_its_end(store: Path) -> None:
-    done = subprocess.run(
-        [*UNIDLE, "logs", "chatty", "--store", str(store)], capture_output=True, check=True
-    )
-    assert done.stdout.endswith(b"\nlast\n")
+    done = subprocess.run([*UNIDLE, "logs", "chatty", "--store", str(store)], capture_output=True, check=True)
+    assert done.stdout.endswith(b"last\n")
     assert len(done.stdout) < 70_000_000
     (rank,) = ask("show", "chatty", "--store", store)["runs"][0]["ranks"]
     assert rank["info"]["log_bytes"] == 100_000_005
@@ -142,12 +140,12 @@ def test_ledger_of_all_these_faults_adds_up(store: Path) -> None:
 def test_stopped_rank_can_be_cancelled(tmp_path: Path) -> None:
     store = tmp_path / "s.db"
     file = gangs.write_job(tmp_path / "frozen.yaml", "sleep 60", ranks=2, grace_s=1)
-    controller = start("run", file, "--store", store)
-    job = gangs.wait_for_state(store, "frozen", "running")
-    for pid in gangs.rank_pids(store, "frozen"):
-        os.kill(pid, signal.SIGSTOP)
-    assert ask("cancel", "frozen", "--store", store) == {"job": job.id, "state": "cancelled"}
-    assert controller.wait(20) == 1
+    with gangs.running("run", file, "--store", store) as controller:
+        job = gangs.wait_for_state(store, "frozen", "running")
+        for pid in gangs.rank_pids(store, "frozen"):
+            os.kill(pid, signal.SIGSTOP)
+        assert ask("cancel", "frozen", "--store", store) == {"job": job.id, "state": "cancelled"}
+        assert controller.wait(20) == 1
     gangs.assert_nothing_runs(job.id)
 
 
@@ -190,13 +188,13 @@ def test_rank_whose_own_log_fills_the_disk_still_gets_its_end(small_disk: Path) 
 def test_signal_of_a_killed_rank_is_in_the_answer(tmp_path: Path) -> None:
     file = gangs.write_job(tmp_path / "shot.yaml", "sleep 60", ranks=2, grace_s=0.2)
     store = tmp_path / "s.db"
-    controller = start("run", file, "--store", store, "--json", stdout=subprocess.PIPE)
-    gangs.wait_for_state(store, "shot", "running")
-    pids = wait_until(lambda: len(p := gangs.rank_pids(store, "shot")) == 2 and p)
-    assert pids
-    os.kill(pids[1], signal.SIGKILL)
-    out, _ = controller.communicate(timeout=30)
-    assert controller.returncode == 1
+    with gangs.running("run", file, "--store", store, "--json") as controller:
+        gangs.wait_for_state(store, "shot", "running")
+        pids = wait_until(lambda: len(p := gangs.rank_pids(store, "shot")) == 2 and p)
+        assert pids
+        os.kill(pids[1], signal.SIGKILL)
+        out, _ = controller.communicate(timeout=30)
+        assert controller.returncode == 1
     answer = gangs.last_line(out.decode())
     assert answer["state"] == "failed"
     assert answer["exit_codes"] == [-signal.SIGTERM, -signal.SIGKILL]

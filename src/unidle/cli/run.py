@@ -338,9 +338,8 @@ def _up(fleet: Fleet, address: str, until_idle: bool, mode: Progress) -> int:
     with _caught() as signals, take_up(store, fleet, data_dir(), "unidle up") as session:
         controller = session.controller
         controller.watch(lambda event, _time: live.tell(controller.view, event))
-        if mode != "off":
-            devices = counted(len(fleet.devices()), "device")
-            warn(f"serving {store.url} with {devices} (pid {os.getpid()}); Ctrl-C stops")
+        devices = counted(len(fleet.devices()), "device")
+        live.hint(f"serving {address} with {devices} (pid {os.getpid()}); Ctrl-C stops")
         with _told_what_is_left(controller, live, address):
             controller.run(_serving(session, signals, live, until_idle))
     store.close()

@@ -1,0 +1,50 @@
+"""The same commands on a store that is a PostgreSQL database."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import needs
+from e2e import gangs
+from e2e.commands import ask, unidle
+
+pytestmark = needs.postgres
+
+
+def test_job_runs_on_a_postgresql_store(
+    postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    file = gangs.write_job(
+        tmp_path / "job.yaml",
+        'echo "try $TORCHELASTIC_RESTART_COUNT"; [ "$TORCHELASTIC_RESTART_COUNT" = 1 ] || kill -KILL $$',
+        ranks=2,
+        restart={"max": 1, "backoff_s": 0.1},
+    )
+    done = unidle("run", file, "--store", postgres_url, "--json")
+    assert done.returncode == 0, done.stderr
+    answer = gangs.last_line(done.stdout)
+    assert (answer["state"], answer["attempts"]) == ("succeeded", 2)
+    assert Path(answer["report"]).is_relative_to(tmp_path / "data" / "unidle")
+    (line,) = ask("list", "--store", postgres_url)
+    assert line["job"] == answer["job"]
+    ledger = ask("ledger", "--store", postgres_url)
+    assert sum(leaf["ns"] for leaf in ledger["leaves"]) == ledger["capacity_ns"]
+    assert unidle("logs", "job", "--store", postgres_url).stdout == "[0] try 1\n[1] try 1\n"
+    assert ask("store", "check", "--store", postgres_url)["ok"]
+
+
+def test_second_controller_on_postgresql_is_turned_away(
+    postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    file = gangs.write_job(tmp_path / "long.yaml", "sleep 60")
+    with gangs.running("run", file, "--store", postgres_url) as first:
+        gangs.wait_for_state(postgres_url, "long", "running")
+        second = unidle("up", "--store", postgres_url)
+        assert second.returncode == 4
+        assert f"is held by unidle run (pid {first.pid} on " in second.stderr
+        assert ask("cancel", "long", "--store", postgres_url)["state"] == "cancelled"
+        assert first.wait(20) == 1
