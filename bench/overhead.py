@@ -131,11 +131,7 @@ def _running(place: Path, ranks: int) -> Iterator[tuple[Contestant, Contestant]]
         with started(torchrun, place / "peer", env) as second:
             peer = Contestant(second.pid, place / "peer" / "out", ranks)
             _warm(peer)
-            try:
-                yield ours, peer
-            finally:
-                for one in (ours, peer):
-                    one.signal(signal.SIGCONT)
+            yield ours, peer
 
 
 def _warm(one: Contestant) -> None:
