@@ -2,8 +2,9 @@
 
 examples/gpt/train.py runs twice at the same time, once under unidle and once under torchrun, and all
 of one run, launcher included, stands still (SIGSTOP) while the other one works. Taking turns every
-few seconds makes many pairs under the same conditions, free of either run's start. The pair's figure
-is the mean of the step times that rank 0 prints. Where other work loads the machine, step times also
+few seconds makes many pairs under the same conditions, free of either run's start; starting both
+again (--runs) averages over what differs from one start to the next. The pair's figure is the mean of
+the step times that rank 0 prints. Where other work loads the machine, step times also
 show how the kernel shares out processors; processor time per step does not.
 """
 

@@ -15,6 +15,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 
 from _process import TORCHRUN, UNIDLE, environment, started
@@ -28,10 +29,11 @@ FIXED = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 
 @dataclass(frozen=True, slots=True)
 class Try:
-    """How one try ended; ``return_s`` is from the kill to the first step after it."""
+    """How one try ended, and when after the kill rank 0 began again and had done a step."""
 
     succeeded: bool
-    return_s: float | None
+    entered_s: float | None
+    resumed_s: float | None
 
 
 def rows(arguments: argparse.Namespace) -> Iterator[Row]:
@@ -51,7 +53,11 @@ def rows(arguments: argparse.Namespace) -> Iterator[Row]:
     for name, theirs in ended.items():
         yield _success(name, ours, theirs, arguments)
     for name, theirs in ended.items():
-        yield from _return_time(name, ours, theirs)
+        for what, figure in (
+            ("from the kill to rank 0's first line again", attrgetter("entered_s")),
+            ("from the kill to the first step after it, imports of torch included", attrgetter("resumed_s")),
+        ):
+            yield from _time(what, name, list(map(figure, ours)), list(map(figure, theirs)))
 
 
 def attempt(
@@ -73,7 +79,7 @@ def attempt(
             sys.exit(
                 f"the gang did not come to step {step} within {limit_s:g} s: {_last_line(place / 'err')}"
             )
-        return Try(code == 0 and done, _return_s(place))
+        return Try(code == 0 and done, _since_kill_s(place, "entered"), _since_kill_s(place, "resumed"))
 
 
 def _unidle(place: Path, ranks: int, job: list[str]) -> Sequence[str]:
@@ -87,10 +93,10 @@ def _torchrun(ranks: int, job: list[str]) -> Sequence[str]:
     return (*TORCHRUN, f"--nproc-per-node={ranks}", f"--max-restarts={RESTARTS}", *job)
 
 
-def _return_s(place: Path) -> float | None:
-    if not (place / "resumed").exists():
+def _since_kill_s(place: Path, what: str) -> float | None:
+    if not (place / what).exists():
         return None
-    return (int((place / "resumed").read_text()) - int((place / "killed").read_text())) / 1e9
+    return (int((place / what).read_text()) - int((place / "killed").read_text())) / 1e9
 
 
 def _last_line(path: Path) -> str:
@@ -113,19 +119,19 @@ def _success(name: str, ours: list[Try], theirs: list[Try], arguments: argparse.
     )
 
 
-def _return_time(name: str, ours: list[Try], theirs: list[Try]) -> Iterator[Row]:
-    mine, others = ([t.return_s for t in tries if t.return_s is not None] for tries in (ours, theirs))
+def _time(what: str, name: str, ours: list[float | None], theirs: list[float | None]) -> Iterator[Row]:
+    mine, others = ([t for t in times if t is not None] for times in (ours, theirs))
     if not mine:
         return
     peer = statistics.median(others) if others else None
     yield Row(
-        what="from the kill to the first step after it",
+        what=what,
         unit="s",
         ours=statistics.median(mine),
         peer=peer,
-        peer_name=name if others else f"{name}: no step",
+        peer_name=name if others else f"{name}: never",
         ratio=peer / statistics.median(mine) if peer else None,
-        how=f"measured here, median of {len(mine)} ({min(mine):.1f} to {max(mine):.1f}), the script's own imports included",
+        how=f"measured here, median of {len(mine)} ({min(mine):.2f} to {max(mine):.2f}); peer of {len(others)}",
     )
 
 
