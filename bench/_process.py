@@ -38,15 +38,18 @@ def started(
         yield process
     finally:
         below = descendants(process.pid)
+        for pid, ticks in below:
+            _kill(pid, ticks, signal.SIGCONT)  # what stands still cannot end
         if process.poll() is None:
+            process.send_signal(signal.SIGCONT)
             process.terminate()
             try:
                 process.wait(20)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-        for pid in below:
-            _kill(*pid)
+        for pid, ticks in below:
+            _kill(pid, ticks, signal.SIGKILL)
 
 
 def until(condition: Callable[[], bool], limit_s: float) -> bool:
@@ -102,9 +105,9 @@ def _ticks(pid: int) -> int | None:
         return None
 
 
-def _kill(pid: int, ticks: int) -> None:
+def _kill(pid: int, ticks: int, number: int) -> None:
     if _ticks(pid) == ticks:
         try:
-            os.kill(pid, signal.SIGKILL)
+            os.kill(pid, number)
         except ProcessLookupError:
             pass

@@ -2,8 +2,9 @@
 
 examples/gpt/train.py runs twice at the same time, once under unidle and once under torchrun, and all
 of one run, launcher included, stands still (SIGSTOP) while the other one works. Taking turns every
-few seconds makes many pairs under the same conditions, free of either run's start. The pair's figure
-is the mean of the step times that rank 0 prints. Where other work loads the machine, step times also
+few seconds makes many pairs under the same conditions, free of either run's start; starting both
+again (--runs) averages over what differs from one start to the next. The pair's figure is the mean of
+the step times that rank 0 prints. Where other work loads the machine, step times also
 show how the kernel shares out processors; processor time per step does not.
 """
 
@@ -19,7 +20,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -62,6 +63,14 @@ class Contestant:
     def pids(self) -> list[int]:
         return [self.launcher, *(pid for pid, _ in descendants(self.launcher))]
 
+    @property
+    def cpu_per_step_s(self) -> list[float]:
+        """Processor time of ranks and launcher per step, of each turn."""
+        return [
+            (launch + ranks) / steps
+            for launch, ranks, steps in zip(self.launch_cpu_s, self.rank_cpu_s, self.steps, strict=True)
+        ]
+
     def signal(self, number: int) -> None:
         for pid in self.pids:
             os.kill(pid, number)
@@ -96,22 +105,34 @@ class Contestant:
         self.controller_cpu_s += after[2] - before[2]
 
 
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Both contestants after their turns, and the memory of each: see :func:`_memory`."""
+
+    ours: Contestant
+    peer: Contestant
+    memory: tuple[tuple[float, float], tuple[float, float]]
+
+
 def rows(arguments: argparse.Namespace) -> Iterator[Row]:
     load = os.getloadavg()[0]
-    with tempfile.TemporaryDirectory() as place, _running(Path(place), arguments.ranks) as (ours, peer):
-        for pair in range(arguments.pairs):
-            for one in (ours, peer) if pair % 2 else (peer, ours):
-                one.turn(arguments.turn_s)
-            if sys.stderr.isatty():
-                print(f"pair {pair + 1} of {arguments.pairs}", file=sys.stderr)
-        memory = _memory(ours), _memory(peer)
+    runs = [_run(arguments.ranks, arguments.pairs, arguments.turn_s) for _ in range(arguments.runs)]
+    pace = sum(sum(r.ours.steps) for r in runs) / sum(sum(r.ours.wall_s) for r in runs)
     how = (
-        f"measured here, {arguments.pairs} turns of {arguments.turn_s:g} s each, "
-        f"{sum(ours.steps) / sum(ours.wall_s):.0f} steps/s, load before {load:.1f}"
+        f"measured here, {arguments.runs} x {arguments.pairs} turns of {arguments.turn_s:g} s each, "
+        f"{pace:.0f} steps/s, load before {load:.1f}"
     )
-    yield from _cpu_rows(ours, peer, arguments.ranks, how)
-    yield from _memory_rows(*memory, arguments.ranks)
-    yield from _slowdown_rows(ours, peer, how)
+    yield from _cpu_rows(runs, arguments.ranks, how)
+    yield from _memory_rows(runs, arguments.ranks)
+    yield from _slowdown_rows(runs, how)
+
+
+def _run(ranks: int, pairs: int, turn_s: float) -> Run:
+    with tempfile.TemporaryDirectory() as place, _running(Path(place), ranks) as (ours, peer):
+        for pair in range(pairs):
+            for one in (ours, peer) if pair % 2 else (peer, ours):
+                one.turn(turn_s)
+        return Run(ours, peer, (_memory(ours), _memory(peer)))
 
 
 @contextmanager
@@ -131,11 +152,7 @@ def _running(place: Path, ranks: int) -> Iterator[tuple[Contestant, Contestant]]
         with started(torchrun, place / "peer", env) as second:
             peer = Contestant(second.pid, place / "peer" / "out", ranks)
             _warm(peer)
-            try:
-                yield ours, peer
-            finally:
-                for one in (ours, peer):
-                    one.signal(signal.SIGCONT)
+            yield ours, peer
 
 
 def _warm(one: Contestant) -> None:
@@ -151,41 +168,39 @@ def _runs_script(pid: int) -> bool:
     return str(SCRIPT).encode() in arguments[1:3]
 
 
-def _memory(one: Contestant) -> tuple[int, int, int]:
-    """RSS of the launcher, PSS of the launcher, PSS of it and of all that is neither it nor a rank."""
+def _memory(one: Contestant) -> tuple[float, float]:
+    """Megabytes: RSS of the launcher; PSS of it and of all that is neither it nor a rank."""
     ranks = set(one.rank_pids)
-    pss = {pid: memory_bytes(pid) for pid in one.pids if pid not in ranks}
-    return (*pss[one.launcher], sum(value for _, value in pss.values()))
+    found = {pid: memory_bytes(pid) for pid in one.pids if pid not in ranks}
+    return found[one.launcher][0] / 1e6, sum(pss for _, pss in found.values()) / 1e6
 
 
-def _cpu_rows(ours: Contestant, peer: Contestant, ranks: int, how: str) -> Iterator[Row]:
-    mine, other = (100 * one.controller_cpu_s / sum(one.wall_s) for one in (ours, peer))
-    yield Row(
-        what=f"controller while {ranks} ranks train: processor",
-        unit="% of one core",
-        ours=mine,
-        peer=other,
-        peer_name="torchrun",
-        ratio=other / mine,
-        goal=f"at most {CPU_GOAL_PERCENT:g}",
-        holds=mine <= CPU_GOAL_PERCENT,
-        how=how,
-    )
-    mine, other = (100 * sum(one.launch_cpu_s) / sum(one.wall_s) for one in (ours, peer))
-    yield Row(
-        what=f"controller and {ranks} supervisors: processor",
-        unit="% of one core",
-        ours=mine,
-        peer=other,
-        peer_name="torchrun",
-        ratio=other / mine,
-        how=how,
-    )
+def _cpu_rows(runs: list[Run], ranks: int, how: str) -> Iterator[Row]:
+    def percent(contestants: list[Contestant], used: Callable[[Contestant], float]) -> float:
+        return 100 * sum(map(used, contestants)) / sum(sum(c.wall_s) for c in contestants)
+
+    figures: dict[str, Callable[[Contestant], float]] = {
+        f"controller while {ranks} ranks train: processor": lambda c: c.controller_cpu_s,
+        f"controller and {ranks} supervisors: processor": lambda c: sum(c.launch_cpu_s),
+    }
+    for k, (what, used) in enumerate(figures.items()):
+        mine, other = percent([r.ours for r in runs], used), percent([r.peer for r in runs], used)
+        yield Row(
+            what=what,
+            unit="% of one core",
+            ours=mine,
+            peer=other,
+            peer_name="torchrun",
+            ratio=other / mine,
+            goal=None if k else f"at most {CPU_GOAL_PERCENT:g}",
+            holds=None if k else mine <= CPU_GOAL_PERCENT,
+            how=how,
+        )
 
 
-def _memory_rows(ours: tuple[int, int, int], peer: tuple[int, int, int], ranks: int) -> Iterator[Row]:
-    for k, what in ((0, "controller: resident memory"), (2, f"controller and {ranks} supervisors: memory")):
-        mine, other = ours[k] / 1e6, peer[k] / 1e6
+def _memory_rows(runs: list[Run], ranks: int) -> Iterator[Row]:
+    for k, what in enumerate(("controller: resident memory", f"controller and {ranks} supervisors: memory")):
+        mine, other = (max(r.memory[side][k] for r in runs) for side in (0, 1))
         yield Row(
             what=what,
             unit="MB",
@@ -195,22 +210,19 @@ def _memory_rows(ours: tuple[int, int, int], peer: tuple[int, int, int], ranks: 
             ratio=other / mine,
             goal=None if k else f"at most {MEMORY_GOAL_MB}",
             holds=None if k else mine <= MEMORY_GOAL_MB,
-            how="measured here, once, at the end: " + ("sum of proportional shares (PSS)" if k else "RSS"),
+            how=f"measured here, at the end, most of {len(runs)}: {'sum of PSS' if k else 'RSS'}",
         )
 
 
-def _slowdown_rows(ours: Contestant, peer: Contestant, how: str) -> Iterator[Row]:
-    per_step = [
-        [(launch + ranks) / n for launch, ranks, n in zip(c.launch_cpu_s, c.rank_cpu_s, c.steps, strict=True)]
-        for c in (ours, peer)
-    ]
-    figures = {
-        "step time": (ours.step_s, peer.step_s),
-        "processor time per step, launcher included": (per_step[0], per_step[1]),
+def _slowdown_rows(runs: list[Run], how: str) -> Iterator[Row]:
+    figures: dict[str, Callable[[Contestant], list[float]]] = {
+        "step time": lambda c: c.step_s,
+        "processor time per step, launcher included": lambda c: c.cpu_per_step_s,
     }
-    for k, (what, (mine, others)) in enumerate(figures.items()):
-        low, middle, high = interval([math.log(a / b) for a, b in zip(mine, others, strict=True)])
-        goal = None if k else f"upper bound at most {SLOWDOWN_GOAL_PERCENT:g} %"
+    for k, (what, of) in enumerate(figures.items()):
+        low, middle, high = interval(
+            [[math.log(a / b) for a, b in zip(of(r.ours), of(r.peer), strict=True)] for r in runs]
+        )
         yield Row(
             what=f"{what}, against torchrun: upper end of the 95 % interval",
             unit="% more",
@@ -218,22 +230,29 @@ def _slowdown_rows(ours: Contestant, peer: Contestant, how: str) -> Iterator[Row
             peer=0.0,
             peer_name="torchrun",
             ratio=100 / (100 + middle),
-            goal=goal,
+            goal=None if k else f"at most {SLOWDOWN_GOAL_PERCENT:g}",
             holds=None if k else high <= SLOWDOWN_GOAL_PERCENT,
-            how=f"{how}; {middle:+.2f} % ({low:+.2f} to {high:+.2f}), bootstrap of the pairs",
+            how=f"{how}; {middle:+.2f} % ({low:+.2f} to {high:+.2f}), bootstrap of runs and their pairs",
         )
 
 
-def interval(logs: list[float]) -> tuple[float, float, float]:
-    """Percent more: 2.5th percentile, estimate and 97.5th percentile of the pairs' mean, by bootstrap."""
+def interval(runs: list[list[float]]) -> tuple[float, float, float]:
+    """Percent more: 2.5th percentile, estimate and 97.5th percentile of the mean of the pairs' logarithms."""
     chance = random.Random(1)
-    means = sorted(statistics.fmean(chance.choices(logs, k=len(logs))) for _ in range(RESAMPLES))
+    means = sorted(
+        statistics.fmean(
+            value for run in chance.choices(runs, k=len(runs)) for value in chance.choices(run, k=len(run))
+        )
+        for _ in range(RESAMPLES)
+    )
+    middle = statistics.fmean(value for run in runs for value in run)
     low, high = means[int(RESAMPLES * 0.025)], means[int(RESAMPLES * 0.975)]
-    return tuple(100 * math.expm1(x) for x in (low, statistics.fmean(logs), high))  # type: ignore[return-value]
+    return 100 * math.expm1(low), 100 * math.expm1(middle), 100 * math.expm1(high)
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ranks", type=int, default=8)
+    parser.add_argument("--runs", type=int, default=1, help="starts of both; 5 or more for a sound interval")
     parser.add_argument("--pairs", type=int, default=12, help="turns of each run")
     parser.add_argument("--turn-s", type=float, default=5.0)
 

@@ -17,6 +17,11 @@ MIB = 1 << 20
 COUNT = "import itertools, os, time\nfor k in itertools.count():\n os.pwrite(fd := os.open('count', 65), b'%8d' % k, 0); os.close(fd); time.sleep(0.002)"
 
 
+def scheduled_by(groups: str) -> list[str]:
+    """The lines of a process's cgroup file that name v1's cpu controller."""
+    return [line for line in groups.splitlines() if "cpu" in line.split(":")[1].split(",")]
+
+
 def test_a_rank_over_its_memory_limit_is_told_as_out_of_memory(machine: Machine) -> None:
     gang = machine.start(
         python("x = bytearray(300 << 20); print('unreachable')"), limits=Limits(memory_bytes=64 * MIB)
@@ -41,6 +46,12 @@ else:
     info = gang.last("exit").info
     assert info is not None and 80 * MIB <= int(info["peak_bytes"] or 0) < 150 * MIB
     assert info["oom"] is False and "pressure_cpu_us" in info and "pressure_memory_us" in info
+
+
+def test_without_a_cpu_limit_a_rank_is_scheduled_like_any_process(machine: Machine) -> None:
+    gang = machine.start(sh("cat /proc/self/cgroup"))
+    assert gang.codes() == [0]
+    assert scheduled_by(gang.log()) == scheduled_by(Path("/proc/self/cgroup").read_text())
 
 
 def test_a_rank_gets_no_more_than_its_cpus(machine: Machine) -> None:
@@ -100,7 +111,7 @@ def test_a_frozen_gang_can_be_stopped(any_machine: Machine, tmp_path: Path) -> N
 
 
 def test_groups_are_gone_when_the_end_is_told(machine: Machine) -> None:
-    gang = machine.start(sh("mkdir -p /dev/null; sleep 0.1"), 2)
+    gang = machine.start(sh("mkdir -p /dev/null; sleep 0.1"), 2, limits=Limits(cpus=1))
     gang.spawned()
     paths = [Path(path) for path in group_of(gang).paths.values()]
     assert all(path.is_dir() for path in paths)

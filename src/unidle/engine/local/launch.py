@@ -150,7 +150,7 @@ def orders_for(
         unset=list(UNSET),
         clock_offset_ns=clock_offset_ns,
         grace_ns=int(spec.grace_s * 1e9),
-        groups=groups,
+        groups=_needed(groups, spec.limits.cpus),
         memory_bytes=spec.limits.memory_bytes,
         cpus=spec.limits.cpus,
         pids=spec.limits.pids,
@@ -158,6 +158,15 @@ def orders_for(
         # the directory belongs to the gang: one watcher sees each checkpoint once
         checkpoint_path=_below(spec.workdir, spec.checkpoint_path) if rank == 0 else None,
     )
+
+
+def _needed(groups: dict[str, str], cpus: float | None) -> dict[str, str]:
+    """The control groups without v1's ``cpu`` where no CPU limit asks for it.
+
+    That one is a unit of scheduling: beside other work a whole gang would get the share of one process.
+    """
+    cpu = groups.get("cpu") if cpus is None else None  # often one directory with cpuacct
+    return {use: path for use, path in groups.items() if path != cpu}
 
 
 def _below(workdir: str, path: str | None) -> str | None:
