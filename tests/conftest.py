@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, settings
 
 import leftovers
 import needs
+import places
 import waiting
 
 CHECKOUT = Path(__file__).resolve().parent.parent
@@ -52,7 +53,7 @@ def postgres_url() -> Iterator[str]:
     if programs is None:
         pytest.skip("needs the PostgreSQL 15+ server (apt-get install postgresql)")
     # Not below pytest's own directory: that one is closed to the user that the server runs as.
-    place = Path(tempfile.mkdtemp(prefix="unidle-postgres-"))
+    place = Path(tempfile.mkdtemp(prefix="unidle-postgres-", dir=places.open_parent()))
     server = None
     try:
         become = _server_user(place)

@@ -44,7 +44,7 @@ for _ in range(4):
     engine.poll()
     engine.wait(None)
 sys.setprofile(None)
-print(calls)
+print(calls, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 

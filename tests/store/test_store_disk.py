@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import tempfile
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import needs
+from places import open_directory
 from unidle.errors import StoreError
 from unidle.store.open import open_store
 from unidle.store.protocol import NewEvent
@@ -153,9 +153,8 @@ def as_nobody(use: Callable[[], None]) -> str:
 @needs.root
 @pytest.mark.parametrize("in_use", [False, True])
 def test_another_user_can_read_a_store_that_only_its_owner_may_write(in_use):
-    with tempfile.TemporaryDirectory() as directory:
-        Path(directory).chmod(0o755)
-        path = Path(directory, "store.db")
+    with open_directory() as directory:
+        path = directory / "store.db"
         owner = open_store(str(path), create=True)
         lease = owner.acquire("unidle up")
         owner.append(lease, [big(1), big(2)])
@@ -179,11 +178,10 @@ def test_another_user_can_read_a_store_that_only_its_owner_may_write(in_use):
 
 @needs.root
 def test_a_store_that_may_not_be_read_is_told():
-    with tempfile.TemporaryDirectory() as directory:
-        Path(directory).chmod(0o755)
-        hidden = Path(directory, "hidden")
+    with open_directory() as directory:
+        hidden = directory / "hidden"
         hidden.mkdir(mode=0o700)
-        for path in (Path(directory, "store.db"), hidden / "store.db"):
+        for path in (directory / "store.db", hidden / "store.db"):
             with closing(open_store(str(path), create=True)):
                 path.chmod(0o600)
             for read_only in (True, False):

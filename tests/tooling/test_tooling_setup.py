@@ -6,12 +6,12 @@ import os
 import re
 import shutil
 import subprocess
-import tempfile
 from pathlib import Path
 
 import pytest
 
 import needs
+from places import open_directory
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -48,11 +48,9 @@ def test_an_unfit_interpreter_is_refused_in_one_line(checkout: Path, part: str) 
 
 @needs.root
 def test_a_checkout_of_someone_else_is_refused_in_one_line(checkout: Path) -> None:
-    # pytest's own directory is closed to other users
-    with tempfile.TemporaryDirectory(prefix="unidle-checkout-") as place:
-        Path(place).chmod(0o755)
-        shutil.copytree(checkout, Path(place) / "copy")
-        done = _setup(Path(place) / "copy", "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
+    with open_directory("unidle-checkout-") as place:
+        shutil.copytree(checkout, place / "copy")
+        done = _setup(place / "copy", "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
     assert done.returncode == 1
     assert "may not write to" in done.stderr
     assert len(done.stderr.splitlines()) == 1

@@ -1,0 +1,26 @@
+"""Directories that other users reach, too: pytest's own, and at times TMPDIR, are closed to them."""
+
+from __future__ import annotations
+
+import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def open_directory(prefix: str = "unidle-") -> Iterator[Path]:
+    """A new directory that every user may enter, removed at the end."""
+    with tempfile.TemporaryDirectory(prefix=prefix, dir=open_parent()) as place:
+        Path(place).chmod(0o755)
+        yield Path(place)
+
+
+def open_parent() -> str:
+    """The first of the usual places for temporary files that no directory above closes to others."""
+    for place in (tempfile.gettempdir(), "/tmp", "/var/tmp"):
+        path = Path(place).resolve()
+        if all(above.stat().st_mode & stat.S_IXOTH for above in (path, *path.parents)):
+            return place
+    return tempfile.gettempdir()
