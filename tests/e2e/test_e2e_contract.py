@@ -25,7 +25,10 @@ mkdir -p checkpoints
 for k in $(seq $((from + 1)) 6); do
   sleep 0.1; echo "step $k"
   if [ "$RANK" = 0 ] && [ $k = 3 ]; then echo state > checkpoints/.tmp; mv checkpoints/.tmp checkpoints/$k; sleep 1.2; fi
-  if [ "$RANK$TORCHELASTIC_RESTART_COUNT$k" = 105 ]; then sleep 1.5; kill -KILL $$; fi
+  if [ "$RANK$TORCHELASTIC_RESTART_COUNT$k" = 105 ]; then
+    while [ ! -e checkpoints/3 ]; do sleep 0.05; done
+    sleep 1.2; kill -KILL $$
+  fi
 done
 [ "$RANK$TORCHELASTIC_RESTART_COUNT" != 00 ] || sleep 60
 """

@@ -25,12 +25,6 @@ def _go_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UNIDLE_TEST_GO", str(tmp_path / "go"))
 
 
-def step_by_step(place: Path, steps: int = 30) -> str:
-    """A rank that leaves a line per start, and prints a step every 0.1 s."""
-    starts = place / "starts"
-    return f'echo "$RANK" >> {starts}; for k in $(seq {steps}); do echo "step $k"; sleep 0.1; done'
-
-
 def test_second_controller_is_turned_away_and_the_first_unharmed(tmp_path: Path) -> None:
     store = tmp_path / "s.db"
     file = gangs.write_job(tmp_path / "long.yaml", UNTIL_GO, ranks=2)
@@ -69,7 +63,8 @@ def test_ctrl_c_leaves_nothing_behind(times: int, tmp_path: Path) -> None:
 
 def test_terminated_service_leaves_its_ranks_to_the_next(tmp_path: Path) -> None:
     store = tmp_path / "s.db"
-    gangs.submit(store, tmp_path / "job.yaml", step_by_step(tmp_path), ranks=2)
+    starts = tmp_path / "starts"
+    gangs.submit(store, tmp_path / "job.yaml", f'echo "$RANK" >> {starts}; {UNTIL_GO}', ranks=2)
     with gangs.running("up", "--store", store) as first:
         gangs.wait_for_state(store, "job", "running")
         pids = wait_until(lambda: len(p := gangs.rank_pids(store, "job")) == 2 and p)
@@ -78,11 +73,12 @@ def test_terminated_service_leaves_its_ranks_to_the_next(tmp_path: Path) -> None
     assert (first.returncode, out) == (0, b"")
     assert b"1 job of this store left running" in err
     assert gangs.jobs_of(store)["job"].state == "running"
-    done = unidle("up", "--store", store, "--until-idle")
-    assert done.returncode == 0, done.stderr
+    with gangs.running("up", "--store", store, "--until-idle") as second:
+        (tmp_path / "go").touch()
+        assert second.wait(30) == 0
     job = gangs.jobs_of(store)["job"]
     assert (job.state, len(job.attempts), gangs.rank_pids(store, "job")) == ("succeeded", 1, pids)
-    assert sorted((tmp_path / "starts").read_text().split()) == ["0", "1"]
+    assert sorted(starts.read_text().split()) == ["0", "1"]
     assert unidle("ledger", "--check", "--store", store).returncode == 0
 
 
@@ -124,6 +120,8 @@ def test_clients_work_with_and_without_a_controller(tmp_path: Path) -> None:
     assert ask("cancel", "first", "--store", store) == {"job": first, "state": "cancelled"}
     with gangs.running("up", "--store", store) as service:
         gangs.wait_for_state(store, "second", "running")
+        story = ask("explain", "second", "--store", store)
+        assert (story["state"], story["code"]) == ("running", "first_fit")
         third = gangs.submit(store, tmp_path / "third.yaml", FOREVER)
         gangs.wait_for_state(store, "third", "running")
         for job in (second, third):
