@@ -78,19 +78,33 @@ def attempt_entries(trace: AttemptTrace, now_ns: int) -> list[Entry]:
     until = trace.ended_ns if trace.ended_ns is not None else max(now_ns, trace.placed_ns)
     spawned = _gang_spawned(trace, until)
     lead = next((r for r in trace.ranks if r.step_n), None)
-    groups: dict[tuple[object, ...], tuple[RankTrace, list[int]]] = {}
-    for rank in trace.ranks:
-        own = bool(rank.step_n) or bool(rank.spans) or bool(rank.down)
-        key = (rank.end_ns, rank.ready_ns, id(rank) if own else None)
-        groups.setdefault(key, (rank, []))[1].extend(rank.slices)
+    groups = _alike(trace.ranks, lead)
+    entries: list[Entry] = []
+    if len(groups) == 1:
+        rank, slices = groups[0]
+        same = tuple(sorted(slices))
+        for piece in _rank_pieces(trace, rank, lead, spawned, until):
+            _post(trace, piece, same, entries)
+        return entries
     merged: dict[_Piece, list[int]] = {}
-    for rank, slices in groups.values():
+    for rank, slices in groups:
         for piece in _rank_pieces(trace, rank, lead, spawned, until):
             merged.setdefault(piece, []).extend(slices)
-    entries: list[Entry] = []
     for piece, slices in merged.items():
-        entries += _post(trace, piece, tuple(sorted(slices)))
+        _post(trace, piece, tuple(sorted(slices)), entries)
     return entries
+
+
+def _alike(ranks: Sequence[RankTrace], lead: RankTrace | None) -> list[tuple[RankTrace, list[int]]]:
+    """One rank for all whose time is laid out alike, with the slices of all of them."""
+    groups: dict[tuple[object, ...], tuple[RankTrace, list[int]]] = {}
+    for rank in ranks:
+        source = rank if rank.step_n else lead
+        ready = rank.ready_ns if rank.ready_ns is not None or source is None else source.ready_ns
+        own = id(rank) if rank.spans or rank.down else None
+        key = (rank.end_ns, ready, id(source), own)
+        groups.setdefault(key, (rank, []))[1].extend(rank.slices)
+    return list(groups.values())
 
 
 def _gang_spawned(trace: AttemptTrace, until: int) -> int | None:
@@ -103,18 +117,14 @@ def _gang_spawned(trace: AttemptTrace, until: int) -> int | None:
     return min(latest, until)
 
 
-def _post(trace: AttemptTrace, piece: _Piece, slices: tuple[int, ...]) -> Iterator[Entry]:
-    new = Entry(
-        slices, piece.start_ns, piece.end_ns, piece.leaf, trace.job, trace.attempt,
-        piece.step, piece.how, piece.observer,
-    )  # fmt: skip
-    if piece.was is None:
-        yield new
+def _post(trace: AttemptTrace, piece: _Piece, slices: tuple[int, ...], entries: list[Entry]) -> None:
+    start, end, leaf, step, how, observer, was = piece
+    new = Entry(slices, start, end, leaf, trace.job, trace.attempt, step, how, observer)
+    if was is None:
+        entries.append(new)
         return
-    old = new._replace(leaf=piece.was)
-    yield old
-    yield old._replace(revision=1, sign=-1)
-    yield new._replace(revision=1)
+    old = new._replace(leaf=was)
+    entries += (old, old._replace(revision=1, sign=-1), new._replace(revision=1))
 
 
 def _rank_pieces(

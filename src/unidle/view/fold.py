@@ -6,41 +6,44 @@ same view in any order of arrival and with any repetition.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import gc
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 from unidle.errors import StoreDamaged
 from unidle.events import types as ev
-from unidle.events.marks import Mark
 from unidle.fleet import Node, slices_of
 from unidle.jobs import JobState, transition
 from unidle.ledger.book import SliceRef
 from unidle.store.protocol import StoredEvent
 from unidle.view.accounts import durable_point, job_entries
+from unidle.view.ranks import take_up
 from unidle.view.state import AttemptView, JobView, RankView, View
 
 FOLD_VERSION: Final = 1
 """Grows when the same log would give another view; older snapshots are then passed over."""
 
-_STEPS_KEPT = 8192
-_SPANS_KEPT = 8192
-_NOTES_KEPT = 32
-
-_SPAN_LEAF: Final = {
-    "data": "data_stall",
-    "eval": "evaluation",
-    "save": "checkpoint",
-    "restore": "restore",
-    "compile": "compile",
-}
-
 
 def fold(view: View, events: Iterable[StoredEvent]) -> View:
     """Apply stored events in order and return the same, changed, view."""
-    for stored in events:
-        event = ev.decode(stored.kind, stored.body, stored.seq)
-        apply(view, event, stored.seq, stored.time_ns)
+    with collector_paused():
+        for stored in events:
+            event = ev.decode(stored.kind, stored.body, stored.seq)
+            apply(view, event, stored.seq, stored.time_ns)
     return view
+
+
+@contextmanager
+def collector_paused() -> Iterator[None]:
+    """A view's millions of objects hold no cycles: to look for some costs a sixth of the time."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def apply(view: View, event: ev.Event, seq: int, time_ns: int) -> None:
@@ -48,16 +51,20 @@ def apply(view: View, event: ev.Event, seq: int, time_ns: int) -> None:
     if seq != view.seq + 1:
         raise StoreDamaged(f"event {seq} follows event {view.seq}", remedy="run `unidle store check`")
     view.seq = seq
-    view.time_ns = now = max(view.time_ns, time_ns)
-    view.first_ns = view.first_ns or now
-    if type(event) is not ev.RankSaw:
+    now = view.time_ns
+    if time_ns > now:
+        view.time_ns = now = time_ns
+    if not view.first_ns:
+        view.first_ns = now
+    kind = type(event)
+    if kind is not ev.RankSaw:
         view.book.sight(now)
-    _HANDLERS[type(event)](view, event, now)
+    _HANDLERS[kind](view, event, now)
 
 
 def _job(view: View, job: str) -> JobView:
     try:
-        return view.jobs[job]
+        return view.jobs.open.get(job) or view.jobs[job]
     except KeyError:
         raise StoreDamaged(
             "the log names a job that it never submitted",
@@ -181,7 +188,7 @@ def _attempt_placed(view: View, event: ev.AttemptPlaced, now: int) -> None:
 
 
 def _stop_asked(view: View, event: ev.StopAsked, now: int) -> None:
-    attempt = _attempt(view, event.job, event.attempt)
+    attempt = _attempt(view, _job(view, event.job), event.attempt)
     if attempt.live:
         attempt.stop_ns = attempt.stop_ns or now
         attempt.stop = event
@@ -189,7 +196,7 @@ def _stop_asked(view: View, event: ev.StopAsked, now: int) -> None:
 
 def _attempt_ended(view: View, event: ev.AttemptEnded, now: int) -> None:
     job = _job(view, event.job)
-    attempt = _attempt(view, event.job, event.attempt)
+    attempt = _attempt(view, job, event.attempt)
     attempt.ended_ns = now
     attempt.outcome = event.outcome
     attempt.why = event.because
@@ -259,112 +266,29 @@ def _compact(attempt: AttemptView, durable: tuple[int | None, int | None]) -> No
 # -- ranks -------------------------------------------------------------------------------------------
 
 
-def _attempt(view: View, job: str, number: int) -> AttemptView:
-    attempts = _job(view, job).attempts
-    if not 1 <= number <= len(attempts):
+def _attempt(view: View, job: JobView, number: int) -> AttemptView:
+    if not 1 <= number <= len(job.attempts):
         raise StoreDamaged(
             "the log names an attempt that it never placed",
-            field=f"event {view.seq}", value=f"{job} attempt {number}", remedy="run `unidle store check`",
+            field=f"event {view.seq}", value=f"{job.id} attempt {number}", remedy="run `unidle store check`",
         )  # fmt: skip
-    return attempts[number - 1]
+    return job.attempts[number - 1]
 
 
 def _rank_saw(view: View, event: ev.RankSaw, _now: int) -> None:
-    job = _job(view, event.job)
-    attempt = _attempt(view, event.job, event.attempt)
-    if job.terminal:
+    job = view.jobs.open.get(event.job)
+    if job is None:
+        _job(view, event.job)  # known, and its books are closed
         return
-    rank = _rank(view, attempt, event)
-    for ordinal, mark in enumerate(event.marks, event.first):
-        if ordinal == rank.count:
-            _see(rank, mark)
-            rank.count += 1
-        elif ordinal > rank.count:
-            rank.pending[ordinal] = mark
-    if rank.pending:
-        _catch_up(rank)
-    if (
-        job.state == "starting"
-        and attempt.live
-        and attempt.number == len(job.attempts)
-        and attempt.all_spawned
-    ):
-        _set_state(view, job, "running")
-
-
-def _rank(view: View, attempt: AttemptView, event: ev.RankSaw) -> RankView:
+    attempt = _attempt(view, job, event.attempt)
     if not 0 <= event.rank < len(attempt.ranks):
         raise StoreDamaged(
             "the log names a rank that its gang does not have",
             field=f"event {view.seq}", value=f"{event.job} rank {event.rank}", remedy="run `unidle store check`",
         )  # fmt: skip
-    return attempt.ranks[event.rank]
-
-
-def _catch_up(rank: RankView) -> None:
-    """See the marks that came early and whose turn it is; drop those that came again meanwhile."""
-    while rank.count in rank.pending:
-        _see(rank, rank.pending.pop(rank.count))
-        rank.count += 1
-    rank.pending = {ordinal: mark for ordinal, mark in rank.pending.items() if ordinal > rank.count}
-
-
-def _see(rank: RankView, mark: Mark) -> None:
-    """Take one mark up, in the order of its source."""
-    kind = mark.k
-    if kind == "step":
-        _see_step(rank, mark)
-    elif kind == "spawn":
-        rank.spawn_ns, rank.pid = mark.t, mark.pid
-    elif kind == "exit":
-        rank.end_ns, rank.code, rank.info = mark.t, mark.code, mark.info or {}
-    elif kind == "lost":
-        rank.end_ns, rank.lost = mark.t, True
-        rank.notes.append((mark.t, mark.text or "its supervisor is gone"))
-    elif kind == "span" and mark.e is not None and mark.w in _SPAN_LEAF:
-        rank.spans.append((mark.t, max(mark.t, mark.e), _SPAN_LEAF[mark.w]))
-        if len(rank.spans) > _SPANS_KEPT:
-            rank.spans = coarser(rank.spans)
-    elif kind == "ready":
-        rank.ready_ns = mark.t if rank.ready_ns is None else rank.ready_ns
-    elif kind == "saved":
-        rank.saves.append((mark.t, mark.n))
-        del rank.saves[:-64]
-    elif kind == "note" and len(rank.notes) < _NOTES_KEPT:
-        rank.notes.append((mark.t, mark.text or ""))
-
-
-def coarser(spans: list[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
-    """Fewer spans with the same time per leaf: of each 16 neighbours one span per leaf, back to back.
-
-    Where spans overlap, the one that began first counts, as in the ledger.
-    """
-    spans = sorted(spans)
-    result: list[tuple[int, int, str]] = []
-    covered = spans[0][0]
-    for k in range(0, len(spans), 16):
-        lengths: dict[str, int] = {}
-        for start, end, leaf in spans[k : k + 16]:
-            lengths[leaf] = lengths.get(leaf, 0) + max(end - max(start, covered), 0)
-            covered = max(covered, end)
-        at = covered - sum(lengths.values())
-        for leaf, length in lengths.items():
-            result.append((at, at + length, leaf))
-            at += length
-    return result
-
-
-def _see_step(rank: RankView, mark: Mark) -> None:
-    n = mark.n if mark.n is not None else (rank.step_n[-1] + 1 if rank.step_n else 1)
-    if rank.step_n and n <= rank.step_n[-1]:
-        return
-    t = max(mark.t, rank.step_ns[-1]) if rank.step_ns else mark.t
-    rank.observer = mark.o or rank.observer or "output"
-    rank.step_ns.append(t)
-    rank.step_n.append(n)
-    if len(rank.step_n) > _STEPS_KEPT:
-        # A long life is kept at half the resolution: rows grow wider, their sums stay.
-        del rank.step_ns[1:-1:2], rank.step_n[1:-1:2]
+    take_up(attempt.ranks[event.rank], event.first, event.marks)
+    if job.state == "starting" and attempt is job.attempts[-1] and attempt.live and attempt.all_spawned:
+        _set_state(view, job, "running")
 
 
 _HANDLERS: Final[dict[type, Callable[[View, Any, int], None]]] = {

@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from unidle.store.protocol import Snapshot, Store
-from unidle.view.fold import FOLD_VERSION, fold
+from unidle.view.fold import FOLD_VERSION, collector_paused, fold
 from unidle.view.state import JobTable, JobView, View
 
 
@@ -23,7 +23,8 @@ def decode(snapshot: Snapshot) -> View | None:
     if snapshot.fold_version != FOLD_VERSION:
         return None
     try:
-        view = _DECODER.decode(snapshot.body)
+        with collector_paused():
+            view = _DECODER.decode(snapshot.body)
     except (msgspec.DecodeError, msgspec.ValidationError):
         return None
     return view if view.seq == snapshot.seq else None

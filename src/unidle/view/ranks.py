@@ -1,0 +1,100 @@
+"""What is known of one rank: its marks, taken up in the order of their source. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from unidle.events.marks import Mark
+from unidle.view.state import RankView
+
+_STEPS_KEPT = 8192
+_SPANS_KEPT = 8192
+_NOTES_KEPT = 32
+
+_SPAN_LEAF: Final = {
+    "data": "data_stall",
+    "eval": "evaluation",
+    "save": "checkpoint",
+    "restore": "restore",
+    "compile": "compile",
+}
+
+
+def take_up(rank: RankView, first: int, marks: Sequence[Mark]) -> None:
+    """The union of what is known with marks ``first``, ``first + 1``, ... of the rank."""
+    for ordinal, mark in enumerate(marks, first):
+        if ordinal == rank.count:
+            _see(rank, mark)
+            rank.count += 1
+        elif ordinal > rank.count:
+            rank.pending[ordinal] = mark
+    if rank.pending:
+        _catch_up(rank)
+
+
+def _catch_up(rank: RankView) -> None:
+    """See the marks that came early and whose turn it is; drop those that came again meanwhile."""
+    while rank.count in rank.pending:
+        _see(rank, rank.pending.pop(rank.count))
+        rank.count += 1
+    rank.pending = {ordinal: mark for ordinal, mark in rank.pending.items() if ordinal > rank.count}
+
+
+def _see(rank: RankView, mark: Mark) -> None:
+    """Take one mark up, in the order of its source."""
+    kind = mark.k
+    if kind == "step":
+        _see_step(rank, mark)
+    elif kind == "spawn":
+        rank.spawn_ns, rank.pid = mark.t, mark.pid
+    elif kind == "exit":
+        rank.end_ns, rank.code, rank.info = mark.t, mark.code, mark.info or {}
+    elif kind == "lost":
+        rank.end_ns, rank.lost = mark.t, True
+        rank.notes.append((mark.t, mark.text or "its supervisor is gone"))
+    elif kind == "span" and mark.e is not None and mark.w in _SPAN_LEAF:
+        rank.spans.append((mark.t, max(mark.t, mark.e), _SPAN_LEAF[mark.w]))
+        if len(rank.spans) > _SPANS_KEPT:
+            rank.spans = coarser(rank.spans)
+    elif kind == "ready":
+        rank.ready_ns = mark.t if rank.ready_ns is None else rank.ready_ns
+    elif kind == "saved":
+        rank.saves.append((mark.t, mark.n))
+        del rank.saves[:-64]
+    elif kind == "note" and len(rank.notes) < _NOTES_KEPT:
+        rank.notes.append((mark.t, mark.text or ""))
+
+
+def coarser(spans: list[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
+    """Fewer spans with the same time per leaf: of each 16 neighbours one span per leaf, back to back.
+
+    Where spans overlap, the one that began first counts, as in the ledger.
+    """
+    spans = sorted(spans)
+    result: list[tuple[int, int, str]] = []
+    covered = spans[0][0]
+    for k in range(0, len(spans), 16):
+        lengths: dict[str, int] = {}
+        for start, end, leaf in spans[k : k + 16]:
+            lengths[leaf] = lengths.get(leaf, 0) + max(end - max(start, covered), 0)
+            covered = max(covered, end)
+        at = covered - sum(lengths.values())
+        for leaf, length in lengths.items():
+            result.append((at, at + length, leaf))
+            at += length
+    return result
+
+
+def _see_step(rank: RankView, mark: Mark) -> None:
+    times, steps = rank.step_ns, rank.step_n
+    last = steps[-1] if steps else None
+    n = mark.n if mark.n is not None else (last or 0) + 1
+    if last is not None and n <= last:
+        return
+    times.append(mark.t if last is None or mark.t > times[-1] else times[-1])
+    steps.append(n)
+    rank.observer = mark.o or rank.observer or "output"
+    if len(steps) > _STEPS_KEPT:
+        # A long life is kept at half the resolution: rows grow wider, their sums stay.
+        del times[1:-1:2], steps[1:-1:2]
