@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import zlib
 
 from unidle.ledger.book import Book, SliceRef
@@ -11,12 +10,16 @@ from unidle.view.fold import FOLD_VERSION
 from unidle.view.state import AttemptView, JobView, RankView, View
 
 KEPT = (View, JobView, AttemptView, RankView, Book, SliceRef)
-FORM = (1, 769760857)
+FORM = (1, 3205740996)
 
 
 def form() -> int:
-    fields = [(kind.__name__, f.name, str(f.type)) for kind in KEPT for f in dataclasses.fields(kind)]
-    kept = [f for f in fields if not f[1].startswith("_")]
+    kept = [
+        (kind.__name__, name, str(kind.__annotations__[name]))
+        for kind in KEPT
+        for name in kind.__annotations__
+        if not name.startswith("_")
+    ]
     return zlib.crc32(repr([kept, Entry._fields]).encode())
 
 
