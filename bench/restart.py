@@ -136,7 +136,7 @@ def _time(what: str, name: str, ours: list[float | None], theirs: list[float | N
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--tries", type=int, default=5)
+    parser.add_argument("--tries", type=int, default=20)
     parser.add_argument("--peer-tries", type=int, default=3, help="tries of each form of torchrun")
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--seed", type=int, default=1)

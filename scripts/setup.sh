@@ -144,7 +144,7 @@ have_chromium() { command -v chromium >/dev/null || command -v chromium-browser 
 setup_tests() {
   local missing=() no_cluster=/etc/postgresql-common/createcluster.d/unidle-tests.conf
   have_postgresql || missing+=(postgresql)
-  have_chromium || missing+=(chromium)
+  have_chromium || missing+=(chromium fonts-dejavu-core)
   ((${#missing[@]})) || return 0
   if ! can_apt; then
     say "not here: ${missing[*]}; tests that need them will be skipped (Debian, as root: apt-get install ${missing[*]})"
