@@ -1,0 +1,218 @@
+"""What follows from how ranks end: small stories, each told as marks of ranks."""
+
+from __future__ import annotations
+
+import pytest
+
+from unidle.events import types as ev
+from unidle.events.marks import Mark
+from unidle.fleet import Device, Fleet, Node
+from unidle.guard.lifecycle import backoff_s, decide, next_deadline_ns
+from unidle.jobs import JobSpec, Reason, Restart
+from unidle.place.first_fit import FirstFit
+from unidle.view.fold import apply
+from unidle.view.state import JobView, View
+
+S = 1_000_000_000
+
+
+class Story:
+    """One job on one node of eight devices, from its submission on."""
+
+    def __init__(self, **spec: object) -> None:
+        self.view = View()
+        node = Node("n", "", tuple(Device(f"n/{k}", "n", k, "cpu") for k in range(8)))
+        self.tell(0, ev.FleetSeen(Fleet(nodes=(node,))))
+        self.tell(0, ev.JobSubmitted("j", JobSpec(**{"command": ("x",), "ranks": 3, **spec})))  # type: ignore[arg-type]
+
+    @property
+    def job(self) -> JobView:
+        return self.view.jobs["j"]
+
+    def tell(self, at_s: float, event: ev.Event) -> None:
+        apply(self.view, event, self.view.seq + 1, 1 + int(at_s * S))
+
+    def place(self, at_s: float = 0) -> Story:
+        place = FirstFit().decide(self.view, 1 + int(at_s * S)).places[0]
+        self.tell(at_s, ev.AttemptPlaced("j", len(self.job.attempts) + 1, place.places, place.because))
+        return self
+
+    def mark(self, at_s: float, rank: int, kind: str, **more: object) -> Story:
+        first = self.job.attempts[-1].ranks[rank].count
+        mark = Mark(kind, 1 + int(at_s * S), **more)  # type: ignore[arg-type]
+        self.tell(at_s, ev.RankSaw("j", len(self.job.attempts), rank, first, (mark,)))
+        return self
+
+    def start(self, at_s: float = 0) -> Story:
+        self.place(at_s)
+        for rank in range(self.job.spec.ranks):
+            self.mark(at_s, rank, "spawn", pid=10 + rank)
+        return self
+
+    def end(self, at_s: float, *codes: int | None) -> Story:
+        """Ranks end one after the other; None is a rank that was lost."""
+        for rank, code in enumerate(codes):
+            kind = "lost" if code is None else "exit"
+            self.mark(at_s + rank / 1000, rank, kind, code=code)
+        return self
+
+    def decide(self, at_s: float) -> list[ev.Event]:
+        events = decide(self.job, 1 + int(at_s * S))
+        for event in events:
+            self.tell(at_s, event)
+        return events
+
+
+def kinds(events: list[ev.Event]) -> list[str]:
+    return [type(event).__name__ for event in events]
+
+
+def test_a_gang_whose_ranks_all_exit_0_has_succeeded():
+    story = Story().start().end(5, 0, 0, 0)
+    assert kinds(story.decide(6)) == ["AttemptEnded", "JobEnded"]
+    assert story.job.state == "succeeded"
+
+
+def test_nothing_follows_while_all_is_well():
+    assert Story().start().decide(5) == []
+    assert Story().start().mark(4, 0, "exit", code=0).decide(5) == []
+
+
+def test_the_first_failure_stops_the_gang_and_names_its_culprit():
+    story = Story().start().mark(4, 2, "step", n=7).mark(5, 2, "exit", code=3)
+    (stop,) = story.decide(5)
+    assert isinstance(stop, ev.StopAsked)
+    assert (stop.why, stop.culprit) == ("rank_failed", 2)
+    assert "rank 2 exited 3 after step 7" in stop.because.text
+    assert story.decide(6) == []
+
+
+def test_a_killed_rank_is_blamed_before_peers_that_exited_because_of_it():
+    story = Story().start().end(5, 1, 1, -9)
+    story.decide(6)
+    assert story.job.because is not None
+    assert "rank 2 was killed by SIGKILL" in story.job.because.text
+
+
+def test_a_rank_that_left_early_is_named_with_the_failure_that_follows():
+    story = Story().start().mark(2, 1, "exit", code=0).mark(5, 0, "exit", code=1)
+    (stop,) = story.decide(5)
+    assert isinstance(stop, ev.StopAsked)
+    assert "rank 1 had exited 0" in stop.because.text
+
+
+@pytest.mark.parametrize(
+    ("on", "code", "retried"),
+    [
+        (("any",), 1, True),
+        (("any",), -9, True),
+        (("any",), None, True),
+        (("signal",), -9, True),
+        (("signal",), 1, False),
+        (("signal",), None, False),
+        (("exit",), 3, True),
+        (("exit",), -15, False),
+        (("lost",), None, True),
+        (("lost",), 1, False),
+        (("SIGKILL",), -9, True),
+        (("SIGKILL",), -15, False),
+        ((17,), 17, True),
+        ((17,), 18, False),
+        ((17, "signal"), -9, True),
+        ((), 1, False),
+    ],
+)
+def test_which_ends_are_retried(on, code, retried):
+    story = Story(ranks=1, restart=Restart(3, 1.0, on)).start().end(5, code)
+    assert kinds(story.decide(6)) == ["AttemptEnded", "RetryPlanned" if retried else "JobEnded"]
+    assert story.job.state == ("restarting" if retried else "failed")
+
+
+def test_restarts_are_counted_and_then_the_job_has_failed():
+    story = Story(ranks=1, restart=Restart(2, 1.0))
+    for attempt in range(3):
+        story.start(100 * attempt).end(100 * attempt + 5, 1)
+        story.decide(100 * attempt + 6)
+    assert story.job.state == "failed" and len(story.job.attempts) == 3
+    assert story.job.because is not None and "2 of 2 restarts used" in story.job.because.text
+
+
+def test_the_wait_before_a_restart_doubles_up_to_its_bound():
+    assert [backoff_s(Restart(9, 2.0), n) for n in (1, 2, 3, 8, 9, 500)] == [2, 4, 8, 256, 300, 300]
+    assert backoff_s(Restart(9, 1000.0), 4) == 1000
+    story = Story(ranks=1, restart=Restart(3, 2.0)).start().end(5, 1)
+    retry = story.decide(6)[-1]
+    assert isinstance(retry, ev.RetryPlanned)
+    assert retry.not_before_ns == 1 + 8 * S
+
+
+@pytest.mark.parametrize("code", [126, 127])
+def test_a_command_that_cannot_be_started_is_not_retried(code):
+    story = Story(ranks=1, restart=Restart(3)).place()
+    story.mark(1, 0, "note", text="No such file or directory: 'x'").mark(1, 0, "exit", code=code)
+    story.decide(2)
+    assert story.job.state == "failed" and story.job.because is not None
+    assert "cannot start" in story.job.because.text and "No such file" in story.job.because.text
+
+
+def test_a_script_that_exits_127_by_itself_is_retried():
+    story = Story(ranks=1, restart=Restart(3)).start().end(5, 127)
+    story.decide(6)
+    assert story.job.state == "restarting"
+
+
+def test_a_job_is_cancelled_in_each_state():
+    waiting = Story()
+    waiting.tell(1, ev.CancelAsked("j", "me"))
+    assert kinds(waiting.decide(2)) == ["JobEnded"] and waiting.job.state == "cancelled"
+
+    running = Story().start()
+    running.tell(1, ev.CancelAsked("j", "me"))
+    assert kinds(running.decide(2)) == ["StopAsked"]
+    running.end(3, -15, -15, 0)
+    running.decide(4)
+    assert running.job.state == "cancelled" and running.job.attempts[0].outcome == "cancelled"
+
+    again = Story(ranks=1, restart=Restart(3)).start().end(5, 1)
+    again.decide(6)
+    again.tell(6, ev.CancelAsked("j", "me"))
+    again.decide(6)
+    assert again.job.state == "cancelled"
+
+
+def test_a_job_that_ended_before_the_order_to_stop_has_succeeded():
+    story = Story().start().end(5, 0, 0, 0)
+    story.tell(6, ev.StopAsked("j", 1, "cancelled", S, Reason("cancelled", "too late")))
+    story.decide(6)
+    assert story.job.state == "succeeded"
+
+
+def test_time_under_attempts_is_bounded_over_restarts():
+    story = Story(ranks=1, timeout_s=10, restart=Restart(3, 1.0)).start().end(4, 1)
+    story.decide(5)
+    story.start(20)
+    assert next_deadline_ns(story.job) == 1 + 25 * S
+    assert story.decide(24.9) == []
+    (stop,) = story.decide(25)
+    assert isinstance(stop, ev.StopAsked) and stop.why == "timeout"
+    story.end(26, -15)
+    story.decide(27)
+    assert story.job.state == "failed"
+
+
+def test_time_in_the_queue_is_bounded():
+    story = Story(ranks=99, queue_timeout_s=10)
+    assert story.decide(9) == []
+    assert kinds(story.decide(10)) == ["JobEnded"]
+    assert story.job.because is not None and story.job.because.code == "queue_timeout"
+
+
+def test_a_service_that_stops_puts_its_jobs_back_into_the_queue():
+    story = Story(restart=Restart(0)).start()
+    story.tell(5, ev.StopAsked("j", 1, "service_stopped", S, Reason("service_stopped", "stopped")))
+    story.end(6, -15, -15, 0)
+    assert kinds(story.decide(7)) == ["AttemptEnded", "Requeued"]
+    assert story.job.state == "queued" and story.job.attempts[0].outcome == "preempted"
+    story.start(8).end(9, 0, 0, 0)
+    story.decide(10)
+    assert story.job.state == "succeeded"
