@@ -1,0 +1,141 @@
+"""From what was seen of an attempt to its postings: what stands, what was revoked, and why."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unidle.ledger.attempt import AttemptTrace, RankTrace, attempt_entries
+from unidle.ledger.rows import Entry
+from unidle.ledger.taxonomy import GROUP_OF
+
+STEPS = RankTrace((0,), 10, None, 20, (30, 40, 50, 60), (1, 2, 3, 4), observer="helper")
+
+
+def trace(*ranks: RankTrace, **more: object) -> AttemptTrace:
+    return AttemptTrace("j", 1, 0, 100, ranks, **{"fate": "kept", **more})  # type: ignore[arg-type]
+
+
+def standing(entries: list[Entry]) -> list[tuple[int, int, str, int]]:
+    """What is left after every reversal, in order of time, for a gang of one slice."""
+    left: list[Entry] = []
+    for entry in entries:
+        if entry.sign > 0:
+            left.append(entry)
+        else:
+            left.remove(entry._replace(sign=1, revision=entry.revision - 1))
+    return sorted((e.start_ns, e.end_ns, e.leaf, e.step) for e in left)
+
+
+def test_a_kept_attempt_is_start_steps_and_a_tail():
+    rank = replace(STEPS, end_ns=90)
+    assert standing(attempt_entries(trace(rank), 100)) == [
+        (0, 10, "gang_wait", -1),
+        (10, 20, "start", -1),
+        (20, 30, "useful", 1),
+        (30, 40, "useful", 2),
+        (40, 50, "useful", 3),
+        (50, 60, "useful", 4),
+        (60, 90, "idle", -1),
+        (90, 100, "idle", -1),
+    ]
+
+
+@pytest.mark.parametrize("fate", ["replayed", "preempted", "no_artefact"])
+def test_work_after_the_last_durable_checkpoint_is_revoked_by_a_reversing_pair(fate):
+    rank = replace(STEPS, end_ns=70)
+    entries = attempt_entries(trace(rank, fate=fate, durable_step=2, durable_ns=40, halted_ns=70), 100)
+    rows = standing(entries)
+    assert [(a, b, leaf) for a, b, leaf, _ in rows if leaf == "useful"] == [
+        (20, 30, "useful"),
+        (30, 40, "useful"),
+    ]
+    assert [(a, b) for a, b, leaf, _ in rows if leaf == fate] == [(40, 50), (50, 60), (60, 70)]
+    reversed_ = [e for e in entries if e.sign < 0]
+    assert len(reversed_) == 3 and {e.revision for e in reversed_} == {1}
+    assert all(e._replace(sign=1, revision=0) in entries for e in reversed_)
+
+
+def test_a_checkpoint_between_two_steps_keeps_the_part_before_it():
+    rank = replace(STEPS, end_ns=70)
+    rows = standing(attempt_entries(trace(rank, fate="replayed", durable_ns=45, halted_ns=70), 100))
+    assert (40, 45, "useful", 3) in rows and (45, 50, "replayed", 3) in rows
+
+
+def test_survivors_of_a_failure_hang_until_they_are_gone():
+    dead, alive = replace(STEPS, end_ns=70), RankTrace((1,), 10, 85)
+    entries = attempt_entries(trace(dead, alive, fate="replayed", halted_ns=70), 100)
+    of = {
+        k: [(e.start_ns, e.end_ns, e.leaf) for e in entries if k in e.slices and e.sign > 0] for k in (0, 1)
+    }
+    assert (70, 85, "hang") in of[1] and (85, 100, "idle") in of[1]
+    assert (70, 100, "idle") in of[0]
+
+
+def test_ranks_that_report_no_steps_follow_the_one_that_does():
+    entries = attempt_entries(trace(replace(STEPS, end_ns=90), RankTrace((1, 2), 12, 90)), 100)
+    steps = [e for e in entries if e.leaf == "useful"]
+    assert [e.slices for e in steps] == [(0, 1, 2)] * 4
+
+
+def test_a_job_without_steps_has_worked_for_as_long_as_it_lived():
+    entries = attempt_entries(trace(RankTrace((0,), 10, 90), job_steps=False), 100)
+    assert (10, 90, "useful", -1) in standing(entries)
+    failed = attempt_entries(
+        trace(RankTrace((0,), 10, 90), job_steps=False, fate="no_artefact", halted_ns=90), 100
+    )
+    assert (10, 90, "no_artefact", -1) in standing(failed)
+
+
+def test_measured_waits_lie_over_the_steps_and_faults_over_all():
+    rank = replace(STEPS, end_ns=90, spans=((32, 36, "data_stall"),), down=((55, 95, "fault"),))
+    rows = standing(attempt_entries(trace(rank), 100))
+    assert (
+        (30, 32, "useful", 2) in rows and (32, 36, "data_stall", 2) in rows and (36, 40, "useful", 2) in rows
+    )
+    assert [(a, b) for a, b, leaf, _ in rows if leaf == "fault"] == [(55, 60), (60, 90), (90, 95)]
+
+
+def test_an_attempt_whose_gang_never_came_up_only_waited():
+    rows = standing(attempt_entries(trace(RankTrace((0,), 10, 50), fate="replayed", halted_ns=50), 100))
+    assert rows[0] == (0, 10, "gang_wait", -1)
+    never = standing(attempt_entries(trace(RankTrace((0,), None, 50), fate="replayed", halted_ns=50), 100))
+    assert never == [(0, 50, "gang_wait", -1), (50, 100, "idle", -1)]
+
+
+times = st.integers(0, 120)
+
+
+@st.composite
+def traces(draw: st.DrawFn) -> AttemptTrace:
+    ranks = []
+    for k in range(draw(st.integers(1, 3))):
+        step_ns = sorted(draw(st.lists(times, max_size=6)))
+        span = st.tuples(times, times, st.sampled_from(["data_stall", "checkpoint"])).map(
+            lambda s: (min(s[:2]), max(s[:2]), s[2])
+        )
+        ranks.append(
+            RankTrace(
+                (k,), draw(st.none() | times), draw(st.none() | times), draw(st.none() | times), step_ns,
+                range(1, len(step_ns) + 1), sorted(draw(st.lists(span, max_size=3))), "helper",
+            )
+        )  # fmt: skip
+    fate = draw(st.sampled_from(["open", "kept", "replayed", "preempted", "no_artefact"]))
+    return AttemptTrace(
+        "j", 1, 0, None if fate == "open" else 100, tuple(ranks), fate, None, None, draw(st.none() | times),
+        draw(st.none() | times), draw(st.sampled_from(["failure", "request"])), draw(st.booleans()),
+    )  # fmt: skip
+
+
+@given(traces())
+def test_whatever_was_seen_the_time_is_tiled_and_postings_balance(made: AttemptTrace):
+    entries = attempt_entries(made, 100)
+    for k in range(len(made.ranks)):
+        mine = [e._replace(slices=(k,)) for e in entries if k in e.slices]
+        rows = standing(mine)
+        assert [a for a, *_ in rows] == [0, *(b for _, b, *_ in rows[:-1])] and rows[-1][1] == 100
+        assert sum(e.sign * (e.end_ns - e.start_ns) for e in mine) == 100
+        assert all(leaf in GROUP_OF for _, _, leaf, _ in rows)
