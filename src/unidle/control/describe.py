@@ -123,8 +123,8 @@ def explain(view: View, job: JobView) -> Plain:
             decisions.append(
                 _decision(attempt.ended_ns, f"attempt {attempt.outcome}", attempt.why.text, attempt.why)
             )
-    if job.retry is not None and not job.terminal:
-        decisions.append(_decision(job.waiting_since_ns, "retry", job.retry.text, job.retry))
+        if attempt.then is not None:
+            decisions.append(_decision(attempt.ended_ns, "again", attempt.then.text, attempt.then))
     if job.because is not None:
         decisions.append(_decision(job.ended_ns, job.state, job.because.text, job.because))
     because = reason_now(job)

@@ -217,13 +217,15 @@ def _attempt_ended(view: View, event: ev.AttemptEnded, now: int) -> None:
 def _retry_planned(view: View, event: ev.RetryPlanned, now: int) -> None:
     job = _job(view, event.job)
     job.retries += 1
-    job.retry = event.because
+    job.retry = job.attempts[-1].then = event.because
     _wait_again(view, job, "restarting", event.not_before_ns, now)
 
 
 def _requeued(view: View, event: ev.Requeued, now: int) -> None:
     job = _job(view, event.job)
     job.retry = event.because
+    if job.attempts:
+        job.attempts[-1].then = event.because
     _wait_again(view, job, "queued", now, now)
 
 

@@ -67,6 +67,7 @@ class AttemptView(msgspec.Struct, array_like=True):
     ended_ns: int | None = None
     outcome: Outcome | None = None
     why: Reason | None = None
+    then: Reason | None = None  # why another attempt follows
 
     @property
     def live(self) -> bool:
