@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice, pairwise
 from typing import Literal, NamedTuple
 
@@ -24,8 +23,7 @@ Fate = Literal["open", "kept", "replayed", "preempted", "no_artefact"]
 Halt = Literal["failure", "request"]
 
 
-@dataclass(frozen=True, slots=True)
-class RankTrace:
+class RankTrace(NamedTuple):
     """What was seen of one rank. Times in ns on the controller's clock, in order."""
 
     slices: tuple[int, ...]
@@ -39,8 +37,7 @@ class RankTrace:
     down: Sequence[tuple[int, int, str]] = ()  # (start, end, leaf of group down)
 
 
-@dataclass(frozen=True, slots=True)
-class AttemptTrace:
+class AttemptTrace(NamedTuple):
     """What was seen of one attempt, and what later became of its work.
 
     ``base_step`` is the step that the attempt resumed from, ``durable_step`` the last step that a

@@ -52,14 +52,20 @@ class Book:
 
     def index(self, slice_id: str) -> int:
         """The number of a slice; it must have been sighted."""
-        if len(self._index) != len(self.slices):
-            self._index = {ref.id: k for k, ref in enumerate(self.slices)}
-        return self._index[slice_id]
+        return self._numbers()[slice_id]
+
+    def indexes(self, slice_ids: Iterable[str]) -> tuple[int, ...]:
+        """The numbers of slices, in the same order."""
+        numbers = self._numbers()
+        return tuple([numbers[slice_id] for slice_id in slice_ids])
 
     def knows(self, slice_id: str) -> bool:
+        return slice_id in self._numbers()
+
+    def _numbers(self) -> dict[str, int]:
         if len(self._index) != len(self.slices):
             self._index = {ref.id: k for k, ref in enumerate(self.slices)}
-        return slice_id in self._index
+        return self._index
 
     # -- sightings -------------------------------------------------------------------------------
 

@@ -290,7 +290,7 @@ def _verified(rows: list[RowTuple], after: int) -> Iterator[StoredEvent]:
         expected += 1
         if row[0] != expected:
             raise StoreDamaged("is missing from the log", field=f"event {expected}", remedy=_CHECK)
-        event = StoredEvent._make(row[:6])
+        event = StoredEvent(*row[:6])
         if not _crc_holds(event, row[6]):
             raise StoreDamaged("its checksum is wrong", field=f"event {expected}", remedy=_CHECK)
         yield event

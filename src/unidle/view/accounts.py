@@ -107,15 +107,14 @@ def _trace(
 
 
 def _rank_trace(view: View, rank: RankView, ids: tuple[str, ...], start_ns: int, end_ns: int) -> RankTrace:
-    slices = tuple(view.book.index(s) for s in ids)
-    down = (
-        [d for k in slices for d in view.book.faults(k, start_ns, end_ns)]
-        if view.book.down_log or view.book.down
-        else []
-    )
+    book = view.book
+    slices = book.indexes(ids)
+    down: list[tuple[int, int, str]] = []
+    if book.down_log or book.down:
+        down = sorted({d for k in slices for d in book.faults(k, start_ns, end_ns)})
     return RankTrace(
         slices, rank.spawn_ns, rank.end_ns, rank.ready_ns, rank.step_ns, rank.step_n,
-        sorted(rank.spans), rank.observer, sorted(set(down)),
+        sorted(rank.spans) if rank.spans else (), rank.observer, down,
     )  # fmt: skip
 
 

@@ -181,7 +181,7 @@ def _attempt_placed(view: View, event: ev.AttemptPlaced, now: int) -> None:
     view.live.add(job.id)
     ids = [s for place in event.places for s in place.slices]
     _free_cause(view, now)
-    view.book.take([view.book.index(s) for s in ids], now, wanted, job.id)
+    view.book.take(view.book.indexes(ids), now, wanted, job.id)
     occupancy = view.occupancy
     for slice_id in ids:
         occupancy.take(slice_id)
@@ -203,12 +203,11 @@ def _attempt_ended(view: View, event: ev.AttemptEnded, now: int) -> None:
     view.live.discard(job.id)
     ids = [s for place in attempt.places for s in place.slices]
     book = view.book
-    book.give_back([book.index(s) for s in ids], now)
+    numbers = book.indexes(ids)
+    book.give_back(numbers, now)
     occupancy = view.occupancy
-    in_fleet = {s for s in ids if occupancy.knows(s)}
-    for slice_id in ids:
-        k = book.index(slice_id)
-        if slice_id not in in_fleet:
+    for slice_id, k in zip(ids, numbers, strict=True):
+        if not occupancy.knows(slice_id):
             book.remove(k, now)
         elif k not in book.down:
             occupancy.give_back(slice_id)
@@ -282,7 +281,7 @@ def _rank_saw(view: View, event: ev.RankSaw, _now: int) -> None:
     if job is None:
         _job(view, event.job)  # known, and its books are closed
         return
-    attempt = _attempt(view, job, event.attempt)
+    attempt = job.attempts[-1] if event.attempt == len(job.attempts) else _attempt(view, job, event.attempt)
     if not 0 <= event.rank < len(attempt.ranks):
         raise StoreDamaged(
             "the log names a rank that its gang does not have",
