@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -31,7 +29,7 @@ def standing(entries: list[Entry]) -> list[tuple[int, int, str, int]]:
 
 
 def test_a_kept_attempt_is_start_steps_and_a_tail():
-    rank = replace(STEPS, end_ns=90)
+    rank = STEPS._replace(end_ns=90)
     assert standing(attempt_entries(trace(rank), 100)) == [
         (0, 10, "gang_wait", -1),
         (10, 20, "start", -1),
@@ -46,7 +44,7 @@ def test_a_kept_attempt_is_start_steps_and_a_tail():
 
 @pytest.mark.parametrize("fate", ["replayed", "preempted", "no_artefact"])
 def test_work_after_the_last_durable_checkpoint_is_revoked_by_a_reversing_pair(fate):
-    rank = replace(STEPS, end_ns=70)
+    rank = STEPS._replace(end_ns=70)
     entries = attempt_entries(trace(rank, fate=fate, durable_step=2, durable_ns=40, halted_ns=70), 100)
     rows = standing(entries)
     assert [(a, b, leaf) for a, b, leaf, _ in rows if leaf == "useful"] == [
@@ -60,13 +58,13 @@ def test_work_after_the_last_durable_checkpoint_is_revoked_by_a_reversing_pair(f
 
 
 def test_a_checkpoint_between_two_steps_keeps_the_part_before_it():
-    rank = replace(STEPS, end_ns=70)
+    rank = STEPS._replace(end_ns=70)
     rows = standing(attempt_entries(trace(rank, fate="replayed", durable_ns=45, halted_ns=70), 100))
     assert (40, 45, "useful", 3) in rows and (45, 50, "replayed", 3) in rows
 
 
 def test_survivors_of_a_failure_hang_until_they_are_gone():
-    dead, alive = replace(STEPS, end_ns=70), RankTrace((1,), 10, 85)
+    dead, alive = STEPS._replace(end_ns=70), RankTrace((1,), 10, 85)
     entries = attempt_entries(trace(dead, alive, fate="replayed", halted_ns=70), 100)
     of = {
         k: [(e.start_ns, e.end_ns, e.leaf) for e in entries if k in e.slices and e.sign > 0] for k in (0, 1)
@@ -76,7 +74,7 @@ def test_survivors_of_a_failure_hang_until_they_are_gone():
 
 
 def test_ranks_that_report_no_steps_follow_the_one_that_does():
-    entries = attempt_entries(trace(replace(STEPS, end_ns=90), RankTrace((1, 2), 12, 90)), 100)
+    entries = attempt_entries(trace(STEPS._replace(end_ns=90), RankTrace((1, 2), 12, 90)), 100)
     steps = [e for e in entries if e.leaf == "useful"]
     assert [e.slices for e in steps] == [(0, 1, 2)] * 4
 
@@ -91,7 +89,7 @@ def test_a_job_without_steps_has_worked_for_as_long_as_it_lived():
 
 
 def test_measured_waits_lie_over_the_steps_and_faults_over_all():
-    rank = replace(STEPS, end_ns=90, spans=((32, 36, "data_stall"),), down=((55, 95, "fault"),))
+    rank = STEPS._replace(end_ns=90, spans=((32, 36, "data_stall"),), down=((55, 95, "fault"),))
     rows = standing(attempt_entries(trace(rank), 100))
     assert (
         (30, 32, "useful", 2) in rows and (32, 36, "data_stall", 2) in rows and (36, 40, "useful", 2) in rows
