@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -80,6 +81,7 @@ def test_a_rank_has_no_terminal_no_input_and_default_signals(machine: Machine) -
 def test_a_rank_inherits_only_its_streams_and_the_helper_pipe(machine: Machine) -> None:
     code = """
 import os
+import sys
 fd, inode = map(int, os.environ["UNIDLE_RANK_FD"].split(":"))
 opened = {n for n in range(256) if os.path.exists(f"/proc/self/fd/{n}")}
 print(opened - {0, 1, 2} == {fd}, os.fstat(fd).st_ino == inode, os.get_blocking(fd))
@@ -99,3 +101,12 @@ def test_every_place_is_given_its_own_local_rank_on_its_node() -> None:
     envs = launch.environments(gang_of(("true",), 8), FLEET, 1, "x", {})
     seen = {(env["GROUP_RANK"], env["LOCAL_RANK"]) for env in envs}
     assert seen == {(str(node), str(local)) for node in range(2) for local in range(4)}
+
+
+def test_python_is_the_one_beside_unidle_unless_another_environment_is_active() -> None:
+    here = str(Path(sys.prefix) / "bin")
+    assert sys.prefix != sys.base_prefix  # `make setup` makes a virtual environment, with PyTorch
+    assert launch.path_of_ranks({"PATH": "/usr/bin"}) == {"PATH": f"{here}:/usr/bin"}
+    for active in ({"VIRTUAL_ENV": "/other"}, {"CONDA_PREFIX": "/other"}):
+        assert launch.path_of_ranks({"PATH": "/usr/bin", **active}) == {}
+    assert launch.path_of_ranks({"PATH": f"{here}:/usr/bin"}) == {}

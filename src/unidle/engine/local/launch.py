@@ -8,6 +8,7 @@ import signal
 import socket
 import sys
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 
 from unidle.clock import boot_id
@@ -87,7 +88,8 @@ def environments(
     seen = dict.fromkeys(nodes, 0)
     found = []
     for place in places:
-        env = _defaults(len(places), {**inherited, **command.spec.env})
+        env = path_of_ranks(inherited)
+        env |= _defaults(len(places), {**inherited, **command.spec.env})
         env |= command.spec.env
         env |= _gang(command, port, name)
         env |= {
@@ -126,6 +128,20 @@ def _defaults(ranks: int, present: Mapping[str, str]) -> dict[str, str]:
     if ranks > 1:
         wanted["OMP_NUM_THREADS"] = "1"
     return {key: value for key, value in wanted.items() if key not in present}
+
+
+def path_of_ranks(inherited: Mapping[str, str]) -> dict[str, str]:
+    """PATH with the programs beside this Python first, where that is what `python` should mean.
+
+    That is so in a virtual environment with PyTorch that is called by its path, and while no other
+    environment is active: a script then runs with the packages beside unidle.
+    """
+    here = os.path.join(sys.prefix, "bin")
+    path = inherited.get("PATH", os.defpath)
+    outside = sys.prefix == sys.base_prefix or inherited.get("VIRTUAL_ENV") or inherited.get("CONDA_PREFIX")
+    if outside or here in path.split(os.pathsep) or find_spec("torch") is None:
+        return {}
+    return {"PATH": here + os.pathsep + path}
 
 
 def _visible(slices: tuple[str, ...], devices: Mapping[str, Device]) -> str:
