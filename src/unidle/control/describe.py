@@ -8,7 +8,7 @@ from unidle.control.inbox import NOT_TAKEN_UP
 from unidle.guard.lifecycle import how_ended
 from unidle.jobs import Reason
 from unidle.place.first_fit import why_not
-from unidle.view.accounts import durable_point
+from unidle.view.accounts import durable_points
 from unidle.view.state import AttemptView, JobView, RankView, View
 
 Plain = dict[str, Any]
@@ -51,10 +51,8 @@ def exit_codes(attempt: AttemptView) -> list[int | None]:
 
 def job_detail(job: JobView) -> Plain:
     """Everything about one job (``unidle show``)."""
-    attempts = []
-    for k, attempt in enumerate(job.attempts):
-        after = job.attempts[k + 1] if k + 1 < len(job.attempts) else None
-        attempts.append(_attempt(job, attempt, after))
+    durable = durable_points(job)
+    attempts = [_attempt(a, point.step) for a, point in zip(job.attempts, durable, strict=True)]
     spec = {name: getattr(job.spec, name) for name in _SPEC_FIELDS}
     return {**job_line(job), "command": list(job.spec.command), "spec": spec, "runs": attempts}
 
@@ -65,8 +63,7 @@ _SPEC_FIELDS = (
 )  # fmt: skip
 
 
-def _attempt(job: JobView, attempt: AttemptView, after: AttemptView | None) -> Plain:
-    durable, _ = durable_point(attempt, after, declared=job.spec.checkpoint_path is not None)
+def _attempt(attempt: AttemptView, durable_step: int | None) -> Plain:
     return {
         "attempt": attempt.number,
         "placed_ns": attempt.placed_ns,
@@ -76,7 +73,7 @@ def _attempt(job: JobView, attempt: AttemptView, after: AttemptView | None) -> P
         "ended_because": attempt.why.text if attempt.why else None,
         "first_step": attempt.first_step(),
         "last_step": attempt.last_step(),
-        "durable_step": durable,
+        "durable_step": durable_step,
         "ranks": [
             _rank(k, rank, place.node, place.slices)
             for k, (rank, place) in enumerate(zip(attempt.ranks, attempt.places, strict=True))

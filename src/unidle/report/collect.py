@@ -23,7 +23,7 @@ from unidle.report.model import (
     ReportData,
 )
 from unidle.store.protocol import Store, StoredEvent
-from unidle.view.accounts import durable_point
+from unidle.view.accounts import durable_points
 from unidle.view.source import ledger_source, prices
 from unidle.view.state import AttemptView, JobView, View
 
@@ -70,7 +70,7 @@ def collect(
         currency=view.fleet.currency,
         devices=_tracks(source, window, where),
         jobs=tuple(_job(j) for j in jobs),
-        attempts=tuple(_attempt(j, k) for j in jobs for k in range(len(j.attempts))) if details else (),
+        attempts=tuple(line for j in jobs for line in _attempts(j)) if details else (),
         events=tuple(_events(store, view, window, job)) if details else (),
         time_unit="GPU" if all(d.kind == "gpu" for d in view.fleet.devices()) else "device",
     )
@@ -142,27 +142,25 @@ def _job(job: JobView) -> JobLine:
 def _lost_steps(job: JobView) -> int:
     """Steps that were done and then revoked, counted from the log's attempts."""
     lost = 0
-    for k, attempt in enumerate(job.attempts):
+    for attempt, durable in zip(job.attempts, durable_points(job), strict=True):
         last, first = attempt.last_step(), attempt.first_step()
         if last is None or first is None or attempt.outcome in (None, "succeeded"):
             continue
-        durable = _durable(job, k)
-        lost += last - max(durable if durable is not None else first - 1, first - 1)
+        lost += last - max(durable.step if durable.step is not None else first - 1, first - 1)
     return lost
 
 
-def _durable(job: JobView, k: int) -> int | None:
-    after = job.attempts[k + 1] if k + 1 < len(job.attempts) else None
-    return durable_point(job.attempts[k], after, declared=job.spec.checkpoint_path is not None)[0]
+def _attempts(job: JobView) -> Iterator[AttemptLine]:
+    for attempt, durable in zip(job.attempts, durable_points(job), strict=True):
+        yield _attempt(job, attempt, durable.step)
 
 
-def _attempt(job: JobView, k: int) -> AttemptLine:
-    attempt: AttemptView = job.attempts[k]
+def _attempt(job: JobView, attempt: AttemptView, durable_step: int | None) -> AttemptLine:
     return AttemptLine(
         job.id, attempt.number, attempt.placed_ns, attempt.ended_ns,
         tuple(s for place in attempt.places for s in place.slices),
         attempt.outcome or "running", attempt.why.text if attempt.why else attempt.because.text,
-        tuple(exit_codes(attempt)), attempt.first_step(), attempt.last_step(), _durable(job, k),
+        tuple(exit_codes(attempt)), attempt.first_step(), attempt.last_step(), durable_step,
     )  # fmt: skip
 
 

@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import zip_longest
+from typing import NamedTuple
 
 from unidle.ledger.attempt import AttemptTrace, Fate, Halt, RankTrace, attempt_entries
 from unidle.ledger.rows import Entry
 from unidle.view.state import AttemptView, JobView, RankView, View
+
+
+class Durable(NamedTuple):
+    """What an attempt left behind: the last step that is kept, and from when on work was not kept."""
+
+    step: int | None
+    at_ns: int | None
 
 
 def entries(view: View, now_ns: int) -> list[Entry]:
@@ -28,25 +38,33 @@ def watermarks_ns(view: View) -> list[int]:
     return marks
 
 
-def job_entries(view: View, job: JobView, now_ns: int) -> list[Entry]:
-    """Postings for every attempt of one job, as far as ``now_ns``."""
+def job_entries(
+    view: View, job: JobView, now_ns: int, durable: Sequence[Durable] | None = None
+) -> list[Entry]:
+    """Postings for every attempt of one job, as far as ``now_ns`` (``durable``: its durable points, if known)."""
     result: list[Entry] = []
     base: int | None = None
     any_step = any(a.first_step() is not None for a in job.attempts)
-    for k, attempt in enumerate(job.attempts):
-        after = job.attempts[k + 1] if k + 1 < len(job.attempts) else None
-        durable = durable_point(attempt, after, declared=job.spec.checkpoint_path is not None)
-        trace = _trace(view, job, attempt, now_ns, base, durable, any_step)
+    points = durable_points(job) if durable is None else durable
+    for attempt, point in zip(job.attempts, points, strict=True):
+        trace = _trace(view, job, attempt, now_ns, base, point, any_step)
         result += attempt_entries(trace, now_ns)
-        if durable[0] is not None:
-            base = durable[0]
+        if point.step is not None:
+            base = point.step
     return result
 
 
-def durable_point(
-    attempt: AttemptView, after: AttemptView | None, *, declared: bool
-) -> tuple[int | None, int | None]:
-    """(last step that is kept, time from which on work was not kept); (None, None) if nothing was.
+def durable_points(job: JobView) -> list[Durable]:
+    """What each attempt of the job left behind."""
+    declared = job.spec.checkpoint_path is not None
+    return [
+        _durable_point(attempt, after, declared=declared)
+        for attempt, after in zip_longest(job.attempts, job.attempts[1:])
+    ]
+
+
+def _durable_point(attempt: AttemptView, after: AttemptView | None, *, declared: bool) -> Durable:
+    """What the attempt left behind, as far as it and the attempt ``after`` it prove.
 
     A checkpoint seen to be durable proves it; so does the next attempt when it goes on behind a step
     of this one. Where a checkpoint directory is declared, a next attempt that counts from the start
@@ -67,7 +85,7 @@ def durable_point(
         kept = resumed - 1
         if steps[0] <= kept <= steps[-1] and (step is None or kept > step) and (declared or kept > 0):
             step, at = kept, _time_of(times, steps, kept)
-    return step, at
+    return Durable(step, at)
 
 
 def _by_time(save: tuple[int, int | None]) -> tuple[int, int]:
@@ -91,7 +109,7 @@ def _trace(
     attempt: AttemptView,
     now_ns: int,
     base: int | None,
-    durable: tuple[int | None, int | None],
+    durable: Durable,
     any_step: bool,
 ) -> AttemptTrace:
     halted, halt = _halt(attempt)
@@ -102,7 +120,7 @@ def _trace(
     )
     return AttemptTrace(
         job.id, attempt.number, attempt.placed_ns, attempt.ended_ns, ranks, _fate(job, attempt),
-        base, durable[0], durable[1], halted, halt, any_step,
+        base, durable.step, durable.at_ns, halted, halt, any_step,
     )  # fmt: skip
 
 

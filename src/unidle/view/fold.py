@@ -17,7 +17,7 @@ from unidle.fleet import Node, slices_of
 from unidle.jobs import JobState, transition
 from unidle.ledger.book import SliceRef
 from unidle.store.protocol import StoredEvent
-from unidle.view.accounts import durable_point, job_entries
+from unidle.view.accounts import Durable, durable_points, job_entries
 from unidle.view.ranks import take_up
 from unidle.view.state import AttemptView, JobView, RankView, View
 
@@ -243,16 +243,15 @@ def _job_ended(view: View, event: ev.JobEnded, now: int) -> None:
     job.ended_ns = now
     job.because = event.because
     _free_cause(view, now)
-    view.book.closed += job_entries(view, job, now)
-    for k, attempt in enumerate(job.attempts):
-        after = job.attempts[k + 1] if k + 1 < len(job.attempts) else None
-        _compact(attempt, durable_point(attempt, after, declared=job.spec.checkpoint_path is not None))
+    durable = durable_points(job)
+    view.book.closed += job_entries(view, job, now, durable)
+    for attempt, point in zip(job.attempts, durable, strict=True):
+        _compact(attempt, point)
     view.jobs.put_away(job)
 
 
-def _compact(attempt: AttemptView, durable: tuple[int | None, int | None]) -> None:
+def _compact(attempt: AttemptView, durable: Durable) -> None:
     """Its time is posted: of the marks only what is shown later stays."""
-    step, at = durable
     for rank in attempt.ranks:
         if len(rank.step_n) > 2:
             rank.step_ns = [rank.step_ns[0], rank.step_ns[-1]]
@@ -260,8 +259,8 @@ def _compact(attempt: AttemptView, durable: tuple[int | None, int | None]) -> No
         rank.spans.clear()
         rank.saves.clear()
         rank.pending.clear()
-    if at is not None:
-        attempt.ranks[0].saves.append((at, step))
+    if durable.at_ns is not None:
+        attempt.ranks[0].saves.append((durable.at_ns, durable.step))
 
 
 # -- ranks -------------------------------------------------------------------------------------------

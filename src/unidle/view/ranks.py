@@ -23,6 +23,10 @@ _SPAN_LEAF: Final = {
 
 def take_up(rank: RankView, first: int, marks: Sequence[Mark]) -> None:
     """The union of what is known with marks ``first``, ``first + 1``, ... of the rank."""
+    if first == rank.count and len(marks) == 1 and not rank.pending:  # nearly always
+        _see(rank, marks[0])
+        rank.count += 1
+        return
     for ordinal, mark in enumerate(marks, first):
         if ordinal == rank.count:
             _see(rank, mark)
