@@ -35,7 +35,8 @@ def main() -> None:
     shutil.copytree(
         ROOT / "examples" / "gpt", place / "gpt", ignore=shutil.ignore_patterns("checkpoints*", "__pycache__")
     )
-    at = arguments.kill_at or steps_of(place / "gpt" / "job.yaml") // 2
+    # some steps after the checkpoint at half of them, so that there is work to lose
+    at = arguments.kill_at or steps_of(place / "gpt" / "job.yaml") // 2 + 15
     shown = place.relative_to(Path.cwd()) if place.is_relative_to(Path.cwd()) else place
     tell(f"4 ranks train a small GPT; at step {at} rank {arguments.kill_rank} is killed on purpose")
     code = run(place / "gpt" / "job.yaml", place / "demo.db", arguments.kill_rank, at)
