@@ -215,6 +215,8 @@ def main() -> None:
     dist.init_process_group("nccl" if gpus else "gloo")
     train(args, device)
     dist.barrier()
+    if not gpus:
+        time.sleep(1)  # gloo may abort a rank that is still in the barrier when a peer closes its connections
     dist.destroy_process_group()
 
 

@@ -22,15 +22,15 @@ def lines_of(attempt: int, rank: int) -> list[str]:
 def test_logs_are_followed_over_a_restart(tmp_path: Path) -> None:
     store = tmp_path / "s.db"
     gangs.submit(store, tmp_path / "job.yaml", SCRIPT, ranks=2, restart={"max": 1, "backoff_s": 0.3})
-    with (
-        gangs.running("logs", "job", "-f", "--rank", 1, "--store", store) as follower,
-        gangs.running("up", "--store", store, "--until-idle") as service,
-    ):
-        assert service.wait(60) == 0
-        out, err = follower.communicate(timeout=20)
+    with gangs.running("logs", "job", "-f", "--rank", 1, "--store", store) as follower:
+        assert follower.stderr is not None
+        told = follower.stderr.readline().decode().rstrip()
+        assert told.endswith("has not started yet: waiting for its first line")
+        with gangs.running("up", "--store", store, "--until-idle") as service:
+            assert service.wait(60) == 0
+        out, _ = follower.communicate(timeout=20)
     assert follower.returncode == 0
     assert out.decode().splitlines() == lines_of(1, 1) + lines_of(2, 1)
-    assert err.decode().splitlines()[0].endswith("has not started yet: waiting for its first line")
     last = unidle("logs", "job", "--store", store).stdout.splitlines()
     assert last == [f"[{rank}] {line}" for rank in (0, 1) for line in lines_of(2, rank)]
     first = unidle("logs", "job", "--rank", 0, "--attempt", 1, "--store", store).stdout.splitlines()
