@@ -79,9 +79,9 @@ def test_garbage_is_counted_and_otherwise_ignored(garbage: bytes) -> None:
 @given(st.binary(max_size=2000), st.integers(0, 1000))
 def test_any_bytes_in_the_pipe_are_survived(data: bytes, seed: int) -> None:
     pipe = HelperPipe()
-    for chunk in cut(data, seed):
-        pipe.feed(chunk, SECOND)
-    pipe.flush(2 * SECOND)
+    marks = [mark for chunk in cut(data, seed) for mark in pipe.feed(chunk, SECOND)]
+    marks += pipe.flush(2 * SECOND)
+    assert all(mark["k"] in ("step", "span", "saved", "ready", "note") for mark in marks)
 
 
 def test_flood_of_short_waits_keeps_its_sum() -> None:
