@@ -100,6 +100,7 @@ def test_requests_are_taken_from_the_inbox_once_and_a_broken_one_stops_nobody() 
     assert service.state("a") == "cancelled"
     assert service.store.requests() == []
     assert service.logged()["job_submitted"] == 1
+    assert service.logged()["request_refused"] == 3
 
 
 def test_cancelling_an_unknown_job_is_bad_input() -> None:

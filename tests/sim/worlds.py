@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -23,6 +24,7 @@ from unidle.ledger.rows import Row
 from unidle.place.first_fit import FirstFit
 from unidle.store.memory import MemoryStore
 from unidle.store.protocol import Lease, Snapshot
+from unidle.view.accounts import post_ended
 from unidle.view.source import ledger_source, save_snapshot
 from unidle.view.state import JobTable, View
 
@@ -310,6 +312,8 @@ def canonical(view: View) -> bytes:
 
 def unsealed(view: View) -> bytes:
     """As :func:`canonical`, without what depends on whether postings were sealed."""
+    view = copy.deepcopy(view)
+    post_ended(view)
     plain = msgspec.msgpack.decode(canonical(view))
     for name in ("closed", "sealed", "segments"):
         del plain["book"][name]

@@ -10,7 +10,7 @@ from unidle.view.fold import FOLD_VERSION
 from unidle.view.state import AttemptView, JobView, RankView, View
 
 KEPT = (View, JobView, AttemptView, RankView, Book, SliceRef)
-FORM = (1, 369412841)
+FORM = (2, 1125885324)
 
 
 def form() -> int:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import heapq
 import os
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from typing import Final
 
 import msgspec
@@ -196,9 +195,10 @@ class Controller:
             return
         self._inbox_ns = now
         for request in self._store.requests():
-            # A body that cannot be read must not stop every controller that comes: it is put away.
-            with suppress(msgspec.MsgspecError):
+            try:
                 self._take_request(request)
+            except msgspec.MsgspecError as error:  # it must not stop every controller that comes
+                self._emit(ev.RequestRefused(request.kind, Reason("unreadable", f"cannot be read: {error}")))
             self._done_requests.append(request.id)
 
     def _take_request(self, request: Request) -> None:
@@ -209,6 +209,8 @@ class Controller:
             cancel = msgspec.json.decode(request.body, type=CancelRequest)
             if cancel.job in self.view.jobs:
                 self.cancel(cancel.job, cancel.by)
+        else:
+            self._emit(ev.RequestRefused(request.kind, Reason("unknown", "a request of an unknown kind")))
 
     def _decide(self) -> None:
         now = self._clock.now_ns()

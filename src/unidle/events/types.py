@@ -69,6 +69,13 @@ class CancelAsked(_Event, frozen=True, omit_defaults=True):
     by: str
 
 
+class RequestRefused(_Event, frozen=True, omit_defaults=True):
+    """A request in the inbox could not be read: it was put away."""
+
+    request: str  # its kind
+    because: Reason
+
+
 class JobJudged(_Event, frozen=True, omit_defaults=True):
     """The placement policy looked at a waiting job and could not place it."""
 
@@ -142,6 +149,7 @@ Event: TypeAlias = (
     | HealthSet
     | JobSubmitted
     | CancelAsked
+    | RequestRefused
     | JobJudged
     | AttemptPlaced
     | RankSaw
@@ -160,6 +168,7 @@ KINDS: Final[dict[str, type[Event]]] = {
     "health_set": HealthSet,
     "job_submitted": JobSubmitted,
     "cancel_asked": CancelAsked,
+    "request_refused": RequestRefused,
     "job_judged": JobJudged,
     "attempt_placed": AttemptPlaced,
     "rank_saw": RankSaw,

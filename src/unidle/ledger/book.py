@@ -158,7 +158,7 @@ class Book:
     def faults(self, k: int, start_ns: int, end_ns: int) -> list[tuple[int, int, str]]:
         """Unhealthy times of a held slice within a window."""
         found = [d for d in self.down_log.get(k, ()) if d[0] < end_ns and d[1] > start_ns]
-        if self.held[k] and k in self.down:
+        if self.held[k] and k in self.down and self.down[k][0] < end_ns:
             found.append((self.down[k][0], end_ns, self.down[k][1]))
         return found
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
@@ -172,8 +173,10 @@ _SILENT = frozenset({"sighted", "fleet_seen"})
 
 def _events(store: Store, view: View, window: Window, job: str | None) -> Iterator[EventLine]:
     lines: list[EventLine] = []
-    for stored in store.read():
-        if stored.kind in _SILENT or not window.start_ns <= stored.time_ns <= window.end_ns:
+    for stored in store.read(after=_events_before(store, window.start_ns)):
+        if stored.time_ns > window.end_ns:
+            break
+        if stored.kind in _SILENT:
             continue
         if stored.kind == "rank_saw" and not any(mark in stored.body for mark in _TOLD_MARKS):
             continue
@@ -184,6 +187,11 @@ def _events(store: Store, view: View, window: Window, job: str | None) -> Iterat
             del lines[:-EVENTS_SHOWN]
     lines.sort(key=lambda line: line.time_ns)
     yield from lines[-EVENTS_SHOWN:]
+
+
+def _events_before(store: Store, time_ns: int) -> int:
+    """How many events are older than ``time_ns``; the log is in order of time."""
+    return bisect_left(range(store.last()[0]), time_ns, key=lambda n: next(store.read(n, 1)).time_ns)
 
 
 _MARKS: Final[dict[str, EventMark]] = {

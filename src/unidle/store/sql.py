@@ -285,19 +285,17 @@ def _event_rows(batch: Sequence[NewEvent], last_seq: int) -> list[RowTuple]:
 
 
 def _verified(rows: list[RowTuple], after: int) -> Iterator[StoredEvent]:
-    expected = after
-    for row in rows:
-        expected += 1
-        if row[0] != expected:
+    for expected, row in enumerate(rows, after + 1):
+        seq, time_ns, source, source_seq, kind, body, crc = row
+        if seq != expected:
             raise StoreDamaged("is missing from the log", field=f"event {expected}", remedy=_CHECK)
-        fields = row[:6]
         try:
-            holds = event_crc(*fields) == row[6]
+            holds = event_crc(seq, time_ns, source, source_seq, kind, body) == crc
         except TypeError:  # damage may have changed a field's type
             holds = False
         if not holds:
             raise StoreDamaged("its checksum is wrong", field=f"event {expected}", remedy=_CHECK)
-        yield StoredEvent(*fields)
+        yield StoredEvent(seq, time_ns, source, source_seq, kind, body)
 
 
 def _crc_holds(event: StoredEvent, crc: object) -> bool:

@@ -21,8 +21,41 @@ class Durable(NamedTuple):
 
 def entries(view: View, now_ns: int) -> list[Entry]:
     """Postings that are not in a sealed segment: final ones, those of live jobs, and open time."""
+    ended = [e for job_id in view.unposted for e in job_entries(view, view.jobs[job_id], now_ns)]
     live = [e for job in view.jobs.open.values() for e in job_entries(view, job, now_ns)]
-    return view.book.closed + live + view.book.open_entries(now_ns)
+    return view.book.closed + ended + live + view.book.open_entries(now_ns)
+
+
+def expected_postings(job: JobView) -> int:
+    """About how many postings the job's time is."""
+    return sum(4 + max((len(r.step_n) + len(r.spans) for r in a.ranks), default=0) for a in job.attempts)
+
+
+def post_ended(view: View) -> None:
+    """Post the time of jobs that have ended; of their marks only what is shown later stays.
+
+    Until then such a job is kept packed with all its marks, a tenth of what its postings would take.
+    """
+    for job_id in view.unposted:
+        job = view.jobs[job_id]
+        durable = durable_points(job)
+        view.book.closed += job_entries(view, job, view.time_ns, durable)
+        for attempt, point in zip(job.attempts, durable, strict=True):
+            _compact(attempt, point)
+        view.jobs.put_away(job)
+    view.unposted, view.unposted_size = [], 0
+
+
+def _compact(attempt: AttemptView, durable: Durable) -> None:
+    for rank in attempt.ranks:
+        if len(rank.step_n) > 2:
+            rank.step_ns = [rank.step_ns[0], rank.step_ns[-1]]
+            rank.step_n = [rank.step_n[0], rank.step_n[-1]]
+        rank.spans.clear()
+        rank.saves.clear()
+        rank.pending.clear()
+    if durable.at_ns is not None:
+        attempt.ranks[0].saves.append((durable.at_ns, durable.step))
 
 
 def watermarks_ns(view: View) -> list[int]:

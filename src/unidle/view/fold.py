@@ -17,11 +17,11 @@ from unidle.fleet import Node, slices_of
 from unidle.jobs import JobState, transition
 from unidle.ledger.book import SliceRef
 from unidle.store.protocol import StoredEvent
-from unidle.view.accounts import Durable, durable_points, job_entries
+from unidle.view.accounts import expected_postings
 from unidle.view.ranks import take_up
 from unidle.view.state import AttemptView, JobView, RankView, View
 
-FOLD_VERSION: Final = 1
+FOLD_VERSION: Final = 2
 """Grows when the same log would give another view; older snapshots are then passed over."""
 
 
@@ -102,6 +102,10 @@ def _controller_stopped(view: View, _event: ev.ControllerStopped, _now: int) -> 
 
 def _sighted(_view: View, _event: ev.Sighted, _now: int) -> None:
     """The sighting itself is what counts."""
+
+
+def _request_refused(_view: View, _event: ev.RequestRefused, _now: int) -> None:
+    """For who reads the log; nothing follows."""
 
 
 def _fleet_seen(view: View, event: ev.FleetSeen, now: int) -> None:
@@ -243,24 +247,9 @@ def _job_ended(view: View, event: ev.JobEnded, now: int) -> None:
     job.ended_ns = now
     job.because = event.because
     _free_cause(view, now)
-    durable = durable_points(job)
-    view.book.closed += job_entries(view, job, now, durable)
-    for attempt, point in zip(job.attempts, durable, strict=True):
-        _compact(attempt, point)
     view.jobs.put_away(job)
-
-
-def _compact(attempt: AttemptView, durable: Durable) -> None:
-    """Its time is posted: of the marks only what is shown later stays."""
-    for rank in attempt.ranks:
-        if len(rank.step_n) > 2:
-            rank.step_ns = [rank.step_ns[0], rank.step_ns[-1]]
-            rank.step_n = [rank.step_n[0], rank.step_n[-1]]
-        rank.spans.clear()
-        rank.saves.clear()
-        rank.pending.clear()
-    if durable.at_ns is not None:
-        attempt.ranks[0].saves.append((durable.at_ns, durable.step))
+    view.unposted.append(job.id)
+    view.unposted_size += expected_postings(job)
 
 
 # -- ranks -------------------------------------------------------------------------------------------
@@ -299,6 +288,7 @@ _HANDLERS: Final[dict[type, Callable[[View, Any, int], None]]] = {
     ev.HealthSet: _health_set,
     ev.JobSubmitted: _job_submitted,
     ev.CancelAsked: _cancel_asked,
+    ev.RequestRefused: _request_refused,
     ev.JobJudged: _job_judged,
     ev.AttemptPlaced: _attempt_placed,
     ev.RankSaw: _rank_saw,

@@ -24,8 +24,12 @@ _SPAN_LEAF: Final = {
 def take_up(rank: RankView, first: int, marks: Sequence[Mark]) -> None:
     """The union of what is known with marks ``first``, ``first + 1``, ... of the rank."""
     if first == rank.count and len(marks) == 1 and not rank.pending:  # nearly always
-        _see(rank, marks[0])
-        rank.count += 1
+        mark = marks[0]
+        if mark.k == "step":
+            _see_step(rank, mark)
+        else:
+            _see(rank, mark)
+        rank.count = first + 1
         return
     for ordinal, mark in enumerate(marks, first):
         if ordinal == rank.count:
@@ -91,14 +95,21 @@ def coarser(spans: list[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
 
 
 def _see_step(rank: RankView, mark: Mark) -> None:
-    times, steps = rank.step_ns, rank.step_n
-    last = steps[-1] if steps else None
-    n = mark.n if mark.n is not None else (last or 0) + 1
-    if last is not None and n <= last:
-        return
-    times.append(mark.t if last is None or mark.t > times[-1] else times[-1])
+    times, steps, n, t = rank.step_ns, rank.step_n, mark.n, mark.t
+    if steps:
+        last = steps[-1]
+        if n is None:
+            n = last + 1
+        elif n <= last:
+            return
+        if t < times[-1]:
+            t = times[-1]
+    elif n is None:
+        n = 1
+    times.append(t)
     steps.append(n)
-    rank.observer = mark.o or rank.observer or "output"
+    if mark.o is not None or not rank.observer:
+        rank.observer = mark.o or "output"
     if len(steps) > _STEPS_KEPT:
         # A long life is kept at half the resolution: rows grow wider, their sums stay.
         del times[1:-1:2], steps[1:-1:2]

@@ -8,7 +8,7 @@ from unidle.errors import StoreDamaged
 from unidle.ledger.rows import Entry
 from unidle.store.protocol import Lease, Segment, Store
 from unidle.view import snapshot
-from unidle.view.accounts import entries, watermarks_ns
+from unidle.view.accounts import entries, post_ended, watermarks_ns
 from unidle.view.fold import FOLD_VERSION
 from unidle.view.state import View
 
@@ -53,7 +53,8 @@ def prices(view: View) -> Prices:
 
 def save_snapshot(store: Store, lease: Lease, view: View, *, seal_at: int = SEAL_AT_POSTINGS) -> None:
     """Keep the view; seal its final postings first where there are ``seal_at`` of them."""
-    segments = _seal(view, seal_at) if len(view.book.closed) >= seal_at else []
+    due = len(view.book.closed) + view.unposted_size >= seal_at
+    segments = _seal(view, seal_at) if due else []
     store.save_snapshot(lease, snapshot.encode(view), segments)
 
 
@@ -63,6 +64,7 @@ def _seal(view: View, seal_at: int) -> list[Segment]:
     from unidle.ledger.segments import seal
     from unidle.ledger.sources import span
 
+    post_ended(view)
     book, until = view.book, watermarks_ns(view)
     open_slices = {k for k, since in enumerate(book.since) if until[k] < since}
     done, rest = _split(book.closed, until, open_slices)

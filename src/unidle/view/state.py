@@ -141,9 +141,9 @@ class JobTable(Mapping[str, JobView]):
         self._kept[job.id] = self.open[job.id] = job
 
     def put_away(self, job: JobView) -> None:
-        """The job has ended and changes no more."""
+        """The job has ended and is kept packed."""
         self._kept[job.id] = _PACK.encode(job)
-        del self.open[job.id]
+        self.open.pop(job.id, None)
 
     def plain(self) -> dict[str, JobView | bytes]:
         """As a snapshot keeps it."""
@@ -178,6 +178,8 @@ class View:
     health: dict[str, Health] = field(default_factory=dict)  # node or device id -> not healthy
     jobs: JobTable = field(default_factory=JobTable)
     book: Book = field(default_factory=Book)
+    unposted: list[str] = field(default_factory=list)  # jobs that have ended, their time not in the book yet
+    unposted_size: int = 0  # about how many postings that time is
     running: bool = False  # a controller has the store up, as far as the log knows
     boot: str = ""  # the boot of the last controller's machine, and its clock there
     clock_offset_ns: int = 0
