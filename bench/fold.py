@@ -28,7 +28,7 @@ from unidle.store.memory import MemoryStore
 from unidle.store.open import open_store
 from unidle.store.protocol import NewEvent
 from unidle.store.sql import SqlStore
-from unidle.view.fold import fold
+from unidle.view.fold import FOLD_VERSION, fold
 from unidle.view.snapshot import load_view
 from unidle.view.source import ledger_source, save_snapshot
 from unidle.view.state import View
@@ -81,7 +81,7 @@ def timed(path: Path, load: Callable[[SqlStore], View]) -> dict[str, float]:
         digest += int(weights.sum() & 0xFFFFFFFFFFFF)
         ledger_rows += len(batch)
     ledger_s = time.perf_counter() - begin
-    snapshot = store.load_snapshot(1)
+    snapshot = store.load_snapshot(FOLD_VERSION)
     store.close()
     return {
         "took_s": took_s, "grown_bytes": grown, "events": view.seq, "jobs": len(view.jobs),

@@ -159,8 +159,19 @@ def _warm(one: Contestant) -> None:
     if not until(lambda: one.output.read_bytes().count(b"\niter ") >= WARM_STEPS, START_LIMIT_S):
         sys.exit(f"the job did not begin to train within {START_LIMIT_S} s: see its output")
     assert len(one.rank_pids) == one.ranks, f"{len(one.rank_pids)} processes run the script"
+    _pin(one)
     one.new_steps()
     one.signal(signal.SIGSTOP)
+
+
+def _pin(one: Contestant) -> None:
+    """Every thread of rank k to core k modulo the number of cores, in both runs alike."""
+    cores = sorted(os.sched_getaffinity(0))
+    for pid in one.rank_pids:
+        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        rank = next(int(v[5:]) for v in variables if v.startswith(b"RANK="))
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            os.sched_setaffinity(int(thread.name), {cores[rank % len(cores)]})
 
 
 def _runs_script(pid: int) -> bool:
