@@ -21,7 +21,7 @@ from unidle.events import types as ev
 from unidle.guard import lifecycle
 from unidle.jobs import JobSpec, Reason
 from unidle.place.first_fit import fits_ever
-from unidle.place.plan import Policy
+from unidle.place.plan import Policy, Stop
 from unidle.store.protocol import Lease, NewEvent, Request, Store
 from unidle.view import snapshot
 from unidle.view.fold import apply
@@ -215,7 +215,9 @@ class Controller:
     def _decide(self) -> None:
         now = self._clock.now_ns()
         while self._timers and self._timers[0][0] <= now:
-            self._touched[heapq.heappop(self._timers)[1]] = None
+            job_id = heapq.heappop(self._timers)[1]
+            if job_id:
+                self._touched[job_id] = None
             self._place = True
         touched, self._touched = self._touched, {}
         for job_id in touched:
@@ -247,6 +249,22 @@ class Controller:
             self._set_timers(job)
         for wait in plan.waits:
             self._emit(ev.JobJudged(wait.job, wait.because))
+        for stop in plan.stops:
+            self._preempt(stop)
+        if plan.again_ns is not None and plan.again_ns > now:
+            heapq.heappush(self._timers, (plan.again_ns, ""))
+
+    def _preempt(self, stop: Stop) -> None:
+        job = self.view.jobs[stop.job]
+        attempt = job.live
+        if attempt is not None and attempt.stop is None:
+            grace_ns = int(job.spec.grace_s * 1e9)
+            self._emit(
+                ev.StopAsked(
+                    job.id, attempt.number, "preempted", grace_ns, stop.because, for_job=stop.for_job
+                )
+            )
+            self._command_stop(job, attempt)
 
     # -- log and commands ------------------------------------------------------------------------
 

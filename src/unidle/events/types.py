@@ -13,7 +13,7 @@ from unidle.jobs import JobSpec, Reason
 from unidle.jobs.place import RankPlace
 
 Outcome = Literal["succeeded", "failed", "cancelled", "preempted"]
-StopWhy = Literal["rank_failed", "cancelled", "timeout", "service_stopped"]
+StopWhy = Literal["rank_failed", "cancelled", "timeout", "service_stopped", "preempted"]
 EndState = Literal["succeeded", "failed", "cancelled"]
 
 
@@ -103,7 +103,10 @@ class RankSaw(_Event, frozen=True, omit_defaults=True):
 
 
 class StopAsked(_Event, frozen=True, omit_defaults=True):
-    """An attempt is to be stopped; ``culprit`` is the rank that failed first, where one did."""
+    """An attempt is to be stopped; ``culprit`` is the rank that failed first, where one did.
+
+    What it frees is promised to the waiting job ``for_job``, where that is why.
+    """
 
     job: str
     attempt: int
@@ -111,6 +114,7 @@ class StopAsked(_Event, frozen=True, omit_defaults=True):
     grace_ns: int
     because: Reason
     culprit: int | None = None
+    for_job: str | None = None
 
 
 class AttemptEnded(_Event, frozen=True, omit_defaults=True):

@@ -2,19 +2,41 @@
 
 from unidle.jobs.place import RankPlace
 from unidle.jobs.reason import Reason
-from unidle.jobs.spec import DeviceWish, JobSpec, Layout, Limits, Restart
+from unidle.jobs.spec import (
+    DeviceWish,
+    Fabric,
+    JobSpec,
+    Layout,
+    Limits,
+    Preemption,
+    Requests,
+    Restart,
+    Select,
+    Share,
+    ShareMode,
+    Topology,
+    Where,
+)
 from unidle.jobs.state import TERMINAL, TRANSITIONS, JobState, transition
 
 __all__ = [
     "TERMINAL",
     "TRANSITIONS",
     "DeviceWish",
+    "Fabric",
     "JobSpec",
     "JobState",
     "Layout",
     "Limits",
+    "Preemption",
     "RankPlace",
     "Reason",
+    "Requests",
     "Restart",
+    "Select",
+    "Share",
+    "ShareMode",
+    "Topology",
+    "Where",
     "transition",
 ]

@@ -6,6 +6,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 DeviceWish = Literal["gpu", "cpu", "any"]
+Preemption = Literal["low", "medium", "high"]
+ShareMode = Literal["any", "mig", "mps", "time"]
+Fabric = Literal["infiniband", "roce", "ethernet"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,64 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
+class Requests:
+    """What each rank needs of its node besides devices; 0 asks for nothing."""
+
+    cpus: float = 0.0
+    memory_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Select:
+    """Names that may (``include``, all where empty) and must not (``exclude``) be used."""
+
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+
+    def allows(self, name: str) -> bool:
+        return name not in self.exclude and (not self.include or name in self.include)
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """Which devices and nodes a job may use. A node's taints keep off all who do not tolerate them."""
+
+    models: Select = field(default_factory=Select)
+    uuids: Select = field(default_factory=Select)
+    labels: dict[str, str] = field(default_factory=dict)
+    tolerate: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """Kinds of tiers (``node`` too) that hold the gang, or each of its parallel groups, together.
+
+    ``groups`` and ``prefer_groups`` are by ``tp``, ``dp`` and ``pp``.
+    """
+
+    require: str | None = None
+    prefer: str | None = None
+    groups: dict[str, str] = field(default_factory=dict)
+    prefer_groups: dict[str, str] = field(default_factory=dict)
+    fabric: Fabric | None = None
+    prefer_fabric: Fabric | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A part of one device for each rank, instead of whole ones.
+
+    ``compute_ppm`` and ``memory_bytes`` say how much (0: as much as the other implies); ``profile``
+    names a MIG profile; ``mode`` is how the device may be cut.
+    """
+
+    compute_ppm: int = 0
+    memory_bytes: int = 0
+    profile: str = ""
+    mode: ShareMode = "any"
+
+
+@dataclass(frozen=True, slots=True)
 class JobSpec:
     """One gang of ``ranks`` equal processes, each on ``devices_per_rank`` devices."""
 
@@ -63,6 +124,13 @@ class JobSpec:
     queue_timeout_s: float | None = None
     grace_s: float = 10.0
     price_per_device_hour: float | None = None
+    preemption: Preemption = "medium"  # high preempts, low is preempted, medium does neither
+    min_runtime_s: float = 0.0  # an attempt is not preempted before
+    estimate_s: float | None = None  # how long the job is expected to run
+    requests: Requests = field(default_factory=Requests)
+    where: Where = field(default_factory=Where)
+    topology: Topology | None = None
+    share: Share | None = None
 
     @property
     def devices(self) -> int:

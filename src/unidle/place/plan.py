@@ -27,11 +27,22 @@ class Wait:
 
 
 @dataclass(frozen=True, slots=True)
+class Stop:
+    """Stop this job's attempt and let it wait again; what that frees is promised to ``for_job``."""
+
+    job: str
+    because: Reason
+    for_job: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
-    """Decisions in the order in which they were made."""
+    """Decisions in the order in which they were made. ``again_ns``: when time alone may change them."""
 
     places: tuple[Place, ...] = ()
     waits: tuple[Wait, ...] = ()
+    stops: tuple[Stop, ...] = ()
+    again_ns: int | None = None
 
 
 class Policy(Protocol):

@@ -19,9 +19,9 @@ from unidle.ledger.book import SliceRef
 from unidle.store.protocol import StoredEvent
 from unidle.view.accounts import expected_postings
 from unidle.view.ranks import take_up
-from unidle.view.state import AttemptView, JobView, RankView, View
+from unidle.view.state import AttemptView, JobView, Promise, RankView, View
 
-FOLD_VERSION: Final = 2
+FOLD_VERSION: Final = 3
 """Grows when the same log would give another view; older snapshots are then passed over."""
 
 
@@ -182,6 +182,7 @@ def _attempt_placed(view: View, event: ev.AttemptPlaced, now: int) -> None:
     ranks = [RankView() for _ in event.places]
     job.attempts.append(AttemptView(event.attempt, now, event.places, event.because, ranks))
     job.verdict = None
+    view.promised.pop(job.id, None)
     view.live.add(job.id)
     ids = [s for place in event.places for s in place.slices]
     _free_cause(view, now)
@@ -193,9 +194,14 @@ def _attempt_placed(view: View, event: ev.AttemptPlaced, now: int) -> None:
 
 def _stop_asked(view: View, event: ev.StopAsked, now: int) -> None:
     attempt = _attempt(view, _job(view, event.job), event.attempt)
-    if attempt.live:
-        attempt.stop_ns = attempt.stop_ns or now
-        attempt.stop = event
+    if not attempt.live:
+        return
+    attempt.stop_ns = attempt.stop_ns or now
+    attempt.stop = event
+    waiting = view.jobs.open.get(event.for_job or "")
+    if waiting is not None and waiting.live is None:
+        promise = view.promised.setdefault(waiting.id, Promise(now, []))
+        promise.slices += [s for place in attempt.places for s in place.slices]
 
 
 def _attempt_ended(view: View, event: ev.AttemptEnded, now: int) -> None:
@@ -247,6 +253,7 @@ def _job_ended(view: View, event: ev.JobEnded, now: int) -> None:
     job.ended_ns = now
     job.because = event.because
     _free_cause(view, now)
+    view.promised.pop(job.id, None)
     view.jobs.put_away(job)
     view.unposted.append(job.id)
     view.unposted_size += expected_postings(job)
