@@ -38,6 +38,8 @@ class Tree:
     nodes: tuple[str, ...]  # N names
     source: Ints  # N, index in Fleet.nodes
     above: Ints  # N, the vertex that the node hangs from
+    direct: Ints  # V, how many nodes hang from the vertex itself; they come first in its run
+    children: tuple[Ints, ...]  # V arrays of vertices
     tier_up_bps: Ints  # V x C, one direction
     node_up_bps: Ints  # N x C
     inside_bps: Ints  # N, of one device to those beside it
@@ -113,7 +115,9 @@ def tree_of(fleet: Fleet, network: Network | None = None) -> Tree:
         height=_heights(parent),
         nodes=tuple(named),
         source=np.array(order, dtype=np.int64),
-        above=np.array(walk.above, dtype=np.int64),
+        above=(above := np.array(walk.above, dtype=np.int64)),
+        direct=np.bincount(above, minlength=len(parent)),
+        children=_children(parent),
         tier_up_bps=np.vstack([top, bps[: len(tiers)]]),
         node_up_bps=bps[len(tiers) :],
         inside_bps=np.array([network.inside_bps[name] for name in named], dtype=np.int64),
@@ -127,6 +131,14 @@ def _heights(parent: Ints) -> Ints:
         up = parent[vertex]
         height[up] = max(height[up], height[vertex] + 1)
     return height
+
+
+def _children(parent: Ints) -> tuple[Ints, ...]:
+    found: list[list[int]] = [[] for _ in parent]
+    for vertex, up in enumerate(parent.tolist()):
+        if up >= 0:
+            found[up].append(vertex)
+    return tuple(np.array(below, dtype=np.int64) for below in found)
 
 
 class _Walk:

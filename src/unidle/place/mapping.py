@@ -1,0 +1,276 @@
+"""Which rank goes where in a gang's nodes, so that its slowest collective is as fast as can be.
+
+Ranks are laid out in tiles: a block of tp x dp x pp neighbours fills a node, a block of those a leaf, and so on up.
+For every tier the shapes of block that its size suggests are priced by the model of
+:mod:`unidle.place.traffic`, and the cheapest stays. Small gangs are then improved by the best exchange of two
+ranks, or of two whole groups, until none helps. No chance is involved: the same input gives the same order.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from unidle.jobs import Layout
+from unidle.place.constraint import GROUPS, Group
+from unidle.place.traffic import AXIS, Edges, Floats, Model, Traffic, edges_of
+from unidle.place.tree import FLEET, NODE, Ints, Tree
+
+_NS: Final = 1_000_000_000
+_SHAPES: Final = 8  # of blocks that are tried for one tier
+_STARTS: Final = 6  # layouts that the search sets out from
+_WORK: Final = 3_000_000  # ranks that one round of exchanges may look at
+_LINKS: Final = "modelled"
+
+_Tile = tuple[int, int, int]  # tp, dp, pp
+
+
+@dataclass(frozen=True, slots=True)
+class GroupTime:
+    """The groups of one kind in a step; every figure is modelled.
+
+    ``time_ns`` is that of the slowest; ``tier`` the kind whose way up bounds it (``device``: links inside
+    a node), and ``tier_name`` which one. ``spread`` is the largest number of tiers of each kind, and of
+    nodes, that one group is spread over.
+    """
+
+    groups: int
+    ranks: int
+    bytes: int
+    time_ns: int
+    tier: str
+    tier_name: str
+    spread: dict[str, int]
+    how: str = _LINKS
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Mapping:
+    """``node_of_rank[r]`` indexes the gang's nodes. ``time_ns`` is the step's communication, modelled."""
+
+    node_of_rank: Ints
+    time_ns: int
+    groups: dict[str, GroupTime]
+
+
+def map_ranks(
+    tree: Tree, nodes: Ints, counts: Ints, layout: Layout, traffic: Traffic, fabric: str | None = None
+) -> Mapping:
+    """The order of ranks on ``nodes`` (positions, ascending), ``counts[i]`` of them on the i-th.
+
+    Rank r is in tensor group r // tp, and so on: tensor index fastest, then data, then pipeline (Megatron's
+    default order). Errors: ``ValueError`` where counts and layout disagree.
+    """
+    ranks = layout.tp * layout.dp * layout.pp
+    if int(counts.sum()) != ranks or len(nodes) != len(counts):
+        raise ValueError(f"{int(counts.sum())} places for {ranks} ranks of the layout")
+    edges = edges_of(tree, nodes, fabric)
+    model = Model(edges, layout, traffic)
+    grid = _searched(model, counts, layout)
+    return describe(tree, nodes, model, grid)
+
+
+def describe(tree: Tree, nodes: Ints, model: Model, grid: Ints) -> Mapping:
+    """What the layout ``grid`` (shape (pp, dp, tp), of indices into ``nodes``) costs, and how far it spreads."""
+    seconds = model.seconds(grid[None])
+    times = np.maximum(seconds[0].max(axis=1, initial=0.0), model.inside_s)
+    groups = {}
+    for k, group in enumerate(GROUPS):
+        slowest = int(seconds[0, k].argmax()) if seconds.shape[2] else -1
+        inside = slowest < 0 or seconds[0, k, slowest] <= model.inside_s[k]
+        vertex = 0 if inside else int(model.edges.vertex[slowest])
+        size = int(getattr(model.layout, group))
+        groups[group] = GroupTime(
+            groups=grid.size // size,
+            ranks=size,
+            bytes=model.traffic.of(group) if size > 1 else 0,
+            time_ns=round(float(times[k]) * _NS),
+            tier="device" if inside else tree.kind_name(vertex) if vertex >= 0 else NODE,
+            tier_name="" if inside else tree.tiers[vertex] if vertex >= 0 else tree.nodes[-1 - vertex],
+            spread=spreads(tree, nodes, grid, group),
+        )
+    return Mapping(grid.reshape(-1), round(float(times.sum()) * _NS), groups)
+
+
+def spreads(tree: Tree, nodes: Ints, grid: Ints, group: Group) -> dict[str, int]:
+    """The most nodes, and the most tiers of each kind, that one group of this kind touches."""
+    rows = np.moveaxis(grid, AXIS[group], -1)
+    found = {NODE: _most(rows)}
+    for code, kind in enumerate(tree.kinds):
+        if kind != FLEET:
+            found[kind] = _most(tree.within(code)[nodes][rows])
+    return found
+
+
+def _most(rows: Ints) -> int:
+    held = np.sort(rows.reshape(-1, rows.shape[-1]), axis=1)
+    return int((held[:, 1:] != held[:, :-1]).sum(axis=1).max(initial=0)) + 1
+
+
+# Layouts in tiles.
+
+
+def _searched(model: Model, counts: Ints, layout: Layout) -> Ints:
+    shape = (layout.pp, layout.dp, layout.tp)
+    starts: list[tuple[float, int, Ints]] = []
+    orders = _node_orders(model.edges, counts)
+    for tiles in _tilings(model, counts, orders[0], layout):
+        for order in orders:
+            grid = _filled(tiles, counts, order, layout)
+            cost = float(model.cost(model.seconds(grid[None]))[0])
+            starts.append((cost, len(starts), grid))
+    starts.sort(key=lambda start: start[:2])
+    best_cost, _, best = starts[0]
+    for cost, _, grid in starts[: _STARTS if _is_small(counts) else 0]:
+        better_cost, better = _improved(model, grid.reshape(shape), cost)
+        if better_cost < best_cost * (1 - 1e-12):
+            best_cost, best = better_cost, better
+    return best.reshape(shape)
+
+
+def _node_orders(edges: Edges, counts: Ints) -> list[Ints]:
+    """Orders in which nodes are filled: as they stand, and with the fullest domains first."""
+    plain = np.arange(len(counts))
+    keys = [-counts, *(-np.bincount(level + 1, weights=counts)[level + 1] for level in edges.at[1:])]
+    ids: list[Ints] = [plain, *edges.at[1:]]
+    fullest = np.lexsort([part for pair in zip(ids, keys, strict=True) for part in pair])
+    return [plain] if np.array_equal(fullest, plain) else [plain, fullest]
+
+
+def _tilings(model: Model, counts: Ints, order: Ints, layout: Layout) -> Iterator[tuple[_Tile, ...]]:
+    """Sequences of nested blocks, innermost first: the best found tier by tier, and the plain orders."""
+    for axes in itertools.permutations(range(3)):
+        yield tuple(_axis_tile(axes[:k], layout) for k in (1, 2))
+    tiles: tuple[_Tile, ...] = ()
+    for size in _sizes(model.edges, counts):
+        last = tiles[-1] if tiles else (1, 1, 1)
+        tried = [(*tiles, tile) for tile in _shapes(last, size, layout)]
+        if not tried:
+            continue
+        grids = [_filled(t, counts, order, layout) for t in tried]
+        prices = [float(model.cost(model.seconds(grid[None]))[0]) for grid in grids]
+        tiles = tried[int(np.argmin(prices))]
+        yield from tried if _is_small(counts) else (tiles,)
+
+
+def _axis_tile(axes: Sequence[int], layout: Layout) -> _Tile:
+    whole = (layout.tp, layout.dp, layout.pp)
+    tp, dp, pp = (whole[k] if k in axes else 1 for k in range(3))
+    return tp, dp, pp
+
+
+def _sizes(edges: Edges, counts: Ints) -> list[int]:
+    """How many ranks a domain of each tier holds, from the node upwards: the most common number."""
+    found = []
+    for level in edges.at:
+        held = np.bincount(level[level >= 0], weights=counts[level >= 0]).astype(np.int64)
+        sizes, times = np.unique(held[held > 0], return_counts=True)
+        found.append(int(sizes[times.argmax()]))
+    return [size for k, size in enumerate(found) if size > max(found[:k], default=1)]
+
+
+def _shapes(inner: _Tile, size: int, layout: Layout) -> list[_Tile]:
+    """Blocks of whole ``inner`` blocks with at most ``size`` ranks that no further block fits into."""
+    whole = (layout.tp, layout.dp, layout.pp)
+    room = size // (inner[0] * inner[1] * inner[2])
+    found: dict[_Tile, None] = {}
+    steps = [_steps(inner[k], whole[k], room) for k in range(3)]
+    for tp, dp in itertools.product(steps[0], steps[1]):
+        left = room // (-(-tp // inner[0]) * -(-dp // inner[1]))
+        if left:
+            found[tp, dp, min(whole[2], left * inner[2])] = None
+    full = sorted(found, key=lambda t: (-(min(t[0] * t[1] * t[2], size)), -t[0], -t[1]))
+    if len(full) <= _SHAPES:
+        return full
+    # the largest blocks, evenly between those wide in dp and those deep in pp
+    best = [t for t in full if t[0] == full[0][0]]
+    picked = np.unique(np.linspace(0, len(best) - 1, _SHAPES).round().astype(int))
+    return [best[k] for k in picked.tolist()]
+
+
+def _steps(inner: int, whole: int, room: int) -> list[int]:
+    """Multiples of ``inner`` up to ``whole`` that divide it, and the largest that fits."""
+    most = min(whole, inner * room)
+    found = {n for n in range(inner, most + 1, inner) if whole % n == 0}
+    return sorted(found | {most})
+
+
+def _filled(tiles: Iterable[_Tile], counts: Ints, order: Ints, layout: Layout) -> Ints:
+    """The grid that results when ranks, in the order of the nested blocks, fill the nodes in ``order``."""
+    p, d, t = np.meshgrid(*(np.arange(n) for n in (layout.pp, layout.dp, layout.tp)), indexing="ij")
+    keys = [t.ravel(), d.ravel(), p.ravel()]  # within the innermost block
+    for tp, dp, pp in tiles:
+        keys += [(t // tp).ravel(), (d // dp).ravel(), (p // pp).ravel()]
+    ranks = np.lexsort(keys)
+    grid = np.empty(len(ranks), dtype=np.int64)
+    grid[ranks] = np.repeat(order, counts[order])
+    return grid.reshape(layout.pp, layout.dp, layout.tp)
+
+
+# Exchanges.
+
+
+def _is_small(counts: Ints) -> bool:
+    ranks = int(counts.sum())
+    return ranks * ranks * ranks // 2 <= _WORK
+
+
+def _improved(model: Model, grid: Ints, cost: float) -> tuple[float, Ints]:
+    """Exchange two ranks or two groups as long as that helps; the best exchange first.
+
+    The bottleneck alone leaves wide plateaus, so among equal costs the one with less load in all goes first.
+    """
+    here = grid.copy()
+    best = (cost, _load(model.seconds(here[None]))[0])
+    while True:
+        moves = _moves(here)
+        if not len(moves):
+            return best[0], here
+        seconds = model.seconds(moves)
+        costs, loads = model.cost(seconds), _load(seconds)
+        at = int(np.lexsort([loads, np.round(costs / max(best[0], 1e-30), 12)])[0])
+        found = (float(costs[at]), float(loads[at]))
+        if found[0] > best[0] * (1 + 1e-12) or (
+            found[0] > best[0] * (1 - 1e-12) and found[1] >= best[1] * (1 - 1e-9)
+        ):
+            return best[0], here
+        best, here = found, moves[at]
+
+
+def _load(seconds: Floats) -> Floats:
+    result: Floats = np.square(seconds).sum(axis=(1, 2))
+    return result
+
+
+def _moves(grid: Ints) -> Ints:
+    """All layouts that one exchange of two ranks, or of two rows along an axis or plane, leads to."""
+    flat = grid.reshape(-1)
+    a, b = np.triu_indices(flat.size, 1)
+    differ = flat[a] != flat[b]
+    a, b = a[differ], b[differ]
+    moves = np.repeat(flat[None], len(a), axis=0)
+    rows = np.arange(len(a))
+    moves[rows, a], moves[rows, b] = flat[b], flat[a]
+    found = [moves.reshape(-1, *grid.shape)]
+    for axis in range(3):
+        found.append(_row_moves(grid, axis))
+    return np.concatenate(found)
+
+
+def _row_moves(grid: Ints, axis: int) -> Ints:
+    """Exchanges of two whole groups that run along ``axis``."""
+    rows = np.moveaxis(grid, axis, -1)
+    lines = rows.reshape(-1, rows.shape[-1])
+    if lines.shape[1] < 2 or len(lines) < 2:
+        return np.empty((0, *grid.shape), dtype=np.int64)
+    a, b = np.triu_indices(len(lines), 1)
+    differ = (lines[a] != lines[b]).any(axis=1)
+    a, b = a[differ], b[differ]
+    moves = np.repeat(lines[None], len(a), axis=0)
+    at = np.arange(len(a))
+    moves[at, a], moves[at, b] = lines[b], lines[a]
+    return np.moveaxis(moves.reshape(-1, *rows.shape), -1, axis + 1)
