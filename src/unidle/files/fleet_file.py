@@ -152,6 +152,14 @@ class NodePart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         ),
     ] = "127.0.0.1"
     fabric: Annotated[Fabric, Meta(description="What it hangs by; without it, its parent's fabric.")] = None
+    taints: Annotated[
+        tuple[LabelKey, ...],
+        Meta(
+            max_length=256,
+            description="Keep jobs off that do not tolerate each of them.",
+            examples=[["maintenance"]],
+        ),
+    ] = ()
 
 
 class LinkPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -169,7 +177,9 @@ class LinkPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         ),
     ] = None
     fabric: Annotated[Fabric, Meta(description="Its class; without it, that of the tier it is in.")] = None
-    gbps: Annotated[float, Meta(gt=0, le=1_000_000, description="Bandwidth of one direction, 10^9 bit/s.", examples=[100])]
+    gbps: Annotated[
+        float, Meta(gt=0, le=1_000_000, description="Bandwidth of one direction, 10^9 bit/s.", examples=[100])
+    ]
     latency_us: Annotated[float, Meta(ge=0, le=1e9, description="Latency in microseconds.", examples=[5])] = (
         0.0
     )

@@ -10,7 +10,12 @@ from unidle.place.tree import NODE, Ints, Tree
 
 Group = Literal["gang", "tp", "dp", "pp"]
 GROUPS: Final[tuple[Group, ...]] = ("tp", "dp", "pp")
-_WHOLE: Final = {"gang": "the gang", "tp": "each tensor group", "dp": "each data group", "pp": "each pipeline"}
+_WHOLE: Final = {
+    "gang": "the gang",
+    "tp": "each tensor group",
+    "dp": "each data group",
+    "pp": "each pipeline",
+}
 
 
 @dataclass(frozen=True, slots=True)

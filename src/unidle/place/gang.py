@@ -159,7 +159,9 @@ class Rooms:
             tiers = self.over(gang, held, fabric, depth)[2].tiers
             spots.append(self._lowest(gang, tiers, here if allowed is None else here & allowed))
         return min(
-            (s for s in spots if s), key=lambda s: (int(self.tree.height[s.vertex]), s.room, s.vertex), default=None
+            (s for s in spots if s),
+            key=lambda s: (int(self.tree.height[s.vertex]), s.room, s.vertex),
+            default=None,
         )
 
     def _lowest(self, gang: Gang, tiers: Ints, allowed: Bools | None) -> Spot | None:

@@ -44,7 +44,9 @@ class Traffic:
         return int(getattr(self, f"{group}_bytes"))
 
 
-def usual_traffic(layout: Layout, params: int = 70_000_000_000, layers: int = 80, hidden: int = 8192) -> Traffic:
+def usual_traffic(
+    layout: Layout, params: int = 70_000_000_000, layers: int = 80, hidden: int = 8192
+) -> Traffic:
     """What a dense transformer sends, where nothing was measured: 16-bit, 8 microbatches of 4,096 tokens.
 
     Four all-reduces of the activations per layer and microbatch in a tensor group; the gradients once in a

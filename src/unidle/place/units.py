@@ -65,7 +65,13 @@ def units_of(tree: Tree, sizes: Sequence[tuple[int | None, int]]) -> Units:
     spans: list[tuple[Ints, Ints, int]] = []
     for kind, size in by_kind.items():
         vertex = tree.within(kind)
-        spans.append((np.where(vertex < 0, here, tree.lo[vertex]), np.where(vertex < 0, here + 1, tree.hi[vertex]), size))
+        spans.append(
+            (
+                np.where(vertex < 0, here, tree.lo[vertex]),
+                np.where(vertex < 0, here + 1, tree.hi[vertex]),
+                size,
+            )
+        )
     spans.sort(key=lambda span: -len(np.unique(span[0])))
     levels = [Level(node_unit, here, here, here, here)]
     ends = [(here, here + 1)]
