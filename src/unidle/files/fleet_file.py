@@ -162,14 +162,15 @@ class LinkPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     tier: Annotated[
         Text | None,
         Meta(
-            min_length=1,
             description="Instead of a and b: a kind of tier, node or device. The link is that of each of them"
             " to what is above it; for a device, to the others on its node.",
             examples=["leaf"],
         ),
     ] = None
     fabric: Annotated[Fabric, Meta(description="Its class; without it, that of the tier it is in.")] = None
-    gbps: Annotated[float, Meta(gt=0, le=1_000_000, description="Bandwidth of one direction, 10^9 bit/s.", examples=[100])]
+    gbps: Annotated[
+        float, Meta(gt=0, le=1_000_000, description="Bandwidth of one direction, 10^9 bit/s.", examples=[100])
+    ]
     latency_us: Annotated[float, Meta(ge=0, le=1e9, description="Latency in microseconds.", examples=[5])] = (
         0.0
     )
@@ -179,9 +180,8 @@ class TopologyPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     """Where the network tree comes from when no tiers are declared."""
 
     labels: Annotated[
-        tuple[LabelKey, ...] | None,
+        Annotated[tuple[LabelKey, ...], Meta(max_length=32)] | None,
         Meta(
-            max_length=32,
             description="Node labels that name the tiers, from the node upwards. Without it, the well-known ones"
             " that the nodes have; [] for none.",
             examples=[["aiops.io/switch", "topology.kubernetes.io/zone"]],

@@ -21,7 +21,9 @@ def label_keys(document: Document, file: FleetFile, nodes: Sequence[Node]) -> tu
     path: Path = ("topology", "labels")
     if file.tiers:
         if given:
-            raise document.error(path, "the tiers are declared too", remedy="keep one: tiers, or topology.labels")
+            raise document.error(
+                path, "the tiers are declared too", remedy="keep one: tiers, or topology.labels"
+            )
         return ()
     found = {key for node in nodes for key in node.labels}
     if given is None:

@@ -111,9 +111,7 @@ def tree_of(nodes: Sequence[Node], keys: Sequence[str], root: Tier) -> LabelTree
     # Higher tiers first, as one would declare them; within a level in the order of the nodes.
     found = sorted(above, key=lambda vertex: -vertex[0])
     tiers = [Tier(names[v], kinds[v[0]], names[up] if (up := above[v]) else root.id) for v in found]
-    return LabelTree(
-        (root, *tiers), tuple(names[vertex] if vertex else root.id for vertex in lowest)
-    )
+    return LabelTree((root, *tiers), tuple(names[vertex] if vertex else root.id for vertex in lowest))
 
 
 def _names(
@@ -136,8 +134,6 @@ def _two_parents(
     first: tuple[int, str] | None,
     second: tuple[int, str] | None,
 ) -> LabelConflict:
-    one, other = (
-        f"{keys[up[0]]} {up[1]}" if up else "nothing above it" for up in (first, second)
-    )
+    one, other = (f"{keys[up[0]]} {up[1]}" if up else "nothing above it" for up in (first, second))
     problem = f"{keys[here[0]]} {here[1]} has two parents: {one} by a node before, {other} here"
     return LabelConflict(problem, node, keys[here[0]], here[1])

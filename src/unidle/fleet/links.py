@@ -52,7 +52,10 @@ def closeness(way: str) -> int:
         return 1_000 + int(found[1])
     if way not in PCIE:
         raise BadInput(
-            "not a kind of link between GPUs", field="link", value=way, remedy=f"NV1 and up, {', '.join(PCIE)}"
+            "not a kind of link between GPUs",
+            field="link",
+            value=way,
+            remedy=f"NV1 and up, {', '.join(PCIE)}",
         )
     return len(PCIE) - PCIE.index(way)
 
@@ -116,7 +119,9 @@ def _links(
         for k, other in enumerate(gpus):
             if (i == k) != (ways[i][k] == SELF) or ways[i][k] != ways[k][i]:
                 raise BadInput(
-                    f"{name} and {other} disagree on their link", value=(ways[i][k], ways[k][i]), remedy=_REMEDY
+                    f"{name} and {other} disagree on their link",
+                    value=(ways[i][k], ways[k][i]),
+                    remedy=_REMEDY,
                 )
     return GpuLinks(
         tuple(int(name[3:]) for name in gpus),

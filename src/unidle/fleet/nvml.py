@@ -49,9 +49,7 @@ def links_by_nvml(nvml: Nvml, sysfs: Path = Path("/sys")) -> GpuLinks:
         for i in range(len(handles))
     )
     numa = tuple(numa_node(bus, sysfs) for bus in buses)
-    return GpuLinks(
-        tuple(range(len(handles))), ways, numa, tuple(_cpus(node, sysfs) for node in numa)
-    )
+    return GpuLinks(tuple(range(len(handles))), ways, numa, tuple(_cpus(node, sysfs) for node in numa))
 
 
 def numa_node(bus_id: str, sysfs: Path = Path("/sys")) -> int | None:
@@ -91,7 +89,9 @@ def _is_switch(nvml: Nvml, handle: Any, link: int) -> bool:
         return True  # drivers that cannot say it know GPUs and switches only
 
 
-def _way(nvml: Nvml, handles: list[Any], buses: list[str], reach: list[dict[str, int]], i: int, k: int) -> str:
+def _way(
+    nvml: Nvml, handles: list[Any], buses: list[str], reach: list[dict[str, int]], i: int, k: int
+) -> str:
     links = reach[i].get(buses[k], 0) + min(reach[i].get("", 0), reach[k].get("", 0))
     if links:
         return f"NV{links}"

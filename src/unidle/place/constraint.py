@@ -5,12 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from unidle.fleet import LinkClass
 from unidle.jobs import Fabric, JobSpec, Layout, Reason, Topology
 from unidle.place.tree import NODE, Ints, Tree
 
 Group = Literal["gang", "tp", "dp", "pp"]
 GROUPS: Final[tuple[Group, ...]] = ("tp", "dp", "pp")
-_WHOLE: Final = {"gang": "the gang", "tp": "each tensor group", "dp": "each data group", "pp": "each pipeline"}
+_WHOLE: Final = {
+    "gang": "the gang",
+    "tp": "each tensor group",
+    "dp": "each data group",
+    "pp": "each pipeline",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +65,7 @@ class GangPlan:
     counts: Ints
     vertex: int
     left_over: int
-    fabric: str | None
+    fabric: LinkClass | None
     relaxed: tuple[Constraint, ...]
     because: Reason
 

@@ -103,8 +103,12 @@ def _because(links: GpuLinks, gpus: tuple[int, ...], free: int) -> Reason:
     named = ", ".join(map(str, gpus))
     figures: dict[str, int | float | str] = {"gpus": len(gpus), "free": free}
     if len(gpus) == 1:
-        return Reason("worst_connected", f"GPU {named}: of {free} free, the one whose links are missed least", figures)
+        return Reason(
+            "worst_connected", f"GPU {named}: of {free} free, the one whose links are missed least", figures
+        )
     ways = {links.way(a, b) for a, b in itertools.combinations(gpus, 2)}
     weakest = min(ways, key=closeness)
     figures["weakest"] = weakest
-    return Reason("best_connected", f"GPUs {named}: of {free} free, the best connected ({weakest} or better)", figures)
+    return Reason(
+        "best_connected", f"GPUs {named}: of {free} free, the best connected ({weakest} or better)", figures
+    )

@@ -101,7 +101,9 @@ def tree_of(fleet: Fleet, network: Network | None = None) -> Tree:
     tiers = walk.tiers
     named = [fleet.nodes[k].id for k in order]
     ups = [network.up[tier.id] for tier in tiers] + [network.up[name] for name in named]
-    bps = np.array([[up.bps.get(c, 0) for c in CLASSES] for up in ups], dtype=np.int64).reshape(-1, len(CLASSES))
+    bps = np.array([[up.bps.get(c, 0) for c in CLASSES] for up in ups], dtype=np.int64).reshape(
+        -1, len(CLASSES)
+    )
     top = np.zeros((1, len(CLASSES)), dtype=np.int64)
     lo, hi, parent, depth = (np.array(x, dtype=np.int64) for x in (walk.lo, walk.hi, walk.parent, walk.depth))
     return Tree(

@@ -65,7 +65,13 @@ def units_of(tree: Tree, sizes: Sequence[tuple[int | None, int]]) -> Units:
     spans: list[tuple[Ints, Ints, int]] = []
     for kind, size in by_kind.items():
         vertex = tree.within(kind)
-        spans.append((np.where(vertex < 0, here, tree.lo[vertex]), np.where(vertex < 0, here + 1, tree.hi[vertex]), size))
+        spans.append(
+            (
+                np.where(vertex < 0, here, tree.lo[vertex]),
+                np.where(vertex < 0, here + 1, tree.hi[vertex]),
+                size,
+            )
+        )
     spans.sort(key=lambda span: -len(np.unique(span[0])))
     levels = [Level(node_unit, here, here, here, here)]
     ends = [(here, here + 1)]
@@ -92,7 +98,7 @@ def _nested(spans: list[tuple[Ints, Ints, int]]) -> list[tuple[Ints, Ints]]:
     for lo, hi, _ in reversed(spans):
         if found:
             coarse_lo, coarse_hi = found[-1]
-            lo, hi = np.maximum(lo, coarse_lo), np.minimum(hi, coarse_hi)  # noqa: PLW2901
+            lo, hi = np.maximum(lo, coarse_lo), np.minimum(hi, coarse_hi)
         found.append((lo, hi))
     return found[::-1]
 
