@@ -170,7 +170,6 @@ class LinkPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     tier: Annotated[
         Text | None,
         Meta(
-            min_length=1,
             description="Instead of a and b: a kind of tier, node or device. The link is that of each of them"
             " to what is above it; for a device, to the others on its node.",
             examples=["leaf"],
@@ -189,9 +188,8 @@ class TopologyPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     """Where the network tree comes from when no tiers are declared."""
 
     labels: Annotated[
-        tuple[LabelKey, ...] | None,
+        Annotated[tuple[LabelKey, ...], Meta(max_length=32)] | None,
         Meta(
-            max_length=32,
             description="Node labels that name the tiers, from the node upwards. Without it, the well-known ones"
             " that the nodes have; [] for none.",
             examples=[["aiops.io/switch", "topology.kubernetes.io/zone"]],

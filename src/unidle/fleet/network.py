@@ -168,7 +168,9 @@ def _of_tier(tier: Tier, fabric: LinkClass, below: Mapping[LinkClass, int]) -> d
     if tier.parent is None:
         return {fabric: WAN_BPS}
     # NVLink ends at its domain; the nodes' own ports lead out of it
-    carried = {name: bps // OVERSUBSCRIPTION for name, bps in below.items() if name != "nvlink"}
+    carried: dict[LinkClass, int] = {
+        name: bps // OVERSUBSCRIPTION for name, bps in below.items() if name != "nvlink"
+    }
     return carried or {fabric: below.get("nvlink", 0) * PORT_BPS // NVLINK_BPS or ETHERNET_BPS}
 
 

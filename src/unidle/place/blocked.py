@@ -99,7 +99,8 @@ def _domains(rooms: Rooms, within: str, tiers: Ints) -> Ints:
     if within == NODE:
         return rooms.room
     code = rooms.tree.kind_code(within)
-    return tiers[rooms.tree.kind == code]
+    found: Ints = tiers[rooms.tree.kind == code]
+    return found
 
 
 def _held(rooms: Rooms, gang: Gang, hard: Sequence[Constraint]) -> tuple[int, str]:
@@ -116,7 +117,7 @@ def _held(rooms: Rooms, gang: Gang, hard: Sequence[Constraint]) -> tuple[int, st
         tiers = np.zeros(len(tree.tiers), dtype=np.int64)
         for depth in np.unique(tree.depth).tolist():
             here = tree.depth == depth
-            tiers[here] = rooms.over(gang, hard, fabric, depth)[2].tiers[here]
+            tiers[here] = rooms.over(gang, hard, fabric, depth).tiers[here]
     for constraint in limits:
         tiers[~rooms.limit(constraint)] = -1
     vertex = int(tiers.argmax())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from unidle.fleet import LinkClass
 from unidle.jobs import Fabric, JobSpec, Layout, Reason, Topology
 from unidle.place.tree import NODE, Ints, Tree
 
@@ -64,7 +65,7 @@ class GangPlan:
     counts: Ints
     vertex: int
     left_over: int
-    fabric: str | None
+    fabric: LinkClass | None
     relaxed: tuple[Constraint, ...]
     because: Reason
 

@@ -156,7 +156,7 @@ class Rooms:
         spots = []
         for depth in np.unique(self.tree.depth).tolist():
             here = self.tree.depth == depth
-            tiers = self.over(gang, held, fabric, depth)[2].tiers
+            tiers = self.over(gang, held, fabric, depth).tiers
             spots.append(self._lowest(gang, tiers, here if allowed is None else here & allowed))
         return min(
             (s for s in spots if s),
@@ -183,13 +183,11 @@ class Rooms:
             self._units[key] = (units, room_of(self.tree, units, self.room))
         return self._units[key]
 
-    def over(
-        self, gang: Gang, held: Sequence[Constraint], fabric: LinkClass, depth: int
-    ) -> tuple[Ints, Units, Room]:
+    def over(self, gang: Gang, held: Sequence[Constraint], fabric: LinkClass, depth: int) -> Room:
         """Room on the nodes from which links of the class lead up to that depth, in whole units."""
         units = self.units(gang, held)[0]
         masked = np.where(self.reach(fabric) <= depth, self.room, 0)
-        return masked, units, room_of(self.tree, units, masked)
+        return room_of(self.tree, units, masked)
 
     def reach(self, fabric: LinkClass) -> Ints:
         if fabric not in self._reach:
@@ -214,10 +212,10 @@ class Rooms:
         else:
             fabric = next((c.fabric for c in held if c.fabric), None)
             if fabric is None:
-                units, room = self.units(gang, held)
+                room = self.units(gang, held)[1]
             else:
-                _, units, room = self.over(gang, held, fabric, int(self.tree.depth[spot.vertex]))
-            nodes, counts = spread(self.tree, units, room, spot.vertex, gang.ranks)
+                room = self.over(gang, held, fabric, int(self.tree.depth[spot.vertex]))
+            nodes, counts = spread(self.tree, room, spot.vertex, gang.ranks)
         carried = self._carried(nodes, spot.vertex)
         because = self._because(gang, spot, nodes, carried, relaxed)
         return GangPlan(nodes, counts, spot.vertex, spot.room - gang.ranks, carried, relaxed, because)
@@ -253,7 +251,7 @@ class Rooms:
         return Reason("gang", text, figures)
 
 
-def spread(tree: Tree, units: Units, room: Room, vertex: int, ranks: int) -> tuple[Ints, Ints]:
+def spread(tree: Tree, room: Room, vertex: int, ranks: int) -> tuple[Ints, Ints]:
     """``ranks`` over the nodes under ``vertex``, which holds them: positions and counts, both ascending by node."""
     whole = room.ranks[0]
     positions, counts = list[Ints](), list[Ints]()

@@ -15,6 +15,7 @@ from typing import Final
 
 import numpy as np
 
+from unidle.fleet import LinkClass
 from unidle.jobs import Layout
 from unidle.place.constraint import GROUPS, Group
 from unidle.place.traffic import AXIS, Edges, Floats, Model, Traffic, edges_of
@@ -23,8 +24,8 @@ from unidle.place.tree import FLEET, NODE, Ints, Tree
 _NS: Final = 1_000_000_000
 _SHAPES: Final = 8  # of blocks that are tried for one tier
 _STARTS: Final = 6  # layouts that the search sets out from
-_WORK: Final = 3_000_000  # ranks that one round of exchanges may look at
-_LINKS: Final = "modelled"
+_SMALL: Final = 64  # ranks up to which tensor groups may be torn, and all blocks are tried
+_WORK: Final = 600_000  # ranks that all exchanges together may look at
 
 _Tile = tuple[int, int, int]  # tp, dp, pp
 
@@ -45,7 +46,7 @@ class GroupTime:
     tier: str
     tier_name: str
     spread: dict[str, int]
-    how: str = _LINKS
+    how: str = "modelled"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,11 +55,11 @@ class Mapping:
 
     node_of_rank: Ints
     time_ns: int
-    groups: dict[str, GroupTime]
+    groups: dict[Group, GroupTime]
 
 
 def map_ranks(
-    tree: Tree, nodes: Ints, counts: Ints, layout: Layout, traffic: Traffic, fabric: str | None = None
+    tree: Tree, nodes: Ints, counts: Ints, layout: Layout, traffic: Traffic, fabric: LinkClass | None = None
 ) -> Mapping:
     """The order of ranks on ``nodes`` (positions, ascending), ``counts[i]`` of them on the i-th.
 
@@ -69,23 +70,24 @@ def map_ranks(
     if int(counts.sum()) != ranks or len(nodes) != len(counts):
         raise ValueError(f"{int(counts.sum())} places for {ranks} ranks of the layout")
     edges = edges_of(tree, nodes, fabric)
-    model = Model(edges, layout, traffic)
-    grid = _searched(model, counts, layout)
-    return describe(tree, nodes, model, grid)
+    # Large gangs keep the parts of a tensor group that fill a node evenly together.
+    fold = 1 if ranks <= _SMALL else int(np.gcd.reduce([layout.tp, *counts.tolist()]))
+    model = Model(edges, layout, traffic, fold)
+    return describe(tree, nodes, model, _searched(model, counts // fold))
 
 
 def describe(tree: Tree, nodes: Ints, model: Model, grid: Ints) -> Mapping:
-    """What the layout ``grid`` (shape (pp, dp, tp), of indices into ``nodes``) costs, and how far it spreads."""
+    """What the layout ``grid`` (of indices into ``nodes``, shaped as the model says) costs, and how far it spreads."""
     seconds = model.seconds(grid[None])
     times = np.maximum(seconds[0].max(axis=1, initial=0.0), model.inside_s)
-    groups = {}
+    groups: dict[Group, GroupTime] = {}
     for k, group in enumerate(GROUPS):
         slowest = int(seconds[0, k].argmax()) if seconds.shape[2] else -1
         inside = slowest < 0 or seconds[0, k, slowest] <= model.inside_s[k]
         vertex = 0 if inside else int(model.edges.vertex[slowest])
         size = int(getattr(model.layout, group))
         groups[group] = GroupTime(
-            groups=grid.size // size,
+            groups=grid.size * model.fold // size,
             ranks=size,
             bytes=model.traffic.of(group) if size > 1 else 0,
             time_ns=round(float(times[k]) * _NS),
@@ -93,7 +95,7 @@ def describe(tree: Tree, nodes: Ints, model: Model, grid: Ints) -> Mapping:
             tier_name="" if inside else tree.tiers[vertex] if vertex >= 0 else tree.nodes[-1 - vertex],
             spread=spreads(tree, nodes, grid, group),
         )
-    return Mapping(grid.reshape(-1), round(float(times.sum()) * _NS), groups)
+    return Mapping(np.repeat(grid.reshape(-1), model.fold), round(float(times.sum()) * _NS), groups)
 
 
 def spreads(tree: Tree, nodes: Ints, grid: Ints, group: Group) -> dict[str, int]:
@@ -114,22 +116,32 @@ def _most(rows: Ints) -> int:
 # Layouts in tiles.
 
 
-def _searched(model: Model, counts: Ints, layout: Layout) -> Ints:
-    shape = (layout.pp, layout.dp, layout.tp)
-    starts: list[tuple[float, int, Ints]] = []
+def _searched(model: Model, counts: Ints) -> Ints:
+    starts: list[tuple[tuple[float, float], int, Ints]] = []
     orders = _node_orders(model.edges, counts)
-    for tiles in _tilings(model, counts, orders[0], layout):
+    for tiles in dict.fromkeys(_tilings(model, counts, orders[0])):
         for order in orders:
-            grid = _filled(tiles, counts, order, layout)
-            cost = float(model.cost(model.seconds(grid[None]))[0])
-            starts.append((cost, len(starts), grid))
+            grid = _filled(tiles, counts, order, model)
+            starts.append((_price(model, grid), len(starts), grid))
     starts.sort(key=lambda start: start[:2])
-    best_cost, _, best = starts[0]
-    for cost, _, grid in starts[: _STARTS if _is_small(counts) else 0]:
-        better_cost, better = _improved(model, grid.reshape(shape), cost)
-        if better_cost < best_cost * (1 - 1e-12):
-            best_cost, best = better_cost, better
-    return best.reshape(shape)
+    best_price, _, best = starts[0]
+    work = _WORK
+    for price, _, grid in starts[:_STARTS]:
+        better_price, better, work = _improved(model, grid, price, work)
+        if better_price < best_price:
+            best_price, best = better_price, better
+    return best
+
+
+def _price(model: Model, grid: Ints) -> tuple[float, float]:
+    """The cost of a layout, and between equal ones that on the links which other gangs share."""
+    seconds = model.seconds(grid[None])
+    return _rounded(model.cost(seconds))[0], _rounded(model.upper(seconds))[0]
+
+
+def _rounded(seconds: Floats) -> list[float]:
+    """To 12 digits, so that the order of a sum decides nothing."""
+    return [float(f"{value:.12g}") for value in seconds]
 
 
 def _node_orders(edges: Edges, counts: Ints) -> list[Ints]:
@@ -141,24 +153,24 @@ def _node_orders(edges: Edges, counts: Ints) -> list[Ints]:
     return [plain] if np.array_equal(fullest, plain) else [plain, fullest]
 
 
-def _tilings(model: Model, counts: Ints, order: Ints, layout: Layout) -> Iterator[tuple[_Tile, ...]]:
+def _tilings(model: Model, counts: Ints, order: Ints) -> Iterator[tuple[_Tile, ...]]:
     """Sequences of nested blocks, innermost first: the best found tier by tier, and the plain orders."""
+    whole = model.shape()[::-1]
+    small = int(counts.sum()) <= _SMALL
     for axes in itertools.permutations(range(3)):
-        yield tuple(_axis_tile(axes[:k], layout) for k in (1, 2))
+        yield tuple(_axis_tile(axes[:k], whole) for k in (1, 2))
     tiles: tuple[_Tile, ...] = ()
     for size in _sizes(model.edges, counts):
         last = tiles[-1] if tiles else (1, 1, 1)
-        tried = [(*tiles, tile) for tile in _shapes(last, size, layout)]
+        tried = [(*tiles, tile) for tile in _shapes(last, size, whole)]
         if not tried:
             continue
-        grids = [_filled(t, counts, order, layout) for t in tried]
-        prices = [float(model.cost(model.seconds(grid[None]))[0]) for grid in grids]
-        tiles = tried[int(np.argmin(prices))]
-        yield from tried if _is_small(counts) else (tiles,)
+        prices = [_price(model, _filled(t, counts, order, model)) for t in tried]
+        tiles = tried[min(range(len(tried)), key=prices.__getitem__)]
+        yield from tried if small else (tiles,)
 
 
-def _axis_tile(axes: Sequence[int], layout: Layout) -> _Tile:
-    whole = (layout.tp, layout.dp, layout.pp)
+def _axis_tile(axes: Sequence[int], whole: _Tile) -> _Tile:
     tp, dp, pp = (whole[k] if k in axes else 1 for k in range(3))
     return tp, dp, pp
 
@@ -173,9 +185,8 @@ def _sizes(edges: Edges, counts: Ints) -> list[int]:
     return [size for k, size in enumerate(found) if size > max(found[:k], default=1)]
 
 
-def _shapes(inner: _Tile, size: int, layout: Layout) -> list[_Tile]:
+def _shapes(inner: _Tile, size: int, whole: _Tile) -> list[_Tile]:
     """Blocks of whole ``inner`` blocks with at most ``size`` ranks that no further block fits into."""
-    whole = (layout.tp, layout.dp, layout.pp)
     room = size // (inner[0] * inner[1] * inner[2])
     found: dict[_Tile, None] = {}
     steps = [_steps(inner[k], whole[k], room) for k in range(3)]
@@ -199,46 +210,47 @@ def _steps(inner: int, whole: int, room: int) -> list[int]:
     return sorted(found | {most})
 
 
-def _filled(tiles: Iterable[_Tile], counts: Ints, order: Ints, layout: Layout) -> Ints:
+def _filled(tiles: Iterable[_Tile], counts: Ints, order: Ints, model: Model) -> Ints:
     """The grid that results when ranks, in the order of the nested blocks, fill the nodes in ``order``."""
-    p, d, t = np.meshgrid(*(np.arange(n) for n in (layout.pp, layout.dp, layout.tp)), indexing="ij")
-    keys = [t.ravel(), d.ravel(), p.ravel()]  # within the innermost block
+    shape = model.shape()
+    p, d, t = (np.arange(n).reshape([-1 if a == k else 1 for a in range(3)]) for k, n in enumerate(shape))
+    # One number a rank, whose digits are its place in the innermost block, then that block's in the next.
+    key = (p * shape[1] + d) * shape[2] + t
+    span = shape[0] * shape[1] * shape[2]
     for tp, dp, pp in tiles:
-        keys += [(t // tp).ravel(), (d // dp).ravel(), (p // pp).ravel()]
-    ranks = np.lexsort(keys)
-    grid = np.empty(len(ranks), dtype=np.int64)
-    grid[ranks] = np.repeat(order, counts[order])
-    return grid.reshape(layout.pp, layout.dp, layout.tp)
+        across = -(-shape[1] // dp), -(-shape[2] // tp)
+        key = key + span * ((p // pp * across[0] + d // dp) * across[1] + t // tp)
+        span *= -(-shape[0] // pp) * across[0] * across[1]
+    grid = np.empty(key.size, dtype=np.int64)
+    grid[np.argsort(key.reshape(-1), kind="stable")] = np.repeat(order, counts[order])
+    return grid.reshape(shape)
 
 
 # Exchanges.
 
 
-def _is_small(counts: Ints) -> bool:
-    ranks = int(counts.sum())
-    return ranks * ranks * ranks // 2 <= _WORK
-
-
-def _improved(model: Model, grid: Ints, cost: float) -> tuple[float, Ints]:
-    """Exchange two ranks or two groups as long as that helps; the best exchange first.
+def _improved(
+    model: Model, grid: Ints, price: tuple[float, float], work: int
+) -> tuple[tuple[float, float], Ints, int]:
+    """Exchange two ranks or two groups as long as that helps and ``work`` lasts; the best exchange first.
 
     The bottleneck alone leaves wide plateaus, so among equal costs the one with less load in all goes first.
     """
-    here = grid.copy()
-    best = (cost, _load(model.seconds(here[None]))[0])
-    while True:
+    here = grid
+    seconds = model.seconds(here[None])
+    best = (_rounded(model.cost(seconds))[0], _rounded(_load(seconds))[0])
+    while work >= grid.size**3 // 2:
         moves = _moves(here)
+        work -= moves.size
         if not len(moves):
-            return best[0], here
+            break
         seconds = model.seconds(moves)
-        costs, loads = model.cost(seconds), _load(seconds)
-        at = int(np.lexsort([loads, np.round(costs / max(best[0], 1e-30), 12)])[0])
-        found = (float(costs[at]), float(loads[at]))
-        if found[0] > best[0] * (1 + 1e-12) or (
-            found[0] > best[0] * (1 - 1e-12) and found[1] >= best[1] * (1 - 1e-9)
-        ):
-            return best[0], here
-        best, here = found, moves[at]
+        costs, loads = _rounded(model.cost(seconds)), _rounded(_load(seconds))
+        at = min(range(len(moves)), key=lambda k: (costs[k], loads[k]))
+        if (costs[at], loads[at]) >= best:
+            break
+        best, here = (costs[at], loads[at]), moves[at]
+    return (price if here is grid else _price(model, here)), here, work
 
 
 def _load(seconds: Floats) -> Floats:
@@ -256,8 +268,7 @@ def _moves(grid: Ints) -> Ints:
     rows = np.arange(len(a))
     moves[rows, a], moves[rows, b] = flat[b], flat[a]
     found = [moves.reshape(-1, *grid.shape)]
-    for axis in range(3):
-        found.append(_row_moves(grid, axis))
+    found += [_row_moves(grid, axis) for axis in range(3)]
     return np.concatenate(found)
 
 

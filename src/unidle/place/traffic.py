@@ -21,6 +21,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from unidle.fleet import LinkClass
 from unidle.fleet.network import CLASSES
 from unidle.jobs import Layout
 from unidle.place.constraint import GROUPS, Group
@@ -74,7 +75,7 @@ class Edges:
     inside_bps: int  # the slowest of a device's links inside its node
 
 
-def edges_of(tree: Tree, nodes: Ints, fabric: str | None = None) -> Edges:
+def edges_of(tree: Tree, nodes: Ints, fabric: LinkClass | None = None) -> Edges:
     """The edges below the lowest tier that holds all ``nodes`` (positions).
 
     Where ``fabric`` is None each edge counts with its fastest class.
@@ -115,8 +116,8 @@ def tree_chain(tree: Tree, vertex: int) -> list[int]:
     return found
 
 
-def _columns(bps: Ints, fabric: str | None) -> Floats:
-    chosen = bps.max(axis=1) if fabric is None else bps[:, [*CLASSES].index(fabric)]  # type: ignore[arg-type]
+def _columns(bps: Ints, fabric: LinkClass | None) -> Floats:
+    chosen: Ints = bps.max(axis=1) if fabric is None else bps[:, CLASSES.index(fabric)]
     return np.maximum(chosen, 1).astype(np.float64)
 
 
@@ -125,10 +126,13 @@ class Model:
 
     A grid is shaped (pp, dp, tp), or with leading axes for several layouts at once: rank
     ``t + tp * (d + dp * p)`` is at ``[p, d, t]``, Megatron's order of ranks, tensor groups fastest.
+
+    ``fold`` neighbours of a tensor group that always share a node may stand as one: the last axis is then
+    tp / fold long, and each data group and pipeline that crosses an edge stands for ``fold`` of them.
     """
 
-    def __init__(self, edges: Edges, layout: Layout, traffic: Traffic) -> None:
-        self.edges, self.layout, self.traffic = edges, layout, traffic
+    def __init__(self, edges: Edges, layout: Layout, traffic: Traffic, fold: int = 1) -> None:
+        self.edges, self.layout, self.traffic, self.fold = edges, layout, traffic, fold
         self.ring_bytes = {g: self._ring(g) for g in GROUPS}
         inside = [8.0 * self.ring_bytes[g] / edges.inside_bps for g in GROUPS]
         self.inside_s: Floats = np.array(inside)
@@ -153,8 +157,18 @@ class Model:
                 kept = edge >= 0
                 flat = np.bincount(which[kept] * edges + edge[kept], minlength=batch * edges)
                 crossed[:, k] += flat.reshape(batch, edges)
-            crossed[:, k] *= self.ring_bytes[group] * _BITS
+            crossed[:, k] *= self.ring_bytes[group] * _BITS * (1 if group == "tp" else self.fold)
         result: Floats = crossed / self.edges.bps
+        return result
+
+    def shape(self) -> tuple[int, int, int]:
+        """Of a grid: (pp, dp, tp / fold)."""
+        return self.layout.pp, self.layout.dp, self.layout.tp // self.fold
+
+    def upper(self, seconds: Floats) -> Floats:
+        """The same for the tiers' ways up alone, which other gangs share. Shape (B, 3, E) in, (B,) out."""
+        tiers = seconds[:, :, self.edges.vertex >= 0]
+        result: Floats = tiers.max(axis=2, initial=0.0).sum(axis=1)
         return result
 
     def cost(self, seconds: Floats) -> Floats:

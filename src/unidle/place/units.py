@@ -98,7 +98,7 @@ def _nested(spans: list[tuple[Ints, Ints, int]]) -> list[tuple[Ints, Ints]]:
     for lo, hi, _ in reversed(spans):
         if found:
             coarse_lo, coarse_hi = found[-1]
-            lo, hi = np.maximum(lo, coarse_lo), np.minimum(hi, coarse_hi)  # noqa: PLW2901
+            lo, hi = np.maximum(lo, coarse_lo), np.minimum(hi, coarse_hi)
         found.append((lo, hi))
     return found[::-1]
 
