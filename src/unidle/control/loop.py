@@ -112,7 +112,9 @@ class Controller:
 
     def idle(self) -> bool:
         """Nothing runs, nothing waits that could ever start, and the inbox is empty."""
-        first = [self.view.jobs[queue[0][2]].spec for queue in self.view.waiting.values()]  # one of each shape
+        first = [
+            self.view.jobs[queue[0][2]].spec for queue in self.view.waiting.values()
+        ]  # one of each shape
         waiting = any(self._policy.ever(self.view, spec) for spec in first)
         return not self.view.live and not waiting and not self._store.requests()
 

@@ -9,11 +9,12 @@ passed over.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from unidle.jobs import JobSpec, RankPlace, Reason
-from unidle.place.constraint import Blocked, Gang, GangPlan, gang_of
+from unidle.jobs import JobSpec, Layout, RankPlace, Reason
+from unidle.place.constraint import Barrier, Blocked, Gang, GangPlan, gang_of
 from unidle.place.ground import Ground, RankClass, Taken
 from unidle.place.mapping import Mapping, map_ranks
 from unidle.place.plan import Place, Plan, Wait
@@ -39,7 +40,20 @@ class Scheduler:
     def why_not(self, view: View, spec: JobSpec) -> Reason | None:
         """Why a gang of this job cannot be placed now; None where it can."""
         answer = _Round(self._on(view), view).fit(spec)
-        return answer if isinstance(answer, Reason) else None
+        return answer.because if isinstance(answer, Refused) else None
+
+    def try_one(self, view: View, spec: JobSpec) -> Placed | Refused:
+        """What a gang of this job would get now, with all that is known of it, or why it gets nothing."""
+        round_ = _Round(self._on(view), view)
+        fit = round_.fit(spec)
+        if isinstance(fit, Refused):
+            return fit
+        if fit.mapping is None:
+            fit.mapping = round_.map(fit.plan, spec.layout or Layout(dp=spec.ranks))
+        try:
+            return Placed(round_.take(fit), fit.because(), fit.mapping)
+        finally:
+            round_.undo()
 
     def ever(self, view: View, spec: JobSpec) -> bool:
         """Whether the whole fleet, empty and healthy, holds a gang of this job."""
@@ -72,6 +86,21 @@ class Fit:
         return Reason(reason.code, text, {**reason.figures, **times})
 
 
+class Placed(NamedTuple):
+    """A gang's places in rank order, why there, and what its groups cost there (modelled)."""
+
+    places: tuple[RankPlace, ...]
+    because: Reason
+    mapping: Mapping
+
+
+class Refused(NamedTuple):
+    """Why a gang cannot be placed, and each thing in the way."""
+
+    because: Reason
+    barriers: tuple[Barrier, ...] = ()
+
+
 class _Round:
     """One round of decisions on top of a ground that is left as it was found."""
 
@@ -85,10 +114,10 @@ class _Round:
         blocked: dict[Shape, Reason] = {}
         for shape, job_id in InQueueOrder(view, now_ns, blocked):
             answer = self.fit(view.jobs[job_id].spec)
-            if isinstance(answer, Reason):
-                blocked[shape] = answer  # what is free only shrinks within one round
+            if isinstance(answer, Refused):
+                blocked[shape] = answer.because  # what is free only shrinks within one round
             else:
-                places[job_id] = Place(job_id, self._take(answer), answer.because())
+                places[job_id] = Place(job_id, self.take(answer), answer.because())
         unjudged = sorted((view.jobs[j] for j in view.unjudged), key=lambda job: job.order)
         waits = [
             Wait(job.id, blocked[job.shape])
@@ -97,10 +126,10 @@ class _Round:
         ]
         return Plan(tuple(places.values()), tuple(waits))
 
-    def fit(self, spec: JobSpec) -> Fit | Reason:
+    def fit(self, spec: JobSpec) -> Fit | Refused:
         """Where a gang of this job goes now, or why it cannot."""
         gang = gang_of(spec)
-        reasons = []
+        reasons: list[Refused] = []
         for kind in KINDS[spec.device]:
             rank_class = self._ground.rank_class(spec, kind, self._view, self._taken)
             plan = rank_class.rooms.plan(gang)
@@ -117,16 +146,18 @@ class _Round:
                 rank_class.update(touched, self._view, Taken())
             rank_class.rooms.forget()
 
+    def map(self, plan: GangPlan, layout: Layout) -> Mapping:
+        """The order of ranks on the plan's nodes."""
+        tree, traffic = self._ground.tree, usual_traffic(layout)
+        return map_ranks(tree, plan.nodes, plan.counts, layout, traffic, plan.fabric)
+
     def _mapped(self, rank_class: RankClass, plan: GangPlan, gang: Gang) -> Fit:
-        layout = gang.layout
-        if layout is None or len(plan.nodes) == 1:
+        if gang.layout is None or len(plan.nodes) == 1:
             return Fit(rank_class, plan, np.repeat(np.arange(len(plan.nodes)), plan.counts), None)
-        mapping = map_ranks(
-            self._ground.tree, plan.nodes, plan.counts, layout, usual_traffic(layout), plan.fabric
-        )
+        mapping = self.map(plan, gang.layout)
         return Fit(rank_class, plan, mapping.node_of_rank, mapping)
 
-    def _take(self, fit: Fit) -> tuple[RankPlace, ...]:
+    def take(self, fit: Fit) -> tuple[RankPlace, ...]:
         """Give the gang its slices; of each node the lowest free ones, in rank order."""
         rank_class, positions = fit.rank_class, fit.plan.nodes.tolist()
         slots = [rank_class.slots(p) for p in positions]
@@ -149,10 +180,10 @@ class _Round:
         return tuple(places)
 
 
-def _never(ground: Ground, view: View, spec: JobSpec, taken: Taken) -> Reason | None:
+def _never(ground: Ground, view: View, spec: JobSpec, taken: Taken) -> Refused | None:
     """Why no state of this fleet holds the gang; None where one does."""
     gang = gang_of(spec)
-    reasons: list[Reason] = []
+    reasons: list[Refused] = []
     for kind in KINDS[spec.device]:
         rank_class = ground.rank_class(spec, kind, view, taken)
         verdict = rank_class.never(gang)
@@ -162,24 +193,25 @@ def _never(ground: Ground, view: View, spec: JobSpec, taken: Taken) -> Reason | 
     return _best(reasons)
 
 
-def _too_large(spec: JobSpec, rank_class: RankClass, verdict: Blocked) -> Reason:
+def _too_large(spec: JobSpec, rank_class: RankClass, verdict: Blocked) -> Refused:
     needs, total = spec.devices, rank_class.devices
     text = f"needs {needs} {noun(rank_class.kind, needs)}, and the fleet has {total} that it may use"
     if needs <= total:
         text = verdict.because.text.split(". It would start:")[0]
     figures = {**verdict.because.figures, "needs": needs, "devices": total}
-    return Reason("never_fits", f"{text}: it can never start here", figures)
+    because = Reason("never_fits", f"{text}: it can never start here", figures)
+    return Refused(because, verdict.barriers)
 
 
-def _waits(spec: JobSpec, rank_class: RankClass, blocked: Blocked) -> Reason:
+def _waits(spec: JobSpec, rank_class: RankClass, blocked: Blocked) -> Refused:
     needs, free = spec.devices, int(rank_class.rooms.room.sum()) * spec.devices_per_rank
     figures = {**blocked.because.figures, "needs": needs, "free": free, "devices": rank_class.devices}
     if blocked.because.code == "no_room":
         text = f"needs {needs} {noun(rank_class.kind, needs)}, {free} of {rank_class.devices} are free for it"
-        return Reason("no_fit", text, figures)
-    return Reason("no_fit", blocked.because.text, figures)
+        return Refused(Reason("no_fit", text, figures), blocked.barriers)
+    return Refused(Reason("no_fit", blocked.because.text, figures), blocked.barriers)
 
 
-def _best(reasons: Sequence[Reason]) -> Reason:
+def _best(refused: Sequence[Refused]) -> Refused:
     """Of the kinds that would do, the one with the most devices says why."""
-    return max(reasons, key=lambda reason: int(reason.figures.get("devices", 0)))
+    return max(refused, key=lambda one: int(one.because.figures.get("devices", 0)))

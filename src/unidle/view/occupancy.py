@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 from unidle.fleet import Fleet, slices_of
 
-
 _CHANGES_KEPT = 65_536
 
 
