@@ -200,7 +200,7 @@ def _too_large(spec: JobSpec, rank_class: RankClass, verdict: Blocked) -> Refuse
         text = verdict.because.text.split(". It would start:")[0]
     figures = {**verdict.because.figures, "needs": needs, "devices": total}
     because = Reason("never_fits", f"{text}: it can never start here", figures)
-    return Refused(because, verdict.barriers)
+    return Refused(because, tuple(b for b in verdict.barriers if b.constraint is not None))
 
 
 def _waits(spec: JobSpec, rank_class: RankClass, blocked: Blocked) -> Refused:
