@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import factorial, gcd, prod
 from typing import Final
 
 import numpy as np
@@ -23,8 +24,10 @@ from unidle.place.tree import FLEET, NODE, Ints, Tree
 
 _NS: Final = 1_000_000_000
 _SHAPES: Final = 8  # of blocks that are tried for one tier
-_STARTS: Final = 6  # layouts that the search sets out from
-_SMALL: Final = 64  # ranks up to which tensor groups may be torn, and all blocks are tried
+_STARTS: Final = 12  # layouts that the search sets out from
+_SMALL: Final = 64  # ranks up to which tensor groups may be torn and exchanges are tried
+_FEW: Final = 4_000  # layouts that are priced one and all
+_PATIENCE: Final = 25  # steps without a gain that a walk takes
 _WORK: Final = 600_000  # ranks that all exchanges together may look at
 
 _Tile = tuple[int, int, int]  # tp, dp, pp
@@ -117,20 +120,52 @@ def _most(rows: Ints) -> int:
 
 
 def _searched(model: Model, counts: Ints) -> Ints:
-    starts: list[tuple[tuple[float, float], int, Ints]] = []
+    shape = model.shape()
+    if (every := _every_layout(counts)) is not None:
+        grids = every.reshape(-1, *shape)
+        seconds = model.seconds(grids)
+        costs, upper = _rounded(model.cost(seconds)), _rounded(model.upper(seconds))
+        return grids[min(range(len(grids)), key=lambda k: (costs[k], upper[k]))]
     orders = _node_orders(model.edges, counts)
-    for tiles in dict.fromkeys(_tilings(model, counts, orders[0])):
-        for order in orders:
-            grid = _filled(tiles, counts, order, model)
-            starts.append((_price(model, grid), len(starts), grid))
-    starts.sort(key=lambda start: start[:2])
+    grids = [
+        _filled(t, counts, o, model)
+        for t in dict.fromkeys(_tilings(model, counts, orders[0]))
+        for o in orders
+    ]
+    if int(counts.sum()) <= _SMALL:
+        grids += [grids[0].reshape(-1)[turn].reshape(shape) for turn in _turns(grids[0].size)]
+    different = {grid.tobytes(): grid for grid in grids}
+    starts = sorted(((_price(model, g), k, g) for k, g in enumerate(different.values())), key=lambda s: s[:2])
     best_price, _, best = starts[0]
-    work = _WORK
+    walk = _Walk(model, _WORK)
     for price, _, grid in starts[:_STARTS]:
-        better_price, better, work = _improved(model, grid, price, work)
+        better_price, better = walk.best_from(grid, price)
         if better_price < best_price:
             best_price, best = better_price, better
     return best
+
+
+def _every_layout(counts: Ints) -> Ints | None:
+    """All ways to put the ranks on nodes, where they are few. Shape (ways, ranks)."""
+    ranks = int(counts.sum())
+    ways = factorial(ranks) // prod(factorial(c) for c in counts.tolist()) if ranks <= _SMALL else _FEW + 1
+    if ways > _FEW:
+        return None
+    left = np.array([counts])
+    layouts = np.empty((1, 0), dtype=np.int64)
+    for _ in range(ranks):
+        at, node = np.nonzero(left)
+        layouts = np.column_stack([layouts[at], node])
+        left = left[at]
+        left[np.arange(len(at)), node] -= 1
+    return layouts
+
+
+def _turns(ranks: int) -> Iterator[Ints]:
+    """A few orders that mix far ranks: every k-th, for k without a common divisor."""
+    for k in range(2, ranks):
+        if gcd(k, ranks) == 1:
+            yield np.arange(ranks) * k % ranks
 
 
 def _price(model: Model, grid: Ints) -> tuple[float, float]:
@@ -229,28 +264,42 @@ def _filled(tiles: Iterable[_Tile], counts: Ints, order: Ints, model: Model) -> 
 # Exchanges.
 
 
-def _improved(
-    model: Model, grid: Ints, price: tuple[float, float], work: int
-) -> tuple[tuple[float, float], Ints, int]:
-    """Exchange two ranks or two groups as long as that helps and ``work`` lasts; the best exchange first.
+@dataclass(slots=True)
+class _Walk:
+    """A search over layouts that steps to the best neighbour not seen yet, even where that is no gain.
 
     The bottleneck alone leaves wide plateaus, so among equal costs the one with less load in all goes first.
     """
-    here = grid
-    seconds = model.seconds(here[None])
-    best = (_rounded(model.cost(seconds))[0], _rounded(_load(seconds))[0])
-    while work >= grid.size**3 // 2:
+
+    model: Model
+    work: int  # ranks that may still be looked at
+    seen: set[bytes] = field(default_factory=set)
+
+    def best_from(self, grid: Ints, price: tuple[float, float]) -> tuple[tuple[float, float], Ints]:
+        """The best layout on a walk that ends when ``_PATIENCE`` steps brought nothing."""
+        best, here, patience = (price[0], float("inf")), grid, _PATIENCE
+        found = grid
+        while patience and grid.size <= _SMALL and self.work > 0:
+            self.seen.add(here.tobytes())
+            step = self._step(here)
+            if step is None:
+                break
+            here, reached = step
+            patience -= 1
+            if reached < best:
+                patience = _PATIENCE if reached[0] < best[0] else patience
+                best, found = reached, here
+        return (price if found is grid else _price(self.model, found)), found
+
+    def _step(self, here: Ints) -> tuple[Ints, tuple[float, float]] | None:
         moves = _moves(here)
-        work -= moves.size
-        if not len(moves):
-            break
-        seconds = model.seconds(moves)
-        costs, loads = _rounded(model.cost(seconds)), _rounded(_load(seconds))
-        at = min(range(len(moves)), key=lambda k: (costs[k], loads[k]))
-        if (costs[at], loads[at]) >= best:
-            break
-        best, here = (costs[at], loads[at]), moves[at]
-    return (price if here is grid else _price(model, here)), here, work
+        self.work -= moves.size
+        seconds = self.model.seconds(moves)
+        costs, loads = _rounded(self.model.cost(seconds)), _rounded(_load(seconds))
+        for at in sorted(range(len(moves)), key=lambda k: (costs[k], loads[k])):
+            if moves[at].tobytes() not in self.seen:
+                return moves[at], (costs[at], loads[at])
+        return None
 
 
 def _load(seconds: Floats) -> Floats:
