@@ -24,7 +24,9 @@ CURVE = (500, 1_000, 2_000, 5_000, 10_000, 20_000)
 SMALL = Gang(4, None, (Constraint("gang", "leaf"),))
 LARGE = Gang(2_304)
 GROUPED = Gang(
-    2_304, Layout(tp=8, dp=16, pp=18), (Constraint("tp", "node"), Constraint("dp", "leaf"), Constraint("gang", "site"))
+    2_304,
+    Layout(tp=8, dp=16, pp=18),
+    (Constraint("tp", "node"), Constraint("dp", "leaf"), Constraint("gang", "site")),
 )
 HARD = Gang(
     2_048,

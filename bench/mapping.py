@@ -7,6 +7,7 @@ fit is the baseline of Arnold (He et al., 2025): leaves with the fewest free nod
 from __future__ import annotations
 
 import argparse
+import itertools
 import random
 import statistics
 import time
@@ -76,7 +77,12 @@ def optimum_s(given: Case, limit_s: float = 60.0) -> float:
 
     model = Model(edges_of(given.tree, given.nodes), given.layout, given.traffic)
     solver = highspy.Highs()
-    for option, value in (("output_flag", False), ("threads", 1), ("time_limit", limit_s), ("mip_rel_gap", 1e-3)):
+    for option, value in (
+        ("output_flag", False),
+        ("threads", 1),
+        ("time_limit", limit_s),
+        ("mip_rel_gap", 1e-3),
+    ):
         solver.setOptionValue(option, value)
     times = _program(solver, highspy.HighsVarType.kInteger, model, given)
     solver.minimize(sum(times))
@@ -111,7 +117,7 @@ def _program(solver: Any, integer: Any, model: Model, given: Case) -> list[Any]:
             crossed = []
             for line in lines:
                 if group == "pp":
-                    for a, b in zip(line, line[1:], strict=False):
+                    for a, b in itertools.pairwise(line):
                         crossed.append(cut := solver.addVariable(0, 1))
                         solver.addConstr(cut >= inside[a] - inside[b])
                         solver.addConstr(cut >= inside[b] - inside[a])
