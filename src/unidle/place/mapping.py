@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import factorial, gcd, prod
 from typing import Final
 
 import numpy as np
@@ -23,9 +24,12 @@ from unidle.place.tree import FLEET, NODE, Ints, Tree
 
 _NS: Final = 1_000_000_000
 _SHAPES: Final = 8  # of blocks that are tried for one tier
-_STARTS: Final = 6  # layouts that the search sets out from
-_SMALL: Final = 64  # ranks up to which tensor groups may be torn, and all blocks are tried
-_WORK: Final = 600_000  # ranks that all exchanges together may look at
+_STARTS: Final = 12  # layouts that the search sets out from
+_SMALL: Final = 64  # ranks up to which tensor groups may be torn and exchanges are tried
+_NEAR: Final = 0.005  # costs that close count as equal
+_FEW: Final = 4_000  # layouts that are priced one and all
+_PATIENCE: Final = 25  # steps without a gain that a walk takes
+_WORK: Final = 300_000  # ranks that all exchanges together may look at
 
 _Tile = tuple[int, int, int]  # tp, dp, pp
 
@@ -117,26 +121,81 @@ def _most(rows: Ints) -> int:
 
 
 def _searched(model: Model, counts: Ints) -> Ints:
-    starts: list[tuple[tuple[float, float], int, Ints]] = []
-    orders = _node_orders(model.edges, counts)
-    for tiles in dict.fromkeys(_tilings(model, counts, orders[0])):
-        for order in orders:
-            grid = _filled(tiles, counts, order, model)
-            starts.append((_price(model, grid), len(starts), grid))
-    starts.sort(key=lambda start: start[:2])
-    best_price, _, best = starts[0]
-    work = _WORK
-    for price, _, grid in starts[:_STARTS]:
-        better_price, better, work = _improved(model, grid, price, work)
-        if better_price < best_price:
-            best_price, best = better_price, better
+    shape = model.shape()
+    every = _every_layout(counts)
+    if every is not None:
+        return _best(model, every.reshape(-1, *shape))
+    plain, *others = _node_orders(model.edges, counts)
+    tilings = list(dict.fromkeys(_tilings(model, counts, plain)))
+    grids = [_filled(tiles, counts, plain, model) for tiles in tilings]
+    costs = [_cost(model, grid) for grid in grids]
+    promising = sorted(range(len(grids)), key=lambda k: (costs[k], k))[:_STARTS]
+    grids += [_filled(tilings[k], counts, order, model) for order in others for k in promising]
+    if grids[0].size <= _SMALL:
+        grids += [grids[0].reshape(-1)[turn].reshape(shape) for turn in _turns(grids[0].size)]
+        different = {grid.tobytes(): grid for grid in grids}
+        starts = sorted(different.values(), key=lambda grid: _cost(model, grid))
+        walk = _Walk(model, _WORK)
+        grids += [walk.best_from(grid) for grid in starts[:_STARTS]]
+    return _best(model, np.array(grids))
+
+
+def _best(model: Model, grids: Ints) -> Ints:
+    """The least cost; among those within ``_NEAR`` of it the least spread, then the least cost again."""
+    costs = np.concatenate([model.cost(model.seconds(part)) for part in _parts(grids)])
+    near = np.flatnonzero(costs <= costs.min() * (1 + _NEAR))
+    rounded = _rounded(costs[near])
+    wide = _widths(model, grids[near])
+    best: Ints = grids[near[min(range(len(near)), key=lambda k: (wide[k], rounded[k]))]]
     return best
 
 
-def _price(model: Model, grid: Ints) -> tuple[float, float]:
-    """The cost of a layout, and between equal ones that on the links which other gangs share."""
-    seconds = model.seconds(grid[None])
-    return _rounded(model.cost(seconds))[0], _rounded(model.upper(seconds))[0]
+def _widths(model: Model, grids: Ints) -> list[int]:
+    """The most domains that one group touches, summed over the tiers above nodes. Shape (B, ...) in."""
+    total = np.zeros(len(grids), dtype=np.int64)
+    for level in model.edges.at[1:]:
+        on_edge = level[grids]
+        by_axis = [np.sort(on_edge, axis=axis) for axis in (1, 2, 3)]
+        changes = [np.diff(rows, axis=k) != 0 for k, rows in enumerate(by_axis, 1)]
+        per_group = [
+            c.sum(axis=k).reshape(len(grids), -1).max(axis=1, initial=0) for k, c in enumerate(changes, 1)
+        ]
+        total += np.max(per_group, axis=0)
+    found: list[int] = total.tolist()
+    return found
+
+
+def _parts(grids: Ints) -> list[Ints]:
+    """Runs of layouts that are priced at once, so that memory stays bounded."""
+    each = max(1, 200_000 // max(1, grids[0].size))
+    return [grids[k : k + each] for k in range(0, len(grids), each)]
+
+
+def _every_layout(counts: Ints) -> Ints | None:
+    """All ways to put the ranks on nodes, where they are few. Shape (ways, ranks)."""
+    ranks = int(counts.sum())
+    ways = factorial(ranks) // prod(factorial(c) for c in counts.tolist()) if ranks <= _SMALL else _FEW + 1
+    if ways > _FEW:
+        return None
+    left = np.array([counts])
+    layouts = np.empty((1, 0), dtype=np.int64)
+    for _ in range(ranks):
+        at, node = np.nonzero(left)
+        layouts = np.column_stack([layouts[at], node])
+        left = left[at]
+        left[np.arange(len(at)), node] -= 1
+    return layouts
+
+
+def _turns(ranks: int) -> Iterator[Ints]:
+    """A few orders that mix far ranks: every k-th, for k without a common divisor."""
+    for k in range(2, ranks):
+        if gcd(k, ranks) == 1:
+            yield np.arange(ranks) * k % ranks
+
+
+def _cost(model: Model, grid: Ints) -> float:
+    return _rounded(model.cost(model.seconds(grid[None])))[0]
 
 
 def _rounded(seconds: Floats) -> list[float]:
@@ -154,20 +213,26 @@ def _node_orders(edges: Edges, counts: Ints) -> list[Ints]:
 
 
 def _tilings(model: Model, counts: Ints, order: Ints) -> Iterator[tuple[_Tile, ...]]:
-    """Sequences of nested blocks, innermost first: the best found tier by tier, and the plain orders."""
-    whole = model.shape()[::-1]
-    small = int(counts.sum()) <= _SMALL
+    """Nested blocks, innermost first: the plain orders, and strips of the blocks that suit a node best."""
+    tp, dp, pp = whole = model.shape()[::-1]
     for axes in itertools.permutations(range(3)):
         yield tuple(_axis_tile(axes[:k], whole) for k in (1, 2))
-    tiles: tuple[_Tile, ...] = ()
-    for size in _sizes(model.edges, counts):
-        last = tiles[-1] if tiles else (1, 1, 1)
-        tried = [(*tiles, tile) for tile in _shapes(last, size, whole)]
-        if not tried:
-            continue
-        prices = [_price(model, _filled(t, counts, order, model)) for t in tried]
-        tiles = tried[min(range(len(tried)), key=prices.__getitem__)]
-        yield from tried if small else (tiles,)
+    blocks = _shapes(_usual(counts), whole)
+    prices = [_cost(model, _filled((block,), counts, order, model)) for block in blocks]
+    best = min(range(len(blocks)), key=lambda k: (prices[k], k))
+    for block in blocks if int(counts.sum()) <= _SMALL else blocks[best : best + 1]:
+        # Strips are a few blocks wide and run along the other axis, so that a domain of any size
+        # gets a piece that is neither long nor wide.
+        for width in _strips(-(-dp // block[1])):
+            yield block, (tp, width * block[1], pp)
+        for width in _strips(-(-pp // block[2])):
+            yield block, (tp, block[1], width * block[2])
+
+
+def _strips(length: int) -> list[int]:
+    """Narrow widths, and those that cut ``length`` into a few equal strips or nearly."""
+    even = {-(-length // k) for k in range(1, _SHAPES)}
+    return sorted(even | {n for n in (1, 2, 3, 4, 6, 8, 12, 16) if n < length})
 
 
 def _axis_tile(axes: Sequence[int], whole: _Tile) -> _Tile:
@@ -175,39 +240,26 @@ def _axis_tile(axes: Sequence[int], whole: _Tile) -> _Tile:
     return tp, dp, pp
 
 
-def _sizes(edges: Edges, counts: Ints) -> list[int]:
-    """How many ranks a domain of each tier holds, from the node upwards: the most common number."""
-    found = []
-    for level in edges.at:
-        held = np.bincount(level[level >= 0], weights=counts[level >= 0]).astype(np.int64)
-        sizes, times = np.unique(held[held > 0], return_counts=True)
-        found.append(int(sizes[times.argmax()]))
-    return [size for k, size in enumerate(found) if size > max(found[:k], default=1)]
+def _usual(counts: Ints) -> int:
+    """How many ranks a node holds: the most common number."""
+    sizes, times = np.unique(counts, return_counts=True)
+    return int(sizes[times.argmax()])
 
 
-def _shapes(inner: _Tile, size: int, whole: _Tile) -> list[_Tile]:
-    """Blocks of whole ``inner`` blocks with at most ``size`` ranks that no further block fits into."""
-    room = size // (inner[0] * inner[1] * inner[2])
+def _shapes(size: int, whole: _Tile) -> list[_Tile]:
+    """Blocks of at most ``size`` ranks that could not be longer in pp; the fullest first."""
     found: dict[_Tile, None] = {}
-    steps = [_steps(inner[k], whole[k], room) for k in range(3)]
-    for tp, dp in itertools.product(steps[0], steps[1]):
-        left = room // (-(-tp // inner[0]) * -(-dp // inner[1]))
-        if left:
-            found[tp, dp, min(whole[2], left * inner[2])] = None
-    full = sorted(found, key=lambda t: (-(min(t[0] * t[1] * t[2], size)), -t[0], -t[1]))
-    if len(full) <= _SHAPES:
-        return full
-    # the largest blocks, evenly between those wide in dp and those deep in pp
-    best = [t for t in full if t[0] == full[0][0]]
-    picked = np.unique(np.linspace(0, len(best) - 1, _SHAPES).round().astype(int))
-    return [best[k] for k in picked.tolist()]
+    for tp in _steps(whole[0], size):
+        for dp in _steps(whole[1], size // tp):
+            found[tp, dp, min(whole[2], size // (tp * dp))] = None
+    full = sorted(found, key=lambda t: (-t[0] * t[1] * t[2], -t[0], -t[1]))
+    return full[:_SHAPES]
 
 
-def _steps(inner: int, whole: int, room: int) -> list[int]:
-    """Multiples of ``inner`` up to ``whole`` that divide it, and the largest that fits."""
-    most = min(whole, inner * room)
-    found = {n for n in range(inner, most + 1, inner) if whole % n == 0}
-    return sorted(found | {most})
+def _steps(whole: int, most: int) -> list[int]:
+    """Divisors of ``whole`` up to ``most``, and the largest that fits."""
+    most = min(whole, most)
+    return sorted({n for n in range(1, most + 1) if whole % n == 0} | {most})
 
 
 def _filled(tiles: Iterable[_Tile], counts: Ints, order: Ints, model: Model) -> Ints:
@@ -229,28 +281,41 @@ def _filled(tiles: Iterable[_Tile], counts: Ints, order: Ints, model: Model) -> 
 # Exchanges.
 
 
-def _improved(
-    model: Model, grid: Ints, price: tuple[float, float], work: int
-) -> tuple[tuple[float, float], Ints, int]:
-    """Exchange two ranks or two groups as long as that helps and ``work`` lasts; the best exchange first.
+@dataclass(slots=True)
+class _Walk:
+    """A search over layouts that steps to the best neighbour not seen yet, even where that is no gain.
 
     The bottleneck alone leaves wide plateaus, so among equal costs the one with less load in all goes first.
     """
-    here = grid
-    seconds = model.seconds(here[None])
-    best = (_rounded(model.cost(seconds))[0], _rounded(_load(seconds))[0])
-    while work >= grid.size**3 // 2:
+
+    model: Model
+    work: int  # ranks that may still be looked at
+    seen: set[bytes] = field(default_factory=set)
+
+    def best_from(self, grid: Ints) -> Ints:
+        """The best layout on a walk that ends when ``_PATIENCE`` steps brought nothing."""
+        here = found = grid
+        best, patience = (float("inf"), float("inf")), _PATIENCE
+        while patience and self.work > 0:
+            self.seen.add(here.tobytes())
+            step = self._step(here)
+            if step is None:
+                break
+            here, reached = step
+            patience = _PATIENCE if reached[0] < best[0] else patience - 1
+            if reached < best:
+                best, found = reached, here
+        return found
+
+    def _step(self, here: Ints) -> tuple[Ints, tuple[float, float]] | None:
         moves = _moves(here)
-        work -= moves.size
-        if not len(moves):
-            break
-        seconds = model.seconds(moves)
-        costs, loads = _rounded(model.cost(seconds)), _rounded(_load(seconds))
-        at = min(range(len(moves)), key=lambda k: (costs[k], loads[k]))
-        if (costs[at], loads[at]) >= best:
-            break
-        best, here = (costs[at], loads[at]), moves[at]
-    return (price if here is grid else _price(model, here)), here, work
+        self.work -= moves.size
+        seconds = self.model.seconds(moves)
+        costs, loads = _rounded(self.model.cost(seconds)), _rounded(_load(seconds))
+        for at in sorted(range(len(moves)), key=lambda k: (costs[k], loads[k])):
+            if moves[at].tobytes() not in self.seen:
+                return moves[at], (costs[at], loads[at])
+        return None
 
 
 def _load(seconds: Floats) -> Floats:

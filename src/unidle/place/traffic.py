@@ -165,12 +165,6 @@ class Model:
         """Of a grid: (pp, dp, tp / fold)."""
         return self.layout.pp, self.layout.dp, self.layout.tp // self.fold
 
-    def upper(self, seconds: Floats) -> Floats:
-        """The same for the tiers' ways up alone, which other gangs share. Shape (B, 3, E) in, (B,) out."""
-        tiers = seconds[:, :, self.edges.vertex >= 0]
-        result: Floats = tiers.max(axis=2, initial=0.0).sum(axis=1)
-        return result
-
     def cost(self, seconds: Floats) -> Floats:
         """Seconds of communication in a step. Shape (B, 3, E) in, (B,) out."""
         result: Floats = np.maximum(seconds.max(axis=2, initial=0.0), self.inside_s).sum(axis=1)
