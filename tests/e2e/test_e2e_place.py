@@ -75,7 +75,8 @@ def test_a_snapshot_of_a_running_store_repeats_the_decision_elsewhere(tmp_path: 
         snapshot.write_text(taken.stdout)
         small = write(tmp_path / "small.yaml", ranks=1, device="cpu")
         live = ask("place", "--store", store, "--job", small)
-        ask("cancel", job.id, "--store", store)
+        for name in (waits, job.id):
+            ask("cancel", name, "--store", store)
     gangs.assert_nothing_runs(job.id)
     store.unlink()
     assert ask("place", "--snapshot", snapshot, "--job", small) == live
