@@ -108,7 +108,9 @@ class _Planner:
         counts = fits(room) if int(room.sum()) >= demand.ranks else None
         if counts is not None:
             if self._may_start is not None and not self._may_start(demand):
-                return _not_planned(demand, "quota", f"the queue {demand.queue} lets no more of its jobs start now")
+                return _not_planned(
+                    demand, "quota", f"the queue {demand.queue} lets no more of its jobs start now"
+                )
             return self._planned(demand, Slot(self._now_ns, counts), length_ns, reserve=True)
         reserve = starved or policy.rule == "conservative" or self._reserved < policy.heads
         profile = self._profile if reserve else self._forecast
@@ -129,7 +131,10 @@ class _Planner:
 
     def _because(self, slot: Slot, now: bool, reserved: bool) -> Reason:
         wait_s = (slot.start_ns - self._now_ns) // 1_000_000_000
-        figures: dict[str, int | float | str] = {"wait_s": wait_s, "nodes": int(np.count_nonzero(slot.counts))}
+        figures: dict[str, int | float | str] = {
+            "wait_s": wait_s,
+            "nodes": int(np.count_nonzero(slot.counts)),
+        }
         if now:
             ahead = f"and delays none of the {self._reserved} reserved before it" if self._reserved else ""
             return Reason("starts_now", f"fits now {ahead}".rstrip(), figures)

@@ -55,9 +55,7 @@ def consolidate(
     ``wait_ns``: how long the job is expected to wait otherwise, which is what the moves can win.
     """
     migration = migration or Migration()
-    refusal = cluster.shares.refusal(
-        cluster.shares.tree.leaf(demand.queue), demand.charged, firm=demand.firm
-    )
+    refusal = cluster.shares.refusal(cluster.shares.tree.leaf(demand.queue), demand.charged, firm=demand.firm)
     if refusal is not None and demand.job not in cluster.holds:
         return Reason("quota", f"{demand.queue} may not start it, wherever there is room")
     known = Candidates(cluster, now_ns, lambda run: run.checkpoints and run.level in migration.levels)
@@ -86,7 +84,9 @@ def _move(
 ) -> tuple[Hold, ...] | int:  # fmt: skip
     """The holds, that of the waiting job last; or the candidate that finds no other place."""
     before = cluster.journal.mark()
-    runs = sorted((-known.jobs[k].size, k) for k in choice.rows)  # large ones are the hardest to put elsewhere
+    runs = sorted(
+        (-known.jobs[k].size, k) for k in choice.rows
+    )  # large ones are the hardest to put elsewhere
     for _, k in runs:
         cluster.stop(known.jobs[k].job)
     places = {int(n): int(choice.counts[n]) * demand.each for n in np.flatnonzero(choice.counts)}

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from unidle.place.queue.divide import fill_over
 from unidle.place.queue.model import Amounts
-from unidle.place.queue.tree import ROOT, Quota, QueueTree
+from unidle.place.queue.tree import ROOT, QueueTree, Quota
 
 
 class Entitlement:

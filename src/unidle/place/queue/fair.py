@@ -12,6 +12,7 @@ A placement changes the amounts and the place of the queue's ancestors only: O(d
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -69,7 +70,9 @@ class QueueShare:
 class Shares:
     """What queues use and wait for. Call :meth:`begin` at the start of a round of decisions."""
 
-    def __init__(self, tree: QueueTree, capacity: Amounts, now_ns: int, fairness: Fairness | None = None) -> None:
+    def __init__(
+        self, tree: QueueTree, capacity: Amounts, now_ns: int, fairness: Fairness | None = None
+    ) -> None:
         self.tree = tree
         self.fairness = fairness or Fairness()
         count, width = len(tree), len(tree.resources)
@@ -230,7 +233,9 @@ class Shares:
                 if after > quota.bound[queue][r] and queue:
                     return Refusal(queue, r, "limit", quota.bound[queue][r], used[r], amount)
                 if strict and queue and self.firm[queue][r] + amount > quota.deserved[queue][r]:
-                    return Refusal(queue, r, "deserved", quota.deserved[queue][r], self.firm[queue][r], amount)
+                    return Refusal(
+                        queue, r, "deserved", quota.deserved[queue][r], self.firm[queue][r], amount
+                    )
                 owed = self._owed[queue][r]
                 left = max(self._inside[queue][r] - own[r], quota.kept[queue][r] - after)
                 own[r] = owed - left
@@ -358,5 +363,4 @@ class Shares:
 def decay_ppb(past_ns: int, half_life_ns: int) -> int:
     """``2 ** -(past / half life)`` in billionths: how much of an average stands after ``past_ns``."""
     halves, rest_ns = divmod(past_ns, half_life_ns)
-    return round(2.0 ** -(rest_ns / half_life_ns) * PPB) >> min(halves, 64)
-
+    return int(math.exp2(-rest_ns / half_life_ns) * PPB + 0.5) >> min(halves, 64)

@@ -101,7 +101,10 @@ def _run_of(demands: Sequence[Demand], at: int) -> int:
     end = at + 1
     while end < len(demands):
         other = demands[end]
-        if replace(other, job=first.job, submitted_ns=first.submitted_ns, estimate_ns=first.estimate_ns) != first:
+        if (
+            replace(other, job=first.job, submitted_ns=first.submitted_ns, estimate_ns=first.estimate_ns)
+            != first
+        ):
             break
         end += 1
     return end - at
@@ -115,7 +118,7 @@ def _search(solver: Solver, known: Candidates, demand: Demand, may: Rights) -> t
         choice = solver.cheapest(allowed & ~banned)
         if choice is None:
             return None, _why_not(solver, known, demand, may, allowed & ~banned)
-        rows = sorted(choice.rows, key=lambda k: (known.cost[k] / max(known.size[k], 1), k))
+        rows = sorted(choice.rows, key=lambda k: (float(known.density[k]), k))
         good = may.within([known.jobs[k] for k in rows], [int(known.leaf[k]) for k in rows])
         if all(good):
             return choice, Reason("preempt", "")
@@ -205,7 +208,12 @@ def _together(
 
 
 def _hand_out(
-    cluster: Cluster, known: Candidates, demands: Sequence[Demand], eligible: Mask, allowed: Mask, expires_ns: int
+    cluster: Cluster,
+    known: Candidates,
+    demands: Sequence[Demand],
+    eligible: Mask,
+    allowed: Mask,
+    expires_ns: int,
 ) -> list[Preemption]:
     each, free = demands[0].each, cluster.free
     items = known.items.take(eligible[known.items.job] & allowed[known.items.node])
@@ -236,7 +244,9 @@ def _hand_out(
             known.stopped(stopped)
             choice = Choice(counts, tuple(stopped), int(known.cost[stopped].sum()))
             victims = tuple(known.jobs[k].job for k in stopped)
-            found.append(Preemption(demand.job, victims, choice.cost, hold, _because(demand, victims, choice)))
+            found.append(
+                Preemption(demand.job, victims, choice.cost, hold, _because(demand, victims, choice))
+            )
     return found
 
 

@@ -39,7 +39,8 @@ class Profile:
 
     def free_at(self, at_ns: int) -> Ints:
         """Devices free on each node at a time from now on."""
-        return self._rows[bisect_right(self.times, at_ns) - 1]
+        row: Ints = self._rows[bisect_right(self.times, at_ns) - 1]
+        return row
 
     def earliest(self, ranks: int, each: int, length_ns: int, fits: Fits, after_ns: int = 0) -> Slot | None:
         """The first time at which the gang fits for ``length_ns`` without a break; None if never.
@@ -57,7 +58,7 @@ class Profile:
 
     def copy(self) -> Profile:
         """Another profile that begins with the same reservations."""
-        other = Profile.__new__(Profile)
+        other = Profile(self._rows[0], self.times[0])
         other.times, other._rows = list(self.times), self._rows.copy()
         return other
 

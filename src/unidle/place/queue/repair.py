@@ -116,7 +116,11 @@ class _Plan:
         moved = int((keep - stays).sum())
         self._free += (keep - stays - adds) * run.each
         kept, lost = int(stays.sum()), run.ranks - int(keep.sum())
-        where = "in the leaves of its survivors" if tier == 0 else f"{tier} tier{'s' if tier > 1 else ''} further up"
+        where = (
+            "in the leaves of its survivors"
+            if tier == 0
+            else f"{tier} tier{'s' if tier > 1 else ''} further up"
+        )
         if not kept:
             where = "where the whole gang fits"
         text = f"lost {lost} of {run.ranks} ranks, keeps {kept}, and finds {int(adds.sum())} {where}"

@@ -80,7 +80,11 @@ def _check_one(spec: QueueSpec, by_name: Mapping[str, QueueSpec], resources: Seq
         near = difflib.get_close_matches(spec.parent, by_name, n=1)
         remedy = f"the closest known queue is {near[0]}" if near else "declare it, or leave the parent out"
         raise BadInput("no such queue", field=f"{at}.parent", value=spec.parent, remedy=remedy)
-    if isinstance(spec.weight, bool) or not isinstance(spec.weight, int) or not 1 <= spec.weight <= WEIGHT_MOST:
+    if (
+        isinstance(spec.weight, bool)
+        or not isinstance(spec.weight, int)
+        or not 1 <= spec.weight <= WEIGHT_MOST
+    ):
         remedy = f"a whole number from 1 to {WEIGHT_MOST:,}"
         raise BadInput("not a weight", field=f"{at}.weight", value=spec.weight, remedy=remedy)
     if spec.kind not in KINDS:

@@ -95,11 +95,11 @@ class QueueTree:
         for minute in sorted({0} | {e for s in self.specs for w in s.windows for e in w.when.edges()}):
             specs = self.at_minute(minute)
             for r, resource in enumerate(self.resources):
-                parts = {
-                    self.name(k): _guarantee(self, specs, k, resource) for k in self.children[ROOT]
-                }
+                parts = {self.name(k): _guarantee(self, specs, k, resource) for k in self.children[ROOT]}
                 if sum(parts.values()) > capacity[r]:
-                    each = " + ".join(f"{name} {amount / MILLI:g}" for name, amount in parts.items() if amount)
+                    each = " + ".join(
+                        f"{name} {amount / MILLI:g}" for name, amount in parts.items() if amount
+                    )
                     raise BadInput(
                         f"the queues guarantee {sum(parts.values()) / MILLI:g} {resource} ({each}), and the fleet "
                         f"has {capacity[r] / MILLI:g}",
@@ -158,7 +158,12 @@ class QueueTree:
         return Quota(capacity, _frozen(guarantee), _frozen(deserved), kept, bound)
 
     def _divide(
-        self, queue: int, r: int, specs: Sequence[QueueSpec], guarantee: list[list[int]], deserved: list[list[int]]
+        self,
+        queue: int,
+        r: int,
+        specs: Sequence[QueueSpec],
+        guarantee: list[list[int]],
+        deserved: list[list[int]],
     ) -> None:
         """What the queue deserves of one resource, divided among its children."""
         below = self.children[queue]
@@ -232,7 +237,12 @@ def _check_amounts(tree: QueueTree, specs: tuple[QueueSpec, ...]) -> None:
             spec, below = specs[queue - 1], tree.children[queue]
             parts = {tree.name(k): implied[k] for k in below}
             _check_sum(spec, "guarantee", resource, parts)
-            _check_sum(spec, "deserved", resource, {tree.name(k): _stated(specs[k - 1], resource) or 0 for k in below})
+            _check_sum(
+                spec,
+                "deserved",
+                resource,
+                {tree.name(k): _stated(specs[k - 1], resource) or 0 for k in below},
+            )
             _check_order(spec, resource)
             own = spec.guarantee.get(resource)
             implied[queue] = sum(parts.values()) if own is None else to_milli(own)

@@ -117,7 +117,8 @@ def _upwards(name: str, parents: Mapping[str, str | None]) -> Iterator[str]:
 
 
 def _month(local_ns: int) -> np.datetime64:
-    return np.datetime64(local_ns, "ns").astype("datetime64[M]")
+    month: np.datetime64 = np.datetime64(local_ns, "ns").astype("datetime64[M]")
+    return month
 
 
 def _utc_ns(month: np.datetime64, zone: Zone) -> int:

@@ -46,6 +46,7 @@ class Candidates:
         self.row = {run.job: k for k, run in enumerate(self.jobs)}
         self.cost: Ints = np.array([run.lost_us(self.now_ns) for run in self.jobs], np.int64)
         self.size: Ints = np.array([run.size for run in self.jobs], np.int64)
+        self.density = self.cost / np.maximum(self.size, 1)  # cost per device
         self.leaf: Ints = np.array([tree.leaf(run.queue) for run in self.jobs], np.int64)
         self.spread = np.array([len(run.devices) > 1 for run in self.jobs], np.bool_)
         self.alive = np.ones(len(self.jobs), np.bool_)
@@ -59,14 +60,11 @@ class Candidates:
         node = np.fromiter((n for run in self.jobs for n in run.devices), np.int64, total)
         devices = np.fromiter((d for run in self.jobs for d in run.devices.values()), np.int64, total)
         # a job's cost by devices; rounded up, so that a node's part of a job is never free
-        cost = -(-self.cost[job] * devices // np.maximum(self.size[job], 1)) if total else np.empty(0, np.int64)
+        cost = (
+            -(-self.cost[job] * devices // np.maximum(self.size[job], 1)) if total else np.empty(0, np.int64)
+        )
         order = np.lexsort((job, self.density[job], node))
         return Items(node[order], devices[order], cost[order], job[order])
-
-    @property
-    def density(self) -> npt.NDArray[np.float64]:
-        """Cost per device."""
-        return self.cost / np.maximum(self.size, 1)
 
     def refresh(self) -> None:
         """Take up what was started or stopped since the last look."""
