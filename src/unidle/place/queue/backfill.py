@@ -53,17 +53,20 @@ class Planned:
     because: Reason
 
 
+def order_key(demand: Demand, policy: Backfill) -> tuple[int, int, str]:
+    """Level, then submission, earlier by ``age_ns`` for each point of priority; it never changes with time."""
+    return (_LEVEL[demand.level], demand.submitted_ns - demand.priority * policy.age_ns, demand.job)
+
+
 def in_order(demands: Iterable[Demand], now_ns: int, policy: Backfill) -> list[Demand]:
-    """Starved jobs by age, then by level, priority with age, time of submission and name."""
-
-    def key(demand: Demand) -> tuple[int, int, int, int, str]:
-        waited_ns = now_ns - demand.submitted_ns
-        if waited_ns >= policy.starved_ns:
-            return (0, 0, 0, demand.submitted_ns, demand.job)
-        aged = demand.priority + waited_ns // policy.age_ns
-        return (1, _LEVEL[demand.level], -aged, demand.submitted_ns, demand.job)
-
-    return sorted(demands, key=key)
+    """Starved jobs by age, then the others by :func:`order_key`."""
+    starved: list[Demand] = []
+    others: list[Demand] = []
+    for demand in demands:
+        (starved if now_ns - demand.submitted_ns >= policy.starved_ns else others).append(demand)
+    starved.sort(key=lambda demand: (demand.submitted_ns, demand.job))
+    others.sort(key=lambda demand: order_key(demand, policy))
+    return starved + others
 
 
 def plan(
@@ -78,16 +81,16 @@ def plan(
     """
     policy = policy or Backfill()
     ends = [(expected_end_ns(run, now_ns, policy.otherwise_ns), run.devices) for run in running]
-    planner = _Planner(Profile(free, now_ns, ends), fits_of, now_ns, policy, may_start)
+    planner = Planner(Profile(free, now_ns, ends), fits_of, now_ns, policy, may_start)
     return tuple(planner.one(demand) for demand in in_order(demands, now_ns, policy))
 
 
-class _Planner:
-    """Takes jobs in order, each on what those before it left."""
+class Planner:
+    """Takes jobs in order, each on what those before it left. Ask :meth:`fits_now`, then say what became of it."""
 
     def __init__(
         self, profile: Profile, fits_of: Callable[[Demand], Fits], now_ns: int, policy: Backfill,
-        may_start: Callable[[Demand], bool] | None,
+        may_start: Callable[[Demand], bool] | None = None,
     ) -> None:  # fmt: skip
         self._profile, self._fits_of, self._now_ns, self._policy = profile, fits_of, now_ns, policy
         # what is expected of all jobs, reserved for or not: for the times that users see
@@ -97,28 +100,42 @@ class _Planner:
         self._looked = 0
 
     def one(self, demand: Demand) -> Planned:
-        policy = self._policy
-        length_ns = max(policy.otherwise_ns if demand.estimate_ns is None else demand.estimate_ns, 1)
-        fits = self._fits_of(demand)
+        """The plan for the next job in order."""
+        counts = self.fits_now(demand)
+        if counts is None:
+            return self.later(demand)
+        if self._may_start is not None and not self._may_start(demand):
+            return _not_planned(
+                demand, "quota", f"the queue {demand.queue} lets no more of its jobs start now"
+            )
+        return self.start(demand, counts)
+
+    def fits_now(self, demand: Demand) -> Ints | None:
+        """Where it could start now without delaying any reservation."""
+        room = self._profile.room(self._now_ns, self._length_ns(demand), demand.each)
+        return self._fits_of(demand)(room) if int(room.sum()) >= demand.ranks else None
+
+    def start(self, demand: Demand, counts: Ints) -> Planned:
+        """It starts now."""
+        return self._planned(demand, Slot(self._now_ns, counts), self._length_ns(demand), reserve=True)
+
+    def later(self, demand: Demand) -> Planned:
+        """It cannot start now: when then, and whether room is reserved for it."""
+        policy, length_ns = self._policy, self._length_ns(demand)
         starved = self._now_ns - demand.submitted_ns >= policy.starved_ns
         self._looked += 1
         if self._looked > policy.depth and not starved:
             return _not_planned(demand, "depth", f"behind the first {policy.depth} jobs; not planned yet")
-        room = self._profile.room(self._now_ns, length_ns, demand.each)
-        counts = fits(room) if int(room.sum()) >= demand.ranks else None
-        if counts is not None:
-            if self._may_start is not None and not self._may_start(demand):
-                return _not_planned(
-                    demand, "quota", f"the queue {demand.queue} lets no more of its jobs start now"
-                )
-            return self._planned(demand, Slot(self._now_ns, counts), length_ns, reserve=True)
         reserve = starved or policy.rule == "conservative" or self._reserved < policy.heads
         profile = self._profile if reserve else self._forecast
-        slot = profile.earliest(demand.ranks, demand.each, length_ns, fits, self._now_ns + 1)
+        slot = profile.earliest(demand.ranks, demand.each, length_ns, self._fits_of(demand), self._now_ns + 1)
         if slot is None:
             return _not_planned(demand, "never_free", "the nodes do not hold it, whatever running job ends")
         self._reserved += reserve
         return self._planned(demand, slot, length_ns, reserve=reserve)
+
+    def _length_ns(self, demand: Demand) -> int:
+        return max(self._policy.otherwise_ns if demand.estimate_ns is None else demand.estimate_ns, 1)
 
     def _planned(self, demand: Demand, slot: Slot, length_ns: int, *, reserve: bool) -> Planned:
         if reserve:

@@ -82,6 +82,9 @@ class Demand:
     submitted_ns: int = 0
     estimate_ns: int | None = None
     priority: int = 0
+    min_runtime_ns: int = 0
+    restart_ns: int = 0
+    checkpoints: bool = False
 
     @property
     def size(self) -> int:
@@ -92,6 +95,15 @@ class Demand:
     def firm(self) -> bool:
         """Whether it is never preempted once it runs."""
         return self.level != "low"
+
+
+def started(demand: Demand, devices: Mapping[int, int], now_ns: int) -> Running:
+    """The demand as a job that runs from now on, with nothing saved yet."""
+    return Running(
+        demand.job, demand.queue, demand.level, now_ns, devices, demand.charged,
+        estimate_ns=demand.estimate_ns, ranks=demand.ranks, each=demand.each,
+        min_runtime_ns=demand.min_runtime_ns, restart_ns=demand.restart_ns, checkpoints=demand.checkpoints,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

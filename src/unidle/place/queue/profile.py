@@ -11,6 +11,7 @@ import numpy as np
 from unidle.place.queue.model import Fits, Ints, Running
 
 FOREVER_NS: Final = 1 << 62
+ROWS_MOST: Final = 128
 
 
 class Slot(NamedTuple):
@@ -23,11 +24,26 @@ class Slot(NamedTuple):
 class Profile:
     """Rows are spans of time: row ``k`` holds from ``times[k]`` to ``times[k + 1]``, the last for ever."""
 
-    def __init__(self, free: Ints, now_ns: int, ends: Iterable[tuple[int, Mapping[int, int]]] = ()) -> None:
-        """``free``: devices free now; ``ends``: when which devices by node are expected to be given back."""
+    def __init__(
+        self,
+        free: Ints,
+        now_ns: int,
+        ends: Iterable[tuple[int, Mapping[int, int]]] = (),
+        rows_most: int = ROWS_MOST,
+    ) -> None:
+        """``free``: devices free now; ``ends``: when which devices by node are expected to be given back.
+
+        Beyond ``rows_most`` different times, ends are put off to the next of as many quantiles, so
+        that memory stays bounded; a planned start may then be late, never early.
+        """
+        listed = [(max(end_ns, now_ns + 1), devices) for end_ns, devices in ends]
+        times = sorted({end_ns for end_ns, _ in listed})
+        if len(times) > rows_most:
+            times = [times[(k + 1) * len(times) // rows_most - 1] for k in range(rows_most)]
         given: dict[int, Ints] = {}
-        for end_ns, devices in ends:
-            row = given.setdefault(max(end_ns, now_ns + 1), np.zeros(len(free), np.int64))
+        for end_ns, devices in listed:
+            at = times[bisect_left(times, end_ns)]
+            row = given.setdefault(at, np.zeros(len(free), np.int64))
             for node, count in devices.items():
                 row[node] += count
         self.times = [now_ns, *sorted(given)]
