@@ -74,16 +74,25 @@ def cheapest(items: Items, nodes: int, most: int) -> Ints:
     return np.minimum(best, NEVER)
 
 
-def offers(best: Ints, free: Ints, each: int, most: int) -> Steps:
-    """Room by cost: the lower convex hull of each node's cost of 1, 2, ... ranks, as steps in order of cost.
+def rank_costs(best: Ints, free: Ints, each: int, most: int) -> Ints:
+    """``[nodes, k + 1]``: the least cost of room for 0, 1, ... ``k <= most`` ranks of ``each`` devices.
 
-    ``best`` is from :func:`cheapest`; a node offers at most ``most`` ranks of ``each`` devices.
-    Along a hull the cost per rank only grows, so taking steps in order is best for every node alone.
+    ``best`` is from :func:`cheapest`.
     """
-    nodes, width = best.shape
+    width = best.shape[1]
     ranks = np.arange(min(most, (width - 1 + int(free.max(initial=0))) // each) + 1)
     missing = np.maximum(ranks[None, :] * each - free[:, None], 0)
-    cost = np.where(missing < width, np.take_along_axis(best, np.minimum(missing, width - 1), 1), NEVER)
+    return np.where(missing < width, np.take_along_axis(best, np.minimum(missing, width - 1), 1), NEVER)
+
+
+def offers(cost: Ints) -> Steps:
+    """Room by cost: the lower convex hull of each node's cost of 1, 2, ... ranks, as steps in order of cost.
+
+    ``cost`` is from :func:`rank_costs`. Along a hull the cost per rank only grows, so taking steps
+    in order is best for every node alone.
+    """
+    nodes, width = cost.shape
+    ranks = np.arange(width)
     at = np.zeros(nodes, np.int64)
     found: list[tuple[Ints, Ints, Ints]] = []
     alive = np.arange(nodes)
@@ -102,6 +111,48 @@ def offers(best: Ints, free: Ints, each: int, most: int) -> Steps:
     node, count, price = (np.concatenate(column) for column in zip(*found, strict=True))
     order = np.lexsort((node, price / np.maximum(count, 1)))
     return Steps(node[order], count[order], price[order])
+
+
+def exact(cost: Ints, ranks: int) -> Ints | None:
+    """Ranks per node that sum to ``ranks`` at the least cost (dynamic programming); None where they do not fit.
+
+    Work: nodes that can matter x their ranks x ``ranks``, see :func:`exact_work`.
+    """
+    kept = _that_matter(cost, ranks)
+    best = np.full(ranks + 1, NEVER, np.int64)
+    best[0] = 0
+    back = np.zeros((len(kept), ranks + 1), np.int64)
+    width = min(cost.shape[1], ranks + 1)
+    for row, node in enumerate(kept.tolist()):
+        tried = np.full((width, ranks + 1), NEVER, np.int64)
+        for k in range(width):
+            if cost[node, k] < NEVER:
+                tried[k, k:] = best[: ranks + 1 - k] + cost[node, k]
+        back[row] = np.argmin(tried, axis=0)
+        best = np.minimum(tried.min(axis=0), NEVER)
+    if best[ranks] >= NEVER:
+        return None
+    counts = np.zeros(len(cost), np.int64)
+    left = ranks
+    for row in range(len(kept) - 1, -1, -1):
+        counts[kept[row]] = back[row, left]
+        left -= int(back[row, left])
+    return counts
+
+
+def exact_work(cost: Ints, ranks: int) -> int:
+    """About how many elementary steps :func:`exact` takes."""
+    width = min(cost.shape[1], ranks + 1)
+    return int(min(len(cost), ranks * (width - 1)) * width * (ranks + 1))
+
+
+def _that_matter(cost: Ints, ranks: int) -> Ints:
+    """Nodes that are among the cheapest for some number of ranks; others are never needed."""
+    kept: set[int] = set()
+    for k in range(1, min(cost.shape[1], ranks + 1)):
+        cheapest_first = np.argsort(cost[:, k], kind="stable")[:ranks]
+        kept.update(cheapest_first[cost[cheapest_first, k] < NEVER].tolist())
+    return np.array(sorted(kept), np.int64)
 
 
 def choose(items: Items, need: int) -> list[int]:

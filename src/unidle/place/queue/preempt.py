@@ -20,7 +20,7 @@ import numpy as np
 
 from unidle.jobs import Reason
 from unidle.place.queue.cluster import Cluster
-from unidle.place.queue.cover import Steps, cheapest, choose, offers
+from unidle.place.queue.cover import Steps, cheapest, choose, offers, rank_costs
 from unidle.place.queue.model import Demand, Fits, Hold, Ints
 from unidle.place.queue.solve import Choice, Domains, Solver, free_for
 from unidle.place.queue.victims import Candidates, Mask, Rights, copies_deserved, rights
@@ -218,9 +218,8 @@ def _hand_out(
     each, free = demands[0].each, cluster.free
     items = known.items.take(eligible[known.items.job] & allowed[known.items.node])
     freed = np.bincount(items.node, items.devices, len(free)).astype(np.int64)
-    steps = offers(
-        cheapest(items, len(free), int(freed.max(initial=0))), np.where(allowed, free, 0), each, len(demands)
-    )
+    best = cheapest(items, len(free), int(freed.max(initial=0)))
+    steps = offers(rank_costs(best, np.where(allowed, free, 0), each, len(demands)))
     found: list[Preemption] = []
     starts = np.searchsorted(items.node, np.arange(len(free) + 1))
     leaf = cluster.shares.tree.leaf(demands[0].queue)

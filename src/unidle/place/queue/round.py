@@ -94,6 +94,9 @@ class _Turn:
         self._now_ns, self._rules, self._done = now_ns, rules, done
         self._planner: Planner | None = None
         self._candidates: Candidates | None = None
+        self._reserved: dict[
+            int, list[tuple[int, Amounts]]
+        ] = {}  # by queue: planned starts, and what they take
         self._refused: dict[_Class, Reason] = {}  # jobs like this may not start, and none may stop for them
         self._no_room: set[_Class] = set()  # the nodes do not hold jobs like this, and none may stop for them
 
@@ -126,9 +129,9 @@ class _Turn:
             self._done.waits[demand.job] = known
             return
         if _class(demand) in self._no_room:
-            self._later(demand)
+            self._later(leaf, demand)
             return
-        refusal = cluster.shares.refusal(leaf, demand.charged, firm=demand.firm)
+        refusal = cluster.shares.refusal(leaf, self._with_reserved(leaf, demand), firm=demand.firm)
         counts = self._fits_now(demand) if refusal is None else None
         if counts is not None:
             devices = {int(n): int(counts[n]) * demand.each for n in np.flatnonzero(counts)}
@@ -137,9 +140,19 @@ class _Turn:
             where = "1 node" if len(devices) == 1 else f"{len(devices)} nodes"
             self._start(demand, devices, Reason("fits", f"{where} with room for it", {"nodes": len(devices)}))
             return
-        self._make_room(demand, refusal)
+        self._make_room(leaf, demand, refusal)
 
-    def _make_room(self, demand: Demand, refusal: Refusal | None) -> None:
+    def _with_reserved(self, leaf: int, demand: Demand) -> Amounts:
+        """What the job asks of its queue, and what is asked for the queue's reserved jobs while it would run."""
+        asked = demand.charged
+        estimate_ns = demand.estimate_ns
+        length_ns = self._rules.backfill.otherwise_ns if estimate_ns is None else estimate_ns
+        for start_ns, amounts in self._reserved.get(leaf, ()):
+            if self._now_ns + length_ns > start_ns:
+                asked = tuple(a + b for a, b in zip(asked, amounts, strict=True))
+        return asked
+
+    def _make_room(self, leaf: int, demand: Demand, refusal: Refusal | None) -> None:
         # what others may not use or borrow cannot be had by stopping them
         answer: Preemption | Reason | None = None
         if refusal is None or refusal.rule == "kept" or demand.level == "high":
@@ -154,16 +167,19 @@ class _Turn:
                 return
         if refusal is not None:
             self._done.waits[demand.job] = self._refused[_class(demand)] = _refused(self._cluster, refusal)
+            if self._now_ns - demand.submitted_ns >= self._rules.backfill.starved_ns:
+                self._cluster.shares.block(leaf)  # no job of its queue uses up what it waits for
             return
         self._no_room.add(_class(demand))
-        self._later(demand)
+        self._later(leaf, demand)
 
-    def _later(self, demand: Demand) -> None:
+    def _later(self, leaf: int, demand: Demand) -> None:
         planned = self._plan().later(demand)
         self._done.waits[demand.job] = planned.because
         if planned.start_ns is not None:
             self._done.planned_ns[demand.job] = planned.start_ns
             if planned.reserved:
+                self._reserved.setdefault(leaf, []).append((planned.start_ns, demand.charged))
                 self._move_for(demand, planned.start_ns)
 
     def _start(self, demand: Demand, devices: dict[int, int], because: Reason) -> None:

@@ -11,11 +11,16 @@ from typing import Final, NamedTuple, TypeAlias
 import numpy as np
 
 from unidle.place.queue.cluster import Cluster
-from unidle.place.queue.cover import Items, Steps, cheapest, choose, offers
+from unidle.place.queue.cover import Items, Steps, cheapest, choose, exact, exact_work, offers, rank_costs
 from unidle.place.queue.model import Demand, Fits, Ints
 from unidle.place.queue.victims import Candidates, Mask
 
 DOMAINS_MOST: Final = 64
+EXACT_WORK_MOST: Final = 1 << 18
+# where gangs can be stopped, other sets of them are tried for gangs up to this size
+SEARCH_RANKS_MOST: Final = 64
+SEARCH_GANGS_MOST: Final = 6
+SEARCH_ROUNDS: Final = 3
 
 Domains: TypeAlias = Sequence[tuple[int, int]]
 
@@ -41,14 +46,48 @@ class Solver:
 
     def cheapest(self, eligible: Mask) -> Choice | None:
         """The choice that loses least, of these candidates; None where even all of them do not make room."""
-        known, demand, free = self._known, self._demand, self.free
+        best = self._without_search(eligible, self.free)
+        if best is None or not best.rows or self._demand.ranks > SEARCH_RANKS_MOST:
+            return best
+        if not self._known.spread[eligible].any():
+            return best
+        for _ in range(SEARCH_ROUNDS):
+            better = self._other_gangs(eligible, best)
+            if better is None:
+                break
+            best = better
+        return best
+
+    def _other_gangs(self, eligible: Mask, best: Choice) -> Choice | None:
+        """A cheaper choice that spares a gang of this one, or stops another gang whole."""
+        known = self._known
+        gangs = np.flatnonzero(eligible & known.spread)
+        near = gangs[np.lexsort((gangs, known.density[gangs]))][:SEARCH_GANGS_MOST].tolist()
+        found: Choice | None = None
+        for k in [k for k in best.rows if known.spread[k]][:SEARCH_GANGS_MOST]:
+            found = _cheaper(found, self._without_search(_but(eligible, k), self.free))
+        for k in near:
+            if k in best.rows or int(known.cost[k]) >= best.cost:
+                continue
+            free = self.free.copy()
+            for node, devices in known.jobs[k].devices.items():
+                free[node] += devices
+            rest = self._without_search(_but(eligible, k), free)
+            if rest is not None:
+                found = _cheaper(found, self._pruned(rest.counts, {*rest.rows, k}))
+        return found if found is not None and found.cost < best.cost else None
+
+    def _without_search(self, eligible: Mask, free: Ints) -> Choice | None:
+        """The cheapest of the domains' choices, gangs weighed by their devices on each node alone."""
+        known, demand = self._known, self._demand
         items = known.items.take(eligible[known.items.job])
         nodes = len(free)
         freed = np.bincount(items.node, items.devices, nodes).astype(np.int64)
         if int((np.maximum(free + freed, 0) // demand.each).sum()) < demand.ranks:
             return None
         most = min(int(freed.max(initial=0)), demand.size)
-        steps = offers(cheapest(items, nodes, most), free, demand.each, demand.ranks)
+        cost = rank_costs(cheapest(items, nodes, most), free, demand.each, demand.ranks)
+        steps = offers(cost)
         gangs = bool(known.spread[eligible].any())
         best: Choice | None = None
         for bound, start, end in self._by_bound(steps):
@@ -56,12 +95,11 @@ class Solver:
                 break
             here = (steps.node >= start) & (steps.node < end)
             offered = Steps(steps.node[here], steps.ranks[here], steps.cost[here])
-            found = [self._on_steps(offered, items)]
+            best = _cheaper(best, self._on_steps(offered, items, free))
+            if demand.ranks > 1 and exact_work(cost[start:end], demand.ranks) <= EXACT_WORK_MOST:
+                best = _cheaper(best, self._on_exact(cost, start, end, items, free))
             if gangs:
-                found.append(self._on_jobs(eligible, items, start, end))
-            for choice in found:
-                if choice is not None and (best is None or choice.cost < best.cost):
-                    best = choice
+                best = _cheaper(best, self._on_jobs(eligible, items, free, start, end))
         return best
 
     def _by_bound(self, steps: Steps) -> list[tuple[float, int, int]]:
@@ -77,8 +115,8 @@ class Solver:
                 found.append((float(cost[: last + 1].sum() - over * cost[last]), start, end))
         return sorted(found)[:DOMAINS_MOST]
 
-    def _on_steps(self, steps: Steps, items: Items) -> Choice | None:
-        nodes = len(self.free)
+    def _on_steps(self, steps: Steps, items: Items, free: Ints) -> Choice | None:
+        nodes = len(free)
         total = np.cumsum(steps.ranks)
         low = int(np.searchsorted(total, self._demand.ranks)) + 1
 
@@ -86,20 +124,30 @@ class Solver:
             return self._fits(steps.room(count, nodes))
 
         counts = _shortest(at, low, len(steps))
-        if counts is None:
+        return None if counts is None else self._freeing(counts, items, free)
+
+    def _on_exact(self, cost: Ints, start: int, end: int, items: Items, free: Ints) -> Choice | None:
+        part = exact(cost[start:end], self._demand.ranks)
+        if part is None:
             return None
-        need = counts * self._demand.each - self.free
+        counts = np.zeros(len(free), np.int64)
+        counts[start:end] = part
+        return None if self._fits(counts) is None else self._freeing(counts, items, free)
+
+    def _freeing(self, counts: Ints, items: Items, free: Ints) -> Choice:
+        """The cheapest jobs that free what these ranks need, node by node."""
+        need = counts * self._demand.each - free
         rows: set[int] = set()
-        starts = np.searchsorted(items.node, np.arange(nodes + 1))
+        starts = np.searchsorted(items.node, np.arange(len(free) + 1))
         for node in np.flatnonzero((counts > 0) & (need > 0)).tolist():
             first, end = int(starts[node]), int(starts[node + 1])
             local = items.take(np.arange(first, end))
             rows.update(local.job[choose(local, int(need[node]))].tolist())
         return self._pruned(counts, rows)
 
-    def _on_jobs(self, eligible: Mask, items: Items, start: int, end: int) -> Choice | None:
+    def _on_jobs(self, eligible: Mask, items: Items, free: Ints, start: int, end: int) -> Choice | None:
         """Whole jobs in order of cost per device, as few of them as will do."""
-        nodes, each = len(self.free), self._demand.each
+        nodes, each = len(free), self._demand.each
         inside = (items.node >= start) & (items.node < end)
         jobs = np.unique(items.job[inside])
         place = np.full(len(eligible), -1, np.int64)
@@ -109,7 +157,7 @@ class Solver:
         def at(count: int) -> Ints | None:
             pick = inside & (rank < count)
             freed = np.bincount(items.node[pick], items.devices[pick], nodes).astype(np.int64)
-            room = np.maximum(self.free + freed, 0) // each
+            room = np.maximum(free + freed, 0) // each
             room[:start] = 0
             room[end:] = 0
             return self._fits(room) if int(room.sum()) >= self._demand.ranks else None
@@ -117,7 +165,7 @@ class Solver:
         counts = _shortest(at, 0, len(jobs))
         if counts is None:
             return None
-        need = counts * each - self.free
+        need = counts * each - free
         useful = inside & (counts[items.node] > 0) & (need[items.node] > 0)
         order = np.argsort(rank[useful], kind="stable")
         rows: set[int] = set()
@@ -145,6 +193,19 @@ class Solver:
                 for node, devices in held.items():
                     spare[node] -= devices
         return Choice(counts, tuple(sorted(kept)), int(sum(int(known.cost[k]) for k in kept)))
+
+
+def _cheaper(a: Choice | None, b: Choice | None) -> Choice | None:
+    """The cheaper one, the first of equals."""
+    if a is None or b is None:
+        return a or b
+    return b if b.cost < a.cost else a
+
+
+def _but(eligible: Mask, row: int) -> Mask:
+    rest = eligible.copy()
+    rest[row] = False
+    return rest
 
 
 def _shortest(at: Callable[[int], Ints | None], low: int, high: int) -> Ints | None:
