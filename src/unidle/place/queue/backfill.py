@@ -119,8 +119,8 @@ class Planner:
         """It starts now."""
         return self._planned(demand, Slot(self._now_ns, counts), self._length_ns(demand), reserve=True)
 
-    def later(self, demand: Demand) -> Planned:
-        """It cannot start now: when then, and whether room is reserved for it."""
+    def later(self, demand: Demand, after_ns: int = 0) -> Planned:
+        """It cannot start now (or before ``after_ns``): when then, and whether room is reserved for it."""
         policy, length_ns = self._policy, self._length_ns(demand)
         starved = self._now_ns - demand.submitted_ns >= policy.starved_ns
         self._looked += 1
@@ -128,7 +128,9 @@ class Planner:
             return _not_planned(demand, "depth", f"behind the first {policy.depth} jobs; not planned yet")
         reserve = starved or policy.rule == "conservative" or self._reserved < policy.heads
         profile = self._profile if reserve else self._forecast
-        slot = profile.earliest(demand.ranks, demand.each, length_ns, self._fits_of(demand), self._now_ns + 1)
+        slot = profile.earliest(
+            demand.ranks, demand.each, length_ns, self._fits_of(demand), max(self._now_ns + 1, after_ns)
+        )
         if slot is None:
             return _not_planned(demand, "never_free", "the nodes do not hold it, whatever running job ends")
         self._reserved += reserve

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -43,7 +43,7 @@ class Refusal(NamedTuple):
 
     queue: int
     resource: int
-    rule: str  # "limit", "deserved" (a firm job cannot borrow) or "kept" (idle, but kept for others)
+    rule: str  # "limit", "deserved" (a firm job cannot borrow), "kept" (idle, but kept for others) or "full"
     bound: int
     used: int
     asked: int
@@ -216,31 +216,36 @@ class Shares:
 
     # -- may it start? ---------------------------------------------------------------------------
 
-    def refusal(self, leaf: int, amounts: Sequence[int], *, firm: bool) -> Refusal | None:
+    def refusal(
+        self, leaf: int, amounts: Sequence[int], *, firm: bool, beside: Mapping[int, Amounts] | None = None
+    ) -> Refusal | None:
         """The first bound, from the queue upwards, that forbids a job of these amounts; None if it may start.
 
-        A job within what is kept for its queue is never refused for the sake of others, also where
-        the fleet has shrunk.
+        ``beside`` are amounts by queue that are to fit in with it. A job within what is kept for its
+        queue is never refused for the sake of others, also where the fleet has shrunk.
         """
         own = [0] * len(amounts)  # how much of the job comes out of what is owed to this branch
         strict = firm and not self.fairness.firm_borrows
+        none = (0,) * len(amounts)
+        quota = self.quota
         for queue in self._paths[leaf]:
-            quota, used = self.quota, self.used[queue]
+            used, bound = self.used[queue], quota.bound[queue]
+            more = beside.get(queue, none) if beside else none
             for r, amount in enumerate(amounts):
                 if not amount:
                     continue
                 after = used[r] + amount
-                if after > quota.bound[queue][r] and queue:
-                    return Refusal(queue, r, "limit", quota.bound[queue][r], used[r], amount)
-                if strict and queue and self.firm[queue][r] + amount > quota.deserved[queue][r]:
-                    return Refusal(
-                        queue, r, "deserved", quota.deserved[queue][r], self.firm[queue][r], amount
-                    )
-                owed = self._owed[queue][r]
-                left = max(self._inside[queue][r] - own[r], quota.kept[queue][r] - after)
-                own[r] = owed - left
-                if own[r] < amount and after + left > quota.bound[queue][r]:
-                    return Refusal(queue, r, "kept", quota.bound[queue][r] - left, used[r], amount)
+                if after + more[r] > bound[r] and queue:
+                    return Refusal(queue, r, "limit", bound[r], used[r] + more[r], amount)
+                held = self.firm[queue][r] + more[r]
+                if strict and queue and held + amount > quota.deserved[queue][r]:
+                    return Refusal(queue, r, "deserved", quota.deserved[queue][r], held, amount)
+                left = max(self._inside[queue][r] - own[r], quota.kept[queue][r] - after, 0)
+                own[r] = self._owed[queue][r] - left
+                left = max(left - more[r], 0)
+                if own[r] < amount and after + more[r] + left > bound[r]:
+                    rule = "kept" if left else "full"
+                    return Refusal(queue, r, rule, bound[r] - left, used[r] + more[r], amount)
         return None
 
     # -- whose turn ------------------------------------------------------------------------------

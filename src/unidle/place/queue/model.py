@@ -71,7 +71,11 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """A job that waits: ``ranks`` of ``each`` devices on one node, all or none."""
+    """A job that waits: ``ranks`` of ``each`` devices on one node, all or none.
+
+    ``alike`` names what else its place depends on (constraints): where one job does not fit, no
+    other with the same shape and the same ``alike`` does.
+    """
 
     job: str
     queue: str
@@ -85,6 +89,7 @@ class Demand:
     min_runtime_ns: int = 0
     restart_ns: int = 0
     checkpoints: bool = False
+    alike: str = ""
 
     @property
     def size(self) -> int:

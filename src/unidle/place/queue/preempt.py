@@ -12,7 +12,7 @@ no victim comes back for it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -52,12 +52,48 @@ def preempt(
     """
     known = candidates or Candidates(cluster, now_ns)
     known.refresh()
-    may = rights(cluster.shares, demand)
-    solver = Solver(known, free_for(cluster, demand), demand, fits, domains)
-    choice, why = _search(solver, known, demand, may)
-    if choice is None:
-        return why
-    return _carry_out(cluster, known, demand, choice, now_ns + hold_ns)
+    before = cluster.journal.mark()
+    first: Reason | None = None
+    for relief in ((), *_reliefs(cluster, known, demand)):
+        for k in relief:
+            cluster.stop(known.jobs[k].job)
+        known.stopped(relief)
+        solver = Solver(known, free_for(cluster, demand), demand, fits, domains)
+        choice, why = _search(solver, known, demand, rights(cluster.shares, demand))
+        if choice is not None:
+            cost = choice.cost + int(known.cost[list(relief)].sum())
+            whole = Choice(choice.counts, (*relief, *choice.rows), cost)
+            answer = _carry_out(cluster, known, demand, whole, now_ns + hold_ns)
+            if isinstance(answer, Preemption):
+                return answer
+            why = answer
+        first = first or why
+        cluster.journal.back_to(before)
+        known.revived(relief)
+    return first or Reason("no_victims", "")
+
+
+def _reliefs(cluster: Cluster, known: Candidates, demand: Demand) -> Iterator[tuple[int, ...]]:
+    """Jobs to stop first, within one of the demand's own departments, so that it is below what it deserves.
+
+    Only then may room be taken from other departments, too. The smallest department first.
+    """
+    shares, tree = cluster.shares, cluster.shares.tree
+    may = rights(shares, demand)
+    path = tree.path(tree.leaf(demand.queue))[:-1]
+    for at in path:
+        used, deserved = shares.used[at], shares.quota.deserved[at]
+        over = [max(u + a - d, 0) if a else 0 for u, a, d in zip(used, demand.charged, deserved, strict=True)]
+        inside = [leaf for leaf in may.leaves() if at in tree.path(leaf)]
+        if not any(over) or not inside:
+            continue
+        rows = np.flatnonzero(_prefix(known, may, known.alive & np.isin(known.leaf, inside))).tolist()
+        rows.sort(key=lambda k: (float(known.density[k]), k))
+        for count, k in enumerate(rows, 1):
+            over = [o - c for o, c in zip(over, known.jobs[k].charged, strict=True)]
+            if all(o <= 0 for o in over):
+                yield tuple(rows[:count])
+                break
 
 
 def preempt_all(
@@ -163,7 +199,8 @@ def _carry_out(
     if demand.job in cluster.holds:
         cluster.release(demand.job)
     for k in choice.rows:
-        cluster.stop(known.jobs[k].job)
+        if known.jobs[k].job in cluster.running:
+            cluster.stop(known.jobs[k].job)
     leaf = cluster.shares.tree.leaf(demand.queue)
     refusal = cluster.shares.refusal(leaf, demand.charged, firm=demand.firm)
     if refusal is not None:

@@ -63,13 +63,15 @@ class Profile:
 
         Only times at which devices are given back have to be tried: between them room only shrinks.
         """
-        for k in range(bisect_left(self.times, after_ns), len(self.times)):
-            room = self._window(self.times[k], length_ns, k) // each
+        first = max(bisect_right(self.times, after_ns) - 1, 0)
+        for k in range(first, len(self.times)):
+            start_ns = max(self.times[k], after_ns)
+            room = self._window(start_ns, length_ns, k) // each
             if int(room.sum()) < ranks:
                 continue
             counts = fits(room)
             if counts is not None:
-                return Slot(self.times[k], counts)
+                return Slot(start_ns, counts)
         return None
 
     def copy(self) -> Profile:

@@ -9,22 +9,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import numpy as np
 
 from unidle.jobs import Reason
+from unidle.place.queue.ahead import Ahead
 from unidle.place.queue.backfill import Backfill, Planner
 from unidle.place.queue.cluster import Cluster
 from unidle.place.queue.consolidate import Consolidation, Migration, consolidate
 from unidle.place.queue.fair import Refusal
 from unidle.place.queue.model import Amounts, Demand, Fits, Ints, Running, started
 from unidle.place.queue.preempt import HOLD_NS, Preemption, preempt
-from unidle.place.queue.profile import Profile, expected_end_ns
+from unidle.place.queue.profile import Profile
 from unidle.place.queue.solve import Domains
+from unidle.place.queue.tree import ROOT
 from unidle.place.queue.victims import Candidates
 from unidle.place.queue.waiting import Waiting
 
-_Class = tuple[str, str, int, int, Amounts]
+_Class: TypeAlias = tuple[str, str, int, int, Amounts, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +97,11 @@ class _Turn:
         self._now_ns, self._rules, self._done = now_ns, rules, done
         self._planner: Planner | None = None
         self._candidates: Candidates | None = None
-        self._reserved: dict[
-            int, list[tuple[int, Amounts]]
-        ] = {}  # by queue: planned starts, and what they take
+        self._ahead = Ahead(cluster, now_ns, rules.backfill.otherwise_ns)
+        self._heads: set[int] = set()  # queues whose first refused job has its quota reserved
         self._refused: dict[_Class, Reason] = {}  # jobs like this may not start, and none may stop for them
         self._no_room: set[_Class] = set()  # the nodes do not hold jobs like this, and none may stop for them
+        self._none_stop: set[_Class] = set()  # nobody may be stopped for jobs like this
 
     def run(self) -> None:
         shares = self._cluster.shares
@@ -131,7 +134,15 @@ class _Turn:
         if _class(demand) in self._no_room:
             self._later(leaf, demand)
             return
-        refusal = cluster.shares.refusal(leaf, self._with_reserved(leaf, demand), firm=demand.firm)
+        beside = self._ahead.beside(leaf, demand)
+        refusal = cluster.shares.refusal(leaf, demand.charged, firm=demand.firm, beside=beside)
+        if (
+            refusal is not None
+            and beside
+            and not cluster.shares.refusal(leaf, demand.charged, firm=demand.firm)
+        ):
+            self._done.waits[demand.job] = _behind(cluster, refusal)
+            return
         counts = self._fits_now(demand) if refusal is None else None
         if counts is not None:
             devices = {int(n): int(counts[n]) * demand.each for n in np.flatnonzero(counts)}
@@ -142,44 +153,54 @@ class _Turn:
             return
         self._make_room(leaf, demand, refusal)
 
-    def _with_reserved(self, leaf: int, demand: Demand) -> Amounts:
-        """What the job asks of its queue, and what is asked for the queue's reserved jobs while it would run."""
-        asked = demand.charged
-        estimate_ns = demand.estimate_ns
-        length_ns = self._rules.backfill.otherwise_ns if estimate_ns is None else estimate_ns
-        for start_ns, amounts in self._reserved.get(leaf, ()):
-            if self._now_ns + length_ns > start_ns:
-                asked = tuple(a + b for a, b in zip(asked, amounts, strict=True))
-        return asked
-
     def _make_room(self, leaf: int, demand: Demand, refusal: Refusal | None) -> None:
-        # what others may not use or borrow cannot be had by stopping them
-        answer: Preemption | Reason | None = None
-        if refusal is None or refusal.rule == "kept" or demand.level == "high":
+        # stopping others neither raises a limit nor lets a firm job borrow, but for jobs of its own queue
+        like = _class(demand)
+        helps = refusal is None or refusal.rule in ("kept", "full") or demand.level == "high"
+        in_the_way = refusal is None and self._fits_without_reservations(
+            demand
+        )  # others' reservations, that is
+        if helps and not in_the_way and like not in self._none_stop:
             answer = self._preempt(demand)
             if isinstance(answer, Preemption):
                 self._done.stops.append(answer)
-                self._refused.clear()
-                self._no_room.clear()
+                for memo in (self._refused, self._no_room, self._none_stop):
+                    memo.clear()
                 self._hold_in_plan(demand, answer.hold.devices)
                 text = f"{len(answer.victims)} jobs are stopped for it"
                 self._done.waits[demand.job] = Reason("gathering", text, {"victims": len(answer.victims)})
                 return
-        if refusal is not None:
-            self._done.waits[demand.job] = self._refused[_class(demand)] = _refused(self._cluster, refusal)
-            if self._now_ns - demand.submitted_ns >= self._rules.backfill.starved_ns:
-                self._cluster.shares.block(leaf)  # no job of its queue uses up what it waits for
+            self._none_stop.add(like)
+        if refusal is not None and not (refusal.rule == "full" and refusal.queue == ROOT):
+            self._quota(leaf, demand, refusal)
             return
-        self._no_room.add(_class(demand))
-        self._later(leaf, demand)
+        if not in_the_way:
+            self._no_room.add(like)
+        self._later(leaf, demand, (self._ahead.free_ns(refusal) or 0) if refusal is not None else 0)
 
-    def _later(self, leaf: int, demand: Demand) -> None:
-        planned = self._plan().later(demand)
+    def _fits_without_reservations(self, demand: Demand) -> bool:
+        room = self._cluster.room(demand)
+        return int(room.sum()) >= demand.ranks and self._fits_of(demand)(room) is not None
+
+    def _quota(self, leaf: int, demand: Demand, refusal: Refusal) -> None:
+        """The first job of a queue that its quota refuses gets the next quota; others may not delay it."""
+        self._done.waits[demand.job] = why = _refused(self._cluster, refusal)
+        self._refused[_class(demand)] = why
+        if leaf in self._heads or refusal.asked > refusal.bound:
+            return
+        self._heads.add(leaf)
+        start_ns = self._ahead.free_ns(refusal)
+        if start_ns is not None:
+            self._done.planned_ns[demand.job] = start_ns
+            self._ahead.reserve(leaf, demand.charged, start_ns)
+
+    def _later(self, leaf: int, demand: Demand, after_ns: int = 0) -> None:
+        planned = self._plan().later(demand, after_ns)
         self._done.waits[demand.job] = planned.because
         if planned.start_ns is not None:
             self._done.planned_ns[demand.job] = planned.start_ns
             if planned.reserved:
-                self._reserved.setdefault(leaf, []).append((planned.start_ns, demand.charged))
+                self._ahead.reserve(leaf, demand.charged, planned.start_ns)
                 self._move_for(demand, planned.start_ns)
 
     def _start(self, demand: Demand, devices: dict[int, int], because: Reason) -> None:
@@ -196,9 +217,7 @@ class _Turn:
     def _plan(self) -> Planner:
         if self._planner is None:
             cluster, otherwise_ns = self._cluster, self._rules.backfill.otherwise_ns
-            ends = [
-                (expected_end_ns(r, self._now_ns, otherwise_ns), r.devices) for r in cluster.running.values()
-            ]
+            ends = [(end_ns, run.devices) for end_ns, run in self._ahead.ends()]
             ends += [(self._now_ns + otherwise_ns, hold.devices) for hold in cluster.holds.values()]
             profile = Profile(cluster.free, self._now_ns, ends)
             self._planner = Planner(profile, self._fits_of, self._now_ns, self._rules.backfill)
@@ -238,7 +257,14 @@ class _Turn:
 
 
 def _class(demand: Demand) -> _Class:
-    return (demand.queue, demand.level, demand.ranks, demand.each, demand.charged)
+    return (demand.queue, demand.level, demand.ranks, demand.each, demand.charged, demand.alike)
+
+
+def _behind(cluster: Cluster, refusal: Refusal) -> Reason:
+    """A job that would use up the quota of one before it; a shorter one might start."""
+    name = cluster.shares.tree.name(refusal.queue) or "the fleet"
+    text = f"it would still run when a job before it is planned to start, and {name} has no quota for both"
+    return Reason("behind", text, {"queue": name})
 
 
 def _refused(cluster: Cluster, refusal: Refusal) -> Reason:
@@ -252,6 +278,7 @@ def _refused(cluster: Cluster, refusal: Refusal) -> Reason:
         f"and this one asks for {asked}; with preemption low it could borrow",
         "kept": f"{name} has {bound} {resource} that are kept for nobody else, {used} of them used, "
         f"and the job asks for {asked}",
+        "full": f"{name} uses {used} of {bound} {resource}, and the job asks for {asked}",
     }[refusal.rule]
     figures: dict[str, int | float | str] = {
         "queue": name, "resource": resource, "used": refusal.used, "bound": refusal.bound, "asked": refusal.asked,

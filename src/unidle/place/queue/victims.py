@@ -76,6 +76,11 @@ class Candidates:
         self.alive[list(rows)] = False
         self._seen = self._cluster.changes
 
+    def revived(self, rows: Sequence[int]) -> None:
+        """That these were stopped was taken back, and nothing else changed since the last look."""
+        self.alive[list(rows)] = True
+        self._seen = self._cluster.changes
+
 
 @dataclass(frozen=True, slots=True)
 class Rights:
