@@ -5,8 +5,11 @@ Declared links count as they are. What is not declared is modelled, and marked s
 
 - a GPU inside its node: NVLink at 2.4 Tbit/s (12 links of an A100, 300 GB/s); a CPU device 100 Gbit/s;
 - a node: 400 Gbit/s for each GPU (InfiniBand NDR, RoCE), 100 Gbit/s in all (Ethernet), and inside an
-  NVLink domain what its GPUs have;
-- a tier: half of what hangs from it, 2:1 oversubscribed; between roots 10 Gbit/s, a WAN.
+  NVLink domain also what its GPUs have;
+- a tier: half of what hangs from it, 2:1 oversubscribed (an NVLink domain: its nodes' ports); between
+  roots 10 Gbit/s, a WAN.
+
+A gang that crosses classes is not carried by any: a tier of one class below a tier of another ends it.
 
 Source of the rates: the data sheets of A100 (NVLink 3) and of ConnectX-7.
 """
@@ -64,13 +67,13 @@ def network_of(fleet: Fleet) -> Network:
     for node in fleet.nodes:
         fabric = node.fabric or classes.within(node.parent)
         declared = own.get(node.id) or _declared(kinds.get("node", ()), fabric)
-        found = declared or {fabric: _of_node(node, fabric, inside[node.id])}
+        found = declared or _of_node(node, fabric, classes.above(node.parent), inside[node.id])
         up[node.id] = Uplink(found, "declared" if declared else "modelled")
         _add(below, node.parent, found)
     for tier in _upwards(fleet.tiers):
         fabric = classes.above(tier.id)
         declared = own.get(tier.id) or _declared(kinds.get(tier.kind, ()), fabric)
-        found = declared or _of_tier(tier, fabric, below.get(tier.id, {}))
+        found = declared or _of_tier(tier, fabric, classes.outside(tier), below.get(tier.id, {}))
         up[tier.id] = Uplink(found, "declared" if declared else "modelled")
         _add(below, tier.parent, found)
     return Network(up, inside)
@@ -103,20 +106,21 @@ class _Classes:
 
     def above(self, tier: str) -> LinkClass:
         """Of the link from ``tier`` to its parent: the parent's, else the one that it has inside."""
-        here = self._tiers[tier]
-        outside = self._nearest(here.parent)
-        if outside is not None:
-            return outside
-        inside = self.within(tier)
-        return inside if inside != "nvlink" else "infiniband"
+        here = self._tiers.get(tier)
+        found = (self.outside(here) if here is not None else None) or self.within(tier)
+        return found if found != "nvlink" or here is None or self._in_nvlink(here) else "infiniband"
 
-    def _nearest(self, tier: str | None) -> LinkClass | None:
-        here = self._tiers.get(tier or "")
+    def outside(self, tier: Tier) -> LinkClass | None:
+        """What is declared for the links around ``tier``, if anything is."""
+        here = self._tiers.get(tier.parent or "")
         while here is not None:
-            if here.fabric is not None:
-                return here.fabric
+            if here.fabric is not None or here.kind in NVLINK_KINDS:
+                return here.fabric or "nvlink"
             here = self._tiers.get(here.parent or "")
         return None
+
+    def _in_nvlink(self, tier: Tier) -> bool:
+        return self.outside(tier) == "nvlink"
 
 
 def _by_kind(links: Iterable[Link]) -> dict[str, list[Link]]:
@@ -151,10 +155,20 @@ def _declared(links: Iterable[Link], fabric: LinkClass) -> dict[LinkClass, int]:
     return {link.fabric or fabric: link.bandwidth_bps for link in links}
 
 
-def _of_node(node: Node, fabric: LinkClass, inside_bps: int) -> int:
+def _of_node(
+    node: Node, fabric: LinkClass, outside: LinkClass, inside_bps: int
+) -> dict[LinkClass, int]:
     devices = max(1, sum(device.kind == "gpu" for device in node.devices))
-    if fabric == "nvlink":
-        return inside_bps * devices
+    if fabric != "nvlink":
+        return {fabric: _ports(fabric, devices)}
+    # in an NVLink domain the node has ports out of it as well
+    found: dict[LinkClass, int] = {"nvlink": inside_bps * devices}
+    if outside != "nvlink":
+        found[outside] = _ports(outside, devices)
+    return found
+
+
+def _ports(fabric: LinkClass, devices: int) -> int:
     return PORT_BPS * devices if fabric in ("infiniband", "roce") else ETHERNET_BPS
 
 
@@ -164,14 +178,19 @@ def _inside(node: Node, links: Iterable[Link]) -> int:
     return NVLINK_BPS if any(device.kind == "gpu" for device in node.devices) else ETHERNET_BPS
 
 
-def _of_tier(tier: Tier, fabric: LinkClass, below: Mapping[LinkClass, int]) -> dict[LinkClass, int]:
+def _of_tier(
+    tier: Tier, fabric: LinkClass, outside: LinkClass | None, below: Mapping[LinkClass, int]
+) -> dict[LinkClass, int]:
     if tier.parent is None:
         return {fabric: WAN_BPS}
-    # NVLink ends at its domain; the nodes' own ports lead out of it
-    carried: dict[LinkClass, int] = {
-        name: bps // OVERSUBSCRIPTION for name, bps in below.items() if name != "nvlink"
-    }
-    return carried or {fabric: below.get("nvlink", 0) * PORT_BPS // NVLINK_BPS or ETHERNET_BPS}
+    if tier.kind in NVLINK_KINDS and outside != "nvlink":
+        # the nodes' own ports lead out of the domain, there is no switch to be oversubscribed
+        ports: dict[LinkClass, int] = {name: bps for name, bps in below.items() if name != "nvlink"}
+        return ports or {fabric: ETHERNET_BPS}
+    carried: dict[LinkClass, int] = {name: bps // OVERSUBSCRIPTION for name, bps in below.items()}
+    if outside is not None:
+        return {outside: carried.get(outside) or max(carried.values(), default=ETHERNET_BPS)}
+    return carried or {fabric: ETHERNET_BPS}
 
 
 def _add(below: dict[str, dict[LinkClass, int]], parent: str | None, more: Mapping[LinkClass, int]) -> None:

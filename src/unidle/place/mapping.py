@@ -26,7 +26,7 @@ _NS: Final = 1_000_000_000
 _SHAPES: Final = 8  # of blocks that are tried for one tier
 _STARTS: Final = 12  # layouts that the search sets out from
 _SMALL: Final = 64  # ranks up to which tensor groups may be torn and exchanges are tried
-_NEAR: Final = 0.005  # costs that close count as equal
+_NEAR: Final = 0.01  # costs that close count as equal
 _FEW: Final = 4_000  # layouts that are priced one and all
 _PATIENCE: Final = 25  # steps without a gain that a walk takes
 _WORK: Final = 300_000  # ranks that all exchanges together may look at
@@ -124,30 +124,30 @@ def _searched(model: Model, counts: Ints) -> Ints:
     shape = model.shape()
     every = _every_layout(counts)
     if every is not None:
-        return _best(model, every.reshape(-1, *shape))
+        layouts = every.reshape(-1, *shape)
+        found: Ints = layouts[_ranked(model, layouts)[0]]
+        return found
     plain, *others = _node_orders(model.edges, counts)
     tilings = list(dict.fromkeys(_tilings(model, counts, plain)))
     grids = [_filled(tiles, counts, plain, model) for tiles in tilings]
-    costs = [_cost(model, grid) for grid in grids]
-    promising = sorted(range(len(grids)), key=lambda k: (costs[k], k))[:_STARTS]
-    grids += [_filled(tilings[k], counts, order, model) for order in others for k in promising]
+    if others:
+        promising = _ranked(model, np.array(grids))[:_STARTS]
+        grids += [_filled(tilings[k], counts, order, model) for order in others for k in promising]
     if grids[0].size <= _SMALL:
         grids += [grids[0].reshape(-1)[turn].reshape(shape) for turn in _turns(grids[0].size)]
         different = {grid.tobytes(): grid for grid in grids}
         starts = sorted(different.values(), key=lambda grid: _cost(model, grid))
         walk = _Walk(model, _WORK)
         grids += [walk.best_from(grid) for grid in starts[:_STARTS]]
-    return _best(model, np.array(grids))
+    return grids[_ranked(model, np.array(grids))[0]]
 
 
-def _best(model: Model, grids: Ints) -> Ints:
-    """The least cost; among those within ``_NEAR`` of it the least spread, then the least cost again."""
+def _ranked(model: Model, grids: Ints) -> list[int]:
+    """Those within ``_NEAR`` of the least cost, the least spread and then the least cost first."""
     costs = np.concatenate([model.cost(model.seconds(part)) for part in _parts(grids)])
     near = np.flatnonzero(costs <= costs.min() * (1 + _NEAR))
-    rounded = _rounded(costs[near])
-    wide = _widths(model, grids[near])
-    best: Ints = grids[near[min(range(len(near)), key=lambda k: (wide[k], rounded[k]))]]
-    return best
+    wide, rounded = _widths(model, grids[near]), _rounded(costs[near])
+    return [int(near[k]) for k in sorted(range(len(near)), key=lambda k: (wide[k], rounded[k], k))]
 
 
 def _widths(model: Model, grids: Ints) -> list[int]:
@@ -167,7 +167,7 @@ def _widths(model: Model, grids: Ints) -> list[int]:
 
 def _parts(grids: Ints) -> list[Ints]:
     """Runs of layouts that are priced at once, so that memory stays bounded."""
-    each = max(1, 200_000 // max(1, grids[0].size))
+    each = max(1, 30_000 // max(1, grids[0].size))
     return [grids[k : k + each] for k in range(0, len(grids), each)]
 
 
@@ -232,7 +232,7 @@ def _tilings(model: Model, counts: Ints, order: Ints) -> Iterator[tuple[_Tile, .
 def _strips(length: int) -> list[int]:
     """Narrow widths, and those that cut ``length`` into a few equal strips or nearly."""
     even = {-(-length // k) for k in range(1, _SHAPES)}
-    return sorted(even | {n for n in (1, 2, 3, 4, 6, 8, 12, 16) if n < length})
+    return sorted(even | {n for n in (*range(1, 13), 14, 16) if n < length})
 
 
 def _axis_tile(axes: Sequence[int], whole: _Tile) -> _Tile:

@@ -1,0 +1,290 @@
+"""Reclaim and preemption: a queue takes back what others borrowed, on 500 nodes of 8 GPUs and more.
+
+The fleet is full of low jobs of one queue; another, which deserves the fleet, asks for it. Each figure is the
+decision alone: from the books of what runs to the victims, the nodes and the held devices. Costs of the victims
+differ (their last checkpoints do), and gangs are to stay within a leaf of 20 nodes where the row says so.
+Peers are measured by others, with an API server (KAI), or in process (kube-scheduler); see docs/benchmarks.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from _table import Row, main
+from unidle.jobs import Reason
+from unidle.place.queue.backfill import Backfill
+from unidle.place.queue.cluster import Cluster
+from unidle.place.queue.fair import Shares
+from unidle.place.queue.model import Demand, Fits, Ints, Running
+from unidle.place.queue.preempt import Preemption, preempt, preempt_all
+from unidle.place.queue.round import Round, Rules, decide
+from unidle.place.queue.spec import QueueSpec
+from unidle.place.queue.tree import QueueTree
+from unidle.place.queue.waiting import Waiting
+
+NODES, PER_NODE, LEAF = 500, 8, 20
+NOW = 10**15
+KAI_4000_JOBS_S, KAI_4000_GPUS_S, KAI_VERDICT_S, KUBE_PODS_PER_S = 694.0, 85.0, 249.5, 310.0
+
+
+def shares(nodes: int, queues: int = 2) -> Shares:
+    """``b`` runs on what ``a`` deserves; any further queues stand idle."""
+    specs = [QueueSpec("a", deserved={"gpu": nodes * PER_NODE}), QueueSpec("b", deserved={"gpu": 0})]
+    specs += [QueueSpec(f"q{k}", weight=1 + k % 3) for k in range(queues - 2)]
+    return Shares(QueueTree.of(specs, ["gpu"]), (nodes * PER_NODE * 1000,), 0)
+
+
+def crowd(nodes: int, sizes: tuple[int, ...], seed: int = 1) -> list[Running]:
+    """Low jobs that fill the nodes; sizes beyond a node span several whole ones."""
+    chance, made, node, left = random.Random(seed), [], 0, PER_NODE
+    while node < nodes:
+        size = chance.choice(sizes)
+        if size > PER_NODE and left == PER_NODE and node + size // PER_NODE <= nodes:
+            devices = {node + k: PER_NODE for k in range(size // PER_NODE)}
+            node += len(devices)
+        else:
+            size = min(size, left)
+            devices, left = {node: size}, left - size
+            if not left:
+                node, left = node + 1, PER_NODE
+        held = sum(devices.values())
+        saved = NOW - chance.randrange(3_600_000_000_000)
+        made.append(Running(f"b{len(made)}", "b", "low", 0, devices, (held * 1000,), saved))
+    return made
+
+
+def anywhere(ranks: int) -> Fits:
+    def fits(room: Ints) -> Ints | None:
+        total = np.cumsum(room)
+        if total[-1] < ranks:
+            return None
+        return np.minimum(room, np.maximum(ranks - (total - room), 0))
+
+    return fits
+
+
+def in_a_leaf(ranks: int) -> Fits:
+    """All ranks in the leaf with the least room that holds them."""
+
+    def fits(room: Ints) -> Ints | None:
+        sums = np.add.reduceat(room, np.arange(0, len(room), LEAF))
+        sums = np.where(sums >= ranks, sums, 1 << 40)
+        leaf = int(np.argmin(sums))
+        if sums[leaf] == 1 << 40:
+            return None
+        only = np.zeros_like(room)
+        part = slice(leaf * LEAF, (leaf + 1) * LEAF)
+        only[part] = room[part]
+        return anywhere(ranks)(only)
+
+    return fits
+
+
+def demands(count: int, ranks: int = 1, each: int = 1) -> list[Demand]:
+    return [Demand(f"a{k}", "a", "medium", ranks, each, (ranks * each * 1000,)) for k in range(count)]
+
+
+def timed(runs: int, make: Callable[[], Callable[[], int]], want: int) -> list[float]:
+    """Seconds of each run; ``make`` builds a fresh world, and what it returns is timed and has to give ``want``."""
+    took = []
+    for _ in range(runs):
+        act = make()
+        begin = time.perf_counter()
+        got = act()
+        took.append(time.perf_counter() - begin)
+        if got != want:
+            raise SystemExit(f"got {got} instead of {want}")
+    return sorted(took)
+
+
+def reclaim_jobs(nodes: int, count: int, ranks: int, each: int, sizes: tuple[int, ...], *, together: bool):
+    def make() -> Callable[[], int]:
+        cluster = Cluster(np.full(nodes, PER_NODE), shares(nodes), crowd(nodes, sizes))
+        wanted, allowed = demands(count, ranks, each), np.ones(nodes, np.bool_)
+        fits = in_a_leaf(ranks) if ranks > 1 and count > 1 else anywhere(ranks)
+        domains = (
+            [(k, min(k + LEAF, nodes)) for k in range(0, nodes, LEAF)] if ranks > 1 and count > 1 else None
+        )
+
+        def act() -> int:
+            answers = preempt_all(
+                cluster, wanted, lambda _: fits, NOW,
+                domains_of=lambda _: domains, allowed_of=(lambda _: allowed) if together else None,
+            )  # fmt: skip
+            return sum(isinstance(answer, Preemption) for answer in answers.values())
+
+        return act
+
+    return make
+
+
+def verdict(nodes: int) -> Callable[[], Callable[[], int]]:
+    """A gang of 80 GPUs in one leaf, of which every leaf holds one node that may not be cleared."""
+
+    def make() -> Callable[[], int]:
+        held = [
+            replace(run, level="medium") if min(run.devices) % 2 == 0 else run for run in crowd(nodes, (8,))
+        ]
+        cluster = Cluster(np.full(nodes, PER_NODE), shares(nodes), held)
+        demand = demands(1, 11, 8)[0]
+        domains = [(k, min(k + LEAF, nodes)) for k in range(0, nodes, LEAF)]
+        return lambda: isinstance(preempt(cluster, demand, in_a_leaf(11), NOW, domains=domains), Reason)
+
+    return make
+
+
+def decisions(nodes: int, jobs: int, queues: int) -> Callable[[], Callable[[], int]]:
+    """Whole rounds: order of queues, quota, first node with room; the fleet has room for all jobs."""
+
+    def make() -> Callable[[], int]:
+        specs = [QueueSpec(f"d{k}", weight=1 + k % 3) for k in range(queues)]
+        specs += [
+            QueueSpec(f"t{k}.{j}", f"d{k}", guarantee={"gpu": 1}) for k in range(queues) for j in range(4)
+        ]
+        books = Shares(QueueTree.of(specs, ["gpu"]), (nodes * PER_NODE * 1000,), 0)
+        cluster, waiting = Cluster(np.full(nodes, PER_NODE), books), Waiting(books, Backfill())
+        for k in range(jobs):
+            team = f"t{k % queues}.{k // queues % 4}"
+            waiting.add(Demand(f"j{k}", team, "low", 1, 1, (1000,), k))
+
+        def first(room: Ints) -> Ints | None:
+            node = int(np.argmax(room > 0))
+            if not room[node]:
+                return None
+            counts = np.zeros(len(room), np.int64)
+            counts[node] = 1
+            return counts
+
+        def act() -> int:
+            done: Round = decide(cluster, waiting, lambda _: first, NOW, Rules())
+            return len(done.starts)
+
+        return act
+
+    return make
+
+
+def books_only(jobs: int, queues: int) -> Callable[[], Callable[[], int]]:
+    """The books of queues alone: whose turn, may it start, charge; four levels of queues."""
+
+    def make() -> Callable[[], int]:
+        specs = [QueueSpec(f"d{k}", weight=1 + k % 3) for k in range(queues)]
+        specs += [QueueSpec(f"t{k}.{j}", f"d{k}") for k in range(queues) for j in range(4)]
+        specs += [
+            QueueSpec(f"u{k}.{j}", f"t{k}.{j}", guarantee={"gpu": 1}) for k in range(queues) for j in range(4)
+        ]
+        books = Shares(
+            QueueTree.of(specs, ["gpu", "gpu:H100", "cpu"]), (jobs * 2000, jobs * 2000, jobs * 16_000), 0
+        )
+        leaves = [books.tree.leaf(f"u{k}.{j}") for k in range(queues) for j in range(4)]
+        amounts = (1000, 1000, 8000)
+        for k in range(jobs):
+            books.submit(leaves[k % len(leaves)], amounts)
+
+        def act() -> int:
+            books.begin(NOW)
+            started = 0
+            while (leaf := books.next_queue()) is not None:
+                if books.refusal(leaf, amounts, firm=False) is not None:
+                    books.block(leaf)
+                    continue
+                books.start(leaf, amounts, firm=False)
+                started += 1
+            return started
+
+        return act
+
+    return make
+
+
+def row(what: str, took: list[float], goal_s: float | None, peer: tuple[float, str] | None, how: str) -> Row:
+    middle = statistics.median(took)
+    return Row(
+        what, "s", middle, peer[0] if peer else None, peer[1] if peer else None,
+        peer[0] / middle if peer else None,
+        None if goal_s is None else f"under {goal_s:g} s ({goal_s / middle:.3g}x)",
+        None if goal_s is None else middle < goal_s,
+        f"measured here, median of {len(took)} runs ({took[0]:.3g} to {took[-1]:.3g} s), {how}"
+        + ("; peer published" if peer else ""),
+    )  # fmt: skip
+
+
+def rate(
+    what: str, took: list[float], count: int, goal: float, peer: tuple[float, str] | None, how: str
+) -> Row:
+    per_s = count / statistics.median(took)
+    return Row(
+        what, "pods/s", per_s, peer[0] if peer else None, peer[1] if peer else None, per_s / peer[0] if peer else None,
+        f"at least {goal:,.0f} ({per_s / goal:.3g}x)", per_s >= goal,
+        f"measured here, median of {len(took)} runs ({count / took[-1]:,.0f} to {count / took[0]:,.0f}), {how}"
+        + ("; peer published" if peer else ""),
+    )  # fmt: skip
+
+
+def rows(arguments: argparse.Namespace) -> Iterator[Row]:
+    runs, total = arguments.runs, NODES * PER_NODE
+    kai = "KAI with an API server"
+    size = f"{NODES} nodes x {PER_NODE}"
+    ones = reclaim_jobs(NODES, total, 1, 1, (1,), together=True)
+    yield row("reclaim of 4,000 one-GPU jobs", timed(runs, ones, total), 5.0, (KAI_4000_JOBS_S, kai), size)
+    yield row(
+        "the same, each job solved on its own", timed(1, reclaim_jobs(NODES, total, 1, 1, (1,), together=False), total),
+        None, (KAI_4000_JOBS_S, kai), size,
+    )  # fmt: skip
+    one = reclaim_jobs(NODES, 1, total, 1, (1,), together=False)
+    yield row("reclaim by one 4,000-GPU job", timed(runs, one, 1), 2.0, (KAI_4000_GPUS_S, kai), size)
+    mixed = reclaim_jobs(NODES, 1, NODES, 8, (1, 2, 4, 8, 16, 32), together=False)
+    yield row(
+        "the same, ranks of 8 GPUs, victims of 1 to 32",
+        timed(runs, mixed, 1),
+        2.0,
+        (KAI_4000_GPUS_S, kai),
+        size,
+    )
+    leaf = reclaim_jobs(NODES, 50, 8, 8, (1, 2, 4, 8), together=False)
+    yield row("50 gangs of 64 GPUs, each within a leaf", timed(runs, leaf, 50), None, None, size)
+    yield row(
+        "verdict: 88 GPUs in one leaf cannot be freed",
+        timed(runs, verdict(NODES), 1),
+        0.1,
+        (KAI_VERDICT_S, kai),
+        size,
+    )
+    for nodes in (1_000, 2_000, 5_000, 10_000):
+        jobs = reclaim_jobs(nodes, nodes * PER_NODE, 1, 1, (1,), together=True)
+        took = timed(1, jobs, nodes * PER_NODE)
+        yield row(
+            f"reclaim of {nodes * PER_NODE:,} one-GPU jobs", took, None, None, f"{nodes:,} nodes x {PER_NODE}"
+        )
+        gang = reclaim_jobs(nodes, 1, nodes * PER_NODE // 2, 1, (1, 2, 4, 8), together=False)
+        yield row(
+            f"reclaim by one {nodes * PER_NODE // 2:,}-GPU job",
+            timed(1, gang, 1),
+            None,
+            None,
+            f"{nodes:,} nodes",
+        )
+    count = 20_000
+    yield rate(
+        "turn, quota and charge in a tree of 4 levels", timed(runs, books_only(count, 20), count), count, 5_000, None,
+        "180 queues, 3 resources, no search for a node",
+    )  # fmt: skip
+    yield rate(
+        "whole rounds, one-GPU jobs", timed(runs, decisions(5_000, 10_000, 20), 10_000), 10_000, 5_000,
+        (KUBE_PODS_PER_S, "kube-scheduler v1.36"), "5,000 nodes x 8, 100 queues, first node with room",
+    )  # fmt: skip
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--runs", type=int, default=3)
+
+
+if __name__ == "__main__":
+    main("reclaim", rows, add_arguments)

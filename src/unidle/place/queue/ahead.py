@@ -1,0 +1,56 @@
+"""Quota over time: when a refused job's queue will let it start, and that no later job is in its way then."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from unidle.place.queue.cluster import Cluster
+from unidle.place.queue.fair import Refusal
+from unidle.place.queue.model import Amounts, Demand, Running
+from unidle.place.queue.profile import expected_end_ns
+
+
+class Ahead:
+    """Reservations of quota made in one round."""
+
+    def __init__(self, cluster: Cluster, now_ns: int, otherwise_ns: int) -> None:
+        self._cluster, self._now_ns, self._otherwise_ns = cluster, now_ns, otherwise_ns
+        self._planned: list[tuple[int, frozenset[int], Amounts]] = []
+        self._ends: list[tuple[int, Running]] | None = None
+
+    def ends(self) -> list[tuple[int, Running]]:
+        """Running jobs by expected end."""
+        if self._ends is None:
+            runs: Iterable[Running] = self._cluster.running.values()
+            ends = [(expected_end_ns(run, self._now_ns, self._otherwise_ns), run) for run in runs]
+            self._ends = sorted(ends, key=lambda pair: (pair[0], pair[1].job))
+        return self._ends
+
+    def free_ns(self, refusal: Refusal) -> int | None:
+        """When enough of the queue's jobs are expected to have ended; None where that never suffices."""
+        tree = self._cluster.shares.tree
+        missing = refusal.used + refusal.asked - refusal.bound
+        for end_ns, run in self.ends():
+            counts = run.firm if refusal.rule == "deserved" else True
+            if counts and refusal.queue in tree.path(tree.leaf(run.queue)):
+                missing -= run.charged[refusal.resource]
+                if missing <= 0:
+                    return end_ns
+        return None
+
+    def reserve(self, leaf: int, amounts: Amounts, start_ns: int) -> None:
+        """From ``start_ns`` on the queue and its ancestors have to have these amounts free."""
+        self._planned.append((start_ns, frozenset(self._cluster.shares.tree.path(leaf)), amounts))
+
+    def beside(self, leaf: int, demand: Demand) -> Mapping[int, Amounts]:
+        """By queue on the leaf's path: what reserved jobs will use there before this one would end."""
+        length_ns = self._otherwise_ns if demand.estimate_ns is None else demand.estimate_ns
+        found: dict[int, Amounts] = {}
+        for start_ns, queues, amounts in self._planned:
+            if self._now_ns + length_ns <= start_ns:
+                continue
+            for queue in self._cluster.shares.tree.path(leaf):
+                if queue in queues:
+                    before = found.get(queue, (0,) * len(amounts))
+                    found[queue] = tuple(a + b for a, b in zip(before, amounts, strict=True))
+        return found

@@ -1,0 +1,166 @@
+"""Backfill: short jobs run in the gaps before large ones, whose reservations they never delay.
+
+``easy`` reserves for the first jobs of the queue only (Lifka, "The ANL/IBM SP scheduling system",
+1995), ``conservative`` for every job looked at (Mu'alem and Feitelson, TPDS 2001). A job that
+waited beyond the starvation bound is reserved for in both, before all that did not, so with
+estimates that hold it starts no later than then planned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import numpy as np
+
+from unidle.jobs import Reason
+from unidle.place.queue.model import Demand, Fits, Ints, Running
+from unidle.place.queue.profile import Profile, Slot, expected_end_ns
+
+HOUR_NS: Final = 3_600_000_000_000
+_LEVEL: Final = {"high": 0, "medium": 1, "low": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class Backfill:
+    """Each ``age_ns`` of waiting counts as one point of priority; a job that waited ``starved_ns`` comes first.
+
+    ``heads`` is for how many jobs ``easy`` reserves, ``depth`` how many are looked at in all.
+    ``otherwise_ns`` is the run time of a job without an estimate.
+    """
+
+    rule: Literal["easy", "conservative"] = "easy"
+    heads: int = 1
+    depth: int = 200
+    age_ns: int = HOUR_NS
+    starved_ns: int = 24 * HOUR_NS
+    otherwise_ns: int = 24 * HOUR_NS
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Planned:
+    """When a waiting job is expected to start and where; ``now`` where it can start at once.
+
+    ``start_ns`` is None where no end of a running job would make room.
+    """
+
+    job: str
+    start_ns: int | None
+    counts: Ints | None
+    now: bool
+    reserved: bool
+    because: Reason
+
+
+def order_key(demand: Demand, policy: Backfill) -> tuple[int, int, str]:
+    """Level, then submission, earlier by ``age_ns`` for each point of priority; it never changes with time."""
+    return (_LEVEL[demand.level], demand.submitted_ns - demand.priority * policy.age_ns, demand.job)
+
+
+def in_order(demands: Iterable[Demand], now_ns: int, policy: Backfill) -> list[Demand]:
+    """Starved jobs by age, then the others by :func:`order_key`."""
+    starved: list[Demand] = []
+    others: list[Demand] = []
+    for demand in demands:
+        (starved if now_ns - demand.submitted_ns >= policy.starved_ns else others).append(demand)
+    starved.sort(key=lambda demand: (demand.submitted_ns, demand.job))
+    others.sort(key=lambda demand: order_key(demand, policy))
+    return starved + others
+
+
+def plan(
+    free: Ints, running: Iterable[Running], demands: Sequence[Demand], fits_of: Callable[[Demand], Fits],
+    now_ns: int, policy: Backfill | None = None, may_start: Callable[[Demand], bool] | None = None,
+) -> tuple[Planned, ...]:  # fmt: skip
+    """A planned start for each waiting job, in the order in which they were considered.
+
+    ``free`` is by node, in devices. ``may_start`` says whether a job's queue lets it start now; it is
+    asked in order, just before a job is planned to start now. Running the same plan again with the
+    same input gives the same answer.
+    """
+    policy = policy or Backfill()
+    ends = [(expected_end_ns(run, now_ns, policy.otherwise_ns), run.devices) for run in running]
+    planner = Planner(Profile(free, now_ns, ends), fits_of, now_ns, policy, may_start)
+    return tuple(planner.one(demand) for demand in in_order(demands, now_ns, policy))
+
+
+class Planner:
+    """Takes jobs in order, each on what those before it left. Ask :meth:`fits_now`, then say what became of it."""
+
+    def __init__(
+        self, profile: Profile, fits_of: Callable[[Demand], Fits], now_ns: int, policy: Backfill,
+        may_start: Callable[[Demand], bool] | None = None,
+    ) -> None:  # fmt: skip
+        self._profile, self._fits_of, self._now_ns, self._policy = profile, fits_of, now_ns, policy
+        # what is expected of all jobs, reserved for or not: for the times that users see
+        self._forecast = profile if policy.rule == "conservative" else profile.copy()
+        self._may_start = may_start
+        self._reserved = 0
+        self._looked = 0
+
+    def one(self, demand: Demand) -> Planned:
+        """The plan for the next job in order."""
+        counts = self.fits_now(demand)
+        if counts is None:
+            return self.later(demand)
+        if self._may_start is not None and not self._may_start(demand):
+            return _not_planned(
+                demand, "quota", f"the queue {demand.queue} lets no more of its jobs start now"
+            )
+        return self.start(demand, counts)
+
+    def fits_now(self, demand: Demand) -> Ints | None:
+        """Where it could start now without delaying any reservation."""
+        room = self._profile.room(self._now_ns, self._length_ns(demand), demand.each)
+        return self._fits_of(demand)(room) if int(room.sum()) >= demand.ranks else None
+
+    def start(self, demand: Demand, counts: Ints) -> Planned:
+        """It starts now."""
+        return self._planned(demand, Slot(self._now_ns, counts), self._length_ns(demand), reserve=True)
+
+    def later(self, demand: Demand, after_ns: int = 0) -> Planned:
+        """It cannot start now (or before ``after_ns``): when then, and whether room is reserved for it."""
+        policy, length_ns = self._policy, self._length_ns(demand)
+        starved = self._now_ns - demand.submitted_ns >= policy.starved_ns
+        self._looked += 1
+        if self._looked > policy.depth and not starved:
+            return _not_planned(demand, "depth", f"behind the first {policy.depth} jobs; not planned yet")
+        reserve = starved or policy.rule == "conservative" or self._reserved < policy.heads
+        profile = self._profile if reserve else self._forecast
+        slot = profile.earliest(
+            demand.ranks, demand.each, length_ns, self._fits_of(demand), max(self._now_ns + 1, after_ns)
+        )
+        if slot is None:
+            return _not_planned(demand, "never_free", "the nodes do not hold it, whatever running job ends")
+        self._reserved += reserve
+        return self._planned(demand, slot, length_ns, reserve=reserve)
+
+    def _length_ns(self, demand: Demand) -> int:
+        return max(self._policy.otherwise_ns if demand.estimate_ns is None else demand.estimate_ns, 1)
+
+    def _planned(self, demand: Demand, slot: Slot, length_ns: int, *, reserve: bool) -> Planned:
+        if reserve:
+            self._profile.take(slot, demand.each, length_ns)
+        if not reserve or self._forecast is not self._profile:
+            self._forecast.take(slot, demand.each, length_ns)
+        now = slot.start_ns <= self._now_ns
+        because = self._because(slot, now, reserve)
+        return Planned(demand.job, slot.start_ns, slot.counts, now, reserve and not now, because)
+
+    def _because(self, slot: Slot, now: bool, reserved: bool) -> Reason:
+        wait_s = (slot.start_ns - self._now_ns) // 1_000_000_000
+        figures: dict[str, int | float | str] = {
+            "wait_s": wait_s,
+            "nodes": int(np.count_nonzero(slot.counts)),
+        }
+        if now:
+            ahead = f"and delays none of the {self._reserved} reserved before it" if self._reserved else ""
+            return Reason("starts_now", f"fits now {ahead}".rstrip(), figures)
+        if reserved:
+            return Reason("reserved", f"room is reserved for it, in {wait_s} s", figures)
+        return Reason("planned", f"as running jobs are expected to end, it starts in {wait_s} s", figures)
+
+
+def _not_planned(demand: Demand, code: str, text: str) -> Planned:
+    return Planned(demand.job, None, None, now=False, reserved=False, because=Reason(code, text))

@@ -1,0 +1,60 @@
+"""Shares of a whole, in integers that add up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def by_weight(total: int, weights: Sequence[int]) -> list[int]:
+    """``total`` shared by weight; each part is within 1 of its exact share, and they sum to ``total``.
+
+    What rounding down leaves goes to the largest remainders, the first of equals first. All parts
+    are 0 where all weights are.
+    """
+    whole = sum(weights)
+    if whole <= 0:
+        return [0] * len(weights)
+    parts = [total * weight // whole for weight in weights]
+    by_rest = sorted(range(len(parts)), key=lambda k: (-(total * weights[k] % whole), k))
+    for k in by_rest[: total - sum(parts)]:
+        parts[k] += 1
+    return parts
+
+
+def fill(total: int, floors: Sequence[int], caps: Sequence[int], weights: Sequence[int]) -> list[int]:
+    """Share ``total`` by weight, nobody below its floor or above its cap (water-filling).
+
+    Sums to ``total`` where the floors and caps allow it: with ``sum(floors) >= total`` the floors
+    are returned, with ``sum(caps) <= total`` the caps. Each round settles those whose part by
+    weight lies outside their bounds, on the side that outweighs the other, so no part ever has to
+    be settled twice and there are at most ``len(weights)`` rounds.
+    """
+    parts = list(floors)
+    open_ = [k for k in range(len(parts)) if caps[k] > floors[k]]
+    left = total - sum(floors[k] for k in range(len(parts)) if caps[k] <= floors[k])
+    while open_:
+        ideal = by_weight(max(left, 0), [weights[k] for k in open_])
+        bounded = [min(max(x, floors[k]), caps[k]) for k, x in zip(open_, ideal, strict=True)]
+        moved = sum(bounded) - max(left, 0)
+        settled = {
+            k
+            for k, x, y in zip(open_, ideal, bounded, strict=True)
+            if (y > x and moved >= 0) or (y < x and moved <= 0)
+        }
+        for k, y in zip(open_, bounded, strict=True):
+            parts[k] = y
+        if not settled:
+            break
+        left -= sum(parts[k] for k in settled)
+        open_ = [k for k in open_ if k not in settled]
+    return parts
+
+
+def fill_over(total: int, floors: Sequence[int], caps: Sequence[int], weights: Sequence[int]) -> list[int]:
+    """Each gets its floor; what is left of ``total`` is shared by weight, nobody getting above its cap.
+
+    Unlike :func:`fill`, a high floor does not count against the share of the rest.
+    """
+    rest = max(total - sum(floors), 0)
+    more = fill(rest, [0] * len(floors), [max(c - f, 0) for f, c in zip(floors, caps, strict=True)], weights)
+    return [f + m for f, m in zip(floors, more, strict=True)]

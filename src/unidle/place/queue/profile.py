@@ -1,0 +1,118 @@
+"""Free devices of every node over time, as jobs are expected to end: where a reservation fits first."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from unidle.place.queue.model import Fits, Ints, Running
+
+FOREVER_NS: Final = 1 << 62
+ROWS_MOST: Final = 128
+
+
+class Slot(NamedTuple):
+    """A planned run: ``counts[node]`` ranks from ``start_ns`` on."""
+
+    start_ns: int
+    counts: Ints
+
+
+class Profile:
+    """Rows are spans of time: row ``k`` holds from ``times[k]`` to ``times[k + 1]``, the last for ever."""
+
+    def __init__(
+        self,
+        free: Ints,
+        now_ns: int,
+        ends: Iterable[tuple[int, Mapping[int, int]]] = (),
+        rows_most: int = ROWS_MOST,
+    ) -> None:
+        """``free``: devices free now; ``ends``: when which devices by node are expected to be given back.
+
+        Beyond ``rows_most`` different times, ends are put off to the next of as many quantiles, so
+        that memory stays bounded; a planned start may then be late, never early.
+        """
+        listed = [(max(end_ns, now_ns + 1), devices) for end_ns, devices in ends]
+        times = sorted({end_ns for end_ns, _ in listed})
+        if len(times) > rows_most:
+            times = [times[(k + 1) * len(times) // rows_most - 1] for k in range(rows_most)]
+        given: dict[int, Ints] = {}
+        for end_ns, devices in listed:
+            at = times[bisect_left(times, end_ns)]
+            row = given.setdefault(at, np.zeros(len(free), np.int64))
+            for node, count in devices.items():
+                row[node] += count
+        self.times = [now_ns, *sorted(given)]
+        rows = np.vstack([np.asarray(free, np.int64)[None, :], *(given[t][None, :] for t in self.times[1:])])
+        self._rows: Ints = np.cumsum(rows, axis=0)
+
+    def __len__(self) -> int:
+        return len(self.times)
+
+    def free_at(self, at_ns: int) -> Ints:
+        """Devices free on each node at a time from now on."""
+        row: Ints = self._rows[bisect_right(self.times, at_ns) - 1]
+        return row
+
+    def earliest(self, ranks: int, each: int, length_ns: int, fits: Fits, after_ns: int = 0) -> Slot | None:
+        """The first time at which the gang fits for ``length_ns`` without a break; None if never.
+
+        Only times at which devices are given back have to be tried: between them room only shrinks.
+        """
+        first = max(bisect_right(self.times, after_ns) - 1, 0)
+        for k in range(first, len(self.times)):
+            start_ns = max(self.times[k], after_ns)
+            room = self._window(start_ns, length_ns, k) // each
+            if int(room.sum()) < ranks:
+                continue
+            counts = fits(room)
+            if counts is not None:
+                return Slot(start_ns, counts)
+        return None
+
+    def copy(self) -> Profile:
+        """Another profile that begins with the same reservations."""
+        other = Profile(self._rows[0], self.times[0])
+        other.times, other._rows = list(self.times), self._rows.copy()
+        return other
+
+    def room(self, at_ns: int, length_ns: int, each: int) -> Ints:
+        """Ranks that each node holds from ``at_ns`` for ``length_ns``."""
+        return self._window(at_ns, length_ns, bisect_right(self.times, at_ns) - 1) // each
+
+    def take(self, slot: Slot, each: int, length_ns: int) -> None:
+        """Reserve the slot's devices for ``length_ns``."""
+        end_ns = min(slot.start_ns + length_ns, FOREVER_NS)
+        first, last = self._cut(slot.start_ns), self._cut(end_ns) if end_ns < FOREVER_NS else len(self.times)
+        self._rows[first:last] -= slot.counts * each
+
+    def _window(self, at_ns: int, length_ns: int, first: int) -> Ints:
+        last = bisect_left(self.times, at_ns + length_ns, lo=first + 1)
+        least: Ints = self._rows[first] if last == first + 1 else self._rows[first:last].min(axis=0)
+        return np.maximum(least, 0)
+
+    def _cut(self, at_ns: int) -> int:
+        """The row that begins at this time; made by cutting one where there is none."""
+        k = bisect_left(self.times, at_ns)
+        if k == len(self.times) or self.times[k] != at_ns:
+            self.times.insert(k, at_ns)
+            self._rows = np.insert(self._rows, k, self._rows[k - 1], axis=0)
+        return k
+
+
+def expected_end_ns(run: Running, now_ns: int, otherwise_ns: int) -> int:
+    """When a running job is expected to end; ``otherwise_ns`` is the run time of one without an estimate.
+
+    A job that outlived its estimate is expected to run for half as long again, counted from its
+    start, as often as it takes (estimates have to grow by a factor, or each miss is followed by another).
+    """
+    total = run.estimate_ns if run.estimate_ns is not None else otherwise_ns
+    total = max(total, 1)
+    ran = now_ns - run.started_ns
+    while total <= ran:
+        total += total // 2 + 1
+    return run.started_ns + total

@@ -1,0 +1,286 @@
+"""One round of decisions over all queues: who starts, who is stopped for whom, who waits and why.
+
+The queue whose turn it is offers its jobs in order. A job starts where its queue may use more and
+the nodes hold it; where it has the right to, room is made by stopping others and held for it; else
+it waits, the first ones with room reserved for them, which no later job may delay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+
+from unidle.jobs import Reason
+from unidle.place.queue.ahead import Ahead
+from unidle.place.queue.backfill import Backfill, Planner
+from unidle.place.queue.cluster import Cluster
+from unidle.place.queue.consolidate import Consolidation, Migration, consolidate
+from unidle.place.queue.fair import Refusal
+from unidle.place.queue.model import Amounts, Demand, Fits, Ints, Running, started
+from unidle.place.queue.preempt import HOLD_NS, Preemption, preempt
+from unidle.place.queue.profile import Profile
+from unidle.place.queue.solve import Domains
+from unidle.place.queue.tree import ROOT
+from unidle.place.queue.victims import Candidates
+from unidle.place.queue.waiting import Waiting
+
+_Class: TypeAlias = tuple[str, str, int, int, Amounts, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """In each queue at most ``backfill.depth`` jobs that cannot start are passed over in a round."""
+
+    backfill: Backfill = field(default_factory=Backfill)
+    migration: Migration | None = None
+    hold_ns: int = HOLD_NS
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """The job starts with these devices by node."""
+
+    job: str
+    devices: dict[int, int]
+    because: Reason
+
+
+@dataclass(slots=True)
+class Round:
+    """What was decided, each list in order. ``planned_ns``: expected starts of jobs that wait."""
+
+    starts: list[Start] = field(default_factory=list)
+    stops: list[Preemption] = field(default_factory=list)
+    moves: list[Consolidation] = field(default_factory=list)
+    waits: dict[str, Reason] = field(default_factory=dict)
+    planned_ns: dict[str, int] = field(default_factory=dict)
+    expired: tuple[str, ...] = ()
+    again_ns: int | None = None  # when time alone may change the answer
+
+
+def decide(
+    cluster: Cluster, waiting: Waiting, fits_of: Callable[[Demand], Fits], now_ns: int, rules: Rules | None = None, *,
+    capacity: Amounts | None = None, domains_of: Callable[[Demand], Domains | None] | None = None,
+    fits_of_running: Callable[[Running], Fits] | None = None, ready: Callable[[str], bool] = lambda _: True,
+) -> Round:  # fmt: skip
+    """Decide on all waiting jobs. ``cluster`` and ``waiting`` are changed as decided.
+
+    ``ready`` says whether the devices held for a job are really free by now. Stopped jobs have to be
+    added to ``waiting`` by the caller, when they have ended. Consolidation needs ``fits_of_running``.
+    """
+    rules = rules or Rules()
+    cluster.shares.begin(now_ns, capacity)
+    done = Round(expired=cluster.expire(now_ns))
+    turn = _Turn(cluster, waiting, fits_of, now_ns, rules, done)
+    turn.domains_of, turn.fits_of_running, turn.ready = domains_of, fits_of_running, ready
+    turn.run()
+    cluster.journal.settle()
+    times = [hold.expires_ns for hold in cluster.holds.values()]
+    edge_ns = cluster.shares.tree.next_window_ns(now_ns)
+    done.again_ns = min([*times, *([edge_ns] if edge_ns is not None else [])], default=None)
+    return done
+
+
+class _Turn:
+    domains_of: Callable[[Demand], Domains | None] | None = None
+    fits_of_running: Callable[[Running], Fits] | None = None
+    ready: Callable[[str], bool]
+
+    def __init__(
+        self, cluster: Cluster, waiting: Waiting, fits_of: Callable[[Demand], Fits], now_ns: int, rules: Rules,
+        done: Round,
+    ) -> None:  # fmt: skip
+        self._cluster, self._waiting, self._fits_of = cluster, waiting, fits_of
+        self._now_ns, self._rules, self._done = now_ns, rules, done
+        self._planner: Planner | None = None
+        self._candidates: Candidates | None = None
+        self._ahead = Ahead(cluster, now_ns, rules.backfill.otherwise_ns)
+        self._heads: set[int] = set()  # queues whose first refused job has its quota reserved
+        self._refused: dict[_Class, Reason] = {}  # jobs like this may not start, and none may stop for them
+        self._no_room: set[_Class] = set()  # the nodes do not hold jobs like this, and none may stop for them
+        self._none_stop: set[_Class] = set()  # nobody may be stopped for jobs like this
+
+    def run(self) -> None:
+        shares = self._cluster.shares
+        lines: dict[int, Iterator[Demand]] = {}
+        misses: dict[int, int] = {}
+        while (leaf := shares.next_queue()) is not None:
+            line = lines.setdefault(leaf, self._waiting.of(leaf, self._now_ns))
+            demand = next(line, None)
+            if demand is None or misses.get(leaf, 0) > self._rules.backfill.depth:
+                shares.block(leaf)
+                continue
+            self._one(leaf, demand)
+            if demand.job in self._done.waits:
+                misses[leaf] = misses.get(leaf, 0) + 1
+
+    def _one(self, leaf: int, demand: Demand) -> None:
+        cluster = self._cluster
+        held = cluster.holds.get(demand.job)
+        if held is not None:
+            if self.ready(demand.job):
+                because = Reason("freed", "what was held for it is free", {"devices": demand.size})
+                self._start(demand, dict(held.devices), because)
+            else:
+                text = f"{demand.size} devices are held for it, and not all of them are free yet"
+                self._done.waits[demand.job] = Reason("gathering", text)
+            return
+        if (known := self._refused.get(_class(demand))) is not None:
+            self._done.waits[demand.job] = known
+            return
+        if _class(demand) in self._no_room:
+            self._later(leaf, demand)
+            return
+        beside = self._ahead.beside(leaf, demand)
+        refusal = cluster.shares.refusal(leaf, demand.charged, firm=demand.firm, beside=beside)
+        if (
+            refusal is not None
+            and beside
+            and not cluster.shares.refusal(leaf, demand.charged, firm=demand.firm)
+        ):
+            self._done.waits[demand.job] = _behind(cluster, refusal)
+            return
+        counts = self._fits_now(demand) if refusal is None else None
+        if counts is not None:
+            devices = {int(n): int(counts[n]) * demand.each for n in np.flatnonzero(counts)}
+            if self._planner is not None:
+                self._planner.start(demand, counts)
+            where = "1 node" if len(devices) == 1 else f"{len(devices)} nodes"
+            self._start(demand, devices, Reason("fits", f"{where} with room for it", {"nodes": len(devices)}))
+            return
+        self._make_room(leaf, demand, refusal)
+
+    def _make_room(self, leaf: int, demand: Demand, refusal: Refusal | None) -> None:
+        # stopping others neither raises a limit nor lets a firm job borrow, but for jobs of its own queue
+        like = _class(demand)
+        helps = refusal is None or refusal.rule in ("kept", "full") or demand.level == "high"
+        in_the_way = refusal is None and self._fits_without_reservations(
+            demand
+        )  # others' reservations, that is
+        if helps and not in_the_way and like not in self._none_stop:
+            answer = self._preempt(demand)
+            if isinstance(answer, Preemption):
+                self._done.stops.append(answer)
+                for memo in (self._refused, self._no_room, self._none_stop):
+                    memo.clear()
+                self._hold_in_plan(demand, answer.hold.devices)
+                text = f"{len(answer.victims)} jobs are stopped for it"
+                self._done.waits[demand.job] = Reason("gathering", text, {"victims": len(answer.victims)})
+                return
+            self._none_stop.add(like)
+        if refusal is not None and not (refusal.rule == "full" and refusal.queue == ROOT):
+            self._quota(leaf, demand, refusal)
+            return
+        if not in_the_way:
+            self._no_room.add(like)
+        self._later(leaf, demand, (self._ahead.free_ns(refusal) or 0) if refusal is not None else 0)
+
+    def _fits_without_reservations(self, demand: Demand) -> bool:
+        room = self._cluster.room(demand)
+        return int(room.sum()) >= demand.ranks and self._fits_of(demand)(room) is not None
+
+    def _quota(self, leaf: int, demand: Demand, refusal: Refusal) -> None:
+        """The first job of a queue that its quota refuses gets the next quota; others may not delay it."""
+        self._done.waits[demand.job] = why = _refused(self._cluster, refusal)
+        self._refused[_class(demand)] = why
+        if leaf in self._heads or refusal.asked > refusal.bound:
+            return
+        self._heads.add(leaf)
+        start_ns = self._ahead.free_ns(refusal)
+        if start_ns is not None:
+            self._done.planned_ns[demand.job] = start_ns
+            self._ahead.reserve(leaf, demand.charged, start_ns)
+
+    def _later(self, leaf: int, demand: Demand, after_ns: int = 0) -> None:
+        planned = self._plan().later(demand, after_ns)
+        self._done.waits[demand.job] = planned.because
+        if planned.start_ns is not None:
+            self._done.planned_ns[demand.job] = planned.start_ns
+            if planned.reserved:
+                self._ahead.reserve(leaf, demand.charged, planned.start_ns)
+                self._move_for(demand, planned.start_ns)
+
+    def _start(self, demand: Demand, devices: dict[int, int], because: Reason) -> None:
+        self._waiting.remove(demand.job)
+        self._cluster.start(started(demand, devices, self._now_ns))
+        self._done.starts.append(Start(demand.job, devices, because))
+
+    def _fits_now(self, demand: Demand) -> Ints | None:
+        if self._planner is not None:
+            return self._planner.fits_now(demand)
+        room = self._cluster.room(demand)
+        return self._fits_of(demand)(room) if int(room.sum()) >= demand.ranks else None
+
+    def _plan(self) -> Planner:
+        if self._planner is None:
+            cluster, otherwise_ns = self._cluster, self._rules.backfill.otherwise_ns
+            ends = [(end_ns, run.devices) for end_ns, run in self._ahead.ends()]
+            ends += [(self._now_ns + otherwise_ns, hold.devices) for hold in cluster.holds.values()]
+            profile = Profile(cluster.free, self._now_ns, ends)
+            self._planner = Planner(profile, self._fits_of, self._now_ns, self._rules.backfill)
+        return self._planner
+
+    def _hold_in_plan(self, demand: Demand, devices: Mapping[int, int]) -> None:
+        if self._planner is not None:
+            counts = np.zeros(len(self._cluster.free), np.int64)
+            for node, count in devices.items():
+                counts[node] = count // demand.each
+            self._planner.start(demand, counts)
+
+    def _preempt(self, demand: Demand) -> Preemption | Reason:
+        if self._candidates is None:
+            self._candidates = Candidates(self._cluster, self._now_ns)
+        domains = self.domains_of(demand) if self.domains_of else None
+        return preempt(
+            self._cluster, demand, self._fits_of(demand), self._now_ns,
+            domains=domains, hold_ns=self._rules.hold_ns, candidates=self._candidates,
+        )  # fmt: skip
+
+    def _move_for(self, demand: Demand, start_ns: int) -> None:
+        """Move others where that makes room at a price below that of waiting."""
+        if self._rules.migration is None or self.fits_of_running is None:
+            return
+        domains = self.domains_of(demand) if self.domains_of else None
+        answer = consolidate(
+            self._cluster, demand, self._fits_of(demand), self.fits_of_running, self._now_ns,
+            start_ns - self._now_ns, domains=domains, migration=self._rules.migration,
+        )  # fmt: skip
+        if isinstance(answer, Reason):
+            return
+        self._done.moves.append(answer)
+        self._done.waits[demand.job] = answer.because
+        self._planner = None  # what it planned with has moved
+        self._no_room.clear()
+
+
+def _class(demand: Demand) -> _Class:
+    return (demand.queue, demand.level, demand.ranks, demand.each, demand.charged, demand.alike)
+
+
+def _behind(cluster: Cluster, refusal: Refusal) -> Reason:
+    """A job that would use up the quota of one before it; a shorter one might start."""
+    name = cluster.shares.tree.name(refusal.queue) or "the fleet"
+    text = f"it would still run when a job before it is planned to start, and {name} has no quota for both"
+    return Reason("behind", text, {"queue": name})
+
+
+def _refused(cluster: Cluster, refusal: Refusal) -> Reason:
+    """A refusal in words."""
+    tree = cluster.shares.tree
+    name, resource = tree.name(refusal.queue) or "the fleet", tree.resources[refusal.resource]
+    used, bound, asked = (f"{x / 1000:g}" for x in (refusal.used, refusal.bound, refusal.asked))
+    text = {
+        "limit": f"{name} uses {used} {resource} of at most {bound}, and the job asks for {asked}",
+        "deserved": f"jobs that are never preempted use {used} of the {bound} {resource} that {name} deserves, "
+        f"and this one asks for {asked}; with preemption low it could borrow",
+        "kept": f"{name} has {bound} {resource} that are kept for nobody else, {used} of them used, "
+        f"and the job asks for {asked}",
+        "full": f"{name} uses {used} of {bound} {resource}, and the job asks for {asked}",
+    }[refusal.rule]
+    figures: dict[str, int | float | str] = {
+        "queue": name, "resource": resource, "used": refusal.used, "bound": refusal.bound, "asked": refusal.asked,
+    }  # fmt: skip
+    return Reason("quota", text, figures)

@@ -1,0 +1,151 @@
+"""What is declared of queues: names, parents, weights and amounts; checked, with one error for each mistake."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from unidle.errors import BadInput
+from unidle.place.queue.windows import Weekly
+
+Kind = Literal["exclusive", "pooled", "public"]
+KINDS: Final = ("exclusive", "pooled", "public")
+AMOUNTS: Final = ("guarantee", "deserved", "limit", "lend", "borrow")
+MILLI: Final = 1_000
+WEIGHT_MOST: Final = 1_000_000
+AMOUNT_MOST: Final = 10**9
+DEPTH_MOST: Final = 16
+
+Given = Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class TimeWindow:
+    """Inside ``when`` these amounts replace the queue's own, resource by resource."""
+
+    when: Weekly
+    guarantee: Given = field(default_factory=dict)
+    deserved: Given = field(default_factory=dict)
+    limit: Given = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSpec:
+    """One queue. Amounts are in devices (``gpu`` or ``gpu:MODEL``) and cores (``cpu``), by resource.
+
+    ``guarantee`` is kept for the queue even while it is idle. ``deserved`` is what it gets back from
+    borrowers when it wants it; where it is not given, the queue deserves its part, by ``weight``, of
+    what its siblings leave of what the parent deserves. ``limit`` is never exceeded. ``lend`` and
+    ``borrow`` bound how much of what it deserves others may use, and how much above it the queue may
+    use. What an ``exclusive`` queue deserves is for it alone, and it borrows nothing; a ``public``
+    queue deserves nothing unless given, and never takes back by stopping others. Where
+    ``reclaimable`` is false, what it borrowed comes back only when its jobs end.
+    """
+
+    name: str
+    parent: str | None = None
+    weight: int = 1
+    kind: Kind = "pooled"
+    guarantee: Given = field(default_factory=dict)
+    deserved: Given = field(default_factory=dict)
+    limit: Given = field(default_factory=dict)
+    lend: Given = field(default_factory=dict)
+    borrow: Given = field(default_factory=dict)
+    reclaimable: bool = True
+    windows: tuple[TimeWindow, ...] = ()
+
+
+def check(specs: Sequence[QueueSpec], resources: Sequence[str]) -> list[QueueSpec]:
+    """The queues with parents before children, else as given. :class:`BadInput` for the first mistake."""
+    by_name: dict[str, QueueSpec] = {}
+    for spec in specs:
+        if not spec.name:
+            raise BadInput("a queue has no name", field="queues", remedy="give each queue a name")
+        if spec.name in by_name:
+            raise BadInput(
+                "two queues have this name", field="queues", value=spec.name, remedy="rename one of them"
+            )
+        by_name[spec.name] = spec
+    for spec in specs:
+        _check_one(spec, by_name, resources)
+    return _parents_first(specs, by_name)
+
+
+def _check_one(spec: QueueSpec, by_name: Mapping[str, QueueSpec], resources: Sequence[str]) -> None:
+    at = f"queues.{spec.name}"
+    if spec.parent is not None and spec.parent not in by_name:
+        near = difflib.get_close_matches(spec.parent, by_name, n=1)
+        remedy = f"the closest known queue is {near[0]}" if near else "declare it, or leave the parent out"
+        raise BadInput("no such queue", field=f"{at}.parent", value=spec.parent, remedy=remedy)
+    if (
+        isinstance(spec.weight, bool)
+        or not isinstance(spec.weight, int)
+        or not 1 <= spec.weight <= WEIGHT_MOST
+    ):
+        remedy = f"a whole number from 1 to {WEIGHT_MOST:,}"
+        raise BadInput("not a weight", field=f"{at}.weight", value=spec.weight, remedy=remedy)
+    if spec.kind not in KINDS:
+        raise BadInput(
+            "no such kind of queue", field=f"{at}.kind", value=spec.kind, remedy="one of " + ", ".join(KINDS)
+        )
+    for where, amounts in amounts_of(spec):
+        for resource, amount in amounts.items():
+            _check_amount(f"{where}.{resource}", resource, amount, resources)
+    if spec.kind == "exclusive" and any(spec.borrow.values()):
+        remedy = "leave borrow out, or make the queue pooled"
+        raise BadInput("an exclusive queue does not borrow", field=f"{at}.borrow", remedy=remedy)
+
+
+def amounts_of(spec: QueueSpec) -> Iterator[tuple[str, Given]]:
+    """Every mapping of amounts with its field path."""
+    at = f"queues.{spec.name}"
+    for name in AMOUNTS:
+        yield f"{at}.{name}", getattr(spec, name)
+    for k, window in enumerate(spec.windows):
+        for name in ("guarantee", "deserved", "limit"):
+            yield f"{at}.windows[{k}].{name}", getattr(window, name)
+
+
+def _check_amount(at: str, resource: str, amount: object, resources: Sequence[str]) -> None:
+    if resource not in resources:
+        near = difflib.get_close_matches(resource, resources, n=1, cutoff=0.0)
+        remedy = f"the fleet has {', '.join(resources)}" + (f"; the closest is {near[0]}" if near else "")
+        raise BadInput("no such resource", field=at, value=resource, remedy=remedy)
+    if isinstance(amount, bool) or not isinstance(amount, int | float) or not math.isfinite(amount):
+        raise BadInput("not an amount", field=at, value=amount, remedy="give a number from 0 on")
+    if not 0 <= amount <= AMOUNT_MOST:
+        remedy = f"give a number from 0 to {AMOUNT_MOST:,}"
+        raise BadInput("an amount out of range", field=at, value=amount, remedy=remedy)
+
+
+def to_milli(amount: float) -> int:
+    """Devices or cores in thousandths."""
+    return amount * MILLI if isinstance(amount, int) else round(amount * MILLI)
+
+
+def _parents_first(specs: Sequence[QueueSpec], by_name: Mapping[str, QueueSpec]) -> list[QueueSpec]:
+    depth: dict[str, int] = {}
+    for spec in specs:
+        path: list[str] = []
+        at: str | None = spec.name
+        while at is not None and at not in depth:
+            if at in path:
+                loop = " -> ".join([*path[path.index(at) :], at])
+                raise BadInput(
+                    "a queue is its own ancestor", field=f"queues.{at}.parent", value=loop,
+                    remedy="give one of them another parent, or none",
+                )  # fmt: skip
+            path.append(at)
+            at = by_name[at].parent
+        base = depth[at] if at is not None else 0
+        for k, name in enumerate(reversed(path)):
+            depth[name] = base + k + 1
+        if depth[spec.name] > DEPTH_MOST:
+            raise BadInput(
+                "the tree of queues is too deep", field=f"queues.{spec.name}.parent", value=depth[spec.name],
+                remedy=f"at most {DEPTH_MOST} levels",
+            )  # fmt: skip
+    return sorted(specs, key=lambda spec: depth[spec.name])  # stable: else in the order given

@@ -1,0 +1,176 @@
+"""Who may be stopped for whom.
+
+Two rights: a high job may stop low ones of its own queue; and a queue that uses less than it
+deserves takes back from those that use more, never below what those deserve. The second counts at
+the level where the two queues' branches part, and on the victim's side at every level below it, in
+the resource of which the job wants the largest part of the fleet.
+Jobs that are not low are never stopped, nor any job before its minimum runtime.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from unidle.place.queue.cluster import Cluster
+from unidle.place.queue.cover import Items
+from unidle.place.queue.fair import Shares
+from unidle.place.queue.model import Amounts, Demand, Ints, Running
+from unidle.place.queue.tree import ROOT
+
+Mask: TypeAlias = npt.NDArray[np.bool_]
+
+
+class Candidates:
+    """All jobs that could be stopped at ``now_ns``, as columns; follows the cluster while it is used."""
+
+    def __init__(
+        self, cluster: Cluster, now_ns: int, may_stop: Callable[[Running], bool] = lambda run: not run.firm
+    ) -> None:
+        """Jobs that ``may_stop`` (low ones by default), past their minimum runtime."""
+        self._cluster, self._may_stop = cluster, may_stop
+        self.now_ns = now_ns
+        self._build()
+
+    def _build(self) -> None:
+        cluster, tree = self._cluster, self._cluster.shares.tree
+        self.jobs: list[Running] = [
+            run
+            for run in cluster.running.values()
+            if self._may_stop(run) and run.started_ns + run.min_runtime_ns <= self.now_ns
+        ]
+        self.row = {run.job: k for k, run in enumerate(self.jobs)}
+        self.cost: Ints = np.array([run.lost_us(self.now_ns) for run in self.jobs], np.int64)
+        self.size: Ints = np.array([run.size for run in self.jobs], np.int64)
+        self.density = self.cost / np.maximum(self.size, 1)  # cost per device
+        self.leaf: Ints = np.array([tree.leaf(run.queue) for run in self.jobs], np.int64)
+        self.spread = np.array([len(run.devices) > 1 for run in self.jobs], np.bool_)
+        self.alive = np.ones(len(self.jobs), np.bool_)
+        self.items = self._items()
+        self._seen = cluster.changes
+
+    def _items(self) -> Items:
+        counts = np.array([len(run.devices) for run in self.jobs], np.int64)
+        total = int(counts.sum())
+        job = np.repeat(np.arange(len(self.jobs)), counts)
+        node = np.fromiter((n for run in self.jobs for n in run.devices), np.int64, total)
+        devices = np.fromiter((d for run in self.jobs for d in run.devices.values()), np.int64, total)
+        # a job's cost by devices; rounded up, so that a node's part of a job is never free
+        cost = (
+            -(-self.cost[job] * devices // np.maximum(self.size[job], 1)) if total else np.empty(0, np.int64)
+        )
+        order = np.lexsort((job, self.density[job], node))
+        return Items(node[order], devices[order], cost[order], job[order])
+
+    def refresh(self) -> None:
+        """Take up what was started or stopped since the last look."""
+        if self._seen != self._cluster.changes:
+            self._build()
+
+    def stopped(self, rows: Sequence[int]) -> None:
+        """These were stopped, and nothing else changed since the last look."""
+        self.alive[list(rows)] = False
+        self._seen = self._cluster.changes
+
+    def revived(self, rows: Sequence[int]) -> None:
+        """That these were stopped was taken back, and nothing else changed since the last look."""
+        self.alive[list(rows)] = True
+        self._seen = self._cluster.changes
+
+
+@dataclass(frozen=True, slots=True)
+class Rights:
+    """For one demand: which queues' jobs may be stopped, and how much may be taken, by queue.
+
+    ``bounds[leaf]`` lists the queues on that leaf's side, and ``above`` how much of resource
+    ``resource`` each uses beyond what it deserves.
+    """
+
+    resource: int
+    own: int | None  # the leaf whose low jobs may be stopped without bound
+    bounds: dict[int, tuple[int, ...]]
+    above: dict[int, int]
+
+    def leaves(self) -> list[int]:
+        """Queues whose jobs may be stopped."""
+        return sorted(set(self.bounds) | ({self.own} if self.own is not None else set()))
+
+    def within(self, jobs: Sequence[Running], leaves: Sequence[int]) -> list[bool]:
+        """For each job in turn, whether it can be stopped with all before it that could be."""
+        left = dict(self.above)
+        found = []
+        for run, leaf in zip(jobs, leaves, strict=True):
+            if leaf == self.own:
+                found.append(True)
+                continue
+            amount = run.charged[self.resource]
+            path = self.bounds.get(leaf)
+            fits = path is not None and amount > 0 and all(left[queue] >= amount for queue in path)
+            if fits and path is not None:
+                for queue in path:
+                    left[queue] -= amount
+            found.append(fits)
+        return found
+
+
+def rights(shares: Shares, demand: Demand, copies: int = 1) -> Rights:
+    """What ``copies`` such demands together may take from whom."""
+    tree = shares.tree
+    leaf = tree.leaf(demand.queue)
+    amounts = tuple(amount * copies for amount in demand.charged)
+    resource = dominant(shares, demand.charged)
+    bounds: dict[int, tuple[int, ...]] = {}
+    above: dict[int, int] = {}
+    if tree.specs[leaf - 1].kind != "public":
+        for at in tree.path(leaf)[:-1]:
+            if not _deserves(shares, at, amounts):
+                continue
+            for sibling in tree.children[tree.parent[at]]:
+                if sibling != at:
+                    _takeable(shares, sibling, (), resource, bounds, above)
+    return Rights(resource, leaf if demand.level == "high" else None, bounds, above)
+
+
+def copies_deserved(shares: Shares, demand: Demand, most: int) -> int:
+    """How many such demands, up to ``most``, the queue may take back room for on its present books."""
+    tree = shares.tree
+    best = 0
+    for at in tree.path(tree.leaf(demand.queue))[:-1]:
+        fits = [
+            (shares.quota.deserved[at][r] - shares.used[at][r]) // amount
+            for r, amount in enumerate(demand.charged)
+            if amount
+        ]
+        best = max(best, min(fits, default=0))
+    return min(best, most)
+
+
+def dominant(shares: Shares, amounts: Amounts) -> int:
+    """The resource of which these amounts are the largest part of the fleet; the first of equals."""
+    capacity = shares.quota.capacity
+    width = range(len(amounts))
+    return max(width, key=lambda r: (amounts[r] / capacity[r] if capacity[r] else float(amounts[r] > 0), -r))
+
+
+def _deserves(shares: Shares, queue: int, amounts: Amounts) -> bool:
+    used, deserved = shares.used[queue], shares.quota.deserved[queue]
+    return all(u + a <= d for u, a, d in zip(used, amounts, deserved, strict=True) if a)
+
+
+def _takeable(
+    shares: Shares, queue: int, over: tuple[int, ...], resource: int,
+    bounds: dict[int, tuple[int, ...]], above: dict[int, int],
+) -> None:  # fmt: skip
+    """Walk down a branch as long as it uses more than it deserves."""
+    beyond = shares.above(queue, resource)
+    if queue == ROOT or beyond <= 0 or not shares.tree.specs[queue - 1].reclaimable:
+        return
+    above[queue] = beyond
+    if not shares.tree.children[queue]:
+        bounds[queue] = (*over, queue)
+    for child in shares.tree.children[queue]:
+        _takeable(shares, child, (*over, queue), resource, bounds, above)

@@ -1,0 +1,342 @@
+"""Preemption: who may be stopped for whom, at what loss, and that nothing goes in circles."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from place.queues import HOUR, anywhere, leaves, shares, tree, within
+from unidle.jobs import Reason
+from unidle.place.queue.cluster import Cluster
+from unidle.place.queue.fair import Shares
+from unidle.place.queue.model import Demand, Fits, Hold, Running
+from unidle.place.queue.preempt import Preemption, preempt, preempt_all
+from unidle.place.queue.spec import QueueSpec
+from unidle.place.queue.victims import dominant
+
+NOW = 10 * HOUR
+
+
+def run(job: str, queue: str, devices: dict[int, int], level="low", started=0, **known) -> Running:
+    return Running(job, queue, level, started, devices, (sum(devices.values()) * 1000,), **known)
+
+
+def want(queue: str, ranks: int, each: int = 1, level="medium", job: str = "new") -> Demand:
+    return Demand(job, queue, level, ranks, each, (ranks * each * 1000,))
+
+
+def two_queues(running: Sequence[Running], nodes: int = 2, per: int = 4, a: int | None = None) -> Cluster:
+    """Queue ``a`` deserves ``a`` GPUs (half by default), ``b`` the rest."""
+    total = nodes * per
+    books = shares(
+        QueueSpec("a", deserved={"gpu": total // 2 if a is None else a}), QueueSpec("b"), gpus=total
+    )
+    return Cluster(np.full(nodes, per), books, running)
+
+
+def stopped(answer: Preemption | Reason) -> list[str]:
+    assert isinstance(answer, Preemption), answer
+    return sorted(answer.victims)
+
+
+# -- rights ------------------------------------------------------------------------------------------
+
+
+def test_a_queue_takes_back_what_it_lent_at_the_least_loss():
+    cluster = two_queues([run(f"b{k}", "b", {k // 4: 1}, started=k * HOUR) for k in range(8)])
+    assert stopped(preempt(cluster, want("a", 2), anywhere(2), NOW)) == ["b6", "b7"]
+
+
+def test_work_that_is_saved_is_not_lost():
+    old = run("saved", "b", {0: 1}, last_saved_ns=NOW - HOUR // 60, restart_ns=HOUR // 60)
+    cluster = two_queues([old, *(run(f"b{k}", "b", {k // 4: 1}, started=9 * HOUR) for k in range(1, 8))])
+    answer = preempt(cluster, want("a", 1), anywhere(1), NOW)
+    assert stopped(answer) == ["saved"]
+    assert isinstance(answer, Preemption)
+    assert answer.lost_us == 2 * 60 * 1_000_000
+
+
+def test_a_victims_queue_never_falls_below_what_it_deserves():
+    cluster = two_queues([run("big", "b", {0: 3}), run("more", "b", {1: 3})], a=5)
+    answer = preempt(cluster, want("a", 5), anywhere(5), NOW)  # b deserves 3 and uses 6: one of them may go
+    assert len(stopped(answer)) == 1
+    cluster = two_queues([run("big", "b", {0: 4, 1: 2})], a=5)  # b would be left with nothing
+    answer = preempt(cluster, want("a", 5), anywhere(5), NOW)
+    assert isinstance(answer, Reason)
+    assert answer.code == "no_victims"
+
+
+def test_a_queue_above_its_share_takes_nothing_back():
+    cluster = two_queues([run("a1", "a", {0: 4}), *(run(f"b{k}", "b", {1: 1}) for k in range(4))])
+    answer = preempt(cluster, want("a", 1), anywhere(1), NOW)
+    assert isinstance(answer, Reason)
+    assert answer.code == "no_right_to_preempt"
+
+
+@pytest.mark.parametrize(("level", "works"), [("high", True), ("medium", False), ("low", False)])
+def test_only_a_high_job_stops_low_ones_of_its_own_queue(level, works):
+    cluster = two_queues([run(f"a{k}", "a", {0: 1}) for k in range(4)] + [run("b", "b", {1: 4}, "medium")])
+    assert isinstance(preempt(cluster, want("a", 1, level=level), anywhere(1), NOW), Preemption) == works
+
+
+@pytest.mark.parametrize("level", ["high", "medium"])
+def test_jobs_that_are_not_low_are_never_stopped(level):
+    books = Shares(tree(QueueSpec("a"), QueueSpec("b")), (8000,), 0)
+    cluster = Cluster(np.array([8]), books, [run("b", "b", {0: 8}, level)])
+    assert isinstance(preempt(cluster, want("a", 1, level="high"), anywhere(1), NOW), Reason)
+
+
+def test_a_job_is_not_stopped_before_its_minimum_runtime():
+    young = run("young", "b", {0: 4, 1: 4}, started=NOW - HOUR, min_runtime_ns=2 * HOUR)
+    cluster = two_queues([young], a=8)
+    assert isinstance(preempt(cluster, want("a", 1), anywhere(1), NOW), Reason)
+    assert isinstance(preempt(cluster, want("a", 1), anywhere(1), NOW + HOUR), Preemption)
+
+
+def test_what_is_not_reclaimable_is_not_taken_back():
+    books = shares(QueueSpec("a"), QueueSpec("b", reclaimable=False), gpus=8)
+    cluster = Cluster(np.array([8]), books, [run(f"b{k}", "b", {0: 1}) for k in range(8)])
+    assert isinstance(preempt(cluster, want("a", 1), anywhere(1), NOW), Reason)
+
+
+def test_a_public_queue_takes_nothing_back():
+    books = shares(QueueSpec("p", kind="public", deserved={"gpu": 4}), QueueSpec("b"), gpus=8)
+    cluster = Cluster(np.array([8]), books, [run(f"b{k}", "b", {0: 1}) for k in range(8)])
+    assert isinstance(preempt(cluster, want("p", 1), anywhere(1), NOW), Reason)
+
+
+def test_a_department_takes_back_for_a_team_that_is_above_its_own_share():
+    books = shares(
+        QueueSpec("dep"), QueueSpec("other"), QueueSpec("t1", "dep"), QueueSpec("t2", "dep"), gpus=8
+    )
+    held = [run("t", "t1", {0: 2}), *(run(f"o{k}", "other", {0: 1}) for k in range(6))]
+    cluster = Cluster(np.array([8]), books, held)
+    assert len(stopped(preempt(cluster, want("t1", 2, level="low"), anywhere(2), NOW))) == 2
+
+
+# -- shape, hold, speculation ------------------------------------------------------------------------
+
+
+def test_victims_are_chosen_in_the_domain_where_the_gang_loses_least():
+    held = [run(f"b{k}", "b", {k: 4}, started=(9 if k in (1, 2) else 8) * HOUR) for k in range(4)]
+    cluster = two_queues(held, nodes=4)
+    domains = [(0, 2), (2, 4)]
+    answer = preempt(cluster, want("a", 2, each=4), within(2, domains), NOW, domains=domains)
+    assert stopped(answer) in (["b0", "b1"], ["b2", "b3"])  # not b1 and b2, the cheapest two
+    free_choice = preempt(two_queues(held, nodes=4), want("a", 2, each=4), anywhere(2), NOW)
+    assert stopped(free_choice) == ["b1", "b2"]
+
+
+def test_freed_quota_and_devices_are_held_for_the_job_until_they_expire():
+    cluster = two_queues([run(f"b{k}", "b", {k // 4: 1}) for k in range(8)])
+    answer = preempt(cluster, want("a", 4), anywhere(4), NOW, hold_ns=HOUR)
+    assert isinstance(answer, Preemption)
+    assert int(cluster.free.sum()) == 0
+    assert sum(answer.hold.devices.values()) == 4
+    assert cluster.shares.refusal(2, (1000,), firm=False) is not None  # b cannot come back for it
+    assert cluster.expire(NOW + HOUR - 1) == ()
+    assert cluster.expire(NOW + HOUR) == ("new",)
+    assert int(cluster.free.sum()) == 4
+
+
+def test_a_job_starts_on_what_is_held_for_it():
+    cluster = two_queues([run(f"b{k}", "b", {k // 4: 1}) for k in range(8)])
+    answer = preempt(cluster, want("a", 4), anywhere(4), NOW)
+    assert isinstance(answer, Preemption)
+    cluster.start(run("new", "a", dict(answer.hold.devices), "medium"))
+    assert not cluster.holds
+    assert cluster.shares.used[1] == [4000]
+
+
+def test_what_cannot_be_done_changes_nothing():
+    books = shares(QueueSpec("a", limit={"gpu": 2}, deserved={"gpu": 2}), QueueSpec("b"), gpus=8)
+    cluster = Cluster(np.array([8]), books, [run(f"a{k}", "a", {0: 1}) for k in range(2)])
+    before = (cluster.free.tolist(), dict(cluster.running), [list(row) for row in books.used])
+    answer = preempt(cluster, want("a", 3, level="high"), anywhere(3), NOW)
+    assert isinstance(answer, Reason)
+    assert answer.code == "quota"
+    assert before == (cluster.free.tolist(), cluster.running, books.used)
+
+
+def test_equal_demands_of_one_rank_are_answered_together_as_one_by_one():
+    held = [run(f"b{k}", "b", {k // 4: 1}, started=(k * 7 % 13) * HOUR // 2) for k in range(16)]
+    demands = [want("a", 1, job=f"n{k}") for k in range(10)]
+    allowed = np.ones(4, np.bool_)
+    together = preempt_all(
+        two_queues(held, nodes=4), demands, lambda _: anywhere(1), NOW, allowed_of=lambda _: allowed
+    )
+    each = preempt_all(two_queues(held, nodes=4), demands, lambda _: anywhere(1), NOW)
+    assert [isinstance(a, Preemption) for a in together.values()] == [True] * 8 + [False] * 2
+
+    def lost(answers: dict[str, Preemption | Reason]) -> list[str]:
+        return sorted(v for a in answers.values() if isinstance(a, Preemption) for v in a.victims)
+
+    assert lost(together) == lost(each)
+
+
+def test_the_dominant_resource_is_that_of_which_most_of_the_fleet_is_wanted():
+    books = Shares(tree(QueueSpec("a"), resources=("gpu", "cpu")), (8000, 64_000), 0)
+    assert dominant(books, (1000, 4000)) == 0
+    assert dominant(books, (1000, 32_000)) == 1
+    assert dominant(books, (0, 0)) == 0
+
+
+# -- properties --------------------------------------------------------------------------------------
+
+
+@st.composite
+def crowded(draw: st.DrawFn, gangs: bool) -> tuple[Cluster, Demand, Fits, list[tuple[int, int]] | None]:
+    nodes, per = draw(st.integers(1, 4)), draw(st.sampled_from([2, 4, 8]))
+    free = [per] * nodes
+    held = []
+    for k in range(draw(st.integers(0, 7))):
+        spread = gangs and draw(st.booleans())
+        wanted = draw(
+            st.lists(st.integers(0, nodes - 1), min_size=1, max_size=2 if spread else 1, unique=True)
+        )
+        devices = {n: min(free[n], draw(st.integers(1, per))) for n in wanted}
+        devices = {n: d for n, d in devices.items() if d}
+        for n, d in devices.items():
+            free[n] -= d
+        if devices:
+            held.append(
+                run(f"v{k}", draw(st.sampled_from("bc")), devices, started=draw(st.integers(0, 9)) * HOUR)
+            )
+    each = draw(st.sampled_from([1, 2, per]))
+    ranks = draw(st.integers(1, max(nodes * per // each, 1)))
+    total = nodes * per
+    books = shares(
+        QueueSpec("a", deserved={"gpu": draw(st.integers(0, total))}),
+        QueueSpec("b"),
+        QueueSpec("c"),
+        gpus=total,
+    )
+    domains = draw(st.sampled_from([None, [(0, nodes // 2), (nodes // 2, nodes)]]))
+    demand = want("a", ranks, each, draw(st.sampled_from(["low", "medium", "high"])))
+    return Cluster(np.full(nodes, per), books, held), demand, within(ranks, domains), domains
+
+
+def least_loss(cluster: Cluster, demand: Demand, fits: Fits) -> int | None:
+    """The least loss of all sets of low jobs whose devices make room, by trying each."""
+    held = list(cluster.running.values())
+    best = None
+    for pick in range(1 << len(held)):
+        chosen = [r for k, r in enumerate(held) if pick >> k & 1]
+        free = cluster.free.copy()
+        for r in chosen:
+            for node, devices in r.devices.items():
+                free[node] += devices
+        cost = sum(r.lost_us(NOW) for r in chosen)
+        if (best is None or cost < best) and fits(free // demand.each) is not None:
+            best = cost
+    return best
+
+
+@given(crowded(gangs=False))
+def test_where_no_victim_spans_nodes_no_other_choice_loses_less(world):
+    cluster, demand, fits, domains = world
+    books = shares(QueueSpec("a", deserved={"gpu": int(cluster.devices.sum())}), QueueSpec("b"), QueueSpec("c"),
+                   gpus=int(cluster.devices.sum()))  # fmt: skip
+    free_to_take = Cluster(cluster.devices, books, cluster.running.values())
+    best = least_loss(free_to_take, demand, fits)
+    answer = preempt(free_to_take, demand, fits, NOW, domains=domains)
+    assert best == (answer.lost_us if isinstance(answer, Preemption) else None)
+
+
+@given(crowded(gangs=True))
+def test_after_preemption_the_books_and_the_devices_are_right(world):
+    cluster, demand, fits, domains = world
+    before = {r.job: r for r in cluster.running.values()}
+    answer = preempt(cluster, demand, fits, NOW, domains=domains)
+    used = np.zeros(len(cluster.free), np.int64)
+    for held in (*cluster.running.values(), *cluster.holds.values()):
+        for node, devices in held.devices.items():
+            used[node] += devices
+    assert (cluster.free + used == cluster.devices).all()
+    assert (cluster.free >= 0).all()
+    for queue in leaves(cluster.shares.tree):
+        name = cluster.shares.tree.name(queue)
+        charged = sum(r.charged[0] for r in cluster.running.values() if r.queue == name)
+        charged += sum(h.charged[0] for h in cluster.holds.values() if h.queue == name)
+        assert cluster.shares.used[queue][0] == charged
+    if isinstance(answer, Reason):
+        assert cluster.running == before
+        return
+    counts = {node: devices // demand.each for node, devices in answer.hold.devices.items()}
+    assert sum(counts.values()) == demand.ranks
+    assert fits(np.array([counts.get(n, 0) for n in range(len(cluster.free))])) is not None
+    for victim in answer.victims:
+        assert before[victim].level == "low"
+    for name in {before[v].queue for v in answer.victims} - {demand.queue}:
+        queue = cluster.shares.tree.leaf(name)
+        assert cluster.shares.above(queue, 0) >= 0
+        if answer.victims:
+            assert cluster.shares.above(1, 0) <= 0
+
+
+@given(crowded(gangs=True), st.lists(st.integers(0, 5), max_size=12))
+def test_a_rolled_back_journal_leaves_no_trace(world, moves):
+    cluster, demand, fits, domains = world
+
+    def look() -> tuple[object, ...]:
+        books = cluster.shares
+        return (
+            cluster.free.tolist(), sorted(cluster.running), dict(cluster.holds), [list(r) for r in books.used],
+            [list(r) for r in books.firm], [books.refusal(q, (1000,), firm=False) for q in leaves(books.tree)],
+        )  # fmt: skip
+
+    before, mark = look(), cluster.journal.mark()
+    preempt(cluster, demand, fits, NOW, domains=domains)
+    for k in moves:
+        if cluster.running and k % 2:
+            cluster.stop(sorted(cluster.running)[k % len(cluster.running)])
+        else:
+            node = k % len(cluster.free)
+            hold = Hold(f"h{k}", "b", (1000,), firm=False, devices={node: min(1, int(cluster.free[node]))})
+            cluster.hold(hold)
+    cluster.journal.back_to(mark)
+    assert look() == before
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_preemption_never_goes_in_circles(data):
+    """All queues want all they can get, every round; at a fixed demand stops come to an end."""
+    per, nodes = 4, data.draw(st.integers(1, 3))
+    weights = data.draw(st.lists(st.integers(1, 4), min_size=2, max_size=4))
+    books = shares(*(QueueSpec(f"q{k}", weight=w) for k, w in enumerate(weights)), gpus=per * nodes)
+    cluster = Cluster(np.full(nodes, per), books)
+    waiting = [
+        want(f"q{data.draw(st.integers(0, len(weights) - 1))}", data.draw(st.integers(1, 4)), 1,
+             data.draw(st.sampled_from(["low", "low", "medium", "high"])), f"j{k}")
+        for k in range(data.draw(st.integers(1, 14)))
+    ]  # fmt: skip
+    jobs = {demand.job: demand for demand in waiting}
+    quiet = 0
+    for at in range(200):
+        changed = False
+        for demand in list(waiting):
+            answer: Preemption | Reason | None = None
+            leaf = books.tree.leaf(demand.queue)
+            counts = anywhere(demand.ranks)(cluster.room(demand))
+            fits = books.refusal(leaf, demand.charged, firm=demand.firm) is None and counts is not None
+            if fits:
+                devices = {int(n): int(counts[n]) for n in np.flatnonzero(counts)}
+            else:
+                answer = preempt(cluster, demand, anywhere(demand.ranks), at * HOUR)
+                if isinstance(answer, Reason):
+                    continue
+                devices = dict(answer.hold.devices)
+            changed = True
+            waiting.remove(demand)
+            cluster.start(run(demand.job, demand.queue, devices, demand.level, at * HOUR))
+            if isinstance(answer, Preemption):
+                waiting += [jobs[victim] for victim in answer.victims]
+        quiet = 0 if changed else quiet + 1
+        if quiet == 2:
+            break
+    assert quiet == 2, "preemption goes on although nothing new was asked for"
