@@ -18,6 +18,7 @@ from dataclasses import replace
 import numpy as np
 
 from _table import Row, main
+from unidle.fleet.queues import QueueSpec
 from unidle.jobs import Reason
 from unidle.place.queue.backfill import Backfill
 from unidle.place.queue.cluster import Cluster
@@ -25,7 +26,6 @@ from unidle.place.queue.fair import Shares
 from unidle.place.queue.model import Demand, Fits, Ints, Running
 from unidle.place.queue.preempt import Preemption, preempt, preempt_all
 from unidle.place.queue.round import Round, Rules, decide
-from unidle.place.queue.spec import QueueSpec
 from unidle.place.queue.tree import QueueTree
 from unidle.place.queue.waiting import Waiting
 

@@ -251,6 +251,8 @@ class Controller:
             self._set_timers(job)
         for wait in plan.waits:
             self._emit(ev.JobJudged(wait.job, wait.because))
+        for keep in plan.keeps:
+            self._emit(ev.Promised(keep.job, keep.kind, keep.devices, keep.expires_ns, keep.because))
         for stop in plan.stops:
             self._preempt(stop)
         if plan.again_ns is not None and plan.again_ns > now:

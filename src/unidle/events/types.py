@@ -105,7 +105,7 @@ class RankSaw(_Event, frozen=True, omit_defaults=True):
 class StopAsked(_Event, frozen=True, omit_defaults=True):
     """An attempt is to be stopped; ``culprit`` is the rank that failed first, where one did.
 
-    What it frees is promised to the waiting job ``for_job``, where that is why.
+    ``for_job`` is the waiting job that it makes room for, where that is why.
     """
 
     job: str
@@ -139,6 +139,16 @@ class Requeued(_Event, frozen=True, omit_defaults=True):
     because: Reason
 
 
+class Promised(_Event, frozen=True, omit_defaults=True):
+    """Devices of one kind, by node, are kept for a waiting job until ``expires_ns``."""
+
+    job: str
+    kind: str
+    devices: dict[str, int]
+    expires_ns: int
+    because: Reason
+
+
 class JobEnded(_Event, frozen=True, omit_defaults=True):
     job: str
     state: EndState
@@ -161,6 +171,7 @@ Event: TypeAlias = (
     | AttemptEnded
     | RetryPlanned
     | Requeued
+    | Promised
     | JobEnded
 )
 
@@ -180,6 +191,7 @@ KINDS: Final[dict[str, type[Event]]] = {
     "attempt_ended": AttemptEnded,
     "retry_planned": RetryPlanned,
     "requeued": Requeued,
+    "promised": Promised,
     "job_ended": JobEnded,
 }
 KIND_OF: Final[dict[type, str]] = {cls: kind for kind, cls in KINDS.items()}

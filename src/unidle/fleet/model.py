@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from unidle.fleet.queues import UTC, QueueSpec, Zone
+
 WHOLE_PPM = 1_000_000
 
 Health = Literal["healthy", "fault", "repair", "maintenance", "quarantine", "boot"]
@@ -95,6 +97,8 @@ class Fleet:
     prices_per_device_hour: dict[str, float] = field(default_factory=dict)
     currency: str = "USD"
     source: str = "discovered"
+    queues: tuple[QueueSpec, ...] = ()
+    zone: Zone = UTC  # of the queues' time windows
 
     def devices(self) -> list[Device]:
         return [d for n in self.nodes for d in n.devices]

@@ -50,6 +50,7 @@ class Ground:
             kind: [place[s.node] for s in slots] for kind, slots in self.occupancy.nodes.items()
         }
         self.classes: dict[tuple[str, str], RankClass] = {}
+        self._where: dict[str, tuple[str, int]] | None = None
         self._seen = self.occupancy.changed_since(0)[0]
 
     def follow(self, view: View) -> bool:
@@ -70,6 +71,17 @@ class Ground:
                 rank_class.update(here, view, Taken())
                 rank_class.rooms.forget()
         return True
+
+    def where(self) -> dict[str, tuple[str, int]]:
+        """Kind and position of every slice."""
+        if self._where is None:
+            self._where = {
+                slice_id: (kind, position)
+                for kind, positions in self.positions.items()
+                for position, slots in zip(positions, self.occupancy.nodes[kind], strict=True)
+                for slice_id in slots.slices
+            }
+        return self._where
 
     def rank_class(self, spec: JobSpec, kind: str, view: View, taken: Taken) -> RankClass:
         """The class of a job's ranks on devices of this kind."""

@@ -28,11 +28,22 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Stop this job's attempt and let it wait again; what that frees is promised to ``for_job``."""
+    """Stop this job's attempt and let it wait again, to make room for ``for_job``."""
 
     job: str
     because: Reason
     for_job: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """Keep so many devices of a kind on these nodes for a waiting job, until ``expires_ns``."""
+
+    job: str
+    kind: str
+    devices: dict[str, int]
+    expires_ns: int
+    because: Reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +52,7 @@ class Plan:
 
     places: tuple[Place, ...] = ()
     waits: tuple[Wait, ...] = ()
+    keeps: tuple[Keep, ...] = ()
     stops: tuple[Stop, ...] = ()
     again_ns: int | None = None
 

@@ -9,7 +9,7 @@ passed over.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -17,11 +17,15 @@ from unidle.jobs import JobSpec, Layout, RankPlace, Reason
 from unidle.place.constraint import Barrier, Blocked, Gang, GangPlan, gang_of
 from unidle.place.ground import Ground, RankClass, Taken
 from unidle.place.mapping import Mapping, map_ranks
-from unidle.place.plan import Place, Plan, Wait
+from unidle.place.plan import Keep, Place, Plan, Stop, Wait
 from unidle.place.queued import KINDS, InQueueOrder, noun
 from unidle.place.traffic import usual_traffic
 from unidle.place.tree import Ints
 from unidle.view.state import Shape, View
+
+if TYPE_CHECKING:
+    from unidle.place.queue.round import Round
+    from unidle.place.quotas import QuotaRound
 
 
 class Scheduler:
@@ -31,6 +35,8 @@ class Scheduler:
         self._ground: Ground | None = None
 
     def decide(self, view: View, now_ns: int) -> Plan:
+        if _needs_quotas(view):
+            return self._decide_by_quota(view, now_ns)
         round_ = _Round(self._on(view), view)
         try:
             return round_.decide(now_ns)
@@ -41,6 +47,32 @@ class Scheduler:
         """Why a gang of this job cannot be placed now; None where it can."""
         answer = _Round(self._on(view), view).fit(spec)
         return answer.because if isinstance(answer, Refused) else None
+
+    def _decide_by_quota(self, view: View, now_ns: int) -> Plan:
+        from unidle.place.quotas import QuotaRound
+
+        ground = self._on(view)
+        queues, round_ = QuotaRound(ground, view, now_ns), _Round(ground, view)
+        answer = queues.decide()
+        try:
+            waits = {**queues.never, **_with_starts(answer)}
+            places = []
+            for start in answer.starts:
+                there = queues.placement(start.job, start.because)
+                gang = gang_of(view.jobs[start.job].spec)
+                if round_.holds(there.rank_class, there.plan):
+                    fit = round_.mapped(there.rank_class, there.plan, gang)
+                    places.append(Place(start.job, round_.take(fit), fit.because()))
+                else:  # devices that it may use are fewer than those that are free
+                    waits[start.job] = Reason(
+                        "no_fit", "the devices that are free are not those that it may use"
+                    )
+        finally:
+            round_.undo()
+        keeps, stops = _stops(queues, answer)
+        unjudged = view.unjudged
+        kept = tuple(Wait(job, because) for job, because in waits.items() if job in unjudged)
+        return Plan(tuple(places), kept, keeps, stops, answer.again_ns)
 
     def try_one(self, view: View, spec: JobSpec) -> Placed | Refused:
         """What a gang of this job would get now, with all that is known of it, or why it gets nothing."""
@@ -134,9 +166,13 @@ class _Round:
             rank_class = self._ground.rank_class(spec, kind, self._view, self._taken)
             plan = rank_class.rooms.plan(gang)
             if isinstance(plan, GangPlan):
-                return self._mapped(rank_class, plan, gang)
+                return self.mapped(rank_class, plan, gang)
             reasons.append(_waits(spec, rank_class, plan))
         return _never(self._ground, self._view, spec, self._taken) or _best(reasons)
+
+    def holds(self, rank_class: RankClass, plan: GangPlan) -> bool:
+        """Whether the nodes of a plan hold it now, with what this round gave away."""
+        return bool((rank_class.rooms.room[plan.nodes] >= plan.counts).all())
 
     def undo(self) -> None:
         """Leave the ground as the view has it."""
@@ -151,7 +187,7 @@ class _Round:
         tree, traffic = self._ground.tree, usual_traffic(layout)
         return map_ranks(tree, plan.nodes, plan.counts, layout, traffic, plan.fabric)
 
-    def _mapped(self, rank_class: RankClass, plan: GangPlan, gang: Gang) -> Fit:
+    def mapped(self, rank_class: RankClass, plan: GangPlan, gang: Gang) -> Fit:
         if gang.layout is None or len(plan.nodes) == 1:
             return Fit(rank_class, plan, np.repeat(np.arange(len(plan.nodes)), plan.counts), None)
         mapping = self.map(plan, gang.layout)
@@ -178,6 +214,33 @@ class _Round:
             if other.kind == rank_class.kind or (other.asks and rank_class.asks):
                 other.update(positions, self._view, self._taken)
         return tuple(places)
+
+
+def _needs_quotas(view: View) -> bool:
+    """Whether anything but priority and order of submission decides who starts."""
+    if view.fleet.queues or view.promised:
+        return True
+    open_jobs = view.jobs.open.values()
+    return any(job.spec.preemption != "medium" or job.spec.estimate_s is not None for job in open_jobs)
+
+
+def _with_starts(answer: Round) -> dict[str, Reason]:
+    """Reasons to wait, with the planned start where there is one."""
+    found = {}
+    for job, because in answer.waits.items():
+        start_ns = answer.planned_ns.get(job)
+        figures = because.figures if start_ns is None else {**because.figures, "planned_start_ns": start_ns}
+        found[job] = Reason(because.code, because.text, figures)
+    return found
+
+
+def _stops(queues: QuotaRound, answer: Round) -> tuple[tuple[Keep, ...], tuple[Stop, ...]]:
+    keeps, stops = [], []
+    for made in answer.stops:
+        devices = {queues.node(index): count for index, count in made.hold.devices.items()}
+        keeps.append(Keep(made.job, queues.kind_of(made.job), devices, made.hold.expires_ns, made.because))
+        stops += [Stop(victim, made.because, made.job) for victim in made.victims]
+    return tuple(keeps), tuple(stops)
 
 
 def _never(ground: Ground, view: View, spec: JobSpec, taken: Taken) -> Refused | None:

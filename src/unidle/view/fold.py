@@ -199,10 +199,12 @@ def _stop_asked(view: View, event: ev.StopAsked, now: int) -> None:
         return
     attempt.stop_ns = attempt.stop_ns or now
     attempt.stop = event
-    waiting = view.jobs.open.get(event.for_job or "")
-    if waiting is not None and waiting.live is None:
-        promise = view.promised.setdefault(waiting.id, Promise(now, []))
-        promise.slices += [s for place in attempt.places for s in place.slices]
+
+
+def _promised(view: View, event: ev.Promised, _now: int) -> None:
+    job = _job(view, event.job)
+    if not job.terminal and job.live is None:
+        view.promised[job.id] = Promise(event.kind, event.devices, event.expires_ns)
 
 
 def _attempt_ended(view: View, event: ev.AttemptEnded, now: int) -> None:
@@ -305,5 +307,6 @@ _HANDLERS: Final[dict[type, Callable[[View, Any, int], None]]] = {
     ev.AttemptEnded: _attempt_ended,
     ev.RetryPlanned: _retry_planned,
     ev.Requeued: _requeued,
+    ev.Promised: _promised,
     ev.JobEnded: _job_ended,
 }

@@ -173,10 +173,11 @@ _UNPACK: Final = msgspec.msgpack.Decoder(JobView)
 
 
 class Promise(msgspec.Struct, array_like=True):
-    """Slices that jobs were stopped for, since ``at_ns``."""
+    """Devices kept for a waiting job: how many of a kind on which nodes, until when."""
 
-    at_ns: int
-    slices: list[str]
+    kind: str
+    devices: dict[str, int]
+    expires_ns: int
 
 
 @dataclass(slots=True)
@@ -190,7 +191,7 @@ class View:
     health: dict[str, Health] = field(default_factory=dict)  # node or device id -> not healthy
     jobs: JobTable = field(default_factory=JobTable)
     book: Book = field(default_factory=Book)
-    promised: dict[str, Promise] = field(default_factory=dict)  # waiting job -> what is freed for it
+    promised: dict[str, Promise] = field(default_factory=dict)  # waiting job -> what is kept for it
     unposted: list[str] = field(default_factory=list)  # jobs that have ended, their time not in the book yet
     unposted_size: int = 0  # about how many postings that time is
     running: bool = False  # a controller has the store up, as far as the log knows

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from place.queues import HOUR, leaves, shares, trees
+from unidle.fleet.queues import QueueSpec
 from unidle.place.queue.entitle import Entitlement
 from unidle.place.queue.fair import Fairness, Shares, decay_ppb
-from unidle.place.queue.spec import QueueSpec
 from unidle.place.queue.tree import ROOT, QueueTree
 
 CAPACITY = (40_000, 60_000)
@@ -109,7 +109,7 @@ def test_history_halves_in_a_half_life():
 
 
 def test_a_windows_opening_changes_what_is_admitted_at_the_next_round():
-    from unidle.place.queue.spec import TimeWindow
+    from unidle.fleet.queues import TimeWindow
     from unidle.place.queue.windows import weekly
 
     night = TimeWindow(weekly("mon-sun 22:00-06:00"), limit={"gpu": 2})

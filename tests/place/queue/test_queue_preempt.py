@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from place.queues import HOUR, anywhere, leaves, shares, tree, within
+from unidle.fleet.queues import QueueSpec
 from unidle.jobs import Reason
 from unidle.place.queue.cluster import Cluster
 from unidle.place.queue.fair import Shares
 from unidle.place.queue.model import Demand, Fits, Hold, Running
 from unidle.place.queue.preempt import Preemption, preempt, preempt_all
-from unidle.place.queue.spec import QueueSpec
 from unidle.place.queue.victims import dominant
 
 NOW = 10 * HOUR

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from place.queues import anywhere, shares
+from unidle.fleet.queues import QueueSpec
 from unidle.place.queue.backfill import Backfill
 from unidle.place.queue.cluster import Cluster
 from unidle.place.queue.model import Demand
 from unidle.place.queue.round import Round, Rules, decide
-from unidle.place.queue.spec import QueueSpec
 from unidle.place.queue.waiting import Waiting
 
 S = 1_000_000_000

@@ -16,13 +16,13 @@ import pytest
 import yaml
 
 from place.queues import within
+from unidle.fleet.queues import QueueSpec, TimeWindow
 from unidle.place.queue.backfill import Backfill
 from unidle.place.queue.cluster import Cluster
 from unidle.place.queue.consolidate import Migration
 from unidle.place.queue.fair import Fairness, Shares
 from unidle.place.queue.model import Demand, Fits, Running
 from unidle.place.queue.round import Round, Rules, decide
-from unidle.place.queue.spec import QueueSpec, TimeWindow
 from unidle.place.queue.tree import QueueTree
 from unidle.place.queue.waiting import Waiting
 from unidle.place.queue.windows import weekly

@@ -7,6 +7,7 @@ import datetime as dt
 from hypothesis import given
 
 from ledger.ledgers import Made, ledgers
+from unidle.fleet.queues import UTC, Zone
 from unidle.ledger.columns import from_entries
 from unidle.ledger.money import Prices
 from unidle.ledger.query import summary
@@ -15,7 +16,6 @@ from unidle.ledger.select import Window
 from unidle.ledger.sources import LiveRows
 from unidle.ledger.tables import JobInfo, SliceInfo
 from unidle.place.queue.usage import IN_USE, months, usage
-from unidle.place.queue.windows import UTC, Zone
 
 HOUR = 3_600_000_000_000
 BERLIN = Zone(

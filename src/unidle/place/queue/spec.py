@@ -5,57 +5,17 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final
 
 from unidle.errors import BadInput
-from unidle.place.queue.windows import Weekly
+from unidle.fleet.queues import Given, QueueSpec
 
-Kind = Literal["exclusive", "pooled", "public"]
 KINDS: Final = ("exclusive", "pooled", "public")
 AMOUNTS: Final = ("guarantee", "deserved", "limit", "lend", "borrow")
 MILLI: Final = 1_000
 WEIGHT_MOST: Final = 1_000_000
 AMOUNT_MOST: Final = 10**9
 DEPTH_MOST: Final = 16
-
-Given = Mapping[str, float]
-
-
-@dataclass(frozen=True, slots=True)
-class TimeWindow:
-    """Inside ``when`` these amounts replace the queue's own, resource by resource."""
-
-    when: Weekly
-    guarantee: Given = field(default_factory=dict)
-    deserved: Given = field(default_factory=dict)
-    limit: Given = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class QueueSpec:
-    """One queue. Amounts are in devices (``gpu`` or ``gpu:MODEL``) and cores (``cpu``), by resource.
-
-    ``guarantee`` is kept for the queue even while it is idle. ``deserved`` is what it gets back from
-    borrowers when it wants it; where it is not given, the queue deserves its part, by ``weight``, of
-    what its siblings leave of what the parent deserves. ``limit`` is never exceeded. ``lend`` and
-    ``borrow`` bound how much of what it deserves others may use, and how much above it the queue may
-    use. What an ``exclusive`` queue deserves is for it alone, and it borrows nothing; a ``public``
-    queue deserves nothing unless given, and never takes back by stopping others. Where
-    ``reclaimable`` is false, what it borrowed comes back only when its jobs end.
-    """
-
-    name: str
-    parent: str | None = None
-    weight: int = 1
-    kind: Kind = "pooled"
-    guarantee: Given = field(default_factory=dict)
-    deserved: Given = field(default_factory=dict)
-    limit: Given = field(default_factory=dict)
-    lend: Given = field(default_factory=dict)
-    borrow: Given = field(default_factory=dict)
-    reclaimable: bool = True
-    windows: tuple[TimeWindow, ...] = ()
 
 
 def check(specs: Sequence[QueueSpec], resources: Sequence[str]) -> list[QueueSpec]:

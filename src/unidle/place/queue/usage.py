@@ -13,12 +13,12 @@ from typing import Any, Final
 
 import numpy as np
 
+from unidle.fleet.queues import UTC, Zone
 from unidle.ledger.money import HOUR_NS, MICRO, Prices
 from unidle.ledger.query import summary
 from unidle.ledger.select import Window
 from unidle.ledger.sources import LedgerSource
 from unidle.ledger.taxonomy import GROUPS
-from unidle.place.queue.windows import UTC, Zone
 
 IN_USE: Final = tuple(group for group in GROUPS if group not in ("unseen", "down", "free"))
 

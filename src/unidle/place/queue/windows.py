@@ -3,60 +3,19 @@
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final
 
 from unidle.errors import BadInput
+from unidle.fleet.queues import WEEK_MINUTES, Weekly, Zone
 
 MINUTE_NS: Final = 60_000_000_000
 DAY_MINUTES: Final = 24 * 60
-WEEK_MINUTES: Final = 7 * DAY_MINUTES
 DAYS: Final = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 
 _EPOCH_MINUTES: Final = 3 * DAY_MINUTES  # the epoch was a Thursday, and weeks begin on Monday
 _TIME: Final = r"([01][0-9]|2[0-4]):([0-5][0-9])"
 _REMEDY: Final = "write days, then times where not the whole day: mon-fri 08:00-18:00, or sat,sun"
-
-
-@dataclass(frozen=True, slots=True)
-class Zone:
-    """A time zone: local time is UTC plus ``changes[k][1]`` seconds from ``changes[k][0]`` (UTC, ns) on.
-
-    ``changes`` are in order of time; the first offset holds before it, too.
-    """
-
-    name: str = "UTC"
-    changes: tuple[tuple[int, int], ...] = ((0, 0),)
-
-    def offset_ns(self, now_ns: int) -> int:
-        """What local time is ahead of UTC."""
-        at = bisect_right(self.changes, now_ns, key=lambda change: change[0]) - 1
-        return self.changes[max(at, 0)][1] * 1_000_000_000
-
-    def next_change_ns(self, now_ns: int) -> int | None:
-        """When the offset changes next; None where it is known to stay."""
-        at = bisect_right(self.changes, now_ns, key=lambda change: change[0])
-        return self.changes[at][0] if at < len(self.changes) else None
-
-
-UTC: Final = Zone()
-
-
-@dataclass(frozen=True, slots=True)
-class Weekly:
-    """Spans of a week's local time, ``[start, end)`` in minutes from Monday 00:00; none crosses Sunday's end."""
-
-    spans: tuple[tuple[int, int], ...]
-
-    def holds(self, minute: int) -> bool:
-        """Whether this minute of the week is inside."""
-        return any(start <= minute < end for start, end in self.spans)
-
-    def edges(self) -> set[int]:
-        """The minutes of the week at which it may begin or end to hold."""
-        return {edge % WEEK_MINUTES for span in self.spans for edge in span}
 
 
 def weekly(text: str, field: str = "when") -> Weekly:

@@ -1,0 +1,268 @@
+"""Gangs under queues and quotas: fairness, levels, reclaim and backfill on top of the network.
+
+Whose turn it is, what a queue may use, who is stopped for whom and who waits for a planned start is
+decided by ``place.queue``; where a gang goes, by ``place.gang``. This is where the two meet: nodes are
+numbered per kind of device, one kind after the other, so that a round sees one row of nodes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from unidle.fleet.queues import QueueSpec
+from unidle.jobs import JobSpec, Reason
+from unidle.place.constraint import Blocked, GangPlan, gang_of
+from unidle.place.gang import plan_gang
+from unidle.place.ground import Ground, RankClass, Taken
+from unidle.place.queue.backfill import Backfill
+from unidle.place.queue.cluster import Cluster
+from unidle.place.queue.fair import QueueShare, Shares
+from unidle.place.queue.model import Amounts, Demand, Fits, Hold, Ints, Running
+from unidle.place.queue.round import Round, Rules, decide
+from unidle.place.queue.spec import MILLI
+from unidle.place.queue.tree import QueueTree
+from unidle.place.queue.waiting import Waiting
+from unidle.place.queued import KINDS
+from unidle.view.state import AttemptView, JobView, View
+
+S: Final = 1_000_000_000
+RESTART_NS: Final = 30 * S  # until a stopped job is at work again, where nothing was measured
+_ALL: Final = "jobs"  # the one queue of a fleet that declares none
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """A job of this round that starts: its class, its plan, and why now."""
+
+    job: str
+    rank_class: RankClass
+    plan: GangPlan
+    because: Reason
+
+
+class QuotaRound:
+    """One round over all queues. Pure: the view is only read, and the ground left as it was."""
+
+    def __init__(self, ground: Ground, view: View, now_ns: int) -> None:
+        self._ground, self._view, self._now_ns = ground, view, now_ns
+        self.kinds = tuple(kind for kind in ("gpu", "cpu") if ground.occupancy.nodes.get(kind))
+        self._width = len(ground.nodes)
+        self.tree = _tree(view)
+        self._declared = bool(view.fleet.queues)
+        self.never: dict[str, Reason] = {}
+        self._classes: dict[str, RankClass] = {}
+        self._plans: dict[str, GangPlan] = {}
+        self.shares = Shares(self.tree, self._capacity(), now_ns)
+        rules = Rules(Backfill(heads=self._heads()))
+        self._rules, self.waiting = rules, Waiting(self.shares, rules.backfill)
+        self.cluster = self._cluster()
+        for queue in view.waiting.values():
+            for _, _, job_id in queue:
+                self._add(view.jobs[job_id])
+
+    def decide(self) -> Round:
+        """Who starts, who is stopped, who waits."""
+        domains = [(k * self._width, (k + 1) * self._width) for k in range(len(self.kinds))]
+        return decide(
+            self.cluster, self.waiting, self._fits, self._now_ns, self._rules,
+            capacity=self._capacity(), domains_of=lambda demand: self._domains(demand) or domains,
+            ready=self._ready,
+        )  # fmt: skip
+
+    def placement(self, job: str, because: Reason) -> Placement:
+        return Placement(job, self._classes[job], self._plans[job], because)
+
+    def node(self, index: int) -> str:
+        return self._ground.nodes[index % self._width].id
+
+    def kind_of(self, job: str) -> str:
+        return self._classes[job].kind
+
+    def report(self) -> tuple[QueueShare, ...]:
+        return self.shares.report()
+
+    # -- from the view ---------------------------------------------------------------------------
+
+    def _capacity(self) -> Amounts:
+        """What is healthy, in thousandths, by resource of the tree."""
+        unfit = self._view.unfit()
+        totals = dict.fromkeys(self.tree.resources, 0)
+        for device in self._view.fleet.devices():
+            whole = (device.id,) if len(device.slices_ppm) == 1 else ()
+            if device.id in unfit or (not whole and f"{device.id}#0" in unfit):
+                continue
+            for resource in (device.kind, f"{device.kind}:{device.model}"):
+                if resource in totals:
+                    totals[resource] += MILLI
+        return tuple(totals[resource] for resource in self.tree.resources)
+
+    def _cluster(self) -> Cluster:
+        view, ground = self._view, self._ground
+        devices = np.zeros(len(self.kinds) * self._width, np.int64)
+        for k, kind in enumerate(self.kinds):
+            for position, slots in zip(ground.positions[kind], ground.occupancy.nodes[kind], strict=True):
+                devices[k * self._width + position] = slots.free.bit_count()
+        running: list[Running] = []
+        for job_id in sorted(view.live):
+            job = view.jobs[job_id]
+            attempt = job.attempts[-1]
+            held = self._held(attempt)
+            for index, count in held.items():
+                devices[index] += count
+            if attempt.stop is None or attempt.stop.why != "preempted":
+                running.append(self._running(job, attempt, held))
+        cluster = Cluster(devices, self.shares, running)
+        for job_id, promise in view.promised.items():
+            if promise.expires_ns > self._now_ns and promise.kind in self.kinds:
+                self._hold(cluster, view.jobs[job_id], promise.kind, promise.devices, promise.expires_ns)
+        return cluster
+
+    def _hold(
+        self, cluster: Cluster, job: JobView, kind: str, devices: dict[str, int], expires_ns: int
+    ) -> None:
+        first = self.kinds.index(kind) * self._width
+        places = {node.id: first + k for k, node in enumerate(self._ground.nodes)}
+        kept = {places[name]: count for name, count in devices.items() if name in places}
+        if all(cluster.free[index] >= count for index, count in kept.items()):
+            spec = job.spec
+            charged = self._charged(spec, kind)
+            cluster.hold(Hold(job.id, self._queue(spec), charged, spec.preemption != "low", kept, expires_ns))
+
+    def _held(self, attempt: AttemptView) -> dict[int, int]:
+        held: dict[int, int] = {}
+        where = self._ground.where()
+        for place in attempt.places:
+            for slice_id in place.slices:
+                found = where.get(slice_id)
+                if found is not None and found[0] in self.kinds:
+                    index = self.kinds.index(found[0]) * self._width + found[1]
+                    held[index] = held.get(index, 0) + 1
+        return held
+
+    def _running(self, job: JobView, attempt: AttemptView, held: dict[int, int]) -> Running:
+        spec = job.spec
+        saves = [at_ns for rank in attempt.ranks for at_ns, _ in rank.saves]
+        kind = self.kinds[next(iter(held), 0) // self._width] if self.kinds else "gpu"
+        stopping = attempt.stop is not None  # its devices come back by themselves
+        return Running(
+            job.id, self._queue(spec), "medium" if stopping else spec.preemption, attempt.placed_ns, held,
+            self._charged(spec, kind), max(saves, default=None), int(spec.min_runtime_s * S), RESTART_NS,
+            None if spec.estimate_s is None else int(spec.estimate_s * S),
+            checkpoints=spec.checkpoint_path is not None, ranks=spec.ranks, each=spec.devices_per_rank,
+        )  # fmt: skip
+
+    def _add(self, job: JobView) -> None:
+        spec = job.spec
+        if job.not_before_ns > self._now_ns:
+            return
+        queue = self._queue(spec)
+        if queue not in self.tree.index or self.tree.children[self.tree.index[queue]]:
+            known = ", ".join(sorted(n for n, k in self.tree.index.items() if not self.tree.children[k])[:8])
+            self.never[job.id] = Reason(
+                "no_queue", f"there is no queue {queue} that takes jobs; there are {known}"
+            )
+            return
+        gang = gang_of(spec)
+        verdicts: list[Blocked] = []
+        for kind in KINDS[spec.device]:
+            if kind in self.kinds:
+                rank_class = self._ground.rank_class(spec, kind, self._view, Taken())
+                verdict = rank_class.never(gang)
+                if verdict is None:
+                    self._classes[job.id] = rank_class
+                    break
+                verdicts.append(verdict)
+        else:
+            text = verdicts[0].because.text.split(". It would start:")[0] if verdicts else "no such device"
+            self.never[job.id] = Reason("never_fits", f"{text}: it can never start here")
+            return
+        self.waiting.add(self._demand(job, self._classes[job.id].kind))
+
+    def _demand(self, job: JobView, kind: str) -> Demand:
+        spec = job.spec
+        return Demand(
+            job.id, self._queue(spec), spec.preemption, spec.ranks, spec.devices_per_rank, self._charged(spec, kind),
+            job.waiting_since_ns, None if spec.estimate_s is None else int(spec.estimate_s * S), spec.priority,
+            int(spec.min_runtime_s * S), RESTART_NS, spec.checkpoint_path is not None, f"{kind} {spec.wish}",
+        )  # fmt: skip
+
+    def _queue(self, spec: JobSpec) -> str:
+        return spec.queue if self._declared else _ALL
+
+    def _charged(self, spec: JobSpec, kind: str) -> Amounts:
+        """What the job's queue is charged: its devices, and those of a model where it names just one."""
+        model = spec.where.models.include[0] if len(spec.where.models.include) == 1 else None
+        resources = {kind: spec.devices * MILLI}
+        if model is not None:
+            resources[f"{kind}:{model}"] = spec.devices * MILLI
+        return tuple(resources.get(resource, 0) for resource in self.tree.resources)
+
+    def _heads(self) -> int:
+        """Room is reserved for the first that wait where all run times are known; else only for those that starve."""
+        open_jobs = [self._view.jobs[job] for job in self._view.live]
+        return int(bool(open_jobs) and all(job.spec.estimate_s is not None for job in open_jobs))
+
+    # -- asked by the round ----------------------------------------------------------------------
+
+    def _fits(self, demand: Demand) -> Fits:
+        spec = self._view.jobs[demand.job].spec
+        rank_class, gang = self._classes[demand.job], gang_of(spec)
+        first = self.kinds.index(rank_class.kind) * self._width
+        # what a node could hold at all; where other requests count too, what it can hold now
+        most = rank_class.rooms.room if rank_class.asks else rank_class.whole.room
+
+        def fits(room: Ints) -> Ints | None:
+            part = np.minimum(room[first : first + self._width], most)
+            if int(part.sum()) < gang.ranks:
+                return None
+            plan = plan_gang(self._ground.tree, part, gang)
+            if not isinstance(plan, GangPlan):
+                return None
+            self._plans[demand.job] = plan
+            counts = np.zeros(len(room), np.int64)
+            counts[first + plan.nodes] = plan.counts
+            return counts
+
+        return fits
+
+    def _domains(self, demand: Demand) -> list[tuple[int, int]] | None:
+        """Ranges of nodes of which one must hold the gang whole, by its hard wish on all of it."""
+        first = self.kinds.index(self._classes[demand.job].kind) * self._width
+        topology = self._view.jobs[demand.job].spec.topology
+        tree = self._ground.tree
+        if topology is None or topology.require is None:
+            return [(first, first + self._width)]
+        if topology.require == "node":
+            return [(first + k, first + k + 1) for k in range(self._width)]
+        kind = tree.kind_code(topology.require)
+        spans = [
+            (int(lo), int(hi))
+            for lo, hi, code in zip(tree.lo, tree.hi, tree.kind, strict=True)
+            if code == kind
+        ]
+        return [(first + lo, first + hi) for lo, hi in spans if hi > lo]
+
+    def _ready(self, job: str) -> bool:
+        """Whether what is kept for the job is free by now."""
+        rank_class = self._classes[job]
+        first = self.kinds.index(rank_class.kind) * self._width
+        held = self.cluster.holds[job].devices
+        ready = all(
+            rank_class.free(index - first, Taken()).bit_count() >= count for index, count in held.items()
+        )
+        if ready:  # the plan on just these nodes
+            room = np.zeros(len(self.cluster.free), np.int64)
+            for index, count in held.items():
+                room[index] = count // rank_class.each
+            ready = self._fits(self.waiting.jobs[job])(room) is not None
+        return ready
+
+
+def _tree(view: View) -> QueueTree:
+    fleet = view.fleet
+    models = sorted({f"{d.kind}:{d.model}" for d in fleet.devices() if d.model})
+    specs = fleet.queues or (QueueSpec(_ALL),)
+    return QueueTree.of(specs, ("gpu", "cpu", *models), fleet.zone)

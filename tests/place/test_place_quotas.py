@@ -1,0 +1,195 @@
+"""Queues, levels and planned starts in the real loop on the simulated engine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from unidle.control.simulate import Arrival, simulate
+from unidle.engine.sim.workload import S, SimJob
+from unidle.errors import BadInput
+from unidle.events import types as ev
+from unidle.fleet import Device, Fleet, Node
+from unidle.fleet.queues import QueueSpec
+from unidle.jobs import JobSpec
+from unidle.place.scheduler import Scheduler
+from unidle.store.memory import MemoryStore
+from unidle.view.state import View
+
+
+def fleet(nodes: int, gpus: int, *queues: QueueSpec) -> Fleet:
+    return Fleet(
+        nodes=tuple(
+            Node(f"n{k}", "", tuple(Device(f"n{k}/{i}", f"n{k}", i, "gpu") for i in range(gpus)))
+            for k in range(nodes)
+        ),
+        queues=queues,
+    )
+
+
+def job(at_s: float, name: str, ranks: int, work_s: float = 100, **more: object) -> tuple[Arrival, SimJob]:
+    spec = JobSpec(("x",), name=name, ranks=ranks, device="gpu", **more)  # type: ignore[arg-type]
+    return Arrival(1 + int(at_s * S), name, spec), SimJob(int(work_s * S))
+
+
+def run(there: Fleet, *jobs: tuple[Arrival, SimJob]) -> tuple[View, list[ev.Event]]:
+    store = MemoryStore()
+    behaviour = {arrival.job: sim for arrival, sim in jobs}
+    view = simulate(
+        store, there, [arrival for arrival, _ in jobs], lambda command: behaviour[command.job], Scheduler()
+    )
+    return view, [ev.decode(e.kind, e.body, e.seq) for e in store.read()]
+
+
+def began_s(view: View, name: str) -> float:
+    """When the job's last attempt was placed, in seconds from the start."""
+    return (view.jobs[name].attempts[-1].placed_ns - 1) / S
+
+
+def stops(events: Sequence[ev.Event]) -> list[tuple[str, str | None]]:
+    return [(e.job, e.for_job) for e in events if isinstance(e, ev.StopAsked)]
+
+
+def test_a_high_job_takes_the_place_of_low_ones_and_they_wait_again():
+    view, events = run(
+        fleet(2, 4),
+        job(0, "low-a", 4, preemption="low"),
+        job(0, "low-b", 4, 300, preemption="low"),
+        job(10, "high", 4, preemption="high"),
+    )
+    assert {name: view.jobs[name].state for name in view.jobs} == dict.fromkeys(
+        ("low-a", "low-b", "high"), "succeeded"
+    )
+    assert len(stops(events)) == 1 and stops(events)[0][1] == "high"
+    assert began_s(view, "high") < 30
+    victim = stops(events)[0][0]
+    assert view.jobs[victim].attempts[0].outcome == "preempted"
+    assert len(view.jobs[victim].attempts) == 2
+
+
+def test_medium_jobs_are_never_stopped_and_never_stop_others():
+    view, events = run(
+        fleet(1, 4), job(0, "first", 4), job(5, "second", 4, preemption="high"), job(6, "third", 4)
+    )
+    assert stops(events) == []
+    assert began_s(view, "second") >= 100
+
+
+def test_a_minimum_runtime_is_kept_before_a_job_is_stopped():
+    _, events = run(
+        fleet(1, 4),
+        job(0, "low", 4, 1000, preemption="low", min_runtime_s=200),
+        job(10, "high", 4, preemption="high"),
+    )
+    asked = [e for e in events if isinstance(e, ev.StopAsked)]
+    assert all(e.job == "low" for e in asked)
+
+
+def test_a_queue_takes_back_what_it_lent_and_no_more():
+    queues = (QueueSpec("a", deserved={"gpu": 4}), QueueSpec("b", deserved={"gpu": 4}))
+    view, events = run(
+        fleet(2, 4, *queues),
+        *(job(0, f"b{k}", 1, 1000, queue="b", preemption="low") for k in range(8)),
+        *(job(50, f"a{k}", 1, 100, queue="a", preemption="low") for k in range(6)),
+    )
+    first = [e for e in events if isinstance(e, ev.StopAsked)]
+    assert len(first) == 4  # b keeps what it deserves
+    assert all(e.job.startswith("b") and (e.for_job or "").startswith("a") for e in first)
+    assert all(job.state == "succeeded" for job in view.jobs.values())
+
+
+def test_a_limit_is_never_exceeded_and_the_reason_names_it():
+    queues = (QueueSpec("small", limit={"gpu": 2}), QueueSpec("large"))
+    view, events = run(
+        fleet(1, 8, *queues),
+        *(job(0, f"s{k}", 1, 100, queue="small") for k in range(4)),
+        job(0, "l", 4, queue="large"),
+    )
+    judged = [e for e in events if isinstance(e, ev.JobJudged)]
+    assert {e.because.code for e in judged} == {"quota"}
+    assert all("small uses 2 gpu of at most 2" in e.because.text for e in judged)
+    assert sorted(began_s(view, f"s{k}") > 50 for k in range(4)) == [False, False, True, True]
+    assert began_s(view, "l") < 1
+
+
+def test_a_job_of_a_queue_that_does_not_exist_waits_with_that_reason():
+    view, events = run(fleet(1, 2, QueueSpec("a")), job(0, "lost", 1, queue="nope"))
+    (judged,) = [e for e in events if isinstance(e, ev.JobJudged)]
+    assert "no queue nope" in judged.because.text and "a" in judged.because.text
+    assert view.jobs["lost"].state == "queued"
+
+
+def test_short_jobs_fill_the_gap_before_a_planned_start_and_do_not_delay_it():
+    view, events = run(
+        fleet(1, 4),
+        job(0, "now", 2, 100, estimate_s=100.0),
+        job(1, "wide", 4, 100, estimate_s=100.0),
+        job(2, "short", 2, 50, estimate_s=50.0),
+        job(3, "long", 2, 500, estimate_s=500.0),
+    )
+    assert began_s(view, "short") < 3
+    assert 99 <= began_s(view, "wide") <= 105
+    assert began_s(view, "long") >= 199
+    wide = next(e for e in events if isinstance(e, ev.JobJudged) and e.job == "wide")
+    assert abs(int(wide.because.figures["planned_start_ns"]) / S - 101) < 3
+
+
+def test_guarantees_above_the_fleet_are_bad_input_when_the_queues_are_made():
+    queues = (QueueSpec("a", guarantee={"gpu": 2}), QueueSpec("b", parent="a", guarantee={"gpu": 3}))
+    with pytest.raises(BadInput, match="guarantee"):
+        run(fleet(1, 2, *queues), job(0, "x", 1, queue="b"))
+
+
+levels = st.sampled_from(["low", "medium", "high"])
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 300), st.integers(1, 6), st.integers(1, 200), levels, st.sampled_from(["a", "b", "c"]),
+            st.booleans(),
+        ),
+        min_size=1, max_size=14,
+    )
+)  # fmt: skip
+def test_every_job_ends_no_slice_is_shared_and_nobody_is_stopped_twice_for_the_same_job(
+    drawn: list[tuple[int, int, int, str, str, bool]],
+) -> None:
+    queues = (
+        QueueSpec("a", deserved={"gpu": 3}), QueueSpec("b", weight=2), QueueSpec("c", limit={"gpu": 6}, kind="public"),
+    )  # fmt: skip
+    jobs = [
+        job(
+            at_s,
+            f"j{k}",
+            ranks,
+            work_s,
+            preemption=level,
+            queue=queue,
+            estimate_s=float(work_s) if known else None,
+        )
+        for k, (at_s, ranks, work_s, level, queue, known) in enumerate(drawn)
+    ]
+    view, events = run(fleet(3, 3, *queues), *jobs)
+    for one in view.jobs.values():
+        blocked = one.verdict.code if one.verdict else None
+        assert one.state == "succeeded" or blocked in ("quota", "no_right_to_preempt"), (
+            one.id,
+            one.state,
+            one.verdict,
+        )
+    asked = stops(events)
+    assert len(asked) == len(set(asked))
+    spans: dict[str, list[tuple[int, int]]] = {}
+    for one in view.jobs.values():
+        for attempt in one.attempts:
+            for place in attempt.places:
+                for slice_id in place.slices:
+                    spans.setdefault(slice_id, []).append((attempt.placed_ns, attempt.ended_ns or 10**18))
+    for held in spans.values():
+        held.sort()
+        assert all(a[1] <= b[0] for a, b in zip(held, held[1:], strict=False))
