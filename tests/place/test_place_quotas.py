@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -192,4 +193,4 @@ def test_every_job_ends_no_slice_is_shared_and_nobody_is_stopped_twice_for_the_s
                     spans.setdefault(slice_id, []).append((attempt.placed_ns, attempt.ended_ns or 10**18))
     for held in spans.values():
         held.sort()
-        assert all(a[1] <= b[0] for a, b in zip(held, held[1:], strict=False))
+        assert all(a[1] <= b[0] for a, b in pairwise(held))

@@ -180,10 +180,23 @@ def find_fleet(path: str | None, cpu_devices: int | None) -> Fleet:
     if path is not None:
         from unidle.files.fleet import load_fleet
 
-        return load_fleet(path)
+        fleet = load_fleet(path)
+        if fleet.queues:
+            _check_queues(path, fleet)
+        return fleet
     from unidle.engine.local.devices import discover
 
     return discover(cpu_devices or 8)
+
+
+def _check_queues(path: str, fleet: Fleet) -> None:
+    from unidle.files.fleet_queues import pointed
+    from unidle.place.quotas import check_queues
+
+    try:
+        check_queues(fleet)
+    except BadInput as error:
+        raise (pointed(path, error) if path != "-" else error) from None
 
 
 def refuse_impossible(spec: JobSpec, fleet: Fleet) -> None:

@@ -172,6 +172,10 @@ def _float_rule(rule: inspect.FloatType) -> tuple[str, _Fits]:
     return f"a number{_span(rule)}", fits
 
 
+def _bool_rule(_rule: inspect.BoolType) -> tuple[str, _Fits]:
+    return "true or false", lambda data: isinstance(data, bool)
+
+
 def _str_rule(rule: inspect.StrType) -> tuple[str, _Fits]:
     low, high = rule.min_length or 0, rule.max_length
     says = "text"
@@ -212,6 +216,7 @@ _RULES: dict[type, Callable[..., tuple[str, _Fits]]] = {
     inspect.IntType: _int_rule,
     inspect.FloatType: _float_rule,
     inspect.StrType: _str_rule,
+    inspect.BoolType: _bool_rule,
     inspect.LiteralType: _literal_rule,
 }
 _CHECKS: dict[type, Callable[..., Breach | None]] = {

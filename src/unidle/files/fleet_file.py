@@ -6,6 +6,7 @@ from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct
 
+from unidle.files.fleet_queues import QueuePart
 from unidle.files.values import (
     END,
     MEMORY_LIMIT_BYTES,
@@ -242,6 +243,22 @@ class FleetFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             examples=[{"H100": 2.5}],
         ),
     ] = {}
+    queues: Annotated[
+        tuple[QueuePart, ...],
+        Meta(
+            max_length=10_000,
+            description="Queues that jobs wait in, and what each may use. Without it, there is one, without a quota.",
+            examples=[
+                [
+                    {"name": "research", "weight": 2},
+                    {"name": "nlp", "parent": "research", "limit": {"gpu": 8}},
+                ]
+            ],
+        ),
+    ] = ()
+    timezone: Annotated[
+        str, Meta(max_length=64, description="Of the queues' hours.", examples=["Europe/Berlin"])
+    ] = "UTC"
     currency: Annotated[
         str,
         Meta(

@@ -9,6 +9,7 @@ import yaml
 
 from unidle.files.tree import resolve
 from unidle.fleet import WHOLE_PPM, Device, Fleet, Link, Node
+from unidle.fleet.queues import UTC, QueueSpec
 
 _ADDRESS: Final = "127.0.0.1"
 _MODELS: Final = {"cpu": "cpu", "gpu": ""}
@@ -27,6 +28,8 @@ def fleet_to_yaml(fleet: Fleet) -> str:
             tiers=[_given(id=t.id, kind=t.kind, parent=t.parent, fabric=t.fabric) for t in fleet.tiers],
             nodes=[_node(node, tiers=bool(fleet.tiers)) for node in fleet.nodes],
             links=[_link(link) for link in fleet.links],
+            queues=[_queue(queue) for queue in fleet.queues],
+            timezone=fleet.zone.name if fleet.zone != UTC else None,
         ),
         Dumper=_Dumper,
         sort_keys=False,
@@ -74,6 +77,26 @@ def _node(node: Node, *, tiers: bool) -> dict[str, object]:
         fabric=node.fabric,
         taints=list(node.taints),
     )
+
+
+def _queue(queue: QueueSpec) -> dict[str, object]:
+    windows = [
+        _given(when=w.when.text, guarantee=w.guarantee, deserved=w.deserved, limit=w.limit)
+        for w in queue.windows
+    ]
+    found = _given(
+        name=queue.name,
+        parent=queue.parent,
+        weight=queue.weight if queue.weight != 1 else None,
+        kind=queue.kind if queue.kind != "pooled" else None,
+        guarantee=queue.guarantee,
+        deserved=queue.deserved,
+        limit=queue.limit,
+        lend=queue.lend,
+        borrow=queue.borrow,
+        windows=windows,
+    )
+    return found if queue.reclaimable else {**found, "reclaimable": False}
 
 
 def _link(link: Link) -> dict[str, object]:

@@ -97,6 +97,9 @@ def _job(document: Document, base_dir: str) -> JobSpec:
         queue_timeout_s=file.queue_timeout_s,
         grace_s=file.grace_s,
         price_per_device_hour=file.price_per_device_hour,
+        preemption=file.preemption,
+        min_runtime_s=file.min_runtime_s,
+        estimate_s=file.estimate_s,
         requests=Requests(file.requests.cpus, memory_bytes(file.requests.memory)),
         where=Where(
             Select(file.models.include, file.models.exclude),

@@ -146,9 +146,11 @@ class JobSpec:
     def wish(self) -> str:
         """All that sets gangs of one size apart for placement, as text; empty for most."""
         plain = self.layout is None and self.topology is None and self.share is None
-        if plain and self.requests == _NOTHING and self.where == _ANYWHERE:
+        usual = self.preemption == "medium" and not self.min_runtime_s and self.estimate_s is None
+        if plain and usual and self.requests == _NOTHING and self.where == _ANYWHERE:
             return ""
-        return repr((self.layout, self.requests, self.where, self.topology, self.share))
+        terms = (self.preemption, self.min_runtime_s, self.estimate_s)
+        return repr((self.layout, self.requests, self.where, self.topology, self.share, terms))
 
 
 _NOTHING = Requests()

@@ -29,7 +29,13 @@ class Unidle:
 
     def _for(self, view: View, wish: bool) -> Policy:
         if self._full is None:
-            if len(view.fleet.nodes) <= 1 and not wish and not any(n.taints for n in view.fleet.nodes):
+            fleet = view.fleet
+            if (
+                len(fleet.nodes) <= 1
+                and not wish
+                and not fleet.queues
+                and not any(n.taints for n in fleet.nodes)
+            ):
                 return self._simple
             from unidle.place.scheduler import Scheduler
 

@@ -7,11 +7,13 @@ numbered per kind of device, one kind after the other, so that a round sees one 
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
+from unidle.fleet import Fleet, slices_of
 from unidle.fleet.queues import QueueSpec
 from unidle.jobs import JobSpec, Reason
 from unidle.place.constraint import Blocked, GangPlan, gang_of
@@ -22,8 +24,8 @@ from unidle.place.queue.cluster import Cluster
 from unidle.place.queue.fair import QueueShare, Shares
 from unidle.place.queue.model import Amounts, Demand, Fits, Hold, Ints, Running
 from unidle.place.queue.round import Round, Rules, decide
-from unidle.place.queue.spec import MILLI
-from unidle.place.queue.tree import QueueTree
+from unidle.place.queue.spec import MILLI, amounts_of
+from unidle.place.queue.tree import QueueTree, Quota
 from unidle.place.queue.waiting import Waiting
 from unidle.place.queued import KINDS
 from unidle.view.state import AttemptView, JobView, View
@@ -50,7 +52,7 @@ class QuotaRound:
         self._ground, self._view, self._now_ns = ground, view, now_ns
         self.kinds = tuple(kind for kind in ("gpu", "cpu") if ground.occupancy.nodes.get(kind))
         self._width = len(ground.nodes)
-        self.tree = _tree(view)
+        self.tree = _tree(view.fleet)
         self._declared = bool(view.fleet.queues)
         self.never: dict[str, Reason] = {}
         self._classes: dict[str, RankClass] = {}
@@ -87,17 +89,7 @@ class QuotaRound:
     # -- from the view ---------------------------------------------------------------------------
 
     def _capacity(self) -> Amounts:
-        """What is healthy, in thousandths, by resource of the tree."""
-        unfit = self._view.unfit()
-        totals = dict.fromkeys(self.tree.resources, 0)
-        for device in self._view.fleet.devices():
-            whole = (device.id,) if len(device.slices_ppm) == 1 else ()
-            if device.id in unfit or (not whole and f"{device.id}#0" in unfit):
-                continue
-            for resource in (device.kind, f"{device.kind}:{device.model}"):
-                if resource in totals:
-                    totals[resource] += MILLI
-        return tuple(totals[resource] for resource in self.tree.resources)
+        return _totals(self._view.fleet, self.tree.resources, self._view.unfit())
 
     def _cluster(self) -> Cluster:
         view, ground = self._view, self._ground
@@ -158,12 +150,9 @@ class QuotaRound:
         spec = job.spec
         if job.not_before_ns > self._now_ns:
             return
-        queue = self._queue(spec)
-        if queue not in self.tree.index or self.tree.children[self.tree.index[queue]]:
-            known = ", ".join(sorted(n for n, k in self.tree.index.items() if not self.tree.children[k])[:8])
-            self.never[job.id] = Reason(
-                "no_queue", f"there is no queue {queue} that takes jobs; there are {known}"
-            )
+        refused = _never(self.tree, self.shares.quota, spec, self._queue(spec), self.kinds)
+        if refused is not None:
+            self.never[job.id] = refused
             return
         gang = gang_of(spec)
         verdicts: list[Blocked] = []
@@ -186,7 +175,7 @@ class QuotaRound:
         return Demand(
             job.id, self._queue(spec), spec.preemption, spec.ranks, spec.devices_per_rank, self._charged(spec, kind),
             job.waiting_since_ns, None if spec.estimate_s is None else int(spec.estimate_s * S), spec.priority,
-            int(spec.min_runtime_s * S), RESTART_NS, spec.checkpoint_path is not None, f"{kind} {spec.wish}",
+            int(spec.min_runtime_s * S), RESTART_NS, spec.checkpoint_path is not None, f"{kind} {spec.layout} {spec.requests} {spec.where} {spec.topology}",
         )  # fmt: skip
 
     def _queue(self, spec: JobSpec) -> str:
@@ -261,8 +250,56 @@ class QuotaRound:
         return ready
 
 
-def _tree(view: View) -> QueueTree:
-    fleet = view.fleet
-    models = sorted({f"{d.kind}:{d.model}" for d in fleet.devices() if d.model})
+def never(fleet: Fleet, spec: JobSpec, now_ns: int) -> Reason | None:
+    """Why no state of these queues lets the job start; None where one does."""
+    if not fleet.queues:
+        return None
+    tree = _tree(fleet)
+    quota = tree.quota(_totals(fleet, tree.resources, frozenset()), now_ns)
+    kinds = tuple(dict.fromkeys(device.kind for device in fleet.devices()))
+    return _never(tree, quota, spec, spec.queue, kinds)
+
+
+def _never(tree: QueueTree, quota: Quota, spec: JobSpec, queue: str, kinds: Sequence[str]) -> Reason | None:
+    index = tree.index.get(queue)
+    if index is None or tree.children[index]:
+        leaves = sorted(name for name, k in tree.index.items() if not tree.children[k])
+        known = ", ".join(leaves[:8])
+        return Reason("no_queue", f"there is no queue {queue} that takes jobs; there are {known}")
+    if any(spec.windows for spec in tree.specs):
+        return None  # at other hours it may
+    kind = next((k for k in KINDS[spec.device] if k in kinds), "gpu")
+    asked, resource = spec.devices * MILLI, tree.resources.index(kind)
+    for at in tree.path(index)[:-1]:
+        bound = quota.bound[at][resource]
+        if asked > bound:
+            text = f"{tree.name(at)} may use at most {bound / MILLI:g} {kind}, and the job asks for {spec.devices}"
+            return Reason("over_limit", f"{text}: it can never start here", {"bound": bound, "asked": asked})
+    return None
+
+
+def check_queues(fleet: Fleet) -> None:
+    """:class:`BadInput` for the first mistake in a fleet's queues, with the field ``queues.NAME...``."""
+    tree = _tree(fleet)
+    tree.check_capacity(_totals(fleet, tree.resources, frozenset()))
+
+
+def _totals(fleet: Fleet, resources: Sequence[str], unfit: Collection[str]) -> Amounts:
+    """Devices that are healthy, in thousandths, by resource."""
+    totals = dict.fromkeys(resources, 0)
+    for device in fleet.devices():
+        if slices_of(device)[0].id in unfit:
+            continue
+        for resource in (device.kind, f"{device.kind}:{device.model}"):
+            if resource in totals:
+                totals[resource] += MILLI
+    return tuple(totals[resource] for resource in resources)
+
+
+def _tree(fleet: Fleet) -> QueueTree:
     specs = fleet.queues or (QueueSpec(_ALL),)
+    named = {resource for spec in specs for _, amounts in amounts_of(spec) for resource in amounts}
+    models = sorted({f"{d.kind}:{d.model}" for d in fleet.devices() if d.model}) if named else []
+    if named <= {"gpu", "cpu", *models}:
+        models = [model for model in models if model in named]
     return QueueTree.of(specs, ("gpu", "cpu", *models), fleet.zone)

@@ -45,8 +45,9 @@ class Scheduler:
 
     def why_not(self, view: View, spec: JobSpec) -> Reason | None:
         """Why a gang of this job cannot be placed now; None where it can."""
+        never = _never_by_quota(view, spec)
         answer = _Round(self._on(view), view).fit(spec)
-        return answer.because if isinstance(answer, Refused) else None
+        return never or (answer.because if isinstance(answer, Refused) else None)
 
     def _decide_by_quota(self, view: View, now_ns: int) -> Plan:
         from unidle.place.quotas import QuotaRound
@@ -89,7 +90,7 @@ class Scheduler:
 
     def ever(self, view: View, spec: JobSpec) -> bool:
         """Whether the whole fleet, empty and healthy, holds a gang of this job."""
-        return _never(self._on(view), view, spec, Taken()) is None
+        return _never_by_quota(view, spec) is None and _never(self._on(view), view, spec, Taken()) is None
 
     def _on(self, view: View) -> Ground:
         ground = self._ground
@@ -214,6 +215,14 @@ class _Round:
             if other.kind == rank_class.kind or (other.asks and rank_class.asks):
                 other.update(positions, self._view, self._taken)
         return tuple(places)
+
+
+def _never_by_quota(view: View, spec: JobSpec) -> Reason | None:
+    if not view.fleet.queues:
+        return None
+    from unidle.place.quotas import never
+
+    return never(view.fleet, spec, view.time_ns)
 
 
 def _needs_quotas(view: View) -> bool:

@@ -81,10 +81,17 @@ def _set_state(view: View, job: JobView, state: JobState) -> None:
         view.enqueue(job)
 
 
+_FREE_CAUSES: Final = {
+    "gathering": "gathering", "reserved": "gathering",
+    "quota": "quota", "behind": "quota", "no_right_to_preempt": "quota",
+}  # fmt: skip
+_CAUSE_ORDER: Final = ("fragmented", "gathering", "quota")
+
+
 def _free_cause(view: View, now: int) -> None:
-    """Free time is ``fragmented`` while a job waits that no free shape fits."""
-    waits = len(view.unjudged) < sum(map(len, view.waiting.values()))
-    view.book.set_free_cause("fragmented" if waits else "no_demand", now)
+    """Why free time is free: the first of these that keeps a job waiting, else there is no demand."""
+    causes = {_FREE_CAUSES.get(code, "fragmented") for code in view.waits_for()}
+    view.book.set_free_cause(next((c for c in _CAUSE_ORDER if c in causes), "no_demand"), now)
 
 
 # -- fleet -------------------------------------------------------------------------------------------
@@ -170,8 +177,7 @@ def _cancel_asked(view: View, event: ev.CancelAsked, _now: int) -> None:
 
 def _job_judged(view: View, event: ev.JobJudged, now: int) -> None:
     job = _job(view, event.job)
-    job.verdict = event.because
-    view.unjudged.discard(event.job)
+    view.judge(job, event.because)
     _free_cause(view, now)
 
 

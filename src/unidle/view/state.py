@@ -202,6 +202,7 @@ class View:
     _hosts: dict[str, list[int]] | None = None
     _waiting: dict[Shape, list[tuple[int, int, str]]] | None = None
     _unjudged: set[str] = field(default_factory=set)
+    _verdicts: dict[str, int] = field(default_factory=dict)  # of waiting jobs, how many by code
 
     @property
     def occupancy(self) -> Occupancy:
@@ -247,7 +248,7 @@ class View:
         """Waiting jobs by shape, each list in queue order: (-priority, order of submission, job)."""
         if self._waiting is None:
             self._waiting = {}
-            self._unjudged = set()
+            self._unjudged, self._verdicts = set(), {}
             for job in self.jobs.open.values():
                 if job.state in ("queued", "restarting"):
                     self.enqueue(job)
@@ -265,6 +266,30 @@ class View:
             insort(self._waiting.setdefault(job.shape, []), (-job.spec.priority, job.order, job.id))
             if job.verdict is None:
                 self._unjudged.add(job.id)
+            else:
+                self._count_verdict(job.verdict.code, +1)
+
+    def judge(self, job: JobView, verdict: Reason) -> None:
+        """Why a waiting job waits."""
+        waits = job.id in self.unjudged or job.verdict is not None
+        if job.verdict is not None:
+            self._count_verdict(job.verdict.code, -1)
+        job.verdict = verdict
+        self._unjudged.discard(job.id)
+        if waits:
+            self._count_verdict(verdict.code, +1)
+
+    def waits_for(self) -> set[str]:
+        """The codes of why jobs wait."""
+        _ = self.waiting
+        return set(self._verdicts)
+
+    def _count_verdict(self, code: str, step: int) -> None:
+        count = self._verdicts.get(code, 0) + step
+        if count > 0:
+            self._verdicts[code] = count
+        else:
+            self._verdicts.pop(code, None)
 
     def dequeue(self, job: JobView) -> None:
         """The job, which was in a waiting state, leaves the queue."""
@@ -275,6 +300,8 @@ class View:
             if not queue:
                 del self.waiting[job.shape]
         self._unjudged.discard(job.id)
+        if job.verdict is not None:
+            self._count_verdict(job.verdict.code, -1)
 
     def fleet_changed(self) -> None:
         self._occupancy = None

@@ -109,8 +109,7 @@ def test_history_halves_in_a_half_life():
 
 
 def test_a_windows_opening_changes_what_is_admitted_at_the_next_round():
-    from unidle.fleet.queues import TimeWindow
-    from unidle.place.queue.windows import weekly
+    from unidle.fleet.queues import TimeWindow, weekly
 
     night = TimeWindow(weekly("mon-sun 22:00-06:00"), limit={"gpu": 2})
     books = shares(QueueSpec("a", limit={"gpu": 8}, windows=(night,)), gpus=8, now_ns=12 * HOUR)

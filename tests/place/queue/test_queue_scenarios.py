@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from place.queues import within
-from unidle.fleet.queues import QueueSpec, TimeWindow
+from unidle.fleet.queues import QueueSpec, TimeWindow, weekly
 from unidle.place.queue.backfill import Backfill
 from unidle.place.queue.cluster import Cluster
 from unidle.place.queue.consolidate import Migration
@@ -25,7 +25,6 @@ from unidle.place.queue.model import Demand, Fits, Running
 from unidle.place.queue.round import Round, Rules, decide
 from unidle.place.queue.tree import QueueTree
 from unidle.place.queue.waiting import Waiting
-from unidle.place.queue.windows import weekly
 
 FILES = sorted((Path(__file__).parents[2] / "scenarios" / "queues").glob("*.yaml"))
 S = 1_000_000_000

@@ -1,0 +1,103 @@
+"""``unidle queue``: what each queue may use, uses, borrows and lends, and who waits; and what it used by month."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from unidle.cli.common import JsonOption, StoreOption, print_json, read_store, read_view, say, table
+
+if TYPE_CHECKING:
+    from unidle.place.queue.fair import QueueShare
+    from unidle.store.protocol import Store
+    from unidle.view.state import View
+
+_MILLI = 1000
+
+
+def register(app: typer.Typer) -> None:
+    """Add this room's command."""
+    app.command("queue")(queue)
+
+
+def queue(
+    store: StoreOption = None,
+    usage: Annotated[
+        bool, typer.Option("--usage", help="Device-hours and money by queue and month instead.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the queues of a store: share, deserved, borrowed, lent, waiting; or what each used by month."""
+    opened = read_store(store)
+    view = read_view(opened)
+    if usage:
+        _usage(opened, view, as_json)
+    else:
+        _shares(view, as_json)
+    opened.close()
+
+
+def _shares(view: View, as_json: bool) -> None:
+    from unidle.place.ground import Ground
+    from unidle.place.quotas import QuotaRound
+
+    books = QuotaRound(Ground(view), view, max(view.time_ns, time.time_ns()))
+    capacity = books.shares.quota.capacity
+    lines = [_line(share, books.tree.resources, capacity) for share in books.report()]
+    if as_json:
+        print_json(lines)
+        return
+    columns = ("deserved", "guarantee", "used", "borrowed", "lent", "waiting")
+    resources = [
+        r for r in books.tree.resources if any(line["bound"][r] or line["used"][r] for line in lines)
+    ]
+    rows = [
+        [line["queue"], resource, *(_amount(line[c][resource]) for c in columns), str(line["waiting_jobs"]),
+         f"{100 * line['share']:.1f}"]
+        for line in lines
+        for resource in resources
+        if any(line[c][resource] for c in columns)
+    ]  # fmt: skip
+    if not rows:
+        say("no queue uses or waits for anything")
+    for text in table(["queue", "of", *columns, "jobs waiting", "share %"], rows):
+        say(text)
+
+
+def _line(share: QueueShare, resources: tuple[str, ...], capacity: tuple[int, ...]) -> dict[str, Any]:
+    def amounts(values: tuple[int, ...]) -> dict[str, float]:
+        return {r: value / _MILLI for r, value in zip(resources, values, strict=True)}
+
+    return {
+        "queue": share.queue, "deserved": amounts(share.deserved), "guarantee": amounts(share.guarantee),
+        "bound": amounts(tuple(map(min, share.bound, capacity))), "entitled": amounts(share.entitled), "used": amounts(share.used),
+        "borrowed": amounts(share.borrowed), "lent": amounts(share.lent), "waiting": amounts(share.waiting),
+        "waiting_jobs": share.waiting_jobs, "share": share.share_ppb / 1e9, "history": share.history_ppb / 1e9,
+    }  # fmt: skip
+
+
+def _amount(value: float) -> str:
+    return f"{value:g}"
+
+
+def _usage(opened: Store, view: View, as_json: bool) -> None:
+    from unidle.place.queue.usage import usage
+    from unidle.view.source import ledger_source, prices
+
+    parents = {spec.name: spec.parent for spec in view.fleet.queues}
+    rows = usage(ledger_source(opened, view), parents, zone=view.fleet.zone, prices=prices(view))
+    if as_json:
+        print_json([row.as_json() for row in rows])
+        return
+    lines = [
+        [row.month, row.queue, f"{row.device_hours:.3f}",
+         f"{row.cost_micro / 1e6:.2f} {row.currency}" if row.cost_micro is not None else "-",
+         *(f"{100 * row.groups_ns.get(group, 0) / row.ns:.1f}" if row.ns else "-" for group in ("step", "held", "lost"))]
+        for row in rows
+    ]  # fmt: skip
+    if not lines:
+        say("no job has held a device yet")
+    for text in table(["month", "queue", "device-hours", "cost", "step %", "held %", "lost %"], lines):
+        say(text)
