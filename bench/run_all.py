@@ -2,6 +2,7 @@
 
 make bench                      all of them
 make bench ARGS="store ledger"  some; the others' sections stay as they were
+make bench ARGS="'overhead --runs 12'"  with options of that benchmark
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import json
 import os
 import platform
 import re
+import shlex
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -33,7 +35,7 @@ Written by `make bench`; do not edit. Each section is one command, which prints 
 class Run:
     """One benchmark's run."""
 
-    name: str
+    words: tuple[str, ...]  # its name and options
     rows: tuple[Row, ...]
     start: datetime
     end: datetime
@@ -46,25 +48,27 @@ def names() -> list[str]:
     )
 
 
-def run(name: str) -> Run:
-    """Run ``bench/name.py``; rows that were printed before a failure are kept."""
+def run(words: tuple[str, ...]) -> Run:
+    """Run a benchmark by its name and options; rows that were printed before a failure are kept."""
+    name, *options = words
     start = datetime.now(UTC)
     done = subprocess.run(
-        [sys.executable, f"bench/{name}.py", "--json"], cwd=ROOT, stdout=subprocess.PIPE, text=True
+        [sys.executable, f"bench/{name}.py", "--json", *options], cwd=ROOT, stdout=subprocess.PIPE, text=True
     )
     rows = tuple(Row(**json.loads(line)) for line in done.stdout.splitlines() if line.startswith("{"))
     short = any(row.holds is False for row in rows)
     failed = done.returncode not in ((0, 1) if short else (0,))
     error = f"ended with exit code {done.returncode}" if failed else None if rows else "printed no row"
-    return Run(name, rows, start, datetime.now(UTC), error)
+    return Run(words, rows, start, datetime.now(UTC), error)
 
 
 def section(result: Run, machine: str) -> str:
     """The page's section of one benchmark."""
     took_s = (result.end - result.start).total_seconds()
     window = f"{result.start:%Y-%m-%d %H:%M:%S} to {result.end:%H:%M:%S} UTC ({took_s:.0f} s)"
-    command = f"`.venv/bin/python bench/{result.name}.py`"
-    lines = [f"## {result.name}", "", f"{command}, {window}, {machine}", ""]
+    name, *options = result.words
+    command = f"`{shlex.join(['.venv/bin/python', f'bench/{name}.py', *options])}`"
+    lines = [f"## {name}", "", f"{command}, {window}, {machine}", ""]
     if result.rows:
         lines += ["| " + " | ".join(COLUMNS) + " |", "|---|--:|---|---|--:|---|---|---|"]
         lines += ["| " + " | ".join(map(_cell, cells(row))) + " |" for row in result.rows]
@@ -104,14 +108,15 @@ def main() -> None:
     known = names()
     parser = argparse.ArgumentParser(prog="bench/run_all.py", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(known)}; none means all")
-    wanted = parser.parse_args().names or known
-    if unknown := sorted(set(wanted) - set(known)):
+    wanted = [tuple(shlex.split(words)) for words in parser.parse_args().names or known]
+    if unknown := sorted({words[0] for words in wanted} - set(known)):
         parser.error(f"no benchmark {', '.join(unknown)}; known: {', '.join(known)}")
     kept = sections(PAGE.read_text()) if PAGE.exists() else {}
     failed = False
-    for k, name in enumerate(wanted, 1):
+    for k, words in enumerate(wanted, 1):
+        name = words[0]
         print(f"[{k}/{len(wanted)}] bench/{name}.py", file=sys.stderr, flush=True)
-        result = run(name)
+        result = run(words)
         print(f"{name}\n{text(result.rows)}\n", flush=True)
         kept[name] = section(result, machine())
         failed = failed or result.error is not None

@@ -133,6 +133,21 @@ def test_groups_sum_to_the_capacity(summary: dict[str, Any], answer: dict[str, A
     assert [group["leaf"] for group in filtered["groups"]] == ["useful"]
 
 
+def test_a_grouping_named_twice_counts_once(answer: dict[str, Any], store: Path) -> None:
+    once, twice = (unidle("ledger", "--store", store, "--by", by) for by in ("job", "job,job"))
+    assert (once.returncode, once.stdout) == (twice.returncode, twice.stdout) == (0, once.stdout)
+    assert answer["job"] in once.stdout
+
+
+def test_a_filter_that_names_nothing_of_this_store_is_bad_input(answer: dict[str, Any], store: Path) -> None:
+    assert unidle("ledger", "--store", store, "--queue", "night", "--user", "ada").returncode == 0
+    for field in ("device", "node", "queue", "user", "leaf"):
+        done = unidle("ledger", "--store", store, f"--{field}", "nope")
+        assert done.returncode == 2
+        assert field in done.stderr and "nope" in done.stderr
+        assert len(done.stderr.splitlines()) == 1
+
+
 def test_rows_tile_the_window_of_every_slice(summary: dict[str, Any], store: Path) -> None:
     window = summary["window"]
     by_slice: dict[str, list[dict[str, Any]]] = {}

@@ -97,7 +97,7 @@ def ledger(
     else:
         from unidle.ledger.query import summary
 
-        dimensions = [name.strip() for name in (by or "").split(",") if name.strip()]
+        dimensions = list(dict.fromkeys(name.strip() for name in (by or "").split(",") if name.strip()))
         answer = summary(source, window, dimensions, where=where, prices=prices(view))
         with _output(out) as stream:
             text = (
@@ -132,9 +132,28 @@ def _text(
 
 def _where(view: View, jobs: list[str] | None, **filters: list[str] | None) -> dict[str, list[str]]:
     where = {name: values for name, values in filters.items() if values}
+    _check_names(view, where)
     if jobs:
         where["job"] = [need_job(view, name).id for name in jobs]
     return where
+
+
+def _check_names(view: View, where: dict[str, list[str]]) -> None:
+    """A device, node, queue or user that the store never saw is a slip, not an empty answer."""
+    for field in ("device", "node"):
+        for name in where.get(field, ()):
+            if not any(getattr(ref, field) == name for ref in view.book.slices):
+                raise BadInput(
+                    f"the store never saw such a {field}", field=f"--{field}", value=name,
+                    remedy="`unidle ledger --by device` shows them",
+                )  # fmt: skip
+    for field in ("queue", "user"):
+        for name in where.get(field, ()):
+            if not any(getattr(job.spec, field) == name for job in view.jobs.values()):
+                raise BadInput(
+                    f"no job of this store has such a {field}", field=f"--{field}", value=name,
+                    remedy=f"`unidle ledger --by {field}` shows them",
+                )  # fmt: skip
 
 
 def _window(whole: Window, start: str | None, end: str | None) -> Window:

@@ -53,7 +53,10 @@ def fleet(
         opened = read_store(store)
         view = read_view(opened)
         opened.close()
-        holders = {s: job for job in view.live for p in view.jobs[job].attempts[-1].places for s in p.slices}
+        holders: dict[str, set[str]] = {}
+        for job in view.live:
+            for slice_id in (s for place in view.jobs[job].attempts[-1].places for s in place.slices):
+                holders.setdefault(slice_id.partition("#")[0], set()).add(job)
         found, health = view.fleet, dict(view.health)
     else:
         from unidle.cli.run import find_fleet
@@ -62,12 +65,11 @@ def fleet(
     lines: list[dict[str, Any]] = []
     for node in found.nodes:
         for device in node.devices:
-            held = [holders[s] for s in holders if s == device.id or s.startswith(device.id + "#")]
             state = health.get(device.id) or health.get(node.id) or "healthy"
             lines.append(
                 {"device": device.id, "node": node.id, "tier": node.parent, "kind": device.kind, "model": device.model,
                  "memory_bytes": device.memory_bytes, "slices_ppm": list(device.slices_ppm), "health": state,
-                 "jobs": sorted(set(held))}
+                 "jobs": sorted(holders.get(device.id, ()))}
             )  # fmt: skip
     if as_json:
         tiers = [{"id": t.id, "kind": t.kind, "parent": t.parent} for t in found.tiers]

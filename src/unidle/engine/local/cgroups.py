@@ -37,12 +37,17 @@ class Group:
     def _v2(self) -> str | None:
         return self.paths.get("unified")
 
-    def create(self) -> list[str]:
-        """Make the directories; returns what could not be made, in words, and forgets those."""
+    def create(self, *, cpu: bool = True) -> list[str]:
+        """Make the directories; returns what could not be made, in words, and forgets those.
+
+        v2's ``cpu`` is handed down only on request: it is a unit of scheduling, so beside other work
+        every rank would get the share of one process.
+        """
         problems = []
+        wanted = [c for c in V2_CONTROLLERS if cpu or c != "cpu"]
         for use, path in list(self.paths.items()):
             try:
-                _make(path, v2=use == "unified")
+                _make(path, wanted if use == "unified" else [])
             except OSError as error:
                 problems.append(f"no control group for {use}: {error.strerror}")
                 del self.paths[use]
@@ -273,16 +278,15 @@ def capabilities(parents: dict[str, str], name: str) -> dict[str, str]:
         group.remove()
 
 
-def _make(path: str, *, v2: bool) -> None:
-    """mkdir, also of the parent, which a neighbour that ends may remove at any moment."""
+def _make(path: str, controllers: list[str]) -> None:
+    """mkdir with v2 ``controllers`` handed down, also of the parent, which a neighbour that ends may remove at any moment."""
     parent = os.path.dirname(path)
     for last in (False, False, True):
         try:
             os.makedirs(parent, 0o755, exist_ok=True)
-            if v2:
-                for directory in (os.path.dirname(parent), parent):
-                    for controller in V2_CONTROLLERS:
-                        _try_write(f"{directory}/cgroup.subtree_control", f"+{controller}")
+            for directory in (os.path.dirname(parent), parent):
+                for controller in controllers:
+                    _try_write(f"{directory}/cgroup.subtree_control", f"+{controller}")
             os.makedirs(path, 0o755, exist_ok=True)
             return
         except FileNotFoundError:

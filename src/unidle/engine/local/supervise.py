@@ -110,7 +110,8 @@ class Supervisor:
 
     def _make_group(self) -> None:
         orders = self.orders
-        for problem in self.group.create() + self.group.limit(orders.memory_bytes, orders.cpus, orders.pids):
+        problems = self.group.create(cpu=orders.cpus is not None)
+        for problem in problems + self.group.limit(orders.memory_bytes, orders.cpus, orders.pids):
             self._note(problem)
 
     def _environment(self) -> dict[str, str]:

@@ -61,6 +61,9 @@ class SimEngine:
     def adopt(self, live: Sequence[LiveAttempt]) -> None:
         """Report again what the log does not know yet of gangs that still run, and what is down."""
         self._out[:] = self._changed.values()
+        alive = {(attempt.command.job, attempt.command.attempt) for attempt in live}
+        for ended in set(self._journal) - alive:  # the last controller died before it could let go of them
+            self.release(*ended)
         for attempt in live:
             key = (attempt.command.job, attempt.command.attempt)
             for rank, marks in enumerate(self._journal.get(key, ())):
