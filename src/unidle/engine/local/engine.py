@@ -15,10 +15,14 @@ from pathlib import Path
 from unidle.clock import RealClock
 from unidle.engine.local import cgroups, launch, rundir
 from unidle.engine.local.cgroups import Group
+from unidle.engine.local.slicing import Grant, Slicer
+from unidle.engine.local.slicing_mig import MigHands, NvmlMig
+from unidle.engine.local.slicing_mps import MpsControl
 from unidle.engine.local.watch import RankWatch
 from unidle.engine.protocol import LiveAttempt, RankMarks, StartGang, StopGang
-from unidle.errors import BadInput
+from unidle.errors import BadInput, CannotRun
 from unidle.fleet import Fleet
+from unidle.jobs import Limits
 
 STARTING_TICK_MS = 10
 STEADY_TICK_MS = 500
@@ -44,10 +48,11 @@ class LocalEngine:
     ``run_root`` holds one directory per job and attempt (``unidle.engine.local.rundir``). Each rank
     is started by a supervisor process that outlives this one; whoever opens an engine on the same
     ``run_root`` later can adopt what still runs. The lock of a rank's directory, which passes from
-    the engine to the supervisor it starts, makes sure that no rank is started twice.
+    the engine to the supervisor it starts, makes sure that no rank is started twice. ``slicer`` makes
+    slices of devices real (NVIDIA's tools and control groups where it is not given).
     """
 
-    def __init__(self, run_root: Path, fleet: Fleet, clock: RealClock) -> None:
+    def __init__(self, run_root: Path, fleet: Fleet, clock: RealClock, slicer: Slicer | None = None) -> None:
         self._root = Path(run_root).absolute()
         self._fleet = fleet
         self._clock = clock
@@ -56,6 +61,8 @@ class LocalEngine:
         self._poller = select.poll()
         self._watched: dict[int, RankWatch] = {}
         self._name = "unidle-" + hashlib.sha256(os.fsencode(self._root)).hexdigest()[:8]
+        root = str(self._root)
+        self._slicer = slicer or Slicer(root, fleet, MpsControl(self._name), MigHands(root, NvmlMig()))
 
     def fleet(self) -> Fleet:
         """The fleet that the engine was given."""
@@ -74,6 +81,7 @@ class LocalEngine:
             command = attempt.command
             gang = self._gang(command.job, command.attempt, len(command.places), attempt.marks_known)
             gang.to_launch = command
+            self._slicer.adopt(command.job, command.attempt)
 
     def start(self, command: StartGang) -> None:
         """Start the ranks that no one has begun; failures arrive as marks."""
@@ -87,10 +95,8 @@ class LocalEngine:
 
     def release(self, job: str, attempt: int) -> None:
         """Forget an attempt that has ended; its logs and journals stay."""
-        gang = self._gangs.pop((job, attempt), None)
-        for watch in gang.watches if gang else ():
-            self._unfollow(watch)
-            watch.let_go()
+        self._forget(job, attempt)
+        self._slicer.release(job, attempt)
 
     def freeze(self, job: str, attempt: int) -> bool:
         """Keep every process of an attempt from running, until :meth:`thaw`; True when all stand still."""
@@ -137,8 +143,14 @@ class LocalEngine:
     def close(self) -> None:
         """Let go of every rank without touching it."""
         for job, attempt in list(self._gangs):
-            self.release(job, attempt)
+            self._forget(job, attempt)
         self._clean()
+
+    def _forget(self, job: str, attempt: int) -> None:
+        gang = self._gangs.pop((job, attempt), None)
+        for watch in gang.watches if gang else ():
+            self._unfollow(watch)
+            watch.let_go()
 
     @cached_property
     def _groups(self) -> dict[str, str]:
@@ -171,7 +183,7 @@ class LocalEngine:
             return
         try:
             self._start_ranks(command, unstarted)
-        except OSError as error:
+        except (OSError, CannotRun) as error:
             for watch in unstarted:
                 if watch.state == "unstarted":
                     watch.fail(now_ns, f"the rank cannot be started: {error}")
@@ -179,6 +191,7 @@ class LocalEngine:
     def _start_ranks(self, command: StartGang, unstarted: list[RankWatch]) -> None:
         directory = rundir.attempt_dir(self._root, command.job, command.attempt)
         whole = len(unstarted) == len(command.places)
+        grants = self._slicer.grants(command)
         with launch.reserve_port() if whole else nullcontext() as bound:
             if bound is not None:
                 port = launch.record_gang(directory, bound.getsockname()[1])
@@ -187,12 +200,15 @@ class LocalEngine:
             envs = launch.environments(command, self._fleet, port, self._name, os.environ)
             for watch in unstarted:
                 port_fd = bound.fileno() if bound is not None and watch.rank == 0 else None
-                self._start_rank(command, watch, envs[watch.rank], port_fd)
+                self._start_rank(command, watch, envs[watch.rank], grants[watch.rank], port_fd)
 
     def _start_rank(
-        self, command: StartGang, watch: RankWatch, env: dict[str, str], port_fd: int | None
+        self, command: StartGang, watch: RankWatch, env: dict[str, str], grant: Grant, port_fd: int | None
     ) -> None:
-        orders = launch.orders_for(command, watch.rank, env, watch.group.paths, self._clock.offset_ns)
+        asked = command.spec.limits
+        limits = Limits(grant.bound_memory(asked.memory_bytes), grant.bound_cpus(asked.cpus), asked.pids)
+        offset_ns = self._clock.offset_ns
+        orders = launch.orders_for(command, watch.rank, env | grant.env, watch.group.paths, offset_ns, limits)
         rundir.write_json(f"{watch.directory}/{rundir.ORDERS}", orders.as_json())
         assert watch.lock_fd is not None
         watch.started(launch.spawn_supervisor(watch.directory, watch.lock_fd, port_fd))
