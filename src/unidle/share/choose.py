@@ -317,7 +317,7 @@ def _none(gpus: int, against: Counter[str], examples: Mapping[str, Reason]) -> R
         return refused("no_gpu", "there is no GPU that could be shared")
     first = examples[against.most_common(1)[0][0]]
     counts = ", ".join(f"{code} {n}" for code, n in against.most_common())
-    figures: dict[str, int | float | str] = {"gpus": gpus} | dict(against)
+    figures: dict[str, int | float | str] = {"gpus": gpus, **against}
     return Refused(
         Reason(
             "no_share",

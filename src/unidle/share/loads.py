@@ -65,7 +65,7 @@ class Seen(NamedTuple):
     """The mean slow-down of one load beside another, and how many observations it is of."""
 
     mean_ppm: int
-    count: int
+    times: int
 
 
 Pair = tuple[Mode, str, str]
@@ -96,9 +96,9 @@ class Interference:
             )
         ppm = max(_LOWEST_PPM, shared_ns * WHOLE_PPM // alone_ns)
         before = self.seen.get((mode, load, other), Seen(0, 0))
-        count = before.count + 1
-        mean = (before.mean_ppm * before.count + ppm) // count
-        return Interference(self.loads, {**self.seen, (mode, load, other): Seen(mean, count)})
+        times = before.times + 1
+        mean = (before.mean_ppm * before.times + ppm) // times
+        return Interference(self.loads, {**self.seen, (mode, load, other): Seen(mean, times)})
 
     def slowdown(self, mode: Mode, own: Tenant, others: Sequence[Tenant]) -> Slowdown:
         """How much slower ``own`` runs in its part while ``others`` run in theirs."""
@@ -113,7 +113,7 @@ class Interference:
                 correction += WHOLE_PPM
                 continue
             was_seen = True
-            blended = (alone * PRIOR_WEIGHT + seen.mean_ppm * seen.count) // (PRIOR_WEIGHT + seen.count)
+            blended = (alone * PRIOR_WEIGHT + seen.mean_ppm * seen.times) // (PRIOR_WEIGHT + seen.times)
             correction += blended * WHOLE_PPM // alone
         ppm = modelled * (correction // len(others)) // WHOLE_PPM
         return Slowdown(max(WHOLE_PPM, ppm), "inferred" if was_seen else "modelled")

@@ -20,8 +20,8 @@ from typing import Final, Literal
 
 from unidle.fleet import WHOLE_PPM, Device, Node
 from unidle.jobs import Share
-from unidle.share.mig import Instance, Reconfiguration, reconfigure
-from unidle.share.mig_models import MIB, MigModel
+from unidle.share.mig import Reconfiguration, reconfigure
+from unidle.share.mig_models import MIB, Instance, MigModel
 from unidle.share.refusal import Refused, refused
 
 Mode = Literal["whole", "mig", "mps", "time"]

@@ -14,6 +14,6 @@ class Refused:
     because: Reason
 
 
-def refused(code: str, text: str, **figures: int | float | str) -> Refused:
+def refused(code: str, text: str, **figures: float | str) -> Refused:
     """A refusal with the reason's figures as keywords."""
     return Refused(Reason(code, text, figures))

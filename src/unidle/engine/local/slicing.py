@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from unidle.engine.local import rundir
 from unidle.engine.local.slicing_mig import MigHands, MigUse
@@ -24,6 +24,7 @@ from unidle.share.modes import Part, cpu_quota, mps_environment, needs_of
 from unidle.share.refusal import Refused
 
 SLICES: Final = "slices.json"
+_N = TypeVar("_N", int, float)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,5 +196,5 @@ def _cpu_grant(node: Node, place: RankPlace, pieces: Sequence[tuple[Device, int]
     return Grant({}, cpus, sum(memories) if all(memories) else None)
 
 
-def _tighter(a: Any, b: Any) -> Any:
+def _tighter(a: _N | None, b: _N | None) -> _N | None:
     return min((x for x in (a, b) if x is not None), default=None)
