@@ -133,26 +133,39 @@ def choose(
     against: Counter[str] = Counter()
     examples: dict[str, Reason] = {}
     offers = 0
+    known: dict[tuple[object, ...], list[_Offer | Refused]] = {}
     for order, gpu in enumerate(gpus):
-        for found in _offers(wish, gpu, table, rules):
+        barred = may_use(gpu.device, wish.where)
+        alike = () if barred else _alike(gpu)
+        found_here = [barred] if barred else known.get(alike)
+        if found_here is None:
+            found_here = known[alike] = _offers(wish, gpu, table, rules)
+            for found in found_here:
+                if isinstance(found, _Offer):
+                    rank = (found.price_ppm, _ORDER.index(found.mode), order)
+                    if best_rank is None or rank < best_rank:
+                        best, best_rank = found, rank
+        for found in found_here:
             if isinstance(found, Refused):
                 against[found.because.code] += 1
                 examples.setdefault(found.because.code, found.because)
-                continue
-            offers += 1
-            rank = (found.price_ppm, _ORDER.index(found.mode), order)
-            if best_rank is None or rank < best_rank:
-                best, best_rank = found, rank
+            else:
+                offers += 1
     if best is None:
         return _none(len(gpus), against, examples)
     return _choice(best, offers, against)
 
 
+def _alike(gpu: Gpu) -> tuple[object, ...]:
+    """GPUs with the same answer offer the same, so one of them is priced, and the first of them is taken."""
+    device = gpu.device
+    residents = tuple((r.load.name, r.compute_ppm, r.memory_bytes, r.instance) for r in gpu.residents)
+    mig = None if gpu.mig is None else gpu.mig.name
+    return (device.kind, device.model, device.memory_bytes, gpu.mode, gpu.modes, mig, gpu.idle, residents)
+
+
 def _offers(wish: Wish, gpu: Gpu, table: Interference, rules: SharePolicy) -> list[_Offer | Refused]:
-    """What one GPU offers: one entry for each mode that was thought of."""
-    barred = may_use(gpu.device, wish.where)
-    if barred is not None:
-        return [barred]
+    """What one GPU that may be used offers: one entry for each mode that was thought of."""
     if gpu.device.kind != "gpu":
         return [refused("not_a_gpu", f"{gpu.device.id} is a CPU device: it is cut by the shares of its CPUs")]
     modes: tuple[Mode, ...] = ("mig",) if wish.share.profile else _ASKED[wish.share.mode]
