@@ -68,11 +68,17 @@ class RecordedNvml:
         if entry is None:
             raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
         info = pynvml.c_nvmlGpuInstanceProfileInfo_v2_t()
-        info.id, info.sliceCount, info.instanceCount = entry["id"], entry["sliceCount"], entry["instanceCount"]
+        info.id, info.sliceCount, info.instanceCount = (
+            entry["id"],
+            entry["sliceCount"],
+            entry["instanceCount"],
+        )
         info.memorySizeMB = entry["memorySizeMB"]
         return info
 
-    def nvmlDeviceGetGpuInstancePossiblePlacements(self, handle: str, profile_id: int, array: Any, count: Any) -> None:
+    def nvmlDeviceGetGpuInstancePossiblePlacements(
+        self, handle: str, profile_id: int, array: Any, count: Any
+    ) -> None:
         entry = self._profile(profile_id)
         for k, start in enumerate(entry["starts"]):
             array[k].start, array[k].size = start, entry["size"]

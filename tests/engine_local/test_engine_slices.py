@@ -79,7 +79,9 @@ class Sharing:
         self.machine.engines.append(engine)
         return engine
 
-    def start(self, engine: LocalEngine, script: str, slices: list[str], *, job: str = "job", **spec: Any) -> Gang:
+    def start(
+        self, engine: LocalEngine, script: str, slices: list[str], *, job: str = "job", **spec: Any
+    ) -> Gang:
         gang = self.machine.follow(command(sh(script), slices, job=job, **spec), engine)
         engine.start(gang.command)
         return gang
@@ -142,7 +144,9 @@ def test_ranks_on_slices_of_a_cpu_device_get_their_shares_and_no_more(machine: M
 @needs.cgroups
 def test_a_slice_of_a_device_with_memory_is_bounded_in_memory_too(machine: Machine) -> None:
     engine = machine.new_engine(cut_cpus(250_000, 750_000, memory=256 << 20))
-    gang = machine.follow(command(python("x = bytearray(200 << 20); print('unreachable')"), ["n/0#0"]), engine)
+    gang = machine.follow(
+        command(python("x = bytearray(200 << 20); print('unreachable')"), ["n/0#0"]), engine
+    )
     engine.start(gang.command)
     assert gang.codes() == [-9]
     info = gang.last("exit").info
@@ -280,7 +284,9 @@ def test_instances_of_others_are_never_destroyed(sharing: Sharing) -> None:
 
 def test_a_gang_that_cannot_have_all_its_instances_keeps_none_for_itself(sharing: Sharing) -> None:
     engine = sharing.engine(cut_gpu(*[250_000] * 4))
-    gang = sharing.start(engine, "true", [f"n/0#{k}" for k in range(3)], job="a", share=Share(profile="3g.40gb"))
+    gang = sharing.start(
+        engine, "true", [f"n/0#{k}" for k in range(3)], job="a", share=Share(profile="3g.40gb")
+    )
     assert {mark.k for mark in gang.ends()} == {"lost"}
     assert not (gang.directory / "slices.json").exists()
     assert sharing.start(engine, "true", ["n/0#0"], job="b", share=Share(profile="4g.40gb")).codes() == [0]
@@ -297,7 +303,9 @@ def test_a_gang_that_cannot_have_all_its_instances_keeps_none_for_itself(sharing
         ([1, 1], {"nvmlGpuInstanceCreateComputeInstance": pynvml.NVML_ERROR_INSUFFICIENT_RESOURCES}, "-lgi"),
     ],
 )
-def test_why_mig_cannot_be_had_is_said(sharing: Sharing, mode: list[int], fails: dict[str, int], said: str) -> None:
+def test_why_mig_cannot_be_had_is_said(
+    sharing: Sharing, mode: list[int], fails: dict[str, int], said: str
+) -> None:
     sharing.nvml.told["mig_mode"], sharing.nvml.fails = mode, fails
     engine = sharing.engine(cut_gpu(500_000, 500_000))
     (mark,) = sharing.start(engine, "true", ["n/0#0"], share=Share(profile="1g.10gb")).ends()

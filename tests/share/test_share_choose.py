@@ -127,7 +127,9 @@ entries = st.fixed_dictionaries(
 
 
 @given(st.lists(entries, max_size=12), st.sampled_from([1, 1.5, 2]))
-def test_no_gpu_is_promised_beyond_the_factor_and_no_limit_is_passed(wishes: list[dict[str, Any]], over: float) -> None:
+def test_no_gpu_is_promised_beyond_the_factor_and_no_limit_is_passed(
+    wishes: list[dict[str, Any]], over: float
+) -> None:
     gpus = [gpu_of({"id": f"n/{k}", "modes": ["mig", "mps", "time"]}) for k in range(3)]
     policy = policy_of({"over": over})
     for k, entry in enumerate(wishes):

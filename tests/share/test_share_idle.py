@@ -11,7 +11,15 @@ from unidle.ledger.columns import RowColumns, from_entries
 from unidle.ledger.rows import Entry
 from unidle.ledger.tables import JobInfo, SliceInfo
 from unidle.ledger.taxonomy import GROUP_OF
-from unidle.share.idle import MINUTE_NS, Attempt, IdlePlan, IdlePolicy, Utilisation, decide_idle, quiet_holders
+from unidle.share.idle import (
+    MINUTE_NS,
+    Attempt,
+    IdlePlan,
+    IdlePolicy,
+    Utilisation,
+    decide_idle,
+    quiet_holders,
+)
 
 M = MINUTE_NS
 POLICY = IdlePolicy(after_ns=30 * M, start_ns=60 * M, notice_ns=15 * M)
@@ -19,7 +27,17 @@ SLICES = [SliceInfo(f"n/{k}", f"n/{k}", "n", 1_000_000, 0, 10**6 * M, "H100") fo
 JOBS = [JobInfo("a", queue="night"), JobInfo("b", queue="day")]
 
 
-def row(start: float, end: float, leaf: str, *, job: str = "a", slices: Sequence[int] = (0, 1), step: int = -1, how: str = "inferred", attempt: int = 1) -> Entry:
+def row(
+    start: float,
+    end: float,
+    leaf: str,
+    *,
+    job: str = "a",
+    slices: Sequence[int] = (0, 1),
+    step: int = -1,
+    how: str = "inferred",
+    attempt: int = 1,
+) -> Entry:
     return Entry(tuple(slices), int(start * M), int(end * M), leaf, job, attempt, step, how)  # type: ignore[arg-type]
 
 
@@ -42,7 +60,11 @@ def decide(
 
 
 A = Attempt("a", 1)
-STOPPED = [row(0, 2, "start"), *steps(2, 10), row(10, 60, "useful")]  # after minute 10 the ledger only infers work
+STOPPED = [
+    row(0, 2, "start"),
+    *steps(2, 10),
+    row(10, 60, "useful"),
+]  # after minute 10 the ledger only infers work
 
 
 def test_one_whose_steps_stopped_is_told_when_the_time_is_up_and_not_before() -> None:

@@ -42,7 +42,10 @@ def test_what_was_seen_corrects_the_model_the_more_the_oftener() -> None:
         known = known.observed("mps", "half", "most", 1_000, 2_000)
         ppms.append(known.slowdown("mps", Tenant(HALF), [Tenant(MOST)]))
     assert ppms[0].how == "inferred" and 1_400_000 < ppms[0].ppm < ppms[-1].ppm < 2_000_000
-    assert known.slowdown("mps", Tenant(MOST), [Tenant(HALF)]) == (1_400_000, "modelled")  # of this side nothing was seen
+    assert known.slowdown("mps", Tenant(MOST), [Tenant(HALF)]) == (
+        1_400_000,
+        "modelled",
+    )  # of this side nothing was seen
     assert known.slowdown("time", Tenant(HALF), [Tenant(MOST)]).how == "modelled"
 
 
@@ -76,10 +79,14 @@ def test_a_pair_of_a_load_that_is_missing_is_bad_input() -> None:
 
 
 ppm = st.integers(0, WHOLE_PPM)
-tenants = st.builds(Tenant, st.builds(Load, st.just("x"), ppm, ppm, ppm), st.integers(1, WHOLE_PPM), st.integers(1, WHOLE_PPM))
+tenants = st.builds(
+    Tenant, st.builds(Load, st.just("x"), ppm, ppm, ppm), st.integers(1, WHOLE_PPM), st.integers(1, WHOLE_PPM)
+)
 
 
 @given(st.sampled_from(["whole", "mig", "mps", "time"]), tenants, st.lists(tenants, max_size=4), tenants)
-def test_company_never_makes_anyone_faster(mode: Mode, own: Tenant, others: list[Tenant], one_more: Tenant) -> None:
+def test_company_never_makes_anyone_faster(
+    mode: Mode, own: Tenant, others: list[Tenant], one_more: Tenant
+) -> None:
     before, after = modelled_ppm(mode, own, others), modelled_ppm(mode, own, [*others, one_more])
     assert WHOLE_PPM <= before <= after

@@ -19,13 +19,17 @@ H100 = MODELS["H100 80GB"]
 A30 = MODELS["A30"]
 
 
-def plan(wanted: str, in_use: str = "", idle: str = "", *, model: MigModel = H100, dynamic: bool = True) -> Reconfiguration:
+def plan(
+    wanted: str, in_use: str = "", idle: str = "", *, model: MigModel = H100, dynamic: bool = True
+) -> Reconfiguration:
     found = reconfigure(model, wanted.split(), at(in_use), at(idle), dynamic=dynamic)
     assert isinstance(found, Reconfiguration), found
     return found
 
 
-def refusal(wanted: str, in_use: str = "", idle: str = "", *, model: MigModel = H100, dynamic: bool = True) -> Refused:
+def refusal(
+    wanted: str, in_use: str = "", idle: str = "", *, model: MigModel = H100, dynamic: bool = True
+) -> Refused:
     found = reconfigure(model, wanted.split(), at(in_use), at(idle), dynamic=dynamic)
     assert isinstance(found, Refused), found
     return found
@@ -261,7 +265,11 @@ def test_a_pool_refuses_what_does_not_stand_or_does_not_exist() -> None:
     assert pool.find("7g.80gb") is None
 
 
-@given(st.lists(st.tuples(st.sampled_from([p.name for p in H100.profiles if not p.media]), st.booleans()), max_size=60))
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([p.name for p in H100.profiles if not p.media]), st.booleans()), max_size=60
+    )
+)
 def test_a_pool_never_places_two_on_one_slice_and_refuses_only_when_nothing_fits(
     steps: list[tuple[str, bool]],
 ) -> None:

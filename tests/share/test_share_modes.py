@@ -117,7 +117,11 @@ shares = st.builds(
 )
 
 
-@given(st.sampled_from(["whole", "mig", "mps", "time"]), st.lists(shares, min_size=1, max_size=9), st.integers(1, 4))
+@given(
+    st.sampled_from(["whole", "mig", "mps", "time"]),
+    st.lists(shares, min_size=1, max_size=9),
+    st.integers(1, 4),
+)
 def test_the_parts_of_a_gpu_always_sum_to_the_whole(mode: Mode, wishes: list[Share], times: int) -> None:
     over = Oversubscription(times * WHOLE_PPM, times * WHOLE_PPM)
     found = cut(GPU, mode, wishes, over, H100)

@@ -3,7 +3,7 @@
 *Dynamic* reconfiguration adds instances while others run; *static* reconfiguration sets all instances of a
 GPU that nobody uses. In both, instances that stand idle may be used again or destroyed. The rules of
 placement are NVIDIA's (see ``unidle.share.mig_models``); among the layouts that keep to them, the one that
-destroys least and then leaves the most room is taken.
+destroys least is taken, then the one that leaves the most compute slices to others.
 """
 
 from __future__ import annotations
@@ -137,6 +137,23 @@ def openness(model: MigModel) -> tuple[int, ...]:
     return tuple(sum(n * c for n, c in zip(row, computes, strict=True)) for row in room(model))
 
 
+@lru_cache(maxsize=64)
+def potential(model: MigModel, names: frozenset[str] | None = None) -> tuple[int, ...]:
+    """By occupied mask: the most compute slices that instances of profiles ``names`` (all: None) could still take.
+
+    What a placement lowers it by beyond what it gives is wasted: compute slices that no instance can reach.
+    """
+    profiles = [p for p in model.profiles if not p.media and (names is None or p.name in names)]
+    best = [0] * (1 << model.memory)
+    for mask in reversed(range(1 << model.memory)):
+        for profile in profiles:
+            for start in profile.starts:
+                bits = profile.mask(start)
+                if not bits & mask:
+                    best[mask] = max(best[mask], profile.compute + best[mask | bits])
+    return tuple(best)
+
+
 def _how_many(profile: MigProfile, mask: int) -> int:
     """All instances of a profile are of one size, so taking the first free start again and again is best."""
     count = 0
@@ -159,8 +176,8 @@ def _best(
 ) -> tuple[tuple[Instance, ...], tuple[Instance, ...]] | None:
     """The layout with its victims that destroys least, then leaves the most room."""
     media_free = not any(model.profile(i.profile).media for i in in_use)
-    open_at = openness(model)
-    best: tuple[tuple[int, int, tuple[Instance, ...]], tuple[Instance, ...]] | None = None
+    still, open_at = potential(model), openness(model)
+    best: tuple[tuple[int, int, int, tuple[Instance, ...]], tuple[Instance, ...]] | None = None
     for layout in layouts(model, wanted, used, media=media_free):
         taken = _mask(model, layout)
         takes_media = any(model.profile(i.profile).media for i in layout)
@@ -171,10 +188,10 @@ def _best(
             if not keep_idle or model.mask(i) & taken or (takes_media and model.profile(i.profile).media)
         )
         # idle instances that stay count as room: they can make way for what comes next
-        rank = (len(destroy), -open_at[used | taken], layout)
+        rank = (len(destroy), -still[used | taken], -open_at[used | taken], layout)
         if best is None or rank < best[0]:
             best = (rank, destroy)
-    return None if best is None else (best[0][2], best[1])
+    return None if best is None else (best[0][-1], best[1])
 
 
 def _no_room(model: MigModel, wanted: Sequence[str], in_use: Sequence[Instance]) -> Refused:

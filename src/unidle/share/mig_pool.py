@@ -1,9 +1,9 @@
 """Many GPUs of one MIG model: on which of them an instance goes, and where.
 
 Only the occupied memory slices of each GPU matter, and there are at most 256 such states, so GPUs are kept
-in one heap per state and a decision looks at states, not at GPUs. An instance goes where it lowers the
-expected number of wishes that a GPU can still serve least (the idea of the fragmentation gradient of Weng et
-al., "Beware of Fragmentation", USENIX ATC'23, on MIG's places); then on the fullest GPU, then on the first.
+in one heap per state and a decision looks at states, not at GPUs. An instance goes where it wastes the fewest
+compute slices (those that no further instance of the profiles asked for could reach); of such places to the
+fullest GPU, then to the first. Where whole GPUs are asked for too, an empty one is opened only when no other has room.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from unidle.errors import BadInput
-from unidle.share.mig import room
+from unidle.share.mig import potential
 from unidle.share.mig_models import MigModel
 
 
@@ -27,8 +27,8 @@ class Spot(NamedTuple):
 class MigPool:
     """Occupied memory slices of ``gpus`` GPUs of one model, all empty at first.
 
-    ``demand`` weighs the profiles by how often each is asked for (any scale); all alike where it is not
-    given. Profiles with media engines are not handled here.
+    ``demand`` says how often each profile is asked for (any scale); all are expected where it is not given.
+    Profiles with media engines are not handled here.
     """
 
     def __init__(self, model: MigModel, gpus: int, demand: Mapping[str, float] | None = None) -> None:
@@ -80,23 +80,21 @@ class MigPool:
     def _rank(self, demand: Mapping[str, float] | None) -> dict[str, list[tuple[int, int]]]:
         """By profile: states that have room for it, the best first, with the best start in each."""
         model = self._model
-        weights = [self._weight(p.name, demand) * p.compute for p in model.profiles]
-        value = [sum(w * n for w, n in zip(weights, row, strict=True)) for row in room(model)]
+        asked = [p for p in self._profiles.values() if demand is None or demand.get(p.name, 0) > 0]
+        still = potential(model, frozenset(p.name for p in asked))
+        spare_empty = any(p.compute == model.compute for p in asked)
         order = {}
         for profile in self._profiles.values():
             found = []
             for mask in range(1 << model.memory):
-                starts = [s for s in profile.starts if not profile.mask(s) & mask]
-                if starts:
-                    loss, start = min((value[mask] - value[mask | profile.mask(s)], s) for s in starts)
-                    found.append((loss, model.memory - mask.bit_count(), mask, start))
-            order[profile.name] = [(mask, start) for _, _, mask, start in sorted(found)]
+                after = [(mask | profile.mask(s), s) for s in profile.starts if not profile.mask(s) & mask]
+                if after:
+                    left, start = max((still[m], -s) for m, s in after)
+                    waste = still[mask] - profile.compute - left
+                    opens = spare_empty and mask == 0
+                    found.append((opens, waste, model.memory - mask.bit_count(), mask, -start))
+            order[profile.name] = [(mask, start) for *_, mask, start in sorted(found)]
         return order
-
-    def _weight(self, name: str, demand: Mapping[str, float] | None) -> float:
-        if name not in self._profiles:
-            return 0.0
-        return 1.0 if demand is None else demand.get(name, 0.0)
 
     def _first(self, mask: int) -> int | None:
         """The lowest GPU in this state; entries of GPUs that left it are dropped on the way."""
