@@ -142,6 +142,29 @@ def packing(gpus: int, seeds: Sequence[int]) -> Iterator[Row]:
             )  # fmt: skip
 
 
+def random_mixes(gpus: int, count: int = 14) -> Iterator[Row]:
+    """The same on mixes drawn at random: the mean, and how often and how far ours is below first fit."""
+    names = list(MIXES["even"])
+    for what, measure in (
+        ("allocated at 130 % requested", filled),
+        ("placed while instances come and go", churned),
+    ):
+        ours, peer = [], []
+        for seed in range(count):
+            chance = random.Random(seed)
+            mix = {name: chance.random() ** 2 for name in names if chance.random() < 0.8} or {names[0]: 1.0}
+            ours.append(measure(MigPool(H100, gpus, mix), mix, seed, gpus))
+            peer.append(measure(FirstFit(H100, gpus), mix, seed, gpus))
+        below = [a - b for a, b in zip(ours, peer, strict=True) if a < b]
+        mean, other = statistics.mean(ours), statistics.mean(peer)
+        yield Row(
+            f"MIG, {count} random mixes: {what}", "% of compute slices", mean, other, "first fit, run here", mean / other,
+            goal="mean not below first fit", holds=mean >= other,
+            how=f"modelled, {count} mixes, {gpus:,} GPUs; below first fit in {len(below)} of them, by at most "
+            f"{-min(below, default=0.0):.2f} points",
+        )  # fmt: skip
+
+
 def rate(work: Callable[[], int], runs: int) -> tuple[float, str]:
     """Decisions per second: the median of ``runs``, and the interval in words."""
     rates = []
@@ -242,6 +265,7 @@ def idle_decision(holders: int) -> Callable[[], int]:
 def rows(arguments: argparse.Namespace) -> Iterator[Row]:
     assert fits(H100, ["3g.40gb", "4g.40gb"])
     yield from packing(arguments.gpus, SEEDS[: arguments.seeds])
+    yield from random_mixes(arguments.gpus // 5)
     for gpus in (1_000, 10_000):
         per_s, how = rate(lambda n=gpus: pool_rate(n), arguments.runs)  # type: ignore[misc]
         yield _rate_row(f"MIG placements of a pool of {gpus:,} GPUs", "decisions/s", per_s, how)

@@ -4,6 +4,7 @@ It keeps the rules that the driver keeps (places, no overlap, nothing destroyed 
 pynvml's own structures and errors.
 """
 
+# ruff: noqa: N802 - the names are those of NVML
 from __future__ import annotations
 
 import ctypes

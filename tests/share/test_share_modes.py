@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -141,7 +143,7 @@ def test_scaled_shares_keep_their_order_and_lose_nothing(asked: list[int]) -> No
     assert sum(found) == WHOLE_PPM and min(found) >= 1
     if sum(asked) >= WHOLE_PPM:
         ranked = sorted(range(len(asked)), key=lambda k: asked[k])
-        assert all(found[a] <= found[b] + 1 for a, b in zip(ranked, ranked[1:], strict=False))
+        assert all(found[a] <= found[b] + 1 for a, b in pairwise(ranked))
 
 
 def test_an_mps_client_is_bounded_by_its_environment() -> None:

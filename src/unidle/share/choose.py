@@ -32,7 +32,7 @@ from unidle.share.modes import (
     profile_for,
 )
 from unidle.share.refusal import Refused, refused
-from unidle.share.select import may_use
+from unidle.share.select import may_use, may_use_any
 
 _ORDER: Final[tuple[Mode, ...]] = ("mig", "mps", "time", "whole")  # of two that cost the same, the safer one
 _ASKED: Final[Mapping[str, tuple[Mode, ...]]] = {
@@ -69,6 +69,23 @@ class Gpu:
     mig: MigModel | None = None
     idle: tuple[Instance, ...] = ()
     why_not: Mapping[Mode, str] = field(default_factory=dict)
+    alike: str = field(init=False, compare=False, repr=False)  # the same for GPUs that offer the same
+
+    def __post_init__(self) -> None:
+        device = self.device
+        there = [(r.load, r.compute_ppm, r.memory_bytes, r.instance) for r in self.residents]
+        mig = self.mig and self.mig.name
+        what = (
+            device.kind,
+            device.model,
+            device.memory_bytes,
+            self.mode,
+            sorted(self.modes),
+            mig,
+            self.idle,
+            there,
+        )
+        object.__setattr__(self, "alike", repr(what))
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,40 +145,54 @@ def choose(
 ) -> Choice | Refused:
     """The cheapest part of a GPU for the wish, or why there is none: each reason with the number of GPUs."""
     rules = policy or SharePolicy()
-    best: _Offer | None = None
-    best_rank: tuple[int, int, int] | None = None
-    against: Counter[str] = Counter()
-    examples: dict[str, Reason] = {}
-    offers = 0
-    known: dict[tuple[object, ...], list[_Offer | Refused]] = {}
-    for order, gpu in enumerate(gpus):
-        barred = may_use(gpu.device, wish.where)
-        alike = () if barred else _alike(gpu)
-        found_here = [barred] if barred else known.get(alike)
-        if found_here is None:
-            found_here = known[alike] = _offers(wish, gpu, table, rules)
-            for found in found_here:
-                if isinstance(found, _Offer):
-                    rank = (found.price_ppm, _ORDER.index(found.mode), order)
-                    if best_rank is None or rank < best_rank:
-                        best, best_rank = found, rank
-        for found in found_here:
-            if isinstance(found, Refused):
-                against[found.because.code] += 1
-                examples.setdefault(found.because.code, found.because)
-            else:
-                offers += 1
-    if best is None:
-        return _none(len(gpus), against, examples)
-    return _choice(best, offers, against)
+    search = _Search(wish, table, policy or SharePolicy())
+    free_of_rules = may_use_any(wish.where)
+    times: dict[str, int] = {}
+    for gpu in gpus:
+        barred = None if free_of_rules else may_use(gpu.device, wish.where)
+        if barred is not None:
+            search.refuse(barred, 1)
+        elif gpu.alike in times:
+            times[gpu.alike] += 1
+        else:
+            times[gpu.alike] = 1
+            search.price(gpu)
+    return search.answer(len(gpus), times)
 
 
-def _alike(gpu: Gpu) -> tuple[object, ...]:
-    """GPUs with the same answer offer the same, so one of them is priced, and the first of them is taken."""
-    device = gpu.device
-    residents = tuple((r.load.name, r.compute_ppm, r.memory_bytes, r.instance) for r in gpu.residents)
-    mig = None if gpu.mig is None else gpu.mig.name
-    return (device.kind, device.model, device.memory_bytes, gpu.mode, gpu.modes, mig, gpu.idle, residents)
+class _Search:
+    """Prices one GPU of each kind, in the order in which kinds come, and keeps the cheapest offer."""
+
+    def __init__(self, wish: Wish, table: Interference, rules: SharePolicy) -> None:
+        self._wish, self._table, self._rules = wish, table, rules
+        self._found: dict[str, list[_Offer | Refused]] = {}
+        self._best: tuple[tuple[int, int, int], _Offer] | None = None
+        self._against: Counter[str] = Counter()
+        self._examples: dict[str, Reason] = {}
+
+    def price(self, gpu: Gpu) -> None:
+        found = self._found[gpu.alike] = _offers(self._wish, gpu, self._table, self._rules)
+        for offer in found:
+            if isinstance(offer, _Offer):
+                rank = (offer.price_ppm, _ORDER.index(offer.mode), len(self._found))
+                if self._best is None or rank < self._best[0]:
+                    self._best = (rank, offer)
+
+    def refuse(self, why: Refused, times: int) -> None:
+        self._against[why.because.code] += times
+        self._examples.setdefault(why.because.code, why.because)
+
+    def answer(self, gpus: int, times: Mapping[str, int]) -> Choice | Refused:
+        ways = 0
+        for alike, found in self._found.items():
+            for offer in found:
+                if isinstance(offer, Refused):
+                    self.refuse(offer, times[alike])
+                else:
+                    ways += times[alike]
+        if self._best is None:
+            return _none(gpus, self._against, self._examples)
+        return _choice(self._best[1], ways, self._against)
 
 
 def _offers(wish: Wish, gpu: Gpu, table: Interference, rules: SharePolicy) -> list[_Offer | Refused]:

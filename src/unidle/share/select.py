@@ -24,6 +24,12 @@ def may_use(device: Device, where: Where) -> Refused | None:
     return _by_model(device, where) or _by_uuid(device, where)
 
 
+def may_use_any(where: Where) -> bool:
+    """Whether there is no rule at all."""
+    models, uuids = where.models, where.uuids
+    return not (models.include or models.exclude or uuids.include or uuids.exclude)
+
+
 def names_model(name: str, model: str) -> bool:
     """Whether ``name``, as a person writes it, means GPUs of ``model``, as NVML or a fleet file does."""
     wanted = _words(name)
