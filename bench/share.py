@@ -26,9 +26,10 @@ from unidle.ledger.tables import JobInfo, SliceInfo
 from unidle.share.choose import Choice, Gpu, Resident, SharePolicy, Wish, choose
 from unidle.share.idle import MINUTE_NS, IdlePolicy, decide_idle
 from unidle.share.loads import known_loads
-from unidle.share.mig import Instance, fits, reconfigure
-from unidle.share.mig_models import GIB, MigModel, mig_models
+from unidle.share.mig import fits, reconfigure
+from unidle.share.mig_models import GIB, Instance, MigModel, mig_models
 from unidle.share.mig_pool import MigPool, Spot
+from unidle.share.modes import Mode
 
 H100 = next(model for model in mig_models() if model.name == "H100 80GB")
 GPUS = 1_000
@@ -208,7 +209,7 @@ def plan_rate(plans: int = 2_000) -> int:
 
 def fleet(gpus: int) -> list[Gpu]:
     device = Device("n/0", "n", 0, "gpu", "NVIDIA H100 80GB HBM3", "", 80 * GIB)
-    modes = frozenset({"mig", "mps", "time"})
+    modes: frozenset[Mode] = frozenset({"mig", "mps", "time"})
     return [
         Gpu(replace(device, id=f"n{k // 8}/{k % 8}", uuid=f"GPU-{k:08d}"), modes=modes, mig=H100)
         for k in range(gpus)

@@ -26,6 +26,7 @@ from unidle.engine.protocol import LiveAttempt, StartGang
 from unidle.errors import CannotRun
 from unidle.fleet import Device, Fleet, Node
 from unidle.jobs import JobSpec, Limits, RankPlace, Share
+from unidle.share.modes import Mode
 
 GIB = 1 << 30
 UUID = "GPU-6b1e0001-aaaa-bbbb-cccc-000000000001"
@@ -318,6 +319,24 @@ def test_a_gpu_that_reports_other_places_than_the_table_is_left_alone(sharing: S
     engine = sharing.engine(cut_gpu(500_000, 500_000))
     (mark,) = sharing.start(engine, "true", ["n/0#0"], share=Share(profile="1g.10gb")).ends()
     assert "other places for 3g.40gb" in (mark.text or "")
+
+
+def test_the_chooser_is_told_what_this_machine_allows_and_why_not_the_rest(sharing: Sharing) -> None:
+    fleet = cut_gpu(500_000, 500_000)
+    (device,) = fleet.devices()
+    root = str(sharing.machine.run_root)
+
+    def modes() -> tuple[frozenset[Mode], dict[Mode, str]]:
+        mps = MpsControl("test", str(sharing.parent), sharing.environ)
+        return Slicer(root, fleet, mps, MigHands(root, NvmlMig(sharing.nvml))).modes(device)
+
+    assert modes()[0] == {"mig"}
+    sharing.nvml.told["mig_mode"] = [0, 0]
+    allowed, why = modes()
+    assert allowed == {"whole", "mps", "time"} and "nvidia-smi -i 0 -mig 1" in why["mig"]
+    sharing.environ["PATH"] = "/nonexistent"
+    allowed, why = modes()
+    assert allowed == {"whole", "time"} and "not installed" in why["mps"]
 
 
 def test_a_gpu_that_mig_cannot_cut_is_named(sharing: Sharing) -> None:

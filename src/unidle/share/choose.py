@@ -144,7 +144,6 @@ def choose(
     wish: Wish, gpus: Sequence[Gpu], table: Interference, policy: SharePolicy | None = None
 ) -> Choice | Refused:
     """The cheapest part of a GPU for the wish, or why there is none: each reason with the number of GPUs."""
-    rules = policy or SharePolicy()
     search = _Search(wish, table, policy or SharePolicy())
     free_of_rules = may_use_any(wish.where)
     times: dict[str, int] = {}

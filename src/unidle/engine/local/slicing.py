@@ -20,7 +20,7 @@ from unidle.engine.protocol import StartGang
 from unidle.errors import CannotRun
 from unidle.fleet import WHOLE_PPM, Device, Fleet, Node
 from unidle.jobs import RankPlace, Share
-from unidle.share.modes import Part, cpu_quota, mps_environment, needs_of
+from unidle.share.modes import Mode, Part, cpu_quota, mps_environment, needs_of
 from unidle.share.refusal import Refused
 
 SLICES: Final = "slices.json"
@@ -96,6 +96,20 @@ class Slicer:
                 rundir.write_json(self._record(key), held.as_json())
         self._held[key] = held
         return held.grants
+
+    def modes(self, device: Device) -> tuple[frozenset[Mode], dict[Mode, str]]:
+        """How the GPU can be cut on this machine, and for the other ways why not: what the chooser asks."""
+        why: dict[Mode, str] = {}
+        no_uuid = f"{device.id} has no UUID" if not device.uuid else None
+        if reason := no_uuid or self._mig.why_not(device):
+            why["mig"] = reason
+            if reason := no_uuid or self._mps.why_not():
+                why["mps"] = reason
+        else:  # a GPU in MIG mode shows programs nothing but instances
+            instances_only = f"{device.id} is in MIG mode"
+            why |= {"mps": instances_only, "time": instances_only, "whole": instances_only}
+        every: tuple[Mode, ...] = ("whole", "mig", "mps", "time")
+        return frozenset(mode for mode in every if mode not in why), why
 
     def adopt(self, job: str, attempt: int) -> None:
         """Take up what an earlier engine granted to an attempt that may still run."""

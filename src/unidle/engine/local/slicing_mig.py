@@ -92,6 +92,15 @@ class MigHands:
         except CannotRun:
             return False
 
+    def why_not(self, device: Device) -> str | None:
+        """Why the GPU cannot give MIG instances now; None when it can."""
+        try:
+            self._check_mode(device)
+            self._check_places(device, self._model(device))
+        except CannotRun as error:
+            return f"{error.problem}; {error.remedy}"
+        return None
+
     def grant(self, device: Device, share: Share, in_use: frozenset[str]) -> MigUse:
         """An instance for the share: an idle one, else a new one, made where it leaves the most room.
 
