@@ -65,6 +65,8 @@ def test_few_steps_unknown_loads_and_whole_devices_say_nothing() -> None:
     more = rows(steps("a", 0, 0, 9, 100), steps("a", 0, 900, 9, 180, first=9), steps("b", 1, 900, 20, 100))
     assert len(observations(more, LOADS, {"n/0": "mps"})) == 1
     assert observations(more, {"a": "notebook"}, {"n/0": "mps"}) == ()
+    unknown = rows(steps("a", 0, 0, 9, 100), steps("a", 0, 900, 9, 180, first=9), steps("b", 1, 0, 27, 100))
+    assert observations(unknown, {"a": "notebook"}, {"n/0": "mps"}) == ()  # it was never alone
     assert observations(more, LOADS, {}) == ()
 
 

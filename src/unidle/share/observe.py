@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median_low
 from typing import Final, NamedTuple
@@ -42,27 +43,36 @@ class _Step(NamedTuple):
     each_ns: int
 
 
+@dataclass(slots=True)
+class _Tenant:
+    """One job on one device: when it worked, and the steps that were seen (a job's slices count once)."""
+
+    work: list[Span] = field(default_factory=list)
+    steps: dict[Span, int] = field(default_factory=dict)
+
+
 def observations(
     rows: RowColumns, load_of: Mapping[str, str], mode_of: Mapping[str, Mode]
 ) -> tuple[Observation, ...]:
     """What ``rows`` (that stand, in order of slice and time) show, in the order of jobs.
 
-    ``load_of`` names the load of each job, ``mode_of`` how each device was cut; others are passed over.
+    ``load_of`` names the load of each job, ``mode_of`` how each device was cut; others are passed over, but a job
+    of unknown load is company all the same.
     """
     alone: dict[tuple[str, Mode], list[int]] = defaultdict(list)
     shared: dict[tuple[str, Mode, str], list[int]] = defaultdict(list)
-    for device, tenants in _by_device(rows, load_of, mode_of).items():
+    for device, tenants in _by_device(rows, mode_of).items():
         mode = mode_of[device]
-        work = {job: _joined((s.start_ns, s.end_ns) for s in steps) for job, steps in tenants.items()}
-        for job, steps in tenants.items():
+        work = {job: _joined(tenant.work) for job, tenant in tenants.items()}
+        for job in tenants.keys() & load_of.keys():
             others = {j: spans for j, spans in work.items() if j != job}
-            for step in steps:
+            for step in _steps(tenants[job].steps):
                 if not step.each_ns:
                     continue
                 beside = [j for j, spans in others.items() if _touches(spans, step)]
                 if not beside:
                     alone[job, mode].append(step.each_ns)
-                elif len(beside) == 1 and _covers(others[beside[0]], step):
+                elif len(beside) == 1 and beside[0] in load_of and _covers(others[beside[0]], step):
                     shared[job, mode, load_of[beside[0]]].append(step.each_ns)
     found = []
     for (job, mode, other), times in sorted(shared.items()):
@@ -81,18 +91,19 @@ def learn(table: Interference, seen: Iterable[Observation]) -> Interference:
     return table
 
 
-def _by_device(
-    rows: RowColumns, load_of: Mapping[str, str], mode_of: Mapping[str, Mode]
-) -> dict[str, dict[str, list[_Step]]]:
-    """Steps by device and job, in order of time; a job's slices of one device count once."""
-    work = [GROUP_OF[leaf] == "step" for leaf in LEAVES]
+def _by_device(rows: RowColumns, mode_of: Mapping[str, Mode]) -> dict[str, dict[str, _Tenant]]:
+    """What each job did on each device; work that the ledger only infers is company too."""
+    work = [GROUP_OF[leaf] in ("step", "serve", "fill") for leaf in LEAVES]
     devices = rows.slices.names.devices
-    found: dict[str, dict[str, dict[Span, int]]] = defaultdict(lambda: defaultdict(dict))
+    found: dict[str, dict[str, _Tenant]] = defaultdict(lambda: defaultdict(_Tenant))
     names = ("slice", "start_ns", "end_ns", "leaf", "job", "step")
     for piece, start, end, leaf, job, step in zip(*(rows[n].tolist() for n in names), strict=True):
-        if work[leaf] and step >= 0 and rows.jobs[job].id in load_of and devices[piece] in mode_of:
-            found[devices[piece]][rows.jobs[job].id][start, end] = step
-    return {d: {job: _steps(spans) for job, spans in jobs.items()} for d, jobs in found.items()}
+        if work[leaf] and job and devices[piece] in mode_of:
+            tenant = found[devices[piece]][rows.jobs[job].id]
+            tenant.work.append((start, end))
+            if step >= 0:
+                tenant.steps[start, end] = step
+    return found
 
 
 def _steps(spans: Mapping[Span, int]) -> list[_Step]:
