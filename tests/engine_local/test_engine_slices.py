@@ -18,6 +18,7 @@ from engine_local.local_gangs import Gang, Machine, python, sh
 from engine_local.recorded_nvml import RecordedNvml
 from unidle.clock import RealClock
 from unidle.engine.local import rundir
+from unidle.engine.local.devices import discover
 from unidle.engine.local.engine import LocalEngine
 from unidle.engine.local.slicing import Slicer
 from unidle.engine.local.slicing_mig import MigHands, NvmlMig
@@ -186,6 +187,15 @@ def test_ranks_that_share_a_gpu_by_mps_are_bounded_clients_of_its_daemon(sharing
     assert all(Path(e["CUDA_MPS_PIPE_DIRECTORY"]).is_dir() for e in envs)
 
 
+def test_what_a_job_asks_of_its_slice_goes_before_the_slices_size(sharing: Sharing) -> None:
+    engine = sharing.engine(cut_gpu(250_000, 750_000))
+    share = Share(compute_ppm=100_000, memory_bytes=4 * GIB, mode="mps")
+    gang = sharing.start(engine, "env", ["n/0#0"], share=share)
+    assert gang.codes() == [0]
+    assert env_of(gang)["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "10"
+    assert env_of(gang)["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=4096M"
+
+
 def test_the_daemon_lives_as_long_as_anyone_uses_it(sharing: Sharing) -> None:
     engine = sharing.engine(cut_gpu(500_000, 500_000))
     first = sharing.start(engine, "sleep 600", ["n/0#0"], job="a", share=Share(mode="mps"))
@@ -254,6 +264,13 @@ def test_a_rank_gets_a_mig_instance_of_its_profile(sharing: Sharing) -> None:
     assert sharing.nvml.standing() == {(9, 0), (9, 4)}
     seen = [env_of(gang, rank)["CUDA_VISIBLE_DEVICES"] for rank in range(2)]
     assert len(set(seen)) == 2 and all(uuid.startswith("MIG-") for uuid in seen)
+
+
+def test_without_a_profile_the_slice_says_how_large_the_instance_is(sharing: Sharing) -> None:
+    engine = sharing.engine(cut_gpu(571_428, 428_572))
+    gang = sharing.start(engine, "true", ["n/0#0", "n/0#1"], share=Share(mode="any"))
+    assert gang.codes() == [0, 0]
+    assert sharing.nvml.standing() == {(5, 0), (9, 4)}
 
 
 def test_instances_in_use_stay_and_what_is_left_idle_is_used_again_or_makes_way(sharing: Sharing) -> None:
@@ -343,6 +360,18 @@ def test_a_gpu_that_mig_cannot_cut_is_named(sharing: Sharing) -> None:
     engine = sharing.engine(cut_gpu(500_000, 500_000, model="NVIDIA L40S"))
     (mark,) = sharing.start(engine, "true", ["n/0#0"], share=Share(mode="mig")).ends()
     assert "NVIDIA L40S" in (mark.text or "") and "mode: mps or time" in (mark.text or "")
+
+
+@needs.gpu
+def test_nvml_of_this_machine_answers_about_mig() -> None:
+    driver = NvmlMig()
+    for device in discover().devices():
+        try:
+            places = driver.placements(device.uuid) if driver.mode(device.uuid).current else []
+        except CannotRun as error:
+            places = []
+            assert "no MIG" in str(error)  # noqa: PT017 - a GPU without MIG is as good an answer
+        assert all(place.starts for place in places)
 
 
 @pytest.mark.skipif(needs.gpus() > 0, reason="GPU: only where there is none")

@@ -51,6 +51,17 @@ def test_as_many_instances_fit_as_the_manual_says_and_not_one_more(model: MigMod
         assert not fits(model, [profile.name] * (profile.most + 1))
 
 
+@pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
+def test_the_table_agrees_with_the_names_of_its_profiles(model: MigModel) -> None:
+    assert len({p.id for p in model.profiles}) == len({p.name for p in model.profiles}) == len(model.profiles)
+    whole = int(model.profiles[-1].name.split(".")[1][:-2])
+    for profile in model.profiles:
+        compute, memory = profile.name.removesuffix("+me").removesuffix("gb").split("g.")
+        assert int(compute) == profile.compute
+        assert abs(int(memory) - whole * profile.memory / model.memory) < 1.5  # names are rounded
+        assert model.bytes_of(profile) < int(memory) * GIB
+
+
 def test_every_model_of_the_issue_is_there() -> None:
     assert set(MODELS) == {
         "A30", "A100 40GB", "A100 80GB", "H100 80GB", "H100 94GB", "H100 96GB", "H200", "B200",
@@ -64,6 +75,9 @@ def test_every_model_of_the_issue_is_there() -> None:
         ("NVIDIA H100 80GB HBM3", 79.6, "H100 80GB"),
         ("NVIDIA H100 NVL", 93.6, "H100 94GB"),
         ("NVIDIA GH200 480GB", 95.6, "H100 96GB"),
+        ("H100", 96, "H100 96GB"),
+        ("H100", 94, "H100 94GB"),
+        ("H100", 80, "H100 80GB"),
         ("NVIDIA A100-SXM4-40GB", 40, "A100 40GB"),
         ("NVIDIA A100 80GB PCIe", 80, "A100 80GB"),
         ("NVIDIA A30", 24, "A30"),
@@ -85,7 +99,7 @@ def test_a_table_that_contradicts_itself_is_refused() -> None:
     text = """
 [[model]]
 name = "X"
-words = ["X"]
+names = ["X"]
 memory_gib = [1, 2]
 compute = 7
 memory = 8

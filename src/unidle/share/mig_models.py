@@ -56,7 +56,7 @@ class MigModel:
     """A GPU model that MIG can cut: ``compute`` and ``memory`` slices, ``slice_bytes`` of each of these."""
 
     name: str
-    words: tuple[str, ...]
+    names: tuple[str, ...]  # one of them occurs in the name that NVML gives
     memory_bytes: tuple[int, int]  # what NVML reports for the whole GPU lies between
     compute: int
     memory: int
@@ -95,11 +95,16 @@ class MigModel:
         return profile.compute * WHOLE_PPM // self.compute
 
     def smallest(self, compute_ppm: int, memory_bytes: int) -> MigProfile | None:
-        """The profile with the fewest slices that has that much of both; None when none has."""
+        """The profile with the fewest slices that has that much of both; None when none has.
+
+        What a share in ppm loses or gains by rounding does not count.
+        """
         fit = [
             p
             for p in self.profiles
-            if not p.media and self.compute_ppm(p) >= compute_ppm and self.bytes_of(p) >= memory_bytes
+            if not p.media
+            and self.compute_ppm(p) + self.compute >= compute_ppm
+            and self.bytes_of(p) >= memory_bytes
         ]
         return min(fit, key=lambda p: (p.memory, p.compute), default=None)
 
@@ -118,12 +123,12 @@ def parse_models(text: str) -> tuple[MigModel, ...]:
 def model_of(name: str, memory_bytes: int, models: Sequence[MigModel] | None = None) -> MigModel | None:
     """The MIG model of a GPU with NVML's ``name``; None for one that MIG cannot cut, or that is unknown.
 
-    ``memory_bytes`` tells apart models that share a name; 0 is unknown, and then the name has to do:
-    the model's own name, or words of which only one model has all.
+    ``memory_bytes`` tells apart models that share a name; 0 is unknown, and then the name has to tell,
+    by the memory in it or because only one model is called so.
     """
     known = mig_models() if models is None else models
     words = _words(name)
-    alike = [m for m in known if words >= _words(" ".join(m.words))]
+    alike = [m for m in known if any(words >= _words(name) for name in m.names)]
     if memory_bytes:
         alike = [m for m in alike if m.memory_bytes[0] <= memory_bytes <= m.memory_bytes[1]]
     else:
@@ -143,7 +148,7 @@ def _model(entry: Mapping[str, Any]) -> MigModel:
     )
     model = MigModel(
         entry["name"],
-        tuple(entry["words"]),
+        tuple(entry["names"]),
         (low * GIB, high * GIB),
         entry["compute"],
         entry["memory"],

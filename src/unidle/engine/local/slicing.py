@@ -145,7 +145,8 @@ class Slicer:
             )
         device, ppm = gpus[0]
         if self._by_mig(share, device):
-            use = self._mig.grant(device, share, self._mig_in_use())
+            says = share.profile or share.compute_ppm or share.memory_bytes
+            use = self._mig.grant(device, share if says else Share(ppm), self._mig_in_use())
             held.mig = (*held.mig, use)
             return Grant({"CUDA_VISIBLE_DEVICES": use.uuid})
         if share.mode == "time" or (share.mode == "any" and self._mps.why_not() is not None):
