@@ -11,18 +11,19 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from unidle.clock import RealClock
 from unidle.engine.local import cgroups, launch, rundir
 from unidle.engine.local.cgroups import Group
-from unidle.engine.local.slicing import Grant, Slicer
-from unidle.engine.local.slicing_mig import MigHands, NvmlMig
-from unidle.engine.local.slicing_mps import MpsControl
 from unidle.engine.local.watch import RankWatch
 from unidle.engine.protocol import LiveAttempt, RankMarks, StartGang, StopGang
 from unidle.errors import BadInput, CannotRun
 from unidle.fleet import Fleet
-from unidle.jobs import Limits
+from unidle.jobs import JobSpec, Limits
+
+if TYPE_CHECKING:
+    from unidle.engine.local.slicing import Grant, Slicer
 
 STARTING_TICK_MS = 10
 STEADY_TICK_MS = 500
@@ -61,8 +62,8 @@ class LocalEngine:
         self._poller = select.poll()
         self._watched: dict[int, RankWatch] = {}
         self._name = "unidle-" + hashlib.sha256(os.fsencode(self._root)).hexdigest()[:8]
-        root = str(self._root)
-        self._slicer = slicer or Slicer(root, fleet, MpsControl(self._name), MigHands(root, NvmlMig()))
+        self._slicer = slicer
+        self._has_cuts = any(len(device.slices_ppm) > 1 for device in fleet.devices())
 
     def fleet(self) -> Fleet:
         """The fleet that the engine was given."""
@@ -81,7 +82,8 @@ class LocalEngine:
             command = attempt.command
             gang = self._gang(command.job, command.attempt, len(command.places), attempt.marks_known)
             gang.to_launch = command
-            self._slicer.adopt(command.job, command.attempt)
+            if self._is_cut(command.spec):
+                self._slices().adopt(command.job, command.attempt)
 
     def start(self, command: StartGang) -> None:
         """Start the ranks that no one has begun; failures arrive as marks."""
@@ -96,7 +98,8 @@ class LocalEngine:
     def release(self, job: str, attempt: int) -> None:
         """Forget an attempt that has ended; its logs and journals stay."""
         self._forget(job, attempt)
-        self._slicer.release(job, attempt)
+        if self._slicer is not None:
+            self._slicer.release(job, attempt)
 
     def freeze(self, job: str, attempt: int) -> bool:
         """Keep every process of an attempt from running, until :meth:`thaw`; True when all stand still."""
@@ -146,6 +149,17 @@ class LocalEngine:
             self._forget(job, attempt)
         self._clean()
 
+    def _is_cut(self, spec: JobSpec) -> bool:
+        """Whether ranks of the job may get parts of devices."""
+        return self._has_cuts or spec.share is not None
+
+    def _slices(self) -> Slicer:
+        if self._slicer is None:  # imported here, because most jobs have whole devices
+            from unidle.engine.local.slicing import local_slicer
+
+            self._slicer = local_slicer(str(self._root), self._fleet, self._name)
+        return self._slicer
+
     def _forget(self, job: str, attempt: int) -> None:
         gang = self._gangs.pop((job, attempt), None)
         for watch in gang.watches if gang else ():
@@ -191,7 +205,7 @@ class LocalEngine:
     def _start_ranks(self, command: StartGang, unstarted: list[RankWatch]) -> None:
         directory = rundir.attempt_dir(self._root, command.job, command.attempt)
         whole = len(unstarted) == len(command.places)
-        grants = self._slicer.grants(command)
+        grants = self._slices().grants(command) if self._is_cut(command.spec) else None
         with launch.reserve_port() if whole else nullcontext() as bound:
             if bound is not None:
                 port = launch.record_gang(directory, bound.getsockname()[1])
@@ -200,15 +214,25 @@ class LocalEngine:
             envs = launch.environments(command, self._fleet, port, self._name, os.environ)
             for watch in unstarted:
                 port_fd = bound.fileno() if bound is not None and watch.rank == 0 else None
-                self._start_rank(command, watch, envs[watch.rank], grants[watch.rank], port_fd)
+                grant = grants[watch.rank] if grants else None
+                self._start_rank(command, watch, envs[watch.rank], grant, port_fd)
 
     def _start_rank(
-        self, command: StartGang, watch: RankWatch, env: dict[str, str], grant: Grant, port_fd: int | None
+        self,
+        command: StartGang,
+        watch: RankWatch,
+        env: dict[str, str],
+        grant: Grant | None,
+        port_fd: int | None,
     ) -> None:
-        asked = command.spec.limits
-        limits = Limits(grant.bound_memory(asked.memory_bytes), grant.bound_cpus(asked.cpus), asked.pids)
-        offset_ns = self._clock.offset_ns
-        orders = launch.orders_for(command, watch.rank, env | grant.env, watch.group.paths, offset_ns, limits)
+        limits = command.spec.limits
+        if grant is not None:
+            env = env | grant.env
+            limits = Limits(
+                grant.bound_memory(limits.memory_bytes), grant.bound_cpus(limits.cpus), limits.pids
+            )
+        groups, offset_ns = watch.group.paths, self._clock.offset_ns
+        orders = launch.orders_for(command, watch.rank, env, groups, offset_ns, limits)
         rundir.write_json(f"{watch.directory}/{rundir.ORDERS}", orders.as_json())
         assert watch.lock_fd is not None
         watch.started(launch.spawn_supervisor(watch.directory, watch.lock_fd, port_fd))

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from unidle.engine.local import rundir
-from unidle.engine.local.slicing_mig import MigHands, MigUse
-from unidle.engine.local.slicing_mps import MpsHands
+from unidle.engine.local.slicing_mig import MigHands, MigUse, NvmlMig
+from unidle.engine.local.slicing_mps import MpsControl, MpsHands
 from unidle.engine.protocol import StartGang
 from unidle.errors import CannotRun
 from unidle.fleet import WHOLE_PPM, Device, Fleet, Node
@@ -71,7 +71,6 @@ class Slicer:
         self._root = run_root
         self._mps, self._mig = mps, mig
         self._nodes = {node.id: node for node in fleet.nodes}
-        self._cut = any(len(device.slices_ppm) > 1 for device in fleet.devices())
         self._held: dict[tuple[str, int], _Held] = {}
 
     def grants(self, command: StartGang) -> list[Grant]:
@@ -79,8 +78,6 @@ class Slicer:
 
         Errors: :class:`CannotRun`, and then nothing of the attempt is held.
         """
-        if command.spec.share is None and not self._cut:
-            return [Grant()] * len(command.places)
         key = (command.job, command.attempt)
         held = self._held.get(key) or self._recorded(key)
         if held is None or len(held.grants) != len(command.places):
@@ -189,6 +186,11 @@ class Slicer:
     def _recorded(self, key: tuple[str, int]) -> _Held | None:
         content = rundir.read_json(self._record(key))
         return None if content is None else _Held.from_json(content)
+
+
+def local_slicer(run_root: str, fleet: Fleet, owner: str) -> Slicer:
+    """With NVIDIA's own tools and NVML; ``owner`` tells apart the MPS daemons of several engines."""
+    return Slicer(run_root, fleet, MpsControl(owner), MigHands(run_root, NvmlMig()))
 
 
 def _pieces(node: Node, slices: Sequence[str]) -> Iterator[tuple[Device, int]]:
