@@ -162,7 +162,7 @@ def random_mixes(gpus: int, count: int = 14) -> Iterator[Row]:
             f"MIG, {count} random mixes: {what}", "% of compute slices", mean, other, "first fit, run here", mean / other,
             goal="mean not below first fit", holds=mean >= other,
             how=f"modelled, {count} mixes, {gpus:,} GPUs; below first fit in {len(below)} of them, by at most "
-            f"{-min(below, default=0.0):.2f} points",
+            f"{abs(min(below, default=0.0)):.2f} points",
         )  # fmt: skip
 
 

@@ -151,3 +151,31 @@ def test_no_gpu_is_promised_beyond_the_factor_and_no_limit_is_passed(
         assert sum(r.compute_ppm for r in gpu.residents) <= limit
         if gpu.mode != "mig":
             assert sum(r.memory_bytes for r in gpu.residents) <= gpu.device.memory_bytes
+
+
+@given(st.lists(entries, max_size=8), entries)
+def test_pricing_one_gpu_of_each_kind_is_as_good_as_pricing_all(
+    wishes: list[dict[str, Any]], last: dict[str, Any]
+) -> None:
+    gpus = [gpu_of({"id": f"n/{k}", "modes": ["mig", "mps", "time"]}) for k in range(4)]
+    for k, entry in enumerate(wishes):
+        found = choose(wish_of(entry), gpus, TABLE)
+        if isinstance(found, Choice):
+            gpus = placed(gpus, found, f"j{k}", wish_of(entry))
+    wish = wish_of(last)
+    each = [choose(wish, [gpu], TABLE) for gpu in gpus]
+    order = ("mig", "mps", "time", "whole")
+    best = min(
+        ((c.price_ppm, order.index(c.mode), k) for k, c in enumerate(each) if isinstance(c, Choice)),
+        default=None,
+    )
+    found = choose(wish, gpus, TABLE)
+    if best is None:
+        assert isinstance(found, Refused)
+    else:
+        assert isinstance(found, Choice)
+        assert (found.price_ppm, order.index(found.mode), gpus.index(_of(gpus, found))) == best
+
+
+def _of(gpus: list[Gpu], found: Choice) -> Gpu:
+    return next(gpu for gpu in gpus if gpu.device.id == found.device)
