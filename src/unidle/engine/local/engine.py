@@ -11,14 +11,19 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from unidle.clock import RealClock
 from unidle.engine.local import cgroups, launch, rundir
 from unidle.engine.local.cgroups import Group
 from unidle.engine.local.watch import RankWatch
 from unidle.engine.protocol import LiveAttempt, RankMarks, StartGang, StopGang
-from unidle.errors import BadInput
+from unidle.errors import BadInput, CannotRun
 from unidle.fleet import Fleet
+from unidle.jobs import JobSpec, Limits
+
+if TYPE_CHECKING:
+    from unidle.engine.local.slicing import Grant, Slicer
 
 STARTING_TICK_MS = 10
 STEADY_TICK_MS = 500
@@ -44,10 +49,11 @@ class LocalEngine:
     ``run_root`` holds one directory per job and attempt (``unidle.engine.local.rundir``). Each rank
     is started by a supervisor process that outlives this one; whoever opens an engine on the same
     ``run_root`` later can adopt what still runs. The lock of a rank's directory, which passes from
-    the engine to the supervisor it starts, makes sure that no rank is started twice.
+    the engine to the supervisor it starts, makes sure that no rank is started twice. ``slicer`` makes
+    slices of devices real (NVIDIA's tools and control groups where it is not given).
     """
 
-    def __init__(self, run_root: Path, fleet: Fleet, clock: RealClock) -> None:
+    def __init__(self, run_root: Path, fleet: Fleet, clock: RealClock, slicer: Slicer | None = None) -> None:
         self._root = Path(run_root).absolute()
         self._fleet = fleet
         self._clock = clock
@@ -56,6 +62,8 @@ class LocalEngine:
         self._poller = select.poll()
         self._watched: dict[int, RankWatch] = {}
         self._name = "unidle-" + hashlib.sha256(os.fsencode(self._root)).hexdigest()[:8]
+        self._slicer = slicer
+        self._has_cuts = any(len(device.slices_ppm) > 1 for device in fleet.devices())
 
     def fleet(self) -> Fleet:
         """The fleet that the engine was given."""
@@ -74,6 +82,8 @@ class LocalEngine:
             command = attempt.command
             gang = self._gang(command.job, command.attempt, len(command.places), attempt.marks_known)
             gang.to_launch = command
+            if self._is_cut(command.spec):
+                self._slices().adopt(command.job, command.attempt)
 
     def start(self, command: StartGang) -> None:
         """Start the ranks that no one has begun; failures arrive as marks."""
@@ -87,10 +97,9 @@ class LocalEngine:
 
     def release(self, job: str, attempt: int) -> None:
         """Forget an attempt that has ended; its logs and journals stay."""
-        gang = self._gangs.pop((job, attempt), None)
-        for watch in gang.watches if gang else ():
-            self._unfollow(watch)
-            watch.let_go()
+        self._forget(job, attempt)
+        if self._slicer is not None:
+            self._slicer.release(job, attempt)
 
     def freeze(self, job: str, attempt: int) -> bool:
         """Keep every process of an attempt from running, until :meth:`thaw`; True when all stand still."""
@@ -137,8 +146,25 @@ class LocalEngine:
     def close(self) -> None:
         """Let go of every rank without touching it."""
         for job, attempt in list(self._gangs):
-            self.release(job, attempt)
+            self._forget(job, attempt)
         self._clean()
+
+    def _is_cut(self, spec: JobSpec) -> bool:
+        """Whether ranks of the job may get parts of devices."""
+        return self._has_cuts or spec.share is not None
+
+    def _slices(self) -> Slicer:
+        if self._slicer is None:  # imported here, because most jobs have whole devices
+            from unidle.engine.local.slicing import local_slicer
+
+            self._slicer = local_slicer(str(self._root), self._fleet, self._name)
+        return self._slicer
+
+    def _forget(self, job: str, attempt: int) -> None:
+        gang = self._gangs.pop((job, attempt), None)
+        for watch in gang.watches if gang else ():
+            self._unfollow(watch)
+            watch.let_go()
 
     @cached_property
     def _groups(self) -> dict[str, str]:
@@ -171,7 +197,7 @@ class LocalEngine:
             return
         try:
             self._start_ranks(command, unstarted)
-        except OSError as error:
+        except (OSError, CannotRun) as error:
             for watch in unstarted:
                 if watch.state == "unstarted":
                     watch.fail(now_ns, f"the rank cannot be started: {error}")
@@ -179,6 +205,7 @@ class LocalEngine:
     def _start_ranks(self, command: StartGang, unstarted: list[RankWatch]) -> None:
         directory = rundir.attempt_dir(self._root, command.job, command.attempt)
         whole = len(unstarted) == len(command.places)
+        grants = self._slices().grants(command) if self._is_cut(command.spec) else None
         with launch.reserve_port() if whole else nullcontext() as bound:
             if bound is not None:
                 port = launch.record_gang(directory, bound.getsockname()[1])
@@ -187,12 +214,25 @@ class LocalEngine:
             envs = launch.environments(command, self._fleet, port, self._name, os.environ)
             for watch in unstarted:
                 port_fd = bound.fileno() if bound is not None and watch.rank == 0 else None
-                self._start_rank(command, watch, envs[watch.rank], port_fd)
+                grant = grants[watch.rank] if grants else None
+                self._start_rank(command, watch, envs[watch.rank], grant, port_fd)
 
     def _start_rank(
-        self, command: StartGang, watch: RankWatch, env: dict[str, str], port_fd: int | None
+        self,
+        command: StartGang,
+        watch: RankWatch,
+        env: dict[str, str],
+        grant: Grant | None,
+        port_fd: int | None,
     ) -> None:
-        orders = launch.orders_for(command, watch.rank, env, watch.group.paths, self._clock.offset_ns)
+        limits = command.spec.limits
+        if grant is not None:
+            env = env | grant.env
+            limits = Limits(
+                grant.bound_memory(limits.memory_bytes), grant.bound_cpus(limits.cpus), limits.pids
+            )
+        groups, offset_ns = watch.group.paths, self._clock.offset_ns
+        orders = launch.orders_for(command, watch.rank, env, groups, offset_ns, limits)
         rundir.write_json(f"{watch.directory}/{rundir.ORDERS}", orders.as_json())
         assert watch.lock_fd is not None
         watch.started(launch.spawn_supervisor(watch.directory, watch.lock_fd, port_fd))

@@ -16,6 +16,7 @@ from unidle.engine.local import rundir
 from unidle.engine.local.orders import Orders
 from unidle.engine.protocol import StartGang
 from unidle.fleet import Device, Fleet, slices_of
+from unidle.jobs import Limits
 
 MASTER_ADDR = "127.0.0.1"  # every node of this engine is on this machine
 ANY_V4 = "0.0.0.0"  # noqa: S104 - ranks may listen on any address, so all must be free
@@ -155,10 +156,16 @@ def _visible(slices: tuple[str, ...], devices: Mapping[str, Device]) -> str:
 
 
 def orders_for(
-    command: StartGang, rank: int, env: dict[str, str], groups: dict[str, str], clock_offset_ns: int
+    command: StartGang,
+    rank: int,
+    env: dict[str, str],
+    groups: dict[str, str],
+    clock_offset_ns: int,
+    limits: Limits | None = None,
 ) -> Orders:
-    """The orders of one rank."""
+    """The orders of one rank; ``limits`` are in force instead of the job's, which they are no looser than."""
     spec = command.spec
+    limits = limits or spec.limits
     return Orders(
         argv=list(spec.command),
         workdir=str(Path(spec.workdir).absolute()),
@@ -166,10 +173,10 @@ def orders_for(
         unset=list(UNSET),
         clock_offset_ns=clock_offset_ns,
         grace_ns=int(spec.grace_s * 1e9),
-        groups=_needed(groups, spec.limits.cpus),
-        memory_bytes=spec.limits.memory_bytes,
-        cpus=spec.limits.cpus,
-        pids=spec.limits.pids,
+        groups=_needed(groups, limits.cpus),
+        memory_bytes=limits.memory_bytes,
+        cpus=limits.cpus,
+        pids=limits.pids,
         progress_pattern=spec.progress_pattern,
         # the directory belongs to the gang: one watcher sees each checkpoint once
         checkpoint_path=_below(spec.workdir, spec.checkpoint_path) if rank == 0 else None,

@@ -1,0 +1,217 @@
+"""What a rank gets of a device that is cut: MIG, MPS or time slices of a GPU, a quota of CPUs.
+
+The engine asks for *grants* before it starts a gang: for each rank the environment and the limits that make
+its slices real. What cannot be had on this machine is refused with :class:`unidle.errors.CannotRun`, and the
+gang does not start. Grants are written beside the gang (``slices.json``), so that an engine that adopts the
+attempt knows what is in use.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+from unidle.engine.local import rundir
+from unidle.engine.local.slicing_mig import MigHands, MigUse, NvmlMig
+from unidle.engine.local.slicing_mps import MpsControl, MpsHands
+from unidle.engine.protocol import StartGang
+from unidle.errors import CannotRun
+from unidle.fleet import WHOLE_PPM, Device, Fleet, Node
+from unidle.jobs import RankPlace, Share
+from unidle.share.modes import Mode, Part, cpu_quota, mps_environment, needs_of
+from unidle.share.refusal import Refused
+
+SLICES: Final = "slices.json"
+_N = TypeVar("_N", int, float)
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What one rank is given besides what its job says: variables, and bounds that are not None."""
+
+    env: dict[str, str] = field(default_factory=dict)
+    cpus: float | None = None
+    memory_bytes: int | None = None
+
+    def bound_cpus(self, cpus: float | None) -> float | None:
+        """The tighter of the job's own bound and this one."""
+        return _tighter(cpus, self.cpus)
+
+    def bound_memory(self, memory_bytes: int | None) -> int | None:
+        return _tighter(memory_bytes, self.memory_bytes)
+
+
+@dataclass(slots=True)
+class _Held:
+    """What one attempt holds of GPUs that are shared."""
+
+    grants: list[Grant]
+    mps: tuple[str, ...] = ()  # UUIDs of GPUs whose MPS daemon serves it
+    mig: tuple[MigUse, ...] = ()
+
+    def as_json(self) -> dict[str, object]:
+        return {
+            "ranks": [{"env": g.env, "cpus": g.cpus, "memory_bytes": g.memory_bytes} for g in self.grants],
+            "mps": list(self.mps),
+            "mig": [list(use) for use in self.mig],
+        }
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> _Held:
+        grants = [Grant(r["env"], r["cpus"], r["memory_bytes"]) for r in content["ranks"]]
+        return cls(grants, tuple(content["mps"]), tuple(MigUse(*use) for use in content["mig"]))
+
+
+class Slicer:
+    """Makes slices of devices real for the gangs of one engine."""
+
+    def __init__(self, run_root: str, fleet: Fleet, mps: MpsHands, mig: MigHands) -> None:
+        self._root = run_root
+        self._mps, self._mig = mps, mig
+        self._nodes = {node.id: node for node in fleet.nodes}
+        self._held: dict[tuple[str, int], _Held] = {}
+
+    def grants(self, command: StartGang) -> list[Grant]:
+        """One grant for each rank, in rank order; the same ones when asked again.
+
+        Errors: :class:`CannotRun`, and then nothing of the attempt is held.
+        """
+        key = (command.job, command.attempt)
+        held = self._held.get(key) or self._recorded(key)
+        if held is None or len(held.grants) != len(command.places):
+            held = _Held([])
+            self._held[key] = held
+            try:
+                for place in command.places:
+                    held.grants.append(self._grant(command, place, held))
+            except CannotRun:
+                self.release(*key)
+                raise
+            if any(grant != Grant() for grant in held.grants):
+                rundir.write_json(self._record(key), held.as_json())
+        self._held[key] = held
+        return held.grants
+
+    def modes(self, device: Device) -> tuple[frozenset[Mode], dict[Mode, str]]:
+        """How the GPU can be cut on this machine, and for the other ways why not: what the chooser asks."""
+        why: dict[Mode, str] = {}
+        no_uuid = f"{device.id} has no UUID" if not device.uuid else None
+        if reason := no_uuid or self._mig.why_not(device):
+            why["mig"] = reason
+            if reason := no_uuid or self._mps.why_not():
+                why["mps"] = reason
+        else:  # a GPU in MIG mode shows programs nothing but instances
+            instances_only = f"{device.id} is in MIG mode"
+            why |= {"mps": instances_only, "time": instances_only, "whole": instances_only}
+        every: tuple[Mode, ...] = ("whole", "mig", "mps", "time")
+        return frozenset(mode for mode in every if mode not in why), why
+
+    def adopt(self, job: str, attempt: int) -> None:
+        """Take up what an earlier engine granted to an attempt that may still run."""
+        held = self._recorded((job, attempt))
+        if held is not None:
+            self._held[job, attempt] = held
+
+    def release(self, job: str, attempt: int) -> None:
+        """The attempt has ended: daemons that serve no one are ended, MIG instances stand idle."""
+        held = self._held.pop((job, attempt), None)
+        if held is None:
+            return
+        still = {uuid for other in self._held.values() for uuid in other.mps}
+        for uuid in held.mps:
+            if uuid not in still:
+                self._mps.quit(uuid)
+
+    def _grant(self, command: StartGang, place: RankPlace, held: _Held) -> Grant:
+        node = self._nodes.get(place.node)
+        if node is None:
+            return Grant()
+        pieces = list(_pieces(node, place.slices))
+        share = command.spec.share
+        gpus = [(device, ppm) for device, ppm in pieces if device.kind == "gpu"]
+        if share is None or not gpus:
+            return _cpu_grant(node, place, pieces)
+        if len(gpus) > 1:
+            raise CannotRun(
+                "a share is of one GPU",
+                field="share",
+                value=place.slices,
+                remedy="ask for one slice per rank",
+            )
+        device, ppm = gpus[0]
+        if self._by_mig(share, device):
+            says = share.profile or share.compute_ppm or share.memory_bytes
+            use = self._mig.grant(device, share if says else Share(ppm), self._mig_in_use())
+            held.mig = (*held.mig, use)
+            return Grant({"CUDA_VISIBLE_DEVICES": use.uuid})
+        if share.mode == "time" or (share.mode == "any" and self._mps.why_not() is not None):
+            return Grant()
+        return self._by_mps(share, device, ppm, held)
+
+    def _by_mig(self, share: Share, device: Device) -> bool:
+        if share.profile or share.mode == "mig":
+            return True
+        return share.mode == "any" and bool(device.uuid) and self._mig.is_on(device.uuid)
+
+    def _by_mps(self, share: Share, device: Device, ppm: int, held: _Held) -> Grant:
+        if why := self._mps.why_not():
+            raise CannotRun(
+                f"this machine has no MPS: {why}", field="share.mode", value="mps",
+                remedy="install NVIDIA's compute utilities, or use mode: time, which bounds nothing",
+            )  # fmt: skip
+        if not device.uuid:
+            raise CannotRun(
+                f"{device.id} has no UUID, by which an MPS server is bound to it", field="share.mode", value="mps",
+                remedy="let unidle discover the GPUs, or add uuid to the device in the fleet file",
+            )  # fmt: skip
+        wish = share if share.compute_ppm else Share(ppm, share.memory_bytes, mode="mps")
+        need = needs_of(wish, device)
+        if isinstance(need, Refused):
+            raise CannotRun(need.because.text, field="share", value=share, remedy="ask for less")
+        if device.uuid not in held.mps:
+            held.mps = (*held.mps, device.uuid)
+        pipes, logs = self._mps.ensure(device.uuid)
+        env = mps_environment(Part(ppm, 0, need[0], need[1]), pipes, logs)
+        return Grant(env | {"CUDA_VISIBLE_DEVICES": device.uuid})
+
+    def _mig_in_use(self) -> frozenset[str]:
+        """UUIDs of MIG devices that attempts of this engine hold."""
+        return frozenset(use.uuid for held in self._held.values() for use in held.mig)
+
+    def _record(self, key: tuple[str, int]) -> str:
+        return os.path.join(rundir.attempt_dir(self._root, *key), SLICES)
+
+    def _recorded(self, key: tuple[str, int]) -> _Held | None:
+        content = rundir.read_json(self._record(key))
+        return None if content is None else _Held.from_json(content)
+
+
+def local_slicer(run_root: str, fleet: Fleet, owner: str) -> Slicer:
+    """With NVIDIA's own tools and NVML; ``owner`` tells apart the MPS daemons of several engines."""
+    return Slicer(run_root, fleet, MpsControl(owner), MigHands(run_root, NvmlMig()))
+
+
+def _pieces(node: Node, slices: Sequence[str]) -> Iterator[tuple[Device, int]]:
+    """Device and share of each slice."""
+    of_slice = {}
+    for device in node.devices:
+        if len(device.slices_ppm) == 1:
+            of_slice[device.id] = (device, WHOLE_PPM)
+        else:
+            of_slice |= {f"{device.id}#{k}": (device, ppm) for k, ppm in enumerate(device.slices_ppm)}
+    return (of_slice[name] for name in slices if name in of_slice)
+
+
+def _cpu_grant(node: Node, place: RankPlace, pieces: Sequence[tuple[Device, int]]) -> Grant:
+    """The CPUs, and memory where the devices declare any, that cut CPU devices stand for."""
+    cpus = cpu_quota(node, place.slices, float(len(os.sched_getaffinity(0))))
+    if cpus is None:
+        return Grant()
+    memories = [device.memory_bytes * ppm // WHOLE_PPM for device, ppm in pieces if device.kind == "cpu"]
+    return Grant({}, cpus, sum(memories) if all(memories) else None)
+
+
+def _tighter(a: _N | None, b: _N | None) -> _N | None:
+    return min((x for x in (a, b) if x is not None), default=None)

@@ -1,0 +1,1 @@
+"""How one GPU is cut, and for whom: MIG, MPS, time slices, interference, idle holders. Pure decisions."""

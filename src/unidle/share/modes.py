@@ -1,0 +1,312 @@
+"""How one GPU is cut: whole, MIG instances, MPS clients, time slices; and what each part gets.
+
+What each mode guarantees (NVIDIA MIG User Guide, "CUDA Concurrency Mechanisms", and the MPS guide,
+https://docs.nvidia.com/deploy/mps/):
+
+- MIG: compute, memory and bandwidth of its own, and a fault stays inside; profiles only.
+- MPS: concurrent kernels; a bound on threads and on memory for each client; a fault of one client can end
+  the others; at most 48 clients of one GPU.
+- time slices: one process at a time; no bound on memory, a fault stays inside.
+
+Shares are in parts per million of one GPU and sum to 1,000,000, so that a ledger of them adds up; what no
+one asked for is a part of its own at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from unidle.fleet import WHOLE_PPM, Device, Node
+from unidle.jobs import Share
+from unidle.share.mig import Reconfiguration, reconfigure
+from unidle.share.mig_models import MIB, Instance, MigModel
+from unidle.share.refusal import Refused, refused
+
+Mode = Literal["whole", "mig", "mps", "time"]
+Guarantee = Literal["memory", "fault", "bandwidth"]
+
+GUARANTEES: Final[Mapping[Mode, frozenset[Guarantee]]] = {
+    "whole": frozenset({"memory", "fault", "bandwidth"}),
+    "mig": frozenset({"memory", "fault", "bandwidth"}),
+    "mps": frozenset({"memory"}),
+    "time": frozenset({"fault"}),
+}
+MPS_CLIENTS: Final = 48
+_PPM_PER_PERCENT: Final = WHOLE_PPM // 100
+
+
+@dataclass(frozen=True, slots=True)
+class Oversubscription:
+    """How much of a GPU may be promised: 1,500,000 is one and a half times. MIG never promises more than all."""
+
+    compute_ppm: int = WHOLE_PPM
+    memory_ppm: int = WHOLE_PPM
+
+
+EXACT: Final = Oversubscription()
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One part of a GPU. ``share_ppm`` is what it counts in the ledger; the parts of a GPU sum to 1,000,000.
+
+    ``compute_ppm`` and ``memory_bytes`` are its bounds: what it was promised, and may not exceed where the
+    mode enforces that. ``memory_ppm`` also sums to 1,000,000. ``instance`` is set where it is a MIG
+    instance; a part with ``rest`` belongs to no one.
+    """
+
+    share_ppm: int
+    memory_ppm: int
+    compute_ppm: int
+    memory_bytes: int
+    instance: Instance | None = None
+    rest: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A GPU and its parts: one for each wish in order, then the rest where there is one.
+
+    ``compute_promised_ppm`` and ``memory_promised_ppm`` above 1,000,000 state by how much the GPU is
+    oversubscribed.
+    """
+
+    device: str
+    mode: Mode
+    parts: tuple[Part, ...]
+    compute_promised_ppm: int
+    memory_promised_ppm: int
+    plan: Reconfiguration | None = None
+
+    @property
+    def slices_ppm(self) -> tuple[int, ...]:
+        """What :class:`unidle.fleet.Device` holds as ``slices_ppm``."""
+        return tuple(part.share_ppm for part in self.parts)
+
+
+def cut(
+    device: Device,
+    mode: Mode,
+    shares: Sequence[Share],
+    over: Oversubscription = EXACT,
+    mig: MigModel | None = None,
+) -> Cut | Refused:
+    """Cut an empty GPU into a part for each share, or say why that cannot be."""
+    if mode == "whole":
+        if len(shares) > 1:
+            return refused(
+                "whole_is_for_one", f"{device.id}: a whole GPU is for one, {len(shares)} ask for it"
+            )
+        whole = Part(WHOLE_PPM, WHOLE_PPM, WHOLE_PPM, device.memory_bytes)
+        return Cut(device.id, mode, (whole,), WHOLE_PPM, WHOLE_PPM)
+    if mode == "mig":
+        return _cut_mig(device, shares, mig)
+    if mode == "mps" and len(shares) > MPS_CLIENTS:
+        return refused(
+            "mps_clients",
+            f"{device.id}: MPS serves {MPS_CLIENTS} clients of a GPU, {len(shares)} ask",
+            asked=len(shares),
+        )
+    asked: list[tuple[int, int]] = []
+    for share in shares:
+        need = needs_of(share, device)
+        if isinstance(need, Refused):
+            return need
+        asked.append(need)
+    return _cut_by_bounds(device, mode, asked, over)
+
+
+def needs_of(share: Share, device: Device) -> tuple[int, int] | Refused:
+    """Compute (ppm) and memory (bytes) that a share means on this device; what is left open follows the other."""
+    if share.profile:
+        return refused(
+            "profile_without_mig", f"{share.profile} is a MIG profile: only a GPU cut by MIG has it"
+        )
+    if share.memory_bytes and not device.memory_bytes:
+        return refused("memory_unknown", f"{device.id}: its memory is not known, so none can be promised")
+    compute, memory = share.compute_ppm, share.memory_bytes
+    if not memory:
+        memory = device.memory_bytes * compute // WHOLE_PPM
+    elif not compute:
+        compute = -(-memory * WHOLE_PPM // device.memory_bytes)
+    if compute > WHOLE_PPM or memory > device.memory_bytes:
+        return refused(
+            "larger_than_gpu",
+            f"{device.id} has {device.memory_bytes} bytes; one share asks for {memory}",
+            memory_bytes=memory,
+            device_bytes=device.memory_bytes,
+        )
+    return max(1, compute), memory
+
+
+def shares_of(asked_ppm: Sequence[int]) -> tuple[int, ...]:
+    """Shares that sum to exactly 1,000,000, one for each wish (each at least 1) and one for the rest, if any.
+
+    Wishes for more than all are scaled down in proportion; what rounding leaves goes to the largest
+    remainders, the first of equals first.
+    """
+    total = sum(asked_ppm)
+    if total == WHOLE_PPM:
+        return tuple(asked_ppm)
+    if total < WHOLE_PPM:
+        return (*asked_ppm, WHOLE_PPM - total)
+    spare = WHOLE_PPM - len(asked_ppm)  # each has 1 for sure
+    floors = [1 + ask * spare // total for ask in asked_ppm]
+    by_remainder = sorted(range(len(asked_ppm)), key=lambda k: (-(asked_ppm[k] * spare % total), k))
+    for k in by_remainder[: WHOLE_PPM - sum(floors)]:
+        floors[k] += 1
+    return tuple(floors)
+
+
+def mps_environment(part: Part, pipe_directory: str, log_directory: str) -> dict[str, str]:
+    """The variables by which a client finds its MPS server and is bounded by it (MPS guide, "Environment Variables").
+
+    The server sees one GPU only, which is device 0 for its clients.
+    """
+    env = {
+        "CUDA_MPS_PIPE_DIRECTORY": pipe_directory,
+        "CUDA_MPS_LOG_DIRECTORY": log_directory,
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(thread_percent(part.compute_ppm)),
+    }
+    if part.memory_bytes:
+        env["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = f"0={max(1, part.memory_bytes // MIB)}M"
+    return env
+
+
+def thread_percent(compute_ppm: int) -> int:
+    """A whole percentage of threads, 1 to 100, that does not exceed the share."""
+    return min(100, max(1, compute_ppm // _PPM_PER_PERCENT))
+
+
+def cpu_quota(node: Node, slices: Sequence[str], machine_cpus: float) -> float | None:
+    """CPU cores that the slices (ids) of CPU devices on ``node`` stand for; None where none of these is cut.
+
+    A CPU device stands for an equal part of the node's cores (``machine_cpus`` where the node's are not
+    known), and a slice for its share of that.
+    """
+    devices = [d for d in node.devices if d.kind == "cpu"]
+    of_slice = {
+        f"{d.id}#{k}": ppm for d in devices if len(d.slices_ppm) > 1 for k, ppm in enumerate(d.slices_ppm)
+    }
+    if not any(s in of_slice for s in slices):
+        return None
+    whole = {d.id for d in devices}
+    held_ppm = sum(of_slice.get(s, WHOLE_PPM if s in whole else 0) for s in slices)
+    return (node.cpus or machine_cpus) / len(devices) * held_ppm / WHOLE_PPM
+
+
+def _cut_by_bounds(
+    device: Device, mode: Mode, asked: Sequence[tuple[int, int]], over: Oversubscription
+) -> Cut | Refused:
+    compute = sum(c for c, _ in asked)
+    memory = sum(m for _, m in asked)
+    memory_ppm = [_ppm_of(m, device.memory_bytes) for _, m in asked]
+    for what, promised, limit in (
+        ("compute", compute, over.compute_ppm),
+        ("memory", _ppm_of(memory, device.memory_bytes), over.memory_ppm),
+    ):
+        if promised > limit:
+            return refused(
+                "oversubscribed",
+                f"{device.id}: {len(asked)} parts ask for {_times(promised)} of its {what}, "
+                f"and {_times(limit)} may be promised",
+                promised_ppm=promised,
+                limit_ppm=limit,
+            )
+    shares = shares_of([c for c, _ in asked])
+    memories = _pad(shares_of(memory_ppm), len(asked))
+    # a rest of either makes the last part
+    count = max(len(shares), len(memories))
+    parts = []
+    for k in range(count):
+        share = shares[k] if k < len(shares) else 0
+        taken = asked[k] if k < len(asked) else (0, 0)
+        part_memory = memories[k] if k < len(memories) else 0
+        parts.append(Part(share, part_memory, taken[0], taken[1], rest=k >= len(asked)))
+    return Cut(device.id, mode, _drop_empty_rest(parts), compute, _ppm_of(memory, device.memory_bytes))
+
+
+def _cut_mig(device: Device, shares: Sequence[Share], mig: MigModel | None) -> Cut | Refused:
+    if mig is None:
+        return refused(
+            "mig_unknown",
+            f"{device.id} ({device.model or 'model unknown'}): MIG cannot cut it, as far as is known",
+        )
+    names = []
+    for share in shares:
+        name = profile_for(share, mig)
+        if isinstance(name, Refused):
+            return name
+        names.append(name)
+    plan = reconfigure(mig, names)
+    if isinstance(plan, Refused):
+        return plan
+    profiles = [mig.profile(i.profile) for i in plan.serve]
+    compute = shares_of([mig.compute_ppm(p) for p in profiles])
+    if len(compute) > len(profiles) and sum(p.compute for p in profiles) == mig.compute:
+        compute = (*compute[:-2], compute[-2] + compute[-1])  # sevenths do not divide a million
+    memory = _pad(shares_of([p.memory * WHOLE_PPM // mig.memory for p in profiles]), len(profiles))
+    parts = [
+        Part(
+            compute[k],
+            memory[k],
+            mig.compute_ppm(profile),
+            mig.bytes_of(profile),
+            plan.serve[k],
+        )
+        for k, profile in enumerate(profiles)
+    ]
+    if len(compute) > len(parts) or len(memory) > len(parts):
+        last = len(parts)
+        parts.append(
+            Part(
+                compute[last] if len(compute) > last else 0,
+                memory[last] if len(memory) > last else 0,
+                0,
+                0,
+                rest=True,
+            )
+        )
+    promised = sum(p.compute for p in profiles) * WHOLE_PPM // mig.compute
+    return Cut(device.id, "mig", _drop_empty_rest(parts), promised, sum(memory[: len(profiles)]), plan)
+
+
+def profile_for(share: Share, mig: MigModel) -> str | Refused:
+    """The profile that a share asks for, by name or as the smallest that has as much."""
+    if share.profile:
+        if mig.knows(share.profile):
+            return share.profile
+        known = ", ".join(p.name for p in mig.profiles)
+        return refused("mig_no_profile", f"{mig.name} has no profile {share.profile}; it has {known}")
+    found = mig.smallest(share.compute_ppm, share.memory_bytes)
+    if found is None:
+        return refused(
+            "larger_than_gpu",
+            f"no MIG profile of {mig.name} has {share.compute_ppm} ppm of its compute and {share.memory_bytes} bytes",
+        )
+    return found.name
+
+
+def _pad(values: tuple[int, ...], least: int) -> tuple[int, ...]:
+    return values + (0,) * (least - len(values))
+
+
+def _drop_empty_rest(parts: Sequence[Part]) -> tuple[Part, ...]:
+    """A rest without compute would be a slice of nothing; its memory stays with the last part."""
+    if len(parts) < 2 or not parts[-1].rest or parts[-1].share_ppm:
+        return tuple(parts)
+    last, rest = parts[-2], parts[-1]
+    kept = Part(
+        last.share_ppm, last.memory_ppm + rest.memory_ppm, last.compute_ppm, last.memory_bytes, last.instance
+    )
+    return (*parts[:-2], kept)
+
+
+def _ppm_of(part: int, whole: int) -> int:
+    return part * WHOLE_PPM // whole if whole else 0
+
+
+def _times(ppm: int) -> str:
+    return f"{ppm / WHOLE_PPM:.2f} times"

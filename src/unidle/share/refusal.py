@@ -1,0 +1,19 @@
+"""The answer when a wish cannot be granted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from unidle.jobs import Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Nothing is changed; ``because`` says what stands in the way, and what would help."""
+
+    because: Reason
+
+
+def refused(code: str, text: str, **figures: float | str) -> Refused:
+    """A refusal with the reason's figures as keywords."""
+    return Refused(Reason(code, text, figures))
