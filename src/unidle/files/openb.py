@@ -113,8 +113,12 @@ def _demand(row: _Row, models: set[str]) -> Demand:
 
 
 def _check_fits(row: _Row, demand: Demand, shapes: set[NodeSize]) -> None:
-    """Errors: the pod is larger than any node; the column named is the first that rules the rest out."""
-    left = [node for node in shapes if not demand.models or node.model in demand.models]
+    """Errors: the pod is larger than any node; the column named is the first that rules the rest out.
+
+    Its models are left aside: the published traces have pods too large for every node of theirs, which
+    no policy can place.
+    """
+    left = list(shapes)
     checks = (
         ("num_gpu", demand.gpus, lambda node: node.gpus),
         ("cpu_milli", demand.cpu_milli, lambda node: node.cpu_milli),
@@ -125,7 +129,7 @@ def _check_fits(row: _Row, demand: Demand, shapes: set[NodeSize]) -> None:
         left = [node for node in left if size(node) >= wanted]
         if not left:
             raise row.error(
-                column, "asks for more than any node has that could run the pod", wanted,
+                column, "asks for more than any node has beside the rest of the pod", wanted,
                 f"the most there is {largest:,}: leave the pod out, or add such a node",
             )  # fmt: skip
 
