@@ -48,11 +48,10 @@ def test_pods_are_read_with_more_columns_and_with_fewer(tmp_path: Path):
         (f"{POD}\np,1,1,1,\n", 2, ["gpu_milli", "''"]),
         (f"{POD}\np,1,1,1,0\n", 2, ["gpu_milli", "asks for GPUs"]),
         (f"{POD}\np,1,1,1\n", 2, ["4 columns, the header 5"]),
-        (f"{POD},gpu_spec\np,1,1,1,500,T5\n", 2, ["gpu_spec", "'T5'", "did you mean T4"]),
+        (f"{POD},gpu_spec\np,1,1,1,500,T5\n", 2, ["gpu_spec", "'T5'", "known are T4, V100"]),
         (f"{POD}\np,1,1,9,1000\n", 2, ["num_gpu", "9", "the most there is 8"]),
         (f"{POD}\np,96001,1,1,1000\n", 2, ["cpu_milli", "96001", "96,000"]),
-        (f"{POD},gpu_spec\np,1,65537,1,1000,T4\n", 2, ["memory_mib", "65537", "65,536"]),
-        (f"{POD},gpu_spec\np,1,1,4,1000,T4\n", 2, ["num_gpu", "4", "the most there is 2"]),
+        (f"{POD}\np,1,786433,1,1000\n", 2, ["memory_mib", "786433", "786,432"]),
     ],
 )
 def test_a_bad_pod_is_one_error_with_line_field_value_and_remedy(
@@ -64,6 +63,11 @@ def test_a_bad_pod_is_one_error_with_line_field_value_and_remedy(
     message = caught.value.line()
     assert message.startswith(f"{path}:{line}: ") and "; " in message and "\n" not in message
     assert all(word in message for word in words), message
+
+
+def test_a_pod_too_large_for_the_models_that_it_names_is_read_as_it_is(tmp_path: Path):
+    path = written(tmp_path, f"{POD},gpu_spec\np,1,65537,4,1000,T4\n")
+    assert read_pods(path, SIZES).demands == (Demand(1, 65_537, 4, 1000, frozenset({"T4"})),)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ def whole(gpus: int, cpu: int = 0, **more: object) -> Demand:
 
 
 demands = st.one_of(
-    st.builds(Demand, st.integers(0, 40_000), st.integers(0, 900)),
+    st.builds(lambda cpu, memory: Demand(cpu, memory), st.integers(0, 40_000), st.integers(0, 900)),
     st.builds(
         Demand,
         st.sampled_from([0, 1_000, 4_000, 12_000, 30_000]),
@@ -32,12 +32,14 @@ demands = st.one_of(
         st.sampled_from([1, 100, 333, 500, 501, 999, 1000]),
         st.sets(st.sampled_from(MODELS), max_size=2).map(frozenset),
     ),
-    st.builds(Demand, st.sampled_from([0, 8_000]), st.just(50), st.sampled_from([2, 4, 8]), st.just(1000)),
-    st.builds(Demand, st.just(1_000), st.just(50), st.integers(2, 3), st.sampled_from([250, 600])),
+    st.builds(
+        lambda cpu, gpus, milli: Demand(cpu, 50, gpus, milli),
+        st.sampled_from([0, 8_000]), st.sampled_from([2, 3, 4, 8]), st.sampled_from([250, 600, 1000]),
+    ),
 )
 nodes = st.lists(
     st.builds(
-        node,
+        lambda cpu, gpus, model: node("", cpu, 1_000, gpus, model),
         cpu=st.sampled_from([8_000, 32_000, 96_000]),
         gpus=st.sampled_from([0, 1, 2, 4, 8, 10]),
         model=st.sampled_from(MODELS),

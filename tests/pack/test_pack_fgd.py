@@ -13,7 +13,7 @@ from pack import fleets
 from pack.fleets import node, part, whole
 from unidle.fleet.size import NodeSize
 from unidle.jobs.demand import Demand
-from unidle.place.pack.copies import Copies
+from unidle.place.pack.copies import Copies, CopiesLeft
 from unidle.place.pack.engine import Packer
 from unidle.place.pack.fgd import Fgd
 from unidle.place.pack.fragments import Fragments
@@ -91,6 +91,7 @@ def test_growth_is_what_the_measure_grows_by(nodes: list[NodeSize], demands: lis
     pool = Pool(nodes)
     target = target_of(pool, *demands)
     fragments, copies = Fragments(target, pool.widest), Copies(target)
+    left = CopiesLeft(copies, pool)
     packer = Packer(pool, Fgd(fragments))
     for demand in demands:
         if (choice := packer.decide(pool.request(demand))) is not None:
@@ -102,11 +103,11 @@ def test_growth_is_what_the_measure_grows_by(nodes: list[NodeSize], demands: lis
 
     def now() -> tuple[float, float]:
         model, cpu, gpu = pool.model[at], pool.cpu_milli[at], pool.gpu_milli[at]
-        usable = copies.usable(model, cpu, copies.copies(gpu))
+        usable = copies.usable(model, cpu, copies.by_gpus(gpu))
         return float(fragments.of(model, cpu, gpu)[0]), float(gpu.sum() - usable[0])
 
     place = (0, choice.gpus[0]) if request.part else (0,)
-    growth = fragments.growth(pool, request, at)[place], copies.loss(pool, request, at)[place]
+    growth = fragments.growth(pool, request, at)[place], left.loss(request, at)[place]
     before = now()
     packer.bind(request, choice)
     after = now()
@@ -123,5 +124,5 @@ def test_the_target_workload_covers_95_percent_of_the_pods():
 def test_copies_see_cpu_that_runs_out_before_the_gpus_do():
     pool = Pool([node(cpu=12_000, gpus=4)])
     copies = Copies(target_of(pool, part(500, cpu=4_000)))
-    usable = copies.usable(pool.model, pool.cpu_milli, copies.copies(pool.gpu_milli))
+    usable = copies.usable(pool.model, pool.cpu_milli, copies.by_gpus(pool.gpu_milli))
     assert usable.tolist() == [1500]  # 3 copies by CPU, 8 by GPUs

@@ -79,12 +79,12 @@ def test_kept_scores_equal_fresh_ones(name: str, nodes: list[NodeSize], demands:
     chance = np.random.default_rng(0)
     prepared = prepare(name, nodes, demands)
     pool = Pool(nodes)
-    packer = Packer(pool, prepared.scorer(chance))
+    packer = Packer(pool, prepared.scorer(pool, chance))
     for demand in demands:
         request = pool.request(demand)
         for other in demands[:3]:
             asked = pool.request(other)
-            fresh = Packer(pool, prepare(name, nodes, demands).scorer(chance))
+            fresh = Packer(pool, prepared.scorer(pool, chance))
             assert packer.scores(asked).tolist() == fresh.scores(asked).tolist()
         if (choice := packer.decide(request)) is not None:
             packer.bind(request, choice)

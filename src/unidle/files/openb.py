@@ -12,7 +12,6 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from unidle.files.breach import closest
 from unidle.files.document import BadFile
 from unidle.files.load import read_text, source_name
 from unidle.fleet.size import NodeSize
@@ -105,7 +104,7 @@ def _demand(row: _Row, models: set[str]) -> Demand:
     for model in sorted(spec - models):
         raise row.error(
             "gpu_spec", "names a GPU model that no node has", model,
-            f"did you mean {closest(model, sorted(models))}?",
+            f"known are {', '.join(sorted(models)[:20])}",
         )  # fmt: skip
     return Demand(
         row.count("cpu_milli"), row.count("memory_mib"), gpus, milli if gpus else 0, spec if gpus else frozenset()

@@ -38,8 +38,11 @@ class Scorer(Protocol):
         With them, for a request that shares a GPU, which GPU of each node is meant; else zeros.
         """
 
-    def pick(self, scores: IntArray) -> int:
-        """The node to take, -1 for none; ``scores`` of all nodes, -1 where the request cannot go."""
+    def pick(self, pool: Pool, request: Request, scores: IntArray) -> int:
+        """The node to take, the first where several are as good; -1 for none.
+
+        ``scores`` are those of all nodes, -1 where the request cannot go.
+        """
 
 
 @dataclass(slots=True)
@@ -63,7 +66,7 @@ class Packer:
         """Where it goes, or None where no node has room. Takes nothing."""
         kept = self._current(request)
         scores = np.where(self._may(request), kept.scores, -1)
-        node = int(self.scorer.pick(scores))
+        node = self.scorer.pick(self.pool, request, scores)
         if node < 0 or scores[node] < 0:
             return None
         if not request.gpus:

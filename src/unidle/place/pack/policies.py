@@ -13,10 +13,13 @@ from unidle.errors import BadInput
 from unidle.fleet.size import NodeSize
 from unidle.jobs.demand import Demand
 from unidle.place.pack import classic
+from unidle.place.pack.copies import Copies
 from unidle.place.pack.engine import Scorer
 from unidle.place.pack.fgd import Fgd
 from unidle.place.pack.fragments import Fragments
 from unidle.place.pack.pool import Pool
+from unidle.place.pack.pressure import Pressure
+from unidle.place.pack.unidle import Unidle
 from unidle.place.pack.workload import target_workload
 
 _PLAIN: Final[dict[str, Callable[[], Scorer]]] = {
@@ -34,7 +37,7 @@ class Prepared:
     """A policy with what it derived from fleet and workload; ``scorer`` makes one for a run."""
 
     name: str
-    scorer: Callable[[np.random.Generator], Scorer]
+    scorer: Callable[[Pool, np.random.Generator], Scorer]
     file_order: bool = False  # ties go to the first node of the file, not of the seed's order
 
 
@@ -46,18 +49,31 @@ def prepare(name: str, nodes: Sequence[NodeSize], demands: Sequence[Demand]) -> 
     if name in _PLAIN:
         return Prepared(name, partial(_plain, name), file_order=name == "firstfit")
     if name == "random":
-        return Prepared(name, classic.Random)
+        return Prepared(name, _random)
     if name not in POLICIES:
         raise BadInput("is not a policy", field="--policy", value=name, remedy=", ".join(POLICIES))
     pool = Pool(nodes)
     target = target_workload(map(pool.request, demands), len(pool.model_names))
-    fgd = Fgd(Fragments(target, pool.widest))
-    return Prepared(name, partial(_given, fgd))
+    fragments = Fragments(target, pool.widest)
+    if name == "fgd":
+        return Prepared(name, partial(_fgd, Fgd(fragments)))
+    return Prepared(name, partial(_unidle, fragments, Copies(target), Pressure(nodes, demands)))
 
 
-def _plain(name: str, _chance: np.random.Generator) -> Scorer:
+# Functions of modules, so that a policy can be sent to another process.
+def _plain(name: str, _pool: Pool, _chance: np.random.Generator) -> Scorer:
     return _PLAIN[name]()
 
 
-def _given(scorer: Scorer, _chance: np.random.Generator) -> Scorer:
-    return scorer
+def _random(_pool: Pool, chance: np.random.Generator) -> Scorer:
+    return classic.Random(chance)
+
+
+def _fgd(fgd: Fgd, _pool: Pool, _chance: np.random.Generator) -> Scorer:
+    return fgd
+
+
+def _unidle(
+    fragments: Fragments, copies: Copies, pressure: Pressure, pool: Pool, _chance: np.random.Generator
+) -> Scorer:
+    return Unidle(pool, fragments, copies, pressure)

@@ -33,6 +33,7 @@ class Pool:
         self, nodes: Sequence[NodeSize], features: Mapping[str, Iterable[str]] | None = None
     ) -> None:
         """``features`` are the labels and taints of nodes, by name; each distinct text is one bit."""
+        self.sizes = tuple(nodes)
         self.names = tuple(node.name for node in nodes)
         self.gpus = np.array([node.gpus for node in nodes], np.int64)
         self.widest = max(1, int(self.gpus.max(initial=0)))

@@ -73,9 +73,9 @@ def replay(
     """Run one seed of one policy; ``seen`` is told of every arrival, in order."""
     order = np.arange(len(nodes)) if prepared.file_order else node_order(len(nodes), seed)
     pool = Pool([nodes[k] for k in order])
-    packer = Packer(pool, prepared.scorer(np.random.default_rng([seed, 2])))
-    interned: dict[Demand, object] = {}
-    requests = [interned.setdefault(demand, pool.request(demand)) for demand in demands]
+    packer = Packer(pool, prepared.scorer(pool, np.random.default_rng([seed, 2])))
+    interned = {demand: pool.request(demand) for demand in dict.fromkeys(demands)}
+    requests = [interned[demand] for demand in demands]
     capacity = int(pool.capacity_milli.sum())
     totals = np.array([demand.total_gpu_milli for demand in demands], np.int64)
     left = list(marks(requested))

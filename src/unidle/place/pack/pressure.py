@@ -1,0 +1,103 @@
+"""How scarce each shape of node is, for the pods that can use it.
+
+Pods that can run on few shapes must find room there; the others can go elsewhere. Spread the demand of
+the target workload over the free GPU share so that the most loaded shapes are as little loaded as
+possible (then the next, and so on): what is left above the rest is demand that has no other place. The
+shapes with the highest load run out first, and whoever can do without them should.
+
+The spread minimises the sum of load squared over room, a separable convex flow, whose optimum is the
+lexicographic one (Megiddo 1974); water-filling one kind of pod after another converges to it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from unidle.fleet.size import NodeSize
+from unidle.jobs.demand import Demand
+from unidle.place.pack.request import WHOLE_MILLI, Floats, IntArray
+
+_SWEEPS: Final = 8
+_LEAST_ROOM: Final = 1.0 * WHOLE_MILLI  # a shape with less free is full
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """Pods that can run on the same shapes (indices, ascending) and their share of the GPU demand."""
+
+    shapes: IntArray
+    share: float
+
+
+class Pressure:
+    """The kinds of pods of a workload on the shapes of a fleet; built once for both."""
+
+    def __init__(self, nodes: Sequence[NodeSize], demands: Iterable[Demand]) -> None:
+        self.shapes = tuple(sorted({_shape(node) for node in nodes}))
+        asked: Counter[tuple[int, ...]] = Counter()
+        for demand, count in Counter(demands).items():
+            fits = tuple(s for s, shape in enumerate(self.shapes) if _fits(demand, shape))
+            if fits:
+                asked[fits] += count * demand.total_gpu_milli
+        total = asked.total() or 1
+        # Those with the least choice first: the rest is spread around them.
+        self._kinds = tuple(
+            _Kind(np.array(fits, np.int64), milli / total)
+            for fits, milli in sorted(asked.items(), key=lambda item: (len(item[0]), item[0]))
+            if milli
+        )
+
+    @property
+    def same_for_all(self) -> bool:
+        """Whether every pod can use every shape, so that none is scarcer than another."""
+        return all(len(kind.shapes) == len(self.shapes) for kind in self._kinds)
+
+    def codes(self, nodes: Sequence[NodeSize]) -> IntArray:
+        """The shape of each node: (n,)."""
+        code = {shape: s for s, shape in enumerate(self.shapes)}
+        return np.array([code[_shape(node)] for node in nodes], np.int64)
+
+    def load(self, free_milli: Floats) -> Floats:
+        """Load of each shape, 1 where demand has the fleet's ratio to room: (s,) milli free -> (s,)."""
+        room = np.maximum(free_milli, _LEAST_ROOM)
+        load = np.zeros(len(room))
+        spread = []
+        for kind in self._kinds:
+            spread.append(_fill(load[kind.shapes], room[kind.shapes], kind.share))
+            load[kind.shapes] += spread[-1]
+        for _ in range(_SWEEPS):
+            for k, kind in enumerate(self._kinds):
+                if len(kind.shapes) > 1:
+                    load[kind.shapes] -= spread[k]
+                    spread[k] = _fill(load[kind.shapes], room[kind.shapes], kind.share)
+                    load[kind.shapes] += spread[k]
+        relative: Floats = load / room * room.sum()
+        return relative
+
+
+def _fill(load: Floats, room: Floats, amount: float) -> Floats:
+    """How ``amount`` is poured so that the highest (load + poured) / room stays lowest."""
+    order = np.argsort(load / room, kind="stable")
+    level = (amount + np.cumsum(load[order])) / np.cumsum(room[order])
+    # The first level that does not reach the next shape's.
+    reached = np.append(level[:-1] <= (load / room)[order][1:], True)
+    poured: Floats = np.maximum(level[reached.argmax()] * room - load, 0.0)
+    return poured
+
+
+def _shape(node: NodeSize) -> NodeSize:
+    return node._replace(name="")
+
+
+def _fits(demand: Demand, shape: NodeSize) -> bool:
+    return (
+        (not demand.models or shape.model in demand.models)
+        and shape.gpus >= demand.gpus
+        and shape.cpu_milli >= demand.cpu_milli
+        and shape.memory_mib >= demand.memory_mib
+    )

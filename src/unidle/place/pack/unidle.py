@@ -1,0 +1,70 @@
+"""The packing policy of our own: two measures of fragments, and scarce shapes of nodes kept for who needs them.
+
+Half the growth of FGD's measure (one pod of each specification) and half that of the measure by
+copies (each specification fills the node): the first sees GPUs too small, the second CPU that runs out.
+Beside these, a node of a shape that others cannot do without costs more, by how much faster than the
+rest it runs out (``pressure``); where every pod can use every shape that is nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Final
+
+import numpy as np
+
+from unidle.place.pack.copies import Copies, CopiesLeft
+from unidle.place.pack.engine import Nodes
+from unidle.place.pack.fgd import best_gpu
+from unidle.place.pack.fragments import Fragments
+from unidle.place.pack.pool import Pool
+from unidle.place.pack.pressure import Pressure
+from unidle.place.pack.request import WHOLE_MILLI, IntArray, Request
+
+# Few levels, so that near equals go to the first node and the rest stays empty.
+_LEVELS: Final = 50
+_PART_FGD: Final = 0.7
+_PER_GPU: Final = _LEVELS / 4  # levels that one GPU of fragments costs, where costs are small
+_SCARCE: Final = 3.0  # GPUs of fragments that twice the mean pressure weighs
+_MOST: Final = 3.0
+_AGAIN_PPM: Final = 10_000  # pressures hold until so much of the capacity has changed hands
+
+
+class Unidle:
+    """The policy for one pool; ``fragments``, ``copies`` and ``pressure`` are of the target workload."""
+
+    def __init__(self, pool: Pool, fragments: Fragments, copies: Copies, pressure: Pressure) -> None:
+        self._fragments, self._left, self._pressure = fragments, CopiesLeft(copies, pool), pressure
+        self._shape_of = pressure.codes(pool.sizes)
+        self._extra = np.zeros(len(pool), np.int64)
+        self._free_milli = -1
+
+    def key(self, request: Request) -> Hashable:
+        return request.cpu_milli, request.gpus, request.gpu_milli
+
+    def score(self, pool: Pool, request: Request, nodes: Nodes) -> tuple[IntArray, IntArray]:
+        cost = _PART_FGD * self._fragments.growth(pool, request, nodes)
+        cost += (1.0 - _PART_FGD) * self._left.loss(request, nodes)
+        scores = (_LEVELS / (1.0 + np.exp(cost / WHOLE_MILLI))).astype(np.int64)
+        if not request.part:
+            return scores, np.zeros(len(nodes), np.int64)
+        scores[np.isinf(cost)] = -1
+        return best_gpu(scores)
+
+    def pick(self, pool: Pool, request: Request, scores: IntArray) -> int:
+        if not request.gpus or self._pressure.same_for_all:
+            return int(scores.argmax())
+        extra = self._scarcity(pool) * min(request.total_gpu_milli, WHOLE_MILLI) // WHOLE_MILLI
+        return int(np.where(scores < 0, np.iinfo(np.int64).min, scores - extra).argmax())
+
+    def _scarcity(self, pool: Pool) -> IntArray:
+        """Levels that a whole GPU of each node costs for its scarcity: (n,)."""
+        free_milli = int(pool.free_milli.sum())
+        moved = abs(free_milli - self._free_milli) * 1_000_000
+        if self._free_milli < 0 or moved > _AGAIN_PPM * int(pool.capacity_milli.sum()):
+            free = np.bincount(self._shape_of, pool.free_milli, len(self._pressure.shapes))
+            load = np.minimum(self._pressure.load(free), _MOST)
+            least = load[free > 0].min() if (free > 0).any() else 0.0
+            levels = np.rint(_SCARCE * _PER_GPU * np.maximum(load - least, 0.0)).astype(np.int64)
+            self._extra, self._free_milli = levels[self._shape_of], free_milli
+        return self._extra
