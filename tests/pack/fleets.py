@@ -10,7 +10,9 @@ from unidle.jobs.demand import Demand
 MODELS = ("A10", "T4", "V100")
 
 
-def node(name: str = "n0", cpu: int = 96_000, memory: int = 1_000, gpus: int = 8, model: str = "T4") -> NodeSize:
+def node(
+    name: str = "n0", cpu: int = 96_000, memory: int = 1_000, gpus: int = 8, model: str = "T4"
+) -> NodeSize:
     return NodeSize(name, cpu, memory, gpus, model if gpus else "")
 
 
@@ -34,7 +36,9 @@ demands = st.one_of(
     ),
     st.builds(
         lambda cpu, gpus, milli: Demand(cpu, 50, gpus, milli),
-        st.sampled_from([0, 8_000]), st.sampled_from([2, 3, 4, 8]), st.sampled_from([250, 600, 1000]),
+        st.sampled_from([0, 8_000]),
+        st.sampled_from([2, 3, 4, 8]),
+        st.sampled_from([250, 600, 1000]),
     ),
 )
 nodes = st.lists(

@@ -19,7 +19,14 @@ from unidle.place.pack.request import Terms
 
 
 def state(pool: Pool) -> list[list[int]]:
-    arrays = (pool.cpu_milli, pool.memory_mib, pool.free_milli, pool.largest_milli, pool.gpu_milli, pool.kinds)
+    arrays = (
+        pool.cpu_milli,
+        pool.memory_mib,
+        pool.free_milli,
+        pool.largest_milli,
+        pool.gpu_milli,
+        pool.kinds,
+    )
     return [array.ravel().tolist() for array in arrays]
 
 
@@ -99,5 +106,8 @@ def test_fits_looks_at_cpu_and_at_single_gpus():
     pool = Pool([node(gpus=2)])
     pool.take(0, (0,), 600, 0, 0)
     pool.take(0, (1,), 600, 0, 0)
-    fits = [bool(pool.fits(pool.request(d))[0]) for d in (part(400), part(401), whole(1), whole(0), part(1, 96_001))]
+    fits = [
+        bool(pool.fits(pool.request(d))[0])
+        for d in (part(400), part(401), whole(1), whole(0), part(1, 96_001))
+    ]
     assert fits == [True, False, False, True, False]

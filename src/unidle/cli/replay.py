@@ -14,9 +14,9 @@ from unidle.cli.common import JsonOption, cannot_write, print_json, say, table
 from unidle.errors import BadInput
 
 if TYPE_CHECKING:
+    from unidle.control.packing import Run
     from unidle.files.openb import Pods
     from unidle.fleet.size import NodeSize
-    from unidle.control.packing import Run
 
 _MOST_SEEDS = 10_000
 _MOST_REQUESTED = 100.0
@@ -48,13 +48,15 @@ def openb(
     ] = None,
     jobs: Annotated[
         int | None,
-        typer.Option("--jobs", "-j", metavar="N", min=1, show_default=False, help="Processes; default: CPUs."),
+        typer.Option(
+            "--jobs", "-j", metavar="N", min=1, show_default=False, help="Processes; default: CPUs."
+        ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Pack an openb trace as in the published experiment: the share of GPU capacity that gets allocated."""
-    from unidle.files.openb import read_nodes, read_pods
     from unidle.control.packing import Experiment
+    from unidle.files.openb import read_nodes, read_pods
 
     names, wanted = _names(policy), _seeds(seeds)
     if not 0.0 < requested <= _MOST_REQUESTED:
@@ -97,12 +99,16 @@ def _seeds(text: str) -> list[int]:
     for part in text.split(","):
         first, dots, last = part.strip().partition("..")
         ends = (first, last if dots else first)
-        if not all(end.isascii() and end.isdigit() and len(end) < 19 for end in ends) or int(ends[0]) > int(ends[1]):
+        if not all(end.isascii() and end.isdigit() and len(end) < 19 for end in ends) or int(ends[0]) > int(
+            ends[1]
+        ):
             raise BadInput(
                 "is not a list of seeds", field="--seeds", value=text, remedy="write 42, or 42,43, or 42..51"
             )
         if int(ends[1]) - int(ends[0]) + len(seeds) >= _MOST_SEEDS:
-            raise BadInput("are too many seeds", field="--seeds", value=text, remedy=f"at most {_MOST_SEEDS:,}")
+            raise BadInput(
+                "are too many seeds", field="--seeds", value=text, remedy=f"at most {_MOST_SEEDS:,}"
+            )
         seeds.update(dict.fromkeys(range(int(ends[0]), int(ends[1]) + 1)))
     return list(seeds)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from unidle.files.document import BadFile
@@ -48,7 +48,9 @@ class _Row(NamedTuple):
         number = written.removesuffix(".0")
         if number.isascii() and number.isdigit() and int(number) <= most:
             return int(number)
-        remedy = f"give a whole number from 0 to {most:,}" if most < _LARGEST else "give a whole number, 0 or more"
+        remedy = (
+            f"give a whole number from 0 to {most:,}" if most < _LARGEST else "give a whole number, 0 or more"
+        )
         raise self.error(column, "is not an amount", written, remedy)
 
     def error(self, column: str, problem: str, value: object, remedy: str) -> BadFile:
@@ -62,11 +64,17 @@ def read_nodes(path: str | os.PathLike[str]) -> tuple[NodeSize, ...]:
     for row in _rows(path, "node", _NODE_COLUMNS, ("model",)):
         name, gpus, model = row.text("sn"), row.count("gpu", MOST_GPUS), row.text("model")
         if not name or name in seen:
-            raise row.error("sn", "names a node twice" if name else "is empty", name, "give each node its own name")
+            raise row.error(
+                "sn", "names a node twice" if name else "is empty", name, "give each node its own name"
+            )
         if gpus and not model:
-            raise row.error("model", "is empty, and the node has GPUs", model, "name the GPU model, for instance T4")
+            raise row.error(
+                "model", "is empty, and the node has GPUs", model, "name the GPU model, for instance T4"
+            )
         seen.add(name)
-        nodes.append(NodeSize(name, row.count("cpu_milli"), row.count("memory_mib"), gpus, model if gpus else ""))
+        nodes.append(
+            NodeSize(name, row.count("cpu_milli"), row.count("memory_mib"), gpus, model if gpus else "")
+        )
         if len(nodes) > MOST_NODES:
             raise row.error("sn", f"is node {len(nodes):,}", name, f"at most {MOST_NODES:,} nodes are read")
     if not any(node.gpus for node in nodes):
@@ -92,14 +100,18 @@ def read_pods(path: str | os.PathLike[str], nodes: Sequence[NodeSize]) -> Pods:
         names.append(row.text("name"))
         demands.append(demand)
     if not any(demand.total_gpu_milli for demand in demands):
-        raise BadFile(source_name(path), "no pod asks for a GPU", field="num_gpu", remedy="is it the right file?")
+        raise BadFile(
+            source_name(path), "no pod asks for a GPU", field="num_gpu", remedy="is it the right file?"
+        )
     return Pods(tuple(names), tuple(demands))
 
 
 def _demand(row: _Row, models: set[str]) -> Demand:
     gpus, milli = row.count("num_gpu", MOST_GPUS), row.count("gpu_milli", _WHOLE_MILLI)
     if gpus and not milli:
-        raise row.error("gpu_milli", "is 0, and the pod asks for GPUs", milli, "give 1 to 1000 thousandths of each GPU")
+        raise row.error(
+            "gpu_milli", "is 0, and the pod asks for GPUs", milli, "give 1 to 1000 thousandths of each GPU"
+        )
     spec = frozenset(filter(None, (part.strip() for part in row.text("gpu_spec").split("|"))))
     for model in sorted(spec - models):
         raise row.error(
@@ -107,7 +119,11 @@ def _demand(row: _Row, models: set[str]) -> Demand:
             f"known are {', '.join(sorted(models)[:20])}",
         )  # fmt: skip
     return Demand(
-        row.count("cpu_milli"), row.count("memory_mib"), gpus, milli if gpus else 0, spec if gpus else frozenset()
+        row.count("cpu_milli"),
+        row.count("memory_mib"),
+        gpus,
+        milli if gpus else 0,
+        spec if gpus else frozenset(),
     )
 
 
@@ -118,7 +134,7 @@ def _check_fits(row: _Row, demand: Demand, shapes: set[NodeSize]) -> None:
     no policy can place.
     """
     left = list(shapes)
-    checks = (
+    checks: tuple[tuple[str, int, Callable[[NodeSize], int]], ...] = (
         ("num_gpu", demand.gpus, lambda node: node.gpus),
         ("cpu_milli", demand.cpu_milli, lambda node: node.cpu_milli),
         ("memory_mib", demand.memory_mib, lambda node: node.memory_mib),

@@ -32,7 +32,8 @@ class Relaxation:
 
     def price(self, demand: Demand) -> Floats:
         """What the resources of one such pod are worth on each shape, in milli GPU: (s,)."""
-        return self.duals @ np.array(_amounts(demand))
+        price: Floats = self.duals @ np.array(_amounts(demand))
+        return price
 
 
 def relax(
@@ -77,7 +78,7 @@ def relax(
     program.a_matrix_.index_ = np.array(index)
     program.a_matrix_.value_ = np.array(value)
     program.sense_ = ObjSense.kMaximize
-    solver = Highs()
+    solver = Highs()  # type: ignore[no-untyped-call]
     solver.setOptionValue("output_flag", False)
     solver.setOptionValue("threads", 1)
     solver.passModel(program)

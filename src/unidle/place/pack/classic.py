@@ -24,7 +24,7 @@ class _First:
     def key(self, request: Request) -> Hashable:
         return request.cpu_milli, request.gpus, request.gpu_milli
 
-    def pick(self, pool: Pool, request: Request, scores: IntArray) -> int:
+    def pick(self, _pool: Pool, _request: Request, scores: IntArray, /) -> int:
         return int(scores.argmax())
 
 
@@ -102,7 +102,7 @@ class Random:
         luck[pool.gpu_milli[nodes] < request.gpu_milli] = -1.0
         return np.zeros(len(nodes), np.int64), luck.argmax(axis=1)
 
-    def pick(self, pool: Pool, request: Request, scores: IntArray) -> int:
+    def pick(self, _pool: Pool, _request: Request, scores: IntArray, /) -> int:
         open_to = np.flatnonzero(scores >= 0)
         return int(self.chance.choice(open_to)) if open_to.size else -1
 
@@ -110,4 +110,5 @@ class Random:
 def _tightest(pool: Pool, request: Request, nodes: Nodes) -> IntArray:
     """The GPU of each node with the least room that is enough: shape (n,)."""
     free = pool.gpu_milli[nodes]
-    return np.where(free >= request.gpu_milli, free, WHOLE_MILLI + 1).argmin(axis=1)
+    gpu: IntArray = np.where(free >= request.gpu_milli, free, WHOLE_MILLI + 1).argmin(axis=1)
+    return gpu

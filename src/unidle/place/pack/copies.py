@@ -58,9 +58,7 @@ class Copies:
             found[:, w] = np.count_nonzero(left >= self.gpu_milli[w], axis=1) // self.gpus[w]
         return found
 
-    def one_changed(
-        self, found: Floats, gpu_milli: IntArray, changed: IntArray, taken_milli: int
-    ) -> Floats:
+    def one_changed(self, found: Floats, gpu_milli: IntArray, changed: IntArray, taken_milli: int) -> Floats:
         """``by_gpus`` of nodes (n, g) when one GPU with ``changed`` (n,) free loses ``taken_milli``.
 
         ``found`` is it before, and is overwritten.

@@ -38,7 +38,7 @@ class Scorer(Protocol):
         With them, for a request that shares a GPU, which GPU of each node is meant; else zeros.
         """
 
-    def pick(self, pool: Pool, request: Request, scores: IntArray) -> int:
+    def pick(self, pool: Pool, request: Request, scores: IntArray, /) -> int:
         """The node to take, the first where several are as good; -1 for none.
 
         ``scores`` are those of all nodes, -1 where the request cannot go.
@@ -77,9 +77,7 @@ class Packer:
 
     def bind(self, request: Request, choice: Choice) -> None:
         """Take what was decided."""
-        self.pool.take(
-            choice.node, choice.gpus, request.gpu_milli, request.cpu_milli, request.memory_mib
-        )
+        self.pool.take(choice.node, choice.gpus, request.gpu_milli, request.cpu_milli, request.memory_mib)
 
     def scores(self, request: Request) -> IntArray:
         """Scores of all nodes, -1 where the request does not fit: shape (n,)."""

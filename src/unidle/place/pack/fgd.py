@@ -36,7 +36,7 @@ class Fgd:
         scores[np.isinf(grown)] = -1
         return best_gpu(scores)
 
-    def pick(self, pool: Pool, request: Request, scores: IntArray) -> int:
+    def pick(self, _pool: Pool, _request: Request, scores: IntArray, /) -> int:
         return int(scores.argmax())
 
 

@@ -66,7 +66,8 @@ class Fragments:
 
     def one(self, row: IntArray, gpu_milli: IntArray) -> Floats:
         """Free share of single GPUs that one-GPU specifications leave unused, elementwise, in milli."""
-        return self._one.take(row * _LEVELS + gpu_milli)
+        left: Floats = self._one.take(row * _LEVELS + gpu_milli)
+        return left
 
     def several(self, row: IntArray, gpu_milli: IntArray) -> Floats:
         """What specifications of several GPUs can use of nodes with GPUs (..., g): (...), in milli."""
@@ -84,7 +85,8 @@ class Fragments:
     def of(self, model: IntArray, cpu_milli: IntArray, gpu_milli: IntArray) -> Floats:
         """The measure of nodes, in milli GPU: ``model``, ``cpu_milli`` (n,), ``gpu_milli`` (n, g) -> (n,)."""
         row = self.row(model, cpu_milli)
-        return self.one(row[:, None], gpu_milli).sum(axis=1) - self.several(row, gpu_milli)
+        measure: Floats = self.one(row[:, None], gpu_milli).sum(axis=1) - self.several(row, gpu_milli)
+        return measure
 
     def growth(self, pool: Pool, request: Request, nodes: Nodes) -> Floats:
         """What the measure grows by when the request goes to each of ``nodes``, in milli GPU.
@@ -94,14 +96,13 @@ class Fragments:
         """
         model, cpu_milli, gpu_milli = pool.model[nodes], pool.cpu_milli[nodes], pool.gpu_milli[nodes]
         before = self.of(model, cpu_milli, gpu_milli)
-        row = self.row(model, cpu_milli - request.cpu_milli)
         if not request.part:
-            left = after(gpu_milli, request)
-            return self.one(row[:, None], left).sum(axis=1) - self.several(row, left) - before
+            return self.of(model, cpu_milli - request.cpu_milli, after(gpu_milli, request)) - before
+        row = self.row(model, cpu_milli - request.cpu_milli)
         rest = gpu_milli - request.gpu_milli
         now = self.one(row[:, None], gpu_milli)
         then = self.one(row[:, None], np.maximum(rest, 0))
-        grown = (now.sum(axis=1) - before)[:, None] + then - now
+        grown: Floats = (now.sum(axis=1) - before)[:, None] + then - now
         for spec in self._several:
             grown -= self._one_changed(spec, row, gpu_milli, rest)
         grown[rest < 0] = np.inf
@@ -112,9 +113,9 @@ class Fragments:
         fits, still = gpu_milli >= spec.gpu_milli, rest >= spec.gpu_milli
         free, kept = np.where(fits, gpu_milli, 0), np.where(still, rest, 0)
         count = fits.sum(axis=1)[:, None] - fits + still
-        return spec.share.take(row[:, None] * (self._widest + 1) + count) * (
-            free.sum(axis=1)[:, None] - free + kept
-        )
+        share: Floats = spec.share.take(row[:, None] * (self._widest + 1) + count)
+        used: Floats = share * (free.sum(axis=1)[:, None] - free + kept)
+        return used
 
 
 def after(gpu_milli: IntArray, request: Request) -> IntArray:

@@ -7,7 +7,7 @@ pod that fits on some node is never refused; one that does not is not tried agai
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np

@@ -23,7 +23,7 @@ from unidle.place.pack.request import WHOLE_MILLI, IntArray, Request
 
 # Few levels, so that near equals go to the first node and the rest stays empty.
 _LEVELS: Final = 50
-_PART_FGD: Final = 0.7
+_PART_FGD: Final = 0.5
 _PER_GPU: Final = _LEVELS / 4  # levels that one GPU of fragments costs, where costs are small
 _SCARCE: Final = 3.0  # GPUs of fragments that twice the mean pressure weighs
 _MOST: Final = 3.0
@@ -51,7 +51,7 @@ class Unidle:
         scores[np.isinf(cost)] = -1
         return best_gpu(scores)
 
-    def pick(self, pool: Pool, request: Request, scores: IntArray) -> int:
+    def pick(self, pool: Pool, request: Request, scores: IntArray, /) -> int:
         if not request.gpus or self._pressure.same_for_all:
             return int(scores.argmax())
         extra = self._scarcity(pool) * min(request.total_gpu_milli, WHOLE_MILLI) // WHOLE_MILLI
@@ -62,7 +62,8 @@ class Unidle:
         free_milli = int(pool.free_milli.sum())
         moved = abs(free_milli - self._free_milli) * 1_000_000
         if self._free_milli < 0 or moved > _AGAIN_PPM * int(pool.capacity_milli.sum()):
-            free = np.bincount(self._shape_of, pool.free_milli, len(self._pressure.shapes))
+            sums = np.bincount(self._shape_of, pool.free_milli, len(self._pressure.shapes))
+            free = sums.astype(np.float64)
             load = np.minimum(self._pressure.load(free), _MOST)
             least = load[free > 0].min() if (free > 0).any() else 0.0
             levels = np.rint(_SCARCE * _PER_GPU * np.maximum(load - least, 0.0)).astype(np.int64)
