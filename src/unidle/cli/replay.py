@@ -135,7 +135,7 @@ def _mean(runs: Sequence[Run]) -> dict[float, float]:
 
 
 def _shown(allocated_pct: dict[float, float]) -> dict[str, float]:
-    return {str(float(mark)): round(share, 4) for mark, share in allocated_pct.items()}
+    return {str(float(mark)): round(share, 6) for mark, share in allocated_pct.items()}
 
 
 def _say(names: Sequence[str], runs: Sequence[Run]) -> None:

@@ -52,11 +52,6 @@ class Pressure:
             if milli
         )
 
-    @property
-    def same_for_all(self) -> bool:
-        """Whether every pod can use every shape, so that none is scarcer than another."""
-        return all(len(kind.shapes) == len(self.shapes) for kind in self._kinds)
-
     def codes(self, nodes: Sequence[NodeSize]) -> IntArray:
         """The shape of each node: (n,)."""
         code = {shape: s for s, shape in enumerate(self.shapes)}

@@ -36,7 +36,7 @@ class Unidle:
     def __init__(self, pool: Pool, fragments: Fragments, copies: Copies, pressure: Pressure) -> None:
         self._fragments, self._left, self._pressure = fragments, CopiesLeft(copies, pool), pressure
         self._shape_of = pressure.codes(pool.sizes)
-        self._extra = np.zeros(len(pool), np.int64)
+        self._extra: IntArray | None = None
         self._free_milli = -1
 
     def key(self, request: Request) -> Hashable:
@@ -52,13 +52,13 @@ class Unidle:
         return best_gpu(scores)
 
     def pick(self, pool: Pool, request: Request, scores: IntArray, /) -> int:
-        if not request.gpus or self._pressure.same_for_all:
+        if not request.gpus or (extra := self._scarcity(pool)) is None:
             return int(scores.argmax())
-        extra = self._scarcity(pool) * min(request.total_gpu_milli, WHOLE_MILLI) // WHOLE_MILLI
+        extra = extra * min(request.total_gpu_milli, WHOLE_MILLI) // WHOLE_MILLI
         return int(np.where(scores < 0, np.iinfo(np.int64).min, scores - extra).argmax())
 
-    def _scarcity(self, pool: Pool) -> IntArray:
-        """Levels that a whole GPU of each node costs for its scarcity: (n,)."""
+    def _scarcity(self, pool: Pool) -> IntArray | None:
+        """Levels that a whole GPU of each node costs for its scarcity: (n,); None where no node is scarce."""
         free_milli = int(pool.free_milli.sum())
         moved = abs(free_milli - self._free_milli) * 1_000_000
         if self._free_milli < 0 or moved > _AGAIN_PPM * int(pool.capacity_milli.sum()):
@@ -67,5 +67,6 @@ class Unidle:
             load = np.minimum(self._pressure.load(free), _MOST)
             least = load[free > 0].min() if (free > 0).any() else 0.0
             levels = np.rint(_SCARCE * _PER_GPU * np.maximum(load - least, 0.0)).astype(np.int64)
-            self._extra, self._free_milli = levels[self._shape_of], free_milli
+            self._extra = levels[self._shape_of] if levels.any() else None
+            self._free_milli = free_milli
         return self._extra
