@@ -71,7 +71,9 @@ def test_processes_do_not_change_the_answer(files: list[object]):
 
 
 def test_people_get_a_table(files: list[object]):
-    done = unidle("replay", "openb", *files, "--policy", "firstfit,bestfit", "--seeds", "7", "--requested", "0.5")
+    done = unidle(
+        "replay", "openb", *files, "--policy", "firstfit,bestfit", "--seeds", "7", "--requested", "0.5"
+    )
     assert done.returncode == 0 and not done.stderr
     assert [line.split()[0] for line in done.stdout.splitlines()[1:]] == ["policy", "firstfit", "bestfit"]
 

@@ -22,7 +22,8 @@ from unidle.fleet.size import NodeSize
 from unidle.jobs.demand import Demand
 from unidle.place.pack.request import WHOLE_MILLI, Floats, IntArray
 
-_SWEEPS: Final = 8
+_SWEEPS: Final = 16
+_CLOSE_ENOUGH: Final = 0.002  # of load: a sweep that changes less is the last
 _LEAST_ROOM: Final = 1.0 * WHOLE_MILLI  # a shape with less free is full
 
 
@@ -57,31 +58,48 @@ class Pressure:
         code = {shape: s for s, shape in enumerate(self.shapes)}
         return np.array([code[_shape(node)] for node in nodes], np.int64)
 
-    def load(self, free_milli: Floats) -> Floats:
-        """Load of each shape, 1 where demand has the fleet's ratio to room: (s,) milli free -> (s,)."""
+    def spread(self, free_milli: Floats, start: Sequence[Floats] = ()) -> list[Floats]:
+        """How the demand of each kind is spread over its shapes: (s,) milli free -> per kind (its shapes,).
+
+        ``start`` is an earlier spread, from which a similar one is near.
+        """
         room = np.maximum(free_milli, _LEAST_ROOM)
         load = np.zeros(len(room))
-        spread = []
-        for kind in self._kinds:
-            spread.append(_fill(load[kind.shapes], room[kind.shapes], kind.share))
-            load[kind.shapes] += spread[-1]
+        spread = list(start) or [np.zeros(len(kind.shapes)) for kind in self._kinds]
+        for kind, poured in zip(self._kinds, spread, strict=True):
+            load[kind.shapes] += poured
+        enough = _CLOSE_ENOUGH / room.sum()
         for _ in range(_SWEEPS):
+            before = load.copy()
             for k, kind in enumerate(self._kinds):
-                if len(kind.shapes) > 1:
-                    load[kind.shapes] -= spread[k]
-                    spread[k] = _fill(load[kind.shapes], room[kind.shapes], kind.share)
-                    load[kind.shapes] += spread[k]
+                rest = load[kind.shapes] - spread[k]
+                spread[k] = _fill(rest, room[kind.shapes], kind.share)
+                load[kind.shapes] = rest + spread[k]
+            if (np.abs(load - before) <= enough * room).all():
+                break
+        return spread
+
+    def load(self, free_milli: Floats, spread: Sequence[Floats]) -> Floats:
+        """Load of each shape under a spread, 1 where demand has the fleet's ratio to room: (s,)."""
+        room = np.maximum(free_milli, _LEAST_ROOM)
+        load = np.zeros(len(room))
+        for kind, poured in zip(self._kinds, spread, strict=True):
+            load[kind.shapes] += poured
         relative: Floats = load / room * room.sum()
         return relative
 
 
 def _fill(load: Floats, room: Floats, amount: float) -> Floats:
     """How ``amount`` is poured so that the highest (load + poured) / room stays lowest."""
-    order = np.argsort(load / room, kind="stable")
-    level = (amount + np.cumsum(load[order])) / np.cumsum(room[order])
+    if len(load) == 1:
+        return np.array([amount])
+    height = load / room
+    order = height.argsort(kind="stable")
+    level = (amount + load[order].cumsum()) / room[order].cumsum()
     # The first level that does not reach the next shape's.
-    reached = np.append(level[:-1] <= (load / room)[order][1:], True)
-    poured: Floats = np.maximum(level[reached.argmax()] * room - load, 0.0)
+    below = level[:-1] <= height[order[1:]]
+    first = int(below.argmax()) if below.any() else len(below)
+    poured: Floats = np.maximum(level[first] * room - load, 0.0)
     return poured
 
 

@@ -19,7 +19,7 @@ from unidle.place.pack.fgd import best_gpu
 from unidle.place.pack.fragments import Fragments
 from unidle.place.pack.pool import Pool
 from unidle.place.pack.pressure import Pressure
-from unidle.place.pack.request import WHOLE_MILLI, IntArray, Request
+from unidle.place.pack.request import WHOLE_MILLI, Floats, IntArray, Request
 
 # Few levels, so that near equals go to the first node and the rest stays empty.
 _LEVELS: Final = 50
@@ -37,6 +37,7 @@ class Unidle:
         self._fragments, self._left, self._pressure = fragments, CopiesLeft(copies, pool), pressure
         self._shape_of = pressure.codes(pool.sizes)
         self._extra: IntArray | None = None
+        self._spread: list[Floats] = []
         self._free_milli = -1
 
     def key(self, request: Request) -> Hashable:
@@ -64,7 +65,8 @@ class Unidle:
         if self._free_milli < 0 or moved > _AGAIN_PPM * int(pool.capacity_milli.sum()):
             sums = np.bincount(self._shape_of, pool.free_milli, len(self._pressure.shapes))
             free = sums.astype(np.float64)
-            load = np.minimum(self._pressure.load(free), _MOST)
+            self._spread = self._pressure.spread(free, self._spread)
+            load = np.minimum(self._pressure.load(free, self._spread), _MOST)
             least = load[free > 0].min() if (free > 0).any() else 0.0
             levels = np.rint(_SCARCE * _PER_GPU * np.maximum(load - least, 0.0)).astype(np.int64)
             self._extra = levels[self._shape_of] if levels.any() else None
