@@ -10,11 +10,12 @@ from typing import Final
 from unidle.files.check import convert
 from unidle.files.document import Bounds, Document, Path
 from unidle.files.fleet_file import ID_LENGTH, ID_PATTERN, ID_SAYS, DevicesPart, FleetFile, NodePart
+from unidle.files.fleet_network import label_keys, links, tiers_by_labels, unknown
 from unidle.files.fleet_text import fleet_to_yaml
 from unidle.files.load import load_document
 from unidle.files.ranges import expand
 from unidle.files.values import MEMORY_LIMIT_BYTES, memory_bytes
-from unidle.fleet import WHOLE_PPM, Device, Fleet, Link, Node, Tier
+from unidle.fleet import WHOLE_PPM, Device, Fleet, Node, Tier
 
 __all__ = ["fleet_from_mapping", "fleet_to_yaml", "load_fleet"]
 
@@ -53,6 +54,7 @@ class _Builder:
         self._paths: dict[str, Path] = {}  # tiers and nodes: they share one set of names
         self._device_count = 0
         self._uuids: dict[str, str] = {}
+        self._index_of: list[int] = []  # of each node, its entry in the file
 
     def fleet(self) -> Fleet:
         tiers = tuple(self._tiers()) or (ONLY_SITE,)
@@ -64,10 +66,13 @@ class _Builder:
             raise self._document.error(
                 ("nodes",), "the fleet has no device", remedy="add devices: {count: 1, kind: cpu} to a node"
             )
+        if keys := label_keys(self._document, self._file, nodes):
+            tiers, nodes = tiers_by_labels(self._document, nodes, self._index_of, keys, ONLY_SITE)
+            self._paths.update({tier.id: () for tier in tiers})
         return Fleet(
             tiers=tiers,
             nodes=nodes,
-            links=tuple(self._links()),
+            links=tuple(links(self._document, self._file.links, tiers, self._paths)),
             prices_per_device_hour=dict(self._file.prices),
             currency=self._file.currency,
             source="declared",
@@ -78,7 +83,7 @@ class _Builder:
             path: Path = ("tiers", index, "id")
             for name in self._expand(part.id, path, TIERS_LIMIT):
                 self._claim(name, path)
-                yield Tier(name, part.kind, part.parent)
+                yield Tier(name, part.kind, part.parent, part.fabric)
             if len(self._paths) > TIERS_LIMIT:
                 raise self._document.error(path, f"more than {TIERS_LIMIT:,} tiers", remedy="make it smaller")
 
@@ -132,7 +137,10 @@ class _Builder:
                     memory_bytes=self._memory(part.memory, (*path, "memory")),
                     labels=dict(part.labels),
                     address=address,
+                    fabric=part.fabric,
+                    taints=part.taints,
                 )
+                self._index_of.append(index)
 
     def _check_groups(self, groups: tuple[DevicesPart, ...], path: Path, nodes: int) -> None:
         self._device_count += nodes * sum(group.count for group in groups)
@@ -186,28 +194,6 @@ class _Builder:
                     raise self._duplicate("uuid", group.uuid, self._in_group(path, k, "uuid"))
                 self._uuids[group.uuid] = devices[-1].id
         return tuple(devices)
-
-    def _links(self) -> Iterator[Link]:
-        for index, part in enumerate(self._file.links):
-            for end, name in (("a", part.a), ("b", part.b)):
-                if name not in self._paths:
-                    raise self._unknown(name, ("links", index, end), self._paths, "tier or node")
-            if part.a == part.b:
-                raise self._document.error(
-                    ("links", index, "b"),
-                    "the link ends where it starts",
-                    value=part.b,
-                    remedy="name another",
-                )
-            bandwidth_bps = round(part.gbps * 1e9)
-            if not bandwidth_bps:
-                raise self._document.error(
-                    ("links", index, "gbps"),
-                    "less than 1 bit/s",
-                    value=part.gbps,
-                    remedy="the unit is 10^9 bit/s",
-                )
-            yield Link(part.a, part.b, bandwidth_bps, round(part.latency_us * 1e3))
 
     def _expand(self, text: str, path: Path, limit: int) -> list[str]:
         try:
@@ -267,12 +253,8 @@ class _Builder:
             path, f"the {what} is used twice{where}", value=name, remedy="each needs its own"
         )
 
-    def _unknown(self, name: str, path: Path, known: Iterable[str], what: str = "tier") -> Exception:
-        from unidle.files.breach import closest
-
-        return self._document.error(
-            path, f"there is no such {what}", value=name, remedy=f"the closest is {closest(name, known)}"
-        )
+    def _unknown(self, name: str, path: Path, known: Iterable[str]) -> Exception:
+        return unknown(self._document, name, path, known, "tier")
 
 
 def _groups(part: NodePart) -> tuple[DevicesPart, ...]:

@@ -43,6 +43,19 @@ Memory = Annotated[
     Meta(extra={"says": f"{MEMORY_SAYS}, at most 1 PiB"}),
 ]
 
+Fabric = Annotated[
+    Literal["infiniband", "roce", "ethernet", "nvlink"] | None,
+    Meta(extra={"says": "infiniband, roce, ethernet or nvlink"}, examples=["infiniband"]),
+]
+LabelKey = Annotated[
+    str,
+    Meta(
+        pattern=r"^[A-Za-z0-9]([-A-Za-z0-9._/]*[A-Za-z0-9])?" + END,
+        max_length=317,
+        extra={"says": "letters, digits, '-', '.', '_' and '/', with a letter or digit at both ends"},
+    ),
+]
+
 
 class TierPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One vertex of the network tree, or several alike by a range in ``id``."""
@@ -58,6 +71,9 @@ class TierPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     ]
     parent: Annotated[
         Id | None, Meta(description="The tier above; none for a root.", examples=["site-a"])
+    ] = None
+    fabric: Annotated[
+        Fabric, Meta(description="Class of the links inside it; without it, that of the tier above.")
     ] = None
 
 
@@ -119,20 +135,7 @@ class NodePart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     )
     memory: Annotated[Memory, Meta(description="Memory of the host; 0 is unknown.", examples=["2TiB"])] = 0
     labels: Annotated[
-        dict[
-            Annotated[
-                str,
-                Meta(
-                    pattern=r"^[A-Za-z0-9]([-A-Za-z0-9._/]*[A-Za-z0-9])?" + END,
-                    max_length=317,
-                    extra={
-                        "says": "letters, digits, '-', '.', '_' and '/', with a letter or digit at both ends"
-                    },
-                ),
-            ],
-            Text,
-        ],
-        Meta(max_length=256, description="Labels.", examples=[{"zone": "a"}]),
+        dict[LabelKey, Text], Meta(max_length=256, description="Labels.", examples=[{"zone": "a"}])
     ] = {}
     address: Annotated[
         Annotated[
@@ -148,17 +151,50 @@ class NodePart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             examples=["10.0.0.[1-4]"],
         ),
     ] = "127.0.0.1"
+    fabric: Annotated[Fabric, Meta(description="What it hangs by; without it, its parent's fabric.")] = None
+    taints: Annotated[
+        tuple[LabelKey, ...],
+        Meta(
+            max_length=256,
+            description="Keep jobs off that do not tolerate each of them.",
+            examples=[["maintenance"]],
+        ),
+    ] = ()
 
 
 class LinkPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A link between two tiers or nodes."""
+    """A link between two tiers or nodes, or the way up of every vertex of one kind."""
 
-    a: Annotated[Id, Meta(description="One end.", examples=["leaf-1"])]
-    b: Annotated[Id, Meta(description="The other end.", examples=["leaf-2"])]
-    gbps: Annotated[float, Meta(gt=0, le=1_000_000, description="Bandwidth, 10^9 bit/s.", examples=[100])]
+    a: Annotated[Id | None, Meta(description="One end.", examples=["leaf-1"])] = None
+    b: Annotated[Id | None, Meta(description="The other end.", examples=["leaf-2"])] = None
+    tier: Annotated[
+        Text | None,
+        Meta(
+            description="Instead of a and b: a kind of tier, node or device. The link is that of each of them"
+            " to what is above it; for a device, to the others on its node.",
+            examples=["leaf"],
+        ),
+    ] = None
+    fabric: Annotated[Fabric, Meta(description="Its class; without it, that of the tier it is in.")] = None
+    gbps: Annotated[
+        float, Meta(gt=0, le=1_000_000, description="Bandwidth of one direction, 10^9 bit/s.", examples=[100])
+    ]
     latency_us: Annotated[float, Meta(ge=0, le=1e9, description="Latency in microseconds.", examples=[5])] = (
         0.0
     )
+
+
+class TopologyPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Where the network tree comes from when no tiers are declared."""
+
+    labels: Annotated[
+        Annotated[tuple[LabelKey, ...], Meta(max_length=32)] | None,
+        Meta(
+            description="Node labels that name the tiers, from the node upwards. Without it, the well-known ones"
+            " that the nodes have; [] for none.",
+            examples=[["aiops.io/switch", "topology.kubernetes.io/zone"]],
+        ),
+    ] = None
 
 
 class FleetFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -177,12 +213,19 @@ class FleetFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         tuple[TierPart, ...],
         Meta(
             max_length=100_000,
-            description="The network tree, in any order. Without it, all nodes hang from one site named site.",
+            description="The network tree, in any order. Without it, node labels make the tree, or all nodes hang from"
+            " one site named site.",
             examples=[
                 [{"id": "site-a", "kind": "site"}, {"id": "leaf-1", "kind": "leaf", "parent": "site-a"}]
             ],
         ),
     ] = ()
+    topology: Annotated[
+        TopologyPart,
+        Meta(
+            description="Which node labels make the network tree.", examples=[{"labels": ["aiops.io/switch"]}]
+        ),
+    ] = TopologyPart()
     links: Annotated[
         tuple[LinkPart, ...],
         Meta(

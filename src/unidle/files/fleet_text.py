@@ -8,7 +8,7 @@ from typing import Any, Final
 import yaml
 
 from unidle.files.tree import resolve
-from unidle.fleet import WHOLE_PPM, Device, Fleet, Node
+from unidle.fleet import WHOLE_PPM, Device, Fleet, Link, Node
 
 _ADDRESS: Final = "127.0.0.1"
 _MODELS: Final = {"cpu": "cpu", "gpu": ""}
@@ -24,14 +24,9 @@ def fleet_to_yaml(fleet: Fleet) -> str:
         _given(
             currency=fleet.currency,
             prices=dict(fleet.prices_per_device_hour),
-            tiers=[_given(id=t.id, kind=t.kind, parent=t.parent) for t in fleet.tiers],
+            tiers=[_given(id=t.id, kind=t.kind, parent=t.parent, fabric=t.fabric) for t in fleet.tiers],
             nodes=[_node(node, tiers=bool(fleet.tiers)) for node in fleet.nodes],
-            links=[
-                _given(
-                    a=k.a, b=k.b, gbps=_short(k.bandwidth_bps / 1e9), latency_us=_short(k.latency_ns / 1e3)
-                )
-                for k in fleet.links
-            ],
+            links=[_link(link) for link in fleet.links],
         ),
         Dumper=_Dumper,
         sort_keys=False,
@@ -76,6 +71,19 @@ def _node(node: Node, *, tiers: bool) -> dict[str, object]:
         memory=_memory(node.memory_bytes),
         labels=dict(node.labels),
         address=node.address if node.address != _ADDRESS else None,
+        fabric=node.fabric,
+        taints=list(node.taints),
+    )
+
+
+def _link(link: Link) -> dict[str, object]:
+    return _given(
+        a=link.a,
+        b=link.b,
+        tier=link.tier,
+        fabric=link.fabric,
+        gbps=_short(link.bandwidth_bps / 1e9),
+        latency_us=_short(link.latency_ns / 1e3),
     )
 
 

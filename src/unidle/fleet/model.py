@@ -8,6 +8,7 @@ from typing import Literal
 WHOLE_PPM = 1_000_000
 
 Health = Literal["healthy", "fault", "repair", "maintenance", "quarantine", "boot"]
+LinkClass = Literal["nvlink", "infiniband", "roce", "ethernet"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,10 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One host. ``parent`` names the network tier that it hangs from."""
+    """One host. ``parent`` names the network tier that it hangs from, ``fabric`` what it hangs by.
+
+    Without ``fabric`` that is the parent's.
+    """
 
     id: str
     parent: str
@@ -48,25 +52,37 @@ class Node:
     memory_bytes: int = 0
     labels: dict[str, str] = field(default_factory=dict)
     address: str = "127.0.0.1"
+    fabric: LinkClass | None = None
+    taints: tuple[str, ...] = ()  # keep jobs off that do not tolerate them
 
 
 @dataclass(frozen=True, slots=True)
 class Tier:
-    """One vertex of the network tree (site, zone, spine, leaf, NVLink domain, ...)."""
+    """One vertex of the network tree (site, zone, spine, leaf, NVLink domain, ...).
+
+    ``fabric`` is the class of the links inside it; without one it is that of the tier above.
+    """
 
     id: str
     kind: str
     parent: str | None = None
+    fabric: LinkClass | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A link between two vertices of the tree."""
+    """A link between two vertices of the tree, or one from each vertex of a kind to the vertex above.
+
+    In the second form ``tier`` is the kind (``node`` and ``device`` too), and ``a`` and ``b`` are empty.
+    The bandwidth is that of one direction, in bit/s.
+    """
 
     a: str
     b: str
     bandwidth_bps: int
     latency_ns: int = 0
+    fabric: LinkClass | None = None
+    tier: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,118 @@
+"""The network of a fleet file: tiers that node labels name, and links."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from unidle.files.document import BadFile, Document, Path
+from unidle.files.fleet_file import ID_LENGTH, ID_PATTERN, ID_SAYS, FleetFile, LinkPart
+from unidle.fleet import Link, Node, Tier
+from unidle.fleet.labels import HOST_KEY, LabelConflict, tree_of, well_known
+
+_ENDS: Final = "give both ends, a and b, or the kind of tier that it leads up from: tier"
+
+
+def label_keys(document: Document, file: FleetFile, nodes: Sequence[Node]) -> tuple[str, ...]:
+    """The label keys that make the network tree, from the node upwards; none where tiers are declared."""
+    given = file.topology.labels
+    path: Path = ("topology", "labels")
+    if file.tiers:
+        if given:
+            raise document.error(
+                path, "the tiers are declared too", remedy="keep one: tiers, or topology.labels"
+            )
+        return ()
+    found = {key for node in nodes for key in node.labels}
+    if given is None:
+        return well_known(found)
+    for index, key in enumerate(given):
+        if key in given[:index]:
+            raise document.error((*path, index), "the label is given twice", value=key, remedy="keep one")
+        if key == HOST_KEY:
+            raise document.error(
+                (*path, index), "names the node itself, not a tier", value=key, remedy="remove it"
+            )
+        if key not in found:
+            raise unknown(document, key, (*path, index), found, "label on any node")
+    return tuple(given)
+
+
+def tiers_by_labels(
+    document: Document, nodes: Sequence[Node], entries: Sequence[int], keys: Sequence[str], root: Tier
+) -> tuple[tuple[Tier, ...], tuple[Node, ...]]:
+    """The tiers that the labels make, and the nodes that hang from them.
+
+    ``entries`` has for each node the index of its entry in the file, which errors point to.
+    """
+    for node, entry in zip(nodes, entries, strict=True):
+        for key in keys:
+            value = node.labels.get(key, "")
+            if value and (len(value) > ID_LENGTH - 64 or not re.search(ID_PATTERN, value)):
+                raise document.error(
+                    ("nodes", entry, "labels", key),
+                    f"names a tier, so it must be {ID_SAYS}",
+                    value=value,
+                    remedy=f"rename it, or leave {key} out of topology.labels",
+                )
+    try:
+        tree = tree_of(nodes, keys, root)
+    except LabelConflict as conflict:
+        raise document.error(
+            ("nodes", entries[conflict.node], "labels", conflict.key),
+            conflict.problem,
+            remedy="name each switch once in the fleet, or give other labels in topology.labels",
+        ) from None
+    names = [tier.id for tier in tree.tiers]
+    if len(set(names)) < len(names) or not {node.id for node in nodes}.isdisjoint(names):
+        raise document.error(
+            ("nodes",), "labels and nodes share a name", remedy="rename the tier, or declare tiers"
+        )
+    hung = (replace(node, parent=parent) for node, parent in zip(nodes, tree.parents, strict=True))
+    return tree.tiers, tuple(hung)
+
+
+def links(
+    document: Document, parts: Iterable[LinkPart], tiers: Iterable[Tier], known: Mapping[str, object]
+) -> Iterator[Link]:
+    """The links of the file. ``known`` has the names of tiers and nodes."""
+    kinds = {tier.kind for tier in tiers} | {"node", "device"}
+    for index, part in enumerate(parts):
+        path: Path = ("links", index)
+        if part.tier is not None:
+            if part.a is not None or part.b is not None:
+                raise document.error((*path, "tier"), "the link has ends too", value=part.tier, remedy=_ENDS)
+            if part.tier not in kinds:
+                raise unknown(document, part.tier, (*path, "tier"), kinds, "kind of tier")
+        else:
+            _check_ends(document, part, path, known)
+        bandwidth_bps = round(part.gbps * 1e9)
+        if not bandwidth_bps:
+            raise document.error(
+                (*path, "gbps"), "less than 1 bit/s", value=part.gbps, remedy="the unit is 10^9 bit/s"
+            )
+        latency_ns = round(part.latency_us * 1e3)
+        yield Link(part.a or "", part.b or "", bandwidth_bps, latency_ns, part.fabric, part.tier or "")
+
+
+def _check_ends(document: Document, part: LinkPart, path: Path, known: Mapping[str, object]) -> None:
+    for end, name in (("a", part.a), ("b", part.b)):
+        if name is None:
+            raise document.error((*path, end), "the field is missing", remedy=_ENDS)
+        if name not in known:
+            raise unknown(document, name, (*path, end), known, "tier or node")
+    if part.a == part.b:
+        raise document.error(
+            (*path, "b"), "the link ends where it starts", value=part.b, remedy="name another"
+        )
+
+
+def unknown(document: Document, name: str, path: Path, known: Iterable[str], what: str) -> BadFile:
+    """The error for a name that is not among those known."""
+    from unidle.files.breach import closest
+
+    names = list(known)
+    remedy = f"the closest is {closest(name, names)}" if names else "remove it"
+    return document.error(path, f"there is no such {what}", value=name, remedy=remedy)

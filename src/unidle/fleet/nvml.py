@@ -1,0 +1,124 @@
+"""The links of one node's GPUs as NVML and sysfs tell them.
+
+NVML comes in as an argument (the module ``pynvml`` fits), so that recorded answers read the same.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from unidle.fleet.links import SELF, GpuLinks
+
+# nvmlGpuTopologyLevel_t, by the NVML API reference; nvidia-smi prints the same levels as these words.
+_LEVELS: Final = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
+_SWITCH: Final = 2  # NVML_NVLINK_DEVICE_TYPE_SWITCH
+_BUS_ID: Final = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])")
+
+
+class Nvml(Protocol):
+    """The part of ``pynvml`` that is asked here, after ``nvmlInit``."""
+
+    NVMLError: type[Exception]
+    NVML_NVLINK_MAX_LINKS: int
+
+    def nvmlDeviceGetCount(self) -> int: ...  # noqa: N802
+    def nvmlDeviceGetHandleByIndex(self, index: int, /) -> Any: ...  # noqa: N802
+    def nvmlDeviceGetPciInfo(self, handle: Any, /) -> Any: ...  # noqa: N802
+    def nvmlDeviceGetNvLinkState(self, device: Any, link: int, /) -> int: ...  # noqa: N802
+    def nvmlDeviceGetNvLinkRemotePciInfo(self, device: Any, link: int, /) -> Any: ...  # noqa: N802
+    def nvmlDeviceGetNvLinkRemoteDeviceType(self, handle: Any, link: int, /) -> int: ...  # noqa: N802
+    def nvmlDeviceGetTopologyCommonAncestor(self, device1: Any, device2: Any, /) -> int: ...  # noqa: N802
+
+
+def links_by_nvml(nvml: Nvml, sysfs: Path = Path("/sys")) -> GpuLinks:
+    """The links of this machine's GPUs. NUMA nodes come from ``sysfs``.
+
+    Two GPUs on NVSwitches have as many links as the one with fewer of them has to switches; others as
+    many as go from one to the other. Errors: NVML's own, from a driver that does not answer at all.
+    """
+    handles = [nvml.nvmlDeviceGetHandleByIndex(k) for k in range(nvml.nvmlDeviceGetCount())]
+    buses = [_bus(nvml.nvmlDeviceGetPciInfo(handle)) for handle in handles]
+    reach = [_reach(nvml, handle, set(buses)) for handle in handles]
+    ways = tuple(
+        tuple(
+            SELF if i == k else _way(nvml, handles, buses, reach, min(i, k), max(i, k))
+            for k in range(len(handles))
+        )
+        for i in range(len(handles))
+    )
+    numa = tuple(numa_node(bus, sysfs) for bus in buses)
+    return GpuLinks(tuple(range(len(handles))), ways, numa, tuple(_cpus(node, sysfs) for node in numa))
+
+
+def numa_node(bus_id: str, sysfs: Path = Path("/sys")) -> int | None:
+    """The NUMA node of the PCI device ``bus_id``; None where the kernel knows none."""
+    node = _number(_read(sysfs / "bus/pci/devices" / short_bus_id(bus_id) / "numa_node"))
+    return node if node is not None and node >= 0 else None
+
+
+def short_bus_id(bus_id: str) -> str:
+    """NVML's ``00000000:0F:00.0`` as sysfs names it: ``0000:0f:00.0``."""
+    found = _BUS_ID.fullmatch(bus_id.strip().lower())
+    if found is None:
+        return bus_id.strip().lower()
+    return f"{int(found[1], 16):04x}:{found[2]}:{found[3]}.{found[4]}"
+
+
+def _reach(nvml: Nvml, handle: Any, buses: set[str]) -> dict[str, int]:
+    """Active NVLinks by the PCI address at their other end; ``""`` stands for switches."""
+    found: dict[str, int] = {}
+    for link in range(nvml.NVML_NVLINK_MAX_LINKS):
+        try:
+            if not nvml.nvmlDeviceGetNvLinkState(handle, link):
+                continue
+            far = _bus(nvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, link))
+        except nvml.NVMLError:
+            continue  # there is no such link, or it is down
+        if far not in buses:
+            far = "" if _is_switch(nvml, handle, link) else far
+        found[far] = found.get(far, 0) + 1
+    return found
+
+
+def _is_switch(nvml: Nvml, handle: Any, link: int) -> bool:
+    try:
+        return nvml.nvmlDeviceGetNvLinkRemoteDeviceType(handle, link) == _SWITCH
+    except nvml.NVMLError:
+        return True  # drivers that cannot say it know GPUs and switches only
+
+
+def _way(
+    nvml: Nvml, handles: list[Any], buses: list[str], reach: list[dict[str, int]], i: int, k: int
+) -> str:
+    links = reach[i].get(buses[k], 0) + min(reach[i].get("", 0), reach[k].get("", 0))
+    if links:
+        return f"NV{links}"
+    try:
+        return _LEVELS.get(nvml.nvmlDeviceGetTopologyCommonAncestor(handles[i], handles[k]), "SYS")
+    except nvml.NVMLError:
+        return "SYS"  # what cannot be told apart is taken for the worst
+
+
+def _bus(pci: Any) -> str:
+    name = pci.busId
+    return short_bus_id(name.decode() if isinstance(name, bytes) else str(name))
+
+
+def _cpus(node: int | None, sysfs: Path) -> str:
+    return _read(sysfs / f"devices/system/node/node{node}/cpulist") if node is not None else ""
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""
+
+
+def _number(text: str) -> int | None:
+    try:
+        return int(text)
+    except ValueError:
+        return None

@@ -1,0 +1,191 @@
+"""What the parallel groups of a training step send, and what a layout of ranks costs on a network.
+
+Everything here is modelled. The network is a tree whose edges are the ways up of nodes and tiers, each
+with one bandwidth for either direction. Collectives run as rings that enter each domain once (as NCCL builds
+them), pipelines as chains of their stages. All groups of one kind run at once, those of different kinds one
+after the other. So an edge carries, in each direction:
+
+- for every tensor or data group with ranks on both sides, what one link of its ring carries: ``2 (n-1)/n``
+  times the bytes of an all-reduce over n ranks (Patarasuk and Yuan, 2009), which an all-gather and a
+  reduce-scatter add up to as well;
+- for every pair of neighbouring stages on either side of it, the bytes between stages.
+
+The time of a kind is that of its slowest edge; the cost of a layout is the sum over the kinds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unidle.fleet import LinkClass
+from unidle.fleet.network import CLASSES
+from unidle.jobs import Layout
+from unidle.place.constraint import GROUPS, Group
+from unidle.place.tree import Ints, Tree
+
+_BITS: Final = 8
+AXIS: Final[dict[str, int]] = {"pp": 0, "dp": 1, "tp": 2}  # of a grid of ranks
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Bytes in one step: all-reduced in each tensor and data group, and sent on between two stages."""
+
+    tp_bytes: int
+    dp_bytes: int
+    pp_bytes: int
+
+    def of(self, group: Group) -> int:
+        return int(getattr(self, f"{group}_bytes"))
+
+
+def usual_traffic(
+    layout: Layout, params: int = 70_000_000_000, layers: int = 80, hidden: int = 8192
+) -> Traffic:
+    """What a dense transformer sends, where nothing was measured: 16-bit, 8 microbatches of 4,096 tokens.
+
+    Four all-reduces of the activations per layer and microbatch in a tensor group; the gradients once in a
+    data group; the activations forth, and as much back, between stages (Narayanan et al., 2021, section 3).
+    """
+    activations = 8 * 4096 * hidden * 2
+    return Traffic(
+        tp_bytes=4 * activations * layers // layout.pp if layout.tp > 1 else 0,
+        dp_bytes=2 * params // (layout.tp * layout.pp) if layout.dp > 1 else 0,
+        pp_bytes=activations // layout.tp if layout.pp > 1 else 0,
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Edges:
+    """The part of the network that a gang on n nodes uses: its nodes' ways up, and those of tiers above them.
+
+    ``at[d]`` gives for each of the gang's nodes its edge at one depth, -1 where it has none. ``bps`` is by
+    edge. ``vertex`` is the tier of each edge, or -1 - position for a node's.
+    """
+
+    at: Ints  # depths x n
+    bps: Floats
+    vertex: Ints
+    inside_bps: int  # the slowest of a device's links inside its node
+
+
+def edges_of(tree: Tree, nodes: Ints, fabric: LinkClass | None = None) -> Edges:
+    """The edges below the lowest tier that holds all ``nodes`` (positions).
+
+    Where ``fabric`` is None each edge counts with its fastest class.
+    """
+    up = _columns(tree.node_up_bps[nodes], fabric)
+    chains = {int(v): tree_chain(tree, int(v)) for v in np.unique(tree.above[nodes])}
+    common = set.intersection(*map(set, chains.values()))
+    numbers: dict[int, int] = {}
+    for chain in chains.values():
+        for tier in chain:
+            if tier in common:
+                break
+            numbers.setdefault(tier, len(numbers))
+    n, above = len(nodes), tree.above[nodes]
+    tiers = np.array(list(numbers), dtype=np.int64)
+    levels = [np.arange(n)] if n > 1 else []
+    for depth in sorted({int(tree.depth[tier]) for tier in numbers}, reverse=True):
+        by_vertex = {
+            vertex: next((n + numbers[t] for t in chain if t in numbers and tree.depth[t] == depth), -1)
+            for vertex, chain in chains.items()
+        }
+        levels.append(np.array([by_vertex[int(v)] for v in above], dtype=np.int64))
+    bps = np.concatenate([up, _columns(tree.tier_up_bps[tiers], fabric)]) if len(tiers) else up
+    return Edges(
+        np.array(levels, dtype=np.int64).reshape(-1, n),
+        bps,
+        np.concatenate([-1 - nodes, tiers]),
+        int(tree.inside_bps[nodes].min()),
+    )
+
+
+def tree_chain(tree: Tree, vertex: int) -> list[int]:
+    """``vertex`` and all above it."""
+    found = []
+    while vertex >= 0:
+        found.append(vertex)
+        vertex = int(tree.parent[vertex])
+    return found
+
+
+def _columns(bps: Ints, fabric: LinkClass | None) -> Floats:
+    chosen: Ints = bps.max(axis=1) if fabric is None else bps[:, CLASSES.index(fabric)]
+    return np.maximum(chosen, 1).astype(np.float64)
+
+
+class Model:
+    """The cost of putting ranks on nodes; ``grid`` has the node (0 to n-1) of each rank.
+
+    A grid is shaped (pp, dp, tp), or with leading axes for several layouts at once: rank
+    ``t + tp * (d + dp * p)`` is at ``[p, d, t]``, Megatron's order of ranks, tensor groups fastest.
+
+    ``fold`` neighbours of a tensor group that always share a node may stand as one: the last axis is then
+    tp / fold long, and each data group and pipeline that crosses an edge stands for ``fold`` of them.
+    """
+
+    def __init__(self, edges: Edges, layout: Layout, traffic: Traffic, fold: int = 1) -> None:
+        self.edges, self.layout, self.traffic, self.fold = edges, layout, traffic, fold
+        self.ring_bytes = {g: self._ring(g) for g in GROUPS}
+        inside = [8.0 * self.ring_bytes[g] / edges.inside_bps for g in GROUPS]
+        self.inside_s: Floats = np.array(inside)
+
+    def _ring(self, group: Group) -> float:
+        """Bytes on one link of the group's ring or chain in a step."""
+        n = int(getattr(self.layout, group))
+        if n < 2:
+            return 0.0
+        return float(self.traffic.of(group)) * (1.0 if group == "pp" else 2.0 * (n - 1) / n)
+
+    def seconds(self, grids: Ints) -> Floats:
+        """Time on every edge for every kind of group. Shape (B, pp, dp, tp) in, (B, 3, E) out."""
+        batch, edges = len(grids), len(self.edges.bps)
+        crossed = np.zeros((batch, len(GROUPS), edges))
+        for k, group in enumerate(GROUPS):
+            if not self.ring_bytes[group]:
+                continue
+            for level in self.edges.at:
+                on_edge = level[grids]
+                which, edge = _chain(on_edge) if group == "pp" else _rings(on_edge, AXIS[group])
+                kept = edge >= 0
+                flat = np.bincount(which[kept] * edges + edge[kept], minlength=batch * edges)
+                crossed[:, k] += flat.reshape(batch, edges)
+            crossed[:, k] *= self.ring_bytes[group] * _BITS * (1 if group == "tp" else self.fold)
+        result: Floats = crossed / self.edges.bps
+        return result
+
+    def shape(self) -> tuple[int, int, int]:
+        """Of a grid: (pp, dp, tp / fold)."""
+        return self.layout.pp, self.layout.dp, self.layout.tp // self.fold
+
+    def cost(self, seconds: Floats) -> Floats:
+        """Seconds of communication in a step. Shape (B, 3, E) in, (B,) out."""
+        result: Floats = np.maximum(seconds.max(axis=2, initial=0.0), self.inside_s).sum(axis=1)
+        return result
+
+
+def _rings(on_edge: Ints, axis: int) -> tuple[Ints, Ints]:
+    """(layout, edge) for every group and every edge that some, but not all, of its ranks are behind."""
+    rows = np.moveaxis(on_edge, axis + 1, -1)
+    batch, size = rows.shape[0], rows.shape[-1]
+    rows = np.sort(rows.reshape(-1, size), axis=1)
+    first = np.ones(rows.shape, dtype=np.bool_)
+    first[:, 1:] = rows[:, 1:] != rows[:, :-1]
+    first &= rows[:, :1] != rows[:, -1:]
+    at, _ = np.nonzero(first)
+    return at // (len(rows) // batch), rows[first]
+
+
+def _chain(on_edge: Ints) -> tuple[Ints, Ints]:
+    """(layout, edge) for every pair of neighbouring stages and every edge between them."""
+    a, b = on_edge[:, :-1], on_edge[:, 1:]
+    differ = a != b
+    which = np.nonzero(differ)[0]
+    return np.concatenate([which, which]), np.concatenate([a[differ], b[differ]])
