@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -17,9 +17,13 @@ from unidle.fleet.size import NodeSize
 from unidle.jobs.demand import Demand
 from unidle.place.pack.request import WHOLE_MILLI, Floats
 
+if TYPE_CHECKING:
+    from highspy import HighsLp
+
 # Dual feasible functions u_k (Fekete and Schepers, 2001): of the pieces on one GPU, at most k are larger
 # than 1 / (k + 1) of it, and so on; each is one more row that every packing keeps.
 _PIECES: Final = (1, 2, 3, 4, 5, 6)
+_ROWS: Final = 3 + len(_PIECES)  # of a shape: GPU, CPU, memory, then one for each of those
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,55 +40,55 @@ class Relaxation:
         return price
 
 
-def relax(
-    nodes: Sequence[NodeSize], pods: Mapping[Demand, float], worth: Mapping[Demand, float] | None = None
-) -> Relaxation:
-    """Solve it for so many pods of each demand; ``worth`` of one pod if it is not its GPU share."""
-    from highspy import Highs, HighsLp, MatrixFormat, ObjSense
+def relax(nodes: Sequence[NodeSize], pods: Mapping[Demand, float]) -> Relaxation:
+    """Solve it for so many pods of each demand (expected numbers may be fractions)."""
+    from highspy import Highs  # not needed to place anything, and slow to import
 
     counts = Counter(node._replace(name="") for node in nodes if node.gpus)
-    shapes = tuple(sorted(counts))
-    demands = [d for d in pods if pods[d] > 0]
-    rows_per_shape = 3 + len(_PIECES)
-    cost: list[float] = []
-    start, index, value = [0], [], []
-    for k, demand in enumerate(demands):
-        for s, shape in enumerate(shapes):
-            if not _fits(demand, shape):
-                continue
-            cost.append(demand.total_gpu_milli if worth is None else worth[demand])
-            column = [(k, 1.0)]
-            first = len(demands) + s * rows_per_shape
-            for r, amount in enumerate(_amounts(demand)):
-                if amount:
-                    column.append((first + r, amount))
-            index += [row for row, _ in column]
-            value += [amount for _, amount in column]
-            start.append(len(index))
-    upper = [float(pods[d]) for d in demands]
-    for shape in shapes:
-        n = counts[shape]
-        upper += [n * shape.gpus * WHOLE_MILLI, n * shape.cpu_milli, n * shape.memory_mib]
-        upper += [n * shape.gpus] * len(_PIECES)
-    program = HighsLp()
-    program.num_col_, program.num_row_ = len(cost), len(upper)
-    program.col_cost_ = np.array(cost)
-    program.col_lower_ = np.zeros(len(cost))
-    program.col_upper_ = np.full(len(cost), np.inf)
-    program.row_lower_ = np.full(len(upper), -np.inf)
-    program.row_upper_ = np.array(upper)
-    program.a_matrix_.format_ = MatrixFormat.kColwise
-    program.a_matrix_.start_ = np.array(start)
-    program.a_matrix_.index_ = np.array(index)
-    program.a_matrix_.value_ = np.array(value)
-    program.sense_ = ObjSense.kMaximize
+    demands = [demand for demand, number in pods.items() if number > 0]
+    program = _program(counts, demands, [float(pods[demand]) for demand in demands])
     solver = Highs()  # type: ignore[no-untyped-call]
     solver.setOptionValue("output_flag", False)
     solver.setOptionValue("threads", 1)
     solver.passModel(program)
     solver.run()
-    dual = np.array(solver.getSolution().row_dual)[len(demands) :].reshape(len(shapes), rows_per_shape)
-    return Relaxation(solver.getInfo().objective_function_value, shapes, dual)
+    duals = np.array(solver.getSolution().row_dual)[len(demands) :].reshape(len(counts), _ROWS)
+    return Relaxation(solver.getInfo().objective_function_value, tuple(sorted(counts)), duals)
+
+
+def _program(counts: Mapping[NodeSize, int], demands: Sequence[Demand], numbers: list[float]) -> HighsLp:
+    """Columns: pods of one demand on one shape. Rows: pods of each demand, then ``_ROWS`` of each shape."""
+    from highspy import HighsLp, MatrixFormat, ObjSense
+
+    cost: list[float] = []
+    start, index, value = [0], [], []
+    shapes = sorted(counts)
+    for k, demand in enumerate(demands):
+        amounts = _amounts(demand)
+        for s, shape in enumerate(shapes):
+            if not _fits(demand, shape):
+                continue
+            cost.append(demand.total_gpu_milli)
+            used = [r for r in range(_ROWS) if amounts[r]]
+            index += [k, *(len(demands) + s * _ROWS + r for r in used)]
+            value += [1.0, *(amounts[r] for r in used)]
+            start.append(len(index))
+    upper = list(numbers)
+    for shape in shapes:
+        n = counts[shape]
+        upper += [n * shape.gpus * WHOLE_MILLI, n * shape.cpu_milli, n * shape.memory_mib]
+        upper += [n * shape.gpus] * len(_PIECES)
+    program = HighsLp()
+    program.sense_ = ObjSense.kMaximize
+    program.num_col_, program.num_row_ = len(cost), len(upper)
+    program.col_cost_, program.col_lower_ = np.array(cost), np.zeros(len(cost))
+    program.col_upper_ = np.full(len(cost), np.inf)
+    program.row_lower_, program.row_upper_ = np.full(len(upper), -np.inf), np.array(upper)
+    program.a_matrix_.format_ = MatrixFormat.kColwise
+    program.a_matrix_.start_ = np.array(start)
+    program.a_matrix_.index_ = np.array(index)
+    program.a_matrix_.value_ = np.array(value)
+    return program
 
 
 def _fits(demand: Demand, shape: NodeSize) -> bool:

@@ -51,7 +51,7 @@ def arrivals(total_gpu_milli: IntArray, capacity_milli: int, requested: float, s
     until = requested * capacity_milli
     asked = np.cumsum(total_gpu_milli[order])
     while asked.size and asked[-1] < until and asked[-1] > 0:
-        more = chance.integers(len(total_gpu_milli), size=1024)
+        more = chance.integers(len(total_gpu_milli), size=max(1024, len(order)))
         order = np.concatenate([order, more])
         asked = np.cumsum(total_gpu_milli[order])
     return order[: int(np.searchsorted(asked, until)) + 1]
