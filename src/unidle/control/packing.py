@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from unidle.fleet.size import NodeSize
 from unidle.jobs.demand import Demand
-from unidle.place.pack.policies import Prepared, prepare
-from unidle.place.pack.replay import Arrival, Outcome, replay
+from unidle.place.pack.policies import prepare
+from unidle.place.pack.replay import Arrival, Outcome, Prepared, replay
 
 
 class Run(NamedTuple):

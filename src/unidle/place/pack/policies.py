@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -19,7 +18,8 @@ from unidle.place.pack.fgd import Fgd
 from unidle.place.pack.fragments import Fragments
 from unidle.place.pack.pool import Pool
 from unidle.place.pack.pressure import Pressure
-from unidle.place.pack.unidle import Unidle
+from unidle.place.pack.replay import Prepared, replay
+from unidle.place.pack.unidle import Mix, Unidle
 from unidle.place.pack.workload import target_workload
 
 _PLAIN: Final[dict[str, Callable[[], Scorer]]] = {
@@ -29,16 +29,13 @@ _PLAIN: Final[dict[str, Callable[[], Scorer]]] = {
     "clustering": classic.Clustering,
     "firstfit": classic.FirstFit,
 }
+# The first two do best where models are asked for or CPU is short, the others where pods take many GPUs.
+MIXES: Final = (Mix(50, 50), Mix(70, 50), Mix(60, 30), Mix(100, 100))
+_REHEARSALS: Final = 2
+_REHEARSED: Final = 1.1  # times the capacity: what is packed hardly grows after that
+_REHEARSAL_SEED: Final = 1 << 40  # far from seeds that anyone would name
+_STAGE: Final = 1_500  # nodes
 POLICIES: Final = ("unidle", "fgd", *_PLAIN, "random")
-
-
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """A policy with what it derived from fleet and workload; ``scorer`` makes one for a run."""
-
-    name: str
-    scorer: Callable[[Pool, np.random.Generator], Scorer]
-    file_order: bool = False  # ties go to the first node of the file, not of the seed's order
 
 
 def prepare(name: str, nodes: Sequence[NodeSize], demands: Sequence[Demand]) -> Prepared:
@@ -57,7 +54,28 @@ def prepare(name: str, nodes: Sequence[NodeSize], demands: Sequence[Demand]) -> 
     fragments = Fragments(target, pool.widest)
     if name == "fgd":
         return Prepared(name, partial(_fgd, Fgd(fragments)))
-    return Prepared(name, partial(_unidle, fragments, Copies(target), Pressure(nodes, demands)))
+    made = partial(_unidle, fragments, Copies(target), Pressure(nodes, demands))
+    return rehearsed([Prepared(name, partial(made, mix)) for mix in MIXES], nodes, demands)
+
+
+def rehearsed(
+    candidates: Sequence[Prepared], nodes: Sequence[NodeSize], demands: Sequence[Demand]
+) -> Prepared:
+    """The candidate that packs most in rehearsals: pods of the same distribution, drawn anew.
+
+    Each is judged by the same arrivals. A large fleet is represented by every k-th of its nodes.
+    """
+    step = -(-len(nodes) // _STAGE)
+    stage = nodes[::step]
+    if not any(node.gpus for node in stage):
+        return candidates[0]
+
+    def packed(candidate: Prepared) -> float:
+        seeds = range(_REHEARSAL_SEED, _REHEARSAL_SEED + _REHEARSALS)
+        outcomes = [replay(candidate, stage, demands, _REHEARSED, seed) for seed in seeds]
+        return sum(sum(outcome.allocated_pct.values()) for outcome in outcomes)
+
+    return max(candidates, key=packed)
 
 
 # Functions of modules, so that a policy can be sent to another process.
@@ -74,6 +92,11 @@ def _fgd(fgd: Fgd, _pool: Pool, _chance: np.random.Generator) -> Scorer:
 
 
 def _unidle(
-    fragments: Fragments, copies: Copies, pressure: Pressure, pool: Pool, _chance: np.random.Generator
+    fragments: Fragments,
+    copies: Copies,
+    pressure: Pressure,
+    mix: Mix,
+    pool: Pool,
+    _chance: np.random.Generator,
 ) -> Scorer:
-    return Unidle(pool, fragments, copies, pressure)
+    return Unidle(pool, fragments, copies, pressure, mix)

@@ -9,17 +9,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
 from unidle.fleet.size import NodeSize
 from unidle.jobs.demand import Demand
-from unidle.place.pack.engine import Choice, Packer
-from unidle.place.pack.policies import Prepared
+from unidle.place.pack.engine import Choice, Packer, Scorer
 from unidle.place.pack.pool import Pool
 from unidle.place.pack.request import IntArray
 
-WHOLE_FLEET = 1.0
+WHOLE_FLEET: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A policy with what it derived from fleet and workload; ``scorer`` makes one for a run."""
+
+    name: str
+    scorer: Callable[[Pool, np.random.Generator], Scorer]
+    file_order: bool = False  # ties go to the first node of the file, not of the seed's order
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """The packing policy of our own: two measures of fragments, and scarce shapes of nodes kept for who needs them.
 
-Half the growth of FGD's measure (one pod of each specification) and half that of the measure by
-copies (each specification fills the node): the first sees GPUs too small, the second CPU that runs out.
+A mix of the growth of FGD's measure (one pod of each specification) and of the measure by copies
+(each specification fills the node): the first sees GPUs too small, the second CPU that runs out.
 Beside these, a node of a shape that others cannot do without costs more, by how much faster than the
 rest it runs out (``pressure``); where every pod can use every shape that is nothing.
 """
@@ -9,7 +9,7 @@ rest it runs out (``pressure``); where every pod can use every shape that is not
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -21,19 +21,29 @@ from unidle.place.pack.pool import Pool
 from unidle.place.pack.pressure import Pressure
 from unidle.place.pack.request import WHOLE_MILLI, Floats, IntArray, Request
 
-# Few levels, so that near equals go to the first node and the rest stays empty.
-_LEVELS: Final = 50
-_PART_FGD: Final = 0.5
-_PER_GPU: Final = _LEVELS / 4  # levels that one GPU of fragments costs, where costs are small
+_NOTHING_MILLI: Final = 0.001  # so that the rounding of sums that are 0 does not decide
 _SCARCE: Final = 3.0  # GPUs of fragments that twice the mean pressure weighs
 _MOST: Final = 3.0
 _AGAIN_PPM: Final = 10_000  # pressures hold until so much of the capacity has changed hands
 
 
+class Mix(NamedTuple):
+    """FGD's part of the cost, in percent, and how many levels tell costs apart.
+
+    With few levels, near equals go to the first node and the rest stays empty.
+    """
+
+    fgd_pct: int
+    levels: int
+
+
 class Unidle:
     """The policy for one pool; ``fragments``, ``copies`` and ``pressure`` are of the target workload."""
 
-    def __init__(self, pool: Pool, fragments: Fragments, copies: Copies, pressure: Pressure) -> None:
+    def __init__(
+        self, pool: Pool, fragments: Fragments, copies: Copies, pressure: Pressure, mix: Mix
+    ) -> None:
+        self._mix = mix
         self._fragments, self._left, self._pressure = fragments, CopiesLeft(copies, pool), pressure
         self._shape_of = pressure.codes(pool.sizes)
         self._extra: IntArray | None = None
@@ -44,9 +54,12 @@ class Unidle:
         return request.cpu_milli, request.gpus, request.gpu_milli
 
     def score(self, pool: Pool, request: Request, nodes: Nodes) -> tuple[IntArray, IntArray]:
-        cost = _PART_FGD * self._fragments.growth(pool, request, nodes)
-        cost += (1.0 - _PART_FGD) * self._left.loss(request, nodes)
-        scores = (_LEVELS / (1.0 + np.exp(cost / WHOLE_MILLI))).astype(np.int64)
+        fgd_pct, levels = self._mix
+        cost = self._fragments.growth(pool, request, nodes)
+        if fgd_pct < 100:
+            cost *= fgd_pct / 100
+            cost += (100 - fgd_pct) / 100 * self._left.loss(request, nodes)
+        scores = (levels / (1.0 + np.exp((cost - _NOTHING_MILLI) / WHOLE_MILLI))).astype(np.int64)
         if not request.part:
             return scores, np.zeros(len(nodes), np.int64)
         scores[np.isinf(cost)] = -1
@@ -68,7 +81,9 @@ class Unidle:
             self._spread = self._pressure.spread(free, self._spread)
             load = np.minimum(self._pressure.load(free, self._spread), _MOST)
             least = load[free > 0].min() if (free > 0).any() else 0.0
-            levels = np.rint(_SCARCE * _PER_GPU * np.maximum(load - least, 0.0)).astype(np.int64)
+            # A quarter of the levels is what one GPU of fragments costs where costs are small.
+            extra = _SCARCE * self._mix.levels / 4 * np.maximum(load - least, 0.0)
+            levels = np.rint(extra).astype(np.int64)
             self._extra = levels[self._shape_of] if levels.any() else None
             self._free_milli = free_milli
         return self._extra
