@@ -25,15 +25,28 @@ def load_document(path: str | os.PathLike[str], *, what: str, bounds: Bounds) ->
 
     Errors: :class:`unidle.errors.BadInput` for whatever is wrong with the file or its content.
     """
-    name = os.fspath(path)
-    source = "standard input" if name == STDIN else printable(name)
-    if not name or "\0" in name:
-        raise BadFile(f"{what} file", "the path is not a path", value=name, remedy="give the file's path")
-    content = _read(name, source, what, bounds.size_bytes)
-    text = _decode(content, source)
+    text = read_text(path, what=what, limit_bytes=bounds.size_bytes)
+    source = source_name(path)
     if not text.strip():
         raise BadFile(source, "the file is empty", remedy=_start(what))
     return parse(text, source, what, bounds)
+
+
+def read_text(path: str | os.PathLike[str], *, what: str, limit_bytes: int) -> str:
+    """The whole of a text file in UTF-8 (``-`` is standard input), at most ``limit_bytes`` long.
+
+    Errors: :class:`unidle.errors.BadInput` where it cannot be read, is larger, or is not text.
+    """
+    name, source = os.fspath(path), source_name(path)
+    if not name or "\0" in name:
+        raise BadFile(f"{what} file", "the path is not a path", value=name, remedy="give the file's path")
+    return _decode(_read(name, source, what, limit_bytes), source)
+
+
+def source_name(path: str | os.PathLike[str]) -> str:
+    """How errors name the file."""
+    name = os.fspath(path)
+    return "standard input" if name == STDIN else printable(name)
 
 
 def base_dir_of(path: str | os.PathLike[str]) -> str:

@@ -1,0 +1,102 @@
+"""The packing policies by name, made ready for one fleet and one workload."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
+
+import numpy as np
+
+from unidle.errors import BadInput
+from unidle.fleet.size import NodeSize
+from unidle.jobs.demand import Demand
+from unidle.place.pack import classic
+from unidle.place.pack.copies import Copies
+from unidle.place.pack.engine import Scorer
+from unidle.place.pack.fgd import Fgd
+from unidle.place.pack.fragments import Fragments
+from unidle.place.pack.pool import Pool
+from unidle.place.pack.pressure import Pressure
+from unidle.place.pack.replay import Prepared, replay
+from unidle.place.pack.unidle import Mix, Unidle
+from unidle.place.pack.workload import target_workload
+
+_PLAIN: Final[dict[str, Callable[[], Scorer]]] = {
+    "bestfit": classic.BestFit,
+    "dotprod": classic.DotProduct,
+    "packing": classic.Packing,
+    "clustering": classic.Clustering,
+    "firstfit": classic.FirstFit,
+}
+# The first two do best where models are asked for or CPU is short, the others where pods take many GPUs.
+MIXES: Final = (Mix(50, 50), Mix(70, 50), Mix(60, 30), Mix(100, 100))
+_REHEARSALS: Final = 2
+_REHEARSED: Final = 1.1  # times the capacity: what is packed hardly grows after that
+_REHEARSAL_SEED: Final = 1 << 40  # far from seeds that anyone would name
+_STAGE: Final = 1_500  # nodes
+POLICIES: Final = ("unidle", "fgd", *_PLAIN, "random")
+
+
+def prepare(name: str, nodes: Sequence[NodeSize], demands: Sequence[Demand]) -> Prepared:
+    """The policy ``name``; what it may know of the workload is the distribution of ``demands``.
+
+    Errors: :class:`BadInput` for an unknown name.
+    """
+    if name in _PLAIN:
+        return Prepared(name, partial(_plain, name), file_order=name == "firstfit")
+    if name == "random":
+        return Prepared(name, _random)
+    if name not in POLICIES:
+        raise BadInput("is not a policy", field="--policy", value=name, remedy=", ".join(POLICIES))
+    pool = Pool(nodes)
+    target = target_workload(map(pool.request, demands), len(pool.model_names))
+    fragments = Fragments(target, pool.widest)
+    if name == "fgd":
+        return Prepared(name, partial(_fgd, Fgd(fragments)))
+    made = partial(_unidle, fragments, Copies(target), Pressure(nodes, demands))
+    return rehearsed([Prepared(name, partial(made, mix)) for mix in MIXES], nodes, demands)
+
+
+def rehearsed(
+    candidates: Sequence[Prepared], nodes: Sequence[NodeSize], demands: Sequence[Demand]
+) -> Prepared:
+    """The candidate that packs most in rehearsals: pods of the same distribution, drawn anew.
+
+    Each is judged by the same arrivals. A large fleet is represented by every k-th of its nodes.
+    """
+    step = -(-len(nodes) // _STAGE)
+    stage = nodes[::step]
+    if not any(node.gpus for node in stage):
+        return candidates[0]
+
+    def packed(candidate: Prepared) -> float:
+        seeds = range(_REHEARSAL_SEED, _REHEARSAL_SEED + _REHEARSALS)
+        outcomes = [replay(candidate, stage, demands, _REHEARSED, seed) for seed in seeds]
+        return sum(sum(outcome.allocated_pct.values()) for outcome in outcomes)
+
+    return max(candidates, key=packed)
+
+
+# Functions of modules, so that a policy can be sent to another process.
+def _plain(name: str, _pool: Pool, _chance: np.random.Generator) -> Scorer:
+    return _PLAIN[name]()
+
+
+def _random(_pool: Pool, chance: np.random.Generator) -> Scorer:
+    return classic.Random(chance)
+
+
+def _fgd(fgd: Fgd, _pool: Pool, _chance: np.random.Generator) -> Scorer:
+    return fgd
+
+
+def _unidle(
+    fragments: Fragments,
+    copies: Copies,
+    pressure: Pressure,
+    mix: Mix,
+    pool: Pool,
+    _chance: np.random.Generator,
+) -> Scorer:
+    return Unidle(pool, fragments, copies, pressure, mix)

@@ -1,0 +1,99 @@
+"""Scarcity of shapes, and the bound of what can be packed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pack import fleets
+from pack.fleets import node, part, whole
+from unidle.fleet.size import NodeSize
+from unidle.jobs.demand import Demand
+from unidle.place.pack.bound import relax
+from unidle.place.pack.engine import Packer
+from unidle.place.pack.policies import prepare
+from unidle.place.pack.pool import Pool
+from unidle.place.pack.pressure import Pressure
+from unidle.place.pack.replay import replay
+
+T4, A10 = frozenset({"T4"}), frozenset({"A10"})
+TWO = [node("a", gpus=4, model="A10"), node("b", gpus=4, model="T4")]
+
+
+def loads(pressure: Pressure, *free_milli: float) -> list[float]:
+    free = np.array(free_milli)
+    return [round(float(load), 3) for load in pressure.load(free, pressure.spread(free))]
+
+
+def test_no_shape_is_scarce_where_every_pod_can_go_everywhere():
+    assert loads(Pressure(TWO, [whole(1), part(300)]), 4000, 1000) == [1, 1]
+
+
+def test_demand_with_a_choice_leaves_a_scarce_model_to_the_rest():
+    pressure = Pressure(TWO, [whole(1, models=T4), whole(1)])
+    assert loads(pressure, 4000, 4000) == [1, 1]  # all that has a choice goes to the A10
+    assert loads(pressure, 4000, 2000) == [0.75, 1.5]  # half the demand on a third of the room
+    assert loads(pressure, 2000, 4000) == [1, 1]
+
+
+def test_a_chain_of_choices_is_followed():
+    three = [*TWO, node("c", gpus=4, model="V100")]
+    demands = [whole(1, models=T4)] * 2 + [whole(1, models=T4 | A10), whole(1, models=A10 | {"V100"})]
+    assert loads(Pressure(three, demands), 4000, 4000, 4000) == pytest.approx([0.75, 1.5, 0.75])
+
+
+@given(fleets.nodes, st.lists(fleets.demands, min_size=1, max_size=20), st.data())
+def test_demand_is_neither_lost_nor_made(nodes: list[NodeSize], demands: list[Demand], data: st.DataObject):
+    pressure = Pressure(nodes, demands)
+    free = np.array([float(data.draw(st.integers(0, 9_000))) for _ in pressure.shapes])
+    spread = pressure.spread(free)
+    total = sum(float(poured.sum()) for poured in spread)
+    assert total == pytest.approx(1.0 if spread else 0.0)
+    assert all((poured >= 0).all() for poured in spread)
+    again = pressure.spread(free, spread)
+    assert pressure.load(free, again) == pytest.approx(pressure.load(free, spread), rel=0.05, abs=0.05)
+
+
+def test_a_scarce_model_is_kept_for_the_pods_that_need_it():
+    nodes = [node(f"t{k}", gpus=2, model="T4") for k in range(2)] + [node("a", gpus=8, model="A10")]
+    demands = [whole(1, models=T4)] * 3 + [whole(1)] * 5
+    pool = Pool(nodes)
+    packer = Packer(pool, prepare("unidle", nodes, demands).scorer(pool, np.random.default_rng(0)))
+    for _ in range(8):
+        request = pool.request(whole(1))
+        choice = packer.decide(request)
+        assert choice is not None and nodes[choice.node].model == "A10"
+        packer.bind(request, choice)
+    assert packer.decide(pool.request(whole(1))) is not None  # refused it is not
+
+
+def test_the_bound_of_a_small_fleet_is_what_can_be_worked_out_by_hand():
+    fleet = [node("a", cpu=10_000, gpus=4)]
+    assert relax(fleet, {whole(1, cpu=4_000): 9}).placed_milli == pytest.approx(2_500)  # CPU
+    assert relax(fleet, {whole(1): 2, part(500): 1}).placed_milli == pytest.approx(2_500)  # demand
+    assert relax(fleet, {part(600): 99}).placed_milli == pytest.approx(2_400)  # one on each GPU
+    assert relax(fleet, {part(400): 99}).placed_milli == pytest.approx(3_200)  # two on each GPU
+    assert relax(fleet, {whole(1, models=A10): 3}).placed_milli == pytest.approx(0)
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    fleets.nodes, st.lists(fleets.demands, min_size=1, max_size=10), st.sampled_from(["unidle", "bestfit"])
+)
+def test_no_policy_exceeds_the_bound(nodes: list[NodeSize], demands: list[Demand], name: str):
+    if not any(n.gpus for n in nodes):
+        return
+    demands = [*demands, part(300)]
+    asked: dict[Demand, float] = {}
+    placed = 0
+
+    def seen(arrival: object) -> None:
+        nonlocal placed
+        demand = demands[arrival.pod]  # type: ignore[attr-defined]
+        asked[demand] = asked.get(demand, 0) + 1
+        placed += demand.total_gpu_milli if arrival.node >= 0 else 0  # type: ignore[attr-defined]
+
+    replay(prepare(name, nodes, demands), nodes, demands, 1.3, 1, seen)
+    assert placed <= relax(nodes, asked).placed_milli + 1e-3
