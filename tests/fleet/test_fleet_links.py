@@ -7,8 +7,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from fleet import topo_outputs
 
+from fleet import topo_outputs
 from unidle.errors import BadInput
 from unidle.fleet.links import GpuLinks, closeness, parse_topo
 from unidle.fleet.nvml import links_by_nvml, numa_node, short_bus_id
@@ -78,7 +78,9 @@ class RecordedNvml:
 
     NVML_NVLINK_MAX_LINKS = 18
 
-    def __init__(self, buses: list[str], links: dict[tuple[int, int], str | None], levels: dict[tuple[int, int], int]):
+    def __init__(
+        self, buses: list[str], links: dict[tuple[int, int], str | None], levels: dict[tuple[int, int], int]
+    ):
         self._buses, self._links, self._levels = buses, links, levels
 
     def nvmlDeviceGetCount(self) -> int:  # noqa: N802
@@ -116,7 +118,9 @@ def test_gpus_on_switches_have_the_links_of_the_one_with_fewer():
 
 def test_bridged_pairs_and_pcie_levels_are_told_apart(tmp_path: Path):
     buses = ["00000000:3B:00.0", "00000000:5E:00.0", "00000000:AF:00.0"]
-    links: dict[tuple[int, int], str | None] = {(0, k): buses[1] for k in range(4)} | {(1, k): buses[0] for k in range(4)}
+    links: dict[tuple[int, int], str | None] = {(0, k): buses[1] for k in range(4)} | {
+        (1, k): buses[0] for k in range(4)
+    }
     for bus, node in zip(buses, ("0", "0", "-1"), strict=True):
         device = tmp_path / "bus/pci/devices" / short_bus_id(bus)
         device.mkdir(parents=True)

@@ -18,7 +18,10 @@ Legend:
 def table(names: list[str], rows: list[list[str]], tail: list[str], head: str) -> str:
     """As the tool prints it: cells divided by tabs, column names underlined."""
     lines = ["\t\x1b[4m" + "\t".join([*names, head]) + "\x1b[0m"]
-    lines += ["\t".join([name, *(c if c != "X" else " X " for c in row), end]) for name, row, end in zip(names, rows, tail, strict=True)]
+    lines += [
+        "\t".join([name, *(c if c != "X" else " X " for c in row), end])
+        for name, row, end in zip(names, rows, tail, strict=True)
+    ]
     return "\n".join(lines) + "\n"
 
 

@@ -7,8 +7,8 @@ import itertools
 import numpy as np
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
-from place.trees import World, assert_holds, can_be_grouped, domain, fleets, gangs, worlds
 
+from place.trees import World, assert_holds, can_be_grouped, domain, fleets, gangs, worlds
 from unidle.fleet import Device, Fleet, Node, Tier
 from unidle.jobs import JobSpec, Layout, Reason, Topology
 from unidle.place.constraint import Blocked, Constraint, Gang, GangPlan, gang_of
@@ -47,9 +47,7 @@ def test_a_gang_is_blocked_only_where_no_choice_of_places_would_do(data: st.Data
     hard = Gang(gang.ranks, gang.layout, tuple(c for c in gang.constraints if c.hard and not c.fabric))
     world = World(arrays, room, hard)
     plan = plan_gang(arrays, room, hard)
-    if isinstance(plan, GangPlan) or any(
-        c.within not in ("node", *arrays.kinds) for c in hard.constraints
-    ):
+    if isinstance(plan, GangPlan) or any(c.within not in ("node", *arrays.kinds) for c in hard.constraints):
         return
     for counts in itertools.product(*(range(r + 1) for r in room.tolist())):
         if sum(counts) != hard.ranks:
@@ -70,7 +68,9 @@ def test_sums_that_are_kept_equal_sums_made_anew(data: st.DataObject, fleet: Fle
     kinds = st.sampled_from([None, *range(1, len(tree.kinds))])
     sizes = data.draw(st.lists(st.tuples(kinds, st.integers(2, 3)), max_size=3))
     units = units_of(tree, sizes)
-    room = np.array(data.draw(st.lists(st.integers(0, 9), min_size=len(tree.nodes), max_size=len(tree.nodes))))
+    room = np.array(
+        data.draw(st.lists(st.integers(0, 9), min_size=len(tree.nodes), max_size=len(tree.nodes)))
+    )
     kept = room_of(tree, units, room)
     for _ in range(data.draw(st.integers(1, 6))):
         position = data.draw(st.integers(0, len(room) - 1))
@@ -120,7 +120,12 @@ def test_the_fewest_parts_hold_what_is_needed(able: list[int], share: float):
 
 
 def test_a_large_change_and_small_ones_come_to_the_same():
-    tree = tree_of(Fleet((Tier("r", "rack"),), tuple(Node(f"n{k}", "r", (Device(f"n{k}/0", f"n{k}", 0, "gpu"),)) for k in range(100))))
+    tree = tree_of(
+        Fleet(
+            (Tier("r", "rack"),),
+            tuple(Node(f"n{k}", "r", (Device(f"n{k}/0", f"n{k}", 0, "gpu"),)) for k in range(100)),
+        )
+    )
     one, other = (Rooms(tree, np.full(100, 2)) for _ in range(2))
     gang = Gang(7)
     one.plan(gang)

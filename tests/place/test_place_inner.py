@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 
-from fleet import topo_outputs
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fleet import topo_outputs
 from unidle.fleet.links import PCIE, GpuLinks, closeness, parse_topo
 from unidle.place.inner import choose_gpus
 
@@ -61,7 +61,9 @@ def machines(draw: st.DrawFn) -> GpuLinks:
     ways = [["X"] * n for _ in range(n)]
     for a, b in itertools.combinations(range(n), 2):
         ways[a][b] = ways[b][a] = draw(st.sampled_from((*PCIE, "NV2", "NV4")))
-    return GpuLinks(tuple(range(n)), tuple(map(tuple, ways)), tuple(draw(st.sampled_from((0, 1, None))) for _ in range(n)))
+    return GpuLinks(
+        tuple(range(n)), tuple(map(tuple, ways)), tuple(draw(st.sampled_from((0, 1, None))) for _ in range(n))
+    )
 
 
 @given(links=machines(), data=st.data())
@@ -72,5 +74,8 @@ def test_no_free_set_has_a_better_weakest_link(links: GpuLinks, data: st.DataObj
     assert found is not None and len(set(found)) == count and set(found) <= set(free)
     assert chosen(links, free[::-1], count) == found
     if count > 1:
-        best = max(min(closeness(links.way(a, b)) for a, b in itertools.combinations(s, 2)) for s in itertools.combinations(free, count))
+        best = max(
+            min(closeness(links.way(a, b)) for a, b in itertools.combinations(s, 2))
+            for s in itertools.combinations(free, count)
+        )
         assert min(closeness(links.way(a, b)) for a, b in itertools.combinations(found, 2)) == best

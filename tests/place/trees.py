@@ -54,7 +54,9 @@ def gangs(draw: st.DrawFn) -> Gang:
         for group in draw(st.lists(st.sampled_from(("gang", "tp", "dp", "pp")), unique=True, max_size=3))
     ]
     if draw(st.integers(0, 3)) == 0:
-        found.append(Constraint(fabric=draw(st.sampled_from(("infiniband", "roce"))), hard=draw(st.booleans())))
+        found.append(
+            Constraint(fabric=draw(st.sampled_from(("infiniband", "roce"))), hard=draw(st.booleans()))
+        )
     return Gang(layout.tp * layout.dp * layout.pp, layout, tuple(found))
 
 

@@ -155,9 +155,7 @@ def _declared(links: Iterable[Link], fabric: LinkClass) -> dict[LinkClass, int]:
     return {link.fabric or fabric: link.bandwidth_bps for link in links}
 
 
-def _of_node(
-    node: Node, fabric: LinkClass, outside: LinkClass, inside_bps: int
-) -> dict[LinkClass, int]:
+def _of_node(node: Node, fabric: LinkClass, outside: LinkClass, inside_bps: int) -> dict[LinkClass, int]:
     devices = max(1, sum(device.kind == "gpu" for device in node.devices))
     if fabric != "nvlink":
         return {fabric: _ports(fabric, devices)}
