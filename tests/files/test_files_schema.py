@@ -168,5 +168,6 @@ def test_the_fleet_schema_agrees_with_the_loader(document: Any) -> None:
         return
     document.setdefault("nodes", [{"id": "n1", "devices": {"kind": "cpu"}}])
     beyond = ("no device", "there is no such", "used twice", "must be letters", "cycle", "sum to", "several devices", "parent: the field is missing",
-              "addresses for", "more than", "range", "ends where it starts", "at most 1 PiB")  # fmt: skip
+              "addresses for", "more than", "range", "ends where it starts", "at most 1 PiB", "give both ends", "the link has ends too",
+              "given twice", "the tiers are declared too")  # fmt: skip
     agree(document, FLEET, lambda data: fleet_from_mapping(data, "test"), beyond)
