@@ -28,9 +28,7 @@ def why_blocked(rooms: Rooms, gang: Gang) -> Blocked:
     if total < gang.ranks:
         open_nodes = int((rooms.room > 0).sum())
         missing = gang.ranks - total
-        barrier = Barrier(
-            None, len(rooms.room), open_nodes, total, gang.ranks, f"free the devices of {missing} more ranks"
-        )
+        barrier = Barrier(None, len(rooms.room), open_nodes, total, gang.ranks, _free(missing))
         return _blocked("no_room", [barrier])
     decisive: list[Barrier] = []
     others: list[Barrier] = []
@@ -52,7 +50,7 @@ def _blocked(code: str, barriers: Sequence[Barrier]) -> Blocked:
     figures: dict[str, int | float | str] = {
         "needs": first.needs, "largest": first.largest, "domains": first.domains, "fitting": first.fitting
     }  # fmt: skip
-    return Blocked(Reason(code, f"{text}. It would start: {helps}", figures), tuple(barriers))
+    return Blocked(Reason(code, f"{text}. What would help: {helps}", figures), tuple(barriers))
 
 
 def _unknown(rooms: Rooms, constraint: Constraint) -> Blocked:
@@ -66,7 +64,7 @@ def _barrier(
     rooms: Rooms, gang: Gang, hard: Sequence[Constraint], constraint: Constraint, without: Spot | None
 ) -> Barrier:
     largest, where = _held(rooms, gang, hard)
-    helps = [f"free the devices of {gang.ranks - largest} more ranks{where}"]
+    helps = [_free(gang.ranks - largest) + where]
     if constraint.fabric is not None:
         reached = rooms.reach(constraint.fabric) <= int(rooms.tree.depth.max())
         domains, fitting = len(reached), int((reached & (rooms.room > 0)).sum())
@@ -81,6 +79,10 @@ def _barrier(
     if without is not None:
         helps.append(f"do without this, in {_place(rooms, without)}")
     return Barrier(constraint, domains, fitting, largest, gang.ranks, " or ".join(helps))
+
+
+def _free(ranks: int) -> str:
+    return f"free the devices of {ranks} more rank{'s' if ranks != 1 else ''}"
 
 
 def _place(rooms: Rooms, spot: Spot) -> str:

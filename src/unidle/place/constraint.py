@@ -90,10 +90,13 @@ class Barrier:
     def text(self) -> str:
         if self.constraint is None:
             return f"needs room for {self.needs} ranks, and the fleet has room for {self.largest}"
-        return (
-            f"{self.constraint.text()}: {self.fitting} of {self.domains} could hold a group, the most that fits"
-            f" so is {self.largest} of {self.needs} ranks"
-        )
+        if self.constraint.fabric is not None:
+            where = f"{self.fitting} of {self.domains} nodes are on it and have room"
+        elif self.constraint.group == "gang":
+            where = f"{self.fitting} of {self.domains} have room"
+        else:
+            where = f"{self.fitting} of {self.domains} could hold one"
+        return f"{self.constraint.text()}: {where}, at most {self.largest} of {self.needs} ranks fit"
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,7 @@ class Rooms:
     """Room for ranks of one shape, by node and by tier, kept up to date as gangs come and go.
 
     Sums are kept for each way of keeping groups together that was asked for, and a change of one node
-    costs O(depth). ``checkpoint`` and ``rollback`` undo speculative changes.
+    costs O(depth). ``checkpoint`` and ``rollback`` undo speculative changes; ``forget`` ends the speculation.
     """
 
     def __init__(self, tree: Tree, room: Ints) -> None:
@@ -61,7 +61,7 @@ class Rooms:
         self._units: dict[_Key, tuple[Units, Room]] = {}
         self._under: dict[int, Bools] = {}
         self._reach: dict[LinkClass, Ints] = {}
-        self._journal: list[tuple[Ints, Ints]] = []
+        self._journal: list[tuple[Ints, Ints]] | None = None  # only while something may be undone
 
     def plan(self, gang: Gang) -> GangPlan | Blocked:
         """Where the gang goes now; nothing is changed."""
@@ -94,21 +94,24 @@ class Rooms:
         """Room on some nodes anew, for instance after ranks of another shape came there."""
         if len(values) and int(values.min()) < 0:
             raise ValueError("a node cannot have room for less than 0 ranks")
-        self._journal.append((nodes, self.room[nodes]))
+        if self._journal is not None:
+            self._journal.append((nodes, self.room[nodes]))
         self._write(nodes, values)
 
     def checkpoint(self) -> int:
-        """A point to roll back to."""
+        """A point to roll back to. From the first one on changes are kept, until ``forget``."""
+        if self._journal is None:
+            self._journal = []
         return len(self._journal)
 
     def rollback(self, point: int) -> None:
         """Undo all changes since ``point``."""
-        while len(self._journal) > point:
+        while self._journal is not None and len(self._journal) > point:
             self._write(*self._journal.pop())
 
     def forget(self) -> None:
-        """Drop the journal: what was done stays done."""
-        self._journal.clear()
+        """What was done stays done."""
+        self._journal = None
 
     def _write(self, nodes: Ints, values: Ints) -> None:
         self.room[nodes] = values
