@@ -10,8 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from place.trees import World, domain, worlds
 from unidle.fleet import Device, Fleet, Link, Node, Tier
 from unidle.jobs import Layout
+from unidle.place.constraint import Blocked, Constraint, Gang, GangPlan
+from unidle.place.gang import plan_gang
 from unidle.place.mapping import Mapping, map_ranks
 from unidle.place.traffic import Model, Traffic, edges_of, usual_traffic
 from unidle.place.tree import Tree, tree_of
@@ -166,3 +169,47 @@ def test_traffic_of_a_usual_model_is_as_documented():
     activations = 8 * 4096 * 8192 * 2
     assert traffic == Traffic(4 * activations * 40, 2 * 70_000_000_000 // 16, activations // 8)
     assert math.isclose(usual_traffic(Layout(1, 1, 1)).tp_bytes, 0)
+
+
+@settings(max_examples=200)
+@given(world=worlds())
+def test_a_plan_s_groups_are_together_in_its_order(world: World):
+    plan = plan_gang(world.tree, world.room, world.gang)
+    layout = world.gang.layout
+    if isinstance(plan, Blocked) or layout is None:
+        return
+    kept = [c for c in world.gang.constraints if c not in plan.relaxed]
+    traffic = Traffic(1, 1 << 30, 1 << 32)  # against what is asked: pipelines want to be together most
+    found = map_ranks(world.tree, plan.nodes, plan.counts, layout, traffic, keep=kept)
+    positions = plan.nodes[found.node_of_rank].reshape(layout.pp, layout.dp, layout.tp)
+    axis = {"tp": 2, "dp": 1, "pp": 0}
+    for constraint in kept:
+        if constraint.group == "gang":
+            continue
+        lines = np.moveaxis(positions, axis[constraint.group], -1)
+        for line in lines.reshape(-1, lines.shape[-1]).tolist():
+            assert len({domain(world.tree, n, constraint.within) for n in line}) == 1
+
+
+def test_a_large_plan_s_groups_are_together_too():
+    network = tree([6, 9, 5, 7, 8, 4])
+    layout = Layout(4, 8, 5)
+    for wishes in ((("tp", "node"), ("dp", "leaf")), (("dp", "leaf"),), (("dp", "node"), ("tp", "leaf"))):
+        keep = [Constraint(group, within) for group, within in wishes]  # type: ignore[arg-type]
+        plan = plan_gang(network, np.full(39, 8), Gang(160, layout, tuple(keep)))
+        assert isinstance(plan, GangPlan)
+        found = map_ranks(network, plan.nodes, plan.counts, layout, Traffic(1, 1 << 20, 1 << 34), keep=keep)
+        for group, within in wishes:
+            assert found.groups[group].spread[within] == 1  # type: ignore[index]
+
+
+def test_places_that_tear_a_group_are_refused():
+    with pytest.raises(ValueError, match="keeps the groups together"):
+        map_ranks(
+            tree([2]),
+            np.arange(2),
+            np.array([3, 3]),
+            Layout(2, 3),
+            Traffic(1, 1, 1),
+            keep=[Constraint("tp", "node")],
+        )

@@ -47,8 +47,8 @@ class Walk:
         moves = here[self.exchanges]
         moves = moves[(moves != here).any(axis=1)]
         self.work -= moves.size
-        seconds = self.model.seconds(moves.reshape(-1, *self.model.shape()))
-        costs, loads = rounded(self.model.cost(seconds)), rounded(np.square(seconds).sum(axis=(1, 2)))
+        prices, seconds = self.model.priced(moves.reshape(-1, *self.model.shape()))
+        costs, loads = rounded(prices), rounded(np.square(seconds).sum(axis=(1, 2)))
         for at in np.lexsort([loads, costs]):
             if moves[at].tobytes() not in self.seen:
                 return moves[at], (float(costs[at]), float(loads[at]))

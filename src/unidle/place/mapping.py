@@ -18,9 +18,9 @@ import numpy as np
 
 from unidle.fleet import LinkClass
 from unidle.jobs import Layout
-from unidle.place.constraint import GROUPS, Group
+from unidle.place.constraint import GROUPS, Constraint, Group
 from unidle.place.exchange import Walk, rounded
-from unidle.place.traffic import AXIS, Edges, Model, Traffic, edges_of
+from unidle.place.traffic import AXIS, Edges, Limit, Model, Traffic, edges_of
 from unidle.place.tree import FLEET, NODE, Ints, Tree
 
 _NS: Final = 1_000_000_000
@@ -64,21 +64,47 @@ class Mapping:
 
 
 def map_ranks(
-    tree: Tree, nodes: Ints, counts: Ints, layout: Layout, traffic: Traffic, fabric: LinkClass | None = None
+    tree: Tree,
+    nodes: Ints,
+    counts: Ints,
+    layout: Layout,
+    traffic: Traffic,
+    fabric: LinkClass | None = None,
+    keep: Sequence[Constraint] = (),
 ) -> Mapping:
     """The order of ranks on ``nodes`` (positions, ascending), ``counts[i]`` of them on the i-th.
 
     Rank r is in tensor group r // tp, and so on: tensor index fastest, then data, then pipeline (Megatron's
-    default order). Errors: ``ValueError`` where counts and layout disagree.
+    default order). ``keep`` are constraints on groups that hold in any case; a plan that was made with them leaves
+    places where they do. Errors: ``ValueError`` where counts and layout disagree, or nothing keeps them.
     """
     ranks = layout.tp * layout.dp * layout.pp
     if int(counts.sum()) != ranks or len(nodes) != len(counts):
         raise ValueError(f"{int(counts.sum())} places for {ranks} ranks of the layout")
-    edges = edges_of(tree, nodes, fabric)
+    limits = [(c.group, _domains(tree, nodes, c.within)) for c in keep if c.group != "gang" and c.within]
     # Large gangs keep the parts of a tensor group that fill a node evenly together.
-    fold = 1 if ranks <= _SMALL else int(np.gcd.reduce([layout.tp, *counts.tolist()]))
-    model = Model(edges, layout, traffic, fold)
-    return describe(tree, nodes, model, _searched(model, counts // fold))
+    fold = int(np.gcd.reduce([layout.tp, *counts.tolist()])) if ranks > _SMALL and _may_fold(limits) else 1
+    model = Model(edges_of(tree, nodes, fabric), layout, traffic, fold, limits)
+    grid = _searched(model, counts // fold)
+    if model.torn(grid[None])[0]:
+        raise ValueError("no order of ranks on these places keeps the groups together")
+    return describe(tree, nodes, model, grid)
+
+
+def _domains(tree: Tree, nodes: Ints, within: str) -> Ints:
+    """The domain of each node; one without a tier of the kind is a domain by itself."""
+    alone = -1 - np.arange(len(nodes))
+    if within == NODE:
+        return alone
+    code = tree.kind_code(within)
+    found = tree.within(code)[nodes] if code is not None else alone
+    return np.where(found < 0, alone, found)
+
+
+def _may_fold(limits: Sequence[Limit]) -> bool:
+    """Not where another group must fill domains in which tensor groups may be torn."""
+    parts = {group: len(np.unique(domain)) for group, domain in limits}
+    return not parts or parts.get("tp", 0) == max(parts.values())
 
 
 def describe(tree: Tree, nodes: Ints, model: Model, grid: Ints) -> Mapping:
@@ -145,7 +171,7 @@ def _searched(model: Model, counts: Ints) -> Ints:
 
 def _ranked(model: Model, grids: Ints) -> list[int]:
     """Those within ``_NEAR`` of the least cost, the least spread and then the least cost first."""
-    costs = np.concatenate([model.cost(model.seconds(part)) for part in _parts(grids)])
+    costs = np.concatenate([model.priced(part)[0] for part in _parts(grids)])
     near = np.flatnonzero(costs <= costs.min() * (1 + _NEAR))
     order = np.lexsort([rounded(costs[near]), _widths(model, grids[near])])
     found: list[int] = near[order].tolist()
@@ -196,7 +222,7 @@ def _turns(ranks: int) -> Iterator[Ints]:
 
 
 def _cost(model: Model, grid: Ints) -> float:
-    return float(rounded(model.cost(model.seconds(grid[None])))[0])
+    return float(rounded(model.priced(grid[None])[0])[0])
 
 
 def _node_orders(edges: Edges, counts: Ints) -> list[Ints]:
