@@ -10,7 +10,7 @@ and with those kept before.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -45,6 +45,23 @@ def plan_gang(tree: Tree, room: Ints, gang: Gang) -> GangPlan | Blocked:
     return Rooms(tree, room).plan(gang)
 
 
+def fits(tree: Tree, gang: Gang) -> Callable[[Ints], Ints | None]:
+    """A question that may be asked often: the counts by node (shape (N,)) that ``gang`` gets in a given room."""
+    rooms = Rooms(tree, np.zeros(len(tree.nodes), dtype=np.int64))
+    every = np.arange(len(tree.nodes))
+
+    def counts(room: Ints) -> Ints | None:
+        rooms.set(every, room)
+        plan = rooms.place(gang)
+        if plan is None:
+            return None
+        found = np.zeros(len(every), dtype=np.int64)
+        found[plan.nodes] = plan.counts
+        return found
+
+    return counts
+
+
 class Rooms:
     """Room for ranks of one shape, by node and by tier, kept up to date as gangs come and go.
 
@@ -67,10 +84,14 @@ class Rooms:
         """Where the gang goes now; nothing is changed."""
         from unidle.place.blocked import why_blocked
 
+        return self.place(gang) or why_blocked(self, gang)
+
+    def place(self, gang: Gang) -> GangPlan | None:
+        """The same without the reason why not, which takes longer than the answer."""
         hard = [c for c in gang.constraints if c.hard]
         found = self.find(gang, hard)
         if found is None:
-            return why_blocked(self, gang)
+            return None
         kept, relaxed = hard, list[Constraint]()
         for constraint in gang.constraints:
             if constraint.hard:
