@@ -156,6 +156,8 @@ def test_the_job_schema_agrees_with_the_loader(tmp_path: Path, document: Any) ->
         "such directory",
         "not a regular",
         "from 1 MiB to 1 PiB (got '",
+        "parallel groups are not known",
+        "included and excluded",
     )
     agree(document, JOB, lambda data: job_from_mapping(data, "test", tmp_path), beyond)
 
@@ -168,6 +170,7 @@ def test_the_fleet_schema_agrees_with_the_loader(document: Any) -> None:
         return
     document.setdefault("nodes", [{"id": "n1", "devices": {"kind": "cpu"}}])
     beyond = ("no device", "there is no such", "used twice", "must be letters", "cycle", "sum to", "several devices", "parent: the field is missing",
-              "addresses for", "more than", "range", "ends where it starts", "at most 1 PiB", "give both ends", "the link has ends too",
-              "given twice", "the tiers are declared too")  # fmt: skip
+              "addresses for", "more than", "range", "ends where it starts", "at most 1 PiB",
+              "give both ends", "the tiers are declared too", "given twice", "names the node itself", "names a tier", "share a name",
+              "has ends too")  # fmt: skip
     agree(document, FLEET, lambda data: fleet_from_mapping(data, "test"), beyond)

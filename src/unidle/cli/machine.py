@@ -26,18 +26,29 @@ from unidle.errors import BadInput
 
 def register(app: typer.Typer) -> None:
     """Add this room's commands."""
-    app.command("fleet")(fleet)
+    app.add_typer(fleet_app, name="fleet")
     app.command("schema")(schema)
     app.command("doctor")(doctor)
 
 
+fleet_app = typer.Typer(
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+
+
+@fleet_app.callback(invoke_without_command=True)
 def fleet(
+    context: typer.Context,
     store: StoreOption = None,
     fleet_file: FleetOption = None,
     cpu_devices: CpuDevicesOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show the devices: of a store as its controller sees them, of a fleet file, or of this machine."""
+    if context.invoked_subcommand is not None:
+        context.obj = store
+        return
     if store is not None and fleet_file is None:
         opened = read_store(store)
         view = read_view(opened)
@@ -76,6 +87,22 @@ def fleet(
     for text in table(["device", "node", "kind", "model", "health", "job"], rows):
         say(text)
     say(f"{counted(len(lines), 'device')} on {counted(len(found.nodes), 'node')} ({found.source})")
+
+
+@fleet_app.command("snapshot")
+def fleet_snapshot(context: typer.Context, store: StoreOption = None) -> None:
+    """Write what a placement decision is made on: fleet, health, who runs where, who waits.
+
+    `unidle place --snapshot FILE` repeats decisions on it, anywhere.
+    """
+    from unidle.files.snapshot import write_snapshot
+    from unidle.view.frozen import freeze
+
+    opened = read_store(store or context.obj)
+    view = read_view(opened)
+    opened.close()
+    write_snapshot(freeze(view), sys.stdout.buffer)
+    sys.stdout.buffer.flush()
 
 
 def schema(

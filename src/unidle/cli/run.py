@@ -188,14 +188,14 @@ def find_fleet(path: str | None, cpu_devices: int | None) -> Fleet:
 
 def refuse_impossible(spec: JobSpec, fleet: Fleet) -> None:
     """A job that no state of this fleet can hold is refused before it is submitted."""
-    from unidle.place.first_fit import fits_ever, why_not
-    from unidle.view.state import Shape, View
+    from unidle.place.policy import Unidle
+    from unidle.view.state import View
 
-    view = View(fleet=fleet)
-    shape = Shape(spec.device, spec.ranks, spec.devices_per_rank)
-    if not fits_ever(view, shape):
+    policy, view = Unidle(), View(fleet=fleet)
+    because = policy.why_not(view, spec)
+    if because is not None and not policy.ever(view, spec):
         raise CannotRun(
-            why_not(view, shape).text, field=spec.name,
+            because.text, field=spec.name,
             remedy="use fewer ranks or devices, `--cpu-devices N`, or a fleet file (`--fleet`)",
         )  # fmt: skip
 

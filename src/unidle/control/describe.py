@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from unidle.control.inbox import NOT_TAKEN_UP
 from unidle.guard.lifecycle import how_ended
 from unidle.jobs import Reason
-from unidle.place.first_fit import why_not
+from unidle.place.policy import Unidle
 from unidle.view.accounts import durable_points
 from unidle.view.state import AttemptView, JobView, RankView, View
 
@@ -131,6 +131,9 @@ def explain(view: View, job: JobView) -> Plain:
     return result
 
 
+_NEXT: Final = Reason("fits", "there is room for it: it starts with the next decision")
+
+
 def _waiting(view: View, job: JobView) -> Plain:
     ahead = sum(
         1
@@ -138,7 +141,7 @@ def _waiting(view: View, job: JobView) -> Plain:
         for priority, order, _ in queue
         if (priority, order) < (-job.spec.priority, job.order)
     )
-    blocked = NOT_TAKEN_UP if job.verdict is NOT_TAKEN_UP else why_not(view, job.shape)
+    blocked = NOT_TAKEN_UP if job.verdict is NOT_TAKEN_UP else Unidle().why_not(view, job.spec) or _NEXT
     return {
         "because": (job.verdict or job.retry or blocked).text,
         "now": {"code": blocked.code, "text": blocked.text, **blocked.figures},

@@ -20,7 +20,6 @@ from unidle.errors import BadInput
 from unidle.events import types as ev
 from unidle.guard import lifecycle
 from unidle.jobs import JobSpec, Reason
-from unidle.place.first_fit import fits_ever
 from unidle.place.plan import Policy, Stop
 from unidle.store.protocol import Lease, NewEvent, Request, Store
 from unidle.view import snapshot
@@ -113,7 +112,10 @@ class Controller:
 
     def idle(self) -> bool:
         """Nothing runs, nothing waits that could ever start, and the inbox is empty."""
-        waiting = any(fits_ever(self.view, shape) for shape in self.view.waiting)
+        first = [
+            self.view.jobs[queue[0][2]].spec for queue in self.view.waiting.values()
+        ]  # one of each shape
+        waiting = any(self._policy.ever(self.view, spec) for spec in first)
         return not self.view.live and not waiting and not self._store.requests()
 
     # -- asked from outside ----------------------------------------------------------------------

@@ -14,7 +14,7 @@ from unidle.control.loop import Controller, Watcher
 from unidle.engine.local.engine import LocalEngine
 from unidle.errors import StoreError
 from unidle.fleet import Fleet
-from unidle.place.first_fit import FirstFit
+from unidle.place.policy import Unidle
 from unidle.store.protocol import Store
 from unidle.view.snapshot import load_view
 
@@ -65,7 +65,7 @@ def take_up(
         root = run_root(store, data_dir)
         _make_root(root)
         engine = LocalEngine(root, fleet, clock)
-        controller = Controller(store, lease, engine, FirstFit(), clock, watcher=watcher, view=view)
+        controller = Controller(store, lease, engine, Unidle(), clock, watcher=watcher, view=view)
         try:
             controller.start(f"{purpose} (pid {os.getpid()})", boot_id(), clock.offset_ns)
             yield Session(controller, engine, clock)

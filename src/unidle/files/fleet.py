@@ -138,6 +138,7 @@ class _Builder:
                     labels=dict(part.labels),
                     address=address,
                     fabric=part.fabric,
+                    taints=part.taints,
                 )
                 self._index_of.append(index)
 

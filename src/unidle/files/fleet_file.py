@@ -152,6 +152,14 @@ class NodePart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         ),
     ] = "127.0.0.1"
     fabric: Annotated[Fabric, Meta(description="What it hangs by; without it, its parent's fabric.")] = None
+    taints: Annotated[
+        tuple[LabelKey, ...],
+        Meta(
+            max_length=256,
+            description="Keep jobs off that do not tolerate each of them.",
+            examples=[["maintenance"]],
+        ),
+    ] = ()
 
 
 class LinkPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -72,6 +72,7 @@ def _node(node: Node, *, tiers: bool) -> dict[str, object]:
         labels=dict(node.labels),
         address=node.address if node.address != _ADDRESS else None,
         fabric=node.fabric,
+        taints=list(node.taints),
     )
 
 

@@ -12,10 +12,10 @@ from typing import Final, Literal
 from unidle.files.check import convert
 from unidle.files.document import Bounds, Breach, Document
 from unidle.files.job_file import JobFile, is_reserved_env
-from unidle.files.job_place import GroupsPart, SelectPart, SharePart, TopologyPart
+from unidle.files.job_place import GroupsPart, SelectPart, TopologyPart
 from unidle.files.load import base_dir_of, load_document
 from unidle.files.values import MEMORY_LIMIT_BYTES, as_name, memory_bytes
-from unidle.jobs import JobSpec, Layout, Limits, Requests, Restart, Select, Share, Topology, Where
+from unidle.jobs import JobSpec, Layout, Limits, Requests, Restart, Select, Topology, Where
 
 BOUNDS: Final = Bounds()
 
@@ -97,9 +97,6 @@ def _job(document: Document, base_dir: str) -> JobSpec:
         queue_timeout_s=file.queue_timeout_s,
         grace_s=file.grace_s,
         price_per_device_hour=file.price_per_device_hour,
-        preemption=file.preemption,
-        min_runtime_s=file.min_runtime_s,
-        estimate_s=file.estimate_s,
         requests=Requests(file.requests.cpus, memory_bytes(file.requests.memory)),
         where=Where(
             Select(file.models.include, file.models.exclude),
@@ -108,7 +105,6 @@ def _job(document: Document, base_dir: str) -> JobSpec:
             file.tolerate,
         ),
         topology=_topology(file.topology) if file.topology else None,
-        share=_share(file.share) if file.share else None,
     )
 
 
@@ -125,12 +121,6 @@ def _topology(part: TopologyPart) -> Topology:
 
 def _groups(part: GroupsPart) -> dict[str, str]:
     return {name: kind for name in ("tp", "dp", "pp") if (kind := getattr(part, name)) is not None}
-
-
-def _share(part: SharePart) -> Share:
-    fraction = part.fraction or 0.0
-    memory = memory_bytes(part.memory) if part.memory is not None else 0
-    return Share(round(fraction * 1_000_000), memory, part.profile or "", part.mode)
 
 
 def _advise(breach: Breach) -> str | None:
@@ -228,28 +218,6 @@ def _check_topology(draft: _Draft) -> None:
             )
 
 
-def _check_share(draft: _Draft) -> None:
-    share = draft.file.share
-    if share is None:
-        return
-    if share.fraction is None and share.memory is None and share.profile is None:
-        raise draft.document.error(
-            ("share",),
-            "says no amount",
-            remedy="give fraction, memory or a MIG profile, for instance fraction: 0.25",
-        )
-    if share.profile is not None and (share.mode not in ("any", "mig") or share.fraction is not None):
-        raise draft.document.error(
-            ("share", "profile"), "a MIG profile says all: mode and fraction contradict it", value=share.profile,
-            remedy="remove mode and fraction, or the profile",
-        )  # fmt: skip
-    if draft.file.devices_per_rank != 1:
-        raise draft.document.error(
-            ("share",), "a share is of one device", value=draft.file.devices_per_rank,
-            remedy="remove devices_per_rank, or the share",
-        )  # fmt: skip
-
-
 def _check_name_of_workdir(draft: _Draft) -> None:
     """The log is UTF-8; a file system's names need not be."""
     try:
@@ -305,5 +273,4 @@ _CHECKS: Final[dict[str, Callable[[_Draft], None]]] = {
     "models": _check_select("models"),
     "uuids": _check_select("uuids"),
     "topology": _check_topology,
-    "share": _check_share,
 }

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta, Struct
 
-from unidle.files.job_place import RequestsPart, SelectPart, SharePart, TopologyPart
+from unidle.files.job_place import RequestsPart, SelectPart, TopologyPart
 from unidle.files.values import (
     END,
     MEMORY_LIMIT_BYTES,
@@ -207,20 +207,6 @@ class JobFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     ] = "any"
     queue: Annotated[Name, Meta(description="Queue that the job waits in.")] = "default"
     priority: Annotated[int, _number(-(10**9), 10**9, "Jobs of a higher priority are placed first.")] = 0
-    preemption: Annotated[
-        Literal["low", "medium", "high"],
-        Meta(
-            description="high may stop low jobs and is never stopped for another; medium neither stops nor is "
-            "stopped; low may be stopped, and waits again."
-        ),
-    ] = "medium"
-    min_runtime_s: Annotated[
-        float, _number(0, _YEARS_S, "Seconds that an attempt runs before it may be stopped for another job.")
-    ] = 0.0
-    estimate_s: Annotated[
-        Annotated[float, Meta(gt=0, le=_YEARS_S)] | None,
-        Meta(description="Seconds that the job is expected to run, for planned starts.", examples=[7200]),
-    ] = None
     user: Annotated[
         Annotated[
             str,
@@ -285,10 +271,6 @@ class JobFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     topology: Annotated[
         TopologyPart | None,
         Meta(description="How close the ranks must or should be.", examples=[{"require": "leaf"}]),
-    ] = None
-    share: Annotated[
-        SharePart | None,
-        Meta(description="A part of one device for each rank.", examples=[{"fraction": 0.25}]),
     ] = None
     timeout_s: Annotated[
         Annotated[float, Meta(gt=0, le=_YEARS_S)] | None,

@@ -1,4 +1,4 @@
-"""The job file's fields on where a gang may run: requests, selection, topology, shares of a device."""
+"""The job file's fields on where a gang may run: requests, selection, topology."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ class SelectPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 class GroupsPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """For each kind of parallel group, the kind of tier that holds one of them together."""
 
-    tp: _Kind | None = None
-    dp: _Kind | None = None
-    pp: _Kind | None = None
+    tp: Annotated[_Kind | None, Meta(description="For each tensor group.")] = None
+    dp: Annotated[_Kind | None, Meta(description="For each data group.")] = None
+    pp: Annotated[_Kind | None, Meta(description="For each pipeline group.")] = None
 
 
 class TopologyPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -66,28 +66,3 @@ class TopologyPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     prefer_groups: Annotated[GroupsPart, Meta(description="The same, where that is possible.")] = GroupsPart()
     fabric: Annotated[_Fabric | None, Meta(description="All traffic between nodes over this fabric.")] = None
     prefer_fabric: Annotated[_Fabric | None, Meta(description="The same, where that is possible.")] = None
-
-
-class SharePart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A part of one device for each rank, instead of whole devices."""
-
-    fraction: Annotated[
-        Annotated[float, Meta(gt=0, lt=1)] | None,
-        Meta(
-            description="Part of the device's compute; of its memory too where that is not given.",
-            examples=[0.25],
-        ),
-    ] = None
-    memory: Annotated[_Memory | None, Meta(description="Memory of the device.", examples=["10GiB"])] = None
-    profile: Annotated[
-        Annotated[str, Meta(pattern=r"^[1-9][0-9]*g\.[0-9]+gb(\+[a-z.]+)*" + END)] | None,
-        Meta(
-            description="A MIG profile.",
-            examples=["1g.10gb"],
-            extra={"says": "a MIG profile such as 1g.10gb"},
-        ),
-    ] = None
-    mode: Annotated[
-        Literal["any", "mig", "mps", "time"],
-        Meta(description="How the device is cut; any lets unidle choose, and say why."),
-    ] = "any"

@@ -53,6 +53,7 @@ class Node:
     labels: dict[str, str] = field(default_factory=dict)
     address: str = "127.0.0.1"
     fabric: LinkClass | None = None
+    taints: tuple[str, ...] = ()  # keep jobs off that do not tolerate them
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,6 +50,11 @@ class Requests:
     cpus: float = 0.0
     memory_bytes: int = 0
 
+    @property
+    def cpu_milli(self) -> int:
+        """Thousandths of cores."""
+        return round(self.cpus * 1000)
+
 
 @dataclass(frozen=True, slots=True)
 class Select:
@@ -136,3 +141,15 @@ class JobSpec:
     def devices(self) -> int:
         """Devices that the whole gang needs."""
         return self.ranks * self.devices_per_rank
+
+    @property
+    def wish(self) -> str:
+        """All that sets gangs of one size apart for placement, as text; empty for most."""
+        plain = self.layout is None and self.topology is None and self.share is None
+        if plain and self.requests == _NOTHING and self.where == _ANYWHERE:
+            return ""
+        return repr((self.layout, self.requests, self.where, self.topology, self.share))
+
+
+_NOTHING = Requests()
+_ANYWHERE = Where()

@@ -50,14 +50,15 @@ def _blocked(code: str, barriers: Sequence[Barrier]) -> Blocked:
     figures: dict[str, int | float | str] = {
         "needs": first.needs, "largest": first.largest, "domains": first.domains, "fitting": first.fitting
     }  # fmt: skip
-    return Blocked(Reason(code, f"{text}. What would help: {helps}", figures), tuple(barriers))
+    return Blocked(Reason(code, f"{text}. What would help: {helps}", figures), tuple(barriers), text)
 
 
 def _unknown(rooms: Rooms, constraint: Constraint) -> Blocked:
     kinds = ", ".join((NODE, *rooms.tree.kinds[1:]))
-    text = f"{constraint.text()}: the fleet has no tier of that kind, it has {kinds}: it can never start here"
+    text = f"{constraint.text()}: the fleet has no tier of that kind, it has {kinds}"
     barrier = Barrier(constraint, 0, 0, 0, 0, f"name one of {kinds}")
-    return Blocked(Reason("unknown_tier", text, {"kind": constraint.within}), (barrier,))
+    because = Reason("unknown_tier", f"{text}: it can never start here", {"kind": constraint.within})
+    return Blocked(because, (barrier,), text)
 
 
 def _barrier(

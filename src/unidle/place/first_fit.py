@@ -7,17 +7,14 @@ passed over, and the reason is recorded.
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
 
-from unidle.jobs import RankPlace, Reason
+from unidle.jobs import JobSpec, RankPlace, Reason
 from unidle.place.plan import Place, Plan, Wait
+from unidle.place.queued import KINDS, InQueueOrder, noun
 from unidle.view.occupancy import NodeSlots, Occupancy
 from unidle.view.state import Shape, View
-
-KINDS: Final = {"gpu": ("gpu",), "cpu": ("cpu",), "any": ("gpu", "cpu")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +25,7 @@ class FirstFit:
         search = _Search(view.occupancy)
         places: dict[str, Place] = {}
         blocked: dict[Shape, dict[str, int]] = {}  # what was free when the first gang did not fit
-        for shape, job_id in _Merged(view, now_ns, blocked):
+        for shape, job_id in InQueueOrder(view, now_ns, blocked):
             found = search.fit(shape)
             if found is not None:
                 places[job_id] = Place(job_id, found, _why_here(found))
@@ -42,6 +39,14 @@ class FirstFit:
         ]
         return Plan(tuple(places.values()), tuple(waits))
 
+    def why_not(self, view: View, spec: JobSpec) -> Reason | None:
+        shape = Shape.of(spec)
+        found = _Search(view.occupancy).fit(shape)
+        return why_not(view, shape) if found is None else None
+
+    def ever(self, view: View, spec: JobSpec) -> bool:
+        return fits_ever(view, Shape.of(spec))
+
 
 def why_not(view: View, shape: Shape, left: Mapping[str, int] | None = None) -> Reason:
     """Why no gang of this shape can be placed now (``left``: free slices by kind, if not the view's)."""
@@ -51,15 +56,17 @@ def why_not(view: View, shape: Shape, left: Mapping[str, int] | None = None) -> 
     total = sum(view.occupancy.total.get(k, 0) for k in kinds)
     figures: dict[str, int | float | str] = {"needs": needs, "free": free, "devices": total}
     if not fits_ever(view, shape):
-        text = f"needs {needs} {_noun(shape, needs)}, and the fleet has {total}: it can never start here"
+        text = (
+            f"needs {needs} {noun(shape.device, needs)}, and the fleet has {total}: it can never start here"
+        )
         if needs <= total:
             text = (
-                f"needs {shape.devices_per_rank} {_noun(shape, shape.devices_per_rank)} on one node for each of "
+                f"needs {shape.devices_per_rank} {noun(shape.device, shape.devices_per_rank)} on one node for each of "
                 f"{shape.ranks} ranks, and the fleet's nodes do not hold them: it can never start here"
             )
         return Reason("never_fits", text, figures)
     if free < needs:
-        text = f"needs {needs} {_noun(shape, needs)}, {free} of {total} are free"
+        text = f"needs {needs} {noun(shape.device, needs)}, {free} of {total} are free"
     else:
         text = f"needs {shape.devices_per_rank} on one node for each of {shape.ranks} ranks; {free} are free, but scattered"
     return Reason("no_fit", text, figures)
@@ -69,35 +76,6 @@ def fits_ever(view: View, shape: Shape) -> bool:
     """Whether the whole fleet, empty and healthy, holds a gang of this shape."""
     occupancy = view.occupancy
     return any(occupancy.room(kind, shape.devices_per_rank) >= shape.ranks for kind in KINDS[shape.device])
-
-
-def _noun(shape: Shape, n: int) -> str:
-    kind = {"gpu": "GPU", "cpu": "CPU device", "any": "device"}[shape.device]
-    return kind if n == 1 else kind + "s"
-
-
-class _Merged:
-    """Waiting jobs over all shapes in queue order; the rest of a blocked shape is passed over."""
-
-    def __init__(self, view: View, now_ns: int, blocked: Container[Shape]) -> None:
-        self._view, self._now_ns, self._blocked = view, now_ns, blocked
-        self._heads = [(queue[0], 0, shape) for shape, queue in view.waiting.items() if queue]
-        heapq.heapify(self._heads)
-
-    def __iter__(self) -> _Merged:
-        return self
-
-    def __next__(self) -> tuple[Shape, str]:
-        while self._heads:
-            (_, _, job_id), at, shape = heapq.heappop(self._heads)
-            if shape in self._blocked:
-                continue
-            queue = self._view.waiting[shape]
-            if at + 1 < len(queue):
-                heapq.heappush(self._heads, (queue[at + 1], at + 1, shape))
-            if self._view.jobs[job_id].not_before_ns <= self._now_ns:
-                return shape, job_id
-        raise StopIteration
 
 
 class _Search:

@@ -242,7 +242,8 @@ class Rooms:
             nodes, counts = spread(self.tree, room, spot.vertex, gang.ranks)
         carried = self._carried(nodes, spot.vertex)
         because = self._because(gang, spot, nodes, carried, relaxed)
-        return GangPlan(nodes, counts, spot.vertex, spot.room - gang.ranks, carried, relaxed, because)
+        left_over = spot.room - gang.ranks
+        return GangPlan(nodes, counts, spot.vertex, left_over, carried, relaxed, because, tuple(held))
 
     def _carried(self, nodes: Ints, vertex: int) -> LinkClass | None:
         """The first class, best first, that carries all traffic among the nodes."""

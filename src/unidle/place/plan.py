@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from unidle.jobs import RankPlace, Reason
+from unidle.jobs import JobSpec, RankPlace, Reason
 from unidle.view.state import View
 
 
@@ -49,3 +49,9 @@ class Policy(Protocol):
     """Turns what is known into what to do. Pure: no clock, no I/O, the view is only read."""
 
     def decide(self, view: View, now_ns: int) -> Plan: ...
+
+    def why_not(self, view: View, spec: JobSpec) -> Reason | None:
+        """Why a gang of this job cannot be placed now; None where it can."""
+
+    def ever(self, view: View, spec: JobSpec) -> bool:
+        """Whether the whole fleet, empty and healthy, holds a gang of this job."""

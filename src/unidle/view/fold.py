@@ -184,6 +184,7 @@ def _attempt_placed(view: View, event: ev.AttemptPlaced, now: int) -> None:
     job.verdict = None
     view.promised.pop(job.id, None)
     view.live.add(job.id)
+    view.request(job, +1)
     ids = [s for place in event.places for s in place.slices]
     _free_cause(view, now)
     view.book.take(view.book.indexes(ids), now, wanted, job.id)
@@ -207,6 +208,7 @@ def _stop_asked(view: View, event: ev.StopAsked, now: int) -> None:
 def _attempt_ended(view: View, event: ev.AttemptEnded, now: int) -> None:
     job = _job(view, event.job)
     attempt = _attempt(view, job, event.attempt)
+    view.request(job, -1)
     attempt.ended_ns = now
     attempt.outcome = event.outcome
     attempt.why = event.because

@@ -26,6 +26,11 @@ class Shape(NamedTuple):
     device: str
     ranks: int
     devices_per_rank: int
+    wish: str = ""
+
+    @classmethod
+    def of(cls, spec: JobSpec) -> Shape:
+        return cls(spec.device, spec.ranks, spec.devices_per_rank, spec.wish)
 
 
 class RankView(msgspec.Struct, array_like=True):
@@ -117,7 +122,7 @@ class JobView(msgspec.Struct, array_like=True):
 
     @property
     def shape(self) -> Shape:
-        return Shape(self.spec.device, self.spec.ranks, self.spec.devices_per_rank)
+        return Shape.of(self.spec)
 
     def steps(self) -> int:
         """The highest step that any attempt reported; 0 where none was seen."""
@@ -193,6 +198,7 @@ class View:
     clock_offset_ns: int = 0
     live: set[str] = field(default_factory=set)  # jobs with an attempt that holds slices
     _occupancy: Occupancy | None = None
+    _hosts: dict[str, list[int]] | None = None
     _waiting: dict[Shape, list[tuple[int, int, str]]] | None = None
     _unjudged: set[str] = field(default_factory=set)
 
@@ -203,6 +209,25 @@ class View:
             taken = {s for job in self.live for s in _held(self.jobs[job])}
             self._occupancy = Occupancy.of(self.fleet, taken, self.unfit())
         return self._occupancy
+
+    @property
+    def hosts(self) -> dict[str, list[int]]:
+        """What live ranks requested of each node: thousandths of cores, and bytes of memory."""
+        if self._hosts is None:
+            self._hosts = {}
+            for job in self.live:
+                self.request(self.jobs[job], +1)
+        return self._hosts
+
+    def request(self, job: JobView, sign: int) -> None:
+        """The ranks of the job's live attempt come to (+1) or leave (-1) their nodes."""
+        asked, attempt = job.spec.requests, job.live
+        if self._hosts is None or attempt is None or not (asked.cpus or asked.memory_bytes):
+            return
+        for place in attempt.places:
+            used = self._hosts.setdefault(place.node, [0, 0])
+            used[0] += sign * asked.cpu_milli
+            used[1] += sign * asked.memory_bytes
 
     def unfit(self) -> set[str]:
         """Slices on nodes and devices that are not healthy."""

@@ -1,0 +1,177 @@
+"""``unidle place``: what a decision would be, on a fleet file, a snapshot or a store, without carrying it out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from unidle.cli.common import FleetOption, JsonOption, StoreOption, counted, print_json, say, table
+from unidle.errors import BadInput
+
+if TYPE_CHECKING:
+    from unidle.jobs import JobSpec
+    from unidle.place.mapping import GroupTime
+    from unidle.place.scheduler import Placed, Refused
+    from unidle.view.state import View
+
+_NODES_SHOWN = 20
+
+
+def register(app: typer.Typer) -> None:
+    """Add this room's command."""
+    app.command("place")(place)
+
+
+def place(
+    job: Annotated[
+        str,
+        typer.Option(
+            "--job",
+            metavar="FILE|JOB",
+            help="Job file; with --snapshot or --store also a job that waits there.",
+        ),
+    ],
+    fleet: FleetOption = None,
+    snapshot: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", show_default=False, help="What `unidle fleet snapshot` wrote."),
+    ] = None,
+    store: StoreOption = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Show what the parallel groups cost, and each thing in the way.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Say where a job would be placed now, and why there or why not. Nothing is started or stored."""
+    from unidle.place.scheduler import Placed, Scheduler
+
+    view = _view(fleet, snapshot, store)
+    spec = _spec(view, job)
+    answer = Scheduler().try_one(view, spec)
+    if as_json:
+        print_json(_plain(answer))
+    elif isinstance(answer, Placed):
+        _say_placed(answer, explain)
+    else:
+        _say_refused(answer, explain)
+
+
+def _view(fleet: str | None, snapshot: str | None, store: str | None) -> View:
+    from unidle.view.frozen import thaw, view_of
+
+    if fleet is not None and snapshot is not None:
+        raise BadInput("a snapshot has its own fleet", field="--fleet", value=fleet, remedy="leave one out")
+    if snapshot is not None:
+        from unidle.files.snapshot import load_snapshot
+
+        return thaw(load_snapshot(snapshot))
+    if fleet is not None or store is None:
+        from unidle.cli.run import find_fleet
+
+        return view_of(find_fleet(fleet, None))
+    from unidle.cli.common import read_store, read_view
+
+    opened = read_store(store)
+    try:
+        return read_view(opened)
+    finally:
+        opened.close()
+
+
+def _spec(view: View, job: str) -> JobSpec:
+    found = view.jobs.open.get(job)
+    if found is None:
+        from unidle.files.job import load_job
+
+        return load_job(job)
+    if found.live is not None:
+        raise BadInput("the job runs already", field="--job", value=job, remedy="`unidle show` says where")
+    return found.spec
+
+
+def _plain(answer: Placed | Refused) -> dict[str, Any]:
+    from unidle.place.scheduler import Refused
+
+    if isinstance(answer, Refused):
+        return {
+            "placed": False,
+            "ranks": [],
+            "groups": {},
+            "because": [],
+            "blocked_by": _blocked_by(answer),
+        }
+    ranks = [
+        {"rank": p.rank, "node": p.node, "device": p.slices[0], "devices": list(p.slices)}
+        for p in answer.places
+    ]
+    groups = {name: _group(group) for name, group in answer.mapping.groups.items()}
+    return {
+        "placed": True,
+        "ranks": ranks,
+        "groups": groups,
+        "because": [answer.because.text],
+        "blocked_by": [],
+    }
+
+
+def _group(group: GroupTime) -> dict[str, Any]:
+    return {
+        "groups": group.groups, "ranks": group.ranks, "bytes": group.bytes, "time_ns": group.time_ns,
+        "tier": group.tier, "tier_name": group.tier_name, "spread": group.spread, "how": group.how,
+    }  # fmt: skip
+
+
+def _blocked_by(refused: Refused) -> list[dict[str, Any]]:
+    whole = {"code": refused.because.code, "text": refused.because.text, **refused.because.figures}
+    return [whole] + [
+        {"constraint": b.constraint.text() if b.constraint else None, "text": b.text(), "domains": b.domains,
+         "fitting": b.fitting, "largest": b.largest, "needs": b.needs, "unblock": b.unblock}
+        for b in refused.barriers
+    ]  # fmt: skip
+
+
+def _say_placed(answer: Placed, explain: bool) -> None:
+    say(f"placed: {answer.because.text}")
+    ranks: dict[str, list[int]] = {}
+    for rank in answer.places:
+        ranks.setdefault(rank.node, []).append(rank.rank)
+    rows = [[node, str(len(held)), _ranges(held)] for node, held in ranks.items()]
+    for line in table(["node", "ranks", "which"], rows[:_NODES_SHOWN]):
+        say("  " + line)
+    if len(rows) > _NODES_SHOWN:
+        say(f"  and {counted(len(rows) - _NODES_SHOWN, 'more node')} (--json has all)")
+    if explain:
+        _say_groups(answer)
+
+
+def _say_groups(answer: Placed) -> None:
+    rows = [
+        [name, str(g.groups), str(g.ranks), f"{g.bytes / 1e6:.1f}", f"{g.time_ns / 1e6:.3f}",
+         f"{g.tier} {g.tier_name}".strip(), str(g.spread.get("node", 1))]
+        for name, g in answer.mapping.groups.items()
+    ]  # fmt: skip
+    say("modelled for one step of a dense transformer:")
+    for line in table(["group", "groups", "ranks", "MB", "ms", "bound by", "nodes at most"], rows):
+        say("  " + line)
+
+
+def _say_refused(answer: Refused, explain: bool) -> None:
+    say(f"not placed: {answer.because.text}")
+    if not explain:
+        return
+    for barrier in answer.barriers:
+        say(f"  in the way: {barrier.text()}")
+        say(f"  what would help: {barrier.unblock}")
+
+
+def _ranges(numbers: list[int]) -> str:
+    """``0-3 8 10-11``"""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and runs[-1][1] == number - 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    shown = " ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs[:8])
+    return shown + (" ..." if len(runs) > 8 else "")

@@ -1,0 +1,132 @@
+"""Snapshots of what a placement decision is made on: one JSON object per line, so that errors have a line.
+
+The first line names the format, the second has the fleet, then one line per job that has not ended, in
+the order of submission, and a last line with their number, so that a torn file is noticed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import BinaryIO, Final, TypeVar
+
+import msgspec
+
+from unidle.errors import BadInput
+from unidle.fleet import Fleet, Health
+from unidle.jobs import JobSpec, RankPlace
+
+FORMAT: Final = "unidle-snapshot"
+VERSION: Final = 1
+_LONGEST_LINE: Final = 512 << 20
+_T = TypeVar("_T")
+
+
+class OpenJob(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A job that has not ended; with ``places`` it holds devices, without it waits (``not_before_ns``: at least so long)."""
+
+    job: str
+    spec: JobSpec
+    submitted_ns: int
+    places: tuple[RankPlace, ...] = ()
+    not_before_ns: int = 0
+
+
+class PlacementSnapshot(msgspec.Struct, frozen=True):
+    time_ns: int
+    fleet: Fleet
+    health: dict[str, Health]
+    jobs: tuple[OpenJob, ...]
+
+
+class _Header(msgspec.Struct, frozen=True):
+    format: str
+    version: int
+    time_ns: int = 0
+
+
+class _FleetLine(msgspec.Struct, frozen=True):
+    fleet: Fleet
+    health: dict[str, Health]
+
+
+class _End(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    jobs: int
+
+
+def write_snapshot(snapshot: PlacementSnapshot, out: BinaryIO) -> None:
+    out.writelines(msgspec.json.encode(line) + b"\n" for line in _lines(snapshot))
+
+
+def _lines(snapshot: PlacementSnapshot) -> Iterator[object]:
+    yield _Header(FORMAT, VERSION, snapshot.time_ns)
+    yield _FleetLine(snapshot.fleet, snapshot.health)
+    yield from snapshot.jobs
+    yield _End(len(snapshot.jobs))
+
+
+def load_snapshot(path: str | os.PathLike[str]) -> PlacementSnapshot:
+    """Read what :func:`write_snapshot` wrote. :class:`BadInput` names file, line, field and remedy."""
+    try:
+        with Path(path).open("rb") as file:
+            return _Reader(os.fspath(path), iter(lambda: file.readline(_LONGEST_LINE), b"")).read()
+    except OSError as error:
+        raise BadInput(
+            f"the snapshot cannot be read: {error.strerror}", field=os.fspath(path),
+            remedy="`unidle fleet snapshot > FILE` writes one",
+        ) from None  # fmt: skip
+
+
+class _Reader:
+    def __init__(self, name: str, lines: Iterable[bytes]) -> None:
+        self._name, self._lines, self._number = name, iter(lines), 0
+
+    def read(self) -> PlacementSnapshot:
+        header = self._next(_Header)
+        if header.format != FORMAT:
+            raise self._bad("is not a snapshot", "format", header.format)
+        if header.version != VERSION:
+            remedy = f"this unidle reads version {VERSION}: upgrade it, or take the snapshot again"
+            raise self._bad("a snapshot of another version", "version", header.version, remedy)
+        fleet = self._next(_FleetLine)
+        jobs: list[OpenJob] = []
+        decode = msgspec.json.Decoder(OpenJob)
+        for line in self._lines:
+            self._number += 1
+            if line.startswith(b'{"jobs":'):
+                if self._decoded(msgspec.json.Decoder(_End), line).jobs != len(jobs):
+                    raise self._bad("the snapshot has lost lines", "jobs", len(jobs))
+                return PlacementSnapshot(header.time_ns, fleet.fleet, fleet.health, tuple(jobs))
+            jobs.append(self._checked(self._decoded(decode, line), fleet.fleet, jobs))
+        raise self._bad("the snapshot ends too early", "jobs", len(jobs))
+
+    def _checked(self, job: OpenJob, fleet: Fleet, before: list[OpenJob]) -> OpenJob:
+        if not before:
+            self._slices = {piece.id for piece in fleet.slices()}
+            self._jobs: set[str] = set()
+        if job.job in self._jobs:
+            raise self._bad("the job is there twice", "job", job.job)
+        self._jobs.add(job.job)
+        for slice_id in (s for place in job.places for s in place.slices):
+            if slice_id not in self._slices:
+                raise self._bad("is not in the fleet, or held twice", "places", slice_id)
+            self._slices.discard(slice_id)
+        return job
+
+    def _next(self, kind: type[_T]) -> _T:
+        self._number += 1
+        return self._decoded(msgspec.json.Decoder(kind), next(self._lines, b""))
+
+    def _decoded(self, decoder: msgspec.json.Decoder[_T], line: bytes) -> _T:
+        try:
+            return decoder.decode(line)
+        except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
+            text, _, at = str(error).partition(" - at `")
+            raise self._bad(f"cannot be read: {text}", at.rstrip("`").lstrip("$.") or None) from None
+
+    def _bad(
+        self, problem: str, field: str | None, value: object = None, remedy: str = "take the snapshot again"
+    ) -> BadInput:
+        where = f"{self._name}: line {self._number}" + (f": {field}" if field else "")
+        return BadInput(problem, field=where, value=value, remedy=remedy)

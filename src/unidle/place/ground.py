@@ -1,0 +1,167 @@
+"""What gangs are placed on: a fleet's tree with the free slices of each node, kept up to date.
+
+Everything here follows from the view; it is kept from one decision to the next because to make it
+costs more than a decision. Room is kept per class of ranks that need the same of a node. Nodes are
+named by their position in the tree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import numpy as np
+
+from unidle.fleet import Device, Fleet, Node, Slice, slices_of
+from unidle.jobs import JobSpec, Requests, Where
+from unidle.place.constraint import Blocked, Gang
+from unidle.place.gang import Rooms
+from unidle.place.tree import Tree, tree_of
+from unidle.view.occupancy import NodeSlots, Occupancy
+from unidle.view.state import View
+
+_PLENTY: Final = 1 << 60
+_CLASSES_KEPT: Final = 64
+
+
+class Taken:
+    """What one round of decisions gave away so far, on top of the view."""
+
+    def __init__(self) -> None:
+        self.slices: dict[tuple[str, int], int] = {}  # (kind, position) -> mask
+        self.hosts: dict[int, tuple[int, int]] = {}  # position -> CPU in thousandths, memory in bytes
+
+    def take(self, kind: str, position: int, mask: int, asked: Requests, ranks: int) -> None:
+        self.slices[kind, position] = self.slices.get((kind, position), 0) | mask
+        cpu, memory = self.hosts.get(position, (0, 0))
+        self.hosts[position] = (cpu + ranks * asked.cpu_milli, memory + ranks * asked.memory_bytes)
+
+
+class Ground:
+    """Free slices of one occupancy, by class of rank."""
+
+    def __init__(self, view: View) -> None:
+        self.fleet: Fleet = view.fleet
+        self.occupancy: Occupancy = view.occupancy
+        self.tree: Tree = tree_of(view.fleet)
+        self.nodes: list[Node] = [view.fleet.nodes[k] for k in self.tree.source.tolist()]
+        place = {node.id: k for k, node in enumerate(self.nodes)}
+        self.positions = {
+            kind: [place[s.node] for s in slots] for kind, slots in self.occupancy.nodes.items()
+        }
+        self.classes: dict[tuple[str, str], RankClass] = {}
+        self._seen = self.occupancy.changed_since(0)[0]
+
+    def follow(self, view: View) -> bool:
+        """Take up what changed since the last call; False where it must be made anew."""
+        if view.occupancy is not self.occupancy:
+            return False
+        self._seen, changes = self.occupancy.changed_since(self._seen)
+        if changes is None:
+            self.classes.clear()
+            return True
+        touched: dict[str, set[int]] = {}
+        for kind, order in changes:
+            touched.setdefault(kind, set()).add(self.positions[kind][order])
+        anywhere = set().union(*touched.values())
+        for rank_class in self.classes.values():
+            here = anywhere if rank_class.asks else touched.get(rank_class.kind)
+            if here:
+                rank_class.update(here, view, Taken())
+                rank_class.rooms.forget()
+        return True
+
+    def rank_class(self, spec: JobSpec, kind: str, view: View, taken: Taken) -> RankClass:
+        """The class of a job's ranks on devices of this kind."""
+        key = (kind, repr((spec.devices_per_rank, spec.requests, spec.where)))
+        found = self.classes.get(key)
+        if found is None:
+            if len(self.classes) >= _CLASSES_KEPT:
+                self.classes.pop(next(iter(self.classes)))
+            found = self.classes[key] = RankClass(self, spec, kind, view)
+            found.update({p for k, p in taken.slices if k == kind or found.asks}, view, taken)
+        return found
+
+
+class RankClass:
+    """Ranks that need ``each`` slices of one kind on one node, with the same selection and requests.
+
+    ``rooms`` counts how many of them fit now; ``whole`` how many would if all were free and healthy.
+    """
+
+    def __init__(self, ground: Ground, spec: JobSpec, kind: str, view: View) -> None:
+        self.kind, self.each, self.requests = kind, spec.devices_per_rank, spec.requests
+        self.asks = bool(spec.requests.cpus or spec.requests.memory_bytes)
+        self._nodes = ground.nodes
+        slots = ground.occupancy.nodes.get(kind, [])
+        self._slots = dict(zip(ground.positions.get(kind, []), slots, strict=True))
+        self._allowed = {p: _mask(self._nodes[p], s, kind, spec.where) for p, s in self._slots.items()}
+        self.devices = sum(mask.bit_count() for mask in self._allowed.values())
+        self._ever: dict[Gang, Blocked | None] = {}
+        room = np.zeros(len(self._nodes), np.int64)
+        whole = room.copy()
+        for p in self._slots:
+            room[p] = self._room(self.free(p, Taken()), self._host(p, view, Taken()))
+            whole[p] = self._room(self._allowed[p], self._host(p, None, Taken()))
+        self.rooms, self.whole = Rooms(ground.tree, room), Rooms(ground.tree, whole)
+
+    def update(self, positions: Iterable[int], view: View, taken: Taken) -> None:
+        """Count anew on these nodes."""
+        some = [p for p in sorted(positions) if p in self._slots]
+        values = [self._room(self.free(p, taken), self._host(p, view, taken)) for p in some]
+        self.rooms.set(np.array(some, np.int64), np.array(values, np.int64))
+
+    def free(self, position: int, taken: Taken) -> int:
+        """The mask of the node's slices that this class may take now."""
+        return (
+            self._slots[position].free & self._allowed[position] & ~taken.slices.get((self.kind, position), 0)
+        )
+
+    def slots(self, position: int) -> NodeSlots:
+        return self._slots[position]
+
+    def never(self, gang: Gang) -> Blocked | None:
+        """Why not even the whole fleet, empty and healthy, holds the gang; None where it does."""
+        if gang not in self._ever:
+            answer = self.whole.plan(gang)
+            self._ever[gang] = answer if isinstance(answer, Blocked) else None
+        return self._ever[gang]
+
+    def _room(self, mask: int, host: tuple[int, int]) -> int:
+        ranks = mask.bit_count() // self.each
+        if self.asks:
+            ranks = min(ranks, max(host[0], 0) // max(self.requests.cpu_milli, 1))
+            ranks = min(ranks, max(host[1], 0) // max(self.requests.memory_bytes, 1))
+        return ranks
+
+    def _host(self, position: int, view: View | None, taken: Taken) -> tuple[int, int]:
+        """CPU (thousandths of cores) and memory that nobody requested; plenty where the node's is not known."""
+        if not self.asks:
+            return _PLENTY, _PLENTY
+        node = self._nodes[position]
+        used = view.hosts.get(node.id, (0, 0)) if view is not None else (0, 0)
+        also = taken.hosts.get(position, (0, 0))
+        cpu = round(node.cpus * 1000) if node.cpus else _PLENTY
+        return cpu - used[0] - also[0], (node.memory_bytes or _PLENTY) - used[1] - also[1]
+
+
+def _mask(node: Node, slots: NodeSlots, kind: str, where: Where) -> int:
+    """The slices that a job with these wishes may ever use."""
+    if any(node.labels.get(key) != value for key, value in where.labels.items()):
+        return 0
+    if not set(node.taints) <= set(where.tolerate):
+        return 0
+    if where.models == where.uuids == _ALL:
+        return (1 << len(slots.slices)) - 1
+    mask = 0
+    for bit, (device, _) in enumerate(_pieces(node, kind)):
+        mask |= (where.models.allows(device.model) and where.uuids.allows(device.uuid)) << bit
+    return mask
+
+
+_ALL: Final = Where().models
+
+
+def _pieces(node: Node, kind: str) -> list[tuple[Device, Slice]]:
+    """A node's slices of one kind, in the order of its bit mask."""
+    return [(device, piece) for device in node.devices if device.kind == kind for piece in slices_of(device)]

@@ -1,0 +1,37 @@
+"""The placement policy that unidle uses."""
+
+from __future__ import annotations
+
+from unidle.jobs import JobSpec, Reason
+from unidle.place.first_fit import FirstFit
+from unidle.place.plan import Plan, Policy
+from unidle.view.state import View
+
+
+class Unidle:
+    """``place.scheduler``; where there is one node and nobody wishes for more than devices, first fit.
+
+    That decides the same there, and starts without NumPy.
+    """
+
+    def __init__(self) -> None:
+        self._simple = FirstFit()
+        self._full: Policy | None = None
+
+    def decide(self, view: View, now_ns: int) -> Plan:
+        return self._for(view, any(shape.wish for shape in view.waiting)).decide(view, now_ns)
+
+    def why_not(self, view: View, spec: JobSpec) -> Reason | None:
+        return self._for(view, bool(spec.wish)).why_not(view, spec)
+
+    def ever(self, view: View, spec: JobSpec) -> bool:
+        return self._for(view, bool(spec.wish)).ever(view, spec)
+
+    def _for(self, view: View, wish: bool) -> Policy:
+        if self._full is None:
+            if len(view.fleet.nodes) <= 1 and not wish and not any(n.taints for n in view.fleet.nodes):
+                return self._simple
+            from unidle.place.scheduler import Scheduler
+
+            self._full = Scheduler()
+        return self._full

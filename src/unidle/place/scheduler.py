@@ -1,0 +1,217 @@
+"""Gangs on the network tree: all or nothing, in queue order, each in the lowest tier that holds it.
+
+A gang goes where its hard wishes hold (``place.gang``), its ranks are ordered so that tensor, data and
+pipeline groups cross as few tiers as possible (``place.mapping``), and who cannot be placed gets the
+reason: which wish is in the way, on how many domains, and what would help. A job that does not fit is
+passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from unidle.jobs import JobSpec, Layout, RankPlace, Reason
+from unidle.place.constraint import Barrier, Blocked, Gang, GangPlan, gang_of
+from unidle.place.ground import Ground, RankClass, Taken
+from unidle.place.mapping import Mapping, map_ranks
+from unidle.place.plan import Place, Plan, Wait
+from unidle.place.queued import KINDS, InQueueOrder, noun
+from unidle.place.traffic import usual_traffic
+from unidle.place.tree import Ints
+from unidle.view.state import Shape, View
+
+
+class Scheduler:
+    """The policy ``unidle`` (see the module). What it keeps between calls follows from the view."""
+
+    def __init__(self) -> None:
+        self._ground: Ground | None = None
+
+    def decide(self, view: View, now_ns: int) -> Plan:
+        round_ = _Round(self._on(view), view)
+        try:
+            return round_.decide(now_ns)
+        finally:
+            round_.undo()
+
+    def why_not(self, view: View, spec: JobSpec) -> Reason | None:
+        """Why a gang of this job cannot be placed now; None where it can."""
+        answer = _Round(self._on(view), view).fit(spec)
+        return answer.because if isinstance(answer, Refused) else None
+
+    def try_one(self, view: View, spec: JobSpec) -> Placed | Refused:
+        """What a gang of this job would get now, with all that is known of it, or why it gets nothing."""
+        round_ = _Round(self._on(view), view)
+        fit = round_.fit(spec)
+        if isinstance(fit, Refused):
+            return fit
+        if fit.mapping is None:
+            fit.mapping = round_.map(fit.plan, spec.layout or Layout(dp=spec.ranks))
+        try:
+            return Placed(round_.take(fit), fit.because(), fit.mapping)
+        finally:
+            round_.undo()
+
+    def ever(self, view: View, spec: JobSpec) -> bool:
+        """Whether the whole fleet, empty and healthy, holds a gang of this job."""
+        return _never(self._on(view), view, spec, Taken()) is None
+
+    def _on(self, view: View) -> Ground:
+        ground = self._ground
+        if ground is None or not ground.follow(view):
+            ground = self._ground = Ground(view)
+        return ground
+
+
+class Fit:
+    """Where a gang can go: its nodes, the order of its ranks, and the reason."""
+
+    def __init__(
+        self, rank_class: RankClass, plan: GangPlan, node_of_rank: Ints, mapping: Mapping | None
+    ) -> None:
+        self.rank_class, self.plan, self.node_of_rank, self.mapping = rank_class, plan, node_of_rank, mapping
+
+    def because(self) -> Reason:
+        reason = self.plan.because
+        if self.mapping is None:
+            return reason
+        times = {f"{group}_ns": time.time_ns for group, time in self.mapping.groups.items() if time.ranks > 1}
+        slowest = max(self.mapping.groups.items(), key=lambda item: item[1].time_ns)
+        text = reason.text
+        if slowest[1].time_ns:
+            text += f"; modelled collectives take {self.mapping.time_ns / 1e6:.3g} ms a step, bound by {slowest[0]} over {slowest[1].tier}"
+        return Reason(reason.code, text, {**reason.figures, **times})
+
+
+class Placed(NamedTuple):
+    """A gang's places in rank order, why there, and what its groups cost there (modelled)."""
+
+    places: tuple[RankPlace, ...]
+    because: Reason
+    mapping: Mapping
+
+
+class Refused(NamedTuple):
+    """Why a gang cannot be placed, and each thing in the way."""
+
+    because: Reason
+    barriers: tuple[Barrier, ...] = ()
+
+
+class _Round:
+    """One round of decisions on top of a ground that is left as it was found."""
+
+    def __init__(self, ground: Ground, view: View) -> None:
+        self._ground, self._view = ground, view
+        self._taken = Taken()
+
+    def decide(self, now_ns: int) -> Plan:
+        view = self._view
+        places: dict[str, Place] = {}
+        blocked: dict[Shape, Reason] = {}
+        for shape, job_id in InQueueOrder(view, now_ns, blocked):
+            answer = self.fit(view.jobs[job_id].spec)
+            if isinstance(answer, Refused):
+                blocked[shape] = answer.because  # what is free only shrinks within one round
+            else:
+                places[job_id] = Place(job_id, self.take(answer), answer.because())
+        unjudged = sorted((view.jobs[j] for j in view.unjudged), key=lambda job: job.order)
+        waits = [
+            Wait(job.id, blocked[job.shape])
+            for job in unjudged
+            if job.shape in blocked and job.id not in places and job.not_before_ns <= now_ns
+        ]
+        return Plan(tuple(places.values()), tuple(waits))
+
+    def fit(self, spec: JobSpec) -> Fit | Refused:
+        """Where a gang of this job goes now, or why it cannot."""
+        gang = gang_of(spec)
+        reasons: list[Refused] = []
+        for kind in KINDS[spec.device]:
+            rank_class = self._ground.rank_class(spec, kind, self._view, self._taken)
+            plan = rank_class.rooms.plan(gang)
+            if isinstance(plan, GangPlan):
+                return self._mapped(rank_class, plan, gang)
+            reasons.append(_waits(spec, rank_class, plan))
+        return _never(self._ground, self._view, spec, self._taken) or _best(reasons)
+
+    def undo(self) -> None:
+        """Leave the ground as the view has it."""
+        touched = set(self._taken.hosts)
+        for rank_class in self._ground.classes.values():
+            if touched:
+                rank_class.update(touched, self._view, Taken())
+            rank_class.rooms.forget()
+
+    def map(self, plan: GangPlan, layout: Layout) -> Mapping:
+        """The order of ranks on the plan's nodes."""
+        tree, traffic = self._ground.tree, usual_traffic(layout)
+        return map_ranks(tree, plan.nodes, plan.counts, layout, traffic, plan.fabric, plan.kept)
+
+    def _mapped(self, rank_class: RankClass, plan: GangPlan, gang: Gang) -> Fit:
+        if gang.layout is None or len(plan.nodes) == 1:
+            return Fit(rank_class, plan, np.repeat(np.arange(len(plan.nodes)), plan.counts), None)
+        mapping = self.map(plan, gang.layout)
+        return Fit(rank_class, plan, mapping.node_of_rank, mapping)
+
+    def take(self, fit: Fit) -> tuple[RankPlace, ...]:
+        """Give the gang its slices; of each node the lowest free ones, in rank order."""
+        rank_class, positions = fit.rank_class, fit.plan.nodes.tolist()
+        slots = [rank_class.slots(p) for p in positions]
+        masks = [rank_class.free(p, self._taken) for p in positions]
+        used = [0] * len(positions)
+        places: list[RankPlace] = []
+        for rank, at in enumerate(fit.node_of_rank.tolist()):
+            ids = []
+            for _ in range(rank_class.each):
+                low = masks[at] & -masks[at]
+                masks[at] ^= low
+                used[at] |= low
+                ids.append(slots[at].slices[low.bit_length() - 1])
+            places.append(RankPlace(rank, slots[at].node, tuple(ids)))
+        for position, mask, ranks in zip(positions, used, fit.plan.counts.tolist(), strict=True):
+            self._taken.take(rank_class.kind, position, mask, rank_class.requests, ranks)
+        for other in self._ground.classes.values():
+            if other.kind == rank_class.kind or (other.asks and rank_class.asks):
+                other.update(positions, self._view, self._taken)
+        return tuple(places)
+
+
+def _never(ground: Ground, view: View, spec: JobSpec, taken: Taken) -> Refused | None:
+    """Why no state of this fleet holds the gang; None where one does."""
+    gang = gang_of(spec)
+    reasons: list[Refused] = []
+    for kind in KINDS[spec.device]:
+        rank_class = ground.rank_class(spec, kind, view, taken)
+        verdict = rank_class.never(gang)
+        if verdict is None:
+            return None
+        reasons.append(_too_large(spec, rank_class, verdict))
+    return _best(reasons)
+
+
+def _too_large(spec: JobSpec, rank_class: RankClass, verdict: Blocked) -> Refused:
+    needs, total = spec.devices, rank_class.devices
+    text = f"needs {needs} {noun(rank_class.kind, needs)}, and the fleet has {total} that it may use"
+    if needs <= total:
+        text = verdict.what
+    figures = {**verdict.because.figures, "needs": needs, "devices": total}
+    because = Reason("never_fits", f"{text}: it can never start here", figures)
+    return Refused(because, tuple(b for b in verdict.barriers if b.constraint is not None))
+
+
+def _waits(spec: JobSpec, rank_class: RankClass, blocked: Blocked) -> Refused:
+    needs, free = spec.devices, int(rank_class.rooms.room.sum()) * spec.devices_per_rank
+    figures = {**blocked.because.figures, "needs": needs, "free": free, "devices": rank_class.devices}
+    if blocked.because.code == "no_room":
+        text = f"needs {needs} {noun(rank_class.kind, needs)}, {free} of {rank_class.devices} are free for it"
+        return Refused(Reason("no_fit", text, figures), blocked.barriers)
+    return Refused(Reason("no_fit", blocked.because.text, figures), blocked.barriers)
+
+
+def _best(refused: Sequence[Refused]) -> Refused:
+    """Of the kinds that would do, the one with the most devices says why."""
+    return max(refused, key=lambda one: int(one.because.figures.get("devices", 0)))
