@@ -11,8 +11,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import factorial, gcd, prod
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -76,7 +77,8 @@ def map_ranks(
 
     Rank r is in tensor group r // tp, and so on: tensor index fastest, then data, then pipeline (Megatron's
     default order). ``keep`` are constraints on groups that hold in any case; a plan that was made with them leaves
-    places where they do. Errors: ``ValueError`` where counts and layout disagree, or nothing keeps them.
+    places where they do. The orders of the last 256 problems are kept: gangs of one kind on racks of one kind are
+    the same problem. Errors: ``ValueError`` where counts and layout disagree, or nothing keeps them.
     """
     ranks = layout.tp * layout.dp * layout.pp
     if int(counts.sum()) != ranks or len(nodes) != len(counts):
@@ -85,7 +87,7 @@ def map_ranks(
     # Large gangs keep the parts of a tensor group that fill a node evenly together.
     fold = int(np.gcd.reduce([layout.tp, *counts.tolist()])) if ranks > _SMALL and _may_fold(limits) else 1
     model = Model(edges_of(tree, nodes, fabric), layout, traffic, fold, limits)
-    grid = _searched(model, counts // fold)
+    grid = _found(_Problem.of(model, counts // fold))
     if model.torn(grid[None])[0]:
         raise ValueError("no order of ranks on these places keeps the groups together")
     return describe(tree, nodes, model, grid)
@@ -145,6 +147,51 @@ def _most(rows: Ints) -> int:
 
 
 # Layouts in tiles.
+
+
+class _Problem(NamedTuple):
+    """All that an order depends on. Gangs of one kind on racks of one kind are the same problem."""
+
+    depths: int
+    at: bytes
+    bps: bytes
+    inside_bps: int
+    counts: bytes
+    layout: Layout
+    traffic: Traffic
+    fold: int
+    limits: tuple[tuple[Group, bytes], ...]
+
+    @classmethod
+    def of(cls, model: Model, counts: Ints) -> _Problem:
+        edges = model.edges
+        limits = ((group, np.unique(domain, return_inverse=True)[1]) for group, domain in model.limits)
+        return cls(
+            len(edges.at), edges.at.tobytes(), edges.bps.tobytes(), edges.inside_bps, counts.tobytes(),
+            model.layout, model.traffic, model.fold, tuple((group, ids.tobytes()) for group, ids in limits),
+        )  # fmt: skip
+
+    def model(self) -> tuple[Model, Ints]:
+        counts = np.frombuffer(self.counts, np.int64)
+        at = np.frombuffer(self.at, np.int64).reshape(self.depths, len(counts))
+        bps = np.frombuffer(self.bps, np.float64)
+        vertex = np.where(np.arange(len(bps)) < len(counts), -1, 1)  # whose they are changes no order
+        limits = tuple((group, np.frombuffer(ids, np.int64)) for group, ids in self.limits)
+        edges = Edges(at, bps, vertex, self.inside_bps)
+        return Model(edges, self.layout, self.traffic, self.fold, limits), counts
+
+
+def forget_orders() -> None:
+    """Drop the orders that are kept for problems seen before, for instance to time the search."""
+    _found.cache_clear()
+
+
+@lru_cache(maxsize=256)
+def _found(problem: _Problem) -> Ints:
+    """The grid of the best order found."""
+    grid = _searched(*problem.model())
+    grid.flags.writeable = False
+    return grid
 
 
 def _searched(model: Model, counts: Ints) -> Ints:
