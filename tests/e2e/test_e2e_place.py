@@ -60,7 +60,7 @@ def test_what_is_in_the_way_is_named_with_figures(fleet: Path, tmp_path: Path) -
         "place", "--fleet", fleet, "--explain", "--job", write(job, ranks=8, topology={"require": "node"})
     )
     assert (
-        "the gang within one node: 2 of 4 could hold a group, the most that fits so is 4 of 8" in text.stdout
+        "the gang within one node: 2 of 4 have room, at most 4 of 8 ranks fit" in text.stdout
     )
 
 

@@ -7,6 +7,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fleet import topo_outputs
 from unidle.errors import BadInput
@@ -68,6 +70,41 @@ def test_nvlink_is_closer_than_any_way_over_pcie():
 def test_what_is_no_matrix_is_refused_with_its_line(text: str, problem: str):
     with pytest.raises(BadInput, match=problem):
         parse_topo(text)
+
+
+words = st.sampled_from(
+    [
+        "GPU0",
+        "GPU1",
+        "NIC0",
+        "X",
+        " X ",
+        "NV4",
+        "PIX",
+        "SYS",
+        "N/A",
+        "CPU",
+        "Affinity",
+        "0-7",
+        "0",
+        "",
+        "é",
+        "\x1b[4m",
+        "GPU99999999999",
+    ]
+)
+
+
+@given(rows=st.lists(st.lists(words, max_size=6), max_size=6), between=st.sampled_from(["\t", " "]))
+def test_any_text_is_a_matrix_or_one_clear_error(rows: list[list[str]], between: str):
+    found: GpuLinks | BadInput
+    try:
+        found = parse_topo("\n".join(between.join(row) for row in rows))
+    except BadInput as error:
+        found = error
+    assert "\n" not in str(found)
+    if isinstance(found, GpuLinks):
+        assert all(len(row) == len(found.gpus) for row in found.ways)
 
 
 class RecordedNvml:

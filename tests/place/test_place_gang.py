@@ -12,7 +12,7 @@ from place.trees import World, assert_holds, can_be_grouped, domain, fleets, gan
 from unidle.fleet import Device, Fleet, Node, Tier
 from unidle.jobs import JobSpec, Layout, Reason, Topology
 from unidle.place.constraint import Blocked, Constraint, Gang, GangPlan, gang_of
-from unidle.place.gang import Rooms, pick, plan_gang
+from unidle.place.gang import Rooms, fits, pick, plan_gang
 from unidle.place.tree import tree_of
 from unidle.place.units import change, room_of, units_of
 
@@ -135,6 +135,19 @@ def test_a_large_change_and_small_ones_come_to_the_same():
     for k in range(100):
         other.set(np.array([k]), np.array([k % 3]))
     assert one.plan(Gang(90)).because == other.plan(Gang(90)).because
+
+
+@settings(max_examples=100)
+@given(world=worlds(), data=st.data())
+def test_a_question_asked_often_has_the_same_answer(world: World, data: st.DataObject):
+    ask = fits(world.tree, world.gang)
+    for _ in range(2):
+        n = len(world.room)
+        room = np.array(data.draw(st.lists(st.integers(0, 6), min_size=n, max_size=n)))
+        counts, plan = ask(room), plan_gang(world.tree, room, world.gang)
+        assert (counts is None) == isinstance(plan, Blocked)
+        if counts is not None and isinstance(plan, GangPlan):
+            assert counts[plan.nodes].tolist() == plan.counts.tolist() and counts.sum() == world.gang.ranks
 
 
 def test_a_job_without_wishes_prefers_whole_tensor_groups():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -104,7 +105,7 @@ def tree_of(nodes: Sequence[Node], keys: Sequence[str], root: Tier) -> LabelTree
     for index, node in enumerate(nodes):
         way = [(level, node.labels[key]) for level, key in enumerate(keys) if node.labels.get(key)]
         lowest.append(way[0] if way else None)
-        for here, up in zip(way, [*way[1:], None], strict=True):
+        for here, up in itertools.zip_longest(way, way[1:]):
             if above.setdefault(here, up) != up:
                 raise _two_parents(keys, index, here, above[here], up)
     names = _names(above, kinds, {node.id for node in nodes} | {root.id})

@@ -28,9 +28,7 @@ def why_blocked(rooms: Rooms, gang: Gang) -> Blocked:
     if total < gang.ranks:
         open_nodes = int((rooms.room > 0).sum())
         missing = gang.ranks - total
-        barrier = Barrier(
-            None, len(rooms.room), open_nodes, total, gang.ranks, f"free the devices of {missing} more ranks"
-        )
+        barrier = Barrier(None, len(rooms.room), open_nodes, total, gang.ranks, _free(missing))
         return _blocked("no_room", [barrier])
     decisive: list[Barrier] = []
     others: list[Barrier] = []
@@ -52,46 +50,47 @@ def _blocked(code: str, barriers: Sequence[Barrier]) -> Blocked:
     figures: dict[str, int | float | str] = {
         "needs": first.needs, "largest": first.largest, "domains": first.domains, "fitting": first.fitting
     }  # fmt: skip
-    return Blocked(Reason(code, f"{text}. It would start: {helps}", figures), tuple(barriers))
+    return Blocked(Reason(code, f"{text}. What would help: {helps}", figures), tuple(barriers), text)
 
 
 def _unknown(rooms: Rooms, constraint: Constraint) -> Blocked:
     kinds = ", ".join((NODE, *rooms.tree.kinds[1:]))
-    text = f"{constraint.text()}: the fleet has no tier of that kind, it has {kinds}: it can never start here"
+    text = f"{constraint.text()}: the fleet has no tier of that kind, it has {kinds}"
     barrier = Barrier(constraint, 0, 0, 0, 0, f"name one of {kinds}")
-    return Blocked(Reason("unknown_tier", text, {"kind": constraint.within}), (barrier,))
+    because = Reason("unknown_tier", f"{text}: it can never start here", {"kind": constraint.within})
+    return Blocked(because, (barrier,), text)
 
 
 def _barrier(
     rooms: Rooms, gang: Gang, hard: Sequence[Constraint], constraint: Constraint, without: Spot | None
 ) -> Barrier:
-    held = _held(rooms, gang, hard)
+    largest, where = _held(rooms, gang, hard)
+    helps = [_free(gang.ranks - largest) + where]
     if constraint.fabric is not None:
         reached = rooms.reach(constraint.fabric) <= int(rooms.tree.depth.max())
         domains, fitting = len(reached), int((reached & (rooms.room > 0)).sum())
-        largest, where = held
-    elif constraint.group == "gang":
-        each = _domains(rooms, constraint.within, rooms.units(gang, _groups(hard))[1].tiers)
-        domains, fitting = len(each), int((each > 0).sum())
-        largest, where = held
+        if not reached.any():
+            helps = [f"put nodes on {constraint.fabric}"]
     else:
-        unit = gang.size(constraint.group)
-        each = _domains(rooms, constraint.within, rooms.units(gang, [constraint])[1].tiers)
+        # a part of the gang is one group, or for the whole gang any ranks
+        unit = 1 if constraint.group == "gang" else gang.size(constraint.group)
+        kept = [c for c in hard if c.group != "gang"] if constraint.group == "gang" else [constraint]
+        each = _domains(rooms, constraint.within, rooms.units(gang, kept)[1].tiers)
         domains, fitting = len(each), int((each >= unit).sum())
-        largest, where = held
-    helps = [f"free the devices of {gang.ranks - largest} more ranks{where}"]
     if without is not None:
-        tree = rooms.tree
-        place = f"node {tree.nodes[without.position]}"
-        if without.vertex >= 0:
-            kind = tree.kind_name(without.vertex)
-            place = f"{kind} {tree.tiers[without.vertex]}" if without.vertex else "the whole fleet"
-        helps.append(f"without this constraint in {place}")
+        helps.append(f"do without this, in {_place(rooms, without)}")
     return Barrier(constraint, domains, fitting, largest, gang.ranks, " or ".join(helps))
 
 
-def _groups(held: Sequence[Constraint]) -> list[Constraint]:
-    return [c for c in held if c.group != "gang"]
+def _free(ranks: int) -> str:
+    return f"free the devices of {ranks} more rank{'s' if ranks != 1 else ''}"
+
+
+def _place(rooms: Rooms, spot: Spot) -> str:
+    tree = rooms.tree
+    if spot.vertex < 0:
+        return f"node {tree.nodes[spot.position]}"
+    return f"{tree.kind_name(spot.vertex)} {tree.tiers[spot.vertex]}" if spot.vertex else "the whole fleet"
 
 
 def _domains(rooms: Rooms, within: str, tiers: Ints) -> Ints:

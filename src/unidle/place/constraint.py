@@ -57,8 +57,8 @@ class GangPlan:
     """Where a gang goes: ``counts[i]`` ranks on the node at position ``nodes[i]``, positions ascending.
 
     ``vertex`` is the lowest tier that holds it, -1 where that is one node. ``fabric`` carries all its
-    traffic between nodes, None where no single one does or there is none. ``relaxed`` are the soft
-    constraints that could not be kept.
+    traffic between nodes, None where no single one does or there is none. ``kept`` are the constraints that
+    hold, ``relaxed`` the soft ones that could not be kept.
     """
 
     nodes: Ints
@@ -68,6 +68,7 @@ class GangPlan:
     fabric: LinkClass | None
     relaxed: tuple[Constraint, ...]
     because: Reason
+    kept: tuple[Constraint, ...] = ()
 
     def names(self, tree: Tree) -> tuple[str, ...]:
         return tuple(tree.nodes[k] for k in self.nodes.tolist())
@@ -90,18 +91,26 @@ class Barrier:
     def text(self) -> str:
         if self.constraint is None:
             return f"needs room for {self.needs} ranks, and the fleet has room for {self.largest}"
-        return (
-            f"{self.constraint.text()}: {self.fitting} of {self.domains} could hold a group, the most that fits"
-            f" so is {self.largest} of {self.needs} ranks"
-        )
+        if self.constraint.fabric is not None:
+            where = f"{self.fitting} of {self.domains} nodes are on it and have room"
+        elif self.constraint.group == "gang":
+            where = f"{self.fitting} of {self.domains} have room"
+        else:
+            where = f"{self.fitting} of {self.domains} could hold one"
+        return f"{self.constraint.text()}: {where}, at most {self.largest} of {self.needs} ranks fit"
 
 
 @dataclass(frozen=True, slots=True)
 class Blocked:
-    """The gang cannot start now. ``barriers`` are the things in the way, the ones that suffice first."""
+    """The gang cannot start now.
+
+    ``barriers`` are the things in the way: those that are it alone, where there are such. ``what`` says them
+    without what would help, which ``because`` says too.
+    """
 
     because: Reason
-    barriers: tuple[Barrier, ...] = ()
+    barriers: tuple[Barrier, ...]
+    what: str
 
 
 def gang_of(spec: JobSpec) -> Gang:

@@ -10,7 +10,7 @@ and with those kept before.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -45,11 +45,28 @@ def plan_gang(tree: Tree, room: Ints, gang: Gang) -> GangPlan | Blocked:
     return Rooms(tree, room).plan(gang)
 
 
+def fits(tree: Tree, gang: Gang) -> Callable[[Ints], Ints | None]:
+    """A question that may be asked often: the counts by node (shape (N,)) that ``gang`` gets in a given room."""
+    rooms = Rooms(tree, np.zeros(len(tree.nodes), dtype=np.int64))
+    every = np.arange(len(tree.nodes))
+
+    def counts(room: Ints) -> Ints | None:
+        rooms.set(every, room)
+        plan = rooms.place(gang)
+        if plan is None:
+            return None
+        found = np.zeros(len(every), dtype=np.int64)
+        found[plan.nodes] = plan.counts
+        return found
+
+    return counts
+
+
 class Rooms:
     """Room for ranks of one shape, by node and by tier, kept up to date as gangs come and go.
 
     Sums are kept for each way of keeping groups together that was asked for, and a change of one node
-    costs O(depth). ``checkpoint`` and ``rollback`` undo speculative changes.
+    costs O(depth). ``checkpoint`` and ``rollback`` undo speculative changes; ``forget`` ends the speculation.
     """
 
     def __init__(self, tree: Tree, room: Ints) -> None:
@@ -61,16 +78,20 @@ class Rooms:
         self._units: dict[_Key, tuple[Units, Room]] = {}
         self._under: dict[int, Bools] = {}
         self._reach: dict[LinkClass, Ints] = {}
-        self._journal: list[tuple[Ints, Ints]] = []
+        self._journal: list[tuple[Ints, Ints]] | None = None  # only while something may be undone
 
     def plan(self, gang: Gang) -> GangPlan | Blocked:
         """Where the gang goes now; nothing is changed."""
         from unidle.place.blocked import why_blocked
 
+        return self.place(gang) or why_blocked(self, gang)
+
+    def place(self, gang: Gang) -> GangPlan | None:
+        """The same without the reason why not, which takes longer than the answer."""
         hard = [c for c in gang.constraints if c.hard]
         found = self.find(gang, hard)
         if found is None:
-            return why_blocked(self, gang)
+            return None
         kept, relaxed = hard, list[Constraint]()
         for constraint in gang.constraints:
             if constraint.hard:
@@ -94,21 +115,24 @@ class Rooms:
         """Room on some nodes anew, for instance after ranks of another shape came there."""
         if len(values) and int(values.min()) < 0:
             raise ValueError("a node cannot have room for less than 0 ranks")
-        self._journal.append((nodes, self.room[nodes]))
+        if self._journal is not None:
+            self._journal.append((nodes, self.room[nodes]))
         self._write(nodes, values)
 
     def checkpoint(self) -> int:
-        """A point to roll back to."""
+        """A point to roll back to. From the first one on changes are kept, until ``forget``."""
+        if self._journal is None:
+            self._journal = []
         return len(self._journal)
 
     def rollback(self, point: int) -> None:
         """Undo all changes since ``point``."""
-        while len(self._journal) > point:
+        while self._journal is not None and len(self._journal) > point:
             self._write(*self._journal.pop())
 
     def forget(self) -> None:
-        """Drop the journal: what was done stays done."""
-        self._journal.clear()
+        """What was done stays done."""
+        self._journal = None
 
     def _write(self, nodes: Ints, values: Ints) -> None:
         self.room[nodes] = values
@@ -218,7 +242,8 @@ class Rooms:
             nodes, counts = spread(self.tree, room, spot.vertex, gang.ranks)
         carried = self._carried(nodes, spot.vertex)
         because = self._because(gang, spot, nodes, carried, relaxed)
-        return GangPlan(nodes, counts, spot.vertex, spot.room - gang.ranks, carried, relaxed, because)
+        left_over = spot.room - gang.ranks
+        return GangPlan(nodes, counts, spot.vertex, left_over, carried, relaxed, because, tuple(held))
 
     def _carried(self, nodes: Ints, vertex: int) -> LinkClass | None:
         """The first class, best first, that carries all traffic among the nodes."""

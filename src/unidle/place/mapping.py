@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import lru_cache
 from math import factorial, gcd, prod
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from unidle.fleet import LinkClass
 from unidle.jobs import Layout
-from unidle.place.constraint import GROUPS, Group
-from unidle.place.traffic import AXIS, Edges, Floats, Model, Traffic, edges_of
+from unidle.place.constraint import GROUPS, Constraint, Group
+from unidle.place.exchange import Walk, rounded
+from unidle.place.traffic import AXIS, Edges, Limit, Model, Traffic, edges_of
 from unidle.place.tree import FLEET, NODE, Ints, Tree
 
 _NS: Final = 1_000_000_000
@@ -63,21 +65,48 @@ class Mapping:
 
 
 def map_ranks(
-    tree: Tree, nodes: Ints, counts: Ints, layout: Layout, traffic: Traffic, fabric: LinkClass | None = None
+    tree: Tree,
+    nodes: Ints,
+    counts: Ints,
+    layout: Layout,
+    traffic: Traffic,
+    fabric: LinkClass | None = None,
+    keep: Sequence[Constraint] = (),
 ) -> Mapping:
     """The order of ranks on ``nodes`` (positions, ascending), ``counts[i]`` of them on the i-th.
 
     Rank r is in tensor group r // tp, and so on: tensor index fastest, then data, then pipeline (Megatron's
-    default order). Errors: ``ValueError`` where counts and layout disagree.
+    default order). ``keep`` are constraints on groups that hold in any case; a plan that was made with them leaves
+    places where they do. The orders of the last 256 problems are kept: gangs of one kind on racks of one kind are
+    the same problem. Errors: ``ValueError`` where counts and layout disagree, or nothing keeps them.
     """
     ranks = layout.tp * layout.dp * layout.pp
     if int(counts.sum()) != ranks or len(nodes) != len(counts):
         raise ValueError(f"{int(counts.sum())} places for {ranks} ranks of the layout")
-    edges = edges_of(tree, nodes, fabric)
+    limits = [(c.group, _domains(tree, nodes, c.within)) for c in keep if c.group != "gang" and c.within]
     # Large gangs keep the parts of a tensor group that fill a node evenly together.
-    fold = 1 if ranks <= _SMALL else int(np.gcd.reduce([layout.tp, *counts.tolist()]))
-    model = Model(edges, layout, traffic, fold)
-    return describe(tree, nodes, model, _searched(model, counts // fold))
+    fold = int(np.gcd.reduce([layout.tp, *counts.tolist()])) if ranks > _SMALL and _may_fold(limits) else 1
+    model = Model(edges_of(tree, nodes, fabric), layout, traffic, fold, limits)
+    grid = _found(_Problem.of(model, counts // fold))
+    if model.torn(grid[None])[0]:
+        raise ValueError("no order of ranks on these places keeps the groups together")
+    return describe(tree, nodes, model, grid)
+
+
+def _domains(tree: Tree, nodes: Ints, within: str) -> Ints:
+    """The domain of each node; one without a tier of the kind is a domain by itself."""
+    alone = -1 - np.arange(len(nodes))
+    if within == NODE:
+        return alone
+    code = tree.kind_code(within)
+    found = tree.within(code)[nodes] if code is not None else alone
+    return np.where(found < 0, alone, found)
+
+
+def _may_fold(limits: Sequence[Limit]) -> bool:
+    """Not where another group must fill domains in which tensor groups may be torn."""
+    parts = {group: len(np.unique(domain)) for group, domain in limits}
+    return not parts or parts.get("tp", 0) == max(parts.values())
 
 
 def describe(tree: Tree, nodes: Ints, model: Model, grid: Ints) -> Mapping:
@@ -120,6 +149,51 @@ def _most(rows: Ints) -> int:
 # Layouts in tiles.
 
 
+class _Problem(NamedTuple):
+    """All that an order depends on. Gangs of one kind on racks of one kind are the same problem."""
+
+    depths: int
+    at: bytes
+    bps: bytes
+    inside_bps: int
+    counts: bytes
+    layout: Layout
+    traffic: Traffic
+    fold: int
+    limits: tuple[tuple[Group, bytes], ...]
+
+    @classmethod
+    def of(cls, model: Model, counts: Ints) -> _Problem:
+        edges = model.edges
+        limits = ((group, np.unique(domain, return_inverse=True)[1]) for group, domain in model.limits)
+        return cls(
+            len(edges.at), edges.at.tobytes(), edges.bps.tobytes(), edges.inside_bps, counts.tobytes(),
+            model.layout, model.traffic, model.fold, tuple((group, ids.tobytes()) for group, ids in limits),
+        )  # fmt: skip
+
+    def model(self) -> tuple[Model, Ints]:
+        counts = np.frombuffer(self.counts, np.int64)
+        at = np.frombuffer(self.at, np.int64).reshape(self.depths, len(counts))
+        bps = np.frombuffer(self.bps, np.float64)
+        vertex = np.where(np.arange(len(bps)) < len(counts), -1, 1)  # whose they are changes no order
+        limits = tuple((group, np.frombuffer(ids, np.int64)) for group, ids in self.limits)
+        edges = Edges(at, bps, vertex, self.inside_bps)
+        return Model(edges, self.layout, self.traffic, self.fold, limits), counts
+
+
+def forget_orders() -> None:
+    """Drop the orders that are kept for problems seen before, for instance to time the search."""
+    _found.cache_clear()
+
+
+@lru_cache(maxsize=256)
+def _found(problem: _Problem) -> Ints:
+    """The grid of the best order found."""
+    grid = _searched(*problem.model())
+    grid.flags.writeable = False
+    return grid
+
+
 def _searched(model: Model, counts: Ints) -> Ints:
     shape = model.shape()
     every = _every_layout(counts)
@@ -137,20 +211,21 @@ def _searched(model: Model, counts: Ints) -> Ints:
         grids += [grids[0].reshape(-1)[turn].reshape(shape) for turn in _turns(grids[0].size)]
         different = {grid.tobytes(): grid for grid in grids}
         starts = sorted(different.values(), key=lambda grid: _cost(model, grid))
-        walk = _Walk(model, _WORK)
+        walk = Walk(model, _WORK, _PATIENCE)
         grids += [walk.best_from(grid) for grid in starts[:_STARTS]]
     return grids[_ranked(model, np.array(grids))[0]]
 
 
 def _ranked(model: Model, grids: Ints) -> list[int]:
     """Those within ``_NEAR`` of the least cost, the least spread and then the least cost first."""
-    costs = np.concatenate([model.cost(model.seconds(part)) for part in _parts(grids)])
+    costs = np.concatenate([model.priced(part)[0] for part in _parts(grids)])
     near = np.flatnonzero(costs <= costs.min() * (1 + _NEAR))
-    wide, rounded = _widths(model, grids[near]), _rounded(costs[near])
-    return [int(near[k]) for k in sorted(range(len(near)), key=lambda k: (wide[k], rounded[k], k))]
+    order = np.lexsort([rounded(costs[near]), _widths(model, grids[near])])
+    found: list[int] = near[order].tolist()
+    return found
 
 
-def _widths(model: Model, grids: Ints) -> list[int]:
+def _widths(model: Model, grids: Ints) -> Ints:
     """The most domains that one group touches, summed over the tiers above nodes. Shape (B, ...) in."""
     total = np.zeros(len(grids), dtype=np.int64)
     for level in model.edges.at[1:]:
@@ -161,8 +236,7 @@ def _widths(model: Model, grids: Ints) -> list[int]:
             c.sum(axis=k).reshape(len(grids), -1).max(axis=1, initial=0) for k, c in enumerate(changes, 1)
         ]
         total += np.max(per_group, axis=0)
-    found: list[int] = total.tolist()
-    return found
+    return total
 
 
 def _parts(grids: Ints) -> list[Ints]:
@@ -195,12 +269,7 @@ def _turns(ranks: int) -> Iterator[Ints]:
 
 
 def _cost(model: Model, grid: Ints) -> float:
-    return _rounded(model.cost(model.seconds(grid[None])))[0]
-
-
-def _rounded(seconds: Floats) -> list[float]:
-    """To 12 digits, so that the order of a sum decides nothing."""
-    return [float(f"{value:.12g}") for value in seconds]
+    return float(rounded(model.priced(grid[None])[0])[0])
 
 
 def _node_orders(edges: Edges, counts: Ints) -> list[Ints]:
@@ -276,77 +345,3 @@ def _filled(tiles: Iterable[_Tile], counts: Ints, order: Ints, model: Model) -> 
     grid = np.empty(key.size, dtype=np.int64)
     grid[np.argsort(key.reshape(-1), kind="stable")] = np.repeat(order, counts[order])
     return grid.reshape(shape)
-
-
-# Exchanges.
-
-
-@dataclass(slots=True)
-class _Walk:
-    """A search over layouts that steps to the best neighbour not seen yet, even where that is no gain.
-
-    The bottleneck alone leaves wide plateaus, so among equal costs the one with less load in all goes first.
-    """
-
-    model: Model
-    work: int  # ranks that may still be looked at
-    seen: set[bytes] = field(default_factory=set)
-
-    def best_from(self, grid: Ints) -> Ints:
-        """The best layout on a walk that ends when ``_PATIENCE`` steps brought nothing."""
-        here = found = grid
-        best, patience = (float("inf"), float("inf")), _PATIENCE
-        while patience and self.work > 0:
-            self.seen.add(here.tobytes())
-            step = self._step(here)
-            if step is None:
-                break
-            here, reached = step
-            patience = _PATIENCE if reached[0] < best[0] else patience - 1
-            if reached < best:
-                best, found = reached, here
-        return found
-
-    def _step(self, here: Ints) -> tuple[Ints, tuple[float, float]] | None:
-        moves = _moves(here)
-        self.work -= moves.size
-        seconds = self.model.seconds(moves)
-        costs, loads = _rounded(self.model.cost(seconds)), _rounded(_load(seconds))
-        for at in sorted(range(len(moves)), key=lambda k: (costs[k], loads[k])):
-            if moves[at].tobytes() not in self.seen:
-                return moves[at], (costs[at], loads[at])
-        return None
-
-
-def _load(seconds: Floats) -> Floats:
-    result: Floats = np.square(seconds).sum(axis=(1, 2))
-    return result
-
-
-def _moves(grid: Ints) -> Ints:
-    """All layouts that one exchange of two ranks, or of two rows along an axis or plane, leads to."""
-    flat = grid.reshape(-1)
-    a, b = np.triu_indices(flat.size, 1)
-    differ = flat[a] != flat[b]
-    a, b = a[differ], b[differ]
-    moves = np.repeat(flat[None], len(a), axis=0)
-    rows = np.arange(len(a))
-    moves[rows, a], moves[rows, b] = flat[b], flat[a]
-    found = [moves.reshape(-1, *grid.shape)]
-    found += [_row_moves(grid, axis) for axis in range(3)]
-    return np.concatenate(found)
-
-
-def _row_moves(grid: Ints, axis: int) -> Ints:
-    """Exchanges of two whole groups that run along ``axis``."""
-    rows = np.moveaxis(grid, axis, -1)
-    lines = rows.reshape(-1, rows.shape[-1])
-    if lines.shape[1] < 2 or len(lines) < 2:
-        return np.empty((0, *grid.shape), dtype=np.int64)
-    a, b = np.triu_indices(len(lines), 1)
-    differ = (lines[a] != lines[b]).any(axis=1)
-    a, b = a[differ], b[differ]
-    moves = np.repeat(lines[None], len(a), axis=0)
-    at = np.arange(len(a))
-    moves[at, a], moves[at, b] = lines[b], lines[a]
-    return np.moveaxis(moves.reshape(-1, *rows.shape), -1, axis + 1)

@@ -186,7 +186,7 @@ class _Round:
     def map(self, plan: GangPlan, layout: Layout) -> Mapping:
         """The order of ranks on the plan's nodes."""
         tree, traffic = self._ground.tree, usual_traffic(layout)
-        return map_ranks(tree, plan.nodes, plan.counts, layout, traffic, plan.fabric)
+        return map_ranks(tree, plan.nodes, plan.counts, layout, traffic, plan.fabric, plan.kept)
 
     def mapped(self, rank_class: RankClass, plan: GangPlan, gang: Gang) -> Fit:
         if gang.layout is None or len(plan.nodes) == 1:
@@ -269,7 +269,7 @@ def _too_large(spec: JobSpec, rank_class: RankClass, verdict: Blocked) -> Refuse
     needs, total = spec.devices, rank_class.devices
     text = f"needs {needs} {noun(rank_class.kind, needs)}, and the fleet has {total} that it may use"
     if needs <= total:
-        text = verdict.because.text.split(". It would start:")[0]
+        text = verdict.what
     figures = {**verdict.because.figures, "needs": needs, "devices": total}
     because = Reason("never_fits", f"{text}: it can never start here", figures)
     return Refused(because, tuple(b for b in verdict.barriers if b.constraint is not None))

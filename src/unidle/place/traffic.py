@@ -15,6 +15,7 @@ The time of a kind is that of its slowest edge; the cost of a layout is the sum 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -30,7 +31,10 @@ from unidle.place.tree import Ints, Tree
 _BITS: Final = 8
 AXIS: Final[dict[str, int]] = {"pp": 0, "dp": 1, "tp": 2}  # of a grid of ranks
 
+TORN_S: Final = 1e9
+
 Floats = NDArray[np.float64]
+Limit = tuple[Group, Ints]
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,10 +133,14 @@ class Model:
 
     ``fold`` neighbours of a tensor group that always share a node may stand as one: the last axis is then
     tp / fold long, and each data group and pipeline that crosses an edge stands for ``fold`` of them.
+    ``limits`` are kinds of groups that must not be torn, each with the domain of every node.
     """
 
-    def __init__(self, edges: Edges, layout: Layout, traffic: Traffic, fold: int = 1) -> None:
+    def __init__(
+        self, edges: Edges, layout: Layout, traffic: Traffic, fold: int = 1, limits: Sequence[Limit] = ()
+    ) -> None:
         self.edges, self.layout, self.traffic, self.fold = edges, layout, traffic, fold
+        self.limits = tuple(limits)
         self.ring_bytes = {g: self._ring(g) for g in GROUPS}
         inside = [8.0 * self.ring_bytes[g] / edges.inside_bps for g in GROUPS]
         self.inside_s: Floats = np.array(inside)
@@ -164,6 +172,20 @@ class Model:
     def shape(self) -> tuple[int, int, int]:
         """Of a grid: (pp, dp, tp / fold)."""
         return self.layout.pp, self.layout.dp, self.layout.tp // self.fold
+
+    def torn(self, grids: Ints) -> Ints:
+        """How many groups are in more than one domain that must not be. Shape (B, ...) in, (B,) out."""
+        found = np.zeros(len(grids), dtype=np.int64)
+        for group, domain in self.limits:
+            rows = np.moveaxis(domain[grids], AXIS[group] + 1, -1)
+            found += (rows != rows[..., :1]).any(axis=-1).reshape(len(grids), -1).sum(axis=1)
+        return found
+
+    def priced(self, grids: Ints) -> tuple[Floats, Floats]:
+        """Cost in seconds, shape (B,), where each torn group counts for more than any layout does; and
+        :meth:`seconds`."""
+        seconds = self.seconds(grids)
+        return self.cost(seconds) + self.torn(grids) * TORN_S, seconds
 
     def cost(self, seconds: Floats) -> Floats:
         """Seconds of communication in a step. Shape (B, 3, E) in, (B,) out."""
