@@ -49,6 +49,7 @@ class Profile:
         self.times = [now_ns, *sorted(given)]
         rows = np.vstack([np.asarray(free, np.int64)[None, :], *(given[t][None, :] for t in self.times[1:])])
         self._rows: Ints = np.cumsum(rows, axis=0)
+        self._total: Ints = self._rows.sum(axis=1)  # of all nodes: a bound that is quickly looked at
 
     def __len__(self) -> int:
         return len(self.times)
@@ -66,6 +67,9 @@ class Profile:
         first = max(bisect_right(self.times, after_ns) - 1, 0)
         for k in range(first, len(self.times)):
             start_ns = max(self.times[k], after_ns)
+            last = bisect_left(self.times, start_ns + length_ns, lo=k + 1)
+            if int(self._total[k:last].min()) < ranks * each:
+                continue
             room = self._window(start_ns, length_ns, k) // each
             if int(room.sum()) < ranks:
                 continue
@@ -77,7 +81,7 @@ class Profile:
     def copy(self) -> Profile:
         """Another profile that begins with the same reservations."""
         other = Profile(self._rows[0], self.times[0])
-        other.times, other._rows = list(self.times), self._rows.copy()
+        other.times, other._rows, other._total = list(self.times), self._rows.copy(), self._total.copy()
         return other
 
     def room(self, at_ns: int, length_ns: int, each: int) -> Ints:
@@ -88,7 +92,9 @@ class Profile:
         """Reserve the slot's devices for ``length_ns``."""
         end_ns = min(slot.start_ns + length_ns, FOREVER_NS)
         first, last = self._cut(slot.start_ns), self._cut(end_ns) if end_ns < FOREVER_NS else len(self.times)
-        self._rows[first:last] -= slot.counts * each
+        used = slot.counts * each
+        self._rows[first:last] -= used
+        self._total[first:last] -= used.sum()
 
     def _window(self, at_ns: int, length_ns: int, first: int) -> Ints:
         last = bisect_left(self.times, at_ns + length_ns, lo=first + 1)
@@ -101,6 +107,7 @@ class Profile:
         if k == len(self.times) or self.times[k] != at_ns:
             self.times.insert(k, at_ns)
             self._rows = np.insert(self._rows, k, self._rows[k - 1], axis=0)
+            self._total = np.insert(self._total, k, self._total[k - 1])
         return k
 
 
