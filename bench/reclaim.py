@@ -14,6 +14,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import TypeAlias
 
 import numpy as np
 
@@ -31,6 +32,7 @@ from unidle.place.queue.waiting import Waiting
 
 NODES, PER_NODE, LEAF = 500, 8, 20
 NOW = 10**15
+World: TypeAlias = Callable[[], Callable[[], int]]  # builds a fresh world, and gives what is timed
 KAI_4000_JOBS_S, KAI_4000_GPUS_S, KAI_VERDICT_S, KUBE_PODS_PER_S = 694.0, 85.0, 249.5, 310.0
 
 
@@ -43,7 +45,8 @@ def shares(nodes: int, queues: int = 2) -> Shares:
 
 def crowd(nodes: int, sizes: tuple[int, ...], seed: int = 1) -> list[Running]:
     """Low jobs that fill the nodes; sizes beyond a node span several whole ones."""
-    chance, made, node, left = random.Random(seed), [], 0, PER_NODE
+    made: list[Running] = []
+    chance, node, left = random.Random(seed), 0, PER_NODE
     while node < nodes:
         size = chance.choice(sizes)
         if size > PER_NODE and left == PER_NODE and node + size // PER_NODE <= nodes:
@@ -65,7 +68,8 @@ def anywhere(ranks: int) -> Fits:
         total = np.cumsum(room)
         if total[-1] < ranks:
             return None
-        return np.minimum(room, np.maximum(ranks - (total - room), 0))
+        counts: Ints = np.minimum(room, np.maximum(ranks - (total - room), 0))
+        return counts
 
     return fits
 
@@ -91,7 +95,7 @@ def demands(count: int, ranks: int = 1, each: int = 1) -> list[Demand]:
     return [Demand(f"a{k}", "a", "medium", ranks, each, (ranks * each * 1000,)) for k in range(count)]
 
 
-def timed(runs: int, make: Callable[[], Callable[[], int]], want: int) -> list[float]:
+def timed(runs: int, make: World, want: int) -> list[float]:
     """Seconds of each run; ``make`` builds a fresh world, and what it returns is timed and has to give ``want``."""
     took = []
     for _ in range(runs):
@@ -104,7 +108,11 @@ def timed(runs: int, make: Callable[[], Callable[[], int]], want: int) -> list[f
     return sorted(took)
 
 
-def reclaim_jobs(nodes: int, count: int, ranks: int, each: int, sizes: tuple[int, ...], *, together: bool):
+def reclaim_jobs(
+    nodes: int, count: int, ranks: int, each: int, sizes: tuple[int, ...], *, together: bool
+) -> World:
+    """``count`` gangs of ``ranks``; several gangs of several ranks have to stay within a leaf each."""
+
     def make() -> Callable[[], int]:
         cluster = Cluster(np.full(nodes, PER_NODE), shares(nodes), crowd(nodes, sizes))
         wanted, allowed = demands(count, ranks, each), np.ones(nodes, np.bool_)
@@ -125,7 +133,7 @@ def reclaim_jobs(nodes: int, count: int, ranks: int, each: int, sizes: tuple[int
     return make
 
 
-def verdict(nodes: int) -> Callable[[], Callable[[], int]]:
+def verdict(nodes: int) -> World:
     """A gang of 80 GPUs in one leaf, of which every leaf holds one node that may not be cleared."""
 
     def make() -> Callable[[], int]:
@@ -140,7 +148,7 @@ def verdict(nodes: int) -> Callable[[], Callable[[], int]]:
     return make
 
 
-def decisions(nodes: int, jobs: int, queues: int) -> Callable[[], Callable[[], int]]:
+def decisions(nodes: int, jobs: int, queues: int) -> World:
     """Whole rounds: order of queues, quota, first node with room; the fleet has room for all jobs."""
 
     def make() -> Callable[[], int]:
@@ -171,7 +179,7 @@ def decisions(nodes: int, jobs: int, queues: int) -> Callable[[], Callable[[], i
     return make
 
 
-def books_only(jobs: int, queues: int) -> Callable[[], Callable[[], int]]:
+def books_only(jobs: int, queues: int) -> World:
     """The books of queues alone: whose turn, may it start, charge; four levels of queues."""
 
     def make() -> Callable[[], int]:

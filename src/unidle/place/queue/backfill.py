@@ -26,12 +26,14 @@ _LEVEL: Final = {"high": 0, "medium": 1, "low": 2}
 class Backfill:
     """Each ``age_ns`` of waiting counts as one point of priority; a job that waited ``starved_ns`` comes first.
 
-    ``heads`` is for how many jobs ``easy`` reserves, ``depth`` how many are looked at in all.
+    ``heads`` is for how many jobs ``easy`` reserves, besides the first ``starved_heads`` that starve;
+    ``depth`` is how many are planned in all.
     ``otherwise_ns`` is the run time of a job without an estimate.
     """
 
     rule: Literal["easy", "conservative"] = "easy"
     heads: int = 1
+    starved_heads: int = 16
     depth: int = 200
     age_ns: int = HOUR_NS
     starved_ns: int = 24 * HOUR_NS
@@ -97,7 +99,7 @@ class Planner:
         self._forecast = profile if policy.rule == "conservative" else profile.copy()
         self._may_start = may_start
         self._reserved = 0
-        self._looked = 0
+        self._looked = self._starved = 0
 
     def one(self, demand: Demand) -> Planned:
         """The plan for the next job in order."""
@@ -122,7 +124,10 @@ class Planner:
     def later(self, demand: Demand, after_ns: int = 0) -> Planned:
         """It cannot start now (or before ``after_ns``): when then, and whether room is reserved for it."""
         policy, length_ns = self._policy, self._length_ns(demand)
-        starved = self._now_ns - demand.submitted_ns >= policy.starved_ns
+        starved = (
+            self._now_ns - demand.submitted_ns >= policy.starved_ns and self._starved < policy.starved_heads
+        )
+        self._starved += starved
         self._looked += 1
         if self._looked > policy.depth and not starved:
             return _not_planned(demand, "depth", f"behind the first {policy.depth} jobs; not planned yet")
@@ -133,7 +138,7 @@ class Planner:
         )
         if slot is None:
             return _not_planned(demand, "never_free", "the nodes do not hold it, whatever running job ends")
-        self._reserved += reserve
+        self._reserved += reserve and not starved
         return self._planned(demand, slot, length_ns, reserve=reserve)
 
     def _length_ns(self, demand: Demand) -> int:
@@ -155,7 +160,11 @@ class Planner:
             "nodes": int(np.count_nonzero(slot.counts)),
         }
         if now:
-            ahead = f"and delays none of the {self._reserved} reserved before it" if self._reserved else ""
+            ahead = (
+                f"and delays none of the {self._reserved + self._starved} reserved before it"
+                if self._reserved + self._starved
+                else ""
+            )
             return Reason("starts_now", f"fits now {ahead}".rstrip(), figures)
         if reserved:
             return Reason("reserved", f"room is reserved for it, in {wait_s} s", figures)

@@ -119,6 +119,7 @@ class Shares:
         self._window = self.tree.window_of(now_ns)
         self.quota = self.tree.quota(capacity, now_ns)
         self._entitled = None
+        self._due_ppb = [self._dominant_ppb(row) for row in self.quota.deserved]
         for queue in range(len(self.tree) - 1, -1, -1):
             self._set_owed(queue)
 
@@ -298,23 +299,27 @@ class Shares:
 
     def share_ppb(self, queue: int) -> int:
         """The dominant share of the fleet that the queue uses, in billionths."""
-        used, capacity = self.used[queue], self.quota.capacity
-        return max((u * PPB // c for u, c in zip(used, capacity, strict=True) if c), default=0)
+        return self._dominant_ppb(self.used[queue])
+
+    def _dominant_ppb(self, amounts: Sequence[int]) -> int:
+        most = 0
+        for amount, whole in zip(amounts, self.quota.capacity, strict=True):
+            if amount and whole:
+                most = max(most, amount * PPB // whole)
+        return most
 
     def _key(self, queue: int) -> tuple[int, int]:
-        quota, used = self.quota, self.used[queue]
-        share, past = self.share_ppb(queue), self._decay(queue)
+        """The queue's place among its siblings, the least first: class, and share in the measure of the class."""
+        used, past, share = self.used[queue], self._decay(queue), self.share_ppb(queue)
         felt = share + (past - share) * self.fairness.history_ppm // PPM
-        entitled = max(
-            (d * PPB // c for d, c in zip(quota.deserved[queue], quota.capacity, strict=True) if c), default=0
-        )
-        guarantee = quota.guarantee[queue]
-        if any(guarantee) and not any(u >= g > 0 for u, g in zip(used, guarantee, strict=True)):
-            return 0, felt * PPB // max(entitled, 1)
-        if all(u < d for u, d in zip(used, quota.deserved[queue], strict=True) if u or d) and entitled:
-            return 1, felt * PPB // entitled
+        due = self._due_ppb[queue]
+        if _below(used, self.quota.guarantee[queue]):
+            return 0, felt * PPB // max(due, 1)
+        deserved = self.quota.deserved[queue]
+        if share < due and _below(used, deserved) and all(map(int.__ge__, deserved, used)):
+            return 1, felt * PPB // due
         spec = self.tree.specs[queue - 1]
-        return 3 if spec.kind == "public" else 2, (felt - entitled) * PPM // spec.weight
+        return 3 if spec.kind == "public" else 2, (felt - due) * PPM // spec.weight
 
     # -- the books -------------------------------------------------------------------------------
 
@@ -363,6 +368,17 @@ class Shares:
                 for queue in self._paths[leaf]:
                     lent[queue][r] += part
         return lent
+
+
+def _below(used: Sequence[int], amounts: Sequence[int]) -> bool:
+    """Whether something is due, and nothing that is due is used up."""
+    some = False
+    for u, amount in zip(used, amounts, strict=True):
+        if amount:
+            if u >= amount:
+                return False
+            some = True
+    return some
 
 
 def decay_ppb(past_ns: int, half_life_ns: int) -> int:

@@ -8,7 +8,7 @@ whole numbers of what is counted out on a node. What a queue is charged are amou
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -109,6 +109,11 @@ def started(demand: Demand, devices: Mapping[int, int], now_ns: int) -> Running:
         estimate_ns=demand.estimate_ns, ranks=demand.ranks, each=demand.each,
         min_runtime_ns=demand.min_runtime_ns, restart_ns=demand.restart_ns, checkpoints=demand.checkpoints,
     )  # fmt: skip
+
+
+def alike(a: Demand, b: Demand) -> bool:
+    """Whether two demands differ in nothing but their names, times and estimates."""
+    return a == replace(b, job=a.job, submitted_ns=a.submitted_ns, estimate_ns=a.estimate_ns)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,8 @@ no victim comes back for it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import chain
 from typing import Final
 
 import numpy as np
@@ -21,7 +22,7 @@ import numpy as np
 from unidle.jobs import Reason
 from unidle.place.queue.cluster import Cluster
 from unidle.place.queue.cover import Steps, cheapest, choose, offers, rank_costs
-from unidle.place.queue.model import Demand, Fits, Hold, Ints
+from unidle.place.queue.model import Demand, Fits, Hold, Ints, alike
 from unidle.place.queue.solve import Choice, Domains, Solver, free_for
 from unidle.place.queue.victims import Candidates, Mask, Rights, copies_deserved, rights
 
@@ -54,7 +55,7 @@ def preempt(
     known.refresh()
     before = cluster.journal.mark()
     first: Reason | None = None
-    for relief in ((), *_reliefs(cluster, known, demand)):
+    for relief in chain([()], _reliefs(cluster, known, demand)):
         for k in relief:
             cluster.stop(known.jobs[k].job)
         known.stopped(relief)
@@ -100,22 +101,23 @@ def preempt_all(
     cluster: Cluster, demands: Sequence[Demand], fits_of: Callable[[Demand], Fits], now_ns: int, *,
     domains_of: Callable[[Demand], Domains | None] | None = None,
     allowed_of: Callable[[Demand], Mask | None] | None = None, hold_ns: int = HOLD_NS,
+    candidates: Candidates | None = None,
 ) -> dict[str, Preemption | Reason]:  # fmt: skip
     """Make room for each demand in turn; equal demands of one rank are solved together.
 
     ``allowed_of`` gives, for a demand of one rank that any allowed node can hold, the mask of these
     nodes; None where its ``fits`` has to be asked.
     """
-    known = Candidates(cluster, now_ns)
+    known = candidates or Candidates(cluster, now_ns)
     answers: dict[str, Preemption | Reason] = {}
     at = 0
     while at < len(demands):
         demand = demands[at]
         allowed = allowed_of(demand) if allowed_of and demand.ranks == 1 else None
-        alike = _run_of(demands, at) if allowed is not None else 1
+        same = _run_of(demands, at) if allowed is not None else 1
         done = 0
-        if allowed is not None and alike > 1:
-            found = _together(cluster, known, demands[at : at + alike], allowed, now_ns + hold_ns)
+        if allowed is not None and same > 1:
+            found = _together(cluster, known, demands[at : at + same], allowed, now_ns + hold_ns)
             answers.update((p.job, p) for p in found)
             done = len(found)
         if not done:
@@ -124,24 +126,16 @@ def preempt_all(
                 cluster, demand, fits_of(demand), now_ns,
                 domains=domains, hold_ns=hold_ns, candidates=known,
             )  # fmt: skip
-            alike_too = alike if isinstance(answer, Reason) else 1  # what one may not have, none of them may
-            answers.update((d.job, answer) for d in demands[at : at + alike_too])
-            done = alike_too
+            done = same if isinstance(answer, Reason) else 1  # what one may not have, none of them may
+            answers.update((d.job, answer) for d in demands[at : at + done])
         at += done
     return answers
 
 
 def _run_of(demands: Sequence[Demand], at: int) -> int:
-    """How many demands from here on differ in nothing but their names and times."""
-    first = demands[at]
+    """How many demands from here on are alike."""
     end = at + 1
-    while end < len(demands):
-        other = demands[end]
-        if (
-            replace(other, job=first.job, submitted_ns=first.submitted_ns, estimate_ns=first.estimate_ns)
-            != first
-        ):
-            break
+    while end < len(demands) and alike(demands[at], demands[end]):
         end += 1
     return end - at
 

@@ -40,23 +40,24 @@ class Profile:
         times = sorted({end_ns for end_ns, _ in listed})
         if len(times) > rows_most:
             times = [times[(k + 1) * len(times) // rows_most - 1] for k in range(rows_most)]
-        given: dict[int, Ints] = {}
+        self.times = [now_ns, *times]
+        rows = np.zeros((len(self.times), len(free)), np.int64)
+        rows[0] = free
         for end_ns, devices in listed:
-            at = times[bisect_left(times, end_ns)]
-            row = given.setdefault(at, np.zeros(len(free), np.int64))
+            row = rows[bisect_left(times, end_ns) + 1]
             for node, count in devices.items():
                 row[node] += count
-        self.times = [now_ns, *sorted(given)]
-        rows = np.vstack([np.asarray(free, np.int64)[None, :], *(given[t][None, :] for t in self.times[1:])])
-        self._rows: Ints = np.cumsum(rows, axis=0)
+        np.cumsum(rows, axis=0, out=rows)
+        # a list, so that a row can be put between others without moving them
+        self._rows: list[Ints] = list(rows)
+        self._total: Ints = rows.sum(axis=1)  # of all nodes: a bound that is quickly looked at
 
     def __len__(self) -> int:
         return len(self.times)
 
     def free_at(self, at_ns: int) -> Ints:
         """Devices free on each node at a time from now on."""
-        row: Ints = self._rows[bisect_right(self.times, at_ns) - 1]
-        return row
+        return self._rows[bisect_right(self.times, at_ns) - 1]
 
     def earliest(self, ranks: int, each: int, length_ns: int, fits: Fits, after_ns: int = 0) -> Slot | None:
         """The first time at which the gang fits for ``length_ns`` without a break; None if never.
@@ -66,6 +67,9 @@ class Profile:
         first = max(bisect_right(self.times, after_ns) - 1, 0)
         for k in range(first, len(self.times)):
             start_ns = max(self.times[k], after_ns)
+            last = bisect_left(self.times, start_ns + length_ns, lo=k + 1)
+            if int(self._total[k:last].min()) < ranks * each:
+                continue
             room = self._window(start_ns, length_ns, k) // each
             if int(room.sum()) < ranks:
                 continue
@@ -77,7 +81,8 @@ class Profile:
     def copy(self) -> Profile:
         """Another profile that begins with the same reservations."""
         other = Profile(self._rows[0], self.times[0])
-        other.times, other._rows = list(self.times), self._rows.copy()
+        rows = [row.copy() for row in self._rows]
+        other.times, other._rows, other._total = list(self.times), rows, self._total.copy()
         return other
 
     def room(self, at_ns: int, length_ns: int, each: int) -> Ints:
@@ -88,11 +93,15 @@ class Profile:
         """Reserve the slot's devices for ``length_ns``."""
         end_ns = min(slot.start_ns + length_ns, FOREVER_NS)
         first, last = self._cut(slot.start_ns), self._cut(end_ns) if end_ns < FOREVER_NS else len(self.times)
-        self._rows[first:last] -= slot.counts * each
+        nodes = np.flatnonzero(slot.counts)
+        used = slot.counts[nodes] * each
+        for row in self._rows[first:last]:
+            row[nodes] -= used
+        self._total[first:last] -= used.sum()
 
     def _window(self, at_ns: int, length_ns: int, first: int) -> Ints:
         last = bisect_left(self.times, at_ns + length_ns, lo=first + 1)
-        least: Ints = self._rows[first] if last == first + 1 else self._rows[first:last].min(axis=0)
+        least: Ints = self._rows[first] if last == first + 1 else np.minimum.reduce(self._rows[first:last])
         return np.maximum(least, 0)
 
     def _cut(self, at_ns: int) -> int:
@@ -100,7 +109,8 @@ class Profile:
         k = bisect_left(self.times, at_ns)
         if k == len(self.times) or self.times[k] != at_ns:
             self.times.insert(k, at_ns)
-            self._rows = np.insert(self._rows, k, self._rows[k - 1], axis=0)
+            self._rows.insert(k, self._rows[k - 1].copy())
+            self._total = np.insert(self._total, k, self._total[k - 1])
         return k
 
 

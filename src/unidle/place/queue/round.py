@@ -7,9 +7,9 @@ it waits, the first ones with room reserved for them, which no later job may del
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 
@@ -20,13 +20,14 @@ from unidle.place.queue.cluster import Cluster
 from unidle.place.queue.consolidate import Consolidation, Migration, consolidate
 from unidle.place.queue.fair import Refusal
 from unidle.place.queue.model import Amounts, Demand, Fits, Ints, Running, started
-from unidle.place.queue.preempt import HOLD_NS, Preemption, preempt
+from unidle.place.queue.preempt import HOLD_NS, Preemption, preempt_all
 from unidle.place.queue.profile import Profile
 from unidle.place.queue.solve import Domains
 from unidle.place.queue.tree import ROOT
-from unidle.place.queue.victims import Candidates
-from unidle.place.queue.waiting import Waiting
+from unidle.place.queue.victims import Candidates, Mask
+from unidle.place.queue.waiting import Line, Waiting
 
+TOGETHER_MOST: Final = 64  # jobs for which others are stopped before another queue has its turn
 _Class: TypeAlias = tuple[str, str, int, int, Amounts, str]
 
 
@@ -64,18 +65,21 @@ class Round:
 def decide(
     cluster: Cluster, waiting: Waiting, fits_of: Callable[[Demand], Fits], now_ns: int, rules: Rules | None = None, *,
     capacity: Amounts | None = None, domains_of: Callable[[Demand], Domains | None] | None = None,
+    allowed_of: Callable[[Demand], Mask | None] | None = None,
     fits_of_running: Callable[[Running], Fits] | None = None, ready: Callable[[str], bool] = lambda _: True,
 ) -> Round:  # fmt: skip
     """Decide on all waiting jobs. ``cluster`` and ``waiting`` are changed as decided.
 
     ``ready`` says whether the devices held for a job are really free by now. Stopped jobs have to be
     added to ``waiting`` by the caller, when they have ended. Consolidation needs ``fits_of_running``.
+    ``domains_of`` and ``allowed_of`` are those of ``preempt.preempt_all``.
     """
     rules = rules or Rules()
     cluster.shares.begin(now_ns, capacity)
     done = Round(expired=cluster.expire(now_ns))
     turn = _Turn(cluster, waiting, fits_of, now_ns, rules, done)
-    turn.domains_of, turn.fits_of_running, turn.ready = domains_of, fits_of_running, ready
+    turn.domains_of, turn.allowed_of = domains_of, allowed_of
+    turn.fits_of_running, turn.ready = fits_of_running, ready
     turn.run()
     cluster.journal.settle()
     times = [hold.expires_ns for hold in cluster.holds.values()]
@@ -86,6 +90,7 @@ def decide(
 
 class _Turn:
     domains_of: Callable[[Demand], Domains | None] | None = None
+    allowed_of: Callable[[Demand], Mask | None] | None = None
     fits_of_running: Callable[[Running], Fits] | None = None
     ready: Callable[[str], bool]
 
@@ -105,19 +110,21 @@ class _Turn:
 
     def run(self) -> None:
         shares = self._cluster.shares
-        lines: dict[int, Iterator[Demand]] = {}
+        lines: dict[int, Line] = {}
         misses: dict[int, int] = {}
         while (leaf := shares.next_queue()) is not None:
-            line = lines.setdefault(leaf, self._waiting.of(leaf, self._now_ns))
-            demand = next(line, None)
+            line = lines.get(leaf)
+            if line is None:
+                line = lines[leaf] = Line(self._waiting.of(leaf, self._now_ns))
+            demand = line.next()
             if demand is None or misses.get(leaf, 0) > self._rules.backfill.depth:
                 shares.block(leaf)
                 continue
-            self._one(leaf, demand)
-            if demand.job in self._done.waits:
+            self._one(leaf, demand, line)
+            if demand.job in self._done.waits and demand.job not in self._cluster.holds:
                 misses[leaf] = misses.get(leaf, 0) + 1
 
-    def _one(self, leaf: int, demand: Demand) -> None:
+    def _one(self, leaf: int, demand: Demand, line: Line) -> None:
         cluster = self._cluster
         held = cluster.holds.get(demand.job)
         if held is not None:
@@ -151,24 +158,16 @@ class _Turn:
             where = "1 node" if len(devices) == 1 else f"{len(devices)} nodes"
             self._start(demand, devices, Reason("fits", f"{where} with room for it", {"nodes": len(devices)}))
             return
-        self._make_room(leaf, demand, refusal)
+        self._make_room(leaf, demand, refusal, line)
 
-    def _make_room(self, leaf: int, demand: Demand, refusal: Refusal | None) -> None:
+    def _make_room(self, leaf: int, demand: Demand, refusal: Refusal | None, line: Line) -> None:
         # stopping others neither raises a limit nor lets a firm job borrow, but for jobs of its own queue
         like = _class(demand)
         helps = refusal is None or refusal.rule in ("kept", "full") or demand.level == "high"
-        in_the_way = refusal is None and self._fits_without_reservations(
-            demand
-        )  # others' reservations, that is
+        # where only others' reservations are in its way, nobody is stopped
+        in_the_way = refusal is None and self._fits_without_reservations(demand)
         if helps and not in_the_way and like not in self._none_stop:
-            answer = self._preempt(demand)
-            if isinstance(answer, Preemption):
-                self._done.stops.append(answer)
-                for memo in (self._refused, self._no_room, self._none_stop):
-                    memo.clear()
-                self._hold_in_plan(demand, answer.hold.devices)
-                text = f"{len(answer.victims)} jobs are stopped for it"
-                self._done.waits[demand.job] = Reason("gathering", text, {"victims": len(answer.victims)})
+            if self._stop_for(demand, line):
                 return
             self._none_stop.add(like)
         if refusal is not None and not (refusal.rule == "full" and refusal.queue == ROOT):
@@ -230,14 +229,31 @@ class _Turn:
                 counts[node] = count // demand.each
             self._planner.start(demand, counts)
 
-    def _preempt(self, demand: Demand) -> Preemption | Reason:
+    def _stop_for(self, demand: Demand, line: Line) -> bool:
+        """Stop others for the job, and for those after it that are like it; whether that worked for it."""
         if self._candidates is None:
             self._candidates = Candidates(self._cluster, self._now_ns)
-        domains = self.domains_of(demand) if self.domains_of else None
-        return preempt(
-            self._cluster, demand, self._fits_of(demand), self._now_ns,
-            domains=domains, hold_ns=self._rules.hold_ns, candidates=self._candidates,
+        jobs = [demand]
+        if demand.ranks == 1 and self.allowed_of is not None:
+            jobs += line.alike(demand, TOGETHER_MOST - 1)
+        answers = preempt_all(
+            self._cluster, jobs, self._fits_of, self._now_ns, domains_of=self.domains_of,
+            allowed_of=self.allowed_of, hold_ns=self._rules.hold_ns, candidates=self._candidates,
         )  # fmt: skip
+        for job in jobs:
+            answer = answers[job.job]
+            if isinstance(answer, Preemption):
+                self._stopped(job, answer)
+        line.back(job for job in jobs[1:] if job.job not in self._cluster.holds)
+        return demand.job in self._cluster.holds
+
+    def _stopped(self, demand: Demand, answer: Preemption) -> None:
+        self._done.stops.append(answer)
+        for memo in (self._refused, self._no_room, self._none_stop):
+            memo.clear()
+        self._hold_in_plan(demand, answer.hold.devices)
+        text = f"{len(answer.victims)} jobs are stopped for it"
+        self._done.waits[demand.job] = Reason("gathering", text, {"victims": len(answer.victims)})
 
     def _move_for(self, demand: Demand, start_ns: int) -> None:
         """Move others where that makes room at a price below that of waiting."""

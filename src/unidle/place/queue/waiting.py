@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from unidle.place.queue.backfill import Backfill, order_key
 from unidle.place.queue.fair import Shares
-from unidle.place.queue.model import Demand
+from unidle.place.queue.model import Demand, alike
 
 
 @dataclass(slots=True)
@@ -69,3 +70,29 @@ class Waiting:
             after = line.in_order[at]
             if after[1] not in starved:
                 yield self.jobs[after[1]]
+
+
+class Line:
+    """A queue's jobs in order, some of which can be put back."""
+
+    def __init__(self, jobs: Iterator[Demand]) -> None:
+        self._jobs = jobs
+        self._back: deque[Demand] = deque()
+
+    def next(self) -> Demand | None:
+        """The next job; None at the end."""
+        return self._back.popleft() if self._back else next(self._jobs, None)
+
+    def back(self, jobs: Iterable[Demand]) -> None:
+        """These, in their order, are next again."""
+        self._back.extendleft(reversed(list(jobs)))
+
+    def alike(self, demand: Demand, most: int) -> list[Demand]:
+        """The next jobs as long as they are like this one, at most so many; they are taken out."""
+        found: list[Demand] = []
+        while len(found) < most and (after := self.next()) is not None:
+            if not alike(demand, after):
+                self.back([after])
+                break
+            found.append(after)
+        return found
