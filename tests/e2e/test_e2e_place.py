@@ -59,9 +59,7 @@ def test_what_is_in_the_way_is_named_with_figures(fleet: Path, tmp_path: Path) -
     text = unidle(
         "place", "--fleet", fleet, "--explain", "--job", write(job, ranks=8, topology={"require": "node"})
     )
-    assert (
-        "the gang within one node: 2 of 4 have room, at most 4 of 8 ranks fit" in text.stdout
-    )
+    assert "the gang within one node: 2 of 4 have room, at most 4 of 8 ranks fit" in text.stdout
 
 
 def test_a_snapshot_of_a_running_store_repeats_the_decision_elsewhere(tmp_path: Path) -> None:
