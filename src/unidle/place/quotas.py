@@ -165,7 +165,7 @@ class QuotaRound:
                     break
                 verdicts.append(verdict)
         else:
-            text = verdicts[0].because.text.split(". It would start:")[0] if verdicts else "no such device"
+            text = verdicts[0].what if verdicts else "no such device"
             self.never[job.id] = Reason("never_fits", f"{text}: it can never start here")
             return
         self.waiting.add(self._demand(job, self._classes[job.id].kind))

@@ -227,10 +227,7 @@ def _never_by_quota(view: View, spec: JobSpec) -> Reason | None:
 
 def _needs_quotas(view: View) -> bool:
     """Whether anything but priority and order of submission decides who starts."""
-    if view.fleet.queues or view.promised:
-        return True
-    open_jobs = view.jobs.open.values()
-    return any(job.spec.preemption != "medium" or job.spec.estimate_s is not None for job in open_jobs)
+    return bool(view.fleet.queues or view.promised) or any(shape.ranked for shape in view.waiting)
 
 
 def _with_starts(answer: Round) -> dict[str, Reason]:
