@@ -50,6 +50,7 @@ class Ground:
             kind: [place[s.node] for s in slots] for kind, slots in self.occupancy.nodes.items()
         }
         self.classes: dict[tuple[str, str], RankClass] = {}
+        self.memo: object = None  # of who decides on this ground, see ``place.quotas``
         self._where: dict[str, tuple[str, int]] | None = None
         self._seen = self.occupancy.changed_since(0)[0]
 
