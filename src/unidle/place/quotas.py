@@ -26,6 +26,7 @@ from unidle.place.queue.model import Amounts, Demand, Fits, Hold, Ints, Running
 from unidle.place.queue.round import Round, Rules, decide
 from unidle.place.queue.spec import MILLI, amounts_of
 from unidle.place.queue.tree import QueueTree, Quota
+from unidle.place.queue.victims import Mask
 from unidle.place.queue.waiting import Waiting
 from unidle.place.queued import KINDS
 from unidle.view.state import AttemptView, JobView, View
@@ -88,7 +89,7 @@ class QuotaRound:
         return decide(
             self.cluster, self.waiting, self._fits, self._now_ns, self._rules,
             capacity=self._capacity(), domains_of=lambda demand: self._domains(demand) or domains,
-            ready=self._ready,
+            allowed_of=self._allowed, ready=self._ready,
         )  # fmt: skip
 
     def placement(self, job: str, because: Reason) -> Placement:
@@ -243,6 +244,16 @@ class QuotaRound:
             return counts
 
         return fits
+
+    def _allowed(self, demand: Demand) -> Mask | None:
+        """The nodes that hold a single rank; None where more than their devices counts."""
+        rank_class = self._classes[demand.job]
+        if demand.ranks > 1 or rank_class.asks:
+            return None
+        mask = np.zeros(len(self.cluster.free), np.bool_)
+        first = self.kinds.index(rank_class.kind) * self._width
+        mask[first : first + self._width] = rank_class.whole.room > 0
+        return mask
 
     def _domains(self, demand: Demand) -> list[tuple[int, int]] | None:
         """Ranges of nodes of which one must hold the gang whole, by its hard wish on all of it."""

@@ -204,10 +204,10 @@ class _Round:
         for rank, at in enumerate(fit.node_of_rank.tolist()):
             ids = []
             for _ in range(rank_class.each):
-                low = masks[at] & -masks[at]
-                masks[at] ^= low
-                used[at] |= low
-                ids.append(slots[at].slices[low.bit_length() - 1])
+                bit = rank_class.pick(positions[at], masks[at])
+                masks[at] ^= bit
+                used[at] |= bit
+                ids.append(slots[at].slices[bit.bit_length() - 1])
             places.append(RankPlace(rank, slots[at].node, tuple(ids)))
         for position, mask, ranks in zip(positions, used, fit.plan.counts.tolist(), strict=True):
             self._taken.take(rank_class.kind, position, mask, rank_class.requests, ranks)
