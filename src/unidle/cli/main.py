@@ -86,7 +86,7 @@ def main() -> None:
         sys.exit(1)
 
 
-from unidle.cli import jobs, ledger, logs, machine, run, store  # noqa: E402  (they register their commands)
+from unidle.cli import jobs, ledger, logs, machine, replay, run, store  # noqa: E402  (they register their commands)
 
-for room in (run, jobs, logs, ledger, store, machine):
+for room in (run, jobs, logs, ledger, replay, store, machine):
     room.register(app)

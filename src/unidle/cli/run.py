@@ -189,10 +189,10 @@ def find_fleet(path: str | None, cpu_devices: int | None) -> Fleet:
 def refuse_impossible(spec: JobSpec, fleet: Fleet) -> None:
     """A job that no state of this fleet can hold is refused before it is submitted."""
     from unidle.place.first_fit import fits_ever, why_not
-    from unidle.view.state import Shape, View
+    from unidle.view.state import View, shape_of
 
     view = View(fleet=fleet)
-    shape = Shape(spec.device, spec.ranks, spec.devices_per_rank)
+    shape = shape_of(spec)
     if not fits_ever(view, shape):
         raise CannotRun(
             why_not(view, shape).text, field=spec.name,

@@ -98,7 +98,7 @@ def _alike(ranks: Sequence[RankTrace], lead: RankTrace | None) -> list[tuple[Ran
     for rank in ranks:
         source = rank if rank.step_n else lead
         ready = rank.ready_ns if rank.ready_ns is not None or source is None else source.ready_ns
-        own = id(rank) if rank.spans or rank.down else None
+        own = (tuple(rank.spans), tuple(rank.down)) if rank.spans or rank.down else None
         key = (rank.end_ns, ready, id(source), own)
         groups.setdefault(key, (rank, []))[1].extend(rank.slices)
     return list(groups.values())

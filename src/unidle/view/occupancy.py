@@ -4,18 +4,30 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from dataclasses import dataclass, field
+from typing import Final
 
 from unidle.fleet import Fleet, slices_of
+from unidle.jobs import Select
+
+ANY: Final = Select()
 
 
 @dataclass(slots=True)
 class NodeSlots:
-    """One node's slices of one kind. Bit ``k`` of ``free`` is slice ``slices[k]`` (an id)."""
+    """One node's slices of one kind. Bit ``k`` of ``free`` is slice ``slices[k]`` (an id).
+
+    ``models`` are the masks of the slices of each device model.
+    """
 
     node: str
     order: int
     slices: tuple[str, ...]
     free: int
+    models: dict[str, int] = field(default_factory=dict)
+
+    def of_models(self, wanted: Select) -> int:
+        """The mask of the slices on devices of the models that ``wanted`` allows."""
+        return sum(mask for model, mask in self.models.items() if wanted.allows(model))
 
 
 @dataclass(slots=True)
@@ -27,7 +39,7 @@ class Occupancy:
     free: dict[str, int] = field(default_factory=dict)  # kind -> number of free slices
     total: dict[str, int] = field(default_factory=dict)  # kind -> number of slices
     largest: dict[str, int] = field(default_factory=dict)  # kind -> most slices of one node
-    _room: dict[tuple[str, int], int] = field(default_factory=dict)  # answers of ``room``
+    _room: dict[tuple[str, int, Select], int] = field(default_factory=dict)  # answers of ``room``
     _where: dict[str, tuple[str, int, int]] = field(default_factory=dict)  # slice -> (kind, order, bit)
 
     @classmethod
@@ -36,13 +48,20 @@ class Occupancy:
         self = cls()
         for node in fleet.nodes:
             by_kind: dict[str, list[str]] = {}
+            masks: dict[str, dict[str, int]] = {}
             for device in node.devices:
-                by_kind.setdefault(device.kind, []).extend(s.id for s in slices_of(device))
+                ids = by_kind.setdefault(device.kind, [])
+                models = masks.setdefault(device.kind, {})
+                new = [s.id for s in slices_of(device)]
+                models[device.model] = models.get(device.model, 0) | ((1 << len(new)) - 1) << len(ids)
+                ids += new
             for kind, ids in by_kind.items():
-                self._add_node(kind, node.id, tuple(ids), taken | unfit)
+                self._add_node(kind, node.id, tuple(ids), taken | unfit, masks[kind])
         return self
 
-    def _add_node(self, kind: str, node: str, ids: tuple[str, ...], busy: set[str]) -> None:
+    def _add_node(
+        self, kind: str, node: str, ids: tuple[str, ...], busy: set[str], models: dict[str, int]
+    ) -> None:
         nodes = self.nodes.setdefault(kind, [])
         mask = 0
         for bit, slice_id in enumerate(ids):
@@ -50,22 +69,27 @@ class Occupancy:
             mask |= (slice_id not in busy) << bit
         if mask:
             self.open.setdefault(kind, []).append(len(nodes))
-        nodes.append(NodeSlots(node, len(nodes), ids, mask))
+        nodes.append(NodeSlots(node, len(nodes), ids, mask, models))
         self.open.setdefault(kind, [])
         self.free[kind] = self.free.get(kind, 0) + mask.bit_count()
         self.total[kind] = self.total.get(kind, 0) + len(ids)
         self.largest[kind] = max(self.largest.get(kind, 0), len(ids))
 
-    def room(self, kind: str, each: int) -> int:
-        """Ranks of ``each`` slices that the nodes hold when all is free."""
-        ranks = self._room.get((kind, each))
+    def room(self, kind: str, each: int, models: Select = ANY) -> int:
+        """Ranks of ``each`` slices on devices of these models that the nodes hold when all is free."""
+        ranks = self._room.get((kind, each, models))
         if ranks is None:
-            ranks = sum(len(node.slices) // each for node in self.nodes.get(kind, ()))
-            self._room[kind, each] = ranks
+            nodes = self.nodes.get(kind, ())
+            ranks = sum(node.of_models(models).bit_count() // each for node in nodes)
+            self._room[kind, each, models] = ranks
         return ranks
 
     def knows(self, slice_id: str) -> bool:
         return slice_id in self._where
+
+    def kind_of(self, slice_id: str) -> str:
+        """The kind of device that a slice is of; empty for one that the fleet does not have."""
+        return self._where[slice_id][0] if slice_id in self._where else ""
 
     def is_free(self, slice_id: str) -> bool:
         kind, order, bit = self._where[slice_id]

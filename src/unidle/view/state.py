@@ -13,11 +13,11 @@ from typing import Final, NamedTuple
 import msgspec
 
 from unidle.events.marks import Mark
-from unidle.events.types import Outcome, StopAsked
+from unidle.events.types import Outcome, PredictedWhat, StopAsked
 from unidle.fleet import Fleet, Health, slices_of
-from unidle.jobs import TERMINAL, JobSpec, JobState, RankPlace, Reason
+from unidle.jobs import TERMINAL, JobSpec, JobState, RankPlace, Reason, Select
 from unidle.ledger.book import Book
-from unidle.view.occupancy import Occupancy
+from unidle.view.occupancy import ANY, Occupancy
 
 
 class Shape(NamedTuple):
@@ -26,6 +26,12 @@ class Shape(NamedTuple):
     device: str
     ranks: int
     devices_per_rank: int
+    models: Select = ANY  # of the devices
+
+
+def shape_of(spec: JobSpec) -> Shape:
+    """What a gang of this job needs."""
+    return Shape(spec.device, spec.ranks, spec.devices_per_rank, spec.where.models)
 
 
 class RankView(msgspec.Struct, array_like=True):
@@ -90,6 +96,18 @@ class AttemptView(msgspec.Struct, array_like=True):
         return min((r.step_n[0] for r in self.ranks if r.step_n), default=None)
 
 
+class Prediction(msgspec.Struct, array_like=True, frozen=True):
+    """What was said of a job at ``at_ns`` (see ``unidle.events.types.Predicted``)."""
+
+    at_ns: int
+    what: PredictedWhat
+    value_ns: int
+    low_ns: int
+    high_ns: int
+    level_ppm: int
+    by: str
+
+
 class JobView(msgspec.Struct, array_like=True):
     id: str
     spec: JobSpec
@@ -105,6 +123,7 @@ class JobView(msgspec.Struct, array_like=True):
     cancel_by: str | None = None
     ended_ns: int | None = None
     because: Reason | None = None
+    predictions: list[Prediction] = []
 
     @property
     def live(self) -> AttemptView | None:
@@ -117,7 +136,7 @@ class JobView(msgspec.Struct, array_like=True):
 
     @property
     def shape(self) -> Shape:
-        return Shape(self.spec.device, self.spec.ranks, self.spec.devices_per_rank)
+        return shape_of(self.spec)
 
     def steps(self) -> int:
         """The highest step that any attempt reported; 0 where none was seen."""
@@ -189,6 +208,7 @@ class View:
     unposted: list[str] = field(default_factory=list)  # jobs that have ended, their time not in the book yet
     unposted_size: int = 0  # about how many postings that time is
     running: bool = False  # a controller has the store up, as far as the log knows
+    modelled: bool = False  # the log is a simulation's
     boot: str = ""  # the boot of the last controller's machine, and its clock there
     clock_offset_ns: int = 0
     live: set[str] = field(default_factory=set)  # jobs with an attempt that holds slices

@@ -11,6 +11,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Final
 
 from unidle.clock import RealClock
 from unidle.engine.local import cgroups, launch, rundir
@@ -46,6 +47,8 @@ class LocalEngine:
     ``run_root`` later can adopt what still runs. The lock of a rank's directory, which passes from
     the engine to the supervisor it starts, makes sure that no rank is started twice.
     """
+
+    modelled: Final = False
 
     def __init__(self, run_root: Path, fleet: Fleet, clock: RealClock) -> None:
         self._root = Path(run_root).absolute()
