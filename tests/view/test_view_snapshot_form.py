@@ -10,7 +10,7 @@ from unidle.view.fold import FOLD_VERSION
 from unidle.view.state import AttemptView, JobView, RankView, View
 
 KEPT = (View, JobView, AttemptView, RankView, Book, SliceRef)
-FORM = (2, 1125885324)
+FORM = (3, 3889605934)
 
 
 def form() -> int:

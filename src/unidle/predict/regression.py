@@ -45,7 +45,8 @@ def least_squares(x: Floats, y: Floats) -> Fit | None:
     coefficients, *_ = np.linalg.lstsq(x, y, rcond=None)
     residuals = y - x @ coefficients
     inverse = np.linalg.inv(x.T @ x)
-    return Fit(coefficients, inverse, float(residuals @ residuals) / (n - p), n - p)
+    variance = float(residuals @ residuals) / (n - p)
+    return Fit(np.asarray(coefficients, float), np.asarray(inverse, float), variance, n - p)
 
 
 def t_quantile(probability: float, freedom: int) -> float:
