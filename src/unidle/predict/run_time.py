@@ -25,7 +25,7 @@ def quantile_estimate(durations_ns: Sequence[int], by: str, level: float = 0.9) 
     if not n:
         return None
     ordered = sorted(durations_ns)
-    k = max(int((n + 1) * (1 - level) / 2), 1)
+    k = max(int((n + 1) * (1 - level) / 2 + 1e-9), 1)
     low, high = (ordered[k - 1], ordered[n - k]) if 2 * k <= n else (ordered[0], ordered[-1])
     reached = max(n + 1 - 2 * k, 0) * 1_000_000 // (n + 1)
     median = (ordered[(n - 1) // 2] + ordered[n // 2]) // 2

@@ -173,6 +173,8 @@ class SimGang:
                     yield 0, Mark("saved", at_ns, n=step)
         elif self._done_ns >= self._total_ns:
             self._halted = True
+            if job.step_ns and self._done_ns > self._seen * job.step_ns:
+                yield from self._tell(self._seen + 1, at_ns)  # the last one is a short one
             for rank in range(len(self.alive)):
                 yield rank, Mark("exit", at_ns, code=0)
 
