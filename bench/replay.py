@@ -31,7 +31,10 @@ from unidle.view.source import ledger_source
 JOBS, NODES, PER_NODE, PER_LEAF = 10_000, 1_000, 8, 16
 GOAL_PER_S, GOAL_MIB = 1_000.0, 1_024.0
 GANGS = (1, 1, 1, 1, 2, 2, 4, 8, 8, 16, 64)
-MEAN_S, LOAD = 3_600.0, 0.95
+MEAN_S, LOAD = (
+    2_700.0,
+    1.1,
+)  # of the durations as they are drawn; more than the fleet holds, so that jobs wait
 EVENTFUL = Assumptions(checkpoint_every_s=900.0, checkpoint_s=5.0, comm_ppm=200_000, mtbf_s=30 * 86_400.0)
 
 
@@ -55,7 +58,7 @@ def write_trace(path: Path, jobs: int, nodes: int, seed: int = 1) -> None:
     for k in range(jobs):
         at_s += chance.expovariate(per_s)
         gpus = chance.choice(GANGS)
-        duration_s = min(chance.lognormvariate(7.5, 1.1), 86_400.0)
+        duration_s = min(chance.lognormvariate(7.5, 1.1), 14_400.0)
         queue, low = chance.choice("abc"), chance.choice(("true", "false"))
         lines.append(f"j{k},{at_s:.3f},{duration_s:.3f},{gpus},{gpus * 4000},{gpus * 16384},H100,{queue},0,{low},{gpus}")  # fmt: skip
     path.write_text("\n".join(lines) + "\n")
@@ -98,21 +101,29 @@ def rows(arguments: argparse.Namespace) -> Iterator[Row]:
     with tempfile.TemporaryDirectory() as place:
         trace = Path(place) / "trace.csv"
         write_trace(trace, arguments.jobs, nodes)
-        for policy, eventful in (("firstfit", False), ("bestfit", False), ("spread", False), ("firstfit", True)):
+        for policy, eventful in (
+            ("firstfit", False),
+            ("bestfit", False),
+            ("spread", False),
+            ("firstfit", True),
+        ):
             runs = [_apart(trace, nodes, policy, eventful) for _ in range(arguments.runs)]
-            yield from _rows(policy + (", faults and shared uplinks" if eventful else ""), runs, nodes)
+            what = policy + (", faults, checkpoints and shared uplinks" if eventful else "")
+            yield from _rows(what, runs, nodes, None if eventful else GOAL_PER_S)
     reads = sorted(run["read_s"] for run in runs)
     rate = runs[0]["jobs"] / reads[len(reads) // 2]
-    yield Row("trace lines read and checked", "jobs/s", rate, how=f"measured here, median of {len(reads)} runs")
+    yield Row(
+        "trace lines read and checked", "jobs/s", rate, how=f"measured here, median of {len(reads)} runs"
+    )
 
 
-def _rows(what: str, runs: list[dict[str, Any]], nodes: int) -> Iterator[Row]:
+def _rows(what: str, runs: list[dict[str, Any]], nodes: int, goal: float | None) -> Iterator[Row]:
     runs = sorted(runs, key=lambda run: run["replay_s"])
     run = runs[len(runs) // 2]
     rate = run["jobs"] / run["replay_s"]
     yield Row(
-        f"replay: {what}", "jobs/s", rate, goal=f"at least {GOAL_PER_S:,.0f} ({rate / GOAL_PER_S:.2f}x)",
-        holds=rate >= GOAL_PER_S,
+        f"replay: {what}", "jobs/s", rate, goal=f"at least {goal:,.0f} ({rate / goal:.2f}x)" if goal else None,
+        holds=rate >= goal if goal else None,
         how=f"measured here, median of {len(runs)} runs ({run['jobs'] / runs[-1]['replay_s']:,.0f} to"
         f" {run['jobs'] / runs[0]['replay_s']:,.0f}), {run['jobs']:,} jobs, {run['events']:,} events, {nodes:,} nodes x"
         f" {PER_NODE}; modelled: allocation {run['allocation']:.1f} %, queueing p95 {run['p95_s']:,.0f} s,"

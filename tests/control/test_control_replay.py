@@ -16,8 +16,8 @@ from unidle.control.replay import Assumptions, Scenario, replay, scenario_of
 from unidle.control.simulate import Arrival, simulate
 from unidle.engine.sim.workload import SimJob
 from unidle.errors import BadInput, StoreError
-from unidle.fleet import Fleet
 from unidle.files.trace import COLUMNS, load_trace
+from unidle.fleet import Fleet
 from unidle.jobs import JobSpec, Restart
 from unidle.ledger.current import check_batches
 from unidle.ledger.select import Window
@@ -31,7 +31,9 @@ from unidle.view.state import View
 def trace_of(tmp_path: Path, fleet: Fleet, lines: list[dict[str, object]]) -> Scenario:
     path = tmp_path / "t.csv"
     blank = dict.fromkeys(COLUMNS, "")
-    rows = [",".join(str({**blank, "job": f"j{k}", **line}[c]) for c in COLUMNS) for k, line in enumerate(lines)]
+    rows = [
+        ",".join(str({**blank, "job": f"j{k}", **line}[c]) for c in COLUMNS) for k, line in enumerate(lines)
+    ]
     path.write_text("\n".join([",".join(COLUMNS), *rows]) + "\n")
     return scenario_of(load_trace(path, fleet), fleet)
 
@@ -175,7 +177,9 @@ def recorded() -> tuple[MemoryStore, View]:
     """One job that was interrupted, one that failed, one withdrawn from the queue, one that still runs."""
     store = MemoryStore()
     behaviour = {
-        "broken": SimJob(30 * S, step_ns=S, checkpoint_every=10, fails={1: (0, 15 * S, -9)}, startup_ns=2 * S),
+        "broken": SimJob(
+            30 * S, step_ns=S, checkpoint_every=10, fails={1: (0, 15 * S, -9)}, startup_ns=2 * S
+        ),
         "failed": SimJob(30 * S, step_ns=S, fails={1: (0, 8 * S, 1)}),
         "waits": SimJob(S),
         "runs": SimJob(10**6 * S),

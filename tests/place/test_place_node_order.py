@@ -35,9 +35,7 @@ def busy(view: View, *slices: str) -> View:
     return view
 
 
-@pytest.mark.parametrize(
-    ("policy", "expected"), [("firstfit", "n0"), ("bestfit", "n1"), ("spread", "n2")]
-)
+@pytest.mark.parametrize(("policy", "expected"), [("firstfit", "n0"), ("bestfit", "n1"), ("spread", "n2")])
 def test_one_gang_goes_on_the_first_the_tightest_or_the_emptiest_node(policy: str, expected: str) -> None:
     view = busy(view_of(fleet((4, "gpu"), (4, "gpu"), (4, "gpu"))), "n0/0", "n1/0", "n1/1")
     tell(view, ev.JobSubmitted("j", gang(2)))
@@ -73,7 +71,9 @@ def mixed() -> Fleet:
     )
 
 
-def of_models(ranks: int, include: tuple[str, ...] = (), exclude: tuple[str, ...] = (), each: int = 1) -> JobSpec:
+def of_models(
+    ranks: int, include: tuple[str, ...] = (), exclude: tuple[str, ...] = (), each: int = 1
+) -> JobSpec:
     where = Where(models=Select(include, exclude))
     return JobSpec(("x",), ranks=ranks, devices_per_rank=each, device="gpu", where=where)
 

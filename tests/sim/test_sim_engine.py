@@ -295,9 +295,9 @@ def test_a_simulation_and_a_real_log_do_not_mix() -> None:
     store = MemoryStore()
     clock = VirtualClock(1)
     lease = store.acquire("test")
-    Controller(store, lease, RealEngine(fleet_of(1), clock, lambda _: SimJob(S)), FirstFit(), clock).start("x")
+    Controller(store, lease, RealEngine(fleet_of(1), clock, lambda _: SimJob(S)), FirstFit(), clock).start(
+        "x"
+    )
     store.release(lease)
     with pytest.raises(StoreError, match="do not mix"):
         simulate(store, fleet_of(1), [], lambda _: SimJob(S), FirstFit())
-
-

@@ -8,18 +8,22 @@ passed over, and the reason is recorded.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
-from unidle.jobs import RankPlace, Reason
+import numpy as np
+import numpy.typing as npt
+
+from unidle.jobs import RankPlace, Reason, Select
 from unidle.place.plan import Place, Plan, Wait
-from unidle.view.occupancy import ANY, NodeSlots, Occupancy
+from unidle.view.occupancy import ANY, Bits, Occupancy, counts
 from unidle.view.state import Shape, View
 
 KINDS: Final = {"gpu": ("gpu",), "cpu": ("cpu",), "any": ("gpu", "cpu")}
 
-Chosen = list[tuple[NodeSlots, int]]  # nodes, and how many ranks go there
+Chosen = list[tuple[int, int]]  # nodes by their order, and how many ranks go there
+Counts: TypeAlias = npt.NDArray[np.int64]  # per node, in the fleet's order
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +61,7 @@ def why_not(view: View, shape: Shape, left: Mapping[str, int] | None = None) -> 
     total = sum(view.occupancy.total.get(k, 0) for k in kinds)
     if shape.models != ANY:
         total = sum(view.occupancy.room(k, 1, shape.models) for k in kinds)
-        free = min(free, sum(_free_of(view.occupancy, k, shape) for k in kinds))
+        free = min(free, sum(view.occupancy.free_of(k, shape.models) for k in kinds))
     figures: dict[str, int | float | str] = {"needs": needs, "free": free, "devices": total}
     if not fits_ever(view, shape):
         text = f"needs {needs} {_noun(shape, needs)}, and the fleet has {total}: it can never start here"
@@ -81,11 +85,6 @@ def fits_ever(view: View, shape: Shape) -> bool:
         occupancy.room(kind, shape.devices_per_rank, shape.models) >= shape.ranks
         for kind in KINDS[shape.device]
     )
-
-
-def _free_of(occupancy: Occupancy, kind: str, shape: Shape) -> int:
-    nodes = occupancy.nodes.get(kind, ())
-    return sum((node.free & node.of_models(shape.models)).bit_count() for node in nodes)
 
 
 def _noun(shape: Shape, n: int) -> str:
@@ -119,14 +118,15 @@ class _Merged:
 
 
 class Search:
-    """Looks for room on top of an occupancy that it does not change. Other orders override ``_nodes``."""
+    """Looks for room on top of an occupancy that it does not change. Other orders override ``choose``."""
 
     code: str = "first_fit"
     first: str = "first"  # as in "first node n3 with 2 free"
 
     def __init__(self, occupancy: Occupancy) -> None:
         self._occupancy = occupancy
-        self._taken: dict[tuple[str, int], int] = {}  # (kind, node) -> mask taken by this plan
+        self._bits: dict[str, Bits] = {}  # kind -> free masks, where this plan took something
+        self._counts: dict[tuple[str, Select], Counts] = {}  # free devices per node, by kind and models
         self.left = dict(occupancy.free)
 
     def fit(self, shape: Shape) -> tuple[RankPlace, ...] | None:
@@ -134,10 +134,22 @@ class Search:
         for kind in KINDS[shape.device]:
             if self.left.get(kind, 0) < shape.ranks * shape.devices_per_rank:
                 continue
-            chosen = self._nodes(kind, shape)
+            free = self._free(kind, shape.models)
+            chosen = self.choose(free, free // shape.devices_per_rank, shape.ranks)
             if chosen:
                 return self._take(kind, chosen, shape)
         return None
+
+    def choose(self, free: Counts, room: Counts, ranks: int) -> Chosen:
+        """Nodes and how many ranks go there: one node if one is enough, else the first that do.
+
+        ``free`` devices and ``room`` for ranks are per node, in the fleet's order. Empty: no room.
+        """
+        whole = room >= ranks
+        at = int(whole.argmax())
+        if whole[at]:
+            return [(at, ranks)]
+        return in_turn(np.flatnonzero(room), room, ranks)
 
     def why_here(self, places: tuple[RankPlace, ...]) -> Reason:
         nodes = list(dict.fromkeys(p.node for p in places))
@@ -146,51 +158,58 @@ class Search:
         text = f"{self.first} {where} with {devices} free"
         return Reason(self.code, text, {"nodes": len(nodes), "devices": devices})
 
-    def _free(self, kind: str, node: NodeSlots, shape: Shape) -> int:
-        """The mask of what this gang could have of the node."""
-        taken = self._taken
-        mask = node.free & ~taken.get((kind, node.order), 0) if taken else node.free
-        return mask if shape.models is ANY or shape.models == ANY else mask & node.of_models(shape.models)
+    def _free(self, kind: str, models: Select) -> Counts:
+        """Devices of these models that a gang could have, node by node."""
+        found = self._counts.get((kind, models))
+        if found is None:
+            bits = self._bits_of(kind)
+            if models != ANY:
+                bits = bits & self._occupancy.model_bits(kind, models)
+            found = self._counts[kind, models] = counts(bits)
+        return found
 
-    def _rooms(self, kind: str, shape: Shape) -> Iterator[tuple[NodeSlots, int, int]]:
-        """Nodes that hold a rank of the gang: how many of them, and how many devices it could have."""
-        nodes, each = self._occupancy.nodes[kind], shape.devices_per_rank
-        for order in self._occupancy.open[kind]:
-            free = self._free(kind, nodes[order], shape).bit_count()
-            if free >= each:
-                yield nodes[order], free // each, free
-
-    def _nodes(self, kind: str, shape: Shape) -> Chosen:
-        """Nodes and how many ranks go there: one node if one is enough, else the first that do."""
-        ranks = shape.ranks
-        first: Chosen = []
-        missing = ranks
-        one_may_do = self._occupancy.largest[kind] >= ranks * shape.devices_per_rank
-        for node, room, _ in self._rooms(kind, shape):
-            if room >= ranks:
-                return [(node, ranks)]
-            if missing:
-                here = min(room, missing)
-                first.append((node, here))
-                missing -= here
-            if not missing and not one_may_do:
-                break
-        return [] if missing else first
+    def _bits_of(self, kind: str) -> Bits:
+        return self._bits[kind] if kind in self._bits else self._occupancy.free_bits(kind)
 
     def _take(self, kind: str, chosen: Chosen, shape: Shape) -> tuple[RankPlace, ...]:
-        each = shape.devices_per_rank
+        each, occupancy = shape.devices_per_rank, self._occupancy
+        if kind not in self._bits:
+            self._bits[kind] = occupancy.free_bits(kind).copy()
+        bits = self._bits[kind]
+        allowed = None if shape.models == ANY else occupancy.model_bits(kind, shape.models)
         places: list[RankPlace] = []
-        for node, ranks in chosen:
-            mask, taken = self._free(kind, node, shape), 0
+        for order, ranks in chosen:
+            node, free = occupancy.nodes[kind][order], int(bits[order])
+            mask = free if allowed is None else free & int(allowed[order])
             for _ in range(ranks):
                 ids: list[str] = []
                 while len(ids) < each:
                     low = mask & -mask
                     ids.append(node.slices[low.bit_length() - 1])
                     mask ^= low
-                    taken |= low
+                    free ^= low
                 places.append(RankPlace(len(places), node.node, tuple(ids)))
-            key = (kind, node.order)
-            self._taken[key] = self._taken.get(key, 0) | taken
+            bits[order] = free
         self.left[kind] -= shape.ranks * each
+        self._count_again(kind, [order for order, _ in chosen])
         return tuple(places)
+
+    def _count_again(self, kind: str, orders: list[int]) -> None:
+        """The nodes whose masks changed, for every selection of models that was asked for."""
+        for (of, models), known in self._counts.items():
+            if of == kind:
+                bits = self._bits[kind][orders]
+                if models != ANY:
+                    bits = bits & self._occupancy.model_bits(kind, models)[orders]
+                known[orders] = counts(bits)
+
+
+def in_turn(order: Counts, room: Counts, ranks: int) -> Chosen:
+    """As many ranks on each node as it has room for, in this order of nodes, until all have a place."""
+    rooms = room[order]
+    reached = rooms.cumsum()
+    if not len(order) or reached[-1] < ranks:
+        return []
+    last = int(np.searchsorted(reached, ranks))
+    some: Chosen = list(zip(order[:last].tolist(), rooms[:last].tolist(), strict=True))
+    return [*some, (int(order[last]), ranks - int(reached[last] - rooms[last]))]

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from unidle.place.first_fit import Chosen, Search, in_queue_order
+import numpy as np
+
+from unidle.place.first_fit import Chosen, Counts, Search, in_queue_order, in_turn
 from unidle.place.plan import Plan
-from unidle.view.occupancy import NodeSlots
-from unidle.view.state import Shape, View
+from unidle.view.state import View
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,55 +37,28 @@ class _Tightest(Search):
     code = "best_fit"
     first = "tightest"
 
-    def _nodes(self, kind: str, shape: Shape) -> Chosen:
-        best: tuple[int, NodeSlots] | None = None
-        roomy: list[tuple[int, int, NodeSlots]] = []
-        for node, room, free in self._rooms(kind, shape):
-            if room >= shape.ranks:
-                if best is None or free < best[0]:
-                    best = (free, node)
-                    if free == shape.ranks * shape.devices_per_rank:
-                        break  # nothing is left over: no other node can be better
-            elif best is None:
-                roomy.append((-room, free, node))
-        if best is not None:
-            return [(best[1], shape.ranks)]
-        return self._together(roomy, shape.ranks)
-
-    def _together(self, roomy: list[tuple[int, int, NodeSlots]], ranks: int) -> Chosen:
-        """The roomiest nodes, then the tightest one that holds the rest."""
-        roomy.sort(key=lambda r: (r[0], r[1], r[2].order))
-        if -sum(r[0] for r in roomy) < ranks:
+    def choose(self, free: Counts, room: Counts, ranks: int) -> Chosen:
+        whole = np.flatnonzero(room >= ranks)
+        if len(whole):
+            return [(int(whole[free[whole].argmin()]), ranks)]
+        some = np.flatnonzero(room)
+        order = some[np.lexsort((some, free[some], -room[some]))]
+        chosen = in_turn(order, room, ranks)
+        if not chosen:
             return []
-        chosen: Chosen = []
-        missing = ranks
-        for k, (room, _, node) in enumerate(roomy):
-            if -room >= missing:
-                holds = [r for r in roomy[k:] if -r[0] >= missing]
-                last = min(holds, key=lambda r: (r[1], r[2].order))
-                return [*chosen, (last[2], missing)]
-            chosen.append((node, -room))
-            missing += room
-        return []
+        # the last ranks go on the tightest node that holds them, among those not taken
+        left, rest = chosen[-1][1], order[len(chosen) - 1 :]
+        rest = np.sort(rest[room[rest] >= left])
+        return [*chosen[:-1], (int(rest[free[rest].argmin()]), left)]
 
 
 class _Roomiest(Search):
     code = "spread"
     first = "emptiest"
 
-    def _nodes(self, kind: str, shape: Shape) -> Chosen:
-        found = [(-free, node.order, node, room) for node, room, free in self._rooms(kind, shape)]
-        if not found:
-            return []
-        if (widest := min(found))[3] >= shape.ranks:
-            return [(widest[2], shape.ranks)]
-        found.sort()
-        chosen: Chosen = []
-        missing = shape.ranks
-        for _, _, node, room in found:
-            here = min(room, missing)
-            chosen.append((node, here))
-            missing -= here
-            if not missing:
-                return chosen
-        return []
+    def choose(self, free: Counts, room: Counts, ranks: int) -> Chosen:
+        at = int(free.argmax())
+        if room[at] >= ranks:
+            return [(at, ranks)]
+        some = np.flatnonzero(room)
+        return in_turn(some[np.argsort(-free[some], kind="stable")], room, ranks)

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
 
 from unidle.fleet import Fleet, slices_of
 from unidle.jobs import Select
 
 ANY: Final = Select()
+Bits: TypeAlias = npt.NDArray[
+    Any
+]  # one mask per node: uint64, or Python integers where a node has more slices
+_WORD: Final = 64
 
 
 @dataclass(slots=True)
@@ -41,6 +48,8 @@ class Occupancy:
     largest: dict[str, int] = field(default_factory=dict)  # kind -> most slices of one node
     _room: dict[tuple[str, int, Select], int] = field(default_factory=dict)  # answers of ``room``
     _where: dict[str, tuple[str, int, int]] = field(default_factory=dict)  # slice -> (kind, order, bit)
+    _bits: dict[str, Bits] = field(default_factory=dict)  # kind -> free masks in order
+    _model_bits: dict[tuple[str, Select], Bits] = field(default_factory=dict)  # answers of ``model_bits``
 
     @classmethod
     def of(cls, fleet: Fleet, taken: set[str], unfit: set[str]) -> Occupancy:
@@ -57,6 +66,8 @@ class Occupancy:
                 ids += new
             for kind, ids in by_kind.items():
                 self._add_node(kind, node.id, tuple(ids), taken | unfit, masks[kind])
+        for kind, nodes in self.nodes.items():
+            self._bits[kind] = _as_bits([node.free for node in nodes], self.largest[kind])
         return self
 
     def _add_node(
@@ -79,10 +90,28 @@ class Occupancy:
         """Ranks of ``each`` slices on devices of these models that the nodes hold when all is free."""
         ranks = self._room.get((kind, each, models))
         if ranks is None:
-            nodes = self.nodes.get(kind, ())
-            ranks = sum(node.of_models(models).bit_count() // each for node in nodes)
+            there = kind in self.nodes
+            ranks = int((counts(self.model_bits(kind, models)) // each).sum()) if there else 0
             self._room[kind, each, models] = ranks
         return ranks
+
+    def free_bits(self, kind: str) -> Bits:
+        """The free masks of the nodes of one kind, in order. Not to be changed."""
+        return self._bits[kind]
+
+    def model_bits(self, kind: str, models: Select) -> Bits:
+        """The masks of slices on devices of these models, node by node."""
+        found = self._model_bits.get((kind, models))
+        if found is None:
+            found = _as_bits([node.of_models(models) for node in self.nodes[kind]], self.largest[kind])
+            self._model_bits[kind, models] = found
+        return found
+
+    def free_of(self, kind: str, models: Select) -> int:
+        """Free slices on devices of these models."""
+        if kind not in self.nodes or models == ANY:
+            return self.free.get(kind, 0)
+        return int(counts(self._bits[kind] & self.model_bits(kind, models)).sum())
 
     def knows(self, slice_id: str) -> bool:
         return slice_id in self._where
@@ -101,6 +130,7 @@ class Occupancy:
         if not slots.free >> bit & 1:
             return
         slots.free &= ~(1 << bit)
+        self._bits[kind][order] = slots.free
         self.free[kind] -= 1
         if not slots.free:
             opened = self.open[kind]
@@ -114,4 +144,16 @@ class Occupancy:
         if not slots.free:
             insort(self.open[kind], order)
         slots.free |= 1 << bit
+        self._bits[kind][order] = slots.free
         self.free[kind] += 1
+
+
+def counts(bits: Bits) -> npt.NDArray[np.int64]:
+    """How many slices each mask holds."""
+    if bits.dtype == np.uint64:
+        return np.bitwise_count(bits).astype(np.int64)
+    return np.array([mask.bit_count() for mask in bits.tolist()], np.int64)
+
+
+def _as_bits(masks: list[int], widest: int) -> Bits:
+    return np.array(masks, np.uint64 if widest <= _WORD else object)

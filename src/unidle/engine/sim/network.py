@@ -84,11 +84,12 @@ class Network:
         flow = self._flows.get(gang)
         if flow is None:
             return WHOLE
-        worst = max(
-            weight * (WHOLE + self._load[uplink] - self._on[uplink][gang]) // WHOLE
-            for uplink, weight in flow.weights.items()
-        )
-        return WHOLE + flow.comm_ppm * max(worst - WHOLE, 0) // WHOLE
+        worst, load, on = WHOLE, self._load, self._on
+        for uplink, weight in flow.weights.items():
+            others = load[uplink] - on[uplink][gang]
+            if others and weight * (WHOLE + others) // WHOLE > worst:
+                worst = weight * (WHOLE + others) // WHOLE
+        return WHOLE + flow.comm_ppm * (worst - WHOLE) // WHOLE
 
     def _crossed(self, nodes: list[str]) -> list[str]:
         """Vertices that hold some, and not all, of the nodes."""
