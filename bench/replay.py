@@ -51,7 +51,10 @@ def fleet(nodes: int) -> Fleet:
 
 
 def write_trace(path: Path, jobs: int, nodes: int, seed: int = 1) -> None:
-    """Poisson arrivals that ask for ``LOAD`` of the fleet; lognormal durations; three queues."""
+    """Poisson arrivals that ask for ``LOAD`` of the fleet; lognormal durations; three queues.
+
+    A rank holds up to a node's GPUs, so that where jobs are put decides who fits later.
+    """
     chance = random.Random(seed)
     per_s = LOAD * nodes * PER_NODE / (sum(GANGS) / len(GANGS)) / MEAN_S
     at_s, lines = 0.0, [",".join(COLUMNS)]
@@ -60,7 +63,7 @@ def write_trace(path: Path, jobs: int, nodes: int, seed: int = 1) -> None:
         gpus = chance.choice(GANGS)
         duration_s = min(chance.lognormvariate(7.5, 1.1), 14_400.0)
         queue, low = chance.choice("abc"), chance.choice(("true", "false"))
-        lines.append(f"j{k},{at_s:.3f},{duration_s:.3f},{gpus},{gpus * 4000},{gpus * 16384},H100,{queue},0,{low},{gpus}")  # fmt: skip
+        lines.append(f"j{k},{at_s:.3f},{duration_s:.3f},{gpus},{gpus * 4000},{gpus * 16384},H100,{queue},0,{low},{max(gpus // PER_NODE, 1)}")  # fmt: skip
     path.write_text("\n".join(lines) + "\n")
 
 

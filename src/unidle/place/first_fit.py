@@ -140,7 +140,7 @@ class Search:
                 return self._take(kind, chosen, shape)
         return None
 
-    def choose(self, free: Counts, room: Counts, ranks: int) -> Chosen:
+    def choose(self, free: Counts, room: Counts, ranks: int) -> Chosen:  # noqa: ARG002
         """Nodes and how many ranks go there: one node if one is enough, else the first that do.
 
         ``free`` devices and ``room`` for ranks are per node, in the fleet's order. Empty: no room.
