@@ -240,15 +240,24 @@ def test_a_fast_uplink_is_shared_with_less_harm() -> None:
     assert network.stretch_ppm(("a", 1)) == WHOLE
 
 
-def test_a_gang_gets_its_pace_back_when_the_other_ends() -> None:
+@pytest.mark.parametrize(("step_s", "checkpoint_every"), [(0, 0), (1, 0), (1, 7)])
+def test_a_gang_gets_its_pace_back_when_the_other_ends(step_s: int, checkpoint_every: int) -> None:
     fleet = leaves(2, 2)
     across = {"ranks": 2}
-    long, short = SimJob(100 * S, comm_ppm=WHOLE), SimJob(20 * S, comm_ppm=WHOLE)
+    steps = {
+        "step_ns": step_s * S,
+        "report_every": 0,
+        "checkpoint_every": checkpoint_every,
+        "comm_ppm": WHOLE,
+    }
+    long, short = SimJob(100 * S, **steps), SimJob(20 * S, **steps)
     interleaved = Fleet(fleet.tiers, tuple(fleet.nodes[k] for k in (0, 2, 1, 3)))
-    _, view = run(interleaved, {"a": (0, spec(**across), long), "b": (10, spec(**across), short)})
+    store, view = run(interleaved, {"a": (0, spec(**across), long), "b": (10, spec(**across), short)})
     # both at half the pace for 40 s: b is done, a has done 10 + 20 and goes on alone
     assert ended_s(view, "b") == 50
     assert ended_s(view, "a") == 50 + 70
+    assert seconds(store, view, "a") == {"useful": 200, "exposed_local": 40}
+    assert seconds(store, view, "b") == {"useful": 40, "exposed_local": 40}
 
 
 GANGS = st.lists(

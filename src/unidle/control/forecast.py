@@ -16,6 +16,8 @@ from unidle.view.state import JobView, View
 
 PLANNED: Final = 1_000
 """Waiting jobs, from the head of the queue, for which a start is foretold."""
+REMEMBERED: Final = 2_000
+"""Jobs, the latest to be submitted, that a new controller looks at: each has to be unpacked."""
 _S: Final = 1_000_000_000
 
 
@@ -27,8 +29,8 @@ class Forecaster:
 
     @classmethod
     def of(cls, view: View) -> Forecaster:
-        """With the history of everything in the view, in the order in which jobs ended."""
-        ended = [job for job in view.jobs.values() if job.state == "succeeded"]
+        """With the history of the latest jobs of the view, in the order in which they ended."""
+        ended = [job for job_id in list(view.jobs)[-REMEMBERED:] if (job := view.jobs[job_id]).terminal]
         self = cls()
         for job in sorted(ended, key=lambda job: (job.ended_ns or 0, job.order)):
             self.learn(job)
@@ -41,7 +43,7 @@ class Forecaster:
 
     def run_time(self, job: str, spec: JobSpec) -> ev.Predicted | None:
         """How long a job that was just submitted will run."""
-        found = self._run_estimate(spec)
+        found = run_estimate(self.history, spec)
         return None if found is None else _said(job, "run_time", found)
 
     def starts(self, view: View, now_ns: int, jobs: Sequence[str]) -> list[ev.Predicted]:
@@ -51,52 +53,86 @@ class Forecaster:
         waiting = [view.jobs[job] for _, _, job in queue]
         if not any(job.id in wanted for job in waiting):
             return []
-        found: dict[str, dict[str, int]] = {}
-        for bound in ("value_ns", "low_ns", "high_ns"):
-            found[bound] = {}
+        runs = _Runs(self.history)
+        running = [_Running.of(view, view.jobs[job], runs) for job in sorted(view.live)]
+        found: dict[str, list[int]] = {}
+        for bound in range(3):
             for kinds, members in _by_kind(waiting):
                 free = sum(view.occupancy.free.get(kind, 0) for kind in kinds)
-                holders = list(self._holders(view, kinds, now_ns, bound))
-                plan = [Waiter(j.id, j.spec.devices, self._runs_ns(j.spec, bound)) for j in members]
-                found[bound] |= planned_starts(free, holders, plan, now_ns)
+                holders = [
+                    Holder(ends_ns, job.devices)
+                    for job in running
+                    if job.kind in kinds and (ends_ns := job.ends_ns(now_ns, bound)) is not None
+                ]
+                plan = [Waiter(j.id, j.spec.devices, runs.bounds(j.spec)[bound]) for j in members]
+                for job, start_ns in planned_starts(free, holders, plan, now_ns).items():
+                    found.setdefault(job, []).append(start_ns)
         return [
-            self._start(job.id, found)
+            _start(job.id, found[job.id])
             for job in waiting
-            if job.id in wanted and all(job.id in starts for starts in found.values())
+            if job.id in wanted and len(found.get(job.id, ())) == len(_UNKNOWN)
         ]
 
-    def _start(self, job: str, found: dict[str, dict[str, int]]) -> ev.Predicted:
-        value, low, high = (found[bound][job] for bound in ("value_ns", "low_ns", "high_ns"))
-        return ev.Predicted(job, "start", value, min(low, value), max(high, value), 0, "the planned schedule")
 
-    def _holders(self, view: View, kinds: tuple[str, ...], now_ns: int, bound: str) -> Iterator[Holder]:
-        for job_id in sorted(view.live):
-            job = view.jobs[job_id]
-            attempt = job.live
-            ends_ns = None if attempt is None else self._ends_ns(job, attempt.placed_ns, now_ns, bound)
-            if ends_ns is not None and _kind_of(job, view) in kinds:
-                yield Holder(ends_ns, job.spec.devices)
+def run_estimate(history: RunHistory, spec: JobSpec) -> Estimate | None:
+    """History before the user's own word, which is mostly an upper bound."""
+    found = history.estimate(spec.user, spec.name)
+    if found is None and spec.estimate_s is not None:
+        return quantile_estimate([int(spec.estimate_s * _S)], "the job file's estimate_s")
+    return found
 
-    def _ends_ns(self, job: JobView, placed_ns: int, now_ns: int, bound: str) -> int | None:
-        runs_ns = self._runs_ns(job.spec, bound)
+
+_Bounds = tuple[int | None, int | None, int | None]  # run time: expected, low, high
+_UNKNOWN: Final[_Bounds] = (None, None, None)
+
+
+class _Runs:
+    """Run times of kinds of jobs, each looked up once in a plan."""
+
+    def __init__(self, history: RunHistory) -> None:
+        self.history = history
+        self._known: dict[tuple[str, str, float | None], _Bounds] = {}
+
+    def bounds(self, spec: JobSpec) -> _Bounds:
+        key = (spec.user, spec.name, spec.estimate_s)
+        if key not in self._known:
+            found = run_estimate(self.history, spec)
+            self._known[key] = _UNKNOWN if found is None else (found.value_ns, found.low_ns, found.high_ns)
+        return self._known[key]
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """A job that holds devices: since when, and how long it ran before that."""
+
+    kind: str
+    devices: int
+    placed_ns: int
+    before_ns: int
+    bounds: _Bounds
+    durations: Sequence[int]
+
+    @classmethod
+    def of(cls, view: View, job: JobView, runs: _Runs) -> _Running:
+        attempt = job.attempts[-1]
+        before_ns = sum((a.ended_ns or a.placed_ns) - a.placed_ns for a in job.attempts[:-1])
+        durations, _ = runs.history.durations(job.spec.user, job.spec.name)
+        kind = view.occupancy.kind_of(attempt.places[0].slices[0])
+        return cls(kind, job.spec.devices, attempt.placed_ns, before_ns, runs.bounds(job.spec), durations)
+
+    def ends_ns(self, now_ns: int, bound: int) -> int | None:
+        runs_ns = self.bounds[bound]
         if runs_ns is None:
             return None
-        ran_ns = job.run_ns(now_ns)
+        ran_ns = self.before_ns + now_ns - self.placed_ns
         if ran_ns < runs_ns:
-            return placed_ns + runs_ns - (ran_ns - (now_ns - placed_ns))
-        durations, _ = self.history.durations(job.spec.user, job.spec.name)
-        return now_ns + remaining_ns(durations, ran_ns)
+            return now_ns + runs_ns - ran_ns
+        return now_ns + remaining_ns(self.durations, ran_ns)
 
-    def _runs_ns(self, spec: JobSpec, bound: str) -> int | None:
-        found = self._run_estimate(spec)
-        return None if found is None else int(getattr(found, bound))
 
-    def _run_estimate(self, spec: JobSpec) -> Estimate | None:
-        """History before the user's own word, which is mostly an upper bound."""
-        found = self.history.estimate(spec.user, spec.name)
-        if found is None and spec.estimate_s is not None:
-            return quantile_estimate([int(spec.estimate_s * _S)], "the job file's estimate_s")
-        return found
+def _start(job: str, found: list[int]) -> ev.Predicted:
+    value, low, high = found
+    return ev.Predicted(job, "start", value, min(low, value), max(high, value), 0, "the planned schedule")
 
 
 def _by_kind(waiting: Sequence[JobView]) -> Iterator[tuple[tuple[str, ...], list[JobView]]]:
@@ -107,12 +143,6 @@ def _by_kind(waiting: Sequence[JobView]) -> Iterator[tuple[tuple[str, ...], list
     for kind, members in groups.items():
         any_kind = any(job.spec.device == "any" for job in members)
         yield KINDS["any"] if kind == "gpu" and any_kind else (kind,), members
-
-
-def _kind_of(job: JobView, view: View) -> str:
-    if job.spec.device != "any" or job.live is None:
-        return job.spec.device
-    return view.occupancy.kind_of(job.live.places[0].slices[0])
 
 
 def _said(job: str, what: ev.PredictedWhat, found: Estimate) -> ev.Predicted:

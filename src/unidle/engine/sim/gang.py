@@ -25,7 +25,7 @@ class SimGang:
 
     __slots__ = (
         "_at_ns", "_begin_ns", "_done_ns", "_exit_code", "_exit_ns", "_fail", "_halted", "_job", "_saved_step",
-        "_saving_ns", "_seen", "_spawned", "_told", "_total_ns", "_working", "alive", "command", "key",
+        "_saving_ns", "_seen", "_spawned", "_told", "_total_ns", "_waited_ns", "_working", "alive", "command", "key",
         "stretch_ppm", "version",
     )  # fmt: skip
 
@@ -42,6 +42,7 @@ class SimGang:
         self._seen = self._told = base_step  # last step that was complete at a happening; that was reported
         self._spawned = self._halted = False
         self._working = not job.step_ns  # whether the first step has begun, where there are steps
+        self._waited_ns = 0  # what steps took longer than alone, since the last that was told
         self._saving_ns: int | None = None  # until then all ranks wait for a checkpoint
         self._saved_step: int | None = None  # what the ranks save before they leave
         self._exit_ns: int | None = None
@@ -91,7 +92,7 @@ class SimGang:
         if stretch_ppm == self.stretch_ppm or self._halted:
             return False
         if self._saving_ns is None and now_ns > self._at_ns:
-            self._done_ns, self._at_ns = self._done_at(now_ns), now_ns
+            self._reach(self._done_at(now_ns), now_ns)
         self.stretch_ppm = stretch_ppm
         return True
 
@@ -104,7 +105,8 @@ class SimGang:
             step = self._done_at(now_ns) // step_ns
             if step > self._told:
                 ahead_ns = max(step * step_ns - self._done_ns, 0)
-                yield from self._tell(step, min(self._at_ns + self._stretched(ahead_ns), now_ns))
+                self._reach(self._done_ns + ahead_ns, min(self._at_ns + self._stretched(ahead_ns), now_ns))
+                yield from self._tell(step, self._at_ns)
 
     def ask_to_stop(self, now_ns: int, grace_ns: int) -> Iterator[RankMark]:
         """The ranks that are left leave: at once, when they are done saving, or killed after the grace."""
@@ -161,7 +163,7 @@ class SimGang:
 
     def _work(self, at_ns: int) -> Iterator[RankMark]:
         job = self._job
-        self._done_ns, self._at_ns = self._target_ns(), at_ns
+        self._reach(self._target_ns(), at_ns)
         step = self._done_ns // job.step_ns if job.step_ns else 0
         if step > self._seen:
             self._seen = step
@@ -173,6 +175,7 @@ class SimGang:
                     yield 0, Mark("saved", at_ns, n=step)
         elif self._done_ns >= self._total_ns:
             self._halted = True
+            yield from self._communication(at_ns)
             if job.step_ns and self._done_ns > self._seen * job.step_ns:
                 yield from self._tell(self._seen + 1, at_ns)  # the last one is a short one
             for rank in range(len(self.alive)):
@@ -180,7 +183,20 @@ class SimGang:
 
     def _tell(self, step: int, at_ns: int) -> Iterator[RankMark]:
         self._told = step
+        yield from self._communication(at_ns)
         yield 0, Mark("step", at_ns, n=step, o="helper")
+
+    def _reach(self, done_ns: int, at_ns: int) -> None:
+        """So much work is done at ``at_ns``."""
+        self._waited_ns += (at_ns - self._at_ns) - (done_ns - self._done_ns)
+        self._done_ns, self._at_ns = done_ns, at_ns
+
+    def _communication(self, at_ns: int) -> Iterator[RankMark]:
+        """What sharing uplinks cost since the last step that was told, as one span before ``at_ns``."""
+        waited_ns, self._waited_ns = self._waited_ns, 0
+        if waited_ns > 0:
+            for rank in range(len(self.alive)):
+                yield rank, Mark("span", at_ns - waited_ns, e=at_ns, w="comm")
 
     def _saved(self) -> Iterator[RankMark]:
         end_ns = self._saving_ns or 0
