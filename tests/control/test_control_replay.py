@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -18,10 +19,11 @@ from unidle.engine.sim.workload import SimJob
 from unidle.errors import BadInput, StoreError
 from unidle.files.trace import COLUMNS, load_trace
 from unidle.fleet import Fleet
-from unidle.jobs import JobSpec, Restart
+from unidle.jobs import JobSpec, Reason, Restart
 from unidle.ledger.current import check_batches
 from unidle.ledger.select import Window
 from unidle.place.first_fit import FirstFit
+from unidle.place.plan import Plan, Stop
 from unidle.place.registry import policy_named, policy_names
 from unidle.store.memory import ForgetfulStore, MemoryStore
 from unidle.view.source import ledger_source
@@ -213,3 +215,37 @@ def test_a_window_keeps_the_jobs_that_were_submitted_in_it() -> None:
     assert len(found.fleet.nodes) == 1
     with pytest.raises(BadInput, match="no job of the store can be replayed"):
         scenario_of_store(store, view, source, window=Window(1 + 50 * S, 1 + 60 * S))
+
+
+@dataclass(frozen=True, slots=True)
+class HighStopsLow:
+    """First fit that stops every running low job when one of higher priority waits."""
+
+    def decide(self, view: View, now_ns: int) -> Plan:
+        plan = FirstFit().decide(view, now_ns)
+        waiting = {wait.job for wait in plan.waits if view.jobs[wait.job].spec.priority > 0}
+        stops = tuple(
+            Stop(job, Reason("test", "a job of higher priority waits"), min(waiting))
+            for job in sorted(view.live)
+            if waiting and view.jobs[job].spec.preemption == "low"
+        )
+        return Plan(plan.places, plan.waits, stops)
+
+
+def test_what_preemption_cost_is_in_the_figures(tmp_path: Path) -> None:
+    lines: list[dict[str, object]] = [
+        {"submit_s": 0, "duration_s": 1000, "gpus": 2, "preemptible": "true"},
+        {"submit_s": 400, "duration_s": 100, "gpus": 2, "priority": 5},
+    ]
+    scenario = trace_of(tmp_path, fleet_of(2), lines)
+    assumed = Assumptions(checkpoint_every_s=300, restart_s=20, restore_s=10, stop_s=5)
+    store = MemoryStore()
+    view = replay(scenario, HighStopsLow(), store, assumed)
+    found = outcome_of(view, ledger_source(store, view))
+    leaves = {total.leaf: total.ns / S for total in found.ledger.leaves}
+    assert (found.preemptions, found.restarts, found.succeeded) == (1, 1, 2)
+    assert found.lost_ns / S == pytest.approx(2 * 100)
+    assert (leaves["preempted"], leaves["preempting"]) == pytest.approx((200, 10))
+    assert (leaves["start"], leaves["restore"], leaves["useful"]) == pytest.approx((40, 20, 2200))
+    # 400 s, 5 to leave, 100 of the other, start and restore, the 700 that are left
+    assert view.jobs["j0"].ended_ns == pytest.approx((400 + 5 + 100 + 30 + 700) * S, abs=2)
