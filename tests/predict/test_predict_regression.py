@@ -10,8 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from unidle.control.simulate import Arrival, simulate
+from unidle.engine.sim.workload import SimJob
+from unidle.fleet import Device, Fleet, Node
+from unidle.jobs import JobSpec
+from unidle.place.first_fit import FirstFit
 from unidle.predict.regression import least_squares, t_cdf, t_quantile
+from unidle.predict.samples import step_samples
 from unidle.predict.speed import StepSample, run_of_steps, step_time
+from unidle.store.memory import MemoryStore
 
 MS = 1_000_000
 
@@ -95,6 +102,23 @@ def test_a_model_that_was_not_measured_is_told_from_the_capability_of_those_that
     assert "other models" in found.by
     assert step_time(samples, "H100", 1) is None
     assert step_time(samples[:3], "H100", 1, capability=capability) is None
+
+
+def test_steps_that_the_log_saw_tell_the_time_on_another_number_of_devices() -> None:
+    devices = [Device(f"n/{k}", "n", k, "gpu", "H100") for k in range(8)]
+    fleet = Fleet(nodes=(Node("n", "", tuple(devices)),))
+    ranks = {"a": 1, "b": 1, "c": 2, "d": 4}
+    arrivals = [Arrival(1 + k, job, JobSpec(("x",), ranks=n)) for k, (job, n) in enumerate(ranks.items())]
+    jitter = {"a": 1.01, "b": 0.99, "c": 1.0, "d": 1.005}
+    step_ns = {job: round(8e9 / n * jitter[job]) for job, n in ranks.items()}
+    behaviour = {job: SimJob(5 * ns, 10**9, step_ns=ns) for job, ns in step_ns.items()}
+    view = simulate(MemoryStore(), fleet, arrivals, lambda c: behaviour[c.job], FirstFit())
+    samples = step_samples(view, view.jobs.values())
+    assert [(s.model, s.devices) for s in samples] == [("H100", n) for n in ranks.values()]
+    found = step_time(samples, "H100", 8)
+    assert found is not None
+    assert found.low_ns < 10**9 < found.high_ns
+    assert found.value_ns == pytest.approx(10**9, rel=0.03)
 
 
 def test_too_few_steps_are_no_prediction() -> None:

@@ -187,6 +187,33 @@ def test_a_simulation_stops_at_its_end_of_time() -> None:
     assert view.time_ns == 1 + 60 * S
 
 
+@dataclass(frozen=True, slots=True)
+class OnlyFrom:
+    """First fit that places nothing before ``at_ns``."""
+
+    at_ns: int
+
+    def decide(self, view: View, now_ns: int) -> Plan:
+        if now_ns < self.at_ns:
+            return Plan(again_ns=self.at_ns)
+        return FirstFit().decide(view, now_ns)
+
+
+def test_a_simulation_waits_for_the_time_at_which_its_policy_looks_again() -> None:
+    _, view = run(fleet_of(1), {"j": (0, spec(), SimJob(10 * S))}, OnlyFrom(1 + 500 * S))
+    assert ended_s(view, "j") == 510
+
+
+def test_a_policy_that_looks_again_for_ever_does_not_keep_a_simulation_alive() -> None:
+    class Hopes:
+        def decide(self, view: View, now_ns: int) -> Plan:
+            plan = FirstFit().decide(view, now_ns)
+            return Plan(plan.places, plan.waits, again_ns=now_ns + S)
+
+    _, view = run(fleet_of(1), {"never": (0, spec(ranks=2), SimJob(S))}, Hopes())
+    assert view.jobs["never"].state == "queued"
+
+
 def test_seeded_faults_of_a_node_do_not_depend_on_the_other_nodes() -> None:
     def of(names: list[str]) -> list[tuple[int, str, int]]:
         faults = seeded_faults(names, 3, mtbf_s=1000, mttr_s=100)
