@@ -16,7 +16,7 @@ from unidle.fleet import Device, Fleet, Node, Slice, slices_of
 from unidle.jobs import JobSpec, Requests, Where
 from unidle.place.constraint import Blocked, Gang
 from unidle.place.gang import Rooms
-from unidle.place.tree import Tree, tree_of
+from unidle.place.tree import Ints, Tree, tree_of
 from unidle.view.occupancy import NodeSlots, Occupancy
 from unidle.view.state import View
 
@@ -45,6 +45,7 @@ class Ground:
         self.occupancy: Occupancy = view.occupancy
         self.tree: Tree = tree_of(view.fleet)
         self.nodes: list[Node] = [view.fleet.nodes[k] for k in self.tree.source.tolist()]
+        self.by_fleet: Ints = np.argsort(self.tree.source)  # positions in the order of the fleet
         place = {node.id: k for k, node in enumerate(self.nodes)}
         self.positions = {
             kind: [place[s.node] for s in slots] for kind, slots in self.occupancy.nodes.items()
@@ -110,6 +111,7 @@ class RankClass:
         self._allowed = {p: _mask(self._nodes[p], s, kind, spec.where) for p, s in self._slots.items()}
         self.devices = sum(mask.bit_count() for mask in self._allowed.values())
         self._ever: dict[Gang, Blocked | None] = {}
+        self._left: Ints | None = None
         room = np.zeros(len(self._nodes), np.int64)
         whole = room.copy()
         for p in self._slots:
@@ -120,8 +122,19 @@ class RankClass:
     def update(self, positions: Iterable[int], view: View, taken: Taken) -> None:
         """Count anew on these nodes."""
         some = [p for p in sorted(positions) if p in self._slots]
-        values = [self._room(self.free(p, taken), self._host(p, view, taken)) for p in some]
+        masks = [self.free(p, taken) for p in some]
+        values = [self._room(mask, self._host(p, view, taken)) for p, mask in zip(some, masks, strict=True)]
         self.rooms.set(np.array(some, np.int64), np.array(values, np.int64))
+        if self._left is not None:
+            self._left[some] = [mask.bit_count() for mask in masks]
+
+    def left(self, taken: Taken) -> Ints:
+        """How many devices of each node this class may take now; (N,), by position, kept from the first call on."""
+        if self._left is None:
+            self._left = np.zeros(len(self._nodes), np.int64)
+            for p in self._slots:
+                self._left[p] = self.free(p, taken).bit_count()
+        return self._left
 
     def free(self, position: int, taken: Taken) -> int:
         """The mask of the node's slices that this class may take now."""
