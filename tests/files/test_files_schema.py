@@ -158,6 +158,8 @@ def test_the_job_schema_agrees_with_the_loader(tmp_path: Path, document: Any) ->
         "from 1 MiB to 1 PiB (got '",
         "parallel groups are not known",
         "included and excluded",
+        "says no amount",
+        "a share is of one device",
     )
     agree(document, JOB, lambda data: job_from_mapping(data, "test", tmp_path), beyond)
 

@@ -33,8 +33,9 @@ def state(pool: Pool) -> list[list[int]]:
 def test_a_gpu_that_is_not_there_is_not_given():
     pool = Pool([node(gpus=2), node("n1", gpus=4)])
     assert pool.gpu_milli.tolist() == [[1000, 1000, 0, 0], [1000] * 4]
-    with pytest.raises(CannotRun, match="node"):
-        pool.take(0, (2,), 1000, 0, 0)
+    for absent in (2, 4, -1):
+        with pytest.raises(CannotRun, match="node"):
+            pool.take(0, (absent,), 1000, 0, 0)
     assert pool.clock == 0
 
 

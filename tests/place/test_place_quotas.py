@@ -16,9 +16,20 @@ from unidle.events import types as ev
 from unidle.fleet import Device, Fleet, Node
 from unidle.fleet.queues import QueueSpec
 from unidle.jobs import JobSpec
+from unidle.place.plan import Plan
 from unidle.place.scheduler import Scheduler
 from unidle.store.memory import MemoryStore
 from unidle.view.state import View
+
+
+class Twice(Scheduler):
+    """What a policy keeps between rounds must not change what it decides."""
+
+    def decide(self, view: View, now_ns: int) -> Plan:
+        fresh = Scheduler().decide(view, now_ns)
+        kept = super().decide(view, now_ns)
+        assert kept == fresh
+        return kept
 
 
 def fleet(nodes: int, gpus: int, *queues: QueueSpec) -> Fleet:
@@ -40,7 +51,7 @@ def run(there: Fleet, *jobs: tuple[Arrival, SimJob]) -> tuple[View, list[ev.Even
     store = MemoryStore()
     behaviour = {arrival.job: sim for arrival, sim in jobs}
     view = simulate(
-        store, there, [arrival for arrival, _ in jobs], lambda command: behaviour[command.job], Scheduler()
+        store, there, [arrival for arrival, _ in jobs], lambda command: behaviour[command.job], Twice()
     )
     return view, [ev.decode(e.kind, e.body, e.seq) for e in store.read()]
 

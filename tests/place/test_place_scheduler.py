@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from unidle.events import types as ev
 from unidle.fleet import Device, Fleet, Node, Tier
-from unidle.jobs import JobSpec, Layout, Reason, Requests, Select, Topology, Where
+from unidle.jobs import JobSpec, Layout, Reason, Requests, Select, Share, Topology, Where
 from unidle.place.plan import Plan
 from unidle.place.scheduler import Scheduler
 from unidle.view.fold import apply
@@ -133,6 +133,26 @@ def test_requests_of_cpu_and_memory_bound_the_ranks_on_a_node_and_come_back_at_t
     world.end("j0")
     world.step()
     assert world.view.jobs["j1"].state == "starting"
+
+
+def test_parts_go_to_those_who_ask_for_parts_and_the_smallest_that_does_is_taken():
+    cuts = ((500_000, 250_000, 250_000), (1_000_000,))
+    devices = tuple(
+        Device(f"n/{i}", "n", i, "gpu", memory_bytes=80 << 30, slices_ppm=cut) for i, cut in enumerate(cuts)
+    )
+    world = World(Fleet((Tier("s", "site"),), (Node("n", "s", devices),)))
+    world.submit(
+        job(1),
+        job(1, share=Share(200_000)),
+        job(1, share=Share(0, 30 << 30)),
+        job(1, share=Share(300_000)),
+        job(1),
+        job(1, share=Share(600_000)),
+    )
+    waits = {wait.job: wait.because.code for wait in world.step().waits}
+    held = {name: world.view.jobs[name].attempts[0].places[0].slices for name in ("j0", "j1", "j2")}
+    assert held == {"j0": ("n/1",), "j1": ("n/0#1",), "j2": ("n/0#0",)}
+    assert waits == {"j3": "no_fit", "j4": "no_fit", "j5": "never_fits"}
 
 
 def test_a_gang_that_no_state_of_the_fleet_holds_says_that_it_can_never_start():

@@ -56,14 +56,16 @@ def openb(
         )  # fmt: skip
     sizes = read_nodes(nodes)
     trace = read_pods(pods, sizes)
+    _note("getting the policies ready")
     experiment = Experiment.of(names, sizes, trace.demands, requested)
     runs = []
     with _rows_of(decisions) as out:
         for run in experiment.runs(wanted, jobs or len(os.sched_getaffinity(0)), traced=out is not None):
             runs.append(run._replace(arrivals=()))
-            _progress(len(runs), len(names) * len(wanted))
+            _note(f"{len(runs)} of {len(names) * len(wanted)} runs")
             if out is not None:
                 _write(out, run, sizes, trace)
+    _note("")
     if as_json:
         print_json(_as_json(names, runs))
     else:
@@ -142,9 +144,10 @@ def _say(names: Sequence[str], runs: Sequence[Run]) -> None:
         say(line)
 
 
-def _progress(done: int, of: int) -> None:
+def _note(text: str) -> None:
+    """What is going on, in one line of a terminal that the next one replaces."""
     if sys.stderr.isatty():
-        sys.stderr.write(f"\r{done} of {of} runs" + ("\r\x1b[K" if done == of else ""))
+        sys.stderr.write(f"\r\x1b[K{text}")
         sys.stderr.flush()
 
 

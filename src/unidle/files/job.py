@@ -12,10 +12,10 @@ from typing import Final, Literal
 from unidle.files.check import convert
 from unidle.files.document import Bounds, Breach, Document
 from unidle.files.job_file import JobFile, is_reserved_env
-from unidle.files.job_place import GroupsPart, SelectPart, TopologyPart
+from unidle.files.job_place import GroupsPart, SelectPart, SharePart, TopologyPart
 from unidle.files.load import base_dir_of, load_document
 from unidle.files.values import MEMORY_LIMIT_BYTES, as_name, memory_bytes
-from unidle.jobs import JobSpec, Layout, Limits, Requests, Restart, Select, Topology, Where
+from unidle.jobs import JobSpec, Layout, Limits, Requests, Restart, Select, Share, Topology, Where
 
 BOUNDS: Final = Bounds()
 
@@ -108,6 +108,7 @@ def _job(document: Document, base_dir: str) -> JobSpec:
             file.tolerate,
         ),
         topology=_topology(file.topology) if file.topology else None,
+        share=_share(file.share) if file.share else None,
     )
 
 
@@ -124,6 +125,11 @@ def _topology(part: TopologyPart) -> Topology:
 
 def _groups(part: GroupsPart) -> dict[str, str]:
     return {name: kind for name in ("tp", "dp", "pp") if (kind := getattr(part, name)) is not None}
+
+
+def _share(part: SharePart) -> Share:
+    memory = memory_bytes(part.memory) if part.memory is not None else 0
+    return Share(round((part.fraction or 0.0) * 1_000_000), memory, "", part.mode)
 
 
 def _advise(breach: Breach) -> str | None:
@@ -221,6 +227,21 @@ def _check_topology(draft: _Draft) -> None:
             )
 
 
+def _check_share(draft: _Draft) -> None:
+    share = draft.file.share
+    if share is None:
+        return
+    if share.fraction is None and share.memory is None:
+        raise draft.document.error(
+            ("share",), "says no amount", remedy="give fraction or memory, for instance fraction: 0.25"
+        )
+    if draft.file.devices_per_rank != 1:
+        raise draft.document.error(
+            ("share",), "a share is of one device, and devices_per_rank is more", value=draft.file.devices_per_rank,
+            remedy="remove one of them",
+        )  # fmt: skip
+
+
 def _check_name_of_workdir(draft: _Draft) -> None:
     """The log is UTF-8; a file system's names need not be."""
     try:
@@ -276,4 +297,5 @@ _CHECKS: Final[dict[str, Callable[[_Draft], None]]] = {
     "models": _check_select("models"),
     "uuids": _check_select("uuids"),
     "topology": _check_topology,
+    "share": _check_share,
 }

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta, Struct
 
-from unidle.files.job_place import RequestsPart, SelectPart, TopologyPart
+from unidle.files.job_place import RequestsPart, SelectPart, SharePart, TopologyPart
 from unidle.files.values import (
     END,
     MEMORY_LIMIT_BYTES,
@@ -285,6 +285,10 @@ class JobFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     topology: Annotated[
         TopologyPart | None,
         Meta(description="How close the ranks must or should be.", examples=[{"require": "leaf"}]),
+    ] = None
+    share: Annotated[
+        SharePart | None,
+        Meta(description="A part of one device for each rank.", examples=[{"fraction": 0.25}]),
     ] = None
     timeout_s: Annotated[
         Annotated[float, Meta(gt=0, le=_YEARS_S)] | None,

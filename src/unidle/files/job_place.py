@@ -66,3 +66,21 @@ class TopologyPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     prefer_groups: Annotated[GroupsPart, Meta(description="The same, where that is possible.")] = GroupsPart()
     fabric: Annotated[_Fabric | None, Meta(description="All traffic between nodes over this fabric.")] = None
     prefer_fabric: Annotated[_Fabric | None, Meta(description="The same, where that is possible.")] = None
+
+
+class SharePart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A part of one device for each rank, instead of whole devices."""
+
+    fraction: Annotated[
+        Annotated[float, Meta(gt=0, lt=1)] | None,
+        Meta(description="Part of the device's compute, at least.", examples=[0.25]),
+    ] = None
+    memory: Annotated[
+        _Memory | None, Meta(description="Memory of the device, at least.", examples=["10GiB"])
+    ] = None
+    mode: Annotated[
+        Literal["any", "mig", "mps", "time"],
+        Meta(
+            description="How the part of a GPU is kept apart; any takes MIG where it is on, else MPS, else turns."
+        ),
+    ] = "any"

@@ -12,8 +12,8 @@ from typing import Final
 
 import numpy as np
 
-from unidle.fleet import Device, Fleet, Node, Slice, slices_of
-from unidle.jobs import JobSpec, Requests, Where
+from unidle.fleet import WHOLE_PPM, Device, Fleet, Node, Slice, slices_of
+from unidle.jobs import JobSpec, Requests, Share, Where
 from unidle.place.constraint import Blocked, Gang
 from unidle.place.gang import Rooms
 from unidle.place.tree import Ints, Tree, tree_of
@@ -51,6 +51,9 @@ class Ground:
             kind: [place[s.node] for s in slots] for kind, slots in self.occupancy.nodes.items()
         }
         self.classes: dict[tuple[str, str], RankClass] = {}
+        # kinds with a device that is not cut: there, parts are for those who ask for parts
+        self.whole_kinds = {d.kind for d in view.fleet.devices() if len(d.slices_ppm) == 1}
+        self.memo: object = None  # of who decides on this ground, see ``place.quotas``
         self._where: dict[str, tuple[str, int]] | None = None
         self._seen = self.occupancy.changed_since(0)[0]
 
@@ -86,7 +89,7 @@ class Ground:
 
     def rank_class(self, spec: JobSpec, kind: str, view: View, taken: Taken) -> RankClass:
         """The class of a job's ranks on devices of this kind."""
-        key = (kind, repr((spec.devices_per_rank, spec.requests, spec.where)))
+        key = (kind, repr((spec.devices_per_rank, spec.requests, spec.where, spec.share)))
         found = self.classes.get(key)
         if found is None:
             if len(self.classes) >= _CLASSES_KEPT:
@@ -108,16 +111,21 @@ class RankClass:
         self._nodes = ground.nodes
         slots = ground.occupancy.nodes.get(kind, [])
         self._slots = dict(zip(ground.positions.get(kind, []), slots, strict=True))
-        self._allowed = {p: _mask(self._nodes[p], s, kind, spec.where) for p, s in self._slots.items()}
+        whole = kind in ground.whole_kinds
+        self._allowed = {p: _mask(self._nodes[p], s, kind, spec, whole) for p, s in self._slots.items()}
+        self._order: dict[
+            int, list[int]
+        ] = {}  # of a node's bits, where parts are asked for: small ones first
+        self._by_size = spec.share is not None
         self.devices = sum(mask.bit_count() for mask in self._allowed.values())
         self._ever: dict[Gang, Blocked | None] = {}
         self._left: Ints | None = None
         room = np.zeros(len(self._nodes), np.int64)
-        whole = room.copy()
+        most = room.copy()
         for p in self._slots:
             room[p] = self._room(self.free(p, Taken()), self._host(p, view, Taken()))
-            whole[p] = self._room(self._allowed[p], self._host(p, None, Taken()))
-        self.rooms, self.whole = Rooms(ground.tree, room), Rooms(ground.tree, whole)
+            most[p] = self._room(self._allowed[p], self._host(p, None, Taken()))
+        self.rooms, self.whole = Rooms(ground.tree, room), Rooms(ground.tree, most)
 
     def update(self, positions: Iterable[int], view: View, taken: Taken) -> None:
         """Count anew on these nodes."""
@@ -145,6 +153,16 @@ class RankClass:
     def slots(self, position: int) -> NodeSlots:
         return self._slots[position]
 
+    def pick(self, position: int, mask: int) -> int:
+        """Of the free slices in ``mask`` the one to take next, as a bit: the first, or the smallest part."""
+        if not self._by_size:
+            return mask & -mask
+        order = self._order.get(position)
+        if order is None:
+            parts = [piece.share_ppm for _, piece in _pieces(self._nodes[position], self.kind)]
+            order = self._order[position] = sorted(range(len(parts)), key=lambda bit: (parts[bit], bit))
+        return next(1 << bit for bit in order if mask >> bit & 1)
+
     def never(self, gang: Gang) -> Blocked | None:
         """Why not even the whole fleet, empty and healthy, holds the gang; None where it does."""
         if gang not in self._ever:
@@ -170,18 +188,29 @@ class RankClass:
         return cpu - used[0] - also[0], (node.memory_bytes or _PLENTY) - used[1] - also[1]
 
 
-def _mask(node: Node, slots: NodeSlots, kind: str, where: Where) -> int:
-    """The slices that a job with these wishes may ever use."""
+def _mask(node: Node, slots: NodeSlots, kind: str, spec: JobSpec, whole: bool) -> int:
+    """The slices that a job with these wishes may ever use. ``whole``: the fleet has devices that are not cut."""
+    where, share = spec.where, spec.share
     if any(node.labels.get(key) != value for key, value in where.labels.items()):
         return 0
     if not set(node.taints) <= set(where.tolerate):
         return 0
-    if where.models == where.uuids == _ALL:
-        return (1 << len(slots.slices)) - 1
+    if where.models == where.uuids == _ALL and share is None and len(slots.slices) == len(node.devices):
+        return (1 << len(slots.slices)) - 1  # nothing is cut here, and there is one kind
     mask = 0
-    for bit, (device, _) in enumerate(_pieces(node, kind)):
-        mask |= (where.models.allows(device.model) and where.uuids.allows(device.uuid)) << bit
+    for bit, (device, piece) in enumerate(_pieces(node, kind)):
+        fits = where.models.allows(device.model) and where.uuids.allows(device.uuid)
+        mask |= (fits and _is_part(device, piece, share, whole)) << bit
     return mask
+
+
+def _is_part(device: Device, piece: Slice, share: Share | None, whole: bool) -> bool:
+    """Whether a slice is what the job asks for: a large enough part, or else a whole device where there are any."""
+    cut = len(device.slices_ppm) > 1
+    if share is None:
+        return not cut or not whole
+    memory_bytes = device.memory_bytes * piece.share_ppm // WHOLE_PPM
+    return cut and piece.share_ppm >= share.compute_ppm and memory_bytes >= share.memory_bytes
 
 
 _ALL: Final = Where().models

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from unidle.fleet import Fleet
 from unidle.jobs import JobSpec, Reason
 from unidle.place.first_fit import FirstFit
 from unidle.place.plan import Plan, Policy
@@ -29,15 +30,16 @@ class Unidle:
 
     def _for(self, view: View, wish: bool) -> Policy:
         if self._full is None:
-            fleet = view.fleet
-            if (
-                len(fleet.nodes) <= 1
-                and not wish
-                and not fleet.queues
-                and not any(n.taints for n in fleet.nodes)
-            ):
+            if not wish and _is_plain(view.fleet):
                 return self._simple
             from unidle.place.scheduler import Scheduler
 
             self._full = Scheduler()
         return self._full
+
+
+def _is_plain(fleet: Fleet) -> bool:
+    """One node, nothing to keep off it, nothing cut, no queues."""
+    if len(fleet.nodes) > 1 or fleet.queues or any(node.taints for node in fleet.nodes):
+        return False
+    return all(len(device.slices_ppm) == 1 for device in fleet.devices())

@@ -8,7 +8,7 @@ numbered per kind of device, one kind after the other, so that a round sees one 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -26,6 +26,7 @@ from unidle.place.queue.model import Amounts, Demand, Fits, Hold, Ints, Running
 from unidle.place.queue.round import Round, Rules, decide
 from unidle.place.queue.spec import MILLI, amounts_of
 from unidle.place.queue.tree import QueueTree, Quota
+from unidle.place.queue.victims import Mask
 from unidle.place.queue.waiting import Waiting
 from unidle.place.queued import KINDS
 from unidle.view.state import AttemptView, JobView, View
@@ -45,6 +46,22 @@ class Placement:
     because: Reason
 
 
+@dataclass(slots=True)
+class _Memo:
+    """What stays the same from round to round on one ground."""
+
+    tree: QueueTree
+    whole: Amounts
+    runs: dict[str, tuple[tuple[object, ...], Running]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, ground: Ground) -> _Memo:
+        if not isinstance(ground.memo, cls):
+            tree = _tree(ground.fleet)
+            ground.memo = cls(tree, _totals(ground.fleet, tree.resources, frozenset()))
+        return ground.memo
+
+
 class QuotaRound:
     """One round over all queues. Pure: the view is only read, and the ground left as it was."""
 
@@ -52,7 +69,8 @@ class QuotaRound:
         self._ground, self._view, self._now_ns = ground, view, now_ns
         self.kinds = tuple(kind for kind in ("gpu", "cpu") if ground.occupancy.nodes.get(kind))
         self._width = len(ground.nodes)
-        self.tree = _tree(view.fleet)
+        self._memo = _Memo.of(ground)
+        self.tree = self._memo.tree
         self._declared = bool(view.fleet.queues)
         self.never: dict[str, Reason] = {}
         self._classes: dict[str, RankClass] = {}
@@ -71,7 +89,7 @@ class QuotaRound:
         return decide(
             self.cluster, self.waiting, self._fits, self._now_ns, self._rules,
             capacity=self._capacity(), domains_of=lambda demand: self._domains(demand) or domains,
-            ready=self._ready,
+            allowed_of=self._allowed, ready=self._ready,
         )  # fmt: skip
 
     def placement(self, job: str, because: Reason) -> Placement:
@@ -89,7 +107,8 @@ class QuotaRound:
     # -- from the view ---------------------------------------------------------------------------
 
     def _capacity(self) -> Amounts:
-        return _totals(self._view.fleet, self.tree.resources, self._view.unfit())
+        unfit = self._view.unfit()
+        return _totals(self._view.fleet, self.tree.resources, unfit) if unfit else self._memo.whole
 
     def _cluster(self) -> Cluster:
         view, ground = self._view, self._ground
@@ -100,12 +119,14 @@ class QuotaRound:
         running: list[Running] = []
         for job_id in sorted(view.live):
             job = view.jobs[job_id]
-            attempt = job.attempts[-1]
-            held = self._held(attempt)
-            for index, count in held.items():
+            run = self._running(job, job.attempts[-1])
+            for index, count in run.devices.items():
                 devices[index] += count
-            if attempt.stop is None or attempt.stop.why != "preempted":
-                running.append(self._running(job, attempt, held))
+            stop = job.attempts[-1].stop
+            if stop is None or stop.why != "preempted":
+                running.append(run)
+        if len(self._memo.runs) > 2 * len(view.live) + 64:
+            self._memo.runs = {job: run for job, run in self._memo.runs.items() if job in view.live}
         cluster = Cluster(devices, self.shares, running)
         for job_id, promise in view.promised.items():
             if promise.expires_ns > self._now_ns and promise.kind in self.kinds:
@@ -134,17 +155,24 @@ class QuotaRound:
                     held[index] = held.get(index, 0) + 1
         return held
 
-    def _running(self, job: JobView, attempt: AttemptView, held: dict[int, int]) -> Running:
-        spec = job.spec
-        saves = [at_ns for rank in attempt.ranks for at_ns, _ in rank.saves]
+    def _running(self, job: JobView, attempt: AttemptView) -> Running:
+        saves = [rank.saves[-1][0] for rank in attempt.ranks if rank.saves]
+        saved_ns = max(saves, default=None)
+        key = (attempt.number, saved_ns, attempt.stop is None)
+        known = self._memo.runs.get(job.id)
+        if known is not None and known[0] == key:
+            return known[1]
+        spec, held = job.spec, self._held(attempt)
         kind = self.kinds[next(iter(held), 0) // self._width] if self.kinds else "gpu"
         stopping = attempt.stop is not None  # its devices come back by themselves
-        return Running(
+        run = Running(
             job.id, self._queue(spec), "medium" if stopping else spec.preemption, attempt.placed_ns, held,
-            self._charged(spec, kind), max(saves, default=None), int(spec.min_runtime_s * S), RESTART_NS,
+            self._charged(spec, kind), saved_ns, int(spec.min_runtime_s * S), RESTART_NS,
             None if spec.estimate_s is None else int(spec.estimate_s * S),
             checkpoints=spec.checkpoint_path is not None, ranks=spec.ranks, each=spec.devices_per_rank,
         )  # fmt: skip
+        self._memo.runs[job.id] = (key, run)
+        return run
 
     def _add(self, job: JobView) -> None:
         spec = job.spec
@@ -165,7 +193,7 @@ class QuotaRound:
                     break
                 verdicts.append(verdict)
         else:
-            text = verdicts[0].because.text.split(". It would start:")[0] if verdicts else "no such device"
+            text = verdicts[0].what if verdicts else "no such device"
             self.never[job.id] = Reason("never_fits", f"{text}: it can never start here")
             return
         self.waiting.add(self._demand(job, self._classes[job.id].kind))
@@ -216,6 +244,16 @@ class QuotaRound:
             return counts
 
         return fits
+
+    def _allowed(self, demand: Demand) -> Mask | None:
+        """The nodes that hold a single rank; None where more than their devices counts."""
+        rank_class = self._classes[demand.job]
+        if demand.ranks > 1 or rank_class.asks:
+            return None
+        mask = np.zeros(len(self.cluster.free), np.bool_)
+        first = self.kinds.index(rank_class.kind) * self._width
+        mask[first : first + self._width] = rank_class.whole.room > 0
+        return mask
 
     def _domains(self, demand: Demand) -> list[tuple[int, int]] | None:
         """Ranges of nodes of which one must hold the gang whole, by its hard wish on all of it."""

@@ -224,10 +224,10 @@ class GangRound:
         for rank, at in enumerate(fit.node_of_rank.tolist()):
             ids = []
             for _ in range(rank_class.each):
-                low = masks[at] & -masks[at]
-                masks[at] ^= low
-                used[at] |= low
-                ids.append(slots[at].slices[low.bit_length() - 1])
+                bit = rank_class.pick(positions[at], masks[at])
+                masks[at] ^= bit
+                used[at] |= bit
+                ids.append(slots[at].slices[bit.bit_length() - 1])
             places.append(RankPlace(rank, slots[at].node, tuple(ids)))
         for position, mask, ranks in zip(positions, used, fit.plan.counts.tolist(), strict=True):
             self._taken.take(rank_class.kind, position, mask, rank_class.requests, ranks)
@@ -247,10 +247,7 @@ def _never_by_quota(view: View, spec: JobSpec) -> Reason | None:
 
 def _needs_quotas(view: View) -> bool:
     """Whether anything but priority and order of submission decides who starts."""
-    if view.fleet.queues or view.promised:
-        return True
-    open_jobs = view.jobs.open.values()
-    return any(job.spec.preemption != "medium" or job.spec.estimate_s is not None for job in open_jobs)
+    return bool(view.fleet.queues or view.promised) or any(shape.ranked for shape in view.waiting)
 
 
 def _with_starts(answer: Round) -> dict[str, Reason]:

@@ -27,10 +27,12 @@ class Shape(NamedTuple):
     ranks: int
     devices_per_rank: int
     wish: str = ""
+    ranked: bool = False  # its level or its run time counts, not only its place in the queue
 
     @classmethod
     def of(cls, spec: JobSpec) -> Shape:
-        return cls(spec.device, spec.ranks, spec.devices_per_rank, spec.wish)
+        ranked = spec.preemption != "medium" or spec.estimate_s is not None
+        return cls(spec.device, spec.ranks, spec.devices_per_rank, spec.wish, ranked)
 
 
 class RankView(msgspec.Struct, array_like=True):

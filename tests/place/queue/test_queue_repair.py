@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
+import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -213,3 +216,28 @@ def test_repair_never_uses_a_failed_node_or_a_device_twice_and_never_halves_a_ga
                 left[node] += devices - answer.keep.get(node, 0) * job.each
         assert fixed(jobs, failed, free, lambda r: within(r.ranks, use)) == found
     assert (left[[n for n in range(8) if n not in failed]] >= 0).all()
+
+
+REPAIRS = sorted((Path(__file__).parents[2] / "scenarios" / "repair").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", REPAIRS, ids=[path.stem for path in REPAIRS])
+def test_a_repair_goes_as_its_scenario_says(path: Path):
+    """A file holds the leaf and spine of each node, free devices, jobs, failed nodes and what is expected."""
+    given_ = yaml.safe_load(path.read_text())
+    jobs = [run(j["job"], j["devices"], j.get("each", 1), j.get("level", "medium")) for j in given_["jobs"]]
+    tiers = [np.array(given_["leaves"]), np.array(given_["spines"])]
+    found = repair(
+        jobs,
+        given_["failed"],
+        np.array(given_["free"]),
+        tiers,
+        lambda r: within(r.ranks, given_.get("within")),
+    )
+    assert set(found) == set(given_["expect"])
+    for job, expected in given_["expect"].items():
+        answer = found[job]
+        seen = (
+            {"code": answer.code} if isinstance(answer, Reason) else {k: getattr(answer, k) for k in expected}
+        )
+        assert seen == expected, f"{job}: {answer}"

@@ -73,6 +73,8 @@ class World:
         assert (cluster.free >= 0).all()
         for run in cluster.running.values():
             assert run.size == run.ranks * run.each
+        begun = {start.job for start in done.starts}
+        assert not begun & {victim for stop in done.stops for victim in stop.victims}
         for start in done.starts:
             self.starts[start.job] = now
         books = cluster.shares

@@ -115,7 +115,11 @@ class Pool:
         """
         row = self.gpu_milli[node]
         short = self.cpu_milli[node] < cpu_milli or self.memory_mib[node] < memory_mib
-        if short or any(row[k] < gpu_milli for k in gpus) or len(set(gpus)) < len(gpus):
+        if (
+            short
+            or any(not 0 <= k < len(row) or row[k] < gpu_milli for k in gpus)
+            or len(set(gpus)) < len(gpus)
+        ):
             raise CannotRun(
                 "the node does not have what is to be taken", field="node", value=self.names[node]
             )

@@ -25,6 +25,7 @@ from unidle.place.queue.cover import Steps, cheapest, choose, offers, rank_costs
 from unidle.place.queue.model import Demand, Fits, Hold, Ints, alike
 from unidle.place.queue.solve import Choice, Domains, Solver, free_for
 from unidle.place.queue.victims import Candidates, Mask, Rights, copies_deserved, rights
+from unidle.place.queue.why import refused
 
 SOLVES_MOST: Final = 16  # how often a choice that takes too much of a queue is repaired
 HOLD_NS: Final = 600_000_000_000
@@ -200,12 +201,7 @@ def _carry_out(
     if refusal is not None:
         cluster.journal.back_to(before)
         known.stopped(())
-        name, resource = cluster.shares.tree.name(refusal.queue) or "the fleet", refusal.resource
-        text = (
-            f"{name} uses {refusal.used / 1000:g} of {refusal.bound / 1000:g} {cluster.shares.tree.resources[resource]}"
-            f" ({refusal.rule}), and the job asks for {refusal.asked / 1000:g}"
-        )
-        return Reason("quota", text, {"used": refusal.used, "bound": refusal.bound, "asked": refusal.asked})
+        return refused(cluster.shares.tree, refusal)
     places = {int(node): int(choice.counts[node]) * demand.each for node in np.flatnonzero(choice.counts)}
     hold = Hold(demand.job, demand.queue, demand.charged, demand.firm, places, expires_ns)
     cluster.hold(hold)
@@ -215,6 +211,8 @@ def _carry_out(
 
 
 def _because(demand: Demand, victims: tuple[str, ...], choice: Choice) -> Reason:
+    if not victims:
+        return Reason("preempt", "there is room for it, and nobody has to be stopped", {"victims": 0})
     hours = choice.cost / US_PER_HOUR
     what = f"stopping {len(victims)} low job{'s' if len(victims) != 1 else ''} frees the room for {demand.size} devices"
     text = f"{what} and loses {hours:.2f} device-hours, the least that was found"

@@ -81,14 +81,14 @@ class _Plan:
         if counts is None:
             counts = fits(keep + room)  # the fewest nodes will not do; others may
         if counts is not None and (counts >= keep).all():
-            self._settle(run, keep, counts, tier)
+            self._settle(run, keep, counts)
 
     def anywhere(self, run: Running) -> None:
         """Place the gang again, on what is free and on what its survivors hold."""
         keep = self._survivors(run)
         counts = self._fits_of(run)(keep + self._free // run.each)
         if counts is not None:
-            self._settle(run, keep, counts, len(self._tiers))
+            self._settle(run, keep, counts)
             return
         lost, spare = run.ranks - int(keep.sum()), int((self._free // run.each).sum())
         text = f"lost {lost} of {run.ranks} ranks; free nodes hold {spare}"
@@ -111,22 +111,31 @@ class _Plan:
         domain = self._tiers[tier]
         return np.isin(domain, domain[keep > 0])
 
-    def _settle(self, run: Running, keep: Ints, counts: Ints, tier: int) -> None:
+    def _settle(self, run: Running, keep: Ints, counts: Ints) -> None:
         stays, adds = np.minimum(keep, counts), np.maximum(counts - keep, 0)
         moved = int((keep - stays).sum())
         self._free += (keep - stays - adds) * run.each
         kept, lost = int(stays.sum()), run.ranks - int(keep.sum())
+        tier = self._farthest(stays, adds)
         where = (
             "in the leaves of its survivors"
             if tier == 0
             else f"{tier} tier{'s' if tier > 1 else ''} further up"
         )
-        if not kept:
-            where = "where the whole gang fits"
+        if tier == len(self._tiers):
+            where = "elsewhere" if kept else "where the whole gang fits"
         text = f"lost {lost} of {run.ranks} ranks, keeps {kept}, and finds {int(adds.sum())} {where}"
         because = Reason("repair", text, {"lost": lost, "kept": kept, "moved": moved, "tier": tier})
         self.done[run.job] = Repair(run.job, _places(stays), _places(adds), moved, tier, because)
         self.open.remove(run)
+
+    def _farthest(self, stays: Ints, adds: Ints) -> int:
+        """The lowest tier at which every new node shares a domain with a survivor; the number of tiers if none."""
+        for tier in range(len(self._tiers)):
+            near = self._near(stays, tier)
+            if near is not None and near[adds > 0].all():
+                return tier
+        return len(self._tiers)
 
 
 def _fewest(room: Ints, ranks: int) -> Ints:

@@ -26,6 +26,7 @@ from unidle.place.queue.solve import Domains
 from unidle.place.queue.tree import ROOT
 from unidle.place.queue.victims import Candidates, Mask
 from unidle.place.queue.waiting import Line, Waiting
+from unidle.place.queue.why import behind, refused
 
 TOGETHER_MOST: Final = 64  # jobs for which others are stopped before another queue has its turn
 _Class: TypeAlias = tuple[str, str, int, int, Amounts, str]
@@ -51,7 +52,10 @@ class Start:
 
 @dataclass(slots=True)
 class Round:
-    """What was decided, each list in order. ``planned_ns``: expected starts of jobs that wait."""
+    """What was decided, each list in order. ``planned_ns``: expected starts of jobs that wait.
+
+    Jobs further back in their queue than the depth that is looked at have no entry in ``waits``.
+    """
 
     starts: list[Start] = field(default_factory=list)
     stops: list[Preemption] = field(default_factory=list)
@@ -89,6 +93,8 @@ def decide(
 
 
 class _Turn:
+    """One round under way: what it has learned so far, so that nothing is asked twice."""
+
     domains_of: Callable[[Demand], Domains | None] | None = None
     allowed_of: Callable[[Demand], Mask | None] | None = None
     fits_of_running: Callable[[Running], Fits] | None = None
@@ -126,14 +132,8 @@ class _Turn:
 
     def _one(self, leaf: int, demand: Demand, line: Line) -> None:
         cluster = self._cluster
-        held = cluster.holds.get(demand.job)
-        if held is not None:
-            if self.ready(demand.job):
-                because = Reason("freed", "what was held for it is free", {"devices": demand.size})
-                self._start(demand, dict(held.devices), because)
-            else:
-                text = f"{demand.size} devices are held for it, and not all of them are free yet"
-                self._done.waits[demand.job] = Reason("gathering", text)
+        if demand.job in cluster.holds:
+            self._on_hold(demand)
             return
         if (known := self._refused.get(_class(demand))) is not None:
             self._done.waits[demand.job] = known
@@ -143,12 +143,8 @@ class _Turn:
             return
         beside = self._ahead.beside(leaf, demand)
         refusal = cluster.shares.refusal(leaf, demand.charged, firm=demand.firm, beside=beside)
-        if (
-            refusal is not None
-            and beside
-            and not cluster.shares.refusal(leaf, demand.charged, firm=demand.firm)
-        ):
-            self._done.waits[demand.job] = _behind(cluster, refusal)
+        if refusal and beside and not cluster.shares.refusal(leaf, demand.charged, firm=demand.firm):
+            self._done.waits[demand.job] = behind(cluster.shares.tree, refusal)
             return
         counts = self._fits_now(demand) if refusal is None else None
         if counts is not None:
@@ -159,6 +155,14 @@ class _Turn:
             self._start(demand, devices, Reason("fits", f"{where} with room for it", {"nodes": len(devices)}))
             return
         self._make_room(leaf, demand, refusal, line)
+
+    def _on_hold(self, demand: Demand) -> None:
+        if self.ready(demand.job):
+            because = Reason("freed", "what was held for it is free", {"devices": demand.size})
+            self._start(demand, dict(self._cluster.holds[demand.job].devices), because)
+        else:
+            text = f"{demand.size} devices are held for it, and not all of them are free yet"
+            self._done.waits[demand.job] = Reason("gathering", text)
 
     def _make_room(self, leaf: int, demand: Demand, refusal: Refusal | None, line: Line) -> None:
         # stopping others neither raises a limit nor lets a firm job borrow, but for jobs of its own queue
@@ -183,7 +187,7 @@ class _Turn:
 
     def _quota(self, leaf: int, demand: Demand, refusal: Refusal) -> None:
         """The first job of a queue that its quota refuses gets the next quota; others may not delay it."""
-        self._done.waits[demand.job] = why = _refused(self._cluster, refusal)
+        self._done.waits[demand.job] = why = refused(self._cluster.shares.tree, refusal)
         self._refused[_class(demand)] = why
         if leaf in self._heads or refusal.asked > refusal.bound:
             return
@@ -274,29 +278,3 @@ class _Turn:
 
 def _class(demand: Demand) -> _Class:
     return (demand.queue, demand.level, demand.ranks, demand.each, demand.charged, demand.alike)
-
-
-def _behind(cluster: Cluster, refusal: Refusal) -> Reason:
-    """A job that would use up the quota of one before it; a shorter one might start."""
-    name = cluster.shares.tree.name(refusal.queue) or "the fleet"
-    text = f"it would still run when a job before it is planned to start, and {name} has no quota for both"
-    return Reason("behind", text, {"queue": name})
-
-
-def _refused(cluster: Cluster, refusal: Refusal) -> Reason:
-    """A refusal in words."""
-    tree = cluster.shares.tree
-    name, resource = tree.name(refusal.queue) or "the fleet", tree.resources[refusal.resource]
-    used, bound, asked = (f"{x / 1000:g}" for x in (refusal.used, refusal.bound, refusal.asked))
-    text = {
-        "limit": f"{name} uses {used} {resource} of at most {bound}, and the job asks for {asked}",
-        "deserved": f"jobs that are never preempted use {used} of the {bound} {resource} that {name} deserves, "
-        f"and this one asks for {asked}; with preemption low it could borrow",
-        "kept": f"{name} has {bound} {resource} that are kept for nobody else, {used} of them used, "
-        f"and the job asks for {asked}",
-        "full": f"{name} uses {used} of {bound} {resource}, and the job asks for {asked}",
-    }[refusal.rule]
-    figures: dict[str, int | float | str] = {
-        "queue": name, "resource": resource, "used": refusal.used, "bound": refusal.bound, "asked": refusal.asked,
-    }  # fmt: skip
-    return Reason("quota", text, figures)

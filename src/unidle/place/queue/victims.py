@@ -31,7 +31,7 @@ class Candidates:
     def __init__(
         self, cluster: Cluster, now_ns: int, may_stop: Callable[[Running], bool] = lambda run: not run.firm
     ) -> None:
-        """Jobs that ``may_stop`` (low ones by default), past their minimum runtime."""
+        """Jobs that ``may_stop`` (low ones by default), past their minimum runtime and not started just now."""
         self._cluster, self._may_stop = cluster, may_stop
         self.now_ns = now_ns
         self._build()
@@ -41,7 +41,9 @@ class Candidates:
         self.jobs: list[Running] = [
             run
             for run in cluster.running.values()
-            if self._may_stop(run) and run.started_ns + run.min_runtime_ns <= self.now_ns
+            if self._may_stop(run)
+            and run.started_ns < self.now_ns
+            and run.started_ns + run.min_runtime_ns <= self.now_ns
         ]
         self.row = {run.job: k for k, run in enumerate(self.jobs)}
         self.cost: Ints = np.array([run.lost_us(self.now_ns) for run in self.jobs], np.int64)

@@ -1,0 +1,32 @@
+"""Refusals of a queue in words that a person can check against ``unidle queue``."""
+
+from __future__ import annotations
+
+from unidle.jobs import Reason
+from unidle.place.queue.fair import Refusal
+from unidle.place.queue.tree import QueueTree
+
+
+def refused(tree: QueueTree, refusal: Refusal) -> Reason:
+    """Which bound of which queue is in the way, with its figures in devices or cores."""
+    name, resource = tree.name(refusal.queue) or "the fleet", tree.resources[refusal.resource]
+    used, bound, asked = (f"{x / 1000:g}" for x in (refusal.used, refusal.bound, refusal.asked))
+    text = {
+        "limit": f"{name} uses {used} {resource} of at most {bound}, and the job asks for {asked}",
+        "deserved": f"jobs that are never preempted use {used} of the {bound} {resource} that {name} deserves, "
+        f"and this one asks for {asked}; with preemption low it could borrow",
+        "kept": f"{name} has {bound} {resource} that are kept for nobody else, {used} of them used, "
+        f"and the job asks for {asked}",
+        "full": f"{name} uses {used} of {bound} {resource}, and the job asks for {asked}",
+    }[refusal.rule]
+    figures: dict[str, int | float | str] = {
+        "queue": name, "resource": resource, "used": refusal.used, "bound": refusal.bound, "asked": refusal.asked,
+    }  # fmt: skip
+    return Reason("quota", text, figures)
+
+
+def behind(tree: QueueTree, refusal: Refusal) -> Reason:
+    """A job that would use up the quota of one before it; a shorter one might start."""
+    name = tree.name(refusal.queue) or "the fleet"
+    text = f"it would still run when a job before it is planned to start, and {name} has no quota for both"
+    return Reason("behind", text, {"queue": name})
