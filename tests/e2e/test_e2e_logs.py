@@ -21,7 +21,7 @@ def lines_of(attempt: int, rank: int) -> list[str]:
 
 def test_logs_are_followed_over_a_restart(tmp_path: Path) -> None:
     store = tmp_path / "s.db"
-    gangs.submit(store, tmp_path / "job.yaml", SCRIPT, ranks=2, restart={"max": 1, "backoff_s": 0.3})
+    gangs.submit(store, tmp_path / "job.yaml", SCRIPT, ranks=2, restart={"max": 1, "backoff_s": 1.5})
     with gangs.running("logs", "job", "-f", "--rank", 1, "--store", store) as follower:
         assert follower.stderr is not None
         told = follower.stderr.readline().decode().rstrip()

@@ -38,13 +38,14 @@ class LogFollower:
         while True:
             if number:
                 job = self._copy_attempt(store, view, number, follow)
-            else:
+            if not follow or attempt is not None:
+                return
+            while number >= len(job.attempts):
+                if job.terminal:
+                    return
                 time.sleep(_ASK_EVERY_S)
                 job = self._news(store, view)
-            if not follow or attempt is not None or (job.terminal and number >= len(job.attempts)):
-                return
-            if number < len(job.attempts):
-                number += 1
+            number += 1
 
     def _news(self, store: Store, view: View) -> JobView:
         return fold(view, store.read(after=view.seq)).jobs[self._job]
