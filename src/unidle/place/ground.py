@@ -102,7 +102,8 @@ class Ground:
 class RankClass:
     """Ranks that need ``each`` slices of one kind on one node, with the same selection and requests.
 
-    ``rooms`` counts how many of them fit now; ``whole`` how many would if all were free and healthy.
+    ``rooms`` counts how many of them fit now; ``whole`` how many would if all were free and healthy;
+    ``bound``, an array by position, how many would if all devices were, and CPU and memory as they are now.
     """
 
     def __init__(self, ground: Ground, spec: JobSpec, kind: str, view: View) -> None:
@@ -121,9 +122,11 @@ class RankClass:
         self._ever: dict[Gang, Blocked | None] = {}
         self._left: Ints | None = None
         room = np.zeros(len(self._nodes), np.int64)
-        most = room.copy()
+        most, self.bound = room.copy(), room.copy()
         for p in self._slots:
-            room[p] = self._room(self.free(p, Taken()), self._host(p, view, Taken()))
+            host = self._host(p, view, Taken())
+            room[p] = self._room(self.free(p, Taken()), host)
+            self.bound[p] = self._room(self._allowed[p], host)
             most[p] = self._room(self._allowed[p], self._host(p, None, Taken()))
         self.rooms, self.whole = Rooms(ground.tree, room), Rooms(ground.tree, most)
 
@@ -131,8 +134,12 @@ class RankClass:
         """Count anew on these nodes."""
         some = [p for p in sorted(positions) if p in self._slots]
         masks = [self.free(p, taken) for p in some]
-        values = [self._room(mask, self._host(p, view, taken)) for p, mask in zip(some, masks, strict=True)]
+        hosts = [self._host(p, view, taken) for p in some]
+        values = [self._room(mask, host) for mask, host in zip(masks, hosts, strict=True)]
         self.rooms.set(np.array(some, np.int64), np.array(values, np.int64))
+        if self.asks:
+            bound = [self._room(self._allowed[p], host) for p, host in zip(some, hosts, strict=True)]
+            self.bound[some] = bound
         if self._left is not None:
             self._left[some] = [mask.bit_count() for mask in masks]
 
