@@ -86,20 +86,23 @@ class Profile:
         return max(first + 1, bisect_right(self.times, self.times[-1] - length_ns))
 
     def _earliest_for_ever(self, tail: int, ranks: int, each: int, fits: Fits, after_ns: int) -> Slot | None:
-        """The same for runs to the end of all rows: there room only grows with the start, so that it is halved."""
+        """The same for runs to the end of all rows: room only grows with the start there, so few have to be tried."""
         if tail == len(self.times):
             return None
         least = np.minimum.accumulate(np.array(self._rows[tail:])[::-1], axis=0)[::-1]
         rooms = np.maximum(least, 0) // each
-        low, high = int(np.searchsorted(rooms.sum(axis=1), ranks)), len(rooms)
-        found: Ints | None = None
+        low, high, found = int(np.searchsorted(rooms.sum(axis=1), ranks)), len(rooms), None
+        at, step = (
+            low,
+            1,
+        )  # the first that has the room mostly does; else in steps that double, then by halves
         while low < high:
-            middle = (low + high) // 2
-            counts = fits(rooms[middle])
+            counts = fits(rooms[at])
             if counts is None:
-                low = middle + 1
+                low, step = at + 1, step * 2
             else:
-                found, high = counts, middle
+                high, found = at, counts
+            at = min(low + step - 1, high - 1) if found is None else (low + high) // 2
         return None if found is None else Slot(max(self.times[tail + high], after_ns), found)
 
     def copy(self) -> Profile:
