@@ -15,7 +15,7 @@ from unidle.errors import BadInput
 from unidle.events import types as ev
 from unidle.fleet import Device, Fleet, Node
 from unidle.fleet.queues import QueueSpec
-from unidle.jobs import JobSpec
+from unidle.jobs import JobSpec, Requests
 from unidle.place.plan import Plan
 from unidle.place.scheduler import Scheduler
 from unidle.store.memory import MemoryStore
@@ -111,6 +111,35 @@ def test_a_queue_takes_back_what_it_lent_and_no_more():
     assert len(first) == 4  # b keeps what it deserves
     assert all(e.job.startswith("b") and (e.for_job or "").startswith("a") for e in first)
     assert all(job.state == "succeeded" for job in view.jobs.values())
+
+
+HALVES = (QueueSpec("a", deserved={"gpu": 2}), QueueSpec("b", deserved={"gpu": 2}))
+
+
+def test_a_queue_takes_back_for_a_job_that_asks_for_cpus():
+    asks = Requests(cpus=4)
+    _, events = run(
+        fleet(1, 4, *HALVES),
+        *(job(k, f"low{k}", 2, 500, queue="b", preemption="low", requests=asks) for k in range(2)),
+        job(10, "own", 2, 50, queue="a", requests=asks),
+    )
+    assert stops(events) == [("low1", "own")]
+
+
+def test_nobody_is_stopped_while_the_cpus_of_a_node_are_in_the_way():
+    node = Node("n0", "", tuple(Device(f"n0/{i}", "n0", i, "gpu") for i in range(4)), cpus=8)
+    view, events = run(
+        Fleet(nodes=(node,), queues=HALVES),
+        job(0, "firm", 1, 100, queue="b", requests=Requests(cpus=8)),
+        *(job(k, f"low{k}", k, 500, queue="b", preemption="low") for k in (1, 2)),
+        job(10, "own", 2, 50, queue="a", requests=Requests(cpus=4)),
+    )
+    assert began_s(view, "own") >= 100
+    assert all(
+        attempt.ended_ns is not None and attempt.ended_ns >= 100 * S
+        for name, _ in stops(events)
+        for attempt in view.jobs[name].attempts
+    )
 
 
 def test_a_limit_is_never_exceeded_and_the_reason_names_it():

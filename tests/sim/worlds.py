@@ -115,6 +115,12 @@ def _behaviours(draw: st.DrawFn) -> SimJob:
         step_ns=draw(st.sampled_from([0, S, 3 * S])),
         checkpoint_every=draw(st.integers(0, 4)),
         fails=fails,
+        checkpoint_ns=draw(st.sampled_from([0, 0, S // 2])),
+        restore_ns=draw(st.sampled_from([0, 2 * S])),
+        stop_ns=draw(st.sampled_from([0, 0, 4 * S, 30 * S])),
+        saves_on_stop=draw(st.booleans()),
+        report_every=draw(st.sampled_from([0, 1, 1, 2])),
+        comm_ppm=draw(st.sampled_from([0, 0, 300_000, 1_000_000])),
     )
 
 

@@ -188,9 +188,27 @@ def explain(job: JobArgument, store: StoreOption = None, as_json: JsonOption = F
     say(_headline(story))
     waiting = story.get("waiting")
     if waiting:
-        say(f"  now: {waiting['now']['text']}; {counted(waiting['ahead'], 'job')} ahead in the queue")
+        expected_ns = waiting["expected_start_ns"]
+        start = f"; expected to start at {clock_time(expected_ns)}" if expected_ns else ""
+        say(f"  now: {waiting['now']['text']}; {counted(waiting['ahead'], 'job')} ahead in the queue{start}")
     for decision in story["decisions"]:
         say(f"  {clock_time(decision['time_ns'])}  {decision['what']:<18} {decision['text']}")
+    for said in story["predictions"]:
+        say(f"  {clock_time(said['said_ns'])}  {'foretold':<18} {_foretold(said)}")
+
+
+def _foretold(said: dict[str, Any]) -> str:
+    """One prediction in words, with its error once the truth is known."""
+    shown = clock_time if said["what"] == "start" else age
+    text = f"{said['what'].replace('_', ' ')} {shown(said['value_ns'])}"
+    text += f" ({shown(said['low_ns'])} to {shown(said['high_ns'])}"
+    text += f" with {100 * said['level']:.0f} %)" if said["level"] else ")"
+    text += f", from {said['by']}"
+    if said["error_ns"] is not None:
+        late = "later" if said["what"] == "start" else "longer"
+        early = "earlier" if said["what"] == "start" else "shorter"
+        text += f"; it was {age(abs(said['error_ns']))} {late if said['error_ns'] >= 0 else early}"
+    return text
 
 
 def cancel(

@@ -88,7 +88,7 @@ def ledger(
     opened = read_store(store)
     view = read_view(opened)
     source = ledger_source(opened, view)
-    window = _window(source.extent(), start, end)
+    window = window_of(source.extent(), start, end)
     where = _where(view, job, device=device, node=node, queue=queue, user=user, leaf=leaf, group=group)
     if check:
         _check(source, window)
@@ -156,7 +156,8 @@ def _check_names(view: View, where: dict[str, list[str]]) -> None:
                 )  # fmt: skip
 
 
-def _window(whole: Window, start: str | None, end: str | None) -> Window:
+def window_of(whole: Window, start: str | None, end: str | None) -> Window:
+    """The part of a ledger between two moments as the user writes them."""
     from unidle.ledger.select import Window
 
     end_ns = whole.end_ns if end is None else _moment(end, whole.end_ns, "--end")

@@ -1,195 +1,237 @@
-"""``unidle replay``: what policies would have done with a recorded trace."""
+"""``unidle replay``: what policies would have done with recorded pods or jobs, side by side."""
 
 from __future__ import annotations
 
-import os
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, TextIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from unidle.cli.common import JsonOption, cannot_write, print_json, say, table
+from unidle.cli.common import (
+    JsonOption,
+    StoreOption,
+    cannot_write,
+    counted,
+    print_json,
+    read_store,
+    read_view,
+    say,
+    table,
+    warn,
+)
+from unidle.cli.replay_openb import openb
 from unidle.errors import BadInput
 
 if TYPE_CHECKING:
-    from unidle.control.packing import Run
-    from unidle.files.openb import Pods
-    from unidle.fleet.size import NodeSize
+    from unidle.control.compare import Outcome
+    from unidle.control.replay import Assumptions, Scenario
+    from unidle.store.protocol import Store
 
-_MOST_SEEDS = 10_000
-_MOST_REQUESTED = 100.0
-
-replay = typer.Typer(
-    no_args_is_help=True, rich_markup_mode=None, help="What policies would have done with a recorded trace."
+replay_app = typer.Typer(
+    help="What policies would have done with the jobs of a trace or of a store, side by side. All figures are modelled.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
+
+PolicyOption = Annotated[
+    str, typer.Option("--policy", metavar="NAME[,NAME...]", help="Placement policies to compare.")
+]
+SaveOption = Annotated[
+    str | None,
+    typer.Option(
+        "--save", metavar="DIR", show_default=False,
+        help="Keep each replay as a store, DIR/NAME.db, for `unidle explain`, `ledger` and `report`.",
+    ),
+]  # fmt: skip
+CheckpointEvery = Annotated[
+    float, typer.Option("--checkpoint-every", metavar="S", min=0, help="Work between two checkpoints; 0: none.")
+]  # fmt: skip
+CheckpointWrite = Annotated[
+    float, typer.Option("--checkpoint-write", metavar="S", min=0, help="How long a gang waits for one.")
+]
+RestartTime = Annotated[
+    float, typer.Option("--restart", metavar="S", min=0, help="Start of each attempt after the first.")
+]
+RestoreTime = Annotated[float, typer.Option("--restore", metavar="S", min=0, help="Reading a checkpoint.")]
+StopTime = Annotated[
+    float, typer.Option("--stop", metavar="S", min=0, help="How long a gang needs to leave when asked to.")
+]
+SavesOnStop = Annotated[
+    bool, typer.Option("--saves-on-stop", help="A gang that is asked to stop saves its last step.")
+]
+Communication = Annotated[
+    float,
+    typer.Option(
+        "--communication", metavar="PART", min=0, max=1,
+        help="Part of a step that is communication between nodes; gangs that share an uplink slow each other.",
+    ),
+]  # fmt: skip
+Mtbf = Annotated[
+    float, typer.Option("--mtbf", metavar="H", min=0, help="Mean hours between faults of a node; 0: none.")
+]
+Mttr = Annotated[float, typer.Option("--mttr", metavar="H", min=0.001, help="Mean hours of a repair.")]
+Seed = Annotated[int, typer.Option("--seed", metavar="N", help="Draws the faults.")]
 
 
 def register(app: typer.Typer) -> None:
     """Add this room's commands."""
-    app.add_typer(replay, name="replay")
+    replay_app.command("openb")(openb)
+    app.add_typer(replay_app, name="replay")
 
 
-@replay.command("openb")
-def openb(
-    nodes: Annotated[str, typer.Option(metavar="FILE", help="Node list of the trace (CSV).")],
-    pods: Annotated[str, typer.Option(metavar="FILE", help="Pod list of the trace (CSV).")],
-    policy: Annotated[
-        str, typer.Option(metavar="NAME[,NAME...]", help="Policies to compare, side by side.")
-    ] = "unidle,fgd,firstfit",
-    requested: Annotated[
-        float, typer.Option(metavar="X", help="Pods arrive until X times the GPU capacity is requested.")
-    ] = 1.3,
-    seeds: Annotated[str, typer.Option(metavar="A..B", help="Seeds: 42, or 42,43, or 42..51.")] = "42..51",
-    decisions: Annotated[
-        str | None,
-        typer.Option(metavar="FILE.csv", show_default=False, help="Write one row per arrival."),
-    ] = None,
-    jobs: Annotated[
-        int | None,
-        typer.Option(
-            "--jobs", "-j", metavar="N", min=1, show_default=False, help="Processes; default: CPUs."
-        ),
-    ] = None,
+@replay_app.command("trace")
+def trace(
+    fleet: Annotated[str, typer.Option("--fleet", metavar="FILE", help="Fleet file.")],
+    file: Annotated[str, typer.Option("--trace", metavar="FILE.csv", help="One line per job; the columns are those of `unidle.files.trace`.")],
+    policy: PolicyOption,
+    save: SaveOption = None,
+    checkpoint_every: CheckpointEvery = 1800.0,
+    checkpoint_write: CheckpointWrite = 0.0,
+    restart: RestartTime = 60.0,
+    restore: RestoreTime = 30.0,
+    stop: StopTime = 0.0,
+    saves_on_stop: SavesOnStop = False,
+    communication: Communication = 0.0,
+    mtbf: Mtbf = 0.0,
+    mttr: Mttr = 1.0,
+    seed: Seed = 1,
     as_json: JsonOption = False,
-) -> None:
-    """Pack an openb trace as in the published experiment: the share of GPU capacity that gets allocated."""
-    from unidle.control.packing import Experiment
-    from unidle.files.openb import read_nodes, read_pods
+) -> None:  # fmt: skip
+    """Replay a job trace: job,submit_s,duration_s,gpus,cpu_milli,memory_mib,model,queue,priority,preemptible,ranks."""
+    from unidle.control.replay import Assumptions, scenario_of
+    from unidle.files.fleet import load_fleet
+    from unidle.files.trace import load_trace
 
-    names, wanted = _names(policy), _seeds(seeds)
-    if not 0.0 < requested <= _MOST_REQUESTED:
-        raise BadInput(
-            "is not a multiple of the capacity", field="--requested", value=requested,
-            remedy=f"give a number above 0, at most {_MOST_REQUESTED:g}",
-        )  # fmt: skip
-    sizes = read_nodes(nodes)
-    trace = read_pods(pods, sizes)
-    _note("getting the policies ready")
-    experiment = Experiment.of(names, sizes, trace.demands, requested)
-    runs = []
-    with _rows_of(decisions) as out:
-        for run in experiment.runs(wanted, jobs or len(os.sched_getaffinity(0)), traced=out is not None):
-            runs.append(run._replace(arrivals=()))
-            _note(f"{len(runs)} of {len(names) * len(wanted)} runs")
-            if out is not None:
-                _write(out, run, sizes, trace)
-    _note("")
-    if as_json:
-        print_json(_as_json(names, runs))
-    else:
-        _say(names, runs)
+    names = _names(policy)
+    declared = load_fleet(fleet)
+    scenario = scenario_of(load_trace(file, declared), declared)
+    assumed = Assumptions(
+        checkpoint_every, checkpoint_write, restart, restore, stop, saves_on_stop, round(communication * 1e6),
+        mtbf * 3600, mttr * 3600, seed,
+    )  # fmt: skip
+    _show(scenario, assumed, _outcomes(scenario, assumed, names, save), {}, as_json)
 
 
-def _names(text: str) -> list[str]:
-    from unidle.place.pack.policies import POLICIES
+@replay_app.command("store")
+def store(
+    policy: PolicyOption,
+    store: StoreOption = None,
+    fleet: Annotated[
+        str | None, typer.Option("--fleet", metavar="FILE", show_default=False, help="Another fleet; default: the store's.")
+    ] = None,
+    start: Annotated[
+        str | None, typer.Option(metavar="TIME", show_default=False, help="Jobs submitted from here on (as `unidle ledger --start`).")
+    ] = None,
+    end: Annotated[
+        str | None, typer.Option(metavar="TIME", show_default=False, help="Jobs submitted before.")
+    ] = None,
+    save: SaveOption = None,
+    checkpoint_every: CheckpointEvery = 1800.0,
+    checkpoint_write: CheckpointWrite = 0.0,
+    restart: RestartTime = 60.0,
+    restore: RestoreTime = 30.0,
+    stop: StopTime = 0.0,
+    saves_on_stop: SavesOnStop = False,
+    communication: Communication = 0.0,
+    mtbf: Mtbf = 0.0,
+    mttr: Mttr = 1.0,
+    seed: Seed = 1,
+    as_json: JsonOption = False,
+) -> None:  # fmt: skip
+    """Replay the jobs of a store: what would another policy have done? The first column is what it did."""
+    from unidle.cli.ledger import window_of
+    from unidle.control.compare import outcome_of
+    from unidle.control.history import scenario_of_store
+    from unidle.control.replay import Assumptions
+    from unidle.files.fleet import load_fleet
+    from unidle.view.source import ledger_source
 
-    names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
-    unknown = [name for name in names if name not in POLICIES]
-    if unknown or not names:
-        raise BadInput(
-            "is not a policy", field="--policy", value=unknown[0] if unknown else text,
-            remedy="known are " + ", ".join(POLICIES),
-        )  # fmt: skip
+    names = _names(policy)
+    declared = load_fleet(fleet) if fleet is not None else None
+    opened = read_store(store)
+    view = read_view(opened)
+    source = ledger_source(opened, view)
+    window = window_of(source.extent(), start, end) if start or end else None
+    scenario = scenario_of_store(opened, view, source, fleet=declared, window=window)
+    recorded = outcome_of(view, source, (a.job for a in scenario.arrivals))
+    opened.close()
+    assumed = Assumptions(
+        checkpoint_every, checkpoint_write, restart, restore, stop, saves_on_stop, round(communication * 1e6),
+        mtbf * 3600, mttr * 3600, seed,
+    )  # fmt: skip
+    outcomes = _outcomes(scenario, assumed, names, save)
+    _show(scenario, assumed, outcomes, {"recorded": recorded}, as_json)
+
+
+def _names(policy: str) -> list[str]:
+    """The policies asked for; each is looked up before anything is read."""
+    from unidle.place.registry import policy_named
+
+    names = list(dict.fromkeys(name.strip() for name in policy.split(",")))
+    for name in names:
+        policy_named(name)
     return names
 
 
-def _seeds(text: str) -> list[int]:
-    """``42``, ``42,45`` or ``42..51`` (both ends belong to it)."""
-    seeds: dict[int, None] = {}
-    for part in text.split(","):
-        first, dots, last = part.strip().partition("..")
-        ends = (first, last if dots else first)
-        if not all(end.isascii() and end.isdigit() and len(end) < 19 for end in ends) or int(ends[0]) > int(
-            ends[1]
-        ):
-            raise BadInput(
-                "is not a list of seeds", field="--seeds", value=text, remedy="write 42, or 42,43, or 42..51"
-            )
-        if int(ends[1]) - int(ends[0]) + len(seeds) >= _MOST_SEEDS:
-            raise BadInput(
-                "are too many seeds", field="--seeds", value=text, remedy=f"at most {_MOST_SEEDS:,}"
-            )
-        seeds.update(dict.fromkeys(range(int(ends[0]), int(ends[1]) + 1)))
-    return list(seeds)
+def _outcomes(
+    scenario: Scenario, assumed: Assumptions, names: list[str], save: str | None
+) -> dict[str, Outcome]:
+    from unidle.control.compare import outcome_of
+    from unidle.control.replay import replay
+    from unidle.place.registry import policy_named
+    from unidle.view.source import ledger_source
 
-
-def _as_json(names: Sequence[str], runs: Sequence[Run]) -> dict[str, Any]:
-    return {
-        "policies": {
-            name: {
-                "mean": _shown(_mean([run for run in runs if run.policy == name])),
-                "seeds": [
-                    {"seed": run.outcome.seed, **_shown(run.outcome.allocated_pct)}
-                    for run in runs
-                    if run.policy == name
-                ],
-            }
-            for name in names
-        }
-    }
-
-
-def _mean(runs: Sequence[Run]) -> dict[float, float]:
-    marks = runs[0].outcome.allocated_pct
-    return {mark: sum(run.outcome.allocated_pct[mark] for run in runs) / len(runs) for mark in marks}
-
-
-def _shown(allocated_pct: dict[float, float]) -> dict[str, float]:
-    return {str(float(mark)): round(share, 6) for mark, share in allocated_pct.items()}
-
-
-def _say(names: Sequence[str], runs: Sequence[Run]) -> None:
-    marks = list(runs[0].outcome.allocated_pct)
-    header = ["policy", *(f"at {100 * mark:g} % requested" for mark in marks), "lowest", "highest", "seeds"]
-    rows = []
+    found = {}
     for name in names:
-        own = [run for run in runs if run.policy == name]
-        last = [run.outcome.allocated_pct[marks[-1]] for run in own]
-        means = [f"{share:.2f}" for share in _mean(own).values()]
-        rows.append([name, *means, f"{min(last):.2f}", f"{max(last):.2f}", str(len(own))])
-    say("Allocated share of GPU capacity in percent, mean over seeds; lowest and highest at the end.")
-    for line in table(header, rows):
-        say(line)
+        kept = _store(save, name)
+        view = replay(scenario, policy_named(name), kept, assumed)
+        found[name] = outcome_of(view, ledger_source(kept, view))
+        kept.close()
+    return found
 
 
-def _note(text: str) -> None:
-    """What is going on, in one line of a terminal that the next one replaces."""
-    if sys.stderr.isatty():
-        sys.stderr.write(f"\r\x1b[K{text}")
-        sys.stderr.flush()
+def _store(save: str | None, name: str) -> Store:
+    from unidle.store.memory import ForgetfulStore
+    from unidle.store.open import open_store
 
-
-@contextmanager
-def _rows_of(path: str | None) -> Iterator[TextIO | None]:
-    """Where decisions are written: a file that appears under its name when it is complete."""
-    if path is None:
-        yield None
-        return
-    partial = path + ".part"
+    if save is None:
+        return ForgetfulStore()
+    path = Path(save) / f"{name}.db"
     try:
-        stream = open(partial, "w", encoding="utf-8", newline="")  # noqa: SIM115  (closed below)
+        path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise cannot_write("--decisions", path, error) from error
-    try:
-        with stream:
-            stream.write("policy,seed,seq,pod,node,gpus\n")
-            yield stream
-        os.replace(partial, path)  # noqa: PTH105
-    finally:
-        if os.path.exists(partial):  # noqa: PTH110
-            os.unlink(partial)  # noqa: PTH108
+        raise cannot_write("--save", save, error) from error
+    if path.exists():
+        raise BadInput("the store of a replay is there already", field="--save", value=str(path), remedy="remove it, or name another place")  # fmt: skip
+    return open_store(str(path), create=True)
 
 
-def _write(out: TextIO, run: Run, nodes: Sequence[NodeSize], trace: Pods) -> None:
-    import csv
+def _show(
+    scenario: Scenario, assumed: Assumptions, found: dict[str, Outcome], recorded: dict[str, Outcome], as_json: bool
+) -> None:  # fmt: skip
+    from dataclasses import asdict
 
-    writer = csv.writer(out, lineterminator="\n")
-    for seq, arrival in enumerate(run.arrivals):
-        milli = trace.demands[arrival.pod].gpu_milli
-        writer.writerow([
-            run.policy, run.outcome.seed, seq, trace.names[arrival.pod],
-            nodes[arrival.node].name if arrival.node >= 0 else "",
-            ";".join(f"{index}:{milli}" for index in arrival.gpus),
-        ])  # fmt: skip
+    from unidle.control.compare import side_by_side
+
+    if as_json:
+        answer: dict[str, Any] = {
+            "how": "modelled",
+            "jobs": len(scenario.arrivals),
+            "left_out": dict(scenario.left_out),
+            "nodes": len(scenario.fleet.nodes),
+            "devices": len(scenario.fleet.devices()),
+            "assumptions": asdict(assumed),
+            "policies": {name: outcome.as_json() for name, outcome in found.items()},
+        }
+        if recorded:
+            answer["recorded"] = recorded["recorded"].as_json()
+        print_json(answer)
+        return
+    for text in table(*side_by_side(recorded | found)):
+        say(text)
+    say()
+    jobs, nodes = counted(len(scenario.arrivals), "job"), counted(len(scenario.fleet.nodes), "node")
+    say(f"{jobs} on {nodes}; replays are modelled, by the loop that places real jobs")
+    for why, count in scenario.left_out.items():
+        warn(f"{counted(count, 'job')} left out: {why}")

@@ -8,6 +8,7 @@ from unidle.control.inbox import NOT_TAKEN_UP
 from unidle.guard.lifecycle import how_ended
 from unidle.jobs import Reason
 from unidle.place.policy import Unidle
+from unidle.predict.outcome import Checked, checked
 from unidle.view.accounts import durable_points
 from unidle.view.state import AttemptView, JobView, RankView, View
 
@@ -125,7 +126,12 @@ def explain(view: View, job: JobView) -> Plain:
     if job.because is not None:
         decisions.append(_decision(job.ended_ns, job.state, job.because.text, job.because))
     because = reason_now(job)
-    result: Plain = {**job_line(job), "code": because.code if because else None, "decisions": decisions}
+    result: Plain = {
+        **job_line(job),
+        "code": because.code if because else None,
+        "decisions": decisions,
+        "predictions": [_prediction(check) for check in checked(job)],
+    }
     if job.state in ("queued", "restarting"):
         result["waiting"] = _waiting(view, job)
     return result
@@ -147,6 +153,23 @@ def _waiting(view: View, job: JobView) -> Plain:
         "now": {"code": blocked.code, "text": blocked.text, **blocked.figures},
         "ahead": ahead,
         "not_before_ns": job.not_before_ns or None,
+        "expected_start_ns": next((p.value_ns for p in reversed(job.predictions) if p.what == "start"), None),
+    }
+
+
+def _prediction(check: Checked) -> Plain:
+    said = check.said
+    return {
+        "what": said.what,
+        "said_ns": said.at_ns,
+        "value_ns": said.value_ns,
+        "low_ns": said.low_ns,
+        "high_ns": said.high_ns,
+        "level": said.level_ppm / 1e6,
+        "by": said.by,
+        "actual_ns": check.actual_ns,
+        "error_ns": check.error_ns,
+        "within": check.within,
     }
 
 

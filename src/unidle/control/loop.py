@@ -15,8 +15,9 @@ from typing import Final
 import msgspec
 
 from unidle.clock import Clock
+from unidle.control.forecast import Forecaster
 from unidle.engine.protocol import Engine, HealthChange, LiveAttempt, RankMarks, StartGang, StopGang
-from unidle.errors import BadInput
+from unidle.errors import BadInput, StoreError
 from unidle.events import types as ev
 from unidle.guard import lifecycle
 from unidle.jobs import JobSpec, Reason
@@ -55,6 +56,7 @@ class Controller:
         self, store: Store, lease: Lease, engine: Engine, policy: Policy, clock: Clock,
         *, inbox_every_ns: int | None = INBOX_EVERY_NS,
         sighting_every_ns: int = SIGHTING_EVERY_NS, watcher: Watcher | None = None, view: View | None = None,
+        forecaster: Forecaster | None = None,
     ) -> None:  # fmt: skip
         self._store, self._lease, self._engine, self._policy, self._clock = (
             store,
@@ -66,6 +68,7 @@ class Controller:
         self._inbox_every_ns = inbox_every_ns
         self._sighting_every_ns = sighting_every_ns
         self._watcher = watcher
+        self._forecaster = forecaster
         self.view = snapshot.load_view(store) if view is None else view
         self._new: list[NewEvent] = []
         self._done_requests: list[int] = []
@@ -81,8 +84,14 @@ class Controller:
 
     def start(self, purpose: str, boot: str = "", clock_offset_ns: int = 0) -> None:
         """Take the store up: adopt what runs, and send again what may not have been carried out."""
+        modelled = self._engine.modelled
+        if self.view.seq and modelled != self.view.modelled:
+            raise StoreError(
+                "a simulation's log and a real one do not mix", field=self._store.url,
+                remedy="name another store",
+            )  # fmt: skip
         covers_ns = 3 * self._sighting_every_ns
-        self._emit(ev.ControllerStarted(purpose, os.getpid(), covers_ns, boot, clock_offset_ns))
+        self._emit(ev.ControllerStarted(purpose, os.getpid(), covers_ns, boot, clock_offset_ns, modelled))
         fleet = self._engine.fleet()
         if fleet != self.view.fleet:
             self._emit(ev.FleetSeen(fleet))
@@ -118,11 +127,18 @@ class Controller:
         waiting = any(self._policy.ever(self.view, spec) for spec in first)
         return not self.view.live and not waiting and not self._store.requests()
 
+    @property
+    def looks_again(self) -> bool:
+        """Jobs wait, and the policy asked to be called again at a time of its own."""
+        return bool(self.view.waiting) and any(not job for _, job in self._timers)
+
     # -- asked from outside ----------------------------------------------------------------------
 
     def submit(self, job: str, spec: JobSpec) -> None:
         if job not in self.view.jobs:
             self._emit(ev.JobSubmitted(job, spec))
+            if self._forecaster is not None and (said := self._forecaster.run_time(job, spec)) is not None:
+                self._emit(said)
             self._touch(self.view.jobs[job])
             self._place = True
 
@@ -239,6 +255,8 @@ class Controller:
                 self._place = True
             elif isinstance(event, ev.RetryPlanned | ev.Requeued):
                 self._set_timers(job)
+            elif isinstance(event, ev.JobEnded) and self._forecaster is not None:
+                self._forecaster.learn(job)
 
     def _decide_places(self, now: int) -> None:
         if not self.view.waiting:
@@ -253,6 +271,9 @@ class Controller:
             self._emit(ev.JobJudged(wait.job, wait.because))
         for keep in plan.keeps:
             self._emit(ev.Promised(keep.job, keep.kind, keep.devices, keep.expires_ns, keep.because))
+        if self._forecaster is not None and plan.waits:
+            for said in self._forecaster.starts(self.view, now, [wait.job for wait in plan.waits]):
+                self._emit(said)
         for stop in plan.stops:
             self._preempt(stop)
         if plan.again_ns is not None and plan.again_ns > now:

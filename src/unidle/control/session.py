@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from unidle.clock import RealClock, boot_id
+from unidle.control.forecast import Forecaster
 from unidle.control.loop import Controller, Watcher
 from unidle.engine.local.engine import LocalEngine
 from unidle.errors import StoreError
@@ -65,7 +66,10 @@ def take_up(
         root = run_root(store, data_dir)
         _make_root(root)
         engine = LocalEngine(root, fleet, clock)
-        controller = Controller(store, lease, engine, Unidle(), clock, watcher=watcher, view=view)
+        controller = Controller(
+            store, lease, engine, Unidle(), clock,
+            watcher=watcher, view=view, forecaster=Forecaster.of(view),
+        )  # fmt: skip
         try:
             controller.start(f"{purpose} (pid {os.getpid()})", boot_id(), clock.offset_ns)
             yield Session(controller, engine, clock)

@@ -70,6 +70,10 @@ class LiveAttempt:
 class Engine(Protocol):
     """Carries out plans and reports what happened."""
 
+    @property
+    def modelled(self) -> bool:
+        """Whether a model makes up what it reports: the ledger then says so of every row."""
+
     def fleet(self) -> Fleet:
         """What there is now."""
 

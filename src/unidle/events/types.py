@@ -15,6 +15,7 @@ from unidle.jobs.place import RankPlace
 Outcome = Literal["succeeded", "failed", "cancelled", "preempted"]
 StopWhy = Literal["rank_failed", "cancelled", "timeout", "service_stopped", "preempted"]
 EndState = Literal["succeeded", "failed", "cancelled"]
+PredictedWhat = Literal["start", "run_time"]  # a moment; a duration, all attempts together
 
 
 class _Event(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -25,7 +26,8 @@ class ControllerStarted(_Event, frozen=True, omit_defaults=True):
     """A writer took the store up (``purpose``: the command that did).
 
     Each of its sightings covers the ``covers_ns`` after it: it promises another one before they end.
-    ``clock_offset_ns`` turns the boot-time clock of boot ``boot`` into the log's time.
+    ``clock_offset_ns`` turns the boot-time clock of boot ``boot`` into the log's time. ``modelled``:
+    its engine is a simulation.
     """
 
     purpose: str
@@ -33,6 +35,7 @@ class ControllerStarted(_Event, frozen=True, omit_defaults=True):
     covers_ns: int
     boot: str = ""
     clock_offset_ns: int = 0
+    modelled: bool = False
 
 
 class ControllerStopped(_Event, frozen=True, omit_defaults=True):
@@ -155,6 +158,22 @@ class JobEnded(_Event, frozen=True, omit_defaults=True):
     because: Reason
 
 
+class Predicted(_Event, frozen=True, omit_defaults=True):
+    """A predictor said something of a job; what came true is derived from the log.
+
+    ``low_ns`` and ``high_ns`` bound the truth with probability ``level_ppm`` (0: none is claimed);
+    ``by`` names what it went by.
+    """
+
+    job: str
+    what: PredictedWhat
+    value_ns: int
+    low_ns: int
+    high_ns: int
+    level_ppm: int
+    by: str
+
+
 Event: TypeAlias = (
     ControllerStarted
     | ControllerStopped
@@ -173,6 +192,7 @@ Event: TypeAlias = (
     | Requeued
     | Promised
     | JobEnded
+    | Predicted
 )
 
 KINDS: Final[dict[str, type[Event]]] = {
@@ -193,6 +213,7 @@ KINDS: Final[dict[str, type[Event]]] = {
     "requeued": Requeued,
     "promised": Promised,
     "job_ended": JobEnded,
+    "predicted": Predicted,
 }
 KIND_OF: Final[dict[type, str]] = {cls: kind for kind, cls in KINDS.items()}
 

@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 
 from unidle.ledger.classify import Facts, classify
 from unidle.ledger.rows import Entry
-from unidle.ledger.taxonomy import How
+from unidle.ledger.taxonomy import GROUPS, How
 
 # What became of the attempt's work after its last durable checkpoint.
 Fate = Literal["open", "kept", "replayed", "preempted", "no_artefact"]
@@ -32,7 +32,7 @@ class RankTrace(NamedTuple):
     ready_ns: int | None = None
     step_ns: Sequence[int] = ()
     step_n: Sequence[int] = ()
-    spans: Sequence[tuple[int, int, str]] = ()  # (start, end, leaf of group held)
+    spans: Sequence[tuple[int, int, str]] = ()  # (start, end, leaf of group held or step)
     observer: str = ""
     down: Sequence[tuple[int, int, str]] = ()  # (start, end, leaf of group down)
 
@@ -98,7 +98,7 @@ def _alike(ranks: Sequence[RankTrace], lead: RankTrace | None) -> list[tuple[Ran
     for rank in ranks:
         source = rank if rank.step_n else lead
         ready = rank.ready_ns if rank.ready_ns is not None or source is None else source.ready_ns
-        own = id(rank) if rank.spans or rank.down else None
+        own = (tuple(rank.spans), tuple(rank.down)) if rank.spans or rank.down else None
         key = (rank.end_ns, ready, id(source), own)
         groups.setdefault(key, (rank, []))[1].extend(rank.slices)
     return list(groups.values())
@@ -228,7 +228,7 @@ def _revoke(piece: _Piece, lost_from: int, fate: Fate) -> Iterator[_Piece]:
 
 
 _DOWN = frozenset({"fault", "repair", "maintenance", "quarantine", "boot"})
-_STEP = frozenset({"useful"})
+_STEP = frozenset(GROUPS["step"])
 
 
 def _overlay(pieces: Sequence[_Piece], rank: RankTrace, begin: int, end: int) -> Iterator[_Piece]:
@@ -261,6 +261,8 @@ def _claimed(piece: _Piece, over: Sequence[tuple[int, int, str, bool]]) -> _Piec
         return piece
     base_step = piece.leaf if piece.leaf in _STEP else None
     base_held = None if base_step else piece.leaf
+    if held in _STEP:  # says more of a step, and nothing of what is none
+        base_step, held = base_step and held, None
     leaf = classify(Facts(covered=True, down=down, held=held or base_held, step=base_step))
     return piece._replace(
         leaf=leaf, how="measured", observer="helper" if down is None else "control", was=None

@@ -116,6 +116,12 @@ def from_entries(
     return RowColumns(data, SliceTable.of(slices), tuple(table.values()), tuple(observers))
 
 
+def as_modelled(columns: RowColumns) -> RowColumns:
+    """The same rows, none of them known but from a model."""
+    how = np.full(len(columns), HOW_CODE["modelled"], DTYPES["how"])
+    return columns.with_data({"how": how})
+
+
 def empty() -> RowColumns:
     """No rows and no capacity."""
     return RowColumns({name: np.empty(0, dtype) for name, dtype in DTYPES.items()}, SliceTable.of(()))

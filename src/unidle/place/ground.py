@@ -16,7 +16,7 @@ from unidle.fleet import WHOLE_PPM, Device, Fleet, Node, Slice, slices_of
 from unidle.jobs import JobSpec, Requests, Share, Where
 from unidle.place.constraint import Blocked, Gang
 from unidle.place.gang import Rooms
-from unidle.place.tree import Tree, tree_of
+from unidle.place.tree import Ints, Tree, tree_of
 from unidle.view.occupancy import NodeSlots, Occupancy
 from unidle.view.state import View
 
@@ -45,6 +45,7 @@ class Ground:
         self.occupancy: Occupancy = view.occupancy
         self.tree: Tree = tree_of(view.fleet)
         self.nodes: list[Node] = [view.fleet.nodes[k] for k in self.tree.source.tolist()]
+        self.by_fleet: Ints = np.argsort(self.tree.source)  # positions in the order of the fleet
         place = {node.id: k for k, node in enumerate(self.nodes)}
         self.positions = {
             kind: [place[s.node] for s in slots] for kind, slots in self.occupancy.nodes.items()
@@ -101,7 +102,8 @@ class Ground:
 class RankClass:
     """Ranks that need ``each`` slices of one kind on one node, with the same selection and requests.
 
-    ``rooms`` counts how many of them fit now; ``whole`` how many would if all were free and healthy.
+    ``rooms`` counts how many of them fit now; ``whole`` how many would if all were free and healthy;
+    ``bound``, an array by position, how many would if all devices were, and CPU and memory as they are now.
     """
 
     def __init__(self, ground: Ground, spec: JobSpec, kind: str, view: View) -> None:
@@ -118,18 +120,36 @@ class RankClass:
         self._by_size = spec.share is not None
         self.devices = sum(mask.bit_count() for mask in self._allowed.values())
         self._ever: dict[Gang, Blocked | None] = {}
+        self._left: Ints | None = None
         room = np.zeros(len(self._nodes), np.int64)
-        most = room.copy()
+        most, self.bound = room.copy(), room.copy()
         for p in self._slots:
-            room[p] = self._room(self.free(p, Taken()), self._host(p, view, Taken()))
+            host = self._host(p, view, Taken())
+            room[p] = self._room(self.free(p, Taken()), host)
+            self.bound[p] = self._room(self._allowed[p], host)
             most[p] = self._room(self._allowed[p], self._host(p, None, Taken()))
         self.rooms, self.whole = Rooms(ground.tree, room), Rooms(ground.tree, most)
 
     def update(self, positions: Iterable[int], view: View, taken: Taken) -> None:
         """Count anew on these nodes."""
         some = [p for p in sorted(positions) if p in self._slots]
-        values = [self._room(self.free(p, taken), self._host(p, view, taken)) for p in some]
+        masks = [self.free(p, taken) for p in some]
+        hosts = [self._host(p, view, taken) for p in some]
+        values = [self._room(mask, host) for mask, host in zip(masks, hosts, strict=True)]
         self.rooms.set(np.array(some, np.int64), np.array(values, np.int64))
+        if self.asks:
+            bound = [self._room(self._allowed[p], host) for p, host in zip(some, hosts, strict=True)]
+            self.bound[some] = bound
+        if self._left is not None:
+            self._left[some] = [mask.bit_count() for mask in masks]
+
+    def left(self, taken: Taken) -> Ints:
+        """How many devices of each node this class may take now; (N,), by position, kept from the first call on."""
+        if self._left is None:
+            self._left = np.zeros(len(self._nodes), np.int64)
+            for p in self._slots:
+                self._left[p] = self.free(p, taken).bit_count()
+        return self._left
 
     def free(self, position: int, taken: Taken) -> int:
         """The mask of the node's slices that this class may take now."""

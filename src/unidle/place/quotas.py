@@ -228,8 +228,8 @@ class QuotaRound:
         spec = self._view.jobs[demand.job].spec
         rank_class, gang = self._classes[demand.job], gang_of(spec)
         first = self.kinds.index(rank_class.kind) * self._width
-        # what a node could hold at all; where other requests count too, what it can hold now
-        most = rank_class.rooms.room if rank_class.asks else rank_class.whole.room
+        # what a node could hold if others were stopped; the CPU and memory that they would leave are not counted
+        most = rank_class.bound
 
         def fits(room: Ints) -> Ints | None:
             part = np.minimum(room[first : first + self._width], most)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from unidle.jobs import JobSpec, Layout, RankPlace, Reason
+from unidle.place.blocked import why_blocked
 from unidle.place.constraint import Barrier, Blocked, Gang, GangPlan, gang_of
 from unidle.place.ground import Ground, RankClass, Taken
 from unidle.place.mapping import Mapping, map_ranks
@@ -37,7 +38,7 @@ class Scheduler:
     def decide(self, view: View, now_ns: int) -> Plan:
         if _needs_quotas(view):
             return self._decide_by_quota(view, now_ns)
-        round_ = _Round(self._on(view), view)
+        round_ = GangRound(self._on(view), view)
         try:
             return round_.decide(now_ns)
         finally:
@@ -46,14 +47,14 @@ class Scheduler:
     def why_not(self, view: View, spec: JobSpec) -> Reason | None:
         """Why a gang of this job cannot be placed now; None where it can."""
         never = _never_by_quota(view, spec)
-        answer = _Round(self._on(view), view).fit(spec)
+        answer = GangRound(self._on(view), view).fit(spec)
         return never or (answer.because if isinstance(answer, Refused) else None)
 
     def _decide_by_quota(self, view: View, now_ns: int) -> Plan:
         from unidle.place.quotas import QuotaRound
 
         ground = self._on(view)
-        queues, round_ = QuotaRound(ground, view, now_ns), _Round(ground, view)
+        queues, round_ = QuotaRound(ground, view, now_ns), GangRound(ground, view)
         answer = queues.decide()
         try:
             waits = {**queues.never, **_with_starts(answer)}
@@ -77,7 +78,7 @@ class Scheduler:
 
     def try_one(self, view: View, spec: JobSpec) -> Placed | Refused:
         """What a gang of this job would get now, with all that is known of it, or why it gets nothing."""
-        round_ = _Round(self._on(view), view)
+        round_ = GangRound(self._on(view), view)
         fit = round_.fit(spec)
         if isinstance(fit, Refused):
             return fit
@@ -90,7 +91,7 @@ class Scheduler:
 
     def ever(self, view: View, spec: JobSpec) -> bool:
         """Whether the whole fleet, empty and healthy, holds a gang of this job."""
-        return _never_by_quota(view, spec) is None and _never(self._on(view), view, spec, Taken()) is None
+        return _never_by_quota(view, spec) is None and never_fits(self._on(view), view, spec, Taken()) is None
 
     def _on(self, view: View) -> Ground:
         ground = self._ground
@@ -134,7 +135,7 @@ class Refused(NamedTuple):
     barriers: tuple[Barrier, ...] = ()
 
 
-class _Round:
+class GangRound:
     """One round of decisions on top of a ground that is left as it was found."""
 
     def __init__(self, ground: Ground, view: View) -> None:
@@ -143,33 +144,52 @@ class _Round:
 
     def decide(self, now_ns: int) -> Plan:
         view = self._view
-        places: dict[str, Place] = {}
-        blocked: dict[Shape, Reason] = {}
-        for shape, job_id in InQueueOrder(view, now_ns, blocked):
-            answer = self.fit(view.jobs[job_id].spec)
-            if isinstance(answer, Refused):
-                blocked[shape] = answer.because  # what is free only shrinks within one round
-            else:
-                places[job_id] = Place(job_id, self.take(answer), answer.because())
         unjudged = sorted((view.jobs[j] for j in view.unjudged), key=lambda job: job.order)
+        new = {job.shape for job in unjudged}  # to say why takes longer than to know that it does not fit
+        places: dict[str, Place] = {}
+        blocked: dict[Shape, Reason | None] = {}
+        for shape, job_id in InQueueOrder(view, now_ns, blocked):
+            spec = view.jobs[job_id].spec
+            fit = self.find(spec)
+            if fit is not None:
+                places[job_id] = Place(job_id, self.take(fit), fit.because())
+            else:  # what is free only shrinks within one round
+                blocked[shape] = self.refusal(spec).because if shape in new else None
         waits = [
-            Wait(job.id, blocked[job.shape])
+            Wait(job.id, because)
             for job in unjudged
-            if job.shape in blocked and job.id not in places and job.not_before_ns <= now_ns
+            if job.id not in places
+            and job.not_before_ns <= now_ns
+            and (because := blocked.get(job.shape)) is not None
         ]
         return Plan(tuple(places.values()), tuple(waits))
 
     def fit(self, spec: JobSpec) -> Fit | Refused:
         """Where a gang of this job goes now, or why it cannot."""
+        return self.find(spec) or self.refusal(spec)
+
+    def find(self, spec: JobSpec) -> Fit | None:
+        """Where a gang of this job goes now."""
         gang = gang_of(spec)
-        reasons: list[Refused] = []
         for kind in KINDS[spec.device]:
-            rank_class = self._ground.rank_class(spec, kind, self._view, self._taken)
-            plan = rank_class.rooms.plan(gang)
-            if isinstance(plan, GangPlan):
+            rank_class = self.rank_class(spec, kind)
+            plan = rank_class.rooms.place(gang)
+            if plan is not None:
                 return self.mapped(rank_class, plan, gang)
-            reasons.append(_waits(spec, rank_class, plan))
-        return _never(self._ground, self._view, spec, self._taken) or _best(reasons)
+        return None
+
+    def refusal(self, spec: JobSpec) -> Refused:
+        """Why a gang of this job, for which no place was found, has none."""
+        gang = gang_of(spec)
+        reasons = []
+        for kind in KINDS[spec.device]:
+            rank_class = self.rank_class(spec, kind)
+            reasons.append(_waits(spec, rank_class, why_blocked(rank_class.rooms, gang)))
+        return never_fits(self._ground, self._view, spec, self._taken) or _best(reasons)
+
+    def rank_class(self, spec: JobSpec, kind: str) -> RankClass:
+        """The class of the job's ranks on devices of this kind, with what this round gave away."""
+        return self._ground.rank_class(spec, kind, self._view, self._taken)
 
     def holds(self, rank_class: RankClass, plan: GangPlan) -> bool:
         """Whether the nodes of a plan hold it now, with what this round gave away."""
@@ -249,7 +269,7 @@ def _stops(queues: QuotaRound, answer: Round) -> tuple[tuple[Keep, ...], tuple[S
     return tuple(keeps), tuple(stops)
 
 
-def _never(ground: Ground, view: View, spec: JobSpec, taken: Taken) -> Refused | None:
+def never_fits(ground: Ground, view: View, spec: JobSpec, taken: Taken) -> Refused | None:
     """Why no state of this fleet holds the gang; None where one does."""
     gang = gang_of(spec)
     reasons: list[Refused] = []

@@ -19,9 +19,9 @@ from unidle.ledger.book import SliceRef
 from unidle.store.protocol import StoredEvent
 from unidle.view.accounts import expected_postings
 from unidle.view.ranks import take_up
-from unidle.view.state import AttemptView, JobView, Promise, RankView, View
+from unidle.view.state import AttemptView, JobView, Prediction, Promise, RankView, View
 
-FOLD_VERSION: Final = 3
+FOLD_VERSION: Final = 4
 """Grows when the same log would give another view; older snapshots are then passed over."""
 
 
@@ -101,6 +101,7 @@ def _controller_started(view: View, event: ev.ControllerStarted, _now: int) -> N
     view.running = True
     view.book.covers_ns = event.covers_ns
     view.boot, view.clock_offset_ns = event.boot, event.clock_offset_ns
+    view.modelled = event.modelled
 
 
 def _controller_stopped(view: View, _event: ev.ControllerStopped, _now: int) -> None:
@@ -269,6 +270,15 @@ def _job_ended(view: View, event: ev.JobEnded, now: int) -> None:
     view.unposted_size += expected_postings(job)
 
 
+def _predicted(view: View, event: ev.Predicted, now: int) -> None:
+    job = view.jobs.open.get(event.job)
+    if job is None:
+        _job(view, event.job)  # known, and over: nothing can be foretold of it
+        return
+    said = Prediction(now, event.what, event.value_ns, event.low_ns, event.high_ns, event.level_ppm, event.by)
+    job.predictions.append(said)
+
+
 # -- ranks -------------------------------------------------------------------------------------------
 
 
@@ -315,4 +325,5 @@ _HANDLERS: Final[dict[type, Callable[[View, Any, int], None]]] = {
     ev.Requeued: _requeued,
     ev.Promised: _promised,
     ev.JobEnded: _job_ended,
+    ev.Predicted: _predicted,
 }

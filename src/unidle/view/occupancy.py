@@ -71,6 +71,10 @@ class Occupancy:
     def knows(self, slice_id: str) -> bool:
         return slice_id in self._where
 
+    def kind_of(self, slice_id: str) -> str:
+        """The kind of device that a slice is of; empty for one that the fleet does not have."""
+        return self._where[slice_id][0] if slice_id in self._where else ""
+
     def is_free(self, slice_id: str) -> bool:
         kind, order, bit = self._where[slice_id]
         return bool(self.nodes[kind][order].free >> bit & 1)

@@ -18,6 +18,7 @@ _SPAN_LEAF: Final = {
     "save": "checkpoint",
     "restore": "restore",
     "compile": "compile",
+    "comm": "exposed_local",
 }
 
 

@@ -94,9 +94,10 @@ def _split(closed: list[Entry], until: list[int], open_slices: set[int]) -> tupl
 
 
 def _columns(view: View, postings: list[Entry], until: list[int]) -> RowColumns:
-    from unidle.ledger.columns import from_entries
+    from unidle.ledger.columns import as_modelled, from_entries
 
-    return from_entries(postings, _slices(view, until), _jobs(view, {e.job for e in postings}))
+    columns = from_entries(postings, _slices(view, until), _jobs(view, {e.job for e in postings}))
+    return as_modelled(columns) if view.modelled else columns
 
 
 def _slices(view: View, until: list[int]) -> list[SliceInfo]:

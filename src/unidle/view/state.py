@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from unidle.events.marks import Mark
-from unidle.events.types import Outcome, StopAsked
+from unidle.events.types import Outcome, PredictedWhat, StopAsked
 from unidle.fleet import Fleet, Health, slices_of
 from unidle.jobs import TERMINAL, JobSpec, JobState, RankPlace, Reason
 from unidle.ledger.book import Book
@@ -97,6 +97,18 @@ class AttemptView(msgspec.Struct, array_like=True):
         return min((r.step_n[0] for r in self.ranks if r.step_n), default=None)
 
 
+class Prediction(msgspec.Struct, array_like=True, frozen=True):
+    """What was said of a job at ``at_ns`` (see ``unidle.events.types.Predicted``)."""
+
+    at_ns: int
+    what: PredictedWhat
+    value_ns: int
+    low_ns: int
+    high_ns: int
+    level_ppm: int
+    by: str
+
+
 class JobView(msgspec.Struct, array_like=True):
     id: str
     spec: JobSpec
@@ -112,6 +124,7 @@ class JobView(msgspec.Struct, array_like=True):
     cancel_by: str | None = None
     ended_ns: int | None = None
     because: Reason | None = None
+    predictions: list[Prediction] = []
 
     @property
     def live(self) -> AttemptView | None:
@@ -197,6 +210,7 @@ class View:
     unposted: list[str] = field(default_factory=list)  # jobs that have ended, their time not in the book yet
     unposted_size: int = 0  # about how many postings that time is
     running: bool = False  # a controller has the store up, as far as the log knows
+    modelled: bool = False  # the log is a simulation's
     boot: str = ""  # the boot of the last controller's machine, and its clock there
     clock_offset_ns: int = 0
     live: set[str] = field(default_factory=set)  # jobs with an attempt that holds slices

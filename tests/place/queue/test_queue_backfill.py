@@ -146,3 +146,22 @@ def test_a_profile_is_the_sum_of_what_is_taken(slots):
         want = 20 + 5 * (at >= 10) + 5 * (at >= 30)
         want -= sum(ranks for start, length, ranks in slots if start <= at < start + length)
         assert int(profile.free_at(at)[0]) == want
+
+
+@given(
+    st.lists(st.integers(0, 3), min_size=2, max_size=2),
+    st.lists(st.tuples(st.integers(1, 9), st.integers(0, 1), st.integers(1, 3)), max_size=6),
+    st.lists(st.tuples(st.integers(0, 9), st.integers(1, 12), st.integers(1, 4)), max_size=3),
+    st.tuples(st.integers(1, 6), st.integers(1, 2), st.integers(1, 14), st.integers(0, 12)),
+)
+def test_the_earliest_start_is_the_first_of_all_that_could_be_tried(free, ends, slots, asked):
+    profile = Profile(np.array(free), 0, [(at, {node: count}) for at, node, count in ends])
+    for at, length, ranks in slots:
+        taken = profile.earliest(ranks, 1, length, anywhere(ranks), at)
+        if taken is not None:
+            profile.take(taken, 1, length)
+    ranks, each, length, after = asked
+    found = profile.earliest(ranks, each, length, anywhere(ranks), after)
+    starts = sorted({max(at, after) for at in [*profile.times, after]})
+    first = next((at for at in starts if int(profile.room(at, length, each).sum()) >= ranks), None)
+    assert (None if found is None else found.start_ns) == first

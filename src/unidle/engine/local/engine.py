@@ -11,7 +11,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from unidle.clock import RealClock
 from unidle.engine.local import cgroups, launch, rundir
@@ -52,6 +52,8 @@ class LocalEngine:
     the engine to the supervisor it starts, makes sure that no rank is started twice. ``slicer`` makes
     slices of devices real (NVIDIA's tools and control groups where it is not given).
     """
+
+    modelled: Final = False
 
     def __init__(self, run_root: Path, fleet: Fleet, clock: RealClock, slicer: Slicer | None = None) -> None:
         self._root = Path(run_root).absolute()

@@ -4,35 +4,30 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import count
-
-import msgspec
+from typing import Final
 
 from unidle.clock import VirtualClock
 from unidle.engine.protocol import HealthChange, LiveAttempt, Observation, RankMarks, StartGang, StopGang
-from unidle.engine.sim.workload import Happening, Workload, happenings
+from unidle.engine.sim.faults import NodeFault, in_order
+from unidle.engine.sim.gang import KILLED, RankMark, SimGang
+from unidle.engine.sim.network import Key, Network
+from unidle.engine.sim.workload import Workload
 from unidle.events.marks import Mark
 from unidle.fleet import Fleet
 from unidle.jobs import Reason
-
-
-@dataclass(slots=True)
-class _Gang:
-    command: StartGang
-    start_ns: int
-    story: Iterator[Happening]
-    alive: list[bool]
-    upcoming: Happening | None = None
 
 
 class SimEngine:
     """Implements the ``Engine`` protocol of ``unidle.engine.protocol``.
 
     ``faults`` are node faults as ``(at_ns, node, repaired_ns)``: the node's gangs lose their ranks
-    there with code -9, and the node is down until it is repaired. The engine outlives a controller:
-    hand it to the next one, as real processes are.
+    there with code -9, and the node is down until it is repaired. An iterator must give them by
+    time, and may be without end. The engine outlives a controller: hand it to the next one, as real
+    processes are.
     """
+
+    modelled: Final = True
 
     def __init__(
         self,
@@ -42,18 +37,18 @@ class SimEngine:
         faults: Iterable[tuple[int, str, int]] = (),
     ) -> None:
         self._fleet, self._clock, self._workload = fleet, clock, workload
-        self._gangs: dict[tuple[str, int], _Gang] = {}
+        self._network = Network(fleet)
+        self._gangs: dict[Key, SimGang] = {}
+        self._on_node: dict[str, dict[Key, None]] = {}
         self._durable: dict[str, int] = {}
         self._order = count()
-        self._heap: list[tuple[int, int, tuple[str, int] | HealthChange]] = []
-        self._journal: dict[tuple[str, int], list[list[Mark]]] = {}
+        self._heap: list[tuple[int, int, Key, int]] = []  # version of the gang's entry last: older are stale
+        self._faults = iter(faults) if isinstance(faults, Iterator) else in_order(faults)
+        self._fault = self._next_fault()
+        self._repairs: list[tuple[int, int, str]] = []
+        self._journal: dict[Key, list[list[Mark]]] = {}
         self._out: list[Observation] = []
         self._changed: dict[str, HealthChange] = {}  # by node, the last
-        for at_ns, node, repaired_ns in faults:
-            down = HealthChange(node, "fault", Reason("sim_fault", f"simulated fault of node {node}"))
-            up = HealthChange(node, "healthy", Reason("sim_repair", f"node {node} was repaired"))
-            heapq.heappush(self._heap, (at_ns, next(self._order), down))
-            heapq.heappush(self._heap, (repaired_ns, next(self._order), up))
 
     def fleet(self) -> Fleet:
         return self._fleet
@@ -75,84 +70,126 @@ class SimEngine:
         key = (command.job, command.attempt)
         if key in self._journal:
             return
-        ranks = len(command.places)
-        self._journal[key] = [[] for _ in range(ranks)]
-        story = happenings(command, self._workload(command), self._durable.get(command.job, 0))
-        self._gangs[key] = _Gang(command, self._clock.now_ns(), story, [True] * ranks)
-        self._schedule(key)
+        self._journal[key] = [[] for _ in command.places]
+        job = self._workload(command)
+        gang = SimGang(command, job, self._clock.now_ns(), self._durable.get(command.job, 0))
+        self._gangs[key] = gang
+        for place in command.places:
+            self._on_node.setdefault(place.node, {})[key] = None
+        if job.comm_ppm:
+            nodes = [place.node for place in command.places]
+            self._contend(self._network.join(key, nodes, job.comm_ppm))
+        self._schedule(gang)
 
     def stop(self, command: StopGang) -> None:
-        key = (command.job, command.attempt)
-        now = self._clock.now_ns()
-        gang = self._gangs.pop(key, None)
+        key, now_ns = (command.job, command.attempt), self._clock.now_ns()
+        gang = self._gangs.get(key)
         if gang is not None:
-            ended = [rank for rank, alive in enumerate(gang.alive) if alive]
-            marks = [Mark("exit", now, code=-15) for _ in ended]
+            self._hear(gang, gang.ask_to_stop(now_ns, command.grace_ns))
+            self._hear(gang, gang.advance(now_ns))
+            self._settle(gang)
         elif key not in self._journal:
             self._journal[key] = [[] for _ in range(command.ranks)]
-            ended = list(range(command.ranks))
-            marks = [Mark("lost", now, text="never started") for _ in ended]
-        else:
-            return
-        for rank, mark in zip(ended, marks, strict=True):
-            self._emit(key, rank, mark)
+            for rank in range(command.ranks):
+                self._emit(key, rank, Mark("lost", now_ns, text="never started"))
 
     def release(self, job: str, attempt: int) -> None:
         self._journal.pop((job, attempt), None)
-        self._gangs.pop((job, attempt), None)
+        gang = self._gangs.get((job, attempt))
+        if gang is not None:
+            self._drop(gang)
 
     def poll(self) -> Sequence[Observation]:
-        now = self._clock.now_ns()
-        while self._heap and self._heap[0][0] <= now:
-            at_ns, _, what = heapq.heappop(self._heap)
-            if isinstance(what, HealthChange):
-                self._health(what, at_ns)
-            elif what in self._gangs:
-                self._tell(what, at_ns)
+        now_ns = self._clock.now_ns()
+        while (at_ns := self._next_ns()) is not None and at_ns <= now_ns:
+            if self._repairs and self._repairs[0][0] == at_ns:
+                node = heapq.heappop(self._repairs)[2]
+                self._change(HealthChange(node, "healthy", Reason("sim_repair", f"node {node} was repaired")))
+            elif self._fault is not None and self._fault.at_ns == at_ns:
+                self._break(self._fault)
+                self._fault = self._next_fault()
+            else:
+                _, _, key, version = heapq.heappop(self._heap)
+                gang = self._gangs.get(key)
+                if gang is not None and gang.version == version:
+                    self._hear(gang, gang.advance(at_ns))
+                    self._settle(gang)
         out, self._out = self._out, []
         return out
 
     def wait(self, until_ns: int | None) -> None:
         """Jump to the next happening, or to ``until_ns`` where that comes first."""
-        next_ns = self._heap[0][0] if self._heap else None
         if self._out:
             return
-        times = [t for t in (next_ns, until_ns) if t is not None]
+        times = [t for t in (self._next_ns(), until_ns) if t is not None]
         if times:
             self._clock.advance_to(min(times))
 
     @property
     def idle(self) -> bool:
-        """Nothing will ever happen again by itself."""
-        return not self._heap and not self._out
+        """Nothing will ever happen again by itself, except faults of nodes on which nothing runs."""
+        return not (self._heap or self._out or self._repairs or (self._fault is not None and self._gangs))
 
     def close(self) -> None:
         """Simulated gangs need no one to hold them."""
 
-    def _schedule(self, key: tuple[str, int]) -> None:
-        """Put the gang's next happening on the heap."""
-        gang = self._gangs[key]
-        gang.upcoming = next(gang.story, None)
-        if gang.upcoming is not None:
-            heapq.heappush(self._heap, (gang.start_ns + gang.upcoming.after_ns, next(self._order), key))
+    # -- what happens next -----------------------------------------------------------------------
 
-    def _tell(self, key: tuple[str, int], at_ns: int) -> None:
-        """Report what the gang does at ``at_ns``."""
-        gang = self._gangs[key]
-        happening = gang.upcoming
-        while happening is not None and gang.start_ns + happening.after_ns <= at_ns:
-            if gang.alive[happening.rank]:
-                mark = happening.mark
-                self._emit(key, happening.rank, msgspec.structs.replace(mark, t=at_ns))
+    def _next_ns(self) -> int | None:
+        heap, repairs, fault = self._heap, self._repairs, self._fault
+        at_ns = heap[0][0] if heap else None
+        if repairs and (at_ns is None or repairs[0][0] <= at_ns):
+            at_ns = repairs[0][0]
+        if fault is not None and (at_ns is None or fault.at_ns < at_ns):
+            at_ns = fault.at_ns
+        return at_ns
+
+    def _next_fault(self) -> NodeFault | None:
+        fault = next(self._faults, None)
+        return None if fault is None else NodeFault(*fault)
+
+    def _schedule(self, gang: SimGang) -> None:
+        """Put the gang's next happening on the heap; entries from before are stale then."""
+        gang.version += 1
+        at_ns = gang.next_ns(self._clock.now_ns())
+        if at_ns is not None:
+            heapq.heappush(self._heap, (at_ns, next(self._order), gang.key, gang.version))
+
+    def _settle(self, gang: SimGang) -> None:
+        """After something happened to the gang: what that means for others, and when to look at it again."""
+        if gang.halted:
+            self._contend(self._network.leave(gang.key))
+        if any(gang.alive):
+            self._schedule(gang)
+        else:
+            self._drop(gang)
+
+    def _contend(self, met: list[Key]) -> None:
+        """Give the gangs that met on an uplink their new pace."""
+        now_ns = self._clock.now_ns()
+        for key in met:
+            gang = self._gangs[key]
+            if gang.restretch(now_ns, self._network.stretch_ppm(key)):
+                self._schedule(gang)
+
+    def _drop(self, gang: SimGang) -> None:
+        del self._gangs[gang.key]
+        self._contend(self._network.leave(gang.key))
+        for place in gang.command.places:
+            self._on_node[place.node].pop(gang.key, None)
+
+    # -- what is reported ------------------------------------------------------------------------
+
+    def _hear(self, gang: SimGang, told: Iterator[RankMark]) -> None:
+        for rank, mark in told:
+            if gang.alive[rank]:
+                self._emit(gang.key, rank, mark)
                 if mark.k == "saved" and mark.n is not None:
-                    self._durable[key[0]] = mark.n
-                if mark.k == "exit":
-                    gang.alive[happening.rank] = False
-            happening = gang.upcoming = next(gang.story, None)
-        if happening is not None:
-            heapq.heappush(self._heap, (gang.start_ns + happening.after_ns, next(self._order), key))
+                    self._durable[gang.key[0]] = mark.n
+                elif mark.k == "exit":
+                    gang.alive[rank] = False
 
-    def _emit(self, key: tuple[str, int], rank: int, mark: Mark) -> None:
+    def _emit(self, key: Key, rank: int, mark: Mark) -> None:
         marks = self._journal[key][rank]
         marks.append(mark)
         last = self._out[-1] if self._out else None
@@ -161,13 +198,19 @@ class SimEngine:
         else:
             self._out.append(RankMarks(*key, rank, len(marks) - 1, (mark,)))
 
-    def _health(self, change: HealthChange, at_ns: int) -> None:
+    def _change(self, change: HealthChange) -> None:
         self._out.append(change)
         self._changed[change.target] = change
-        if change.health == "healthy":
-            return
-        for key, gang in self._gangs.items():
+
+    def _break(self, fault: NodeFault) -> None:
+        at_ns, node, repaired_ns = fault
+        heapq.heappush(self._repairs, (repaired_ns, next(self._order), node))
+        self._change(HealthChange(node, "fault", Reason("sim_fault", f"simulated fault of node {node}")))
+        for key in list(self._on_node.get(node, ())):
+            gang = self._gangs[key]
+            self._hear(gang, gang.advance(at_ns))
+            self._hear(gang, gang.halt(at_ns))
             for place in gang.command.places:
-                if place.node == change.target and gang.alive[place.rank]:
-                    gang.alive[place.rank] = False
-                    self._emit(key, place.rank, Mark("exit", at_ns, code=-9))
+                if place.node == node and gang.alive[place.rank]:
+                    self._hear(gang, iter([(place.rank, Mark("exit", at_ns, code=KILLED))]))
+            self._settle(gang)

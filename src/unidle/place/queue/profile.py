@@ -65,7 +65,8 @@ class Profile:
         Only times at which devices are given back have to be tried: between them room only shrinks.
         """
         first = max(bisect_right(self.times, after_ns) - 1, 0)
-        for k in range(first, len(self.times)):
+        tail = self._tail(first, max(self.times[first], after_ns), length_ns)
+        for k in range(first, tail):
             start_ns = max(self.times[k], after_ns)
             last = bisect_left(self.times, start_ns + length_ns, lo=k + 1)
             if int(self._total[k:last].min()) < ranks * each:
@@ -76,7 +77,33 @@ class Profile:
             counts = fits(room)
             if counts is not None:
                 return Slot(start_ns, counts)
-        return None
+        return self._earliest_for_ever(tail, ranks, each, fits, after_ns)
+
+    def _tail(self, first: int, start_ns: int, length_ns: int) -> int:
+        """The first row, from ``first`` on, from which a run of this length outlasts the last change."""
+        if start_ns + length_ns > self.times[-1]:
+            return first
+        return max(first + 1, bisect_right(self.times, self.times[-1] - length_ns))
+
+    def _earliest_for_ever(self, tail: int, ranks: int, each: int, fits: Fits, after_ns: int) -> Slot | None:
+        """The same for runs to the end of all rows: room only grows with the start there, so few have to be tried."""
+        if tail == len(self.times):
+            return None
+        least = np.minimum.accumulate(np.array(self._rows[tail:])[::-1], axis=0)[::-1]
+        rooms = np.maximum(least, 0) // each
+        low, high, found = int(np.searchsorted(rooms.sum(axis=1), ranks)), len(rooms), None
+        at, step = (
+            low,
+            1,
+        )  # the first that has the room mostly does; else in steps that double, then by halves
+        while low < high:
+            counts = fits(rooms[at])
+            if counts is None:
+                low, step = at + 1, step * 2
+            else:
+                high, found = at, counts
+            at = min(low + step - 1, high - 1) if found is None else (low + high) // 2
+        return None if found is None else Slot(max(self.times[tail + high], after_ns), found)
 
     def copy(self) -> Profile:
         """Another profile that begins with the same reservations."""

@@ -1,0 +1,185 @@
+"""``unidle replay openb``: the published packing experiment on traces of pods."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
+
+import typer
+
+from unidle.cli.common import JsonOption, cannot_write, print_json, say, table
+from unidle.errors import BadInput
+
+if TYPE_CHECKING:
+    from unidle.control.packing import Run
+    from unidle.files.openb import Pods
+    from unidle.fleet.size import NodeSize
+
+_MOST_SEEDS = 10_000
+_MOST_REQUESTED = 100.0
+
+
+def openb(
+    nodes: Annotated[str, typer.Option(metavar="FILE", help="Node list of the trace (CSV).")],
+    pods: Annotated[str, typer.Option(metavar="FILE", help="Pod list of the trace (CSV).")],
+    policy: Annotated[
+        str, typer.Option(metavar="NAME[,NAME...]", help="Policies to compare, side by side.")
+    ] = "unidle,fgd,firstfit",
+    requested: Annotated[
+        float, typer.Option(metavar="X", help="Pods arrive until X times the GPU capacity is requested.")
+    ] = 1.3,
+    seeds: Annotated[str, typer.Option(metavar="A..B", help="Seeds: 42, or 42,43, or 42..51.")] = "42..51",
+    decisions: Annotated[
+        str | None,
+        typer.Option(metavar="FILE.csv", show_default=False, help="Write one row per arrival."),
+    ] = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            "--jobs", "-j", metavar="N", min=1, show_default=False, help="Processes; default: CPUs."
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Pack an openb trace as in the published experiment: the share of GPU capacity that gets allocated."""
+    from unidle.control.packing import Experiment
+    from unidle.files.openb import read_nodes, read_pods
+
+    names, wanted = _names(policy), _seeds(seeds)
+    if not 0.0 < requested <= _MOST_REQUESTED:
+        raise BadInput(
+            "is not a multiple of the capacity", field="--requested", value=requested,
+            remedy=f"give a number above 0, at most {_MOST_REQUESTED:g}",
+        )  # fmt: skip
+    sizes = read_nodes(nodes)
+    trace = read_pods(pods, sizes)
+    _note("getting the policies ready")
+    experiment = Experiment.of(names, sizes, trace.demands, requested)
+    runs = []
+    with _rows_of(decisions) as out:
+        for run in experiment.runs(wanted, jobs or len(os.sched_getaffinity(0)), traced=out is not None):
+            runs.append(run._replace(arrivals=()))
+            _note(f"{len(runs)} of {len(names) * len(wanted)} runs")
+            if out is not None:
+                _write(out, run, sizes, trace)
+    _note("")
+    if as_json:
+        print_json(_as_json(names, runs))
+    else:
+        _say(names, runs)
+
+
+def _names(text: str) -> list[str]:
+    from unidle.place.pack.policies import POLICIES
+
+    names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    unknown = [name for name in names if name not in POLICIES]
+    if unknown or not names:
+        raise BadInput(
+            "is not a policy", field="--policy", value=unknown[0] if unknown else text,
+            remedy="known are " + ", ".join(POLICIES),
+        )  # fmt: skip
+    return names
+
+
+def _seeds(text: str) -> list[int]:
+    """``42``, ``42,45`` or ``42..51`` (both ends belong to it)."""
+    seeds: dict[int, None] = {}
+    for part in text.split(","):
+        first, dots, last = part.strip().partition("..")
+        ends = (first, last if dots else first)
+        if not all(end.isascii() and end.isdigit() and len(end) < 19 for end in ends) or int(ends[0]) > int(
+            ends[1]
+        ):
+            raise BadInput(
+                "is not a list of seeds", field="--seeds", value=text, remedy="write 42, or 42,43, or 42..51"
+            )
+        if int(ends[1]) - int(ends[0]) + len(seeds) >= _MOST_SEEDS:
+            raise BadInput(
+                "are too many seeds", field="--seeds", value=text, remedy=f"at most {_MOST_SEEDS:,}"
+            )
+        seeds.update(dict.fromkeys(range(int(ends[0]), int(ends[1]) + 1)))
+    return list(seeds)
+
+
+def _as_json(names: Sequence[str], runs: Sequence[Run]) -> dict[str, Any]:
+    return {
+        "policies": {
+            name: {
+                "mean": _shown(_mean([run for run in runs if run.policy == name])),
+                "seeds": [
+                    {"seed": run.outcome.seed, **_shown(run.outcome.allocated_pct)}
+                    for run in runs
+                    if run.policy == name
+                ],
+            }
+            for name in names
+        }
+    }
+
+
+def _mean(runs: Sequence[Run]) -> dict[float, float]:
+    marks = runs[0].outcome.allocated_pct
+    return {mark: sum(run.outcome.allocated_pct[mark] for run in runs) / len(runs) for mark in marks}
+
+
+def _shown(allocated_pct: dict[float, float]) -> dict[str, float]:
+    return {str(float(mark)): round(share, 6) for mark, share in allocated_pct.items()}
+
+
+def _say(names: Sequence[str], runs: Sequence[Run]) -> None:
+    marks = list(runs[0].outcome.allocated_pct)
+    header = ["policy", *(f"at {100 * mark:g} % requested" for mark in marks), "lowest", "highest", "seeds"]
+    rows = []
+    for name in names:
+        own = [run for run in runs if run.policy == name]
+        last = [run.outcome.allocated_pct[marks[-1]] for run in own]
+        means = [f"{share:.2f}" for share in _mean(own).values()]
+        rows.append([name, *means, f"{min(last):.2f}", f"{max(last):.2f}", str(len(own))])
+    say("Allocated share of GPU capacity in percent, mean over seeds; lowest and highest at the end.")
+    for line in table(header, rows):
+        say(line)
+
+
+def _note(text: str) -> None:
+    """What is going on, in one line of a terminal that the next one replaces."""
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r\x1b[K{text}")
+        sys.stderr.flush()
+
+
+@contextmanager
+def _rows_of(path: str | None) -> Iterator[TextIO | None]:
+    """Where decisions are written: a file that appears under its name when it is complete."""
+    if path is None:
+        yield None
+        return
+    partial = path + ".part"
+    try:
+        stream = open(partial, "w", encoding="utf-8", newline="")  # noqa: SIM115  (closed below)
+    except OSError as error:
+        raise cannot_write("--decisions", path, error) from error
+    try:
+        with stream:
+            stream.write("policy,seed,seq,pod,node,gpus\n")
+            yield stream
+        os.replace(partial, path)  # noqa: PTH105
+    finally:
+        if os.path.exists(partial):  # noqa: PTH110
+            os.unlink(partial)  # noqa: PTH108
+
+
+def _write(out: TextIO, run: Run, nodes: Sequence[NodeSize], trace: Pods) -> None:
+    import csv
+
+    writer = csv.writer(out, lineterminator="\n")
+    for seq, arrival in enumerate(run.arrivals):
+        milli = trace.demands[arrival.pod].gpu_milli
+        writer.writerow([
+            run.policy, run.outcome.seed, seq, trace.names[arrival.pod],
+            nodes[arrival.node].name if arrival.node >= 0 else "",
+            ";".join(f"{index}:{milli}" for index in arrival.gpus),
+        ])  # fmt: skip

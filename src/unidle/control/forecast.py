@@ -1,0 +1,149 @@
+"""What the controller foretells, and learns from what came true: run times and expected starts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from unidle.events import types as ev
+from unidle.jobs import JobSpec
+from unidle.place.queued import KINDS
+from unidle.predict.estimate import Estimate
+from unidle.predict.run_time import RunHistory, quantile_estimate, remaining_ns
+from unidle.predict.start import Holder, Waiter, planned_starts
+from unidle.view.state import JobView, View
+
+PLANNED: Final = 1_000
+"""Waiting jobs, from the head of the queue, for which a start is foretold."""
+REMEMBERED: Final = 2_000
+"""Jobs, the latest to be submitted, that a new controller looks at: each has to be unpacked."""
+_S: Final = 1_000_000_000
+
+
+@dataclass(slots=True)
+class Forecaster:
+    """Holds what can be derived from the view: the run times of jobs that succeeded."""
+
+    history: RunHistory = field(default_factory=RunHistory)
+
+    @classmethod
+    def of(cls, view: View) -> Forecaster:
+        """With the history of the latest jobs of the view, in the order in which they ended."""
+        ended = [job for job_id in list(view.jobs)[-REMEMBERED:] if (job := view.jobs[job_id]).terminal]
+        self = cls()
+        for job in sorted(ended, key=lambda job: (job.ended_ns or 0, job.order)):
+            self.learn(job)
+        return self
+
+    def learn(self, job: JobView) -> None:
+        """The job has ended; only success tells how long it takes."""
+        if job.state == "succeeded":
+            self.history.add(job.spec.user, job.spec.name, job.run_ns(job.ended_ns or 0))
+
+    def run_time(self, job: str, spec: JobSpec) -> ev.Predicted | None:
+        """How long a job that was just submitted will run."""
+        found = run_estimate(self.history, spec)
+        return None if found is None else _said(job, "run_time", found)
+
+    def starts(self, view: View, now_ns: int, jobs: Sequence[str]) -> list[ev.Predicted]:
+        """When these waiting jobs will start, as far as the jobs before them can be foretold."""
+        wanted = set(jobs)
+        queue = sorted(entry for entries in view.waiting.values() for entry in entries[:PLANNED])[:PLANNED]
+        waiting = [view.jobs[job] for _, _, job in queue]
+        if not any(job.id in wanted for job in waiting):
+            return []
+        runs = _Runs(self.history)
+        running = [_Running.of(view, view.jobs[job], runs) for job in sorted(view.live)]
+        found: dict[str, list[int]] = {}
+        for bound in range(3):
+            for kinds, members in _by_kind(waiting):
+                free = sum(view.occupancy.free.get(kind, 0) for kind in kinds)
+                holders = [
+                    Holder(ends_ns, job.devices)
+                    for job in running
+                    if job.kind in kinds and (ends_ns := job.ends_ns(now_ns, bound)) is not None
+                ]
+                plan = [Waiter(j.id, j.spec.devices, runs.bounds(j.spec)[bound]) for j in members]
+                for job, start_ns in planned_starts(free, holders, plan, now_ns).items():
+                    found.setdefault(job, []).append(start_ns)
+        return [
+            _start(job.id, found[job.id])
+            for job in waiting
+            if job.id in wanted and len(found.get(job.id, ())) == len(_UNKNOWN)
+        ]
+
+
+def run_estimate(history: RunHistory, spec: JobSpec) -> Estimate | None:
+    """History before the user's own word, which is mostly an upper bound."""
+    found = history.estimate(spec.user, spec.name)
+    if found is None and spec.estimate_s is not None:
+        return quantile_estimate([int(spec.estimate_s * _S)], "the job file's estimate_s")
+    return found
+
+
+_Bounds = tuple[int | None, int | None, int | None]  # run time: expected, low, high
+_UNKNOWN: Final[_Bounds] = (None, None, None)
+
+
+class _Runs:
+    """Run times of kinds of jobs, each looked up once in a plan."""
+
+    def __init__(self, history: RunHistory) -> None:
+        self.history = history
+        self._known: dict[tuple[str, str, float | None], _Bounds] = {}
+
+    def bounds(self, spec: JobSpec) -> _Bounds:
+        key = (spec.user, spec.name, spec.estimate_s)
+        if key not in self._known:
+            found = run_estimate(self.history, spec)
+            self._known[key] = _UNKNOWN if found is None else (found.value_ns, found.low_ns, found.high_ns)
+        return self._known[key]
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """A job that holds devices: since when, and how long it ran before that."""
+
+    kind: str
+    devices: int
+    placed_ns: int
+    before_ns: int
+    bounds: _Bounds
+    durations: Sequence[int]
+
+    @classmethod
+    def of(cls, view: View, job: JobView, runs: _Runs) -> _Running:
+        attempt = job.attempts[-1]
+        before_ns = sum((a.ended_ns or a.placed_ns) - a.placed_ns for a in job.attempts[:-1])
+        durations, _ = runs.history.durations(job.spec.user, job.spec.name)
+        kind = view.occupancy.kind_of(attempt.places[0].slices[0])
+        return cls(kind, job.spec.devices, attempt.placed_ns, before_ns, runs.bounds(job.spec), durations)
+
+    def ends_ns(self, now_ns: int, bound: int) -> int | None:
+        runs_ns = self.bounds[bound]
+        if runs_ns is None:
+            return None
+        ran_ns = self.before_ns + now_ns - self.placed_ns
+        if ran_ns < runs_ns:
+            return now_ns + runs_ns - ran_ns
+        return now_ns + remaining_ns(self.durations, ran_ns)
+
+
+def _start(job: str, found: list[int]) -> ev.Predicted:
+    value, low, high = found
+    return ev.Predicted(job, "start", value, min(low, value), max(high, value), 0, "the planned schedule")
+
+
+def _by_kind(waiting: Sequence[JobView]) -> Iterator[tuple[tuple[str, ...], list[JobView]]]:
+    """Waiting jobs by the kinds of devices that they may have; "any" competes with GPUs."""
+    groups: dict[str, list[JobView]] = {}
+    for job in waiting:
+        groups.setdefault("cpu" if job.spec.device == "cpu" else "gpu", []).append(job)
+    for kind, members in groups.items():
+        any_kind = any(job.spec.device == "any" for job in members)
+        yield KINDS["any"] if kind == "gpu" and any_kind else (kind,), members
+
+
+def _said(job: str, what: ev.PredictedWhat, found: Estimate) -> ev.Predicted:
+    return ev.Predicted(job, what, found.value_ns, found.low_ns, found.high_ns, found.level_ppm, found.by)

@@ -1,0 +1,110 @@
+"""The jobs of a store as a workload: what would another policy have done with them?"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import replace
+from typing import Final
+
+from unidle.control.replay import Scenario
+from unidle.control.simulate import Arrival
+from unidle.errors import BadInput
+from unidle.events import types as ev
+from unidle.fleet import Fleet
+from unidle.jobs import JobSpec, Restart
+from unidle.ledger.query import summary
+from unidle.ledger.select import Window
+from unidle.ledger.sources import LedgerSource
+from unidle.ledger.taxonomy import GROUPS
+from unidle.store.protocol import Store
+from unidle.view.state import AttemptView, JobView, View
+
+# What a job would need on any devices: its steps, and what it does between them. Work that was lost
+# and done again is counted once; time that the fleet cost it (start, waits, hangs) not at all.
+WORK: Final = frozenset((*GROUPS["step"], "data_stall", "evaluation", "checkpoint", "compile"))
+_LOST_FOR_GOOD: Final = "no_artefact"
+
+
+def scenario_of_store(
+    store: Store,
+    view: View,
+    source: LedgerSource,
+    *,
+    fleet: Fleet | None = None,
+    window: Window | None = None,
+) -> Scenario:
+    """Jobs of a store that were submitted in ``window`` and have ended, on its own or another fleet.
+
+    The work of a job is what the ledger saw of it, per device. A job that failed or was cancelled
+    while it ran is replayed as one that needs as long as it ran. Recorded faults of nodes happen
+    again where the fleet has the node. Errors: :class:`BadInput` when no job is left.
+    """
+    left_out: Counter[str] = Counter()
+    worked = _worked(source)
+    arrivals: list[Arrival] = []
+    work_ns: dict[str, int] = {}
+    for job in view.jobs.values():
+        if window is not None and not window.start_ns <= job.submitted_ns < window.end_ns:
+            continue
+        why = _why_left_out(job)
+        if why is not None:
+            left_out[why] += 1
+            continue
+        width_ppm = _width_ppm(view, job.attempts[-1])
+        work_ns[job.id] = worked[job.id] * 1_000_000 // width_ppm
+        arrivals.append(Arrival(max(job.submitted_ns, 1), job.id, _as_replayed(job)))
+    if not arrivals:
+        raise BadInput(
+            "no job of the store can be replayed", field="--store", value=dict(left_out) or None,
+            remedy="jobs must have run and ended in the window",
+        )  # fmt: skip
+    chosen = fleet or view.fleet
+    faults = _faults(store, {node.id for node in chosen.nodes}, min(a.at_ns for a in arrivals), view.time_ns)
+    return Scenario(chosen, tuple(arrivals), work_ns, faults, dict(left_out))
+
+
+def _as_replayed(job: JobView) -> JobSpec:
+    """The job's own specification; it is interrupted only by what is simulated, and then goes on."""
+    return replace(job.spec, restart=Restart(10**6, 1.0), timeout_s=None, queue_timeout_s=None)
+
+
+def _why_left_out(job: JobView) -> str | None:
+    if not job.terminal:
+        return "it has not ended: how long it takes is not known"
+    if not job.attempts:
+        return "it never ran: how long it takes is not known"
+    return None
+
+
+def _worked(source: LedgerSource) -> dict[str, int]:
+    """Device-ns of work by job."""
+    found: dict[str, int] = defaultdict(int)
+    for group in summary(source, None, ("job", "leaf")).groups:
+        job, leaf = group.labels
+        if job is not None and (leaf in WORK or leaf == _LOST_FOR_GOOD):
+            found[str(job)] += group.ns
+    return found
+
+
+def _width_ppm(view: View, attempt: AttemptView) -> int:
+    """Devices under the attempt, in millionths."""
+    numbers = view.book.indexes(s for place in attempt.places for s in place.slices)
+    return sum(view.book.slices[k].share_ppm for k in numbers)
+
+
+def _faults(store: Store, nodes: set[str], from_ns: int, until_ns: int) -> tuple[tuple[int, str, int], ...]:
+    """Node faults in the log, as (at, node, repaired); one that lasts is repaired at the log's end."""
+    since: dict[str, int] = {}
+    found: list[tuple[int, str, int]] = []
+    for stored in store.read():
+        if stored.kind != "health_set":
+            continue
+        event = ev.decode(stored.kind, stored.body, stored.seq)
+        if not isinstance(event, ev.HealthSet) or event.target not in nodes:
+            continue
+        if event.health != "healthy":
+            since.setdefault(event.target, stored.time_ns)
+        elif event.target in since:
+            found.append((since.pop(event.target), event.target, stored.time_ns))
+    found += [(at_ns, node, max(until_ns, at_ns + 1)) for node, at_ns in since.items()]
+    return tuple(sorted((max(at, from_ns), node, end) for at, node, end in found if end > from_ns))

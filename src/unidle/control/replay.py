@@ -1,0 +1,141 @@
+"""Given jobs, replayed under a placement policy by the loop that places real ones. All of it is modelled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from unidle.control.simulate import Arrival, simulate
+from unidle.engine.protocol import StartGang
+from unidle.engine.sim.faults import seeded_faults
+from unidle.engine.sim.workload import S, SimJob, Workload
+from unidle.files.trace import Trace, TraceJob
+from unidle.fleet import Fleet
+from unidle.jobs import JobSpec, Requests, Restart, Select, Where
+from unidle.place.plan import Policy
+from unidle.store.protocol import Store
+from unidle.view.state import View
+
+_AGAIN: Final = Restart(max=10**6, backoff_s=1.0)
+"""A recorded job ends when its work is done: what a simulated fault cost it is done again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """Jobs with the time that their work takes alone, and the fleet that they are to run on.
+
+    ``faults`` are those of nodes as (at, node, repaired), in ns; ``left_out`` counts jobs that
+    cannot be replayed, by reason.
+    """
+
+    fleet: Fleet
+    arrivals: tuple[Arrival, ...]
+    work_ns: Mapping[str, int]
+    faults: tuple[tuple[int, str, int], ...] = ()
+    left_out: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def start_ns(self) -> int:
+        """The first submission."""
+        return max(min((a.at_ns for a in self.arrivals), default=1), 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Assumptions:
+    """What a trace does not say, in seconds. The defaults cost nothing unless a job is interrupted.
+
+    A checkpoint is taken every ``checkpoint_every_s`` of work (0: never), for which the gang waits
+    ``checkpoint_s``; an attempt after the first needs ``restart_s`` before its first step, and
+    ``restore_s`` more where there is a checkpoint; a gang that is asked to stop leaves after
+    ``stop_s`` (within the job's grace), and saves its last step if ``saves_on_stop``. ``comm_ppm``
+    of each step is communication where a gang spans several nodes (``unidle.engine.sim.network``).
+    Nodes fail every ``mtbf_s`` in the mean, each by itself (0: never), and are away for ``mttr_s``;
+    ``seed`` draws when.
+    """
+
+    checkpoint_every_s: float = 1800.0
+    checkpoint_s: float = 0.0
+    restart_s: float = 60.0
+    restore_s: float = 30.0
+    stop_s: float = 0.0
+    saves_on_stop: bool = False
+    comm_ppm: int = 0
+    mtbf_s: float = 0.0
+    mttr_s: float = 3600.0
+    seed: int = 1
+
+
+def scenario_of(trace: Trace, fleet: Fleet) -> Scenario:
+    """A trace (whose jobs fit on the fleet, see ``unidle.files.trace``) as jobs to replay."""
+    arrivals = tuple(Arrival(max(job.submit_ns, 1), job.job, _spec(job)) for job in trace.jobs)
+    return Scenario(fleet, arrivals, {job.job: job.duration_ns for job in trace.jobs})
+
+
+def _spec(job: TraceJob) -> JobSpec:
+    return JobSpec(
+        command=("replay",),
+        name=job.job,
+        ranks=job.ranks,
+        devices_per_rank=job.gpus // job.ranks,
+        device="gpu",
+        queue=job.queue,
+        priority=job.priority,
+        restart=_AGAIN,
+        preemption="low" if job.preemptible else "medium",
+        requests=Requests(job.cpu_milli / 1000 / job.ranks, job.memory_bytes // job.ranks),
+        where=Where(models=Select(include=job.models)),
+    )
+
+
+def replay(
+    scenario: Scenario,
+    policy: Policy,
+    store: Store,
+    assumptions: Assumptions | None = None,
+    *,
+    until_ns: int | None = None,
+) -> View:
+    """Drive the scenario to its end under one policy, into an empty store; the same call, the same log."""
+    assumed = assumptions or Assumptions()
+    return simulate(
+        store,
+        scenario.fleet,
+        scenario.arrivals,
+        behaviour(scenario.work_ns, assumed),
+        policy,
+        faults=_faults(scenario, assumed),
+        start_ns=scenario.start_ns,
+        until_ns=until_ns,
+    )
+
+
+def behaviour(work_ns: Mapping[str, int], assumed: Assumptions) -> Workload:
+    """Jobs that do the given work in steps of one second, of which only those that are saved are told."""
+    every = round(assumed.checkpoint_every_s)
+    ns: Callable[[float], int] = lambda seconds: round(seconds * S)  # noqa: E731
+
+    def workload(command: StartGang) -> SimJob:
+        return SimJob(
+            work_ns=work_ns[command.job],
+            startup_ns=ns(assumed.restart_s) if command.attempt > 1 else 0,
+            step_ns=S,
+            checkpoint_every=every,
+            checkpoint_ns=ns(assumed.checkpoint_s),
+            restore_ns=ns(assumed.restore_s),
+            stop_ns=ns(assumed.stop_s),
+            saves_on_stop=assumed.saves_on_stop,
+            report_every=0,
+            comm_ppm=assumed.comm_ppm,
+        )
+
+    return workload
+
+
+def _faults(scenario: Scenario, assumed: Assumptions) -> Iterable[tuple[int, str, int]]:
+    if scenario.faults or not assumed.mtbf_s:
+        return scenario.faults
+    nodes = [node.id for node in scenario.fleet.nodes]
+    return seeded_faults(
+        nodes, assumed.seed, mtbf_s=assumed.mtbf_s, mttr_s=assumed.mttr_s, start_ns=scenario.start_ns
+    )

@@ -1,0 +1,313 @@
+"""Reads a job trace as CSV: one line per job, amounts of the whole job.
+
+Columns, in any order (others are passed over): ``job`` (a name of its own), ``submit_s`` and
+``duration_s`` (seconds, the latter without any waiting), ``gpus`` (of the whole job, the same
+number for each rank), ``cpu_milli`` and ``memory_mib`` (of the whole job), ``model`` (of the GPU;
+several with ``|`` between them), ``queue``, ``priority`` (higher first), ``preemptible`` (true or
+false) and ``ranks``. All must be there; a cell from ``cpu_milli`` on may be empty.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final, TextIO, TypeVar
+
+from unidle.files.document import BadFile, printable
+from unidle.fleet import Fleet
+
+COLUMNS: Final = (
+    "job", "submit_s", "duration_s", "gpus", "cpu_milli", "memory_mib", "model", "queue", "priority",
+    "preemptible", "ranks",
+)  # fmt: skip
+JOBS_LIMIT: Final = 5_000_000
+_LATEST_S: Final = 9e9  # what 63 bits of ns hold, with room for a duration as long
+_MOST: Final = 10**9
+_NAME_LENGTH: Final = 253
+_YES_NO: Final = {
+    **dict.fromkeys(("true", "yes", "1"), True),
+    **dict.fromkeys(("false", "no", "0"), False),
+}
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class TraceJob:
+    """One line. ``gpus``, ``cpu_milli`` and ``memory_bytes`` are of the whole job; ``line`` counts from 1."""
+
+    line: int
+    job: str
+    submit_ns: int
+    duration_ns: int
+    gpus: int
+    ranks: int
+    cpu_milli: int = 0
+    memory_bytes: int = 0
+    models: tuple[str, ...] = ()
+    queue: str = "default"
+    priority: int = 0
+    preemptible: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """Jobs in the order of the file, which ``source`` names in errors."""
+
+    source: str
+    jobs: tuple[TraceJob, ...]
+
+    def error(self, job: TraceJob, field: str, problem: str, value: object, remedy: str) -> BadFile:
+        """An error about one field of one line."""
+        return BadFile(f"{self.source}:{job.line}", problem, field=field, value=value, remedy=remedy)
+
+
+def load_trace(path: str | os.PathLike[str], fleet: Fleet | None = None) -> Trace:
+    """The jobs of the CSV file ``path``; with ``fleet`` each of them must fit on it when it is empty.
+
+    Errors: :class:`unidle.errors.BadInput` with file, line, field, value and remedy: the first in
+    the order of the file.
+    """
+    source = printable(os.fspath(path))
+    with _opened(path, source) as stream:
+        trace = Trace(source, tuple(_read(stream, source)))
+    if fleet is not None:
+        check_fits(trace, fleet)
+    return trace
+
+
+def check_fits(trace: Trace, fleet: Fleet) -> None:
+    """Refuse a model or a queue that the fleet does not have, and a job larger than any node or than the fleet."""
+    sizes = _Sizes(fleet)
+    parents = {queue.parent for queue in fleet.queues}
+    queues = [queue.name for queue in fleet.queues if queue.name not in parents]
+    known: dict[tuple[object, ...], bool] = {}
+    for job in trace.jobs:
+        if queues and job.queue not in queues:
+            raise trace.error(
+                job, "queue", "the fleet file has no such queue that takes jobs", job.queue,
+                f"its queues are {', '.join(queues[:8])}; without any, all jobs are in one",
+            )  # fmt: skip
+        shape = (job.models, job.gpus, job.ranks, job.cpu_milli, job.memory_bytes)
+        if shape not in known:
+            sizes.check(trace, job)
+            known[shape] = True
+
+
+@contextmanager
+def _opened(path: str | os.PathLike[str], source: str) -> Iterator[TextIO]:
+    try:
+        with open(path, newline="", encoding="utf-8-sig") as stream:
+            yield stream
+    except UnicodeDecodeError as error:
+        byte = error.object[error.start]
+        raise BadFile(source, f"not text in UTF-8: byte 0x{byte:02x}", remedy="save it as UTF-8") from None
+    except OSError as error:
+        raise BadFile(
+            source, f"the trace cannot be read: {error.strerror}", remedy="check the path of the trace"
+        ) from None
+    except ValueError as error:  # NUL in the path
+        raise BadFile(source, f"not a path: {error}", remedy="give the file's path") from None
+
+
+def _read(stream: TextIO, source: str) -> Iterator[TraceJob]:
+    rows = csv.reader(stream, strict=True)
+    first: dict[str, int] = {}
+    try:
+        columns = _columns(next(rows, None), source)
+        for row in rows:
+            if not row:
+                continue
+            line = _Line(source, rows.line_num, columns, row)
+            job = line.job()
+            if job.job in first:
+                raise line.error(
+                    "job", f"the name is used twice, first on line {first[job.job]}", job.job, "each needs its own"
+                )  # fmt: skip
+            if len(first) == JOBS_LIMIT:
+                raise BadFile(f"{source}:{line.number}", f"more than {JOBS_LIMIT:,} jobs", remedy="split it")
+            first[job.job] = line.number
+            yield job
+    except csv.Error as error:
+        raise BadFile(
+            f"{source}:{rows.line_num}", f"not CSV: {error}", remedy="is it the right file?"
+        ) from None
+    if not first:
+        raise BadFile(source, "the trace has no job", remedy="give a line for each job below the header")
+
+
+def _columns(header: list[str] | None, source: str) -> dict[str, int]:
+    if not header:
+        raise BadFile(source, "the trace is empty", remedy=f"the first line is {','.join(COLUMNS)}")
+    names = [name.strip() for name in header]
+    missing = [name for name in COLUMNS if name not in names]
+    if missing:
+        noun = "column is" if len(missing) == 1 else "columns are"
+        raise BadFile(
+            f"{source}:1", f"the {noun} missing", field=", ".join(missing), value=",".join(names)[:100],
+            remedy=f"the header is {','.join(COLUMNS)}",
+        )  # fmt: skip
+    twice = next((name for name in COLUMNS if names.count(name) > 1), None)
+    if twice is not None:
+        raise BadFile(f"{source}:1", "the column is there twice", field=twice, remedy="keep one of the two")
+    return {name: names.index(name) for name in COLUMNS} | {"": len(names)}
+
+
+class _Line:
+    """One line's cells, and errors that point at them."""
+
+    __slots__ = ("_columns", "_row", "_source", "number")
+
+    def __init__(self, source: str, number: int, columns: dict[str, int], row: list[str]) -> None:
+        self._source, self.number, self._columns, self._row = source, number, columns, row
+        if len(row) != columns[""]:
+            raise BadFile(
+                f"{source}:{number}", f"{len(row)} cells where the header has {columns['']}", value=",".join(row)[:100],
+                remedy="give a cell for each column; quote a cell that holds a comma",
+            )  # fmt: skip
+
+    def error(self, field: str, problem: str, value: object, remedy: str) -> BadFile:
+        return BadFile(f"{self._source}:{self.number}", problem, field=field, value=value, remedy=remedy)
+
+    def cell(self, field: str) -> str:
+        return self._row[self._columns[field]].strip()
+
+    def job(self) -> TraceJob:
+        gpus = self._whole("gpus", least=1)
+        ranks = self._whole("ranks", least=1, otherwise=1)
+        if gpus % ranks:
+            raise self.error(
+                "gpus", f"do not divide among {ranks} ranks", gpus,
+                "gpus are those of the whole job, the same number for each rank",
+            )  # fmt: skip
+        return TraceJob(
+            line=self.number,
+            job=self._name("job"),
+            submit_ns=self._time_ns("submit_s"),
+            duration_ns=self._time_ns("duration_s"),
+            gpus=gpus,
+            ranks=ranks,
+            cpu_milli=self._whole("cpu_milli", otherwise=0),
+            memory_bytes=self._whole("memory_mib", otherwise=0) << 20,
+            models=tuple(dict.fromkeys(m.strip() for m in self.cell("model").split("|") if m.strip())),
+            queue=self._name("queue", "default"),
+            priority=self._whole("priority", least=-_MOST, otherwise=0),
+            preemptible=self._yes_no("preemptible"),
+        )
+
+    def _name(self, field: str, otherwise: str | None = None) -> str:
+        name = self.cell(field) or otherwise
+        if not name:
+            raise self.error(field, "must not be empty", None, "give each job a name of its own")
+        if not name.isprintable() or len(name) > _NAME_LENGTH:
+            raise self.error(
+                field, f"must be printable, at most {_NAME_LENGTH} characters", name, "shorten it"
+            )
+        return name
+
+    def _time_ns(self, field: str) -> int:
+        seconds = self._number(field, float, "seconds, such as 90 or 12.5")
+        if not math.isfinite(seconds):
+            raise self.error(field, "must be a finite number", self.cell(field), "give seconds, or leave the line out")  # fmt: skip
+        if not 0 <= seconds <= _LATEST_S:
+            raise self.error(
+                field, f"must be from 0 to {_LATEST_S:.0f} seconds", self.cell(field), "give seconds, or leave the line out"
+            )  # fmt: skip
+        return round(seconds * 1e9)
+
+    def _whole(self, field: str, *, least: int = 0, otherwise: int | None = None) -> int:
+        if otherwise is not None and not self.cell(field):
+            return otherwise
+        number = self._number(field, _whole, "a whole number")
+        if not least <= number <= _MOST:
+            raise self.error(
+                field, f"must be a whole number from {least} to {_MOST}", self.cell(field), "correct it, or leave the line out"
+            )  # fmt: skip
+        return number
+
+    def _number(self, field: str, read: Callable[[str], _T], form: str) -> _T:
+        try:
+            return read(self.cell(field))
+        except ValueError:
+            raise self.error(field, "is not a number", self.cell(field), f"give {form}") from None
+
+    def _yes_no(self, field: str) -> bool:
+        word = self.cell(field).casefold()
+        if word and word not in _YES_NO:
+            raise self.error(field, "is not true or false", self.cell(field), "write true or false")
+        return _YES_NO.get(word, False)
+
+
+def _whole(text: str) -> int:
+    """``8`` and ``8.0``; NaN and 0.5 are ValueErrors."""
+    number = float(text)
+    if number != number or not (math.isinf(number) or number.is_integer()):
+        raise ValueError(text)
+    return int(text) if text.lstrip("+-").isdecimal() else int(max(min(number, 2.0 * _MOST), -2.0 * _MOST))
+
+
+class _Sizes:
+    """What the empty fleet holds, node by node, without tainted ones: a trace tolerates no taint."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        nodes = [n for n in fleet.nodes if not n.taints]
+        self._models = sorted({d.model for n in nodes for d in n.devices if d.kind == "gpu"})
+        self._nodes = [
+            ([d.model for d in n.devices if d.kind == "gpu"], round(n.cpus * 1000), n.memory_bytes)
+            for n in nodes
+        ]
+
+    def check(self, trace: Trace, job: TraceJob) -> None:
+        for model in job.models:
+            if model not in self._models:
+                known = ", ".join(m or "(none)" for m in self._models) or "none: it has no GPU"
+                raise trace.error(job, "model", "the fleet has no such GPU", model, f"its models are {known}")
+        room = [self._ranks(job, *node) for node in self._nodes]
+        if sum(room) >= job.ranks:
+            return
+        total = sum(_matching(models, job.models) for models, _, _ in self._nodes)
+        if job.gpus > total:
+            of = f" of {' or '.join(job.models)}" if job.models else ""
+            raise trace.error(job, "gpus", f"more than the fleet has: {total}{of}", job.gpus, _TOO_LARGE)
+        self._refuse(trace, job, any(room))
+
+    def _refuse(self, trace: Trace, job: TraceJob, some: bool) -> None:
+        each = job.gpus // job.ranks
+        if some:
+            raise trace.error(
+                job, "ranks", f"the nodes do not hold so many ranks of {each} GPUs each", job.ranks, _TOO_LARGE
+            )  # fmt: skip
+        largest = max((_matching(models, job.models) for models, _, _ in self._nodes), default=0)
+        if each > largest:
+            raise trace.error(
+                job, "gpus", f"{each} for each rank, more than any node has: {largest}", job.gpus, _TOO_LARGE
+            )
+        cpus = max((cpu for _, cpu, _ in self._nodes), default=0)
+        if 0 < cpus * job.ranks < job.cpu_milli:
+            raise trace.error(
+                job, "cpu_milli", f"more for each rank than any node has: {cpus}", job.cpu_milli, _TOO_LARGE
+            )
+        memory = max((memory for _, _, memory in self._nodes), default=0) >> 20
+        raise trace.error(
+            job, "memory_mib", f"more for each rank than any node with its GPUs has (the largest has {memory})",
+            job.memory_bytes >> 20, _TOO_LARGE,
+        )  # fmt: skip
+
+    def _ranks(self, job: TraceJob, models: list[str], cpu_milli: int, memory_bytes: int) -> int:
+        """How many ranks of the job the node holds; 0 CPU or memory is unknown and bounds nothing."""
+        ranks = _matching(models, job.models) // (job.gpus // job.ranks)
+        for has, needs in ((cpu_milli, job.cpu_milli), (memory_bytes, job.memory_bytes)):
+            if has and needs:
+                ranks = min(ranks, has * job.ranks // needs)
+        return ranks
+
+
+_TOO_LARGE: Final = "leave the job out, or name a larger fleet"
+
+
+def _matching(models: Iterable[str], wanted: tuple[str, ...]) -> int:
+    return sum(not wanted or model in wanted for model in models)

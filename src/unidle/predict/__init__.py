@@ -1,0 +1,1 @@
+"""What will probably be: speed, cost, run time and start of jobs, each with an interval. Pure."""

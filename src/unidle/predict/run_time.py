@@ -1,0 +1,65 @@
+"""How long a job will run, from those before it: order statistics, which assume no distribution.
+
+Of ``n`` exchangeable durations and a next one, the next lies between the k-th smallest and the k-th
+largest with probability ``(n + 1 - 2k) / (n + 1)``. Few durations cannot carry a high level: the
+estimate then says which level they do carry. Source: David, Nagaraja, "Order Statistics", 3rd ed.,
+section 7.3.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from unidle.predict.estimate import Estimate
+
+KEPT: Final = 64
+"""Durations of one kind that count: the latest, for jobs change."""
+
+
+def quantile_estimate(durations_ns: Sequence[int], by: str, level: float = 0.9) -> Estimate | None:
+    """The median, and bounds of probability ``level`` or of what so few durations allow."""
+    n = len(durations_ns)
+    if not n:
+        return None
+    ordered = sorted(durations_ns)
+    k = max(int((n + 1) * (1 - level) / 2 + 1e-9), 1)
+    low, high = (ordered[k - 1], ordered[n - k]) if 2 * k <= n else (ordered[0], ordered[-1])
+    reached = max(n + 1 - 2 * k, 0) * 1_000_000 // (n + 1)
+    median = (ordered[(n - 1) // 2] + ordered[n // 2]) // 2
+    return Estimate(median, low, high, reached, n, by)
+
+
+def remaining_ns(durations_ns: Sequence[int], elapsed_ns: int) -> int:
+    """How long a job goes on that has run for ``elapsed_ns``: the median of those that ran longer.
+
+    One that outlived them all is taken to be halfway through.
+    """
+    longer = sorted(d for d in durations_ns if d > elapsed_ns)
+    return longer[len(longer) // 2] - elapsed_ns if longer else elapsed_ns
+
+
+@dataclass(slots=True)
+class RunHistory:
+    """Durations by user and name, and by user. Built by adding what ended, in that order."""
+
+    _by_name: dict[tuple[str, str], deque[int]] = field(default_factory=dict)
+    _by_user: dict[str, deque[int]] = field(default_factory=dict)
+
+    def add(self, user: str, name: str, ran_ns: int) -> None:
+        """A job that succeeded after ``ran_ns`` under attempts."""
+        self._by_name.setdefault((user, name), deque(maxlen=KEPT)).append(ran_ns)
+        self._by_user.setdefault(user, deque(maxlen=KEPT)).append(ran_ns)
+
+    def durations(self, user: str, name: str) -> tuple[Sequence[int], str]:
+        """The durations that tell most about such a job, and what they are of."""
+        same = self._by_name.get((user, name))
+        if same:
+            return same, f"jobs {name} of {user or 'nobody'}"
+        return self._by_user.get(user, ()), f"jobs of {user or 'nobody'}"
+
+    def estimate(self, user: str, name: str, level: float = 0.9) -> Estimate | None:
+        """How long such a job will run; None where its user has no history."""
+        return quantile_estimate(*self.durations(user, name), level)
