@@ -21,7 +21,7 @@ from unidle.place.gang import plan_gang
 from unidle.place.ground import Ground, RankClass, Taken
 from unidle.place.queue.backfill import Backfill
 from unidle.place.queue.cluster import Cluster
-from unidle.place.queue.fair import QueueShare, Shares
+from unidle.place.queue.fair import Fairness, QueueShare, Shares
 from unidle.place.queue.model import Amounts, Demand, Fits, Hold, Ints, Running
 from unidle.place.queue.round import Round, Rules, decide
 from unidle.place.queue.spec import MILLI, amounts_of
@@ -75,7 +75,7 @@ class QuotaRound:
         self.never: dict[str, Reason] = {}
         self._classes: dict[str, RankClass] = {}
         self._plans: dict[str, GangPlan] = {}
-        self.shares = Shares(self.tree, self._capacity(), now_ns)
+        self.shares = Shares(self.tree, self._capacity(), now_ns, Fairness(firm_borrows=True))
         rules = Rules(Backfill(heads=self._heads()))
         self._rules, self.waiting = rules, Waiting(self.shares, rules.backfill)
         self.cluster = self._cluster()
