@@ -265,7 +265,8 @@ class Rooms:
             kind = tree.kind_name(spot.vertex)
             where = f"{kind} {tree.tiers[spot.vertex]}" if spot.vertex else "the whole fleet"
         figures["tier"] = kind
-        text = f"{gang.ranks} ranks in {where}, the lowest tier that holds them"
+        one = gang.ranks == 1
+        text = f"{'1 rank' if one else f'{gang.ranks} ranks'} in {where}, the lowest tier that holds {'it' if one else 'them'}"
         if spot.fits > 1:
             text += f", with the least left over ({left}) of {spot.fits} that do"
         if spot.vertex >= 0:

@@ -284,7 +284,7 @@ def never_fits(ground: Ground, view: View, spec: JobSpec, taken: Taken) -> Refus
 
 def _too_large(spec: JobSpec, rank_class: RankClass, verdict: Blocked) -> Refused:
     needs, total = spec.devices, rank_class.devices
-    text = f"needs {needs} {noun(rank_class.kind, needs)}, and the fleet has {total} that it may use"
+    text = f"needs {needs} {_wanted(spec, rank_class.kind)}, and the fleet has {total} that it may use"
     if needs <= total:
         text = verdict.what
     figures = {**verdict.because.figures, "needs": needs, "devices": total}
@@ -292,15 +292,28 @@ def _too_large(spec: JobSpec, rank_class: RankClass, verdict: Blocked) -> Refuse
     return Refused(because, tuple(b for b in verdict.barriers if b.constraint is not None))
 
 
+def _wanted(spec: JobSpec, kind: str) -> str:
+    """What each rank takes, in words: ``GPUs``, ``parts of a GPU with at least 25 % of it``."""
+    share = spec.share
+    if share is None:
+        return noun(kind, spec.devices)
+    least = [f"{share.compute_ppm / 10_000:g} % of it"] if share.compute_ppm else []
+    least += [f"{share.memory_bytes / 2**30:g} GiB"] if share.memory_bytes else []
+    part = "part" if spec.devices == 1 else "parts"
+    return f"{part} of a {noun(kind, 1)} (slices_ppm in the fleet file) with at least {' and '.join(least)}"
+
+
 def _waits(spec: JobSpec, rank_class: RankClass, blocked: Blocked) -> Refused:
     needs, free = spec.devices, int(rank_class.rooms.room.sum()) * spec.devices_per_rank
     figures = {**blocked.because.figures, "needs": needs, "free": free, "devices": rank_class.devices}
     if blocked.because.code == "no_room":
-        text = f"needs {needs} {noun(rank_class.kind, needs)}, {free} of {rank_class.devices} are free for it"
+        text = (
+            f"needs {needs} {_wanted(spec, rank_class.kind)}, {free} of {rank_class.devices} are free for it"
+        )
         return Refused(Reason("no_fit", text, figures), blocked.barriers)
     return Refused(Reason("no_fit", blocked.because.text, figures), blocked.barriers)
 
 
 def _best(refused: Sequence[Refused]) -> Refused:
-    """Of the kinds that would do, the one with the most devices says why."""
-    return max(refused, key=lambda one: int(one.because.figures.get("devices", 0)))
+    """Of the kinds that would do, the one with the most devices says why; the last where none has any."""
+    return max(reversed(refused), key=lambda one: int(one.because.figures.get("devices", 0)))
