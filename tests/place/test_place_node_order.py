@@ -14,6 +14,7 @@ from unidle.jobs import JobSpec, Requests, Select, Where
 from unidle.place import registry
 from unidle.place.first_fit import FirstFit
 from unidle.place.plan import Plan, Policy
+from unidle.share.select import may_use
 from unidle.view.state import View
 
 POLICIES = ("firstfit", "bestfit", "spread")
@@ -173,7 +174,7 @@ def test_a_simple_policy_places_gangs_whole_on_free_devices_that_they_allow(view
         for rank in place.places:
             assert len(rank.slices) == spec.devices_per_rank
             assert {devices[s].node for s in rank.slices} == {rank.node}
-            assert all(spec.where.models.allows(devices[s].model) for s in rank.slices)
+            assert all(may_use(devices[s], spec.where) is None for s in rank.slices)
     assert {p.job for p in plan.places} | {w.job for w in plan.waits} == set(view.jobs)
     assert policy.decide(view, NOW) == plan
 

@@ -121,6 +121,19 @@ def test_labels_taints_models_and_single_devices_choose_the_node():
     assert waits["j4"].code == "never_fits"
 
 
+def test_models_are_meant_as_people_write_them_and_uuids_may_be_cut_short():
+    tiers = (Tier("s", "site"),)
+    nodes = (node("n1", "s", model="NVIDIA A100-SXM4-80GB"), node("n2", "s", model="NVIDIA H100 80GB HBM3"))
+    gpu = Device("n3/0", "n3", 0, "gpu", "T4", uuid="GPU-6b1e22f0-aa")
+    world = World(Fleet(tiers, (*nodes, Node("n3", "s", (gpu,)))))
+    world.submit(
+        job(1, where=Where(models=Select(include=("H100",)))),
+        job(4, where=Where(models=Select(exclude=("h100", "T4")))),
+        job(1, where=Where(uuids=Select(include=("GPU-6b1e",)))),
+    ).step()
+    assert [set(world.nodes(f"j{k}")) for k in range(3)] == [{"n2"}, {"n1"}, {"n3"}]
+
+
 def test_requests_of_cpu_and_memory_bound_the_ranks_on_a_node_and_come_back_at_the_end():
     tiers = (Tier("s", "site"),)
     nodes = tuple(node(f"n{k}", "s", cpus=16, memory_bytes=64 << 30) for k in (1, 2))

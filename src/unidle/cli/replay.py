@@ -99,12 +99,12 @@ def trace(
     as_json: JsonOption = False,
 ) -> None:  # fmt: skip
     """Replay a job trace: job,submit_s,duration_s,gpus,cpu_milli,memory_mib,model,queue,priority,preemptible,ranks."""
+    from unidle.cli.run import find_fleet
     from unidle.control.replay import Assumptions, scenario_of
-    from unidle.files.fleet import load_fleet
     from unidle.files.trace import load_trace
 
     names = _names(policy)
-    declared = load_fleet(fleet)
+    declared = find_fleet(fleet, None)
     scenario = scenario_of(load_trace(file, declared), declared)
     assumed = Assumptions(
         checkpoint_every, checkpoint_write, restart, restore, stop, saves_on_stop, round(communication * 1e6),
@@ -141,14 +141,14 @@ def store(
 ) -> None:  # fmt: skip
     """Replay the jobs of a store: what would another policy have done? The first column is what it did."""
     from unidle.cli.ledger import window_of
+    from unidle.cli.run import find_fleet
     from unidle.control.compare import outcome_of
     from unidle.control.history import scenario_of_store
     from unidle.control.replay import Assumptions
-    from unidle.files.fleet import load_fleet
     from unidle.view.source import ledger_source
 
     names = _names(policy)
-    declared = load_fleet(fleet) if fleet is not None else None
+    declared = find_fleet(fleet, None) if fleet is not None else None
     opened = read_store(store)
     view = read_view(opened)
     source = ledger_source(opened, view)

@@ -63,9 +63,6 @@ class Select:
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
 
-    def allows(self, name: str) -> bool:
-        return name not in self.exclude and (not self.include or name in self.include)
-
 
 @dataclass(frozen=True, slots=True)
 class Where:

@@ -13,10 +13,11 @@ from typing import Final
 import numpy as np
 
 from unidle.fleet import WHOLE_PPM, Device, Fleet, Node, Slice, slices_of
-from unidle.jobs import JobSpec, Requests, Share, Where
+from unidle.jobs import JobSpec, Requests, Share
 from unidle.place.constraint import Blocked, Gang
 from unidle.place.gang import Rooms
 from unidle.place.tree import Ints, Tree, tree_of
+from unidle.share.select import may_use, may_use_any
 from unidle.view.occupancy import NodeSlots, Occupancy
 from unidle.view.state import View
 
@@ -202,11 +203,11 @@ def _mask(node: Node, slots: NodeSlots, kind: str, spec: JobSpec, whole: bool) -
         return 0
     if not set(node.taints) <= set(where.tolerate):
         return 0
-    if where.models == where.uuids == _ALL and share is None and len(slots.slices) == len(node.devices):
+    if may_use_any(where) and share is None and len(slots.slices) == len(node.devices):
         return (1 << len(slots.slices)) - 1  # nothing is cut here, and there is one kind
     mask = 0
     for bit, (device, piece) in enumerate(_pieces(node, kind)):
-        fits = where.models.allows(device.model) and where.uuids.allows(device.uuid)
+        fits = may_use(device, where) is None
         mask |= (fits and _is_part(device, piece, share, whole)) << bit
     return mask
 
@@ -218,9 +219,6 @@ def _is_part(device: Device, piece: Slice, share: Share | None, whole: bool) -> 
         return not cut or not whole
     memory_bytes = device.memory_bytes * piece.share_ppm // WHOLE_PPM
     return cut and piece.share_ppm >= share.compute_ppm and memory_bytes >= share.memory_bytes
-
-
-_ALL: Final = Where().models
 
 
 def _pieces(node: Node, kind: str) -> list[tuple[Device, Slice]]:
