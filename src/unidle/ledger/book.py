@@ -3,7 +3,7 @@
 Slices are numbered in the order of their first sighting. Time of a slice that no job holds is
 ``free`` with one fleet-wide cause at a time, ``down`` while it is unhealthy, or ``unseen`` where
 nobody watched; the book posts such time when it ends. Time under an attempt is posted by
-``unidle.ledger.attempt`` once the job has ended.
+``unidle.ledger.attempt``, for good once the job has ended and is sealed.
 """
 
 from __future__ import annotations
