@@ -190,6 +190,7 @@ class _Builder:
                         uuid=group.uuid,
                         memory_bytes=memory,
                         slices_ppm=group.slices_ppm,
+                        vendor=group.vendor,
                     )
                 )
             if group.uuid:

@@ -107,6 +107,9 @@ class DevicesPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     uuid: Annotated[
         Text, Meta(description="Identity of the hardware; only with count 1.", examples=["GPU-6b1e"])
     ] = ""
+    vendor: Annotated[
+        Literal["nvidia", "amd", "ascend"], Meta(description="Whose GPU it is.", examples=["amd"])
+    ] = "nvidia"
 
 
 class NodePart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -133,6 +133,7 @@ def _traits(device: Device) -> Mapping[str, object]:
         "model": device.model,
         "memory": device.memory_bytes,
         "slices_ppm": device.slices_ppm,
+        "vendor": device.vendor,
     }
 
 
@@ -143,6 +144,8 @@ def _groups(devices: Iterable[Device]) -> Iterator[dict[str, object]]:
         group: dict[str, object] = {"count": len(run), "kind": first.kind}
         if first.model != _MODELS[first.kind]:
             group["model"] = first.model
+        if first.vendor != "nvidia":
+            group["vendor"] = first.vendor
         if first.slices_ppm != (WHOLE_PPM,):
             group["slices_ppm"] = list(first.slices_ppm)
         if first.index != following:

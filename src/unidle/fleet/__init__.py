@@ -10,6 +10,7 @@ from unidle.fleet.model import (
     Node,
     Slice,
     Tier,
+    Vendor,
     slices_of,
 )
 
@@ -23,5 +24,6 @@ __all__ = [
     "Node",
     "Slice",
     "Tier",
+    "Vendor",
     "slices_of",
 ]

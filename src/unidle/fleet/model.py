@@ -11,6 +11,7 @@ WHOLE_PPM = 1_000_000
 
 Health = Literal["healthy", "fault", "repair", "maintenance", "quarantine", "boot"]
 LinkClass = Literal["nvlink", "infiniband", "roce", "ethernet"]
+Vendor = Literal["nvidia", "amd", "ascend"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +20,7 @@ class Device:
 
     ``id`` is unique in the fleet (``node/index``). ``slices_ppm`` are the shares that the device is
     cut into and sum to 1,000,000; slice ``k`` is named ``id#k``, and a whole device ``id`` itself.
+    ``vendor`` says whose GPU it is; it means nothing for a CPU device.
     """
 
     id: str
@@ -29,6 +31,7 @@ class Device:
     uuid: str = ""
     memory_bytes: int = 0
     slices_ppm: tuple[int, ...] = (WHOLE_PPM,)
+    vendor: Vendor = "nvidia"
 
 
 @dataclass(frozen=True, slots=True)
