@@ -3,37 +3,48 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from unidle.cli.common import data_dir, read_view
 from unidle.errors import StoreHeld
 from unidle.fleet import Fleet
 from unidle.store.protocol import Store
+from unidle.view.state import View
 
 _ASK_EVERY_S = 0.1
 
 
-def settle(store: Store, job_id: str) -> str:
-    """Wait until the job has ended and return its state.
+def settle(store: Store, job_id: str, request: int | None = None) -> str:
+    """Wait until the job has ended and return its state; with ``request``, at most until that was answered.
 
     Where nobody drives the store this process does, for as long as it takes: a job whose controller
     is gone can be cancelled, too.
     """
+
+    def settled(view: View) -> bool:
+        job = view.jobs.get(job_id)
+        if job is not None and job.terminal:
+            return True
+        if request is None or any(one.id == request for one in store.requests()):
+            return False
+        return job is None or job.cancel_by is None
+
     while True:
         try:
-            return _drive(store, job_id)
+            return _drive(store, job_id, settled)
         except StoreHeld:
-            job = read_view(store).jobs.get(job_id)
-            if job is not None and job.terminal:
-                return job.state
+            view = read_view(store)
+            if settled(view) and job_id in view.jobs:
+                return view.jobs[job_id].state
             time.sleep(_ASK_EVERY_S)
 
 
-def _drive(store: Store, job_id: str) -> str:
+def _drive(store: Store, job_id: str, settled: Callable[[View], bool]) -> str:
     from unidle.control.session import take_up
 
     fleet = read_view(store).fleet
     with take_up(store, fleet if fleet.nodes else Fleet(), data_dir(), "unidle cancel") as session:
         controller = session.controller
         controller.pause()
-        controller.run(lambda: job_id in controller.view.jobs and controller.view.jobs[job_id].terminal)
+        controller.run(lambda: job_id in controller.view.jobs and settled(controller.view))
         return controller.view.jobs[job_id].state

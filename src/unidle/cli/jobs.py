@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import time
-from typing import Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
@@ -40,6 +40,9 @@ from unidle.cli.run import (
 )
 from unidle.errors import BadInput
 
+if TYPE_CHECKING:
+    from unidle.jobs import JobSpec
+
 
 def register(app: typer.Typer) -> None:
     """Add this room's commands."""
@@ -54,6 +57,15 @@ def submit(
     context: typer.Context,
     job: JobFileArgument = None,
     store: StoreOption = None,
+    clusters: Annotated[
+        str | None,
+        typer.Option(
+            "--clusters",
+            metavar="FILE",
+            show_default=False,
+            help="Instead of --store: of these clusters, the one that starts it first gets it.",
+        ),
+    ] = None,
     name: NameOption = None,
     ranks: RanksOption = None,
     devices_per_rank: DevicesPerRankOption = None,
@@ -75,10 +87,13 @@ def submit(
         max_restarts=max_restarts, checkpoint=checkpoint, timeout_s=timeout_s,
     )  # fmt: skip
     spec = read_job(job, context.obj, options)
+    job_id = new_job_id(spec.name)
+    if clusters is not None:
+        _submit_somewhere(context, clusters, job_id, spec, as_json)
+        return
     address = store_address(store)
     make_parent(address)
     opened = open_store(address, create=True)
-    job_id = new_job_id(spec.name)
     opened.request("submit", msgspec.json.encode(SubmitRequest(job_id, spec)))
     holder = opened.holder()
     opened.close()
@@ -88,6 +103,28 @@ def submit(
     say(f"{job_id} queued")
     if holder is None:
         warn(f"nobody drives this store yet: `unidle up --store {address}`")
+
+
+def _submit_somewhere(
+    context: typer.Context, clusters: str, job_id: str, spec: JobSpec, as_json: bool
+) -> None:
+    from unidle.cli.clusters import dispatch, verdict_as_json
+    from unidle.control.dispatch import send
+
+    source = context.get_parameter_source("store")
+    if source is not None and source.name == "COMMANDLINE":  # not UNIDLE_STORE
+        raise BadInput("do not go together", field="--store, --clusters", remedy="leave one out")
+    target, verdict = dispatch(clusters, spec)
+    holder = send(target.address, job_id, spec)
+    if as_json:
+        print_json(
+            {"job": job_id, "state": "queued", "driven_by": holder, "cluster": target.name,
+             "store": target.address.store, "dispatch": verdict_as_json(verdict)}
+        )  # fmt: skip
+        return
+    say(f"{job_id} queued in {target.name}: {verdict.because.text}")
+    if holder is None:
+        warn(f"nobody drives that cluster now: `unidle up --store {target.address.store}`")
 
 
 def list_jobs(

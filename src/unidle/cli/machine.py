@@ -107,19 +107,34 @@ def fleet_snapshot(context: typer.Context, store: StoreOption = None) -> None:
     sys.stdout.buffer.flush()
 
 
+@fleet_app.command("summary")
+def fleet_summary(context: typer.Context, store: StoreOption = None) -> None:
+    """Write in few numbers what each kind of network domain has free, for `unidle clusters` elsewhere."""
+    import time
+
+    from unidle.files.clusters import summary_as_json
+    from unidle.place.summary import summary_of
+
+    opened = read_store(store or context.obj)
+    view = read_view(opened)
+    opened.close()
+    sys.stdout.buffer.write(summary_as_json(summary_of(view, max(time.time_ns(), view.time_ns))) + b"\n")
+    sys.stdout.buffer.flush()
+
+
 def schema(
     file: Annotated[
-        str, typer.Argument(metavar="job|fleet", show_default=False, help="Which file's schema.")
+        str, typer.Argument(metavar="job|fleet|clusters", show_default=False, help="Which file's schema.")
     ],
 ) -> None:
-    """Print the JSON Schema of the job file or the fleet file, for editors and checks."""
+    """Print the JSON Schema of the job file, the fleet file or the clusters file, for editors and checks."""
     import json
 
     from unidle.files import schema as schemas
 
-    makers = {"job": schemas.job_schema, "fleet": schemas.fleet_schema}
+    makers = {"job": schemas.job_schema, "fleet": schemas.fleet_schema, "clusters": schemas.clusters_schema}
     if file not in makers:
-        raise BadInput("there is no schema for it", field="schema", value=file, remedy="job or fleet")
+        raise BadInput("there is no schema for it", field="schema", value=file, remedy=", ".join(makers))
     sys.stdout.write(json.dumps(makers[file](), indent=2, ensure_ascii=False) + "\n")
 
 

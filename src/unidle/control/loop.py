@@ -43,10 +43,11 @@ class SubmitRequest(msgspec.Struct, frozen=True):
 
 
 class CancelRequest(msgspec.Struct, frozen=True):
-    """Body of an inbox request of kind ``cancel``."""
+    """Body of an inbox request of kind ``cancel``; ``only_waiting``: a job that ever started stays."""
 
     job: str
     by: str
+    only_waiting: bool = False
 
 
 class Controller:
@@ -225,7 +226,8 @@ class Controller:
             self.submit(submit.job, submit.spec)
         elif request.kind == "cancel":
             cancel = msgspec.json.decode(request.body, type=CancelRequest)
-            if cancel.job in self.view.jobs:
+            job = self.view.jobs.get(cancel.job)
+            if job is not None and not (cancel.only_waiting and job.attempts):
                 self.cancel(cancel.job, cancel.by)
         else:
             self._emit(ev.RequestRefused(request.kind, Reason("unknown", "a request of an unknown kind")))

@@ -143,4 +143,6 @@ def _decode(content: bytes, source: str) -> str:
 def _start(what: str) -> str:
     if what == "job":
         return "the least is: command: [python, train.py]"
+    if what == "clusters":
+        return "the least is: clusters: [{name: east, store: east.db}]"
     return "the least is: nodes: [{id: n1, devices: {count: 1, kind: cpu}}]"

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from unidle.files.clusters import ClustersFile
 from unidle.files.fleet_file import FleetFile
 from unidle.files.job_file import JobFile
 
@@ -32,6 +33,14 @@ _FLEET_EXAMPLE = {
     "links": [{"a": "leaf-1", "b": "leaf-2", "gbps": 400, "latency_us": 5}],
 }
 
+_CLUSTERS_EXAMPLE = {
+    "prefer": "start",
+    "clusters": [
+        {"name": "east", "store": "postgresql://db.east/unidle"},
+        {"name": "west", "summary": "west.json"},
+    ],
+}
+
 
 def job_schema() -> dict[str, Any]:
     """The JSON Schema of the job file."""
@@ -41,6 +50,11 @@ def job_schema() -> dict[str, Any]:
 def fleet_schema() -> dict[str, Any]:
     """The JSON Schema of the fleet file."""
     return _schema(FleetFile, "unidle fleet file", _FLEET_EXAMPLE)
+
+
+def clusters_schema() -> dict[str, Any]:
+    """The JSON Schema of the clusters file."""
+    return _schema(ClustersFile, "unidle clusters file", _CLUSTERS_EXAMPLE)
 
 
 def _schema(kind: type, title: str, example: dict[str, Any]) -> dict[str, Any]:

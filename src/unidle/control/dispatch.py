@@ -1,0 +1,202 @@
+"""Several clusters: look at each, choose one for a job, and move jobs that wait where another could start them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from unidle.control.inbox import add_submitted
+from unidle.control.loop import CancelRequest, SubmitRequest
+from unidle.errors import BadInput, UnidleError
+from unidle.files.clusters import ClusterAddress, load_summary
+from unidle.fleet.summary import CapacitySummary
+from unidle.jobs import JobSpec, Reason
+from unidle.place.dispatch import Prefer, Verdict, judge, ranked
+from unidle.place.summary import summary_of
+from unidle.store.open import open_store
+from unidle.store.protocol import Store
+from unidle.view.snapshot import load_view
+from unidle.view.state import JobView, View
+
+MOVER: Final = "unidle clusters: moved to "
+LOOKED_BACK: Final = 2_000
+"""Jobs, the latest to be submitted, among which a move that was not finished is looked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A cluster as it is now: a summary or why there is none, and its view where its store is at hand."""
+
+    address: ClusterAddress
+    summary: CapacitySummary | None
+    view: View | None
+    problem: str = ""
+
+    @property
+    def name(self) -> str:
+        return self.address.name
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A waiting job that another cluster could start now. ``left``: it left its cluster already."""
+
+    job: str
+    spec: JobSpec
+    source: ClusterAddress
+    target: ClusterAddress
+    because: Reason
+    left: bool = False
+
+
+def look(clusters: Sequence[ClusterAddress], now_ns: int) -> list[Seen]:
+    """Each cluster as it is now. One that cannot be reached is there with its problem."""
+    return [_look(address, now_ns) for address in clusters]
+
+
+def _look(address: ClusterAddress, now_ns: int) -> Seen:
+    try:
+        if address.store is None:
+            assert address.summary is not None
+            return Seen(address, load_summary(address.summary), None)
+        view = _view(address.store)
+        if not view.fleet.nodes:
+            return Seen(address, None, None, "no controller has told what fleet it has")
+        return Seen(address, summary_of(view, max(now_ns, view.time_ns)), view)
+    except UnidleError as error:
+        return Seen(address, None, None, error.line())
+
+
+def _view(store: str) -> View:
+    opened = open_store(store, create=False, read_only=True)
+    try:
+        requests = opened.requests()
+        view = load_view(opened)
+        add_submitted(view, requests)
+        return view
+    finally:
+        opened.close()
+
+
+def verdicts(seen: Sequence[Seen], spec: JobSpec, prefer: Prefer) -> list[Verdict]:
+    """What each cluster that was seen can do for the job, the best first; those with a store decide themselves."""
+    found = [
+        _proved(one, spec, judge(one.name, one.summary, spec)) for one in seen if one.summary is not None
+    ]
+    currencies = {verdict.currency for verdict in found if verdict.cost is not None}
+    if prefer == "cost" and len(currencies) > 1:
+        raise BadInput(
+            "the clusters count in different currencies", field="prefer", value=sorted(currencies),
+            remedy="prefer: start, or one currency in all fleet files",
+        )  # fmt: skip
+    return ranked(found, prefer)
+
+
+def _proved(one: Seen, spec: JobSpec, verdict: Verdict) -> Verdict:
+    """A start that the summary promises, checked by the decision that the cluster itself would take."""
+    if verdict.state != "now" or one.view is None:
+        return verdict
+    from dataclasses import replace
+
+    from unidle.place.scheduler import Refused, Scheduler
+
+    answer = Scheduler().try_one(one.view, spec)
+    if not isinstance(answer, Refused):
+        return verdict
+    state = "never" if answer.because.code == "never_fits" else "later"
+    return replace(verdict, state=state, because=answer.because, start_in_ns=None, tier="")  # type: ignore[arg-type]
+
+
+def chosen(seen: Sequence[Seen], found: Sequence[Verdict]) -> Seen | None:
+    """The best cluster that a job can be sent to, if any holds it."""
+    by_name = {one.name: one for one in seen}
+    for verdict in found:
+        if verdict.state != "never" and by_name[verdict.cluster].address.store is not None:
+            return by_name[verdict.cluster]
+    return None
+
+
+def send(address: ClusterAddress, job: str, spec: JobSpec) -> str | None:
+    """Put the job into the cluster's inbox; who drives its store, if anybody does."""
+    assert address.store is not None
+    return _with_store(address.store, lambda store: _submit(store, job, spec))
+
+
+def _submit(store: Store, job: str, spec: JobSpec) -> str | None:
+    store.request("submit", msgspec.json.encode(SubmitRequest(job, spec)))
+    return store.holder()
+
+
+def _with_store(address: str, work: Callable[[Store], str | None]) -> str | None:
+    opened = open_store(address, create=False)
+    try:
+        return work(opened)
+    finally:
+        opened.close()
+
+
+def moves(seen: Sequence[Seen], prefer: Prefer) -> Iterator[Move]:
+    """Jobs that wait, never ran, and that another cluster could start now; first moves that were not finished.
+
+    Each job that is moved takes its room in the summary's cluster: the clusters are looked at again
+    before the next one is proposed for the same cluster, so at most one job goes to each in a call.
+    """
+    yield from _unfinished(seen)
+    taken: set[str] = set()
+    waiting = [(job, one) for one in seen if one.view is not None for job in _waits(one.view)]
+    for job, one in sorted(waiting, key=lambda pair: (pair[0].submitted_ns, pair[0].id)):
+        others = [other for other in seen if other.name != one.name and other.name not in taken]
+        found = [v for v in verdicts(others, job.spec, prefer) if v.state == "now"]
+        target = chosen(others, found)
+        if target is not None:
+            taken.add(target.name)
+            because = next(v.because for v in found if v.cluster == target.name)
+            yield Move(job.id, job.spec, one.address, target.address, because)
+
+
+def _waits(view: View) -> Iterator[JobView]:
+    """Jobs that the cluster looked at and could not start, and that have nothing there to come back to."""
+    for job in view.jobs.open.values():
+        judged = job.verdict is not None and job.verdict.code != "not_taken_up"
+        if job.state == "queued" and not job.attempts and judged and job.cancel_by is None:
+            yield job
+
+
+def _unfinished(seen: Sequence[Seen]) -> Iterator[Move]:
+    """Jobs that left one cluster and never arrived in the other: the mover died in between."""
+    by_name = {one.name: one for one in seen}
+    for one in seen:
+        if one.view is None:
+            continue
+        for job_id in list(one.view.jobs)[-LOOKED_BACK:]:
+            job = one.view.jobs[job_id]
+            target = by_name.get((job.cancel_by or "").removeprefix(MOVER))
+            gone = job.state == "cancelled" and (job.cancel_by or "").startswith(MOVER)
+            if gone and target is not None and target.view is not None and job.id not in target.view.jobs:
+                because = Reason("unfinished", "left its cluster before, and did not arrive")
+                yield Move(job.id, job.spec, one.address, target.address, because, left=True)
+
+
+def carry_out(move: Move, settle: Callable[[Store, str, int], str]) -> bool:
+    """Take the job out of its queue, then send it on under its own name; False where it started meanwhile.
+
+    It is out of the first before it is in the second, so it never runs twice; a mover that dies between
+    the two leaves a record from which the next call goes on. ``settle(store, job, request)`` waits until the
+    request to leave was answered.
+    """
+    if not move.left:
+        assert move.source.store is not None
+        opened = open_store(move.source.store, create=False)
+        try:
+            body = CancelRequest(move.job, MOVER + move.target.name, only_waiting=True)
+            settle(opened, move.job, opened.request("cancel", msgspec.json.encode(body)))
+            job = load_view(opened).jobs[move.job]
+            if job.state != "cancelled" or job.cancel_by != MOVER + move.target.name:
+                return False
+        finally:
+            opened.close()
+    send(move.target, move.job, move.spec)
+    return True

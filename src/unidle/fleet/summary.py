@@ -1,0 +1,92 @@
+"""What a cluster has free, in few numbers: small enough to send to whoever dispatches jobs to several clusters.
+
+Nodes that are alike are counted, not listed, and so are network domains that hold the same: the size of a
+summary depends on how many kinds of them there are, not on how many nodes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from unidle.fleet.model import WHOLE_PPM, LinkClass, Vendor
+
+FLEET_KIND: Final = "fleet"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeClass:
+    """Devices of one kind on nodes that a job cannot tell apart; ``share_ppm`` of each is one slice."""
+
+    kind: Literal["gpu", "cpu"]
+    vendor: Vendor
+    model: str
+    memory_bytes: int
+    labels: dict[str, str] = field(default_factory=dict)
+    taints: tuple[str, ...] = ()
+    share_ppm: int = WHOLE_PPM
+
+
+@dataclass(frozen=True, slots=True)
+class Stock:
+    """``nodes`` nodes with ``slices`` slices of class ``of`` (an index) each, of which ``free`` are free."""
+
+    of: int
+    slices: int
+    free: int
+    nodes: int
+
+
+@dataclass(frozen=True, slots=True)
+class DomainStock:
+    """``count`` domains of which each holds this."""
+
+    count: int
+    stock: tuple[Stock, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TierStock:
+    """The domains of one kind of tier; the last one of a summary is the whole fleet."""
+
+    kind: str
+    domains: tuple[DomainStock, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRoom:
+    """What a leaf queue may still use, in thousandths of a device by resource, and who waits in it."""
+
+    queue: str
+    free_milli: dict[str, int]
+    bound_milli: dict[str, int]
+    waiting_jobs: int
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Slices of one kind that are expected to be given back ``in_ns`` after the summary was made."""
+
+    in_ns: int
+    kind: str
+    slices: int
+
+
+@dataclass(frozen=True, slots=True)
+class CapacitySummary:
+    """One cluster at ``time_ns``. ``waiting`` and ``pending`` are devices by kind that waiting jobs want:
+    those that the scheduler looked at, and those that it has not seen yet. ``hidden`` are keys of labels
+    with so many values that they are left out.
+    """
+
+    time_ns: int
+    classes: tuple[NodeClass, ...]
+    tiers: tuple[TierStock, ...]
+    queues: tuple[QueueRoom, ...] = ()
+    releases: tuple[Release, ...] = ()
+    waiting: dict[str, int] = field(default_factory=dict)
+    pending: dict[str, int] = field(default_factory=dict)
+    fabrics: tuple[LinkClass, ...] = ()
+    hidden: tuple[str, ...] = ()
+    prices_per_device_hour: dict[str, float] = field(default_factory=dict)
+    currency: str = "USD"

@@ -1,0 +1,244 @@
+"""Which of several clusters gets a job: judged by their summaries, domain by domain, not by quota alone.
+
+A summary gives necessary conditions and an order; the cluster that is chosen decides by itself, and may
+find that CPU, memory or a group's wish is in the way. Who could start the job now comes first, of those
+the one that keeps its preferred tier, then the one that holds it in the lowest tier, then the cheaper
+one, then the one with the least left over in that domain. Of the others the first is who expects to
+start it first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from unidle.fleet import WHOLE_PPM
+from unidle.fleet.labels import kind_of
+from unidle.fleet.summary import CapacitySummary, DomainStock, NodeClass, QueueRoom, Stock, TierStock
+from unidle.jobs import JobSpec, Reason
+from unidle.place.queued import KINDS, noun
+from unidle.share.select import names_model
+
+Prefer = Literal["start", "cost"]
+State = Literal["now", "later", "never"]
+_LATEST: Final = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What one cluster can do for a job. ``tier`` holds the gang now; ``cost`` is of one hour of all devices."""
+
+    cluster: str
+    state: State
+    because: Reason
+    tier: str = ""
+    height: int = 0  # of the tier, from 0 for a node
+    left: int = 0  # ranks that the domain would still hold
+    start_in_ns: int | None = None
+    crowd: float = 0.0  # devices waited for, by device
+    preferred: bool = False
+    cost: float | None = None
+    currency: str = ""
+
+
+def ranked(verdicts: Iterable[Verdict], prefer: Prefer = "start") -> list[Verdict]:
+    """The best first; those of one worth in the order given. ``prefer`` "cost" puts price before start and tier."""
+    order = {"now": 0, "later": 1, "never": 2}
+
+    def key(verdict: Verdict) -> tuple[object, ...]:
+        cost = verdict.cost if verdict.cost is not None else float("inf")
+        start = verdict.start_in_ns if verdict.start_in_ns is not None else _LATEST
+        where = (not verdict.preferred, verdict.height)
+        how = (order[verdict.state], start)
+        fits = (verdict.crowd, verdict.left)
+        if verdict.state == "never":
+            return (1,)
+        return (0, cost, *how, *where, *fits) if prefer == "cost" else (0, *how, *where, cost, *fits)
+
+    return sorted(verdicts, key=key)
+
+
+def judge(cluster: str, summary: CapacitySummary, spec: JobSpec) -> Verdict:
+    """What ``cluster`` can do for the job, by its summary. Pure."""
+    verdicts = [_judge(cluster, summary, spec, kind) for kind in KINDS[spec.device]]
+    return ranked(verdicts)[0]
+
+
+def _judge(cluster: str, summary: CapacitySummary, spec: JobSpec, kind: str) -> Verdict:
+    def never(code: str, text: str, **figures: int) -> Verdict:
+        return Verdict(cluster, "never", Reason(code, text, dict(figures)))
+
+    pools = _pools(summary, spec, kind)
+    if not pools:
+        return never("no_device", f"has no {noun(kind, 1)} that the job may use")
+    queue = next((q for q in summary.queues if q.queue == spec.queue), None)
+    if summary.queues and queue is None:
+        return never("no_queue", f"has no queue {spec.queue} that takes jobs")
+    if queue is not None and (bound := queue.bound_milli.get(kind, 0)) < spec.devices * 1000:
+        text = (
+            f"its queue {spec.queue} may use {bound / 1000:g} {noun(kind, 2)}, the job wants {spec.devices}"
+        )
+        return never("over_limit", text, bound=bound, asked=spec.devices * 1000)
+    fabric = spec.topology.fabric if spec.topology else None
+    if fabric is not None and fabric not in summary.fabrics:
+        return never("no_fabric", f"has no {fabric} between its nodes")
+    tiers = _tiers(summary, spec)
+    if not tiers:
+        assert spec.topology is not None
+        return never("no_tier", f"has no tier of kind {spec.topology.require}")
+    most = max(_most(tiers[-1], pool, spec) for pool in pools)
+    if most < spec.ranks:
+        text = f"no {tiers[-1].kind} of it ever holds more than {most} of {spec.ranks} ranks"
+        return never("too_small", text, most=most, needs=spec.ranks)
+    return _when(cluster, summary, spec, kind, pools, tiers, queue)
+
+
+def _when(
+    cluster: str, summary: CapacitySummary, spec: JobSpec, kind: str, pools: Sequence[frozenset[int]],
+    tiers: Sequence[TierStock], queue: QueueRoom | None,
+) -> Verdict:  # fmt: skip
+    cost = _cost(summary, spec, pools)
+    kinds = [tier.kind for tier in summary.tiers]
+    quota = queue is None or queue.free_milli.get(kind, 0) >= spec.devices * 1000
+    whole = summary.tiers[-1]
+    waits = sum(summary.pending.get(k, 0) for k in (kind, "any"))
+    free = max(sum(_slices(whole, pool, free=True) for pool in pools) - waits, 0)
+    total = max(sum(_slices(whole, pool, free=False) for pool in pools), 1)
+    crowd = (waits + sum(summary.waiting.get(k, 0) for k in (kind, "any"))) / total
+    fitting = [
+        (_tier_rank(tier, kinds), room - spec.ranks, tier)
+        for tier in tiers
+        for pool in pools
+        if (room := _least(tier, pool, spec)) is not None
+    ]
+    holds = any(_least(tiers[-1], pool, spec) is not None for pool in pools)
+    if quota and holds and free >= spec.devices:
+        height, left, tier = min(fitting, key=lambda found: found[:2])
+        wish = spec.topology.prefer if spec.topology else None
+        preferred = wish is None or height <= _height_of(wish, kinds)
+        text = f"a {tier.kind} of it has room for {left + spec.ranks} such ranks now, {free} {noun(kind, free)} are free"
+        because = Reason("room_now", text, {"tier": tier.kind, "ranks": left + spec.ranks, "free": free})
+        return Verdict(
+            cluster, "now", because, tier.kind, height, left, 0, crowd, preferred, cost, summary.currency
+        )
+    start_ns = _start_in(summary, spec, kind, free)
+    why = f"{free} of {total} {noun(kind, total)} are free for it"
+    if not quota and queue is not None:
+        why = f"its queue {spec.queue} may use {max(queue.free_milli.get(kind, 0), 0) / 1000:g} more {noun(kind, 2)}"
+    elif free >= spec.devices:
+        why += f", but no {tiers[-1].kind} holds it whole"
+    start = (
+        "" if start_ns is None else f"; by the run times of its jobs it has room in {start_ns / 60e9:.0f} min"
+    )
+    because = Reason("room_later", why + start, {"free": free, "total": total})
+    return Verdict(
+        cluster, "later", because, "", len(kinds), 0, start_ns, crowd, False, cost, summary.currency
+    )
+
+
+def _pools(summary: CapacitySummary, spec: JobSpec, kind: str) -> list[frozenset[int]]:
+    """Classes that the job may use, by vendor: a gang never mixes those."""
+    found: dict[str, set[int]] = {}
+    for code, one in enumerate(summary.classes):
+        if one.kind == kind and _may_use(one, spec, summary.hidden):
+            found.setdefault(one.vendor, set()).add(code)
+    return [frozenset(codes) for codes in found.values()]
+
+
+def _may_use(one: NodeClass, spec: JobSpec, hidden: Sequence[str]) -> bool:
+    where, share = spec.where, spec.share
+    if any(one.labels.get(key) != value for key, value in where.labels.items() if key not in hidden):
+        return False
+    if not set(one.taints) <= set(where.tolerate):
+        return False
+    models = where.models
+    if models.include and not any(names_model(name, one.model) for name in models.include):
+        return False
+    if any(names_model(name, one.model) for name in models.exclude):
+        return False
+    if share is None:
+        return one.share_ppm == WHOLE_PPM
+    memory = one.memory_bytes * one.share_ppm // WHOLE_PPM
+    return one.share_ppm >= share.compute_ppm and memory >= share.memory_bytes
+
+
+def _tiers(summary: CapacitySummary, spec: JobSpec) -> list[TierStock]:
+    """The kinds of tiers that may hold the gang, the last one that which has to (a lower one may lie outside)."""
+    require = spec.topology.require if spec.topology else None
+    nodes = TierStock("node", _single(summary.tiers[-1]))
+    if require is None:
+        return [nodes, *summary.tiers]
+    if require == "node":
+        return [nodes]
+    kinds = [tier.kind for tier in summary.tiers]
+    at = next((kinds.index(word) for word in (require, kind_of(require)) if word in kinds), None)
+    return [] if at is None else [nodes, *summary.tiers[: at + 1]]
+
+
+def _single(whole: TierStock) -> tuple[DomainStock, ...]:
+    """Each node as a domain of its own."""
+    return tuple(
+        DomainStock(stock.nodes, (Stock(stock.of, stock.slices, stock.free, 1),))
+        for domain in whole.domains
+        for stock in domain.stock
+    )
+
+
+def _ranks(domain: DomainStock, pool: frozenset[int], spec: JobSpec, *, free: bool) -> int:
+    tp = 1
+    if spec.topology is not None and spec.layout is not None and spec.topology.groups.get("tp") == "node":
+        tp = spec.layout.tp
+    return sum(
+        (stock.free if free else stock.slices) // spec.devices_per_rank // tp * tp * stock.nodes
+        for stock in domain.stock
+        if stock.of in pool
+    )
+
+
+def _most(tier: TierStock, pool: frozenset[int], spec: JobSpec) -> int:
+    return max((_ranks(domain, pool, spec, free=False) for domain in tier.domains), default=0)
+
+
+def _least(tier: TierStock, pool: frozenset[int], spec: JobSpec) -> int | None:
+    """The room of the fullest domain that holds the gang now."""
+    rooms = (_ranks(domain, pool, spec, free=True) for domain in tier.domains)
+    return min((room for room in rooms if room >= spec.ranks), default=None)
+
+
+def _slices(whole: TierStock, pool: frozenset[int], *, free: bool) -> int:
+    return sum(
+        (stock.free if free else stock.slices) * stock.nodes * domain.count
+        for domain in whole.domains
+        for stock in domain.stock
+        if stock.of in pool
+    )
+
+
+def _tier_rank(tier: TierStock, kinds: Sequence[str]) -> int:
+    return 0 if tier.kind == "node" else kinds.index(tier.kind) + 1
+
+
+def _height_of(wish: str, kinds: Sequence[str]) -> int:
+    """How high a preferred kind stands here; 0, so that only a node would do, where there is none."""
+    return next((kinds.index(word) + 1 for word in (wish, kind_of(wish)) if word in kinds), 0)
+
+
+def _start_in(summary: CapacitySummary, spec: JobSpec, kind: str, free: int) -> int | None:
+    """When ends of running jobs make room behind all who wait; None where their run times do not tell."""
+    need = spec.devices + sum(summary.waiting.get(k, 0) for k in (kind, "any"))
+    for release in sorted(summary.releases, key=lambda r: r.in_ns):
+        if release.kind == kind:
+            free += release.slices
+            if free >= need:
+                return release.in_ns
+    return None
+
+
+def _cost(summary: CapacitySummary, spec: JobSpec, pools: Sequence[frozenset[int]]) -> float | None:
+    """The price of an hour on the cheapest model that the job may use, where it is known."""
+    models = {summary.classes[code].model for pool in pools for code in pool}
+    prices = [
+        summary.prices_per_device_hour[model] for model in models if model in summary.prices_per_device_hour
+    ]
+    return min(prices) * spec.devices if prices else None

@@ -1,0 +1,174 @@
+"""A view in few numbers: what each kind of network domain has free (``fleet.summary``). O(nodes x depth)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Final
+
+from unidle.fleet import LinkClass, Node, slices_of
+from unidle.fleet.network import CLASSES
+from unidle.fleet.summary import (
+    FLEET_KIND,
+    CapacitySummary,
+    DomainStock,
+    NodeClass,
+    QueueRoom,
+    Release,
+    Stock,
+    TierStock,
+)
+from unidle.place.tree import Tree, tree_of
+from unidle.view.occupancy import NodeSlots
+from unidle.view.state import JobView, View
+
+LABEL_VALUES_MOST: Final = 32  # a label with more different values tells nodes apart, not kinds of nodes
+RELEASES_MOST: Final = 32
+_S: Final = 1_000_000_000
+_Key = tuple[int, int, int]  # class, slices, free
+
+
+def summary_of(view: View, now_ns: int) -> CapacitySummary:
+    """What the cluster of this view has at ``now_ns``. Pure."""
+    tree = tree_of(view.fleet)
+    counting = _Counting(view, tree)
+    waiting, pending = _waiting(view)
+    return CapacitySummary(
+        now_ns, tuple(counting.classes), tuple(counting.tiers()), tuple(_queues(view, now_ns)),
+        tuple(_releases(view, now_ns)), waiting, pending, counting.fabrics(), counting.hidden,
+        dict(view.fleet.prices_per_device_hour), view.fleet.currency,
+    )  # fmt: skip
+
+
+class _Counting:
+    """Nodes by class, and the sums of every domain."""
+
+    def __init__(self, view: View, tree: Tree) -> None:
+        self._tree = tree
+        self.hidden = _hidden(view.fleet.nodes)
+        self._codes: dict[str, int] = {}
+        self.classes: list[NodeClass] = []
+        slots: dict[str, list[NodeSlots]] = {}
+        for nodes in view.occupancy.nodes.values():
+            for found in nodes:
+                slots.setdefault(found.node, []).append(found)
+        self._stock = [
+            self._of(node, slots.get(node.id, []))
+            for node in (view.fleet.nodes[k] for k in tree.source.tolist())
+        ]
+
+    def _of(self, node: Node, slots: list[NodeSlots]) -> list[_Key]:
+        free = {s for found in slots for bit, s in enumerate(found.slices) if found.free >> bit & 1}
+        labels = {key: value for key, value in node.labels.items() if key not in self.hidden}
+        total: Counter[int] = Counter()
+        left: Counter[int] = Counter()
+        for device in node.devices:
+            for piece in slices_of(device):
+                code = self._code(
+                    NodeClass(
+                        device.kind, device.vendor, device.model, device.memory_bytes, labels, node.taints, piece.share_ppm
+                    )
+                )  # fmt: skip
+                total[code] += 1
+                left[code] += piece.id in free
+        return [(code, total[code], left[code]) for code in sorted(total)]
+
+    def _code(self, found: NodeClass) -> int:
+        key = repr(found)
+        if key not in self._codes:
+            self._codes[key] = len(self.classes)
+            self.classes.append(found)
+        return self._codes[key]
+
+    def tiers(self) -> Iterator[TierStock]:
+        """Kinds from the nodes upwards; the whole fleet last."""
+        tree = self._tree
+        height = {code: int(tree.height[tree.kind == code].max()) for code in range(1, len(tree.kinds))}
+        for code in sorted(height, key=lambda code: (height[code], code)):
+            vertices = [v for v in range(1, len(tree.tiers)) if tree.kind[v] == code]
+            yield TierStock(tree.kinds[code], self._domains(vertices))
+        yield TierStock(FLEET_KIND, self._domains([0]))
+
+    def _domains(self, vertices: list[int]) -> tuple[DomainStock, ...]:
+        alike: Counter[tuple[Stock, ...]] = Counter()
+        for vertex in vertices:
+            held: Counter[_Key] = Counter()
+            for keys in self._stock[int(self._tree.lo[vertex]) : int(self._tree.hi[vertex])]:
+                held.update(keys)
+            alike[tuple(Stock(*key, count) for key, count in sorted(held.items()))] += 1
+        return tuple(DomainStock(count, stock) for stock, count in alike.items() if stock)
+
+    def fabrics(self) -> tuple[LinkClass, ...]:
+        up = self._tree.node_up_bps
+        return tuple(name for k, name in enumerate(CLASSES) if len(up) and bool(up[:, k].any()))
+
+
+def _hidden(nodes: tuple[Node, ...]) -> tuple[str, ...]:
+    values: dict[str, set[str]] = {}
+    for node in nodes:
+        for key, value in node.labels.items():
+            some = values.setdefault(key, set())
+            if len(some) <= LABEL_VALUES_MOST:
+                some.add(value)
+    return tuple(sorted(key for key, some in values.items() if len(some) > LABEL_VALUES_MOST))
+
+
+def _waiting(view: View) -> tuple[dict[str, int], dict[str, int]]:
+    waiting: Counter[str] = Counter()
+    pending: Counter[str] = Counter()
+    for shape, queue in view.waiting.items():
+        new = sum(
+            view.jobs.open[job].verdict is None or _not_seen(view.jobs.open[job]) for _, _, job in queue
+        )
+        devices = shape.ranks * shape.devices_per_rank
+        pending[shape.device] += new * devices
+        waiting[shape.device] += (len(queue) - new) * devices
+    return {k: n for k, n in waiting.items() if n}, {k: n for k, n in pending.items() if n}
+
+
+def _not_seen(job: JobView) -> bool:
+    return job.verdict is not None and job.verdict.code == "not_taken_up"
+
+
+def _queues(view: View, now_ns: int) -> Iterator[QueueRoom]:
+    """Leaves of the declared queues; what is free is the least along the way to the root."""
+    if not view.fleet.queues:
+        return
+    from unidle.place.ground import Ground
+    from unidle.place.quotas import QuotaRound
+
+    books = QuotaRound(Ground(view), view, now_ns)
+    resources, tree = books.tree.resources, books.tree
+    report = {share.queue: share for share in books.report()}
+    for name, index in tree.index.items():
+        if name not in report or tree.children[index]:
+            continue
+        path = [report[tree.name(at)] for at in tree.path(index) if tree.name(at) in report]
+        free = {r: min(q.bound[k] - q.used[k] for q in path) for k, r in enumerate(resources)}
+        bound = {r: min(q.bound[k] for q in path) for k, r in enumerate(resources)}
+        yield QueueRoom(name, free, bound, report[name].waiting_jobs)
+
+
+def _releases(view: View, now_ns: int) -> Iterator[Release]:
+    """Expected ends of running jobs whose run time is known, in at most ``RELEASES_MOST`` steps a kind."""
+    ends: dict[str, list[tuple[int, int]]] = {}
+    for name in sorted(view.live):
+        job = view.jobs[name]
+        runs_ns = _run_ns(job)
+        if runs_ns is not None and job.live is not None:
+            slices = [s for place in job.live.places for s in place.slices]
+            left_ns = max(runs_ns - job.run_ns(now_ns), 0)
+            ends.setdefault(view.occupancy.kind_of(slices[0]), []).append((left_ns, len(slices)))
+    for kind, found in ends.items():
+        found.sort()
+        step = -(-len(found) // RELEASES_MOST)
+        for first in range(0, len(found), step):  # put off to the end of each step: late rather than early
+            some = found[first : first + step]
+            yield Release(some[-1][0], kind, sum(slices for _, slices in some))
+
+
+def _run_ns(job: JobView) -> int | None:
+    if job.spec.estimate_s is not None:
+        return int(job.spec.estimate_s * _S)
+    said = [p for p in job.predictions if p.what == "run_time"]
+    return said[-1].value_ns if said else None
