@@ -51,6 +51,17 @@ def fleet_page() -> str:
     )
 
 
+def clusters_page() -> str:
+    from unidle.files.schema import clusters_schema
+
+    return schema_page(
+        "Clusters file",
+        "A clusters file lists the clusters that `unidle clusters` and `submit --clusters` know. `unidle schema clusters`\n"
+        "prints the JSON Schema that this page is made from.",
+        clusters_schema(),
+    )
+
+
 def cli_page() -> str:
     import typer.main
 
@@ -99,6 +110,7 @@ def ledger_page() -> str:
 PAGES: Mapping[str, Callable[[], str]] = {
     "reference/job-file.md": job_page,
     "reference/fleet-file.md": fleet_page,
+    "reference/clusters-file.md": clusters_page,
     "reference/cli.md": cli_page,
     "reference/ledger.md": ledger_page,
 }
