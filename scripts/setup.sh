@@ -145,6 +145,7 @@ setup_tests() {
   local missing=() no_cluster=/etc/postgresql-common/createcluster.d/unidle-tests.conf
   have_postgresql || missing+=(postgresql)
   have_chromium || missing+=(chromium fonts-dejavu-core)
+  command -v ip >/dev/null && command -v tc >/dev/null || missing+=(iproute2)
   ((${#missing[@]})) || return 0
   if ! can_apt; then
     say "not here: ${missing[*]}; tests that need them will be skipped (Debian, as root: apt-get install ${missing[*]})"

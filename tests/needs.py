@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import tempfile
 from functools import cache
 from pathlib import Path
@@ -68,6 +69,22 @@ def gpus() -> int:
     return count
 
 
+@cache
+def can_shape() -> bool:
+    """Whether links between network namespaces can be made and slowed down (tried, not guessed)."""
+    if not (is_root() and shutil.which("ip") and shutil.which("tc")):
+        return False
+    name = f"upt{os.getpid() % 100_000}"
+    ok = _quietly("ip", "link", "add", name, "type", "veth", "peer", "name", f"{name}p")
+    ok = ok and _quietly("tc", *f"qdisc add dev {name} root tbf rate 1mbit burst 32kb latency 50ms".split())
+    _quietly("ip", "link", "del", name)
+    return ok
+
+
+def _quietly(*command: str) -> bool:
+    return subprocess.run(command, check=False, capture_output=True).returncode == 0
+
+
 def is_root() -> bool:
     return os.geteuid() == 0
 
@@ -76,7 +93,7 @@ def has_everything() -> bool:
     """Whether every test but GPU tests must run here. CI has to provide it all."""
     if os.environ.get("CI") == "true":
         return True
-    return is_root() and bool(postgres_bin() and chromium() and cgroup_roots())
+    return is_root() and bool(postgres_bin() and chromium() and cgroup_roots() and can_shape())
 
 
 root = pytest.mark.skipif(not is_root(), reason="needs root")
@@ -84,5 +101,8 @@ postgres = pytest.mark.skipif(
     postgres_bin() is None, reason="needs the PostgreSQL 15+ server (apt-get install postgresql)"
 )
 browser = pytest.mark.skipif(chromium() is None, reason="needs Chromium (apt-get install chromium)")
+shaping = pytest.mark.skipif(
+    not can_shape(), reason="needs network namespaces and tc (as root: apt-get install iproute2)"
+)
 cgroups = pytest.mark.skipif(not cgroup_roots(), reason="needs leave to make control groups")
 gpu = pytest.mark.skipif(gpus() == 0, reason="GPU: needs one that NVML finds")

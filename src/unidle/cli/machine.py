@@ -21,11 +21,13 @@ from unidle.cli.common import (
     store_address,
     table,
 )
+from unidle.cli.probe import probe_app
 from unidle.errors import BadInput
 
 
 def register(app: typer.Typer) -> None:
     """Add this room's commands."""
+    fleet_app.add_typer(probe_app, name="probe")
     app.add_typer(fleet_app, name="fleet")
     app.command("schema")(schema)
     app.command("doctor")(doctor)

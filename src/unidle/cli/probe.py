@@ -1,0 +1,72 @@
+"""``unidle fleet probe``: what to measure between nodes, and the fleet file with what was measured."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from unidle.cli.common import warn
+from unidle.errors import BadInput
+
+if TYPE_CHECKING:
+    from unidle.fleet import Fleet, Link
+
+probe_app = typer.Typer(
+    help="Measure the links between nodes, instead of declaring them.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+_FleetFile = Annotated[str, typer.Option("--fleet", metavar="FILE", help="Fleet file.")]
+
+
+@probe_app.command("plan")
+def plan(fleet: _FleetFile) -> None:
+    """Print what has to be measured, for `python -m unidle.rank.probe` on each node."""
+    from unidle.files.fleet import load_fleet
+    from unidle.files.probe import plan_as_json
+    from unidle.fleet.probing import phases
+
+    found = load_fleet(fleet)
+    planned = phases(found)
+    if not planned:
+        raise BadInput(
+            "has no two nodes between which a link could be measured", field="--fleet", value=fleet,
+            remedy="a probe needs two nodes",
+        )  # fmt: skip
+    sys.stdout.write(plan_as_json(planned) + "\n")
+
+
+@probe_app.command("links")
+def links(
+    result: Annotated[
+        str, typer.Argument(metavar="RESULT", show_default=False, help="What the probe wrote.")
+    ],
+    fleet: _FleetFile,
+) -> None:
+    """Print the fleet file with the links that were measured; others stay as they were declared."""
+    from dataclasses import replace
+
+    from unidle.files.fleet import fleet_to_yaml, load_fleet
+    from unidle.files.probe import load_result
+    from unidle.fleet.probing import links_of
+
+    found = load_fleet(fleet)
+    measured = links_of(found, load_result(result, found))
+    sys.stdout.write(fleet_to_yaml(replace(found, links=(*measured, *_others(found, measured)))))
+    if not measured:
+        warn("nothing was measured that names a link")
+
+
+def _others(fleet: Fleet, measured: tuple[Link, ...]) -> list[Link]:
+    """Declared links that no measured one stands for."""
+    kinds = {link.tier for link in measured if link.tier}
+    ends = {link.a for link in measured if link.a}
+    kind_of = {tier.id: tier.kind for tier in fleet.tiers} | {node.id: "node" for node in fleet.nodes}
+    return [
+        link
+        for link in fleet.links
+        if not (link.tier in kinds if link.tier else link.a in ends or kind_of.get(link.a) in kinds)
+    ]
