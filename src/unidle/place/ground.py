@@ -16,6 +16,7 @@ from unidle.fleet import WHOLE_PPM, Device, Fleet, Node, Slice, slices_of
 from unidle.jobs import JobSpec, Requests, Share
 from unidle.place.constraint import Blocked, Gang
 from unidle.place.gang import Rooms
+from unidle.place.inner import Inner
 from unidle.place.tree import Ints, Tree, tree_of
 from unidle.share.select import may_use, may_use_any
 from unidle.view.occupancy import NodeSlots, Occupancy
@@ -54,6 +55,7 @@ class Ground:
         self.classes: dict[tuple[str, str], RankClass] = {}
         # kinds with a device that is not cut: there, parts are for those who ask for parts
         self.whole_kinds = {d.kind for d in view.fleet.devices() if len(d.slices_ppm) == 1}
+        self.inner = Inner(view.fleet.gpu_links)
         self.memo: object = None  # of who decides on this ground, see ``place.quotas``
         self._where: dict[str, tuple[str, int]] | None = None
         self._seen = self.occupancy.changed_since(0)[0]
@@ -118,7 +120,7 @@ class RankClass:
         self._order: dict[
             int, list[int]
         ] = {}  # of a node's bits, where parts are asked for: small ones first
-        self._by_size = spec.share is not None
+        self.by_size = spec.share is not None
         self.devices = sum(mask.bit_count() for mask in self._allowed.values())
         self._ever: dict[Gang, Blocked | None] = {}
         self._left: Ints | None = None
@@ -163,7 +165,7 @@ class RankClass:
 
     def pick(self, position: int, mask: int) -> int:
         """Of the free slices in ``mask`` the one to take next, as a bit: the first, or the smallest part."""
-        if not self._by_size:
+        if not self.by_size:
             return mask & -mask
         order = self._order.get(position)
         if order is None:

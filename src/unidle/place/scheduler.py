@@ -8,7 +8,8 @@ passed over.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -17,6 +18,7 @@ from unidle.jobs import JobSpec, Layout, RankPlace, Reason
 from unidle.place.blocked import why_blocked
 from unidle.place.constraint import Barrier, Blocked, Gang, GangPlan, gang_of
 from unidle.place.ground import Ground, RankClass, Taken
+from unidle.place.inner import Seats, text_of
 from unidle.place.mapping import Mapping, map_ranks
 from unidle.place.plan import Keep, Place, Plan, Stop, Wait
 from unidle.place.queued import KINDS, InQueueOrder, noun
@@ -101,15 +103,19 @@ class Scheduler:
 
 
 class Fit:
-    """Where a gang can go: its nodes, the order of its ranks, and the reason."""
+    """Where a gang can go: its nodes, the order of its ranks, and the reason. ``seats`` are known once it is taken."""
 
     def __init__(
-        self, rank_class: RankClass, plan: GangPlan, node_of_rank: Ints, mapping: Mapping | None
+        self, rank_class: RankClass, plan: GangPlan, node_of_rank: Ints, mapping: Mapping | None, tp: int = 1
     ) -> None:
         self.rank_class, self.plan, self.node_of_rank, self.mapping = rank_class, plan, node_of_rank, mapping
+        self.tp = tp  # ranks of one tensor group
+        self.seats: dict[str, Seats] = {}
 
     def because(self) -> Reason:
         reason = self.plan.because
+        if self.seats:
+            reason = Reason(reason.code, f"{reason.text}; {text_of(self.seats)}", reason.figures)
         if self.mapping is None:
             return reason
         times = {f"{group}_ns": time.time_ns for group, time in self.mapping.groups.items() if time.ranks > 1}
@@ -210,21 +216,24 @@ class GangRound:
 
     def mapped(self, rank_class: RankClass, plan: GangPlan, gang: Gang) -> Fit:
         if gang.layout is None or len(plan.nodes) == 1:
-            return Fit(rank_class, plan, np.repeat(np.arange(len(plan.nodes)), plan.counts), None)
+            there = np.repeat(np.arange(len(plan.nodes)), plan.counts)
+            return Fit(rank_class, plan, there, None, gang.size("tp"))
         mapping = self.map(plan, gang.layout)
-        return Fit(rank_class, plan, mapping.node_of_rank, mapping)
+        return Fit(rank_class, plan, mapping.node_of_rank, mapping, gang.size("tp"))
 
     def take(self, fit: Fit) -> tuple[RankPlace, ...]:
-        """Give the gang its slices; of each node the lowest free ones, in rank order."""
+        """Give the gang its slices: of each node the best connected, where that is known, else the lowest free ones."""
         rank_class, positions = fit.rank_class, fit.plan.nodes.tolist()
         slots = [rank_class.slots(p) for p in positions]
         masks = [rank_class.free(p, self._taken) for p in positions]
         used = [0] * len(positions)
+        seated = self._seated(fit, positions, masks)
         places: list[RankPlace] = []
         for rank, at in enumerate(fit.node_of_rank.tolist()):
             ids = []
-            for _ in range(rank_class.each):
-                bit = rank_class.pick(positions[at], masks[at])
+            bits = next(seated[at]) if at in seated else None
+            for k in range(rank_class.each):
+                bit = rank_class.pick(positions[at], masks[at]) if bits is None else bits[k]
                 masks[at] ^= bit
                 used[at] |= bit
                 ids.append(slots[at].slices[bit.bit_length() - 1])
@@ -235,6 +244,25 @@ class GangRound:
             if other.kind == rank_class.kind or (other.asks and rank_class.asks):
                 other.update(positions, self._view, self._taken)
         return tuple(places)
+
+    def _seated(
+        self, fit: Fit, positions: list[int], masks: list[int]
+    ) -> dict[int, Iterator[tuple[int, ...]]]:
+        """The slices of each rank on a node, in rank order, where the links between its GPUs are known."""
+        ground, rank_class = self._ground, fit.rank_class
+        if not ground.fleet.gpu_links or rank_class.kind != "gpu" or rank_class.by_size:
+            return {}
+        ranks: list[list[int]] = [[] for _ in positions]
+        for rank, at in enumerate(fit.node_of_rank.tolist()):
+            ranks[at].append(rank // fit.tp)
+        found = {}
+        for at, position in enumerate(positions):
+            node, groups = ground.nodes[position], tuple(Counter(ranks[at]).values())
+            seats = ground.inner.seats(node, masks[at], groups, rank_class.each)
+            if seats is not None:
+                fit.seats[node.id] = seats
+                found[at] = iter(seats.ranks)
+        return found
 
 
 def _never_by_quota(view: View, spec: JobSpec) -> Reason | None:
