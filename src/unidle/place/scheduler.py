@@ -8,7 +8,6 @@ passed over.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -252,13 +251,13 @@ class GangRound:
         ground, rank_class = self._ground, fit.rank_class
         if not ground.fleet.gpu_links or rank_class.kind != "gpu" or rank_class.by_size:
             return {}
-        ranks: list[list[int]] = [[] for _ in positions]
+        groups: list[dict[int, int]] = [{} for _ in positions]  # ranks of each tensor group, in rank order
         for rank, at in enumerate(fit.node_of_rank.tolist()):
-            ranks[at].append(rank // fit.tp)
+            groups[at][rank // fit.tp] = groups[at].get(rank // fit.tp, 0) + 1
         found = {}
         for at, position in enumerate(positions):
-            node, groups = ground.nodes[position], tuple(Counter(ranks[at]).values())
-            seats = ground.inner.seats(node, masks[at], groups, rank_class.each)
+            node, sizes = ground.nodes[position], tuple(groups[at].values())
+            seats = ground.inner.seats(node, masks[at], sizes, rank_class.each)
             if seats is not None:
                 fit.seats[node.id] = seats
                 found[at] = iter(seats.ranks)
