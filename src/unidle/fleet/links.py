@@ -102,6 +102,17 @@ def is_word(way: str) -> bool:
     return _WORD.fullmatch(way) is not None
 
 
+def describe(links: GpuLinks) -> str:
+    """In words: ``8 GPUs, NV18 between all, 2 NUMA nodes``."""
+    size = len(links.gpus)
+    ways = {links.ways[i][k] for i in range(size) for k in range(i)}
+    best, worst = (max(ways, key=closeness), min(ways, key=closeness)) if ways else ("", "")
+    between = f", {worst} between all" if best == worst else f", {best} at best and {worst} at worst"
+    numa = {node for node in links.numa if node is not None}
+    on = f", {len(numa)} NUMA node{'s' if len(numa) > 1 else ''}" if numa else ""
+    return f"{size} GPU{'s' if size > 1 else ''}{between if ways else ''}{on}"
+
+
 def parse_topo(text: str, source: str = "nvidia-smi topo -m") -> GpuLinks:
     """The matrix that ``nvidia-smi topo -m`` or ``npu-smi info -t topo`` prints, with or without NICs and affinity.
 

@@ -8,9 +8,7 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
-import shutil
 import socket
-import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -75,7 +73,7 @@ def discover(
 
 def find_gpus(root: Path = Path("/"), environ: Mapping[str, str] = os.environ) -> list[Found]:
     """The GPUs of each vendor, in a fixed order; see :class:`Found`."""
-    return [_nvidia(root, environ), _amd(root, environ), _ascend(root, environ)]
+    return [find_nvidia(root, environ), find_amd(root, environ), find_ascend(root, environ)]
 
 
 def _with_gpus(node: Node, found: list[Found]) -> tuple[Node, GpuLinks | None]:
@@ -113,7 +111,8 @@ def _unknown(gpus: tuple[FoundGpu, ...]) -> GpuLinks:
 # -- NVIDIA ------------------------------------------------------------------------------------------
 
 
-def _nvidia(root: Path, environ: Mapping[str, str]) -> Found:
+def find_nvidia(root: Path = Path("/"), environ: Mapping[str, str] = os.environ) -> Found:
+    """By NVML, if its library is there."""
     try:
         # first, because importing pynvml takes as long as starting Python
         ctypes.CDLL("libnvidia-ml.so.1")
@@ -176,7 +175,8 @@ def _nvlinks(nvml: Any, handle: Any) -> int:
 # -- AMD ---------------------------------------------------------------------------------------------
 
 
-def _amd(root: Path, environ: Mapping[str, str]) -> Found:
+def find_amd(root: Path = Path("/"), environ: Mapping[str, str] = os.environ) -> Found:
+    """By the kernel's KFD driver, if it is loaded."""
     sysfs = root / "sys"
     if not (sysfs / "class/kfd").is_dir():
         return Found("amd")
@@ -193,7 +193,8 @@ def _amd(root: Path, environ: Mapping[str, str]) -> Found:
 # -- Ascend ------------------------------------------------------------------------------------------
 
 
-def _ascend(root: Path, environ: Mapping[str, str]) -> Found:
+def find_ascend(root: Path = Path("/"), environ: Mapping[str, str] = os.environ) -> Found:
+    """By npu-smi, if there is a device file of an NPU."""
     if not any((root / "dev").glob("davinci[0-9]*")):
         return Found("ascend")
     from unidle.fleet.npu_smi import INFO, TOPO, parse_info, parse_npu_topo
@@ -216,6 +217,9 @@ def _ascend(root: Path, environ: Mapping[str, str]) -> Found:
 
 def _answer(command: tuple[str, ...], environ: Mapping[str, str], parse: Callable[[str], T]) -> T:
     """What a vendor's program prints, parsed. :class:`CannotRun` in one line where it fails."""
+    import shutil
+    import subprocess
+
     program = shutil.which(command[0], path=environ.get("PATH", os.defpath))
     if program is None:
         raise CannotRun(f"there is no {command[0]} on the search path")
