@@ -141,7 +141,7 @@ def _from_file(document: Document, part: GpuLinksPart, path: Path, base_dir: str
         raise document.error(path, "the file of topo says the rest too", remedy="leave topo alone")
     file = str(File(base_dir, part.topo or ""))
     try:
-        found = parse_topo(read_text(file, what="topology", limit_bytes=_FILE_BYTES), file)
+        found = parse_topo(read_text(file, what="topology", limit_bytes=_FILE_BYTES, escapes=True), file)
     except BadInput as error:
         raise document.error((*path, "topo"), error.line()) from None
     if len(found.gpus) > GPUS_LIMIT:
