@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from unidle.fleet.links import SELF, GpuLinks
-from unidle.fleet.pci import cpus_beside, numa_node, short_bus_id
+from unidle.fleet.pci import cpus_beside, numa_node, pci_way, short_bus_id
 
 # nvmlGpuTopologyLevel_t, by the NVML API reference; nvidia-smi prints the same levels as these words.
 _LEVELS: Final = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
@@ -42,7 +42,7 @@ def links_by_nvml(nvml: Nvml, sysfs: Path = Path("/sys")) -> GpuLinks:
     reach = [_reach(nvml, handle, set(buses)) for handle in handles]
     ways = tuple(
         tuple(
-            SELF if i == k else _way(nvml, handles, buses, reach, min(i, k), max(i, k))
+            SELF if i == k else _way(nvml, handles, buses, reach, min(i, k), max(i, k), sysfs)
             for k in range(len(handles))
         )
         for i in range(len(handles))
@@ -75,7 +75,7 @@ def _is_switch(nvml: Nvml, handle: Any, link: int) -> bool:
 
 
 def _way(
-    nvml: Nvml, handles: list[Any], buses: list[str], reach: list[dict[str, int]], i: int, k: int
+    nvml: Nvml, handles: list[Any], buses: list[str], reach: list[dict[str, int]], i: int, k: int, sysfs: Path
 ) -> str:
     links = reach[i].get(buses[k], 0) + min(reach[i].get("", 0), reach[k].get("", 0))
     if links:
@@ -83,7 +83,7 @@ def _way(
     try:
         return _LEVELS.get(nvml.nvmlDeviceGetTopologyCommonAncestor(handles[i], handles[k]), "SYS")
     except nvml.NVMLError:
-        return "SYS"  # what cannot be told apart is taken for the worst
+        return pci_way(buses[i], buses[k], sysfs)  # virtual machines and old drivers do not answer
 
 
 def _bus(pci: Any) -> str:
