@@ -54,10 +54,21 @@ class Inner:
         ``mask`` is over the node's GPU slices. ``groups`` has the number of ranks of each tensor group, in rank
         order; each of them takes ``each`` GPUs.
         """
+        wired = self._of(node)
+        return None if wired is None else wired.seats(mask, groups, each)
+
+    def weakest(self, node: Node, count: int, mask: int | None = None) -> int | None:
+        """How good the weakest link of the best ``count`` GPUs is, of those in ``mask`` or of all; None: not known."""
+        wired = self._of(node)
+        if wired is None:
+            return None
+        seats = wired.seats(wired.every if mask is None else mask, (1,), count)
+        return closeness(seats.weakest) if seats is not None and seats.weakest else None
+
+    def _of(self, node: Node) -> _Wired | None:
         if node.id not in self._nodes:
             self._nodes[node.id] = self._wired(node)
-        wired = self._nodes[node.id]
-        return None if wired is None else wired.seats(mask, groups, each)
+        return self._nodes[node.id]
 
     def _wired(self, node: Node) -> _Wired | None:
         links = self._links.get(node.gpu_links)
@@ -81,6 +92,7 @@ class _Wired:
     def __init__(self, links: GpuLinks, gpus: tuple[int | None, ...]) -> None:
         self._links, self._gpus = links, gpus
         self._bits = {gpu: 1 << bit for bit, gpu in enumerate(gpus) if gpu is not None}
+        self.every = sum(self._bits.values())
         self._answers: dict[tuple[int, tuple[int, ...], int], Seats | None] = {}
 
     def seats(self, mask: int, groups: tuple[int, ...], each: int) -> Seats | None:

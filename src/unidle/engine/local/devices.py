@@ -96,7 +96,8 @@ def _with_gpus(node: Node, found: list[Found]) -> tuple[Node, GpuLinks | None]:
                 labels[f"gpu{index}.pci"] = gpu.bus_id
         labels |= one.labels
         numbers = {gpu.number: first + gpu.number for gpu in one.gpus}
-        parts.append((one.links or _unknown(one.gpus)).of(numbers))
+        whole = one.links is not None and numbers.keys() <= set(one.links.gpus)
+        parts.append((one.links if one.links and whole else _unknown(one.gpus)).of(numbers))
     node = replace(node, devices=tuple(devices), labels=node.labels | labels)
     if len(devices) < 2 or all(one.links is None for one in found):
         return node, None
