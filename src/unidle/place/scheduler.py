@@ -8,8 +8,8 @@ passed over.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -23,14 +23,12 @@ from unidle.place.plan import Keep, Place, Plan, Stop, Wait
 from unidle.place.queued import KINDS, InQueueOrder, noun
 from unidle.place.traffic import usual_traffic
 from unidle.place.tree import Ints
+from unidle.place.wired import seats_of, well_wired
 from unidle.view.state import Shape, View
 
 if TYPE_CHECKING:
     from unidle.place.queue.round import Round
     from unidle.place.quotas import QuotaRound
-
-
-_LOOKED_AT: Final = 64  # nodes whose links are compared for one gang
 
 
 class Scheduler:
@@ -183,7 +181,8 @@ class GangRound:
             rank_class = self.rank_class(spec, kind)
             plan = rank_class.rooms.place(gang)
             if plan is not None:
-                return self.mapped(rank_class, self._well_wired(rank_class, plan, gang), gang)
+                plan = well_wired(self._ground, rank_class, plan, gang, self._taken)
+                return self.mapped(rank_class, plan, gang)
         return None
 
     def refusal(self, spec: JobSpec) -> Refused:
@@ -229,9 +228,12 @@ class GangRound:
         slots = [rank_class.slots(p) for p in positions]
         masks = [rank_class.free(p, self._taken) for p in positions]
         used = [0] * len(positions)
-        seated = self._seated(fit, positions, masks)
         places: list[RankPlace] = []
-        for rank, at in enumerate(fit.node_of_rank.tolist()):
+        order = fit.node_of_rank.tolist()
+        seats = seats_of(self._ground, rank_class, fit.tp, order, positions, masks)
+        fit.seats = {slots[at].node: there for at, there in seats.items()}
+        seated = {at: iter(there.ranks) for at, there in seats.items()}
+        for rank, at in enumerate(order):
             ids = []
             bits = next(seated[at]) if at in seated else None
             for k in range(rank_class.each):
@@ -246,45 +248,6 @@ class GangRound:
             if other.kind == rank_class.kind or (other.asks and rank_class.asks):
                 other.update(positions, self._view, self._taken)
         return tuple(places)
-
-    def _well_wired(self, rank_class: RankClass, plan: GangPlan, gang: Gang) -> GangPlan:
-        """Of the nodes that would hold a gang as tightly, one on which its GPUs are best connected."""
-        ground, count = self._ground, gang.ranks * rank_class.each
-        if plan.vertex >= 0 or count < 2 or not self._knows_links(rank_class):
-            return plan
-        at, best = int(plan.nodes[0]), -1
-        for position in rank_class.rooms.alike(plan)[:_LOOKED_AT].tolist():
-            node, mask = ground.nodes[position], rank_class.free(position, self._taken)
-            here = ground.inner.weakest(node, count, mask)
-            if here is None and position == int(plan.nodes[0]):
-                return plan  # nothing is known of where it would go
-            if here is not None and here > best:
-                at, best = position, here
-                if here == ground.inner.weakest(node, count):
-                    break  # as good as it gets on such a node
-        return plan if at == int(plan.nodes[0]) else rank_class.rooms.moved(gang, plan, at)
-
-    def _knows_links(self, rank_class: RankClass) -> bool:
-        return bool(self._ground.fleet.gpu_links) and rank_class.kind == "gpu" and not rank_class.by_size
-
-    def _seated(
-        self, fit: Fit, positions: list[int], masks: list[int]
-    ) -> dict[int, Iterator[tuple[int, ...]]]:
-        """The slices of each rank on a node, in rank order, where the links between its GPUs are known."""
-        ground, rank_class = self._ground, fit.rank_class
-        if not self._knows_links(rank_class):
-            return {}
-        groups: list[dict[int, int]] = [{} for _ in positions]  # ranks of each tensor group, in rank order
-        for rank, at in enumerate(fit.node_of_rank.tolist()):
-            groups[at][rank // fit.tp] = groups[at].get(rank // fit.tp, 0) + 1
-        found = {}
-        for at, position in enumerate(positions):
-            node, sizes = ground.nodes[position], tuple(groups[at].values())
-            seats = ground.inner.seats(node, masks[at], sizes, rank_class.each)
-            if seats is not None:
-                fit.seats[node.id] = seats
-                found[at] = iter(seats.ranks)
-        return found
 
 
 def _never_by_quota(view: View, spec: JobSpec) -> Reason | None:
