@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from unidle.fleet import Node, slices_of
+from unidle.fleet import Node
 from unidle.fleet.links import SELF, UNKNOWN, GpuLinks, closeness
 from unidle.jobs import Reason
 
@@ -76,10 +76,12 @@ class Inner:
             return None
         gpus: list[int | None] = []
         for device in node.devices:
-            if device.kind == "gpu":  # parts of a GPU have no links of their own
-                pieces = slices_of(device)
-                known = len(pieces) == 1 and device.index in links.gpus
-                gpus += [device.index if known else None] * len(pieces)
+            if device.kind != "gpu":
+                continue
+            if len(device.slices_ppm) == 1:
+                gpus.append(device.index)
+            else:  # parts of a GPU have no links of their own
+                gpus += [None] * len(device.slices_ppm)
         key = (node.gpu_links, tuple(gpus))
         if key not in self._alike:
             self._alike[key] = _Wired(links, key[1])
@@ -90,7 +92,8 @@ class _Wired:
     """Nodes that are wired alike. ``gpus`` has the GPU of each bit."""
 
     def __init__(self, links: GpuLinks, gpus: tuple[int | None, ...]) -> None:
-        self._links, self._gpus = links, gpus
+        self._links = links
+        self._gpus = gpus = tuple(gpu if gpu in links.gpus else None for gpu in gpus)
         self._bits = {gpu: 1 << bit for bit, gpu in enumerate(gpus) if gpu is not None}
         self.every = sum(self._bits.values())
         self._answers: dict[tuple[int, tuple[int, ...], int], Seats | None] = {}
