@@ -102,6 +102,7 @@ def test_a_large_fleet_has_the_links_of_alike_nodes_once(tmp_path: Path):
         ("{islands: [[0, 1, 2]]}", "fleet.yaml:4: nodes[0].gpu_links: a has links of GPUs 0-2, and the node has 0-1"),
         ("{islands: [[0, 7]]}", "a has links of GPUs 0, 7, and the node has 0-1 (got 'a'); name links of just"),
         ("{topo: none.txt}", "fleet.yaml:2: gpu_links.a.topo: none.txt: there is no such file"),
+        (f"{{islands: [{[*range(40)]}, {[*range(40, 80)]}]}}", "gpu_links.a.islands: more than 64 GPUs; make it smaller"),
         ("{islands: [[0, 1]], links: NV4}", "gpu_links.a.links: unknown field; the closest known field is link"),
     ],
 )  # fmt: skip

@@ -15,7 +15,7 @@ from unidle.files.values import END, PRINTABLE_PATTERN, PRINTABLE_SAYS
 from unidle.fleet import GpuLinks
 from unidle.fleet.links import SELF, WORD, WORDS, is_word, parse_topo
 
-GPUS_LIMIT: Final = 256
+GPUS_LIMIT: Final = 64
 _FILE_BYTES: Final = 1 << 20
 _ONE: Final = "give one of topo (a file), islands and matrix"
 
