@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from unidle.events import types as ev
 from unidle.files.fleet import fleet_from_mapping
@@ -37,12 +39,12 @@ class World:
             apply(self.view, event, self.view.seq + 1, self.now_ns)
         return self.view
 
-    def round(self, given: dict[str, Any]) -> dict[str, Place]:
+    def round(self, step: dict[str, Any]) -> dict[str, Place]:
         self.now_ns += 1_000
-        for job in given.get("end", ()):
+        for job in step.get("end", ()):
             done = Reason("done", "")
             self.tell(ev.AttemptEnded(job, 1, "succeeded", done), ev.JobEnded(job, "succeeded", done))
-        for job, fields in given.get("submit", {}).items():
+        for job, fields in step.get("submit", {}).items():
             spec = job_from_mapping({"command": ["x"], "device": "gpu", **fields}, job, Path())
             self.tell(ev.JobSubmitted(job, spec))
         plan = self.policy.decide(self.view, self.now_ns)
@@ -64,8 +66,8 @@ def gpus(place: Place) -> dict[str, list[list[int]]]:
 def test_scenario(file: Path) -> None:
     scenario = yaml.safe_load(file.read_text())
     world = World(scenario, file.stem)
-    for given in scenario["rounds"]:
-        placed, expected = world.round(given), given["expect"]
+    for step in scenario["rounds"]:
+        placed, expected = world.round(step), step["expect"]
         assert expected and set(expected) <= KEYS
         for job, there in expected.get("gpus", {}).items():
             assert gpus(placed[job]) == there, (job, placed[job])
@@ -79,3 +81,51 @@ def test_scenario(file: Path) -> None:
 
 def test_there_are_scenarios() -> None:
     assert len(FILES) >= 6
+
+
+WIRED = {
+    "gpu_links": {
+        "pairs": {"islands": [[0, 1], [2, 3]], "link": "NV4", "between": "SYS"},
+        "crossed": {"islands": [[0, 2], [1, 3]], "link": "XGMI2", "between": "XGMI", "numa": [0, 1, 0, 1]},
+    },
+    "nodes": [
+        {"id": "p[1-2]", "devices": {"count": 4, "kind": "gpu"}, "gpu_links": "pairs"},
+        {"id": "c1", "devices": {"count": 4, "kind": "gpu", "vendor": "amd"}, "gpu_links": "crossed"},
+        {"id": "u1", "devices": {"count": 4, "kind": "gpu"}},
+    ],
+}
+jobs = st.builds(
+    lambda ranks, each, tp: {
+        "ranks": ranks * tp,
+        "devices_per_rank": each,
+        "layout": {"tp": tp, "dp": ranks},
+    },
+    st.integers(1, 3),
+    st.integers(1, 3),
+    st.integers(1, 2),
+)
+
+
+@settings(max_examples=60)
+@given(rounds=st.lists(st.tuples(st.lists(jobs, max_size=3), st.integers(0, 5)), min_size=1, max_size=6))
+def test_whatever_comes_and_goes_no_gpu_has_two_holders_and_no_gang_is_halved(
+    rounds: list[tuple[list[dict[str, Any]], int]],
+) -> None:
+    world = World({"fleet": WIRED}, "wired")
+    held: dict[str, set[str]] = {}
+    specs: dict[str, dict[str, Any]] = {}
+    for number, (coming, going) in enumerate(rounds):
+        ending = sorted(held)[:going]
+        for job in ending:
+            del held[job]
+        submit = {f"j{number}-{k}": fields for k, fields in enumerate(coming)}
+        specs |= submit
+        for job, place in world.round({"end": ending, "submit": submit}).items():
+            wanted, slices = specs[job], [s for rank in place.places for s in rank.slices]
+            assert [len(rank.slices) for rank in place.places] == [wanted["devices_per_rank"]] * wanted[
+                "ranks"
+            ]
+            assert all(s.startswith(f"{rank.node}/") for rank in place.places for s in rank.slices)
+            assert len(set(slices)) == len(slices)
+            assert all(taken.isdisjoint(slices) for taken in held.values())
+            held[job] = set(slices)

@@ -19,7 +19,6 @@ from unidle.errors import BadInput, CannotRun
 from unidle.fleet import Device, Fleet, GpuLinks, Node, Tier, Vendor
 from unidle.fleet.found import FoundGpu
 from unidle.fleet.links import SELF, UNKNOWN, beside, parse_topo
-from unidle.fleet.nvml import links_by_nvml
 
 CPU_DEVICES = 8
 SITE = "local"
@@ -152,6 +151,8 @@ def list_nvidia(nvml: Any, sysfs: Path, environ: Mapping[str, str]) -> Found:
 
 def _nvidia_links(nvml: Any, sysfs: Path, environ: Mapping[str, str]) -> tuple[GpuLinks | None, str]:
     """By NVML, else by the program; where neither tells, None and the reason."""
+    from unidle.fleet.nvml import links_by_nvml
+
     try:
         return links_by_nvml(nvml, sysfs), ""
     except (nvml.NVMLError, AttributeError) as error:  # an old driver or module has not all of its functions
