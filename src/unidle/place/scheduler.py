@@ -9,6 +9,7 @@ passed over.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -181,7 +182,8 @@ class GangRound:
             rank_class = self.rank_class(spec, kind)
             plan = rank_class.rooms.place(gang)
             if plan is not None:
-                plan = well_wired(self._ground, rank_class, plan, gang, self._taken)
+                free = partial(rank_class.free, taken=self._taken)
+                plan = well_wired(self._ground, rank_class, plan, gang, free)
                 return self.mapped(rank_class, plan, gang)
         return None
 

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Final
 
 from unidle.place.constraint import Gang, GangPlan
-from unidle.place.ground import Ground, RankClass, Taken
+from unidle.place.ground import Ground, RankClass
 from unidle.place.inner import Seats
 
 _LOOKED_AT: Final = 64  # nodes whose links are compared for one gang
 
 
-def well_wired(ground: Ground, rank_class: RankClass, plan: GangPlan, gang: Gang, taken: Taken) -> GangPlan:
-    """Of the nodes that would hold a gang on one node as tightly, one on which its GPUs are best connected."""
+def well_wired(
+    ground: Ground, rank_class: RankClass, plan: GangPlan, gang: Gang, free: Callable[[int], int]
+) -> GangPlan:
+    """Of the nodes that would hold a gang on one node as tightly, one on which its GPUs are best connected.
+
+    ``free`` tells the mask of the slices that the ranks may take on a node, by its position.
+    """
     count = gang.ranks * rank_class.each
     if plan.vertex >= 0 or count < 2 or not _links_count(ground, rank_class):
         return plan
@@ -21,7 +26,7 @@ def well_wired(ground: Ground, rank_class: RankClass, plan: GangPlan, gang: Gang
     best = -1
     for position in rank_class.rooms.alike(plan)[:_LOOKED_AT].tolist():
         node = ground.nodes[position]
-        here = ground.inner.weakest(node, count, rank_class.free(position, taken))
+        here = ground.inner.weakest(node, count, free(position))
         if here is None and position == first:
             return plan  # nothing is known of where it would go
         if here is not None and here > best:
