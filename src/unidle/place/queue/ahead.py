@@ -17,10 +17,12 @@ class Ahead:
         self._cluster, self._now_ns, self._otherwise_ns = cluster, now_ns, otherwise_ns
         self._planned: list[tuple[int, frozenset[int], Amounts]] = []
         self._ends: list[tuple[int, Running]] | None = None
+        self._seen = 0
 
     def ends(self) -> list[tuple[int, Running]]:
-        """Running jobs by expected end."""
-        if self._ends is None:
+        """Running jobs by expected end; those that run now."""
+        if self._ends is None or self._seen != self._cluster.changes:
+            self._seen = self._cluster.changes
             runs: Iterable[Running] = self._cluster.running.values()
             ends = [(expected_end_ns(run, self._now_ns, self._otherwise_ns), run) for run in runs]
             self._ends = sorted(ends, key=lambda pair: (pair[0], pair[1].job))
@@ -44,6 +46,8 @@ class Ahead:
 
     def beside(self, leaf: int, demand: Demand) -> Mapping[int, Amounts]:
         """By queue on the leaf's path: what reserved jobs will use there before this one would end."""
+        if not self._planned:
+            return {}
         length_ns = self._otherwise_ns if demand.estimate_ns is None else demand.estimate_ns
         found: dict[int, Amounts] = {}
         for start_ns, queues, amounts in self._planned:

@@ -90,7 +90,7 @@ def _move(
     for _, k in runs:
         cluster.stop(known.jobs[k].job)
     places = {int(n): int(choice.counts[n]) * demand.each for n in np.flatnonzero(choice.counts)}
-    kept = Hold(demand.job, demand.queue, demand.charged, demand.firm, places, expires_ns)
+    kept = Hold.of(demand, places, expires_ns)
     cluster.hold(kept)
     holds: list[Hold] = []
     for _, k in runs:
@@ -100,7 +100,7 @@ def _move(
             cluster.journal.back_to(before)
             return k
         devices = {int(n): int(counts[n]) * run.each for n in np.flatnonzero(counts)}
-        holds.append(Hold(run.job, run.queue, run.charged, run.firm, devices, expires_ns))
+        holds.append(Hold.of(run, devices, expires_ns))
         cluster.hold(holds[-1])
     return (*holds, kept)
 

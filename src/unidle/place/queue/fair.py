@@ -27,6 +27,7 @@ PPM: Final = 1_000_000
 HOUR_NS: Final = 3_600_000_000_000
 DAY_NS: Final = 24 * HOUR_NS
 RANKS_PER_HALF_LIFE: Final = 4096
+_STALE_MOST: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,7 +283,11 @@ class Shares:
         self._version[queue] += 1
         if self._open[queue]:
             class_, key = self._key(queue)
-            heapq.heappush(self._heaps[self.tree.parent[queue]], (class_, key, queue, self._version[queue]))
+            heap = self._heaps[self.tree.parent[queue]]
+            heapq.heappush(heap, (class_, key, queue, self._version[queue]))
+            if len(heap) > _STALE_MOST + 2 * len(self.tree):  # entries of versions that are gone
+                heap[:] = [entry for entry in heap if entry[3] == self._version[entry[2]]]
+                heapq.heapify(heap)
 
     def _rank_all(self) -> None:
         self._ranked_ns = self._now_ns

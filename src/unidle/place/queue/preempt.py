@@ -203,7 +203,7 @@ def _carry_out(
         known.stopped(())
         return refused(cluster.shares.tree, refusal)
     places = {int(node): int(choice.counts[node]) * demand.each for node in np.flatnonzero(choice.counts)}
-    hold = Hold(demand.job, demand.queue, demand.charged, demand.firm, places, expires_ns)
+    hold = Hold.of(demand, places, expires_ns)
     cluster.hold(hold)
     known.stopped(choice.rows)
     victims = tuple(known.jobs[k].job for k in choice.rows)
@@ -267,7 +267,7 @@ def _hand_out(
                 cluster.journal.back_to(before)
                 known.stopped(())
                 return found
-            hold = Hold(demand.job, demand.queue, demand.charged, demand.firm, {node: each}, expires_ns)
+            hold = Hold.of(demand, {node: each}, expires_ns)
             cluster.hold(hold)
             known.stopped(stopped)
             choice = Choice(counts, tuple(stopped), int(known.cost[stopped].sum()))

@@ -55,6 +55,11 @@ class Profile:
     def __len__(self) -> int:
         return len(self.times)
 
+    @property
+    def nodes(self) -> int:
+        """How many there are."""
+        return len(self._rows[0])
+
     def free_at(self, at_ns: int) -> Ints:
         """Devices free on each node at a time from now on."""
         return self._rows[bisect_right(self.times, at_ns) - 1]

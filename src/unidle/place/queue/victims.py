@@ -40,7 +40,7 @@ class Candidates:
         cluster, tree = self._cluster, self._cluster.shares.tree
         self.jobs: list[Running] = [
             run
-            for run in cluster.running.values()
+            for _, run in sorted(cluster.running.items())
             if self._may_stop(run)
             and run.started_ns < self.now_ns
             and run.started_ns + run.min_runtime_ns <= self.now_ns
