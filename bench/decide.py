@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import cycle
 
-from _fleets import mixed
+from _fleets import PER_RACK, PER_SPINE, mixed
 from _table import Row, main
 from unidle.events import types as ev
 from unidle.fleet import Fleet
@@ -71,7 +71,7 @@ def singles(count: int, seed: int = 1) -> list[JobSpec]:
         Where(labels={"disk": "nvme"}),
         Where(tolerate=("lab",)),
         Where(models=Select(include=("H100",))),
-        Where(models=Select(exclude=("L40S",)), labels={"row": "r1"}),
+        Where(models=Select(exclude=("L40S",)), labels={"disk": "none"}),
     )
     asks = (Requests(), Requests(8, 64 << 30), Requests(cpus=4))
     levels: tuple[tuple[Preemption, int], ...] = (("medium", 0), ("low", 5))
@@ -109,6 +109,16 @@ def check(world: World, plan: Plan, want: int | None) -> None:
         seen.update(held)
     if want is not None and len(plan.places) != want:
         raise SystemExit(f"{len(plan.places)} of {want} jobs were placed")
+
+
+def busy(nodes: int) -> tuple[World, Scheduler]:
+    """A world in which jobs run on half of the GPUs, and the scheduler that placed them."""
+    world, policy, jobs = World(mixed(nodes)), Scheduler(), min(RUNNING, 4 * nodes)
+    world.submit(singles(jobs))
+    plan = policy.decide(world.view, world.now_ns)
+    check(world, plan, jobs)
+    world.carry_out(plan)
+    return world, policy
 
 
 def decided(world: World, want: int | None, runs: int) -> tuple[list[float], Plan]:
@@ -153,13 +163,10 @@ def _burst(nodes: int, runs: int) -> Iterator[Row]:
 
 
 def _stream(nodes: int, changes: int = 2_000) -> Iterator[Row]:
-    world, policy = World(mixed(nodes)), Scheduler()
-    world.submit(singles(min(RUNNING, 4 * nodes)))
-    world.carry_out(policy.decide(world.view, world.now_ns))
-    if len(world.view.live) != RUNNING:
-        raise SystemExit(f"{len(world.view.live)} of {RUNNING} jobs run")
+    world, policy = busy(nodes)
     chance, more = random.Random(3), singles(changes, 2)
     running = sorted(world.view.live)
+    policy.decide(world.view, world.now_ns)
     took, deciding_s = list[float](), 0.0
     for k in range(changes):
         world.now_ns += S
@@ -212,16 +219,17 @@ def _gangs(nodes: int, runs: int) -> Iterator[Row]:
 
 
 def _verdict(nodes: int, runs: int) -> Iterator[Row]:
-    world, policy = World(mixed(nodes)), Scheduler()
-    world.submit(singles(min(RUNNING, 4 * nodes)))
-    world.carry_out(policy.decide(world.view, world.now_ns))
-    groups = {"tp": "node", "dp": "leaf"}
+    world, policy = busy(nodes)
+    for node in world.view.fleet.nodes[3 :: PER_RACK * PER_SPINE]:  # one of each spine is down
+        world.tell(ev.HealthSet(node.id, "maintenance", Reason("down", "")))
+    layout, topology = Layout(8, 16, 8), Topology("spine", groups={"tp": "node", "dp": "leaf"}, fabric="infiniband")
     hard = JobSpec(
-        ("train",), ranks=2_048, device="gpu", queue="search", layout=Layout(8, 16, 16), requests=Requests(8, 64 << 30),
-        topology=Topology(require="spine", groups=groups, fabric="infiniband"),
+        ("train",), ranks=1_024, device="gpu", queue="search", layout=layout, topology=topology,
+        requests=Requests(8, 64 << 30),
     )  # fmt: skip
     never = JobSpec(("train",), ranks=nodes * 9, device="gpu", queue="search")
-    for what, spec in (("4 constraints, none of which a spine keeps", hard), ("more than there is", never)):
+    policy.decide(world.view, world.now_ns)
+    for what, spec in (("4 constraints that only a whole spine keeps", hard), ("more than there is", never)):
         took = list[float]()
         for _ in range(runs):
             world.submit([spec])

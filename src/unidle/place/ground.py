@@ -57,7 +57,8 @@ class Ground:
         self._where: dict[str, tuple[str, int]] | None = None
         self._labelled: dict[tuple[str, str], Bools] = {}
         self._tainted = [(k, set(node.taints)) for k, node in enumerate(self.nodes) if node.taints]
-        self._given: list[tuple[str, int, int, int, int]] = []
+        self._before: tuple[dict[str, Masks], Ints] | None = None  # of what was given away
+        self._given_from = 0
         self._touched: list[int] = []
         self._forgotten = 0  # touches before them
         self._read(view)
@@ -112,28 +113,25 @@ class Ground:
 
     def take(self, kind: str, position: int, mask: int, asked: Requests, ranks: int) -> None:
         """Give slices of a node away, with what so many ranks request of it, until :meth:`undo`."""
-        given = (kind, position, mask, ranks * asked.cpu_milli, ranks * asked.memory_bytes)
-        self._given.append(given)
-        self._change(*given)
-
-    def mark(self) -> int:
-        """The present, to come back to."""
-        return len(self._given)
-
-    def undo(self, mark: int = 0) -> None:
-        """Take back what was given away since the mark."""
-        while len(self._given) > mark:
-            kind, position, mask, cpu, memory = self._given.pop()
-            self._change(kind, position, mask, -cpu, -memory)
-
-    def _change(self, kind: str, position: int, mask: int, cpu: int, memory: int) -> None:
-        if mask:
-            row = self.free[kind][position]
+        if self._before is None:
+            self._before = ({k: masks.copy() for k, masks in self.free.items()}, self.hosts.copy())
+            self._given_from = len(self._touched)
+        row = self.free[kind][position]
+        if len(row) == 1:
+            row[0] ^= np.uint64(mask)
+        else:
             row ^= np.array(words_of(mask, len(row)), np.uint64)
-        if cpu or memory:
-            self.hosts[0, position] -= cpu
-            self.hosts[1, position] -= memory
+        if asked.cpus or asked.memory_bytes:
+            self.hosts[0, position] -= ranks * asked.cpu_milli
+            self.hosts[1, position] -= ranks * asked.memory_bytes
         self._touched.append(position)
+
+    def undo(self) -> None:
+        """Take back all that was given away."""
+        if self._before is not None:
+            self.free, self.hosts = self._before
+            self._before = None
+            self._touched += dict.fromkeys(self._touched[self._given_from :])
 
     def touched_since(self, count: int) -> tuple[int, list[int] | None]:
         """How many touches of nodes there were in all, and those after the first ``count``; None if forgotten."""

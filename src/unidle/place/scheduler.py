@@ -8,7 +8,7 @@ passed over.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -22,6 +22,7 @@ from unidle.place.plan import Keep, Place, Plan, Stop, Wait
 from unidle.place.queued import KINDS, InQueueOrder, noun
 from unidle.place.traffic import usual_traffic
 from unidle.place.tree import Ints
+from unidle.view.fold import collector_paused
 from unidle.view.state import Shape, View
 
 if TYPE_CHECKING:
@@ -36,6 +37,10 @@ class Scheduler:
         self._ground: Ground | None = None
 
     def decide(self, view: View, now_ns: int) -> Plan:
+        with collector_paused():
+            return self._decide(view, now_ns)
+
+    def _decide(self, view: View, now_ns: int) -> Plan:
         if _needs_quotas(view):
             return self._decide_by_quota(view, now_ns)
         round_ = GangRound(self._on(view), view)
@@ -66,9 +71,9 @@ class Scheduler:
         finally:
             round_.undo()
         keeps, stops = _stops(queues, answer)
-        waits = {**queues.never, **_with_starts(answer, view.unjudged)}
         unjudged = sorted(view.unjudged, key=lambda job: view.jobs[job].order)
-        kept = tuple(Wait(job, waits[job]) for job in unjudged if job in waits)
+        waits = ((job, queues.never.get(job) or _with_start(answer, job)) for job in unjudged)
+        kept = tuple(Wait(job, because) for job, because in waits if because is not None)
         return Plan(tuple(places), kept, keeps, stops, answer.again_ns)
 
     def try_one(self, view: View, spec: JobSpec) -> Placed | Refused:
@@ -233,17 +238,12 @@ def _needs_quotas(view: View) -> bool:
     return bool(view.fleet.queues or view.promised) or any(shape.ranked for shape in view.waiting)
 
 
-def _with_starts(answer: Round, jobs: Collection[str]) -> dict[str, Reason]:
-    """Reasons why these wait, with the planned start where there is one."""
-    found = {}
-    for job in jobs:
-        because = answer.waits.get(job)
-        if because is None:
-            continue
-        start_ns = answer.planned_ns.get(job)
-        figures = because.figures if start_ns is None else {**because.figures, "planned_start_ns": start_ns}
-        found[job] = Reason(because.code, because.text, figures)
-    return found
+def _with_start(answer: Round, job: str) -> Reason | None:
+    """Why it waits, with its planned start where there is one."""
+    because, start_ns = answer.waits.get(job), answer.planned_ns.get(job)
+    if because is None or start_ns is None:
+        return because
+    return Reason(because.code, because.text, {**because.figures, "planned_start_ns": start_ns})
 
 
 def _stops(queues: QuotaRound, answer: Round) -> tuple[tuple[Keep, ...], tuple[Stop, ...]]:

@@ -316,7 +316,7 @@ class View:
         if job.verdict is not None:
             self._count_verdict(job.verdict.code, -1)
         job.verdict = verdict
-        self._unjudged.discard(job.id)
+        self._no_longer_unjudged(job.id)
         if waits:
             self._count_verdict(verdict.code, +1)
 
@@ -340,9 +340,14 @@ class View:
             del queue[at]
             if not queue:
                 del self.waiting[job.shape]
-        self._unjudged.discard(job.id)
+        self._no_longer_unjudged(job.id)
         if job.verdict is not None:
             self._count_verdict(job.verdict.code, -1)
+
+    def _no_longer_unjudged(self, job: str) -> None:
+        self._unjudged.discard(job)
+        if not self._unjudged:
+            self._unjudged = set()  # one that was large once takes long to walk through
 
     def fleet_changed(self) -> None:
         self._occupancy = None

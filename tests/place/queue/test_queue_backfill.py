@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from place.queues import HOUR, anywhere
 from unidle.place.queue.backfill import Backfill, Planned, in_order, plan
 from unidle.place.queue.model import Demand, Fits, Running
-from unidle.place.queue.profile import Profile, Slot, expected_end_ns
+from unidle.place.queue.ends import Ends, expected_end_ns
+from unidle.place.queue.profile import Profile, Slot
 
 S = 1_000_000_000
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 
 from unidle.place.queue.cluster import Cluster
 from unidle.place.queue.fair import Refusal
 from unidle.place.queue.model import Amounts, Demand, Running
-from unidle.place.queue.profile import expected_end_ns
 
 
 class Ahead:
@@ -16,17 +15,10 @@ class Ahead:
     def __init__(self, cluster: Cluster, now_ns: int, otherwise_ns: int) -> None:
         self._cluster, self._now_ns, self._otherwise_ns = cluster, now_ns, otherwise_ns
         self._planned: list[tuple[int, frozenset[int], Amounts]] = []
-        self._ends: list[tuple[int, Running]] | None = None
-        self._seen = 0
 
-    def ends(self) -> list[tuple[int, Running]]:
+    def ends(self) -> Iterator[tuple[int, Running]]:
         """Running jobs by expected end; those that run now."""
-        if self._ends is None or self._seen != self._cluster.changes:
-            self._seen = self._cluster.changes
-            runs: Iterable[Running] = self._cluster.running.values()
-            ends = [(expected_end_ns(run, self._now_ns, self._otherwise_ns), run) for run in runs]
-            self._ends = sorted(ends, key=lambda pair: (pair[0], pair[1].job))
-        return self._ends
+        return self._cluster.ends(self._now_ns, self._otherwise_ns)
 
     def free_ns(self, refusal: Refusal) -> int | None:
         """When enough of the queue's jobs are expected to have ended; None where that never suffices."""

@@ -15,8 +15,9 @@ from typing import Final, Literal
 import numpy as np
 
 from unidle.jobs import Reason
+from unidle.place.queue.ends import expected_end_ns
 from unidle.place.queue.model import Demand, Fits, Ints, Running
-from unidle.place.queue.profile import FOREVER_NS, Profile, Slot, expected_end_ns
+from unidle.place.queue.profile import FOREVER_NS, Profile, Slot
 
 HOUR_NS: Final = 3_600_000_000_000
 _LEVEL: Final = {"high": 0, "medium": 1, "low": 2}

@@ -5,11 +5,12 @@ Every operation is written to a journal, so that a decision can try things out a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
 from unidle.errors import UnidleError
+from unidle.place.queue.ends import Ends
 from unidle.place.queue.fair import Shares
 from unidle.place.queue.journal import Journal
 from unidle.place.queue.model import NOTHING, Asks, Demand, Hold, Ints, Running
@@ -36,6 +37,7 @@ class Cluster:
         self.running: dict[str, Running] = {}
         self.soft: dict[int, int] = {}  # by leaf, how many jobs of level low run
         self.holds: dict[str, Hold] = {}
+        self._ends: Ends | None = None
         self.journal = Journal()
         self.changes = 0  # grows when what runs changes
         for run in running:
@@ -59,6 +61,12 @@ class Cluster:
         self.journal.note(lambda: self._again(run))
         return run
 
+    def ends(self, now_ns: int, otherwise_ns: int) -> Iterator[tuple[int, Running]]:
+        """Running jobs by expected end (see ``ends.expected_end_ns``); kept in order from the first call on."""
+        if self._ends is None:
+            self._ends = Ends(self.running.values())
+        return self._ends.after(now_ns, otherwise_ns)
+
     def adopt(self, run: Running) -> None:
         """The job runs already, and its devices are not free. Outside of the journal."""
         self.running[run.job] = run
@@ -67,6 +75,8 @@ class Cluster:
         self.shares.charge(leaf, run.charged, firm=run.firm)
         if not run.firm:
             self.soft[leaf] = self.soft.get(leaf, 0) + 1
+        if self._ends is not None:
+            self._ends.add(run)
 
     def drop(self, job: str) -> Running:
         """The job runs no more; what it held is not given back here. Outside of the journal."""
@@ -76,6 +86,8 @@ class Cluster:
         self.shares.refund(leaf, run.charged, firm=run.firm)
         if not run.firm:
             self.soft[leaf] -= 1
+        if self._ends is not None:
+            self._ends.remove(run)
         return run
 
     def hold(self, hold: Hold) -> None:

@@ -92,6 +92,7 @@ class Shares:
         self._open = [0] * count  # leaves below that wait and are not blocked
         self._heaps: list[list[tuple[int, int, int, int]]] = [[] for _ in range(count)]
         self._version = [0] * count
+        self._unranked: set[int] = set()  # queues whose place among their siblings is to be found anew
         self._entitled: Entitlement | None = None
         self.quota = tree.quota(capacity, now_ns)
         self._requota(capacity, now_ns)
@@ -141,7 +142,7 @@ class Shares:
     def set_history(self, queue: int, past_ppb: int) -> None:
         """Take up a history that was kept elsewhere."""
         self._history_ppb[queue], self._since_ns[queue] = past_ppb, self._now_ns
-        self._rank(queue)
+        self._unranked.add(queue)
 
     # -- changes ---------------------------------------------------------------------------------
 
@@ -190,7 +191,7 @@ class Shares:
                 for r, amount in enumerate(amounts):
                     row[r] += sign * amount
             self._move_owed(queue, changes)
-            self._rank(queue)
+            self._unranked.add(queue)
         self._wants(leaf)
 
     def _wants(self, leaf: int) -> None:
@@ -257,6 +258,8 @@ class Shares:
         queue = ROOT
         if not self._open[ROOT]:
             return None
+        while self._unranked:
+            self._rank(self._unranked.pop())
         while self.tree.children[queue]:
             heap = self._heaps[queue]
             while heap[0][3] != self._version[heap[0][2]] or not self._open[heap[0][2]]:
@@ -275,7 +278,7 @@ class Shares:
         for queue in self._paths[leaf]:
             self._open[queue] += step
             if self._open[queue] == 1 and step > 0:
-                self._rank(queue)
+                self._unranked.add(queue)
 
     def _rank(self, queue: int) -> None:
         if queue == ROOT:

@@ -23,7 +23,7 @@ from unidle.jobs import Reason
 from unidle.place.queue.cluster import Cluster
 from unidle.place.queue.cover import Steps, cheapest, choose, offers, rank_costs
 from unidle.place.queue.model import Demand, Fits, Hold, Ints, alike
-from unidle.place.queue.solve import Choice, Domains, Solver, free_for
+from unidle.place.queue.solve import Choice, Domains, Solver
 from unidle.place.queue.victims import Candidates, Mask, Rights, copies_deserved, rights
 from unidle.place.queue.why import refused
 
@@ -60,7 +60,7 @@ def preempt(
         for k in relief:
             cluster.stop(known.jobs[k].job)
         known.stopped(relief)
-        solver = Solver(known, free_for(cluster, demand), demand, fits, domains)
+        solver = Solver(known, cluster, demand, fits, domains)
         choice, why = _search(solver, known, demand, rights(cluster.shares, demand))
         if choice is not None:
             cost = choice.cost + int(known.cost[list(relief)].sum())
