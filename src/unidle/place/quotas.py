@@ -15,7 +15,6 @@ import numpy as np
 from unidle.jobs import Reason
 from unidle.place.books import Books
 from unidle.place.constraint import GangPlan
-from unidle.place.gang import Rooms
 from unidle.place.ground import Ground, RankClass
 from unidle.place.queue.backfill import Backfill
 from unidle.place.queue.fair import QueueShare
@@ -109,23 +108,26 @@ class QuotaRound:
         return rank_class.room(np.maximum(free[here], 0), hosts)
 
     def _plan(self, demand: Demand, room: Ints) -> GangPlan | None:
-        gang = self._books.families[demand.job].gang
-        if int(room.sum()) < gang.ranks:
+        family = self._books.families[demand.job]
+        if int(room.sum()) < family.gang.ranks:
             return None
-        return Rooms(self._ground.tree, room).place(gang)
+        return self._class(demand.job).whole.beside(room).place(family.gang)
 
     def _fits(self, demand: Demand) -> Fits:
         rank_class = self._class(demand.job)
         first = self.kinds.index(rank_class.kind) * self._width
         # who holds the CPU and memory of a node later is not known: what it has in all bounds the room
-        most = rank_class.whole.room
+        whole, gang = rank_class.whole, self._books.families[demand.job].gang
 
         def fits(room: Ints) -> Ints | None:
-            plan = self._plan(demand, np.minimum(room[first : first + self._width], most))
-            if plan is None:
+            part = np.minimum(room[first : first + self._width], whole.room)
+            if int(part.sum()) < gang.ranks:
+                return None
+            held = whole.beside(part).counts(gang)
+            if held is None:
                 return None
             counts = np.zeros(len(room), np.int64)
-            counts[first + plan.nodes] = plan.counts
+            counts[first + held[0]] = held[1]
             return counts
 
         return fits

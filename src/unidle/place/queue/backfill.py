@@ -20,6 +20,7 @@ from unidle.place.queue.model import Demand, Fits, Ints, Running
 from unidle.place.queue.profile import FOREVER_NS, Profile, Slot
 
 HOUR_NS: Final = 3_600_000_000_000
+_UNASKED: Final = Reason("planned", "as running jobs are expected to end")
 _LEVEL: Final = {"high": 0, "medium": 1, "low": 2}
 
 
@@ -157,7 +158,7 @@ class Planner:
         reserve = starved or policy.rule == "conservative" or self._reserved < policy.heads
         if not reserve and not wanted:
             self._unplanned.append((demand, after_ns))
-            return _not_planned(demand, "planned", "as running jobs are expected to end")
+            return Planned(demand.job, None, None, now=False, reserved=False, because=_UNASKED)
         slot = self._reservation(demand, after_ns) if reserve else self._foretell(demand, after_ns)
         if slot is None:
             return _not_planned(demand, "never_free", "the nodes do not hold it, whatever running job ends")
