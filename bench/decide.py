@@ -222,7 +222,10 @@ def _verdict(nodes: int, runs: int) -> Iterator[Row]:
     world, policy = busy(nodes)
     for node in world.view.fleet.nodes[3 :: PER_RACK * PER_SPINE]:  # one of each spine is down
         world.tell(ev.HealthSet(node.id, "maintenance", Reason("down", "")))
-    layout, topology = Layout(8, 16, 8), Topology("spine", groups={"tp": "node", "dp": "leaf"}, fabric="infiniband")
+    layout, topology = (
+        Layout(8, 16, 8),
+        Topology("spine", groups={"tp": "node", "dp": "leaf"}, fabric="infiniband"),
+    )
     hard = JobSpec(
         ("train",), ranks=1_024, device="gpu", queue="search", layout=layout, topology=topology,
         requests=Requests(8, 64 << 30),
@@ -303,7 +306,9 @@ def _memory() -> Iterator[Row]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("parts", nargs="*", help="burst, stream, gangs, verdict, curve, memory; none means all")
+    parser.add_argument(
+        "parts", nargs="*", help="burst, stream, gangs, verdict, curve, memory; none means all"
+    )
     parser.add_argument("--nodes", type=int, default=NODES)
     parser.add_argument("--runs", type=int, default=3)
 

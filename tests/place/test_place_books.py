@@ -86,9 +86,7 @@ class World:
         job = self.view.jobs[sorted(self.view.live)[at % len(self.view.live)]]
         attempt = job.attempts[-1]
         preempted = attempt.stop is not None
-        self.tell(
-            ev.AttemptEnded(job.id, attempt.number, "preempted" if preempted else "succeeded", DONE)
-        )
+        self.tell(ev.AttemptEnded(job.id, attempt.number, "preempted" if preempted else "succeeded", DONE))
         self.tell(ev.Requeued(job.id, DONE) if preempted else ev.JobEnded(job.id, "succeeded", DONE))
 
     def saved(self, at: int) -> None:

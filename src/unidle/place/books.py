@@ -47,7 +47,7 @@ class Family:
 class Books:
     """Follows the view. Between two calls of :meth:`follow` all changes have to be undone by the journal."""
 
-    def __init__(self, ground: Ground, view: View, now_ns: int) -> None:
+    def __init__(self, ground: Ground, now_ns: int) -> None:
         self._ground = ground
         self.kinds = tuple(kind for kind in ("gpu", "cpu") if ground.occupancy.nodes.get(kind))
         self.width = len(ground.nodes)
@@ -60,7 +60,9 @@ class Books:
         # a view keeps no history of shares: what is used now counts alone
         self.shares = Shares(self.tree, self._whole, now_ns, Fairness(history_ppm=0, firm_borrows=True))
         size = len(self.kinds) * self.width
-        self.cluster = Cluster(np.zeros(size, np.int64), self.shares, hosts=np.zeros((2, self.width), np.int64))
+        self.cluster = Cluster(
+            np.zeros(size, np.int64), self.shares, hosts=np.zeros((2, self.width), np.int64)
+        )
         self.waiting = Waiting(self.shares, Backfill())
         self.never: dict[str, Reason] = {}
         self.families: dict[str, Family] = {}  # by job that waits
@@ -82,7 +84,9 @@ class Books:
         self.shares.begin(now_ns, self.capacity)
         for job in list(self.cluster.holds):
             self.cluster.release(job)
-        self._seen, changed = view.changed.since(self._seen) if self._seen >= 0 else (view.changed.since(0)[0], None)
+        self._seen, changed = (
+            view.changed.since(self._seen) if self._seen >= 0 else (view.changed.since(0)[0], None)
+        )
         if changed is None:
             changed = [*self._live, *self.waiting.jobs, *self.never, *view.jobs.open]
         for job in dict.fromkeys(changed):
@@ -152,15 +156,14 @@ class Books:
         """Of each node that changed; nothing is held for anybody yet."""
         ground, cluster, width = self._ground, self.cluster, self.width
         self._seen_ground, touched = ground.touched_since(self._seen_ground)
-        if touched is None:
-            some = np.arange(width)
-        else:
-            some = np.array(sorted(self._moved.union(touched)), np.int64)
+        changed = range(width) if touched is None else sorted(self._moved.union(touched))
+        some = np.array(changed, np.int64)
         self._moved.clear()
         for k, kind in enumerate(self.kinds):
-            cluster.free[k * width + some] = counted(ground.free[kind][some]) + self._stopping[k * width + some]
-        if cluster.hosts is not None:
-            cluster.hosts[:, some] = ground.hosts[:, some] + self._stopping_hosts[:, some]
+            cluster.free[k * width + some] = (
+                counted(ground.free[kind][some]) + self._stopping[k * width + some]
+            )
+        cluster.hosts[:, some] = ground.hosts[:, some] + self._stopping_hosts[:, some]
 
     def _hold(self, job: JobView, kind: str, devices: dict[str, int], expires_ns: int) -> None:
         first, place = self.kinds.index(kind) * self.width, self._ground.place

@@ -72,9 +72,7 @@ class Pieces:
         return named
 
     def _parts(self, share: Share) -> Bools:
-        enough: Bools = (
-            self._cut & (self._ppm >= share.compute_ppm) & (self._memory >= share.memory_bytes)
-        )
+        enough: Bools = self._cut & (self._ppm >= share.compute_ppm) & (self._memory >= share.memory_bytes)
         return enough
 
     def _packed(self, fits: Bools) -> Masks:

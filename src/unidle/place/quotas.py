@@ -40,7 +40,7 @@ class QuotaRound:
     def __init__(self, ground: Ground, view: View, now_ns: int) -> None:
         self._ground, self._view, self._now_ns = ground, view, now_ns
         if not isinstance(ground.memo, Books):
-            ground.memo = Books(ground, view, now_ns)
+            ground.memo = Books(ground, now_ns)
         self._books = books = ground.memo
         books.follow(view, now_ns)
         self.kinds, self._width, self.tree, self.shares = books.kinds, books.width, books.tree, books.shares

@@ -6,6 +6,7 @@ Every operation is written to a journal, so that a decision can try things out a
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
 
 import numpy as np
 
@@ -15,12 +16,14 @@ from unidle.place.queue.fair import Shares
 from unidle.place.queue.journal import Journal
 from unidle.place.queue.model import NOTHING, Asks, Demand, Hold, Ints, Running
 
+_PLENTY: Final = 1 << 60
+
 
 class Cluster:
     """``free[node]``: devices that nobody holds and that are promised to nobody; ``hosts``, (2, M), CPU and memory.
 
     Nodes may stand for several kinds of devices on the same M hosts, one kind after the other: node ``k``
-    is on host ``k % M``. Without ``hosts`` nothing is asked of them.
+    is on host ``k % M``. Where nothing is known of hosts they have plenty.
 
     A job that was chosen to be stopped counts as stopped here: its devices are free, or promised
     to the job that it was stopped for.
@@ -32,7 +35,7 @@ class Cluster:
         """``devices``: healthy devices of each node, and ``hosts`` what each has, before anything runs."""
         self.free: Ints = np.array(devices, np.int64)
         self.devices: Ints = self.free.copy()
-        self.hosts: Ints | None = None if hosts is None else np.array(hosts, np.int64)
+        self.hosts: Ints = np.full((2, len(devices)), _PLENTY) if hosts is None else np.array(hosts, np.int64)
         self.shares = shares
         self.running: dict[str, Running] = {}
         self.soft: dict[int, int] = {}  # by leaf, how many jobs of level low run
@@ -116,17 +119,15 @@ class Cluster:
         """Ranks of the demand that each node holds now, what is kept for it included."""
         return np.maximum(self.free_for(demand)[0], 0) // demand.each
 
-    def free_for(self, demand: Demand) -> tuple[Ints, Ints | None]:
+    def free_for(self, demand: Demand) -> tuple[Ints, Ints]:
         """Devices by node, and CPU and memory by host, that are kept for nobody else; not to be changed."""
         free, hosts = self.free, self.hosts
         kept = self.holds.get(demand.job)
         if kept is not None:
-            free = free.copy()
-            hosts = None if hosts is None else hosts.copy()
+            free, hosts = free.copy(), hosts.copy()
             for node, count in kept.devices.items():
                 free[node] += count
-                if hosts is not None:
-                    hosts[:, node % hosts.shape[1]] += requested(kept.asks, count // kept.each)
+                hosts[:, node % hosts.shape[1]] += requested(kept.asks, count // kept.each)
         return free, hosts
 
     # -- what the journal undoes and does again --------------------------------------------------
@@ -158,10 +159,10 @@ class Cluster:
             )  # fmt: skip
 
     def _give(self, holder: Running | Hold, sign: int = 1) -> None:
-        free, hosts = self.free, self.hosts if holder.asks != NOTHING else None
+        free, hosts, asks = self.free, self.hosts, holder.asks != NOTHING
         for node, count in holder.devices.items():
             free[node] += sign * count
-            if hosts is not None:
+            if asks:
                 hosts[:, node % hosts.shape[1]] += requested(holder.asks, sign * count // holder.each)
 
 

@@ -46,7 +46,8 @@ class HostNeeds:
                 price = {
                     row: int(items.cost[i]) / share
                     for row, i in others.items()
-                    if row not in rows and (share := self._share(row, int(items.devices[i]), missing[:, node]))
+                    if row not in rows
+                    and (share := self._share(row, int(items.devices[i]), missing[:, node]))
                 }
                 if not price:
                     break  # a gang that was stopped for another node frees the rest

@@ -49,7 +49,7 @@ class Start:
     """The job starts with these devices by node."""
 
     job: str
-    devices: dict[int, int]
+    devices: Mapping[int, int]
     because: Reason
 
 
@@ -222,7 +222,7 @@ class _Turn:
                 self._ahead.reserve(leaf, demand.charged, planned.start_ns)
                 self._move_for(demand, planned.start_ns)
 
-    def _start(self, demand: Demand, devices: dict[int, int], because: Reason) -> None:
+    def _start(self, demand: Demand, devices: Mapping[int, int], because: Reason) -> None:
         self._waiting.remove(demand.job)
         self._cluster.journal.note(lambda: self._waiting.add(demand))
         self._cluster.start(started(demand, devices, self._now_ns))
@@ -241,7 +241,9 @@ class _Turn:
         free = self._cluster.room(demand)
         room = free if room is None else np.minimum(free, room)
         counts = self._fits_of(demand)(room) if int(room.sum()) >= demand.ranks else None
-        return None if counts is None else {int(n): int(counts[n]) * demand.each for n in np.flatnonzero(counts)}
+        return (
+            None if counts is None else {int(n): int(counts[n]) * demand.each for n in np.flatnonzero(counts)}
+        )
 
     def _plan(self) -> Planner:
         if self._planner is None:

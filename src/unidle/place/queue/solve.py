@@ -12,7 +12,15 @@ import numpy as np
 
 from unidle.place.queue.cluster import Cluster
 from unidle.place.queue.cover import (
-    NEVER, Items, Steps, cheapest, choose, exact, exact_work, offers, rank_costs,
+    NEVER,
+    Items,
+    Steps,
+    cheapest,
+    choose,
+    exact,
+    exact_work,
+    offers,
+    rank_costs,
 )  # fmt: skip
 from unidle.place.queue.hosts import HostNeeds
 from unidle.place.queue.model import NOTHING, Demand, Fits, Ints
@@ -56,7 +64,7 @@ class Solver:
         self._known, self._demand, self._fits = known, demand, fits
         self._domains = domains or ((0, len(free)),)
         self._hosts: HostNeeds | None = None
-        if hosts is not None and demand.asks != NOTHING:
+        if demand.asks != NOTHING:
             self._hosts = HostNeeds(known, demand, np.tile(hosts, len(free) // max(hosts.shape[1], 1)))
 
     def cheapest(self, eligible: Mask) -> Choice | None:
