@@ -214,9 +214,7 @@ class RankClass:
 
     def room(self, devices: Ints, hosts: Ints) -> Ints:
         """Ranks that fit in so many devices, (N,), with this CPU and memory, (2, N)."""
-        ranks: Ints = devices if self.each == 1 else devices // self.each
-        if not self.asks:
-            return ranks.copy()
+        ranks: Ints = devices // self.each
         for amount, asked in zip(hosts, (self.requests.cpu_milli, self.requests.memory_bytes), strict=True):
             if asked:
                 ranks = np.minimum(ranks, np.maximum(amount, 0) // asked)

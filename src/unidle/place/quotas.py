@@ -91,7 +91,7 @@ class QuotaRound:
             plan = rooms.place(gang)  # sums by tier are kept
         else:
             here = slice(first, first + self._width)
-            part = np.minimum(rooms.room, self._unkept(demand, rank_class, here))
+            part = np.minimum(rooms.room, self.cluster.room(demand)[here])
             plan = self._plan(demand, part if room is None else np.minimum(part, room[here]))
         if plan is None:
             return None
@@ -101,11 +101,6 @@ class QuotaRound:
             first + node: count * each
             for node, count in zip(plan.nodes.tolist(), plan.counts.tolist(), strict=True)
         }
-
-    def _unkept(self, demand: Demand, rank_class: RankClass, here: slice) -> Ints:
-        """Ranks that fit in what is kept for nobody else; what is to be free soon counts, too."""
-        free, hosts = self.cluster.free_for(demand)
-        return rank_class.room(np.maximum(free[here], 0), hosts)
 
     def _plan(self, demand: Demand, room: Ints) -> GangPlan | None:
         family = self._books.families[demand.job]

@@ -9,7 +9,7 @@ passed over.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
@@ -68,13 +68,11 @@ class Scheduler:
 
         try:
             answer = queues.decide(place)
+            waits = _waiting(view, round_, queues, answer)
         finally:
             round_.undo()
         keeps, stops = _stops(queues, answer)
-        unjudged = sorted(view.unjudged, key=lambda job: view.jobs[job].order)
-        waits = ((job, queues.never.get(job) or _with_start(answer, job)) for job in unjudged)
-        kept = tuple(Wait(job, because) for job, because in waits if because is not None)
-        return Plan(tuple(places), kept, keeps, stops, answer.again_ns)
+        return Plan(tuple(places), waits, keeps, stops, answer.again_ns)
 
     def try_one(self, view: View, spec: JobSpec) -> Placed | Refused:
         """What a gang of this job would get now, with all that is known of it, or why it gets nothing."""
@@ -238,12 +236,28 @@ def _needs_quotas(view: View) -> bool:
     return bool(view.fleet.queues or view.promised) or any(shape.ranked for shape in view.waiting)
 
 
-def _with_start(answer: Round, job: str) -> Reason | None:
-    """Why it waits, with its planned start where there is one."""
-    because, start_ns = answer.waits.get(job), answer.planned_ns.get(job)
-    if because is None or start_ns is None:
-        return because
-    return Reason(because.code, because.text, {**because.figures, "planned_start_ns": start_ns})
+_FOR_ROOM: Final = frozenset({"planned", "reserved", "never_free", "depth"})
+
+
+def _waiting(view: View, round_: GangRound, queues: QuotaRound, answer: Round) -> tuple[Wait, ...]:
+    """Why those wait of whom it is not known yet: what is in the way, and the planned start where there is one."""
+    found: list[Wait] = []
+    in_the_way: dict[Shape, Fit | Refused] = {}
+    for job in sorted((view.jobs[job] for job in view.unjudged), key=lambda job: job.order):
+        because = queues.never.get(job.id) or answer.waits.get(job.id)
+        if because is None:
+            continue
+        figures, text = because.figures, because.text
+        if because.code in _FOR_ROOM:
+            way = in_the_way.get(job.shape) or round_.fit(job.spec)
+            in_the_way[job.shape] = way
+            if isinstance(way, Refused):  # else what is reserved for others
+                figures, text = {**way.because.figures, **figures}, f"{way.because.text}; {text}"
+        start_ns = answer.planned_ns.get(job.id)
+        if start_ns is not None:
+            figures = {**figures, "planned_start_ns": start_ns}
+        found.append(Wait(job.id, Reason(because.code, text, figures)))
+    return tuple(found)
 
 
 def _stops(queues: QuotaRound, answer: Round) -> tuple[tuple[Keep, ...], tuple[Stop, ...]]:

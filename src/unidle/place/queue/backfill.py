@@ -99,8 +99,13 @@ class Planner:
     def __init__(
         self, profile_of: Callable[[], Profile], fits_of: Callable[[Demand], Fits], now_ns: int, policy: Backfill,
         may_start: Callable[[Demand], bool] | None = None,
+        not_before_ns: Callable[[Demand], int | None] = lambda _: 0,
     ) -> None:  # fmt: skip
-        """``profile_of`` gives what is free from now on, after all starts that were not told with :meth:`start`."""
+        """``profile_of`` gives what is free from now on, after all starts that were not told with :meth:`tell`.
+
+        ``not_before_ns`` says when a job could start as far as something else than devices counts; None: never.
+        """
+        self._not_before_ns = not_before_ns
         self._profile_of, self._fits_of, self._now_ns, self._policy = profile_of, fits_of, now_ns, policy
         self._profiles: tuple[Profile, Profile] | None = None
         self._may_start = may_start
@@ -166,8 +171,10 @@ class Planner:
         return self._planned(demand, slot, length_ns, reserve=reserve)
 
     def _reservation(self, demand: Demand, after_ns: int) -> Slot | None:
-        length_ns, fits = self._length_ns(demand), self._fits_of(demand)
-        after_ns = max(self._now_ns + 1, after_ns)
+        length_ns, fits, other_ns = self._length_ns(demand), self._fits_of(demand), self._not_before_ns(demand)
+        if other_ns is None:
+            return None
+        after_ns = max(self._now_ns + 1, after_ns, other_ns)
         return self._both()[0].earliest(demand.ranks, demand.each, length_ns, fits, after_ns)
 
     def _foretell(self, demand: Demand, after_ns: int) -> Slot | None:
@@ -186,8 +193,13 @@ class Planner:
         known_ns = self._soonest.get(key, self._now_ns + 1)
         if known_ns >= FOREVER_NS:
             return None
-        fits = self._fits_of(demand)
-        slot = self._both()[1].earliest(demand.ranks, demand.each, length_ns, fits, max(after_ns, known_ns))
+        fits, first_ns = self._fits_of(demand), max(after_ns, known_ns)
+        if key not in self._soonest:
+            other_ns = self._not_before_ns(demand)
+            first_ns = FOREVER_NS if other_ns is None else max(first_ns, other_ns)
+        slot = None
+        if first_ns < FOREVER_NS:
+            slot = self._both()[1].earliest(demand.ranks, demand.each, length_ns, fits, first_ns)
         if after_ns <= known_ns:
             self._soonest[key] = FOREVER_NS if slot is None else slot.start_ns
         return slot

@@ -117,7 +117,9 @@ class Cluster:
 
     def room(self, demand: Demand) -> Ints:
         """Ranks of the demand that each node holds now, what is kept for it included."""
-        return np.maximum(self.free_for(demand)[0], 0) // demand.each
+        free, hosts = self.free_for(demand)
+        ranks: Ints = np.maximum(free, 0) // demand.each
+        return ranks if demand.asks == NOTHING else np.minimum(ranks, ranks_on(hosts, demand.asks, len(free)))
 
     def free_for(self, demand: Demand) -> tuple[Ints, Ints]:
         """Devices by node, and CPU and memory by host, that are kept for nobody else; not to be changed."""
@@ -164,6 +166,15 @@ class Cluster:
             free[node] += sign * count
             if asks:
                 hosts[:, node % hosts.shape[1]] += requested(holder.asks, sign * count // holder.each)
+
+
+def ranks_on(hosts: Ints, asks: Asks, nodes: int) -> Ints:
+    """Ranks for which each node has CPU and memory; ``hosts`` is (2, M). Shape (nodes,)."""
+    ranks = np.full(hosts.shape[1], _PLENTY)
+    for amount, asked in zip(hosts, asks, strict=True):
+        if asked:
+            ranks = np.minimum(ranks, np.maximum(amount, 0) // asked)
+    return np.tile(ranks, nodes // max(len(ranks), 1))
 
 
 def requested(asks: Asks, ranks: int) -> Asks:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from unidle.place.queue.cluster import ranks_on
 from unidle.place.queue.cover import Items
 from unidle.place.queue.model import Demand, Ints
 from unidle.place.queue.victims import Candidates
@@ -17,12 +18,12 @@ class HostNeeds:
     """What one demand needs of hosts. ``free`` is (2, nodes): CPU and memory that nobody holds, by node."""
 
     def __init__(self, known: Candidates, demand: Demand, free: Ints) -> None:
-        self._known, self._asks, self._free = known, np.array(demand.asks, np.int64), free
+        self._known, self._demand, self._free = known, demand, free
+        self._asks: Ints = np.array(demand.asks, np.int64)
 
     def and_of(self, row: int) -> HostNeeds:
         """The same where this candidate is stopped already."""
-        other = object.__new__(HostNeeds)
-        other._known, other._asks, other._free = self._known, self._asks, self._free.copy()
+        other = HostNeeds(self._known, self._demand, self._free.copy())
         for node, devices in self._known.jobs[row].devices.items():
             other._free[:, node] += self._gain(row, devices)
         return other
@@ -33,7 +34,7 @@ class HostNeeds:
         ranks = items.devices // known.each[items.job]
         for r in range(2):
             np.add.at(have[r], items.node, known.asks[r, items.job] * ranks)
-        return self._fitting(have)
+        return ranks_on(have, self._demand.asks, have.shape[1])
 
     def complete(self, counts: Ints, rows: set[int], items: Items) -> None:
         """Add candidates until each node has what its ranks need; to be called within :meth:`most` only."""
@@ -88,10 +89,3 @@ class HostNeeds:
         wanted = missing > 0
         gain = np.minimum(self._gain(row, devices)[wanted] / missing[wanted], 1.0)
         return float(gain.sum())
-
-    def _fitting(self, have: Ints) -> Ints:
-        ranks = np.full(have.shape[1], np.iinfo(np.int64).max, np.int64)
-        for amount, asked in zip(have, self._asks.tolist(), strict=True):
-            if asked:
-                ranks = np.minimum(ranks, np.maximum(amount, 0) // asked)
-        return ranks

@@ -247,7 +247,10 @@ class _Turn:
 
     def _plan(self) -> Planner:
         if self._planner is None:
-            self._planner = Planner(self._profile, self._fits_of, self._now_ns, self._rules.backfill)
+            self._planner = Planner(
+                self._profile, self._fits_of, self._now_ns, self._rules.backfill,
+                not_before_ns=lambda demand: self._ahead.hosts_free_ns(demand, self._fits_of(demand)),
+            )  # fmt: skip
         return self._planner
 
     def _profile(self) -> Profile:
