@@ -211,7 +211,10 @@ def test_a_run_time_that_was_foretold_stands_in_for_an_estimate():
         job(702, "short", 2, 50, estimate_s=50.0),
         job(703, "long", 2, 500, estimate_s=500.0),
     ]
-    named = [(replace(a, spec=replace(a.spec, name="daily")), sim) if a.job in ("now", "wide") else (a, sim) for a, sim in late]
+    named = [
+        (replace(a, spec=replace(a.spec, name="daily")), sim) if a.job in ("now", "wide") else (a, sim)
+        for a, sim in late
+    ]
     jobs = [*zip(history, [sim for _, sim in early], strict=True), *named]
     view, _ = run(fleet(1, 4), *jobs, forecaster=Forecaster())
     assert view.jobs["now"].predictions[0].high_ns >= 100 * S

@@ -67,6 +67,7 @@ class Books:
         self.never: dict[str, Reason] = {}
         self.families: dict[str, Family] = {}  # by job that waits
         self._by_shape: dict[Shape, Family] = {}
+        self._shape_of: dict[str, Shape] = {}  # where the view says it for all at once: to find it takes long
         self._not_before: list[tuple[int, str]] = []  # jobs that wait for their time, a heap
         self._live: dict[str, Running] = {}  # also those that stop
         self._unknown: set[str] = set()  # of these, those whose run time nobody knows
@@ -89,9 +90,11 @@ class Books:
         )
         if changed is None:
             changed = [*self._live, *self.waiting.jobs, *self.never, *view.jobs.open]
+            self._shape_of = {job: shape for shape, line in view.waiting.items() for _, _, job in line}
         for job in dict.fromkeys(changed):
             self._forget(job)
             self._learn(view.jobs.open.get(job), now_ns)
+        self._shape_of = {}
         while self._not_before and self._not_before[0][0] <= now_ns:
             job = heapq.heappop(self._not_before)[1]
             self._forget(job)
@@ -216,11 +219,12 @@ class Books:
         )  # fmt: skip
 
     def _family(self, job: JobView) -> Family:
-        found = self._by_shape.get(job.shape)
+        shape = self._shape_of.get(job.id) or job.shape
+        found = self._by_shape.get(shape)
         if found is None:
             if len(self._by_shape) >= _FAMILIES_KEPT:
                 self._by_shape.clear()
-            found = self._by_shape[job.shape] = self._family_of(job.spec)
+            found = self._by_shape[shape] = self._family_of(job.spec)
         return found
 
     def _family_of(self, spec: JobSpec) -> Family:

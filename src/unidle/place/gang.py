@@ -184,10 +184,11 @@ class Rooms:
     def _one_node(self, gang: Gang) -> Spot | None:
         """On one node every group is together, and nothing crosses the network."""
         fits = self.room >= gang.ranks
-        if not fits.any():
+        found = int(np.count_nonzero(fits))
+        if not found:
             return None
         position = int(np.where(fits, self.room, _NONE).argmin())
-        return Spot(-1, position, int(self.room[position]), int(fits.sum()))
+        return Spot(-1, position, int(self.room[position]), found)
 
     def _tier(self, gang: Gang, held: Sequence[Constraint], allowed: Bools | None) -> Spot | None:
         fabric = next((c.fabric for c in held if c.fabric), None)

@@ -30,21 +30,23 @@ class Pieces:
         """``positions`` are those of the nodes that have devices of the kind."""
         self.kind, self._nodes = kind, nodes
         self._rows: Ints = np.array(positions, np.int64)
-        listed = [pieces_of(nodes[p], kind) for p in positions]
-        width = max((len(pieces) for pieces in listed), default=0)
+        alike: dict[tuple[_Form, ...], list[int]] = {}  # rows of nodes with the same devices
+        for row, position in enumerate(positions):
+            alike.setdefault(_form(nodes[position], kind), []).append(row)
+        width = max((sum(len(cut) for _, cut, _ in forms) for forms in alike), default=0)
         self.words = max(-(-width // WORD), 1)
-        shape = (len(listed), width)
+        shape = (len(positions), width)
         self._model = np.full(shape, -1, np.int32)  # -1: no such slice
         self._ppm = np.zeros(shape, np.int32)
         self._memory = np.zeros(shape, np.int64)  # bytes of the slice
         self._cut = np.zeros(shape, np.bool_)
         self._models: dict[str, tuple[int, Device]] = {}
-        for row, pieces in enumerate(listed):
-            for bit, (device, piece) in enumerate(pieces):
+        for rows in alike.values():
+            for bit, (device, piece) in enumerate(pieces_of(nodes[positions[rows[0]]], kind)):
                 code = self._models.setdefault(device.model, (len(self._models), device))[0]
-                self._model[row, bit], self._ppm[row, bit] = code, piece.share_ppm
-                self._memory[row, bit] = device.memory_bytes * piece.share_ppm // WHOLE_PPM
-                self._cut[row, bit] = len(device.slices_ppm) > 1
+                self._model[rows, bit], self._ppm[rows, bit] = code, piece.share_ppm
+                self._memory[rows, bit] = device.memory_bytes * piece.share_ppm // WHOLE_PPM
+                self._cut[rows, bit] = len(device.slices_ppm) > 1
         self._some_cut = bool(self._cut.any())
         # where some devices are not cut, parts are for those who ask for parts
         self._some_whole = bool((~self._cut & (self._model >= 0)).any())
@@ -80,6 +82,14 @@ class Pieces:
         packed = np.packbits(fits, axis=1, bitorder="little")
         masks[self._rows, : packed.shape[1]] = packed
         return masks.view("<u8").astype(np.uint64, copy=False)
+
+
+_Form: TypeAlias = tuple[str, tuple[int, ...], int]
+
+
+def _form(node: Node, kind: str) -> tuple[_Form, ...]:
+    """What counts of a node's devices here: model, cut and memory."""
+    return tuple((d.model, d.slices_ppm, d.memory_bytes) for d in node.devices if d.kind == kind)
 
 
 def pieces_of(node: Node, kind: str) -> list[tuple[Device, Slice]]:

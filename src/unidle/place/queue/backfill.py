@@ -171,7 +171,11 @@ class Planner:
         return self._planned(demand, slot, length_ns, reserve=reserve)
 
     def _reservation(self, demand: Demand, after_ns: int) -> Slot | None:
-        length_ns, fits, other_ns = self._length_ns(demand), self._fits_of(demand), self._not_before_ns(demand)
+        length_ns, fits, other_ns = (
+            self._length_ns(demand),
+            self._fits_of(demand),
+            self._not_before_ns(demand),
+        )
         if other_ns is None:
             return None
         after_ns = max(self._now_ns + 1, after_ns, other_ns)

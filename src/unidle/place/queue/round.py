@@ -98,6 +98,8 @@ def decide(
     turn.run()
     if settle:
         cluster.journal.settle()
+        for start in done.starts:
+            waiting.leave(start.job)
     times = [hold.expires_ns for hold in cluster.holds.values()]
     edge_ns = cluster.shares.tree.next_window_ns(now_ns)
     done.again_ns = min([*times, *([edge_ns] if edge_ns is not None else [])], default=None)
@@ -223,8 +225,9 @@ class _Turn:
                 self._move_for(demand, planned.start_ns)
 
     def _start(self, demand: Demand, devices: Mapping[int, int], because: Reason) -> None:
-        self._waiting.remove(demand.job)
-        self._cluster.journal.note(lambda: self._waiting.add(demand))
+        # it stays in its line until the round is settled: no job is offered twice
+        self._waiting.count(demand, -1)
+        self._cluster.journal.note(lambda: self._waiting.count(demand, +1))
         self._cluster.start(started(demand, devices, self._now_ns))
         start = Start(demand.job, devices, because)
         self._done.starts.append(start)
