@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from unidle.fleet.idle import IdlePolicy
 from unidle.fleet.queues import UTC, QueueSpec, Zone
 
 WHOLE_PPM = 1_000_000
@@ -102,6 +103,7 @@ class Fleet:
     source: str = "discovered"
     queues: tuple[QueueSpec, ...] = ()
     zone: Zone = UTC  # of the queues' time windows
+    idle: IdlePolicy = field(default_factory=IdlePolicy)
 
     def devices(self) -> list[Device]:
         return [d for n in self.nodes for d in n.devices]
