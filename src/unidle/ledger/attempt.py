@@ -247,7 +247,9 @@ def _idle(pieces: Iterable[_Piece], start: int, end: int, how: How) -> Iterator[
             yield piece
             continue
         yield piece._replace(end_ns=a)
-        yield piece._replace(start_ns=a, end_ns=b, leaf="idle", step=-1, how=how, observer="control", was=None)
+        yield piece._replace(
+            start_ns=a, end_ns=b, leaf="idle", step=-1, how=how, observer="control", was=None
+        )
         yield piece._replace(start_ns=b)
 
 

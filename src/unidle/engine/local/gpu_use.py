@@ -6,7 +6,7 @@ NVML comes in as an argument (the module ``pynvml`` fits), so that recorded answ
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Set
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple, Protocol
 
 from unidle.fleet import Device
@@ -46,7 +46,11 @@ class GpuMeter:
             self._open()
 
     def look(
-        self, device: Device, busy_ppm: int, mine: Callable[[], Set[int]] | None, known: Callable[[], Set[int]]
+        self,
+        device: Device,
+        busy_ppm: int,
+        mine: Callable[[], set[int]] | None,
+        known: Callable[[], set[int]],
     ) -> GpuUse:
         """Whether the GPU was busy.
 
@@ -100,7 +104,7 @@ class GpuMeter:
         return max(int(s.sampleValue.uiVal) for s in new) * _PERCENT_PPM
 
 
-def _part(nvml: Nvml, handle: Any, since_us: int, busy_ppm: int, mine: Set[int], known: Set[int]) -> GpuUse:
+def _part(nvml: Nvml, handle: Any, since_us: int, busy_ppm: int, mine: set[int], known: set[int]) -> GpuUse:
     try:
         samples = nvml.nvmlDeviceGetProcessUtilization(handle, since_us)
     except nvml.NVMLError as error:

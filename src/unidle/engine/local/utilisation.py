@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from unidle.engine.local import tree
 from unidle.engine.local.gpu_use import GpuMeter, GpuUse
 from unidle.engine.local.watch import RankWatch
 from unidle.engine.protocol import Utilised, WatchGang
