@@ -92,6 +92,13 @@ def test_a_late_report_of_work_before_the_notice_makes_it_void_too() -> None:
     assert decide(late).step == "withdraw"
 
 
+def test_a_step_that_takes_longer_than_the_terms_is_waited_for_where_nothing_is_measured() -> None:
+    slow = replace(holder(40, evidence="steps"), pace_ns=20 * M)
+    assert (decide(slow).step, decide(slow).again_ns) == (None, 1020 * M)
+    assert decide(replace(holder(60, evidence="steps"), pace_ns=20 * M)).step == "tell"
+    assert decide(replace(slow, evidence="utilisation")).step == "tell"
+
+
 def test_one_that_may_be_at_work_unseen_is_told_and_never_released() -> None:
     silent = holder(60, worked=False, evidence="none")
     plan = decide(silent)

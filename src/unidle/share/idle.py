@@ -20,6 +20,7 @@ from unidle.jobs import Reason
 
 HOUR_NS: Final = 60 * MINUTE_NS
 _S: Final = 1_000_000_000
+_PACES: Final = 3
 
 Evidence = Literal["utilisation", "steps", "none"]
 Step = Literal["tell", "withdraw", "release"]
@@ -45,7 +46,8 @@ class Holder:
     """An attempt that holds devices: since when it shows no work, how that is known, what it holds.
 
     ``evidence`` is None while its devices are busy or not measured yet. ``quiet_ns`` is the time since
-    ``since_ns`` in which somebody watched, ``sign_ns`` the last sign of work (0: none yet).
+    ``since_ns`` in which somebody watched, ``sign_ns`` the last sign of work (0: none yet), ``pace_ns`` the
+    longest time that a step took lately.
     """
 
     attempt: Attempt
@@ -57,6 +59,7 @@ class Holder:
     share_ppm: int
     evidence: Evidence | None
     notice: Notice | None = None
+    pace_ns: int = 0
 
     @property
     def device_hours(self) -> float:
@@ -100,6 +103,8 @@ def decide_idle(holder: Holder, terms: IdleTerms | None, now_ns: int) -> IdlePla
 def _not_told(holder: Holder, terms: IdleTerms, notice_ns: int, now_ns: int) -> IdlePlan:
     """No notice stands, or one that promised not to release what is to be released by now."""
     after_ns = terms.after_ns if holder.sign_ns else terms.start_ns
+    if holder.evidence == "steps":
+        after_ns = max(after_ns, _PACES * holder.pace_ns)  # a slow step is no missing one
     left_ns = after_ns - holder.quiet_ns
     if left_ns <= 0:
         if holder.evidence is None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from unidle.fleet.idle import IdleTerms
 from unidle.share.idle import Attempt, Evidence, Holder, Notice
 from unidle.view.state import AttemptView, JobView, View
@@ -25,6 +27,7 @@ def holder_of(view: View, job: JobView, attempt: AttemptView, now_ns: int) -> Ho
     return Holder(
         Attempt(job.id, attempt.number), job.spec.queue, since_ns, book.watched_ns(since_ns, now_ns), sign_ns,
         len(numbers), sum(book.slices[k].share_ppm for k in numbers), _evidence(attempt, worked_ns), said,
+        _pace_ns(attempt) if use.use == "unknown" else 0,
     )  # fmt: skip
 
 
@@ -33,6 +36,17 @@ def terms_of(view: View, job: JobView) -> IdleTerms | None:
     fleet = view.fleet
     parents = {queue.name: queue.parent for queue in fleet.queues}
     return fleet.idle.terms_of(job.spec.queue, parents, idle_ok=job.spec.idle_ok)
+
+
+def _pace_ns(attempt: AttemptView) -> int:
+    """The longest of the last times from step to step, of any rank; of few steps also that to the first."""
+    longest_ns = 0
+    for rank in attempt.ranks:
+        times = rank.step_ns[-65:]
+        if 0 < len(times) < 3:
+            times = [attempt.placed_ns, *times]
+        longest_ns = max([longest_ns, *(b - a for a, b in pairwise(times))])
+    return longest_ns
 
 
 def _evidence(attempt: AttemptView, worked_ns: int) -> Evidence | None:

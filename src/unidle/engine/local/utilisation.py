@@ -2,7 +2,8 @@
 
 A rank on CPU devices is at work while it uses ``busy_ppm`` of one core or more, over the time between two
 looks: its control group's counter, or its processes' where there is no group, misses nothing in between.
-An attempt is busy when one of its ranks is; it is called quiet after ``QUIET_LOOKS`` looks in a row.
+An attempt is busy when one of its ranks is; it is called quiet when no look of ``QUIET_PERIODS`` periods
+found it busy.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ from unidle.engine.local.watch import RankWatch
 from unidle.engine.protocol import Utilised, WatchGang
 from unidle.events.types import Use
 from unidle.fleet import Device, Fleet
+from unidle.jobs import RankPlace
 
-QUIET_LOOKS: Final = 5
+QUIET_PERIODS: Final = 5
+GPU_EVERY_NS: Final = 10_000_000_000  # the driver keeps samples of not much longer than that
 _PPM: Final = 1_000_000
 
 Key = tuple[str, int]
@@ -27,10 +30,10 @@ WatchesOf = Callable[[Key | None], Sequence[RankWatch]]
 @dataclass(slots=True)
 class _Watched:
     command: WatchGang
+    every_ns: int
     at_ns: int = 0  # of the last look; 0: none yet
     cpu_ns: dict[int, int] = field(default_factory=dict)  # rank -> its counter then
-    quiet_ns: int = 0  # from when on every look found it quiet
-    quiet_looks: int = 0
+    quiet_ns: int | None = None  # from when on every look found it quiet
     told: tuple[Use, str] | None = None
 
 
@@ -49,7 +52,7 @@ class Utilisation:
         if not command.every_ns:
             self._watched.pop(key, None)
         elif key not in self._watched:
-            self._watched[key] = _Watched(command)
+            self._watched[key] = _Watched(command, self._every_ns(command))
 
     def forget(self, key: Key) -> None:
         self._watched.pop(key, None)
@@ -58,7 +61,7 @@ class Utilisation:
         """What changed, of attempts whose next look is due."""
         found = []
         for key, watched in self._watched.items():
-            if now_ns - watched.at_ns < watched.command.every_ns:
+            if now_ns - watched.at_ns < watched.every_ns:
                 continue
             told = self._look(watched, self._watches_of(key), now_ns)
             if told is not None and (told.use, told.text) != watched.told:
@@ -77,25 +80,32 @@ class Utilisation:
         if not before_ns:
             return None  # the counters' first reading
         if any(use.busy for use in uses):
-            watched.quiet_looks = 0
+            watched.quiet_ns = None
             return Utilised(*key, "busy", now_ns)
         unknown = next((use for use in uses if use.busy is None), None)
         if unknown is not None:
-            watched.quiet_looks = 0
+            watched.quiet_ns = None
             return Utilised(*key, "unknown", now_ns, unknown.why)
-        if not watched.quiet_looks:
+        if watched.quiet_ns is None:
             watched.quiet_ns = before_ns
-        watched.quiet_looks += 1
-        return Utilised(*key, "quiet", watched.quiet_ns) if watched.quiet_looks >= QUIET_LOOKS else None
+        long_enough = now_ns - watched.quiet_ns >= QUIET_PERIODS * watched.command.every_ns
+        return Utilised(*key, "quiet", watched.quiet_ns) if long_enough else None
 
-    def _rank(self, watched: _Watched, rank: RankWatch, window_ns: int) -> GpuUse:
-        """Whether the rank's devices were used in the last ``window_ns`` (0: only the counters are read)."""
-        place = watched.command.places[rank.rank]
-        gpus = [
+    def _every_ns(self, command: WatchGang) -> int:
+        on_gpus = any(self._gpus_of(place) for place in command.places)
+        return min(command.every_ns, GPU_EVERY_NS) if on_gpus else command.every_ns
+
+    def _gpus_of(self, place: RankPlace) -> list[tuple[Device, bool]]:
+        """The GPUs of a rank, and whether it has only a part of each."""
+        return [
             (device, piece != device.id)
             for piece in place.slices
             if (device := self._devices.get(piece.partition("#")[0])) is not None and device.kind == "gpu"
         ]
+
+    def _rank(self, watched: _Watched, rank: RankWatch, window_ns: int) -> GpuUse:
+        """Whether the rank's devices were used in the last ``window_ns`` (0: only the counters are read)."""
+        gpus = self._gpus_of(watched.command.places[rank.rank])
         if not gpus:
             return self._cpu(watched, rank, window_ns)
         if self._gpus is None:
