@@ -44,7 +44,10 @@ class IdleWatch:
         self.forget(job.id)
         terms = self._terms_of(view, job)
         if terms is not None:
-            self._look_at(job.id, now_ns + measure_every_ns(terms))
+            every_ns = measure_every_ns(terms)
+            self._look_at(
+                job.id, (now_ns // every_ns + 2) * every_ns
+            )  # with others that were placed about then
 
     def measured(self, view: View, seen: Utilised) -> ev.UtilisationSeen | None:
         """The event of a measurement; None where it says nothing new, or of no one who is there."""
