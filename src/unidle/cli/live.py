@@ -93,7 +93,7 @@ def _status(job: JobView, now_ns: int) -> str:
     if step is not None:
         parts.append(f"step {step}{_pace(job)}")
     if attempt.notice is not None:
-        parts.append(f"idle for {age(now_ns - attempt.notice.since_ns)}")
+        parts.append(f"no sign of work for {age(now_ns - attempt.notice.since_ns)}")
     parts.append(age(now_ns - attempt.placed_ns))
     return " | ".join(parts)
 

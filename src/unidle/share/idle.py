@@ -47,7 +47,7 @@ class Holder:
 
     ``evidence`` is None while its devices are busy or not measured yet. ``quiet_ns`` is the time since
     ``since_ns`` in which somebody watched, ``sign_ns`` the last sign of work (0: none yet), ``pace_ns`` the
-    longest time that a step took lately.
+    longest time that a step took lately, ``unmeasured`` why its utilisation is not known.
     """
 
     attempt: Attempt
@@ -60,6 +60,7 @@ class Holder:
     evidence: Evidence | None
     notice: Notice | None = None
     pace_ns: int = 0
+    unmeasured: str = ""
 
     @property
     def device_hours(self) -> float:
@@ -133,7 +134,7 @@ def _told(holder: Holder, terms: IdleTerms, notice_ns: int) -> Reason:
         after = "waits again then" if terms.then == "requeue" else "its job ends then"
         what = f"will be released in {words(notice_ns)} unless it works again; {after}"
     elif terms.release:
-        what = "is not released: no step was ever seen and its utilisation cannot be measured, so it may be at work"
+        what = "is not released: no step was ever seen, so it may be at work unseen"
     else:
         what = "is not released: the policy only tells"
     return _reason(holder, "idle_notice", what)
@@ -150,10 +151,11 @@ def _over(holder: Holder, now_ns: int, *, spared: bool) -> Reason:
 
 def _reason(holder: Holder, code: str, what: str) -> Reason:
     devices = holder.share_ppm / 1_000_000
-    measured = {"utilisation": " or utilisation"}.get(holder.evidence or "", "")
+    measured = " or utilisation" if holder.evidence == "utilisation" else ""
+    unmeasured = f", its utilisation unknown ({holder.unmeasured})" if holder.unmeasured else ""
     text = (
         f"holds {devices:g} device{'' if devices == 1 else 's'}, {words(holder.quiet_ns)} without a step{measured}"
-        f" ({holder.device_hours:.2f} device-hours): {what}"
+        f" ({holder.device_hours:.2f} device-hours){unmeasured}: {what}"
     )
     figures: dict[str, int | float | str] = {
         "since_ns": holder.since_ns,

@@ -27,7 +27,7 @@ def holder_of(view: View, job: JobView, attempt: AttemptView, now_ns: int) -> Ho
     return Holder(
         Attempt(job.id, attempt.number), job.spec.queue, since_ns, book.watched_ns(since_ns, now_ns), sign_ns,
         len(numbers), sum(book.slices[k].share_ppm for k in numbers), _evidence(attempt, worked_ns), said,
-        _pace_ns(attempt) if use.use == "unknown" else 0,
+        _pace_ns(attempt) if use.use == "unknown" else 0, use.text,
     )  # fmt: skip
 
 
