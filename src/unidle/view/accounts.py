@@ -163,6 +163,8 @@ def _idle(attempt: AttemptView) -> tuple[int | None, How]:
     notice = attempt.notice
     if notice is None or notice.evidence == "none":
         return None, "inferred"
+    if any(rank.worked_ns > notice.since_ns for rank in attempt.ranks):
+        return None, "inferred"  # it came with the end, before the notice could be withdrawn
     return notice.since_ns, "measured" if notice.evidence == "utilisation" else "inferred"
 
 
