@@ -21,7 +21,7 @@ from unidle.view.accounts import expected_postings
 from unidle.view.ranks import take_up
 from unidle.view.state import AttemptView, JobView, Prediction, Promise, RankView, View
 
-FOLD_VERSION: Final = 4
+FOLD_VERSION: Final = 5
 """Grows when the same log would give another view; older snapshots are then passed over."""
 
 
@@ -102,7 +102,7 @@ def _controller_started(view: View, event: ev.ControllerStarted, _now: int) -> N
     view.running = True
     view.book.covers_ns = event.covers_ns
     view.boot, view.clock_offset_ns = event.boot, event.clock_offset_ns
-    view.modelled = event.modelled
+    view.modelled, view.policy = event.modelled, event.policy
 
 
 def _controller_stopped(view: View, _event: ev.ControllerStopped, _now: int) -> None:
