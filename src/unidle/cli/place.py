@@ -151,12 +151,10 @@ def _group(group: GroupTime) -> dict[str, Any]:
 
 
 def _blocked_by(refused: Refused) -> list[dict[str, Any]]:
+    from unidle.control.describe import barrier_line
+
     whole = {"code": refused.because.code, "text": refused.because.text, **refused.because.figures}
-    return [whole] + [
-        {"constraint": b.constraint.text() if b.constraint else None, "text": b.text(), "domains": b.domains,
-         "fitting": b.fitting, "largest": b.largest, "needs": b.needs, "unblock": b.unblock}
-        for b in refused.barriers
-    ]  # fmt: skip
+    return [whole, *(barrier_line(barrier) for barrier in refused.barriers)]
 
 
 def _say_placed(answer: Placed, explain: bool) -> None:
