@@ -136,7 +136,7 @@ def test_the_answer_for_scripts_has_every_figure(tmp_path: Path) -> None:
     answer = run(trace_of(tmp_path, fleet_of(8), some_jobs(8, 10)))[2].as_json()
     assert list(answer) == [
         "jobs", "never_started", "succeeded", "makespan_s", "allocation_percent", "fragmentation_percent",
-        "queueing_s", "completion_s", "preemptions", "restarts", "lost_gpu_h", "fairness_jain", "queues", "ledger",
+        "queueing_s", "completion_s", "preemptions", "restarts", "lost_gpu_h", "fairness_jain", "money", "queues", "ledger",
     ]  # fmt: skip
     assert list(answer["queueing_s"]) == ["jobs", "mean", "p50", "p95", "p99"]
     assert sum(leaf["ns"] for leaf in answer["ledger"]["leaves"]) == answer["ledger"]["capacity_ns"]

@@ -98,7 +98,7 @@ def trace(
     other = _renames(queue_map, model_map)
     declared = find_fleet(fleet, None)
     scenario = scenario_of(load_trace(file, declared, other), declared)
-    _show(scenario, assumed, _outcomes(scenario, assumed, names, save, until), {}, as_json)
+    _show(scenario, assumed, _outcomes(scenario, assumed, names, save, until), {}, as_json, until)
 
 
 @replay_app.command("store")
@@ -141,7 +141,7 @@ def store(
     recorded = outcome_of(view, source, (a.job for a in scenario.arrivals))
     opened.close()
     outcomes = _outcomes(scenario, assumed, names, save, until)
-    _show(scenario, assumed, outcomes, {"recorded": recorded}, as_json)
+    _show(scenario, assumed, outcomes, {"recorded": recorded}, as_json, until)
 
 
 def _renames(queue_map: str | None, model_map: str | None) -> Renames:
@@ -194,7 +194,8 @@ def _store(save: str | None, name: str) -> Store:
 
 
 def _show(
-    scenario: Scenario, assumed: Assumptions, found: dict[str, Outcome], recorded: dict[str, Outcome], as_json: bool
+    scenario: Scenario, assumed: Assumptions, found: dict[str, Outcome], recorded: dict[str, Outcome],
+    as_json: bool, until_h: float | None,
 ) -> None:  # fmt: skip
     from dataclasses import asdict
 
@@ -207,6 +208,7 @@ def _show(
             "left_out": dict(scenario.left_out),
             "nodes": len(scenario.fleet.nodes),
             "devices": len(scenario.fleet.devices()),
+            "until_h": until_h,
             "assumptions": asdict(assumed),
             "policies": {name: outcome.as_json() for name, outcome in found.items()},
         }
@@ -218,6 +220,7 @@ def _show(
         say(text)
     say()
     jobs, nodes = counted(len(scenario.arrivals), "job"), counted(len(scenario.fleet.nodes), "node")
-    say(f"{jobs} on {nodes}; replays are modelled, by the loop that places real jobs")
+    until = f", the first {until_h:g} h" if until_h is not None else ""
+    say(f"{jobs} on {nodes}{until}; replays are modelled, by the loop that places real jobs")
     for why, count in scenario.left_out.items():
         warn(f"{counted(count, 'job')} left out: {why}")
