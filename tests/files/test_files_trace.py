@@ -120,7 +120,7 @@ BAD = {
     "small node": ({"gpus": "4", "ranks": "1", "model": "T4"}, "t.csv:3: gpus: more than the fleet has: 2 of T4 (got 4)"),
     "fleet": ({"gpus": "32"}, "t.csv:3: gpus: more than the fleet has: 18 (got 32)"),
     "shape": ({"gpus": "15", "ranks": "3", "model": ""}, "t.csv:3: ranks: the nodes do not hold so many ranks of 5 GPUs"),
-    "cpu": ({"gpus": "1", "ranks": "1", "cpu_milli": "65000"}, "t.csv:3: cpu_milli: more for each rank than any node has: 64000"),
+    "cpu": ({"gpus": "1", "ranks": "1", "cpu_milli": "65000"}, "t.csv:3: cpu_milli: 65000 for each rank, more than any node has: 64000"),
     "memory": ({"gpus": "1", "ranks": "1", "memory_mib": "300000"}, "t.csv:3: memory_mib: more for each rank"),
 }  # fmt: skip
 

@@ -366,7 +366,7 @@ class _Sizes:
         cpus = max((cpu for _, cpu, _ in self._nodes), default=0)
         if 0 < cpus < job.cpu_milli_each:
             raise trace.error(
-                job, "cpu_milli", f"more for each rank than any node has: {cpus}", job.cpu_milli, _TOO_LARGE
+                job, "cpu_milli", f"{job.cpu_milli_each} for each rank, more than any node has: {cpus}", job.cpu_milli, _TOO_LARGE
             )
         memory = max((memory for _, _, memory in self._nodes), default=0) >> 20
         raise trace.error(
