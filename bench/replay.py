@@ -70,7 +70,7 @@ def measure(trace: str, nodes: int, policy: str, eventful: bool) -> dict[str, An
     """One replay in this process."""
     there = fleet(nodes)
     begin = time.perf_counter()
-    scenario = scenario_of(load_trace(trace, there), there)
+    scenario = scenario_of(load_trace(trace), there)
     read_s = time.perf_counter() - begin
     store = ForgetfulStore()
     begin = time.perf_counter()

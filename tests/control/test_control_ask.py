@@ -54,7 +54,7 @@ def after(
     ]
     path = tmp_path / "t.csv"
     path.write_text("\n".join([",".join(columns), *(",".join(str(r[c]) for c in columns) for r in rows)]))
-    scenario = scenario_of(load_trace(path, there), there)
+    scenario = scenario_of(load_trace(path), there)
     until_ns = scenario.start_ns + round(until_s * S)
     given = Assumptions(**{"estimates": "exact", **assumed})  # type: ignore[arg-type]
     return replay(scenario, policy, MemoryStore(), given, until_ns=until_ns)

@@ -39,7 +39,7 @@ def trace_of(tmp_path: Path, fleet: Fleet, lines: list[dict[str, object]]) -> Sc
         ",".join(str({**blank, "job": f"j{k}", **line}[c]) for c in COLUMNS) for k, line in enumerate(lines)
     ]
     path.write_text("\n".join([",".join(COLUMNS), *rows]) + "\n")
-    return scenario_of(load_trace(path, fleet), fleet)
+    return scenario_of(load_trace(path), fleet)
 
 
 def run(scenario: Scenario, policy: str = "firstfit", assumed: Assumptions | None = None):

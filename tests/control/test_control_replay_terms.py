@@ -36,7 +36,7 @@ def scenario(tmp_path: Path, there: Fleet, *lines: dict[str, object]) -> Scenari
     rows = [{**dict.fromkeys(columns, ""), "job": f"j{k}", "gpus": 1, **line} for k, line in enumerate(lines)]
     path = tmp_path / "t.csv"
     path.write_text("\n".join([",".join(columns), *(",".join(str(r[c]) for c in columns) for r in rows)]))
-    return scenario_of(load_trace(path, there), there)
+    return scenario_of(load_trace(path), there)
 
 
 def kept(given: Scenario, policy: str = "unidle", assumed: Assumptions | None = None, **more: int):

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from unidle.errors import BadInput
 from unidle.files.fleet import fleet_from_mapping
 from unidle.files.renames import Renames
-from unidle.files.trace import COLUMNS, load_trace
+from unidle.files.trace import COLUMNS, Trace
+from unidle.files.trace import load_trace as read_trace
+from unidle.files.trace_fits import check_fits, without_misfits
 from unidle.fleet import Fleet
 from unidle.fleet.queues import QueueSpec
 
@@ -34,6 +36,14 @@ def fleet() -> Fleet:
         ]},
         "test",
     )  # fmt: skip
+
+
+def load_trace(path: Path | str, on: Fleet | None = None, renames: Renames | None = None) -> Trace:
+    """The trace, each job of which fits on the fleet."""
+    trace = read_trace(path, renames)
+    if on is not None:
+        check_fits(trace, on)
+    return trace
 
 
 def write(tmp_path: Path, *lines: dict[str, str], header: str = HEADER) -> Path:
@@ -120,8 +130,8 @@ BAD = {
     "small node": ({"gpus": "4", "ranks": "1", "model": "T4"}, "t.csv:3: gpus: more than the fleet has: 2 of T4 (got 4)"),
     "fleet": ({"gpus": "32"}, "t.csv:3: gpus: more than the fleet has: 18 (got 32)"),
     "shape": ({"gpus": "15", "ranks": "3", "model": ""}, "t.csv:3: ranks: the nodes do not hold so many ranks of 5 GPUs"),
-    "cpu": ({"gpus": "1", "ranks": "1", "cpu_milli": "65000"}, "t.csv:3: cpu_milli: 65000 for each rank, more than any node has: 64000"),
-    "memory": ({"gpus": "1", "ranks": "1", "memory_mib": "300000"}, "t.csv:3: memory_mib: more for each rank"),
+    "cpu": ({"gpus": "1", "ranks": "1", "cpu_milli": "65000"}, "t.csv:3: cpu_milli: 65000 for each rank, more than any node with its GPUs has: 64000"),
+    "memory": ({"gpus": "1", "ranks": "1", "memory_mib": "300000"}, "t.csv:3: memory_mib: 300000 for each rank, more than any node with its GPUs has: 262144"),
 }  # fmt: skip
 
 
@@ -178,6 +188,17 @@ def test_whatever_follows_the_header_is_a_trace_or_bad_input(tmp_path_factory, t
     path.write_text(HEADER + "\n" + text, encoding="utf-8", errors="replace")
     with suppress(BadInput):
         assert load_trace(path, fleet()).jobs
+
+
+def test_misfits_are_left_out_where_that_is_asked_for_and_never_all_jobs(tmp_path: Path) -> None:
+    big, bigger = {"job": "b", "gpus": "64", "ranks": "8"}, {"job": "c", "gpus": "16", "ranks": "1"}
+    trace = read_trace(write(tmp_path, {}, big, bigger))
+    kept, skipped = without_misfits(trace, fleet())
+    assert ([job.job for job in kept.jobs], skipped) == (["a"], 2)
+    with pytest.raises(BadInput, match="more than the fleet has"):
+        without_misfits(read_trace(write(tmp_path, big, bigger)), fleet())
+    with pytest.raises(BadInput, match="the fleet has no such GPU"):
+        without_misfits(read_trace(write(tmp_path, {}, {"job": "d", "model": "B200"})), fleet())
 
 
 def test_a_job_of_a_queue_that_takes_no_jobs_is_refused_where_the_fleet_declares_queues(

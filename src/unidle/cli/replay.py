@@ -83,6 +83,9 @@ def trace(
     policy: PolicyOption,
     queue_map: QueueMap = None,
     model_map: ModelMap = None,
+    skip_misfits: Annotated[
+        bool, typer.Option("--skip-misfits", help="Leave out jobs that no state of the fleet holds, and say how many.")
+    ] = False,
     until: Until = None,
     save: SaveOption = None,
     as_json: JsonOption = False,
@@ -97,7 +100,7 @@ def trace(
     names = _names(policy)
     other = _renames(queue_map, model_map)
     declared = find_fleet(fleet, None)
-    scenario = scenario_of(load_trace(file, declared, other), declared)
+    scenario = scenario_of(load_trace(file, other), declared, skip_misfits=skip_misfits)
     _show(scenario, assumed, _outcomes(scenario, assumed, names, save, until), {}, as_json, until)
 
 

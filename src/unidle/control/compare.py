@@ -210,7 +210,7 @@ def _money_lines(found: Sequence[Money | None]) -> list[tuple[str, list[str]]]:
     if currency is None:
         return []
     kinds = ("paid", "free", "lost")
-    amounts = [{kind: None for kind in kinds} if money is None else money.as_json() for money in found]
+    amounts = [dict.fromkeys(kinds) if money is None else money.as_json() for money in found]
     return [
         (f"{kind} {currency}", ["-" if a[kind] is None else f"{a[kind]:,.2f}" for a in amounts])
         for kind in kinds

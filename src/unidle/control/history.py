@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from unidle.control.replay import Scenario
+from unidle.control.replay import NO_ROOM, Scenario
 from unidle.control.simulate import Arrival
 from unidle.errors import BadInput
 from unidle.events import types as ev
@@ -109,7 +109,7 @@ def _that_fit(arrivals: list[Arrival], fleet: Fleet, left_out: Counter[str]) -> 
         if (key := _asks(spec)) not in known:
             known[key] = policy.ever(empty, spec)
         if not known[key]:
-            left_out["no state of the fleet holds it"] += 1
+            left_out[NO_ROOM] += 1
     return [arrival for arrival in arrivals if known[_asks(arrival.spec)]]
 
 

@@ -12,6 +12,7 @@ from unidle.engine.protocol import StartGang
 from unidle.engine.sim.faults import seeded_faults
 from unidle.engine.sim.workload import S, SimJob, Workload
 from unidle.files.trace import Trace, TraceJob
+from unidle.files.trace_fits import check_fits, without_misfits
 from unidle.fleet import Fleet
 from unidle.jobs import JobSpec, Requests, Restart, Select, Where
 from unidle.place.registry import policy_named
@@ -20,6 +21,8 @@ from unidle.view.state import View
 
 _AGAIN: Final = Restart(max=10**6, backoff_s=1.0)
 """A recorded job ends when its work is done: what a simulated fault cost it is done again."""
+
+NO_ROOM: Final = "no state of the fleet holds it"
 
 Estimates = Literal["none", "exact", "learned"]
 
@@ -75,14 +78,21 @@ class Assumptions:
     estimate_factor: float = 1.0
 
 
-def scenario_of(trace: Trace, fleet: Fleet) -> Scenario:
-    """A trace (whose jobs fit on the fleet, see ``unidle.files.trace``) as jobs to replay.
+def scenario_of(trace: Trace, fleet: Fleet, *, skip_misfits: bool = False) -> Scenario:
+    """A trace as jobs to replay.
 
-    Errors: :class:`unidle.errors.BadInput` for a job that is larger than its queue may ever be.
+    Errors: :class:`unidle.errors.BadInput` for a queue or model that the fleet lacks, for a job that no
+    state of it holds (with ``skip_misfits`` it is left out), and for one larger than its queue may ever be.
     """
+    left_out: dict[str, int] = {}
+    if skip_misfits:
+        trace, skipped = without_misfits(trace, fleet)
+        left_out = {NO_ROOM: skipped} if skipped else {}
+    else:
+        check_fits(trace, fleet)
     arrivals = tuple(Arrival(max(job.submit_ns, 1), job.job, _spec(job)) for job in trace.jobs)
     _check_limits(trace, fleet, arrivals)
-    return Scenario(fleet, arrivals, {job.job: job.duration_ns for job in trace.jobs})
+    return Scenario(fleet, arrivals, {job.job: job.duration_ns for job in trace.jobs}, left_out=left_out)
 
 
 def _spec(job: TraceJob) -> JobSpec:

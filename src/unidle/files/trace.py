@@ -15,15 +15,13 @@ import csv
 import difflib
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final, TextIO, TypeVar
 
 from unidle.files.document import BadFile, printable
 from unidle.files.renames import Renames
-from unidle.fleet import Fleet
-from unidle.share.select import names_model
 
 COLUMNS: Final = (
     "job", "submit_s", "duration_s", "gpus", "cpu_milli", "memory_mib", "model", "queue", "priority",
@@ -95,12 +93,8 @@ class Trace:
         return BadFile(f"{self.source}:{job.line}", problem, field=field, value=value, remedy=remedy)
 
 
-def load_trace(
-    path: str | os.PathLike[str], fleet: Fleet | None = None, renames: Renames | None = None
-) -> Trace:
-    """The jobs of the CSV file ``path``; with ``fleet`` each of them must fit on it when it is empty.
-
-    ``renames`` are taken before that.
+def load_trace(path: str | os.PathLike[str], renames: Renames | None = None) -> Trace:
+    """The jobs of the CSV file ``path``, with other names where ``renames`` has them.
 
     Errors: :class:`unidle.errors.BadInput` with file, line, field, value and remedy: the first in
     the order of the file.
@@ -110,8 +104,6 @@ def load_trace(
         trace = Trace(source, tuple(_read(stream, source)))
     if renames is not None:
         trace = _renamed(trace, renames)
-    if fleet is not None:
-        check_fits(trace, fleet)
     return trace
 
 
@@ -121,24 +113,6 @@ def _renamed(trace: Trace, names: Renames) -> Trace:
         replace(job, queue=names.queue(job.queue), models=names.of_models(job.models)) for job in trace.jobs
     )
     return Trace(trace.source, tuple(jobs))
-
-
-def check_fits(trace: Trace, fleet: Fleet) -> None:
-    """Refuse a model or a queue that the fleet does not have, and a job larger than any node or than the fleet."""
-    sizes = _Sizes(fleet)
-    parents = {queue.parent for queue in fleet.queues}
-    queues = [queue.name for queue in fleet.queues if queue.name not in parents]
-    known: dict[tuple[object, ...], bool] = {}
-    for job in trace.jobs:
-        if queues and job.queue not in queues:
-            raise trace.error(
-                job, "queue", "the fleet file has no such queue that takes jobs", job.queue,
-                f"its queues are {', '.join(queues[:8])}; or name one of them with --queue-map",
-            )  # fmt: skip
-        shape = (job.models, job.gpus, job.ranks, job.cpu_milli, job.memory_bytes)
-        if shape not in known:
-            sizes.check(trace, job)
-            known[shape] = True
 
 
 @contextmanager
@@ -321,70 +295,3 @@ def _whole(text: str) -> int:
     if number != number or not (math.isinf(number) or number.is_integer()):
         raise ValueError(text)
     return int(text) if text.lstrip("+-").isdecimal() else int(max(min(number, 2.0 * _MOST), -2.0 * _MOST))
-
-
-class _Sizes:
-    """What the empty fleet holds, node by node, without tainted ones: a trace tolerates no taint."""
-
-    def __init__(self, fleet: Fleet) -> None:
-        nodes = [n for n in fleet.nodes if not n.taints]
-        self._models = sorted({d.model for n in nodes for d in n.devices if d.kind == "gpu"})
-        self._nodes = [
-            ([d.model for d in n.devices if d.kind == "gpu"], round(n.cpus * 1000), n.memory_bytes)
-            for n in nodes
-        ]
-
-    def check(self, trace: Trace, job: TraceJob) -> None:
-        for model in job.models:
-            if not any(names_model(model, has) for has in self._models):
-                known = ", ".join(m or "(none)" for m in self._models) or "none: it has no GPU"
-                raise trace.error(
-                    job, "model", "the fleet has no such GPU", model,
-                    f"its models are {known}; or name one of them with --model-map",
-                )  # fmt: skip
-        room = [self._ranks(job, *node) for node in self._nodes]
-        if sum(room) >= job.ranks:
-            return
-        total = sum(_matching(models, job.models) for models, _, _ in self._nodes)
-        if job.gpus > total:
-            of = f" of {' or '.join(job.models)}" if job.models else ""
-            raise trace.error(job, "gpus", f"more than the fleet has: {total}{of}", job.gpus, _TOO_LARGE)
-        self._refuse(trace, job, any(room))
-
-    def _refuse(self, trace: Trace, job: TraceJob, some: bool) -> None:
-        each = job.gpus_each
-        if some:
-            raise trace.error(
-                job, "ranks", f"the nodes do not hold so many ranks of {each} GPUs each", job.ranks, _TOO_LARGE
-            )  # fmt: skip
-        largest = max((_matching(models, job.models) for models, _, _ in self._nodes), default=0)
-        if each > largest:
-            raise trace.error(
-                job, "gpus", f"{each} for each rank, more than any node has: {largest}", job.gpus,
-                "a rank is on one node: give ranks, or leave the job out",
-            )  # fmt: skip
-        cpus = max((cpu for _, cpu, _ in self._nodes), default=0)
-        if 0 < cpus < job.cpu_milli_each:
-            raise trace.error(
-                job, "cpu_milli", f"{job.cpu_milli_each} for each rank, more than any node has: {cpus}", job.cpu_milli, _TOO_LARGE
-            )
-        memory = max((memory for _, _, memory in self._nodes), default=0) >> 20
-        raise trace.error(
-            job, "memory_mib", f"more for each rank than any node with its GPUs has (the largest has {memory})",
-            job.memory_bytes >> 20, _TOO_LARGE,
-        )  # fmt: skip
-
-    def _ranks(self, job: TraceJob, models: list[str], cpu_milli: int, memory_bytes: int) -> int:
-        """How many ranks of the job the node holds; 0 CPU or memory is unknown and bounds nothing."""
-        ranks = _matching(models, job.models) // job.gpus_each
-        for has, needs in ((cpu_milli, job.cpu_milli_each), (memory_bytes, job.memory_bytes_each)):
-            if has and needs:
-                ranks = min(ranks, has // needs)
-        return ranks
-
-
-_TOO_LARGE: Final = "leave the job out, or name a larger fleet"
-
-
-def _matching(models: Iterable[str], wanted: tuple[str, ...]) -> int:
-    return sum(not wanted or any(names_model(name, model) for name in wanted) for model in models)
