@@ -117,7 +117,7 @@ def _spec(job: TraceJob) -> JobSpec:
 def _check_limits(trace: Trace, fleet: Fleet, arrivals: tuple[Arrival, ...]) -> None:
     if not fleet.queues:
         return
-    from unidle.place.quotas import never
+    from unidle.place.fleet_queues import never
 
     known: set[tuple[str, int]] = set()
     for job, arrival in zip(trace.jobs, arrivals, strict=True):
