@@ -145,9 +145,23 @@ def test_a_shorter_job_may_pass_a_planned_one_and_a_longer_one_is_told_that_room
     view = after(tmp_path, fleet(2, 4), [*lines[:2], lines[3]], 20)
     code, said, text = waits(view, "j2")
     assert (code, said["asked"], said["bound"]) == ("behind", 2000, 8000)
-    assert said["used"] == 1000 * (6 + 8)  # what runs, and what is planned
+    assert said["used"] == 8000  # what is planned for when those six have ended
     assert sum(free_by_node(view).values()) == 2
     assert "it would still run when a job before it is planned to start" in text
+
+
+def test_a_long_job_may_start_beside_a_planned_one_where_both_fit_then(tmp_path: Path) -> None:
+    lines: list[Line] = [
+        {"submit_s": 0, "duration_s": 100, "gpus": 4},
+        {"submit_s": 0, "duration_s": 60, "gpus": 2},
+        {"submit_s": 10, "duration_s": 50, "gpus": 6},
+        {"submit_s": 12, "duration_s": 500, "gpus": 2},
+    ]
+    view = after(tmp_path, fleet(2, 4), lines, 20)
+    # at 100 s the four have ended: six are planned, and two go on
+    assert view.jobs["j3"].live is not None
+    _, said, _ = waits(view, "j2")
+    assert said["planned_start_ns"] == view.first_ns + 100 * S
 
 
 def test_a_job_over_its_queues_limit_is_told_what_is_used_and_what_it_may_use(tmp_path: Path) -> None:
