@@ -10,7 +10,7 @@ from unidle.view.fold import FOLD_VERSION
 from unidle.view.state import AttemptView, IdleNotice, JobView, RankView, UseView, View
 
 KEPT = (View, JobView, AttemptView, RankView, UseView, IdleNotice, Book, SliceRef)
-FORM = (5, 3549132070)
+FORM = (5, 696994173)
 
 
 def form() -> int:
