@@ -48,7 +48,7 @@ def place(
 
     view = _view(fleet, snapshot, store)
     spec = _spec(view, job)
-    answer = Scheduler().try_one(view, spec)
+    answer = Scheduler().try_one(view, spec, job if job in view.jobs.open else None)
     if as_json:
         print_json(_plain(answer))
     elif isinstance(answer, Placed):

@@ -13,7 +13,7 @@ from unidle.jobs import JobSpec, Reason
 from unidle.jobs.place import RankPlace
 
 Outcome = Literal["succeeded", "failed", "cancelled", "preempted"]
-StopWhy = Literal["rank_failed", "cancelled", "timeout", "service_stopped", "preempted"]
+StopWhy = Literal["rank_failed", "cancelled", "timeout", "service_stopped", "preempted", "moved"]
 EndState = Literal["succeeded", "failed", "cancelled"]
 PredictedWhat = Literal["start", "run_time"]  # a moment; a duration, all attempts together
 

@@ -24,13 +24,17 @@ _T = TypeVar("_T")
 
 
 class OpenJob(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A job that has not ended; with ``places`` it holds devices, without it waits (``not_before_ns``: at least so long)."""
+    """A job that has not ended; with ``places`` it holds devices, without it waits (``not_before_ns``: at least so long).
+
+    ``left`` are the places of the last attempt of one that comes back to them.
+    """
 
     job: str
     spec: JobSpec
     submitted_ns: int
     places: tuple[RankPlace, ...] = ()
     not_before_ns: int = 0
+    left: tuple[RankPlace, ...] = ()
 
 
 class PlacementSnapshot(msgspec.Struct, frozen=True):

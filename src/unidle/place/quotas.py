@@ -29,6 +29,7 @@ from unidle.place.queue.tree import QueueTree, Quota
 from unidle.place.queue.victims import Mask
 from unidle.place.queue.waiting import Waiting
 from unidle.place.queued import KINDS
+from unidle.place.repairing import Returning
 from unidle.view.state import AttemptView, JobView, View
 
 S: Final = 1_000_000_000
@@ -79,6 +80,7 @@ class QuotaRound:
         rules = Rules(Backfill(heads=self._heads()))
         self._rules, self.waiting = rules, Waiting(self.shares, rules.backfill)
         self.cluster = self._cluster()
+        self._returning = Returning(ground, view, self._class, self._left)
         for queue in view.waiting.values():
             for _, _, job_id in queue:
                 self._add(view.jobs[job_id])
@@ -186,7 +188,7 @@ class QuotaRound:
         verdicts: list[Blocked] = []
         for kind in KINDS[spec.device]:
             if kind in self.kinds:
-                rank_class = self._ground.rank_class(spec, kind, self._view, Taken())
+                rank_class = self._class(spec, kind)
                 verdict = rank_class.never(gang)
                 if verdict is None:
                     self._classes[job.id] = rank_class
@@ -238,12 +240,21 @@ class QuotaRound:
             plan = plan_gang(self._ground.tree, part, gang)
             if not isinstance(plan, GangPlan):
                 return None
+            plan = self._returning.plan(demand.job, rank_class, gang, part) or plan
             self._plans[demand.job] = plan
             counts = np.zeros(len(room), np.int64)
             counts[first + plan.nodes] = plan.counts
             return counts
 
         return fits
+
+    def _class(self, spec: JobSpec, kind: str) -> RankClass:
+        return self._ground.rank_class(spec, kind, self._view, Taken())
+
+    def _left(self, kind: str) -> Ints:
+        """Free devices of a kind by position, after what this round gave away or keeps."""
+        first = self.kinds.index(kind) * self._width
+        return np.maximum(self.cluster.free[first : first + self._width], 0)
 
     def _allowed(self, demand: Demand) -> Mask | None:
         """The nodes that hold a single rank; None where more than their devices counts."""

@@ -20,6 +20,7 @@ from unidle.place.ground import Ground, RankClass, Taken
 from unidle.place.mapping import Mapping, map_ranks
 from unidle.place.plan import Keep, Place, Plan, Stop, Wait
 from unidle.place.queued import KINDS, InQueueOrder, noun
+from unidle.place.repairing import Returning
 from unidle.place.traffic import usual_traffic
 from unidle.place.tree import Ints
 from unidle.view.state import Shape, View
@@ -63,7 +64,7 @@ class Scheduler:
                 there = queues.placement(start.job, start.because)
                 gang = gang_of(view.jobs[start.job].spec)
                 if round_.holds(there.rank_class, there.plan):
-                    fit = round_.mapped(there.rank_class, there.plan, gang)
+                    fit = round_.mapped(there.rank_class, there.plan, gang, start.job)
                     places.append(Place(start.job, round_.take(fit), fit.because()))
                 else:  # devices that it may use are fewer than those that are free
                     waits[start.job] = Reason(
@@ -76,10 +77,13 @@ class Scheduler:
         kept = tuple(Wait(job, because) for job, because in waits.items() if job in unjudged)
         return Plan(tuple(places), kept, keeps, stops, answer.again_ns)
 
-    def try_one(self, view: View, spec: JobSpec) -> Placed | Refused:
-        """What a gang of this job would get now, with all that is known of it, or why it gets nothing."""
+    def try_one(self, view: View, spec: JobSpec, job: str | None = None) -> Placed | Refused:
+        """What a gang of this job would get now, with all that is known of it, or why it gets nothing.
+
+        ``job`` is its id where it waits in the view: it may have ranks that stay where they were.
+        """
         round_ = GangRound(self._on(view), view)
-        fit = round_.fit(spec)
+        fit = round_.fit(spec, job)
         if isinstance(fit, Refused):
             return fit
         if fit.mapping is None:
@@ -104,9 +108,12 @@ class Fit:
     """Where a gang can go: its nodes, the order of its ranks, and the reason."""
 
     def __init__(
-        self, rank_class: RankClass, plan: GangPlan, node_of_rank: Ints, mapping: Mapping | None
-    ) -> None:
+        self, rank_class: RankClass, plan: GangPlan, node_of_rank: Ints, mapping: Mapping | None,
+        own: dict[int, tuple[str, ...]] | None = None,
+    ) -> None:  # fmt: skip
+        """``own``: slices that a rank had before and gets again, by rank; all of them are free."""
         self.rank_class, self.plan, self.node_of_rank, self.mapping = rank_class, plan, node_of_rank, mapping
+        self.own = own or {}
 
     def because(self) -> Reason:
         reason = self.plan.because
@@ -141,6 +148,7 @@ class GangRound:
     def __init__(self, ground: Ground, view: View) -> None:
         self._ground, self._view = ground, view
         self._taken = Taken()
+        self._returning = Returning(ground, view, self.rank_class, self._left)
 
     def decide(self, now_ns: int) -> Plan:
         view = self._view
@@ -150,7 +158,7 @@ class GangRound:
         blocked: dict[Shape, Reason | None] = {}
         for shape, job_id in InQueueOrder(view, now_ns, blocked):
             spec = view.jobs[job_id].spec
-            fit = self.find(spec)
+            fit = self.find(spec, job_id)
             if fit is not None:
                 places[job_id] = Place(job_id, self.take(fit), fit.because())
             else:  # what is free only shrinks within one round
@@ -164,18 +172,20 @@ class GangRound:
         ]
         return Plan(tuple(places.values()), tuple(waits))
 
-    def fit(self, spec: JobSpec) -> Fit | Refused:
+    def fit(self, spec: JobSpec, job: str | None = None) -> Fit | Refused:
         """Where a gang of this job goes now, or why it cannot."""
-        return self.find(spec) or self.refusal(spec)
+        return self.find(spec, job) or self.refusal(spec)
 
-    def find(self, spec: JobSpec) -> Fit | None:
-        """Where a gang of this job goes now."""
+    def find(self, spec: JobSpec, job: str | None = None) -> Fit | None:
+        """Where a gang of this job goes now; where it was, as far as it can (``job``: its id)."""
         gang = gang_of(spec)
         for kind in KINDS[spec.device]:
             rank_class = self.rank_class(spec, kind)
             plan = rank_class.rooms.place(gang)
             if plan is not None:
-                return self.mapped(rank_class, plan, gang)
+                if job is not None:
+                    plan = self._returning.plan(job, rank_class, gang, rank_class.rooms.room) or plan
+                return self.mapped(rank_class, plan, gang, job)
         return None
 
     def refusal(self, spec: JobSpec) -> Refused:
@@ -208,22 +218,33 @@ class GangRound:
         tree, traffic = self._ground.tree, usual_traffic(layout)
         return map_ranks(tree, plan.nodes, plan.counts, layout, traffic, plan.fabric, plan.kept)
 
-    def mapped(self, rank_class: RankClass, plan: GangPlan, gang: Gang) -> Fit:
+    def mapped(self, rank_class: RankClass, plan: GangPlan, gang: Gang, job: str | None = None) -> Fit:
+        """The plan with an order of ranks: that of the job's last attempt where it comes back."""
+        if job is not None and self._returning.last(job) is not None:
+            free = [rank_class.free(p, self._taken) for p in plan.nodes.tolist()]
+            again = self._returning.order(job, rank_class, plan, free)
+            if again is not None:
+                return Fit(rank_class, again.plan, again.node_of_rank, again.mapping, again.own)
         if gang.layout is None or len(plan.nodes) == 1:
             return Fit(rank_class, plan, np.repeat(np.arange(len(plan.nodes)), plan.counts), None)
         mapping = self.map(plan, gang.layout)
         return Fit(rank_class, plan, mapping.node_of_rank, mapping)
 
     def take(self, fit: Fit) -> tuple[RankPlace, ...]:
-        """Give the gang its slices; of each node the lowest free ones, in rank order."""
+        """Give the gang its slices: those that ranks had before, else of each node the lowest free ones in rank order."""
         rank_class, positions = fit.rank_class, fit.plan.nodes.tolist()
         slots = [rank_class.slots(p) for p in positions]
         masks = [rank_class.free(p, self._taken) for p in positions]
         used = [0] * len(positions)
         places: list[RankPlace] = []
-        for rank, at in enumerate(fit.node_of_rank.tolist()):
-            ids = []
-            for _ in range(rank_class.each):
+        order = fit.node_of_rank.tolist()
+        for rank, own in fit.own.items():
+            mask = slots[order[rank]].mask(own)
+            masks[order[rank]] ^= mask
+            used[order[rank]] |= mask
+        for rank, at in enumerate(order):
+            ids = list(fit.own.get(rank, ()))
+            while len(ids) < rank_class.each:
                 bit = rank_class.pick(positions[at], masks[at])
                 masks[at] ^= bit
                 used[at] |= bit
@@ -235,6 +256,14 @@ class GangRound:
             if other.kind == rank_class.kind or (other.asks and rank_class.asks):
                 other.update(positions, self._view, self._taken)
         return tuple(places)
+
+    def _left(self, kind: str) -> Ints:
+        """Free devices of a kind by position, after what this round gave away."""
+        ground, left = self._ground, np.zeros(len(self._ground.nodes), np.int64)
+        slots = ground.occupancy.nodes.get(kind, [])
+        for position, there in zip(ground.positions.get(kind, []), slots, strict=True):
+            left[position] = (there.free & ~self._taken.slices.get((kind, position), 0)).bit_count()
+        return left
 
 
 def _never_by_quota(view: View, spec: JobSpec) -> Reason | None:

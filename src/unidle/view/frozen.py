@@ -25,6 +25,11 @@ def thaw(snapshot: PlacementSnapshot) -> View:
         _tell(view, ev.HealthSet(target, health, _AGAIN), snapshot.time_ns)
     for job in snapshot.jobs:
         _tell(view, ev.JobSubmitted(job.job, job.spec), snapshot.time_ns)
+        if job.left:  # before any of these is held by another
+            _tell(view, ev.AttemptPlaced(job.job, 1, job.left, _AGAIN), snapshot.time_ns)
+            _tell(view, ev.AttemptEnded(job.job, 1, "failed", _AGAIN), snapshot.time_ns)
+            _tell(view, ev.Requeued(job.job, _AGAIN), snapshot.time_ns)
+    for job in snapshot.jobs:
         if job.places:
             _tell(view, ev.AttemptPlaced(job.job, 1, job.places, _AGAIN), snapshot.time_ns)
         view.jobs.open[job.job].not_before_ns = job.not_before_ns
@@ -39,8 +44,10 @@ def view_of(fleet: Fleet, time_ns: int = 1) -> View:
 
 
 def _job(job: JobView) -> OpenJob:
-    places = job.live.places if job.live is not None else ()
-    return OpenJob(job.id, job.spec, job.submitted_ns, places, job.not_before_ns)
+    last = job.attempts[-1] if job.attempts else None
+    places = last.places if last is not None and last.live else ()
+    left = last.places if last is not None and not last.live and last.left_places else ()
+    return OpenJob(job.id, job.spec, job.submitted_ns, places, job.not_before_ns, left)
 
 
 def _tell(view: View, event: ev.Event, time_ns: int) -> None:

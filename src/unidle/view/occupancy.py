@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from unidle.fleet import Fleet, slices_of
@@ -18,6 +19,10 @@ class NodeSlots:
     order: int
     slices: tuple[str, ...]
     free: int
+
+    def mask(self, slices: Iterable[str]) -> int:
+        """These slices of the node as bits."""
+        return sum(1 << self.slices.index(slice_id) for slice_id in slices)
 
 
 @dataclass(slots=True)

@@ -89,6 +89,12 @@ class AttemptView(msgspec.Struct, array_like=True):
     def all_ended(self) -> bool:
         return all(r.end_ns is not None for r in reversed(self.ranks))
 
+    @property
+    def left_places(self) -> bool:
+        """Whether its places may be free still: it failed, was moved, or the service was stopped."""
+        stop = self.stop
+        return self.outcome == "failed" or (stop is not None and stop.why in ("service_stopped", "moved"))
+
     def last_step(self) -> int | None:
         """The highest step that any rank reported."""
         return max((r.step_n[-1] for r in self.ranks if r.step_n), default=None)
