@@ -44,12 +44,16 @@ class Last:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Again:
-    """A plan with its reason, the node of each rank (as in :class:`Mapping`), and slices that ranks had and keep."""
+    """A plan with its reason, the node of each rank (as in :class:`Mapping`), and slices that ranks had and keep.
+
+    ``theirs`` are slices that other gangs which come back had, better left to them.
+    """
 
     plan: GangPlan
     node_of_rank: Ints
     mapping: Mapping | None
     own: dict[int, tuple[str, ...]]
+    theirs: frozenset[str]
 
 
 class Returning:
@@ -65,6 +69,7 @@ class Returning:
         self._last: dict[str, Last | None] = {}
         self._together: dict[str, dict[str, Ints]] = {}  # kind -> job -> ranks by position
         self._tiers: list[Ints] | None = None
+        self._had: dict[str, str] | None = None
 
     def plan(self, job: str, rank_class: RankClass, gang: Gang, room: Ints) -> GangPlan | None:
         """Where the gang had best go on in this ``room`` (ranks by position); None: nothing speaks for a place."""
@@ -100,7 +105,15 @@ class Returning:
             if int(plan.nodes[at]) == last.node_of_rank[rank] and free_slices.issuperset(last.slices[rank])
         }
         because = _because(tree, self._view, last, plan, order, len(own), note)
-        return Again(replace(plan, because=because), order, mapping, own)
+        theirs = frozenset(s for s in free_slices if self._whose().get(s, job) != job)
+        return Again(replace(plan, because=because), order, mapping, own, theirs)
+
+    def _whose(self) -> dict[str, str]:
+        """The gang that had a slice, of those that come back."""
+        if self._had is None:
+            came = [last for job in self._in_order() if (last := self.last(job.id)) is not None]
+            self._had = {s: last.job for last in reversed(came) for slices in last.slices for s in slices}
+        return self._had
 
     def last(self, job: str) -> Last | None:
         """The attempt whose places the job had best come back to; None where that is none."""

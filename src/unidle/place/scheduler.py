@@ -109,11 +109,11 @@ class Fit:
 
     def __init__(
         self, rank_class: RankClass, plan: GangPlan, node_of_rank: Ints, mapping: Mapping | None,
-        own: dict[int, tuple[str, ...]] | None = None,
+        own: dict[int, tuple[str, ...]] | None = None, theirs: frozenset[str] = frozenset(),
     ) -> None:  # fmt: skip
-        """``own``: slices that a rank had before and gets again, by rank; all of them are free."""
+        """``own``: slices that a rank had before and gets again, by rank; ``theirs``: those to be taken last."""
         self.rank_class, self.plan, self.node_of_rank, self.mapping = rank_class, plan, node_of_rank, mapping
-        self.own = own or {}
+        self.own, self.theirs = own or {}, theirs
 
     def because(self) -> Reason:
         reason = self.plan.because
@@ -224,7 +224,7 @@ class GangRound:
             free = [rank_class.free(p, self._taken) for p in plan.nodes.tolist()]
             again = self._returning.order(job, rank_class, plan, free)
             if again is not None:
-                return Fit(rank_class, again.plan, again.node_of_rank, again.mapping, again.own)
+                return Fit(rank_class, again.plan, again.node_of_rank, again.mapping, again.own, again.theirs)
         if gang.layout is None or len(plan.nodes) == 1:
             return Fit(rank_class, plan, np.repeat(np.arange(len(plan.nodes)), plan.counts), None)
         mapping = self.map(plan, gang.layout)
@@ -242,10 +242,11 @@ class GangRound:
             mask = slots[order[rank]].mask(own)
             masks[order[rank]] ^= mask
             used[order[rank]] |= mask
+        last = [slot.mask(s for s in slot.slices if s in fit.theirs) if fit.theirs else 0 for slot in slots]
         for rank, at in enumerate(order):
             ids = list(fit.own.get(rank, ()))
             while len(ids) < rank_class.each:
-                bit = rank_class.pick(positions[at], masks[at])
+                bit = rank_class.pick(positions[at], masks[at] & ~last[at] or masks[at])
                 masks[at] ^= bit
                 used[at] |= bit
                 ids.append(slots[at].slices[bit.bit_length() - 1])
