@@ -6,7 +6,7 @@ from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct
 
-from unidle.files.fleet_queues import QueuePart
+from unidle.files.fleet_queues import MigrationPart, QueuePart
 from unidle.files.values import (
     END,
     MEMORY_LIMIT_BYTES,
@@ -259,6 +259,13 @@ class FleetFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             ],
         ),
     ] = ()
+    migration: Annotated[
+        MigrationPart | None,
+        Meta(
+            description="Lets running jobs that can checkpoint be moved to make room for a gang. Without it, none is moved.",
+            examples=[{"moves_most": 4, "gain_least": 2}],
+        ),
+    ] = None
     timezone: Annotated[
         str, Meta(max_length=64, description="Of the queues' hours.", examples=["Europe/Berlin"])
     ] = "UTC"

@@ -9,7 +9,7 @@ import yaml
 
 from unidle.files.tree import resolve
 from unidle.fleet import WHOLE_PPM, Device, Fleet, Link, Node
-from unidle.fleet.queues import UTC, QueueSpec
+from unidle.fleet.queues import UTC, Migration, QueueSpec
 
 _ADDRESS: Final = "127.0.0.1"
 _MODELS: Final = {"cpu": "cpu", "gpu": ""}
@@ -29,6 +29,7 @@ def fleet_to_yaml(fleet: Fleet) -> str:
             nodes=[_node(node, tiers=bool(fleet.tiers)) for node in fleet.nodes],
             links=[_link(link) for link in fleet.links],
             queues=[_queue(queue) for queue in fleet.queues],
+            migration=_migration(fleet.migration),
             timezone=fleet.zone.name if fleet.zone != UTC else None,
         ),
         Dumper=_Dumper,
@@ -97,6 +98,13 @@ def _queue(queue: QueueSpec) -> dict[str, object]:
         windows=windows,
     )
     return found if queue.reclaimable else {**found, "reclaimable": False}
+
+
+def _migration(rule: Migration | None) -> dict[str, object] | None:
+    if rule is None:
+        return None
+    gain_least = _short(rule.gain_least_ppm / 1_000_000)
+    return {"moves_most": rule.moves_most, "levels": list(rule.levels), "gain_least": gain_least}
 
 
 def _link(link: Link) -> dict[str, object]:

@@ -19,6 +19,7 @@ from unidle.jobs import JobSpec, Reason
 from unidle.place.constraint import Blocked, GangPlan, gang_of
 from unidle.place.gang import plan_gang
 from unidle.place.ground import Ground, RankClass, Taken
+from unidle.place.price import restart_ns, saved_ns, settled_ns
 from unidle.place.queue.backfill import Backfill
 from unidle.place.queue.cluster import Cluster
 from unidle.place.queue.fair import Fairness, QueueShare, Shares
@@ -33,7 +34,6 @@ from unidle.place.repairing import Returning
 from unidle.view.state import AttemptView, JobView, View
 
 S: Final = 1_000_000_000
-RESTART_NS: Final = 30 * S  # until a stopped job is at work again, where nothing was measured
 _ALL: Final = "jobs"  # the one queue of a fleet that declares none
 
 
@@ -77,7 +77,7 @@ class QuotaRound:
         self._classes: dict[str, RankClass] = {}
         self._plans: dict[str, GangPlan] = {}
         self.shares = Shares(self.tree, self._capacity(), now_ns, Fairness(firm_borrows=True))
-        rules = Rules(Backfill(heads=self._heads()))
+        rules = Rules(Backfill(heads=self._heads()), view.fleet.migration)
         self._rules, self.waiting = rules, Waiting(self.shares, rules.backfill)
         self.cluster = self._cluster()
         self._returning = Returning(ground, view, self._class, self._left)
@@ -91,7 +91,7 @@ class QuotaRound:
         return decide(
             self.cluster, self.waiting, self._fits, self._now_ns, self._rules,
             capacity=self._capacity(), domains_of=lambda demand: self._domains(demand) or domains,
-            allowed_of=self._allowed, ready=self._ready,
+            allowed_of=self._allowed, fits_of_running=self._fits_running, ready=self._ready,
         )  # fmt: skip
 
     def placement(self, job: str, because: Reason) -> Placement:
@@ -125,7 +125,7 @@ class QuotaRound:
             for index, count in run.devices.items():
                 devices[index] += count
             stop = job.attempts[-1].stop
-            if stop is None or stop.why != "preempted":
+            if stop is None or stop.why not in ("preempted", "moved"):
                 running.append(run)
         if len(self._memo.runs) > 2 * len(view.live) + 64:
             self._memo.runs = {job: run for job, run in self._memo.runs.items() if job in view.live}
@@ -158,9 +158,8 @@ class QuotaRound:
         return held
 
     def _running(self, job: JobView, attempt: AttemptView) -> Running:
-        saves = [rank.saves[-1][0] for rank in attempt.ranks if rank.saves]
-        saved_ns = max(saves, default=None)
-        key = (attempt.number, saved_ns, attempt.stop is None)
+        saved, away_ns = saved_ns(attempt), restart_ns(job)
+        key = (attempt.number, saved, attempt.stop is None, away_ns)
         known = self._memo.runs.get(job.id)
         if known is not None and known[0] == key:
             return known[1]
@@ -169,9 +168,10 @@ class QuotaRound:
         stopping = attempt.stop is not None  # its devices come back by themselves
         run = Running(
             job.id, self._queue(spec), "medium" if stopping else spec.preemption, attempt.placed_ns, held,
-            self._charged(spec, kind), saved_ns, int(spec.min_runtime_s * S), RESTART_NS,
+            self._charged(spec, kind), saved, int(spec.min_runtime_s * S), away_ns,
             None if spec.estimate_s is None else int(spec.estimate_s * S),
-            checkpoints=spec.checkpoint_path is not None, ranks=spec.ranks, each=spec.devices_per_rank,
+            checkpoints=spec.checkpoint_path is not None and not stopping, ranks=spec.ranks,
+            each=spec.devices_per_rank, settled_ns=settled_ns(job),
         )  # fmt: skip
         self._memo.runs[job.id] = (key, run)
         return run
@@ -205,7 +205,7 @@ class QuotaRound:
         return Demand(
             job.id, self._queue(spec), spec.preemption, spec.ranks, spec.devices_per_rank, self._charged(spec, kind),
             job.waiting_since_ns, None if spec.estimate_s is None else int(spec.estimate_s * S), spec.priority,
-            int(spec.min_runtime_s * S), RESTART_NS, spec.checkpoint_path is not None, f"{kind} {spec.layout} {spec.requests} {spec.where} {spec.topology}",
+            int(spec.min_runtime_s * S), restart_ns(job), spec.checkpoint_path is not None, f"{kind} {spec.layout} {spec.requests} {spec.where} {spec.topology}",
         )  # fmt: skip
 
     def _queue(self, spec: JobSpec) -> str:
@@ -226,7 +226,13 @@ class QuotaRound:
 
     # -- asked by the round ----------------------------------------------------------------------
 
-    def _fits(self, demand: Demand) -> Fits:
+    def _fits_running(self, run: Running) -> Fits:
+        """The same for a job that runs, were it to run elsewhere."""
+        kind = self.kinds[next(iter(run.devices)) // self._width]
+        self._classes[run.job] = self._class(self._view.jobs[run.job].spec, kind)
+        return self._fits(run)
+
+    def _fits(self, demand: Demand | Running) -> Fits:
         spec = self._view.jobs[demand.job].spec
         rank_class, gang = self._classes[demand.job], gang_of(spec)
         first = self.kinds.index(rank_class.kind) * self._width

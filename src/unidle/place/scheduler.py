@@ -19,6 +19,7 @@ from unidle.place.constraint import Barrier, Blocked, Gang, GangPlan, gang_of
 from unidle.place.ground import Ground, RankClass, Taken
 from unidle.place.mapping import Mapping, map_ranks
 from unidle.place.plan import Keep, Place, Plan, Stop, Wait
+from unidle.place.queue.why import why_moved
 from unidle.place.queued import KINDS, InQueueOrder, noun
 from unidle.place.repairing import Returning
 from unidle.place.traffic import usual_traffic
@@ -73,8 +74,8 @@ class Scheduler:
         finally:
             round_.undo()
         keeps, stops = _stops(queues, answer)
-        unjudged = view.unjudged
-        kept = tuple(Wait(job, because) for job, because in waits.items() if job in unjudged)
+        told = view.unjudged | {keep.job for keep in keeps}
+        kept = tuple(Wait(job, because) for job, because in waits.items() if job in told)
         return Plan(tuple(places), kept, keeps, stops, answer.again_ns)
 
     def try_one(self, view: View, spec: JobSpec, job: str | None = None) -> Placed | Refused:
@@ -277,7 +278,8 @@ def _never_by_quota(view: View, spec: JobSpec) -> Reason | None:
 
 def _needs_quotas(view: View) -> bool:
     """Whether anything but priority and order of submission decides who starts."""
-    return bool(view.fleet.queues or view.promised) or any(shape.ranked for shape in view.waiting)
+    named = view.fleet.queues or view.fleet.migration or view.promised
+    return bool(named) or any(shape.ranked for shape in view.waiting)
 
 
 def _with_starts(answer: Round) -> dict[str, Reason]:
@@ -296,6 +298,13 @@ def _stops(queues: QuotaRound, answer: Round) -> tuple[tuple[Keep, ...], tuple[S
         devices = {queues.node(index): count for index, count in made.hold.devices.items()}
         keeps.append(Keep(made.job, queues.kind_of(made.job), devices, made.hold.expires_ns, made.because))
         stops += [Stop(victim, made.because, made.job) for victim in made.victims]
+    for move in answer.moves:
+        for hold in (move.hold, *move.moves):
+            devices = {queues.node(index): count for index, count in hold.devices.items()}
+            keeps.append(Keep(hold.job, queues.kind_of(hold.job), devices, hold.expires_ns, move.because))
+        for hold, lost_us in zip(move.moves, move.lost_us, strict=True):
+            on = [queues.node(index) for index in hold.devices]
+            stops.append(Stop(hold.job, why_moved(move, on, lost_us), move.job, "moved"))
     return tuple(keeps), tuple(stops)
 
 

@@ -21,7 +21,7 @@ from unidle.view.accounts import expected_postings
 from unidle.view.ranks import take_up
 from unidle.view.state import AttemptView, JobView, Prediction, Promise, RankView, View
 
-FOLD_VERSION: Final = 4
+FOLD_VERSION: Final = 5
 """Grows when the same log would give another view; older snapshots are then passed over."""
 
 
@@ -82,7 +82,7 @@ def _set_state(view: View, job: JobView, state: JobState) -> None:
 
 
 _FREE_CAUSES: Final = {
-    "gathering": "gathering", "reserved": "gathering",
+    "gathering": "gathering", "reserved": "gathering", "consolidate": "gathering",
     "quota": "quota", "behind": "quota", "no_right_to_preempt": "quota",
 }  # fmt: skip
 _CAUSE_ORDER: Final = ("fragmented", "gathering", "quota")
@@ -210,7 +210,9 @@ def _stop_asked(view: View, event: ev.StopAsked, now: int) -> None:
 
 def _promised(view: View, event: ev.Promised, _now: int) -> None:
     job = _job(view, event.job)
-    if not job.terminal and job.live is None:
+    live = job.live
+    moves = live is not None and live.stop is not None and live.stop.why == "moved"
+    if not job.terminal and (live is None or moves):
         view.promised[job.id] = Promise(event.kind, event.devices, event.expires_ns)
 
 

@@ -146,8 +146,8 @@ class _Plan:
 
     def _room(self, run: Running, keep: Ints, stay: Ints) -> Ints:
         """Ranks that each node holds besides ``stay``: on what is free and what other survivors give up."""
-        room = self._free // run.each + keep - stay
-        return np.maximum(np.minimum(room, self._bounds_of(run).most - stay), 0)
+        room: Ints = np.minimum(self._free // run.each + keep - stay, self._bounds_of(run).most - stay)
+        return np.maximum(room, 0)
 
     def _survivors(self, run: Running) -> Ints:
         keep = np.zeros(len(self._free), np.int64)
