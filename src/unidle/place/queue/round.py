@@ -283,6 +283,7 @@ class _Turn:
             return
         self._done.moves.append(answer)
         self._done.waits[demand.job] = answer.because
+        self._done.planned_ns.pop(demand.job, None)  # it need not wait for that
         self._planner = self._candidates = None  # what they know of has moved
         for memo in (self._refused, self._no_room, self._none_stop):
             memo.clear()
