@@ -248,7 +248,7 @@ def _requeued(view: View, event: ev.Requeued, now: int) -> None:
     job.retry = event.because
     if job.attempts:
         job.attempts[-1].then = event.because
-    _wait_again(view, job, "queued", now, now)
+    _wait_again(view, job, "queued", 0, now)  # no back-off: the decision under way may place it
 
 
 def _wait_again(view: View, job: JobView, state: JobState, not_before_ns: int, now: int) -> None:
