@@ -43,14 +43,22 @@ def test_a_job_that_saves_is_moved_for_a_gang_and_both_run(tmp_path: Path) -> No
     hour = {"estimate_s": 3600}
     gangs.submit(store, tmp_path / "stays.yaml", UNTIL_STOPPED, **hour)
     gangs.submit(store, tmp_path / "gap.yaml", f"until [ -e {go} ]; do sleep 0.05; done", **hour)
-    gangs.submit(store, tmp_path / "mover.yaml", UNTIL_STOPPED, checkpoint={"path": str(tmp_path / "c")}, **hour)
+    gangs.submit(
+        store, tmp_path / "mover.yaml", UNTIL_STOPPED, checkpoint={"path": str(tmp_path / "c")}, **hour
+    )
     with gangs.running("up", "--fleet", fleet, "--store", store) as service:
         gangs.wait_for_state(store, "mover", "running")
         go.touch()
         gangs.wait_for_state(store, "gap", "succeeded")
-        gangs.submit(store, tmp_path / "wide.yaml", UNTIL_STOPPED, ranks=2, topology={"require": "node"}, **hour)
+        gangs.submit(
+            store, tmp_path / "wide.yaml", UNTIL_STOPPED, ranks=2, topology={"require": "node"}, **hour
+        )
         wide = gangs.wait_for_state(store, "wide", "running")
-        moved = lambda: len((jobs := gangs.jobs_of(store))["mover"].attempts) == 2 and jobs["mover"].state == "running"  # noqa: E731
+
+        def moved() -> bool:
+            job = gangs.jobs_of(store)["mover"]
+            return len(job.attempts) == 2 and job.state == "running"
+
         wait_until(moved, 30, "the mover to run again")
         mover = gangs.jobs_of(store)["mover"]
         story = ask("explain", mover.id, "--store", store)

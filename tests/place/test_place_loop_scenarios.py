@@ -46,7 +46,10 @@ def run(scenario: dict[str, Any]) -> tuple[View, list[ev.Event]]:
 def truth(given: dict[str, Any]) -> SimJob:
     seconds = {f"{key[:-2]}_ns": int(value * S) for key, value in given.items() if key.endswith("_s")}
     plain = {key: value for key, value in given.items() if not key.endswith("_s") and key != "fails"}
-    fails = {attempt: (rank, int(after_s * S), code) for attempt, (rank, after_s, code) in given.get("fails", {}).items()}
+    fails = {
+        attempt: (rank, int(after_s * S), code)
+        for attempt, (rank, after_s, code) in given.get("fails", {}).items()
+    }
     return SimJob(**{"work_ns": 100 * S, **seconds, **plain, "fails": fails})
 
 

@@ -29,7 +29,9 @@ def fleet(rule: Migration | None) -> Fleet:
     return Fleet(there.tiers, there.nodes, migration=rule)
 
 
-def small(k: int, ranks: int, at_s: int, work_s: int, level: str, saves: int, known: bool) -> tuple[Arrival, SimJob]:
+def small(
+    k: int, ranks: int, at_s: int, work_s: int, level: str, saves: int, known: bool
+) -> tuple[Arrival, SimJob]:
     spec = JobSpec(
         ("x",), name=f"s{k}", ranks=ranks, device="gpu", topology=Topology(require="node"), preemption=level,  # type: ignore[arg-type]
         checkpoint_path="c" if saves else None, estimate_s=float(work_s) if known else None,
@@ -57,9 +59,8 @@ def mixes(draw: st.DrawFn) -> list[tuple[Arrival, SimJob]]:
         ranks, saves = draw(st.integers(1, 3)), draw(st.sampled_from([0, 5, 5, 40]))
         found.append(small(k, ranks, 0, draw(st.sampled_from([600, 2000, 4000])), draw(level), saves, known))
         found.append(small(k + 1, 4 - ranks, 0, draw(st.sampled_from([30, 50])), "medium", 0, known))
-    for k in range(draw(st.integers(1, 4))):
-        found.append(wide(k, draw(st.sampled_from([4, 4, 6, 8])), draw(st.integers(60, 900)), 300, known))
-    return found
+    size, at_s = st.sampled_from([4, 4, 6, 8]), st.integers(60, 900)
+    return found + [wide(k, draw(size), draw(at_s), 300, known) for k in range(draw(st.integers(1, 4)))]
 
 
 def run(
@@ -92,7 +93,9 @@ def test_what_is_moved_comes_back_whole_loses_no_more_than_was_said_and_is_not_m
             assert len(attempt.places) == job.spec.ranks
             assert len({p.node if job.spec.ranks <= 4 else p.node[0] for p in attempt.places}) == 1
         stops = [e for e in moved if e.job == job.id]
-        assert len(stops) == sum(a.outcome == "preempted" and a.stop is not None and a.stop.why == "moved" for a in job.attempts)
+        assert len(stops) == sum(
+            a.outcome == "preempted" and a.stop is not None and a.stop.why == "moved" for a in job.attempts
+        )
         assert not stops or (job.spec.preemption in rule.levels and job.spec.checkpoint_path)
         costs = [cost_ns(before, after) for before, after in pairwise(job.attempts)]
         for stop, (before, after), cost in zip(stops, pairwise(job.attempts), costs, strict=True):
@@ -134,7 +137,14 @@ def test_the_ledger_of_a_move_says_what_was_lost_to_it_and_nothing_else_is_lost(
     assert spent["preempted"] + spent["start"] // 2 == int(stop.because.figures["lost_us"]) * 1000
 
 
-def attempt(placed_s: int, ready_s: int | None, saved: Sequence[int] = (), stop_s: int | None = None, ended_s: int | None = None, why: str = "moved") -> AttemptView:
+def attempt(
+    placed_s: int,
+    ready_s: int | None,
+    saved: Sequence[int] = (),
+    stop_s: int | None = None,
+    ended_s: int | None = None,
+    why: str = "moved",
+) -> AttemptView:
     rank = RankView(ready_ns=None if ready_s is None else ready_s * S, saves=[(at * S, None) for at in saved])
     stop = None if stop_s is None else ev.StopAsked("j", 1, why, 0, Reason("x", ""))  # type: ignore[arg-type]
     return AttemptView(

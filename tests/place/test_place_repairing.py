@@ -21,6 +21,7 @@ from unidle.place.traffic import usual_traffic
 from unidle.place.tree import tree_of
 from unidle.store.memory import MemoryStore
 from unidle.view.fold import apply
+from unidle.view.frozen import freeze, thaw
 from unidle.view.state import View
 
 
@@ -36,9 +37,13 @@ def leaves(*sizes: int, gpus: int = 4) -> Fleet:
     return Fleet(tiers, nodes)
 
 
-def gang(name: str, ranks: int, at_s: float = 0, work_s: float = 1000, fails=None, **more) -> tuple[Arrival, SimJob]:
+def gang(
+    name: str, ranks: int, at_s: float = 0, work_s: float = 1000, fails=None, **more
+) -> tuple[Arrival, SimJob]:
     spec = JobSpec(("x",), name=name, ranks=ranks, device="gpu", restart=Restart(5, 1.0), **more)
-    return Arrival(1 + int(at_s * S), name, spec), SimJob(int(work_s * S), step_ns=S, checkpoint_every=10, fails=fails)
+    return Arrival(1 + int(at_s * S), name, spec), SimJob(
+        int(work_s * S), step_ns=S, checkpoint_every=10, fails=fails
+    )
 
 
 def run(there: Fleet, *jobs: tuple[Arrival, SimJob], faults=()) -> View:
@@ -176,7 +181,13 @@ class Broken:
 
 
 wishes = st.sampled_from(
-    [{}, {}, {"topology": Topology(prefer="leaf")}, {"topology": Topology(require="leaf")}, {"devices_per_rank": 2}]
+    [
+        {},
+        {},
+        {"topology": Topology(prefer="leaf")},
+        {"topology": Topology(require="leaf")},
+        {"devices_per_rank": 2},
+    ]
 )
 levels = st.sampled_from(["medium", "medium", "low", "high"])
 
@@ -200,6 +211,10 @@ def test_survivors_stay_wherever_the_wish_allows_it_and_no_gang_is_halved(sizes,
     ended = world.fail(targets, data.draw(st.lists(st.sampled_from(["j0", "j1", "j2"]), max_size=2)))
     free = {s.id for s in there.slices()} - world.view.unfit()
     free -= {s for j in world.view.live for p in world.view.jobs[j].attempts[-1].places for s in p.slices}
+    elsewhere = Scheduler().decide(thaw(freeze(world.view)), 1_000).places
+    assert {p.job: p.places for p in elsewhere} == {
+        p.job: p.places for p in Scheduler().decide(world.view, 1_000).places
+    }
     world.places(2)
     held = [s for j in world.view.live for p in world.view.jobs[j].attempts[-1].places for s in p.slices]
     assert len(held) == len(set(held)) and not set(held) & world.view.unfit()

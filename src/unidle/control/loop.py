@@ -287,9 +287,7 @@ class Controller:
         if attempt is not None and attempt.stop is None:
             grace_ns = int(job.spec.grace_s * 1e9)
             self._emit(
-                ev.StopAsked(
-                    job.id, attempt.number, stop.why, grace_ns, stop.because, for_job=stop.for_job
-                )
+                ev.StopAsked(job.id, attempt.number, stop.why, grace_ns, stop.because, for_job=stop.for_job)
             )
             self._command_stop(job, attempt)
 

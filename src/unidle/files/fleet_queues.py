@@ -74,10 +74,17 @@ class QueuePart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 class MigrationPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """When running jobs may be moved to make room for a gang that waits."""
 
-    moves_most: Annotated[int, Meta(ge=1, le=1_000, description="At most so many jobs are moved at once.")] = 16
+    moves_most: Annotated[
+        int, Meta(ge=1, le=1_000, description="At most so many jobs are moved at once.")
+    ] = 16
     levels: Annotated[
         tuple[Annotated[Literal["low", "medium"], Meta(extra={"says": "low or medium"})], ...],
-        Meta(min_length=1, max_length=2, description="Which jobs may be moved, by preemption level.", examples=[["low"]]),
+        Meta(
+            min_length=1,
+            max_length=2,
+            description="Which jobs may be moved, by preemption level.",
+            examples=[["low"]],
+        ),
     ] = ("low", "medium")
     gain_least: Annotated[
         float,

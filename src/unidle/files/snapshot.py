@@ -108,6 +108,7 @@ class _Reader:
     def _checked(self, job: OpenJob, fleet: Fleet, before: list[OpenJob]) -> OpenJob:
         if not before:
             self._slices = {piece.id for piece in fleet.slices()}
+            self._known = frozenset(self._slices)
             self._jobs: set[str] = set()
         if job.job in self._jobs:
             raise self._bad("the job is there twice", "job", job.job)
@@ -116,6 +117,11 @@ class _Reader:
             if slice_id not in self._slices:
                 raise self._bad("is not in the fleet, or held twice", "places", slice_id)
             self._slices.discard(slice_id)
+        for slice_id in (s for place in job.left for s in place.slices):
+            if slice_id not in self._known:
+                raise self._bad("is not in the fleet", "left", slice_id)
+        if job.left and job.places:
+            raise self._bad("a job that holds devices has left none", "left", job.job)
         return job
 
     def _next(self, kind: type[_T]) -> _T:

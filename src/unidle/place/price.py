@@ -41,7 +41,11 @@ def settled_ns(job: JobView) -> int:
 
 def _stopped(job: JobView) -> list[AttemptView]:
     """Its attempts that were asked to make room, the latest first."""
-    return [a for a in reversed(job.attempts) if a.stop is not None and a.stop.why in ("preempted", "moved") and not a.live]
+    return [
+        a
+        for a in reversed(job.attempts)
+        if a.stop is not None and a.stop.why in ("preempted", "moved") and not a.live
+    ]
 
 
 def _leave_ns(attempt: AttemptView) -> int:

@@ -287,9 +287,7 @@ def _better(tree: Tree, plan: GangPlan, layout: Layout, order: Ints) -> tuple[In
     return new.node_of_rank, new, note
 
 
-def _because(
-    tree: Tree, view: View, last: Last, plan: GangPlan, order: Ints, own: int, note: str
-) -> Reason:
+def _because(tree: Tree, view: View, last: Last, plan: GangPlan, order: Ints, own: int, note: str) -> Reason:
     """How many ranks stay, how many move, and how far."""
     now = plan.nodes[order].tolist()
     moves = {(a, b) for a, b in zip(last.node_of_rank, now, strict=True) if a != b}
@@ -303,7 +301,9 @@ def _because(
     }  # fmt: skip
     if not stay:
         return replace(
-            plan.because, text=f"{plan.because.text}; none of the ranks could stay where it was", figures=figures
+            plan.because,
+            text=f"{plan.because.text}; none of the ranks could stay where it was",
+            figures=figures,
         )
     text = "the nodes of its last attempt: "
     if stay == total:
@@ -320,7 +320,9 @@ def _why(view: View, last: Last, now: Sequence[int]) -> str:
     left = dict.fromkeys(
         name for a, name, b in zip(last.node_of_rank, last.names, now, strict=True) if a != b
     )
-    down = [name for name in left if name in view.health or any(d.startswith(f"{name}/") for d in view.health)]
+    down = [
+        name for name in left if name in view.health or any(d.startswith(f"{name}/") for d in view.health)
+    ]
     if not down:
         return ""
     more = f" and {len(down) - _NAMED} more" if len(down) > _NAMED else ""

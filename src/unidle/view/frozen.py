@@ -15,7 +15,9 @@ _AGAIN = Reason("snapshot", "as in the snapshot")
 def freeze(view: View) -> PlacementSnapshot:
     """The fleet, its health, and all jobs that have not ended, in the order of submission."""
     jobs = sorted(view.jobs.open.values(), key=lambda job: job.order)
-    return PlacementSnapshot(view.time_ns, view.fleet, dict(view.health), tuple(map(_job, jobs)))
+    return PlacementSnapshot(
+        view.time_ns, view.fleet, dict(view.health), tuple(_job(view, job) for job in jobs)
+    )
 
 
 def thaw(snapshot: PlacementSnapshot) -> View:
@@ -43,10 +45,12 @@ def view_of(fleet: Fleet, time_ns: int = 1) -> View:
     return view
 
 
-def _job(job: JobView) -> OpenJob:
+def _job(view: View, job: JobView) -> OpenJob:
     last = job.attempts[-1] if job.attempts else None
     places = last.places if last is not None and last.live else ()
     left = last.places if last is not None and not last.live and last.left_places else ()
+    if not all(view.occupancy.knows(slice_id) for place in left for slice_id in place.slices):
+        left = ()  # the fleet has changed since
     return OpenJob(job.id, job.spec, job.submitted_ns, places, job.not_before_ns, left)
 
 
