@@ -20,6 +20,7 @@ from unidle.place.ground import Ground, RankClass
 from unidle.place.mapping import Mapping, map_ranks, ordered
 from unidle.place.queue.model import Fits, Ints, Running
 from unidle.place.queue.repair import Bounds, Repair, repair
+from unidle.place.relabel import closest
 from unidle.place.traffic import tree_chain, usual_traffic
 from unidle.place.tree import NODE, Tree
 from unidle.view.state import AttemptView, JobView, View
@@ -68,6 +69,8 @@ class Returning:
         self._class_of, self._left_of = class_of, left_of
         self._last: dict[str, Last | None] = {}
         self._together: dict[str, dict[str, Ints]] = {}  # kind -> job -> ranks by position
+        self._spare: dict[str, Ints] = {}  # kind -> devices by position that no survivor claims
+        self._keep: dict[str, Ints] = {}  # job -> its survivors by position
         self._tiers: list[Ints] | None = None
         self._had: dict[str, str] | None = None
 
@@ -78,7 +81,10 @@ class Returning:
             return None
         counts = self._all(rank_class.kind).get(job)
         if counts is None or bool((counts > room).any()):
-            counts = self._alone(last, rank_class, gang, room)
+            unclaimed = np.minimum(room, self._unclaimed(job, rank_class))
+            counts = self._alone(last, rank_class, gang, unclaimed)
+            if counts is None:  # it has its turn, so it may have what others that come back would like
+                counts = self._alone(last, rank_class, gang, room)
         if counts is None:
             return None
         plan = plan_gang(self._ground.tree, counts, gang)
@@ -98,7 +104,7 @@ class Returning:
         }
         order, mapping, note = _kept_order(last, plan, free_slices, self.tiers()), None, ""
         if layout is not None and len(plan.nodes) > 1:
-            order, mapping, note = _better(tree, plan, layout, order)
+            order, mapping, note = _better(tree, plan, layout, order, last)
         own = {
             rank: last.slices[rank]
             for rank, at in enumerate(order.tolist())
@@ -142,19 +148,26 @@ class Returning:
 
     def _repaired(self, kind: str) -> dict[str, Ints]:
         left = self._left_of(kind).copy()
-        runs: list[Running] = []
         ways: dict[str, tuple[RankClass, Gang]] = {}
+        came: list[tuple[JobView, Last]] = []
         for job in self._in_order():
             last = self.last(job.id)
             if last is None or last.kind != kind:
                 continue
             rank_class, gang = self._class_of(job.spec, kind), gang_of(job.spec)
-            if rank_class.never(gang) is not None:
-                continue
-            keep = np.minimum(np.minimum(last.before, rank_class.rooms.room), left // rank_class.each)
-            left -= keep * rank_class.each
-            ways[job.id] = rank_class, gang
-            runs.append(_running(job, last, keep, rank_class.each))
+            if rank_class.never(gang) is None:
+                ways[job.id] = rank_class, gang
+                came.append((job, last))
+        for same in (True, False):  # first the very devices, then others of the node
+            for job, last in came:
+                rank_class = ways[job.id][0]
+                had = self._keep.get(job.id, np.zeros_like(left))
+                wish = self._on_free_devices(last) if same else last.before
+                more = np.minimum(np.minimum(wish, rank_class.rooms.room) - had, left // rank_class.each)
+                self._keep[job.id] = had + np.maximum(more, 0)
+                left -= np.maximum(more, 0) * rank_class.each
+        runs = [_running(job, last, self._keep[job.id], ways[job.id][0].each) for job, last in came]
+        self._spare[kind] = left
         found = repair(
             runs, (), left, self.tiers(), lambda run: self._fits(ways[run.job][1], None),
             lambda run: _bounds(ways[run.job][1], ways[run.job][0].rooms.room),
@@ -164,6 +177,18 @@ class Returning:
             for run in runs
             if (counts := _counts(found.get(run.job), run, len(left))) is not None
         }
+
+    def _on_free_devices(self, last: Last) -> Ints:
+        """Ranks by position whose very devices are free."""
+        occupancy, found = self._view.occupancy, np.zeros_like(last.before)
+        for at, slices in zip(last.node_of_rank, last.slices, strict=True):
+            found[at] += at >= 0 and all(occupancy.knows(s) and occupancy.is_free(s) for s in slices)
+        return found
+
+    def _unclaimed(self, job: str, rank_class: RankClass) -> Ints:
+        """Ranks by position on devices that survivors of other gangs do not claim."""
+        spare = self._spare[rank_class.kind] // rank_class.each
+        return spare + self._keep[job] if job in self._keep else spare
 
     def _alone(self, last: Last, rank_class: RankClass, gang: Gang, room: Ints) -> Ints | None:
         keep, each = np.minimum(last.before, room), rank_class.each
@@ -271,20 +296,29 @@ def _joined(tier: Ints | None, a: int, b: int) -> bool:
     return tier is None or (b >= 0 and int(tier[a]) == int(tier[b]) > 0)
 
 
-def _better(tree: Tree, plan: GangPlan, layout: Layout, order: Ints) -> tuple[Ints, Mapping, str]:
+def _better(tree: Tree, plan: GangPlan, layout: Layout, order: Ints, last: Last) -> tuple[Ints, Mapping, str]:
     """The order given, or one made anew where groups would be torn or the given one is too slow; and a word on it."""
     traffic, hard = usual_traffic(layout), [c for c in plan.kept if c.hard]
     kept = ordered(tree, plan.nodes, order, layout, traffic, plan.fabric, hard)
     new = map_ranks(tree, plan.nodes, plan.counts, layout, traffic, plan.fabric, plan.kept)
+    anew = _like(new.node_of_rank, last, plan, layout)
     if kept is None:
-        return new.node_of_rank, new, "; their order is new, as the old one would tear groups apart"
+        return anew, new, "; their order is new, as the old one would tear groups apart"
     if kept.time_ns * 1_000_000 <= new.time_ns * WORSE_MOST_PPM:
         return order, kept, ""
     note = (
         f"; their order is new: in the old one collectives would take {kept.time_ns / 1e6:.3g} ms a step,"
         f" more than {WORSE_MOST_PPM / 1e6:g} times as long"
     )
-    return new.node_of_rank, new, note
+    return anew, new, note
+
+
+def _like(order: Ints, last: Last, plan: GangPlan, layout: Layout) -> Ints:
+    """The order with its groups numbered as they were, as far as they are where they were."""
+    index = {position: k for k, position in enumerate(plan.nodes.tolist())}
+    old = np.array([index.get(at, -1) for at in last.node_of_rank], np.int64)
+    shape = layout.pp, layout.dp, layout.tp
+    return closest(order.reshape(shape), old.reshape(shape)).reshape(-1)
 
 
 def _because(tree: Tree, view: View, last: Last, plan: GangPlan, order: Ints, own: int, note: str) -> Reason:

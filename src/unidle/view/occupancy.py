@@ -80,6 +80,11 @@ class Occupancy:
         """The kind of device that a slice is of; empty for one that the fleet does not have."""
         return self._where[slice_id][0] if slice_id in self._where else ""
 
+    def at(self, slice_id: str) -> tuple[str, NodeSlots, int]:
+        """The kind and node of a slice that the fleet has, and its bit there."""
+        kind, order, bit = self._where[slice_id]
+        return kind, self.nodes[kind][order], 1 << bit
+
     def is_free(self, slice_id: str) -> bool:
         kind, order, bit = self._where[slice_id]
         return bool(self.nodes[kind][order].free >> bit & 1)
