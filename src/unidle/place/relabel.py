@@ -26,7 +26,7 @@ def closest(new: Ints, old: Ints) -> Ints:
 def _overlap(new: Ints, old: Ints) -> Ints | None:
     """For each data index of ``old`` and ``new``, how many ranks of a stage could stay on their nodes. Shape (dp, dp)."""
     stages, size, _ = new.shape
-    nodes = int(new.max()) + 1
+    nodes = int(max(new.max(), old.max())) + 1
     if size == 1 or size * size * stages * nodes > _WORK:
         return None
     found = np.zeros((size, size), np.int64)
