@@ -7,34 +7,22 @@ numbered per kind of device, one kind after the other, so that a round sees one 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
-from typing import Final
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
-from unidle.fleet import Fleet, slices_of
-from unidle.fleet.queues import QueueSpec
-from unidle.jobs import JobSpec, Reason
-from unidle.place.constraint import Blocked, GangPlan, gang_of
-from unidle.place.gang import plan_gang
-from unidle.place.ground import Ground, RankClass, Taken
-from unidle.place.price import restart_ns, saved_ns, settled_ns
+from unidle.jobs import Reason
+from unidle.place.books import Books, Family
+from unidle.place.constraint import GangPlan
+from unidle.place.ground import Ground, RankClass
 from unidle.place.queue.backfill import Backfill
-from unidle.place.queue.cluster import Cluster
-from unidle.place.queue.fair import Fairness, QueueShare, Shares
-from unidle.place.queue.model import Amounts, Demand, Fits, Hold, Ints, Running
-from unidle.place.queue.round import Round, Rules, decide
-from unidle.place.queue.spec import MILLI, amounts_of
-from unidle.place.queue.tree import QueueTree, Quota
+from unidle.place.queue.fair import QueueShare
+from unidle.place.queue.model import Demand, Fits, Ints, Running
+from unidle.place.queue.round import Round, Rules, Start, decide
 from unidle.place.queue.victims import Mask
-from unidle.place.queue.waiting import Waiting
-from unidle.place.queued import KINDS
 from unidle.place.repairing import Returning
-from unidle.view.state import AttemptView, JobView, View
-
-S: Final = 1_000_000_000
-_ALL: Final = "jobs"  # the one queue of a fleet that declares none
+from unidle.view.state import View
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,224 +35,125 @@ class Placement:
     because: Reason
 
 
-@dataclass(slots=True)
-class _Memo:
-    """What stays the same from round to round on one ground."""
-
-    tree: QueueTree
-    whole: Amounts
-    runs: dict[str, tuple[tuple[object, ...], Running]] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, ground: Ground) -> _Memo:
-        if not isinstance(ground.memo, cls):
-            tree = _tree(ground.fleet)
-            ground.memo = cls(tree, _totals(ground.fleet, tree.resources, frozenset()))
-        return ground.memo
-
-
 class QuotaRound:
     """One round over all queues. Pure: the view is only read, and the ground left as it was."""
 
     def __init__(self, ground: Ground, view: View, now_ns: int) -> None:
         self._ground, self._view, self._now_ns = ground, view, now_ns
-        self.kinds = tuple(kind for kind in ("gpu", "cpu") if ground.occupancy.nodes.get(kind))
-        self._width = len(ground.nodes)
-        self._memo = _Memo.of(ground)
-        self.tree = self._memo.tree
-        self._declared = bool(view.fleet.queues)
-        self.never: dict[str, Reason] = {}
-        self._classes: dict[str, RankClass] = {}
+        if not isinstance(ground.memo, Books):
+            ground.memo = Books(ground, now_ns)
+        self._books = books = ground.memo
+        books.follow(view, now_ns)
+        self.kinds, self._width, self.tree, self.shares = books.kinds, books.width, books.tree, books.shares
+        self.cluster, self.waiting, self.never = books.cluster, books.waiting, books.never
         self._plans: dict[str, GangPlan] = {}
-        self.shares = Shares(self.tree, self._capacity(), now_ns, Fairness(firm_borrows=True))
-        rules = Rules(Backfill(heads=self._heads()), view.fleet.migration)
-        self._rules, self.waiting = rules, Waiting(self.shares, rules.backfill)
-        self.cluster = self._cluster()
-        self._returning = Returning(ground, view, self._class, self._left)
-        for queue in view.waiting.values():
-            for _, _, job_id in queue:
-                self._add(view.jobs[job_id])
+        # room is reserved for the first that wait where all run times are known; else only for those that starve
+        self._rules = Rules(Backfill(heads=int(books.all_known)), view.fleet.migration)
+        self._returning = Returning(ground, view, self._left)
 
-    def decide(self) -> Round:
-        """Who starts, who is stopped, who waits."""
+    def decide(self, on_start: Callable[[Placement], None]) -> Round:
+        """Who starts, who is stopped, who waits. Nothing of it stays in the books."""
         domains = [(k * self._width, (k + 1) * self._width) for k in range(len(self.kinds))]
-        return decide(
-            self.cluster, self.waiting, self._fits, self._now_ns, self._rules,
-            capacity=self._capacity(), domains_of=lambda demand: self._domains(demand) or domains,
-            allowed_of=self._allowed, fits_of_running=self._fits_running, ready=self._ready,
-        )  # fmt: skip
-
-    def placement(self, job: str, because: Reason) -> Placement:
-        return Placement(job, self._classes[job], self._plans[job], because)
+        unjudged = self._view.unjudged
+        try:
+            return decide(
+                self.cluster, self.waiting, self._fits, self._now_ns, self._rules, capacity=self._books.capacity,
+                domains_of=lambda demand: self._domains(demand) or domains, allowed_of=self._allowed,
+                ready=self._ready, at_once=self._at_once, on_start=lambda start: on_start(self._placement(start)),
+                wants_time=unjudged.__contains__, settle=False, fits_of_running=self._fits_running,
+            )  # fmt: skip
+        finally:
+            self.cluster.journal.back_to(0)
 
     def node(self, index: int) -> str:
         return self._ground.nodes[index % self._width].id
 
     def kind_of(self, job: str) -> str:
-        return self._classes[job].kind
+        return self._class(job).kind
 
     def report(self) -> tuple[QueueShare, ...]:
         return self.shares.report()
 
-    # -- from the view ---------------------------------------------------------------------------
+    def _placement(self, start: Start) -> Placement:
+        return Placement(start.job, self._class(start.job), self._plans[start.job], start.because)
 
-    def _capacity(self) -> Amounts:
-        unfit = self._view.unfit()
-        return _totals(self._view.fleet, self.tree.resources, unfit) if unfit else self._memo.whole
+    def _class(self, job: str) -> RankClass:
+        rank_class = self._family(job).rank_class
+        assert rank_class is not None  # who can never start does not wait in line
+        return rank_class
 
-    def _cluster(self) -> Cluster:
-        view, ground = self._view, self._ground
-        devices = np.zeros(len(self.kinds) * self._width, np.int64)
-        for k, kind in enumerate(self.kinds):
-            for position, slots in zip(ground.positions[kind], ground.occupancy.nodes[kind], strict=True):
-                devices[k * self._width + position] = slots.free.bit_count()
-        running: list[Running] = []
-        for job_id in sorted(view.live):
-            job = view.jobs[job_id]
-            run = self._running(job, job.attempts[-1])
-            for index, count in run.devices.items():
-                devices[index] += count
-            stop = job.attempts[-1].stop
-            if stop is None or stop.why not in ("preempted", "moved"):
-                running.append(run)
-        if len(self._memo.runs) > 2 * len(view.live) + 64:
-            self._memo.runs = {job: run for job, run in self._memo.runs.items() if job in view.live}
-        cluster = Cluster(devices, self.shares, running)
-        for job_id, promise in view.promised.items():
-            if promise.expires_ns > self._now_ns and promise.kind in self.kinds:
-                self._hold(cluster, view.jobs[job_id], promise.kind, promise.devices, promise.expires_ns)
-        return cluster
+    def _family(self, job: str) -> Family:
+        return self._books.families.get(job) or self._books.family(self._view.jobs[job])
 
-    def _hold(
-        self, cluster: Cluster, job: JobView, kind: str, devices: dict[str, int], expires_ns: int
-    ) -> None:
+    def _left(self, kind: str) -> Ints:
+        """Devices of a kind by position that are free and kept for nobody."""
         first = self.kinds.index(kind) * self._width
-        places = {node.id: first + k for k, node in enumerate(self._ground.nodes)}
-        kept = {places[name]: count for name, count in devices.items() if name in places}
-        if all(cluster.free[index] >= count for index, count in kept.items()):
-            spec = job.spec
-            charged = self._charged(spec, kind)
-            cluster.hold(Hold(job.id, self._queue(spec), charged, spec.preemption != "low", kept, expires_ns))
-
-    def _held(self, attempt: AttemptView) -> dict[int, int]:
-        held: dict[int, int] = {}
-        where = self._ground.where()
-        for place in attempt.places:
-            for slice_id in place.slices:
-                found = where.get(slice_id)
-                if found is not None and found[0] in self.kinds:
-                    index = self.kinds.index(found[0]) * self._width + found[1]
-                    held[index] = held.get(index, 0) + 1
-        return held
-
-    def _running(self, job: JobView, attempt: AttemptView) -> Running:
-        saved, away_ns = saved_ns(attempt), restart_ns(job)
-        key = (attempt.number, saved, attempt.stop is None, away_ns)
-        known = self._memo.runs.get(job.id)
-        if known is not None and known[0] == key:
-            return known[1]
-        spec, held = job.spec, self._held(attempt)
-        kind = self.kinds[next(iter(held), 0) // self._width] if self.kinds else "gpu"
-        stopping = attempt.stop is not None  # its devices come back by themselves
-        run = Running(
-            job.id, self._queue(spec), "medium" if stopping else spec.preemption, attempt.placed_ns, held,
-            self._charged(spec, kind), saved, int(spec.min_runtime_s * S), away_ns,
-            None if spec.estimate_s is None else int(spec.estimate_s * S),
-            checkpoints=spec.checkpoint_path is not None and not stopping, ranks=spec.ranks,
-            each=spec.devices_per_rank, settled_ns=settled_ns(job),
-        )  # fmt: skip
-        self._memo.runs[job.id] = (key, run)
-        return run
-
-    def _add(self, job: JobView) -> None:
-        spec = job.spec
-        if job.not_before_ns > self._now_ns:
-            return
-        refused = _never(self.tree, self.shares.quota, spec, self._queue(spec), self.kinds)
-        if refused is not None:
-            self.never[job.id] = refused
-            return
-        gang = gang_of(spec)
-        verdicts: list[Blocked] = []
-        for kind in KINDS[spec.device]:
-            if kind in self.kinds:
-                rank_class = self._class(spec, kind)
-                verdict = rank_class.never(gang)
-                if verdict is None:
-                    self._classes[job.id] = rank_class
-                    break
-                verdicts.append(verdict)
-        else:
-            text = verdicts[0].what if verdicts else "no such device"
-            self.never[job.id] = Reason("never_fits", f"{text}: it can never start here")
-            return
-        self.waiting.add(self._demand(job, self._classes[job.id].kind))
-
-    def _demand(self, job: JobView, kind: str) -> Demand:
-        spec = job.spec
-        return Demand(
-            job.id, self._queue(spec), spec.preemption, spec.ranks, spec.devices_per_rank, self._charged(spec, kind),
-            job.waiting_since_ns, None if spec.estimate_s is None else int(spec.estimate_s * S), spec.priority,
-            int(spec.min_runtime_s * S), restart_ns(job), spec.checkpoint_path is not None, f"{kind} {spec.layout} {spec.requests} {spec.where} {spec.topology}",
-        )  # fmt: skip
-
-    def _queue(self, spec: JobSpec) -> str:
-        return spec.queue if self._declared else _ALL
-
-    def _charged(self, spec: JobSpec, kind: str) -> Amounts:
-        """What the job's queue is charged: its devices, and those of a model where it names just one."""
-        model = spec.where.models.include[0] if len(spec.where.models.include) == 1 else None
-        resources = {kind: spec.devices * MILLI}
-        if model is not None:
-            resources[f"{kind}:{model}"] = spec.devices * MILLI
-        return tuple(resources.get(resource, 0) for resource in self.tree.resources)
-
-    def _heads(self) -> int:
-        """Room is reserved for the first that wait where all run times are known; else only for those that starve."""
-        open_jobs = [self._view.jobs[job] for job in self._view.live]
-        return int(bool(open_jobs) and all(job.spec.estimate_s is not None for job in open_jobs))
+        free = self.cluster.free[first : first + self._width]
+        return np.minimum(np.maximum(free, 0), self._ground.left(kind))
 
     # -- asked by the round ----------------------------------------------------------------------
 
+    def _at_once(self, demand: Demand, room: Ints | None) -> Mapping[int, int] | None:
+        """Where it could start now: on devices, CPU and memory that are free and kept for nobody else."""
+        rank_class, gang = self._class(demand.job), self._books.families[demand.job].gang
+        first = self.kinds.index(rank_class.kind) * self._width
+        rooms = rank_class.rooms
+        if room is None and not self.cluster.holds and not self._books.stopping:
+            plan = rooms.place(gang)  # sums by tier are kept
+        else:
+            here = slice(first, first + self._width)
+            part = np.minimum(rooms.room, self.cluster.room(demand)[here])
+            plan = self._plan(demand, part if room is None else np.minimum(part, room[here]))
+        if plan is None:
+            return None
+        if self._returning.last(demand.job) is not None:
+            here = slice(first, first + self._width)
+            part = np.minimum(rooms.room, self.cluster.room(demand)[here])
+            plan = self._again(demand, part if room is None else np.minimum(part, room[here])) or plan
+        self._plans[demand.job] = plan
+        each = demand.each
+        return {
+            first + node: count * each
+            for node, count in zip(plan.nodes.tolist(), plan.counts.tolist(), strict=True)
+        }
+
+    def _again(self, demand: Demand, room: Ints) -> GangPlan | None:
+        """Where it goes on after a failure; None where that says nothing."""
+        return self._returning.plan(demand.job, self._class(demand.job), self._family(demand.job).gang, room)
+
+    def _plan(self, demand: Demand, room: Ints) -> GangPlan | None:
+        family = self._books.families[demand.job]
+        if int(room.sum()) < family.gang.ranks:
+            return None
+        return self._class(demand.job).whole.beside(room).place(family.gang)
+
     def _fits_running(self, run: Running) -> Fits:
-        """The same for a job that runs, were it to run elsewhere."""
+        """The same for a job that runs, were it to run elsewhere on such devices."""
         kind = self.kinds[next(iter(run.devices)) // self._width]
-        self._classes[run.job] = self._class(self._view.jobs[run.job].spec, kind)
-        return self._fits(run)
+        return self._fits(run) if self._class(run.job).kind == kind else lambda _: None
 
     def _fits(self, demand: Demand | Running) -> Fits:
-        spec = self._view.jobs[demand.job].spec
-        rank_class, gang = self._classes[demand.job], gang_of(spec)
+        rank_class = self._class(demand.job)
         first = self.kinds.index(rank_class.kind) * self._width
-        # what a node could hold if others were stopped; the CPU and memory that they would leave are not counted
-        most = rank_class.bound
+        # who holds the CPU and memory of a node later is not known: what it has in all bounds the room
+        whole, gang = rank_class.whole, self._family(demand.job).gang
 
         def fits(room: Ints) -> Ints | None:
-            part = np.minimum(room[first : first + self._width], most)
+            part = np.minimum(room[first : first + self._width], whole.room)
             if int(part.sum()) < gang.ranks:
                 return None
-            plan = plan_gang(self._ground.tree, part, gang)
-            if not isinstance(plan, GangPlan):
+            held = whole.beside(part).counts(gang)
+            if held is None:
                 return None
-            plan = self._returning.plan(demand.job, rank_class, gang, part) or plan
-            self._plans[demand.job] = plan
             counts = np.zeros(len(room), np.int64)
-            counts[first + plan.nodes] = plan.counts
+            counts[first + held[0]] = held[1]
             return counts
 
         return fits
 
-    def _class(self, spec: JobSpec, kind: str) -> RankClass:
-        return self._ground.rank_class(spec, kind, self._view, Taken())
-
-    def _left(self, kind: str) -> Ints:
-        """Free devices of a kind by position, after what this round gave away or keeps."""
-        first = self.kinds.index(kind) * self._width
-        return np.maximum(self.cluster.free[first : first + self._width], 0)
-
     def _allowed(self, demand: Demand) -> Mask | None:
         """The nodes that hold a single rank; None where more than their devices counts."""
-        rank_class = self._classes[demand.job]
+        rank_class = self._class(demand.job)
         if demand.ranks > 1 or rank_class.asks:
             return None
         mask = np.zeros(len(self.cluster.free), np.bool_)
@@ -274,7 +163,7 @@ class QuotaRound:
 
     def _domains(self, demand: Demand) -> list[tuple[int, int]] | None:
         """Ranges of nodes of which one must hold the gang whole, by its hard wish on all of it."""
-        first = self.kinds.index(self._classes[demand.job].kind) * self._width
+        first = self.kinds.index(self._class(demand.job).kind) * self._width
         topology = self._view.jobs[demand.job].spec.topology
         tree = self._ground.tree
         if topology is None or topology.require is None:
@@ -291,70 +180,13 @@ class QuotaRound:
 
     def _ready(self, job: str) -> bool:
         """Whether what is kept for the job is free by now."""
-        rank_class = self._classes[job]
+        rank_class = self._class(job)
         first = self.kinds.index(rank_class.kind) * self._width
-        held = self.cluster.holds[job].devices
-        ready = all(
-            rank_class.free(index - first, Taken()).bit_count() >= count for index, count in held.items()
-        )
-        if ready:  # the plan on just these nodes
-            room = np.zeros(len(self.cluster.free), np.int64)
-            for index, count in held.items():
-                room[index] = count // rank_class.each
-            ready = self._fits(self.waiting.jobs[job])(room) is not None
-        return ready
-
-
-def never(fleet: Fleet, spec: JobSpec, now_ns: int) -> Reason | None:
-    """Why no state of these queues lets the job start; None where one does."""
-    if not fleet.queues:
-        return None
-    tree = _tree(fleet)
-    quota = tree.quota(_totals(fleet, tree.resources, frozenset()), now_ns)
-    kinds = tuple(dict.fromkeys(device.kind for device in fleet.devices()))
-    return _never(tree, quota, spec, spec.queue, kinds)
-
-
-def _never(tree: QueueTree, quota: Quota, spec: JobSpec, queue: str, kinds: Sequence[str]) -> Reason | None:
-    index = tree.index.get(queue)
-    if index is None or tree.children[index]:
-        leaves = sorted(name for name, k in tree.index.items() if not tree.children[k])
-        known = ", ".join(leaves[:8])
-        return Reason("no_queue", f"there is no queue {queue} that takes jobs; there are {known}")
-    if any(spec.windows for spec in tree.specs):
-        return None  # at other hours it may
-    kind = next((k for k in KINDS[spec.device] if k in kinds), "gpu")
-    asked, resource = spec.devices * MILLI, tree.resources.index(kind)
-    for at in tree.path(index)[:-1]:
-        bound = quota.bound[at][resource]
-        if asked > bound:
-            text = f"{tree.name(at)} may use at most {bound / MILLI:g} {kind}, and the job asks for {spec.devices}"
-            return Reason("over_limit", f"{text}: it can never start here", {"bound": bound, "asked": asked})
-    return None
-
-
-def check_queues(fleet: Fleet) -> None:
-    """:class:`BadInput` for the first mistake in a fleet's queues, with the field ``queues.NAME...``."""
-    tree = _tree(fleet)
-    tree.check_capacity(_totals(fleet, tree.resources, frozenset()))
-
-
-def _totals(fleet: Fleet, resources: Sequence[str], unfit: Collection[str]) -> Amounts:
-    """Devices that are healthy, in thousandths, by resource."""
-    totals = dict.fromkeys(resources, 0)
-    for device in fleet.devices():
-        if slices_of(device)[0].id in unfit:
-            continue
-        for resource in (device.kind, f"{device.kind}:{device.model}"):
-            if resource in totals:
-                totals[resource] += MILLI
-    return tuple(totals[resource] for resource in resources)
-
-
-def _tree(fleet: Fleet) -> QueueTree:
-    specs = fleet.queues or (QueueSpec(_ALL),)
-    named = {resource for spec in specs for _, amounts in amounts_of(spec) for resource in amounts}
-    models = sorted({f"{d.kind}:{d.model}" for d in fleet.devices() if d.model}) if named else []
-    if named <= {"gpu", "cpu", *models}:
-        models = [model for model in models if model in named]
-    return QueueTree.of(specs, ("gpu", "cpu", *models), fleet.zone)
+        held, rooms = self.cluster.holds[job].devices, rank_class.rooms
+        room = np.zeros(self._width, np.int64)
+        for index, count in held.items():
+            room[index - first] = min(count // rank_class.each, int(rooms.room[index - first]))
+        plan = self._plan(self.waiting.jobs[job], room)
+        if plan is not None:
+            self._plans[job] = self._again(self.waiting.jobs[job], room) or plan
+        return plan is not None

@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from unidle.jobs import JobSpec, Layout, Reason
+from unidle.jobs import Layout, Reason
 from unidle.place.constraint import Gang, GangPlan, gang_of
 from unidle.place.gang import plan_gang
 from unidle.place.ground import Ground, RankClass
@@ -58,15 +58,11 @@ class Again:
 
 
 class Returning:
-    """The jobs of one round that ran before. ``class_of`` and ``left_of`` say what is free in that round."""
+    """The jobs of one round that ran before."""
 
-    def __init__(
-        self, ground: Ground, view: View, class_of: Callable[[JobSpec, str], RankClass],
-        left_of: Callable[[str], Ints],
-    ) -> None:  # fmt: skip
-        """``left_of(kind)``: free devices by position, shape (N,)."""
-        self._ground, self._view = ground, view
-        self._class_of, self._left_of = class_of, left_of
+    def __init__(self, ground: Ground, view: View, left_of: Callable[[str], Ints]) -> None:
+        """``left_of(kind)``: devices by position that are free in that round, shape (N,)."""
+        self._ground, self._view, self._left_of = ground, view, left_of
         self._last: dict[str, Last | None] = {}
         self._together: dict[str, dict[str, Ints]] = {}  # kind -> job -> ranks by position
         self._spare: dict[str, Ints] = {}  # kind -> devices by position that no survivor claims
@@ -154,7 +150,7 @@ class Returning:
             last = self.last(job.id)
             if last is None or last.kind != kind:
                 continue
-            rank_class, gang = self._class_of(job.spec, kind), gang_of(job.spec)
+            rank_class, gang = self._ground.rank_class(job.spec, kind), gang_of(job.spec)
             if rank_class.never(gang) is None:
                 ways[job.id] = rank_class, gang
                 came.append((job, last))

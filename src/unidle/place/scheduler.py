@@ -9,14 +9,14 @@ passed over.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
 from unidle.jobs import JobSpec, Layout, RankPlace, Reason
 from unidle.place.blocked import why_blocked
 from unidle.place.constraint import Barrier, Blocked, Gang, GangPlan, gang_of
-from unidle.place.ground import Ground, RankClass, Taken
+from unidle.place.ground import Ground, RankClass
 from unidle.place.mapping import Mapping, map_ranks
 from unidle.place.plan import Keep, Place, Plan, Stop, Wait
 from unidle.place.queue.why import why_moved
@@ -24,11 +24,12 @@ from unidle.place.queued import KINDS, InQueueOrder, noun
 from unidle.place.repairing import Returning
 from unidle.place.traffic import usual_traffic
 from unidle.place.tree import Ints
+from unidle.view.fold import collector_paused
 from unidle.view.state import Shape, View
 
 if TYPE_CHECKING:
     from unidle.place.queue.round import Round
-    from unidle.place.quotas import QuotaRound
+    from unidle.place.quotas import Placement, QuotaRound
 
 
 class Scheduler:
@@ -38,6 +39,10 @@ class Scheduler:
         self._ground: Ground | None = None
 
     def decide(self, view: View, now_ns: int) -> Plan:
+        with collector_paused():
+            return self._decide(view, now_ns)
+
+    def _decide(self, view: View, now_ns: int) -> Plan:
         if _needs_quotas(view):
             return self._decide_by_quota(view, now_ns)
         round_ = GangRound(self._on(view), view)
@@ -57,26 +62,20 @@ class Scheduler:
 
         ground = self._on(view)
         queues, round_ = QuotaRound(ground, view, now_ns), GangRound(ground, view)
-        answer = queues.decide()
+        places: list[Place] = []
+
+        def place(start: Placement) -> None:
+            gang = gang_of(view.jobs[start.job].spec)
+            fit = round_.mapped(start.rank_class, start.plan, gang, start.job)
+            places.append(Place(start.job, round_.take(fit), fit.because()))
+
         try:
-            waits = {**queues.never, **_with_starts(answer)}
-            places = []
-            for start in answer.starts:
-                there = queues.placement(start.job, start.because)
-                gang = gang_of(view.jobs[start.job].spec)
-                if round_.holds(there.rank_class, there.plan):
-                    fit = round_.mapped(there.rank_class, there.plan, gang, start.job)
-                    places.append(Place(start.job, round_.take(fit), fit.because()))
-                else:  # devices that it may use are fewer than those that are free
-                    waits[start.job] = Reason(
-                        "no_fit", "the devices that are free are not those that it may use"
-                    )
+            answer = queues.decide(place)
+            waits = _waiting(view, round_, queues, answer)
         finally:
             round_.undo()
         keeps, stops = _stops(queues, answer)
-        told = view.unjudged | {keep.job for keep in keeps}
-        kept = tuple(Wait(job, because) for job, because in waits.items() if job in told)
-        return Plan(tuple(places), kept, keeps, stops, answer.again_ns)
+        return Plan(tuple(places), waits, keeps, stops, answer.again_ns)
 
     def try_one(self, view: View, spec: JobSpec, job: str | None = None) -> Placed | Refused:
         """What a gang of this job would get now, with all that is known of it, or why it gets nothing.
@@ -96,7 +95,7 @@ class Scheduler:
 
     def ever(self, view: View, spec: JobSpec) -> bool:
         """Whether the whole fleet, empty and healthy, holds a gang of this job."""
-        return _never_by_quota(view, spec) is None and never_fits(self._on(view), view, spec, Taken()) is None
+        return _never_by_quota(view, spec) is None and never_fits(self._on(view), spec) is None
 
     def _on(self, view: View) -> Ground:
         ground = self._ground
@@ -148,8 +147,7 @@ class GangRound:
 
     def __init__(self, ground: Ground, view: View) -> None:
         self._ground, self._view = ground, view
-        self._taken = Taken()
-        self._returning = Returning(ground, view, self.rank_class, self._left)
+        self._returning = Returning(ground, view, ground.left)
 
     def decide(self, now_ns: int) -> Plan:
         view = self._view
@@ -196,23 +194,15 @@ class GangRound:
         for kind in KINDS[spec.device]:
             rank_class = self.rank_class(spec, kind)
             reasons.append(_waits(spec, rank_class, why_blocked(rank_class.rooms, gang)))
-        return never_fits(self._ground, self._view, spec, self._taken) or _best(reasons)
+        return never_fits(self._ground, spec) or _best(reasons)
 
     def rank_class(self, spec: JobSpec, kind: str) -> RankClass:
         """The class of the job's ranks on devices of this kind, with what this round gave away."""
-        return self._ground.rank_class(spec, kind, self._view, self._taken)
-
-    def holds(self, rank_class: RankClass, plan: GangPlan) -> bool:
-        """Whether the nodes of a plan hold it now, with what this round gave away."""
-        return bool((rank_class.rooms.room[plan.nodes] >= plan.counts).all())
+        return self._ground.rank_class(spec, kind)
 
     def undo(self) -> None:
         """Leave the ground as the view has it."""
-        touched = set(self._taken.hosts)
-        for rank_class in self._ground.classes.values():
-            if touched:
-                rank_class.update(touched, self._view, Taken())
-            rank_class.rooms.forget()
+        self._ground.undo()
 
     def map(self, plan: GangPlan, layout: Layout) -> Mapping:
         """The order of ranks on the plan's nodes."""
@@ -222,7 +212,7 @@ class GangRound:
     def mapped(self, rank_class: RankClass, plan: GangPlan, gang: Gang, job: str | None = None) -> Fit:
         """The plan with an order of ranks: that of the job's last attempt where it comes back."""
         if job is not None and self._returning.last(job) is not None:
-            free = [rank_class.free(p, self._taken) for p in plan.nodes.tolist()]
+            free = [rank_class.free(p) for p in plan.nodes.tolist()]
             again = self._returning.order(job, rank_class, plan, free)
             if again is not None:
                 return Fit(rank_class, again.plan, again.node_of_rank, again.mapping, again.own, again.theirs)
@@ -235,7 +225,7 @@ class GangRound:
         """Give the gang its slices: those that ranks had before, else of each node the lowest free ones in rank order."""
         rank_class, positions = fit.rank_class, fit.plan.nodes.tolist()
         slots = [rank_class.slots(p) for p in positions]
-        masks = [rank_class.free(p, self._taken) for p in positions]
+        masks = [rank_class.free(p) for p in positions]
         used = [0] * len(positions)
         places: list[RankPlace] = []
         order = fit.node_of_rank.tolist()
@@ -253,25 +243,14 @@ class GangRound:
                 ids.append(slots[at].slices[bit.bit_length() - 1])
             places.append(RankPlace(rank, slots[at].node, tuple(ids)))
         for position, mask, ranks in zip(positions, used, fit.plan.counts.tolist(), strict=True):
-            self._taken.take(rank_class.kind, position, mask, rank_class.requests, ranks)
-        for other in self._ground.classes.values():
-            if other.kind == rank_class.kind or (other.asks and rank_class.asks):
-                other.update(positions, self._view, self._taken)
+            self._ground.take(rank_class.kind, position, mask, rank_class.requests, ranks)
         return tuple(places)
-
-    def _left(self, kind: str) -> Ints:
-        """Free devices of a kind by position, after what this round gave away."""
-        ground, left = self._ground, np.zeros(len(self._ground.nodes), np.int64)
-        slots = ground.occupancy.nodes.get(kind, [])
-        for position, there in zip(ground.positions.get(kind, []), slots, strict=True):
-            left[position] = (there.free & ~self._taken.slices.get((kind, position), 0)).bit_count()
-        return left
 
 
 def _never_by_quota(view: View, spec: JobSpec) -> Reason | None:
     if not view.fleet.queues:
         return None
-    from unidle.place.quotas import never
+    from unidle.place.fleet_queues import never
 
     return never(view.fleet, spec, view.time_ns)
 
@@ -282,14 +261,29 @@ def _needs_quotas(view: View) -> bool:
     return bool(named) or any(shape.ranked for shape in view.waiting)
 
 
-def _with_starts(answer: Round) -> dict[str, Reason]:
-    """Reasons to wait, with the planned start where there is one."""
-    found = {}
-    for job, because in answer.waits.items():
-        start_ns = answer.planned_ns.get(job)
-        figures = because.figures if start_ns is None else {**because.figures, "planned_start_ns": start_ns}
-        found[job] = Reason(because.code, because.text, figures)
-    return found
+_FOR_ROOM: Final = frozenset({"planned", "reserved", "never_free", "depth"})
+
+
+def _waiting(view: View, round_: GangRound, queues: QuotaRound, answer: Round) -> tuple[Wait, ...]:
+    """Why those wait of whom it is not known yet: what is in the way, and the planned start where there is one."""
+    found: list[Wait] = []
+    in_the_way: dict[Shape, Fit | Refused] = {}
+    told = view.unjudged.union(move.job for move in answer.moves)
+    for job in sorted((view.jobs[job] for job in told), key=lambda job: job.order):
+        because = queues.never.get(job.id) or answer.waits.get(job.id)
+        if because is None:
+            continue
+        figures, text = because.figures, because.text
+        if because.code in _FOR_ROOM:
+            way = in_the_way.get(job.shape) or round_.fit(job.spec)
+            in_the_way[job.shape] = way
+            if isinstance(way, Refused):  # else what is reserved for others
+                figures, text = {**way.because.figures, **figures}, f"{way.because.text}; {text}"
+        start_ns = answer.planned_ns.get(job.id)
+        if start_ns is not None:
+            figures = {**figures, "planned_start_ns": start_ns}
+        found.append(Wait(job.id, Reason(because.code, text, figures)))
+    return tuple(found)
 
 
 def _stops(queues: QuotaRound, answer: Round) -> tuple[tuple[Keep, ...], tuple[Stop, ...]]:
@@ -308,12 +302,12 @@ def _stops(queues: QuotaRound, answer: Round) -> tuple[tuple[Keep, ...], tuple[S
     return tuple(keeps), tuple(stops)
 
 
-def never_fits(ground: Ground, view: View, spec: JobSpec, taken: Taken) -> Refused | None:
+def never_fits(ground: Ground, spec: JobSpec) -> Refused | None:
     """Why no state of this fleet holds the gang; None where one does."""
     gang = gang_of(spec)
     reasons: list[Refused] = []
     for kind in KINDS[spec.device]:
-        rank_class = ground.rank_class(spec, kind, view, taken)
+        rank_class = ground.rank_class(spec, kind)
         verdict = rank_class.never(gang)
         if verdict is None:
             return None

@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from unidle.fleet import Fleet, slices_of
-
-_CHANGES_KEPT = 65_536
+from unidle.view.changes import Changes
 
 
 @dataclass(slots=True)
@@ -34,8 +33,7 @@ class Occupancy:
     free: dict[str, int] = field(default_factory=dict)  # kind -> number of free slices
     total: dict[str, int] = field(default_factory=dict)  # kind -> number of slices
     largest: dict[str, int] = field(default_factory=dict)  # kind -> most slices of one node
-    changes: list[tuple[str, int]] = field(default_factory=list)  # (kind, order) of the last ones
-    forgotten: int = 0  # changes before them
+    changes: Changes[tuple[str, int]] = field(default_factory=Changes)  # (kind, order)
     _room: dict[tuple[str, int], int] = field(default_factory=dict)  # answers of ``room``
     _where: dict[str, tuple[str, int, int]] = field(default_factory=dict)  # slice -> (kind, order, bit)
 
@@ -96,7 +94,7 @@ class Occupancy:
             return
         slots.free &= ~(1 << bit)
         self.free[kind] -= 1
-        self._changed(kind, order)
+        self.changes.add((kind, order))
         if not slots.free:
             opened = self.open[kind]
             del opened[bisect_left(opened, order)]
@@ -110,15 +108,4 @@ class Occupancy:
             insort(self.open[kind], order)
         slots.free |= 1 << bit
         self.free[kind] += 1
-        self._changed(kind, order)
-
-    def changed_since(self, count: int) -> tuple[int, list[tuple[str, int]] | None]:
-        """How many changes there were in all, and those after the first ``count``; None if they are forgotten."""
-        now = self.forgotten + len(self.changes)
-        return now, self.changes[count - self.forgotten :] if count >= self.forgotten else None
-
-    def _changed(self, kind: str, order: int) -> None:
-        if len(self.changes) >= _CHANGES_KEPT:
-            self.forgotten += len(self.changes)
-            self.changes.clear()
-        self.changes.append((kind, order))
+        self.changes.add((kind, order))

@@ -1,0 +1,266 @@
+"""The books of all queues on one ground, kept from round to round: who runs, who waits, what is free.
+
+Everything here follows from the view; of a job that changed what was known is taken back, and what the
+view says now is put in its place. So a round costs what changed, not what there is.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from unidle.fleet import Health
+from unidle.jobs import JobSpec, Reason
+from unidle.place.constraint import Blocked, Gang, gang_of
+from unidle.place.fleet_queues import ALL, never_in, totals, tree_of_queues
+from unidle.place.ground import Ground, RankClass
+from unidle.place.pieces import counted
+from unidle.place.price import restart_ns, saved_ns, settled_ns
+from unidle.place.queue.backfill import Backfill
+from unidle.place.queue.cluster import Cluster, requested
+from unidle.place.queue.fair import Fairness, Shares
+from unidle.place.queue.model import Amounts, Asks, Demand, Hold, Running
+from unidle.place.queue.spec import MILLI
+from unidle.place.queue.waiting import Waiting
+from unidle.place.queued import KINDS
+from unidle.view.state import AttemptView, JobView, Shape, View
+
+S: Final = 1_000_000_000
+_FAMILIES_KEPT: Final = 4_096
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Family:
+    """What gangs of one shape have in common: the devices that they go on, or why they can never start."""
+
+    gang: Gang
+    rank_class: RankClass | None
+    never: Reason | None
+    charged: Amounts
+    asks: Asks
+    alike: str
+
+
+class Books:
+    """Follows the view. Between two calls of :meth:`follow` all changes have to be undone by the journal."""
+
+    def __init__(self, ground: Ground, now_ns: int) -> None:
+        self._ground = ground
+        self.kinds = tuple(kind for kind in ("gpu", "cpu") if ground.occupancy.nodes.get(kind))
+        self.width = len(ground.nodes)
+        self.tree = tree_of_queues(ground.fleet)
+        self._declared = bool(ground.fleet.queues)
+        self._whole = totals(ground.fleet, self.tree.resources, frozenset())
+        self._quota = self.tree.quota(self._whole, now_ns)  # for what can never start
+        self._health: dict[str, Health] = {}
+        self.capacity = self._whole
+        # a view keeps no history of shares: what is used now counts alone
+        self.shares = Shares(self.tree, self._whole, now_ns, Fairness(history_ppm=0, firm_borrows=True))
+        size = len(self.kinds) * self.width
+        self.cluster = Cluster(
+            np.zeros(size, np.int64), self.shares, hosts=np.zeros((2, self.width), np.int64)
+        )
+        self.waiting = Waiting(self.shares, Backfill())
+        self.never: dict[str, Reason] = {}
+        self.families: dict[str, Family] = {}  # by job that waits
+        self._by_shape: dict[Shape, Family] = {}
+        self._shape_of: dict[str, Shape] = {}  # where the view says it for all at once: to find it takes long
+        self._not_before: list[tuple[int, str]] = []  # jobs that wait for their time, a heap
+        self._live: dict[str, Running] = {}  # also those that stop
+        self._unknown: set[str] = set()  # of these, those whose run time nobody knows
+        self._stopping = np.zeros(size, np.int64)  # devices of jobs that are preempted: they count as free
+        self._stopping_hosts = np.zeros((2, self.width), np.int64)
+        self._moved: set[int] = set()  # positions at which that changed
+        self._seen, self._seen_ground = -1, -1
+
+    def follow(self, view: View, now_ns: int) -> None:
+        """Take up what changed since the last call."""
+        if view.health != self._health:
+            self._health = dict(view.health)
+            unfit = view.unfit()
+            self.capacity = totals(view.fleet, self.tree.resources, unfit) if unfit else self._whole
+        self.shares.begin(now_ns, self.capacity)
+        for job in list(self.cluster.holds):
+            self.cluster.release(job)
+        self._seen, changed = (
+            view.changed.since(self._seen) if self._seen >= 0 else (view.changed.since(0)[0], None)
+        )
+        if changed is None:
+            changed = [*self._live, *self.waiting.jobs, *self.never, *view.jobs.open]
+            self._shape_of = {job: shape for shape, line in view.waiting.items() for _, _, job in line}
+        for job in dict.fromkeys(changed):
+            self._forget(job)
+            self._learn(view.jobs.open.get(job), now_ns)
+        self._shape_of = {}
+        while self._not_before and self._not_before[0][0] <= now_ns:
+            job = heapq.heappop(self._not_before)[1]
+            self._forget(job)
+            self._learn(view.jobs.open.get(job), now_ns)
+        self._count_free()
+        for job, promise in view.promised.items():
+            if promise.expires_ns > now_ns and promise.kind in self.kinds:
+                self._hold(view.jobs[job], promise.kind, promise.devices, promise.expires_ns)
+        self.cluster.journal.settle()
+
+    @property
+    def stopping(self) -> bool:
+        """Whether jobs are being preempted whose devices count as free."""
+        return len(self._live) > len(self.cluster.running)
+
+    @property
+    def all_known(self) -> bool:
+        """Whether somebody runs, and all run times of who runs are known."""
+        return bool(self._live) and not self._unknown
+
+    def _forget(self, job: str) -> None:
+        self.never.pop(job, None)
+        self.families.pop(job, None)
+        if job in self.waiting.jobs:
+            self.waiting.remove(job)
+        run = self._live.pop(job, None)
+        if run is None:
+            return
+        self._unknown.discard(job)
+        if job in self.cluster.running:
+            self.cluster.drop(job)
+        else:
+            self._stops(run, -1)
+
+    def _learn(self, job: JobView | None, now_ns: int) -> None:
+        if job is None:
+            return
+        attempt = job.live
+        if attempt is not None:
+            run = self._live[job.id] = self._running(job, attempt)
+            if run.estimate_ns is None:
+                self._unknown.add(job.id)
+            if attempt.stop is not None and attempt.stop.why in ("preempted", "moved"):
+                self._stops(run, +1)
+            else:
+                self.cluster.adopt(run)
+        elif job.state in ("queued", "restarting"):
+            if job.not_before_ns > now_ns:
+                heapq.heappush(self._not_before, (job.not_before_ns, job.id))
+            else:
+                self._add(job)
+
+    def _stops(self, run: Running, sign: int) -> None:
+        """Devices of a job that is preempted are as good as free."""
+        for index, count in run.devices.items():
+            position = index % self.width
+            self._stopping[index] += sign * count
+            self._stopping_hosts[:, position] += requested(run.asks, sign * count // run.each)
+            self._moved.add(position)
+
+    def _count_free(self) -> None:
+        """Of each node that changed; nothing is held for anybody yet."""
+        ground, cluster, width = self._ground, self.cluster, self.width
+        self._seen_ground, touched = ground.touched_since(self._seen_ground)
+        changed = range(width) if touched is None else sorted(self._moved.union(touched))
+        some = np.array(changed, np.int64)
+        self._moved.clear()
+        for k, kind in enumerate(self.kinds):
+            cluster.free[k * width + some] = (
+                counted(ground.free[kind][some]) + self._stopping[k * width + some]
+            )
+        cluster.hosts[:, some] = ground.hosts[:, some] + self._stopping_hosts[:, some]
+
+    def _hold(self, job: JobView, kind: str, devices: dict[str, int], expires_ns: int) -> None:
+        first, place = self.kinds.index(kind) * self.width, self._ground.place
+        kept = {first + place[name]: count for name, count in devices.items() if name in place}
+        if all(self.cluster.free[index] >= count for index, count in kept.items()):
+            held_for = self.waiting.jobs.get(job.id) or self._live.get(job.id)  # one that is moved runs still
+            if held_for is not None:
+                self.cluster.hold(Hold.of(held_for, kept, expires_ns))
+
+    # -- jobs ------------------------------------------------------------------------------------
+
+    def _running(self, job: JobView, attempt: AttemptView) -> Running:
+        spec, held = job.spec, self._held(attempt)
+        kind = self.kinds[next(iter(held), 0) // self.width] if self.kinds else "gpu"
+        stop = attempt.stop
+        ends = stop is not None and stop.why != "moved"  # its devices come back by themselves
+        return Running(
+            job.id, self._queue(spec), "medium" if ends else spec.preemption, attempt.placed_ns, held,
+            self._charged(spec, kind), saved_ns(attempt), int(spec.min_runtime_s * S), restart_ns(job),
+            run_time_ns(job), checkpoints=spec.checkpoint_path is not None and stop is None, ranks=spec.ranks,
+            each=spec.devices_per_rank, settled_ns=settled_ns(job), asks=_asks(spec),
+        )  # fmt: skip
+
+    def _held(self, attempt: AttemptView) -> dict[int, int]:
+        held: dict[int, int] = {}
+        where = self._ground.where()
+        for place in attempt.places:
+            for slice_id in place.slices:
+                found = where.get(slice_id)
+                if found is not None and found[0] in self.kinds:
+                    index = self.kinds.index(found[0]) * self.width + found[1]
+                    held[index] = held.get(index, 0) + 1
+        return held
+
+    def _add(self, job: JobView) -> None:
+        """The job waits."""
+        spec, queue = job.spec, self._queue(job.spec)
+        refused = never_in(self.tree, self._quota, spec, queue, self.kinds)
+        family = self.family(job)
+        if refused is not None or family.never is not None:
+            self.never[job.id] = refused or family.never or Reason("never_fits", "")
+            return
+        self.families[job.id] = family
+        self.waiting.add(
+            Demand(
+                job.id, queue, spec.preemption, spec.ranks, spec.devices_per_rank, family.charged, job.waiting_since_ns,
+                run_time_ns(job), spec.priority, int(spec.min_runtime_s * S), restart_ns(job),
+                spec.checkpoint_path is not None, family.alike, family.asks,
+            )
+        )  # fmt: skip
+
+    def family(self, job: JobView) -> Family:
+        """What the job has in common with those of its shape."""
+        shape = self._shape_of.get(job.id) or job.shape
+        found = self._by_shape.get(shape)
+        if found is None:
+            if len(self._by_shape) >= _FAMILIES_KEPT:
+                self._by_shape.clear()
+            found = self._by_shape[shape] = self._family_of(job.spec)
+        return found
+
+    def _family_of(self, spec: JobSpec) -> Family:
+        gang, verdicts = gang_of(spec), list[Blocked]()
+        for kind in KINDS[spec.device]:
+            if kind not in self.kinds:
+                continue
+            rank_class = self._ground.rank_class(spec, kind)
+            verdict = rank_class.never(gang)
+            if verdict is None:
+                alike = f"{kind} {spec.layout} {spec.requests} {spec.where} {spec.topology} {spec.share}"
+                return Family(gang, rank_class, None, self._charged(spec, kind), _asks(spec), alike)
+            verdicts.append(verdict)
+        text = verdicts[0].what if verdicts else "no such device"
+        never = Reason("never_fits", f"{text}: it can never start here")
+        return Family(gang, None, never, (), _asks(spec), "")
+
+    def _queue(self, spec: JobSpec) -> str:
+        return spec.queue if self._declared else ALL
+
+    def _charged(self, spec: JobSpec, kind: str) -> Amounts:
+        """What the job's queue is charged: its devices, and those of a model where it names just one."""
+        model = spec.where.models.include[0] if len(spec.where.models.include) == 1 else None
+        resources = {kind: spec.devices * MILLI}
+        if model is not None:
+            resources[f"{kind}:{model}"] = spec.devices * MILLI
+        return tuple(resources.get(resource, 0) for resource in self.tree.resources)
+
+
+def run_time_ns(job: JobView) -> int | None:
+    """How long an attempt of the job runs: its own estimate, else the high bound of what was foretold; None if neither."""
+    if job.spec.estimate_s is not None:
+        return int(job.spec.estimate_s * S)
+    return next((said.high_ns for said in reversed(job.predictions) if said.what == "run_time"), None)
+
+
+def _asks(spec: JobSpec) -> Asks:
+    return spec.requests.cpu_milli, spec.requests.memory_bytes
