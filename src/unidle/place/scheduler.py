@@ -17,6 +17,7 @@ from unidle.jobs import JobSpec, Layout, RankPlace, Reason
 from unidle.place.blocked import why_blocked
 from unidle.place.constraint import Barrier, Blocked, Gang, GangPlan, gang_of
 from unidle.place.ground import Ground, RankClass
+from unidle.place.inner import Seats, text_of
 from unidle.place.mapping import Mapping, map_ranks
 from unidle.place.plan import Keep, Place, Plan, Stop, Wait
 from unidle.place.queue.why import why_moved
@@ -24,7 +25,9 @@ from unidle.place.queued import KINDS, InQueueOrder, noun
 from unidle.place.repairing import Returning
 from unidle.place.traffic import usual_traffic
 from unidle.place.tree import Ints
+from unidle.place.wired import seats_of, well_wired
 from unidle.view.fold import collector_paused
+from unidle.view.occupancy import NodeSlots
 from unidle.view.state import Shape, View
 
 if TYPE_CHECKING:
@@ -105,18 +108,22 @@ class Scheduler:
 
 
 class Fit:
-    """Where a gang can go: its nodes, the order of its ranks, and the reason."""
+    """Where a gang can go: its nodes, the order of its ranks, and the reason. ``seats`` are known once it is taken."""
 
     def __init__(
-        self, rank_class: RankClass, plan: GangPlan, node_of_rank: Ints, mapping: Mapping | None,
+        self, rank_class: RankClass, plan: GangPlan, node_of_rank: Ints, mapping: Mapping | None, tp: int = 1,
         own: dict[int, tuple[str, ...]] | None = None, theirs: frozenset[str] = frozenset(),
     ) -> None:  # fmt: skip
         """``own``: slices that a rank had before and gets again, by rank; ``theirs``: those to be taken last."""
         self.rank_class, self.plan, self.node_of_rank, self.mapping = rank_class, plan, node_of_rank, mapping
+        self.tp = tp  # ranks of one tensor group
         self.own, self.theirs = own or {}, theirs
+        self.seats: dict[str, Seats] = {}
 
     def because(self) -> Reason:
         reason = self.plan.because
+        if self.seats:
+            reason = Reason(reason.code, f"{reason.text}; {text_of(self.seats)}", reason.figures)
         if self.mapping is None:
             return reason
         times = {f"{group}_ns": time.time_ns for group, time in self.mapping.groups.items() if time.ranks > 1}
@@ -182,8 +189,8 @@ class GangRound:
             rank_class = self.rank_class(spec, kind)
             plan = rank_class.rooms.place(gang)
             if plan is not None:
-                if job is not None:
-                    plan = self._returning.plan(job, rank_class, gang, rank_class.rooms.room) or plan
+                again = self._returning.plan(job, rank_class, gang, rank_class.rooms.room) if job else None
+                plan = again or well_wired(self._ground, rank_class, plan, gang, rank_class.free)
                 return self.mapped(rank_class, plan, gang, job)
         return None
 
@@ -215,14 +222,24 @@ class GangRound:
             free = [rank_class.free(p) for p in plan.nodes.tolist()]
             again = self._returning.order(job, rank_class, plan, free)
             if again is not None:
-                return Fit(rank_class, again.plan, again.node_of_rank, again.mapping, again.own, again.theirs)
+                return Fit(
+                    rank_class,
+                    again.plan,
+                    again.node_of_rank,
+                    again.mapping,
+                    gang.size("tp"),
+                    again.own,
+                    again.theirs,
+                )
         if gang.layout is None or len(plan.nodes) == 1:
-            return Fit(rank_class, plan, np.repeat(np.arange(len(plan.nodes)), plan.counts), None)
+            there = np.repeat(np.arange(len(plan.nodes)), plan.counts)
+            return Fit(rank_class, plan, there, None, gang.size("tp"))
         mapping = self.map(plan, gang.layout)
-        return Fit(rank_class, plan, mapping.node_of_rank, mapping)
+        return Fit(rank_class, plan, mapping.node_of_rank, mapping, gang.size("tp"))
 
     def take(self, fit: Fit) -> tuple[RankPlace, ...]:
-        """Give the gang its slices: those that ranks had before, else of each node the lowest free ones in rank order."""
+        """Give the gang its slices: those that ranks had before; else of each node the best connected, where that is
+        known, or the lowest free ones."""
         rank_class, positions = fit.rank_class, fit.plan.nodes.tolist()
         slots = [rank_class.slots(p) for p in positions]
         masks = [rank_class.free(p) for p in positions]
@@ -233,11 +250,20 @@ class GangRound:
             mask = slots[order[rank]].mask(own)
             masks[order[rank]] ^= mask
             used[order[rank]] |= mask
-        last = [slot.mask(s for s in slot.slices if s in fit.theirs) if fit.theirs else 0 for slot in slots]
+        if fit.theirs:
+            rest = [at for rank, at in enumerate(order) if rank not in fit.own]
+            masks = _left_to_others(fit, slots, masks, rest)
+        seats = seats_of(self._ground, rank_class, fit.tp, order, positions, masks, fit.own)
+        fit.seats = {} if fit.own else {slots[at].node: there for at, there in seats.items()}
+        seated = {at: iter(there.ranks) for at, there in seats.items()}
         for rank, at in enumerate(order):
-            ids = list(fit.own.get(rank, ()))
-            while len(ids) < rank_class.each:
-                bit = rank_class.pick(positions[at], masks[at] & ~last[at] or masks[at])
+            if rank in fit.own:
+                places.append(RankPlace(rank, slots[at].node, fit.own[rank]))
+                continue
+            ids = []
+            bits = next(seated[at]) if at in seated else None
+            for k in range(rank_class.each):
+                bit = rank_class.pick(positions[at], masks[at]) if bits is None else bits[k]
                 masks[at] ^= bit
                 used[at] |= bit
                 ids.append(slots[at].slices[bit.bit_length() - 1])
@@ -245,6 +271,18 @@ class GangRound:
         for position, mask, ranks in zip(positions, used, fit.plan.counts.tolist(), strict=True):
             self._ground.take(rank_class.kind, position, mask, rank_class.requests, ranks)
         return tuple(places)
+
+
+def _left_to_others(
+    fit: Fit, slots: Sequence[NodeSlots], masks: Sequence[int], rest: Sequence[int]
+) -> list[int]:
+    """The masks without what other gangs had, on nodes that have enough besides for those of ``rest``."""
+    found = []
+    for at, (slot, mask) in enumerate(zip(slots, masks, strict=True)):
+        besides = mask & ~slot.mask(s for s in slot.slices if s in fit.theirs)
+        enough = besides.bit_count() >= rest.count(at) * fit.rank_class.each
+        found.append(besides if enough else mask)
+    return found
 
 
 def _never_by_quota(view: View, spec: JobSpec) -> Reason | None:
