@@ -7,10 +7,10 @@ import zlib
 from unidle.ledger.book import Book, SliceRef
 from unidle.ledger.rows import Entry
 from unidle.view.fold import FOLD_VERSION
-from unidle.view.state import AttemptView, JobView, RankView, View
+from unidle.view.state import AttemptView, IdleNotice, JobView, RankView, UseView, View
 
-KEPT = (View, JobView, AttemptView, RankView, Book, SliceRef)
-FORM = (5, 3889605934)
+KEPT = (View, JobView, AttemptView, RankView, UseView, IdleNotice, Book, SliceRef)
+FORM = (5, 3549132070)
 
 
 def form() -> int:

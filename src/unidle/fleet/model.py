@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from unidle.fleet.idle import IdlePolicy
 from unidle.fleet.links import GpuLinks
 from unidle.fleet.queues import UTC, Migration, QueueSpec, Zone
 
@@ -109,6 +110,7 @@ class Fleet:
     zone: Zone = UTC  # of the queues' time windows
     migration: Migration | None = None  # None: no running job is moved
     gpu_links: dict[str, GpuLinks] = field(default_factory=dict)
+    idle: IdlePolicy = field(default_factory=IdlePolicy)
 
     def devices(self) -> list[Device]:
         return [d for n in self.nodes for d in n.devices]
