@@ -304,13 +304,13 @@ class Controller:
             self._holders.begin(self.view, job, now)
         for wait in plan.waits:
             self._emit(ev.JobJudged(wait.job, wait.because))
+        for stop in plan.stops:
+            self._preempt(stop)
         for keep in plan.keeps:
             self._emit(ev.Promised(keep.job, keep.kind, keep.devices, keep.expires_ns, keep.because))
         if self._forecaster is not None and plan.waits:
             for said in self._forecaster.starts(self.view, now, [wait.job for wait in plan.waits]):
                 self._emit(said)
-        for stop in plan.stops:
-            self._preempt(stop)
         if plan.again_ns is not None and plan.again_ns > now:
             heapq.heappush(self._timers, (plan.again_ns, ""))
 
@@ -320,9 +320,7 @@ class Controller:
         if attempt is not None and attempt.stop is None:
             grace_ns = int(job.spec.grace_s * 1e9)
             self._emit(
-                ev.StopAsked(
-                    job.id, attempt.number, "preempted", grace_ns, stop.because, for_job=stop.for_job
-                )
+                ev.StopAsked(job.id, attempt.number, stop.why, grace_ns, stop.because, for_job=stop.for_job)
             )
             self._command_stop(job, attempt)
 

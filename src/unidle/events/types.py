@@ -14,7 +14,7 @@ from unidle.jobs.place import RankPlace
 from unidle.share.idle import Evidence
 
 Outcome = Literal["succeeded", "failed", "cancelled", "preempted"]
-StopWhy = Literal["rank_failed", "cancelled", "timeout", "service_stopped", "preempted", "idle"]
+StopWhy = Literal["rank_failed", "cancelled", "timeout", "service_stopped", "preempted", "moved", "idle"]
 EndState = Literal["succeeded", "failed", "cancelled"]
 Use = Literal["busy", "quiet", "unknown"]
 PredictedWhat = Literal["start", "run_time"]  # a moment; a duration, all attempts together

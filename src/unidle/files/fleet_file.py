@@ -8,7 +8,7 @@ from msgspec import Meta, Struct
 
 from unidle.files.fleet_idle import IdlePart
 from unidle.files.fleet_links import GpuLinksPart
-from unidle.files.fleet_queues import QueuePart
+from unidle.files.fleet_queues import MigrationPart, QueuePart
 from unidle.files.values import (
     END,
     MEMORY_LIMIT_BYTES,
@@ -284,6 +284,13 @@ class FleetFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             ],
         ),
     ] = ()
+    migration: Annotated[
+        MigrationPart | None,
+        Meta(
+            description="Lets running jobs that can checkpoint be moved to make room for a gang. Without it, none is moved.",
+            examples=[{"moves_most": 4, "gain_least": 2}],
+        ),
+    ] = None
     idle: Annotated[
         IdlePart,
         Meta(

@@ -11,7 +11,7 @@ from msgspec import Meta, Struct
 from unidle.errors import BadInput
 from unidle.files.document import BadFile, Document, Path
 from unidle.files.values import NAME_LENGTH, NAME_PATTERN, NAME_SAYS
-from unidle.fleet.queues import UTC, QueueSpec, TimeWindow, Weekly, Zone
+from unidle.fleet.queues import UTC, Migration, QueueSpec, TimeWindow, Weekly, Zone
 
 QueueName = Annotated[
     str, Meta(pattern=NAME_PATTERN, min_length=1, max_length=NAME_LENGTH, extra={"says": NAME_SAYS})
@@ -69,6 +69,39 @@ class QueuePart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             examples=[[{"when": "sat,sun", "limit": {"gpu": 64}}]],
         ),
     ] = ()
+
+
+class MigrationPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """When running jobs may be moved to make room for a gang that waits."""
+
+    moves_most: Annotated[
+        int, Meta(ge=1, le=1_000, description="At most so many jobs are moved at once.")
+    ] = 16
+    levels: Annotated[
+        tuple[Annotated[Literal["low", "medium"], Meta(extra={"says": "low or medium"})], ...],
+        Meta(
+            min_length=1,
+            max_length=2,
+            description="Which jobs may be moved, by preemption level.",
+            examples=[["low"]],
+        ),
+    ] = ("low", "medium")
+    gain_least: Annotated[
+        float,
+        Meta(
+            ge=1,
+            le=1_000,
+            description="How many times the device time that it loses a move has to win.",
+            examples=[2],
+        ),
+    ] = 1.0
+
+
+def migration_of(part: MigrationPart | None) -> Migration | None:
+    """The rule as it is used; None where jobs are not moved."""
+    if part is None:
+        return None
+    return Migration(part.moves_most, tuple(dict.fromkeys(part.levels)), round(part.gain_least * 1_000_000))
 
 
 def queues_of(document: Document, parts: tuple[QueuePart, ...]) -> Iterator[QueueSpec]:

@@ -12,7 +12,7 @@ from unidle.files.tree import resolve
 from unidle.files.values import duration_text
 from unidle.fleet import WHOLE_PPM, Device, Fleet, Link, Node
 from unidle.fleet.idle import IdlePolicy, IdleTerms
-from unidle.fleet.queues import UTC, QueueSpec
+from unidle.fleet.queues import UTC, Migration, QueueSpec
 
 _ADDRESS: Final = "127.0.0.1"
 _MODELS: Final = {"cpu": "cpu", "gpu": ""}
@@ -33,6 +33,7 @@ def fleet_to_yaml(fleet: Fleet) -> str:
             links=[_link(link) for link in fleet.links],
             gpu_links=gpu_links_as_data(fleet.gpu_links),
             queues=[_queue(queue) for queue in fleet.queues],
+            migration=_migration(fleet.migration),
             idle=_idle(fleet.idle),
             timezone=fleet.zone.name if fleet.zone != UTC else None,
         ),
@@ -103,6 +104,13 @@ def _queue(queue: QueueSpec) -> dict[str, object]:
         windows=windows,
     )
     return found if queue.reclaimable else {**found, "reclaimable": False}
+
+
+def _migration(rule: Migration | None) -> dict[str, object] | None:
+    if rule is None:
+        return None
+    gain_least = _short(rule.gain_least_ppm / 1_000_000)
+    return {"moves_most": rule.moves_most, "levels": list(rule.levels), "gain_least": gain_least}
 
 
 def _idle(policy: IdlePolicy) -> dict[str, object]:

@@ -23,14 +23,24 @@ _LONGEST_LINE: Final = 512 << 20
 _T = TypeVar("_T")
 
 
+Stop = Literal["rank_failed", "cancelled", "timeout", "service_stopped", "preempted", "moved", "idle"]
+
+
 class Attempt(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a job holds, since when, when it last saved its work; ``stop``: why it was asked to leave, and for whom."""
+    """One attempt of a job: where, since when, when its first step began and when it last saved its work.
+
+    ``stop``: why it was asked to leave, and for whom. One that has ended keeps its places only where the job may
+    come back to them.
+    """
 
     placed_ns: int
-    places: tuple[RankPlace, ...]
+    places: tuple[RankPlace, ...] = ()
+    begun_ns: int | None = None
     saved_ns: int | None = None
-    stop: Literal["rank_failed", "cancelled", "timeout", "service_stopped", "preempted", "idle"] | None = None
+    stop: Stop | None = None
+    stop_ns: int | None = None
     stop_for: str | None = None
+    ended_ns: int | None = None
 
 
 class Kept(msgspec.Struct, frozen=True):
@@ -52,7 +62,10 @@ class RunTime(msgspec.Struct, frozen=True):
 
 
 class OpenJob(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A job that has not ended; one without ``holds`` waits (``not_before_ns``: at least so long)."""
+    """A job that has not ended; one without ``holds`` waits (``not_before_ns``: at least so long).
+
+    ``past`` are its last attempts before, the latest at the end.
+    """
 
     job: str
     spec: JobSpec
@@ -62,6 +75,7 @@ class OpenJob(msgspec.Struct, frozen=True, omit_defaults=True):
     holds: Attempt | None = None
     kept: Kept | None = None
     run_time: RunTime | None = None
+    past: tuple[Attempt, ...] = ()
 
 
 class RunTimes(msgspec.Struct, frozen=True):
@@ -153,6 +167,7 @@ class _Reader:
         if not before:
             self._slices = {piece.id for piece in fleet.slices()}
             self._nodes = {node.id for node in fleet.nodes}
+            self._known = frozenset(self._slices)
             self._jobs: set[str] = set()
         if job.job in self._jobs:
             raise self._bad("the job is there twice", "job", job.job)
@@ -167,6 +182,11 @@ class _Reader:
             if slice_id not in self._slices:
                 raise self._bad("is not in the fleet, or held twice", "holds.places", slice_id)
             self._slices.discard(slice_id)
+        for slice_id in (s for attempt in job.past for place in attempt.places for s in place.slices):
+            if slice_id not in self._known:
+                raise self._bad("is not in the fleet", "past.places", slice_id)
+        if any(attempt.ended_ns is None for attempt in job.past):
+            raise self._bad("an attempt of the past has no end", "past.ended_ns", job.job)
         return job
 
     def _next(self, kind: type[_T]) -> _T:

@@ -7,7 +7,7 @@ from typing import Literal
 
 from unidle.fleet.idle import IdlePolicy
 from unidle.fleet.links import GpuLinks
-from unidle.fleet.queues import UTC, QueueSpec, Zone
+from unidle.fleet.queues import UTC, Migration, QueueSpec, Zone
 
 WHOLE_PPM = 1_000_000
 
@@ -108,6 +108,7 @@ class Fleet:
     source: str = "discovered"
     queues: tuple[QueueSpec, ...] = ()
     zone: Zone = UTC  # of the queues' time windows
+    migration: Migration | None = None  # None: no running job is moved
     gpu_links: dict[str, GpuLinks] = field(default_factory=dict)
     idle: IdlePolicy = field(default_factory=IdlePolicy)
 

@@ -104,6 +104,19 @@ class TimeWindow:
 
 
 @dataclass(frozen=True, slots=True)
+class Migration:
+    """Running jobs may be moved to make room for a gang that waits.
+
+    At most ``moves_most`` of these levels at once, those that can checkpoint, where what is won is at
+    least ``gain_least_ppm`` millionths of what is lost.
+    """
+
+    moves_most: int = 16
+    levels: tuple[Literal["low", "medium"], ...] = ("low", "medium")
+    gain_least_ppm: int = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
 class QueueSpec:
     """One queue. Amounts are in devices (``gpu`` or ``gpu:MODEL``) and cores (``cpu``), by resource.
 

@@ -90,7 +90,7 @@ def _decide_ended(job: JobView, attempt: AttemptView, now_ns: int) -> list[ev.Ev
             ended(job.id, attempt.number, "cancelled", because),
             ev.JobEnded(job.id, "cancelled", because),
         ]
-    if stop is not None and (stop.why in ("service_stopped", "preempted") or stop.requeue):
+    if stop is not None and (stop.why in ("service_stopped", "preempted", "moved") or stop.requeue):
         return [ended(job.id, attempt.number, "preempted", stop.because), ev.Requeued(job.id, stop.because)]
     if stop is not None and stop.why in ("timeout", "idle"):
         state: Literal["failed", "cancelled"] = "failed" if stop.why == "timeout" else "cancelled"

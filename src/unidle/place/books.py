@@ -18,6 +18,7 @@ from unidle.place.constraint import Blocked, Gang, gang_of
 from unidle.place.fleet_queues import ALL, never_in, totals, tree_of_queues
 from unidle.place.ground import Ground, RankClass
 from unidle.place.pieces import counted
+from unidle.place.price import restart_ns, settled_ns
 from unidle.place.queue.backfill import Backfill
 from unidle.place.queue.cluster import Cluster, requested
 from unidle.place.queue.fair import Fairness, Shares
@@ -28,7 +29,6 @@ from unidle.place.queued import KINDS
 from unidle.view.state import AttemptView, JobView, Shape, View
 
 S: Final = 1_000_000_000
-RESTART_NS: Final = 30 * S  # until a stopped job is at work again, where nothing was measured
 _FAMILIES_KEPT: Final = 4_096
 
 
@@ -137,7 +137,7 @@ class Books:
             run = self._live[job.id] = self._running(job, attempt)
             if run.estimate_ns is None:
                 self._unknown.add(job.id)
-            if attempt.stop is not None and attempt.stop.why == "preempted":
+            if attempt.stop is not None and attempt.stop.why in ("preempted", "moved"):
                 self._stops(run, +1)
             else:
                 self.cluster.adopt(run)
@@ -172,22 +172,22 @@ class Books:
         first, place = self.kinds.index(kind) * self.width, self._ground.place
         kept = {first + place[name]: count for name, count in devices.items() if name in place}
         if all(self.cluster.free[index] >= count for index, count in kept.items()):
-            demand = self.waiting.jobs.get(job.id)
-            if demand is not None:
-                self.cluster.hold(Hold.of(demand, kept, expires_ns))
+            held_for = self.waiting.jobs.get(job.id) or self._live.get(job.id)  # one that is moved runs still
+            if held_for is not None:
+                self.cluster.hold(Hold.of(held_for, kept, expires_ns))
 
     # -- jobs ------------------------------------------------------------------------------------
 
     def _running(self, job: JobView, attempt: AttemptView) -> Running:
         spec, held = job.spec, self._held(attempt)
-        saves = [rank.saves[-1][0] for rank in attempt.ranks if rank.saves]
         kind = self.kinds[next(iter(held), 0) // self.width] if self.kinds else "gpu"
-        stopping = attempt.stop is not None  # its devices come back by themselves
+        stop = attempt.stop
+        ends = stop is not None and stop.why != "moved"  # its devices come back by themselves
         return Running(
-            job.id, self._queue(spec), "medium" if stopping else spec.preemption, attempt.placed_ns, held,
-            self._charged(spec, kind), max(saves, default=None), int(spec.min_runtime_s * S), RESTART_NS,
-            run_time_ns(job), checkpoints=spec.checkpoint_path is not None, ranks=spec.ranks,
-            each=spec.devices_per_rank, asks=_asks(spec),
+            job.id, self._queue(spec), "medium" if ends else spec.preemption, attempt.placed_ns, held,
+            self._charged(spec, kind), attempt.saved_ns, int(spec.min_runtime_s * S), restart_ns(job),
+            run_time_ns(job), checkpoints=spec.checkpoint_path is not None and stop is None, ranks=spec.ranks,
+            each=spec.devices_per_rank, settled_ns=settled_ns(job), asks=_asks(spec),
         )  # fmt: skip
 
     def _held(self, attempt: AttemptView) -> dict[int, int]:
@@ -205,7 +205,7 @@ class Books:
         """The job waits."""
         spec, queue = job.spec, self._queue(job.spec)
         refused = never_in(self.tree, self._quota, spec, queue, self.kinds)
-        family = self._family(job)
+        family = self.family(job)
         if refused is not None or family.never is not None:
             self.never[job.id] = refused or family.never or Reason("never_fits", "")
             return
@@ -213,12 +213,13 @@ class Books:
         self.waiting.add(
             Demand(
                 job.id, queue, spec.preemption, spec.ranks, spec.devices_per_rank, family.charged, job.waiting_since_ns,
-                run_time_ns(job), spec.priority, int(spec.min_runtime_s * S), RESTART_NS,
+                run_time_ns(job), spec.priority, int(spec.min_runtime_s * S), restart_ns(job),
                 spec.checkpoint_path is not None, family.alike, family.asks,
             )
         )  # fmt: skip
 
-    def _family(self, job: JobView) -> Family:
+    def family(self, job: JobView) -> Family:
+        """What the job has in common with those of its shape."""
         shape = self._shape_of.get(job.id) or job.shape
         found = self._by_shape.get(shape)
         if found is None:

@@ -14,7 +14,7 @@ from unidle.jobs import JobSpec, RankPlace, Reason
 from unidle.place.plan import Place, Plan, Wait
 from unidle.place.queued import KINDS, InQueueOrder, noun
 from unidle.view.occupancy import NodeSlots, Occupancy
-from unidle.view.state import Shape, View
+from unidle.view.state import JobView, Shape, View
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class FirstFit:
         places: dict[str, Place] = {}
         blocked: dict[Shape, dict[str, int]] = {}  # what was free when the first gang did not fit
         for shape, job_id in InQueueOrder(view, now_ns, blocked):
-            found = search.fit(shape)
+            found = search.again(view.jobs[job_id]) or search.fit(shape)
             if found is not None:
                 places[job_id] = Place(job_id, found, _why_here(found))
             else:  # what is free only shrinks within one decision
@@ -94,6 +94,25 @@ class _Search:
             if chosen:
                 return self._take(kind, chosen, shape)
         return None
+
+    def again(self, job: JobView) -> tuple[RankPlace, ...] | None:
+        """The places of the job's last attempt where it comes back to them and all are free."""
+        last = job.attempts[-1] if job.attempts else None
+        if last is None or not last.left_places:
+            return None
+        found: dict[tuple[str, int], tuple[NodeSlots, int]] = {}
+        for slice_id in (s for place in last.places for s in place.slices):
+            if not self._occupancy.knows(slice_id):
+                return None
+            kind, node, bit = self._occupancy.at(slice_id)
+            mask = found.get((kind, node.order), (node, 0))[1] | bit
+            found[kind, node.order] = node, mask
+        if any(mask & ~self._free(kind, node) for (kind, _), (node, mask) in found.items()):
+            return None
+        for (kind, order), (_, mask) in found.items():
+            self._taken[kind, order] = self._taken.get((kind, order), 0) | mask
+            self.left[kind] -= mask.bit_count()
+        return last.places
 
     def _free(self, kind: str, node: NodeSlots) -> int:
         taken = self._taken

@@ -153,6 +153,10 @@ class Ground:
             }
         return self._where
 
+    def left(self, kind: str) -> Ints:
+        """Free devices of a kind by position. Shape (N,)."""
+        return counted(self.free[kind])
+
     def rank_class(self, spec: JobSpec, kind: str) -> RankClass:
         """The class of a job's ranks on devices of this kind."""
         key = (kind, repr((spec.devices_per_rank, spec.requests, spec.where, spec.share)))

@@ -93,6 +93,17 @@ def map_ranks(
     return describe(tree, nodes, model, grid)
 
 
+def ordered(
+    tree: Tree, nodes: Ints, node_of_rank: Ints, layout: Layout, traffic: Traffic,
+    fabric: LinkClass | None = None, keep: Sequence[Constraint] = (),
+) -> Mapping | None:  # fmt: skip
+    """What a given order costs (arguments as for :func:`map_ranks`); None where it tears groups that ``keep`` joins."""
+    limits = [(c.group, _domains(tree, nodes, c.within)) for c in keep if c.group != "gang" and c.within]
+    model = Model(edges_of(tree, nodes, fabric), layout, traffic, 1, limits)
+    grid = node_of_rank.reshape(model.shape())
+    return None if model.torn(grid[None])[0] else describe(tree, nodes, model, grid)
+
+
 def _domains(tree: Tree, nodes: Ints, within: str) -> Ints:
     """The domain of each node; one without a tier of the kind is a domain by itself."""
     alone = -1 - np.arange(len(nodes))

@@ -67,7 +67,7 @@ class _Round(GangRound):
         super().__init__(ground, view)
         self._choose, self._words = choose, words
 
-    def find(self, spec: JobSpec) -> Fit | None:
+    def find(self, spec: JobSpec, job: str | None = None) -> Fit | None:  # noqa: ARG002
         for kind in KINDS[spec.device]:
             rank_class = self.rank_class(spec, kind)
             if int(rank_class.rooms.room.sum()) >= spec.ranks:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 from unidle.jobs import JobSpec, RankPlace, Reason
 from unidle.view.state import View
@@ -28,16 +28,20 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Stop this job's attempt and let it wait again, to make room for ``for_job``."""
+    """Stop this job's attempt and let it wait again, to make room for ``for_job``.
+
+    ``why`` is ``moved`` where devices are kept for it elsewhere.
+    """
 
     job: str
     because: Reason
     for_job: str | None = None
+    why: Literal["preempted", "moved"] = "preempted"
 
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """Keep so many devices of a kind on these nodes for a waiting job, until ``expires_ns``."""
+    """Keep so many devices of a kind on these nodes for a job that waits, or is moved there, until ``expires_ns``."""
 
     job: str
     kind: str

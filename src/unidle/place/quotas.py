@@ -13,14 +13,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from unidle.jobs import Reason
-from unidle.place.books import Books
+from unidle.place.books import Books, Family
 from unidle.place.constraint import GangPlan
 from unidle.place.ground import Ground, RankClass
 from unidle.place.queue.backfill import Backfill
 from unidle.place.queue.fair import QueueShare
-from unidle.place.queue.model import Demand, Fits, Ints
+from unidle.place.queue.model import Demand, Fits, Ints, Running
 from unidle.place.queue.round import Round, Rules, Start, decide
 from unidle.place.queue.victims import Mask
+from unidle.place.repairing import Returning
 from unidle.view.state import View
 
 
@@ -47,7 +48,8 @@ class QuotaRound:
         self.cluster, self.waiting, self.never = books.cluster, books.waiting, books.never
         self._plans: dict[str, GangPlan] = {}
         # room is reserved for the first that wait where all run times are known; else only for those that starve
-        self._rules = Rules(Backfill(heads=int(books.all_known)))
+        self._rules = Rules(Backfill(heads=int(books.all_known)), view.fleet.migration)
+        self._returning = Returning(ground, view, self._left)
 
     def decide(self, on_start: Callable[[Placement], None]) -> Round:
         """Who starts, who is stopped, who waits. Nothing of it stays in the books."""
@@ -58,7 +60,7 @@ class QuotaRound:
                 self.cluster, self.waiting, self._fits, self._now_ns, self._rules, capacity=self._books.capacity,
                 domains_of=lambda demand: self._domains(demand) or domains, allowed_of=self._allowed,
                 ready=self._ready, at_once=self._at_once, on_start=lambda start: on_start(self._placement(start)),
-                wants_time=unjudged.__contains__, settle=False,
+                wants_time=unjudged.__contains__, settle=False, fits_of_running=self._fits_running,
             )  # fmt: skip
         finally:
             self.cluster.journal.back_to(0)
@@ -76,9 +78,18 @@ class QuotaRound:
         return Placement(start.job, self._class(start.job), self._plans[start.job], start.because)
 
     def _class(self, job: str) -> RankClass:
-        rank_class = self._books.families[job].rank_class
+        rank_class = self._family(job).rank_class
         assert rank_class is not None  # who can never start does not wait in line
         return rank_class
+
+    def _family(self, job: str) -> Family:
+        return self._books.families.get(job) or self._books.family(self._view.jobs[job])
+
+    def _left(self, kind: str) -> Ints:
+        """Devices of a kind by position that are free and kept for nobody."""
+        first = self.kinds.index(kind) * self._width
+        free = self.cluster.free[first : first + self._width]
+        return np.minimum(np.maximum(free, 0), self._ground.left(kind))
 
     # -- asked by the round ----------------------------------------------------------------------
 
@@ -95,6 +106,10 @@ class QuotaRound:
             plan = self._plan(demand, part if room is None else np.minimum(part, room[here]))
         if plan is None:
             return None
+        if self._returning.last(demand.job) is not None:
+            here = slice(first, first + self._width)
+            part = np.minimum(rooms.room, self.cluster.room(demand)[here])
+            plan = self._again(demand, part if room is None else np.minimum(part, room[here])) or plan
         self._plans[demand.job] = plan
         each = demand.each
         return {
@@ -102,17 +117,26 @@ class QuotaRound:
             for node, count in zip(plan.nodes.tolist(), plan.counts.tolist(), strict=True)
         }
 
+    def _again(self, demand: Demand, room: Ints) -> GangPlan | None:
+        """Where it goes on after a failure; None where that says nothing."""
+        return self._returning.plan(demand.job, self._class(demand.job), self._family(demand.job).gang, room)
+
     def _plan(self, demand: Demand, room: Ints) -> GangPlan | None:
         family = self._books.families[demand.job]
         if int(room.sum()) < family.gang.ranks:
             return None
         return self._class(demand.job).whole.beside(room).place(family.gang)
 
-    def _fits(self, demand: Demand) -> Fits:
+    def _fits_running(self, run: Running) -> Fits:
+        """The same for a job that runs, were it to run elsewhere on such devices."""
+        kind = self.kinds[next(iter(run.devices)) // self._width]
+        return self._fits(run) if self._class(run.job).kind == kind else lambda _: None
+
+    def _fits(self, demand: Demand | Running) -> Fits:
         rank_class = self._class(demand.job)
         first = self.kinds.index(rank_class.kind) * self._width
         # who holds the CPU and memory of a node later is not known: what it has in all bounds the room
-        whole, gang = rank_class.whole, self._books.families[demand.job].gang
+        whole, gang = rank_class.whole, self._family(demand.job).gang
 
         def fits(room: Ints) -> Ints | None:
             part = np.minimum(room[first : first + self._width], whole.room)
@@ -164,5 +188,5 @@ class QuotaRound:
             room[index - first] = min(count // rank_class.each, int(rooms.room[index - first]))
         plan = self._plan(self.waiting.jobs[job], room)
         if plan is not None:
-            self._plans[job] = plan
+            self._plans[job] = self._again(self.waiting.jobs[job], room) or plan
         return plan is not None

@@ -20,11 +20,14 @@ from unidle.place.ground import Ground, RankClass
 from unidle.place.inner import Seats, text_of
 from unidle.place.mapping import Mapping, map_ranks
 from unidle.place.plan import Keep, Place, Plan, Stop, Wait
+from unidle.place.queue.why import why_moved
 from unidle.place.queued import KINDS, InQueueOrder, noun
+from unidle.place.repairing import Returning
 from unidle.place.traffic import usual_traffic
 from unidle.place.tree import Ints
 from unidle.place.wired import seats_of, well_wired
 from unidle.view.fold import collector_paused
+from unidle.view.occupancy import NodeSlots
 from unidle.view.state import Shape, View
 
 if TYPE_CHECKING:
@@ -65,7 +68,8 @@ class Scheduler:
         places: list[Place] = []
 
         def place(start: Placement) -> None:
-            fit = round_.mapped(start.rank_class, start.plan, gang_of(view.jobs[start.job].spec))
+            gang = gang_of(view.jobs[start.job].spec)
+            fit = round_.mapped(start.rank_class, start.plan, gang, start.job)
             places.append(Place(start.job, round_.take(fit), fit.because()))
 
         try:
@@ -76,10 +80,13 @@ class Scheduler:
         keeps, stops = _stops(queues, answer)
         return Plan(tuple(places), waits, keeps, stops, answer.again_ns)
 
-    def try_one(self, view: View, spec: JobSpec) -> Placed | Refused:
-        """What a gang of this job would get now, with all that is known of it, or why it gets nothing."""
+    def try_one(self, view: View, spec: JobSpec, job: str | None = None) -> Placed | Refused:
+        """What a gang of this job would get now, with all that is known of it, or why it gets nothing.
+
+        ``job`` is its id where it waits in the view: it may have ranks that stay where they were.
+        """
         round_ = GangRound(self._on(view), view)
-        fit = round_.fit(spec)
+        fit = round_.fit(spec, job)
         if isinstance(fit, Refused):
             return fit
         if fit.mapping is None:
@@ -104,10 +111,13 @@ class Fit:
     """Where a gang can go: its nodes, the order of its ranks, and the reason. ``seats`` are known once it is taken."""
 
     def __init__(
-        self, rank_class: RankClass, plan: GangPlan, node_of_rank: Ints, mapping: Mapping | None, tp: int = 1
-    ) -> None:
+        self, rank_class: RankClass, plan: GangPlan, node_of_rank: Ints, mapping: Mapping | None, tp: int = 1,
+        own: dict[int, tuple[str, ...]] | None = None, theirs: frozenset[str] = frozenset(),
+    ) -> None:  # fmt: skip
+        """``own``: slices that a rank had before and gets again, by rank; ``theirs``: those to be taken last."""
         self.rank_class, self.plan, self.node_of_rank, self.mapping = rank_class, plan, node_of_rank, mapping
         self.tp = tp  # ranks of one tensor group
+        self.own, self.theirs = own or {}, theirs
         self.seats: dict[str, Seats] = {}
 
     def because(self) -> Reason:
@@ -144,6 +154,7 @@ class GangRound:
 
     def __init__(self, ground: Ground, view: View) -> None:
         self._ground, self._view = ground, view
+        self._returning = Returning(ground, view, ground.left)
 
     def decide(self, now_ns: int) -> Plan:
         view = self._view
@@ -153,7 +164,7 @@ class GangRound:
         blocked: dict[Shape, Reason | None] = {}
         for shape, job_id in InQueueOrder(view, now_ns, blocked):
             spec = view.jobs[job_id].spec
-            fit = self.find(spec)
+            fit = self.find(spec, job_id)
             if fit is not None:
                 places[job_id] = Place(job_id, self.take(fit), fit.because())
             else:  # what is free only shrinks within one round
@@ -167,19 +178,20 @@ class GangRound:
         ]
         return Plan(tuple(places.values()), tuple(waits))
 
-    def fit(self, spec: JobSpec) -> Fit | Refused:
+    def fit(self, spec: JobSpec, job: str | None = None) -> Fit | Refused:
         """Where a gang of this job goes now, or why it cannot."""
-        return self.find(spec) or self.refusal(spec)
+        return self.find(spec, job) or self.refusal(spec)
 
-    def find(self, spec: JobSpec) -> Fit | None:
-        """Where a gang of this job goes now."""
+    def find(self, spec: JobSpec, job: str | None = None) -> Fit | None:
+        """Where a gang of this job goes now; where it was, as far as it can (``job``: its id)."""
         gang = gang_of(spec)
         for kind in KINDS[spec.device]:
             rank_class = self.rank_class(spec, kind)
             plan = rank_class.rooms.place(gang)
             if plan is not None:
-                plan = well_wired(self._ground, rank_class, plan, gang, rank_class.free)
-                return self.mapped(rank_class, plan, gang)
+                again = self._returning.plan(job, rank_class, gang, rank_class.rooms.room) if job else None
+                plan = again or well_wired(self._ground, rank_class, plan, gang, rank_class.free)
+                return self.mapped(rank_class, plan, gang, job)
         return None
 
     def refusal(self, spec: JobSpec) -> Refused:
@@ -204,7 +216,21 @@ class GangRound:
         tree, traffic = self._ground.tree, usual_traffic(layout)
         return map_ranks(tree, plan.nodes, plan.counts, layout, traffic, plan.fabric, plan.kept)
 
-    def mapped(self, rank_class: RankClass, plan: GangPlan, gang: Gang) -> Fit:
+    def mapped(self, rank_class: RankClass, plan: GangPlan, gang: Gang, job: str | None = None) -> Fit:
+        """The plan with an order of ranks: that of the job's last attempt where it comes back."""
+        if job is not None and self._returning.last(job) is not None:
+            free = [rank_class.free(p) for p in plan.nodes.tolist()]
+            again = self._returning.order(job, rank_class, plan, free)
+            if again is not None:
+                return Fit(
+                    rank_class,
+                    again.plan,
+                    again.node_of_rank,
+                    again.mapping,
+                    gang.size("tp"),
+                    again.own,
+                    again.theirs,
+                )
         if gang.layout is None or len(plan.nodes) == 1:
             there = np.repeat(np.arange(len(plan.nodes)), plan.counts)
             return Fit(rank_class, plan, there, None, gang.size("tp"))
@@ -212,17 +238,28 @@ class GangRound:
         return Fit(rank_class, plan, mapping.node_of_rank, mapping, gang.size("tp"))
 
     def take(self, fit: Fit) -> tuple[RankPlace, ...]:
-        """Give the gang its slices: of each node the best connected, where that is known, else the lowest free ones."""
+        """Give the gang its slices: those that ranks had before; else of each node the best connected, where that is
+        known, or the lowest free ones."""
         rank_class, positions = fit.rank_class, fit.plan.nodes.tolist()
         slots = [rank_class.slots(p) for p in positions]
         masks = [rank_class.free(p) for p in positions]
         used = [0] * len(positions)
         places: list[RankPlace] = []
         order = fit.node_of_rank.tolist()
-        seats = seats_of(self._ground, rank_class, fit.tp, order, positions, masks)
-        fit.seats = {slots[at].node: there for at, there in seats.items()}
+        for rank, own in fit.own.items():
+            mask = slots[order[rank]].mask(own)
+            masks[order[rank]] ^= mask
+            used[order[rank]] |= mask
+        if fit.theirs:
+            rest = [at for rank, at in enumerate(order) if rank not in fit.own]
+            masks = _left_to_others(fit, slots, masks, rest)
+        seats = seats_of(self._ground, rank_class, fit.tp, order, positions, masks, fit.own)
+        fit.seats = {} if fit.own else {slots[at].node: there for at, there in seats.items()}
         seated = {at: iter(there.ranks) for at, there in seats.items()}
         for rank, at in enumerate(order):
+            if rank in fit.own:
+                places.append(RankPlace(rank, slots[at].node, fit.own[rank]))
+                continue
             ids = []
             bits = next(seated[at]) if at in seated else None
             for k in range(rank_class.each):
@@ -236,6 +273,18 @@ class GangRound:
         return tuple(places)
 
 
+def _left_to_others(
+    fit: Fit, slots: Sequence[NodeSlots], masks: Sequence[int], rest: Sequence[int]
+) -> list[int]:
+    """The masks without what other gangs had, on nodes that have enough besides for those of ``rest``."""
+    found = []
+    for at, (slot, mask) in enumerate(zip(slots, masks, strict=True)):
+        besides = mask & ~slot.mask(s for s in slot.slices if s in fit.theirs)
+        enough = besides.bit_count() >= rest.count(at) * fit.rank_class.each
+        found.append(besides if enough else mask)
+    return found
+
+
 def _never_by_quota(view: View, spec: JobSpec) -> Reason | None:
     if not view.fleet.queues:
         return None
@@ -246,7 +295,8 @@ def _never_by_quota(view: View, spec: JobSpec) -> Reason | None:
 
 def _needs_quotas(view: View) -> bool:
     """Whether anything but priority and order of submission decides who starts."""
-    return bool(view.fleet.queues or view.promised) or any(shape.ranked for shape in view.waiting)
+    named = view.fleet.queues or view.fleet.migration or view.promised
+    return bool(named) or any(shape.ranked for shape in view.waiting)
 
 
 _FOR_ROOM: Final = frozenset({"planned", "reserved", "never_free", "depth"})
@@ -256,7 +306,8 @@ def _waiting(view: View, round_: GangRound, queues: QuotaRound, answer: Round) -
     """Why those wait of whom it is not known yet: what is in the way, and the planned start where there is one."""
     found: list[Wait] = []
     in_the_way: dict[Shape, Fit | Refused] = {}
-    for job in sorted((view.jobs[job] for job in view.unjudged), key=lambda job: job.order):
+    told = view.unjudged.union(move.job for move in answer.moves)
+    for job in sorted((view.jobs[job] for job in told), key=lambda job: job.order):
         because = queues.never.get(job.id) or answer.waits.get(job.id)
         if because is None:
             continue
@@ -288,6 +339,13 @@ def _stops(queues: QuotaRound, answer: Round) -> tuple[tuple[Keep, ...], tuple[S
         devices = {queues.node(index): count for index, count in made.hold.devices.items()}
         keeps.append(Keep(made.job, queues.kind_of(made.job), devices, made.hold.expires_ns, made.because))
         stops += [Stop(victim, made.because, made.job) for victim in made.victims]
+    for move in answer.moves:
+        for hold in (move.hold, *move.moves):
+            devices = {queues.node(index): count for index, count in hold.devices.items()}
+            keeps.append(Keep(hold.job, queues.kind_of(hold.job), devices, hold.expires_ns, move.because))
+        for hold, lost_us in zip(move.moves, move.lost_us, strict=True):
+            on = [queues.node(index) for index in hold.devices]
+            stops.append(Stop(hold.job, why_moved(move, on, lost_us), move.job, "moved"))
     return tuple(keeps), tuple(stops)
 
 

@@ -94,7 +94,7 @@ def _set_state(view: View, job: JobView, state: JobState) -> None:
 
 
 _FREE_CAUSES: Final = {
-    "gathering": "gathering", "reserved": "gathering",
+    "gathering": "gathering", "reserved": "gathering", "consolidate": "gathering",
     "quota": "quota", "behind": "quota", "no_right_to_preempt": "quota",
 }  # fmt: skip
 _CAUSE_ORDER: Final = ("fragmented", "gathering", "quota")
@@ -253,7 +253,9 @@ def _idle_over(view: View, event: ev.IdleOver, now: int) -> None:
 
 def _promised(view: View, event: ev.Promised, _now: int) -> None:
     job = _job(view, event.job)
-    if not job.terminal and job.live is None:
+    live = job.live
+    moves = live is not None and live.stop is not None and live.stop.why == "moved"
+    if not job.terminal and (live is None or moves):
         view.promised[job.id] = Promise(event.kind, event.devices, event.expires_ns)
 
 
@@ -290,7 +292,7 @@ def _requeued(view: View, event: ev.Requeued, now: int) -> None:
     job.retry = event.because
     if job.attempts:
         job.attempts[-1].then = event.because
-    _wait_again(view, job, "queued", now, now)
+    _wait_again(view, job, "queued", 0, now)  # no back-off: the decision under way may place it
 
 
 def _wait_again(view: View, job: JobView, state: JobState, not_before_ns: int, now: int) -> None:
@@ -348,9 +350,9 @@ def _rank_saw(view: View, event: ev.RankSaw, _now: int) -> None:
             field=f"event {view.seq}", value=f"{event.job} rank {event.rank}", remedy="run `unidle store check`",
         )  # fmt: skip
     rank = attempt.ranks[event.rank]
-    saved = rank.saves[-1] if rank.saves else None
+    saved, began = rank.saves[-1] if rank.saves else None, (rank.ready_ns, not rank.step_ns)
     take_up(rank, event.first, event.marks)
-    if rank.saves and rank.saves[-1] is not saved:
+    if (rank.saves and rank.saves[-1] is not saved) or (rank.ready_ns, not rank.step_ns) != began:
         view.touch(event.job)
     if job.state == "starting" and attempt is job.attempts[-1] and attempt.live and attempt.all_spawned:
         _set_state(view, job, "running")

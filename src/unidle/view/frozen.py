@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from unidle.events import types as ev
 from unidle.files.snapshot import Attempt, Kept, OpenJob, PlacementSnapshot, RunTime, RunTimes
 from unidle.fleet import Fleet
 from unidle.jobs import Reason
 from unidle.view.fold import apply
-from unidle.view.state import AttemptView, JobView, View
+from unidle.view.state import AttemptView, JobView, RankView, View
 
+PAST_KEPT: Final = 64
+"""Attempts of a job, the latest, that a snapshot keeps: they say what a stop costs it."""
 _AGAIN = Reason("snapshot", "as in the snapshot")
 
 
@@ -26,12 +30,20 @@ def thaw(snapshot: PlacementSnapshot) -> View:
     for target, health in snapshot.health.items():
         _tell(view, ev.HealthSet(target, health, _AGAIN), snapshot.time_ns)
     for job in snapshot.jobs:
+        _submitted(view, job, snapshot.time_ns)
+    for job in snapshot.jobs:
         _take_up(view, job, snapshot.time_ns)
     return view
 
 
-def _take_up(view: View, told: OpenJob, now_ns: int) -> None:
+def _submitted(view: View, told: OpenJob, now_ns: int) -> None:
     _tell(view, ev.JobSubmitted(told.job, told.spec), now_ns)
+    job = view.jobs.open[told.job]
+    for number, past in enumerate(told.past, 1):
+        job.attempts.append(_attempt(told.job, number, past))
+
+
+def _take_up(view: View, told: OpenJob, now_ns: int) -> None:
     job, run, kept = view.jobs.open[told.job], told.run_time, told.kept
     job.submitted_ns = told.submitted_ns
     if run is not None:
@@ -47,13 +59,23 @@ def _take_up(view: View, told: OpenJob, now_ns: int) -> None:
 
 
 def _hold(view: View, job: JobView, holds: Attempt, now_ns: int) -> None:
-    _tell(view, ev.AttemptPlaced(job.id, 1, holds.places, _AGAIN), now_ns)
-    attempt = job.attempts[-1]
-    attempt.placed_ns = holds.placed_ns
-    if holds.saved_ns is not None:
-        attempt.ranks[0].saves.append((holds.saved_ns, None))
-    if holds.stop is not None:
-        _tell(view, ev.StopAsked(job.id, 1, holds.stop, 0, _AGAIN, for_job=holds.stop_for), now_ns)
+    number = len(job.attempts) + 1
+    _tell(view, ev.AttemptPlaced(job.id, number, holds.places, _AGAIN), now_ns)
+    job.attempts[-1] = _attempt(job.id, number, holds)
+
+
+def _attempt(job: str, number: int, told: Attempt) -> AttemptView:
+    ranks = [RankView() for _ in told.places] or [RankView()]
+    ranks[0].ready_ns = told.begun_ns
+    if told.saved_ns is not None:
+        ranks[0].saves.append((told.saved_ns, None))
+    found = AttemptView(number, told.placed_ns, told.places, _AGAIN, ranks, ended_ns=told.ended_ns)
+    if told.stop is not None:
+        found.stop = ev.StopAsked(job, number, told.stop, 0, _AGAIN, for_job=told.stop_for)
+        found.stop_ns = told.stop_ns
+    if told.ended_ns is not None:
+        found.outcome = "failed" if told.stop in (None, "rank_failed") else "preempted"
+    return found
 
 
 def view_of(fleet: Fleet, time_ns: int = 1) -> View:
@@ -64,24 +86,31 @@ def view_of(fleet: Fleet, time_ns: int = 1) -> View:
 
 
 def _job(view: View, job: JobView) -> OpenJob:
-    attempt, promise = job.live, view.promised.get(job.id)
+    last, promise = job.attempts[-1] if job.attempts else None, view.promised.get(job.id)
     said = next((p for p in reversed(job.predictions) if p.what == "run_time"), None)
     run = None if said is None else RunTime(said.value_ns, said.low_ns, said.high_ns, said.level_ppm, said.by)
+    past = job.attempts if last is None or not last.live else job.attempts[:-1]
     return OpenJob(
         job.id, job.spec, job.submitted_ns, job.waiting_since_ns, job.not_before_ns,
-        None if attempt is None else _held(attempt),
+        _held(last) if last is not None and last.live else None,
         None if promise is None else Kept(promise.kind, promise.devices, promise.expires_ns),
-        run,
+        run, tuple(_held(a, places=a is last and _knows(view, a)) for a in past[-PAST_KEPT:]),
     )  # fmt: skip
 
 
-def _held(attempt: AttemptView) -> Attempt:
-    saves = [rank.saves[-1][0] for rank in attempt.ranks if rank.saves]
+def _held(attempt: AttemptView, *, places: bool = True) -> Attempt:
     stop = attempt.stop
     return Attempt(
-        attempt.placed_ns, attempt.places, max(saves, default=None),
-        stop.why if stop is not None else None, stop.for_job if stop is not None else None,
+        attempt.placed_ns, attempt.places if places else (), attempt.begun_ns, attempt.saved_ns,
+        stop.why if stop is not None else None, attempt.stop_ns, stop.for_job if stop is not None else None,
+        attempt.ended_ns,
     )  # fmt: skip
+
+
+def _knows(view: View, attempt: AttemptView) -> bool:
+    """Whether the job may come back to its places: the fleet may have changed since."""
+    known = view.occupancy.knows
+    return attempt.left_places and all(known(s) for place in attempt.places for s in place.slices)
 
 
 def _tell(view: View, event: ev.Event, time_ns: int) -> None:

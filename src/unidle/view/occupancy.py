@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from unidle.fleet import Fleet, slices_of
@@ -17,6 +18,10 @@ class NodeSlots:
     order: int
     slices: tuple[str, ...]
     free: int
+
+    def mask(self, slices: Iterable[str]) -> int:
+        """These slices of the node as bits."""
+        return sum(1 << self.slices.index(slice_id) for slice_id in slices)
 
 
 @dataclass(slots=True)
@@ -72,6 +77,11 @@ class Occupancy:
     def kind_of(self, slice_id: str) -> str:
         """The kind of device that a slice is of; empty for one that the fleet does not have."""
         return self._where[slice_id][0] if slice_id in self._where else ""
+
+    def at(self, slice_id: str) -> tuple[str, NodeSlots, int]:
+        """The kind and node of a slice that the fleet has, and its bit there."""
+        kind, order, bit = self._where[slice_id]
+        return kind, self.nodes[kind][order], 1 << bit
 
     def is_free(self, slice_id: str) -> bool:
         kind, order, bit = self._where[slice_id]

@@ -124,6 +124,25 @@ class AttemptView(msgspec.Struct, array_like=True):
     def all_ended(self) -> bool:
         return all(r.end_ns is not None for r in reversed(self.ranks))
 
+    @property
+    def left_places(self) -> bool:
+        """Whether its places may be free still: it failed, was moved, or the service was stopped."""
+        stop = self.stop
+        return self.outcome == "failed" or (stop is not None and stop.why in ("service_stopped", "moved"))
+
+    @property
+    def begun_ns(self) -> int | None:
+        """When it began its first step (said, else when that was done); None before that was seen."""
+        told = next((r for r in self.ranks if r.ready_ns is not None or r.step_ns), None)
+        if told is None:
+            return None
+        return told.ready_ns if told.ready_ns is not None else told.step_ns[0]
+
+    @property
+    def saved_ns(self) -> int | None:
+        """When it last saved its state; None before it did."""
+        return max((r.saves[-1][0] for r in self.ranks if r.saves), default=None)
+
     def last_step(self) -> int | None:
         """The highest step that any rank reported."""
         return max((r.step_n[-1] for r in self.ranks if r.step_n), default=None)

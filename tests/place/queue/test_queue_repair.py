@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from place.queues import HOUR, anywhere, shares, within
-from unidle.fleet.queues import QueueSpec
+from unidle.fleet.queues import Migration, QueueSpec
 from unidle.jobs import Reason
 from unidle.place.queue.cluster import Cluster
-from unidle.place.queue.consolidate import Consolidation, Migration, consolidate
+from unidle.place.queue.consolidate import Consolidation, consolidate
 from unidle.place.queue.model import Demand, Fits, Running
 from unidle.place.queue.repair import Repair, repair
 

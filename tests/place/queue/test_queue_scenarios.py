@@ -16,10 +16,9 @@ import pytest
 import yaml
 
 from place.queues import within
-from unidle.fleet.queues import QueueSpec, TimeWindow, weekly
+from unidle.fleet.queues import Migration, QueueSpec, TimeWindow, weekly
 from unidle.place.queue.backfill import Backfill
 from unidle.place.queue.cluster import Cluster
-from unidle.place.queue.consolidate import Migration
 from unidle.place.queue.fair import Fairness, Shares
 from unidle.place.queue.model import Demand, Fits, Running
 from unidle.place.queue.round import Round, Rules, decide

@@ -7,13 +7,14 @@ price exceeds its gain is refused.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
-from unidle.jobs import Preemption, Reason
+from unidle.fleet.queues import Migration
+from unidle.jobs import Reason
 from unidle.place.queue.cluster import Cluster
 from unidle.place.queue.model import NS_PER_US, Demand, Fits, Hold, Running
 from unidle.place.queue.solve import Choice, Domains, Solver
@@ -21,22 +22,15 @@ from unidle.place.queue.victims import Candidates
 
 HOLD_NS: Final = 600_000_000_000
 US_PER_HOUR: Final = 3_600_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class Migration:
-    """At most ``moves_most`` jobs of these levels are moved, if that wins ``gain_least_ppm`` of the price."""
-
-    moves_most: int = 16
-    levels: tuple[Preemption, ...] = ("low", "medium")
-    gain_least_ppm: int = 1_000_000
-    tries: int = 8
-    hold_ns: int = HOLD_NS
+TRIES: Final = 8  # how often jobs are chosen of which one then finds no other place
 
 
 @dataclass(frozen=True, slots=True)
 class Consolidation:
-    """Move jobs to ``moves`` (each a hold for the job that moves); the waiting job then starts on ``hold``."""
+    """Move jobs to ``moves`` (each a hold for the job that moves); the waiting job then starts on ``hold``.
+
+    ``lost_us`` is the part of the price of each move.
+    """
 
     job: str
     moves: tuple[Hold, ...]
@@ -44,6 +38,7 @@ class Consolidation:
     gain_us: int
     hold: Hold
     because: Reason
+    lost_us: tuple[int, ...] = ()
 
 
 def consolidate(
@@ -52,17 +47,21 @@ def consolidate(
 ) -> Consolidation | Reason:  # fmt: skip
     """Make room by moving jobs. The cluster is changed (jobs moved to holds), or left as it was.
 
-    ``wait_ns``: how long the job is expected to wait otherwise, which is what the moves can win.
+    ``wait_ns``: how long the job is expected to wait otherwise, which is what the moves can win. A job
+    that was moved is left alone until it has worked for as long as that cost it (``Running.settled_ns``).
     """
     migration = migration or Migration()
     refusal = cluster.shares.refusal(cluster.shares.tree.leaf(demand.queue), demand.charged, firm=demand.firm)
     if refusal is not None and demand.job not in cluster.holds:
         return Reason("quota", f"{demand.queue} may not start it, wherever there is room")
-    known = Candidates(cluster, now_ns, lambda run: run.checkpoints and run.level in migration.levels)
+    levels = frozenset(migration.levels)
+    known = Candidates(
+        cluster, now_ns, lambda run: run.checkpoints and run.level in levels and run.settled_ns <= now_ns
+    )
     solver = Solver(known, cluster, demand, fits, domains)
     gain_us = demand.size * (wait_ns // NS_PER_US)
     eligible = known.alive.copy()
-    for _ in range(migration.tries):
+    for _ in range(TRIES):
         choice = solver.cheapest(eligible)
         if choice is None:
             return Reason("no_moves", "no jobs that can checkpoint could be moved to make room")
@@ -71,9 +70,10 @@ def consolidate(
         if len(choice.rows) > migration.moves_most:
             text = f"{len(choice.rows)} jobs would have to move, more than {migration.moves_most}"
             return Reason("too_many_moves", text, {"moves": len(choice.rows)})
-        moved = _move(cluster, known, demand, choice, fits_of, now_ns + migration.hold_ns)
+        moved = _move(cluster, known, demand, choice, fits_of, now_ns + HOLD_NS)
         if not isinstance(moved, int):
-            return _planned(demand, choice, moved, gain_us)
+            cost = {known.jobs[k].job: int(known.cost[k]) for k in choice.rows}
+            return _planned(demand, choice, moved, gain_us, cost)
         eligible[moved] = False  # this one finds no other place
     return Reason("no_moves", "the jobs in the way find no other place")
 
@@ -105,7 +105,9 @@ def _move(
     return (*holds, kept)
 
 
-def _planned(demand: Demand, choice: Choice, holds: Sequence[Hold], gain_us: int) -> Consolidation:
+def _planned(
+    demand: Demand, choice: Choice, holds: Sequence[Hold], gain_us: int, cost: Mapping[str, int]
+) -> Consolidation:
     price, gain = choice.cost / US_PER_HOUR, gain_us / US_PER_HOUR
     text = (
         f"moving {len(holds) - 1} job{'s' if len(holds) != 2 else ''} loses {price:.2f} device-hours "
@@ -115,7 +117,8 @@ def _planned(demand: Demand, choice: Choice, holds: Sequence[Hold], gain_us: int
         "moves": len(holds) - 1, "price_us": choice.cost, "gain_us": gain_us,
     }  # fmt: skip
     because = Reason("consolidate", text, figures)
-    return Consolidation(demand.job, tuple(holds[:-1]), choice.cost, gain_us, holds[-1], because)
+    lost = tuple(cost[hold.job] for hold in holds[:-1])
+    return Consolidation(demand.job, tuple(holds[:-1]), choice.cost, gain_us, holds[-1], because, lost)
 
 
 def _too_dear(choice: Choice, gain_us: int) -> Reason:

@@ -50,6 +50,7 @@ class Running:
     save_ns: int | None = None  # what it takes to save on request before a stop; None: it cannot
     ranks: int = 1
     each: int = 1  # devices per rank
+    settled_ns: int = 0  # it is not moved before, as it was moved already
     asks: Asks = NOTHING
 
     @property

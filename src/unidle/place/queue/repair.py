@@ -34,20 +34,34 @@ class Repair:
     because: Reason
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Bounds:
+    """``most[node]``: ranks of the gang that the node holds when all that is free, and what it keeps, is its own.
+
+    ``unit`` ranks must be together on a node, ``unit_wished`` had better be (1: each may be alone).
+    """
+
+    most: Ints
+    unit: int = 1
+    unit_wished: int = 1
+
+
 def repair(
     jobs: Sequence[Running], failed: Collection[int], free: Ints, tiers: Sequence[Ints],
-    fits_of: Callable[[Running], Fits],
+    fits_of: Callable[[Running], Fits], bounds_of: Callable[[Running], Bounds] | None = None,
 ) -> dict[str, Repair | Reason]:  # fmt: skip
-    """New places for the ranks that were on failed nodes, by job.
+    """New places for the ranks that are missing, by job: those on failed nodes, or without devices.
 
     ``free``: devices by node; those of failed nodes are not used. ``tiers[k][node]`` is the domain
-    of the node at tier ``k``, leaves first. A gang whose topology allows no place beside its
-    survivors is moved as far as it must; one that finds none at all waits, with the reason.
+    of the node at tier ``k``, leaves first. A gang whose topology allows no place beside all of its
+    survivors keeps as many as it can; one that finds none at all waits, with the reason.
     """
-    plan = _Plan(jobs, failed, free, tiers, fits_of)
+    plan = _Plan(jobs, failed, free, tiers, fits_of, bounds_of)
     for tier in range(len(tiers) + 1):
         for run in list(plan.open):
             plan.beside_survivors(run, tier)
+    for run in list(plan.open):
+        plan.beside_some(run)
     for run in list(plan.open):
         plan.anywhere(run)
     return {run.job: plan.done[run.job] for run in jobs if run.job in plan.done}
@@ -56,45 +70,84 @@ def repair(
 class _Plan:
     def __init__(
         self, jobs: Sequence[Running], failed: Collection[int], free: Ints, tiers: Sequence[Ints],
-        fits_of: Callable[[Running], Fits],
+        fits_of: Callable[[Running], Fits], bounds_of: Callable[[Running], Bounds] | None,
     ) -> None:  # fmt: skip
         self._failed = set(failed)
         self._free = np.array(free, np.int64)
         self._free[sorted(self._failed)] = 0
         self._tiers, self._fits_of = tiers, fits_of
-        hit = (run for run in jobs if any(node in self._failed for node in run.devices))
+        self._bounds_of = bounds_of or (lambda _: Bounds(np.full(len(self._free), 1 << 40)))
+        hit = (run for run in jobs if int(self._survivors(run).sum()) < run.ranks)
         self.open = sorted(hit, key=lambda run: (_LEVEL[run.level], -run.size, run.job))
         self.done: dict[str, Repair | Reason] = {}
 
     def beside_survivors(self, run: Running, tier: int) -> None:
         """Replace the lost ranks on nodes that share a domain of this tier with a survivor."""
         keep = self._survivors(run)
-        near = self._near(keep, tier)
-        if near is None:
-            return
-        room = np.where(near, self._free // run.each, 0)
-        lost = run.ranks - int(keep.sum())
-        if int(room.sum()) < lost:
-            return
-        fits = self._fits_of(run)
-        counts = fits(keep + _fewest(room, lost))
-        if counts is None:
-            counts = fits(keep + room)  # the fewest nodes will not do; others may
+        counts = self._beside(run, keep, keep, tier)
         if counts is not None and (counts >= keep).all():
             self._settle(run, keep, counts)
+
+    def beside_some(self, run: Running) -> None:
+        """Where not all survivors can stay, as many of their nodes as can, those of its fullest leaf first."""
+        keep = self._survivors(run)
+        nodes, top = np.flatnonzero(keep), len(self._tiers)
+        leaf = np.unique(self._tiers[0], return_inverse=True)[1] if top else np.zeros(len(keep), np.int64)
+        fullest = np.bincount(leaf, weights=keep)[leaf[nodes]]
+        order = nodes[np.lexsort((nodes, -keep[nodes], leaf[nodes], -fullest))]
+        low, high = 0, len(order) + 1  # the first ``low`` nodes can stay, the first ``high`` cannot
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self._beside(run, keep, _only(keep, order[:middle]), top) is not None:
+                low = middle
+            else:
+                high = middle
+        for tier in range(top + 1) if low else ():
+            counts = self._beside(run, keep, _only(keep, order[:low]), tier)
+            if counts is not None:
+                self._settle(run, keep, counts)
+                return
 
     def anywhere(self, run: Running) -> None:
         """Place the gang again, on what is free and on what its survivors hold."""
         keep = self._survivors(run)
-        counts = self._fits_of(run)(keep + self._free // run.each)
+        counts = self._fits_of(run)(self._room(run, keep, np.zeros_like(keep)))
         if counts is not None:
             self._settle(run, keep, counts)
             return
-        lost, spare = run.ranks - int(keep.sum()), int((self._free // run.each).sum())
+        lost, spare = run.ranks - int(keep.sum()), int(self._room(run, keep, keep).sum())
         text = f"lost {lost} of {run.ranks} ranks; free nodes hold {spare}"
         text += ", but not in the shape that the job needs" if spare >= lost else ""
         self.done[run.job] = Reason("no_spare", text, {"lost": lost, "ranks": run.ranks, "spare": spare})
         self.open.remove(run)
+
+    def _beside(self, run: Running, keep: Ints, stay: Ints, tier: int) -> Ints | None:
+        """Ranks by node where those of ``stay`` that form whole groups stay, and the others are near them."""
+        near = self._near(stay, tier)
+        if near is None:
+            return None
+        bounds = self._bounds_of(run)
+        room = np.where(near, self._room(run, keep, stay), 0)
+        if int((stay + room).sum()) < run.ranks:
+            return None
+        part = stay % bounds.unit  # of a group that must be together: it is made whole, or moves
+        fill = np.where(part > 0, bounds.unit - part, 0)
+        fixed = np.where(fill <= room, stay + fill, stay - part)
+        room = stay + room - fixed
+        lost, fits = run.ranks - int(fixed.sum()), self._fits_of(run)
+        if lost < 0:
+            return None
+        whole = room // bounds.unit_wished * bounds.unit_wished
+        few = _fewest(whole if int(whole.sum()) >= lost else room, lost)
+        counts = fits(fixed + few)
+        if counts is None:
+            counts = fits(fixed + room)  # the fewest nodes will not do; others may
+        return counts if counts is not None and (counts >= np.minimum(fixed, stay)).all() else None
+
+    def _room(self, run: Running, keep: Ints, stay: Ints) -> Ints:
+        """Ranks that each node holds besides ``stay``: on what is free and what other survivors give up."""
+        room: Ints = np.minimum(self._free // run.each + keep - stay, self._bounds_of(run).most - stay)
+        return np.maximum(room, 0)
 
     def _survivors(self, run: Running) -> Ints:
         keep = np.zeros(len(self._free), np.int64)
@@ -136,6 +189,13 @@ class _Plan:
             if near is not None and near[adds > 0].all():
                 return tier
         return len(self._tiers)
+
+
+def _only(keep: Ints, nodes: Ints) -> Ints:
+    """The survivors of these nodes."""
+    found = np.zeros_like(keep)
+    found[nodes] = keep[nodes]
+    return found
 
 
 def _fewest(room: Ints, ranks: int) -> Ints:

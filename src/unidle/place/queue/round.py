@@ -13,11 +13,12 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
+from unidle.fleet.queues import Migration
 from unidle.jobs import Reason
 from unidle.place.queue.ahead import Ahead
 from unidle.place.queue.backfill import Backfill, Planner
 from unidle.place.queue.cluster import Cluster
-from unidle.place.queue.consolidate import Consolidation, Migration, consolidate
+from unidle.place.queue.consolidate import Consolidation, consolidate
 from unidle.place.queue.fair import Refusal
 from unidle.place.queue.model import Amounts, Demand, Fits, Ints, Running, started
 from unidle.place.queue.preempt import HOLD_NS, Preemption, preempt_all
@@ -28,6 +29,8 @@ from unidle.place.queue.victims import Candidates, Mask, rights
 from unidle.place.queue.waiting import Line, Waiting
 from unidle.place.queue.why import behind, refused
 
+LOOK_AGAIN_NS: Final = 60_000_000_000  # after a move that did not pay, at the earliest
+LOOKS: Final = 8  # in the time that a job waits
 AtOnce: TypeAlias = Callable[[Demand, Ints | None], Mapping[int, int] | None]
 """``at_once(demand, room)``: devices by node on which the job could start now, using no more than ``room`` where
 that is given (ranks by node); None where it could not."""
@@ -101,8 +104,8 @@ def decide(
         for start in done.starts:
             waiting.leave(start.job)
     times = [hold.expires_ns for hold in cluster.holds.values()]
-    edge_ns = cluster.shares.tree.next_window_ns(now_ns)
-    done.again_ns = min([*times, *([edge_ns] if edge_ns is not None else [])], default=None)
+    later = (cluster.shares.tree.next_window_ns(now_ns), turn.again_ns)
+    done.again_ns = min([*times, *(at for at in later if at is not None)], default=None)
     return done
 
 
@@ -113,6 +116,8 @@ class _Turn:
     allowed_of: Callable[[Demand], Mask | None] | None = None
     fits_of_running: Callable[[Running], Fits] | None = None
     ready: Callable[[str], bool]
+    again_ns: int | None = None  # when moving others may pay though it does not now
+    _asked_to_move = False
     on_start: Callable[[Start], None]
     wants_time: Callable[[str], bool]
 
@@ -222,9 +227,12 @@ class _Turn:
         self._done.waits[demand.job] = planned.because
         if planned.start_ns is not None:
             self._done.planned_ns[demand.job] = planned.start_ns
-            if planned.reserved:
-                self._ahead.reserve(leaf, demand.charged, planned.start_ns)
-                self._move_for(demand, planned.start_ns)
+        if planned.start_ns is not None and planned.reserved:
+            self._ahead.reserve(leaf, demand.charged, planned.start_ns)
+            self._move_for(demand, planned.start_ns - self._now_ns)
+        elif not self._rules.backfill.heads and not self._asked_to_move:
+            # when others end is not known: the first to wait is expected to wait as long again
+            self._move_for(demand, max(self._now_ns - demand.submitted_ns, 0))
 
     def _start(self, demand: Demand, devices: Mapping[int, int], because: Reason) -> None:
         # it stays in its line until the round is settled: no job is offered twice
@@ -293,21 +301,26 @@ class _Turn:
         text = f"{len(answer.victims)} jobs are stopped for it"
         self._done.waits[demand.job] = Reason("gathering", text, {"victims": len(answer.victims)})
 
-    def _move_for(self, demand: Demand, start_ns: int) -> None:
-        """Move others where that makes room at a price below that of waiting."""
+    def _move_for(self, demand: Demand, wait_ns: int) -> None:
+        """Move others where that makes room at a price below that of waiting ``wait_ns`` longer."""
         if self._rules.migration is None or self.fits_of_running is None:
             return
+        self._asked_to_move = True
         domains = self.domains_of(demand) if self.domains_of else None
         answer = consolidate(
             self._cluster, demand, self._fits_of(demand), self.fits_of_running, self._now_ns,
-            start_ns - self._now_ns, domains=domains, migration=self._rules.migration,
+            wait_ns, domains=domains, migration=self._rules.migration,
         )  # fmt: skip
-        if isinstance(answer, Reason):
+        if isinstance(answer, Reason):  # prices fall with each save, and gains grow with waiting
+            next_ns = self._now_ns + max(LOOK_AGAIN_NS, wait_ns // LOOKS)
+            self.again_ns = min(next_ns, self.again_ns or next_ns)
             return
         self._done.moves.append(answer)
         self._done.waits[demand.job] = answer.because
-        self._planner = None  # what it planned with has moved
-        self._no_room.clear()
+        self._done.planned_ns.pop(demand.job, None)  # it need not wait for that
+        self._planner = self._candidates = None  # what they know of has moved
+        for memo in (self._refused, self._no_room, self._none_stop):
+            memo.clear()
 
 
 def _class(demand: Demand) -> _Class:
