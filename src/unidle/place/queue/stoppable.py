@@ -24,19 +24,19 @@ class Rows(NamedTuple):
     @property
     def since_ns(self) -> Ints:
         """From when on each may be stopped."""
-        return self.numbers[0]
+        return self._row(0)
 
     @property
     def leaf(self) -> Ints:
-        return self.numbers[1]
+        return self._row(1)
 
     @property
     def size(self) -> Ints:
-        return self.numbers[2]
+        return self._row(2)
 
     @property
     def each(self) -> Ints:
-        return self.numbers[3]
+        return self._row(3)
 
     @property
     def asks(self) -> Ints:
@@ -46,7 +46,11 @@ class Rows(NamedTuple):
     @property
     def nodes(self) -> Ints:
         """On how many nodes each is."""
-        return self.numbers[6]
+        return self._row(6)
+
+    def _row(self, k: int) -> Ints:
+        row: Ints = self.numbers[k]
+        return row
 
     def cost(self, now_ns: int) -> Ints:
         """What is lost by stopping each now: ``Running.lost_us``."""
