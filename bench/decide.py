@@ -15,17 +15,25 @@ import resource
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import cycle
+from pathlib import Path
 
-from _fleets import PER_RACK, PER_SPINE, mixed
+import replay as traces
+from _fleets import GPUS, PER_RACK, PER_SPINE, mixed
 from _table import Row, main
+from unidle.control.replay import replay, scenario_of
 from unidle.events import types as ev
+from unidle.files.trace import load_trace
 from unidle.fleet import Fleet
+from unidle.fleet.queues import QueueSpec
 from unidle.jobs import JobSpec, Layout, Preemption, Reason, Requests, Select, Topology, Where
 from unidle.place.plan import Plan
 from unidle.place.scheduler import Scheduler
+from unidle.store.memory import ForgetfulStore
 from unidle.view.fold import apply
 from unidle.view.state import View
 
@@ -145,7 +153,7 @@ def rows(arguments: argparse.Namespace) -> Iterator[Row]:
     wanted: dict[str, Callable[[], Iterator[Row]]] = {
         "burst": lambda: _burst(nodes, runs), "stream": lambda: _stream(nodes),
         "gangs": lambda: _gangs(nodes, runs), "verdict": lambda: _verdict(nodes, runs),
-        "curve": lambda: _curve(runs), "memory": _memory,
+        "curve": lambda: _curve(runs), "memory": _memory, "replay": lambda: _replay(runs),
     }  # fmt: skip
     for part in arguments.parts or wanted:
         yield from wanted[part]()
@@ -307,9 +315,32 @@ def _memory() -> Iterator[Row]:
     )  # fmt: skip
 
 
+def _replay(runs: int, jobs: int = 1_500, nodes: int = 20) -> Iterator[Row]:
+    """A trace that asks for more than the fleet has, so that hundreds wait, under two queues."""
+    part = nodes * GPUS // 8
+    two = (QueueSpec("a", deserved={"gpu": 5 * part}), QueueSpec("b", deserved={"gpu": 3 * part}))
+    there = replace(traces.fleet(nodes), queues=two)
+    took = list[float]()
+    with tempfile.TemporaryDirectory() as place:
+        trace = Path(place) / "trace.csv"
+        traces.write_trace(trace, jobs, nodes, queues="ab")
+        scenario = scenario_of(load_trace(str(trace)), there)
+    for _ in range(runs):
+        begin = time.perf_counter()
+        view = replay(scenario, "unidle", ForgetfulStore())
+        took.append(time.perf_counter() - begin)
+    if any(not view.jobs[job].terminal for job in view.jobs):
+        raise SystemExit("a job of the trace has not ended")
+    took.sort()
+    yield Row(
+        f"replay of a trace: {jobs:,} jobs, {nodes} nodes, 2 queues, policy unidle", "s", statistics.median(took),
+        goal="under 15", holds=statistics.median(took) < 15, how=how(took, f"; {view.seq:,} events"),
+    )  # fmt: skip
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "parts", nargs="*", help="burst, stream, gangs, verdict, curve, memory; none means all"
+        "parts", nargs="*", help="burst, stream, gangs, verdict, curve, memory, replay; none means all"
     )
     parser.add_argument("--nodes", type=int, default=NODES)
     parser.add_argument("--runs", type=int, default=3)

@@ -49,8 +49,8 @@ def fleet(nodes: int) -> Fleet:
     )  # fmt: skip
 
 
-def write_trace(path: Path, jobs: int, nodes: int, seed: int = 1) -> None:
-    """Poisson arrivals that ask for ``LOAD`` of the fleet; lognormal durations; three queues.
+def write_trace(path: Path, jobs: int, nodes: int, seed: int = 1, queues: str = "abc") -> None:
+    """Poisson arrivals that ask for ``LOAD`` of the fleet; lognormal durations; queues by letter.
 
     A rank holds up to a node's GPUs, so that where jobs are put decides who fits later.
     """
@@ -61,7 +61,7 @@ def write_trace(path: Path, jobs: int, nodes: int, seed: int = 1) -> None:
         at_s += chance.expovariate(per_s)
         gpus = chance.choice(GANGS)
         duration_s = min(chance.lognormvariate(7.5, 1.1), 14_400.0)
-        queue, low = chance.choice("abc"), chance.choice(("true", "false"))
+        queue, low = chance.choice(queues), chance.choice(("true", "false"))
         lines.append(f"j{k},{at_s:.3f},{duration_s:.3f},{gpus},{gpus * 4000},{gpus * 16384},H100,{queue},0,{low},{max(gpus // PER_NODE, 1)}")  # fmt: skip
     path.write_text("\n".join(lines) + "\n")
 

@@ -50,13 +50,16 @@ def job(at_s: float, name: str, ranks: int, work_s: float = 100, **more: object)
 
 
 def run(
-    there: Fleet, *jobs: tuple[Arrival, SimJob], forecaster: Forecaster | None = None
+    there: Fleet,
+    *jobs: tuple[Arrival, SimJob],
+    forecaster: Forecaster | None = None,
+    until_s: int | None = None,
 ) -> tuple[View, list[ev.Event]]:
     store = MemoryStore()
     behaviour = {arrival.job: sim for arrival, sim in jobs}
     view = simulate(
         store, there, [arrival for arrival, _ in jobs], lambda command: behaviour[command.job], Twice(),
-        forecaster=forecaster,
+        forecaster=forecaster, until_ns=None if until_s is None else until_s * S,
     )  # fmt: skip
     return view, [ev.decode(e.kind, e.body, e.seq) for e in store.read()]
 
@@ -299,3 +302,15 @@ def test_who_waits_under_queues_is_told_what_is_in_the_way_and_when_it_is_gone()
     assert "the gang within one leaf: 2 of 2 have room, at most 1 of 2 ranks fit" in why.text
     assert why.text.endswith("room is reserved for it, in 48 s")
     assert (why.figures["needs"], why.figures["largest"], why.figures["free"]) == (2, 1, 2)
+
+
+def test_every_job_that_waits_has_a_reason_however_far_back_it_is():
+    view, events = run(
+        fleet(1, 1, QueueSpec("q")), *(job(0, f"j{k:03d}", 1, 10, queue="q") for k in range(260)), until_s=5
+    )
+    judged = {e.job: e.because for e in events if isinstance(e, ev.JobJudged)}
+    waiting = [name for name in view.jobs if view.jobs[name].state == "queued"]
+    assert len(waiting) == 259 and set(waiting) <= set(judged)
+    assert "needs 1 GPU, 0 of 1 are free" in judged["j001"].text
+    assert judged["j259"].code == "depth"
+    assert "behind the first 200 jobs" in judged["j259"].text

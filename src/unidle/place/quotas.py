@@ -16,7 +16,7 @@ from unidle.jobs import Reason
 from unidle.place.books import Books, Family
 from unidle.place.constraint import GangPlan
 from unidle.place.ground import Ground, RankClass
-from unidle.place.queue.backfill import Backfill
+from unidle.place.queue.backfill import Backfill, too_deep
 from unidle.place.queue.fair import QueueShare
 from unidle.place.queue.model import Demand, Fits, Ints, Running
 from unidle.place.queue.round import Round, Rules, Start, decide
@@ -50,6 +50,7 @@ class QuotaRound:
         # room is reserved for the first that wait where all run times are known; else only for those that starve
         self._rules = Rules(Backfill(heads=int(books.all_known)), view.fleet.migration)
         self._returning = Returning(ground, view, self._left)
+        self.too_deep = too_deep(self._rules.backfill)
 
     def decide(self, on_start: Callable[[Placement], None]) -> Round:
         """Who starts, who is stopped, who waits. Nothing of it stays in the books."""

@@ -74,7 +74,7 @@ class Scheduler:
 
         try:
             answer = queues.decide(place)
-            waits = _waiting(view, round_, queues, answer)
+            waits = _waiting(view, now_ns, round_, queues, answer)
         finally:
             round_.undo()
         keeps, stops = _stops(queues, answer)
@@ -302,15 +302,18 @@ def _needs_quotas(view: View) -> bool:
 _FOR_ROOM: Final = frozenset({"planned", "reserved", "never_free", "depth"})
 
 
-def _waiting(view: View, round_: GangRound, queues: QuotaRound, answer: Round) -> tuple[Wait, ...]:
+def _waiting(
+    view: View, now_ns: int, round_: GangRound, queues: QuotaRound, answer: Round
+) -> tuple[Wait, ...]:
     """Why those wait of whom it is not known yet: what is in the way, and the planned start where there is one."""
     found: list[Wait] = []
     in_the_way: dict[Shape, Fit | Refused] = {}
+    starts = {start.job for start in answer.starts}
     told = view.unjudged.union(move.job for move in answer.moves)
-    for job in sorted((view.jobs[job] for job in told), key=lambda job: job.order):
-        because = queues.never.get(job.id) or answer.waits.get(job.id)
-        if because is None:
+    for job in sorted((view.jobs.open[job] for job in told), key=lambda job: job.order):
+        if job.id in starts or job.not_before_ns > now_ns:
             continue
+        because = queues.never.get(job.id) or answer.waits.get(job.id, queues.too_deep)
         figures, text = because.figures, because.text
         if because.code in _FOR_ROOM:
             way = in_the_way.get(job.shape) or round_.fit(job.spec)

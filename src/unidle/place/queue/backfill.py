@@ -159,7 +159,7 @@ class Planner:
         self._starved += starved
         self._looked += 1
         if self._looked > policy.depth and not starved:
-            return _not_planned(demand, "depth", f"behind the first {policy.depth} jobs; not planned yet")
+            return Planned(demand.job, None, None, now=False, reserved=False, because=too_deep(policy))
         reserve = starved or policy.rule == "conservative" or self._reserved < policy.heads
         if not reserve and not wanted:
             self._unplanned.append((demand, after_ns))
@@ -247,6 +247,11 @@ class Planner:
         if reserved:
             return Reason("reserved", f"room is reserved for it, in {wait_s} s", figures)
         return Reason("planned", f"as running jobs are expected to end, it starts in {wait_s} s", figures)
+
+
+def too_deep(policy: Backfill) -> Reason:
+    """Of a job that is not looked at."""
+    return Reason("depth", f"behind the first {policy.depth} jobs that wait; not planned yet")
 
 
 def _not_planned(demand: Demand, code: str, text: str) -> Planned:

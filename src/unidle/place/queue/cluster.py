@@ -15,6 +15,7 @@ from unidle.place.queue.ends import Ends
 from unidle.place.queue.fair import Shares
 from unidle.place.queue.journal import Journal
 from unidle.place.queue.model import NOTHING, Asks, Demand, Hold, Ints, Running
+from unidle.place.queue.stoppable import Rows, Stoppable
 
 _PLENTY: Final = 1 << 60
 
@@ -41,6 +42,7 @@ class Cluster:
         self.soft: dict[int, int] = {}  # by leaf, how many jobs of level low run
         self.holds: dict[str, Hold] = {}
         self._ends: Ends | None = None
+        self._stoppable: Stoppable | None = None
         self.journal = Journal()
         self.changes = 0  # grows when what runs changes
         for run in running:
@@ -70,6 +72,12 @@ class Cluster:
             self._ends = Ends(self.running.values())
         return self._ends.after(now_ns, otherwise_ns)
 
+    def stoppable(self) -> Rows:
+        """Running jobs of level low as columns, by name; kept from the first call on."""
+        if self._stoppable is None:
+            self._stoppable = Stoppable(self.running.values(), self.shares.tree.leaf)
+        return self._stoppable.rows()
+
     def adopt(self, run: Running) -> None:
         """The job runs already, and its devices are not free. Outside of the journal."""
         self.running[run.job] = run
@@ -80,6 +88,8 @@ class Cluster:
             self.soft[leaf] = self.soft.get(leaf, 0) + 1
         if self._ends is not None:
             self._ends.add(run)
+        if self._stoppable is not None:
+            self._stoppable.change(run.job, run)
 
     def drop(self, job: str) -> Running:
         """The job runs no more; what it held is not given back here. Outside of the journal."""
@@ -91,6 +101,8 @@ class Cluster:
             self.soft[leaf] -= 1
         if self._ends is not None:
             self._ends.remove(run)
+        if self._stoppable is not None:
+            self._stoppable.change(job, None)
         return run
 
     def hold(self, hold: Hold) -> None:

@@ -21,6 +21,7 @@ from unidle.place.queue.cluster import Cluster
 from unidle.place.queue.cover import Items
 from unidle.place.queue.fair import Shares
 from unidle.place.queue.model import Amounts, Demand, Ints, Running
+from unidle.place.queue.stoppable import Rows, rows_of
 from unidle.place.queue.tree import ROOT
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
@@ -30,7 +31,7 @@ class Candidates:
     """All jobs that could be stopped at ``now_ns``, as columns; follows the cluster while it is used."""
 
     def __init__(
-        self, cluster: Cluster, now_ns: int, may_stop: Callable[[Running], bool] = lambda run: not run.firm
+        self, cluster: Cluster, now_ns: int, may_stop: Callable[[Running], bool] | None = None
     ) -> None:
         """Jobs that ``may_stop`` (low ones by default), past their minimum runtime and not started just now."""
         self._cluster, self._may_stop = cluster, may_stop
@@ -38,39 +39,28 @@ class Candidates:
         self._build()
 
     def _build(self) -> None:
-        cluster, tree = self._cluster, self._cluster.shares.tree
-        self.jobs: list[Running] = sorted(
-            (
-                run
-                for run in cluster.running.values()
-                if self._may_stop(run)
-                and run.started_ns < self.now_ns
-                and run.started_ns + run.min_runtime_ns <= self.now_ns
-            ),
-            key=attrgetter("job"),
-        )
-        self.row = {run.job: k for k, run in enumerate(self.jobs)}
-        self.cost: Ints = np.array([run.lost_us(self.now_ns) for run in self.jobs], np.int64)
-        self.size: Ints = np.array([run.size for run in self.jobs], np.int64)
+        rows = self._rows()
+        rows = rows.where(rows.since_ns <= self.now_ns)
+        self.jobs: list[Running] = rows.jobs
+        self.cost: Ints = rows.cost(self.now_ns)
+        self.size, self.leaf, self.each, self.asks = rows.size, rows.leaf, rows.each, rows.asks
         self.density = self.cost / np.maximum(self.size, 1)  # cost per device
-        self.leaf: Ints = np.array([tree.leaf(run.queue) for run in self.jobs], np.int64)
-        self.each: Ints = np.array([run.each for run in self.jobs], np.int64)
-        self.asks: Ints = np.array([run.asks for run in self.jobs], np.int64).reshape(-1, 2).T
-        self.spread = np.array([len(run.devices) > 1 for run in self.jobs], np.bool_)
+        self.spread = rows.nodes > 1
         self.alive = np.ones(len(self.jobs), np.bool_)
-        self.items = self._items()
-        self._seen = cluster.changes
+        self.items = self._items(rows)
+        self._seen = self._cluster.changes
 
-    def _items(self) -> Items:
-        counts = np.array([len(run.devices) for run in self.jobs], np.int64)
-        total = int(counts.sum())
-        job = np.repeat(np.arange(len(self.jobs)), counts)
-        node = np.fromiter((n for run in self.jobs for n in run.devices), np.int64, total)
-        devices = np.fromiter((d for run in self.jobs for d in run.devices.values()), np.int64, total)
+    def _rows(self) -> Rows:
+        if self._may_stop is None:
+            return self._cluster.stoppable()
+        runs = (run for run in self._cluster.running.values() if self._may_stop(run))
+        return rows_of(sorted(runs, key=attrgetter("job")), self._cluster.shares.tree.leaf)
+
+    def _items(self, rows: Rows) -> Items:
+        job = np.repeat(np.arange(len(rows.jobs)), rows.nodes)
+        node, devices = rows.node, rows.devices
         # a job's cost by devices; rounded up, so that a node's part of a job is never free
-        cost = (
-            -(-self.cost[job] * devices // np.maximum(self.size[job], 1)) if total else np.empty(0, np.int64)
-        )
+        cost = -(-self.cost[job] * devices // np.maximum(self.size[job], 1))
         order = np.lexsort((job, self.density[job], node))
         return Items(node[order], devices[order], cost[order], job[order])
 
