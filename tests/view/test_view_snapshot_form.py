@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import zlib
 
+from unidle.jobs.speeds import Known, SpeedRun
 from unidle.ledger.book import Book, SliceRef
 from unidle.ledger.rows import Entry
 from unidle.view.fold import FOLD_VERSION
-from unidle.view.state import AttemptView, JobView, RankView, View
+from unidle.view.state import AttemptView, JobView, Prediction, RankView, View
+from unidle.view.usage import QueueUse, Usage
 
-KEPT = (View, JobView, AttemptView, RankView, Book, SliceRef)
-FORM = (4, 3889605934)
+KEPT = (View, JobView, AttemptView, RankView, Prediction, Usage, QueueUse, Known, SpeedRun, Book, SliceRef)
+FORM = (5, 502630938)
 
 
 def form() -> int:

@@ -11,7 +11,7 @@ from unidle.files.check import convert
 from unidle.files.document import Bounds, Document, Path
 from unidle.files.fleet_file import ID_LENGTH, ID_PATTERN, ID_SAYS, DevicesPart, FleetFile, NodePart
 from unidle.files.fleet_network import label_keys, links, tiers_by_labels, unknown
-from unidle.files.fleet_queues import queues_of, zone_of
+from unidle.files.fleet_queues import history_of, queues_of, zone_of
 from unidle.files.fleet_text import fleet_to_yaml
 from unidle.files.load import load_document
 from unidle.files.ranges import expand
@@ -79,6 +79,7 @@ class _Builder:
             source="declared",
             queues=tuple(queues_of(self._document, self._file.queues)),
             zone=zone_of(self._document, self._file.timezone),
+            history=history_of(self._file.history),
         )
 
     def _tiers(self) -> Iterator[Tier]:

@@ -6,7 +6,7 @@ from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct
 
-from unidle.files.fleet_queues import QueuePart
+from unidle.files.fleet_queues import HistoryPart, QueuePart
 from unidle.files.values import (
     END,
     MEMORY_LIMIT_BYTES,
@@ -259,6 +259,13 @@ class FleetFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             ],
         ),
     ] = ()
+    history: Annotated[
+        HistoryPart,
+        Meta(
+            description="How the past counts when queues are compared.",
+            examples=[{"half_life_days": 7, "weight": 0.5}],
+        ),
+    ] = HistoryPart()
     timezone: Annotated[
         str, Meta(max_length=64, description="Of the queues' hours.", examples=["Europe/Berlin"])
     ] = "UTC"

@@ -9,7 +9,7 @@ import yaml
 
 from unidle.files.tree import resolve
 from unidle.fleet import WHOLE_PPM, Device, Fleet, Link, Node
-from unidle.fleet.queues import UTC, QueueSpec
+from unidle.fleet.queues import DAILY, UTC, History, QueueSpec
 
 _ADDRESS: Final = "127.0.0.1"
 _MODELS: Final = {"cpu": "cpu", "gpu": ""}
@@ -30,6 +30,7 @@ def fleet_to_yaml(fleet: Fleet) -> str:
             links=[_link(link) for link in fleet.links],
             queues=[_queue(queue) for queue in fleet.queues],
             timezone=fleet.zone.name if fleet.zone != UTC else None,
+            history=_history(fleet.history) if fleet.history != DAILY else None,
         ),
         Dumper=_Dumper,
         sort_keys=False,
@@ -97,6 +98,10 @@ def _queue(queue: QueueSpec) -> dict[str, object]:
         windows=windows,
     )
     return found if queue.reclaimable else {**found, "reclaimable": False}
+
+
+def _history(history: History) -> dict[str, object]:
+    return {"half_life_days": history.half_life_ns / 86_400e9, "weight": history.weight_ppm / 1e6}
 
 
 def _link(link: Link) -> dict[str, object]:

@@ -16,6 +16,7 @@ import msgspec
 from unidle.errors import BadInput
 from unidle.fleet import Fleet, Health
 from unidle.jobs import JobSpec, RankPlace
+from unidle.jobs.speeds import Speeds
 
 FORMAT: Final = "unidle-snapshot"
 VERSION: Final = 1
@@ -34,10 +35,14 @@ class OpenJob(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class PlacementSnapshot(msgspec.Struct, frozen=True):
+    """``past_ppb``: what queues used on average, by resource; ``speeds``: steps that jobs showed."""
+
     time_ns: int
     fleet: Fleet
     health: dict[str, Health]
     jobs: tuple[OpenJob, ...]
+    past_ppb: dict[str, dict[str, int]] = {}
+    speeds: Speeds = {}
 
 
 class _Header(msgspec.Struct, frozen=True):
@@ -46,9 +51,11 @@ class _Header(msgspec.Struct, frozen=True):
     time_ns: int = 0
 
 
-class _FleetLine(msgspec.Struct, frozen=True):
+class _FleetLine(msgspec.Struct, frozen=True, omit_defaults=True):
     fleet: Fleet
     health: dict[str, Health]
+    past_ppb: dict[str, dict[str, int]] = {}
+    speeds: Speeds = {}
 
 
 class _End(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -61,7 +68,7 @@ def write_snapshot(snapshot: PlacementSnapshot, out: BinaryIO) -> None:
 
 def _lines(snapshot: PlacementSnapshot) -> Iterator[object]:
     yield _Header(FORMAT, VERSION, snapshot.time_ns)
-    yield _FleetLine(snapshot.fleet, snapshot.health)
+    yield _FleetLine(snapshot.fleet, snapshot.health, snapshot.past_ppb, snapshot.speeds)
     yield from snapshot.jobs
     yield _End(len(snapshot.jobs))
 
@@ -97,7 +104,9 @@ class _Reader:
             if line.startswith(b'{"jobs":'):
                 if self._decoded(msgspec.json.Decoder(_End), line).jobs != len(jobs):
                     raise self._bad("the snapshot has lost lines", "jobs", len(jobs))
-                return PlacementSnapshot(header.time_ns, fleet.fleet, fleet.health, tuple(jobs))
+                return PlacementSnapshot(
+                    header.time_ns, fleet.fleet, fleet.health, tuple(jobs), fleet.past_ppb, fleet.speeds
+                )
             jobs.append(self._checked(self._decoded(decode, line), fleet.fleet, jobs))
         raise self._bad("the snapshot ends too early", "jobs", len(jobs))
 

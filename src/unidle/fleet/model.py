@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from unidle.fleet.queues import UTC, QueueSpec, Zone
+from unidle.fleet.queues import DAILY, UTC, History, QueueSpec, Zone
 
 WHOLE_PPM = 1_000_000
 
@@ -102,6 +102,7 @@ class Fleet:
     source: str = "discovered"
     queues: tuple[QueueSpec, ...] = ()
     zone: Zone = UTC  # of the queues' time windows
+    history: History = DAILY
 
     def devices(self) -> list[Device]:
         return [d for n in self.nodes for d in n.devices]

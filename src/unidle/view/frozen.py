@@ -8,19 +8,27 @@ from unidle.fleet import Fleet
 from unidle.jobs import Reason
 from unidle.view.fold import apply
 from unidle.view.state import JobView, View
+from unidle.view.usage import QueueUse
 
 _AGAIN = Reason("snapshot", "as in the snapshot")
 
 
 def freeze(view: View) -> PlacementSnapshot:
-    """The fleet, its health, and all jobs that have not ended, in the order of submission."""
+    """The fleet, its health, all jobs that have not ended in the order of submission, and what was measured."""
     jobs = sorted(view.jobs.open.values(), key=lambda job: job.order)
-    return PlacementSnapshot(view.time_ns, view.fleet, dict(view.health), tuple(map(_job, jobs)))
+    half_life_ns = view.fleet.history.half_life_ns
+    past = {name: use.average_ppb(view.time_ns, half_life_ns) for name, use in view.usage.queues.items()}
+    return PlacementSnapshot(
+        view.time_ns, view.fleet, dict(view.health), tuple(map(_job, jobs)), past, view.speeds
+    )
 
 
 def thaw(snapshot: PlacementSnapshot) -> View:
     """A view in which every decision is the one that it was when the snapshot was taken."""
     view = view_of(snapshot.fleet, snapshot.time_ns)
+    for name, past in snapshot.past_ppb.items():
+        view.usage.queues[name] = QueueUse(view.time_ns, {}, dict(past))
+    view.speeds = snapshot.speeds
     for target, health in snapshot.health.items():
         _tell(view, ev.HealthSet(target, health, _AGAIN), snapshot.time_ns)
     for job in snapshot.jobs:
