@@ -17,7 +17,8 @@ from unidle.ledger.select import Window
 from unidle.ledger.sources import LedgerSource
 from unidle.ledger.taxonomy import GROUPS
 from unidle.store.protocol import Store
-from unidle.view.state import AttemptView, JobView, View
+from unidle.view.speeds import width_ppm
+from unidle.view.state import JobView, View
 
 # What a job would need on any devices: its steps, and what it does between them. Work that was lost
 # and done again is counted once; time that the fleet cost it (start, waits, hangs) not at all.
@@ -50,8 +51,8 @@ def scenario_of_store(
         if why is not None:
             left_out[why] += 1
             continue
-        width_ppm = _width_ppm(view, job.attempts[-1])
-        work_ns[job.id] = worked[job.id] * 1_000_000 // width_ppm
+        width = width_ppm(view.book, job.attempts[-1])
+        work_ns[job.id] = worked[job.id] * 1_000_000 // width
         arrivals.append(Arrival(max(job.submitted_ns, 1), job.id, _as_replayed(job)))
     if not arrivals:
         raise BadInput(
@@ -84,12 +85,6 @@ def _worked(source: LedgerSource) -> dict[str, int]:
         if job is not None and (leaf in WORK or leaf == _LOST_FOR_GOOD):
             found[str(job)] += group.ns
     return found
-
-
-def _width_ppm(view: View, attempt: AttemptView) -> int:
-    """Devices under the attempt, in millionths."""
-    numbers = view.book.indexes(s for place in attempt.places for s in place.slices)
-    return sum(view.book.slices[k].share_ppm for k in numbers)
 
 
 def _faults(store: Store, nodes: set[str], from_ns: int, until_ns: int) -> tuple[tuple[int, str, int], ...]:

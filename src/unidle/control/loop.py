@@ -259,6 +259,9 @@ class Controller:
                 self._set_timers(job)
             elif isinstance(event, ev.JobEnded) and self._forecaster is not None:
                 self._forecaster.learn(job)
+        if self._forecaster is not None:
+            for said in self._forecaster.stepped(self.view, job):
+                self._emit(said)
 
     def _decide_places(self, now: int) -> None:
         if not self.view.waiting:
@@ -267,6 +270,9 @@ class Controller:
         for place in plan.places:
             job = self.view.jobs[place.job]
             self._emit(ev.AttemptPlaced(job.id, len(job.attempts) + 1, place.places, place.because))
+            if self._forecaster is not None:
+                for said in self._forecaster.placed(self.view, job):
+                    self._emit(said)
             self._command_start(job, job.attempts[-1])
             self._set_timers(job)
         for wait in plan.waits:
