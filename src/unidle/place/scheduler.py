@@ -19,11 +19,12 @@ from unidle.place.constraint import Barrier, Blocked, Gang, GangPlan, gang_of
 from unidle.place.ground import Ground, RankClass
 from unidle.place.mapping import Mapping, map_ranks
 from unidle.place.plan import Keep, Place, Plan, Stop, Wait
-from unidle.place.queued import KINDS, InQueueOrder, noun
+from unidle.place.pools import Option, Pool, candidates
+from unidle.place.queued import InQueueOrder, noun
 from unidle.place.traffic import usual_traffic
 from unidle.place.tree import Ints
 from unidle.view.fold import collector_paused
-from unidle.view.state import Shape, View
+from unidle.view.state import JobView, Shape, View
 
 if TYPE_CHECKING:
     from unidle.place.queue.round import Round
@@ -63,7 +64,9 @@ class Scheduler:
         places: list[Place] = []
 
         def place(start: Placement) -> None:
-            fit = round_.mapped(start.rank_class, start.plan, gang_of(view.jobs[start.job].spec))
+            job = view.jobs[start.job]
+            fit = round_.mapped(start.rank_class, start.plan, gang_of(job.spec))
+            fit = round_.chosen(fit, start.option, job.spec, job)
             places.append(Place(start.job, round_.take(fit), fit.because()))
 
         try:
@@ -105,9 +108,14 @@ class Fit:
         self, rank_class: RankClass, plan: GangPlan, node_of_rank: Ints, mapping: Mapping | None
     ) -> None:
         self.rank_class, self.plan, self.node_of_rank, self.mapping = rank_class, plan, node_of_rank, mapping
+        self.choice: tuple[str, dict[str, int | float | str]] = ("", {})  # why on these devices
 
     def because(self) -> Reason:
         reason = self.plan.because
+        if self.choice[0]:
+            reason = Reason(
+                reason.code, f"{reason.text}; {self.choice[0]}", {**reason.figures, **self.choice[1]}
+            )
         if self.mapping is None:
             return reason
         times = {f"{group}_ns": time.time_ns for group, time in self.mapping.groups.items() if time.ranks > 1}
@@ -146,8 +154,9 @@ class GangRound:
         places: dict[str, Place] = {}
         blocked: dict[Shape, Reason | None] = {}
         for shape, job_id in InQueueOrder(view, now_ns, blocked):
-            spec = view.jobs[job_id].spec
-            fit = self.find(spec)
+            job = view.jobs[job_id]
+            spec = job.spec
+            fit = self.find(spec, job)
             if fit is not None:
                 places[job_id] = Place(job_id, self.take(fit), fit.because())
             else:  # what is free only shrinks within one round
@@ -165,28 +174,37 @@ class GangRound:
         """Where a gang of this job goes now, or why it cannot."""
         return self.find(spec) or self.refusal(spec)
 
-    def find(self, spec: JobSpec) -> Fit | None:
+    def find(self, spec: JobSpec, job: JobView | None = None) -> Fit | None:
         """Where a gang of this job goes now."""
         gang = gang_of(spec)
-        for kind in KINDS[spec.device]:
-            rank_class = self.rank_class(spec, kind)
-            plan = rank_class.rooms.place(gang)
+        for option, rank_class in candidates(self._ground, spec, self._view, job):
+            plan = rank_class.rooms.place(gang) if rank_class.total >= gang.ranks else None
             if plan is not None:
-                return self.mapped(rank_class, plan, gang)
+                return self.chosen(self.mapped(rank_class, plan, gang), option, spec, job)
         return None
+
+    def chosen(self, fit: Fit, option: Option, spec: JobSpec, job: JobView | None = None) -> Fit:
+        """The fit, with the reason why on the devices of this option."""
+        pools = self._ground.pools
+        if option.pool.models:
+            fit.choice = pools.why(pools.options(spec, self._view, job), option)
+        return fit
 
     def refusal(self, spec: JobSpec) -> Refused:
         """Why a gang of this job, for which no place was found, has none."""
         gang = gang_of(spec)
-        reasons = []
-        for kind in KINDS[spec.device]:
-            rank_class = self.rank_class(spec, kind)
-            reasons.append(_waits(spec, rank_class, why_blocked(rank_class.rooms, gang)))
-        return never_fits(self._ground, spec) or _best(reasons)
+        reasons, models = [], []
+        for option, rank_class in candidates(self._ground, spec, self._view):
+            refused = _waits(spec, rank_class, why_blocked(rank_class.rooms, gang))
+            reasons.append(refused)
+            if option.pool.models and not option.mixed:
+                figures = refused.because.figures
+                models.append(f"{option.name} {figures['free']} of {figures['devices']} free")
+        return never_fits(self._ground, spec) or _with_models(_best(reasons), models)
 
-    def rank_class(self, spec: JobSpec, kind: str) -> RankClass:
-        """The class of the job's ranks on devices of this kind, with what this round gave away."""
-        return self._ground.rank_class(spec, kind)
+    def rank_class(self, spec: JobSpec, pool: Pool) -> RankClass:
+        """The class of the job's ranks on the devices of a pool, with what this round gave away."""
+        return self._ground.rank_class(spec, pool)
 
     def undo(self) -> None:
         """Leave the ground as the view has it."""
@@ -273,8 +291,7 @@ def never_fits(ground: Ground, spec: JobSpec) -> Refused | None:
     """Why no state of this fleet holds the gang; None where one does."""
     gang = gang_of(spec)
     reasons: list[Refused] = []
-    for kind in KINDS[spec.device]:
-        rank_class = ground.rank_class(spec, kind)
+    for _, rank_class in candidates(ground, spec):
         verdict = rank_class.never(gang)
         if verdict is None:
             return None
@@ -312,6 +329,15 @@ def _waits(spec: JobSpec, rank_class: RankClass, blocked: Blocked) -> Refused:
         )
         return Refused(Reason("no_fit", text, figures), blocked.barriers)
     return Refused(Reason("no_fit", blocked.because.text, figures), blocked.barriers)
+
+
+def _with_models(refused: Refused, models: Sequence[str]) -> Refused:
+    """Of several models, how much of each is free: a gang is on one of them."""
+    if len(models) < 2:
+        return refused
+    because = refused.because
+    text = f"{because.text}; a gang is on one model: {', '.join(models)}"
+    return Refused(Reason(because.code, text, because.figures), refused.barriers)
 
 
 def _best(refused: Sequence[Refused]) -> Refused:
