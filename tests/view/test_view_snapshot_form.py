@@ -8,11 +8,14 @@ from unidle.jobs.speeds import Known, SpeedRun
 from unidle.ledger.book import Book, SliceRef
 from unidle.ledger.rows import Entry
 from unidle.view.fold import FOLD_VERSION
-from unidle.view.state import AttemptView, JobView, Prediction, RankView, View
+from unidle.view.state import AttemptView, IdleNotice, JobView, Prediction, RankView, UseView, View
 from unidle.view.usage import QueueUse, Usage
 
-KEPT = (View, JobView, AttemptView, RankView, Prediction, Usage, QueueUse, Known, SpeedRun, Book, SliceRef)
-FORM = (5, 502630938)
+KEPT = (
+    View, JobView, AttemptView, RankView, UseView, IdleNotice, Prediction, Usage, QueueUse, Known, SpeedRun, Book,
+    SliceRef,
+)  # fmt: skip
+FORM = (5, 245117333)
 
 
 def form() -> int:

@@ -6,6 +6,8 @@ from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct
 
+from unidle.files.fleet_idle import IdlePart
+from unidle.files.fleet_links import GpuLinksPart
 from unidle.files.fleet_queues import HistoryPart, QueuePart
 from unidle.files.values import (
     END,
@@ -110,6 +112,14 @@ class DevicesPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     vendor: Annotated[
         Literal["nvidia", "amd", "ascend"], Meta(description="Whose GPU it is.", examples=["amd"])
     ] = "nvidia"
+    number: Annotated[
+        Annotated[int, Meta(ge=0, le=1_000_000)] | None,
+        Meta(
+            description="What the vendor's tools count the first as; without it, its index, or on a node with GPUs of"
+            " several vendors the next of this one.",
+            examples=[0],
+        ),
+    ] = None
 
 
 class NodePart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -164,6 +174,13 @@ class NodePart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             examples=[["maintenance"]],
         ),
     ] = ()
+    gpu_links: Annotated[
+        Id | None,
+        Meta(
+            description="How its GPUs reach each other: a name in the file's gpu_links; without it, not known.",
+            examples=["hgx"],
+        ),
+    ] = None
 
 
 class LinkPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -238,6 +255,14 @@ class FleetFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             examples=[[{"a": "site-a", "b": "site-b", "gbps": 10, "latency_us": 12000}]],
         ),
     ] = ()
+    gpu_links: Annotated[
+        dict[Id, GpuLinksPart],
+        Meta(
+            max_length=1000,
+            description="How the GPUs of one node reach each other, by a name that nodes refer to.",
+            examples=[{"pairs": {"islands": [[0, 1], [2, 3]], "link": "NV4", "between": "SYS"}}],
+        ),
+    ] = {}
     prices: Annotated[
         dict[Text, Annotated[float, Meta(ge=0, le=1_000_000)]],
         Meta(
@@ -266,6 +291,13 @@ class FleetFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             examples=[{"half_life_days": 7, "weight": 0.5}],
         ),
     ] = HistoryPart()
+    idle: Annotated[
+        IdlePart,
+        Meta(
+            description="What is done about jobs that hold devices and do nothing.",
+            examples=[{"after": "30m", "notice": "15m", "release": True, "exempt": ["interactive"]}],
+        ),
+    ] = IdlePart()
     timezone: Annotated[
         str, Meta(max_length=64, description="Of the queues' hours.", examples=["Europe/Berlin"])
     ] = "UTC"

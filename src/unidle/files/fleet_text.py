@@ -7,8 +7,11 @@ from typing import Any, Final
 
 import yaml
 
+from unidle.files.fleet_links import gpu_links_as_data
 from unidle.files.tree import resolve
+from unidle.files.values import duration_text
 from unidle.fleet import WHOLE_PPM, Device, Fleet, Link, Node
+from unidle.fleet.idle import IdlePolicy, IdleTerms
 from unidle.fleet.queues import DAILY, UTC, History, QueueSpec
 
 _ADDRESS: Final = "127.0.0.1"
@@ -28,7 +31,9 @@ def fleet_to_yaml(fleet: Fleet) -> str:
             tiers=[_given(id=t.id, kind=t.kind, parent=t.parent, fabric=t.fabric) for t in fleet.tiers],
             nodes=[_node(node, tiers=bool(fleet.tiers)) for node in fleet.nodes],
             links=[_link(link) for link in fleet.links],
+            gpu_links=gpu_links_as_data(fleet.gpu_links),
             queues=[_queue(queue) for queue in fleet.queues],
+            idle=_idle(fleet.idle),
             timezone=fleet.zone.name if fleet.zone != UTC else None,
             history=_history(fleet.history) if fleet.history != DAILY else None,
         ),
@@ -77,6 +82,7 @@ def _node(node: Node, *, tiers: bool) -> dict[str, object]:
         address=node.address if node.address != _ADDRESS else None,
         fabric=node.fabric,
         taints=list(node.taints),
+        gpu_links=node.gpu_links,
     )
 
 
@@ -102,6 +108,31 @@ def _queue(queue: QueueSpec) -> dict[str, object]:
 
 def _history(history: History) -> dict[str, object]:
     return {"half_life_days": history.half_life_ns / 86_400e9, "weight": history.weight_ppm / 1e6}
+
+
+def _idle(policy: IdlePolicy) -> dict[str, object]:
+    usual = IdlePolicy()
+    found = _terms(policy.terms, usual.terms) | _given(
+        busy_percent=_short(policy.busy_ppm / 10_000) if policy.busy_ppm != usual.busy_ppm else None,
+        exempt=list(policy.exempt),
+        idle_ok=list(policy.idle_ok),
+    )
+    own = {name: _terms(terms, policy.terms) for name, terms in policy.queues.items()}
+    return found | ({"queues": own} if own else {})
+
+
+def _terms(terms: IdleTerms, base: IdleTerms) -> dict[str, object]:
+    """What differs from ``base``; a queue's own terms may differ in nothing."""
+    found: dict[str, object] = {}
+    for name in ("after", "start", "notice"):
+        ns: int = getattr(terms, f"{name}_ns")
+        if ns != getattr(base, f"{name}_ns") or (name == "start" and terms.after_ns != base.after_ns):
+            found[name] = duration_text(ns)
+    if terms.release != base.release:
+        found["release"] = terms.release
+    if terms.then != base.then:
+        found["then"] = terms.then
+    return found
 
 
 def _link(link: Link) -> dict[str, object]:
@@ -139,11 +170,13 @@ def _traits(device: Device) -> Mapping[str, object]:
         "memory": device.memory_bytes,
         "slices_ppm": device.slices_ppm,
         "vendor": device.vendor,
+        "ahead": 0 if device.number is None else device.number - device.index,
     }
 
 
 def _groups(devices: Iterable[Device]) -> Iterator[dict[str, object]]:
     following = 0  # the index that the reader would take
+    vendors: set[str] = set()
     for run in _alike(devices):
         first = run[0]
         group: dict[str, object] = {"count": len(run), "kind": first.kind}
@@ -155,6 +188,10 @@ def _groups(devices: Iterable[Device]) -> Iterator[dict[str, object]]:
             group["slices_ppm"] = list(first.slices_ppm)
         if first.index != following:
             group["index"] = first.index
+        if first.kind == "gpu":
+            vendors.add(first.vendor)
+        if first.number is not None or len(vendors) > 1:
+            group["number"] = first.index if first.number is None else first.number
         following = run[-1].index + 1
         yield group | _given(memory=_memory(first.memory_bytes), uuid=first.uuid)
 

@@ -111,6 +111,7 @@ def _job(document: Document, base_dir: str) -> JobSpec:
         share=_share(file.share) if file.share else None,
         hardware=Hardware(file.hardware.prefer, file.hardware.vendor, file.hardware.mix),
         steps=file.steps,
+        idle_ok=file.idle_ok,
     )
 
 

@@ -30,6 +30,9 @@ RESERVED_ENV: Final = (
     "MASTER_ADDR",
     "MASTER_PORT",
     "CUDA_VISIBLE_DEVICES",
+    "ROCR_VISIBLE_DEVICES",
+    "HIP_VISIBLE_DEVICES",
+    "ASCEND_RT_VISIBLE_DEVICES",
 )
 RESERVED_ENV_PREFIXES: Final = ("TORCHELASTIC_", "UNIDLE_")
 # Signals that end a process which does not handle them.
@@ -301,6 +304,12 @@ class JobFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         SharePart | None,
         Meta(description="A part of one device for each rank.", examples=[{"fraction": 0.25}]),
     ] = None
+    idle_ok: Annotated[
+        bool,
+        Meta(
+            description="Whether it may hold devices and do nothing; heard in queues where the fleet allows it."
+        ),
+    ] = False
     timeout_s: Annotated[
         Annotated[float, Meta(gt=0, le=_YEARS_S)] | None,
         Meta(description="Seconds that the job may run in all, restarts included.", examples=[86400]),

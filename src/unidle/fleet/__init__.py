@@ -1,5 +1,6 @@
 """Nouns of hardware: an immutable snapshot of sites, network tiers, nodes, devices and slices."""
 
+from unidle.fleet.links import GpuLinks
 from unidle.fleet.model import (
     WHOLE_PPM,
     Device,
@@ -18,6 +19,7 @@ __all__ = [
     "WHOLE_PPM",
     "Device",
     "Fleet",
+    "GpuLinks",
     "Health",
     "Link",
     "LinkClass",

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from unidle.fleet.idle import IdlePolicy
+from unidle.fleet.links import GpuLinks
 from unidle.fleet.queues import DAILY, UTC, History, QueueSpec, Zone
 
 WHOLE_PPM = 1_000_000
@@ -20,7 +22,8 @@ class Device:
 
     ``id`` is unique in the fleet (``node/index``). ``slices_ppm`` are the shares that the device is
     cut into and sum to 1,000,000; slice ``k`` is named ``id#k``, and a whole device ``id`` itself.
-    ``vendor`` says whose GPU it is; it means nothing for a CPU device.
+    ``vendor`` says whose GPU it is; it means nothing for a CPU device. ``number`` is what the vendor's own
+    tools count it as, where that is not ``index``.
     """
 
     id: str
@@ -32,6 +35,7 @@ class Device:
     memory_bytes: int = 0
     slices_ppm: tuple[int, ...] = (WHOLE_PPM,)
     vendor: Vendor = "nvidia"
+    number: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +51,8 @@ class Slice:
 class Node:
     """One host. ``parent`` names the network tier that it hangs from, ``fabric`` what it hangs by.
 
-    Without ``fabric`` that is the parent's.
+    Without ``fabric`` that is the parent's. ``gpu_links`` names how its GPUs reach each other, in
+    ``Fleet.gpu_links``: alike nodes share one entry. Without it that is not known.
     """
 
     id: str
@@ -59,6 +64,7 @@ class Node:
     address: str = "127.0.0.1"
     fabric: LinkClass | None = None
     taints: tuple[str, ...] = ()  # keep jobs off that do not tolerate them
+    gpu_links: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +108,8 @@ class Fleet:
     source: str = "discovered"
     queues: tuple[QueueSpec, ...] = ()
     zone: Zone = UTC  # of the queues' time windows
+    gpu_links: dict[str, GpuLinks] = field(default_factory=dict)
+    idle: IdlePolicy = field(default_factory=IdlePolicy)
     history: History = DAILY
 
     def devices(self) -> list[Device]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from typing import Final
+from typing import Final, Literal
 
 from unidle.events import types as ev
 from unidle.jobs import Reason, Restart
@@ -90,13 +90,11 @@ def _decide_ended(job: JobView, attempt: AttemptView, now_ns: int) -> list[ev.Ev
             ended(job.id, attempt.number, "cancelled", because),
             ev.JobEnded(job.id, "cancelled", because),
         ]
-    if stop is not None and stop.why in ("service_stopped", "preempted"):
+    if stop is not None and (stop.why in ("service_stopped", "preempted") or stop.requeue):
         return [ended(job.id, attempt.number, "preempted", stop.because), ev.Requeued(job.id, stop.because)]
-    if stop is not None and stop.why == "timeout":
-        return [
-            ended(job.id, attempt.number, "failed", stop.because),
-            ev.JobEnded(job.id, "failed", stop.because),
-        ]
+    if stop is not None and stop.why in ("timeout", "idle"):
+        state: Literal["failed", "cancelled"] = "failed" if stop.why == "timeout" else "cancelled"
+        return [ended(job.id, attempt.number, state, stop.because), ev.JobEnded(job.id, state, stop.because)]
     culprit = stop.culprit if stop is not None and stop.culprit is not None else find_culprit(attempt)
     because = stop.because if stop is not None else why_failed(attempt, culprit or 0)
     return [

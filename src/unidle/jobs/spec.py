@@ -150,6 +150,7 @@ class JobSpec:
     share: Share | None = None
     hardware: Hardware = field(default_factory=Hardware)
     steps: int | None = None  # of the whole run, where they are known
+    idle_ok: bool = False  # it may hold devices and do nothing, where the fleet lets jobs say so
 
     @property
     def devices(self) -> int:

@@ -119,6 +119,15 @@ class Rooms:
                 kept, found = [*kept, constraint], better
         return kept, relaxed, found
 
+    def alike(self, plan: GangPlan) -> Ints:
+        """The nodes that hold a gang on one node just as tightly as the one of this plan, in order."""
+        return np.flatnonzero(self.room == self.room[plan.nodes[0]]) if plan.vertex < 0 else plan.nodes
+
+    def moved(self, gang: Gang, plan: GangPlan, position: int) -> GangPlan:
+        """A plan on one node, on another one that holds the gang too."""
+        spot = Spot(-1, position, int(self.room[position]), int((self.room >= gang.ranks).sum()))
+        return self._planned(gang, plan.kept, plan.relaxed, spot)
+
     def take(self, nodes: Ints, counts: Ints) -> None:
         """Give ``counts`` ranks' room on the nodes away."""
         self.set(nodes, self.room[nodes] - counts)

@@ -16,6 +16,7 @@ from unidle.fleet import Fleet, Node
 from unidle.jobs import JobSpec, Requests, Where
 from unidle.place.constraint import Blocked, Gang
 from unidle.place.gang import Rooms
+from unidle.place.inner import Inner
 from unidle.place.pieces import Masks, Pieces, counted, mask_of, pieces_of, words_of
 from unidle.place.pools import FleetPools, Pool
 from unidle.place.tree import Bools, Ints, Tree, tree_of
@@ -52,6 +53,7 @@ class Ground:
         self.pools = FleetPools(view.fleet)
         self.classes: dict[tuple[Pool, str], RankClass] = {}
         self._classes_kept = _CLASSES_KEPT * max(len(self.pools.count), 1)
+        self.inner = Inner(view.fleet.gpu_links)
         self.memo: object = None  # of who decides on this ground, see ``place.quotas``
         self.whole = np.array(
             [[round(n.cpus * 1000) or _PLENTY for n in self.nodes], [n.memory_bytes or _PLENTY for n in self.nodes]],
@@ -199,7 +201,7 @@ class RankClass:
             self._allowed = np.zeros((len(ground.nodes), 1), np.uint64)
         # of a node's bits, where parts are asked for: small ones first
         self._order: dict[int, list[int]] = {}
-        self._by_size = spec.share is not None
+        self.by_size = spec.share is not None
         self.most: Ints = counted(self._allowed)  # devices of each node, (N,)
         self.devices = int(self.most.sum())
         # the others have nothing for it
@@ -245,7 +247,7 @@ class RankClass:
 
     def pick(self, position: int, mask: int) -> int:
         """Of the free slices in ``mask`` the one to take next, as a bit: the first, or the smallest part."""
-        if not self._by_size:
+        if not self.by_size:
             return mask & -mask
         order = self._order.get(position)
         if order is None:

@@ -17,12 +17,14 @@ from unidle.jobs import JobSpec, Layout, RankPlace, Reason
 from unidle.place.blocked import why_blocked
 from unidle.place.constraint import Barrier, Blocked, Gang, GangPlan, gang_of
 from unidle.place.ground import Ground, RankClass
+from unidle.place.inner import Seats, text_of
 from unidle.place.mapping import Mapping, map_ranks
 from unidle.place.plan import Keep, Place, Plan, Stop, Wait
 from unidle.place.pools import Option, Pool, candidates
 from unidle.place.queued import InQueueOrder, noun
 from unidle.place.traffic import usual_traffic
 from unidle.place.tree import Ints
+from unidle.place.wired import seats_of, well_wired
 from unidle.view.fold import collector_paused
 from unidle.view.state import JobView, Shape, View
 
@@ -102,13 +104,15 @@ class Scheduler:
 
 
 class Fit:
-    """Where a gang can go: its nodes, the order of its ranks, and the reason."""
+    """Where a gang can go: its nodes, the order of its ranks, and the reason. ``seats`` are known once it is taken."""
 
     def __init__(
-        self, rank_class: RankClass, plan: GangPlan, node_of_rank: Ints, mapping: Mapping | None
+        self, rank_class: RankClass, plan: GangPlan, node_of_rank: Ints, mapping: Mapping | None, tp: int = 1
     ) -> None:
         self.rank_class, self.plan, self.node_of_rank, self.mapping = rank_class, plan, node_of_rank, mapping
         self.choice: tuple[str, dict[str, int | float | str]] = ("", {})  # why on these devices
+        self.tp = tp  # ranks of one tensor group
+        self.seats: dict[str, Seats] = {}
 
     def because(self) -> Reason:
         reason = self.plan.because
@@ -116,6 +120,8 @@ class Fit:
             reason = Reason(
                 reason.code, f"{reason.text}; {self.choice[0]}", {**reason.figures, **self.choice[1]}
             )
+        if self.seats:
+            reason = Reason(reason.code, f"{reason.text}; {text_of(self.seats)}", reason.figures)
         if self.mapping is None:
             return reason
         times = {f"{group}_ns": time.time_ns for group, time in self.mapping.groups.items() if time.ranks > 1}
@@ -180,6 +186,7 @@ class GangRound:
         for option, rank_class in candidates(self._ground, spec, self._view, job):
             plan = rank_class.rooms.place(gang) if rank_class.total >= gang.ranks else None
             if plan is not None:
+                plan = well_wired(self._ground, rank_class, plan, gang, rank_class.free)
                 return self.chosen(self.mapped(rank_class, plan, gang), option, spec, job)
         return None
 
@@ -217,21 +224,27 @@ class GangRound:
 
     def mapped(self, rank_class: RankClass, plan: GangPlan, gang: Gang) -> Fit:
         if gang.layout is None or len(plan.nodes) == 1:
-            return Fit(rank_class, plan, np.repeat(np.arange(len(plan.nodes)), plan.counts), None)
+            there = np.repeat(np.arange(len(plan.nodes)), plan.counts)
+            return Fit(rank_class, plan, there, None, gang.size("tp"))
         mapping = self.map(plan, gang.layout)
-        return Fit(rank_class, plan, mapping.node_of_rank, mapping)
+        return Fit(rank_class, plan, mapping.node_of_rank, mapping, gang.size("tp"))
 
     def take(self, fit: Fit) -> tuple[RankPlace, ...]:
-        """Give the gang its slices; of each node the lowest free ones, in rank order."""
+        """Give the gang its slices: of each node the best connected, where that is known, else the lowest free ones."""
         rank_class, positions = fit.rank_class, fit.plan.nodes.tolist()
         slots = [rank_class.slots(p) for p in positions]
         masks = [rank_class.free(p) for p in positions]
         used = [0] * len(positions)
         places: list[RankPlace] = []
-        for rank, at in enumerate(fit.node_of_rank.tolist()):
+        order = fit.node_of_rank.tolist()
+        seats = seats_of(self._ground, rank_class, fit.tp, order, positions, masks)
+        fit.seats = {slots[at].node: there for at, there in seats.items()}
+        seated = {at: iter(there.ranks) for at, there in seats.items()}
+        for rank, at in enumerate(order):
             ids = []
-            for _ in range(rank_class.each):
-                bit = rank_class.pick(positions[at], masks[at])
+            bits = next(seated[at]) if at in seated else None
+            for k in range(rank_class.each):
+                bit = rank_class.pick(positions[at], masks[at]) if bits is None else bits[k]
                 masks[at] ^= bit
                 used[at] |= bit
                 ids.append(slots[at].slices[bit.bit_length() - 1])
