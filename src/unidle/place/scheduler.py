@@ -194,7 +194,8 @@ class GangRound:
         """The fit, with the reason why on the devices of this option."""
         pools = self._ground.pools
         if option.pool.models:
-            fit.choice = pools.why(pools.options(spec, self._view, job), option)
+            options = pools.options(spec, self._view, job)  # those of a kept family know no speeds
+            fit.choice = pools.why(options, next(o for o in options if o.pool == option.pool))
         return fit
 
     def refusal(self, spec: JobSpec) -> Refused:
