@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import zlib
 
+from unidle.jobs.speeds import Known, SpeedRun
 from unidle.ledger.book import Book, SliceRef
 from unidle.ledger.rows import Entry
 from unidle.view.fold import FOLD_VERSION
-from unidle.view.state import AttemptView, IdleNotice, JobView, RankView, UseView, View
+from unidle.view.state import AttemptView, IdleNotice, JobView, Prediction, RankView, UseView, View
+from unidle.view.usage import QueueUse, Usage
 
-KEPT = (View, JobView, AttemptView, RankView, UseView, IdleNotice, Book, SliceRef)
-FORM = (5, 696994173)
+KEPT = (
+    View, JobView, AttemptView, RankView, UseView, IdleNotice, Prediction, Usage, QueueUse, Known, SpeedRun, Book,
+    SliceRef,
+)  # fmt: skip
+FORM = (5, 201830731)
 
 
 def form() -> int:

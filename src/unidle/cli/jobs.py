@@ -240,7 +240,9 @@ def explain(job: JobArgument, store: StoreOption = None, as_json: JsonOption = F
 
 def _foretold(said: dict[str, Any]) -> str:
     """One prediction in words, with its error once the truth is known."""
-    shown = clock_time if said["what"] == "start" else age
+    if said["what"] == "cost":
+        return _foretold_cost(said)
+    shown = {"start": clock_time, "step_time": _seconds}.get(said["what"], age)
     text = f"{said['what'].replace('_', ' ')} {shown(said['value_ns'])}"
     text += f" ({shown(said['low_ns'])} to {shown(said['high_ns'])}"
     text += f" with {100 * said['level']:.0f} %)" if said["level"] else ")"
@@ -248,8 +250,23 @@ def _foretold(said: dict[str, Any]) -> str:
     if said["error_ns"] is not None:
         late = "later" if said["what"] == "start" else "longer"
         early = "earlier" if said["what"] == "start" else "shorter"
-        text += f"; it was {age(abs(said['error_ns']))} {late if said['error_ns'] >= 0 else early}"
+        length = _seconds if said["what"] == "step_time" else age
+        text += f"; it was {length(abs(said['error_ns']))} {late if said['error_ns'] >= 0 else early}"
     return text
+
+
+def _foretold_cost(said: dict[str, Any]) -> str:
+    cost = said["cost"]
+    text = f"cost {cost['value']:.4g} ({cost['low']:.4g} to {cost['high']:.4g}"
+    text += f" with {100 * said['level']:.0f} %)" if said["level"] else ")"
+    text += f", from {said['by']}"
+    if cost["error"] is not None:
+        text += f"; it was {abs(cost['error']):.3g} {'more' if cost['error'] >= 0 else 'less'}"
+    return text
+
+
+def _seconds(ns: int) -> str:
+    return f"{ns / 1e9:.4g} s"
 
 
 def cancel(

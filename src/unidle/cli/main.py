@@ -86,7 +86,19 @@ def main() -> None:
         sys.exit(1)
 
 
-from unidle.cli import clusters, jobs, ledger, logs, machine, place, queue, replay, run, store  # noqa: E402  (they register)
+from unidle.cli import (  # noqa: E402  (they register)
+    clusters,
+    jobs,
+    ledger,
+    logs,
+    machine,
+    place,
+    predict,
+    queue,
+    replay,
+    run,
+    store,
+)
 
-for room in (run, jobs, logs, clusters, place, queue, ledger, replay, store, machine):
+for room in (run, jobs, logs, clusters, place, queue, predict, ledger, replay, store, machine):
     room.register(app)

@@ -55,14 +55,14 @@ def _shares(view: View, as_json: bool) -> None:
     ]
     rows = [
         [line["queue"], resource, *(_amount(line[c][resource]) for c in columns), str(line["waiting_jobs"]),
-         f"{100 * line['share']:.1f}"]
+         f"{100 * line['share']:.1f}", f"{100 * line['history']:.1f}"]
         for line in lines
         for resource in resources
         if any(line[c][resource] for c in columns)
     ]  # fmt: skip
     if not rows:
         say("no queue uses or waits for anything")
-    for text in table(["queue", "of", *columns, "jobs waiting", "share %"], rows):
+    for text in table(["queue", "of", *columns, "jobs waiting", "share %", "past %"], rows):
         say(text)
 
 

@@ -140,7 +140,7 @@ def explain(view: View, job: JobView) -> Plain:
         **job_line(job),
         "code": because.code if because else None,
         "decisions": decisions,
-        "predictions": [_prediction(check) for check in checked(job)],
+        "predictions": [_prediction(check) for check in checked(job, view)],
     }
     if job.state in ("queued", "restarting"):
         result["waiting"] = _waiting(view, job)
@@ -202,7 +202,17 @@ def _prediction(check: Checked) -> Plain:
         "actual_ns": check.actual_ns,
         "error_ns": check.error_ns,
         "within": check.within,
+        "model": said.model,
+        "attempt": said.attempt or None,
+        "cost": _cost(check) if said.what == "cost" else None,
     }
+
+
+def _cost(check: Checked) -> Plain:
+    """A cost in units of money."""
+    value, low, high = (micro / 1e6 for micro in check.said.bounds)
+    actual, error = (micro / 1e6 if micro is not None else None for micro in (check.actual, check.error))
+    return {"value": value, "low": low, "high": high, "actual": actual, "error": error}
 
 
 def _decision(time_ns: int | None, what: str, text: str, because: Reason | None = None) -> Plain:

@@ -1,4 +1,4 @@
-"""What the controller foretells, and learns from what came true: run times and expected starts."""
+"""What the controller foretells, and learns from what came true: run times, starts, speed and cost."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Final
 from unidle.events import types as ev
 from unidle.files.snapshot import RunTimes
 from unidle.jobs import JobSpec
+from unidle.jobs.speeds import known_of
 from unidle.place.queued import KINDS
 from unidle.predict.estimate import Estimate
 from unidle.predict.run_time import RunHistory, quantile_estimate, remaining_ns
@@ -17,6 +18,8 @@ from unidle.view.state import JobView, View
 
 PLANNED: Final = 1_000
 """Waiting jobs, from the head of the queue, for which a start is foretold."""
+FEW_STEPS: Final = 8
+"""Steps after the first report with which an attempt tells its own speed."""
 REMEMBERED: Final = 2_000
 """Jobs, the latest to be submitted, that a new controller looks at: each has to be unpacked."""
 _S: Final = 1_000_000_000
@@ -27,6 +30,7 @@ class Forecaster:
     """Holds what can be derived from the view: the run times of jobs that succeeded."""
 
     history: RunHistory = field(default_factory=RunHistory)
+    _stepped: dict[str, int] = field(default_factory=dict)  # of each live job the attempt that told its speed
 
     @classmethod
     def of(cls, view: View) -> Forecaster:
@@ -48,6 +52,7 @@ class Forecaster:
 
     def learn(self, job: JobView) -> None:
         """The job has ended; only success tells how long it takes."""
+        self._stepped.pop(job.id, None)
         if job.state == "succeeded":
             self.history.add(job.spec.user, job.spec.name, job.run_ns(job.ended_ns or 0))
 
@@ -55,6 +60,31 @@ class Forecaster:
         """How long a job that was just submitted will run."""
         found = run_estimate(self.history, spec)
         return None if found is None else _said(job, "run_time", found)
+
+    def placed(self, view: View, job: JobView) -> list[ev.Predicted]:
+        """The speed and cost of a job that was just placed."""
+        priced = view.fleet.prices_per_device_hour or job.spec.price_per_device_hour is not None
+        measured = known_of(view.speeds, job.spec.user, job.spec.name).runs or len(job.attempts) > 1
+        if not (priced or measured):
+            return []  # a first start loads nothing for it
+        from unidle.control.foretell import at_placement
+
+        return at_placement(view, job, run_estimate(self.history, job.spec))
+
+    def stepped(self, view: View, job: JobView) -> list[ev.Predicted]:
+        """The same again, once for each attempt, when it has shown a few steps."""
+        attempt = job.live
+        if attempt is None or self._stepped.get(job.id) == attempt.number:
+            return []
+        lead = next((rank for rank in attempt.ranks if rank.step_n), None)
+        if lead is None or len(lead.step_n) <= FEW_STEPS:
+            return []
+        from unidle.control.foretell import OWN, after_steps
+
+        self._stepped[job.id] = attempt.number
+        if any(p.attempt == attempt.number and p.by.startswith(OWN) for p in job.predictions):
+            return []  # said by a controller before this one
+        return after_steps(view, job)
 
     def starts(self, view: View, now_ns: int, jobs: Sequence[str]) -> list[ev.Predicted]:
         """When these waiting jobs will start, as far as the jobs before them can be foretold."""

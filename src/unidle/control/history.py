@@ -22,7 +22,8 @@ from unidle.place.registry import DEFAULT, policy_named
 from unidle.share.select import names_model
 from unidle.store.protocol import Store
 from unidle.view.frozen import view_of
-from unidle.view.state import AttemptView, JobView, View
+from unidle.view.speeds import width_ppm
+from unidle.view.state import JobView, View
 
 # What a job would need on any devices: its steps, and what it does between them. Work that was lost
 # and done again is counted once; time that the fleet cost it (start, waits, hangs) not at all.
@@ -60,8 +61,8 @@ def scenario_of_store(
         if why is not None:
             left_out[why] += 1
             continue
-        width_ppm = _width_ppm(view, job.attempts[-1])
-        work_ns[job.id] = worked[job.id] * 1_000_000 // width_ppm
+        width = width_ppm(view.book, job.attempts[-1])
+        work_ns[job.id] = worked[job.id] * 1_000_000 // width
         arrivals.append(Arrival(max(job.submitted_ns, 1), job.id, _as_replayed(job)))
     arrivals = _renamed(arrivals, renames or Renames())
     if fleet is not None:
@@ -146,12 +147,6 @@ def _worked(source: LedgerSource) -> dict[str, int]:
         if job is not None and (leaf in WORK or leaf == _LOST_FOR_GOOD):
             found[str(job)] += group.ns
     return found
-
-
-def _width_ppm(view: View, attempt: AttemptView) -> int:
-    """Devices under the attempt, in millionths."""
-    numbers = view.book.indexes(s for place in attempt.places for s in place.slices)
-    return sum(view.book.slices[k].share_ppm for k in numbers)
 
 
 def _faults(store: Store, nodes: set[str], from_ns: int, until_ns: int) -> tuple[tuple[int, str, int], ...]:

@@ -281,6 +281,9 @@ class Controller:
                 self._set_timers(job)
             elif isinstance(event, ev.JobEnded) and self._forecaster is not None:
                 self._forecaster.learn(job)
+        if self._forecaster is not None:
+            for said in self._forecaster.stepped(self.view, job):
+                self._emit(said)
         self._look_for_idle(job, now)
 
     def _look_for_idle(self, job: JobView, now: int) -> None:
@@ -299,6 +302,9 @@ class Controller:
         for place in plan.places:
             job = self.view.jobs[place.job]
             self._emit(ev.AttemptPlaced(job.id, len(job.attempts) + 1, place.places, place.because))
+            if self._forecaster is not None:
+                for said in self._forecaster.placed(self.view, job):
+                    self._emit(said)
             self._command_start(job, job.attempts[-1])
             self._set_timers(job)
             self._holders.begin(self.view, job, now)

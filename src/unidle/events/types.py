@@ -17,7 +17,8 @@ Outcome = Literal["succeeded", "failed", "cancelled", "preempted"]
 StopWhy = Literal["rank_failed", "cancelled", "timeout", "service_stopped", "preempted", "moved", "idle"]
 EndState = Literal["succeeded", "failed", "cancelled"]
 Use = Literal["busy", "quiet", "unknown"]
-PredictedWhat = Literal["start", "run_time"]  # a moment; a duration, all attempts together
+PredictedWhat = Literal["start", "run_time", "step_time", "cost"]
+"""A moment; a duration, all attempts together; of one attempt, the mean; money, all attempts together."""
 
 
 class _Event(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -202,7 +203,8 @@ class Predicted(_Event, frozen=True, omit_defaults=True):
     """A predictor said something of a job; what came true is derived from the log.
 
     ``low_ns`` and ``high_ns`` bound the truth with probability ``level_ppm`` (0: none is claimed);
-    ``by`` names what it went by.
+    ``by`` names what it went by. A cost is in millionths of the fleet's currency, and the times are 0.
+    ``model`` and ``attempt`` say for which devices and attempt it was said, where that matters.
     """
 
     job: str
@@ -212,6 +214,11 @@ class Predicted(_Event, frozen=True, omit_defaults=True):
     high_ns: int
     level_ppm: int
     by: str
+    model: str = ""
+    attempt: int = 0
+    value_micro: int = 0
+    low_micro: int = 0
+    high_micro: int = 0
 
 
 Event: TypeAlias = (

@@ -13,7 +13,7 @@ from unidle.files.fleet_file import ID_LENGTH, ID_PATTERN, ID_SAYS, DevicesPart,
 from unidle.files.fleet_idle import idle_of
 from unidle.files.fleet_links import check_gpu_links, gpu_links_of
 from unidle.files.fleet_network import label_keys, links, tiers_by_labels, unknown
-from unidle.files.fleet_queues import migration_of, queues_of, zone_of
+from unidle.files.fleet_queues import history_of, migration_of, queues_of, zone_of
 from unidle.files.fleet_text import fleet_to_yaml
 from unidle.files.load import base_dir_of, load_document
 from unidle.files.ranges import expand
@@ -87,6 +87,7 @@ class _Builder:
             queues=tuple(queues_of(self._document, self._file.queues)),
             zone=zone_of(self._document, self._file.timezone),
             migration=migration_of(self._file.migration),
+            history=history_of(self._file.history),
             gpu_links=self._gpu_links,
             idle=idle_of(self._document, self._file.idle, self._file.queues),
         )

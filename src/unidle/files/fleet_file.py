@@ -8,7 +8,7 @@ from msgspec import Meta, Struct
 
 from unidle.files.fleet_idle import IdlePart
 from unidle.files.fleet_links import GpuLinksPart
-from unidle.files.fleet_queues import MigrationPart, QueuePart
+from unidle.files.fleet_queues import HistoryPart, MigrationPart, QueuePart
 from unidle.files.values import (
     END,
     MEMORY_LIMIT_BYTES,
@@ -291,6 +291,13 @@ class FleetFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             examples=[{"moves_most": 4, "gain_least": 2}],
         ),
     ] = None
+    history: Annotated[
+        HistoryPart,
+        Meta(
+            description="How the past counts when queues are compared.",
+            examples=[{"half_life_days": 7, "weight": 0.5}],
+        ),
+    ] = HistoryPart()
     idle: Annotated[
         IdlePart,
         Meta(

@@ -11,7 +11,7 @@ from msgspec import Meta, Struct
 from unidle.errors import BadInput
 from unidle.files.document import BadFile, Document, Path
 from unidle.files.values import NAME_LENGTH, NAME_PATTERN, NAME_SAYS
-from unidle.fleet.queues import UTC, Migration, QueueSpec, TimeWindow, Weekly, Zone
+from unidle.fleet.queues import UTC, History, Migration, QueueSpec, TimeWindow, Weekly, Zone
 
 QueueName = Annotated[
     str, Meta(pattern=NAME_PATTERN, min_length=1, max_length=NAME_LENGTH, extra={"says": NAME_SAYS})
@@ -21,6 +21,7 @@ Amounts = dict[
     Annotated[float, Meta(ge=0, le=1e9)],
 ]
 _FIRST_YEAR, _LAST_YEAR = 2020, 2045
+_DAY_NS = 86_400_000_000_000
 
 
 def _amounts(text: str) -> Meta:
@@ -102,6 +103,29 @@ def migration_of(part: MigrationPart | None) -> Migration | None:
     if part is None:
         return None
     return Migration(part.moves_most, tuple(dict.fromkeys(part.levels)), round(part.gain_least * 1_000_000))
+
+
+class HistoryPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How much it counts against a queue that it used much before."""
+
+    half_life_days: Annotated[
+        float,
+        Meta(ge=0.01, le=3650, description="Days after which use counts half as much.", examples=[7]),
+    ] = 1.0
+    weight: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=1,
+            description="The part of the compared share that is the average over the past; the rest is what the queue"
+            " uses now.",
+        ),
+    ] = 0.5
+
+
+def history_of(part: HistoryPart) -> History:
+    """The part as the fleet keeps it."""
+    return History(round(part.half_life_days * _DAY_NS), round(part.weight * 1_000_000))
 
 
 def queues_of(document: Document, parts: tuple[QueuePart, ...]) -> Iterator[QueueSpec]:

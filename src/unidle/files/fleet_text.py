@@ -12,7 +12,7 @@ from unidle.files.tree import resolve
 from unidle.files.values import duration_text
 from unidle.fleet import WHOLE_PPM, Device, Fleet, Link, Node
 from unidle.fleet.idle import IdlePolicy, IdleTerms
-from unidle.fleet.queues import UTC, Migration, QueueSpec
+from unidle.fleet.queues import DAILY, UTC, History, Migration, QueueSpec
 
 _ADDRESS: Final = "127.0.0.1"
 _MODELS: Final = {"cpu": "cpu", "gpu": ""}
@@ -36,6 +36,7 @@ def fleet_to_yaml(fleet: Fleet) -> str:
             migration=_migration(fleet.migration),
             idle=_idle(fleet.idle),
             timezone=fleet.zone.name if fleet.zone != UTC else None,
+            history=_history(fleet.history) if fleet.history != DAILY else None,
         ),
         Dumper=_Dumper,
         sort_keys=False,
@@ -111,6 +112,10 @@ def _migration(rule: Migration | None) -> dict[str, object] | None:
         return None
     gain_least = _short(rule.gain_least_ppm / 1_000_000)
     return {"moves_most": rule.moves_most, "levels": list(rule.levels), "gain_least": gain_least}
+
+
+def _history(history: History) -> dict[str, object]:
+    return {"half_life_days": history.half_life_ns / 86_400e9, "weight": history.weight_ppm / 1e6}
 
 
 def _idle(policy: IdlePolicy) -> dict[str, object]:

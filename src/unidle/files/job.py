@@ -15,7 +15,7 @@ from unidle.files.job_file import JobFile, is_reserved_env
 from unidle.files.job_place import GroupsPart, SelectPart, SharePart, TopologyPart
 from unidle.files.load import base_dir_of, load_document
 from unidle.files.values import MEMORY_LIMIT_BYTES, as_name, memory_bytes
-from unidle.jobs import JobSpec, Layout, Limits, Requests, Restart, Select, Share, Topology, Where
+from unidle.jobs import Hardware, JobSpec, Layout, Limits, Requests, Restart, Select, Share, Topology, Where
 
 BOUNDS: Final = Bounds()
 
@@ -109,6 +109,8 @@ def _job(document: Document, base_dir: str) -> JobSpec:
         ),
         topology=_topology(file.topology) if file.topology else None,
         share=_share(file.share) if file.share else None,
+        hardware=Hardware(file.hardware.prefer, file.hardware.vendor, file.hardware.mix),
+        steps=file.steps,
         idle_ok=file.idle_ok,
     )
 

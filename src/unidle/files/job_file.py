@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta, Struct
 
-from unidle.files.job_place import RequestsPart, SelectPart, SharePart, TopologyPart
+from unidle.files.job_place import HardwarePart, RequestsPart, SelectPart, SharePart, TopologyPart
 from unidle.files.values import (
     END,
     MEMORY_LIMIT_BYTES,
@@ -288,6 +288,17 @@ class JobFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     topology: Annotated[
         TopologyPart | None,
         Meta(description="How close the ranks must or should be.", examples=[{"require": "leaf"}]),
+    ] = None
+    hardware: Annotated[
+        HardwarePart,
+        Meta(description="Which models of GPU are tried first.", examples=[{"prefer": "cost"}]),
+    ] = HardwarePart()
+    steps: Annotated[
+        Annotated[int, Meta(ge=1, le=10**12)] | None,
+        Meta(
+            description="Steps of the whole run, to foretell its time and cost. Without it, those of earlier runs.",
+            examples=[10000],
+        ),
     ] = None
     share: Annotated[
         SharePart | None,

@@ -68,6 +68,27 @@ class TopologyPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     prefer_fabric: Annotated[_Fabric | None, Meta(description="The same, where that is possible.")] = None
 
 
+class HardwarePart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Which models of GPU are tried first."""
+
+    prefer: Annotated[
+        Literal["none", "speed", "cost"],
+        Meta(
+            description="speed or cost: by measured steps of jobs of the same user and name (cost: times the price)."
+            " none, and where nothing was measured: the cheapest first, or the most plentiful."
+        ),
+    ] = "none"
+    vendor: Annotated[
+        Literal["any", "nvidia", "amd", "ascend"], Meta(description="Whose GPUs the program runs on.")
+    ] = "any"
+    mix: Annotated[
+        bool,
+        Meta(
+            description="Whether one gang may be on different models of a vendor, at the speed of the slowest."
+        ),
+    ] = False
+
+
 class SharePart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A part of one device for each rank, instead of whole devices."""
 

@@ -16,6 +16,7 @@ import msgspec
 from unidle.errors import BadInput
 from unidle.fleet import Fleet, Health
 from unidle.jobs import JobSpec, RankPlace
+from unidle.jobs.speeds import Speeds
 
 FORMAT: Final = "unidle-snapshot"
 VERSION: Final = 2
@@ -87,7 +88,10 @@ class RunTimes(msgspec.Struct, frozen=True):
 
 
 class PlacementSnapshot(msgspec.Struct, frozen=True):
-    """``policy`` is the one that decides, empty for the usual one; ``history`` what it knows of run times."""
+    """``policy`` is the one that decides, empty for the usual one; ``history`` what it knows of run times.
+
+    ``past_ppb``: what queues used on average, by resource; ``speeds``: steps that jobs showed.
+    """
 
     time_ns: int
     fleet: Fleet
@@ -95,6 +99,8 @@ class PlacementSnapshot(msgspec.Struct, frozen=True):
     jobs: tuple[OpenJob, ...]
     policy: str = ""
     history: tuple[RunTimes, ...] = ()
+    past_ppb: dict[str, dict[str, int]] = {}
+    speeds: Speeds = {}
 
 
 class _Header(msgspec.Struct, frozen=True):
@@ -108,6 +114,8 @@ class _FleetLine(msgspec.Struct, frozen=True, omit_defaults=True):
     health: dict[str, Health]
     policy: str = ""
     history: tuple[RunTimes, ...] = ()
+    past_ppb: dict[str, dict[str, int]] = {}
+    speeds: Speeds = {}
 
 
 class _End(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -120,7 +128,9 @@ def write_snapshot(snapshot: PlacementSnapshot, out: BinaryIO) -> None:
 
 def _lines(snapshot: PlacementSnapshot) -> Iterator[object]:
     yield _Header(FORMAT, VERSION, snapshot.time_ns)
-    yield _FleetLine(snapshot.fleet, snapshot.health, snapshot.policy, snapshot.history)
+    yield _FleetLine(
+        snapshot.fleet, snapshot.health, snapshot.policy, snapshot.history, snapshot.past_ppb, snapshot.speeds
+    )
     yield from snapshot.jobs
     yield _End(len(snapshot.jobs))
 
@@ -158,7 +168,14 @@ class _Reader:
                 if self._decoded(msgspec.json.Decoder(_End), line).jobs != len(jobs):
                     raise self._bad("the snapshot has lost lines", "jobs", len(jobs))
                 return PlacementSnapshot(
-                    header.time_ns, fleet.fleet, fleet.health, tuple(jobs), fleet.policy, fleet.history
+                    header.time_ns,
+                    fleet.fleet,
+                    fleet.health,
+                    tuple(jobs),
+                    fleet.policy,
+                    fleet.history,
+                    fleet.past_ppb,
+                    fleet.speeds,
                 )
             jobs.append(self._checked(self._decoded(decode, line), fleet.fleet, jobs))
         raise self._bad("the snapshot ends too early", "jobs", len(jobs))

@@ -7,7 +7,7 @@ from typing import Literal
 
 from unidle.fleet.idle import IdlePolicy
 from unidle.fleet.links import GpuLinks
-from unidle.fleet.queues import UTC, Migration, QueueSpec, Zone
+from unidle.fleet.queues import DAILY, UTC, History, Migration, QueueSpec, Zone
 
 WHOLE_PPM = 1_000_000
 
@@ -111,6 +111,7 @@ class Fleet:
     migration: Migration | None = None  # None: no running job is moved
     gpu_links: dict[str, GpuLinks] = field(default_factory=dict)
     idle: IdlePolicy = field(default_factory=IdlePolicy)
+    history: History = DAILY
 
     def devices(self) -> list[Device]:
         return [d for n in self.nodes for d in n.devices]

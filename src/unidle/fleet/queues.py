@@ -44,6 +44,20 @@ UTC: Final = Zone()
 
 
 @dataclass(frozen=True, slots=True)
+class History:
+    """How the past counts when queues are compared: use counts half as much every ``half_life_ns``.
+
+    ``weight_ppm`` of the share that is compared is its average over the past.
+    """
+
+    half_life_ns: int = 86_400_000_000_000
+    weight_ppm: int = 500_000
+
+
+DAILY: Final = History()
+
+
+@dataclass(frozen=True, slots=True)
 class Weekly:
     """Spans of a week's local time, ``[start, end)`` in minutes from Monday 00:00; none crosses Sunday's end."""
 

@@ -5,6 +5,7 @@ from unidle.jobs.reason import Reason
 from unidle.jobs.spec import (
     DeviceWish,
     Fabric,
+    Hardware,
     JobSpec,
     Layout,
     Limits,
@@ -24,6 +25,7 @@ __all__ = [
     "TRANSITIONS",
     "DeviceWish",
     "Fabric",
+    "Hardware",
     "JobSpec",
     "JobState",
     "Layout",

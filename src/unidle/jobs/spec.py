@@ -8,6 +8,8 @@ from typing import Literal
 DeviceWish = Literal["gpu", "cpu", "any"]
 Preemption = Literal["low", "medium", "high"]
 ShareMode = Literal["any", "mig", "mps", "time"]
+VendorWish = Literal["any", "nvidia", "amd", "ascend"]
+Prefer = Literal["none", "speed", "cost"]
 Fabric = Literal["infiniband", "roce", "ethernet"]
 
 
@@ -104,6 +106,19 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True)
+class Hardware:
+    """Which of the models of GPU that a job may use are tried first, by measured steps of jobs like it.
+
+    ``vendor`` is whose GPUs the program runs on. With ``mix`` the gang may be on different models of one
+    vendor, and runs at the speed of the slowest.
+    """
+
+    prefer: Prefer = "none"
+    vendor: VendorWish = "any"
+    mix: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class JobSpec:
     """One gang of ``ranks`` equal processes, each on ``devices_per_rank`` devices."""
 
@@ -133,6 +148,8 @@ class JobSpec:
     where: Where = field(default_factory=Where)
     topology: Topology | None = None
     share: Share | None = None
+    hardware: Hardware = field(default_factory=Hardware)
+    steps: int | None = None  # of the whole run, where they are known
     idle_ok: bool = False  # it may hold devices and do nothing, where the fleet lets jobs say so
 
     @property
@@ -145,11 +162,13 @@ class JobSpec:
         """All that sets gangs of one size apart for placement, as text; empty for most."""
         plain = self.layout is None and self.topology is None and self.share is None
         usual = self.preemption == "medium" and not self.min_runtime_s and self.estimate_s is None
-        if plain and usual and self.requests == _NOTHING and self.where == _ANYWHERE:
+        free = self.where == _ANYWHERE and self.hardware == _ANY_HARDWARE
+        if plain and usual and free and self.requests == _NOTHING:
             return ""
         terms = (self.preemption, self.min_runtime_s, self.estimate_s)
-        return repr((self.layout, self.requests, self.where, self.topology, self.share, terms))
+        return repr((self.layout, self.requests, self.where, self.topology, self.share, terms, self.hardware))
 
 
 _NOTHING = Requests()
 _ANYWHERE = Where()
+_ANY_HARDWARE = Hardware()

@@ -18,15 +18,16 @@ from unidle.place.constraint import Blocked, Gang, gang_of
 from unidle.place.fleet_queues import ALL, never_in, totals, tree_of_queues
 from unidle.place.ground import Ground, RankClass
 from unidle.place.pieces import counted
+from unidle.place.pools import Option, candidates
 from unidle.place.price import restart_ns, settled_ns
 from unidle.place.queue.backfill import Backfill
 from unidle.place.queue.cluster import Cluster, requested
-from unidle.place.queue.fair import Fairness, Shares
+from unidle.place.queue.fair import Shares
 from unidle.place.queue.model import Amounts, Asks, Demand, Hold, Running
-from unidle.place.queue.spec import MILLI
+from unidle.place.queue.past import fairness_of, take_history
 from unidle.place.queue.waiting import Waiting
-from unidle.place.queued import KINDS
 from unidle.view.state import AttemptView, JobView, Shape, View
+from unidle.view.usage import charged
 
 S: Final = 1_000_000_000
 _FAMILIES_KEPT: Final = 4_096
@@ -34,10 +35,10 @@ _FAMILIES_KEPT: Final = 4_096
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Family:
-    """What gangs of one shape have in common: the devices that they go on, or why they can never start."""
+    """What gangs of one shape have in common: the pools of devices that they go on, or why they can never start."""
 
     gang: Gang
-    rank_class: RankClass | None
+    options: tuple[tuple[Option, RankClass], ...]
     never: Reason | None
     charged: Amounts
     asks: Asks
@@ -57,8 +58,7 @@ class Books:
         self._quota = self.tree.quota(self._whole, now_ns)  # for what can never start
         self._health: dict[str, Health] = {}
         self.capacity = self._whole
-        # a view keeps no history of shares: what is used now counts alone
-        self.shares = Shares(self.tree, self._whole, now_ns, Fairness(history_ppm=0, firm_borrows=True))
+        self.shares = Shares(self.tree, self._whole, now_ns, fairness_of(ground.fleet))
         size = len(self.kinds) * self.width
         self.cluster = Cluster(
             np.zeros(size, np.int64), self.shares, hosts=np.zeros((2, self.width), np.int64)
@@ -100,6 +100,7 @@ class Books:
             self._forget(job)
             self._learn(view.jobs.open.get(job), now_ns)
         self._count_free()
+        take_history(self.shares, view, now_ns)
         for job, promise in view.promised.items():
             if promise.expires_ns > now_ns and promise.kind in self.kinds:
                 self._hold(view.jobs[job], promise.kind, promise.devices, promise.expires_ns)
@@ -230,28 +231,30 @@ class Books:
 
     def _family_of(self, spec: JobSpec) -> Family:
         gang, verdicts = gang_of(spec), list[Blocked]()
-        for kind in KINDS[spec.device]:
-            if kind not in self.kinds:
+        options: list[tuple[Option, RankClass]] = []
+        for option, rank_class in candidates(self._ground, spec):
+            kind = options[0][1].kind if options else rank_class.kind
+            if rank_class.kind not in self.kinds or rank_class.kind != kind:
                 continue
-            rank_class = self._ground.rank_class(spec, kind)
             verdict = rank_class.never(gang)
             if verdict is None:
-                alike = f"{kind} {spec.layout} {spec.requests} {spec.where} {spec.topology} {spec.share}"
-                return Family(gang, rank_class, None, self._charged(spec, kind), _asks(spec), alike)
-            verdicts.append(verdict)
+                options.append((option, rank_class))
+            else:
+                verdicts.append(verdict)
+        if options:
+            kind = options[0][1].kind
+            alike = f"{kind} {spec.layout} {spec.requests} {spec.where} {spec.topology} {spec.share} {spec.hardware}"
+            return Family(gang, tuple(options), None, self._charged(spec, kind), _asks(spec), alike)
         text = verdicts[0].what if verdicts else "no such device"
         never = Reason("never_fits", f"{text}: it can never start here")
-        return Family(gang, None, never, (), _asks(spec), "")
+        return Family(gang, (), never, (), _asks(spec), "")
 
     def _queue(self, spec: JobSpec) -> str:
         return spec.queue if self._declared else ALL
 
     def _charged(self, spec: JobSpec, kind: str) -> Amounts:
         """What the job's queue is charged: its devices, and those of a model where it names just one."""
-        model = spec.where.models.include[0] if len(spec.where.models.include) == 1 else None
-        resources = {kind: spec.devices * MILLI}
-        if model is not None:
-            resources[f"{kind}:{model}"] = spec.devices * MILLI
+        resources = charged(spec, kind)
         return tuple(resources.get(resource, 0) for resource in self.tree.resources)
 
 

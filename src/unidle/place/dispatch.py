@@ -87,7 +87,7 @@ def _judge(cluster: str, summary: CapacitySummary, spec: JobSpec, kind: str) -> 
     if not tiers:
         assert spec.topology is not None
         return never("no_tier", f"has no tier of kind {spec.topology.require}")
-    most = max(_most(tiers[-1], pool, spec) for pool in pools)
+    most = max(_most(tier, pool, spec) for tier in _ends(tiers) for pool in pools)
     if most < spec.ranks:
         text = f"no {tiers[-1].kind} of it ever holds more than {most} of {spec.ranks} ranks"
         return never("too_small", text, most=most, needs=spec.ranks)
@@ -112,7 +112,7 @@ def _when(
         for pool in pools
         if (room := _least(tier, pool, spec)) is not None
     ]
-    holds = any(_least(tiers[-1], pool, spec) is not None for pool in pools)
+    holds = any(_least(tier, pool, spec) is not None for tier in _ends(tiers) for pool in pools)
     if quota and holds and free >= spec.devices:
         height, left, tier = min(fitting, key=lambda found: found[:2])
         wish = spec.topology.prefer if spec.topology else None
@@ -138,12 +138,19 @@ def _when(
 
 
 def _pools(summary: CapacitySummary, spec: JobSpec, kind: str) -> list[frozenset[int]]:
-    """Classes that the job may use, by vendor: a gang never mixes those."""
-    found: dict[str, set[int]] = {}
+    """Classes that the job may use together, by the rules of ``place.pools``."""
+    by_model: dict[tuple[str, str], set[int]] = {}
+    by_vendor: dict[str, set[int]] = {}
     for code, one in enumerate(summary.classes):
         if one.kind == kind and _may_use(one, spec, summary.hidden):
-            found.setdefault(one.vendor, set()).add(code)
-    return [frozenset(codes) for codes in found.values()]
+            by_model.setdefault((one.vendor, one.model), set()).add(code)
+            by_vendor.setdefault(one.vendor, set()).add(code)
+    single = [frozenset(codes) for codes in by_model.values()]
+    tiers = _tiers(summary, spec)
+    alone = any(_most(tier, pool, spec) >= spec.ranks for tier in _ends(tiers) for pool in single)
+    if kind == "gpu" and alone and not spec.hardware.mix:
+        return single
+    return [frozenset(codes) for codes in by_vendor.values()]
 
 
 def _may_use(one: NodeClass, spec: JobSpec, hidden: Sequence[str]) -> bool:
@@ -151,6 +158,8 @@ def _may_use(one: NodeClass, spec: JobSpec, hidden: Sequence[str]) -> bool:
     if any(one.labels.get(key) != value for key, value in where.labels.items() if key not in hidden):
         return False
     if not set(one.taints) <= set(where.tolerate):
+        return False
+    if one.kind == "gpu" and spec.hardware.vendor not in ("any", one.vendor):
         return False
     models = where.models
     if models.include and not any(names_model(name, one.model) for name in models.include):
@@ -174,6 +183,11 @@ def _tiers(summary: CapacitySummary, spec: JobSpec) -> list[TierStock]:
     kinds = [tier.kind for tier in summary.tiers]
     at = next((kinds.index(word) for word in (require, kind_of(require)) if word in kinds), None)
     return [] if at is None else [nodes, *summary.tiers[: at + 1]]
+
+
+def _ends(tiers: Sequence[TierStock]) -> list[TierStock]:
+    """The nodes, and what has to hold the gang: a node outside of any such tier holds it together, too."""
+    return [tiers[0], tiers[-1]] if tiers else []
 
 
 def _single(whole: TierStock) -> tuple[DomainStock, ...]:

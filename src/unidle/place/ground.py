@@ -18,6 +18,7 @@ from unidle.place.constraint import Blocked, Gang
 from unidle.place.gang import Rooms
 from unidle.place.inner import Inner
 from unidle.place.pieces import Masks, Pieces, counted, mask_of, pieces_of, words_of
+from unidle.place.pools import FleetPools, Pool
 from unidle.place.tree import Bools, Ints, Tree, tree_of
 from unidle.view.occupancy import NodeSlots, Occupancy
 from unidle.view.state import View
@@ -49,7 +50,9 @@ class Ground:
             for kind, slots in self.occupancy.nodes.items()
         }
         self.pieces = {kind: Pieces(kind, self.nodes, at) for kind, at in self.positions.items()}
-        self.classes: dict[tuple[str, str], RankClass] = {}
+        self.pools = FleetPools(view.fleet)
+        self.classes: dict[tuple[Pool, str], RankClass] = {}
+        self._classes_kept = _CLASSES_KEPT * max(len(self.pools.count), 1)
         self.inner = Inner(view.fleet.gpu_links)
         self.memo: object = None  # of who decides on this ground, see ``place.quotas``
         self.whole = np.array(
@@ -157,14 +160,18 @@ class Ground:
         """Free devices of a kind by position. Shape (N,)."""
         return counted(self.free[kind])
 
-    def rank_class(self, spec: JobSpec, kind: str) -> RankClass:
-        """The class of a job's ranks on devices of this kind."""
-        key = (kind, repr((spec.devices_per_rank, spec.requests, spec.where, spec.share)))
+    def asked(self, spec: JobSpec) -> str:
+        """What the ranks of one class have in common."""
+        return repr((spec.devices_per_rank, spec.requests, spec.where, spec.share))
+
+    def rank_class(self, spec: JobSpec, pool: Pool, asked: str | None = None) -> RankClass:
+        """The class of a job's ranks on the devices of this pool; ``asked``: :meth:`asked` of it, where known."""
+        key = (pool, self.asked(spec) if asked is None else asked)
         found = self.classes.pop(key, None)
         if found is None:
-            if len(self.classes) >= _CLASSES_KEPT:
+            if len(self.classes) >= self._classes_kept:
                 del self.classes[next(iter(self.classes))]  # the one that was not asked for the longest
-            found = RankClass(self, spec, kind)
+            found = RankClass(self, spec, pool)
         self.classes[key] = found
         return found
 
@@ -182,18 +189,18 @@ class Ground:
 
 
 class RankClass:
-    """Ranks that need ``each`` slices of one kind on one node, with the same selection and requests.
+    """Ranks that need ``each`` slices of one pool on one node, with the same selection and requests.
 
     ``rooms`` counts how many of them fit now; ``whole`` how many would if all were free and healthy.
     """
 
-    def __init__(self, ground: Ground, spec: JobSpec, kind: str) -> None:
-        self.kind, self.each, self.requests = kind, spec.devices_per_rank, spec.requests
+    def __init__(self, ground: Ground, spec: JobSpec, pool: Pool) -> None:
+        kind = pool.kind
+        self.pool, self.kind, self.each, self.requests = pool, kind, spec.devices_per_rank, spec.requests
         self.asks = bool(spec.requests.cpus or spec.requests.memory_bytes)
         self._ground = ground
-        self._slots = ground.slots.get(kind, {})
         if kind in ground.pieces:
-            self._allowed = ground.pieces[kind].allowed(spec, ground.open_nodes(spec.where))
+            self._allowed = ground.pieces[kind].allowed(spec, ground.open_nodes(spec.where), pool)
         else:
             self._allowed = np.zeros((len(ground.nodes), 1), np.uint64)
         # of a node's bits, where parts are asked for: small ones first
@@ -201,10 +208,13 @@ class RankClass:
         self.by_size = spec.share is not None
         self.most: Ints = counted(self._allowed)  # devices of each node, (N,)
         self.devices = int(self.most.sum())
+        # the others have nothing for it
+        self._slots = {p: slots for p, slots in ground.slots.get(kind, {}).items() if self.most[p]}
         self._ever: dict[Gang, Blocked | None] = {}
         self._seen, _ = ground.touched_since(0)
         self._left: Ints = counted(self._free(slice(None)))
         self._rooms = Rooms(ground.tree, self.room(self._left, ground.hosts))
+        self._total = int(self._rooms.room.sum())
         self.whole = Rooms(ground.tree, self.room(self.most, ground.whole))
 
     @property
@@ -212,6 +222,12 @@ class RankClass:
         """How many of these ranks fit on each node now."""
         self._catch_up()
         return self._rooms
+
+    @property
+    def total(self) -> int:
+        """How many of these ranks fit now, wherever."""
+        self._catch_up()
+        return self._total
 
     def left(self) -> Ints:
         """How many devices of each node this class may take now; (N,), by position."""
@@ -259,13 +275,15 @@ class RankClass:
         self._seen, touched = self._ground.touched_since(self._seen)
         if touched is None:
             some = np.arange(len(self._left))
-        elif touched:
-            some = np.array(sorted(set(touched)), np.int64)
         else:
-            return
+            own = {p for p in touched if p in self._slots}
+            if not own:
+                return
+            some = np.array(sorted(own), np.int64)
         left = counted(self._free(some))
         self._left[some] = left
         room = self.room(left, self._ground.hosts[:, some])
         other = np.flatnonzero(room != self._rooms.room[some])
         if len(other):
+            self._total += int(room[other].sum()) - int(self._rooms.room[some[other]].sum())
             self._rooms.set(some[other], room[other])

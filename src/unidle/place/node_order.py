@@ -23,10 +23,9 @@ from unidle.jobs import JobSpec, Reason
 from unidle.place.constraint import GangPlan
 from unidle.place.ground import Ground, RankClass
 from unidle.place.plan import Plan
-from unidle.place.queued import KINDS
 from unidle.place.scheduler import Fit, GangRound, Refused
 from unidle.place.tree import Ints
-from unidle.view.state import View
+from unidle.view.state import JobView, View
 
 Chosen: TypeAlias = list[tuple[int, int]]  # nodes by their order in the fleet, and how many ranks go there
 Choose: TypeAlias = Callable[[Ints, Ints, int], Chosen]
@@ -67,9 +66,9 @@ class _Round(GangRound):
         super().__init__(ground, view)
         self._choose, self._words = choose, words
 
-    def find(self, spec: JobSpec, job: str | None = None) -> Fit | None:  # noqa: ARG002
-        for kind in KINDS[spec.device]:
-            rank_class = self.rank_class(spec, kind)
+    def find(self, spec: JobSpec, job: JobView | None = None) -> Fit | None:  # noqa: ARG002
+        for pool in self._ground.pools.vendors(spec):
+            rank_class = self.rank_class(spec, pool)
             if int(rank_class.rooms.room.sum()) >= spec.ranks:
                 return self._fit(rank_class, spec.ranks)
         return None
@@ -78,8 +77,8 @@ class _Round(GangRound):
         return super().refusal(_bare(spec))
 
     def ever(self, spec: JobSpec) -> bool:
-        kinds = KINDS[spec.device]
-        return any(int(self.rank_class(spec, kind).whole.room.sum()) >= spec.ranks for kind in kinds)
+        pools = self._ground.pools.vendors(spec)
+        return any(int(self.rank_class(spec, pool).whole.room.sum()) >= spec.ranks for pool in pools)
 
     def _fit(self, rank_class: RankClass, ranks: int) -> Fit:
         place = self._ground.by_fleet

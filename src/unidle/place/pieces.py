@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from unidle.fleet import WHOLE_PPM, Device, Node, Slice, slices_of
 from unidle.jobs import JobSpec, Share, Where
+from unidle.place.pools import Pool
 from unidle.place.tree import Bools, Ints
 from unidle.share.select import may_use, may_use_any
 
@@ -40,10 +41,11 @@ class Pieces:
         self._ppm = np.zeros(shape, np.int32)
         self._memory = np.zeros(shape, np.int64)  # bytes of the slice
         self._cut = np.zeros(shape, np.bool_)
-        self._models: dict[str, tuple[int, Device]] = {}
+        self._models: dict[tuple[str, str], tuple[int, Device]] = {}  # by vendor and model
         for rows in alike.values():
             for bit, (device, piece) in enumerate(pieces_of(nodes[positions[rows[0]]], kind)):
-                code = self._models.setdefault(device.model, (len(self._models), device))[0]
+                model = (device.vendor, device.model)
+                code = self._models.setdefault(model, (len(self._models), device))[0]
                 self._model[rows, bit], self._ppm[rows, bit] = code, piece.share_ppm
                 self._memory[rows, bit] = device.memory_bytes * piece.share_ppm // WHOLE_PPM
                 self._cut[rows, bit] = len(device.slices_ppm) > 1
@@ -51,9 +53,14 @@ class Pieces:
         # where some devices are not cut, parts are for those who ask for parts
         self._some_whole = bool((~self._cut & (self._model >= 0)).any())
 
-    def allowed(self, spec: JobSpec, open_nodes: Bools) -> Masks:
-        """The slices that a job with these wishes may ever use; ``open_nodes``, (N,), are those it may use at all."""
+    def allowed(self, spec: JobSpec, open_nodes: Bools, pool: Pool) -> Masks:
+        """The slices of a pool that a job with these wishes may ever use.
+
+        ``open_nodes``, (N,), are those it may use at all.
+        """
         fits = (self._model >= 0) & open_nodes[self._rows][:, None]
+        if pool.vendor or pool.models:
+            fits &= np.isin(self._model, [code for code, device in self._models.values() if pool.has(device)])
         if not may_use_any(spec.where):
             fits &= self._chosen(spec.where)
         if spec.share is not None:
@@ -84,12 +91,12 @@ class Pieces:
         return masks.view("<u8").astype(np.uint64, copy=False)
 
 
-_Form: TypeAlias = tuple[str, tuple[int, ...], int]
+_Form: TypeAlias = tuple[tuple[str, str], tuple[int, ...], int]
 
 
 def _form(node: Node, kind: str) -> tuple[_Form, ...]:
-    """What counts of a node's devices here: model, cut and memory."""
-    return tuple((d.model, d.slices_ppm, d.memory_bytes) for d in node.devices if d.kind == kind)
+    """What counts of a node's devices here: vendor and model, cut and memory."""
+    return tuple(((d.vendor, d.model), d.slices_ppm, d.memory_bytes) for d in node.devices if d.kind == kind)
 
 
 def pieces_of(node: Node, kind: str) -> list[tuple[Device, Slice]]:

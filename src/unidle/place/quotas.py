@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
@@ -16,13 +17,17 @@ from unidle.jobs import Reason
 from unidle.place.books import Books, Family
 from unidle.place.constraint import GangPlan
 from unidle.place.ground import Ground, RankClass
+from unidle.place.pools import Option
 from unidle.place.queue.backfill import Backfill, too_deep
 from unidle.place.queue.fair import QueueShare
 from unidle.place.queue.model import Demand, Fits, Ints, Running
 from unidle.place.queue.round import Round, Rules, Start, decide
 from unidle.place.queue.victims import Mask
 from unidle.place.repairing import Returning
+from unidle.place.wired import well_wired
 from unidle.view.state import View
+
+Options: TypeAlias = tuple[tuple[Option, RankClass], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +35,7 @@ class Placement:
     """A job of this round that starts: its class, its plan, and why now."""
 
     job: str
+    option: Option
     rank_class: RankClass
     plan: GangPlan
     because: Reason
@@ -46,7 +52,8 @@ class QuotaRound:
         books.follow(view, now_ns)
         self.kinds, self._width, self.tree, self.shares = books.kinds, books.width, books.tree, books.shares
         self.cluster, self.waiting, self.never = books.cluster, books.waiting, books.never
-        self._plans: dict[str, GangPlan] = {}
+        self._plans: dict[str, tuple[Option, RankClass, GangPlan]] = {}
+        self._ordered: dict[str, Options] = {}
         # room is reserved for the first that wait where all run times are known; else only for those that starve
         self._rules = Rules(Backfill(heads=int(books.all_known)), view.fleet.migration)
         self._returning = Returning(ground, view, self._left)
@@ -70,18 +77,31 @@ class QuotaRound:
         return self._ground.nodes[index % self._width].id
 
     def kind_of(self, job: str) -> str:
-        return self._class(job).kind
+        return self._options(job)[0][1].kind
 
     def report(self) -> tuple[QueueShare, ...]:
         return self.shares.report()
 
     def _placement(self, start: Start) -> Placement:
-        return Placement(start.job, self._class(start.job), self._plans[start.job], start.because)
+        return Placement(start.job, *self._plans[start.job], start.because)
 
-    def _class(self, job: str) -> RankClass:
-        rank_class = self._family(job).rank_class
-        assert rank_class is not None  # who can never start does not wait in line
-        return rank_class
+    def _options(self, job: str) -> Options:
+        """Where the job may go, all on one kind of device, in the order of its preference."""
+        found = self._ordered.get(job)
+        if found is None:
+            found, view = self._family(job).options, self._view.jobs[job]
+            if len(found) > 1 and view.spec.hardware.prefer != "none":
+                known = {option.pool: rank_class for option, rank_class in found}
+                wished = self._ground.pools.options(view.spec, self._view, view)
+                found = tuple((option, known[option.pool]) for option in wished if option.pool in known)
+            if len(found) > 1 and view.attempts:
+                found = tuple(self._returning.home_first(job, found))
+            self._ordered[job] = found
+        return found
+
+    def _first(self, job: str) -> int:
+        """The first index of the job's kind of devices."""
+        return self.kinds.index(self.kind_of(job)) * self._width
 
     def _family(self, job: str) -> Family:
         return self._books.families.get(job) or self._books.family(self._view.jobs[job])
@@ -96,75 +116,73 @@ class QuotaRound:
 
     def _at_once(self, demand: Demand, room: Ints | None) -> Mapping[int, int] | None:
         """Where it could start now: on devices, CPU and memory that are free and kept for nobody else."""
-        rank_class, gang = self._class(demand.job), self._books.families[demand.job].gang
-        first = self.kinds.index(rank_class.kind) * self._width
-        rooms = rank_class.rooms
-        if room is None and not self.cluster.holds and not self._books.stopping:
-            plan = rooms.place(gang)  # sums by tier are kept
-        else:
-            here = slice(first, first + self._width)
-            part = np.minimum(rooms.room, self.cluster.room(demand)[here])
-            plan = self._plan(demand, part if room is None else np.minimum(part, room[here]))
-        if plan is None:
-            return None
-        if self._returning.last(demand.job) is not None:
-            here = slice(first, first + self._width)
-            part = np.minimum(rooms.room, self.cluster.room(demand)[here])
-            plan = self._again(demand, part if room is None else np.minimum(part, room[here])) or plan
-        self._plans[demand.job] = plan
-        each = demand.each
-        return {
-            first + node: count * each
-            for node, count in zip(plan.nodes.tolist(), plan.counts.tolist(), strict=True)
-        }
+        gang, first, each = self._family(demand.job).gang, self._first(demand.job), demand.each
+        here = slice(first, first + self._width)
+        returns = self._returning.last(demand.job) is not None
+        for option, rank_class in self._options(demand.job):
+            if rank_class.total < gang.ranks:
+                continue
+            rooms = rank_class.rooms
+            if room is None and not returns and not self.cluster.holds and not self._books.stopping:
+                plan = rooms.place(gang)  # sums by tier are kept
+                if plan is not None:
+                    plan = well_wired(self._ground, rank_class, plan, gang, rank_class.free)
+            else:
+                part = np.minimum(rooms.room, self.cluster.room(demand)[here])
+                part = part if room is None else np.minimum(part, room[here])
+                plan = self._plan(demand, rank_class, part)
+                if returns and plan is not None:
+                    plan = self._returning.plan(demand.job, rank_class, gang, part) or plan
+            if plan is not None:
+                self._plans[demand.job] = (option, rank_class, plan)
+                held = zip(plan.nodes.tolist(), plan.counts.tolist(), strict=True)
+                return {first + node: count * each for node, count in held}
+        return None
 
-    def _again(self, demand: Demand, room: Ints) -> GangPlan | None:
-        """Where it goes on after a failure; None where that says nothing."""
-        return self._returning.plan(demand.job, self._class(demand.job), self._family(demand.job).gang, room)
-
-    def _plan(self, demand: Demand, room: Ints) -> GangPlan | None:
+    def _plan(self, demand: Demand, rank_class: RankClass, room: Ints) -> GangPlan | None:
         family = self._books.families[demand.job]
         if int(room.sum()) < family.gang.ranks:
             return None
-        return self._class(demand.job).whole.beside(room).place(family.gang)
+        return rank_class.whole.beside(room).place(family.gang)
 
     def _fits_running(self, run: Running) -> Fits:
         """The same for a job that runs, were it to run elsewhere on such devices."""
         kind = self.kinds[next(iter(run.devices)) // self._width]
-        return self._fits(run) if self._class(run.job).kind == kind else lambda _: None
+        return self._fits(run) if self.kind_of(run.job) == kind else lambda _: None
 
     def _fits(self, demand: Demand | Running) -> Fits:
-        rank_class = self._class(demand.job)
-        first = self.kinds.index(rank_class.kind) * self._width
-        # who holds the CPU and memory of a node later is not known: what it has in all bounds the room
-        whole, gang = rank_class.whole, self._family(demand.job).gang
+        options, first = self._options(demand.job), self._first(demand.job)
+        gang = self._family(demand.job).gang
 
         def fits(room: Ints) -> Ints | None:
-            part = np.minimum(room[first : first + self._width], whole.room)
-            if int(part.sum()) < gang.ranks:
-                return None
-            held = whole.beside(part).counts(gang)
-            if held is None:
-                return None
-            counts = np.zeros(len(room), np.int64)
-            counts[first + held[0]] = held[1]
-            return counts
+            for _, rank_class in options:
+                # who holds the CPU and memory of a node later is not known: what it has in all bounds the room
+                whole = rank_class.whole
+                part = np.minimum(room[first : first + self._width], whole.room)
+                if int(part.sum()) < gang.ranks:
+                    continue
+                held = whole.beside(part).counts(gang)
+                if held is not None:
+                    counts = np.zeros(len(room), np.int64)
+                    counts[first + held[0]] = held[1]
+                    return counts
+            return None
 
         return fits
 
     def _allowed(self, demand: Demand) -> Mask | None:
         """The nodes that hold a single rank; None where more than their devices counts."""
-        rank_class = self._class(demand.job)
-        if demand.ranks > 1 or rank_class.asks:
+        options, first = self._options(demand.job), self._first(demand.job)
+        if demand.ranks > 1 or options[0][1].asks:
             return None
         mask = np.zeros(len(self.cluster.free), np.bool_)
-        first = self.kinds.index(rank_class.kind) * self._width
-        mask[first : first + self._width] = rank_class.whole.room > 0
+        for _, rank_class in options:
+            mask[first : first + self._width] |= rank_class.whole.room > 0
         return mask
 
     def _domains(self, demand: Demand) -> list[tuple[int, int]] | None:
         """Ranges of nodes of which one must hold the gang whole, by its hard wish on all of it."""
-        first = self.kinds.index(self._class(demand.job).kind) * self._width
+        first = self._first(demand.job)
         topology = self._view.jobs[demand.job].spec.topology
         tree = self._ground.tree
         if topology is None or topology.require is None:
@@ -181,13 +199,15 @@ class QuotaRound:
 
     def _ready(self, job: str) -> bool:
         """Whether what is kept for the job is free by now."""
-        rank_class = self._class(job)
-        first = self.kinds.index(rank_class.kind) * self._width
-        held, rooms = self.cluster.holds[job].devices, rank_class.rooms
-        room = np.zeros(self._width, np.int64)
-        for index, count in held.items():
-            room[index - first] = min(count // rank_class.each, int(rooms.room[index - first]))
-        plan = self._plan(self.waiting.jobs[job], room)
-        if plan is not None:
-            self._plans[job] = self._again(self.waiting.jobs[job], room) or plan
-        return plan is not None
+        first, held = self._first(job), self.cluster.holds[job].devices
+        gang = self._family(job).gang
+        for option, rank_class in self._options(job):
+            now, room = rank_class.rooms.room, np.zeros(self._width, np.int64)
+            for index, count in held.items():
+                room[index - first] = min(count // rank_class.each, int(now[index - first]))
+            plan = self._plan(self.waiting.jobs[job], rank_class, room)
+            if plan is not None:
+                plan = self._returning.plan(job, rank_class, gang, room) or plan
+                self._plans[job] = (option, rank_class, plan)
+                return True
+        return False

@@ -7,9 +7,9 @@ it could do without. Whether and when a gang starts is not decided here: only wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 
@@ -18,12 +18,15 @@ from unidle.place.constraint import Gang, GangPlan, gang_of
 from unidle.place.gang import plan_gang
 from unidle.place.ground import Ground, RankClass
 from unidle.place.mapping import Mapping, map_ranks, ordered
+from unidle.place.pools import Option, candidates
 from unidle.place.queue.model import Fits, Ints, Running
 from unidle.place.queue.repair import Bounds, Repair, repair
 from unidle.place.relabel import closest
 from unidle.place.traffic import tree_chain, usual_traffic
 from unidle.place.tree import NODE, Tree
 from unidle.view.state import AttemptView, JobView, View
+
+Choice: TypeAlias = tuple[Option, RankClass]
 
 WORSE_MOST_PPM: Final = 1_250_000
 """A step's communication may take so much of what a new order of ranks takes; beyond, the order is made anew."""
@@ -150,8 +153,9 @@ class Returning:
             last = self.last(job.id)
             if last is None or last.kind != kind:
                 continue
-            rank_class, gang = self._ground.rank_class(job.spec, kind), gang_of(job.spec)
-            if rank_class.never(gang) is None:
+            gang = gang_of(job.spec)
+            rank_class = self._class(job, last)
+            if rank_class is not None and rank_class.never(gang) is None:
                 ways[job.id] = rank_class, gang
                 came.append((job, last))
         for same in (True, False):  # first the very devices, then others of the node
@@ -173,6 +177,17 @@ class Returning:
             for run in runs
             if (counts := _counts(found.get(run.job), run, len(left))) is not None
         }
+
+    def home_first(self, job: str, options: Iterable[Choice]) -> Iterable[Choice]:
+        """The options of a job in their order, those first on whose devices it was."""
+        last = self.last(job)
+        return options if last is None else sorted(options, key=lambda pair: not _was_on(last, pair[1]))
+
+    def _class(self, job: JobView, last: Last) -> RankClass | None:
+        """The class of the job's ranks on the devices that it comes back to, else on the first of that kind."""
+        options = candidates(self._ground, job.spec, self._view, job)
+        found = (rank_class for _, rank_class in self.home_first(job.id, options))
+        return next((rank_class for rank_class in found if rank_class.kind == last.kind), None)
 
     def _on_free_devices(self, last: Last) -> Ints:
         """Ranks by position whose very devices are free."""
@@ -215,6 +230,10 @@ class Returning:
         waiting = (view.jobs[job] for queue in view.waiting.values() for _, _, job in queue)
         came = [job for job in waiting if job.attempts]
         return sorted(came, key=lambda job: (_LEVEL[job.spec.preemption], -job.spec.priority, job.order))
+
+
+def _was_on(last: Last, rank_class: RankClass) -> bool:
+    return last.kind == rank_class.kind and bool((last.before * rank_class.each <= rank_class.most).all())
 
 
 def _last(ground: Ground, job: str, attempt: AttemptView) -> Last | None:

@@ -20,15 +20,16 @@ from unidle.place.ground import Ground, RankClass
 from unidle.place.inner import Seats, text_of
 from unidle.place.mapping import Mapping, map_ranks
 from unidle.place.plan import Keep, Place, Plan, Stop, Wait
+from unidle.place.pools import Option, Pool, candidates
 from unidle.place.queue.why import why_moved
-from unidle.place.queued import KINDS, InQueueOrder, noun
+from unidle.place.queued import InQueueOrder, noun
 from unidle.place.repairing import Returning
 from unidle.place.traffic import usual_traffic
 from unidle.place.tree import Ints
 from unidle.place.wired import seats_of, well_wired
 from unidle.view.fold import collector_paused
 from unidle.view.occupancy import NodeSlots
-from unidle.view.state import Shape, View
+from unidle.view.state import JobView, Shape, View
 
 if TYPE_CHECKING:
     from unidle.place.queue.round import Round
@@ -68,8 +69,9 @@ class Scheduler:
         places: list[Place] = []
 
         def place(start: Placement) -> None:
-            gang = gang_of(view.jobs[start.job].spec)
-            fit = round_.mapped(start.rank_class, start.plan, gang, start.job)
+            job = view.jobs[start.job]
+            fit = round_.mapped(start.rank_class, start.plan, gang_of(job.spec), job)
+            fit = round_.chosen(fit, start.option, job.spec, job)
             places.append(Place(start.job, round_.take(fit), fit.because()))
 
         try:
@@ -86,7 +88,7 @@ class Scheduler:
         ``job`` is its id where it waits in the view: it may have ranks that stay where they were.
         """
         round_ = GangRound(self._on(view), view)
-        fit = round_.fit(spec, job)
+        fit = round_.fit(spec, None if job is None else view.jobs.open.get(job))
         if isinstance(fit, Refused):
             return fit
         if fit.mapping is None:
@@ -116,12 +118,17 @@ class Fit:
     ) -> None:  # fmt: skip
         """``own``: slices that a rank had before and gets again, by rank; ``theirs``: those to be taken last."""
         self.rank_class, self.plan, self.node_of_rank, self.mapping = rank_class, plan, node_of_rank, mapping
+        self.choice: tuple[str, dict[str, int | float | str]] = ("", {})  # why on these devices
         self.tp = tp  # ranks of one tensor group
         self.own, self.theirs = own or {}, theirs
         self.seats: dict[str, Seats] = {}
 
     def because(self) -> Reason:
         reason = self.plan.because
+        if self.choice[0]:
+            reason = Reason(
+                reason.code, f"{reason.text}; {self.choice[0]}", {**reason.figures, **self.choice[1]}
+            )
         if self.seats:
             reason = Reason(reason.code, f"{reason.text}; {text_of(self.seats)}", reason.figures)
         if self.mapping is None:
@@ -163,8 +170,9 @@ class GangRound:
         places: dict[str, Place] = {}
         blocked: dict[Shape, Reason | None] = {}
         for shape, job_id in InQueueOrder(view, now_ns, blocked):
-            spec = view.jobs[job_id].spec
-            fit = self.find(spec, job_id)
+            job = view.jobs[job_id]
+            spec = job.spec
+            fit = self.find(spec, job)
             if fit is not None:
                 places[job_id] = Place(job_id, self.take(fit), fit.because())
             else:  # what is free only shrinks within one round
@@ -178,34 +186,50 @@ class GangRound:
         ]
         return Plan(tuple(places.values()), tuple(waits))
 
-    def fit(self, spec: JobSpec, job: str | None = None) -> Fit | Refused:
+    def fit(self, spec: JobSpec, job: JobView | None = None) -> Fit | Refused:
         """Where a gang of this job goes now, or why it cannot."""
         return self.find(spec, job) or self.refusal(spec)
 
-    def find(self, spec: JobSpec, job: str | None = None) -> Fit | None:
-        """Where a gang of this job goes now; where it was, as far as it can (``job``: its id)."""
-        gang = gang_of(spec)
-        for kind in KINDS[spec.device]:
-            rank_class = self.rank_class(spec, kind)
-            plan = rank_class.rooms.place(gang)
+    def find(self, spec: JobSpec, job: JobView | None = None) -> Fit | None:
+        """Where a gang of this job goes now; where it was, as far as it can."""
+        gang, options = gang_of(spec), candidates(self._ground, spec, self._view, job)
+        for option, rank_class in options if job is None else self._returning.home_first(job.id, options):
+            plan = rank_class.rooms.place(gang) if rank_class.total >= gang.ranks else None
             if plan is not None:
-                again = self._returning.plan(job, rank_class, gang, rank_class.rooms.room) if job else None
+                again = None
+                if job is not None:
+                    again = self._returning.plan(job.id, rank_class, gang, rank_class.rooms.room)
                 plan = again or well_wired(self._ground, rank_class, plan, gang, rank_class.free)
-                return self.mapped(rank_class, plan, gang, job)
+                return self.chosen(self.mapped(rank_class, plan, gang, job), option, spec, job)
         return None
+
+    def chosen(self, fit: Fit, option: Option, spec: JobSpec, job: JobView | None = None) -> Fit:
+        """The fit, with the reason why on the devices of this option."""
+        pools = self._ground.pools
+        if option.pool.models:
+            options = pools.options(spec, self._view, job)  # those of a kept family know no speeds
+            fit.choice = pools.why(options, next(o for o in options if o.pool == option.pool))
+        return fit
 
     def refusal(self, spec: JobSpec) -> Refused:
         """Why a gang of this job, for which no place was found, has none."""
         gang = gang_of(spec)
-        reasons = []
-        for kind in KINDS[spec.device]:
-            rank_class = self.rank_class(spec, kind)
-            reasons.append(_waits(spec, rank_class, why_blocked(rank_class.rooms, gang)))
-        return never_fits(self._ground, spec) or _best(reasons)
+        reasons, models = [], []
+        for option, rank_class in candidates(self._ground, spec, self._view):
+            refused = _waits(spec, rank_class, why_blocked(rank_class.rooms, gang))
+            reasons.append(refused)
+            if option.pool.models and not option.mixed:
+                figures = refused.because.figures
+                models.append(f"{option.name} {figures['free']} of {figures['devices']} free")
+        return never_fits(self._ground, spec) or _with_models(_best(reasons), models)
 
-    def rank_class(self, spec: JobSpec, kind: str) -> RankClass:
-        """The class of the job's ranks on devices of this kind, with what this round gave away."""
-        return self._ground.rank_class(spec, kind)
+    def classes(self, spec: JobSpec) -> list[RankClass]:
+        """The classes of the job's ranks on the pools that it may use."""
+        return [rank_class for _, rank_class in candidates(self._ground, spec, self._view)]
+
+    def rank_class(self, spec: JobSpec, pool: Pool) -> RankClass:
+        """The class of the job's ranks on the devices of a pool, with what this round gave away."""
+        return self._ground.rank_class(spec, pool)
 
     def undo(self) -> None:
         """Leave the ground as the view has it."""
@@ -216,21 +240,16 @@ class GangRound:
         tree, traffic = self._ground.tree, usual_traffic(layout)
         return map_ranks(tree, plan.nodes, plan.counts, layout, traffic, plan.fabric, plan.kept)
 
-    def mapped(self, rank_class: RankClass, plan: GangPlan, gang: Gang, job: str | None = None) -> Fit:
+    def mapped(self, rank_class: RankClass, plan: GangPlan, gang: Gang, job: JobView | None = None) -> Fit:
         """The plan with an order of ranks: that of the job's last attempt where it comes back."""
-        if job is not None and self._returning.last(job) is not None:
+        if job is not None and self._returning.last(job.id) is not None:
             free = [rank_class.free(p) for p in plan.nodes.tolist()]
-            again = self._returning.order(job, rank_class, plan, free)
+            again = self._returning.order(job.id, rank_class, plan, free)
             if again is not None:
                 return Fit(
-                    rank_class,
-                    again.plan,
-                    again.node_of_rank,
-                    again.mapping,
-                    gang.size("tp"),
-                    again.own,
+                    rank_class, again.plan, again.node_of_rank, again.mapping, gang.size("tp"), again.own,
                     again.theirs,
-                )
+                )  # fmt: skip
         if gang.layout is None or len(plan.nodes) == 1:
             there = np.repeat(np.arange(len(plan.nodes)), plan.counts)
             return Fit(rank_class, plan, there, None, gang.size("tp"))
@@ -329,9 +348,8 @@ def _waiting(
 
 def _kept(round_: GangRound, spec: JobSpec) -> Reason:
     """What is free for a job that would fit, were it not for those before it."""
-    classes = [round_.rank_class(spec, kind) for kind in KINDS[spec.device]]
-    free = max(int(c.rooms.room.sum()) for c in classes) * spec.devices_per_rank
-    devices = sum(c.devices for c in classes)
+    rooms = [(int(c.rooms.room.sum()), c.devices) for c in round_.classes(spec)]
+    free, devices = max(rooms)[0] * spec.devices_per_rank, max(rooms)[1]
     text = f"needs {spec.devices} {noun(spec.device, spec.devices)}, {free} of {devices} are free, and kept for jobs before it"
     return Reason("kept", text, {"needs": spec.devices, "free": free, "devices": devices})
 
@@ -356,8 +374,7 @@ def never_fits(ground: Ground, spec: JobSpec) -> Refused | None:
     """Why no state of this fleet holds the gang; None where one does."""
     gang = gang_of(spec)
     reasons: list[Refused] = []
-    for kind in KINDS[spec.device]:
-        rank_class = ground.rank_class(spec, kind)
+    for _, rank_class in candidates(ground, spec):
         verdict = rank_class.never(gang)
         if verdict is None:
             return None
@@ -395,6 +412,15 @@ def _waits(spec: JobSpec, rank_class: RankClass, blocked: Blocked) -> Refused:
         )
         return Refused(Reason("no_fit", text, figures), blocked.barriers)
     return Refused(Reason("no_fit", blocked.because.text, figures), blocked.barriers)
+
+
+def _with_models(refused: Refused, models: Sequence[str]) -> Refused:
+    """Of several models, how much of each is free: a gang is on one of them."""
+    if len(models) < 2:
+        return refused
+    because = refused.because
+    text = f"{because.text}; a gang is on one model: {', '.join(models)}"
+    return Refused(Reason(because.code, text, because.figures), refused.barriers)
 
 
 def _best(refused: Sequence[Refused]) -> Refused:

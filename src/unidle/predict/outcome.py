@@ -5,28 +5,44 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from unidle.view.state import JobView, Prediction
+from unidle.predict.hardware import price_of
+from unidle.view.speeds import attempt_run, slices_under
+from unidle.view.state import JobView, Prediction, View
+
+_HOUR_NS = 3_600_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Checked:
     """A prediction, the truth (None as long as it is not known) and how far apart they are.
 
-    ``error_ns`` is truth minus prediction; ``within`` says whether the truth is inside the bounds.
+    ``error_ns`` is truth minus prediction; ``within`` says whether the truth is inside the bounds. Of a cost
+    both are in millionths of money, in ``actual_micro`` and ``error_micro``.
     """
 
     said: Prediction
-    actual_ns: int | None
-    error_ns: int | None
-    within: bool | None
+    actual_ns: int | None = None
+    error_ns: int | None = None
+    within: bool | None = None
+    actual_micro: int | None = None
+    error_micro: int | None = None
+
+    @property
+    def actual(self) -> int | None:
+        """The truth, in the unit of what was said."""
+        return self.actual_micro if self.said.what == "cost" else self.actual_ns
+
+    @property
+    def error(self) -> int | None:
+        return self.error_micro if self.said.what == "cost" else self.error_ns
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
     """How good predictions of one kind were. ``within`` is the part inside bounds that promised ``level``.
 
-    ``median_error_ns`` is of absolute errors, and ``median_relative`` of them over what there was to
-    foretell: the wait from the prediction on, or the run time.
+    ``median_error_ns`` is of absolute errors (of costs in millionths of money), and ``median_relative`` of them
+    over what there was to foretell: the wait from the prediction on, the time, or the cost.
     """
 
     known: int
@@ -36,26 +52,30 @@ class Score:
     level: float
 
 
-def checked(job: JobView) -> list[Checked]:
-    """Each prediction on a job, in the order in which it was made."""
+def checked(job: JobView, view: View | None = None) -> list[Checked]:
+    """Each prediction on a job, in the order in which it was made; without the view, times only."""
     found = []
     for said in job.predictions:
-        actual = _start_ns(job, said) if said.what == "start" else _run_ns(job)
+        actual = _actual(job, said, view)
         if actual is None:
-            found.append(Checked(said, None, None, None))
+            found.append(Checked(said))
+            continue
+        value, low, high = said.bounds
+        within = low <= actual <= high
+        if said.what == "cost":
+            found.append(Checked(said, within=within, actual_micro=actual, error_micro=actual - value))
         else:
-            error_ns = actual - said.value_ns
-            found.append(Checked(said, actual, error_ns, said.low_ns <= actual <= said.high_ns))
+            found.append(Checked(said, actual, actual - value, within))
     return found
 
 
-def score(jobs: Iterable[JobView], what: str) -> Score | None:
+def score(jobs: Iterable[JobView], what: str, view: View | None = None) -> Score | None:
     """How good all predictions of one kind were; None where no truth is known yet."""
-    known = [c for job in jobs for c in checked(job) if c.said.what == what and c.error_ns is not None]
+    known = [c for job in jobs for c in checked(job, view) if c.said.what == what and c.error is not None]
     if not known:
         return None
-    errors = sorted(abs(c.error_ns or 0) for c in known)
-    relative = sorted(abs(c.error_ns or 0) / max(_size_ns(c), 1) for c in known)
+    errors = sorted(abs(c.error or 0) for c in known)
+    relative = sorted(abs(c.error or 0) / max(_size(c), 1) for c in known)
     return Score(
         len(known),
         errors[len(errors) // 2],
@@ -65,8 +85,35 @@ def score(jobs: Iterable[JobView], what: str) -> Score | None:
     )
 
 
-def _size_ns(check: Checked) -> int:
-    actual = check.actual_ns or 0
+def paid_micro(job: JobView, view: View) -> int | None:
+    """What the job's attempts cost, in millionths; None where a price is missing."""
+    total = 0
+    for attempt in job.attempts:
+        end_ns = attempt.ended_ns if attempt.ended_ns is not None else view.time_ns
+        rate = 0  # millionths of money an hour, times millionths of a device
+        for ref in slices_under(view.book, attempt):
+            price = price_of(job.spec, ref.model, view.fleet.prices_per_device_hour)
+            if price is None:
+                return None
+            rate += round(price * 1e6) * ref.share_ppm
+        total += (end_ns - attempt.placed_ns) * rate
+    return total // (_HOUR_NS * 1_000_000)
+
+
+def _actual(job: JobView, said: Prediction, view: View | None) -> int | None:
+    if said.what == "start":
+        return _start_ns(job, said)
+    if said.what == "run_time":
+        return _run_ns(job)
+    if view is None:
+        return None
+    if said.what == "step_time":
+        return _step_ns(job, said, view)
+    return paid_micro(job, view) if job.state == "succeeded" else None
+
+
+def _size(check: Checked) -> int:
+    actual = check.actual or 0
     return actual - check.said.at_ns if check.said.what == "start" else actual
 
 
@@ -78,3 +125,12 @@ def _start_ns(job: JobView, said: Prediction) -> int | None:
 def _run_ns(job: JobView) -> int | None:
     """Time under attempts of a job that succeeded: one that was cut short says nothing."""
     return job.run_ns(job.ended_ns or 0) if job.state == "succeeded" else None
+
+
+def _step_ns(job: JobView, said: Prediction, view: View) -> int | None:
+    """The mean step of the attempt of which it was said, once that is over."""
+    attempt = next((a for a in job.attempts if a.number == said.attempt), None)
+    if attempt is None or attempt.live:
+        return None
+    run = attempt_run(view.book, attempt, job.spec.devices)
+    return None if run is None else run.mean_ns

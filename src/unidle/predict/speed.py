@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from unidle.predict.estimate import Estimate
-from unidle.predict.regression import least_squares
+from unidle.predict.regression import least_squares, t_quantile
 
 if TYPE_CHECKING:
     from unidle.predict.regression import Floats
@@ -62,37 +62,85 @@ def step_time(
     Too few of them (no more than there are unknowns), or a model that was not measured and whose
     capability, or that of two measured ones, is not given.
     """
-    import numpy as np
-
     samples = [s for s in samples if s.devices > 0 and s.step_ns > 0]
-    measured = list(dict.fromkeys(s.model for s in samples))
-    if model in measured:
-        own = {m: [float(m == other) for other in measured] for m in measured}
-        by = f"steps on {model}"
+    if any(s.model == model for s in samples):
+        found, used, by = (
+            _measured(samples, model, devices, scaling, level),
+            len(samples),
+            f"steps on {model}",
+        )
     elif capability and model in capability:
         samples = [s for s in samples if s.model in capability]
-        if len({capability[s.model] for s in samples}) < 2:
-            return None
-        known = {*(s.model for s in samples), model}
-        own = {m: [1.0, math.log(capability[m])] for m in known}
+        found, used = _carried(samples, model, devices, capability, scaling, level), len(samples)
         by = "steps on other models by their capability"
     else:
         return None
-    sizes = {s.devices for s in samples}
-    fitted = len(sizes) > 1
+    if found is None:
+        return None
+    mean, low, high = (round(math.exp(min(v, 43.0))) for v in found)
+    return Estimate(mean, low, high, round(level * 1e6), used, by)
+
+
+_Bounds = tuple[float, float, float]  # of log(ns): expected, low, high
+
+
+def _measured(
+    samples: Sequence[StepSample], model: str, devices: int, scaling: float, level: float
+) -> _Bounds | None:
+    """Least squares of the first form in closed form: a level for each model, one slope within all of them.
+
+    It needs no linear algebra, so that a start with a few measured steps stays quick.
+    """
+    groups: dict[str, list[tuple[float, float]]] = {}
+    for s in samples:
+        groups.setdefault(s.model, []).append((math.log(s.devices), math.log(s.step_ns)))
+    centre = {
+        name: (sum(x for x, _ in points) / len(points), sum(y for _, y in points) / len(points))
+        for name, points in groups.items()
+    }
+    inside = [(x - centre[n][0], y - centre[n][1]) for n, points in groups.items() for x, y in points]
+    fitted = any(len({x for x, _ in points}) > 1 for points in groups.values())
+    spread = sum(x * x for x, _ in inside)
+    slope = sum(x * y for x, y in inside) / spread if fitted else scaling
+    freedom = len(samples) - len(groups) - fitted
+    if freedom < 1:
+        return None
+    variance = sum((y - slope * x) ** 2 for x, y in inside) / freedom
+    at = math.log(devices) - centre[model][0]
+    leverage = 1 / len(groups[model]) + (at * at / spread if fitted else 0.0)
+    half = t_quantile(0.5 + level / 2, freedom) * math.sqrt(variance * (1 + leverage))
+    mean = centre[model][1] + slope * at
+    return mean, mean - half, mean + half
+
+
+def _carried(
+    samples: Sequence[StepSample],
+    model: str,
+    devices: int,
+    capability: Mapping[str, float],
+    scaling: float,
+    level: float,
+) -> _Bounds | None:
+    """Least squares of the second form."""
+    if len({capability[s.model] for s in samples}) < 2:
+        return None
+    import numpy as np
+
+    fitted = len({s.devices for s in samples}) > 1
 
     def row(name: str, count: int) -> list[float]:
-        return [*own[name], math.log(count)] if fitted else own[name]
+        return [1.0, math.log(capability[name]), *([math.log(count)] if fitted else [])]
 
-    x: Floats = np.array([row(s.model, s.devices) for s in samples])
     fixed = 0.0 if fitted else scaling
+    x: Floats = np.array([row(s.model, s.devices) for s in samples])
     y: Floats = np.array([math.log(s.step_ns) - fixed * math.log(s.devices) for s in samples])
     fit = least_squares(x, y)
     if fit is None:
         return None
-    found = fit.predict(np.array(row(model, devices)), level)
-    mean, low, high = (round(math.exp(min(v + fixed * math.log(devices), 43.0))) for v in found)
-    return Estimate(mean, low, high, round(level * 1e6), len(samples), by)
+    mean, low, high = (
+        v + fixed * math.log(devices) for v in fit.predict(np.array(row(model, devices)), level)
+    )
+    return mean, low, high
 
 
 def run_of_steps(

@@ -19,6 +19,7 @@ from unidle.ledger.book import SliceRef
 from unidle.store.protocol import StoredEvent
 from unidle.view.accounts import expected_postings
 from unidle.view.ranks import take_up
+from unidle.view.speeds import learn
 from unidle.view.state import (
     AttemptView,
     IdleNotice,
@@ -140,6 +141,8 @@ def _fleet_seen(view: View, event: ev.FleetSeen, now: int) -> None:
     for k in sorted(before - seen):
         if not view.book.held[k]:
             view.book.remove(k, now)
+    if event.fleet.history != view.fleet.history:
+        view.usage.settle(now, view.fleet.history.half_life_ns)
     view.fleet = event.fleet
     view.fleet_changed()
 
@@ -215,6 +218,8 @@ def _attempt_placed(view: View, event: ev.AttemptPlaced, now: int) -> None:
     occupancy = view.occupancy
     for slice_id in ids:
         occupancy.take(slice_id)
+    kind = occupancy.kind_of(ids[0])
+    view.usage.start(job.id, job.spec, kind, now, view.fleet.history.half_life_ns)
 
 
 def _stop_asked(view: View, event: ev.StopAsked, now: int) -> None:
@@ -267,6 +272,7 @@ def _attempt_ended(view: View, event: ev.AttemptEnded, now: int) -> None:
     attempt.outcome = event.outcome
     attempt.why = event.because
     view.live.discard(job.id)
+    view.usage.end(job.id, now, view.fleet.history.half_life_ns)
     view.touch(job.id)
     ids = [s for place in attempt.places for s in place.slices]
     book = view.book
@@ -311,6 +317,7 @@ def _job_ended(view: View, event: ev.JobEnded, now: int) -> None:
     job.because = event.because
     _free_cause(view, now)
     view.promised.pop(job.id, None)
+    learn(view.speeds, view.book, job)
     view.jobs.put_away(job)
     view.unposted.append(job.id)
     view.unposted_size += expected_postings(job)
@@ -321,7 +328,10 @@ def _predicted(view: View, event: ev.Predicted, now: int) -> None:
     if job is None:
         _job(view, event.job)  # known, and over: nothing can be foretold of it
         return
-    said = Prediction(now, event.what, event.value_ns, event.low_ns, event.high_ns, event.level_ppm, event.by)
+    said = Prediction(
+        now, event.what, event.value_ns, event.low_ns, event.high_ns, event.level_ppm, event.by,
+        event.model, event.attempt, event.value_micro, event.low_micro, event.high_micro,
+    )  # fmt: skip
     job.predictions.append(said)
     view.touch(job.id)
 

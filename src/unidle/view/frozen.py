@@ -10,6 +10,7 @@ from unidle.fleet import Fleet
 from unidle.jobs import Reason
 from unidle.view.fold import apply
 from unidle.view.state import AttemptView, JobView, RankView, View
+from unidle.view.usage import QueueUse
 
 PAST_KEPT: Final = 64
 """Attempts of a job, the latest, that a snapshot keeps: they say what a stop costs it."""
@@ -17,16 +18,23 @@ _AGAIN = Reason("snapshot", "as in the snapshot")
 
 
 def freeze(view: View, history: tuple[RunTimes, ...] = ()) -> PlacementSnapshot:
-    """The fleet, its health, and all jobs that have not ended, in the order of submission."""
+    """The fleet, its health, all jobs that have not ended in the order of submission, and what was measured."""
     jobs = sorted(view.jobs.open.values(), key=lambda job: job.order)
+    half_life_ns = view.fleet.history.half_life_ns
+    past = {name: use.average_ppb(view.time_ns, half_life_ns) for name, use in view.usage.queues.items()}
     lines = tuple(_job(view, job) for job in jobs)
-    return PlacementSnapshot(view.time_ns, view.fleet, dict(view.health), lines, view.policy, history)
+    return PlacementSnapshot(
+        view.time_ns, view.fleet, dict(view.health), lines, view.policy, history, past, view.speeds
+    )
 
 
 def thaw(snapshot: PlacementSnapshot) -> View:
     """A view in which every decision is the one that it was when the snapshot was taken."""
     view = view_of(snapshot.fleet, snapshot.time_ns)
     view.policy = snapshot.policy
+    for name, past in snapshot.past_ppb.items():
+        view.usage.queues[name] = QueueUse(view.time_ns, {}, dict(past))
+    view.speeds = snapshot.speeds
     for target, health in snapshot.health.items():
         _tell(view, ev.HealthSet(target, health, _AGAIN), snapshot.time_ns)
     for job in snapshot.jobs:

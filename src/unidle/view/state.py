@@ -16,10 +16,12 @@ from unidle.events.marks import Mark
 from unidle.events.types import Outcome, PredictedWhat, StopAsked, Use
 from unidle.fleet import Fleet, Health, slices_of
 from unidle.jobs import TERMINAL, JobSpec, JobState, RankPlace, Reason
+from unidle.jobs.speeds import Speeds
 from unidle.ledger.book import Book
 from unidle.share.idle import Evidence
 from unidle.view.changes import Changes
 from unidle.view.occupancy import Occupancy
+from unidle.view.usage import Usage
 
 
 class Shape(NamedTuple):
@@ -161,6 +163,18 @@ class Prediction(msgspec.Struct, array_like=True, frozen=True):
     high_ns: int
     level_ppm: int
     by: str
+    model: str = ""
+    attempt: int = 0
+    value_micro: int = 0
+    low_micro: int = 0
+    high_micro: int = 0
+
+    @property
+    def bounds(self) -> tuple[int, int, int]:
+        """Value, low and high: ns, or for a cost millionths of money."""
+        if self.what == "cost":
+            return self.value_micro, self.low_micro, self.high_micro
+        return self.value_ns, self.low_ns, self.high_ns
 
 
 class JobView(msgspec.Struct, array_like=True):
@@ -269,6 +283,8 @@ class View:
     boot: str = ""  # the boot of the last controller's machine, and its clock there
     clock_offset_ns: int = 0
     live: set[str] = field(default_factory=set)  # jobs with an attempt that holds slices
+    usage: Usage = field(default_factory=Usage)  # of queues, with what is left of their past
+    speeds: Speeds = field(default_factory=dict)  # of jobs that have ended
     _occupancy: Occupancy | None = None
     _hosts: dict[str, list[int]] | None = None
     _waiting: dict[Shape, list[tuple[int, int, str]]] | None = None

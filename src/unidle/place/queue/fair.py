@@ -12,7 +12,6 @@ A placement changes the amounts and the place of the queue's ancestors only: O(d
 from __future__ import annotations
 
 import heapq
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -21,6 +20,7 @@ from unidle.place.queue.divide import by_weight
 from unidle.place.queue.entitle import Entitlement
 from unidle.place.queue.model import Amounts
 from unidle.place.queue.tree import ROOT, QueueTree
+from unidle.view.usage import decay_ppb
 
 PPB: Final = 1_000_000_000
 PPM: Final = 1_000_000
@@ -387,9 +387,3 @@ def _below(used: Sequence[int], amounts: Sequence[int]) -> bool:
                 return False
             some = True
     return some
-
-
-def decay_ppb(past_ns: int, half_life_ns: int) -> int:
-    """``2 ** -(past / half life)`` in billionths: how much of an average stands after ``past_ns``."""
-    halves, rest_ns = divmod(past_ns, half_life_ns)
-    return int(math.exp2(-rest_ns / half_life_ns) * PPB + 0.5) >> min(halves, 64)

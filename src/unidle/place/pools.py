@@ -1,0 +1,239 @@
+"""Which devices a gang may use together, and in which order they are tried.
+
+A gang never mixes vendors. It mixes models of GPU only where it says so, or where no single model of the
+fleet could ever hold it, for all ranks then run at the speed of the slowest. Among models, a job's wish
+(``hardware: {prefer: speed | cost}``) goes by measured steps of jobs like it. Without a wish, or where nothing was
+measured, the cheapest goes first, or without prices the most plentiful: what is scarce or dear is kept
+for those who name it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from unidle.jobs import JobSpec
+from unidle.jobs.speeds import SpeedRun, known_of
+from unidle.place.constraint import gang_of
+from unidle.place.queued import KINDS
+from unidle.predict.hardware import Forecast, forecasts, price_of
+from unidle.share.select import names_model
+from unidle.view.speeds import job_runs
+
+if TYPE_CHECKING:
+    from unidle.fleet import Device, Fleet
+    from unidle.place.ground import Ground, RankClass
+    from unidle.view.state import JobView, View
+
+_MEMO: Final = 256
+Model = tuple[str, str]  # vendor, model
+
+
+class Pool(NamedTuple):
+    """Devices of one kind, of one vendor (empty: whichever), of these models (none: all)."""
+
+    kind: str
+    vendor: str = ""
+    models: tuple[str, ...] = ()
+
+    def has(self, device: Device) -> bool:
+        """Whether the device belongs to it."""
+        if device.kind != self.kind or (self.vendor and device.vendor != self.vendor):
+            return False
+        return not self.models or device.model in self.models
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """A pool that a job may use; ``forecast`` is of its one model, where its speed is known."""
+
+    pool: Pool
+    forecast: Forecast | None = None
+    price_per_hour: float | None = None
+
+    @property
+    def mixed(self) -> bool:
+        return len(self.pool.models) > 1
+
+    @property
+    def name(self) -> str:
+        return " and ".join(model or f"{self.pool.vendor} GPUs" for model in self.pool.models)
+
+
+class FleetPools:
+    """The GPUs of a fleet by vendor and model, and the pools of each kind of job."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._prices, self._currency = fleet.prices_per_device_hour, fleet.currency
+        self.count: dict[Model, int] = {}
+        for device in fleet.devices():
+            if device.kind == "gpu":
+                key = (device.vendor, device.model)
+                self.count[key] = self.count.get(key, 0) + 1
+        self._memo: dict[object, tuple[Option, ...]] = {}
+
+    @property
+    def uniform(self) -> bool:
+        """Whether all GPUs are of one vendor and model: then there is nothing to choose."""
+        return len(self.count) < 2
+
+    def options(
+        self, spec: JobSpec, view: View | None = None, job: JobView | None = None
+    ) -> tuple[Option, ...]:
+        """The pools of such a job, in the order in which they are tried; at least one.
+
+        Mixed ones come behind those of one model. ``job`` adds what its own attempts showed.
+        """
+        if self.uniform:
+            key: object = (spec.device, spec.hardware.vendor)
+            return self._memo.get(key) or self._keep(key, self._options(spec, ()))
+        key = (spec.device, spec.where.models, spec.hardware, spec.price_per_device_hour)
+        if view is None or spec.hardware.prefer == "none":
+            return self._memo.get(key) or self._keep(key, self._options(spec, ()))
+        known = known_of(view.speeds, spec.user, spec.name)
+        own = tuple(job_runs(view.book, job)) if job is not None and job.attempts else ()
+        key = (key, spec.devices, spec.user, spec.name, known.count, own)
+        return self._memo.get(key) or self._keep(key, self._options(spec, (*known.runs, *own)))
+
+    def vendors(self, spec: JobSpec) -> tuple[Pool, ...]:
+        """Pools of whole vendors, in the order of the fleet."""
+        wanted = spec.hardware.vendor
+        gpus = dict.fromkeys(v for v, _ in self.count if wanted in ("any", v)) or {_any(wanted): None}
+        pools = {"gpu": [Pool("gpu", v) for v in gpus], "cpu": [Pool("cpu")]}
+        return tuple(pool for kind in KINDS[spec.device] for pool in pools[kind])
+
+    def _keep(self, key: object, options: tuple[Option, ...]) -> tuple[Option, ...]:
+        if len(self._memo) >= _MEMO:
+            self._memo.clear()
+        self._memo[key] = options
+        return options
+
+    def _options(self, spec: JobSpec, runs: Sequence[SpeedRun]) -> tuple[Option, ...]:
+        found: list[Option] = []
+        for kind in KINDS[spec.device]:
+            if kind == "gpu":
+                found += self._gpus(spec, runs)
+            else:
+                found.append(Option(Pool(kind)))
+        return tuple(found)
+
+    def _gpus(self, spec: JobSpec, runs: Sequence[SpeedRun]) -> list[Option]:
+        allowed = [m for m in self.count if _may_use(spec, m)]
+        if self.uniform or not allowed:
+            return [Option(Pool("gpu", _any(spec.hardware.vendor)))]
+        told = forecasts(runs, [model for _, model in allowed], spec, self._prices) if runs else {}
+        single = [
+            Option(Pool("gpu", vendor, (model,)), told.get(model), price_of(spec, model, self._prices))
+            for vendor, model in self._in_order(allowed, spec, told)
+        ]
+        together: dict[str, list[str]] = {}
+        for option in single:
+            together.setdefault(option.pool.vendor, []).extend(option.pool.models)
+        mixed = [Option(Pool("gpu", v, tuple(models))) for v, models in together.items() if len(models) > 1]
+        return single + mixed
+
+    def _in_order(
+        self, allowed: Sequence[Model], spec: JobSpec, told: dict[str, Forecast]
+    ) -> Sequence[Model]:
+        prices = {m: price_of(spec, m[1], self._prices) for m in allowed}
+        priced = all(price is not None for price in prices.values())
+
+        def key(model: Model) -> tuple[int, float, float, int]:
+            price = prices[model]
+            known = _merit(told.get(model[1]), spec.hardware.prefer)
+            plain = price if priced and price is not None else -float(self.count[model])
+            return (
+                (0, known, plain, -self.count[model])
+                if known is not None
+                else (1, 0.0, plain, -self.count[model])
+            )
+
+        return sorted(allowed, key=key)
+
+    def why(self, options: Sequence[Option], chosen: Option) -> tuple[str, dict[str, int | float | str]]:
+        """Why this pool, in words and figures; empty where there was nothing to choose."""
+        single = [option for option in options if option.pool.models and not option.mixed]
+        if not chosen.pool.models or len(single) < 2:
+            return "", {}
+        figures: dict[str, int | float | str] = {"model": chosen.name, "models": len(single)}
+        if chosen.mixed:
+            return f"on {chosen.name} together, at the speed of the slowest", figures
+        if chosen.forecast is not None:
+            figures["step_ns"] = chosen.forecast.step.value_ns
+            return _by_forecast(single, chosen), figures
+        before = single[: single.index(chosen)]
+        text = f"on {chosen.name}"
+        if chosen.price_per_hour is not None and all(o.price_per_hour is not None for o in single):
+            text += f" for {chosen.price_per_hour:g} {self._currency} an hour each"
+            what = "cheapest"
+        else:
+            what = "most plentiful"
+        if before:
+            return f"{text}: {_names(before)} would come first, without room for it now", figures
+        return f"{text}, the {what} of {len(single)} models that it may use", figures
+
+
+def candidates(
+    ground: Ground, spec: JobSpec, view: View | None = None, job: JobView | None = None
+) -> Iterator[tuple[Option, RankClass]]:
+    """The pools of a job in order, each with the class of its ranks there; mixed ones only where they are due.
+
+    Without a view in the order of jobs without a wish.
+    """
+    tried: list[RankClass] = []
+    asked = ground.asked(spec)
+    for option in ground.pools.options(spec, view, job):
+        if option.mixed and not spec.hardware.mix:
+            gang = gang_of(spec)
+            if any(rank_class.never(gang) is None for rank_class in tried):
+                continue
+        rank_class = ground.rank_class(spec, option.pool, asked)
+        if option.pool.models and not option.mixed:
+            tried.append(rank_class)
+        yield option, rank_class
+
+
+def _may_use(spec: JobSpec, model: Model) -> bool:
+    wanted, rule = spec.hardware.vendor, spec.where.models
+    if wanted not in ("any", model[0]) or any(names_model(n, model[1]) for n in rule.exclude):
+        return False
+    return not rule.include or any(names_model(n, model[1]) for n in rule.include)
+
+
+def _any(vendor: str) -> str:
+    return "" if vendor == "any" else vendor
+
+
+def _merit(forecast: Forecast | None, prefer: str) -> float | None:
+    """What is to be small: ns a step, or money a step; None where it is not known or not asked for."""
+    if forecast is None or prefer == "none":
+        return None
+    if prefer == "speed":
+        return float(forecast.step.value_ns)
+    return forecast.cost_per_step
+
+
+def _by_forecast(single: Sequence[Option], chosen: Option) -> str:
+    forecast = chosen.forecast
+    assert forecast is not None
+    how = "measured" if forecast.measured else "foretold"
+    text = f"on {chosen.name}: {forecast.step.value_ns / 1e9:.3g} s a step {how}"
+    other = next((o for o in single if o is not chosen and o.forecast is not None), None)
+    if other is not None and other.forecast is not None:
+        text += f", {_compared(forecast, other.forecast)} {other.name}"
+    before = single[: single.index(chosen)]
+    return f"{text}; {_names(before)} would come first, without room for it now" if before else text
+
+
+def _compared(one: Forecast, other: Forecast) -> str:
+    """``1.3x cheaper than``: what one is beside the other, in money where both have a price."""
+    ours, theirs, words = one.cost_per_step, other.cost_per_step, ("cheaper", "dearer")
+    if not one.by_cost or not ours or not theirs:
+        ours, theirs, words = float(one.step.value_ns), float(other.step.value_ns), ("faster", "slower")
+    ratio = max(ours, theirs) / min(ours, theirs)
+    return f"{ratio:.2g}x {words[ours > theirs]} than"
+
+
+def _names(options: Sequence[Option]) -> str:
+    return " and ".join(option.name for option in options)

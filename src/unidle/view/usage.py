@@ -1,0 +1,106 @@
+"""What queues used in the past: averages in which time counts half as much every half-life.
+
+Kept by the fold. A change of a queue's use costs O(1), and between two changes nothing is computed, so
+that an average follows from the log alone, however it is folded. All is in integers, for the same
+result on every machine.
+"""
+
+from __future__ import annotations
+
+from math import isqrt
+from typing import Final
+
+import msgspec
+
+from unidle.jobs import JobSpec
+
+PPB: Final = 1_000_000_000
+PPM: Final = 1_000_000
+DEVICE_MILLI: Final = 1_000
+_BITS: Final = 30  # of the part of a half-life: far below a nanosecond's worth of decay
+_ONE: Final = 1 << 60
+
+
+def _roots() -> tuple[int, ...]:
+    """``2 ** -(2 ** -k)`` for k = 1, 2, ..., in units of 2 ** -60."""
+    found = [isqrt((_ONE >> 1) * _ONE)]
+    while len(found) < _BITS:
+        found.append(isqrt(found[-1] * _ONE))
+    return tuple(found)
+
+
+_ROOTS: Final = _roots()
+
+
+def decay_ppb(past_ns: int, half_life_ns: int) -> int:
+    """``2 ** -(past / half-life)`` in billionths: how much of an average stands after ``past_ns``."""
+    halves, rest_ns = divmod(past_ns, half_life_ns)
+    if halves >= _BITS:
+        return 0
+    part = (rest_ns << _BITS) // half_life_ns
+    keep = _ONE
+    for k, root in enumerate(_ROOTS, 1):
+        if part >> (_BITS - k) & 1:
+            keep = keep * root >> 60
+    return (keep * PPB + (_ONE >> 1) >> 60) >> halves
+
+
+def charged(spec: JobSpec, kind: str) -> dict[str, int]:
+    """What a job's queue is charged, in thousandths by resource.
+
+    Its devices by their kind, and as ``kind:MODEL`` too where the job names just one model.
+    """
+    milli = spec.devices * DEVICE_MILLI
+    models = spec.where.models.include
+    return {kind: milli, f"{kind}:{models[0]}": milli} if len(models) == 1 else {kind: milli}
+
+
+class QueueUse(msgspec.Struct, array_like=True):
+    """One queue that takes jobs: thousandths used since ``since_ns``, and the average up to then in billionths."""
+
+    since_ns: int
+    used_milli: dict[str, int] = {}
+    past_ppb: dict[str, int] = {}  # of a device or core, by resource
+
+    def average_ppb(self, now_ns: int, half_life_ns: int) -> dict[str, int]:
+        """The average use up to ``now_ns``, by resource, in billionths of a device or core."""
+        if now_ns <= self.since_ns:
+            return dict(self.past_ppb)
+        keep = decay_ppb(now_ns - self.since_ns, half_life_ns)
+        return {
+            resource: (past * keep + self.used_milli.get(resource, 0) * PPM * (PPB - keep)) // PPB
+            for resource, past in self.past_ppb.items()
+        }
+
+    def change(self, amounts: dict[str, int], sign: int, now_ns: int, half_life_ns: int) -> None:
+        """From ``now_ns`` on the queue uses so much more (+1) or less (-1)."""
+        self.past_ppb = self.average_ppb(now_ns, half_life_ns)
+        self.since_ns = max(now_ns, self.since_ns)
+        for resource, milli in amounts.items():
+            self.used_milli[resource] = self.used_milli.get(resource, 0) + sign * milli
+            self.past_ppb.setdefault(resource, 0)
+
+
+class Usage(msgspec.Struct, array_like=True):
+    """All queues by name, and for each live attempt's job the queue and what it is charged."""
+
+    queues: dict[str, QueueUse] = {}
+    held: dict[str, tuple[str, dict[str, int]]] = {}
+
+    def start(self, job: str, spec: JobSpec, kind: str, now_ns: int, half_life_ns: int) -> None:
+        """An attempt of the job holds devices of this kind from now on."""
+        amounts = charged(spec, kind)
+        self.held[job] = (spec.queue, amounts)
+        queue = self.queues.setdefault(spec.queue, QueueUse(now_ns))
+        queue.change(amounts, +1, now_ns, half_life_ns)
+
+    def end(self, job: str, now_ns: int, half_life_ns: int) -> None:
+        """The job holds nothing any more."""
+        held = self.held.pop(job, None)
+        if held is not None:
+            self.queues[held[0]].change(held[1], -1, now_ns, half_life_ns)
+
+    def settle(self, now_ns: int, half_life_ns: int) -> None:
+        """Count up to ``now_ns`` by this half-life; another one may hold from then on."""
+        for queue in self.queues.values():
+            queue.change({}, +1, now_ns, half_life_ns)
