@@ -69,6 +69,7 @@ class Checker:
         self._owner: dict[str, str] = {}
         self._pairs: set[tuple[str, str, int]] = set()
         self._now_ns = 0
+        self._started: list[tuple[str, int]] = []  # at this moment, with the capacity then
 
     # -- what is told --------------------------------------------------------------------------------
 
@@ -97,6 +98,9 @@ class Checker:
     def settled(self, time_ns: int) -> None:
         """Nothing more happens at this moment: what must hold of the whole."""
         self._now_ns = max(self._now_ns, time_ns)
+        for name, capacity in self._started:  # by now it is known who gives way
+            self._quota(name, capacity)
+        self._started = []
         for name, job in self.jobs.items():
             self._need(not (job.over and job.live), "a job that is over holds nothing", name)
             if job.cancelled and not job.over:
@@ -188,7 +192,7 @@ class Checker:
         self._hosts(ranks_by_node)
         kept = self.promised.pop(event.job, None)
         self._nothing_promised_is_taken(who, held, kept)
-        self._quota(event.job, held)
+        self._started.append((event.job, self.capacity(held.kind)))
 
     def _takes(self, who: str, spec: JobSpec, node: str, piece: str) -> None:
         device = self.device_of.get(piece)
@@ -250,10 +254,11 @@ class Checker:
 
     # -- quota ---------------------------------------------------------------------------------------
 
-    def _quota(self, name: str, held: Held) -> None:
-        spec, kind = self.jobs[name].spec, held.kind
-        if not self.queues:
+    def _quota(self, name: str, capacity: int) -> None:
+        spec, held = self.jobs[name].spec, self.jobs[name].live
+        if not self.queues or held is None or _gives_way(held):
             return
+        kind = held.kind
         windows = any(queue.windows for queue in self.queues.values())
         path = self.path(spec.queue)
         self._need(bool(path), "only jobs of known queues start", name)
@@ -270,8 +275,8 @@ class Checker:
         roots = [queue.name for queue in self.queues.values() if queue.parent is None]
         used = sum(self.used(root, kind) for root in roots)
         unmet = sum(self._unmet(root, kind) for root in roots)
-        text = f"{used} {kind} used and {unmet} guaranteed to others of {self.capacity(kind)}, with {name}"
-        self._need(used + unmet <= self.capacity(kind), "guarantee held", text)
+        text = f"{used} {kind} used and {unmet} guaranteed to others of {capacity}, with {name}"
+        self._need(not unmet or used + unmet <= capacity, "guarantee held", text)
 
     def _unmet(self, queue: str, kind: str) -> float:
         """What is guaranteed to a queue, or to queues below it, and not used."""

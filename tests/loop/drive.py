@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from loopcheck import Checker
 from unidle.clock import VirtualClock
@@ -26,14 +25,6 @@ LONG_NS = 10**17
 Asked = Callable[["Loop"], None]
 
 
-class Watching(Protocol):
-    """Sees every event of the log, and the end of each turn of the loop."""
-
-    def see(self, event: ev.Event, time_ns: int) -> None: ...
-
-    def settled(self, time_ns: int) -> None: ...
-
-
 @dataclass
 class Loop:
     """A controller on a simulated engine; everything that it wrote is checked after each turn."""
@@ -44,12 +35,14 @@ class Loop:
     faults: Iterable[tuple[int, str, int]] = ()
     store: Store = field(default_factory=MemoryStore)
     policy: Callable[[], Policy] = Unidle
-    checker: Watching = field(default_factory=Checker)
+    checker: Checker = field(default_factory=Checker)
+    engine: SimEngine = field(init=False)
+    kind: type[SimEngine] = SimEngine
     events: list[tuple[int, ev.Event]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.clock = VirtualClock(self.start_ns)
-        self.engine = SimEngine(self.fleet, self.clock, self._works, tuple(self.faults))
+        self.engine = self.kind(self.fleet, self.clock, self._works, tuple(self.faults))
         self._read = 0
         self._lease: Lease | None = None
         self._wake_ns: int | None = None
