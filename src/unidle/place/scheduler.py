@@ -372,7 +372,7 @@ def _too_large(spec: JobSpec, rank_class: RankClass, verdict: Blocked) -> Refuse
         text = verdict.what
     figures = {**verdict.because.figures, "needs": needs, "devices": total}
     because = Reason("never_fits", f"{text}: it can never start here", figures)
-    return Refused(because, tuple(b for b in verdict.barriers if b.constraint is not None))
+    return Refused(because, tuple(b.of_empty_fleet() for b in verdict.barriers if b.constraint is not None))
 
 
 def _wanted(spec: JobSpec, kind: str) -> str:
