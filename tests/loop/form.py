@@ -16,7 +16,8 @@ from unidle.files.fleet import fleet_from_mapping
 from unidle.files.job import job_from_mapping
 from unidle.fleet import Fleet
 from unidle.jobs import JobSpec
-from unidle.place.quotas import check_queues
+from unidle.place.scheduler import Scheduler
+from unidle.view.frozen import view_of
 
 S = 1_000_000_000
 CAPABILITIES = range(1, 16)
@@ -175,8 +176,9 @@ def scene_of(data: Any, name: str) -> Scene:
     try:
         file = msgspec.convert(data, SceneFile)
         fleet = fleet_from_mapping(file.fleet, f"{name}: fleet")
-        check_queues(fleet)
         jobs = [job for given in file.jobs for job in _jobs({**file.defaults, **given}, file, name)]
+        for job in jobs[:1]:  # what only all queues together can break
+            Scheduler().ever(view_of(fleet), job.spec)
     except (msgspec.ValidationError, BadInput) as error:
         raise BadScene(f"{name}: {error}") from error
     scene = Scene(name, file, fleet, int(file.start.timestamp()) * S, jobs)

@@ -40,6 +40,7 @@ def changed(*path: str | int, to: Any) -> dict[str, Any]:
         (("jobs", 0, "rank"), 2, "rank"),
         (("jobs", 0, "work_s"), "long", "work_s"),
         (("fleet", "nodes", 0, "parent"), "leaf", "leaf"),
+        (("fleet", "queues"), [{"name": "a", "parent": "b"}], "b"),
         (("capability",), 16, "no capability 16"),
         (("events", 0, "fail"), "n0", "one of fail, cancel, controller"),
         (("events", 0, "cancel"), "c", "no job c"),
