@@ -99,7 +99,7 @@ class Loop:
     def to_the_end(self, until_ns: int) -> None:
         """Until all jobs are over, or ``until_ns``."""
         self.settle()
-        while any(not job.terminal for job in self.view.jobs.values()) and self.now_ns < until_ns:
+        while self.view.jobs.open and self.now_ns < until_ns:
             self.engine.wait(until_ns if self._wake_ns is None else min(self._wake_ns, until_ns))
             self.settle()
 

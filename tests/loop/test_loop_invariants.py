@@ -17,7 +17,7 @@ from unidle.place.plan import Plan
 from unidle.place.policy import Unidle
 from unidle.view.state import View
 
-some = settings(max_examples=25, deadline=None)
+some = settings(max_examples=15, deadline=None)
 
 
 class Twice(Unidle):

@@ -68,7 +68,7 @@ def live(world: World, moves: frozenset[int], until_s: int = 10**6) -> Loop:
     return loop_
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(crowded(), st.frozensets(st.integers(1, 30), min_size=1, max_size=6))
 def test_nothing_is_booked_twice_and_all_jobs_end_when_the_world_moves_before_commands(
     world: World, moves: frozenset[int]

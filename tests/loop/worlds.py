@@ -160,6 +160,7 @@ def behaviours(draw: st.DrawFn, *, fails: bool) -> SimJob:
         fails={k: (draw(st.integers(0, 5)), draw(st.integers(0, 100)) * S, -9) for k in sorted(attempts)}
         or None,
         stop_ns=draw(st.sampled_from([0, 3 * S, 20 * S])),
+        report_every=0,
         saves_on_stop=draw(st.booleans()),
     )
 
@@ -212,6 +213,8 @@ def crowded(draw: st.DrawFn, *, faults: bool = False) -> World:
             queue=leaves[-1] if first else draw(st.sampled_from(leaves)),
         )  # fmt: skip
         works = replace(draw(behaviours(fails=faults)), work_ns=draw(st.integers(50, 2000)) * S)
+        if draw(st.integers(0, 3)) == 0:  # longer than anything is held
+            spec, works = replace(spec, grace_s=1000.0), replace(works, stop_ns=900 * S)
         asks.append(Ask(draw(st.integers(0, 5) if first else st.integers(6, 400)), f"j{k}", spec, works))
     broken = draw(
         st.lists(
