@@ -68,8 +68,11 @@ class Checker:
         self.seen = 0
         self._owner: dict[str, str] = {}
         self._pairs: set[tuple[str, str, int]] = set()
+        self._voided = 0
         self._now_ns = 0
-        self._started: list[tuple[str, int]] = []  # at this moment, with the capacity then
+        self._started: list[
+            tuple[str, int, Promise | None]
+        ] = []  # now, with capacity and what was kept for it
 
     # -- what is told --------------------------------------------------------------------------------
 
@@ -81,7 +84,7 @@ class Checker:
         if isinstance(event, ev.FleetSeen):
             self._fleet(event.fleet)
         elif isinstance(event, ev.HealthSet):
-            (self.down.discard if event.health == "healthy" else self.down.add)(event.target)
+            self._health(event)
         elif isinstance(event, ev.JobSubmitted):
             self.jobs.setdefault(event.job, Known(event.spec, time_ns))
         elif isinstance(event, ev.CancelAsked):
@@ -98,8 +101,9 @@ class Checker:
     def settled(self, time_ns: int) -> None:
         """Nothing more happens at this moment: what must hold of the whole."""
         self._now_ns = max(self._now_ns, time_ns)
-        for name, capacity in self._started:  # by now it is known who gives way
+        for name, capacity, kept in self._started:  # by now it is known who gives way
             self._quota(name, capacity)
+            self._nothing_promised_is_taken(name, kept)
         self._started = []
         for name, job in self.jobs.items():
             self._need(not (job.over and job.live), "a job that is over holds nothing", name)
@@ -128,6 +132,16 @@ class Checker:
                 way.append(here)
                 here = parents[here]
             self._above[node.id] = way
+
+    def _health(self, event: ev.HealthSet) -> None:
+        """What was promised on a node that fails is void: it is no gang's room any more."""
+        if event.health == "healthy":
+            self.down.discard(event.target)
+            return
+        self.down.add(event.target)
+        self._voided += 1
+        node = event.target.partition("/")[0]
+        self.promised = {job: kept for job, kept in self.promised.items() if node not in kept.devices}
 
     def healthy(self, device: Device) -> bool:
         return device.id not in self.down and device.node not in self.down
@@ -191,8 +205,7 @@ class Checker:
         self._wishes(who, spec, [place.node for place in event.places])
         self._hosts(ranks_by_node)
         kept = self.promised.pop(event.job, None)
-        self._nothing_promised_is_taken(who, held, kept)
-        self._started.append((event.job, self.capacity(held.kind)))
+        self._started.append((event.job, self.capacity(held.kind), kept))
 
     def _takes(self, who: str, spec: JobSpec, node: str, piece: str) -> None:
         device = self.device_of.get(piece)
@@ -312,7 +325,7 @@ class Checker:
         self._need(
             not same or rank == 2, "within a queue only high jobs preempt", f"{who} for {event.for_job}"
         )
-        pair = (event.job, event.for_job, waiter.failed)
+        pair = (event.job, event.for_job, waiter.failed + self._voided)  # a failure makes all of it anew
         self._need(pair not in self._pairs, "no job is stopped twice for the same preemptor", str(pair))
         self._pairs.add(pair)
         self.stops.append((event.job, event.attempt, event.for_job, self._now_ns))
@@ -327,8 +340,14 @@ class Checker:
         if job.over is None and job.live is None:
             self.promised[event.job] = Promise(event.kind, dict(event.devices), event.expires_ns)
 
-    def _nothing_promised_is_taken(self, who: str, held: Held, kept: Promise | None) -> None:
-        """Freed quota reaches the preemptor: nobody else gets devices that others were stopped for."""
+    def _nothing_promised_is_taken(self, who: str, kept: Promise | None) -> None:
+        """Freed quota reaches the preemptor: nobody else gets devices that others were stopped for.
+
+        Devices count, not which: one that is free now may be taken where another one is to be free.
+        """
+        held = self.jobs[who].live
+        if held is None or _gives_way(held):
+            return
         for node in held.by_node:
             promised = sum(
                 promise.devices.get(node, 0)
