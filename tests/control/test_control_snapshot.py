@@ -79,7 +79,8 @@ class Repeated:
             write_snapshot(frozen, out)
         plan = self.usual.decide(view, now_ns)
         waiting = sorted(name for queue in view.waiting.values() for _, _, name in queue)
-        for name in waiting[self.asked % 3 :: 3]:  # each takes a whole decision
+        some = {*waiting[self.asked % 3 :: 3], *(s.for_job for s in plan.stops if s.for_job)}
+        for name in sorted(some):  # each takes a whole decision
             self._compare(plan, name, now_ns)
         return plan
 

@@ -43,6 +43,19 @@ def test_a_link_of_one_vertex_goes_before_that_of_its_kind():
     assert found["a"] == Uplink({"infiniband": 200 * GBPS}, "declared")
 
 
+def test_links_of_a_kind_are_for_the_vertices_of_their_class():
+    tiers = (
+        Tier("s", "site"), Tier("i", "leaf", "s", "infiniband"), Tier("r", "leaf", "s", "roce"), Tier("v", "nvlink", "i"),
+    )  # fmt: skip
+    classes: tuple[LinkClass, ...] = ("infiniband", "roce")
+    links = tuple(Link("", "", (k + 1) * 100 * GBPS, tier="node", fabric=f) for k, f in enumerate(classes))
+    found = ups(Fleet(tiers, (node("a", "i"), node("b", "r"), node("c", "v"), node("d", "s")), links))
+    assert found["a"] == Uplink({"infiniband": 100 * GBPS}, "declared")
+    assert found["b"] == Uplink({"roce": 200 * GBPS}, "declared")
+    assert found["c"] == Uplink({"infiniband": 100 * GBPS}, "declared")
+    assert found["d"] == Uplink({"ethernet": ETHERNET_BPS}, "modelled")
+
+
 def test_one_vertex_may_hang_by_two_classes():
     links = (Link("a", "l", 400 * GBPS, fabric="infiniband"), Link("a", "l", 25 * GBPS, fabric="ethernet"))
     found = ups(Fleet((Tier("l", "leaf"),), (node("a", "l"),), links))

@@ -108,7 +108,7 @@ class Forecaster:
                 for job, start_ns in planned_starts(free, holders, plan, now_ns).items():
                     found.setdefault(job, []).append(start_ns)
         return [
-            _start(job.id, found[job.id])
+            _start(job, found[job.id])
             for job in waiting
             if job.id in wanted and len(found.get(job.id, ())) == len(_UNKNOWN)
         ]
@@ -170,9 +170,13 @@ class _Running:
         return now_ns + remaining_ns(self.durations, ran_ns)
 
 
-def _start(job: str, found: list[int]) -> ev.Predicted:
+def _start(job: JobView, found: list[int]) -> ev.Predicted:
     value, low, high = found
-    return ev.Predicted(job, "start", value, min(low, value), max(high, value), 0, "the planned schedule")
+    by = "the planned schedule"
+    planned_ns = job.verdict.figures.get("planned_start_ns") if job.verdict is not None else None
+    if isinstance(planned_ns, int):  # the queues planned it: they know of quotas, reservations and topology
+        value, by = planned_ns, "the queues' plan"
+    return ev.Predicted(job.id, "start", value, min(low, value), max(high, value), 0, by)
 
 
 def _by_kind(waiting: Sequence[JobView]) -> Iterator[tuple[tuple[str, ...], list[JobView]]]:

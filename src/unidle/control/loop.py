@@ -40,6 +40,7 @@ from unidle.view.state import AttemptView, JobView, View
 SIGHTING_EVERY_NS: Final = 10_000_000_000
 INBOX_EVERY_NS: Final = 250_000_000
 SNAPSHOT_EVERY_EVENTS: Final = 50_000
+HELD_AFTER_NS: Final = 60_000_000_000  # what was promised, after those who held it have to be gone
 
 Watcher = Callable[[ev.Event, int], None]
 
@@ -313,12 +314,15 @@ class Controller:
         for stop in plan.stops:
             self._preempt(stop)
         for keep in plan.keeps:
-            self._emit(ev.Promised(keep.job, keep.kind, keep.devices, keep.expires_ns, keep.because))
+            expires_ns = max(keep.expires_ns, free_by_ns(self.view, plan.stops, now) + HELD_AFTER_NS)
+            self._emit(ev.Promised(keep.job, keep.kind, keep.devices, expires_ns, keep.because))
         if self._forecaster is not None and plan.waits:
             for said in self._forecaster.starts(self.view, now, [wait.job for wait in plan.waits]):
                 self._emit(said)
         if plan.again_ns is not None and plan.again_ns > now:
             heapq.heappush(self._timers, (plan.again_ns, ""))
+        elif plan.again_ns is not None:
+            self._place = True
 
     def _preempt(self, stop: Stop) -> None:
         job = self.view.jobs[stop.job]
@@ -385,7 +389,7 @@ class Controller:
         self._snapshot_seq = self.view.seq
 
     def _next_ns(self, now: int) -> int | None:
-        if self._touched or self._commands:
+        if self._touched or self._commands or (self._place and self._accepting and self.view.waiting):
             return now
         times = [self.view.book.seen_ns + self._sighting_every_ns]
         if self._timers:
@@ -395,6 +399,14 @@ class Controller:
         if self._inbox_every_ns is not None:
             times.append(self._inbox_ns + self._inbox_every_ns)
         return min(times)
+
+
+def free_by_ns(view: View, stops: Iterable[Stop], now_ns: int) -> int:
+    """When all that is being stopped, and these too, have left: killed, where their grace is over before."""
+    graces = [int(view.jobs[stop.job].spec.grace_s * 1e9) for stop in stops]
+    attempts = (view.jobs[job].attempts[-1] for job in view.live)
+    leaving = [(a.stop_ns or now_ns) + a.stop.grace_ns for a in attempts if a.stop is not None]
+    return max([now_ns + max(graces, default=0), *leaving])
 
 
 def _live_attempt(job: JobView, attempt: AttemptView) -> LiveAttempt:

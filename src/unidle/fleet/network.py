@@ -16,7 +16,7 @@ Source of the rates: the data sheets of A100 (NVLink 3) and of ConnectX-7.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
@@ -53,6 +53,8 @@ class Network:
 def network_of(fleet: Fleet) -> Network:
     """The links of ``fleet``, declared ones first. A link of one vertex goes before one of its kind.
 
+    A link of a kind that has a class is for the vertices of that class; for all of them where none has it.
+
     A link between vertices of which neither is above the other joins the branches that hold them: it
     counts for the way up of both ends.
     """
@@ -64,15 +66,19 @@ def network_of(fleet: Fleet) -> Network:
     up: dict[str, Uplink] = {}
     below: dict[str, dict[LinkClass, int]] = {}
     inside = {n.id: _inside(n, kinds.get("device", ())) for n in fleet.nodes}
+    found_at = _classes_by_kind(fleet, classes)
     for node in fleet.nodes:
         fabric = node.fabric or classes.within(node.parent)
-        declared = own.get(node.id) or _declared(kinds.get("node", ()), fabric)
-        found = declared or _of_node(node, fabric, classes.above(node.parent), inside[node.id])
+        outside = classes.above(node.parent)
+        declared = own.get(node.id) or _declared(kinds.get("node", ()), fabric, outside, found_at["node"])
+        found = declared or _of_node(node, fabric, outside, inside[node.id])
         up[node.id] = Uplink(found, "declared" if declared else "modelled")
         _add(below, node.parent, found)
     for tier in _upwards(fleet.tiers):
         fabric = classes.above(tier.id)
-        declared = own.get(tier.id) or _declared(kinds.get(tier.kind, ()), fabric)
+        declared = own.get(tier.id) or _declared(
+            kinds.get(tier.kind, ()), fabric, fabric, found_at[tier.kind]
+        )
         found = declared or _of_tier(tier, fabric, classes.outside(tier), below.get(tier.id, {}))
         up[tier.id] = Uplink(found, "declared" if declared else "modelled")
         _add(below, tier.parent, found)
@@ -151,8 +157,30 @@ def _by_vertex(
     return found
 
 
-def _declared(links: Iterable[Link], fabric: LinkClass) -> dict[LinkClass, int]:
-    return {link.fabric or fabric: link.bandwidth_bps for link in links}
+def _classes_by_kind(fleet: Fleet, classes: _Classes) -> dict[str, set[LinkClass]]:
+    """The classes of the ways up of each kind of vertex."""
+    found: dict[str, set[LinkClass]] = {"node": set()}
+    for node in fleet.nodes:
+        fabric = node.fabric or classes.within(node.parent)
+        found["node"].add(classes.above(node.parent) if fabric == "nvlink" else fabric)
+    for tier in fleet.tiers:
+        found.setdefault(tier.kind, set()).add(classes.above(tier.id))
+    return found
+
+
+def _declared(
+    links: Iterable[Link], fabric: LinkClass, outside: LinkClass, others: Container[LinkClass]
+) -> dict[LinkClass, int]:
+    """What the links of its kind give a vertex of class ``fabric`` (out of an NVLink domain ``outside``).
+
+    A class that ``others`` of the kind have, and it has not, is theirs.
+    """
+    own = (fabric, outside) if fabric == "nvlink" else (fabric,)
+    return {
+        link.fabric or fabric: link.bandwidth_bps
+        for link in links
+        if link.fabric is None or link.fabric in own or link.fabric not in others
+    }
 
 
 def _of_node(node: Node, fabric: LinkClass, outside: LinkClass, inside_bps: int) -> dict[LinkClass, int]:

@@ -56,7 +56,7 @@ def _blocked(code: str, barriers: Sequence[Barrier]) -> Blocked:
 def _unknown(rooms: Rooms, constraint: Constraint) -> Blocked:
     kinds = ", ".join((NODE, *rooms.tree.kinds[1:]))
     text = f"{constraint.text()}: the fleet has no tier of that kind, it has {kinds}"
-    barrier = Barrier(constraint, 0, 0, 0, 0, f"name one of {kinds}")
+    barrier = Barrier(constraint, 0, 0, 0, 0, f"name one of {kinds}", f"name one of {kinds}")
     because = Reason("unknown_tier", f"{text}: it can never start here", {"kind": constraint.within})
     return Blocked(because, (barrier,), text)
 
@@ -65,12 +65,12 @@ def _barrier(
     rooms: Rooms, gang: Gang, hard: Sequence[Constraint], constraint: Constraint, without: Spot | None
 ) -> Barrier:
     largest, where = _held(rooms, gang, hard)
-    helps = [_free(gang.ranks - largest) + where]
+    free, change = _free(gang.ranks - largest) + where, ""
     if constraint.fabric is not None:
         reached = rooms.reach(constraint.fabric) <= int(rooms.tree.depth.max())
         domains, fitting = len(reached), int((reached & (rooms.room > 0)).sum())
         if not reached.any():
-            helps = [f"put nodes on {constraint.fabric}"]
+            free, change = "", f"put nodes on {constraint.fabric}"
     else:
         # a part of the gang is one group, or for the whole gang any ranks
         unit = 1 if constraint.group == "gang" else gang.size(constraint.group)
@@ -78,8 +78,9 @@ def _barrier(
         each = _domains(rooms, constraint.within, rooms.units(gang, kept)[1].tiers)
         domains, fitting = len(each), int((each >= unit).sum())
     if without is not None:
-        helps.append(f"do without this, in {_place(rooms, without)}")
-    return Barrier(constraint, domains, fitting, largest, gang.ranks, " or ".join(helps))
+        change = " or ".join(filter(None, (change, f"do without this, in {_place(rooms, without)}")))
+    helps = " or ".join(filter(None, (free, change)))
+    return Barrier(constraint, domains, fitting, largest, gang.ranks, helps, change)
 
 
 def _free(ranks: int) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from unidle.fleet import LinkClass
@@ -78,7 +78,8 @@ class GangPlan:
 class Barrier:
     """One thing in the way: ``fitting`` of ``domains`` could hold a part, ``largest`` ranks fit in one.
 
-    ``unblock`` says what would help. ``constraint`` is None where there is too little room at all.
+    ``unblock`` says what would help, ``change`` what of that is not to free devices. ``constraint`` is None
+    where there is too little room at all.
     """
 
     constraint: Constraint | None
@@ -87,6 +88,11 @@ class Barrier:
     largest: int
     needs: int
     unblock: str
+    change: str = ""
+
+    def of_empty_fleet(self) -> Barrier:
+        """The same where all is free already: then freeing devices helps nobody."""
+        return replace(self, unblock=self.change or "add nodes there")
 
     def text(self) -> str:
         if self.constraint is None:

@@ -52,7 +52,10 @@ class Keep:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Decisions in the order in which they were made. ``again_ns``: when time alone may change them."""
+    """Decisions in the order in which they were made.
+
+    ``again_ns``: when time alone may change them; now, where a decision on what this one leaves may add to it.
+    """
 
     places: tuple[Place, ...] = ()
     waits: tuple[Wait, ...] = ()

@@ -80,7 +80,9 @@ class Scheduler:
         finally:
             round_.undo()
         keeps, stops = _stops(queues, answer)
-        return Plan(tuple(places), waits, keeps, stops, answer.again_ns)
+        # what was reserved before these starts were known may have kept others from theirs
+        again_ns = now_ns if places and len(places) < len(queues.waiting) else answer.again_ns
+        return Plan(tuple(places), waits, keeps, stops, again_ns)
 
     def try_one(self, view: View, spec: JobSpec, job: str | None = None) -> Placed | Refused:
         """What a gang of this job would get now, with all that is known of it, or why it gets nothing.
@@ -389,7 +391,7 @@ def _too_large(spec: JobSpec, rank_class: RankClass, verdict: Blocked) -> Refuse
         text = verdict.what
     figures = {**verdict.because.figures, "needs": needs, "devices": total}
     because = Reason("never_fits", f"{text}: it can never start here", figures)
-    return Refused(because, tuple(b for b in verdict.barriers if b.constraint is not None))
+    return Refused(because, tuple(b.of_empty_fleet() for b in verdict.barriers if b.constraint is not None))
 
 
 def _wanted(spec: JobSpec, kind: str) -> str:
