@@ -12,6 +12,7 @@ from unidle.files.document import Bounds, Document, Path
 from unidle.files.fleet_file import ID_LENGTH, ID_PATTERN, ID_SAYS, DevicesPart, FleetFile, NodePart
 from unidle.files.fleet_network import label_keys, links, tiers_by_labels, unknown
 from unidle.files.fleet_queues import queues_of, zone_of
+from unidle.files.fleet_share import check_sharing, sharing_of
 from unidle.files.fleet_text import fleet_to_yaml
 from unidle.files.load import load_document
 from unidle.files.ranges import expand
@@ -158,6 +159,9 @@ class _Builder:
                     value=list(group.slices_ppm),
                     remedy="a share is in millionths of the device",
                 )
+            if group.share is not None:
+                where = self._in_group(path, k, "share")
+                check_sharing(self._document, group.share, group.kind, group.slices_ppm, where)
             if group.uuid and group.count * nodes > 1:
                 raise self._document.error(
                     self._in_group(path, k, "uuid"),
@@ -175,6 +179,7 @@ class _Builder:
             first = following if group.index is None else group.index
             following = first + group.count
             memory = memory_bytes(group.memory)
+            sharing = sharing_of(group.share, group.kind) if group.share is not None else None
             model = group.model if group.model is not None else {"cpu": "cpu", "gpu": ""}[group.kind]
             for index in range(first, following):
                 if index in taken:
@@ -191,6 +196,7 @@ class _Builder:
                         memory_bytes=memory,
                         slices_ppm=group.slices_ppm,
                         vendor=group.vendor,
+                        sharing=sharing,
                     )
                 )
             if group.uuid:

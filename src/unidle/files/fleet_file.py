@@ -7,6 +7,7 @@ from typing import Annotated, Final, Literal
 from msgspec import Meta, Struct
 
 from unidle.files.fleet_queues import QueuePart
+from unidle.files.fleet_share import SharingPart
 from unidle.files.values import (
     END,
     MEMORY_LIMIT_BYTES,
@@ -110,6 +111,13 @@ class DevicesPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     vendor: Annotated[
         Literal["nvidia", "amd", "ascend"], Meta(description="Whose GPU it is.", examples=["amd"])
     ] = "nvidia"
+    share: Annotated[
+        SharingPart | None,
+        Meta(
+            description="It is cut when a job asks for a part of it, in these ways. Without it, it is not.",
+            examples=[{"modes": ["mig", "mps"], "oversubscribe": {"compute": 1.5}}],
+        ),
+    ] = None
 
 
 class NodePart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import yaml
 
+from unidle.files.fleet_share import sharing_fields
 from unidle.files.tree import resolve
 from unidle.fleet import WHOLE_PPM, Device, Fleet, Link, Node
 from unidle.fleet.queues import UTC, QueueSpec
@@ -134,6 +135,7 @@ def _traits(device: Device) -> Mapping[str, object]:
         "memory": device.memory_bytes,
         "slices_ppm": device.slices_ppm,
         "vendor": device.vendor,
+        "share": device.sharing,
     }
 
 
@@ -148,6 +150,8 @@ def _groups(devices: Iterable[Device]) -> Iterator[dict[str, object]]:
             group["vendor"] = first.vendor
         if first.slices_ppm != (WHOLE_PPM,):
             group["slices_ppm"] = list(first.slices_ppm)
+        if first.sharing is not None:
+            group["share"] = sharing_fields(first.sharing, first.kind)
         if first.index != following:
             group["index"] = first.index
         following = run[-1].index + 1

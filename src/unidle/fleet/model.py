@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from unidle.fleet.queues import UTC, QueueSpec, Zone
@@ -12,6 +12,47 @@ WHOLE_PPM = 1_000_000
 Health = Literal["healthy", "fault", "repair", "maintenance", "quarantine", "boot"]
 LinkClass = Literal["nvlink", "infiniband", "roce", "ethernet"]
 Vendor = Literal["nvidia", "amd", "ascend"]
+CutMode = Literal["whole", "mig", "mps", "time", "quota"]
+
+
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """How a device may be cut when a job asks for a part of it.
+
+    ``compute_ppm`` and ``memory_ppm`` say how much of it may be promised: 1,500,000 is one and a half
+    times. ``why_not`` says of modes that were declared why this machine does not offer them.
+    """
+
+    modes: tuple[CutMode, ...]
+    compute_ppm: int = WHOLE_PPM
+    memory_ppm: int = WHOLE_PPM
+    why_not: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class CutPart:
+    """One part of a device that was cut on demand, made for one rank of ``job``; the rest has no job.
+
+    ``name`` is unique on the device for good. ``share_ppm`` is what it counts in the ledger;
+    ``compute_ppm`` and ``memory_bytes`` are what was promised. ``profile`` and ``start`` are those of
+    a MIG instance.
+    """
+
+    name: str
+    share_ppm: int
+    job: str = ""
+    compute_ppm: int = 0
+    memory_bytes: int = 0
+    profile: str = ""
+    start: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """How a device is cut now: parts in use, then the rest where there is one. Shares sum to 1,000,000."""
+
+    mode: CutMode
+    parts: tuple[CutPart, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,8 +60,11 @@ class Device:
     """One GPU, or one declared CPU device.
 
     ``id`` is unique in the fleet (``node/index``). ``slices_ppm`` are the shares that the device is
-    cut into and sum to 1,000,000; slice ``k`` is named ``id#k``, and a whole device ``id`` itself.
-    ``vendor`` says whose GPU it is; it means nothing for a CPU device.
+    declared to be cut into and sum to 1,000,000; slice ``k`` is named ``id#k``, and a whole device ``id``
+    itself. ``vendor`` says whose GPU it is; it means nothing for a CPU device.
+
+    ``sharing`` is there where jobs may have it cut, and ``cut`` while some have. ``generation`` counts how
+    often it was cut anew; from 1 on it is part of the names of slices, so that a name stands for one share.
     """
 
     id: str
@@ -32,6 +76,14 @@ class Device:
     memory_bytes: int = 0
     slices_ppm: tuple[int, ...] = (WHOLE_PPM,)
     vendor: Vendor = "nvidia"
+    sharing: Sharing | None = None
+    generation: int = 0
+    cut: Cut | None = None
+
+    @property
+    def in_parts(self) -> bool:
+        """Whether its slices are parts of it."""
+        return self.cut is not None or len(self.slices_ppm) > 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +163,29 @@ class Fleet:
 
 
 def slices_of(device: Device) -> list[Slice]:
-    """The slices of one device, in order; a whole device is a slice with the device's own name."""
-    if len(device.slices_ppm) == 1:
-        return [Slice(device.id, device.id, device.slices_ppm[0])]
-    return [Slice(f"{device.id}#{k}", device.id, ppm) for k, ppm in enumerate(device.slices_ppm)]
+    """The slices of one device, in order; one that was never cut is a slice with the device's own name."""
+    if device.cut is not None:
+        return [Slice(f"{device.id}#{part.name}", device.id, part.share_ppm) for part in device.cut.parts]
+    shares, generation = device.slices_ppm, device.generation
+    if generation:
+        return [Slice(f"{device.id}#{generation}.{k}", device.id, ppm) for k, ppm in enumerate(shares)]
+    if len(shares) == 1:
+        return [Slice(device.id, device.id, shares[0])]
+    return [Slice(f"{device.id}#{k}", device.id, ppm) for k, ppm in enumerate(shares)]
+
+
+def device_of(slice_id: str) -> str:
+    """The id of the device that a slice is of."""
+    return slice_id.partition("#")[0]
+
+
+def as_declared(fleet: Fleet) -> Fleet:
+    """The fleet without what became of its devices since: cuts and generations."""
+    nodes = tuple(map(_declared, fleet.nodes))
+    return fleet if nodes == fleet.nodes else replace(fleet, nodes=nodes)
+
+
+def _declared(node: Node) -> Node:
+    if not any(device.generation for device in node.devices):
+        return node
+    return replace(node, devices=tuple(replace(d, generation=0, cut=None) for d in node.devices))

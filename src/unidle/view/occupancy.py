@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from dataclasses import dataclass, field
 
-from unidle.fleet import Fleet, slices_of
+from unidle.fleet import Fleet, Node, slices_of
 
 _CHANGES_KEPT = 65_536
 
@@ -22,7 +22,11 @@ class NodeSlots:
 
 @dataclass(slots=True)
 class Occupancy:
-    """Free slices per kind of device, in the fleet's order. Rebuilt from the view, never stored."""
+    """Free slices per kind of device, in the fleet's order. Rebuilt from the view, never stored.
+
+    Parts of a device that was cut on demand are never free here: each was made for someone, and what
+    is left is given out by cutting the device anew (``place.sharing``).
+    """
 
     nodes: dict[str, list[NodeSlots]] = field(default_factory=dict)  # kind -> nodes in order
     open: dict[str, list[int]] = field(default_factory=dict)  # kind -> orders of nodes with a free slice
@@ -32,26 +36,64 @@ class Occupancy:
     changes: list[tuple[str, int]] = field(default_factory=list)  # (kind, order) of the last ones
     forgotten: int = 0  # changes before them
     _room: dict[tuple[str, int], int] = field(default_factory=dict)  # answers of ``room``
+    _made: set[str] = field(default_factory=set)  # slices that are parts made on demand
     _where: dict[str, tuple[str, int, int]] = field(default_factory=dict)  # slice -> (kind, order, bit)
 
     @classmethod
     def of(cls, fleet: Fleet, taken: set[str], unfit: set[str]) -> Occupancy:
         """``taken`` and ``unfit`` are slice ids that are not free."""
-        self = cls()
+        self, busy = cls(), taken | unfit
         for node in fleet.nodes:
-            by_kind: dict[str, list[str]] = {}
-            for device in node.devices:
-                by_kind.setdefault(device.kind, []).extend(s.id for s in slices_of(device))
-            for kind, ids in by_kind.items():
-                self._add_node(kind, node.id, tuple(ids), taken | unfit)
+            for kind, ids in self._slices(node).items():
+                self._add_node(kind, node.id, tuple(ids), busy)
         return self
+
+    def recut(self, node: Node, kind: str, before: str, busy: set[str]) -> None:
+        """A device of this kind on the node has other slices now, of which those in ``busy`` are not free.
+
+        ``before`` is one of the slices that it had.
+        """
+        order = self._where[before][1]
+        slots = self.nodes[kind][order]
+        free = {s for bit, s in enumerate(slots.slices) if slots.free >> bit & 1}
+        for gone in slots.slices:
+            del self._where[gone]
+            self._made.discard(gone)
+        ids = tuple(self._slices(node)[kind])
+        self.free[kind] -= slots.free.bit_count()
+        self.total[kind] += len(ids) - len(slots.slices)
+        old = set(slots.slices)
+        slots.slices, was_open, slots.free = ids, slots.free, 0
+        for bit, slice_id in enumerate(ids):
+            self._where[slice_id] = (kind, order, bit)
+            is_free = slice_id in free if slice_id in old else slice_id not in busy
+            slots.free |= (is_free and slice_id not in self._made) << bit
+        self.free[kind] += slots.free.bit_count()
+        self.largest[kind] = max(self.largest[kind], len(ids))
+        self._room = {key: ranks for key, ranks in self._room.items() if key[0] != kind}
+        opened = self.open[kind]
+        if slots.free and not was_open:
+            insort(opened, order)
+        elif was_open and not slots.free:
+            del opened[bisect_left(opened, order)]
+        self._changed(kind, order)
+
+    def _slices(self, node: Node) -> dict[str, list[str]]:
+        """The node's slices by kind; parts that were made on demand are taken note of."""
+        by_kind: dict[str, list[str]] = {}
+        for device in node.devices:
+            ids = [s.id for s in slices_of(device)]
+            by_kind.setdefault(device.kind, []).extend(ids)
+            if device.cut is not None:
+                self._made.update(ids)
+        return by_kind
 
     def _add_node(self, kind: str, node: str, ids: tuple[str, ...], busy: set[str]) -> None:
         nodes = self.nodes.setdefault(kind, [])
         mask = 0
         for bit, slice_id in enumerate(ids):
             self._where[slice_id] = (kind, len(nodes), bit)
-            mask |= (slice_id not in busy) << bit
+            mask |= (slice_id not in busy and slice_id not in self._made) << bit
         if mask:
             self.open.setdefault(kind, []).append(len(nodes))
         nodes.append(NodeSlots(node, len(nodes), ids, mask))
@@ -94,7 +136,7 @@ class Occupancy:
     def give_back(self, slice_id: str) -> None:
         kind, order, bit = self._where[slice_id]
         slots = self.nodes[kind][order]
-        if slots.free >> bit & 1:
+        if slots.free >> bit & 1 or slice_id in self._made:
             return
         if not slots.free:
             insort(self.open[kind], order)

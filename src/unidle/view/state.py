@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 import msgspec
 
 from unidle.events.marks import Mark
 from unidle.events.types import Outcome, PredictedWhat, StopAsked
-from unidle.fleet import Fleet, Health, slices_of
+from unidle.fleet import Device, Fleet, Health, slices_of
 from unidle.jobs import TERMINAL, JobSpec, JobState, RankPlace, Reason
 from unidle.ledger.book import Book
 from unidle.view.occupancy import Occupancy
@@ -215,6 +215,7 @@ class View:
     clock_offset_ns: int = 0
     live: set[str] = field(default_factory=set)  # jobs with an attempt that holds slices
     _occupancy: Occupancy | None = None
+    _cuttable: dict[str, int] | None = None
     _hosts: dict[str, list[int]] | None = None
     _waiting: dict[Shape, list[tuple[int, int, str]]] | None = None
     _unjudged: set[str] = field(default_factory=set)
@@ -320,7 +321,37 @@ class View:
             self._count_verdict(job.verdict.code, -1)
 
     def fleet_changed(self) -> None:
-        self._occupancy = None
+        self._occupancy = self._cuttable = None
+
+    def cuttable(self, device_id: str) -> Device | None:
+        """A device that may be cut on demand, or is cut, by its id; None for others."""
+        order = self.cuttable_nodes().get(device_id)
+        if order is None:
+            return None
+        return next(d for d in self.fleet.nodes[order].devices if d.id == device_id)
+
+    def cuttable_nodes(self) -> dict[str, int]:
+        """Devices that may be cut on demand, or are cut, each with the place of its node in the fleet."""
+        if self._cuttable is None:
+            self._cuttable = {
+                device.id: order
+                for order, node in enumerate(self.fleet.nodes)
+                for device in node.devices
+                if device.sharing is not None or device.cut is not None
+            }
+        return self._cuttable
+
+    def cut_changed(self, device: Device) -> None:
+        """This device, which may be cut on demand, has other slices now."""
+        order = self.cuttable_nodes()[device.id]
+        nodes, node = self.fleet.nodes, self.fleet.nodes[order]
+        before = next(d for d in node.devices if d.id == device.id)
+        node = replace(node, devices=tuple(device if d is before else d for d in node.devices))
+        self.fleet = replace(self.fleet, nodes=(*nodes[:order], node, *nodes[order + 1 :]))
+        if self._occupancy is not None:
+            down = node.id in self.health or device.id in self.health
+            busy = {piece.id for piece in slices_of(device)} if down else set[str]()
+            self._occupancy.recut(node, device.kind, slices_of(before)[0].id, busy)
 
 
 def _held(job: JobView) -> list[str]:
