@@ -15,10 +15,12 @@ from typing import Final
 import msgspec
 
 from unidle.clock import Clock
+from unidle.control import cuts
 from unidle.control.forecast import Forecaster
-from unidle.engine.protocol import Engine, HealthChange, LiveAttempt, RankMarks, StartGang, StopGang
+from unidle.engine.protocol import Engine, HealthChange, LiveAttempt, RankMarks, StopGang
 from unidle.errors import BadInput, StoreError
 from unidle.events import types as ev
+from unidle.fleet import as_declared
 from unidle.guard import lifecycle
 from unidle.jobs import JobSpec, Reason
 from unidle.place.plan import Policy, Stop
@@ -94,10 +96,10 @@ class Controller:
         covers_ns = 3 * self._sighting_every_ns
         self._emit(ev.ControllerStarted(purpose, os.getpid(), covers_ns, boot, clock_offset_ns, modelled))
         fleet = self._engine.fleet()
-        if fleet != self.view.fleet:
+        if fleet != as_declared(self.view.fleet):
             self._emit(ev.FleetSeen(fleet))
         live = [job for job in self.view.jobs.open.values() if job.live is not None]
-        self._engine.adopt([_live_attempt(job, job.attempts[-1]) for job in live])
+        self._engine.adopt([_live_attempt(self.view, job, job.attempts[-1]) for job in live])
         for job in self.view.jobs.open.values():
             self._touch(job)
         for job in live:
@@ -252,7 +254,9 @@ class Controller:
             attempt = job.attempts[-1] if job.attempts else None
             if isinstance(event, ev.StopAsked) and attempt is not None:
                 self._command_stop(job, attempt)
-            elif isinstance(event, ev.AttemptEnded):
+            elif isinstance(event, ev.AttemptEnded) and attempt is not None:
+                for cut in cuts.left(self.view, attempt):
+                    self._emit(cut)
                 self._commands.append(lambda e=event: self._engine.release(e.job, e.attempt))  # type: ignore[misc]
                 self._place = True
             elif isinstance(event, ev.RetryPlanned | ev.Requeued):
@@ -264,6 +268,8 @@ class Controller:
         if not self.view.waiting:
             return
         plan = self._policy.decide(self.view, now)
+        for cut in plan.cuts:
+            self._emit(ev.DeviceCut(cut.device, cut.cut, cut.because))
         for place in plan.places:
             job = self.view.jobs[place.job]
             self._emit(ev.AttemptPlaced(job.id, len(job.attempts) + 1, place.places, place.because))
@@ -322,7 +328,7 @@ class Controller:
             command()
 
     def _command_start(self, job: JobView, attempt: AttemptView) -> None:
-        command = StartGang(job.id, attempt.number, job.spec, attempt.places)
+        command = cuts.start_of(self.view, job, attempt)
         self._commands.append(lambda: self._engine.start(command))
 
     def _command_stop(self, job: JobView, attempt: AttemptView) -> None:
@@ -358,6 +364,6 @@ class Controller:
         return min(times)
 
 
-def _live_attempt(job: JobView, attempt: AttemptView) -> LiveAttempt:
-    command = StartGang(job.id, attempt.number, job.spec, attempt.places)
+def _live_attempt(view: View, job: JobView, attempt: AttemptView) -> LiveAttempt:
+    command = cuts.start_of(view, job, attempt)
     return LiveAttempt(command, tuple(rank.count for rank in attempt.ranks))

@@ -16,6 +16,7 @@ from unidle.fleet.model import (
     Tier,
     Vendor,
     as_declared,
+    declared_ppm,
     device_of,
     slices_of,
 )
@@ -36,6 +37,7 @@ __all__ = [
     "Tier",
     "Vendor",
     "as_declared",
+    "declared_ppm",
     "device_of",
     "slices_of",
 ]

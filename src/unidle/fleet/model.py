@@ -179,6 +179,12 @@ def device_of(slice_id: str) -> str:
     return slice_id.partition("#")[0]
 
 
+def declared_ppm(device: Device, slice_id: str) -> int:
+    """The share of a slice of a device that is cut as declared, whatever its generation."""
+    number = slice_id.partition("#")[2].rpartition(".")[2]
+    return device.slices_ppm[int(number) if number else 0]
+
+
 def as_declared(fleet: Fleet) -> Fleet:
     """The fleet without what became of its devices since: cuts and generations."""
     nodes = tuple(map(_declared, fleet.nodes))

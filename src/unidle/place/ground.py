@@ -47,7 +47,7 @@ class Ground:
         self.tree: Tree = tree_of(view.fleet)
         self.nodes: list[Node] = [view.fleet.nodes[k] for k in self.tree.source.tolist()]
         self.by_fleet: Ints = np.argsort(self.tree.source)  # positions in the order of the fleet
-        place = {node.id: k for k, node in enumerate(self.nodes)}
+        self.place = place = {node.id: k for k, node in enumerate(self.nodes)}
         self.positions = {
             kind: [place[s.node] for s in slots] for kind, slots in self.occupancy.nodes.items()
         }
@@ -55,6 +55,7 @@ class Ground:
         # kinds with a device that is not cut: there, parts are for those who ask for parts
         self.whole_kinds = {d.kind for d in view.fleet.devices() if len(d.slices_ppm) == 1}
         self.memo: object = None  # of who decides on this ground, see ``place.quotas``
+        self.sharing: object = None  # the same, see ``place.sharing``
         self._where: dict[str, tuple[str, int]] | None = None
         self._seen = self.occupancy.changed_since(0)[0]
 
@@ -65,17 +66,31 @@ class Ground:
         self._seen, changes = self.occupancy.changed_since(self._seen)
         if changes is None:
             self.classes.clear()
+            self.nodes = [view.fleet.nodes[k] for k in self.tree.source.tolist()]
+            self.fleet, self._where = view.fleet, None
             return True
         touched: dict[str, set[int]] = {}
         for kind, order in changes:
             touched.setdefault(kind, set()).add(self.positions[kind][order])
         anywhere = set().union(*touched.values())
+        if self.fleet is not view.fleet:
+            self._recut(view.fleet, anywhere)
         for rank_class in self.classes.values():
             here = anywhere if rank_class.asks else touched.get(rank_class.kind)
             if here:
                 rank_class.update(here, view, Taken())
                 rank_class.rooms.forget()
         return True
+
+    def _recut(self, fleet: Fleet, touched: Iterable[int]) -> None:
+        """Take up which of the nodes have devices that were cut anew."""
+        self.fleet = fleet
+        for position in sorted(touched):
+            node = fleet.nodes[int(self.tree.source[position])]
+            if node is not self.nodes[position]:
+                self.nodes[position], self._where = node, None
+                for rank_class in self.classes.values():
+                    rank_class.recut(position)
 
     def where(self) -> dict[str, tuple[str, int]]:
         """Kind and position of every slice."""
@@ -110,11 +125,10 @@ class RankClass:
     def __init__(self, ground: Ground, spec: JobSpec, kind: str, view: View) -> None:
         self.kind, self.each, self.requests = kind, spec.devices_per_rank, spec.requests
         self.asks = bool(spec.requests.cpus or spec.requests.memory_bytes)
-        self._nodes = ground.nodes
+        self._ground, self._spec = ground, spec
         slots = ground.occupancy.nodes.get(kind, [])
         self._slots = dict(zip(ground.positions.get(kind, []), slots, strict=True))
-        whole = kind in ground.whole_kinds
-        self._allowed = {p: _mask(self._nodes[p], s, kind, spec, whole) for p, s in self._slots.items()}
+        self._allowed = {p: self._mask(p) for p in self._slots}
         self._order: dict[
             int, list[int]
         ] = {}  # of a node's bits, where parts are asked for: small ones first
@@ -122,7 +136,7 @@ class RankClass:
         self.devices = sum(mask.bit_count() for mask in self._allowed.values())
         self._ever: dict[Gang, Blocked | None] = {}
         self._left: Ints | None = None
-        room = np.zeros(len(self._nodes), np.int64)
+        room = np.zeros(len(self._ground.nodes), np.int64)
         most, self.bound = room.copy(), room.copy()
         for p in self._slots:
             host = self._host(p, view, Taken())
@@ -144,10 +158,24 @@ class RankClass:
         if self._left is not None:
             self._left[some] = [mask.bit_count() for mask in masks]
 
+    def recut(self, position: int) -> None:
+        """The node's devices have other slices now."""
+        if position not in self._slots:
+            return
+        before, after = self._allowed[position], self._mask(position)
+        self._allowed[position] = after
+        self._order.pop(position, None)
+        if (more := after.bit_count() - before.bit_count()) or self.asks:
+            self.devices += more
+            self._ever.clear()
+            at = np.array([position], np.int64)
+            most = self._room(after, self._host(position, None, Taken()))
+            self.whole.set(at, np.array([most], np.int64))
+
     def left(self, taken: Taken) -> Ints:
         """How many devices of each node this class may take now; (N,), by position, kept from the first call on."""
         if self._left is None:
-            self._left = np.zeros(len(self._nodes), np.int64)
+            self._left = np.zeros(len(self._ground.nodes), np.int64)
             for p in self._slots:
                 self._left[p] = self.free(p, taken).bit_count()
         return self._left
@@ -158,6 +186,16 @@ class RankClass:
             self._slots[position].free & self._allowed[position] & ~taken.slices.get((self.kind, position), 0)
         )
 
+    def least_ppm(self, ranks: int) -> int:
+        """What so many of its slices count together, in ppm of a device: the smallest that are free, else of all."""
+        sizes: dict[bool, list[int]] = {True: [], False: []}
+        for p, slots in self._slots.items():
+            for bit, (_, piece) in enumerate(_pieces(self._ground.nodes[p], self.kind)):
+                if self._allowed[p] >> bit & 1:
+                    sizes[bool(slots.free >> bit & 1)].append(piece.share_ppm)
+        found = sorted(sizes[True])[:ranks]
+        return sum(found) + sum(sorted(sizes[False])[: ranks - len(found)])
+
     def slots(self, position: int) -> NodeSlots:
         return self._slots[position]
 
@@ -167,7 +205,7 @@ class RankClass:
             return mask & -mask
         order = self._order.get(position)
         if order is None:
-            parts = [piece.share_ppm for _, piece in _pieces(self._nodes[position], self.kind)]
+            parts = [piece.share_ppm for _, piece in _pieces(self._ground.nodes[position], self.kind)]
             order = self._order[position] = sorted(range(len(parts)), key=lambda bit: (parts[bit], bit))
         return next(1 << bit for bit in order if mask >> bit & 1)
 
@@ -177,6 +215,10 @@ class RankClass:
             answer = self.whole.plan(gang)
             self._ever[gang] = answer if isinstance(answer, Blocked) else None
         return self._ever[gang]
+
+    def _mask(self, position: int) -> int:
+        whole = self.kind in self._ground.whole_kinds
+        return _mask(self._ground.nodes[position], self._slots[position], self.kind, self._spec, whole)
 
     def _room(self, mask: int, host: tuple[int, int]) -> int:
         ranks = mask.bit_count() // self.each
@@ -189,7 +231,7 @@ class RankClass:
         """CPU (thousandths of cores) and memory that nobody requested; plenty where the node's is not known."""
         if not self.asks:
             return _PLENTY, _PLENTY
-        node = self._nodes[position]
+        node = self._ground.nodes[position]
         used = view.hosts.get(node.id, (0, 0)) if view is not None else (0, 0)
         also = taken.hosts.get(position, (0, 0))
         cpu = round(node.cpus * 1000) if node.cpus else _PLENTY
@@ -214,6 +256,8 @@ def _mask(node: Node, slots: NodeSlots, kind: str, spec: JobSpec, whole: bool) -
 
 def _is_part(device: Device, piece: Slice, share: Share | None, whole: bool) -> bool:
     """Whether a slice is what the job asks for: a large enough part, or else a whole device where there are any."""
+    if device.cut is not None:  # its first part stands for all of it: that is what it will be again
+        return share is None and piece.id == slices_of(device)[0].id
     cut = len(device.slices_ppm) > 1
     if share is None:
         return not cut or not whole

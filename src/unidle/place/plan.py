@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from unidle.fleet import Cut
 from unidle.jobs import JobSpec, RankPlace, Reason
 from unidle.view.state import View
 
@@ -47,6 +48,15 @@ class Keep:
 
 
 @dataclass(frozen=True, slots=True)
+class Recut:
+    """Cut a device anew, before anything is placed; parts in use stay as they are."""
+
+    device: str
+    cut: Cut
+    because: Reason
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """Decisions in the order in which they were made. ``again_ns``: when time alone may change them."""
 
@@ -55,6 +65,7 @@ class Plan:
     keeps: tuple[Keep, ...] = ()
     stops: tuple[Stop, ...] = ()
     again_ns: int | None = None
+    cuts: tuple[Recut, ...] = ()
 
 
 class Policy(Protocol):

@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from unidle.fleet import Fleet, slices_of
+from unidle.fleet import WHOLE_PPM, Fleet, slices_of
 from unidle.fleet.queues import QueueSpec
 from unidle.jobs import JobSpec, Reason
 from unidle.place.constraint import Blocked, GangPlan, gang_of
@@ -29,6 +29,8 @@ from unidle.place.queue.tree import QueueTree, Quota
 from unidle.place.queue.victims import Mask
 from unidle.place.queue.waiting import Waiting
 from unidle.place.queued import KINDS
+from unidle.place.sharing import Given, SharingRound
+from unidle.place.sharing_queues import Parts
 from unidle.view.state import AttemptView, JobView, View
 
 S: Final = 1_000_000_000
@@ -65,8 +67,9 @@ class _Memo:
 class QuotaRound:
     """One round over all queues. Pure: the view is only read, and the ground left as it was."""
 
-    def __init__(self, ground: Ground, view: View, now_ns: int) -> None:
+    def __init__(self, ground: Ground, view: View, now_ns: int, sharing: SharingRound | None = None) -> None:
         self._ground, self._view, self._now_ns = ground, view, now_ns
+        self._parts = Parts(sharing, ground) if sharing is not None else None
         self.kinds = tuple(kind for kind in ("gpu", "cpu") if ground.occupancy.nodes.get(kind))
         self._width = len(ground.nodes)
         self._memo = _Memo.of(ground)
@@ -91,6 +94,10 @@ class QuotaRound:
             capacity=self._capacity(), domains_of=lambda demand: self._domains(demand) or domains,
             allowed_of=self._allowed, ready=self._ready,
         )  # fmt: skip
+
+    def parts(self, answer: Round) -> list[Given]:
+        """Parts of devices that jobs of this round start on, to be taken before whole devices are."""
+        return self._parts.of([start.job for start in answer.starts]) if self._parts is not None else []
 
     def placement(self, job: str, because: Reason) -> Placement:
         return Placement(job, self._classes[job], self._plans[job], because)
@@ -141,7 +148,7 @@ class QuotaRound:
         kept = {places[name]: count for name, count in devices.items() if name in places}
         if all(cluster.free[index] >= count for index, count in kept.items()):
             spec = job.spec
-            charged = self._charged(spec, kind)
+            charged = self._charged(spec, kind, spec.devices * MILLI)
             cluster.hold(Hold(job.id, self._queue(spec), charged, spec.preemption != "low", kept, expires_ns))
 
     def _held(self, attempt: AttemptView) -> dict[int, int]:
@@ -149,6 +156,8 @@ class QuotaRound:
         where = self._ground.where()
         for place in attempt.places:
             for slice_id in place.slices:
+                if self._ground.occupancy.is_part(slice_id):
+                    continue  # the device is nobody's as a whole, and what ends here frees no whole one
                 found = where.get(slice_id)
                 if found is not None and found[0] in self.kinds:
                     index = self.kinds.index(found[0]) * self._width + found[1]
@@ -163,11 +172,11 @@ class QuotaRound:
         if known is not None and known[0] == key:
             return known[1]
         spec, held = job.spec, self._held(attempt)
-        kind = self.kinds[next(iter(held), 0) // self._width] if self.kinds else "gpu"
+        kind = self._ground.occupancy.kind_of(attempt.places[0].slices[0]) or "gpu"
         stopping = attempt.stop is not None  # its devices come back by themselves
         run = Running(
             job.id, self._queue(spec), "medium" if stopping else spec.preemption, attempt.placed_ns, held,
-            self._charged(spec, kind), saved_ns, int(spec.min_runtime_s * S), RESTART_NS,
+            self._charged(spec, kind, self._milli_of(attempt)), saved_ns, int(spec.min_runtime_s * S), RESTART_NS,
             None if spec.estimate_s is None else int(spec.estimate_s * S),
             checkpoints=spec.checkpoint_path is not None, ranks=spec.ranks, each=spec.devices_per_rank,
         )  # fmt: skip
@@ -183,6 +192,11 @@ class QuotaRound:
             self.never[job.id] = refused
             return
         gang = gang_of(spec)
+        if self._parts is not None and (kind := self._parts.kind_for(job, self.kinds)):
+            if kind in self.kinds:
+                self._classes[job.id] = self._ground.rank_class(spec, kind, self._view, Taken())
+            self.waiting.add(self._demand(job, kind))
+            return
         verdicts: list[Blocked] = []
         for kind in KINDS[spec.device]:
             if kind in self.kinds:
@@ -199,23 +213,39 @@ class QuotaRound:
         self.waiting.add(self._demand(job, self._classes[job.id].kind))
 
     def _demand(self, job: JobView, kind: str) -> Demand:
-        spec = job.spec
+        spec, parts = job.spec, self._parts is not None and self._parts.asks(job.id)
         return Demand(
-            job.id, self._queue(spec), spec.preemption, spec.ranks, spec.devices_per_rank, self._charged(spec, kind),
+            job.id, self._queue(spec), spec.preemption, 0 if parts else spec.ranks, spec.devices_per_rank,
+            self._charged(spec, kind, self._milli_for(job.id, spec)),
             job.waiting_since_ns, None if spec.estimate_s is None else int(spec.estimate_s * S), spec.priority,
-            int(spec.min_runtime_s * S), RESTART_NS, spec.checkpoint_path is not None, f"{kind} {spec.layout} {spec.requests} {spec.where} {spec.topology}",
+            int(spec.min_runtime_s * S), RESTART_NS, spec.checkpoint_path is not None, f"{kind} {spec.layout} {spec.requests} {spec.where} {spec.topology} {spec.share}"
+            + (f" {spec.name} {spec.ranks}" if parts else ""),
         )  # fmt: skip
 
     def _queue(self, spec: JobSpec) -> str:
         return spec.queue if self._declared else _ALL
 
-    def _charged(self, spec: JobSpec, kind: str) -> Amounts:
-        """What the job's queue is charged: its devices, and those of a model where it names just one."""
+    def _charged(self, spec: JobSpec, kind: str, milli: int) -> Amounts:
+        """What the job's queue is charged, of devices and of those of a model where it names just one."""
         model = spec.where.models.include[0] if len(spec.where.models.include) == 1 else None
-        resources = {kind: spec.devices * MILLI}
+        resources = {kind: milli}
         if model is not None:
-            resources[f"{kind}:{model}"] = spec.devices * MILLI
+            resources[f"{kind}:{model}"] = milli
         return tuple(resources.get(resource, 0) for resource in self.tree.resources)
+
+    def _milli_of(self, attempt: AttemptView) -> int:
+        """Thousandths of devices that an attempt holds: a part of a device counts by its share."""
+        book = self._view.book
+        held = book.indexes(s for place in attempt.places for s in place.slices)
+        return sum(-(-book.slices[k].share_ppm * MILLI // WHOLE_PPM) for k in held)
+
+    def _milli_for(self, job: str, spec: JobSpec) -> int:
+        """Thousandths of devices that a job which waits would hold, at most where that is not known yet."""
+        if spec.share is None:
+            return spec.devices * MILLI
+        if self._parts is not None and self._parts.asks(job):
+            return -(-self._parts.sharing.share_ppm(spec) * MILLI // WHOLE_PPM) * spec.ranks
+        return self._classes[job].least_ppm(spec.ranks) * MILLI // WHOLE_PPM
 
     def _heads(self) -> int:
         """Room is reserved for the first that wait where all run times are known; else only for those that starve."""
@@ -225,7 +255,8 @@ class QuotaRound:
     # -- asked by the round ----------------------------------------------------------------------
 
     def _fits(self, demand: Demand) -> Fits:
-        spec = self._view.jobs[demand.job].spec
+        job = self._view.jobs[demand.job]
+        spec = job.spec
         rank_class, gang = self._classes[demand.job], gang_of(spec)
         first = self.kinds.index(rank_class.kind) * self._width
         # what a node could hold if others were stopped; the CPU and memory that they would leave are not counted
@@ -243,6 +274,8 @@ class QuotaRound:
             counts[first + plan.nodes] = plan.counts
             return counts
 
+        if self._parts is not None and not demand.ranks:
+            return self._parts.fits(job, fits, self.kinds, self._width, self.cluster.running)
         return fits
 
     def _allowed(self, demand: Demand) -> Mask | None:

@@ -18,10 +18,12 @@ from unidle.place.blocked import why_blocked
 from unidle.place.constraint import Barrier, Blocked, Gang, GangPlan, gang_of
 from unidle.place.ground import Ground, RankClass, Taken
 from unidle.place.mapping import Mapping, map_ranks
-from unidle.place.plan import Keep, Place, Plan, Stop, Wait
+from unidle.place.plan import Keep, Place, Plan, Recut, Stop, Wait
 from unidle.place.queued import KINDS, InQueueOrder, noun
+from unidle.place.sharing import Given, SharingRound
 from unidle.place.traffic import usual_traffic
 from unidle.place.tree import Ints
+from unidle.share.refusal import Refused as NoPart
 from unidle.view.state import Shape, View
 
 if TYPE_CHECKING:
@@ -47,19 +49,28 @@ class Scheduler:
     def why_not(self, view: View, spec: JobSpec) -> Reason | None:
         """Why a gang of this job cannot be placed now; None where it can."""
         never = _never_by_quota(view, spec)
-        answer = GangRound(self._on(view), view).fit(spec)
+        round_ = GangRound(self._on(view), view)
+        if isinstance(round_.part("", spec), Given):
+            return never
+        answer = round_.fit(spec)
         return never or (answer.because if isinstance(answer, Refused) else None)
 
     def _decide_by_quota(self, view: View, now_ns: int) -> Plan:
+        from unidle.place.queue.round import PARTS_WAIT
         from unidle.place.quotas import QuotaRound
 
         ground = self._on(view)
-        queues, round_ = QuotaRound(ground, view, now_ns), GangRound(ground, view)
+        round_ = GangRound(ground, view)
+        queues = QuotaRound(ground, view, now_ns, round_.sharing)
         answer = queues.decide()
         try:
             waits = {**queues.never, **_with_starts(answer)}
-            places = []
+            given = queues.parts(answer)
+            places = [Place(part.job, round_.take_parts(part), part.because) for part in given]
+            started = {part.job for part in given}
             for start in answer.starts:
+                if start.job in started:
+                    continue
                 there = queues.placement(start.job, start.because)
                 gang = gang_of(view.jobs[start.job].spec)
                 if round_.holds(there.rank_class, there.plan):
@@ -73,13 +84,21 @@ class Scheduler:
             round_.undo()
         keeps, stops = _stops(queues, answer)
         unjudged = view.unjudged
-        kept = tuple(Wait(job, because) for job, because in waits.items() if job in unjudged)
-        return Plan(tuple(places), kept, keeps, stops, answer.again_ns)
+        kept = tuple(
+            Wait(job, round_.refusal(view.jobs[job].spec, job).because if because is PARTS_WAIT else because)
+            for job, because in waits.items()
+            if job in unjudged
+        )
+        return Plan(tuple(places), kept, keeps, stops, answer.again_ns, round_.recuts())
 
     def try_one(self, view: View, spec: JobSpec) -> Placed | Refused:
         """What a gang of this job would get now, with all that is known of it, or why it gets nothing."""
         round_ = GangRound(self._on(view), view)
-        fit = round_.fit(spec)
+        found = round_.find(spec)
+        given = round_.part("", spec) if found is None else None
+        if isinstance(given, Given):
+            return _placed_in_parts(self._on(view), given, spec)
+        fit = found or round_.refusal(spec)
         if isinstance(fit, Refused):
             return fit
         if fit.mapping is None:
@@ -91,7 +110,13 @@ class Scheduler:
 
     def ever(self, view: View, spec: JobSpec) -> bool:
         """Whether the whole fleet, empty and healthy, holds a gang of this job."""
-        return _never_by_quota(view, spec) is None and never_fits(self._on(view), view, spec, Taken()) is None
+        if _never_by_quota(view, spec) is not None:
+            return False
+        ground = self._on(view)
+        if never_fits(ground, view, spec, Taken()) is None:
+            return True
+        sharing = _sharing(ground, view, Taken()) if spec.share is not None else None
+        return sharing is not None and sharing.never(spec) is None
 
     def _on(self, view: View) -> Ground:
         ground = self._ground
@@ -141,6 +166,7 @@ class GangRound:
     def __init__(self, ground: Ground, view: View) -> None:
         self._ground, self._view = ground, view
         self._taken = Taken()
+        self.sharing = _sharing(ground, view, self._taken)
 
     def decide(self, now_ns: int) -> Plan:
         view = self._view
@@ -153,8 +179,10 @@ class GangRound:
             fit = self.find(spec)
             if fit is not None:
                 places[job_id] = Place(job_id, self.take(fit), fit.because())
+            elif isinstance(given := self.part(job_id, spec), Given):
+                places[job_id] = Place(job_id, self.take_parts(given), given.because)
             else:  # what is free only shrinks within one round
-                blocked[shape] = self.refusal(spec).because if shape in new else None
+                blocked[shape] = self.refusal(spec, job_id).because if shape in new else None
         waits = [
             Wait(job.id, because)
             for job in unjudged
@@ -162,7 +190,25 @@ class GangRound:
             and job.not_before_ns <= now_ns
             and (because := blocked.get(job.shape)) is not None
         ]
-        return Plan(tuple(places.values()), tuple(waits))
+        return Plan(tuple(places.values()), tuple(waits), cuts=self.recuts())
+
+    def part(self, job: str, spec: JobSpec) -> Given | NoPart | None:
+        """Parts of devices that are cut on demand for the job, or why it gets none; None where it asks for none."""
+        if self.sharing is None or spec.share is None:
+            return None
+        return self.sharing.find(job, spec)
+
+    def take_parts(self, given: Given) -> tuple[RankPlace, ...]:
+        """Give the gang its parts of devices."""
+        assert self.sharing is not None
+        places = self.sharing.take(given)
+        touched = sorted({self._ground.place[place.node] for place in places})
+        for other in self._ground.classes.values():
+            other.update(touched, self._view, self._taken)
+        return places
+
+    def recuts(self) -> tuple[Recut, ...]:
+        return self.sharing.recuts() if self.sharing is not None else ()
 
     def fit(self, spec: JobSpec) -> Fit | Refused:
         """Where a gang of this job goes now, or why it cannot."""
@@ -178,14 +224,30 @@ class GangRound:
                 return self.mapped(rank_class, plan, gang)
         return None
 
-    def refusal(self, spec: JobSpec) -> Refused:
+    def refusal(self, spec: JobSpec, job: str = "") -> Refused:
         """Why a gang of this job, for which no place was found, has none."""
         gang = gang_of(spec)
         reasons = []
         for kind in KINDS[spec.device]:
             rank_class = self.rank_class(spec, kind)
             reasons.append(_waits(spec, rank_class, why_blocked(rank_class.rooms, gang)))
-        return never_fits(self._ground, self._view, spec, self._taken) or _best(reasons)
+        never = never_fits(self._ground, self._view, spec, self._taken)
+        if self.sharing is not None and spec.share is not None:
+            return self._no_part(spec, job, never or _best(reasons))
+        return never or _best(reasons)
+
+    def _no_part(self, spec: JobSpec, job: str, static: Refused) -> Refused:
+        """Why neither a part that is declared nor one that is made on demand will do."""
+        assert self.sharing is not None
+        never = self.sharing.never(spec)
+        if never is not None:
+            if static.because.code != "never_fits":
+                return static
+            return Refused(
+                Reason("never_fits", f"{never.because.text}: it can never start here", never.because.figures)
+            )
+        answer = self.sharing.find(job, spec)
+        return Refused(answer.because) if not isinstance(answer, Given) else static
 
     def rank_class(self, spec: JobSpec, kind: str) -> RankClass:
         """The class of the job's ranks on devices of this kind, with what this round gave away."""
@@ -235,6 +297,19 @@ class GangRound:
             if other.kind == rank_class.kind or (other.asks and rank_class.asks):
                 other.update(positions, self._view, self._taken)
         return tuple(places)
+
+
+def _sharing(ground: Ground, view: View, taken: Taken) -> SharingRound | None:
+    return SharingRound(ground, view, taken) if view.cuttable_nodes() else None
+
+
+def _placed_in_parts(ground: Ground, given: Given, spec: JobSpec) -> Placed:
+    """Parts of devices with their ranks in the best order."""
+    position = [ground.place[place.node] for place in given.places]
+    nodes, counts = np.unique(np.array(position, np.int64), return_counts=True)
+    layout = spec.layout or Layout(dp=spec.ranks)
+    mapping = map_ranks(ground.tree, nodes, counts, layout, usual_traffic(layout))
+    return Placed(given.places, given.because, mapping)
 
 
 def _never_by_quota(view: View, spec: JobSpec) -> Reason | None:

@@ -7,6 +7,7 @@ The model, for a load among others (all parts of one GPU):
 - MPS: kernels run together, each load within its bound on threads; time is stretched by the largest of the
   sums of SM demands and of bandwidth demands, and by its own demand over its own bound;
 - MIG: nothing but its own demand over its own instance counts;
+- a quota of a CPU device: nothing but its own demand over its own bound counts;
 - whole: nothing.
 
 Where a pair was seen, the model's answer is corrected by the quotient of seen and modelled, averaged over the
@@ -129,6 +130,8 @@ def modelled_ppm(mode: Mode, own: Tenant, others: Sequence[Tenant]) -> int:
     by_bound = load.sm_ppm * WHOLE_PPM // max(1, own.compute_ppm)
     if mode == "mig":
         return max(WHOLE_PPM, by_bound, load.bandwidth_ppm * WHOLE_PPM // max(1, own.memory_ppm))
+    if mode == "quota":
+        return max(WHOLE_PPM, by_bound)
     threads = sum(min(t.load.sm_ppm, t.compute_ppm) for t in (own, *others))
     bandwidth = load.bandwidth_ppm + sum(o.load.bandwidth_ppm for o in others)
     return max(WHOLE_PPM, by_bound, threads, bandwidth)

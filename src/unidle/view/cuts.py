@@ -37,7 +37,11 @@ def _carried(view: View, device: Device, before: Device | None) -> Device:
         return _renamed_apart(view, device)
     if before.cut is not None and _in_use(view, before):  # as it was, until nobody uses its parts
         return replace(
-            device, slices_ppm=before.slices_ppm, generation=before.generation, cut=before.cut, kind=before.kind
+            device,
+            slices_ppm=before.slices_ppm,
+            generation=before.generation,
+            cut=before.cut,
+            kind=before.kind,
         )
     if before.slices_ppm == device.slices_ppm and before.cut is None:
         return replace(device, generation=before.generation)

@@ -117,6 +117,14 @@ class Occupancy:
         """The kind of device that a slice is of; empty for one that the fleet does not have."""
         return self._where[slice_id][0] if slice_id in self._where else ""
 
+    def where(self, slice_id: str) -> tuple[str, int, int]:
+        """Kind of a slice, place of its node among those of the kind, and its bit there."""
+        return self._where[slice_id]
+
+    def is_part(self, slice_id: str) -> bool:
+        """Whether the slice is a part of a device that was cut on demand."""
+        return slice_id in self._made
+
     def is_free(self, slice_id: str) -> bool:
         kind, order, bit = self._where[slice_id]
         return bool(self.nodes[kind][order].free >> bit & 1)

@@ -15,7 +15,12 @@ from unidle.view.state import JobTable, JobView, View
 def encode(view: View) -> Snapshot:
     """What the log says, without the indexes that are rebuilt from it."""
     bare = replace(
-        view, book=replace(view.book, _index={}), _occupancy=None, _cuttable=None, _hosts=None, _waiting=None,
+        view,
+        book=replace(view.book, _index={}),
+        _occupancy=None,
+        _cuttable=None,
+        _hosts=None,
+        _waiting=None,
         _unjudged=set(),
     )
     return Snapshot(view.seq, FOLD_VERSION, _ENCODER.encode(bare))

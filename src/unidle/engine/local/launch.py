@@ -15,7 +15,7 @@ from unidle.clock import boot_id
 from unidle.engine.local import rundir
 from unidle.engine.local.orders import Orders
 from unidle.engine.protocol import StartGang
-from unidle.fleet import Device, Fleet, slices_of
+from unidle.fleet import Device, Fleet, device_of
 from unidle.jobs import Limits
 
 MASTER_ADDR = "127.0.0.1"  # every node of this engine is on this machine
@@ -85,7 +85,7 @@ def environments(
     """
     places = command.places
     nodes = list(dict.fromkeys(place.node for place in places))
-    devices = {piece.id: device for device in fleet.devices() for piece in slices_of(device)}
+    devices = {device.id: device for device in fleet.devices()}
     seen = dict.fromkeys(nodes, 0)
     found = []
     for place in places:
@@ -149,7 +149,7 @@ def _visible(slices: tuple[str, ...], devices: Mapping[str, Device]) -> str:
     """The GPUs among the slices, as CUDA names them; empty for CPU devices, so that no GPU is used."""
     gpus = {}
     for name in slices:
-        device = devices.get(name)
+        device = devices.get(device_of(name))
         if device is not None and device.kind == "gpu":
             gpus[device.id] = device.uuid or str(device.index)
     return ",".join(gpus.values())

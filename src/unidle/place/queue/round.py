@@ -28,6 +28,7 @@ from unidle.place.queue.victims import Candidates, Mask
 from unidle.place.queue.waiting import Line, Waiting
 from unidle.place.queue.why import behind, refused
 
+PARTS_WAIT: Final = Reason("no_share", "no device that may be cut has a part for it")
 TOGETHER_MOST: Final = 64  # jobs for which others are stopped before another queue has its turn
 _Class: TypeAlias = tuple[str, str, int, int, Amounts, str]
 
@@ -165,6 +166,12 @@ class _Turn:
             self._done.waits[demand.job] = Reason("gathering", text)
 
     def _make_room(self, leaf: int, demand: Demand, refusal: Refusal | None, line: Line) -> None:
+        if not demand.ranks:  # parts of devices: nobody is stopped and nothing reserved for them
+            if refusal is not None and not (refusal.rule == "full" and refusal.queue == ROOT):
+                self._quota(leaf, demand, refusal)
+            else:
+                self._done.waits[demand.job] = PARTS_WAIT
+            return
         # stopping others neither raises a limit nor lets a firm job borrow, but for jobs of its own queue
         like = _class(demand)
         helps = refusal is None or refusal.rule in ("kept", "full") or demand.level == "high"

@@ -1,0 +1,429 @@
+"""Parts of devices that are cut on demand: who gets which part of which device, decided within a round.
+
+The chooser (``share.choose``) prices every way to give one rank a part; here it is asked for each rank of a
+gang in turn, over the devices that the job may use: those that others have a part of already, with who they
+are, and those that stand empty. All ranks or none. A gang without a hard wish goes into the lowest tier that holds it, as
+gangs of whole devices do. What a round decides becomes one cut for each device that changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from unidle.fleet import WHOLE_PPM, CutMode, Device, Node, device_of, slices_of
+from unidle.jobs import JobSpec, RankPlace, Reason, Requests, Share
+from unidle.place.ground import Ground, Taken
+from unidle.place.plan import Recut
+from unidle.place.queue.round import PARTS_WAIT
+from unidle.place.queued import KINDS, noun
+from unidle.place.tree import NODE
+from unidle.share.choose import Choice, Gpu, Resident, SharePolicy, Wish, choose
+from unidle.share.loads import Interference, Load, known_loads
+from unidle.share.mig_models import Instance
+from unidle.share.modes import Oversubscription, needs_of, profile_for
+from unidle.share.parts import Promise, mig_model, share_of, used_parts, with_part
+from unidle.share.refusal import CUT_REFUSED, Refused, refused
+from unidle.view.state import JobView, View
+
+MayOpen = Callable[[Device, int], bool]
+"""``may_open(device, n)``: whether this empty device may be taken for parts, as the ``n``-th of its node."""
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """Parts for a gang, not yet taken. ``devices`` are as they will be; ``opened`` counts by node those that were empty."""
+
+    job: str
+    places: tuple[RankPlace, ...]
+    devices: dict[str, Device]
+    opened: dict[str, int]
+    because: Reason
+
+
+@dataclass(slots=True)
+class Memo:
+    """What a device offers, kept as long as the device is the same, and what never fits."""
+
+    gpus: dict[str, tuple[Device, Gpu]] = field(default_factory=dict)
+    never: dict[str, Refused | None] = field(default_factory=dict)
+
+
+class SharingRound:
+    """Parts given out in one round, on top of a view that is only read."""
+
+    def __init__(self, ground: Ground, view: View, taken: Taken, table: Interference | None = None) -> None:
+        self.ground, self.view, self._taken = ground, view, taken
+        self.table = table or known_loads()
+        self._memo = ground.sharing if isinstance(ground.sharing, Memo) else Memo()
+        ground.sharing = self._memo
+        self._changed: dict[str, Device] = {}
+        self._why: dict[str, Reason] = {}
+
+    def find(self, job: str, spec: JobSpec, may_open: MayOpen | None = None) -> Given | Refused:
+        """A part for each rank of the gang, or why there is none; nothing is taken yet."""
+        assert spec.share is not None
+        if spec.topology is not None and (spec.topology.groups or spec.topology.fabric):
+            return refused("no_share", "parallel groups and fabrics are chosen for whole devices only")
+        answers = [self._of_kind(job, spec, spec.share, kind, may_open) for kind in KINDS[spec.device]]
+        found = next((a for a in answers if isinstance(a, Given)), None)
+        if found is not None:
+            return found
+        why = max((a for a in answers[::-1] if isinstance(a, Refused)), key=_devices_looked_at)
+        return _with_refusals(why, self.view.jobs.open.get(job))
+
+    def take(self, given: Given) -> tuple[RankPlace, ...]:
+        """Give the gang its parts."""
+        places = {p.node: 0 for p in given.places}
+        for place in given.places:
+            places[place.node] += 1
+        for device_id, device in given.devices.items():
+            before = self.now(device_id)
+            assert before is not None
+            if before.cut is None:
+                kind, order, bit = self.view.occupancy.where(slices_of(before)[0].id)
+                self._taken.take(kind, self.ground.positions[kind][order], 1 << bit, _NO_REQUESTS, 0)
+            self._changed[device_id] = device
+            self._why[device_id] = given.because
+        requests = self.view.jobs[given.job].spec.requests if given.job in self.view.jobs else None
+        for node, ranks in places.items():
+            if requests is not None:
+                self._taken.take("", self.ground.place[node], 0, requests, ranks)
+        return given.places
+
+    def recuts(self) -> tuple[Recut, ...]:
+        """The cuts that the parts of this round need, one for each device."""
+        return tuple(
+            Recut(name, device.cut, self._why[name])
+            for name, device in self._changed.items()
+            if device.cut is not None
+        )
+
+    def never(self, spec: JobSpec) -> Refused | None:
+        """Why not even the whole fleet, empty and healthy, has a part for each rank; None where it has."""
+        key = repr((spec.share, spec.ranks, spec.where, spec.requests, spec.topology, spec.device, spec.name))
+        if key not in self._memo.never:
+            if len(self._memo.never) > 256:
+                self._memo.never.clear()
+            empty = _Empty(self.ground, self.view, Taken(), self.table)
+            answer = empty.find("", spec)
+            self._memo.never[key] = answer if isinstance(answer, Refused) else None
+        return self._memo.never[key]
+
+    def share_ppm(self, spec: JobSpec) -> int:
+        """The most that a part of this job may count, in ppm of a device, whichever device it is of."""
+        seen: dict[tuple[object, ...], int] = {}
+        for device in self._devices():
+            key = (device.model, device.memory_bytes, device.sharing)
+            if key not in seen and spec.share is not None:
+                empty = replace(device, cut=None)
+                seen[key] = max((share_of(empty, p) for p in _promises(empty, spec.share)), default=0)
+        return max(seen.values(), default=WHOLE_PPM) or WHOLE_PPM
+
+    # -- devices ---------------------------------------------------------------------------------
+
+    def now(self, device_id: str) -> Device | None:
+        return self._changed.get(device_id) or self.view.cuttable(device_id)
+
+    def _devices(self) -> Iterator[Device]:
+        nodes = self.view.fleet.nodes
+        for order in dict.fromkeys(self.view.cuttable_nodes().values()):
+            for device in nodes[order].devices:
+                if device.sharing is not None:
+                    yield self._changed.get(device.id, device)
+
+    def _is_free(self, device: Device) -> bool:
+        """Whether the whole of a device that is not cut may be given away now."""
+        occupancy = self.view.occupancy
+        piece = slices_of(device)[0].id
+        kind, order, bit = occupancy.where(piece)
+        taken = self._taken.slices.get((kind, self.ground.positions[kind][order]), 0)
+        return occupancy.is_free(piece) and not taken >> bit & 1
+
+    def gpu(self, device: Device) -> Gpu:
+        """The device as the chooser sees it."""
+        known = self._memo.gpus.get(device.id)
+        if known is not None and known[0] is device:
+            return known[1]
+        sharing = device.sharing
+        assert sharing is not None
+        residents = tuple(self._resident(device, k) for k in range(len(used_parts(device))))
+        mode = device.cut.mode if device.cut is not None and residents else None
+        made = Gpu(
+            device, mode, residents, frozenset(sharing.modes), mig_model(device), (),
+            {m: why for m, why in sharing.why_not.items() if m in _MODES},
+        )  # fmt: skip
+        self._memo.gpus[device.id] = (device, made)
+        return made
+
+    def _resident(self, device: Device, number: int) -> Resident:
+        part = used_parts(device)[number]
+        job = self.view.jobs.open.get(part.job)
+        name = job.spec.name if job is not None else ""
+        instance = Instance(part.profile, part.start) if part.profile else None
+        load = self.load(name, part.compute_ppm)
+        return Resident(part.job, load, part.compute_ppm, part.memory_bytes, instance)
+
+    def load(self, name: str, asked_ppm: int) -> Load:
+        """What is known of work of this name; of other work, that it needs what it asks for."""
+        known = self.table.loads.get(name)
+        if known is None:
+            # memory comes in eighths where compute comes in sevenths: an instance has what its compute needs
+            return Load(name or "unknown", asked_ppm, asked_ppm * 7 // 8, asked_ppm)
+        return replace(known, sm_ppm=min(known.sm_ppm, asked_ppm))
+
+    # -- search ----------------------------------------------------------------------------------
+
+    def _of_kind(
+        self, job: str, spec: JobSpec, share: Share, kind: str, may_open: MayOpen | None
+    ) -> Given | Refused:
+        every = self._candidates(job, spec, kind)
+        if not every:
+            return self._none(kind)
+        search = _Gang(self, job, spec, share, may_open or _ALWAYS)
+        answer = search.over(every)
+        hard = spec.topology.require if spec.topology is not None else None
+        if isinstance(answer, Refused) or (spec.ranks == 1 and hard is None):
+            return answer
+        for name, domain in self._domains(every, hard):
+            closer = search.over(domain)
+            if isinstance(closer, Given):
+                text = f"{closer.because.text}; all {spec.ranks} parts in {name}"
+                return replace(closer, because=replace(closer.because, text=text))
+        if hard is not None:
+            return refused("no_share", f"no single {hard} has {spec.ranks} parts for it")
+        return answer
+
+    def _candidates(self, job: str, spec: JobSpec, kind: str) -> list[Gpu]:
+        """Devices that may have a part for one rank: those that others share, and those that stand empty."""
+        view, found, nodes = self.view, list[Gpu](), self.view.fleet.nodes
+        tried = _refused_before(view.jobs.open.get(job))
+        for order in dict.fromkeys(view.cuttable_nodes().values()):
+            node = nodes[order]
+            if node.id in view.health or not _may_use_node(node, spec) or not self._host_holds(node, spec):
+                continue
+            for device in node.devices:
+                if device.sharing is None or device.kind != kind or device.id in view.health:
+                    continue
+                now = self._changed.get(device.id, device)
+                if device.id not in tried and (now.cut is not None or self._is_free(now)):
+                    found.append(self.gpu(now))
+        return found
+
+    def _host_holds(self, node: Node, spec: JobSpec) -> bool:
+        """Whether the node has CPU and memory for at least one rank."""
+        return self.host_room(node, spec) >= 1
+
+    def host_room(self, node: Node, spec: JobSpec) -> int:
+        """How many ranks the node's CPU and memory hold."""
+        asked, most = spec.requests, spec.ranks
+        if not (asked.cpus or asked.memory_bytes):
+            return most
+        used = self.view.hosts.get(node.id, (0, 0))
+        also = self._taken.hosts.get(self.ground.place[node.id], (0, 0))
+        if asked.cpu_milli and node.cpus:
+            most = min(most, (round(node.cpus * 1000) - used[0] - also[0]) // asked.cpu_milli)
+        if asked.memory_bytes and node.memory_bytes:
+            most = min(most, (node.memory_bytes - used[1] - also[1]) // asked.memory_bytes)
+        return most
+
+    def _domains(self, every: Sequence[Gpu], hard: str | None) -> Iterator[tuple[str, list[Gpu]]]:
+        """Single nodes, then tiers from the lowest; with a hard wish only those of its kind."""
+        ground, tree = self.ground, self.ground.tree
+        at = [ground.place[gpu.device.node] for gpu in every]
+        if hard is None or hard == NODE:
+            for position in sorted(set(at)):
+                yield tree.nodes[position], [g for g, p in zip(every, at, strict=True) if p == position]
+        if hard == NODE:
+            return
+        kind = None if hard is None else tree.kind_code(hard)
+        heights = sorted(range(1, len(tree.tiers)), key=lambda v: (int(tree.height[v]), v))
+        for vertex in heights:
+            if hard is None or int(tree.kind[vertex]) == kind:
+                lo, hi = int(tree.lo[vertex]), int(tree.hi[vertex])
+                inside = [g for g, p in zip(every, at, strict=True) if lo <= p < hi]
+                if inside:
+                    yield tree.tiers[vertex], inside
+
+    def _none(self, kind: str) -> Refused:
+        may = sum(device.kind == kind for device in self._devices())
+        if not may:
+            return refused("no_gpu", f"no {noun(kind, 1)} may be cut on demand (share in the fleet file)")
+        return refused(
+            "no_share",
+            f"none of {may} {noun(kind, may)} that may be cut is open to it: each is held whole, is not healthy, or its "
+            f"node is not one that the job may use or has no CPU or memory left",
+            devices=may,
+        )
+
+
+class _Empty(SharingRound):
+    """The same fleet with nobody on it, and healthy."""
+
+    def _is_free(self, device: Device) -> bool:  # noqa: ARG002
+        return True
+
+    def _candidates(self, job: str, spec: JobSpec, kind: str) -> list[Gpu]:  # noqa: ARG002
+        nodes = self.view.fleet.nodes
+        return [
+            self.gpu(replace(device, cut=None))
+            for order in dict.fromkeys(self.view.cuttable_nodes().values())
+            if _may_use_node(nodes[order], spec)
+            for device in nodes[order].devices
+            if device.sharing is not None and device.kind == kind
+        ]
+
+    def host_room(self, node: Node, spec: JobSpec) -> int:
+        asked = spec.requests
+        cpu = round(node.cpus * 1000) // asked.cpu_milli if asked.cpu_milli and node.cpus else spec.ranks
+        memory = (
+            node.memory_bytes // asked.memory_bytes
+            if asked.memory_bytes and node.memory_bytes
+            else spec.ranks
+        )
+        return min(cpu, memory, spec.ranks)
+
+
+class _Gang:
+    """One part after the other for the ranks of a gang."""
+
+    def __init__(
+        self, round_: SharingRound, job: str, spec: JobSpec, share: Share, may_open: MayOpen
+    ) -> None:
+        self._round, self._job, self._spec, self._share = round_, job, spec, share
+        self._may_open = may_open
+
+    def over(self, devices: Sequence[Gpu]) -> Given | Refused:
+        """A part of these devices for each rank."""
+        open_ = {gpu.device.id: gpu for gpu in devices}
+        ranks: dict[str, int] = {}
+        opened: dict[str, int] = {}
+        changed: dict[str, Device] = {}
+        names: list[tuple[str, str]] = []
+        because: Reason | None = None
+        while len(names) < self._spec.ranks:
+            usable = [
+                g
+                for g in open_.values()
+                if g.residents or self._may_open(g.device, opened.get(g.device.node, 0) + 1)
+            ]
+            chosen = self._one(usable)
+            if isinstance(chosen, Refused):
+                return chosen
+            choice, device = chosen
+            node = device.node
+            if self._host_full(node, ranks.get(node, 0) + 1):
+                open_ = {name: gpu for name, gpu in open_.items() if gpu.device.node != node}
+                continue
+            base = self._round.now(device.id) or device
+            instance = choice.plan.serve[0] if choice.plan is not None else None
+            promise = Promise(self._job, choice.mode, choice.compute_ppm, choice.memory_bytes, instance)
+            made = with_part(device, promise, base.generation + 1)
+            if made is None:  # its shares are given away, though more could be promised
+                del open_[device.id]
+                continue
+            if not used_parts(device):
+                opened[node] = opened.get(node, 0) + 1
+            changed[device.id], part = made
+            open_[device.id] = self._round.gpu(made[0])
+            ranks[node] = ranks.get(node, 0) + 1
+            names.append((node, f"{device.id}#{part.name}"))
+            because = because or choice.because
+        assert because is not None
+        if len(names) > 1:
+            text = f"{len(names)} parts of {len(changed)} devices; the first: {because.text}"
+            because = Reason(
+                because.code, text, {**because.figures, "parts": len(names), "devices": len(changed)}
+            )
+        places = tuple(RankPlace(rank, node, (name,)) for rank, (node, name) in enumerate(names))
+        return Given(self._job, places, changed, opened, because)
+
+    def _host_full(self, node: str, ranks: int) -> bool:
+        found = self._round.ground.nodes[self._round.ground.place[node]]
+        return self._round.host_room(found, self._spec) < ranks
+
+    def _one(self, devices: Sequence[Gpu]) -> tuple[Choice, Device] | Refused:
+        """The cheapest part for one rank. Devices may be promised by different factors: of each the best is compared."""
+        best: tuple[Choice, Device] | None = None
+        answer: Refused | None = None
+        asked = _asked_ppm(devices, self._share)
+        wish = Wish(self._share, self._round.load(self._spec.name, asked), self._spec.where)
+        for over, some in _by_factor(devices).items():
+            found = choose(wish, some, self._round.table, SharePolicy(over))
+            if isinstance(found, Refused):
+                answer = answer or found
+            elif best is None or found.price_ppm < best[0].price_ppm:
+                best = (found, next(g.device for g in some if g.device.id == found.device))
+        return best or answer or Refused(PARTS_WAIT)
+
+
+def _by_factor(devices: Sequence[Gpu]) -> dict[Oversubscription, list[Gpu]]:
+    found: dict[Oversubscription, list[Gpu]] = {}
+    for gpu in devices:
+        sharing = gpu.device.sharing
+        assert sharing is not None
+        found.setdefault(Oversubscription(sharing.compute_ppm, sharing.memory_ppm), []).append(gpu)
+    return found
+
+
+def _asked_ppm(devices: Sequence[Gpu], share: Share) -> int:
+    """What the share means in compute on the first of the devices on which it means anything."""
+    if share.compute_ppm:
+        return share.compute_ppm
+    means = (p.compute_ppm for gpu in devices for p in _promises(gpu.device, share))
+    return next(means, WHOLE_PPM)
+
+
+def _promises(device: Device, share: Share) -> Iterator[Promise]:
+    """What the share would be on this device, by the ways in which it may be cut."""
+    model = mig_model(device)
+    if model is not None and share.mode in ("any", "mig"):
+        name = profile_for(share, model)
+        if not isinstance(name, Refused):
+            profile = model.profile(name)
+            yield Promise("", "mig", model.compute_ppm(profile), model.bytes_of(profile), Instance(name, 0))
+    if not share.profile and share.mode != "mig":
+        need = needs_of(share, device)
+        if not isinstance(need, Refused):
+            yield Promise("", "time", *need)
+
+
+def _may_use_node(node: Node, spec: JobSpec) -> bool:
+    where = spec.where
+    labels = all(node.labels.get(key) == value for key, value in where.labels.items())
+    return labels and set(node.taints) <= set(where.tolerate)
+
+
+def _refused_before(job: JobView | None) -> dict[str, Reason]:
+    """Devices that an earlier attempt of the job was refused, and why: it is not tried there again."""
+    return {
+        device_of(slice_id): attempt.why
+        for attempt in (job.attempts if job is not None else ())
+        if attempt.why is not None and attempt.why.code == CUT_REFUSED
+        for place in attempt.places
+        for slice_id in place.slices
+    }
+
+
+def _with_refusals(why: Refused, job: JobView | None) -> Refused:
+    tried = _refused_before(job)
+    if not tried:
+        return why
+    last, because = list(tried.values())[-1], why.because
+    text = f"{because.text}; {len(tried)} more would not make the part when it was to start: {last.text}"
+    return Refused(Reason(because.code, text, {**because.figures, "refused_at_start": len(tried)}))
+
+
+def _devices_looked_at(answer: Refused) -> float:
+    figures = answer.because.figures
+    return float(figures.get("gpus", figures.get("devices", 0)))
+
+
+def _always(_device: Device, _count: int) -> bool:
+    return True
+
+
+_ALWAYS: Final[MayOpen] = _always
+_NO_REQUESTS: Final = Requests()
+_MODES: Final[tuple[CutMode, ...]] = ("whole", "mig", "mps", "time", "quota")
