@@ -147,11 +147,11 @@ class Slicer:
         node = self._nodes.get(place.node)
         if node is None:
             return Grant()
+        if part := next((command.parts[s] for s in place.slices if s in command.parts), None):
+            return self._of_part(node, place, part, held)
         pieces = list(_pieces(node, place.slices))
         gpus = [(device, ppm) for device, ppm in pieces if device.kind == "gpu"]
         share = command.spec.share
-        if part := next((command.parts[s] for s in place.slices if s in command.parts), None):
-            return self._of_part(node, place, part, held)
         if share is None and len(gpus) == 1:
             return self._whole(gpus[0][0], held)
         if share is None or not gpus:
