@@ -26,7 +26,7 @@ class Sharing:
     modes: tuple[CutMode, ...]
     compute_ppm: int = WHOLE_PPM
     memory_ppm: int = WHOLE_PPM
-    why_not: dict[str, str] = field(default_factory=dict)
+    why_not: tuple[tuple[CutMode, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

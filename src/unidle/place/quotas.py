@@ -69,6 +69,8 @@ class QuotaRound:
 
     def __init__(self, ground: Ground, view: View, now_ns: int, sharing: SharingRound | None = None) -> None:
         self._ground, self._view, self._now_ns = ground, view, now_ns
+        if sharing is None and view.cuttable_nodes():
+            sharing = SharingRound(ground, view, Taken())
         self._parts = Parts(sharing, ground) if sharing is not None else None
         self.kinds = tuple(kind for kind in ("gpu", "cpu") if ground.occupancy.nodes.get(kind))
         self._width = len(ground.nodes)

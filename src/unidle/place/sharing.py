@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from unidle.fleet import WHOLE_PPM, CutMode, Device, Node, device_of, slices_of
+from unidle.fleet import WHOLE_PPM, Device, Node, device_of, slices_of
 from unidle.jobs import JobSpec, RankPlace, Reason, Requests, Share
 from unidle.place.ground import Ground, Taken
 from unidle.place.plan import Recut
@@ -152,7 +152,7 @@ class SharingRound:
         mode = device.cut.mode if device.cut is not None and residents else None
         made = Gpu(
             device, mode, residents, frozenset(sharing.modes), mig_model(device), (),
-            {m: why for m, why in sharing.why_not.items() if m in _MODES},
+            dict(sharing.why_not),
         )  # fmt: skip
         self._memo.gpus[device.id] = (device, made)
         return made
@@ -291,7 +291,8 @@ class _Gang:
     def __init__(
         self, round_: SharingRound, job: str, spec: JobSpec, share: Share, may_open: MayOpen
     ) -> None:
-        self._round, self._job, self._spec, self._share = round_, job, spec, share
+        self._round, self._spec, self._share = round_, spec, share
+        self._job = job or _SOMEONE
         self._may_open = may_open
 
     def over(self, devices: Sequence[Gpu]) -> Given | Refused:
@@ -425,5 +426,5 @@ def _always(_device: Device, _count: int) -> bool:
 
 
 _ALWAYS: Final[MayOpen] = _always
+_SOMEONE: Final = "?"  # a part without a job would be the rest
 _NO_REQUESTS: Final = Requests()
-_MODES: Final[tuple[CutMode, ...]] = ("whole", "mig", "mps", "time", "quota")

@@ -339,10 +339,11 @@ def _tenant(resident: Resident, gpu: Gpu) -> Tenant:
 def _choice(offer: _Offer, offers: int, against: Counter[str], instead: Sequence[_Offer]) -> Choice:
     gpu, beside = offer.gpu, len(offer.gpu.residents)
     what = "GPU" if gpu.device.kind == "gpu" else "CPU device"
-    others = f"beside {beside} others" if beside else f"on an empty {what}"
+    others = f"beside {beside} {'others' if beside > 1 else 'other'}" if beside else f"on an empty {what}"
+    memory = f", {_gib(offer.memory_bytes)} of memory" if offer.memory_bytes else ""
     text = (
-        f"{offer.mode} on {gpu.device.id}, {others}: {offer.compute_ppm / 10_000:.1f} % of compute, "
-        f"{_gib(offer.memory_bytes)} of memory; takes {_times(offer.slowdown_ppm)} as long as alone ({offer.how}), "
+        f"{offer.mode} on {gpu.device.id}, {others}: {offer.compute_ppm / 10_000:.1f} % of compute{memory}; "
+        f"takes {_times(offer.slowdown_ppm)} as long as alone ({offer.how}), "
         f"the others up to {_times(offer.worst_other_ppm)}; the cheapest of {offers} ways: it costs {_cost(offer)} of a {what}"
     )
     if instead:
@@ -376,14 +377,14 @@ def _choice(offer: _Offer, offers: int, against: Counter[str], instead: Sequence
 
 def _none(gpus: int, against: Counter[str], examples: Mapping[str, Reason]) -> Refused:
     if not gpus:
-        return refused("no_gpu", "there is no GPU that could be shared")
+        return refused("no_gpu", "there is no device that could be shared")
     first = examples[against.most_common(1)[0][0]]
     counts = ", ".join(f"{code} {n}" for code, n in against.most_common())
     figures: dict[str, int | float | str] = {"gpus": gpus, **against}
     return Refused(
         Reason(
             "no_share",
-            f"none of {gpus} GPUs has a part for it ({counts}); for example: {first.text}",
+            f"none of {gpus} devices has a part for it ({counts}); for example: {first.text}",
             figures,
         )
     )

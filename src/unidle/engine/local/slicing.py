@@ -140,7 +140,7 @@ class Slicer:
             return device
         modes, why = self.modes(device)
         kept = tuple(mode for mode in sharing.modes if mode in modes)
-        lacking: dict[str, str] = {mode: why[mode] for mode in sharing.modes if mode in why}
+        lacking = tuple((mode, why[mode]) for mode in sharing.modes if mode in why)
         return replace(device, sharing=replace(sharing, modes=kept, why_not=lacking))
 
     def _grant(self, command: StartGang, place: RankPlace, held: _Held) -> Grant:
