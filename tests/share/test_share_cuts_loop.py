@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from share.cutting import World, check_ledger, run, told, used_by
 from unidle.fleet import WHOLE_PPM
+from unidle.place.policy import Unidle
 
 FILE = Path(__file__).parent.parent / "scenarios/cuts/loop.yaml"
 SCENARIOS: list[dict[str, Any]] = yaml.safe_load(FILE.read_text())
@@ -37,3 +38,84 @@ def test_scenario(scenario: dict[str, Any]) -> None:
             assert found_shares == shares
         for queue, used in look.get("queues", {}).items():
             assert used_by(view)[queue] == used
+
+
+H100 = "NVIDIA H100 80GB HBM3"
+_PPM = st.sampled_from([100_000, 250_000, 333_333, 500_000, 700_000, 999_999])
+
+
+@st.composite
+def shares(draw: st.DrawFn) -> dict[str, object]:
+    kind = draw(st.sampled_from(["fraction", "memory", "profile"]))
+    if kind == "profile":
+        return {"profile": draw(st.sampled_from(["1g.10gb", "2g.20gb", "3g.40gb", "4g.40gb", "7g.80gb"]))}
+    mode = draw(st.sampled_from(["any", "any", "mig", "mps", "time"]))
+    if kind == "memory":
+        return {"memory": f"{draw(st.integers(1, 80))}GiB", "mode": mode}
+    return {"fraction": draw(_PPM) / WHOLE_PPM, "mode": mode}
+
+
+@st.composite
+def groups(draw: st.DrawFn) -> dict[str, object]:
+    if draw(st.booleans()):
+        return {"count": draw(st.integers(1, 2)), "kind": "cpu", "share": {}}
+    modes = draw(st.lists(st.sampled_from(["mig", "mps", "time"]), min_size=1, max_size=3, unique=True))
+    over = {"compute": draw(st.sampled_from([1, 1.5, 3])), "memory": draw(st.sampled_from([1, 2]))}
+    gpu = {"count": draw(st.integers(1, 2)), "kind": "gpu", "model": H100, "memory": "80GiB"}
+    if draw(st.integers(0, 3)):
+        return gpu | {"share": {"modes": modes, "oversubscribe": over}}
+    return gpu | draw(st.sampled_from([{}, {"slices_ppm": [400_000, 600_000]}]))
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> World:
+    """Mixed devices, jobs that ask for parts and for whole ones, queues at times, and a node that fails."""
+    nodes = [
+        {"id": f"n{k}", "cpus": 4, "devices": draw(st.lists(groups(), min_size=1, max_size=2))}
+        for k in range(draw(st.integers(1, 3)))
+    ]
+    fleet: dict[str, object] = {"nodes": nodes}
+    queued = draw(st.booleans())
+    if queued:
+        fleet["queues"] = [{"name": "p", "limit": {"gpu": 2, "cpu": 1}}, {"name": "q"}]
+    jobs = {}
+    for k in range(draw(st.integers(2, 9))):
+        job: dict[str, object] = {"at": draw(st.integers(0, 20)), "work": draw(st.integers(1, 30))}
+        job["restart"] = {"max": 3, "backoff_s": 0}
+        if draw(st.integers(0, 3)):
+            job |= {"share": draw(shares()), "ranks": draw(st.integers(1, 3))}
+        else:
+            job |= {"ranks": draw(st.integers(1, 2)), "device": draw(st.sampled_from(["gpu", "cpu", "any"]))}
+        if queued:
+            job["queue"] = draw(st.sampled_from(["p", "q"]))
+        jobs[f"j{k}"] = job
+    faults = [[draw(st.integers(1, 20)), "n0", 25]] if draw(st.booleans()) else []
+    return World.of({"fleet": fleet, "jobs": jobs, "faults": faults})
+
+
+@settings(max_examples=60, deadline=None)
+@given(worlds())
+def test_no_device_is_over_what_may_be_promised_and_its_slices_always_sum_to_all_of_it(world: World) -> None:
+    store, view = run(world, 400)
+    check_ledger(store)
+    for device in view.fleet.devices():
+        if not view.live and device.sharing is not None:
+            assert device.cut is None, "nobody is left, and it is not whole"
+
+
+@settings(max_examples=30, deadline=None)
+@given(worlds())
+def test_the_same_world_gives_the_same_log(world: World) -> None:
+    first, second = (run(world, 60)[0] for _ in range(2))
+    assert [(e.kind, e.body, e.time_ns) for e in first.read()] == [
+        (e.kind, e.body, e.time_ns) for e in second.read()
+    ]
+
+
+@settings(max_examples=60, deadline=None)
+@given(worlds())
+def test_every_job_ends_or_says_why_it_never_will(world: World) -> None:
+    _, view = run(world, 2000)
+    assert not view.live
+    for job in view.jobs.values():
+        assert job.terminal or not Unidle().ever(view, job.spec), told(view, job.spec.name)
