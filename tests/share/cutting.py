@@ -136,7 +136,9 @@ def check_devices(view: View) -> None:
         assert compute <= (WHOLE_PPM if device.cut.mode == "mig" else sharing.compute_ppm)
         assert memory * WHOLE_PPM <= sharing.memory_ppm * device.memory_bytes
         if device.cut.mode == "mig":
-            _check_instances(device.model, device.memory_bytes, [(p.profile, p.start) for p in parts if p.job])
+            _check_instances(
+                device.model, device.memory_bytes, [(p.profile, p.start) for p in parts if p.job]
+            )
 
 
 def _check_instances(name: str, memory_bytes: int, found: list[tuple[str, int]]) -> None:

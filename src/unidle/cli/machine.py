@@ -23,6 +23,7 @@ from unidle.cli.common import (
 )
 from unidle.cli.probe import probe_app
 from unidle.errors import BadInput
+from unidle.fleet import Device, device_of, slices_of
 
 
 def register(app: typer.Typer) -> None:
@@ -58,7 +59,7 @@ def fleet(
         holders: dict[str, set[str]] = {}
         for job in view.live:
             for slice_id in (s for place in view.jobs[job].attempts[-1].places for s in place.slices):
-                holders.setdefault(slice_id.partition("#")[0], set()).add(job)
+                holders.setdefault(device_of(slice_id), set()).add(job)
         found, health = view.fleet, dict(view.health)
     else:
         from unidle.cli.run import find_fleet
@@ -70,7 +71,8 @@ def fleet(
             state = health.get(device.id) or health.get(node.id) or "healthy"
             lines.append(
                 {"device": device.id, "node": node.id, "tier": node.parent, "kind": device.kind, "model": device.model,
-                 "memory_bytes": device.memory_bytes, "slices_ppm": list(device.slices_ppm), "health": state,
+                 "memory_bytes": device.memory_bytes, "slices_ppm": [s.share_ppm for s in slices_of(device)], "health": state,
+                 "share": _sharing(device), "cut": _cut(device),
                  "jobs": sorted(holders.get(device.id, ()))}
             )  # fmt: skip
     if as_json:
@@ -84,13 +86,55 @@ def fleet(
             line["kind"],
             line["model"] or "-",
             line["health"],
+            _parts(line),
             " ".join(line["jobs"]) or "free",
         ]
         for line in lines
     ]
-    for text in table(["device", "node", "kind", "model", "health", "job"], rows):
+    heads = ["device", "node", "kind", "model", "health", "parts", "job"]
+    if not any(row[-2] for row in rows):  # the usual case
+        heads, rows = [*heads[:-2], "job"], [[*row[:-2], row[-1]] for row in rows]
+    for text in table(heads, rows):
         say(text)
     say(f"{counted(len(lines), 'device')} on {counted(len(found.nodes), 'node')} ({found.source})")
+
+
+def _sharing(device: Device) -> dict[str, Any] | None:
+    """How the device may be cut on demand."""
+    sharing = device.sharing
+    if sharing is None:
+        return None
+    return {
+        "modes": list(sharing.modes), "compute_ppm": sharing.compute_ppm, "memory_ppm": sharing.memory_ppm,
+        "why_not": dict(sharing.why_not),
+    }  # fmt: skip
+
+
+def _cut(device: Device) -> dict[str, Any] | None:
+    """How it is cut on demand now."""
+    if device.cut is None:
+        return None
+    parts = [
+        {"slice": piece.id, "share_ppm": part.share_ppm, "job": part.job or None, "compute_ppm": part.compute_ppm,
+         "memory_bytes": part.memory_bytes, "profile": part.profile or None}
+        for piece, part in zip(slices_of(device), device.cut.parts, strict=True)
+    ]  # fmt: skip
+    return {"mode": device.cut.mode, "parts": parts}
+
+
+def _parts(line: dict[str, Any]) -> str:
+    """``mps 30 % 30 %, 40 % left``; ``25 % 75 %`` where the fleet file cut it; ``-`` for a whole one that may be cut."""
+    if line["cut"] is None:
+        shares = line["slices_ppm"]
+        whole = "-" if line["share"] else ""
+        return " ".join(map(_percent, shares)) if len(shares) > 1 else whole
+    used = [part["profile"] or _percent(part["compute_ppm"]) for part in line["cut"]["parts"] if part["job"]]
+    left = sum(part["share_ppm"] for part in line["cut"]["parts"] if not part["job"])
+    return f"{line['cut']['mode']} {' '.join(used)}" + (f", {_percent(left)} left" if left else "")
+
+
+def _percent(ppm: int) -> str:
+    return f"{ppm / 10_000:.3g} %"
 
 
 @fleet_app.command("snapshot")

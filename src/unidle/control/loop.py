@@ -246,7 +246,7 @@ class Controller:
             self._decide_job(self.view.jobs[job_id], now)
         if self._place and self._accepting:
             self._place = False
-            self._decide_places(now)
+            self._decide_places(self._clock.now_ns())  # after what was decided above, such as who waits again
 
     def _decide_job(self, job: JobView, now: int) -> None:
         for event in lifecycle.decide(job, now):

@@ -14,6 +14,7 @@ from typing import Final
 
 from unidle.fleet import WHOLE_PPM, Device, Node, device_of, slices_of
 from unidle.jobs import JobSpec, RankPlace, Reason, Requests, Share
+from unidle.jobs.spec import ShareMode
 from unidle.place.ground import Ground, Taken
 from unidle.place.plan import Recut
 from unidle.place.queue.round import PARTS_WAIT
@@ -70,7 +71,7 @@ class SharingRound:
         found = next((a for a in answers if isinstance(a, Given)), None)
         if found is not None:
             return found
-        why = max((a for a in answers[::-1] if isinstance(a, Refused)), key=_devices_looked_at)
+        why = max((a for a in answers if isinstance(a, Refused)), key=_devices_looked_at)
         return _with_refusals(why, self.view.jobs.open.get(job))
 
     def take(self, given: Given) -> tuple[RankPlace, ...]:
@@ -183,6 +184,13 @@ class SharingRound:
             return self._none(kind)
         search = _Gang(self, job, spec, share, may_open or _ALWAYS)
         answer = search.over(every)
+        if isinstance(answer, Refused) and spec.ranks > 1 and share.mode == "any" and not share.profile:
+            for mode in _GANG_MODES:  # instances are coarse: where they do not suffice, bounds may
+                search = _Gang(self, job, spec, replace(share, mode=mode), may_open or _ALWAYS)
+                other = search.over(every)
+                if isinstance(other, Given):
+                    answer = other
+                    break
         hard = spec.topology.require if spec.topology is not None else None
         if isinstance(answer, Refused) or (spec.ranks == 1 and hard is None):
             return answer
@@ -333,7 +341,8 @@ class _Gang:
             because = because or choice.because
         assert because is not None
         if len(names) > 1:
-            text = f"{len(names)} parts of {len(changed)} devices; the first: {because.text}"
+            devices_ = "1 device" if len(changed) == 1 else f"{len(changed)} devices"
+            text = f"{len(names)} parts of {devices_}; the first: {because.text}"
             because = Reason(
                 because.code, text, {**because.figures, "parts": len(names), "devices": len(changed)}
             )
@@ -418,7 +427,7 @@ def _with_refusals(why: Refused, job: JobView | None) -> Refused:
 
 def _devices_looked_at(answer: Refused) -> float:
     figures = answer.because.figures
-    return float(figures.get("gpus", figures.get("devices", 0)))
+    return -1.0 if answer.because.code == "no_gpu" else float(figures.get("gpus", figures.get("devices", 0)))
 
 
 def _always(_device: Device, _count: int) -> bool:
@@ -426,5 +435,6 @@ def _always(_device: Device, _count: int) -> bool:
 
 
 _ALWAYS: Final[MayOpen] = _always
+_GANG_MODES: Final[tuple[ShareMode, ...]] = ("mps", "time")
 _SOMEONE: Final = "?"  # a part without a job would be the rest
 _NO_REQUESTS: Final = Requests()
