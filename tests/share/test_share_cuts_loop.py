@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from share.cutting import World, check_ledger, run, told, used_by
+from sim.worlds import S
 from unidle.fleet import WHOLE_PPM
 from unidle.place.policy import Unidle
 
@@ -119,3 +120,24 @@ def test_every_job_ends_or_says_why_it_never_will(world: World) -> None:
     assert not view.live
     for job in view.jobs.values():
         assert job.terminal or not Unidle().ever(view, job.spec), told(view, job.spec.name)
+
+
+def test_those_who_share_a_device_by_mps_are_as_slow_as_the_table_says_and_only_while_they_do() -> None:
+    device = {"count": 1, "kind": "gpu", "memory": "80GiB", "share": {"modes": ["mps"]}}
+    over = {"oversubscribe": {"compute": 1.5, "memory": 1.5}}
+    world = World.of(
+        {
+            "fleet": {"nodes": [{"id": "n", "devices": device | {"share": device["share"] | over}}]},  # type: ignore[operator]
+            "jobs": {
+                "a": {"at": 0, "work": 28, "step": 1, "share": {"fraction": 0.7}},
+                "b": {"at": 14, "work": 10, "step": 1, "share": {"fraction": 0.7}},
+            },
+        }
+    )
+    store, view = run(world)
+    check_ledger(store)
+    a, b = (view.jobs[name] for name in ("a", "b"))
+    # 0.7 and 0.7 of the threads are 1.4 times what there is: b's 10 s take 14 s, in which a does 10 s of its own
+    assert (b.ended_ns or 0) - b.attempts[0].placed_ns == 14 * S
+    assert (a.ended_ns or 0) - a.attempts[0].placed_ns == (14 + 14 + 4) * S
+    assert not any(rank.spans for rank in a.attempts[0].ranks), "no communication is made up"

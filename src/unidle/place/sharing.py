@@ -21,7 +21,7 @@ from unidle.place.queue.round import PARTS_WAIT
 from unidle.place.queued import KINDS, noun
 from unidle.place.tree import NODE
 from unidle.share.choose import Choice, Gpu, Resident, SharePolicy, Wish, choose
-from unidle.share.loads import Interference, Load, known_loads
+from unidle.share.loads import Interference, known_loads
 from unidle.share.mig_models import Instance
 from unidle.share.modes import Oversubscription, needs_of, profile_for
 from unidle.share.parts import Promise, mig_model, share_of, used_parts, with_part
@@ -163,16 +163,8 @@ class SharingRound:
         job = self.view.jobs.open.get(part.job)
         name = job.spec.name if job is not None else ""
         instance = Instance(part.profile, part.start) if part.profile else None
-        load = self.load(name, part.compute_ppm)
+        load = self.table.load_of_part(name, part.compute_ppm)
         return Resident(part.job, load, part.compute_ppm, part.memory_bytes, instance)
-
-    def load(self, name: str, asked_ppm: int) -> Load:
-        """What is known of work of this name; of other work, that it needs what it asks for."""
-        known = self.table.loads.get(name)
-        if known is None:
-            # memory comes in eighths where compute comes in sevenths: an instance has what its compute needs
-            return Load(name or "unknown", asked_ppm, asked_ppm * 7 // 8, asked_ppm)
-        return replace(known, sm_ppm=min(known.sm_ppm, asked_ppm))
 
     # -- search ----------------------------------------------------------------------------------
 
@@ -358,7 +350,7 @@ class _Gang:
         best: tuple[Choice, Device] | None = None
         answer: Refused | None = None
         asked = _asked_ppm(devices, self._share)
-        wish = Wish(self._share, self._round.load(self._spec.name, asked), self._spec.where)
+        wish = Wish(self._share, self._round.table.load_of_part(self._spec.name, asked), self._spec.where)
         for over, some in _by_factor(devices).items():
             found = choose(wish, some, self._round.table, SharePolicy(over))
             if isinstance(found, Refused):

@@ -83,6 +83,17 @@ class Interference:
         """The load of that name, else one that fills what it is given."""
         return self.loads.get(name) or replace(self.loads[UNKNOWN], name=name or UNKNOWN)
 
+    def load_of_part(self, name: str, asked_ppm: int) -> Load:
+        """Work of this name in a part of ``asked_ppm``: it can need no more than it has.
+
+        Of a name that is not known, that it needs what was asked for. Bandwidth comes in eighths where compute
+        comes in sevenths: an instance has what its compute needs.
+        """
+        known = self.loads.get(name)
+        if known is None:
+            return Load(name or UNKNOWN, asked_ppm, asked_ppm * 7 // 8, asked_ppm)
+        return replace(known, sm_ppm=min(known.sm_ppm, asked_ppm))
+
     def observed(self, mode: Mode, load: str, other: str, alone_ns: int, shared_ns: int) -> Interference:
         """A table that also knows this: a step took ``alone_ns`` alone and ``shared_ns`` beside ``other``.
 
