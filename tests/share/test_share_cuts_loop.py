@@ -12,8 +12,13 @@ from hypothesis import strategies as st
 
 from share.cutting import World, check_ledger, run, told, used_by
 from sim.worlds import S
+from unidle.events.types import JobSubmitted
 from unidle.fleet import WHOLE_PPM
+from unidle.place.ground import Ground, Taken
 from unidle.place.policy import Unidle
+from unidle.place.sharing import Given, SharingRound
+from unidle.view.fold import apply
+from unidle.view.frozen import view_of
 
 FILE = Path(__file__).parent.parent / "scenarios/cuts/loop.yaml"
 SCENARIOS: list[dict[str, Any]] = yaml.safe_load(FILE.read_text())
@@ -141,3 +146,22 @@ def test_those_who_share_a_device_by_mps_are_as_slow_as_the_table_says_and_only_
     assert (b.ended_ns or 0) - b.attempts[0].placed_ns == 14 * S
     assert (a.ended_ns or 0) - a.attempts[0].placed_ns == (14 + 14 + 4) * S
     assert not any(rank.spans for rank in a.attempts[0].ranks), "no communication is made up"
+    # b was never alone, so nothing is known of what a did to it
+    assert view.pairs == {("mps", "a", "b"): (1_400_000, 1)}
+
+
+def test_what_the_log_saw_of_two_kinds_of_work_keeps_them_apart_the_next_time() -> None:
+    fleet = {"nodes": [{"id": "n", "devices": {"count": 2, "kind": "gpu", "memory": "80GiB", "share": {}}}]}
+    spec = {"share": {"fraction": 0.3, "mode": "mps"}, "work": 50}
+    world = World.of({"fleet": fleet, "jobs": {"a": {"at": 0, **spec}, "b": {"at": 1, **spec}}})
+    together, apart = view_of(world.fleet), view_of(world.fleet)
+    apart.pairs = {("mps", "b", "a"): (10 * 3_000_000, 10)}
+    for view, expected in ((together, ["n/0", "n/0"]), (apart, ["n/0", "n/1"])):
+        ground = Ground(view)
+        round_ = SharingRound(ground, view, Taken())
+        for arrival in world.arrivals:
+            apply(view, JobSubmitted(arrival.job, arrival.spec), view.seq + 1, 1)
+            given = round_.find(arrival.job, arrival.spec)
+            assert isinstance(given, Given)
+            round_.take(given)
+        assert [p.device for p in round_.recuts() for part in p.cut.parts if part.job] == expected

@@ -10,7 +10,7 @@ from unidle.view.fold import FOLD_VERSION
 from unidle.view.state import AttemptView, JobView, RankView, View
 
 KEPT = (View, JobView, AttemptView, RankView, Book, SliceRef)
-FORM = (5, 3889605934)
+FORM = (5, 1040460378)
 
 
 def form() -> int:

@@ -21,7 +21,7 @@ from unidle.place.queue.round import PARTS_WAIT
 from unidle.place.queued import KINDS, noun
 from unidle.place.tree import NODE
 from unidle.share.choose import Choice, Gpu, Resident, SharePolicy, Wish, choose
-from unidle.share.loads import Interference, known_loads
+from unidle.share.loads import Interference, Seen, known_loads
 from unidle.share.mig_models import Instance
 from unidle.share.modes import Oversubscription, needs_of, profile_for
 from unidle.share.parts import Promise, mig_model, share_of, used_parts, with_part
@@ -56,7 +56,7 @@ class SharingRound:
 
     def __init__(self, ground: Ground, view: View, taken: Taken, table: Interference | None = None) -> None:
         self.ground, self.view, self._taken = ground, view, taken
-        self.table = table or known_loads()
+        self.table = table or _table(view)
         self._memo = ground.sharing if isinstance(ground.sharing, Memo) else Memo()
         ground.sharing = self._memo
         self._changed: dict[str, Device] = {}
@@ -358,6 +358,15 @@ class _Gang:
             elif best is None or found.price_ppm < best[0].price_ppm:
                 best = (found, next(g.device for g in some if g.device.id == found.device))
         return best or answer or Refused(PARTS_WAIT)
+
+
+def _table(view: View) -> Interference:
+    """The table that unidle ships, with what the log saw of pairs."""
+    known = known_loads()
+    if not view.pairs:
+        return known
+    seen = {pair: Seen(total // times, times) for pair, (total, times) in view.pairs.items()}
+    return Interference(known.loads, {**known.seen, **seen})
 
 
 def _by_factor(devices: Sequence[Gpu]) -> dict[Oversubscription, list[Gpu]]:

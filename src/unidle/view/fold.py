@@ -166,6 +166,8 @@ def _device_cut(view: View, event: ev.DeviceCut, now: int) -> None:
         if piece.id not in old:
             book.add(SliceRef(piece.id, device.id, device.node, device.model, piece.share_ppm, now))
             book.set_down(book.index(piece.id), _down_leaf(view, device.id, device.node), now)
+    if device.cut is None:
+        view.stays.pop(device.id, None)
     view.cut_changed(device)
 
 
@@ -255,6 +257,10 @@ def _attempt_ended(view: View, event: ev.AttemptEnded, now: int) -> None:
     attempt.outcome = event.outcome
     attempt.why = event.because
     view.live.discard(job.id)
+    if view.cuttable_nodes():
+        from unidle.view import company  # not needed where nothing is cut
+
+        company.left(view, job, attempt)
     ids = [s for place in attempt.places for s in place.slices]
     book = view.book
     numbers = book.indexes(ids)

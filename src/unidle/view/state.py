@@ -14,7 +14,7 @@ import msgspec
 
 from unidle.events.marks import Mark
 from unidle.events.types import Outcome, PredictedWhat, StopAsked
-from unidle.fleet import Device, Fleet, Health, slices_of
+from unidle.fleet import CutMode, Device, Fleet, Health, slices_of
 from unidle.jobs import TERMINAL, JobSpec, JobState, RankPlace, Reason
 from unidle.ledger.book import Book
 from unidle.view.occupancy import Occupancy
@@ -195,6 +195,15 @@ class Promise(msgspec.Struct, array_like=True):
     expires_ns: int
 
 
+class Stay(NamedTuple):
+    """When a job of this load worked on a part of a device that others still have parts of."""
+
+    job: str
+    load: str
+    start_ns: int
+    end_ns: int
+
+
 @dataclass(slots=True)
 class View:
     """The fold's state after event ``seq``."""
@@ -214,6 +223,9 @@ class View:
     boot: str = ""  # the boot of the last controller's machine, and its clock there
     clock_offset_ns: int = 0
     live: set[str] = field(default_factory=set)  # jobs with an attempt that holds slices
+    stays: dict[str, list[Stay]] = field(default_factory=dict)  # by device, while it is in parts
+    # by mode, load and other load: the sum of slow-downs that were seen, in ppm, and how many
+    pairs: dict[tuple[CutMode, str, str], tuple[int, int]] = field(default_factory=dict)
     _occupancy: Occupancy | None = None
     _cuttable: dict[str, int] | None = None
     _hosts: dict[str, list[int]] | None = None
