@@ -246,7 +246,7 @@ class GangRound:
             return Refused(
                 Reason("never_fits", f"{never.because.text}: it can never start here", never.because.figures)
             )
-        answer = self.sharing.find(job, spec)
+        answer = self.sharing.find(job, spec, every=True)
         return Refused(answer.because) if not isinstance(answer, Given) else static
 
     def rank_class(self, spec: JobSpec, kind: str) -> RankClass:

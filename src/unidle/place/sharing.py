@@ -19,6 +19,7 @@ from unidle.place.ground import Ground, Taken
 from unidle.place.plan import Recut
 from unidle.place.queue.round import PARTS_WAIT
 from unidle.place.queued import KINDS, noun
+from unidle.place.sharing_stock import Stock
 from unidle.place.tree import NODE
 from unidle.share.choose import Choice, Gpu, Resident, SharePolicy, Wish, choose
 from unidle.share.loads import Interference, Seen, known_loads
@@ -26,6 +27,7 @@ from unidle.share.mig_models import Instance
 from unidle.share.modes import Oversubscription, needs_of, profile_for
 from unidle.share.parts import Promise, mig_model, share_of, used_parts, with_part
 from unidle.share.refusal import CUT_REFUSED, Refused, refused
+from unidle.share.select import may_use, may_use_any
 from unidle.view.state import JobView, View
 
 MayOpen = Callable[[Device, int], bool]
@@ -47,6 +49,7 @@ class Given:
 class Memo:
     """What a device offers, kept as long as the device is the same, and what never fits."""
 
+    stock: Stock
     gpus: dict[str, tuple[Device, Gpu]] = field(default_factory=dict)
     never: dict[str, Refused | None] = field(default_factory=dict)
 
@@ -57,17 +60,22 @@ class SharingRound:
     def __init__(self, ground: Ground, view: View, taken: Taken, table: Interference | None = None) -> None:
         self.ground, self.view, self._taken = ground, view, taken
         self.table = table or _table(view)
-        self._memo = ground.sharing if isinstance(ground.sharing, Memo) else Memo()
+        self._memo = ground.sharing if isinstance(ground.sharing, Memo) else Memo(Stock.of(view.fleet))
         ground.sharing = self._memo
         self._changed: dict[str, Device] = {}
         self._why: dict[str, Reason] = {}
 
-    def find(self, job: str, spec: JobSpec, may_open: MayOpen | None = None) -> Given | Refused:
-        """A part for each rank of the gang, or why there is none; nothing is taken yet."""
+    def find(
+        self, job: str, spec: JobSpec, may_open: MayOpen | None = None, *, every: bool = False
+    ) -> Given | Refused:
+        """A part for each rank of the gang, or why there is none; nothing is taken yet.
+
+        ``every``: look at every device, also where others are alike, so that a reason counts them all.
+        """
         assert spec.share is not None
         if spec.topology is not None and (spec.topology.groups or spec.topology.fabric):
             return refused("no_share", "parallel groups and fabrics are chosen for whole devices only")
-        answers = [self._of_kind(job, spec, spec.share, kind, may_open) for kind in KINDS[spec.device]]
+        answers = [self._of_kind(job, spec, spec.share, kind, may_open, every) for kind in KINDS[spec.device]]
         found = next((a for a in answers if isinstance(a, Given)), None)
         if found is not None:
             return found
@@ -114,25 +122,17 @@ class SharingRound:
 
     def share_ppm(self, spec: JobSpec) -> int:
         """The most that a part of this job may count, in ppm of a device, whichever device it is of."""
-        seen: dict[tuple[object, ...], int] = {}
-        for device in self._devices():
-            key = (device.model, device.memory_bytes, device.sharing)
-            if key not in seen and spec.share is not None:
-                empty = replace(device, cut=None)
-                seen[key] = max((share_of(empty, p) for p in _promises(empty, spec.share)), default=0)
-        return max(seen.values(), default=WHOLE_PPM) or WHOLE_PPM
+        if spec.share is None:
+            return WHOLE_PPM
+        kinds = KINDS[spec.device]
+        samples = [replace(g.sample, cut=None) for g in self._memo.stock.groups if g.sample.kind in kinds]
+        found = [share_of(device, p) for device in samples for p in _promises(device, spec.share)]
+        return max(found, default=WHOLE_PPM)
 
     # -- devices ---------------------------------------------------------------------------------
 
     def now(self, device_id: str) -> Device | None:
         return self._changed.get(device_id) or self.view.cuttable(device_id)
-
-    def _devices(self) -> Iterator[Device]:
-        nodes = self.view.fleet.nodes
-        for order in dict.fromkeys(self.view.cuttable_nodes().values()):
-            for device in nodes[order].devices:
-                if device.sharing is not None:
-                    yield self._changed.get(device.id, device)
 
     def _is_free(self, device: Device) -> bool:
         """Whether the whole of a device that is not cut may be given away now."""
@@ -147,16 +147,19 @@ class SharingRound:
         known = self._memo.gpus.get(device.id)
         if known is not None and known[0] is device:
             return known[1]
+        made = self._made(device)
+        self._memo.gpus[device.id] = (device, made)
+        return made
+
+    def _made(self, device: Device) -> Gpu:
         sharing = device.sharing
         assert sharing is not None
         residents = tuple(self._resident(device, k) for k in range(len(used_parts(device))))
         mode = device.cut.mode if device.cut is not None and residents else None
-        made = Gpu(
+        return Gpu(
             device, mode, residents, frozenset(sharing.modes), mig_model(device), (),
             dict(sharing.why_not),
         )  # fmt: skip
-        self._memo.gpus[device.id] = (device, made)
-        return made
 
     def _resident(self, device: Device, number: int) -> Resident:
         part = used_parts(device)[number]
@@ -169,24 +172,38 @@ class SharingRound:
     # -- search ----------------------------------------------------------------------------------
 
     def _of_kind(
-        self, job: str, spec: JobSpec, share: Share, kind: str, may_open: MayOpen | None
+        self, job: str, spec: JobSpec, share: Share, kind: str, may_open: MayOpen | None, every: bool
     ) -> Given | Refused:
-        every = self._candidates(job, spec, kind)
-        if not every:
-            return self._none(kind)
+        hard = spec.topology.require if spec.topology is not None else None
+        if not every and hard is None:  # of devices that are alike as many as there are ranks, or some more
+            found = self._among(
+                job, spec, share, self._candidates(job, spec, kind, spec.ranks + _SPARE), may_open
+            )
+            if spec.ranks == 1 or isinstance(found, Given):
+                return found or self._none(kind)
+        return self._among(job, spec, share, self._candidates(job, spec, kind, None), may_open) or self._none(
+            kind
+        )
+
+    def _among(
+        self, job: str, spec: JobSpec, share: Share, devices: Sequence[Gpu], may_open: MayOpen | None
+    ) -> Given | Refused | None:
+        """Parts of these devices; None where there are none."""
+        if not devices:
+            return None
         search = _Gang(self, job, spec, share, may_open or _ALWAYS)
-        answer = search.over(every)
+        answer = search.over(devices)
         if isinstance(answer, Refused) and spec.ranks > 1 and share.mode == "any" and not share.profile:
             for mode in _GANG_MODES:  # instances are coarse: where they do not suffice, bounds may
                 search = _Gang(self, job, spec, replace(share, mode=mode), may_open or _ALWAYS)
-                other = search.over(every)
+                other = search.over(devices)
                 if isinstance(other, Given):
                     answer = other
                     break
         hard = spec.topology.require if spec.topology is not None else None
         if isinstance(answer, Refused) or (spec.ranks == 1 and hard is None):
             return answer
-        for name, domain in self._domains(every, hard):
+        for name, domain in self._domains(devices, hard):
             closer = search.over(domain)
             if isinstance(closer, Given):
                 text = f"{closer.because.text}; all {spec.ranks} parts in {name}"
@@ -195,25 +212,41 @@ class SharingRound:
             return refused("no_share", f"no single {hard} has {spec.ranks} parts for it")
         return answer
 
-    def _candidates(self, job: str, spec: JobSpec, kind: str) -> list[Gpu]:
-        """Devices that may have a part for one rank: those that others share, and those that stand empty."""
-        view, found, nodes = self.view, list[Gpu](), self.view.fleet.nodes
+    def _candidates(self, job: str, spec: JobSpec, kind: str, most: int | None) -> list[Gpu]:
+        """Devices that may have a part for one rank: those that others share, and of empty ones ``most`` of a group."""
+        view, nodes = self.view, self.view.fleet.nodes
         tried = _refused_before(view.jobs.open.get(job))
-        for order in dict.fromkeys(view.cuttable_nodes().values()):
-            node = nodes[order]
-            if node.id in view.health or not _may_use_node(node, spec) or not self._host_holds(node, spec):
-                continue
-            for device in node.devices:
-                if device.sharing is None or device.kind != kind or device.id in view.health:
-                    continue
-                now = self._changed.get(device.id, device)
-                if device.id not in tried and (now.cut is not None or self._is_free(now)):
-                    found.append(self.gpu(now))
-        return found
+        known: dict[str, bool] = {}
 
-    def _host_holds(self, node: Node, spec: JobSpec) -> bool:
-        """Whether the node has CPU and memory for at least one rank."""
-        return self.host_room(node, spec) >= 1
+        def usable(node: Node) -> bool:
+            if node.id not in known:
+                known[node.id] = (
+                    node.id not in view.health
+                    and _may_use_node(node, spec)
+                    and self.host_room(node, spec) >= 1
+                )
+            return known[node.id]
+
+        def is_free(device: Device) -> bool:
+            if device.cut is not None or device.id in self._changed or device.id in tried:
+                return False
+            barred = may_use(device, spec.where) if not may_use_any(spec.where) else None
+            return device.id not in view.health and self._is_free(device) and (barred is None or most is None)
+
+        found = []
+        shared = dict(view.in_parts())
+        for name in self._changed:
+            device = view.cuttable(name)
+            if device is not None and name not in shared:
+                shared[name] = (view.cuttable_nodes()[name], device.index)
+        for name, (order, _) in sorted(shared.items(), key=_by_place):
+            now = self.now(name)
+            if now is None or now.sharing is None or now.kind != kind or name in tried or name in view.health:
+                continue
+            if usable(nodes[order]):
+                found.append(self.gpu(now))
+        empty = self._memo.stock.empty(kind, nodes, view.occupancy, usable, is_free, most)
+        return found + [self.gpu(device) for device in empty]
 
     def host_room(self, node: Node, spec: JobSpec) -> int:
         """How many ranks the node's CPU and memory hold."""
@@ -247,7 +280,7 @@ class SharingRound:
                     yield tree.tiers[vertex], inside
 
     def _none(self, kind: str) -> Refused:
-        may = sum(device.kind == kind for device in self._devices())
+        may = self._memo.stock.of_kind(kind)
         if not may:
             return refused("no_gpu", f"no {noun(kind, 1)} may be cut on demand (share in the fleet file)")
         return refused(
@@ -264,15 +297,15 @@ class _Empty(SharingRound):
     def _is_free(self, device: Device) -> bool:  # noqa: ARG002
         return True
 
-    def _candidates(self, job: str, spec: JobSpec, kind: str) -> list[Gpu]:  # noqa: ARG002
-        nodes = self.view.fleet.nodes
-        return [
-            self.gpu(replace(device, cut=None))
-            for order in dict.fromkeys(self.view.cuttable_nodes().values())
-            if _may_use_node(nodes[order], spec)
-            for device in nodes[order].devices
-            if device.sharing is not None and device.kind == kind
-        ]
+    def _candidates(self, job: str, spec: JobSpec, kind: str, most: int | None) -> list[Gpu]:  # noqa: ARG002
+        def usable(node: Node) -> bool:
+            return _may_use_node(node, spec) and self.host_room(node, spec) >= 1
+
+        def may(device: Device) -> bool:
+            return may_use(device, spec.where) is None or most is None
+
+        found = self._memo.stock.empty(kind, self.view.fleet.nodes, None, usable, may, most)
+        return [self._made(replace(device, cut=None)) for device in found]
 
     def host_room(self, node: Node, spec: JobSpec) -> int:
         asked = spec.requests
@@ -352,7 +385,7 @@ class _Gang:
         asked = _asked_ppm(devices, self._share)
         wish = Wish(self._share, self._round.table.load_of_part(self._spec.name, asked), self._spec.where)
         for over, some in _by_factor(devices).items():
-            found = choose(wish, some, self._round.table, SharePolicy(over))
+            found = choose(wish, some, self._round.table, SharePolicy(Oversubscription(*over)))
             if isinstance(found, Refused):
                 answer = answer or found
             elif best is None or found.price_ppm < best[0].price_ppm:
@@ -369,13 +402,17 @@ def _table(view: View) -> Interference:
     return Interference(known.loads, {**known.seen, **seen})
 
 
-def _by_factor(devices: Sequence[Gpu]) -> dict[Oversubscription, list[Gpu]]:
-    found: dict[Oversubscription, list[Gpu]] = {}
+def _by_factor(devices: Sequence[Gpu]) -> dict[tuple[int, int], list[Gpu]]:
+    found: dict[tuple[int, int], list[Gpu]] = {}
     for gpu in devices:
         sharing = gpu.device.sharing
         assert sharing is not None
-        found.setdefault(Oversubscription(sharing.compute_ppm, sharing.memory_ppm), []).append(gpu)
+        found.setdefault((sharing.compute_ppm, sharing.memory_ppm), []).append(gpu)
     return found
+
+
+def _by_place(item: tuple[str, tuple[int, int]]) -> tuple[int, int]:
+    return item[1]
 
 
 def _asked_ppm(devices: Sequence[Gpu], share: Share) -> int:
@@ -436,6 +473,7 @@ def _always(_device: Device, _count: int) -> bool:
 
 
 _ALWAYS: Final[MayOpen] = _always
+_SPARE: Final = 2  # so that a reason can name another device
 _GANG_MODES: Final[tuple[ShareMode, ...]] = ("mps", "time")
 _SOMEONE: Final = "?"  # a part without a job would be the rest
 _NO_REQUESTS: Final = Requests()

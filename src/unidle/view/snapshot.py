@@ -19,6 +19,7 @@ def encode(view: View) -> Snapshot:
         book=replace(view.book, _index={}),
         _occupancy=None,
         _cuttable=None,
+        _in_parts=None,
         _hosts=None,
         _waiting=None,
         _unjudged=set(),

@@ -228,6 +228,7 @@ class View:
     pairs: dict[tuple[CutMode, str, str], tuple[int, int]] = field(default_factory=dict)
     _occupancy: Occupancy | None = None
     _cuttable: dict[str, int] | None = None
+    _in_parts: dict[str, tuple[int, int]] | None = None
     _hosts: dict[str, list[int]] | None = None
     _waiting: dict[Shape, list[tuple[int, int, str]]] | None = None
     _unjudged: set[str] = field(default_factory=set)
@@ -333,7 +334,7 @@ class View:
             self._count_verdict(job.verdict.code, -1)
 
     def fleet_changed(self) -> None:
-        self._occupancy = self._cuttable = None
+        self._occupancy = self._cuttable = self._in_parts = None
 
     def cuttable(self, device_id: str) -> Device | None:
         """A device that may be cut on demand, or is cut, by its id; None for others."""
@@ -353,12 +354,27 @@ class View:
             }
         return self._cuttable
 
+    def in_parts(self) -> dict[str, tuple[int, int]]:
+        """Devices that are cut on demand now, by id, with the place of their node and theirs on it."""
+        if self._in_parts is None:
+            self._in_parts = {
+                device.id: (order, device.index)
+                for order in dict.fromkeys(self.cuttable_nodes().values())
+                for device in self.fleet.nodes[order].devices
+                if device.cut is not None
+            }
+        return self._in_parts
+
     def cut_changed(self, device: Device) -> None:
         """This device, which may be cut on demand, has other slices now."""
         order = self.cuttable_nodes()[device.id]
         nodes, node = self.fleet.nodes, self.fleet.nodes[order]
         before = next(d for d in node.devices if d.id == device.id)
         node = replace(node, devices=tuple(device if d is before else d for d in node.devices))
+        if self._in_parts is not None:
+            self._in_parts.pop(device.id, None)
+            if device.cut is not None:
+                self._in_parts[device.id] = (order, device.index)
         self.fleet = replace(self.fleet, nodes=(*nodes[:order], node, *nodes[order + 1 :]))
         if self._occupancy is not None:
             down = node.id in self.health or device.id in self.health
