@@ -54,13 +54,16 @@ class _Memo:
 
     tree: QueueTree
     whole: Amounts
+    factor_ppm: int
     runs: dict[str, tuple[tuple[object, ...], Running]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, ground: Ground) -> _Memo:
         if not isinstance(ground.memo, cls):
             tree = _tree(ground.fleet)
-            ground.memo = cls(tree, _totals(ground.fleet, tree.resources, frozenset()))
+            ground.memo = cls(
+                tree, _totals(ground.fleet, tree.resources, frozenset()), _factor_ppm(ground.fleet)
+            )
         return ground.memo
 
 
@@ -150,7 +153,8 @@ class QuotaRound:
         kept = {places[name]: count for name, count in devices.items() if name in places}
         if all(cluster.free[index] >= count for index, count in kept.items()):
             spec = job.spec
-            charged = self._charged(spec, kind, spec.devices * MILLI)
+            rank_class = self._ground.rank_class(spec, kind, self._view, Taken())
+            charged = self._charged(spec, kind, self._milli_on(rank_class, spec))
             cluster.hold(Hold(job.id, self._queue(spec), charged, spec.preemption != "low", kept, expires_ns))
 
     def _held(self, attempt: AttemptView) -> dict[int, int]:
@@ -189,7 +193,8 @@ class QuotaRound:
         spec = job.spec
         if job.not_before_ns > self._now_ns:
             return
-        refused = _never(self.tree, self.shares.quota, spec, self._queue(spec), self.kinds)
+        least = least_milli(spec, self.kinds, self._ground.whole_kinds, self._memo.factor_ppm)
+        refused = _never(self.tree, self.shares.quota, spec, self._queue(spec), self.kinds, least)
         if refused is not None:
             self.never[job.id] = refused
             return
@@ -243,11 +248,15 @@ class QuotaRound:
 
     def _milli_for(self, job: str, spec: JobSpec) -> int:
         """Thousandths of devices that a job which waits would hold, at most where that is not known yet."""
-        if spec.share is None:
-            return spec.devices * MILLI
         if self._parts is not None and self._parts.asks(job):
             return -(-self._parts.sharing.share_ppm(spec) * MILLI // WHOLE_PPM) * spec.ranks
-        return self._classes[job].least_ppm(spec.ranks) * MILLI // WHOLE_PPM
+        return self._milli_on(self._classes[job], spec)
+
+    def _milli_on(self, rank_class: RankClass, spec: JobSpec) -> int:
+        """The same for devices as they are declared: parts where parts are asked for, or where there is nothing else."""
+        if spec.share is None and rank_class.kind in self._ground.whole_kinds:
+            return spec.devices * MILLI
+        return rank_class.least_ppm(spec.devices) * MILLI // WHOLE_PPM
 
     def _heads(self) -> int:
         """Room is reserved for the first that wait where all run times are known; else only for those that starve."""
@@ -329,11 +338,28 @@ def never(fleet: Fleet, spec: JobSpec, now_ns: int) -> Reason | None:
         return None
     tree = _tree(fleet)
     quota = tree.quota(_totals(fleet, tree.resources, frozenset()), now_ns)
-    kinds = tuple(dict.fromkeys(device.kind for device in fleet.devices()))
-    return _never(tree, quota, spec, spec.queue, kinds)
+    devices = fleet.devices()
+    kinds = tuple(dict.fromkeys(device.kind for device in devices))
+    whole = {device.kind for device in devices if len(device.slices_ppm) == 1}
+    return _never(tree, quota, spec, spec.queue, kinds, least_milli(spec, kinds, whole, _factor_ppm(fleet)))
 
 
-def _never(tree: QueueTree, quota: Quota, spec: JobSpec, queue: str, kinds: Sequence[str]) -> Reason | None:
+def least_milli(spec: JobSpec, kinds: Collection[str], whole_kinds: Collection[str], factor_ppm: int) -> int:
+    """The least that a queue is charged for the job, wherever it runs, in thousandths of devices."""
+    if spec.share is not None:
+        return spec.ranks * (spec.share.compute_ppm * MILLI // factor_ppm)
+    whole = all(kind in whole_kinds for kind in KINDS[spec.device] if kind in kinds)
+    return spec.devices * MILLI if whole else 0
+
+
+def _factor_ppm(fleet: Fleet) -> int:
+    """How much at most may be promised of a device."""
+    return max((d.sharing.compute_ppm for d in fleet.devices() if d.sharing is not None), default=WHOLE_PPM)
+
+
+def _never(
+    tree: QueueTree, quota: Quota, spec: JobSpec, queue: str, kinds: Sequence[str], asked: int
+) -> Reason | None:
     index = tree.index.get(queue)
     if index is None or tree.children[index]:
         leaves = sorted(name for name, k in tree.index.items() if not tree.children[k])
@@ -342,11 +368,11 @@ def _never(tree: QueueTree, quota: Quota, spec: JobSpec, queue: str, kinds: Sequ
     if any(spec.windows for spec in tree.specs):
         return None  # at other hours it may
     kind = next((k for k in KINDS[spec.device] if k in kinds), "gpu")
-    asked, resource = spec.devices * MILLI, tree.resources.index(kind)
+    resource = tree.resources.index(kind)
     for at in tree.path(index)[:-1]:
         bound = quota.bound[at][resource]
         if asked > bound:
-            text = f"{tree.name(at)} may use at most {bound / MILLI:g} {kind}, and the job asks for {spec.devices}"
+            text = f"{tree.name(at)} may use at most {bound / MILLI:g} {kind}, and the job asks for {asked / MILLI:g}"
             return Reason("over_limit", f"{text}: it can never start here", {"bound": bound, "asked": asked})
     return None
 
