@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -31,6 +31,7 @@ from unidle.place.queue.waiting import Waiting
 from unidle.place.queued import KINDS
 from unidle.place.sharing import Given, SharingRound
 from unidle.place.sharing_queues import Parts
+from unidle.share.mig_models import mig_models
 from unidle.view.state import AttemptView, JobView, View
 
 S: Final = 1_000_000_000
@@ -54,7 +55,7 @@ class _Memo:
 
     tree: QueueTree
     whole: Amounts
-    factor_ppm: int
+    bounds: Bounds
     runs: dict[str, tuple[tuple[object, ...], Running]] = field(default_factory=dict)
 
     @classmethod
@@ -62,7 +63,7 @@ class _Memo:
         if not isinstance(ground.memo, cls):
             tree = _tree(ground.fleet)
             ground.memo = cls(
-                tree, _totals(ground.fleet, tree.resources, frozenset()), _factor_ppm(ground.fleet)
+                tree, _totals(ground.fleet, tree.resources, frozenset()), Bounds.of(ground.fleet)
             )
         return ground.memo
 
@@ -193,7 +194,7 @@ class QuotaRound:
         spec = job.spec
         if job.not_before_ns > self._now_ns:
             return
-        least = least_milli(spec, self.kinds, self._ground.whole_kinds, self._memo.factor_ppm)
+        least = least_milli(spec, self.kinds, self._ground.whole_kinds, self._memo.bounds)
         refused = _never(self.tree, self.shares.quota, spec, self._queue(spec), self.kinds, least)
         if refused is not None:
             self.never[job.id] = refused
@@ -341,20 +342,35 @@ def never(fleet: Fleet, spec: JobSpec, now_ns: int) -> Reason | None:
     devices = fleet.devices()
     kinds = tuple(dict.fromkeys(device.kind for device in devices))
     whole = {device.kind for device in devices if len(device.slices_ppm) == 1}
-    return _never(tree, quota, spec, spec.queue, kinds, least_milli(spec, kinds, whole, _factor_ppm(fleet)))
+    return _never(tree, quota, spec, spec.queue, kinds, least_milli(spec, kinds, whole, Bounds.of(fleet)))
 
 
-def least_milli(spec: JobSpec, kinds: Collection[str], whole_kinds: Collection[str], factor_ppm: int) -> int:
+class Bounds(NamedTuple):
+    """What bounds a part from below: how much at most may be promised of a device, and the largest memory of one."""
+
+    factor_ppm: int
+    memory_bytes: int
+
+    @classmethod
+    def of(cls, fleet: Fleet) -> Bounds:
+        devices = fleet.devices()
+        factors = (d.sharing.compute_ppm for d in devices if d.sharing is not None)
+        return cls(max(factors, default=WHOLE_PPM), max((d.memory_bytes for d in devices), default=0))
+
+
+def least_milli(spec: JobSpec, kinds: Collection[str], whole_kinds: Collection[str], bounds: Bounds) -> int:
     """The least that a queue is charged for the job, wherever it runs, in thousandths of devices."""
-    if spec.share is not None:
-        return spec.ranks * (spec.share.compute_ppm * MILLI // factor_ppm)
-    whole = all(kind in whole_kinds for kind in KINDS[spec.device] if kind in kinds)
-    return spec.devices * MILLI if whole else 0
-
-
-def _factor_ppm(fleet: Fleet) -> int:
-    """How much at most may be promised of a device."""
-    return max((d.sharing.compute_ppm for d in fleet.devices() if d.sharing is not None), default=WHOLE_PPM)
+    share = spec.share
+    if share is None:
+        whole = all(kind in whole_kinds for kind in KINDS[spec.device] if kind in kinds)
+        return spec.devices * MILLI if whole else 0
+    ppm = share.compute_ppm
+    if share.profile:
+        sizes = [m.compute_ppm(m.profile(share.profile)) for m in mig_models() if m.knows(share.profile)]
+        return spec.ranks * (min(sizes, default=0) * MILLI // WHOLE_PPM)
+    if not ppm and bounds.memory_bytes:
+        ppm = share.memory_bytes * WHOLE_PPM // bounds.memory_bytes
+    return spec.ranks * (ppm * MILLI // bounds.factor_ppm)
 
 
 def _never(

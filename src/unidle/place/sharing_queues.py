@@ -7,10 +7,12 @@ none where it joins others; what its queue is charged is the share of its parts.
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from unidle.fleet import Device
+from unidle.jobs import JobSpec
 from unidle.place.ground import Ground, Taken
 from unidle.place.queue.model import Fits, Ints
 from unidle.place.queued import KINDS
@@ -23,18 +25,21 @@ class Parts:
 
     def __init__(self, sharing: SharingRound, ground: Ground) -> None:
         self.sharing, self._ground = sharing, ground
-        self._asks: set[str] = set()
+        self._asks: dict[str, JobSpec] = {}
         self._proposed: dict[str, Given] = {}
         self._settled: set[str] = set()
         self._trial = SharingRound(ground, sharing.view, Taken(), sharing.table)
 
     def kind_for(self, job: JobView, kinds: Sequence[str]) -> str | None:
-        """The kind of device of which the job asks for such parts, if it does; its slices are of no other then."""
-        spec = job.spec
-        if spec.share is None or self.sharing.never(spec) is not None:
+        """The kind of device of which the job asks for such parts, if it does; its parts are of no other then."""
+        if job.spec.share is None:
             return None
-        self._asks.add(job.id)
-        return next((k for k in KINDS[spec.device] if k in kinds), None)
+        for kind in KINDS[job.spec.device]:
+            spec = replace(job.spec, device="gpu" if kind == "gpu" else "cpu")
+            if kind in kinds and self.sharing.never(spec) is None:
+                self._asks[job.id] = spec
+                return kind
+        return None
 
     def asks(self, job: str) -> bool:
         return job in self._asks
@@ -56,7 +61,7 @@ class Parts:
             def at(device: Device) -> int:
                 return kinds.index(device.kind) * width + self._ground.place[device.node]
 
-            given = self._trial.find(job.id, job.spec, may_open)
+            given = self._trial.find(job.id, self._asks[job.id], may_open)
             if not isinstance(given, Given):
                 return None
             self._proposed[job.id] = given
