@@ -30,7 +30,7 @@ from unidle.place.queue.victims import Mask
 from unidle.place.queue.waiting import Waiting
 from unidle.place.queued import KINDS
 from unidle.place.sharing import Given, SharingRound
-from unidle.place.sharing_queues import Parts
+from unidle.place.sharing_queues import Parts, milli_of
 from unidle.share.mig_models import mig_models
 from unidle.view.state import AttemptView, JobView, View
 
@@ -245,12 +245,17 @@ class QuotaRound:
         """Thousandths of devices that an attempt holds: a part of a device counts by its share."""
         book = self._view.book
         held = book.indexes(s for place in attempt.places for s in place.slices)
-        return sum(-(-book.slices[k].share_ppm * MILLI // WHOLE_PPM) for k in held)
+        return sum(milli_of(book.slices[k].share_ppm) for k in held)
 
     def _milli_for(self, job: str, spec: JobSpec) -> int:
         """Thousandths of devices that a job which waits would hold, at most where that is not known yet."""
         if self._parts is not None and self._parts.asks(job):
-            return -(-self._parts.sharing.share_ppm(spec) * MILLI // WHOLE_PPM) * spec.ranks
+            least, most = self._parts.milli(job)
+            queue, quota = self._queue(spec), self.shares.quota
+            if _never(self.tree, quota, spec, queue, self.kinds, most * spec.ranks) is not None:
+                self._parts.at_most(job, least)  # only where it counts least can it ever start
+                return least * spec.ranks
+            return most * spec.ranks
         return self._milli_on(self._classes[job], spec)
 
     def _milli_on(self, rank_class: RankClass, spec: JobSpec) -> int:

@@ -62,17 +62,21 @@ class SharingRound:
         self.table = table or _table(view)
         self._memo = ground.sharing if isinstance(ground.sharing, Memo) else Memo(Stock.of(view.fleet))
         ground.sharing = self._memo
+        self.most_ppm = WHOLE_PPM  # of the search under way
         self._changed: dict[str, Device] = {}
         self._why: dict[str, Reason] = {}
 
     def find(
-        self, job: str, spec: JobSpec, may_open: MayOpen | None = None, *, every: bool = False
-    ) -> Given | Refused:
+        self, job: str, spec: JobSpec, may_open: MayOpen | None = None, *, every: bool = False,
+        most_ppm: int = WHOLE_PPM,
+    ) -> Given | Refused:  # fmt: skip
         """A part for each rank of the gang, or why there is none; nothing is taken yet.
 
         ``every``: look at every device, also where others are alike, so that a reason counts them all.
+        Parts that would count more than ``most_ppm`` of a device are not given.
         """
         assert spec.share is not None
+        self.most_ppm = most_ppm
         if spec.topology is not None and (spec.topology.groups or spec.topology.fabric):
             return refused("no_share", "parallel groups and fabrics are chosen for whole devices only")
         answers = [self._of_kind(job, spec, spec.share, kind, may_open, every) for kind in KINDS[spec.device]]
@@ -120,14 +124,13 @@ class SharingRound:
             self._memo.never[key] = answer if isinstance(answer, Refused) else None
         return self._memo.never[key]
 
-    def share_ppm(self, spec: JobSpec) -> int:
-        """The most that a part of this job may count, in ppm of a device, whichever device it is of."""
+    def share_ppm(self, spec: JobSpec) -> list[int]:
+        """What a part of this job may count, in ppm of a device, by the devices and modes that there are."""
         if spec.share is None:
-            return WHOLE_PPM
+            return []
         kinds = KINDS[spec.device]
         samples = [replace(g.sample, cut=None) for g in self._memo.stock.groups if g.sample.kind in kinds]
-        found = [share_of(device, p) for device in samples for p in _promises(device, spec.share)]
-        return max(found, default=WHOLE_PPM)
+        return [share_of(device, p) for device in samples for p in _promises(device, spec.share)]
 
     # -- devices ---------------------------------------------------------------------------------
 
@@ -354,7 +357,8 @@ class _Gang:
             instance = choice.plan.serve[0] if choice.plan is not None else None
             promise = Promise(self._job, choice.mode, choice.compute_ppm, choice.memory_bytes, instance)
             made = with_part(device, promise, base.generation + 1)
-            if made is None:  # its shares are given away, though more could be promised
+            # its shares are given away though more could be promised, or it would count for too much
+            if made is None or made[1].share_ppm > self._round.most_ppm:
                 del open_[device.id]
                 continue
             if not used_parts(device):
@@ -431,7 +435,8 @@ def _promises(device: Device, share: Share) -> Iterator[Promise]:
         if not isinstance(name, Refused):
             profile = model.profile(name)
             yield Promise("", "mig", model.compute_ppm(profile), model.bytes_of(profile), Instance(name, 0))
-    if not share.profile and share.mode != "mig":
+    bounded = {"quota", "mps", "time"} if share.mode == "any" else {share.mode} - {"mig"}
+    if not share.profile and device.sharing is not None and bounded & {*device.sharing.modes}:
         need = needs_of(share, device)
         if not isinstance(need, Refused):
             yield Promise("", "time", *need)

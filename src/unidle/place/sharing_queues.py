@@ -11,13 +11,19 @@ from dataclasses import replace
 
 import numpy as np
 
-from unidle.fleet import Device
+from unidle.fleet import WHOLE_PPM, Device
 from unidle.jobs import JobSpec
 from unidle.place.ground import Ground, Taken
 from unidle.place.queue.model import Fits, Ints
+from unidle.place.queue.spec import MILLI
 from unidle.place.queued import KINDS
 from unidle.place.sharing import Given, SharingRound
 from unidle.view.state import JobView
+
+
+def milli_of(share_ppm: int) -> int:
+    """Thousandths of a device that a part counts: rounded down, so that three thirds are no more than one."""
+    return max(1, share_ppm * MILLI // WHOLE_PPM)
 
 
 class Parts:
@@ -26,6 +32,7 @@ class Parts:
     def __init__(self, sharing: SharingRound, ground: Ground) -> None:
         self.sharing, self._ground = sharing, ground
         self._asks: dict[str, JobSpec] = {}
+        self._most_ppm: dict[str, int] = {}
         self._proposed: dict[str, Given] = {}
         self._settled: set[str] = set()
         self._trial = SharingRound(ground, sharing.view, Taken(), sharing.table)
@@ -40,6 +47,15 @@ class Parts:
                 self._asks[job.id] = spec
                 return kind
         return None
+
+    def milli(self, job: str) -> tuple[int, int]:
+        """Thousandths of a device that one part of the job counts, where it counts least and where most."""
+        counts = [milli_of(ppm) for ppm in self.sharing.share_ppm(self._asks[job])]
+        return min(counts, default=MILLI), max(counts, default=MILLI)
+
+    def at_most(self, job: str, milli: int) -> None:
+        """Parts that count more are not for this job."""
+        self._most_ppm[job] = (milli + 1) * WHOLE_PPM // MILLI - 1
 
     def asks(self, job: str) -> bool:
         return job in self._asks
@@ -61,7 +77,9 @@ class Parts:
             def at(device: Device) -> int:
                 return kinds.index(device.kind) * width + self._ground.place[device.node]
 
-            given = self._trial.find(job.id, self._asks[job.id], may_open)
+            given = self._trial.find(
+                job.id, self._asks[job.id], may_open, most_ppm=self._most_ppm.get(job.id, WHOLE_PPM)
+            )
             if not isinstance(given, Given):
                 return None
             self._proposed[job.id] = given
