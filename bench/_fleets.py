@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from unidle.fleet import Device, Fleet, Link, Node, Tier
+from unidle.fleet.queues import QueueSpec
 
 PER_RACK, PER_SPINE, GPUS = 16, 8, 8
 GBPS = 1_000_000_000
@@ -29,3 +32,43 @@ def _node(k: int) -> Node:
     name = f"n{k}"
     devices = tuple(Device(f"{name}/{i}", name, i, "gpu", "H100") for i in range(GPUS))
     return Node(name, f"leaf-{k // PER_RACK}", devices)
+
+
+MODELS = ("H100", "A100", "L40S")
+
+
+def mixed(nodes: int, gpus: int = GPUS) -> Fleet:
+    """The same network with three models of GPU, labels, taints, CPU and memory, and a tree of queues.
+
+    Half of the racks have H100s, a third A100s, the others L40S; one rack of 25 is tainted, every
+    second node has local disks.
+    """
+    plain = fleet(nodes)
+    made = tuple(_mixed(k, node, gpus) for k, node in enumerate(plain.nodes))
+    return replace(plain, nodes=made, queues=queues(nodes * gpus))
+
+
+def _mixed(k: int, node: Node, gpus: int) -> Node:
+    rack = k // PER_RACK
+    model = ("H100", "A100", "H100", "A100", "H100", "L40S")[rack % 6]
+    devices = tuple(
+        Device(f"{node.id}/{i}", node.id, i, "gpu", model, memory_bytes=80 << 30) for i in range(gpus)
+    )
+    return replace(
+        node, devices=devices, cpus=128.0, memory_bytes=1 << 40, taints=("lab",) if rack % 25 == 24 else (),
+        labels={"disk": "nvme" if k % 2 else "none", "row": f"r{rack % 4}"},
+    )  # fmt: skip
+
+
+def queues(gpus: int) -> tuple[QueueSpec, ...]:
+    """Two departments of two teams with guarantees, deserved shares and limits; a public queue beside them."""
+    part = gpus // 20
+    return (
+        QueueSpec("research", deserved={"gpu": 8 * part}),
+        QueueSpec("language", "research", guarantee={"gpu": part}, deserved={"gpu": 5 * part}),
+        QueueSpec("vision", "research", weight=2, limit={"gpu": 16 * part}),
+        QueueSpec("product", deserved={"gpu": 10 * part}),
+        QueueSpec("ads", "product", guarantee={"gpu": 2 * part}, lend={"gpu": 4 * part}),
+        QueueSpec("search", "product", limit={"gpu": 15 * part}),
+        QueueSpec("spare", kind="public"),
+    )

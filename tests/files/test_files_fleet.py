@@ -15,7 +15,7 @@ from unidle.files.fleet import fleet_from_mapping, fleet_to_yaml, load_fleet
 from unidle.files.load import Bounds
 from unidle.files.ranges import expand
 from unidle.files.tree import parse
-from unidle.fleet import WHOLE_PPM, Device, Fleet, Link, Node, Tier
+from unidle.fleet import WHOLE_PPM, Device, Fleet, GpuLinks, Link, Node, Tier
 
 ONE_CPU = "devices: {count: 1, kind: cpu}"
 
@@ -222,6 +222,23 @@ def shares(draw: st.DrawFn) -> tuple[int, ...]:
 
 
 @st.composite
+def links_of(draw: st.DrawFn, gpus: tuple[int, ...]) -> GpuLinks:
+    words = st.sampled_from(["NV18", "XGMI", "XGMI4", "HCCS", "SIO", "PIX", "SYS", "NA"])
+    ways = [["X"] * len(gpus) for _ in gpus]
+    for a, b in itertools.combinations(range(len(gpus)), 2):
+        ways[a][b] = ways[b][a] = draw(words)
+    return GpuLinks(
+        gpus,
+        tuple(map(tuple, ways)),
+        tuple(draw(st.sampled_from([0, 1, None])) for _ in gpus) if draw(st.booleans()) else (),
+        tuple(draw(st.sampled_from(["", "0-31", "32-63,96-127"])) for _ in gpus)
+        if draw(st.booleans())
+        else (),
+        {name: tuple(draw(words) for _ in gpus) for name in draw(st.lists(names, max_size=2, unique=True))},
+    )
+
+
+@st.composite
 def fleets(draw: st.DrawFn) -> Fleet:
     ids = draw(st.lists(names, min_size=2, max_size=8, unique=True))
     tier_count = draw(st.integers(1, len(ids) - 1))
@@ -231,6 +248,7 @@ def fleets(draw: st.DrawFn) -> Fleet:
     )
     uuids = (f"GPU-{n}{end}" for n, end in enumerate(itertools.repeat(draw(texts))))
     nodes = []
+    wired: dict[str, GpuLinks] = {}
     for number, name in enumerate(ids[tier_count:]):
         indexes = draw(st.lists(st.integers(0, 9), unique=True, max_size=4, min_size=0 if number else 1))
         devices = tuple(
@@ -238,14 +256,20 @@ def fleets(draw: st.DrawFn) -> Fleet:
                 id=f"{name}/{index}",
                 node=name,
                 index=index,
-                kind=draw(st.sampled_from(["gpu", "cpu"])),
+                kind=kind,
                 model=draw(texts),
                 uuid=next(uuids) if draw(st.booleans()) else "",
                 memory_bytes=draw(st.sampled_from([0, 1, 80 << 30, 3 << 20]) | st.integers(0, 1 << 50)),
                 slices_ppm=draw(shares()),
+                vendor=draw(st.sampled_from(["nvidia", "amd", "ascend"])) if kind == "gpu" else "nvidia",
+                number=draw(st.none() | st.integers(10, 12)) if kind == "gpu" else None,
             )
             for index in indexes
+            for kind in [draw(st.sampled_from(["gpu", "cpu"]))]
         )
+        gpus = tuple(sorted(device.index for device in devices if device.kind == "gpu"))
+        if gpus and draw(st.booleans()):
+            wired[f"links-{number}"] = draw(links_of(gpus))
         labels = draw(st.dictionaries(names, texts, max_size=2))
         nodes.append(
             Node(
@@ -256,6 +280,7 @@ def fleets(draw: st.DrawFn) -> Fleet:
                 memory_bytes=draw(st.integers(0, 1 << 50)),
                 labels=labels,
                 address=draw(st.sampled_from(["127.0.0.1", "10.0.0.1", "fe80::1%eth0", "host-1", "::1"])),
+                gpu_links=f"links-{number}" if f"links-{number}" in wired else "",
             )
         )
     ends = st.lists(st.sampled_from(ids), min_size=2, max_size=2, unique=True)
@@ -264,7 +289,7 @@ def fleets(draw: st.DrawFn) -> Fleet:
         for _ in range(draw(st.integers(0, 2)))
     )
     prices = draw(st.dictionaries(texts, st.floats(0, 1e6), max_size=3))
-    return Fleet(tiers, tuple(nodes), links, prices, "EUR", "declared")
+    return Fleet(tiers, tuple(nodes), links, prices, "EUR", "declared", gpu_links=wired)
 
 
 @settings(max_examples=80, deadline=None)

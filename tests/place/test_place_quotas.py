@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from unidle.control.forecast import Forecaster
 from unidle.control.simulate import Arrival, simulate
 from unidle.engine.sim.workload import S, SimJob
 from unidle.errors import BadInput
 from unidle.events import types as ev
-from unidle.fleet import Device, Fleet, Node
+from unidle.fleet import Device, Fleet, Node, Tier
 from unidle.fleet.queues import QueueSpec
-from unidle.jobs import JobSpec, Requests
+from unidle.jobs import JobSpec, Requests, Topology
 from unidle.place.plan import Plan
 from unidle.place.scheduler import Scheduler
 from unidle.store.memory import MemoryStore
@@ -47,12 +49,15 @@ def job(at_s: float, name: str, ranks: int, work_s: float = 100, **more: object)
     return Arrival(1 + int(at_s * S), name, spec), SimJob(int(work_s * S))
 
 
-def run(there: Fleet, *jobs: tuple[Arrival, SimJob]) -> tuple[View, list[ev.Event]]:
+def run(
+    there: Fleet, *jobs: tuple[Arrival, SimJob], forecaster: Forecaster | None = None
+) -> tuple[View, list[ev.Event]]:
     store = MemoryStore()
     behaviour = {arrival.job: sim for arrival, sim in jobs}
     view = simulate(
-        store, there, [arrival for arrival, _ in jobs], lambda command: behaviour[command.job], Twice()
-    )
+        store, there, [arrival for arrival, _ in jobs], lambda command: behaviour[command.job], Twice(),
+        forecaster=forecaster,
+    )  # fmt: skip
     return view, [ev.decode(e.kind, e.body, e.seq) for e in store.read()]
 
 
@@ -126,6 +131,24 @@ def test_a_queue_takes_back_for_a_job_that_asks_for_cpus():
     assert stops(events) == [("low1", "own")]
 
 
+def test_the_cpus_that_stopped_jobs_leave_count_when_room_is_made():
+    """Devices are free everywhere; what is in the way is CPU, which one low job and one firm job hold."""
+    nodes = tuple(
+        Node(f"n{k}", "", tuple(Device(f"n{k}/{i}", f"n{k}", i, "gpu") for i in range(4)), cpus=8)
+        for k in range(2)
+    )
+    view, events = run(
+        Fleet(nodes=nodes),
+        job(0, "firm", 1, 500, requests=Requests(cpus=7)),
+        job(1, "low", 1, 500, preemption="low", requests=Requests(cpus=7)),
+        job(10, "high", 2, 50, preemption="high", requests=Requests(cpus=4)),
+    )
+    assert stops(events) == [("low", "high")]
+    assert began_s(view, "high") < 60
+    assert {place.node for place in view.jobs["high"].attempts[0].places} == {"n1"}
+    assert began_s(view, "low") > began_s(view, "high") + 49
+
+
 def test_nobody_is_stopped_while_the_cpus_of_a_node_are_in_the_way():
     node = Node("n0", "", tuple(Device(f"n0/{i}", "n0", i, "gpu") for i in range(4)), cpus=8)
     view, events = run(
@@ -176,6 +199,28 @@ def test_short_jobs_fill_the_gap_before_a_planned_start_and_do_not_delay_it():
     assert began_s(view, "long") >= 199
     wide = next(e for e in events if isinstance(e, ev.JobJudged) and e.job == "wide")
     assert abs(int(wide.because.figures["planned_start_ns"]) / S - 101) < 3
+
+
+def test_a_run_time_that_was_foretold_stands_in_for_an_estimate():
+    """Whoever ran before is known by name and user; a job's own estimate goes first."""
+    early = [job(k, f"run{k}", 4, 100) for k in range(6)]
+    history = [replace(arrival, spec=replace(arrival.spec, name="daily")) for arrival, _ in early]
+    late = [
+        job(700, "now", 2, 100),
+        job(701, "wide", 4, 100),
+        job(702, "short", 2, 50, estimate_s=50.0),
+        job(703, "long", 2, 500, estimate_s=500.0),
+    ]
+    named = [
+        (replace(a, spec=replace(a.spec, name="daily")), sim) if a.job in ("now", "wide") else (a, sim)
+        for a, sim in late
+    ]
+    jobs = [*zip(history, [sim for _, sim in early], strict=True), *named]
+    view, _ = run(fleet(1, 4), *jobs, forecaster=Forecaster())
+    assert view.jobs["now"].predictions[0].high_ns >= 100 * S
+    assert began_s(view, "short") < 703  # in the gap before the start that is reserved for the wide one
+    assert began_s(view, "wide") < 810
+    assert began_s(view, "long") >= 799
 
 
 def test_guarantees_above_the_fleet_are_bad_input_when_the_queues_are_made():
@@ -234,3 +279,23 @@ def test_every_job_ends_no_slice_is_shared_and_nobody_is_stopped_twice_for_the_s
     for held in spans.values():
         held.sort()
         assert all(a[1] <= b[0] for a, b in pairwise(held))
+
+
+def test_who_waits_under_queues_is_told_what_is_in_the_way_and_when_it_is_gone():
+    tiers = (Tier("s", "site"), Tier("a", "leaf", "s"), Tier("b", "leaf", "s"))
+    nodes = tuple(
+        Node(f"{leaf}{k}", leaf, tuple(Device(f"{leaf}{k}/{i}", f"{leaf}{k}", i, "gpu") for i in range(2)))
+        for leaf in "ab"
+        for k in range(2)
+    )
+    near = Topology(require="leaf")
+    _, events = run(
+        Fleet(tiers, nodes, queues=(QueueSpec("q"),)),
+        job(0, "one", 3, 50, queue="q", estimate_s=50.0, topology=near),
+        job(1, "two", 3, 100, queue="q", estimate_s=100.0, topology=near),
+        job(2, "near", 2, 10, queue="q", estimate_s=10.0, topology=near),
+    )
+    (why,) = [e.because for e in events if isinstance(e, ev.JobJudged) and e.job == "near"]
+    assert "the gang within one leaf: 2 of 2 have room, at most 1 of 2 ranks fit" in why.text
+    assert why.text.endswith("room is reserved for it, in 48 s")
+    assert (why.figures["needs"], why.figures["largest"], why.figures["free"]) == (2, 1, 2)

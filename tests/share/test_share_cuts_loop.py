@@ -14,7 +14,7 @@ from share.cutting import World, check_ledger, run, told, used_by
 from sim.worlds import S
 from unidle.events.types import JobSubmitted
 from unidle.fleet import WHOLE_PPM
-from unidle.place.ground import Ground, Taken
+from unidle.place.ground import Ground
 from unidle.place.policy import Unidle
 from unidle.place.sharing import Given, SharingRound
 from unidle.view.fold import apply
@@ -161,7 +161,7 @@ def test_what_the_log_saw_of_two_kinds_of_work_keeps_them_apart_the_next_time() 
     apart.pairs = {("mps", "b", "a"): (10 * 3_000_000, 10)}
     for view, expected in ((together, ["n/0", "n/0"]), (apart, ["n/0", "n/1"])):
         ground = Ground(view)
-        round_ = SharingRound(ground, view, Taken())
+        round_ = SharingRound(ground, view)
         for arrival in world.arrivals:
             apply(view, JobSubmitted(arrival.job, arrival.spec), view.seq + 1, 1)
             given = round_.find(arrival.job, arrival.spec)

@@ -258,7 +258,8 @@ class Run:
         submitted = {a.job: a.at_ns for a in self.world.arrivals}
         asks: list[tuple[int, Callable[[Controller], None]]] = [
             *((a.at_ns, lambda c, a=a: c.submit(a.job, a.spec)) for a in self.world.arrivals),
-            *((max(at, submitted[j]), lambda c, j=j: c.cancel(j, "ann")) for at, j in self.world.cancels),
+            # 7 ns later: whether a job ends before it is cancelled at the very moment of its end is open
+            *((max(at, submitted[j]) + 7, lambda c, j=j: c.cancel(j, "ann")) for at, j in self.world.cancels),
         ]
         return sorted(asks, key=lambda ask: ask[0])
 

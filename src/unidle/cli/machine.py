@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
@@ -71,13 +72,14 @@ def fleet(
             state = health.get(device.id) or health.get(node.id) or "healthy"
             lines.append(
                 {"device": device.id, "node": node.id, "tier": node.parent, "kind": device.kind, "model": device.model,
-                 "memory_bytes": device.memory_bytes, "slices_ppm": [s.share_ppm for s in slices_of(device)], "health": state,
+                 "vendor": device.vendor if device.kind == "gpu" else None, "gpu_links": node.gpu_links or None, "memory_bytes": device.memory_bytes, "slices_ppm": [s.share_ppm for s in slices_of(device)], "health": state,
                  "share": _sharing(device), "cut": _cut(device),
                  "jobs": sorted(holders.get(device.id, ()))}
             )  # fmt: skip
     if as_json:
         tiers = [{"id": t.id, "kind": t.kind, "parent": t.parent} for t in found.tiers]
-        print_json({"source": found.source, "tiers": tiers, "devices": lines})
+        links = {name: asdict(one) for name, one in found.gpu_links.items()}
+        print_json({"source": found.source, "tiers": tiers, "devices": lines, "gpu_links": links})
         return
     rows = [
         [
@@ -96,6 +98,11 @@ def fleet(
         heads, rows = [*heads[:-2], "job"], [[*row[:-2], row[-1]] for row in rows]
     for text in table(heads, rows):
         say(text)
+    for name, one in found.gpu_links.items():
+        from unidle.fleet.links import describe
+
+        alike = sum(node.gpu_links == name for node in found.nodes)
+        say(f"links {name}: {describe(one)} ({counted(alike, 'node')})")
     say(f"{counted(len(lines), 'device')} on {counted(len(found.nodes), 'node')} ({found.source})")
 
 

@@ -191,7 +191,7 @@ def find_fleet(path: str | None, cpu_devices: int | None) -> Fleet:
 
 def _check_queues(path: str, fleet: Fleet) -> None:
     from unidle.files.fleet_queues import pointed
-    from unidle.place.quotas import check_queues
+    from unidle.place.fleet_queues import check_queues
 
     try:
         check_queues(fleet)

@@ -1,19 +1,34 @@
-"""GPUs and their driver, asked through NVML."""
+"""GPUs and their driver: NVIDIA's asked through NVML, AMD's and Ascend's found as the local engine finds them."""
 
 from __future__ import annotations
 
+import os
 from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from unidle.doctor.check import Check
+from unidle.fleet.links import describe
 
 _GPU_USE = "training on GPUs; without one, CPU devices stand in"
 _DRIVER_USE = "CUDA programs"
 _NO_DRIVER = "install NVIDIA's driver if this machine has a GPU"
 
 
-def gpus() -> list[Check]:
-    """One check of the GPUs and one of the driver's CUDA version."""
+def gpus(root: Path = Path("/"), environ: Mapping[str, str] = os.environ) -> list[Check]:
+    """One check of NVIDIA's GPUs and one of their driver's CUDA version, and one of each other vendor that is there.
+
+    NVIDIA is passed over where it has nothing and another vendor has something. ``root`` is where ``sys`` and ``dev`` are.
+    """
+    others = _others(root, environ)
+    nvidia = _nvidia()
+    if others and nvidia[0].state == "missing":
+        return others
+    return nvidia + others
+
+
+def _nvidia() -> list[Check]:
     try:
         import pynvml  # type: ignore[import-untyped]
     except ImportError:
@@ -45,7 +60,36 @@ def _devices(nvml: Any) -> Check:
         return Check("GPU", "missing", "the driver runs, but sees no GPU", _GPU_USE, "see nvidia-smi")
     memory = sum(nvml.nvmlDeviceGetMemoryInfo(h).total for h in handles)
     detail = ", ".join(f"{n} x {model}" for model, n in models.items())
-    return Check("GPU", "ok", f"{detail}, {memory / 2**30:,.0f} GiB in all", _GPU_USE)
+    detail += f", {memory / 2**30:,.0f} GiB in all"
+    if len(handles) > 1:
+        from unidle.fleet.nvml import links_by_nvml
+
+        detail += f"; {describe(links_by_nvml(nvml))}"
+    return Check("GPU", "ok", detail, _GPU_USE)
+
+
+def _others(root: Path, environ: Mapping[str, str]) -> list[Check]:
+    from unidle.engine.local.devices import Found, find_amd, find_ascend
+
+    def check(name: str, found: Found) -> Check:
+        if not found.gpus:
+            return Check(name, "limited", found.says, _GPU_USE, "see npu-smi info and the kernel's log")
+        models = Counter(gpu.model for gpu in found.gpus)
+        memory = sum(gpu.memory_bytes for gpu in found.gpus) / 2**30
+        detail = ", ".join(f"{n} x {model}" for model, n in models.items()) + f", {memory:,.0f} GiB in all"
+        if found.links is not None and len(found.gpus) > 1:
+            detail += f"; {describe(found.links)}"
+        return Check(name, "ok", f"{detail} ({found.says})", _GPU_USE)
+
+    amd, ascend = find_amd(root, environ), find_ascend(root, environ)
+    checks = [check("Ascend NPU", ascend)] if ascend.says else []
+    if not amd.says:
+        return checks
+    found, kfd = check("AMD GPU", amd), root / "dev/kfd"
+    if not os.access(kfd, os.R_OK | os.W_OK):
+        remedy = "add the user to the groups render and video"
+        found = Check(found.name, "limited", f"{found.detail}; {kfd} may not be opened", _GPU_USE, remedy)
+    return [found, *checks]
 
 
 def _driver(nvml: Any) -> Check:

@@ -10,14 +10,15 @@ from typing import Final
 from unidle.files.check import convert
 from unidle.files.document import Bounds, Document, Path
 from unidle.files.fleet_file import ID_LENGTH, ID_PATTERN, ID_SAYS, DevicesPart, FleetFile, NodePart
+from unidle.files.fleet_links import check_gpu_links, gpu_links_of
 from unidle.files.fleet_network import label_keys, links, tiers_by_labels, unknown
 from unidle.files.fleet_queues import queues_of, zone_of
 from unidle.files.fleet_share import check_sharing, sharing_of
 from unidle.files.fleet_text import fleet_to_yaml
-from unidle.files.load import load_document
+from unidle.files.load import base_dir_of, load_document
 from unidle.files.ranges import expand
 from unidle.files.values import MEMORY_LIMIT_BYTES, memory_bytes
-from unidle.fleet import WHOLE_PPM, Device, Fleet, Node, Tier
+from unidle.fleet import WHOLE_PPM, Device, Fleet, GpuLinks, Node, Tier
 
 __all__ = ["fleet_from_mapping", "fleet_to_yaml", "load_fleet"]
 
@@ -33,19 +34,22 @@ def load_fleet(path: str | os.PathLike[str]) -> Fleet:
 
     Errors: :class:`unidle.errors.BadInput`.
     """
-    return _Builder(load_document(path, what="fleet", bounds=BOUNDS)).fleet()
+    return _Builder(load_document(path, what="fleet", bounds=BOUNDS), base_dir_of(path)).fleet()
 
 
 def fleet_from_mapping(data: Mapping[str, object], source: str) -> Fleet:
-    """The fleet that ``data`` (the fleet file's fields) describes; ``source`` names it in errors."""
-    return _Builder(Document(dict(data), source)).fleet()
+    """The fleet that ``data`` (the fleet file's fields) describes; ``source`` names it in errors.
+
+    Files that it names are looked for in the current directory.
+    """
+    return _Builder(Document(dict(data), source), os.curdir).fleet()
 
 
 class _Builder:
     """Expands ranges and checks what one field alone cannot tell."""
 
-    def __init__(self, document: Document) -> None:
-        self._document = document
+    def __init__(self, document: Document, base_dir: str) -> None:
+        self._document, self._base_dir = document, base_dir
         if not isinstance(document.data, Mapping):
             raise document.error(
                 (),
@@ -57,12 +61,14 @@ class _Builder:
         self._device_count = 0
         self._uuids: dict[str, str] = {}
         self._index_of: list[int] = []  # of each node, its entry in the file
+        self._gpu_links: dict[str, GpuLinks] = {}
 
     def fleet(self) -> Fleet:
         tiers = tuple(self._tiers()) or (ONLY_SITE,)
         if not self._file.tiers:
             self._paths[ONLY_SITE.id] = ()
         self._check_parents(tiers)
+        self._gpu_links = gpu_links_of(self._document, self._file.gpu_links, self._base_dir)
         nodes = tuple(self._nodes(tiers))
         if not self._device_count:
             raise self._document.error(
@@ -80,6 +86,7 @@ class _Builder:
             source="declared",
             queues=tuple(queues_of(self._document, self._file.queues)),
             zone=zone_of(self._document, self._file.timezone),
+            gpu_links=self._gpu_links,
         )
 
     def _tiers(self) -> Iterator[Tier]:
@@ -131,6 +138,7 @@ class _Builder:
                 raise self._document.error(path, f"more than {NODES_LIMIT:,} nodes", remedy="make it smaller")
             groups, devices_path = _groups(part), (*path, "devices")
             self._check_groups(groups, devices_path, len(names))
+            self._check_links(part, groups, path)
             for name, address in zip(names, self._addresses(part, path, len(names)), strict=True):
                 self._claim(name, (*path, "id"))
                 yield Node(
@@ -143,8 +151,19 @@ class _Builder:
                     address=address,
                     fabric=part.fabric,
                     taints=part.taints,
+                    gpu_links=part.gpu_links or "",
                 )
                 self._index_of.append(index)
+
+    def _check_links(self, part: NodePart, groups: tuple[DevicesPart, ...], path: Path) -> None:
+        if part.gpu_links is not None:
+            gpus = [
+                k
+                for group, first, _ in _numbered(groups)
+                if group.kind == "gpu"
+                for k in range(first, first + group.count)
+            ]
+            check_gpu_links(self._document, (*path, "gpu_links"), part.gpu_links, self._gpu_links, gpus)
 
     def _check_groups(self, groups: tuple[DevicesPart, ...], path: Path, nodes: int) -> None:
         self._device_count += nodes * sum(group.count for group in groups)
@@ -174,14 +193,11 @@ class _Builder:
     def _devices(self, node: str, groups: tuple[DevicesPart, ...], path: Path) -> tuple[Device, ...]:
         devices: list[Device] = []
         taken: set[int] = set()
-        following = 0
-        for k, group in enumerate(groups):
-            first = following if group.index is None else group.index
-            following = first + group.count
+        for k, (group, first, number) in enumerate(_numbered(groups)):
             memory = memory_bytes(group.memory)
             sharing = sharing_of(group.share, group.kind) if group.share is not None else None
             model = group.model if group.model is not None else {"cpu": "cpu", "gpu": ""}[group.kind]
-            for index in range(first, following):
+            for index in range(first, first + group.count):
                 if index in taken:
                     raise self._duplicate("device", f"{node}/{index}", self._in_group(path, k, "index"))
                 taken.add(index)
@@ -197,6 +213,7 @@ class _Builder:
                         slices_ppm=group.slices_ppm,
                         vendor=group.vendor,
                         sharing=sharing,
+                        number=None if number == first else number + index - first,
                     )
                 )
             if group.uuid:
@@ -269,6 +286,21 @@ class _Builder:
 
 def _groups(part: NodePart) -> tuple[DevicesPart, ...]:
     return (part.devices,) if isinstance(part.devices, DevicesPart) else part.devices
+
+
+def _numbered(groups: Iterable[DevicesPart]) -> Iterator[tuple[DevicesPart, int, int]]:
+    """Groups with the index of their first device, and what its vendor's tools count it as."""
+    following, count = 0, dict[str, int]()
+    for group in groups:
+        first = following if group.index is None else group.index
+        following = first + group.count
+        number = group.number
+        if number is None:  # one vendor alone counts as the node does
+            others = group.kind == "gpu" and bool(count.keys() - {group.vendor})
+            number = count.get(group.vendor, 0) if others else first
+        if group.kind == "gpu":
+            count[group.vendor] = number + group.count
+        yield group, first, number
 
 
 def _cycle(names: list[str], limit: int = 10) -> str:

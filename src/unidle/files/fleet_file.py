@@ -6,6 +6,7 @@ from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct
 
+from unidle.files.fleet_links import GpuLinksPart
 from unidle.files.fleet_queues import QueuePart
 from unidle.files.fleet_share import SharingPart
 from unidle.files.values import (
@@ -118,6 +119,14 @@ class DevicesPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
             examples=[{"modes": ["mig", "mps"], "oversubscribe": {"compute": 1.5}}],
         ),
     ] = None
+    number: Annotated[
+        Annotated[int, Meta(ge=0, le=1_000_000)] | None,
+        Meta(
+            description="What the vendor's tools count the first as; without it, its index, or on a node with GPUs of"
+            " several vendors the next of this one.",
+            examples=[0],
+        ),
+    ] = None
 
 
 class NodePart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -172,6 +181,13 @@ class NodePart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             examples=[["maintenance"]],
         ),
     ] = ()
+    gpu_links: Annotated[
+        Id | None,
+        Meta(
+            description="How its GPUs reach each other: a name in the file's gpu_links; without it, not known.",
+            examples=["hgx"],
+        ),
+    ] = None
 
 
 class LinkPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -246,6 +262,14 @@ class FleetFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             examples=[[{"a": "site-a", "b": "site-b", "gbps": 10, "latency_us": 12000}]],
         ),
     ] = ()
+    gpu_links: Annotated[
+        dict[Id, GpuLinksPart],
+        Meta(
+            max_length=1000,
+            description="How the GPUs of one node reach each other, by a name that nodes refer to.",
+            examples=[{"pairs": {"islands": [[0, 1], [2, 3]], "link": "NV4", "between": "SYS"}}],
+        ),
+    ] = {}
     prices: Annotated[
         dict[Text, Annotated[float, Meta(ge=0, le=1_000_000)]],
         Meta(

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import yaml
 
+from unidle.files.fleet_links import gpu_links_as_data
 from unidle.files.fleet_share import sharing_fields
 from unidle.files.tree import resolve
 from unidle.fleet import WHOLE_PPM, Device, Fleet, Link, Node
@@ -29,6 +30,7 @@ def fleet_to_yaml(fleet: Fleet) -> str:
             tiers=[_given(id=t.id, kind=t.kind, parent=t.parent, fabric=t.fabric) for t in fleet.tiers],
             nodes=[_node(node, tiers=bool(fleet.tiers)) for node in fleet.nodes],
             links=[_link(link) for link in fleet.links],
+            gpu_links=gpu_links_as_data(fleet.gpu_links),
             queues=[_queue(queue) for queue in fleet.queues],
             timezone=fleet.zone.name if fleet.zone != UTC else None,
         ),
@@ -77,6 +79,7 @@ def _node(node: Node, *, tiers: bool) -> dict[str, object]:
         address=node.address if node.address != _ADDRESS else None,
         fabric=node.fabric,
         taints=list(node.taints),
+        gpu_links=node.gpu_links,
     )
 
 
@@ -136,11 +139,13 @@ def _traits(device: Device) -> Mapping[str, object]:
         "slices_ppm": device.slices_ppm,
         "vendor": device.vendor,
         "share": device.sharing,
+        "ahead": 0 if device.number is None else device.number - device.index,
     }
 
 
 def _groups(devices: Iterable[Device]) -> Iterator[dict[str, object]]:
     following = 0  # the index that the reader would take
+    vendors: set[str] = set()
     for run in _alike(devices):
         first = run[0]
         group: dict[str, object] = {"count": len(run), "kind": first.kind}
@@ -154,6 +159,10 @@ def _groups(devices: Iterable[Device]) -> Iterator[dict[str, object]]:
             group["share"] = sharing_fields(first.sharing, first.kind)
         if first.index != following:
             group["index"] = first.index
+        if first.kind == "gpu":
+            vendors.add(first.vendor)
+        if first.number is not None or len(vendors) > 1:
+            group["number"] = first.index if first.number is None else first.number
         following = run[-1].index + 1
         yield group | _given(memory=_memory(first.memory_bytes), uuid=first.uuid)
 

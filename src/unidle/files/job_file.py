@@ -30,6 +30,9 @@ RESERVED_ENV: Final = (
     "MASTER_ADDR",
     "MASTER_PORT",
     "CUDA_VISIBLE_DEVICES",
+    "ROCR_VISIBLE_DEVICES",
+    "HIP_VISIBLE_DEVICES",
+    "ASCEND_RT_VISIBLE_DEVICES",
 )
 RESERVED_ENV_PREFIXES: Final = ("TORCHELASTIC_", "UNIDLE_")
 # Signals that end a process which does not handle them.

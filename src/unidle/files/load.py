@@ -32,15 +32,17 @@ def load_document(path: str | os.PathLike[str], *, what: str, bounds: Bounds) ->
     return parse(text, source, what, bounds)
 
 
-def read_text(path: str | os.PathLike[str], *, what: str, limit_bytes: int) -> str:
+def read_text(path: str | os.PathLike[str], *, what: str, limit_bytes: int, escapes: bool = False) -> str:
     """The whole of a text file in UTF-8 (``-`` is standard input), at most ``limit_bytes`` long.
+
+    With ``escapes`` it may be a terminal's output, styled by escape characters.
 
     Errors: :class:`unidle.errors.BadInput` where it cannot be read, is larger, or is not text.
     """
     name, source = os.fspath(path), source_name(path)
     if not name or "\0" in name:
         raise BadFile(f"{what} file", "the path is not a path", value=name, remedy="give the file's path")
-    return _decode(_read(name, source, what, limit_bytes), source)
+    return _decode(_read(name, source, what, limit_bytes), source, escapes=escapes)
 
 
 def source_name(path: str | os.PathLike[str]) -> str:
@@ -117,7 +119,7 @@ def _too_large(source: str, limit: int, size: int | None) -> BadFile:
     )
 
 
-def _decode(content: bytes, source: str) -> str:
+def _decode(content: bytes, source: str, *, escapes: bool) -> str:
     if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE)):
         raise BadFile(source, "the text is UTF-16 or UTF-32", remedy="save it as UTF-8")
     content = content.removeprefix(codecs.BOM_UTF8)
@@ -130,7 +132,7 @@ def _decode(content: bytes, source: str) -> str:
             f"not text in UTF-8: byte 0x{content[error.start]:02x}",
             remedy="save it as UTF-8",
         ) from None
-    if found := _NOT_TEXT.search(text):
+    if found := _NOT_TEXT.search(text.replace("\x1b", " ") if escapes else text):
         line = text.count("\n", 0, found.start()) + 1
         raise BadFile(
             f"{source}:{line}",

@@ -1,5 +1,6 @@
 """Nouns of hardware: an immutable snapshot of sites, network tiers, nodes, devices and slices."""
 
+from unidle.fleet.links import GpuLinks
 from unidle.fleet.model import (
     WHOLE_PPM,
     Cut,
@@ -28,6 +29,7 @@ __all__ = [
     "CutPart",
     "Device",
     "Fleet",
+    "GpuLinks",
     "Health",
     "Link",
     "LinkClass",

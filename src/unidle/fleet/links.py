@@ -1,26 +1,35 @@
-"""How the GPUs of one node reach each other: NVLink, PCIe switch, host bridge, socket.
+"""How the GPUs of one node reach each other: NVLink, xGMI, HCCS, PCIe switch, host bridge, socket.
 
-Words and their order are those of ``nvidia-smi topo -m`` (see its legend); the same picture comes from
-NVML in :mod:`unidle.fleet.nvml`.
+Words are those of ``nvidia-smi topo -m`` and ``npu-smi info -t topo`` (see their legends), and ``XGMI`` with
+the number of links between two GPUs of AMD that have some. The same picture comes from NVML in
+:mod:`unidle.fleet.nvml` and from the kernel in :mod:`unidle.fleet.kfd`.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from unidle.errors import BadInput
 
 SELF: Final = "X"
-# Best first. NVLink comes before all of them, the more links the better.
+UNKNOWN: Final = "NA"
+# Best first. Links made for GPUs come before all of them, the more the better.
 PCIE: Final = ("PIX", "PXB", "PHB", "NODE", "SYS")
-_NVLINK: Final = re.compile(r"NV([1-9][0-9]?)")
+# Of Ascend: in one package, from one to the other, over a switch.
+HCCS: Final = ("SIO", "HCCS", "HCCS_SW")
+WORD: Final = "|".join((r"(?:NV|XGMI)[1-9][0-9]?", "XGMI", *HCCS, *PCIE, UNKNOWN))
+WORDS: Final = f"NV1 and up, XGMI1 and up, XGMI, {', '.join((*HCCS, *PCIE))} or {UNKNOWN}"
+_NUMBERED: Final = re.compile(r"(?:NV|XGMI)([1-9][0-9]?)")
+_WORD: Final = re.compile(WORD)
+_ROUTED: Final = "XGMI"  # over other GPUs, or over an unknown number of links
 _STYLE: Final = re.compile(r"\x1b\[[0-9;]*m")
-_DEVICE: Final = re.compile(r"GPU[0-9]+|NIC[0-9]+|mlx[0-9]+_[0-9]+(?:_bond)?[0-9]*|[a-z]+[0-9]*_?[a-z0-9]*")
-_GPU: Final = re.compile(r"GPU([0-9]+)")
+_DEVICE: Final = re.compile(r"NIC[0-9]+|mlx[0-9]+_[0-9]+(?:_bond)?[0-9]*|[a-z]+[0-9]*_?[a-z0-9]*")
+_GPU: Final = re.compile(r"(?:GPU|NPU|Phy-ID)([0-9]{1,6})")
 _NIC_NAME: Final = re.compile(r"\s*(NIC[0-9]+)\s*:\s*(\S+)")
-_REMEDY: Final = "give the whole output of nvidia-smi topo -m"
+_REMEDY: Final = "give the whole output of nvidia-smi topo -m or npu-smi info -t topo"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,27 +50,71 @@ class GpuLinks:
         """The word for two GPUs, by their indices on the node."""
         return self.ways[self.gpus.index(a)][self.gpus.index(b)]
 
+    def of(self, numbers: dict[int, int]) -> GpuLinks:
+        """The same links with some GPUs only, under other indices: ``numbers`` has the new one by the old."""
+        kept = [at for at, gpu in enumerate(self.gpus) if gpu in numbers]
+        return GpuLinks(
+            tuple(numbers[self.gpus[at]] for at in kept),
+            tuple(tuple(self.ways[i][k] for k in kept) for i in kept),
+            tuple(self.numa[at] for at in kept) if self.numa else (),
+            tuple(self.cpus[at] for at in kept) if self.cpus else (),
+            {nic: tuple(ways[at] for at in kept) for nic, ways in self.nics.items()},
+        )
+
+
+def beside(parts: Sequence[GpuLinks]) -> GpuLinks:
+    """The links of one node that has several kinds of GPU: between two kinds nothing is known."""
+    if len(parts) == 1:
+        return parts[0]
+    size = sum(len(part.gpus) for part in parts)
+    ways: list[tuple[str, ...]] = []
+    for part in parts:
+        before = len(ways)
+        after = size - before - len(part.gpus)
+        ways += [(UNKNOWN,) * before + row + (UNKNOWN,) * after for row in part.ways]
+    gpus = tuple(gpu for part in parts for gpu in part.gpus)
+    numa = tuple(node for part in parts for node in part.numa or (None,) * len(part.gpus))
+    cpus = tuple(cpu for part in parts for cpu in part.cpus or ("",) * len(part.gpus))
+    return GpuLinks(gpus, tuple(ways), numa, cpus)
+
 
 def closeness(way: str) -> int:
-    """How good a way is: above 1,000 an NVLink (with its number of links), else 5 (PIX) to 1 (SYS).
+    """How good a way is: from 1,000 on a link made for GPUs (with its number of links), else 5 (PIX) to 1 (SYS).
 
-    Errors: :class:`BadInput` for a word that is in no legend.
+    0 where it is not known. Errors: :class:`BadInput` for a word that is in no legend.
     """
-    found = _NVLINK.fullmatch(way)
+    found = _NUMBERED.fullmatch(way)
     if found:
         return 1_000 + int(found[1])
-    if way not in PCIE:
-        raise BadInput(
-            "not a kind of link between GPUs",
-            field="link",
-            value=way,
-            remedy=f"NV1 and up, {', '.join(PCIE)}",
-        )
-    return len(PCIE) - PCIE.index(way)
+    if way == _ROUTED:
+        return 1_000
+    if way in HCCS:
+        return 1_000 + len(HCCS) - HCCS.index(way)
+    if way in PCIE:
+        return len(PCIE) - PCIE.index(way)
+    if way == UNKNOWN:
+        return 0
+    raise BadInput("not a kind of link between GPUs", field="link", value=way, remedy=WORDS)
+
+
+def is_word(way: str) -> bool:
+    """Whether ``closeness`` knows the word."""
+    return _WORD.fullmatch(way) is not None
+
+
+def describe(links: GpuLinks) -> str:
+    """In words: ``8 GPUs, NV18 between all, 2 NUMA nodes``."""
+    size = len(links.gpus)
+    ways = {links.ways[i][k] for i in range(size) for k in range(i)}
+    best, worst = (max(ways, key=closeness), min(ways, key=closeness)) if ways else ("", "")
+    between = f", {worst} between all" if best == worst else f", {best} at best and {worst} at worst"
+    numa = {node for node in links.numa if node is not None}
+    on = f", {len(numa)} NUMA node{'s' if len(numa) > 1 else ''}" if numa else ""
+    return f"{size} GPU{'s' if size > 1 else ''}{between if ways else ''}{on}"
 
 
 def parse_topo(text: str, source: str = "nvidia-smi topo -m") -> GpuLinks:
-    """The matrix that ``nvidia-smi topo -m`` prints, with or without NICs and affinity columns.
+    """The matrix that ``nvidia-smi topo -m`` or ``npu-smi info -t topo`` prints, with or without NICs and affinity.
 
     Errors: :class:`BadInput` naming ``source`` and the line, for text that is no such matrix.
     """
@@ -80,13 +133,13 @@ def parse_topo(text: str, source: str = "nvidia-smi topo -m") -> GpuLinks:
         if len(cells) < len(columns):
             raise _bad(source, number, f"{len(cells)} links for {len(columns)} columns", words[0])
         for cell in cells:
-            if cell != SELF and cell not in PCIE and not _NVLINK.fullmatch(cell):
+            if cell != SELF and not is_word(cell):
                 raise _bad(source, number, "not a kind of link", cell)
         rows[words[0]] = (cells, words[len(columns) + 1 :])
     missing = [name for name in columns if name not in rows]
     if missing:
         raise _bad(source, len(lines), "the row of a column is missing", missing[0])
-    return _links(columns, rows, _nic_names(lines))
+    return _links(columns, rows, _nic_names(lines), source)
 
 
 def _header(lines: list[str], source: str) -> tuple[int, list[str]]:
@@ -97,7 +150,7 @@ def _header(lines: list[str], source: str) -> tuple[int, list[str]]:
             for word in words:
                 if word in ("CPU", "NUMA"):
                     break
-                if not (_DEVICE.fullmatch(word) or _GPU.fullmatch(word)):
+                if not (_GPU.fullmatch(word) or _DEVICE.fullmatch(word)):
                     raise _bad(source, at + 1, "not the name of a GPU or NIC", word)
                 columns.append(word)
             return at, columns
@@ -110,9 +163,13 @@ def _nic_names(lines: list[str]) -> dict[str, str]:
 
 
 def _links(
-    columns: list[str], rows: dict[str, tuple[list[str], list[str]]], nic_names: dict[str, str]
+    columns: list[str],
+    rows: dict[str, tuple[list[str], list[str]]],
+    nic_names: dict[str, str],
+    source: str,
 ) -> GpuLinks:
-    gpus = [name for name in columns if _GPU.fullmatch(name)]
+    numbers = {name: int(found[1]) for name in columns if (found := _GPU.fullmatch(name))}
+    gpus = list(numbers)
     where = [columns.index(name) for name in gpus]
     ways = tuple(tuple(rows[name][0][k] for k in where) for name in gpus)
     for i, name in enumerate(gpus):
@@ -120,11 +177,12 @@ def _links(
             if (i == k) != (ways[i][k] == SELF) or ways[i][k] != ways[k][i]:
                 raise BadInput(
                     f"{name} and {other} disagree on their link",
+                    field=source,
                     value=(ways[i][k], ways[k][i]),
                     remedy=_REMEDY,
                 )
     return GpuLinks(
-        tuple(int(name[3:]) for name in gpus),
+        tuple(numbers.values()),
         ways,
         tuple(_number(rows[name][1], 1) for name in gpus),
         tuple(rows[name][1][0] if rows[name][1] else "" for name in gpus),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from unidle.fleet.links import GpuLinks
 from unidle.fleet.queues import UTC, QueueSpec, Zone
 
 WHOLE_PPM = 1_000_000
@@ -61,7 +62,8 @@ class Device:
 
     ``id`` is unique in the fleet (``node/index``). ``slices_ppm`` are the shares that the device is
     declared to be cut into and sum to 1,000,000; slice ``k`` is named ``id#k``, and a whole device ``id``
-    itself. ``vendor`` says whose GPU it is; it means nothing for a CPU device.
+    itself. ``vendor`` says whose GPU it is; it means nothing for a CPU device. ``number`` is what the
+    vendor's own tools count it as, where that is not ``index``.
 
     ``sharing`` is there where jobs may have it cut, and ``cut`` while some have. ``generation`` counts how
     often it was cut anew; from 1 on it is part of the names of slices, so that a name stands for one share.
@@ -76,6 +78,7 @@ class Device:
     memory_bytes: int = 0
     slices_ppm: tuple[int, ...] = (WHOLE_PPM,)
     vendor: Vendor = "nvidia"
+    number: int | None = None
     sharing: Sharing | None = None
     generation: int = 0
     cut: Cut | None = None
@@ -99,7 +102,8 @@ class Slice:
 class Node:
     """One host. ``parent`` names the network tier that it hangs from, ``fabric`` what it hangs by.
 
-    Without ``fabric`` that is the parent's.
+    Without ``fabric`` that is the parent's. ``gpu_links`` names how its GPUs reach each other, in
+    ``Fleet.gpu_links``: alike nodes share one entry. Without it that is not known.
     """
 
     id: str
@@ -111,6 +115,7 @@ class Node:
     address: str = "127.0.0.1"
     fabric: LinkClass | None = None
     taints: tuple[str, ...] = ()  # keep jobs off that do not tolerate them
+    gpu_links: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +159,7 @@ class Fleet:
     source: str = "discovered"
     queues: tuple[QueueSpec, ...] = ()
     zone: Zone = UTC  # of the queues' time windows
+    gpu_links: dict[str, GpuLinks] = field(default_factory=dict)
 
     def devices(self) -> list[Device]:
         return [d for n in self.nodes for d in n.devices]

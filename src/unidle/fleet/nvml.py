@@ -5,16 +5,15 @@ NVML comes in as an argument (the module ``pynvml`` fits), so that recorded answ
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 from unidle.fleet.links import SELF, GpuLinks
+from unidle.fleet.pci import cpus_beside, numa_node, pci_way, short_bus_id
 
 # nvmlGpuTopologyLevel_t, by the NVML API reference; nvidia-smi prints the same levels as these words.
 _LEVELS: Final = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
 _SWITCH: Final = 2  # NVML_NVLINK_DEVICE_TYPE_SWITCH
-_BUS_ID: Final = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])")
 
 
 class Nvml(Protocol):
@@ -43,27 +42,13 @@ def links_by_nvml(nvml: Nvml, sysfs: Path = Path("/sys")) -> GpuLinks:
     reach = [_reach(nvml, handle, set(buses)) for handle in handles]
     ways = tuple(
         tuple(
-            SELF if i == k else _way(nvml, handles, buses, reach, min(i, k), max(i, k))
+            SELF if i == k else _way(nvml, handles, buses, reach, min(i, k), max(i, k), sysfs)
             for k in range(len(handles))
         )
         for i in range(len(handles))
     )
     numa = tuple(numa_node(bus, sysfs) for bus in buses)
-    return GpuLinks(tuple(range(len(handles))), ways, numa, tuple(_cpus(node, sysfs) for node in numa))
-
-
-def numa_node(bus_id: str, sysfs: Path = Path("/sys")) -> int | None:
-    """The NUMA node of the PCI device ``bus_id``; None where the kernel knows none."""
-    node = _number(_read(sysfs / "bus/pci/devices" / short_bus_id(bus_id) / "numa_node"))
-    return node if node is not None and node >= 0 else None
-
-
-def short_bus_id(bus_id: str) -> str:
-    """NVML's ``00000000:0F:00.0`` as sysfs names it: ``0000:0f:00.0``."""
-    found = _BUS_ID.fullmatch(bus_id.strip().lower())
-    if found is None:
-        return bus_id.strip().lower()
-    return f"{int(found[1], 16):04x}:{found[2]}:{found[3]}.{found[4]}"
+    return GpuLinks(tuple(range(len(handles))), ways, numa, tuple(cpus_beside(node, sysfs) for node in numa))
 
 
 def _reach(nvml: Nvml, handle: Any, buses: set[str]) -> dict[str, int]:
@@ -90,7 +75,7 @@ def _is_switch(nvml: Nvml, handle: Any, link: int) -> bool:
 
 
 def _way(
-    nvml: Nvml, handles: list[Any], buses: list[str], reach: list[dict[str, int]], i: int, k: int
+    nvml: Nvml, handles: list[Any], buses: list[str], reach: list[dict[str, int]], i: int, k: int, sysfs: Path
 ) -> str:
     links = reach[i].get(buses[k], 0) + min(reach[i].get("", 0), reach[k].get("", 0))
     if links:
@@ -98,27 +83,9 @@ def _way(
     try:
         return _LEVELS.get(nvml.nvmlDeviceGetTopologyCommonAncestor(handles[i], handles[k]), "SYS")
     except nvml.NVMLError:
-        return "SYS"  # what cannot be told apart is taken for the worst
+        return pci_way(buses[i], buses[k], sysfs)  # virtual machines and old drivers do not answer
 
 
 def _bus(pci: Any) -> str:
     name = pci.busId
     return short_bus_id(name.decode() if isinstance(name, bytes) else str(name))
-
-
-def _cpus(node: int | None, sysfs: Path) -> str:
-    return _read(sysfs / f"devices/system/node/node{node}/cpulist") if node is not None else ""
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return ""
-
-
-def _number(text: str) -> int | None:
-    try:
-        return int(text)
-    except ValueError:
-        return None

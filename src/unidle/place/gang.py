@@ -52,11 +52,11 @@ def fits(tree: Tree, gang: Gang) -> Callable[[Ints], Ints | None]:
 
     def counts(room: Ints) -> Ints | None:
         rooms.set(every, room)
-        plan = rooms.place(gang)
-        if plan is None:
+        held = rooms.counts(gang)
+        if held is None:
             return None
         found = np.zeros(len(every), dtype=np.int64)
-        found[plan.nodes] = plan.counts
+        found[held[0]] = held[1]
         return found
 
     return counts
@@ -76,9 +76,16 @@ class Rooms:
         self.room: Ints = np.array(room, dtype=np.int64)
         self._height: Ints = tree.height * _HEIGHT
         self._units: dict[_Key, tuple[Units, Room]] = {}
+        self._forms: dict[_Key, Units] = {}
         self._under: dict[int, Bools] = {}
         self._reach: dict[LinkClass, Ints] = {}
         self._journal: list[tuple[Ints, Ints]] | None = None  # only while something may be undone
+
+    def beside(self, room: Ints) -> Rooms:
+        """Another room on the same tree, with what was learned of the tree."""
+        other = Rooms(self.tree, room)
+        other._forms, other._under, other._reach = self._forms, self._under, self._reach
+        return other
 
     def plan(self, gang: Gang) -> GangPlan | Blocked:
         """Where the gang goes now; nothing is changed."""
@@ -88,11 +95,20 @@ class Rooms:
 
     def place(self, gang: Gang) -> GangPlan | None:
         """The same without the reason why not, which takes longer than the answer."""
+        kept, relaxed, found = self._found(gang)
+        return None if found is None else self._planned(gang, kept, tuple(relaxed), found)
+
+    def counts(self, gang: Gang) -> tuple[Ints, Ints] | None:
+        """Only the nodes, ascending, and how many ranks go on each; None where the gang does not fit."""
+        kept, _, found = self._found(gang)
+        return None if found is None else self._nodes(gang, kept, found)
+
+    def _found(self, gang: Gang) -> tuple[list[Constraint], list[Constraint], Spot | None]:
+        """The constraints that can be kept and those that cannot, and the spot; None where a hard one cannot."""
         hard = [c for c in gang.constraints if c.hard]
-        found = self.find(gang, hard)
+        kept, relaxed, found = hard, list[Constraint](), self.find(gang, hard)
         if found is None:
-            return None
-        kept, relaxed = hard, list[Constraint]()
+            return kept, relaxed, None
         for constraint in gang.constraints:
             if constraint.hard:
                 continue
@@ -101,7 +117,16 @@ class Rooms:
                 relaxed.append(constraint)
             else:
                 kept, found = [*kept, constraint], better
-        return self._planned(gang, kept, tuple(relaxed), found)
+        return kept, relaxed, found
+
+    def alike(self, plan: GangPlan) -> Ints:
+        """The nodes that hold a gang on one node just as tightly as the one of this plan, in order."""
+        return np.flatnonzero(self.room == self.room[plan.nodes[0]]) if plan.vertex < 0 else plan.nodes
+
+    def moved(self, gang: Gang, plan: GangPlan, position: int) -> GangPlan:
+        """A plan on one node, on another one that holds the gang too."""
+        spot = Spot(-1, position, int(self.room[position]), int((self.room >= gang.ranks).sum()))
+        return self._planned(gang, plan.kept, plan.relaxed, spot)
 
     def take(self, nodes: Ints, counts: Ints) -> None:
         """Give ``counts`` ranks' room on the nodes away."""
@@ -168,10 +193,11 @@ class Rooms:
     def _one_node(self, gang: Gang) -> Spot | None:
         """On one node every group is together, and nothing crosses the network."""
         fits = self.room >= gang.ranks
-        if not fits.any():
+        found = int(np.count_nonzero(fits))
+        if not found:
             return None
         position = int(np.where(fits, self.room, _NONE).argmin())
-        return Spot(-1, position, int(self.room[position]), int(fits.sum()))
+        return Spot(-1, position, int(self.room[position]), found)
 
     def _tier(self, gang: Gang, held: Sequence[Constraint], allowed: Bools | None) -> Spot | None:
         fabric = next((c.fabric for c in held if c.fabric), None)
@@ -203,7 +229,8 @@ class Rooms:
         """Room in whole units of the groups that ``held`` keeps together; kept up to date from then on."""
         key = self._key(gang, held)
         if key not in self._units:
-            units = units_of(self.tree, key)
+            units = self._forms.get(key) or units_of(self.tree, key)
+            self._forms[key] = units
             self._units[key] = (units, room_of(self.tree, units, self.room))
         return self._units[key]
 
@@ -231,19 +258,21 @@ class Rooms:
     def _planned(
         self, gang: Gang, held: Sequence[Constraint], relaxed: tuple[Constraint, ...], spot: Spot
     ) -> GangPlan:
-        if spot.vertex < 0:
-            nodes, counts = np.array([spot.position]), np.array([gang.ranks])
-        else:
-            fabric = next((c.fabric for c in held if c.fabric), None)
-            if fabric is None:
-                room = self.units(gang, held)[1]
-            else:
-                room = self.over(gang, held, fabric, int(self.tree.depth[spot.vertex]))
-            nodes, counts = spread(self.tree, room, spot.vertex, gang.ranks)
+        nodes, counts = self._nodes(gang, held, spot)
         carried = self._carried(nodes, spot.vertex)
         because = self._because(gang, spot, nodes, carried, relaxed)
         left_over = spot.room - gang.ranks
         return GangPlan(nodes, counts, spot.vertex, left_over, carried, relaxed, because, tuple(held))
+
+    def _nodes(self, gang: Gang, held: Sequence[Constraint], spot: Spot) -> tuple[Ints, Ints]:
+        if spot.vertex < 0:
+            return np.array([spot.position]), np.array([gang.ranks])
+        fabric = next((c.fabric for c in held if c.fabric), None)
+        if fabric is None:
+            room = self.units(gang, held)[1]
+        else:
+            room = self.over(gang, held, fabric, int(self.tree.depth[spot.vertex]))
+        return spread(self.tree, room, spot.vertex, gang.ranks)
 
     def _carried(self, nodes: Ints, vertex: int) -> LinkClass | None:
         """The first class, best first, that carries all traffic among the nodes."""

@@ -1,45 +1,38 @@
 """What gangs are placed on: a fleet's tree with the free slices of each node, kept up to date.
 
 Everything here follows from the view; it is kept from one decision to the next because to make it
-costs more than a decision. Room is kept per class of ranks that need the same of a node. Nodes are
-named by their position in the tree.
+costs more than a decision. Room is kept per class of ranks that need the same of a node; a class takes up
+what changed when it is asked, so that a change costs what is asked of it. Nodes are named by their
+position in the tree.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Final
 
 import numpy as np
 
-from unidle.fleet import WHOLE_PPM, Device, Fleet, Node, Slice, slices_of
-from unidle.jobs import JobSpec, Requests, Share
+from unidle.fleet import Fleet, Node
+from unidle.jobs import JobSpec, Requests, Where
 from unidle.place.constraint import Blocked, Gang
 from unidle.place.gang import Rooms
-from unidle.place.tree import Ints, Tree, tree_of
-from unidle.share.select import may_use, may_use_any
+from unidle.place.inner import Inner
+from unidle.place.pieces import Masks, Pieces, counted, mask_of, pieces_of, words_of
+from unidle.place.tree import Bools, Ints, Tree, tree_of
 from unidle.view.occupancy import NodeSlots, Occupancy
 from unidle.view.state import View
 
 _PLENTY: Final = 1 << 60
-_CLASSES_KEPT: Final = 64
-
-
-class Taken:
-    """What one round of decisions gave away so far, on top of the view."""
-
-    def __init__(self) -> None:
-        self.slices: dict[tuple[str, int], int] = {}  # (kind, position) -> mask
-        self.hosts: dict[int, tuple[int, int]] = {}  # position -> CPU in thousandths, memory in bytes
-
-    def take(self, kind: str, position: int, mask: int, asked: Requests, ranks: int) -> None:
-        self.slices[kind, position] = self.slices.get((kind, position), 0) | mask
-        cpu, memory = self.hosts.get(position, (0, 0))
-        self.hosts[position] = (cpu + ranks * asked.cpu_milli, memory + ranks * asked.memory_bytes)
+_CLASSES_KEPT: Final = 256
+_TOUCHES_KEPT: Final = 65_536
 
 
 class Ground:
-    """Free slices of one occupancy, by class of rank."""
+    """Free slices of one occupancy, by class of rank.
+
+    ``free`` are masks by kind, ``hosts``, (2, N), thousandths of cores and bytes of memory that nobody
+    requested: those of the view, less what :meth:`take` gave away until :meth:`undo`.
+    """
 
     def __init__(self, view: View) -> None:
         self.fleet: Fleet = view.fleet
@@ -47,165 +40,214 @@ class Ground:
         self.tree: Tree = tree_of(view.fleet)
         self.nodes: list[Node] = [view.fleet.nodes[k] for k in self.tree.source.tolist()]
         self.by_fleet: Ints = np.argsort(self.tree.source)  # positions in the order of the fleet
-        self.place = place = {node.id: k for k, node in enumerate(self.nodes)}
+        self.place = {node.id: k for k, node in enumerate(self.nodes)}
         self.positions = {
-            kind: [place[s.node] for s in slots] for kind, slots in self.occupancy.nodes.items()
+            kind: [self.place[s.node] for s in slots] for kind, slots in self.occupancy.nodes.items()
         }
+        self.slots: dict[str, dict[int, NodeSlots]] = {
+            kind: dict(zip(self.positions[kind], slots, strict=True))
+            for kind, slots in self.occupancy.nodes.items()
+        }
+        self.pieces = {kind: Pieces(kind, self.nodes, at) for kind, at in self.positions.items()}
         self.classes: dict[tuple[str, str], RankClass] = {}
-        # kinds with a device that is not cut: there, parts are for those who ask for parts
-        self.whole_kinds = {d.kind for d in view.fleet.devices() if len(d.slices_ppm) == 1}
+        self.inner = Inner(view.fleet.gpu_links)
         self.memo: object = None  # of who decides on this ground, see ``place.quotas``
         self.sharing: object = None  # the same, see ``place.sharing``
-        self._where: dict[str, tuple[str, int]] | None = None
-        self._seen = self.occupancy.changed_since(0)[0]
+        self.whole = np.array(
+            [[round(n.cpus * 1000) or _PLENTY for n in self.nodes], [n.memory_bytes or _PLENTY for n in self.nodes]],
+            np.int64,
+        ).reshape(2, len(self.nodes))  # fmt: skip
+        self._labelled: dict[tuple[str, str], Bools] = {}
+        self._tainted = [(k, set(node.taints)) for k, node in enumerate(self.nodes) if node.taints]
+        self._before: tuple[dict[str, Masks], Ints] | None = None  # of what was given away
+        self._given_from = 0
+        self._touched: list[int] = []
+        self._forgotten = 0  # touches before them
+        self._read(view)
+
+    def _read(self, view: View) -> None:
+        """Everything anew from the view."""
+        self._seen = self.occupancy.changes.since(0)[0]
+        self._seen_hosts = view.requested.since(0)[0]
+        self.free: dict[str, Masks] = {}
+        for kind, slots in self.slots.items():
+            words = self.pieces[kind].words
+            self.free[kind] = np.zeros((len(self.nodes), words), np.uint64)
+            self.free[kind][list(slots)] = [words_of(s.free, words) for s in slots.values()]
+        self.hosts: Ints = self.whole.copy()
+        for node in view.hosts:
+            self._host_changed(node, view)
+        self._forget()
 
     def follow(self, view: View) -> bool:
         """Take up what changed since the last call; False where it must be made anew."""
         if view.occupancy is not self.occupancy:
             return False
-        self._seen, changes = self.occupancy.changed_since(self._seen)
-        if changes is None:
-            self.classes.clear()
-            self.nodes = [view.fleet.nodes[k] for k in self.tree.source.tolist()]
-            self.fleet, self._where = view.fleet, None
+        self._seen, changes = self.occupancy.changes.since(self._seen)
+        self._seen_hosts, nodes = view.requested.since(self._seen_hosts)
+        if changes is None or nodes is None:
+            self._read(view)
             return True
-        touched: dict[str, set[int]] = {}
-        for kind, order in changes:
-            touched.setdefault(kind, set()).add(self.positions[kind][order])
-        anywhere = set().union(*touched.values())
-        if self.fleet is not view.fleet:
-            self._recut(view.fleet, anywhere)
-        for rank_class in self.classes.values():
-            here = anywhere if rank_class.asks else touched.get(rank_class.kind)
-            if here:
-                rank_class.update(here, view, Taken())
-                rank_class.rooms.forget()
+        for kind, order in dict.fromkeys(changes):
+            position = self.positions[kind][order]
+            free = self.slots[kind][position].free
+            self.free[kind][position] = words_of(free, self.pieces[kind].words)
+            self._touched.append(position)
+        for node in dict.fromkeys(nodes):
+            self._host_changed(node, view)
+        if len(self._touched) > _TOUCHES_KEPT:
+            self._forget()
         return True
 
-    def _recut(self, fleet: Fleet, touched: Iterable[int]) -> None:
-        """Take up which of the nodes have devices that were cut anew."""
-        self.fleet = fleet
-        for position in sorted(touched):
-            node = fleet.nodes[int(self.tree.source[position])]
-            if node is not self.nodes[position]:
-                self.nodes[position], self._where = node, None
-                for rank_class in self.classes.values():
-                    rank_class.recut(position)
+    def _host_changed(self, node: str, view: View) -> None:
+        position = self.place.get(node)  # a rank may run on a node that the fleet does not have any more
+        if position is not None:
+            cpu, memory = view.hosts[node]
+            self.hosts[0, position] = self.whole[0, position] - cpu
+            self.hosts[1, position] = self.whole[1, position] - memory
+            self._touched.append(position)
 
-    def where(self) -> dict[str, tuple[str, int]]:
-        """Kind and position of every slice."""
-        if self._where is None:
-            self._where = {
-                slice_id: (kind, position)
-                for kind, positions in self.positions.items()
-                for position, slots in zip(positions, self.occupancy.nodes[kind], strict=True)
-                for slice_id in slots.slices
-            }
-        return self._where
+    def _forget(self) -> None:
+        self._forgotten += len(self._touched) + 1  # so that all classes have seen less
+        self._touched.clear()
 
-    def rank_class(self, spec: JobSpec, kind: str, view: View, taken: Taken) -> RankClass:
+    # -- what one round gives away ---------------------------------------------------------------
+
+    def take(self, kind: str, position: int, mask: int, asked: Requests, ranks: int) -> None:
+        """Give slices of a node away, with what so many ranks request of it, until :meth:`undo`."""
+        if self._before is None:
+            self._before = ({k: masks.copy() for k, masks in self.free.items()}, self.hosts.copy())
+            self._given_from = len(self._touched)
+        row = self.free[kind][position]
+        if len(row) == 1:
+            row[0] ^= np.uint64(mask)
+        else:
+            row ^= np.array(words_of(mask, len(row)), np.uint64)
+        if asked.cpus or asked.memory_bytes:
+            self.hosts[0, position] -= ranks * asked.cpu_milli
+            self.hosts[1, position] -= ranks * asked.memory_bytes
+        self._touched.append(position)
+
+    def undo(self) -> None:
+        """Take back all that was given away."""
+        if self._before is not None:
+            self.free, self.hosts = self._before
+            self._before = None
+            self._touched += dict.fromkeys(self._touched[self._given_from :])
+
+    def touched_since(self, count: int) -> tuple[int, list[int] | None]:
+        """How many touches of nodes there were in all, and those after the first ``count``; None if forgotten."""
+        now = self._forgotten + len(self._touched)
+        return now, self._touched[count - self._forgotten :] if count >= self._forgotten else None
+
+    # -- by name and by class --------------------------------------------------------------------
+
+    def at(self, slice_id: str) -> tuple[str, int] | None:
+        """Kind and position of a slice; None for one that the fleet does not have."""
+        if not self.occupancy.knows(slice_id):
+            return None
+        kind, order, _ = self.occupancy.where(slice_id)
+        return kind, self.positions[kind][order]
+
+    def is_free(self, slice_id: str) -> bool:
+        """Whether a slice is free, with what was given away."""
+        kind, order, bit = self.occupancy.where(slice_id)
+        return bool(mask_of(self.free[kind][self.positions[kind][order]]) >> bit & 1)
+
+    def rank_class(self, spec: JobSpec, kind: str) -> RankClass:
         """The class of a job's ranks on devices of this kind."""
         key = (kind, repr((spec.devices_per_rank, spec.requests, spec.where, spec.share)))
-        found = self.classes.get(key)
+        found = self.classes.pop(key, None)
         if found is None:
             if len(self.classes) >= _CLASSES_KEPT:
-                self.classes.pop(next(iter(self.classes)))
-            found = self.classes[key] = RankClass(self, spec, kind, view)
-            found.update({p for k, p in taken.slices if k == kind or found.asks}, view, taken)
+                del self.classes[next(iter(self.classes))]  # the one that was not asked for the longest
+            found = RankClass(self, spec, kind)
+        self.classes[key] = found
+        return found
+
+    def open_nodes(self, where: Where) -> Bools:
+        """Nodes with these labels, without a taint that is not tolerated. Shape (N,)."""
+        found = np.ones(len(self.nodes), np.bool_)
+        for label in where.labels.items():
+            if label not in self._labelled:
+                key, value = label
+                self._labelled[label] = np.array([n.labels.get(key) == value for n in self.nodes], np.bool_)
+            found &= self._labelled[label]
+        for position, taints in self._tainted:
+            found[position] &= taints <= set(where.tolerate)
         return found
 
 
 class RankClass:
     """Ranks that need ``each`` slices of one kind on one node, with the same selection and requests.
 
-    ``rooms`` counts how many of them fit now; ``whole`` how many would if all were free and healthy;
-    ``bound``, an array by position, how many would if all devices were, and CPU and memory as they are now.
+    ``rooms`` counts how many of them fit now; ``whole`` how many would if all were free and healthy.
     """
 
-    def __init__(self, ground: Ground, spec: JobSpec, kind: str, view: View) -> None:
+    def __init__(self, ground: Ground, spec: JobSpec, kind: str) -> None:
         self.kind, self.each, self.requests = kind, spec.devices_per_rank, spec.requests
         self.asks = bool(spec.requests.cpus or spec.requests.memory_bytes)
-        self._ground, self._spec = ground, spec
-        slots = ground.occupancy.nodes.get(kind, [])
-        self._slots = dict(zip(ground.positions.get(kind, []), slots, strict=True))
-        self._allowed = {p: self._mask(p) for p in self._slots}
-        self._order: dict[
-            int, list[int]
-        ] = {}  # of a node's bits, where parts are asked for: small ones first
-        self._by_size = spec.share is not None
-        self.devices = sum(mask.bit_count() for mask in self._allowed.values())
+        self._ground = ground
+        self._slots = ground.slots.get(kind, {})
+        if kind in ground.pieces:
+            self._allowed = ground.pieces[kind].allowed(spec, ground.open_nodes(spec.where))
+        else:
+            self._allowed = np.zeros((len(ground.nodes), 1), np.uint64)
+        # of a node's bits, where parts are asked for: small ones first
+        self._order: dict[int, list[int]] = {}
+        self.by_size = spec.share is not None
+        self.most: Ints = counted(self._allowed)  # devices of each node, (N,)
+        self.devices = int(self.most.sum())
         self._ever: dict[Gang, Blocked | None] = {}
-        self._left: Ints | None = None
-        room = np.zeros(len(self._ground.nodes), np.int64)
-        most, self.bound = room.copy(), room.copy()
-        for p in self._slots:
-            host = self._host(p, view, Taken())
-            room[p] = self._room(self.free(p, Taken()), host)
-            self.bound[p] = self._room(self._allowed[p], host)
-            most[p] = self._room(self._allowed[p], self._host(p, None, Taken()))
-        self.rooms, self.whole = Rooms(ground.tree, room), Rooms(ground.tree, most)
+        self._seen, _ = ground.touched_since(0)
+        self._left: Ints = counted(self._free(slice(None)))
+        self._rooms = Rooms(ground.tree, self.room(self._left, ground.hosts))
+        self.whole = Rooms(ground.tree, self.room(self.most, ground.whole))
 
-    def update(self, positions: Iterable[int], view: View, taken: Taken) -> None:
-        """Count anew on these nodes."""
-        some = [p for p in sorted(positions) if p in self._slots]
-        masks = [self.free(p, taken) for p in some]
-        hosts = [self._host(p, view, taken) for p in some]
-        values = [self._room(mask, host) for mask, host in zip(masks, hosts, strict=True)]
-        self.rooms.set(np.array(some, np.int64), np.array(values, np.int64))
-        if self.asks:
-            bound = [self._room(self._allowed[p], host) for p, host in zip(some, hosts, strict=True)]
-            self.bound[some] = bound
-        if self._left is not None:
-            self._left[some] = [mask.bit_count() for mask in masks]
+    @property
+    def rooms(self) -> Rooms:
+        """How many of these ranks fit on each node now."""
+        self._catch_up()
+        return self._rooms
 
-    def recut(self, position: int) -> None:
-        """The node's devices have other slices now."""
-        if position not in self._slots:
-            return
-        before, after = self._allowed[position], self._mask(position)
-        self._allowed[position] = after
-        self._order.pop(position, None)
-        if (more := after.bit_count() - before.bit_count()) or self.asks:
-            self.devices += more
-            self._ever.clear()
-            at = np.array([position], np.int64)
-            most = self._room(after, self._host(position, None, Taken()))
-            self.whole.set(at, np.array([most], np.int64))
-
-    def left(self, taken: Taken) -> Ints:
-        """How many devices of each node this class may take now; (N,), by position, kept from the first call on."""
-        if self._left is None:
-            self._left = np.zeros(len(self._ground.nodes), np.int64)
-            for p in self._slots:
-                self._left[p] = self.free(p, taken).bit_count()
+    def left(self) -> Ints:
+        """How many devices of each node this class may take now; (N,), by position."""
+        self._catch_up()
         return self._left
 
-    def free(self, position: int, taken: Taken) -> int:
-        """The mask of the node's slices that this class may take now."""
-        return (
-            self._slots[position].free & self._allowed[position] & ~taken.slices.get((self.kind, position), 0)
-        )
+    def room(self, devices: Ints, hosts: Ints) -> Ints:
+        """Ranks that fit in so many devices, (N,), with this CPU and memory, (2, N)."""
+        ranks: Ints = devices // self.each
+        for amount, asked in zip(hosts, (self.requests.cpu_milli, self.requests.memory_bytes), strict=True):
+            if asked:
+                ranks = np.minimum(ranks, np.maximum(amount, 0) // asked)
+        return ranks
 
-    def least_ppm(self, ranks: int) -> int:
+    def least_ppm(self, devices: int) -> int:
         """What so many of its slices count together, in ppm of a device: the smallest that are free, else of all."""
         sizes: dict[bool, list[int]] = {True: [], False: []}
-        for p, slots in self._slots.items():
-            for bit, (_, piece) in enumerate(_pieces(self._ground.nodes[p], self.kind)):
-                if self._allowed[p] >> bit & 1:
-                    sizes[bool(slots.free >> bit & 1)].append(piece.share_ppm)
-        found = sorted(sizes[True])[:ranks]
-        return sum(found) + sum(sorted(sizes[False])[: ranks - len(found)])
+        for p in np.flatnonzero(self.most).tolist():
+            allowed, free = mask_of(self._allowed[p]), self.free(p)
+            for bit, (_, piece) in enumerate(pieces_of(self._ground.nodes[p], self.kind)):
+                if allowed >> bit & 1:
+                    sizes[bool(free >> bit & 1)].append(piece.share_ppm)
+        found = sorted(sizes[True])[:devices]
+        return sum(found) + sum(sorted(sizes[False])[: devices - len(found)])
+
+    def free(self, position: int) -> int:
+        """The mask of the node's slices that this class may take now."""
+        return mask_of(self._free(position))
 
     def slots(self, position: int) -> NodeSlots:
         return self._slots[position]
 
     def pick(self, position: int, mask: int) -> int:
         """Of the free slices in ``mask`` the one to take next, as a bit: the first, or the smallest part."""
-        if not self._by_size:
+        if not self.by_size:
             return mask & -mask
         order = self._order.get(position)
         if order is None:
-            parts = [piece.share_ppm for _, piece in _pieces(self._ground.nodes[position], self.kind)]
+            parts = [piece.share_ppm for _, piece in pieces_of(self._ground.nodes[position], self.kind)]
             order = self._order[position] = sorted(range(len(parts)), key=lambda bit: (parts[bit], bit))
         return next(1 << bit for bit in order if mask >> bit & 1)
 
@@ -216,55 +258,22 @@ class RankClass:
             self._ever[gang] = answer if isinstance(answer, Blocked) else None
         return self._ever[gang]
 
-    def _mask(self, position: int) -> int:
-        whole = self.kind in self._ground.whole_kinds
-        return _mask(self._ground.nodes[position], self._slots[position], self.kind, self._spec, whole)
+    def _free(self, rows: slice | int | Ints) -> Masks:
+        free = self._ground.free.get(self.kind)
+        allowed: Masks = self._allowed[rows]
+        return allowed if free is None else free[rows] & allowed
 
-    def _room(self, mask: int, host: tuple[int, int]) -> int:
-        ranks = mask.bit_count() // self.each
-        if self.asks:
-            ranks = min(ranks, max(host[0], 0) // max(self.requests.cpu_milli, 1))
-            ranks = min(ranks, max(host[1], 0) // max(self.requests.memory_bytes, 1))
-        return ranks
-
-    def _host(self, position: int, view: View | None, taken: Taken) -> tuple[int, int]:
-        """CPU (thousandths of cores) and memory that nobody requested; plenty where the node's is not known."""
-        if not self.asks:
-            return _PLENTY, _PLENTY
-        node = self._ground.nodes[position]
-        used = view.hosts.get(node.id, (0, 0)) if view is not None else (0, 0)
-        also = taken.hosts.get(position, (0, 0))
-        cpu = round(node.cpus * 1000) if node.cpus else _PLENTY
-        return cpu - used[0] - also[0], (node.memory_bytes or _PLENTY) - used[1] - also[1]
-
-
-def _mask(node: Node, slots: NodeSlots, kind: str, spec: JobSpec, whole: bool) -> int:
-    """The slices that a job with these wishes may ever use. ``whole``: the fleet has devices that are not cut."""
-    where, share = spec.where, spec.share
-    if any(node.labels.get(key) != value for key, value in where.labels.items()):
-        return 0
-    if not set(node.taints) <= set(where.tolerate):
-        return 0
-    if may_use_any(where) and share is None and len(slots.slices) == len(node.devices):
-        return (1 << len(slots.slices)) - 1  # nothing is cut here, and there is one kind
-    mask = 0
-    for bit, (device, piece) in enumerate(_pieces(node, kind)):
-        fits = may_use(device, where) is None
-        mask |= (fits and _is_part(device, piece, share, whole)) << bit
-    return mask
-
-
-def _is_part(device: Device, piece: Slice, share: Share | None, whole: bool) -> bool:
-    """Whether a slice is what the job asks for: a large enough part, or else a whole device where there are any."""
-    if device.cut is not None:  # its first part stands for all of it: that is what it will be again
-        return share is None and piece.id == slices_of(device)[0].id
-    cut = len(device.slices_ppm) > 1
-    if share is None:
-        return not cut or not whole
-    memory_bytes = device.memory_bytes * piece.share_ppm // WHOLE_PPM
-    return cut and piece.share_ppm >= share.compute_ppm and memory_bytes >= share.memory_bytes
-
-
-def _pieces(node: Node, kind: str) -> list[tuple[Device, Slice]]:
-    """A node's slices of one kind, in the order of its bit mask."""
-    return [(device, piece) for device in node.devices if device.kind == kind for piece in slices_of(device)]
+    def _catch_up(self) -> None:
+        self._seen, touched = self._ground.touched_since(self._seen)
+        if touched is None:
+            some = np.arange(len(self._left))
+        elif touched:
+            some = np.array(sorted(set(touched)), np.int64)
+        else:
+            return
+        left = counted(self._free(some))
+        self._left[some] = left
+        room = self.room(left, self._ground.hosts[:, some])
+        other = np.flatnonzero(room != self._rooms.room[some])
+        if len(other):
+            self._rooms.set(some[other], room[other])

@@ -83,7 +83,7 @@ class _Round(GangRound):
 
     def _fit(self, rank_class: RankClass, ranks: int) -> Fit:
         place = self._ground.by_fleet
-        room, free = rank_class.rooms.room[place], rank_class.left(self._taken)[place]
+        room, free = rank_class.rooms.room[place], rank_class.left()[place]
         chosen = np.array(self._choose(free, room, ranks), np.int64)
         nodes, counts = place[chosen[:, 0]], chosen[:, 1]
         ascending = np.argsort(nodes)

@@ -39,7 +39,7 @@ class Unidle:
 
 
 def _is_plain(fleet: Fleet) -> bool:
-    """One node, nothing to keep off it, nothing cut, no queues."""
-    if len(fleet.nodes) > 1 or fleet.queues or any(node.taints for node in fleet.nodes):
+    """One node, nothing to keep off it, nothing cut, no queues, GPUs alike as far as is known."""
+    if len(fleet.nodes) > 1 or fleet.queues or fleet.gpu_links or any(node.taints for node in fleet.nodes):
         return False
     return all(len(device.slices_ppm) == 1 for device in fleet.devices())

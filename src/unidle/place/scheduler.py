@@ -9,26 +9,30 @@ passed over.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
 from unidle.jobs import JobSpec, Layout, RankPlace, Reason
 from unidle.place.blocked import why_blocked
 from unidle.place.constraint import Barrier, Blocked, Gang, GangPlan, gang_of
-from unidle.place.ground import Ground, RankClass, Taken
+from unidle.place.ground import Ground, RankClass
+from unidle.place.inner import Seats, text_of
 from unidle.place.mapping import Mapping, map_ranks
 from unidle.place.plan import Keep, Place, Plan, Recut, Stop, Wait
+from unidle.place.queue.round import PARTS_WAIT
 from unidle.place.queued import KINDS, InQueueOrder, noun
 from unidle.place.sharing import Given, SharingRound
 from unidle.place.traffic import usual_traffic
 from unidle.place.tree import Ints
+from unidle.place.wired import seats_of, well_wired
 from unidle.share.refusal import Refused as NoPart
+from unidle.view.fold import collector_paused
 from unidle.view.state import Shape, View
 
 if TYPE_CHECKING:
     from unidle.place.queue.round import Round
-    from unidle.place.quotas import QuotaRound
+    from unidle.place.quotas import Placement, QuotaRound
 
 
 class Scheduler:
@@ -38,6 +42,10 @@ class Scheduler:
         self._ground: Ground | None = None
 
     def decide(self, view: View, now_ns: int) -> Plan:
+        with collector_paused():
+            return self._decide(view, now_ns)
+
+    def _decide(self, view: View, now_ns: int) -> Plan:
         if _needs_quotas(view):
             return self._decide_by_quota(view, now_ns)
         round_ = GangRound(self._on(view), view)
@@ -56,40 +64,29 @@ class Scheduler:
         return never or (answer.because if isinstance(answer, Refused) else None)
 
     def _decide_by_quota(self, view: View, now_ns: int) -> Plan:
-        from unidle.place.queue.round import PARTS_WAIT
         from unidle.place.quotas import QuotaRound
 
         ground = self._on(view)
         round_ = GangRound(ground, view)
         queues = QuotaRound(ground, view, now_ns, round_.sharing)
-        answer = queues.decide()
+        places: list[Place] = []
+
+        def place(start: Placement) -> None:
+            if start.given is not None:
+                places.append(Place(start.job, round_.take_parts(start.given), start.given.because))
+                return
+            assert start.rank_class is not None
+            assert start.plan is not None
+            fit = round_.mapped(start.rank_class, start.plan, gang_of(view.jobs[start.job].spec))
+            places.append(Place(start.job, round_.take(fit), fit.because()))
+
         try:
-            waits = {**queues.never, **_with_starts(answer)}
-            given = queues.parts(answer)
-            places = [Place(part.job, round_.take_parts(part), part.because) for part in given]
-            started = {part.job for part in given}
-            for start in answer.starts:
-                if start.job in started:
-                    continue
-                there = queues.placement(start.job, start.because)
-                gang = gang_of(view.jobs[start.job].spec)
-                if round_.holds(there.rank_class, there.plan):
-                    fit = round_.mapped(there.rank_class, there.plan, gang)
-                    places.append(Place(start.job, round_.take(fit), fit.because()))
-                else:  # devices that it may use are fewer than those that are free
-                    waits[start.job] = Reason(
-                        "no_fit", "the devices that are free are not those that it may use"
-                    )
+            answer = queues.decide(place)
+            waits = _waiting(view, round_, queues, answer)
         finally:
             round_.undo()
         keeps, stops = _stops(queues, answer)
-        unjudged = view.unjudged
-        kept = tuple(
-            Wait(job, round_.refusal(view.jobs[job].spec, job).because if because is PARTS_WAIT else because)
-            for job, because in waits.items()
-            if job in unjudged
-        )
-        return Plan(tuple(places), kept, keeps, stops, answer.again_ns, round_.recuts())
+        return Plan(tuple(places), waits, keeps, stops, answer.again_ns, round_.recuts())
 
     def try_one(self, view: View, spec: JobSpec) -> Placed | Refused:
         """What a gang of this job would get now, with all that is known of it, or why it gets nothing."""
@@ -113,9 +110,9 @@ class Scheduler:
         if _never_by_quota(view, spec) is not None:
             return False
         ground = self._on(view)
-        if never_fits(ground, view, spec, Taken()) is None:
+        if never_fits(ground, spec) is None:
             return True
-        sharing = _sharing(ground, view, Taken()) if spec.share is not None else None
+        sharing = _sharing(ground, view) if spec.share is not None else None
         return sharing is not None and sharing.never(spec) is None
 
     def _on(self, view: View) -> Ground:
@@ -126,15 +123,19 @@ class Scheduler:
 
 
 class Fit:
-    """Where a gang can go: its nodes, the order of its ranks, and the reason."""
+    """Where a gang can go: its nodes, the order of its ranks, and the reason. ``seats`` are known once it is taken."""
 
     def __init__(
-        self, rank_class: RankClass, plan: GangPlan, node_of_rank: Ints, mapping: Mapping | None
+        self, rank_class: RankClass, plan: GangPlan, node_of_rank: Ints, mapping: Mapping | None, tp: int = 1
     ) -> None:
         self.rank_class, self.plan, self.node_of_rank, self.mapping = rank_class, plan, node_of_rank, mapping
+        self.tp = tp  # ranks of one tensor group
+        self.seats: dict[str, Seats] = {}
 
     def because(self) -> Reason:
         reason = self.plan.because
+        if self.seats:
+            reason = Reason(reason.code, f"{reason.text}; {text_of(self.seats)}", reason.figures)
         if self.mapping is None:
             return reason
         times = {f"{group}_ns": time.time_ns for group, time in self.mapping.groups.items() if time.ranks > 1}
@@ -165,8 +166,7 @@ class GangRound:
 
     def __init__(self, ground: Ground, view: View) -> None:
         self._ground, self._view = ground, view
-        self._taken = Taken()
-        self.sharing = _sharing(ground, view, self._taken)
+        self.sharing = _sharing(ground, view)
 
     def decide(self, now_ns: int) -> Plan:
         view = self._view
@@ -201,11 +201,7 @@ class GangRound:
     def take_parts(self, given: Given) -> tuple[RankPlace, ...]:
         """Give the gang its parts of devices."""
         assert self.sharing is not None
-        places = self.sharing.take(given)
-        touched = sorted({self._ground.place[place.node] for place in places})
-        for other in self._ground.classes.values():
-            other.update(touched, self._view, self._taken)
-        return places
+        return self.sharing.take(given)
 
     def recuts(self) -> tuple[Recut, ...]:
         return self.sharing.recuts() if self.sharing is not None else ()
@@ -221,6 +217,7 @@ class GangRound:
             rank_class = self.rank_class(spec, kind)
             plan = rank_class.rooms.place(gang)
             if plan is not None:
+                plan = well_wired(self._ground, rank_class, plan, gang, rank_class.free)
                 return self.mapped(rank_class, plan, gang)
         return None
 
@@ -231,7 +228,7 @@ class GangRound:
         for kind in KINDS[spec.device]:
             rank_class = self.rank_class(spec, kind)
             reasons.append(_waits(spec, rank_class, why_blocked(rank_class.rooms, gang)))
-        never = never_fits(self._ground, self._view, spec, self._taken)
+        never = never_fits(self._ground, spec)
         if self.sharing is not None and spec.share is not None:
             return self._no_part(spec, job, never or _best(reasons))
         return never or _best(reasons)
@@ -251,19 +248,11 @@ class GangRound:
 
     def rank_class(self, spec: JobSpec, kind: str) -> RankClass:
         """The class of the job's ranks on devices of this kind, with what this round gave away."""
-        return self._ground.rank_class(spec, kind, self._view, self._taken)
-
-    def holds(self, rank_class: RankClass, plan: GangPlan) -> bool:
-        """Whether the nodes of a plan hold it now, with what this round gave away."""
-        return bool((rank_class.rooms.room[plan.nodes] >= plan.counts).all())
+        return self._ground.rank_class(spec, kind)
 
     def undo(self) -> None:
         """Leave the ground as the view has it."""
-        touched = set(self._taken.hosts)
-        for rank_class in self._ground.classes.values():
-            if touched:
-                rank_class.update(touched, self._view, Taken())
-            rank_class.rooms.forget()
+        self._ground.undo()
 
     def map(self, plan: GangPlan, layout: Layout) -> Mapping:
         """The order of ranks on the plan's nodes."""
@@ -272,35 +261,38 @@ class GangRound:
 
     def mapped(self, rank_class: RankClass, plan: GangPlan, gang: Gang) -> Fit:
         if gang.layout is None or len(plan.nodes) == 1:
-            return Fit(rank_class, plan, np.repeat(np.arange(len(plan.nodes)), plan.counts), None)
+            there = np.repeat(np.arange(len(plan.nodes)), plan.counts)
+            return Fit(rank_class, plan, there, None, gang.size("tp"))
         mapping = self.map(plan, gang.layout)
-        return Fit(rank_class, plan, mapping.node_of_rank, mapping)
+        return Fit(rank_class, plan, mapping.node_of_rank, mapping, gang.size("tp"))
 
     def take(self, fit: Fit) -> tuple[RankPlace, ...]:
-        """Give the gang its slices; of each node the lowest free ones, in rank order."""
+        """Give the gang its slices: of each node the best connected, where that is known, else the lowest free ones."""
         rank_class, positions = fit.rank_class, fit.plan.nodes.tolist()
         slots = [rank_class.slots(p) for p in positions]
-        masks = [rank_class.free(p, self._taken) for p in positions]
+        masks = [rank_class.free(p) for p in positions]
         used = [0] * len(positions)
         places: list[RankPlace] = []
-        for rank, at in enumerate(fit.node_of_rank.tolist()):
+        order = fit.node_of_rank.tolist()
+        seats = seats_of(self._ground, rank_class, fit.tp, order, positions, masks)
+        fit.seats = {slots[at].node: there for at, there in seats.items()}
+        seated = {at: iter(there.ranks) for at, there in seats.items()}
+        for rank, at in enumerate(order):
             ids = []
-            for _ in range(rank_class.each):
-                bit = rank_class.pick(positions[at], masks[at])
+            bits = next(seated[at]) if at in seated else None
+            for k in range(rank_class.each):
+                bit = rank_class.pick(positions[at], masks[at]) if bits is None else bits[k]
                 masks[at] ^= bit
                 used[at] |= bit
                 ids.append(slots[at].slices[bit.bit_length() - 1])
             places.append(RankPlace(rank, slots[at].node, tuple(ids)))
         for position, mask, ranks in zip(positions, used, fit.plan.counts.tolist(), strict=True):
-            self._taken.take(rank_class.kind, position, mask, rank_class.requests, ranks)
-        for other in self._ground.classes.values():
-            if other.kind == rank_class.kind or (other.asks and rank_class.asks):
-                other.update(positions, self._view, self._taken)
+            self._ground.take(rank_class.kind, position, mask, rank_class.requests, ranks)
         return tuple(places)
 
 
-def _sharing(ground: Ground, view: View, taken: Taken) -> SharingRound | None:
-    return SharingRound(ground, view, taken) if view.cuttable_nodes() else None
+def _sharing(ground: Ground, view: View) -> SharingRound | None:
+    return SharingRound(ground, view) if view.cuttable_nodes() else None
 
 
 def _placed_in_parts(ground: Ground, given: Given, spec: JobSpec) -> Placed:
@@ -315,7 +307,7 @@ def _placed_in_parts(ground: Ground, given: Given, spec: JobSpec) -> Placed:
 def _never_by_quota(view: View, spec: JobSpec) -> Reason | None:
     if not view.fleet.queues:
         return None
-    from unidle.place.quotas import never
+    from unidle.place.fleet_queues import never
 
     return never(view.fleet, spec, view.time_ns)
 
@@ -325,14 +317,30 @@ def _needs_quotas(view: View) -> bool:
     return bool(view.fleet.queues or view.promised) or any(shape.ranked for shape in view.waiting)
 
 
-def _with_starts(answer: Round) -> dict[str, Reason]:
-    """Reasons to wait, with the planned start where there is one."""
-    found = {}
-    for job, because in answer.waits.items():
-        start_ns = answer.planned_ns.get(job)
-        figures = because.figures if start_ns is None else {**because.figures, "planned_start_ns": start_ns}
-        found[job] = Reason(because.code, because.text, figures)
-    return found
+_FOR_ROOM: Final = frozenset({"planned", "reserved", "never_free", "depth"})
+
+
+def _waiting(view: View, round_: GangRound, queues: QuotaRound, answer: Round) -> tuple[Wait, ...]:
+    """Why those wait of whom it is not known yet: what is in the way, and the planned start where there is one."""
+    found: list[Wait] = []
+    in_the_way: dict[Shape, Fit | Refused] = {}
+    for job in sorted((view.jobs[job] for job in view.unjudged), key=lambda job: job.order):
+        because = queues.never.get(job.id) or answer.waits.get(job.id)
+        if because is None:
+            continue
+        if because is PARTS_WAIT:
+            because = round_.refusal(job.spec, job.id).because
+        figures, text = because.figures, because.text
+        if because.code in _FOR_ROOM:
+            way = in_the_way.get(job.shape) or round_.fit(job.spec)
+            in_the_way[job.shape] = way
+            if isinstance(way, Refused):  # else what is reserved for others
+                figures, text = {**way.because.figures, **figures}, f"{way.because.text}; {text}"
+        start_ns = answer.planned_ns.get(job.id)
+        if start_ns is not None:
+            figures = {**figures, "planned_start_ns": start_ns}
+        found.append(Wait(job.id, Reason(because.code, text, figures)))
+    return tuple(found)
 
 
 def _stops(queues: QuotaRound, answer: Round) -> tuple[tuple[Keep, ...], tuple[Stop, ...]]:
@@ -344,12 +352,12 @@ def _stops(queues: QuotaRound, answer: Round) -> tuple[tuple[Keep, ...], tuple[S
     return tuple(keeps), tuple(stops)
 
 
-def never_fits(ground: Ground, view: View, spec: JobSpec, taken: Taken) -> Refused | None:
+def never_fits(ground: Ground, spec: JobSpec) -> Refused | None:
     """Why no state of this fleet holds the gang; None where one does."""
     gang = gang_of(spec)
     reasons: list[Refused] = []
     for kind in KINDS[spec.device]:
-        rank_class = ground.rank_class(spec, kind, view, taken)
+        rank_class = ground.rank_class(spec, kind)
         verdict = rank_class.never(gang)
         if verdict is None:
             return None

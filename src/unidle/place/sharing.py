@@ -15,7 +15,7 @@ from typing import Final
 from unidle.fleet import WHOLE_PPM, Device, Node, device_of, slices_of
 from unidle.jobs import JobSpec, RankPlace, Reason, Requests, Share
 from unidle.jobs.spec import ShareMode
-from unidle.place.ground import Ground, Taken
+from unidle.place.ground import Ground
 from unidle.place.plan import Recut
 from unidle.place.queue.round import PARTS_WAIT
 from unidle.place.queued import KINDS, noun
@@ -57,8 +57,8 @@ class Memo:
 class SharingRound:
     """Parts given out in one round, on top of a view that is only read."""
 
-    def __init__(self, ground: Ground, view: View, taken: Taken, table: Interference | None = None) -> None:
-        self.ground, self.view, self._taken = ground, view, taken
+    def __init__(self, ground: Ground, view: View, table: Interference | None = None) -> None:
+        self.ground, self.view = ground, view
         self.table = table or _table(view)
         self._memo = ground.sharing if isinstance(ground.sharing, Memo) else Memo(Stock.of(view.fleet))
         ground.sharing = self._memo
@@ -96,13 +96,14 @@ class SharingRound:
             assert before is not None
             if before.cut is None:
                 kind, order, bit = self.view.occupancy.where(slices_of(before)[0].id)
-                self._taken.take(kind, self.ground.positions[kind][order], 1 << bit, _NO_REQUESTS, 0)
+                self.ground.take(kind, self.ground.positions[kind][order], 1 << bit, _NO_REQUESTS, 0)
             self._changed[device_id] = device
             self._why[device_id] = given.because
         requests = self.view.jobs[given.job].spec.requests if given.job in self.view.jobs else None
         for node, ranks in places.items():
             if requests is not None:
-                self._taken.take("", self.ground.place[node], 0, requests, ranks)
+                kind = next(d.kind for d in given.devices.values())
+                self.ground.take(kind, self.ground.place[node], 0, requests, ranks)
         return given.places
 
     def recuts(self) -> tuple[Recut, ...]:
@@ -119,7 +120,7 @@ class SharingRound:
         if key not in self._memo.never:
             if len(self._memo.never) > 256:
                 self._memo.never.clear()
-            empty = _Empty(self.ground, self.view, Taken(), self.table)
+            empty = _Empty(self.ground, self.view, self.table)
             answer = empty.find("", spec)
             self._memo.never[key] = answer if isinstance(answer, Refused) else None
         return self._memo.never[key]
@@ -139,11 +140,7 @@ class SharingRound:
 
     def _is_free(self, device: Device) -> bool:
         """Whether the whole of a device that is not cut may be given away now."""
-        occupancy = self.view.occupancy
-        piece = slices_of(device)[0].id
-        kind, order, bit = occupancy.where(piece)
-        taken = self._taken.slices.get((kind, self.ground.positions[kind][order]), 0)
-        return occupancy.is_free(piece) and not taken >> bit & 1
+        return self.ground.is_free(slices_of(device)[0].id)
 
     def gpu(self, device: Device) -> Gpu:
         """The device as the chooser sees it."""
@@ -256,12 +253,11 @@ class SharingRound:
         asked, most = spec.requests, spec.ranks
         if not (asked.cpus or asked.memory_bytes):
             return most
-        used = self.view.hosts.get(node.id, (0, 0))
-        also = self._taken.hosts.get(self.ground.place[node.id], (0, 0))
-        if asked.cpu_milli and node.cpus:
-            most = min(most, (round(node.cpus * 1000) - used[0] - also[0]) // asked.cpu_milli)
-        if asked.memory_bytes and node.memory_bytes:
-            most = min(most, (node.memory_bytes - used[1] - also[1]) // asked.memory_bytes)
+        cpu, memory = self.ground.hosts[:, self.ground.place[node.id]].tolist()
+        if asked.cpu_milli:
+            most = min(most, cpu // asked.cpu_milli)
+        if asked.memory_bytes:
+            most = min(most, memory // asked.memory_bytes)
         return most
 
     def _domains(self, every: Sequence[Gpu], hard: str | None) -> Iterator[tuple[str, list[Gpu]]]:

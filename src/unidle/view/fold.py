@@ -78,6 +78,7 @@ def _set_state(view: View, job: JobView, state: JobState) -> None:
     if job.state in ("queued", "restarting"):
         view.dequeue(job)
     job.state = after
+    view.touch(job.id)
     if state in ("queued", "restarting"):
         view.enqueue(job)
 
@@ -199,6 +200,7 @@ def _job_submitted(view: View, event: ev.JobSubmitted, now: int) -> None:
     job = JobView(event.job, event.spec, len(view.jobs), now, waiting_since_ns=now)
     view.jobs.add(job)
     view.enqueue(job)
+    view.touch(job.id)
 
 
 def _cancel_asked(view: View, event: ev.CancelAsked, _now: int) -> None:
@@ -241,6 +243,7 @@ def _stop_asked(view: View, event: ev.StopAsked, now: int) -> None:
         return
     attempt.stop_ns = attempt.stop_ns or now
     attempt.stop = event
+    view.touch(event.job)
 
 
 def _promised(view: View, event: ev.Promised, _now: int) -> None:
@@ -257,6 +260,7 @@ def _attempt_ended(view: View, event: ev.AttemptEnded, now: int) -> None:
     attempt.outcome = event.outcome
     attempt.why = event.because
     view.live.discard(job.id)
+    view.touch(job.id)
     if view.cuttable_nodes():
         from unidle.view import company  # not needed where nothing is cut
 
@@ -316,6 +320,7 @@ def _predicted(view: View, event: ev.Predicted, now: int) -> None:
         return
     said = Prediction(now, event.what, event.value_ns, event.low_ns, event.high_ns, event.level_ppm, event.by)
     job.predictions.append(said)
+    view.touch(job.id)
 
 
 # -- ranks -------------------------------------------------------------------------------------------
@@ -341,7 +346,11 @@ def _rank_saw(view: View, event: ev.RankSaw, _now: int) -> None:
             "the log names a rank that its gang does not have",
             field=f"event {view.seq}", value=f"{event.job} rank {event.rank}", remedy="run `unidle store check`",
         )  # fmt: skip
-    take_up(attempt.ranks[event.rank], event.first, event.marks)
+    rank = attempt.ranks[event.rank]
+    saved = rank.saves[-1] if rank.saves else None
+    take_up(rank, event.first, event.marks)
+    if rank.saves and rank.saves[-1] is not saved:
+        view.touch(event.job)
     if job.state == "starting" and attempt is job.attempts[-1] and attempt.live and attempt.all_spawned:
         _set_state(view, job, "running")
 

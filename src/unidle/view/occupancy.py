@@ -5,9 +5,8 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from dataclasses import dataclass, field
 
-from unidle.fleet import Fleet, Node, slices_of
-
-_CHANGES_KEPT = 65_536
+from unidle.fleet import Device, Fleet, Node, slices_of
+from unidle.view.changes import Changes
 
 
 @dataclass(slots=True)
@@ -33,8 +32,7 @@ class Occupancy:
     free: dict[str, int] = field(default_factory=dict)  # kind -> number of free slices
     total: dict[str, int] = field(default_factory=dict)  # kind -> number of slices
     largest: dict[str, int] = field(default_factory=dict)  # kind -> most slices of one node
-    changes: list[tuple[str, int]] = field(default_factory=list)  # (kind, order) of the last ones
-    forgotten: int = 0  # changes before them
+    changes: Changes[tuple[str, int]] = field(default_factory=Changes)  # (kind, order)
     _room: dict[tuple[str, int], int] = field(default_factory=dict)  # answers of ``room``
     _made: set[str] = field(default_factory=set)  # slices that are parts made on demand
     _where: dict[str, tuple[str, int, int]] = field(default_factory=dict)  # slice -> (kind, order, bit)
@@ -46,46 +44,44 @@ class Occupancy:
         for node in fleet.nodes:
             for kind, ids in self._slices(node).items():
                 self._add_node(kind, node.id, tuple(ids), busy)
+            for device in node.devices:
+                if device.cut is not None:
+                    ids = [s.id for s in slices_of(device)]
+                    self._where.update(dict.fromkeys(ids, self._where[ids[0]]))
         return self
 
-    def recut(self, node: Node, kind: str, before: str, busy: set[str]) -> None:
-        """A device of this kind on the node has other slices now, of which those in ``busy`` are not free.
-
-        ``before`` is one of the slices that it had.
-        """
-        order = self._where[before][1]
+    def recut(self, before: Device, after: Device, *, down: bool) -> None:
+        """A device has other slices now: it stays one bit, which is free where the device is whole and healthy."""
+        kind, order, bit = self._where[slices_of(before)[0].id]
         slots = self.nodes[kind][order]
-        free = {s for bit, s in enumerate(slots.slices) if slots.free >> bit & 1}
-        for gone in slots.slices:
-            del self._where[gone]
-            self._made.discard(gone)
-        ids = tuple(self._slices(node)[kind])
-        self.free[kind] -= slots.free.bit_count()
-        self.total[kind] += len(ids) - len(slots.slices)
-        old = set(slots.slices)
-        slots.slices, was_open, slots.free = ids, slots.free, 0
-        for bit, slice_id in enumerate(ids):
-            self._where[slice_id] = (kind, order, bit)
-            is_free = slice_id in free if slice_id in old else slice_id not in busy
-            slots.free |= (is_free and slice_id not in self._made) << bit
-        self.free[kind] += slots.free.bit_count()
-        self.largest[kind] = max(self.largest[kind], len(ids))
-        self._room = {key: ranks for key, ranks in self._room.items() if key[0] != kind}
+        for piece in slices_of(before):
+            del self._where[piece.id]
+            self._made.discard(piece.id)
+        ids = [piece.id for piece in slices_of(after)]
+        self._where.update(dict.fromkeys(ids, (kind, order, bit)))
+        if after.cut is not None:
+            self._made.update(ids)
+        slots.slices = (*slots.slices[:bit], ids[0], *slots.slices[bit + 1 :])
+        is_free = after.cut is None and not down
+        was_open, was_free = bool(slots.free), bool(slots.free >> bit & 1)
+        if is_free != was_free:
+            slots.free ^= 1 << bit
+            self.free[kind] += 1 if is_free else -1
         opened = self.open[kind]
         if slots.free and not was_open:
             insort(opened, order)
         elif was_open and not slots.free:
             del opened[bisect_left(opened, order)]
-        self._changed(kind, order)
+        self.changes.add((kind, order))
 
     def _slices(self, node: Node) -> dict[str, list[str]]:
-        """The node's slices by kind; parts that were made on demand are taken note of."""
+        """The node's slices by kind; of a device that is cut on demand the first part, which stands for all of it."""
         by_kind: dict[str, list[str]] = {}
         for device in node.devices:
             ids = [s.id for s in slices_of(device)]
-            by_kind.setdefault(device.kind, []).extend(ids)
             if device.cut is not None:
                 self._made.update(ids)
+            by_kind.setdefault(device.kind, []).extend(ids if device.cut is None else ids[:1])
         return by_kind
 
     def _add_node(self, kind: str, node: str, ids: tuple[str, ...], busy: set[str]) -> None:
@@ -136,7 +132,7 @@ class Occupancy:
             return
         slots.free &= ~(1 << bit)
         self.free[kind] -= 1
-        self._changed(kind, order)
+        self.changes.add((kind, order))
         if not slots.free:
             opened = self.open[kind]
             del opened[bisect_left(opened, order)]
@@ -150,15 +146,4 @@ class Occupancy:
             insort(self.open[kind], order)
         slots.free |= 1 << bit
         self.free[kind] += 1
-        self._changed(kind, order)
-
-    def changed_since(self, count: int) -> tuple[int, list[tuple[str, int]] | None]:
-        """How many changes there were in all, and those after the first ``count``; None if they are forgotten."""
-        now = self.forgotten + len(self.changes)
-        return now, self.changes[count - self.forgotten :] if count >= self.forgotten else None
-
-    def _changed(self, kind: str, order: int) -> None:
-        if len(self.changes) >= _CHANGES_KEPT:
-            self.forgotten += len(self.changes)
-            self.changes.clear()
-        self.changes.append((kind, order))
+        self.changes.add((kind, order))

@@ -17,6 +17,7 @@ from unidle.events.types import Outcome, PredictedWhat, StopAsked
 from unidle.fleet import CutMode, Device, Fleet, Health, slices_of
 from unidle.jobs import TERMINAL, JobSpec, JobState, RankPlace, Reason
 from unidle.ledger.book import Book
+from unidle.view.changes import Changes
 from unidle.view.occupancy import Occupancy
 
 
@@ -233,6 +234,8 @@ class View:
     _waiting: dict[Shape, list[tuple[int, int, str]]] | None = None
     _unjudged: set[str] = field(default_factory=set)
     _verdicts: dict[str, int] = field(default_factory=dict)  # of waiting jobs, how many by code
+    _changed: Changes[str] | None = None  # jobs of which a placement policy sees something new
+    _requested: Changes[str] | None = None  # nodes on which ``hosts`` changed
 
     @property
     def occupancy(self) -> Occupancy:
@@ -260,6 +263,28 @@ class View:
             used = self._hosts.setdefault(place.node, [0, 0])
             used[0] += sign * asked.cpu_milli
             used[1] += sign * asked.memory_bytes
+            if self._requested is not None:
+                self._requested.add(place.node)
+
+    @property
+    def requested(self) -> Changes[str]:
+        """Nodes on which requests changed, from the first call on."""
+        _ = self.hosts
+        if self._requested is None:
+            self._requested = Changes()
+        return self._requested
+
+    @property
+    def changed(self) -> Changes[str]:
+        """Jobs that came, went, started, ended, are to stop or were foretold something, from the first call on."""
+        if self._changed is None:
+            self._changed = Changes()
+        return self._changed
+
+    def touch(self, job: str) -> None:
+        """A placement policy sees something new of the job."""
+        if self._changed is not None:
+            self._changed.add(job)
 
     def unfit(self) -> set[str]:
         """Slices on nodes and devices that are not healthy."""
@@ -305,7 +330,7 @@ class View:
         if job.verdict is not None:
             self._count_verdict(job.verdict.code, -1)
         job.verdict = verdict
-        self._unjudged.discard(job.id)
+        self._no_longer_unjudged(job.id)
         if waits:
             self._count_verdict(verdict.code, +1)
 
@@ -329,9 +354,14 @@ class View:
             del queue[at]
             if not queue:
                 del self.waiting[job.shape]
-        self._unjudged.discard(job.id)
+        self._no_longer_unjudged(job.id)
         if job.verdict is not None:
             self._count_verdict(job.verdict.code, -1)
+
+    def _no_longer_unjudged(self, job: str) -> None:
+        self._unjudged.discard(job)
+        if not self._unjudged:
+            self._unjudged = set()  # one that was large once takes long to walk through
 
     def fleet_changed(self) -> None:
         self._occupancy = self._cuttable = self._in_parts = None
@@ -378,8 +408,7 @@ class View:
         self.fleet = replace(self.fleet, nodes=(*nodes[:order], node, *nodes[order + 1 :]))
         if self._occupancy is not None:
             down = node.id in self.health or device.id in self.health
-            busy = {piece.id for piece in slices_of(device)} if down else set[str]()
-            self._occupancy.recut(node, device.kind, slices_of(before)[0].id, busy)
+            self._occupancy.recut(before, device, down=down)
 
 
 def _held(job: JobView) -> list[str]:

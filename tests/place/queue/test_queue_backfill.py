@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from place.queues import HOUR, anywhere
 from unidle.place.queue.backfill import Backfill, Planned, in_order, plan
+from unidle.place.queue.ends import Ends, expected_end_ns
 from unidle.place.queue.model import Demand, Fits, Running
-from unidle.place.queue.profile import Profile, Slot, expected_end_ns
+from unidle.place.queue.profile import Profile, Slot
 
 S = 1_000_000_000
 
@@ -165,3 +166,23 @@ def test_the_earliest_start_is_the_first_of_all_that_could_be_tried(free, ends, 
     starts = sorted({max(at, after) for at in [*profile.times, after]})
     first = next((at for at in starts if int(profile.room(at, length, each).sum()) >= ranks), None)
     assert (None if found is None else found.start_ns) == first
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 40), st.none() | st.integers(0, 30)), max_size=12),
+    st.sets(st.integers(0, 11)),
+    st.integers(0, 60),
+)
+def test_expected_ends_stay_in_order_as_jobs_come_and_go(rows, gone, now):
+    runs = [
+        Running(f"r{k}", "q", "low", start, {0: 1}, (0,), estimate_ns=length)
+        for k, (start, length) in enumerate(rows)
+    ]
+    ends = Ends(runs[::2])
+    for run in runs[1::2]:
+        ends.add(run)
+    left = [run for k, run in enumerate(runs) if k not in gone]
+    for k in gone & set(range(len(runs))):
+        ends.remove(runs[k])
+    expected = sorted((expected_end_ns(run, now, 20), run.job) for run in left)
+    assert [(end, run.job) for end, run in ends.after(now, 20)] == expected

@@ -1,6 +1,6 @@
 """Runs the declarative scenarios of ``tests/scenarios/queues``: nodes, queues, jobs, rounds, what is expected.
 
-A file holds one scenario: ``nodes`` (how many), ``devices`` (of each), ``queues`` (fields of
+A file holds one scenario: ``nodes`` (how many), ``devices`` and ``cpus`` (of each), ``queues`` (fields of
 ``QueueSpec``), ``rules`` (fields of ``Backfill`` in seconds, ``migration``), and ``rounds``. Each round has a time
 ``at_s``, jobs that ``submit`` and ``end``, nodes ``down`` and ``up``, and ``expect``. Jobs that are stopped end
 at the start of the next round, and wait again. Each scenario is run twice and has to go the same way.
@@ -50,7 +50,8 @@ class World:
         fairness = Fairness(half_life_ns, firm_borrows=rules.get("firm_borrows", False))
         tree = QueueTree.of(specs, ["gpu"])
         self.shares = Shares(tree, (self.nodes * self.per * 1000,), 0, fairness)
-        self.cluster = Cluster(np.full(self.nodes, self.per), self.shares)
+        hosts = np.full((2, self.nodes), scenario.get("cpus", 1 << 40) * 1000)
+        self.cluster = Cluster(np.full(self.nodes, self.per), self.shares, hosts=hosts)
         self.waiting = Waiting(self.shares, self.rules.backfill)
         self.jobs: dict[str, dict[str, Any]] = {}
         self.stopped: list[str] = []
@@ -72,6 +73,7 @@ class World:
                 name, job["queue"], job.get("level", "medium"), ranks, each, (ranks * each * 1000,), job["submitted_ns"],
                 job["estimate_s"] * S if "estimate_s" in job else None, job.get("priority", 0),
                 job.get("min_runtime_s", 0) * S, job.get("restart_s", 0) * S, job.get("checkpoints", False),
+                asks=(job.get("cpus", 0) * 1000, 0),
             )
         )  # fmt: skip
 

@@ -1,4 +1,7 @@
-"""What this machine has: GPUs as NVML lists them, else CPU devices."""
+"""What this machine has: GPUs of NVIDIA, AMD and Ascend, else CPU devices.
+
+A vendor that left no trace on the machine (library, driver, device file) is not asked, and costs no time.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +9,44 @@ import ctypes
 import os
 import platform
 import socket
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final, TypeVar
 
-from unidle.fleet import Device, Fleet, Node, Tier
+from unidle.engine.local.visible import hidden_amd, is_visible
+from unidle.errors import BadInput, CannotRun
+from unidle.fleet import Device, Fleet, GpuLinks, Node, Tier, Vendor
+from unidle.fleet.found import FoundGpu
+from unidle.fleet.links import SELF, UNKNOWN, beside, parse_topo
 
 CPU_DEVICES = 8
 SITE = "local"
+T = TypeVar("T")
+_ASK_S: Final = 30.0  # npu-smi takes seconds on a busy machine
 
 
-def discover(cpu_devices: int = CPU_DEVICES) -> Fleet:
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The GPUs of one vendor that this process may use. ``links`` are by their numbers; None: not known.
+
+    ``says`` tells how they were found or why none was; it is empty where there is no trace of the vendor.
+    """
+
+    vendor: Vendor
+    gpus: tuple[FoundGpu, ...] = ()
+    links: GpuLinks | None = None
+    says: str = ""
+    labels: dict[str, str] = field(default_factory=dict)
+
+
+def discover(
+    cpu_devices: int = CPU_DEVICES, root: Path = Path("/"), environ: Mapping[str, str] = os.environ
+) -> Fleet:
     """One node with its GPUs; ``cpu_devices`` CPU devices ``local/0``, ... where it has none.
 
     ``source`` of the fleet says how it was found, and why no GPU was where there is none. GPUs that
-    CUDA_VISIBLE_DEVICES hides from this process are left out.
+    CUDA_VISIBLE_DEVICES and its like hide from this process are left out. ``root`` is where ``sys`` and ``dev`` are.
     """
     name = socket.gethostname() or SITE
     node = Node(
@@ -30,17 +57,62 @@ def discover(cpu_devices: int = CPU_DEVICES) -> Fleet:
         memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         labels={"arch": platform.machine(), "kernel": platform.release()},
     )
-    gpus, labels, found = _gpus(name)
-    if gpus:
-        node = replace(node, devices=gpus, labels=node.labels | labels)
+    found = find_gpus(root, environ)
+    links: GpuLinks | None = None
+    if any(one.gpus for one in found):
+        node, links = _with_gpus(node, [one for one in found if one.gpus])
     else:
         cpus = (Device(f"{SITE}/{k}", name, k, "cpu", model="cpu") for k in range(cpu_devices))
         node = replace(node, devices=tuple(cpus))
-    return Fleet(tiers=(Tier(SITE, "site"),), nodes=(node,), source=f"discovered: {found}")
+    some = [one for one in found if one.gpus or (one.says and one.vendor != "nvidia")]
+    says = "; ".join(one.says for one in some or found if one.says)
+    known = {node.gpu_links: links} if links is not None else {}
+    return Fleet(tiers=(Tier(SITE, "site"),), nodes=(node,), source=f"discovered: {says}", gpu_links=known)
 
 
-def _gpus(node: str) -> tuple[tuple[Device, ...], dict[str, str], str]:
-    """GPUs, labels of their node, and how they were found or why not."""
+def find_gpus(root: Path = Path("/"), environ: Mapping[str, str] = os.environ) -> list[Found]:
+    """The GPUs of each vendor, in a fixed order; see :class:`Found`."""
+    return [find_nvidia(root, environ), find_amd(root, environ), find_ascend(root, environ)]
+
+
+def _with_gpus(node: Node, found: list[Found]) -> tuple[Node, GpuLinks | None]:
+    """The node with the GPUs of all vendors, one vendor's after the other's."""
+    devices: list[Device] = []
+    labels: dict[str, str] = {}
+    parts: list[GpuLinks] = []
+    for one in found:
+        first = max((device.index for device in devices), default=-1) + 1
+        for gpu in one.gpus:
+            index = first + gpu.number
+            number = gpu.number if first else None
+            devices.append(
+                Device(
+                    f"{SITE}/{index}", node.id, index, "gpu", gpu.model, gpu.uuid, gpu.memory_bytes,
+                    vendor=one.vendor, number=number,
+                )
+            )  # fmt: skip
+            if gpu.bus_id:
+                labels[f"gpu{index}.pci"] = gpu.bus_id
+        labels |= one.labels
+        numbers = {gpu.number: first + gpu.number for gpu in one.gpus}
+        whole = one.links is not None and numbers.keys() <= set(one.links.gpus)
+        parts.append((one.links if one.links and whole else _unknown(one.gpus)).of(numbers))
+    node = replace(node, devices=tuple(devices), labels=node.labels | labels)
+    if len(devices) < 2 or all(one.links is None for one in found):
+        return node, None
+    return replace(node, gpu_links=SITE), beside(parts)
+
+
+def _unknown(gpus: tuple[FoundGpu, ...]) -> GpuLinks:
+    numbers = tuple(gpu.number for gpu in gpus)
+    return GpuLinks(numbers, tuple(tuple(SELF if a == b else UNKNOWN for b in numbers) for a in numbers))
+
+
+# -- NVIDIA ------------------------------------------------------------------------------------------
+
+
+def find_nvidia(root: Path = Path("/"), environ: Mapping[str, str] = os.environ) -> Found:
+    """By NVML, if its library is there."""
     try:
         # first, because importing pynvml takes as long as starting Python
         ctypes.CDLL("libnvidia-ml.so.1")
@@ -48,32 +120,47 @@ def _gpus(node: str) -> tuple[tuple[Device, ...], dict[str, str], str]:
 
         pynvml.nvmlInit()
     except Exception as error:  # a broken driver shows in many ways, and none may stop a CPU run
-        return (), {}, f"no GPU (NVML: {error})"
+        return Found("nvidia", says=f"no GPU (NVML: {error})")
     try:
-        return _list_gpus(pynvml, node)
+        return list_nvidia(pynvml, root / "sys", environ)
     except pynvml.NVMLError as error:
-        return (), {}, f"no GPU (NVML failed: {error})"
+        return Found("nvidia", says=f"no GPU (NVML failed: {error})")
     finally:
         pynvml.nvmlShutdown()
 
 
-def _list_gpus(nvml: Any, node: str) -> tuple[tuple[Device, ...], dict[str, str], str]:
+def list_nvidia(nvml: Any, sysfs: Path, environ: Mapping[str, str]) -> Found:
+    """What NVML (the module ``pynvml`` after ``nvmlInit``) lists. Errors: NVML's own."""
     labels = {"driver": str(nvml.nvmlSystemGetDriverVersion())}
-    devices = []
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    gpus = []
+    visible = environ.get("CUDA_VISIBLE_DEVICES")
     count = nvml.nvmlDeviceGetCount()
     for index in range(count):
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
         uuid = str(nvml.nvmlDeviceGetUUID(handle))
         if not is_visible(index, uuid, visible):
             continue
-        model = str(nvml.nvmlDeviceGetName(handle))
+        model, bus = str(nvml.nvmlDeviceGetName(handle)), str(nvml.nvmlDeviceGetPciInfo(handle).busId)
         memory_bytes = int(nvml.nvmlDeviceGetMemoryInfo(handle).total)
-        devices.append(Device(f"{SITE}/{index}", node, index, "gpu", model, uuid, memory_bytes))
-        labels[f"gpu{index}.pci"] = str(nvml.nvmlDeviceGetPciInfo(handle).busId)
+        gpus.append(FoundGpu(index, model, uuid, memory_bytes, bus))
         labels[f"gpu{index}.nvlinks"] = str(_nvlinks(nvml, handle))
-    found = f"{len(devices)} of {count} GPUs by NVML" if count else "no GPU (NVML lists none)"
-    return tuple(devices), labels, found
+    says = f"{len(gpus)} of {count} GPUs by NVML" if count else "no GPU (NVML lists none)"
+    links, problem = _nvidia_links(nvml, sysfs, environ) if len(gpus) > 1 else (None, "")
+    return Found("nvidia", tuple(gpus), links, says + problem, labels)
+
+
+def _nvidia_links(nvml: Any, sysfs: Path, environ: Mapping[str, str]) -> tuple[GpuLinks | None, str]:
+    """By NVML, else by the program; where neither tells, None and the reason."""
+    from unidle.fleet.nvml import links_by_nvml
+
+    try:
+        return links_by_nvml(nvml, sysfs), ""
+    except (nvml.NVMLError, AttributeError) as error:  # an old driver or module has not all of its functions
+        why = f"NVML: {error}"
+    try:
+        return _answer(("nvidia-smi", "topo", "-m"), environ, parse_topo), ""
+    except CannotRun as error:
+        return None, f", links not known ({why}; {error})"
 
 
 def _nvlinks(nvml: Any, handle: Any) -> int:
@@ -87,9 +174,68 @@ def _nvlinks(nvml: Any, handle: Any) -> int:
     return up
 
 
-def is_visible(index: int, uuid: str, visible: str | None) -> bool:
-    """Whether CUDA_VISIBLE_DEVICES (None: unset) leaves the GPU visible; names may be cut short."""
-    if visible is None:
-        return True
-    names = [name.strip() for name in visible.split(",")]
-    return any(name == str(index) or (name.startswith("GPU-") and uuid.startswith(name)) for name in names)
+# -- AMD ---------------------------------------------------------------------------------------------
+
+
+def find_amd(root: Path = Path("/"), environ: Mapping[str, str] = os.environ) -> Found:
+    """By the kernel's KFD driver, if it is loaded."""
+    sysfs = root / "sys"
+    if not (sysfs / "class/kfd").is_dir():
+        return Found("amd")
+    from unidle.fleet.kfd import gpus_by_kfd
+
+    gpus, links = gpus_by_kfd(sysfs)
+    if not gpus:
+        return Found("amd")  # the driver is there for CPUs too
+    hidden = hidden_amd([gpu.uuid for gpu in gpus], environ)
+    shown = tuple(gpu for gpu in gpus if gpu.number not in hidden)
+    return Found("amd", shown, links, f"{len(shown)} of {len(gpus)} AMD GPUs by KFD")
+
+
+# -- Ascend ------------------------------------------------------------------------------------------
+
+
+def find_ascend(root: Path = Path("/"), environ: Mapping[str, str] = os.environ) -> Found:
+    """By npu-smi, if there is a device file of an NPU."""
+    if not any((root / "dev").glob("davinci[0-9]*")):
+        return Found("ascend")
+    from unidle.fleet.npu_smi import INFO, TOPO, parse_info, parse_npu_topo
+
+    try:
+        gpus, shown_as = _answer(INFO, environ, parse_info)
+    except CannotRun as error:
+        return Found("ascend", says=f"no Ascend NPU ({error})")
+    visible = environ.get("ASCEND_RT_VISIBLE_DEVICES") or None
+    shown = tuple(gpu for gpu in gpus if is_visible(gpu.number, "", visible))
+    says, links = f"{len(shown)} of {len(gpus)} Ascend NPUs by npu-smi", None
+    if len(shown) > 1:
+        try:
+            sysfs = root / "sys"
+            links = _answer(TOPO, environ, lambda text: parse_npu_topo(text, gpus, shown_as, sysfs))
+        except CannotRun as error:
+            says += f", links not known ({error})"
+    return Found("ascend", shown, links, says)
+
+
+def _answer(command: tuple[str, ...], environ: Mapping[str, str], parse: Callable[[str], T]) -> T:
+    """What a vendor's program prints, parsed. :class:`CannotRun` in one line where it fails."""
+    import shutil
+    import subprocess
+
+    program = shutil.which(command[0], path=environ.get("PATH", os.defpath))
+    if program is None:
+        raise CannotRun(f"there is no {command[0]} on the search path")
+    line = " ".join(command)
+    try:
+        done = subprocess.run(
+            [program, *command[1:]], capture_output=True, text=True, errors="replace", timeout=_ASK_S, check=False
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise CannotRun(f"{line} failed: {error}") from None
+    if done.returncode:
+        said = (done.stderr.strip() or done.stdout.strip()).splitlines()
+        raise CannotRun(f"{line} exited with {done.returncode}: {said[-1] if said else 'no message'}")
+    try:
+        return parse(done.stdout)
+    except BadInput as error:
+        raise CannotRun(error.line()) from None

@@ -14,8 +14,9 @@ from pathlib import Path
 from unidle.clock import boot_id
 from unidle.engine.local import rundir
 from unidle.engine.local.orders import Orders
+from unidle.engine.local.visible import visible_devices
 from unidle.engine.protocol import StartGang
-from unidle.fleet import Device, Fleet, device_of
+from unidle.fleet import Fleet, device_of
 from unidle.jobs import Limits
 
 MASTER_ADDR = "127.0.0.1"  # every node of this engine is on this machine
@@ -86,6 +87,7 @@ def environments(
     places = command.places
     nodes = list(dict.fromkeys(place.node for place in places))
     devices = {device.id: device for device in fleet.devices()}
+    vendors = {device.vendor for device in devices.values() if device.kind == "gpu"}
     seen = dict.fromkeys(nodes, 0)
     found = []
     for place in places:
@@ -100,8 +102,10 @@ def environments(
             "LOCAL_WORLD_SIZE": str(sum(p.node == place.node for p in places)),
             "GROUP_RANK": str(nodes.index(place.node)),
             "GROUP_WORLD_SIZE": str(len(nodes)),
-            "CUDA_VISIBLE_DEVICES": _visible(place.slices, devices),
         }
+        env |= visible_devices(
+            [devices[d] for name in place.slices if (d := device_of(name)) in devices], vendors
+        )
         seen[place.node] += 1
         found.append(env)
     return found
@@ -143,16 +147,6 @@ def path_of_ranks(inherited: Mapping[str, str]) -> dict[str, str]:
     if outside or here in path.split(os.pathsep) or find_spec("torch") is None:
         return {}
     return {"PATH": here + os.pathsep + path}
-
-
-def _visible(slices: tuple[str, ...], devices: Mapping[str, Device]) -> str:
-    """The GPUs among the slices, as CUDA names them; empty for CPU devices, so that no GPU is used."""
-    gpus = {}
-    for name in slices:
-        device = devices.get(device_of(name))
-        if device is not None and device.kind == "gpu":
-            gpus[device.id] = device.uuid or str(device.index)
-    return ",".join(gpus.values())
 
 
 def orders_for(

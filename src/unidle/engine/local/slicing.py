@@ -99,6 +99,8 @@ class Slicer:
     def modes(self, device: Device) -> tuple[frozenset[Mode], dict[Mode, str]]:
         """How the GPU can be cut on this machine, and for the other ways why not: what the chooser asks."""
         why: dict[Mode, str] = {}
+        if device.vendor != "nvidia":
+            return frozenset(("whole", "time")), dict.fromkeys(("mig", "mps"), _no_tools(device))
         no_uuid = f"{device.id} has no UUID" if not device.uuid else None
         if reason := no_uuid or self._mig.why_not(device):
             why["mig"] = reason
@@ -164,6 +166,9 @@ class Slicer:
                 remedy="ask for one slice per rank",
             )
         device, ppm = gpus[0]
+        if device.vendor != "nvidia":
+            _check_time_only(share, device)
+            return Grant()
         if self._by_mig(share, device):
             says = share.profile or share.compute_ppm or share.memory_bytes
             return self._instance(device, share if says else Share(ppm), held)
@@ -251,6 +256,18 @@ def _pieces(node: Node, slices: Sequence[str]) -> Iterator[tuple[Device, int]]:
         device = devices.get(device_of(name))
         if device is not None:
             yield device, declared_ppm(device, name)
+
+
+def _check_time_only(share: Share, device: Device) -> None:
+    wish = share.profile or (share.mode if share.mode in ("mig", "mps") else None)
+    if wish:
+        raise CannotRun(
+            _no_tools(device), field="share", value=wish, remedy="use mode: time, which bounds nothing"
+        )
+
+
+def _no_tools(device: Device) -> str:
+    return f"{device.id} is a GPU of {device.vendor}, and MIG and MPS are NVIDIA's"
 
 
 def _cpu_grant(node: Node, place: RankPlace, pieces: Sequence[tuple[Device, int]]) -> Grant:

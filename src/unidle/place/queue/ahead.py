@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
 
-from unidle.place.queue.cluster import Cluster
+import numpy as np
+
+from unidle.place.queue.cluster import Cluster, ranks_on
 from unidle.place.queue.fair import Refusal
-from unidle.place.queue.model import Amounts, Demand, Running
-from unidle.place.queue.profile import expected_end_ns
+from unidle.place.queue.model import NOTHING, Amounts, Demand, Fits, Running
 
 
 class Ahead:
@@ -16,15 +18,10 @@ class Ahead:
     def __init__(self, cluster: Cluster, now_ns: int, otherwise_ns: int) -> None:
         self._cluster, self._now_ns, self._otherwise_ns = cluster, now_ns, otherwise_ns
         self._planned: list[tuple[int, frozenset[int], Amounts]] = []
-        self._ends: list[tuple[int, Running]] | None = None
 
-    def ends(self) -> list[tuple[int, Running]]:
-        """Running jobs by expected end."""
-        if self._ends is None:
-            runs: Iterable[Running] = self._cluster.running.values()
-            ends = [(expected_end_ns(run, self._now_ns, self._otherwise_ns), run) for run in runs]
-            self._ends = sorted(ends, key=lambda pair: (pair[0], pair[1].job))
-        return self._ends
+    def ends(self) -> Iterator[tuple[int, Running]]:
+        """Running jobs by expected end; those that run now."""
+        return self._cluster.ends(self._now_ns, self._otherwise_ns)
 
     def free_ns(self, refusal: Refusal) -> int | None:
         """When enough of the queue's jobs are expected to have ended; None where that never suffices."""
@@ -38,12 +35,39 @@ class Ahead:
                     return end_ns
         return None
 
+    def hosts_free_ns(self, demand: Demand, fits: Fits) -> int | None:
+        """When the CPU and memory that the job asks for are expected to be there; None where that is never.
+
+        As running jobs end; what others that wait will ask for is not counted.
+        """
+        cluster, nodes = self._cluster, len(self._cluster.free)
+        have = cluster.free_for(demand)[1]
+        if demand.asks == NOTHING or fits(ranks_on(have, demand.asks, nodes)) is not None:
+            return 0
+        ends = [(end_ns, run) for end_ns, run in self.ends() if run.asks != NOTHING]
+        parts = [len(run.devices) for _, run in ends]
+        behind = np.cumsum(parts)
+        host = np.fromiter((node for _, run in ends for node in run.devices), np.int64) % have.shape[1]
+        ranks = np.fromiter((c // run.each for _, run in ends for c in run.devices.values()), np.int64)
+        gain = ranks * np.repeat(np.array([run.asks for _, run in ends], np.int64).reshape(-1, 2), parts, 0).T
+
+        def holds(ended: int) -> bool:
+            then, last = have.copy(), int(behind[ended])
+            for amount, more in zip(then, gain, strict=True):
+                np.add.at(amount, host[:last], more[:last])
+            return fits(ranks_on(then, demand.asks, nodes)) is not None
+
+        first = bisect_left(range(len(ends)), True, key=holds)
+        return None if first == len(ends) else ends[first][0]
+
     def reserve(self, leaf: int, amounts: Amounts, start_ns: int) -> None:
         """From ``start_ns`` on the queue and its ancestors have to have these amounts free."""
         self._planned.append((start_ns, frozenset(self._cluster.shares.tree.path(leaf)), amounts))
 
     def beside(self, leaf: int, demand: Demand) -> Mapping[int, Amounts]:
         """By queue on the leaf's path: what reserved jobs will use there before this one would end."""
+        if not self._planned:
+            return {}
         length_ns = self._otherwise_ns if demand.estimate_ns is None else demand.estimate_ns
         found: dict[int, Amounts] = {}
         for start_ns, queues, amounts in self._planned:

@@ -8,17 +8,19 @@ estimates that hold it starts no later than then planned.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
 import numpy as np
 
 from unidle.jobs import Reason
+from unidle.place.queue.ends import expected_end_ns
 from unidle.place.queue.model import Demand, Fits, Ints, Running
-from unidle.place.queue.profile import Profile, Slot, expected_end_ns
+from unidle.place.queue.profile import FOREVER_NS, Profile, Slot
 
 HOUR_NS: Final = 3_600_000_000_000
+_UNASKED: Final = Reason("planned", "as running jobs are expected to end")
 _LEVEL: Final = {"high": 0, "medium": 1, "low": 2}
 
 
@@ -83,27 +85,38 @@ def plan(
     """
     policy = policy or Backfill()
     ends = [(expected_end_ns(run, now_ns, policy.otherwise_ns), run.devices) for run in running]
-    planner = Planner(Profile(free, now_ns, ends), fits_of, now_ns, policy, may_start)
+    planner = Planner(lambda: Profile(free, now_ns, ends), fits_of, now_ns, policy, may_start)
     return tuple(planner.one(demand) for demand in in_order(demands, now_ns, policy))
 
 
 class Planner:
-    """Takes jobs in order, each on what those before it left. Ask :meth:`fits_now`, then say what became of it."""
+    """Takes jobs in order, each on what those before it left. Ask :meth:`fits_now`, then say what became of it.
+
+    A profile of what is free when is made at the first need of it, and so are the starts of jobs without a
+    reservation: those are only for users, and most are never looked at.
+    """
 
     def __init__(
-        self, profile: Profile, fits_of: Callable[[Demand], Fits], now_ns: int, policy: Backfill,
+        self, profile_of: Callable[[], Profile], fits_of: Callable[[Demand], Fits], now_ns: int, policy: Backfill,
         may_start: Callable[[Demand], bool] | None = None,
+        not_before_ns: Callable[[Demand], int | None] = lambda _: 0,
     ) -> None:  # fmt: skip
-        self._profile, self._fits_of, self._now_ns, self._policy = profile, fits_of, now_ns, policy
-        # what is expected of all jobs, reserved for or not: for the times that users see
-        self._forecast = profile if policy.rule == "conservative" else profile.copy()
+        """``profile_of`` gives what is free from now on, after all starts that were not told with :meth:`tell`.
+
+        ``not_before_ns`` says when a job could start as far as something else than devices counts; None: never.
+        """
+        self._not_before_ns = not_before_ns
+        self._profile_of, self._fits_of, self._now_ns, self._policy = profile_of, fits_of, now_ns, policy
+        self._profiles: tuple[Profile, Profile] | None = None
         self._may_start = may_start
         self._reserved = 0
         self._looked = self._starved = 0
+        self._unplanned: list[tuple[Demand, int]] = []  # without a reservation, and not in the forecast yet
+        self._soonest: dict[tuple[object, ...], int] = {}  # jobs like this find no room before
 
     def one(self, demand: Demand) -> Planned:
         """The plan for the next job in order."""
-        counts = self.fits_now(demand)
+        counts = self._fits_of(demand)(self.room_now(demand))
         if counts is None:
             return self.later(demand)
         if self._may_start is not None and not self._may_start(demand):
@@ -112,17 +125,33 @@ class Planner:
             )
         return self.start(demand, counts)
 
-    def fits_now(self, demand: Demand) -> Ints | None:
-        """Where it could start now without delaying any reservation."""
-        room = self._profile.room(self._now_ns, self._length_ns(demand), demand.each)
-        return self._fits_of(demand)(room) if int(room.sum()) >= demand.ranks else None
+    @property
+    def reserves(self) -> bool:
+        """Whether room is reserved for any job."""
+        return self._reserved + self._starved > 0
+
+    def room_now(self, demand: Demand) -> Ints:
+        """How many of its ranks each node holds from now on without a delay of any reservation."""
+        return self._both()[0].room(self._now_ns, self._length_ns(demand), demand.each)
 
     def start(self, demand: Demand, counts: Ints) -> Planned:
         """It starts now."""
         return self._planned(demand, Slot(self._now_ns, counts), self._length_ns(demand), reserve=True)
 
-    def later(self, demand: Demand, after_ns: int = 0) -> Planned:
-        """It cannot start now (or before ``after_ns``): when then, and whether room is reserved for it."""
+    def tell(self, demand: Demand, devices: Mapping[int, int]) -> None:
+        """It starts now, or what it starts on is held for it from now on."""
+        if self._profiles is None:
+            return  # what is made later is made of what is free then
+        counts = np.zeros(self._profiles[0].nodes, np.int64)
+        for node, count in devices.items():
+            counts[node] = count // demand.each
+        self.start(demand, counts)
+
+    def later(self, demand: Demand, after_ns: int = 0, *, wanted: bool = True) -> Planned:
+        """It cannot start now (or before ``after_ns``): when then, and whether room is reserved for it.
+
+        Where nobody wants to know (not ``wanted``), only reservations are made.
+        """
         policy, length_ns = self._policy, self._length_ns(demand)
         starved = (
             self._now_ns - demand.submitted_ns >= policy.starved_ns and self._starved < policy.starved_heads
@@ -132,23 +161,72 @@ class Planner:
         if self._looked > policy.depth and not starved:
             return _not_planned(demand, "depth", f"behind the first {policy.depth} jobs; not planned yet")
         reserve = starved or policy.rule == "conservative" or self._reserved < policy.heads
-        profile = self._profile if reserve else self._forecast
-        slot = profile.earliest(
-            demand.ranks, demand.each, length_ns, self._fits_of(demand), max(self._now_ns + 1, after_ns)
-        )
+        if not reserve and not wanted:
+            self._unplanned.append((demand, after_ns))
+            return Planned(demand.job, None, None, now=False, reserved=False, because=_UNASKED)
+        slot = self._reservation(demand, after_ns) if reserve else self._foretell(demand, after_ns)
         if slot is None:
             return _not_planned(demand, "never_free", "the nodes do not hold it, whatever running job ends")
         self._reserved += reserve and not starved
         return self._planned(demand, slot, length_ns, reserve=reserve)
 
+    def _reservation(self, demand: Demand, after_ns: int) -> Slot | None:
+        length_ns, fits, other_ns = (
+            self._length_ns(demand),
+            self._fits_of(demand),
+            self._not_before_ns(demand),
+        )
+        if other_ns is None:
+            return None
+        after_ns = max(self._now_ns + 1, after_ns, other_ns)
+        return self._both()[0].earliest(demand.ranks, demand.each, length_ns, fits, after_ns)
+
+    def _foretell(self, demand: Demand, after_ns: int) -> Slot | None:
+        """Its slot in the forecast, once those before it have theirs."""
+        before, self._unplanned = self._unplanned, []
+        for other, other_after_ns in before:
+            slot = self._soonest_slot(other, other_after_ns)
+            if slot is not None:
+                self._both()[1].take(slot, other.each, self._length_ns(other))
+        return self._soonest_slot(demand, after_ns)
+
+    def _soonest_slot(self, demand: Demand, after_ns: int) -> Slot | None:
+        """The forecast only fills up, so that no job finds room before one like it did."""
+        length_ns = self._length_ns(demand)
+        key = (demand.ranks, demand.each, demand.alike, length_ns)
+        known_ns = self._soonest.get(key, self._now_ns + 1)
+        if known_ns >= FOREVER_NS:
+            return None
+        fits, first_ns = self._fits_of(demand), max(after_ns, known_ns)
+        if key not in self._soonest:
+            other_ns = self._not_before_ns(demand)
+            first_ns = FOREVER_NS if other_ns is None else max(first_ns, other_ns)
+        slot = None
+        if first_ns < FOREVER_NS:
+            slot = self._both()[1].earliest(demand.ranks, demand.each, length_ns, fits, first_ns)
+        if after_ns <= known_ns:
+            self._soonest[key] = FOREVER_NS if slot is None else slot.start_ns
+        return slot
+
+    def _both(self) -> tuple[Profile, Profile]:
+        """What reservations leave, and what is expected of all jobs, for the times that users see."""
+        if self._profiles is None:
+            profile = self._profile_of()
+            self._profiles = (
+                profile,
+                profile if self._policy.rule == "conservative" else profile.copy(),
+            )
+        return self._profiles
+
     def _length_ns(self, demand: Demand) -> int:
         return max(self._policy.otherwise_ns if demand.estimate_ns is None else demand.estimate_ns, 1)
 
     def _planned(self, demand: Demand, slot: Slot, length_ns: int, *, reserve: bool) -> Planned:
+        profile, forecast = self._both()
         if reserve:
-            self._profile.take(slot, demand.each, length_ns)
-        if not reserve or self._forecast is not self._profile:
-            self._forecast.take(slot, demand.each, length_ns)
+            profile.take(slot, demand.each, length_ns)
+        if not reserve or forecast is not profile:
+            forecast.take(slot, demand.each, length_ns)
         now = slot.start_ns <= self._now_ns
         because = self._because(slot, now, reserve)
         return Planned(demand.job, slot.start_ns, slot.counts, now, reserve and not now, because)

@@ -5,30 +5,42 @@ Every operation is written to a journal, so that a decision can try things out a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
 
 import numpy as np
 
 from unidle.errors import UnidleError
+from unidle.place.queue.ends import Ends
 from unidle.place.queue.fair import Shares
 from unidle.place.queue.journal import Journal
-from unidle.place.queue.model import Demand, Hold, Ints, Running
+from unidle.place.queue.model import NOTHING, Asks, Demand, Hold, Ints, Running
+
+_PLENTY: Final = 1 << 60
 
 
 class Cluster:
-    """``free[node]``: devices that nobody holds and that are promised to nobody.
+    """``free[node]``: devices that nobody holds and that are promised to nobody; ``hosts``, (2, M), CPU and memory.
+
+    Nodes may stand for several kinds of devices on the same M hosts, one kind after the other: node ``k``
+    is on host ``k % M``. Where nothing is known of hosts they have plenty.
 
     A job that was chosen to be stopped counts as stopped here: its devices are free, or promised
     to the job that it was stopped for.
     """
 
-    def __init__(self, devices: Ints, shares: Shares, running: Iterable[Running] = ()) -> None:
-        """``devices``: healthy devices of each node, before anything runs."""
+    def __init__(
+        self, devices: Ints, shares: Shares, running: Iterable[Running] = (), hosts: Ints | None = None
+    ) -> None:
+        """``devices``: healthy devices of each node, and ``hosts`` what each has, before anything runs."""
         self.free: Ints = np.array(devices, np.int64)
         self.devices: Ints = self.free.copy()
+        self.hosts: Ints = np.full((2, len(devices)), _PLENTY) if hosts is None else np.array(hosts, np.int64)
         self.shares = shares
         self.running: dict[str, Running] = {}
+        self.soft: dict[int, int] = {}  # by leaf, how many jobs of level low run
         self.holds: dict[str, Hold] = {}
+        self._ends: Ends | None = None
         self.journal = Journal()
         self.changes = 0  # grows when what runs changes
         for run in running:
@@ -50,6 +62,35 @@ class Cluster:
         run = self.running[job]
         self._back(run)
         self.journal.note(lambda: self._again(run))
+        return run
+
+    def ends(self, now_ns: int, otherwise_ns: int) -> Iterator[tuple[int, Running]]:
+        """Running jobs by expected end (see ``ends.expected_end_ns``); kept in order from the first call on."""
+        if self._ends is None:
+            self._ends = Ends(self.running.values())
+        return self._ends.after(now_ns, otherwise_ns)
+
+    def adopt(self, run: Running) -> None:
+        """The job runs already, and its devices are not free. Outside of the journal."""
+        self.running[run.job] = run
+        self.changes += 1
+        leaf = self.shares.tree.leaf(run.queue)
+        self.shares.charge(leaf, run.charged, firm=run.firm)
+        if not run.firm:
+            self.soft[leaf] = self.soft.get(leaf, 0) + 1
+        if self._ends is not None:
+            self._ends.add(run)
+
+    def drop(self, job: str) -> Running:
+        """The job runs no more; what it held is not given back here. Outside of the journal."""
+        run = self.running.pop(job)
+        self.changes += 1
+        leaf = self.shares.tree.leaf(run.queue)
+        self.shares.refund(leaf, run.charged, firm=run.firm)
+        if not run.firm:
+            self.soft[leaf] -= 1
+        if self._ends is not None:
+            self._ends.remove(run)
         return run
 
     def hold(self, hold: Hold) -> None:
@@ -76,35 +117,38 @@ class Cluster:
 
     def room(self, demand: Demand) -> Ints:
         """Ranks of the demand that each node holds now, what is kept for it included."""
-        free = self.free
+        free, hosts = self.free_for(demand)
+        ranks: Ints = np.maximum(free, 0) // demand.each
+        return ranks if demand.asks == NOTHING else np.minimum(ranks, ranks_on(hosts, demand.asks, len(free)))
+
+    def free_for(self, demand: Demand) -> tuple[Ints, Ints]:
+        """Devices by node, and CPU and memory by host, that are kept for nobody else; not to be changed."""
+        free, hosts = self.free, self.hosts
         kept = self.holds.get(demand.job)
         if kept is not None:
-            free = free.copy()
+            free, hosts = free.copy(), hosts.copy()
             for node, count in kept.devices.items():
                 free[node] += count
-        return np.maximum(free, 0) // demand.each
+                hosts[:, node % hosts.shape[1]] += requested(kept.asks, count // kept.each)
+        return free, hosts
 
     # -- what the journal undoes and does again --------------------------------------------------
 
     def _again(self, run: Running) -> None:
-        self._give(run.devices, -1)
-        self.running[run.job] = run
-        self.changes += 1
-        self.shares.charge(self.shares.tree.leaf(run.queue), run.charged, firm=run.firm)
+        self._give(run, -1)
+        self.adopt(run)
 
     def _back(self, run: Running) -> None:
-        self._give(run.devices)
-        del self.running[run.job]
-        self.changes += 1
-        self.shares.refund(self.shares.tree.leaf(run.queue), run.charged, firm=run.firm)
+        self._give(run)
+        self.drop(run.job)
 
     def _keep(self, hold: Hold) -> None:
-        self._give(hold.devices, -1)
+        self._give(hold, -1)
         self.holds[hold.job] = hold
         self.shares.charge(self.shares.tree.leaf(hold.queue), hold.charged, firm=hold.firm)
 
     def _unkeep(self, hold: Hold) -> None:
-        self._give(hold.devices)
+        self._give(hold)
         del self.holds[hold.job]
         self.shares.refund(self.shares.tree.leaf(hold.queue), hold.charged, firm=hold.firm)
 
@@ -116,7 +160,23 @@ class Cluster:
                 remedy=f"{job} takes {devices[short]}, {int(self.free[short])} are free",
             )  # fmt: skip
 
-    def _give(self, devices: Mapping[int, int], sign: int = 1) -> None:
-        free = self.free
-        for node, count in devices.items():
+    def _give(self, holder: Running | Hold, sign: int = 1) -> None:
+        free, hosts, asks = self.free, self.hosts, holder.asks != NOTHING
+        for node, count in holder.devices.items():
             free[node] += sign * count
+            if asks:
+                hosts[:, node % hosts.shape[1]] += requested(holder.asks, sign * count // holder.each)
+
+
+def ranks_on(hosts: Ints, asks: Asks, nodes: int) -> Ints:
+    """Ranks for which each node has CPU and memory; ``hosts`` is (2, M). Shape (nodes,)."""
+    ranks = np.full(hosts.shape[1], _PLENTY)
+    for amount, asked in zip(hosts, asks, strict=True):
+        if asked:
+            ranks = np.minimum(ranks, np.maximum(amount, 0) // asked)
+    return np.tile(ranks, nodes // max(len(ranks), 1))
+
+
+def requested(asks: Asks, ranks: int) -> Asks:
+    """What so many ranks need of their node."""
+    return asks[0] * ranks, asks[1] * ranks

@@ -16,7 +16,7 @@ import numpy as np
 from unidle.jobs import Preemption, Reason
 from unidle.place.queue.cluster import Cluster
 from unidle.place.queue.model import NS_PER_US, Demand, Fits, Hold, Running
-from unidle.place.queue.solve import Choice, Domains, Solver, free_for
+from unidle.place.queue.solve import Choice, Domains, Solver
 from unidle.place.queue.victims import Candidates
 
 HOLD_NS: Final = 600_000_000_000
@@ -59,7 +59,7 @@ def consolidate(
     if refusal is not None and demand.job not in cluster.holds:
         return Reason("quota", f"{demand.queue} may not start it, wherever there is room")
     known = Candidates(cluster, now_ns, lambda run: run.checkpoints and run.level in migration.levels)
-    solver = Solver(known, free_for(cluster, demand), demand, fits, domains)
+    solver = Solver(known, cluster, demand, fits, domains)
     gain_us = demand.size * (wait_ns // NS_PER_US)
     eligible = known.alive.copy()
     for _ in range(migration.tries):
@@ -90,7 +90,7 @@ def _move(
     for _, k in runs:
         cluster.stop(known.jobs[k].job)
     places = {int(n): int(choice.counts[n]) * demand.each for n in np.flatnonzero(choice.counts)}
-    kept = Hold(demand.job, demand.queue, demand.charged, demand.firm, places, expires_ns)
+    kept = Hold.of(demand, places, expires_ns)
     cluster.hold(kept)
     holds: list[Hold] = []
     for _, k in runs:
@@ -100,7 +100,7 @@ def _move(
             cluster.journal.back_to(before)
             return k
         devices = {int(n): int(counts[n]) * run.each for n in np.flatnonzero(counts)}
-        holds.append(Hold(run.job, run.queue, run.charged, run.firm, devices, expires_ns))
+        holds.append(Hold.of(run, devices, expires_ns))
         cluster.hold(holds[-1])
     return (*holds, kept)
 

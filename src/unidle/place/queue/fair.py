@@ -27,6 +27,7 @@ PPM: Final = 1_000_000
 HOUR_NS: Final = 3_600_000_000_000
 DAY_NS: Final = 24 * HOUR_NS
 RANKS_PER_HALF_LIFE: Final = 4096
+_STALE_MOST: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +92,7 @@ class Shares:
         self._open = [0] * count  # leaves below that wait and are not blocked
         self._heaps: list[list[tuple[int, int, int, int]]] = [[] for _ in range(count)]
         self._version = [0] * count
+        self._unranked: set[int] = set()  # queues whose place among their siblings is to be found anew
         self._entitled: Entitlement | None = None
         self.quota = tree.quota(capacity, now_ns)
         self._requota(capacity, now_ns)
@@ -140,7 +142,7 @@ class Shares:
     def set_history(self, queue: int, past_ppb: int) -> None:
         """Take up a history that was kept elsewhere."""
         self._history_ppb[queue], self._since_ns[queue] = past_ppb, self._now_ns
-        self._rank(queue)
+        self._unranked.add(queue)
 
     # -- changes ---------------------------------------------------------------------------------
 
@@ -189,7 +191,7 @@ class Shares:
                 for r, amount in enumerate(amounts):
                     row[r] += sign * amount
             self._move_owed(queue, changes)
-            self._rank(queue)
+            self._unranked.add(queue)
         self._wants(leaf)
 
     def _wants(self, leaf: int) -> None:
@@ -256,6 +258,8 @@ class Shares:
         queue = ROOT
         if not self._open[ROOT]:
             return None
+        while self._unranked:
+            self._rank(self._unranked.pop())
         while self.tree.children[queue]:
             heap = self._heaps[queue]
             while heap[0][3] != self._version[heap[0][2]] or not self._open[heap[0][2]]:
@@ -274,7 +278,7 @@ class Shares:
         for queue in self._paths[leaf]:
             self._open[queue] += step
             if self._open[queue] == 1 and step > 0:
-                self._rank(queue)
+                self._unranked.add(queue)
 
     def _rank(self, queue: int) -> None:
         if queue == ROOT:
@@ -282,7 +286,11 @@ class Shares:
         self._version[queue] += 1
         if self._open[queue]:
             class_, key = self._key(queue)
-            heapq.heappush(self._heaps[self.tree.parent[queue]], (class_, key, queue, self._version[queue]))
+            heap = self._heaps[self.tree.parent[queue]]
+            heapq.heappush(heap, (class_, key, queue, self._version[queue]))
+            if len(heap) > _STALE_MOST + 2 * len(self.tree):  # entries of versions that are gone
+                heap[:] = [entry for entry in heap if entry[3] == self._version[entry[2]]]
+                heapq.heapify(heap)
 
     def _rank_all(self) -> None:
         self._ranked_ns = self._now_ns

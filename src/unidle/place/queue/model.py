@@ -18,6 +18,9 @@ from unidle.jobs import Preemption
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Amounts: TypeAlias = tuple[int, ...]
+Asks: TypeAlias = tuple[int, int]
+"""What a rank needs of its node besides devices: CPU in thousandths of cores, memory in bytes."""
+NOTHING: Final[Asks] = (0, 0)
 Fits: TypeAlias = Callable[[Ints], Ints | None]
 """``fits(room)``: given how many ranks each node holds, how many to put there, or None. All or none;
 more room must never turn a gang that fits into one that does not."""
@@ -47,6 +50,7 @@ class Running:
     save_ns: int | None = None  # what it takes to save on request before a stop; None: it cannot
     ranks: int = 1
     each: int = 1  # devices per rank
+    asks: Asks = NOTHING
 
     @property
     def size(self) -> int:
@@ -91,6 +95,7 @@ class Demand:
     restart_ns: int = 0
     checkpoints: bool = False
     alike: str = ""
+    asks: Asks = NOTHING
 
     @property
     def size(self) -> int:
@@ -109,6 +114,7 @@ def started(demand: Demand, devices: Mapping[int, int], now_ns: int) -> Running:
         demand.job, demand.queue, demand.level, now_ns, devices, demand.charged,
         estimate_ns=demand.estimate_ns, ranks=demand.ranks, each=demand.each,
         min_runtime_ns=demand.min_runtime_ns, restart_ns=demand.restart_ns, checkpoints=demand.checkpoints,
+        asks=demand.asks,
     )  # fmt: skip
 
 
@@ -127,3 +133,10 @@ class Hold:
     firm: bool
     devices: Mapping[int, int] = field(default_factory=dict)
     expires_ns: int = 0
+    each: int = 1  # devices per rank
+    asks: Asks = NOTHING
+
+    @classmethod
+    def of(cls, job: Demand | Running, devices: Mapping[int, int], expires_ns: int) -> Hold:
+        """These devices, kept for this job."""
+        return cls(job.job, job.queue, job.charged, job.firm, devices, expires_ns, job.each, job.asks)

@@ -23,7 +23,7 @@ from unidle.jobs import Reason
 from unidle.place.queue.cluster import Cluster
 from unidle.place.queue.cover import Steps, cheapest, choose, offers, rank_costs
 from unidle.place.queue.model import Demand, Fits, Hold, Ints, alike
-from unidle.place.queue.solve import Choice, Domains, Solver, free_for
+from unidle.place.queue.solve import Choice, Domains, Solver
 from unidle.place.queue.victims import Candidates, Mask, Rights, copies_deserved, rights
 from unidle.place.queue.why import refused
 
@@ -60,7 +60,7 @@ def preempt(
         for k in relief:
             cluster.stop(known.jobs[k].job)
         known.stopped(relief)
-        solver = Solver(known, free_for(cluster, demand), demand, fits, domains)
+        solver = Solver(known, cluster, demand, fits, domains)
         choice, why = _search(solver, known, demand, rights(cluster.shares, demand))
         if choice is not None:
             cost = choice.cost + int(known.cost[list(relief)].sum())
@@ -203,7 +203,7 @@ def _carry_out(
         known.stopped(())
         return refused(cluster.shares.tree, refusal)
     places = {int(node): int(choice.counts[node]) * demand.each for node in np.flatnonzero(choice.counts)}
-    hold = Hold(demand.job, demand.queue, demand.charged, demand.firm, places, expires_ns)
+    hold = Hold.of(demand, places, expires_ns)
     cluster.hold(hold)
     known.stopped(choice.rows)
     victims = tuple(known.jobs[k].job for k in choice.rows)
@@ -267,7 +267,7 @@ def _hand_out(
                 cluster.journal.back_to(before)
                 known.stopped(())
                 return found
-            hold = Hold(demand.job, demand.queue, demand.charged, demand.firm, {node: each}, expires_ns)
+            hold = Hold.of(demand, {node: each}, expires_ns)
             cluster.hold(hold)
             known.stopped(stopped)
             choice = Choice(counts, tuple(stopped), int(known.cost[stopped].sum()))

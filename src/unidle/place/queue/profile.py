@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from unidle.place.queue.model import Fits, Ints, Running
+from unidle.place.queue.model import Fits, Ints
 
 FOREVER_NS: Final = 1 << 62
 ROWS_MOST: Final = 128
@@ -43,10 +43,14 @@ class Profile:
         self.times = [now_ns, *times]
         rows = np.zeros((len(self.times), len(free)), np.int64)
         rows[0] = free
-        for end_ns, devices in listed:
-            row = rows[bisect_left(times, end_ns) + 1]
-            for node, count in devices.items():
-                row[node] += count
+        if listed:
+            row = np.repeat(
+                np.searchsorted(times, [end_ns for end_ns, _ in listed]) + 1, [len(d) for _, d in listed]
+            )
+            total = len(row)
+            node = np.fromiter((n for _, devices in listed for n in devices), np.int64, total)
+            count = np.fromiter((c for _, devices in listed for c in devices.values()), np.int64, total)
+            np.add.at(rows, (row, node), count)
         np.cumsum(rows, axis=0, out=rows)
         # a list, so that a row can be put between others without moving them
         self._rows: list[Ints] = list(rows)
@@ -54,6 +58,11 @@ class Profile:
 
     def __len__(self) -> int:
         return len(self.times)
+
+    @property
+    def nodes(self) -> int:
+        """How many there are."""
+        return len(self._rows[0])
 
     def free_at(self, at_ns: int) -> Ints:
         """Devices free on each node at a time from now on."""
@@ -139,17 +148,3 @@ class Profile:
             self._rows.insert(k, self._rows[k - 1].copy())
             self._total = np.insert(self._total, k, self._total[k - 1])
         return k
-
-
-def expected_end_ns(run: Running, now_ns: int, otherwise_ns: int) -> int:
-    """When a running job is expected to end; ``otherwise_ns`` is the run time of one without an estimate.
-
-    A job that outlived its estimate is expected to run for half as long again, counted from its
-    start, as often as it takes (estimates have to grow by a factor, or each miss is followed by another).
-    """
-    total = run.estimate_ns if run.estimate_ns is not None else otherwise_ns
-    total = max(total, 1)
-    ran = now_ns - run.started_ns
-    while total <= ran:
-        total += total // 2 + 1
-    return run.started_ns + total

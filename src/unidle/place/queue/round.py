@@ -24,10 +24,13 @@ from unidle.place.queue.preempt import HOLD_NS, Preemption, preempt_all
 from unidle.place.queue.profile import Profile
 from unidle.place.queue.solve import Domains
 from unidle.place.queue.tree import ROOT
-from unidle.place.queue.victims import Candidates, Mask
+from unidle.place.queue.victims import Candidates, Mask, rights
 from unidle.place.queue.waiting import Line, Waiting
 from unidle.place.queue.why import behind, refused
 
+AtOnce: TypeAlias = Callable[[Demand, Ints | None], Mapping[int, int] | None]
+"""``at_once(demand, room)``: devices by node on which the job could start now, using no more than ``room`` where
+that is given (ranks by node); None where it could not."""
 PARTS_WAIT: Final = Reason("no_share", "no device that may be cut has a part for it")
 TOGETHER_MOST: Final = 64  # jobs for which others are stopped before another queue has its turn
 _Class: TypeAlias = tuple[str, str, int, int, Amounts, str]
@@ -47,7 +50,7 @@ class Start:
     """The job starts with these devices by node."""
 
     job: str
-    devices: dict[int, int]
+    devices: Mapping[int, int]
     because: Reason
 
 
@@ -72,12 +75,17 @@ def decide(
     capacity: Amounts | None = None, domains_of: Callable[[Demand], Domains | None] | None = None,
     allowed_of: Callable[[Demand], Mask | None] | None = None,
     fits_of_running: Callable[[Running], Fits] | None = None, ready: Callable[[str], bool] = lambda _: True,
+    at_once: AtOnce | None = None, on_start: Callable[[Start], None] = lambda _: None,
+    wants_time: Callable[[str], bool] = lambda _: True, settle: bool = True,
 ) -> Round:  # fmt: skip
     """Decide on all waiting jobs. ``cluster`` and ``waiting`` are changed as decided.
 
     ``ready`` says whether the devices held for a job are really free by now. Stopped jobs have to be
     added to ``waiting`` by the caller, when they have ended. Consolidation needs ``fits_of_running``.
-    ``domains_of`` and ``allowed_of`` are those of ``preempt.preempt_all``.
+    ``domains_of`` and ``allowed_of`` are those of ``preempt.preempt_all``. ``at_once`` is asked where a job
+    could start now, instead of ``fits_of`` on what is free, and ``on_start`` is told of each start at once.
+    Starts are foretold for jobs that ``wants_time`` names, and where room is reserved. Without ``settle``
+    all that was changed can be undone by the cluster's journal.
     """
     rules = rules or Rules()
     cluster.shares.begin(now_ns, capacity)
@@ -85,8 +93,14 @@ def decide(
     turn = _Turn(cluster, waiting, fits_of, now_ns, rules, done)
     turn.domains_of, turn.allowed_of = domains_of, allowed_of
     turn.fits_of_running, turn.ready = fits_of_running, ready
+    turn.on_start, turn.wants_time = on_start, wants_time
+    if at_once is not None:
+        turn.at_once = at_once
     turn.run()
-    cluster.journal.settle()
+    if settle:
+        cluster.journal.settle()
+        for start in done.starts:
+            waiting.leave(start.job)
     times = [hold.expires_ns for hold in cluster.holds.values()]
     edge_ns = cluster.shares.tree.next_window_ns(now_ns)
     done.again_ns = min([*times, *([edge_ns] if edge_ns is not None else [])], default=None)
@@ -100,6 +114,8 @@ class _Turn:
     allowed_of: Callable[[Demand], Mask | None] | None = None
     fits_of_running: Callable[[Running], Fits] | None = None
     ready: Callable[[str], bool]
+    on_start: Callable[[Start], None]
+    wants_time: Callable[[str], bool]
 
     def __init__(
         self, cluster: Cluster, waiting: Waiting, fits_of: Callable[[Demand], Fits], now_ns: int, rules: Rules,
@@ -107,6 +123,7 @@ class _Turn:
     ) -> None:  # fmt: skip
         self._cluster, self._waiting, self._fits_of = cluster, waiting, fits_of
         self._now_ns, self._rules, self._done = now_ns, rules, done
+        self.at_once: AtOnce = self._by_devices
         self._planner: Planner | None = None
         self._candidates: Candidates | None = None
         self._ahead = Ahead(cluster, now_ns, rules.backfill.otherwise_ns)
@@ -136,10 +153,11 @@ class _Turn:
         if demand.job in cluster.holds:
             self._on_hold(demand)
             return
-        if (known := self._refused.get(_class(demand))) is not None:
+        like = _class(demand)
+        if (known := self._refused.get(like)) is not None:
             self._done.waits[demand.job] = known
             return
-        if _class(demand) in self._no_room:
+        if like in self._no_room:
             self._later(leaf, demand)
             return
         beside = self._ahead.beside(leaf, demand)
@@ -147,15 +165,14 @@ class _Turn:
         if refusal and beside and not cluster.shares.refusal(leaf, demand.charged, firm=demand.firm):
             self._done.waits[demand.job] = behind(cluster.shares.tree, refusal)
             return
-        counts = self._fits_now(demand) if refusal is None else None
-        if counts is not None:
-            devices = {int(n): int(counts[n]) * demand.each for n in np.flatnonzero(counts)}
+        devices = self._fits_now(demand) if refusal is None else None
+        if devices is not None:
             if self._planner is not None:
-                self._planner.start(demand, counts)
+                self._planner.tell(demand, devices)
             where = "1 node" if len(devices) == 1 else f"{len(devices)} nodes"
             self._start(demand, devices, Reason("fits", f"{where} with room for it", {"nodes": len(devices)}))
             return
-        self._make_room(leaf, demand, refusal, line)
+        self._make_room(leaf, demand, like, refusal, line)
 
     def _on_hold(self, demand: Demand) -> None:
         if self.ready(demand.job):
@@ -165,7 +182,9 @@ class _Turn:
             text = f"{demand.size} devices are held for it, and not all of them are free yet"
             self._done.waits[demand.job] = Reason("gathering", text)
 
-    def _make_room(self, leaf: int, demand: Demand, refusal: Refusal | None, line: Line) -> None:
+    def _make_room(
+        self, leaf: int, demand: Demand, like: _Class, refusal: Refusal | None, line: Line
+    ) -> None:
         if not demand.ranks:  # parts of devices: nobody is stopped and nothing reserved for them
             if refusal is not None and not (refusal.rule == "full" and refusal.queue == ROOT):
                 self._quota(leaf, demand, refusal)
@@ -173,7 +192,6 @@ class _Turn:
                 self._done.waits[demand.job] = PARTS_WAIT
             return
         # stopping others neither raises a limit nor lets a firm job borrow, but for jobs of its own queue
-        like = _class(demand)
         helps = refusal is None or refusal.rule in ("kept", "full") or demand.level == "high"
         # where only others' reservations are in its way, nobody is stopped
         in_the_way = refusal is None and self._fits_without_reservations(demand)
@@ -189,8 +207,8 @@ class _Turn:
         self._later(leaf, demand, (self._ahead.free_ns(refusal) or 0) if refusal is not None else 0)
 
     def _fits_without_reservations(self, demand: Demand) -> bool:
-        room = self._cluster.room(demand)
-        return int(room.sum()) >= demand.ranks and self._fits_of(demand)(room) is not None
+        planner = self._planner
+        return planner is not None and planner.reserves and self.at_once(demand, None) is not None
 
     def _quota(self, leaf: int, demand: Demand, refusal: Refusal) -> None:
         """The first job of a queue that its quota refuses gets the next quota; others may not delay it."""
@@ -205,7 +223,7 @@ class _Turn:
             self._ahead.reserve(leaf, demand.charged, start_ns)
 
     def _later(self, leaf: int, demand: Demand, after_ns: int = 0) -> None:
-        planned = self._plan().later(demand, after_ns)
+        planned = self._plan().later(demand, after_ns, wanted=self.wants_time(demand.job))
         self._done.waits[demand.job] = planned.because
         if planned.start_ns is not None:
             self._done.planned_ns[demand.job] = planned.start_ns
@@ -213,35 +231,48 @@ class _Turn:
                 self._ahead.reserve(leaf, demand.charged, planned.start_ns)
                 self._move_for(demand, planned.start_ns)
 
-    def _start(self, demand: Demand, devices: dict[int, int], because: Reason) -> None:
-        self._waiting.remove(demand.job)
+    def _start(self, demand: Demand, devices: Mapping[int, int], because: Reason) -> None:
+        # it stays in its line until the round is settled: no job is offered twice
+        self._waiting.count(demand, -1)
+        self._cluster.journal.note(lambda: self._waiting.count(demand, +1))
         self._cluster.start(started(demand, devices, self._now_ns))
-        self._done.starts.append(Start(demand.job, devices, because))
+        start = Start(demand.job, devices, because)
+        self._done.starts.append(start)
+        self.on_start(start)
 
-    def _fits_now(self, demand: Demand) -> Ints | None:
-        if self._planner is not None:
-            return self._planner.fits_now(demand)
-        room = self._cluster.room(demand)
-        return self._fits_of(demand)(room) if int(room.sum()) >= demand.ranks else None
+    def _fits_now(self, demand: Demand) -> Mapping[int, int] | None:
+        planner = self._planner
+        if planner is None or not planner.reserves:
+            return self.at_once(demand, None)
+        return self.at_once(demand, planner.room_now(demand))
+
+    def _by_devices(self, demand: Demand, room: Ints | None) -> Mapping[int, int] | None:
+        """Where it could start now, where nothing but devices counts."""
+        free = self._cluster.room(demand)
+        room = free if room is None else np.minimum(free, room)
+        counts = self._fits_of(demand)(room) if int(room.sum()) >= demand.ranks else None
+        return (
+            None if counts is None else {int(n): int(counts[n]) * demand.each for n in np.flatnonzero(counts)}
+        )
 
     def _plan(self) -> Planner:
         if self._planner is None:
-            cluster, otherwise_ns = self._cluster, self._rules.backfill.otherwise_ns
-            ends = [(end_ns, run.devices) for end_ns, run in self._ahead.ends()]
-            ends += [(self._now_ns + otherwise_ns, hold.devices) for hold in cluster.holds.values()]
-            profile = Profile(cluster.free, self._now_ns, ends)
-            self._planner = Planner(profile, self._fits_of, self._now_ns, self._rules.backfill)
+            self._planner = Planner(
+                self._profile, self._fits_of, self._now_ns, self._rules.backfill,
+                not_before_ns=lambda demand: self._ahead.hosts_free_ns(demand, self._fits_of(demand)),
+            )  # fmt: skip
         return self._planner
 
-    def _hold_in_plan(self, demand: Demand, devices: Mapping[int, int]) -> None:
-        if self._planner is not None:
-            counts = np.zeros(len(self._cluster.free), np.int64)
-            for node, count in devices.items():
-                counts[node] = count // demand.each
-            self._planner.start(demand, counts)
+    def _profile(self) -> Profile:
+        cluster, otherwise_ns = self._cluster, self._rules.backfill.otherwise_ns
+        ends = [(end_ns, run.devices) for end_ns, run in self._ahead.ends()]
+        ends += [(self._now_ns + otherwise_ns, hold.devices) for hold in cluster.holds.values()]
+        return Profile(cluster.free, self._now_ns, ends)
 
     def _stop_for(self, demand: Demand, line: Line) -> bool:
         """Stop others for the job, and for those after it that are like it; whether that worked for it."""
+        if not any(self._cluster.soft.get(leaf) for leaf in rights(self._cluster.shares, demand).leaves()):
+            return False
         if self._candidates is None:
             self._candidates = Candidates(self._cluster, self._now_ns)
         jobs = [demand]
@@ -262,7 +293,8 @@ class _Turn:
         self._done.stops.append(answer)
         for memo in (self._refused, self._no_room, self._none_stop):
             memo.clear()
-        self._hold_in_plan(demand, answer.hold.devices)
+        if self._planner is not None:
+            self._planner.tell(demand, answer.hold.devices)
         text = f"{len(answer.victims)} jobs are stopped for it"
         self._done.waits[demand.job] = Reason("gathering", text, {"victims": len(answer.victims)})
 

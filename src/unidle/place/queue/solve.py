@@ -11,8 +11,19 @@ from typing import Final, NamedTuple, TypeAlias
 import numpy as np
 
 from unidle.place.queue.cluster import Cluster
-from unidle.place.queue.cover import Items, Steps, cheapest, choose, exact, exact_work, offers, rank_costs
-from unidle.place.queue.model import Demand, Fits, Ints
+from unidle.place.queue.cover import (
+    NEVER,
+    Items,
+    Steps,
+    cheapest,
+    choose,
+    exact,
+    exact_work,
+    offers,
+    rank_costs,
+)  # fmt: skip
+from unidle.place.queue.hosts import HostNeeds
+from unidle.place.queue.model import NOTHING, Demand, Fits, Ints
 from unidle.place.queue.victims import Candidates, Mask
 
 DOMAINS_MOST: Final = 64
@@ -33,20 +44,32 @@ class Choice(NamedTuple):
     cost: int
 
 
+class _Way(NamedTuple):
+    """One set of candidates: their items, the devices and hosts beside them, and ranks by node that may be there."""
+
+    items: Items
+    free: Ints
+    hosts: HostNeeds | None
+    bound: Ints
+
+
 class Solver:
     """Room for one demand, in one state of the cluster."""
 
     def __init__(
-        self, known: Candidates, free: Ints, demand: Demand, fits: Fits, domains: Domains | None = None
+        self, known: Candidates, cluster: Cluster, demand: Demand, fits: Fits, domains: Domains | None = None
     ) -> None:
-        """``free``: devices by node that the demand may use without stopping anyone."""
-        self.free = free
+        free, hosts = cluster.free_for(demand)
+        self.free = free.copy()  # devices by node that the demand may use without stopping anyone
         self._known, self._demand, self._fits = known, demand, fits
         self._domains = domains or ((0, len(free)),)
+        self._hosts: HostNeeds | None = None
+        if demand.asks != NOTHING:
+            self._hosts = HostNeeds(known, demand, np.tile(hosts, len(free) // max(hosts.shape[1], 1)))
 
     def cheapest(self, eligible: Mask) -> Choice | None:
         """The choice that loses least, of these candidates; None where even all of them do not make room."""
-        best = self._without_search(eligible, self.free)
+        best = self._without_search(eligible, self.free, self._hosts)
         if best is None or not best.rows or self._demand.ranks > SEARCH_RANKS_MOST:
             return best
         if not self._known.spread[eligible].any():
@@ -65,41 +88,47 @@ class Solver:
         near = gangs[np.lexsort((gangs, known.density[gangs]))][:SEARCH_GANGS_MOST].tolist()
         found: Choice | None = None
         for k in [k for k in best.rows if known.spread[k]][:SEARCH_GANGS_MOST]:
-            found = _cheaper(found, self._without_search(_but(eligible, k), self.free))
+            found = _cheaper(found, self._without_search(_but(eligible, k), self.free, self._hosts))
         for k in near:
             if k in best.rows or int(known.cost[k]) >= best.cost:
                 continue
             free = self.free.copy()
             for node, devices in known.jobs[k].devices.items():
                 free[node] += devices
-            rest = self._without_search(_but(eligible, k), free)
+            hosts = None if self._hosts is None else self._hosts.and_of(k)
+            rest = self._without_search(_but(eligible, k), free, hosts)
             if rest is not None:
                 found = _cheaper(found, self._pruned(rest.counts, {*rest.rows, k}))
         return found if found is not None and found.cost < best.cost else None
 
-    def _without_search(self, eligible: Mask, free: Ints) -> Choice | None:
+    def _without_search(self, eligible: Mask, free: Ints, hosts: HostNeeds | None) -> Choice | None:
         """The cheapest of the domains' choices, gangs weighed by their devices on each node alone."""
         known, demand = self._known, self._demand
         items = known.items.take(eligible[known.items.job])
         nodes = len(free)
         freed = np.bincount(items.node, items.devices, nodes).astype(np.int64)
-        if int((np.maximum(free + freed, 0) // demand.each).sum()) < demand.ranks:
+        able = np.maximum(free + freed, 0) // demand.each
+        bound = able if hosts is None else np.minimum(able, hosts.most(items))
+        if int(bound.sum()) < demand.ranks:
             return None
+        way = _Way(items, free, hosts, bound)
         most = min(int(freed.max(initial=0)), demand.size)
         cost = rank_costs(cheapest(items, nodes, most), free, demand.each, demand.ranks)
+        if hosts is not None:
+            cost[np.arange(cost.shape[1])[None, :] > bound[:, None]] = NEVER
         steps = offers(cost)
         gangs = bool(known.spread[eligible].any())
         best: Choice | None = None
-        for bound, start, end in self._by_bound(steps):
-            if best is not None and bound >= best.cost:
+        for least, start, end in self._by_bound(steps):
+            if best is not None and least >= best.cost:
                 break
             here = (steps.node >= start) & (steps.node < end)
             offered = Steps(steps.node[here], steps.ranks[here], steps.cost[here])
-            best = _cheaper(best, self._on_steps(offered, items, free))
+            best = _cheaper(best, self._on_steps(offered, way))
             if demand.ranks > 1 and exact_work(cost[start:end], demand.ranks) <= EXACT_WORK_MOST:
-                best = _cheaper(best, self._on_exact(cost, start, end, items, free))
+                best = _cheaper(best, self._on_exact(cost, start, end, way))
             if gangs:
-                best = _cheaper(best, self._on_jobs(eligible, items, free, start, end))
+                best = _cheaper(best, self._on_jobs(eligible, way, start, end))
         return best
 
     def _by_bound(self, steps: Steps) -> list[tuple[float, int, int]]:
@@ -115,27 +144,28 @@ class Solver:
                 found.append((float(cost[: last + 1].sum() - over * cost[last]), start, end))
         return sorted(found)[:DOMAINS_MOST]
 
-    def _on_steps(self, steps: Steps, items: Items, free: Ints) -> Choice | None:
-        nodes = len(free)
+    def _on_steps(self, steps: Steps, way: _Way) -> Choice | None:
+        nodes = len(way.free)
         total = np.cumsum(steps.ranks)
         low = int(np.searchsorted(total, self._demand.ranks)) + 1
 
         def at(count: int) -> Ints | None:
-            return self._fits(steps.room(count, nodes))
+            return self._fits(np.minimum(steps.room(count, nodes), way.bound))
 
         counts = _shortest(at, low, len(steps))
-        return None if counts is None else self._freeing(counts, items, free)
+        return None if counts is None else self._freeing(counts, way)
 
-    def _on_exact(self, cost: Ints, start: int, end: int, items: Items, free: Ints) -> Choice | None:
+    def _on_exact(self, cost: Ints, start: int, end: int, way: _Way) -> Choice | None:
         part = exact(cost[start:end], self._demand.ranks)
         if part is None:
             return None
-        counts = np.zeros(len(free), np.int64)
+        counts = np.zeros(len(way.free), np.int64)
         counts[start:end] = part
-        return None if self._fits(counts) is None else self._freeing(counts, items, free)
+        return None if self._fits(counts) is None else self._freeing(counts, way)
 
-    def _freeing(self, counts: Ints, items: Items, free: Ints) -> Choice:
+    def _freeing(self, counts: Ints, way: _Way) -> Choice:
         """The cheapest jobs that free what these ranks need, node by node."""
+        items, free = way.items, way.free
         need = counts * self._demand.each - free
         rows: set[int] = set()
         starts = np.searchsorted(items.node, np.arange(len(free) + 1))
@@ -143,10 +173,11 @@ class Solver:
             first, end = int(starts[node]), int(starts[node + 1])
             local = items.take(np.arange(first, end))
             rows.update(local.job[choose(local, int(need[node]))].tolist())
-        return self._pruned(counts, rows)
+        return self._completed(counts, rows, way)
 
-    def _on_jobs(self, eligible: Mask, items: Items, free: Ints, start: int, end: int) -> Choice | None:
+    def _on_jobs(self, eligible: Mask, way: _Way, start: int, end: int) -> Choice | None:
         """Whole jobs in order of cost per device, as few of them as will do."""
+        items, free = way.items, way.free
         nodes, each = len(free), self._demand.each
         inside = (items.node >= start) & (items.node < end)
         jobs = np.unique(items.job[inside])
@@ -160,6 +191,7 @@ class Solver:
             room = np.maximum(free + freed, 0) // each
             room[:start] = 0
             room[end:] = 0
+            room = np.minimum(room, way.bound)
             return self._fits(room) if int(room.sum()) >= self._demand.ranks else None
 
         counts = _shortest(at, 0, len(jobs))
@@ -176,6 +208,11 @@ class Solver:
             if need[node] > 0:
                 rows.add(job)
                 need[node] -= devices
+        return self._completed(counts, rows, way)
+
+    def _completed(self, counts: Ints, rows: set[int], way: _Way) -> Choice:
+        if way.hosts is not None:
+            way.hosts.complete(counts, rows, way.items)
         return self._pruned(counts, rows)
 
     def _pruned(self, counts: Ints, rows: set[int]) -> Choice:
@@ -185,10 +222,14 @@ class Solver:
         for k in rows:
             for node, devices in known.jobs[k].devices.items():
                 spare[node] += devices
+        hosts = self._hosts
+        host_spare = None if hosts is None else hosts.spare(counts, rows)
         kept = set(rows)
         for k in sorted(rows, key=lambda k: (-int(known.cost[k]), k)):
             held = known.jobs[k].devices
             if all(spare[node] >= devices for node, devices in held.items()):
+                if hosts is not None and host_spare is not None and hosts.needed(host_spare, k):
+                    continue
                 kept.discard(k)
                 for node, devices in held.items():
                     spare[node] -= devices
@@ -227,12 +268,3 @@ def _shortest(at: Callable[[int], Ints | None], low: int, high: int) -> Ints | N
         else:
             reached, found = middle, better
     return found
-
-
-def free_for(cluster: Cluster, demand: Demand) -> Ints:
-    free = cluster.free.copy()
-    kept = cluster.holds.get(demand.job)
-    if kept is not None:
-        for node, devices in kept.devices.items():
-            free[node] += devices
-    return free

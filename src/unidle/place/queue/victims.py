@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TypeAlias
 
 import numpy as np
@@ -38,18 +39,23 @@ class Candidates:
 
     def _build(self) -> None:
         cluster, tree = self._cluster, self._cluster.shares.tree
-        self.jobs: list[Running] = [
-            run
-            for run in cluster.running.values()
-            if self._may_stop(run)
-            and run.started_ns < self.now_ns
-            and run.started_ns + run.min_runtime_ns <= self.now_ns
-        ]
+        self.jobs: list[Running] = sorted(
+            (
+                run
+                for run in cluster.running.values()
+                if self._may_stop(run)
+                and run.started_ns < self.now_ns
+                and run.started_ns + run.min_runtime_ns <= self.now_ns
+            ),
+            key=attrgetter("job"),
+        )
         self.row = {run.job: k for k, run in enumerate(self.jobs)}
         self.cost: Ints = np.array([run.lost_us(self.now_ns) for run in self.jobs], np.int64)
         self.size: Ints = np.array([run.size for run in self.jobs], np.int64)
         self.density = self.cost / np.maximum(self.size, 1)  # cost per device
         self.leaf: Ints = np.array([tree.leaf(run.queue) for run in self.jobs], np.int64)
+        self.each: Ints = np.array([run.each for run in self.jobs], np.int64)
+        self.asks: Ints = np.array([run.asks for run in self.jobs], np.int64).reshape(-1, 2).T
         self.spread = np.array([len(run.devices) > 1 for run in self.jobs], np.bool_)
         self.alive = np.ones(len(self.jobs), np.bool_)
         self.items = self._items()

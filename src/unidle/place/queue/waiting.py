@@ -42,12 +42,20 @@ class Waiting:
 
     def remove(self, job: str) -> Demand:
         """A job waits no more."""
-        demand = self.jobs.pop(job)
+        self.count(self.jobs[job], -1)
+        return self.leave(job)
+
+    def count(self, demand: Demand, sign: int) -> None:
+        """Count a job of the lines (+1), or count it no more (-1) although it stands there still."""
         leaf = self._shares.tree.leaf(demand.queue)
-        line = self._lines[leaf]
+        (self._shares.submit if sign > 0 else self._shares.withdraw)(leaf, demand.charged)
+
+    def leave(self, job: str) -> Demand:
+        """A job that is not counted any more leaves its line."""
+        demand = self.jobs.pop(job)
+        line = self._lines[self._shares.tree.leaf(demand.queue)]
         del line.in_order[bisect_left(line.in_order, (order_key(demand, self._policy), job))]
         del line.by_age[bisect_left(line.by_age, (demand.submitted_ns, job))]
-        self._shares.withdraw(leaf, demand.charged)
         return demand
 
     def of(self, leaf: int, now_ns: int) -> Iterator[Demand]:

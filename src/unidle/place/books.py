@@ -1,0 +1,320 @@
+"""The books of all queues on one ground, kept from round to round: who runs, who waits, what is free.
+
+Everything here follows from the view; of a job that changed what was known is taken back, and what the
+view says now is put in its place. So a round costs what changed, not what there is.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from unidle.fleet import WHOLE_PPM, Health
+from unidle.jobs import JobSpec, Reason
+from unidle.place.constraint import Blocked, Gang, gang_of
+from unidle.place.fleet_queues import ALL, Bounds, milli_of, never_in, totals, tree_of_queues
+from unidle.place.ground import Ground, RankClass
+from unidle.place.pieces import counted
+from unidle.place.queue.backfill import Backfill
+from unidle.place.queue.cluster import Cluster, requested
+from unidle.place.queue.fair import Fairness, Shares
+from unidle.place.queue.model import Amounts, Asks, Demand, Hold, Running
+from unidle.place.queue.spec import MILLI
+from unidle.place.queue.waiting import Waiting
+from unidle.place.queued import KINDS
+from unidle.place.sharing import SharingRound
+from unidle.view.state import AttemptView, JobView, Shape, View
+
+S: Final = 1_000_000_000
+RESTART_NS: Final = 30 * S  # until a stopped job is at work again, where nothing was measured
+_FAMILIES_KEPT: Final = 4_096
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Family:
+    """What gangs of one shape have in common: the devices that they go on, or why they can never start."""
+
+    gang: Gang
+    rank_class: RankClass | None
+    never: Reason | None
+    charged: Amounts
+    asks: Asks
+    alike: str
+    parts: JobSpec | None = (
+        None  # for parts of devices that are cut on demand: the job, of one kind of device
+    )
+    most_ppm: int = WHOLE_PPM  # parts that count more are not for it
+
+
+class Books:
+    """Follows the view. Between two calls of :meth:`follow` all changes have to be undone by the journal."""
+
+    def __init__(self, ground: Ground, now_ns: int) -> None:
+        self._ground = ground
+        self.kinds = tuple(kind for kind in ("gpu", "cpu") if ground.occupancy.nodes.get(kind))
+        self.width = len(ground.nodes)
+        self.tree = tree_of_queues(ground.fleet)
+        self._declared = bool(ground.fleet.queues)
+        self._whole = totals(ground.fleet, self.tree.resources, frozenset())
+        self._quota = self.tree.quota(self._whole, now_ns)  # for what can never start
+        self._health: dict[str, Health] = {}
+        self.capacity = self._whole
+        # a view keeps no history of shares: what is used now counts alone
+        self.shares = Shares(self.tree, self._whole, now_ns, Fairness(history_ppm=0, firm_borrows=True))
+        size = len(self.kinds) * self.width
+        self.cluster = Cluster(
+            np.zeros(size, np.int64), self.shares, hosts=np.zeros((2, self.width), np.int64)
+        )
+        self.waiting = Waiting(self.shares, Backfill())
+        self.never: dict[str, Reason] = {}
+        self.families: dict[str, Family] = {}  # by job that waits
+        self._by_shape: dict[Shape, Family] = {}
+        self._shape_of: dict[str, Shape] = {}  # where the view says it for all at once: to find it takes long
+        self._not_before: list[tuple[int, str]] = []  # jobs that wait for their time, a heap
+        self._live: dict[str, Running] = {}  # also those that stop
+        self._unknown: set[str] = set()  # of these, those whose run time nobody knows
+        self._stopping = np.zeros(size, np.int64)  # devices of jobs that are preempted: they count as free
+        self._stopping_hosts = np.zeros((2, self.width), np.int64)
+        self._moved: set[int] = set()  # positions at which that changed
+        self._seen, self._seen_ground = -1, -1
+        self._bounds = Bounds.of(ground.fleet)
+        self._view: View | None = None
+
+    def follow(self, view: View, now_ns: int) -> None:
+        """Take up what changed since the last call."""
+        self._view = view
+        if view.health != self._health:
+            self._health = dict(view.health)
+            unfit = view.unfit()
+            self.capacity = totals(view.fleet, self.tree.resources, unfit) if unfit else self._whole
+        self.shares.begin(now_ns, self.capacity)
+        for job in list(self.cluster.holds):
+            self.cluster.release(job)
+        self._seen, changed = (
+            view.changed.since(self._seen) if self._seen >= 0 else (view.changed.since(0)[0], None)
+        )
+        if changed is None:
+            changed = [*self._live, *self.waiting.jobs, *self.never, *view.jobs.open]
+            self._shape_of = {job: shape for shape, line in view.waiting.items() for _, _, job in line}
+        for job in dict.fromkeys(changed):
+            self._forget(job)
+            self._learn(view.jobs.open.get(job), now_ns)
+        self._shape_of = {}
+        while self._not_before and self._not_before[0][0] <= now_ns:
+            job = heapq.heappop(self._not_before)[1]
+            self._forget(job)
+            self._learn(view.jobs.open.get(job), now_ns)
+        self._count_free()
+        for job, promise in view.promised.items():
+            if promise.expires_ns > now_ns and promise.kind in self.kinds:
+                self._hold(view.jobs[job], promise.kind, promise.devices, promise.expires_ns)
+        self.cluster.journal.settle()
+
+    @property
+    def stopping(self) -> bool:
+        """Whether jobs are being preempted whose devices count as free."""
+        return len(self._live) > len(self.cluster.running)
+
+    @property
+    def all_known(self) -> bool:
+        """Whether somebody runs, and all run times of who runs are known."""
+        return bool(self._live) and not self._unknown
+
+    def _forget(self, job: str) -> None:
+        self.never.pop(job, None)
+        self.families.pop(job, None)
+        if job in self.waiting.jobs:
+            self.waiting.remove(job)
+        run = self._live.pop(job, None)
+        if run is None:
+            return
+        self._unknown.discard(job)
+        if job in self.cluster.running:
+            self.cluster.drop(job)
+        else:
+            self._stops(run, -1)
+
+    def _learn(self, job: JobView | None, now_ns: int) -> None:
+        if job is None:
+            return
+        attempt = job.live
+        if attempt is not None:
+            run = self._live[job.id] = self._running(job, attempt)
+            if run.estimate_ns is None:
+                self._unknown.add(job.id)
+            if attempt.stop is not None and attempt.stop.why == "preempted":
+                self._stops(run, +1)
+            else:
+                self.cluster.adopt(run)
+        elif job.state in ("queued", "restarting"):
+            if job.not_before_ns > now_ns:
+                heapq.heappush(self._not_before, (job.not_before_ns, job.id))
+            else:
+                self._add(job)
+
+    def _stops(self, run: Running, sign: int) -> None:
+        """Devices of a job that is preempted are as good as free."""
+        for index, count in run.devices.items():
+            position = index % self.width
+            self._stopping[index] += sign * count
+            self._stopping_hosts[:, position] += requested(run.asks, sign * count // run.each)
+            self._moved.add(position)
+
+    def _count_free(self) -> None:
+        """Of each node that changed; nothing is held for anybody yet."""
+        ground, cluster, width = self._ground, self.cluster, self.width
+        self._seen_ground, touched = ground.touched_since(self._seen_ground)
+        changed = range(width) if touched is None else sorted(self._moved.union(touched))
+        some = np.array(changed, np.int64)
+        self._moved.clear()
+        for k, kind in enumerate(self.kinds):
+            cluster.free[k * width + some] = (
+                counted(ground.free[kind][some]) + self._stopping[k * width + some]
+            )
+        cluster.hosts[:, some] = ground.hosts[:, some] + self._stopping_hosts[:, some]
+
+    def _hold(self, job: JobView, kind: str, devices: dict[str, int], expires_ns: int) -> None:
+        first, place = self.kinds.index(kind) * self.width, self._ground.place
+        kept = {first + place[name]: count for name, count in devices.items() if name in place}
+        if all(self.cluster.free[index] >= count for index, count in kept.items()):
+            demand = self.waiting.jobs.get(job.id)
+            if demand is not None:
+                self.cluster.hold(Hold.of(demand, kept, expires_ns))
+
+    # -- jobs ------------------------------------------------------------------------------------
+
+    def _running(self, job: JobView, attempt: AttemptView) -> Running:
+        spec, held = job.spec, self._held(attempt)
+        saves = [rank.saves[-1][0] for rank in attempt.ranks if rank.saves]
+        kind = self._ground.occupancy.kind_of(attempt.places[0].slices[0]) or "gpu"
+        stopping = attempt.stop is not None  # its devices come back by themselves
+        return Running(
+            job.id, self._queue(spec), "medium" if stopping else spec.preemption, attempt.placed_ns, held,
+            self._charged(spec, kind, self._milli_of(attempt)), max(saves, default=None), int(spec.min_runtime_s * S), RESTART_NS,
+            run_time_ns(job), checkpoints=spec.checkpoint_path is not None, ranks=spec.ranks,
+            each=spec.devices_per_rank, asks=_asks(spec),
+        )  # fmt: skip
+
+    def _held(self, attempt: AttemptView) -> dict[int, int]:
+        held: dict[int, int] = {}
+        for place in attempt.places:
+            for slice_id in place.slices:
+                if self._ground.occupancy.is_part(slice_id):
+                    continue  # the device is nobody's as a whole, and what ends here frees no whole one
+                found = self._ground.at(slice_id)
+                if found is not None and found[0] in self.kinds:
+                    index = self.kinds.index(found[0]) * self.width + found[1]
+                    held[index] = held.get(index, 0) + 1
+        return held
+
+    def _add(self, job: JobView) -> None:
+        """The job waits."""
+        spec, queue = job.spec, self._queue(job.spec)
+        refused = never_in(self.tree, self._quota, spec, queue, self.kinds, self._bounds.least_milli(spec))
+        family = self._family(job)
+        if refused is not None or family.never is not None:
+            self.never[job.id] = refused or family.never or Reason("never_fits", "")
+            return
+        self.families[job.id] = family
+        self.waiting.add(
+            Demand(
+                job.id, queue, spec.preemption, 0 if family.parts else spec.ranks, spec.devices_per_rank, family.charged, job.waiting_since_ns,
+                run_time_ns(job), spec.priority, int(spec.min_runtime_s * S), RESTART_NS,
+                spec.checkpoint_path is not None, family.alike, family.asks,
+            )
+        )  # fmt: skip
+
+    def _family(self, job: JobView) -> Family:
+        shape = self._shape_of.get(job.id) or job.shape
+        found = self._by_shape.get(shape)
+        if found is None:
+            if len(self._by_shape) >= _FAMILIES_KEPT:
+                self._by_shape.clear()
+            found = self._by_shape[shape] = self._family_of(job.spec)
+        return found
+
+    def _family_of(self, spec: JobSpec) -> Family:
+        gang, verdicts = gang_of(spec), list[Blocked]()
+        if (parts := self._parts_of(spec, gang)) is not None:
+            return parts
+        for kind in KINDS[spec.device]:
+            if kind not in self.kinds:
+                continue
+            rank_class = self._ground.rank_class(spec, kind)
+            verdict = rank_class.never(gang)
+            if verdict is None:
+                alike = f"{kind} {spec.layout} {spec.requests} {spec.where} {spec.topology} {spec.share}"
+                return Family(
+                    gang,
+                    rank_class,
+                    None,
+                    self._charged(spec, kind, self._milli_on(rank_class, spec)),
+                    _asks(spec),
+                    alike,
+                )
+            verdicts.append(verdict)
+        text = verdicts[0].what if verdicts else "no such device"
+        never = Reason("never_fits", f"{text}: it can never start here")
+        return Family(gang, None, never, (), _asks(spec), "")
+
+    def _queue(self, spec: JobSpec) -> str:
+        return spec.queue if self._declared else ALL
+
+    def _parts_of(self, spec: JobSpec, gang: Gang) -> Family | None:
+        """The family of a job that may get parts of devices that are cut on demand."""
+        if spec.share is None or self._view is None or not self._view.cuttable_nodes():
+            return None
+        sharing = SharingRound(self._ground, self._view)
+        for kind in KINDS[spec.device]:
+            of_kind = replace(spec, device="gpu" if kind == "gpu" else "cpu")
+            if kind not in self.kinds or sharing.never(of_kind) is not None:
+                continue
+            counts = [milli_of(ppm) for ppm in sharing.share_ppm(of_kind)]
+            milli, most_ppm = max(counts, default=MILLI) * spec.ranks, WHOLE_PPM
+            queue = self._queue(spec)
+            if never_in(self.tree, self._quota, spec, queue, self.kinds, milli) is not None:
+                least = min(counts, default=MILLI)  # only where it counts least can it ever start
+                milli, most_ppm = least * spec.ranks, (least + 1) * WHOLE_PPM // MILLI - 1
+            declared = self._ground.rank_class(spec, kind)
+            alike = f"parts {kind} {spec.requests} {spec.where} {spec.topology} {spec.share} {spec.ranks}"
+            charged = self._charged(spec, kind, milli)
+            return Family(
+                gang, declared if declared.never(gang) is None else None, None, charged, _asks(spec), alike,
+                of_kind, most_ppm,
+            )  # fmt: skip
+        return None
+
+    def _milli_of(self, attempt: AttemptView) -> int:
+        """Thousandths of devices that an attempt holds: a part of a device counts by its share."""
+        assert self._view is not None
+        book = self._view.book
+        held = book.indexes(s for place in attempt.places for s in place.slices)
+        return sum(milli_of(book.slices[k].share_ppm) for k in held)
+
+    def _milli_on(self, rank_class: RankClass, spec: JobSpec) -> int:
+        """What a job that waits would hold: parts count by their share, also where there is nothing else."""
+        if spec.share is None and rank_class.kind in self._bounds.whole_kinds:
+            return spec.devices * MILLI
+        return rank_class.least_ppm(spec.devices) * MILLI // WHOLE_PPM
+
+    def _charged(self, spec: JobSpec, kind: str, milli: int) -> Amounts:
+        """What the job's queue is charged, of devices and of those of a model where it names just one."""
+        model = spec.where.models.include[0] if len(spec.where.models.include) == 1 else None
+        resources = {kind: milli}
+        if model is not None:
+            resources[f"{kind}:{model}"] = milli
+        return tuple(resources.get(resource, 0) for resource in self.tree.resources)
+
+
+def run_time_ns(job: JobView) -> int | None:
+    """How long an attempt of the job runs: its own estimate, else the high bound of what was foretold; None if neither."""
+    if job.spec.estimate_s is not None:
+        return int(job.spec.estimate_s * S)
+    return next((said.high_ns for said in reversed(job.predictions) if said.what == "run_time"), None)
+
+
+def _asks(spec: JobSpec) -> Asks:
+    return spec.requests.cpu_milli, spec.requests.memory_bytes
