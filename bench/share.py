@@ -18,18 +18,21 @@ from dataclasses import replace
 from typing import Protocol
 
 from _table import Row, main
-from unidle.fleet import WHOLE_PPM, Device
-from unidle.jobs import Share
-from unidle.ledger.columns import from_entries
-from unidle.ledger.rows import Entry
-from unidle.ledger.tables import JobInfo, SliceInfo
+from unidle.events import types as ev
+from unidle.events.marks import Mark
+from unidle.fleet import Device, Fleet, Node
+from unidle.fleet.idle import MINUTE_NS
+from unidle.jobs import JobSpec, RankPlace, Reason, Share
 from unidle.share.choose import Choice, Gpu, Resident, SharePolicy, Wish, choose
-from unidle.share.idle import MINUTE_NS, IdlePolicy, decide_idle
+from unidle.share.idle import decide_idle
 from unidle.share.loads import known_loads
 from unidle.share.mig import fits, reconfigure
 from unidle.share.mig_models import GIB, Instance, MigModel, mig_models
 from unidle.share.mig_pool import MigPool, Spot
 from unidle.share.modes import Mode
+from unidle.view.fold import apply
+from unidle.view.holders import holder_of
+from unidle.view.state import View
 
 H100 = next(model for model in mig_models() if model.name == "H100 80GB")
 GPUS = 1_000
@@ -235,32 +238,39 @@ def choices(gpus: list[Gpu], wishes: int = 200) -> int:
 
 
 def idle_decision(holders: int) -> Callable[[], int]:
-    """One decision over ``holders`` attempts of 8 slices with 20 rows each, a tenth of them quiet."""
-    slices = [SliceInfo(f"n{k // 8}/{k % 8}", f"n{k // 8}/{k % 8}", f"n{k // 8}", WHOLE_PPM, 0, 10**15) for k in range(holders * 8)]  # fmt: skip
-    entries = [
-        Entry(
-            tuple(range(j * 8, j * 8 + 8)),
-            t * MINUTE_NS,
-            (t + 1) * MINUTE_NS,
-            "useful",
-            f"j{j}",
-            1,
-            t if j % 10 else -1,
-            "inferred",
-        )
-        for j in range(holders)
-        for t in range(20)
-    ]
-    rows = from_entries(entries, slices, [JobInfo(f"j{j}") for j in range(holders)])
-    live = {f"j{j}": 1 for j in range(holders)}
+    """One look at each of ``holders`` attempts of 8 slices and 20 steps, all of them quiet, none told."""
+    view = View()
+    apply(view, ev.ControllerStarted("bench", 1, 60 * MINUTE_NS), 1, 1)
+    apply(view, ev.FleetSeen(_fleet(holders)), 2, 1)
+    for k in range(holders):
+        places = (RankPlace(0, f"n{k}", tuple(f"n{k}/{d}" for d in range(8))),)
+        marks = tuple(Mark("step", (t + 1) * MINUTE_NS, n=t) for t in range(20))
+        for event in (
+            ev.JobSubmitted(f"j{k}", JobSpec(("train",))),
+            ev.AttemptPlaced(f"j{k}", 1, places, Reason("bench", "bench")),
+            ev.RankSaw(f"j{k}", 1, 0, 0, marks),
+            ev.UtilisationSeen(f"j{k}", 1, "quiet", 20 * MINUTE_NS),
+        ):
+            apply(view, event, view.seq + 1, 20 * MINUTE_NS)
 
     def decide() -> int:
-        plan = decide_idle(rows, live, {}, 61 * MINUTE_NS, IdlePolicy())
-        if len(plan.tell) != holders:
-            raise SystemExit(f"{len(plan.tell)} of {holders} holders were told")
+        now_ns = 61 * MINUTE_NS
+        for job in view.jobs.open.values():
+            plan = decide_idle(holder_of(view, job, job.attempts[-1], now_ns), view.fleet.idle.terms, now_ns)
+            if plan.step != "tell":
+                raise SystemExit(f"{job.id} was not told")
         return holders
 
     return decide
+
+
+def _fleet(nodes: int) -> Fleet:
+    return Fleet(
+        nodes=tuple(
+            Node(f"n{k}", "site", tuple(Device(f"n{k}/{d}", f"n{k}", d, "gpu") for d in range(8)))
+            for k in range(nodes)
+        )
+    )
 
 
 def rows(arguments: argparse.Namespace) -> Iterator[Row]:

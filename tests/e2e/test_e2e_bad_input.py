@@ -121,7 +121,7 @@ def test_words_that_no_command_knows(tmp_path: Path) -> None:
         ("ledger", "--store", store, "--format", "png"): "--format: is not a format",
         ("ledger", "--store", store, "-o", tmp_path / "no/ledger"): "--output: cannot be written",
         ("store", "import", tmp_path / "none.jsonl", "--store", tmp_path / "new.db"): "cannot be read",
-        ("schema", "store"): "job or fleet",
+        ("schema", "store"): "job, fleet, clusters",
         ("list", "--store", "mysql://here/db"): "is not an address of a store",
     }
     for (code, out, err), (words, says) in zip(in_turn(cases), cases.items(), strict=True):

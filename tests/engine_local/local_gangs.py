@@ -12,7 +12,7 @@ from unidle.clock import RealClock
 from unidle.engine.local import rundir, tree
 from unidle.engine.local.cgroups import Group
 from unidle.engine.local.engine import LocalEngine
-from unidle.engine.protocol import LiveAttempt, RankMarks, StartGang, StopGang
+from unidle.engine.protocol import LiveAttempt, RankMarks, StartGang, StopGang, Utilised
 from unidle.events.marks import Mark
 from unidle.fleet import Device, Fleet, Node
 from unidle.jobs import JobSpec, RankPlace
@@ -54,6 +54,7 @@ class Gang:
     command: StartGang
     directory: Path
     marks: dict[int, list[Mark]] = field(default_factory=dict)
+    told: list[Utilised] = field(default_factory=list)  # what was measured, of any gang of the engine
     beside: list[Gang] = field(default_factory=list)  # gangs that the same engine may have news of
 
     def rank(self, rank: int) -> Path:
@@ -67,7 +68,9 @@ class Gang:
     def pump(self) -> None:
         """Poll once; marks must come in order, each once."""
         for seen in self.engine.poll():
-            assert isinstance(seen, RankMarks)
+            if isinstance(seen, Utilised):
+                self.told.append(seen)
+                continue
             for gang in self.beside:
                 command = gang.command
                 if gang.engine is self.engine and (command.job, command.attempt) == (seen.job, seen.attempt):

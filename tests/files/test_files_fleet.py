@@ -16,6 +16,7 @@ from unidle.files.load import Bounds
 from unidle.files.ranges import expand
 from unidle.files.tree import parse
 from unidle.fleet import WHOLE_PPM, Device, Fleet, GpuLinks, Link, Node, Tier
+from unidle.fleet.idle import IdlePolicy, IdleTerms
 
 ONE_CPU = "devices: {count: 1, kind: cpu}"
 
@@ -289,7 +290,20 @@ def fleets(draw: st.DrawFn) -> Fleet:
         for _ in range(draw(st.integers(0, 2)))
     )
     prices = draw(st.dictionaries(texts, st.floats(0, 1e6), max_size=3))
-    return Fleet(tiers, tuple(nodes), links, prices, "EUR", "declared", gpu_links=wired)
+    idle = draw(idle_policies())
+    return Fleet(tiers, tuple(nodes), links, prices, "EUR", "declared", gpu_links=wired, idle=idle)
+
+
+spans = st.integers(1, 10**6).map(lambda s: s * 10**9) | st.integers(10**9, 10**15)
+terms = st.builds(IdleTerms, spans, spans, spans, st.booleans(), st.sampled_from(["end", "requeue"]))
+
+
+@st.composite
+def idle_policies(draw: st.DrawFn) -> IdlePolicy:
+    own = draw(st.dictionaries(st.sampled_from("abcd"), terms, max_size=3))
+    exempt = tuple(draw(st.lists(st.sampled_from("ef"), unique=True)))
+    busy_ppm = draw(st.integers(1, 100)) * 10_000
+    return IdlePolicy(draw(terms), busy_ppm, exempt, tuple(draw(st.lists(st.sampled_from("ag"))))[:1], own)
 
 
 @settings(max_examples=80, deadline=None)

@@ -216,3 +216,15 @@ def test_a_service_that_stops_puts_its_jobs_back_into_the_queue():
     story.start(8).end(9, 0, 0, 0)
     story.decide(10)
     assert story.job.state == "succeeded"
+
+
+@pytest.mark.parametrize(
+    ("requeue", "state", "outcome"), [(False, "cancelled", "cancelled"), (True, "queued", "preempted")]
+)
+def test_an_idle_holder_that_was_released_ends_or_waits_again(requeue: bool, state: str, outcome: str):
+    story = Story(restart=Restart(3)).start()
+    because = Reason("idle_released", "released by policy")
+    story.tell(5, ev.StopAsked("j", 1, "idle", 10 * S, because, requeue=requeue))
+    story.end(6, -15, -15, -15).decide(7)
+    assert (story.job.state, story.job.attempts[0].outcome) == (state, outcome)
+    assert story.job.attempts[0].why == because

@@ -42,6 +42,24 @@ def test_a_kept_attempt_is_start_steps_and_a_tail():
     ]
 
 
+@pytest.mark.parametrize("fate", ["preempted", "no_artefact"])
+def test_what_is_known_to_be_idle_is_no_lost_work(fate):
+    rank = STEPS._replace(end_ns=95, spans=((62, 65, "data_stall"),))
+    made = trace(rank, fate=fate, durable_step=2, durable_ns=40, halted_ns=90, halt="request", idle_ns=60)
+    rows = standing(attempt_entries(made._replace(idle_how="measured"), 100))
+    assert [(a, b, leaf) for a, b, leaf, _ in rows if a >= 40] == [
+        (40, 50, fate), (50, 60, fate), (60, 62, "idle"), (62, 65, fate), (65, 90, "idle"),
+        (90, 95, "preempting"), (95, 100, "idle"),
+    ]  # fmt: skip
+
+
+def test_a_job_that_never_showed_a_step_and_sleeps_is_idle_since_that_is_known():
+    rank = RankTrace((0,), 10, None)
+    entries = attempt_entries(trace(rank, fate="open", job_steps=False, idle_ns=30, idle_how="measured"), 100)
+    assert standing(entries) == [(0, 10, "gang_wait", -1), (10, 30, "start", -1), (30, 100, "idle", -1)]
+    assert {e.how for e in entries if e.leaf == "idle"} == {"measured"}
+
+
 @pytest.mark.parametrize("fate", ["replayed", "preempted", "no_artefact"])
 def test_work_after_the_last_durable_checkpoint_is_revoked_by_a_reversing_pair(fate):
     rank = STEPS._replace(end_ns=70)
@@ -125,6 +143,7 @@ def traces(draw: st.DrawFn) -> AttemptTrace:
     return AttemptTrace(
         "j", 1, 0, None if fate == "open" else 100, tuple(ranks), fate, None, None, draw(st.none() | times),
         draw(st.none() | times), draw(st.sampled_from(["failure", "request"])), draw(st.booleans()),
+        draw(st.none() | times), draw(st.sampled_from(["measured", "inferred"])),
     )  # fmt: skip
 
 

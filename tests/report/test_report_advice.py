@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 
 import pytest
@@ -74,3 +75,14 @@ def test_a_wrapped_command_is_read_back_by_the_shell(words: list[str], width: in
     assert all(len(line) <= width for line in lines)
     done = subprocess.run(["sh", "-c", "\n".join(lines)], capture_output=True, check=True)
     assert done.stdout.decode().split("\0")[:-1] == words
+
+
+def test_idle_holders_are_shown_while_a_job_runs_and_jobs_by_what_they_held_afterwards() -> None:
+    track = DeviceTrack("n/0", "n", "cpu", (bar(0, 9, "idle", job="job-1", attempt=1),))
+    data = report((track,), end_s=9)
+    assert data.jobs
+    for state, command in (("running", ("fleet", "--idle")), ("cancelled", ("ledger", "--by", "job"))):
+        jobs = tuple(dataclasses.replace(job, state=state) for job in data.jobs)
+        advice = best_advice(dataclasses.replace(data, jobs=jobs))
+        assert advice is not None
+        assert advice.words == ("unidle", *command, "--store", "unidle.db")

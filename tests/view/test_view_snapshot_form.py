@@ -7,10 +7,10 @@ import zlib
 from unidle.ledger.book import Book, SliceRef
 from unidle.ledger.rows import Entry
 from unidle.view.fold import FOLD_VERSION
-from unidle.view.state import AttemptView, JobView, RankView, View
+from unidle.view.state import AttemptView, IdleNotice, JobView, RankView, UseView, View
 
-KEPT = (View, JobView, AttemptView, RankView, Book, SliceRef)
-FORM = (5, 1040460378)
+KEPT = (View, JobView, AttemptView, RankView, UseView, IdleNotice, Book, SliceRef)
+FORM = (5, 2109034146)
 
 
 def form() -> int:

@@ -92,6 +92,8 @@ def _status(job: JobView, now_ns: int) -> str:
     step = attempt.last_step()
     if step is not None:
         parts.append(f"step {step}{_pace(job)}")
+    if attempt.notice is not None:
+        parts.append(f"no sign of work for {age(now_ns - attempt.notice.since_ns)}")
     parts.append(age(now_ns - attempt.placed_ns))
     return " | ".join(parts)
 
@@ -118,7 +120,7 @@ def _words(view: View, event: ev.Event) -> str:
         return f"{event.job}: stopping the gang: {event.because.text}"
     if isinstance(event, ev.AttemptEnded):
         return f"{event.job}: attempt {event.attempt} {event.outcome}"
-    if isinstance(event, (ev.RetryPlanned, ev.Requeued)):
+    if isinstance(event, (ev.RetryPlanned, ev.Requeued, ev.IdleTold, ev.IdleOver)):
         return f"{event.job}: {event.because.text}"
     if isinstance(event, ev.JobEnded):
         return f"{event.job}: {event.state}: {event.because.text}"

@@ -47,17 +47,33 @@ def fleet(
     store: StoreOption = None,
     fleet_file: FleetOption = None,
     cpu_devices: CpuDevicesOption = None,
+    idle: Annotated[
+        bool, typer.Option("--idle", help="Jobs that hold devices of a store and do nothing, instead.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Show the devices: of a store as its controller sees them, of a fleet file, or of this machine."""
     if context.invoked_subcommand is not None:
         context.obj = store
         return
+    if idle:
+        from unidle.cli.idle import show_idle
+
+        if fleet_file is not None or cpu_devices is not None:
+            option = "--fleet" if fleet_file is not None else "--cpu-devices"
+            raise BadInput(
+                "idle holders are those of a store",
+                field=option,
+                remedy="leave it out; name a store (--store)",
+            )
+        show_idle(store, as_json)
+        return
     if store is not None and fleet_file is None:
         opened = read_store(store)
         view = read_view(opened)
         opened.close()
         holders: dict[str, set[str]] = {}
+        told = {job for job in view.live if view.jobs[job].attempts[-1].notice is not None}
         for job in view.live:
             for slice_id in (s for place in view.jobs[job].attempts[-1].places for s in place.slices):
                 holders.setdefault(device_of(slice_id), set()).add(job)
@@ -65,7 +81,7 @@ def fleet(
     else:
         from unidle.cli.run import find_fleet
 
-        found, holders, health = find_fleet(fleet_file, cpu_devices), {}, {}
+        found, holders, health, told = find_fleet(fleet_file, cpu_devices), {}, {}, set()
     lines: list[dict[str, Any]] = []
     for node in found.nodes:
         for device in node.devices:
@@ -74,13 +90,23 @@ def fleet(
                 {"device": device.id, "node": node.id, "tier": node.parent, "kind": device.kind, "model": device.model,
                  "vendor": device.vendor if device.kind == "gpu" else None, "gpu_links": node.gpu_links or None, "memory_bytes": device.memory_bytes, "slices_ppm": [s.share_ppm for s in slices_of(device)], "health": state,
                  "share": _sharing(device), "cut": _cut(device),
-                 "jobs": sorted(holders.get(device.id, ()))}
+                 "jobs": sorted(holders.get(device.id, ())), "idle": sorted(told.intersection(holders.get(device.id, ())))}
             )  # fmt: skip
     if as_json:
         tiers = [{"id": t.id, "kind": t.kind, "parent": t.parent} for t in found.tiers]
         links = {name: asdict(one) for name, one in found.gpu_links.items()}
         print_json({"source": found.source, "tiers": tiers, "devices": lines, "gpu_links": links})
         return
+    _say_devices(lines)
+    for name, one in found.gpu_links.items():
+        from unidle.fleet.links import describe
+
+        alike = sum(node.gpu_links == name for node in found.nodes)
+        say(f"links {name}: {describe(one)} ({counted(alike, 'node')})")
+    say(f"{counted(len(lines), 'device')} on {counted(len(found.nodes), 'node')} ({found.source})")
+
+
+def _say_devices(lines: list[dict[str, Any]]) -> None:
     rows = [
         [
             line["device"],
@@ -89,7 +115,7 @@ def fleet(
             line["model"] or "-",
             line["health"],
             _parts(line),
-            " ".join(line["jobs"]) or "free",
+            " ".join(job + " (idle)" * (job in line["idle"]) for job in line["jobs"]) or "free",
         ]
         for line in lines
     ]
@@ -98,12 +124,6 @@ def fleet(
         heads, rows = [*heads[:-2], "job"], [[*row[:-2], row[-1]] for row in rows]
     for text in table(heads, rows):
         say(text)
-    for name, one in found.gpu_links.items():
-        from unidle.fleet.links import describe
-
-        alike = sum(node.gpu_links == name for node in found.nodes)
-        say(f"links {name}: {describe(one)} ({counted(alike, 'node')})")
-    say(f"{counted(len(lines), 'device')} on {counted(len(found.nodes), 'node')} ({found.source})")
 
 
 def _sharing(device: Device) -> dict[str, Any] | None:

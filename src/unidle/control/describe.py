@@ -32,6 +32,7 @@ def job_line(job: JobView) -> Plain:
         "started_ns": job.attempts[0].placed_ns if job.attempts else None,
         "ended_ns": job.ended_ns,
         "reason": (because := reason_now(job)) and because.text,
+        "idle_since_ns": job.live.notice.since_ns if job.live and job.live.notice else None,
     }
 
 
@@ -41,7 +42,9 @@ def reason_now(job: JobView) -> Reason | None:
         return job.because
     live = job.live
     if live is not None:
-        return live.stop.because if live.stop is not None else live.because
+        if live.stop is not None:
+            return live.stop.because
+        return live.notice.because if live.notice is not None else live.because
     return job.verdict or (job.retry if job.state == "restarting" or job.attempts else None)
 
 
@@ -113,6 +116,10 @@ def explain(view: View, job: JobView) -> Plain:
                 attempt.because,
             )
         )
+        for notice in attempt.notices:
+            decisions.append(_decision(notice.at_ns, "idle notice", notice.because.text, notice.because))
+            if notice.over is not None:
+                decisions.append(_decision(notice.over_ns, "notice void", notice.over.text, notice.over))
         if attempt.stop is not None:
             decisions.append(
                 _decision(attempt.stop_ns, "stop", attempt.stop.because.text, attempt.stop.because)

@@ -17,7 +17,15 @@ import msgspec
 from unidle.clock import Clock
 from unidle.control import cuts
 from unidle.control.forecast import Forecaster
-from unidle.engine.protocol import Engine, HealthChange, LiveAttempt, RankMarks, StopGang
+from unidle.control.idle import IdleWatch
+from unidle.engine.protocol import (
+    Engine,
+    HealthChange,
+    LiveAttempt,
+    RankMarks,
+    StopGang,
+    Utilised,
+)
 from unidle.errors import BadInput, StoreError
 from unidle.events import types as ev
 from unidle.fleet import as_declared
@@ -78,6 +86,7 @@ class Controller:
         self._commands: list[Callable[[], None]] = []
         self._touched: dict[str, None] = {}  # in order, so that the same run gives the same log
         self._timers: list[tuple[int, str]] = []
+        self._holders = IdleWatch()
         self._place = True
         self._inbox_ns = 0
         self._snapshot_seq = self.view.seq
@@ -206,6 +215,10 @@ class Controller:
                 if seen.health != self.view.health.get(seen.target, "healthy"):
                     self._emit(ev.HealthSet(seen.target, seen.health, seen.because))
                     self._place = True
+            elif isinstance(seen, Utilised):
+                if (event := self._holders.measured(self.view, seen)) is not None:
+                    self._emit(event)
+                    self._touched[seen.job] = None
             else:
                 self._emit_marks(seen)
                 self._touched[seen.job] = None
@@ -241,6 +254,8 @@ class Controller:
             if job_id:
                 self._touched[job_id] = None
             self._place = True
+        for job_id in self._holders.due(now):
+            self._touched[job_id] = None
         touched, self._touched = self._touched, {}
         for job_id in touched:
             self._decide_job(self.view.jobs[job_id], now)
@@ -263,6 +278,16 @@ class Controller:
                 self._set_timers(job)
             elif isinstance(event, ev.JobEnded) and self._forecaster is not None:
                 self._forecaster.learn(job)
+        self._look_for_idle(job, now)
+
+    def _look_for_idle(self, job: JobView, now: int) -> None:
+        events, watch = self._holders.look(self.view, job, now)
+        for event in events:
+            self._emit(event)
+            if isinstance(event, ev.StopAsked):
+                self._command_stop(job, job.attempts[-1])
+        if watch is not None:
+            self._commands.append(lambda: self._engine.watch(watch))
 
     def _decide_places(self, now: int) -> None:
         if not self.view.waiting:
@@ -275,6 +300,7 @@ class Controller:
             self._emit(ev.AttemptPlaced(job.id, len(job.attempts) + 1, place.places, place.because))
             self._command_start(job, job.attempts[-1])
             self._set_timers(job)
+            self._holders.begin(self.view, job, now)
         for wait in plan.waits:
             self._emit(ev.JobJudged(wait.job, wait.because))
         for keep in plan.keeps:
@@ -359,6 +385,8 @@ class Controller:
         times = [self.view.book.seen_ns + self._sighting_every_ns]
         if self._timers:
             times.append(self._timers[0][0])
+        if self._holders.next_ns is not None:
+            times.append(self._holders.next_ns)
         if self._inbox_every_ns is not None:
             times.append(self._inbox_ns + self._inbox_every_ns)
         return min(times)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from unidle.events.marks import Mark
+from unidle.events.types import Use
 from unidle.fleet import CutMode, CutPart, Fleet, Health
 from unidle.jobs import JobSpec, RankPlace, Reason
 
@@ -70,7 +71,32 @@ class HealthChange:
     because: Reason
 
 
-Observation = RankMarks | HealthChange
+@dataclass(frozen=True, slots=True)
+class WatchGang:
+    """Measure from now on whether an attempt's devices are used; ``every_ns`` 0: no longer.
+
+    ``busy_ppm`` is the part of one CPU core, or of a GPU's time, from which on a rank is at work.
+    """
+
+    job: str
+    attempt: int
+    places: tuple[RankPlace, ...]
+    every_ns: int
+    busy_ppm: int
+
+
+@dataclass(frozen=True, slots=True)
+class Utilised:
+    """The devices of a watched attempt are busy or quiet since ``since_ns``, or cannot be measured (``text``)."""
+
+    job: str
+    attempt: int
+    use: Use
+    since_ns: int
+    text: str = ""
+
+
+Observation = RankMarks | HealthChange | Utilised
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +127,14 @@ class Engine(Protocol):
         """Begin to stop a gang; a second call may shorten the grace, never lengthen it.
 
         A rank that was never started gets a ``lost`` mark, so that every stop comes to an end."""
+
+    def watch(self, command: WatchGang) -> None:
+        """Begin or cease to measure whether an attempt's devices are used.
+
+        Reports a :class:`Utilised` once it is known, and whenever it changes. A new engine measures nothing
+        until it is asked. One that knows since when an attempt is quiet, also of the time before it was asked,
+        may leave out that it is busy at first.
+        """
 
     def release(self, job: str, attempt: int) -> None:
         """The attempt has ended and the log knows it: nothing more will be asked about it."""

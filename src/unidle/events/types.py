@@ -11,10 +11,12 @@ from unidle.events.marks import Mark
 from unidle.fleet import Cut, Fleet, Health
 from unidle.jobs import JobSpec, Reason
 from unidle.jobs.place import RankPlace
+from unidle.share.idle import Evidence
 
 Outcome = Literal["succeeded", "failed", "cancelled", "preempted"]
-StopWhy = Literal["rank_failed", "cancelled", "timeout", "service_stopped", "preempted"]
+StopWhy = Literal["rank_failed", "cancelled", "timeout", "service_stopped", "preempted", "idle"]
 EndState = Literal["succeeded", "failed", "cancelled"]
+Use = Literal["busy", "quiet", "unknown"]
 PredictedWhat = Literal["start", "run_time"]  # a moment; a duration, all attempts together
 
 
@@ -119,7 +121,8 @@ class RankSaw(_Event, frozen=True, omit_defaults=True):
 class StopAsked(_Event, frozen=True, omit_defaults=True):
     """An attempt is to be stopped; ``culprit`` is the rank that failed first, where one did.
 
-    ``for_job`` is the waiting job that it makes room for, where that is why.
+    ``for_job`` is the waiting job that it makes room for, where that is why; ``requeue`` says of an idle
+    holder that it waits again.
     """
 
     job: str
@@ -129,6 +132,42 @@ class StopAsked(_Event, frozen=True, omit_defaults=True):
     because: Reason
     culprit: int | None = None
     for_job: str | None = None
+    requeue: bool = False
+
+
+class UtilisationSeen(_Event, frozen=True, omit_defaults=True):
+    """An attempt whose devices are watched turned busy or quiet, or cannot be measured (``text``: why).
+
+    ``since_ns``: from when on every measurement said so. Measurements that say the same are not logged.
+    """
+
+    job: str
+    attempt: int
+    use: Use
+    since_ns: int
+    text: str = ""
+
+
+class IdleTold(_Event, frozen=True, omit_defaults=True):
+    """An attempt that has shown no work since ``since_ns`` was given notice.
+
+    After ``notice_ns`` more without work it is released; 0 says that it is not.
+    """
+
+    job: str
+    attempt: int
+    since_ns: int
+    evidence: Evidence
+    notice_ns: int
+    because: Reason
+
+
+class IdleOver(_Event, frozen=True, omit_defaults=True):
+    """The notice is void: the attempt works again, or the policy leaves it alone now."""
+
+    job: str
+    attempt: int
+    because: Reason
 
 
 class AttemptEnded(_Event, frozen=True, omit_defaults=True):
@@ -199,6 +238,9 @@ Event: TypeAlias = (
     | AttemptPlaced
     | RankSaw
     | StopAsked
+    | UtilisationSeen
+    | IdleTold
+    | IdleOver
     | AttemptEnded
     | RetryPlanned
     | Requeued
@@ -221,6 +263,9 @@ KINDS: Final[dict[str, type[Event]]] = {
     "attempt_placed": AttemptPlaced,
     "rank_saw": RankSaw,
     "stop_asked": StopAsked,
+    "utilisation_seen": UtilisationSeen,
+    "idle_told": IdleTold,
+    "idle_over": IdleOver,
     "attempt_ended": AttemptEnded,
     "retry_planned": RetryPlanned,
     "requeued": Requeued,

@@ -10,6 +10,7 @@ from typing import Final
 from unidle.files.check import convert
 from unidle.files.document import Bounds, Document, Path
 from unidle.files.fleet_file import ID_LENGTH, ID_PATTERN, ID_SAYS, DevicesPart, FleetFile, NodePart
+from unidle.files.fleet_idle import idle_of
 from unidle.files.fleet_links import check_gpu_links, gpu_links_of
 from unidle.files.fleet_network import label_keys, links, tiers_by_labels, unknown
 from unidle.files.fleet_queues import queues_of, zone_of
@@ -87,6 +88,7 @@ class _Builder:
             queues=tuple(queues_of(self._document, self._file.queues)),
             zone=zone_of(self._document, self._file.timezone),
             gpu_links=self._gpu_links,
+            idle=idle_of(self._document, self._file.idle, self._file.queues),
         )
 
     def _tiers(self) -> Iterator[Tier]:

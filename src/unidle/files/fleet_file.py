@@ -6,6 +6,7 @@ from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct
 
+from unidle.files.fleet_idle import IdlePart
 from unidle.files.fleet_links import GpuLinksPart
 from unidle.files.fleet_queues import QueuePart
 from unidle.files.fleet_share import SharingPart
@@ -291,6 +292,13 @@ class FleetFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             ],
         ),
     ] = ()
+    idle: Annotated[
+        IdlePart,
+        Meta(
+            description="What is done about jobs that hold devices and do nothing.",
+            examples=[{"after": "30m", "notice": "15m", "release": True, "exempt": ["interactive"]}],
+        ),
+    ] = IdlePart()
     timezone: Annotated[
         str, Meta(max_length=64, description="Of the queues' hours.", examples=["Europe/Berlin"])
     ] = "UTC"

@@ -10,7 +10,9 @@ import yaml
 from unidle.files.fleet_links import gpu_links_as_data
 from unidle.files.fleet_share import sharing_fields
 from unidle.files.tree import resolve
+from unidle.files.values import duration_text
 from unidle.fleet import WHOLE_PPM, Device, Fleet, Link, Node
+from unidle.fleet.idle import IdlePolicy, IdleTerms
 from unidle.fleet.queues import UTC, QueueSpec
 
 _ADDRESS: Final = "127.0.0.1"
@@ -32,6 +34,7 @@ def fleet_to_yaml(fleet: Fleet) -> str:
             links=[_link(link) for link in fleet.links],
             gpu_links=gpu_links_as_data(fleet.gpu_links),
             queues=[_queue(queue) for queue in fleet.queues],
+            idle=_idle(fleet.idle),
             timezone=fleet.zone.name if fleet.zone != UTC else None,
         ),
         Dumper=_Dumper,
@@ -101,6 +104,31 @@ def _queue(queue: QueueSpec) -> dict[str, object]:
         windows=windows,
     )
     return found if queue.reclaimable else {**found, "reclaimable": False}
+
+
+def _idle(policy: IdlePolicy) -> dict[str, object]:
+    usual = IdlePolicy()
+    found = _terms(policy.terms, usual.terms) | _given(
+        busy_percent=_short(policy.busy_ppm / 10_000) if policy.busy_ppm != usual.busy_ppm else None,
+        exempt=list(policy.exempt),
+        idle_ok=list(policy.idle_ok),
+    )
+    own = {name: _terms(terms, policy.terms) for name, terms in policy.queues.items()}
+    return found | ({"queues": own} if own else {})
+
+
+def _terms(terms: IdleTerms, base: IdleTerms) -> dict[str, object]:
+    """What differs from ``base``; a queue's own terms may differ in nothing."""
+    found: dict[str, object] = {}
+    for name in ("after", "start", "notice"):
+        ns: int = getattr(terms, f"{name}_ns")
+        if ns != getattr(base, f"{name}_ns") or (name == "start" and terms.after_ns != base.after_ns):
+            found[name] = duration_text(ns)
+    if terms.release != base.release:
+        found["release"] = terms.release
+    if terms.then != base.then:
+        found["then"] = terms.then
+    return found
 
 
 def _link(link: Link) -> dict[str, object]:

@@ -109,6 +109,7 @@ def _job(document: Document, base_dir: str) -> JobSpec:
         ),
         topology=_topology(file.topology) if file.topology else None,
         share=_share(file.share) if file.share else None,
+        idle_ok=file.idle_ok,
     )
 
 

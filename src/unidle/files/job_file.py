@@ -293,6 +293,12 @@ class JobFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         SharePart | None,
         Meta(description="A part of one device for each rank.", examples=[{"fraction": 0.25}]),
     ] = None
+    idle_ok: Annotated[
+        bool,
+        Meta(
+            description="Whether it may hold devices and do nothing; heard in queues where the fleet allows it."
+        ),
+    ] = False
     timeout_s: Annotated[
         Annotated[float, Meta(gt=0, le=_YEARS_S)] | None,
         Meta(description="Seconds that the job may run in all, restarts included.", examples=[86400]),

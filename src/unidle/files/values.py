@@ -54,6 +54,35 @@ def memory_bytes(amount: int | str) -> int:
     return int(whole) * unit + int(part or "0") * unit // int("1" + "0" * len(part))
 
 
+_SECONDS: Final = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
+_DURATION: Final = r"^([0-9]{1,9}(?:\.[0-9]{1,9})?) ?([smhd])" + END
+DURATION_SAYS: Final = "a time with its unit, such as 90s, 30m, 1.5h or 2d"
+
+DurationText = Annotated[
+    str,
+    Meta(pattern=_DURATION, description="A time with its unit: s, m, h or d.", extra={"says": DURATION_SAYS}),
+]
+
+
+def duration_ns(text: str) -> int:
+    """``30m`` in nanoseconds. ``text`` fits :data:`DurationText`."""
+    found = re.search(_DURATION, text)
+    if found is None:
+        raise ValueError(f"not a time: {text!r}")
+    whole, _, part = found[1].partition(".")
+    unit_ns = _SECONDS[found[2]] * 1_000_000_000
+    return int(whole) * unit_ns + int(part or "0") * unit_ns // int("1" + "0" * len(part))
+
+
+def duration_text(ns: int) -> str:
+    """Nanoseconds as :func:`duration_ns` reads them, in the largest unit that has no fraction."""
+    for unit, seconds in _SECONDS.items():
+        if ns % (seconds * 1_000_000_000) == 0:
+            return f"{ns // (seconds * 1_000_000_000)}{unit}"
+    whole, part = divmod(ns, 1_000_000_000)
+    return f"{whole}.{part:09d}".rstrip("0") + "s"
+
+
 def as_name(text: str, otherwise: str) -> str:
     """``text`` made into a valid name, ``otherwise`` where nothing of it is left."""
     name = re.sub(r"[^a-z0-9._-]+", "-", text.casefold())[:NAME_LENGTH].strip("-._")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from unidle.fleet.idle import IdlePolicy
 from unidle.fleet.links import GpuLinks
 from unidle.fleet.queues import UTC, QueueSpec, Zone
 
@@ -160,6 +161,7 @@ class Fleet:
     queues: tuple[QueueSpec, ...] = ()
     zone: Zone = UTC  # of the queues' time windows
     gpu_links: dict[str, GpuLinks] = field(default_factory=dict)
+    idle: IdlePolicy = field(default_factory=IdlePolicy)
 
     def devices(self) -> list[Device]:
         return [d for n in self.nodes for d in n.devices]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from typing import Final
+from typing import Final, Literal
 
 from unidle.events import types as ev
 from unidle.jobs import Reason, Restart
@@ -93,13 +93,11 @@ def _decide_ended(job: JobView, attempt: AttemptView, now_ns: int) -> list[ev.Ev
         ]
     if (refused := _refused(attempt)) is not None:
         return [ended(job.id, attempt.number, "failed", refused), ev.Requeued(job.id, refused)]
-    if stop is not None and stop.why in ("service_stopped", "preempted"):
+    if stop is not None and (stop.why in ("service_stopped", "preempted") or stop.requeue):
         return [ended(job.id, attempt.number, "preempted", stop.because), ev.Requeued(job.id, stop.because)]
-    if stop is not None and stop.why == "timeout":
-        return [
-            ended(job.id, attempt.number, "failed", stop.because),
-            ev.JobEnded(job.id, "failed", stop.because),
-        ]
+    if stop is not None and stop.why in ("timeout", "idle"):
+        state: Literal["failed", "cancelled"] = "failed" if stop.why == "timeout" else "cancelled"
+        return [ended(job.id, attempt.number, state, stop.because), ev.JobEnded(job.id, state, stop.because)]
     culprit = stop.culprit if stop is not None and stop.culprit is not None else find_culprit(attempt)
     because = stop.because if stop is not None else why_failed(attempt, culprit or 0)
     return [

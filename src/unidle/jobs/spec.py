@@ -133,6 +133,7 @@ class JobSpec:
     where: Where = field(default_factory=Where)
     topology: Topology | None = None
     share: Share | None = None
+    idle_ok: bool = False  # it may hold devices and do nothing, where the fleet lets jobs say so
 
     @property
     def devices(self) -> int:

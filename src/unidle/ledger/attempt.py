@@ -9,7 +9,7 @@ as it stood first, reversed, and posted again with its new cause.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice, pairwise
 from typing import Literal, NamedTuple
 
@@ -43,7 +43,8 @@ class AttemptTrace(NamedTuple):
     ``base_step`` is the step that the attempt resumed from, ``durable_step`` the last step that a
     checkpoint of this attempt (or the next attempt's first step) proves to be kept, with
     ``durable_ns`` the time from which on work was not kept. ``job_steps`` tells whether any attempt
-    of the job ever showed a step.
+    of the job ever showed a step. From ``idle_ns`` on, if given, the attempt did nothing, known as
+    ``idle_how`` says.
     """
 
     job: str
@@ -58,6 +59,8 @@ class AttemptTrace(NamedTuple):
     halted_ns: int | None = None
     halt: Halt = "failure"
     job_steps: bool = True
+    idle_ns: int | None = None
+    idle_how: How = "inferred"
 
 
 class _Piece(NamedTuple):
@@ -140,6 +143,8 @@ def _rank_pieces(
     tiled: Iterator[_Piece] | list[_Piece] = pieces
     if rank.spans or rank.down:
         tiled = _overlay(pieces, rank, begin_work, work_end)
+    if trace.idle_ns is not None:
+        tiled = _idle(tiled, max(trace.idle_ns, begin_work), work_end, trace.idle_how)
     lost_from = _lost_from(trace, rank, lead, begin_work)
     for piece in tiled:
         if piece.start_ns >= piece.end_ns:
@@ -219,6 +224,9 @@ def _revoke(piece: _Piece, lost_from: int, fate: Fate) -> Iterator[_Piece]:
     cut = max(piece.start_ns, lost_from)
     if piece.start_ns < cut:
         yield piece._replace(end_ns=cut)
+    if piece.leaf == "idle":  # no work, so none that was lost
+        yield piece._replace(start_ns=cut)
+        return
     down = piece.leaf in _DOWN
     leaf = classify(Facts(covered=True, down=piece.leaf if down else None, lost=fate))
     if leaf == piece.leaf:
@@ -229,6 +237,20 @@ def _revoke(piece: _Piece, lost_from: int, fate: Fate) -> Iterator[_Piece]:
 
 _DOWN = frozenset({"fault", "repair", "maintenance", "quarantine", "boot"})
 _STEP = frozenset(GROUPS["step"])
+
+
+def _idle(pieces: Iterable[_Piece], start: int, end: int, how: How) -> Iterator[_Piece]:
+    """From ``start`` until ``end`` what was taken for work, because nothing else was known, is idle."""
+    for piece in pieces:
+        a, b = max(piece.start_ns, start), min(piece.end_ns, end)
+        if a >= b or not (piece.leaf == "start" or (piece.leaf in _STEP and piece.how == "inferred")):
+            yield piece
+            continue
+        yield piece._replace(end_ns=a)
+        yield piece._replace(
+            start_ns=a, end_ns=b, leaf="idle", step=-1, how=how, observer="control", was=None
+        )
+        yield piece._replace(start_ns=b)
 
 
 def _overlay(pieces: Sequence[_Piece], rank: RankTrace, begin: int, end: int) -> Iterator[_Piece]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 
 from unidle.ledger.rows import Entry
 from unidle.ledger.taxonomy import How
@@ -74,6 +75,16 @@ class Book:
         if self.seen_ns and now_ns - self.seen_ns > self.covers_ns:
             self.gaps.append((self.seen_ns, now_ns))
         self.seen_ns = max(self.seen_ns, now_ns)
+
+    def watched_ns(self, start_ns: int, now_ns: int) -> int:
+        """How much of ``[start_ns, now_ns)`` somebody watched, as far as sightings tell by now."""
+        open_gap = [(self.seen_ns, now_ns)] if now_ns - self.seen_ns > self.covers_ns else []
+        unseen_ns = 0
+        for a, b in chain(open_gap, reversed(self.gaps)):
+            if b <= start_ns:
+                break
+            unseen_ns += min(b, now_ns) - max(a, start_ns)
+        return max(now_ns - start_ns, 0) - unseen_ns
 
     def add(self, ref: SliceRef) -> None:
         """A slice's first sighting (or its return under the same name)."""

@@ -18,6 +18,7 @@ _LOGS: Final = ("logs", "JOB")
 _BY_JOB: Final = ("ledger", "--by", "job")
 _BY_DEVICE: Final = ("ledger", "--by", "device")
 _FLEET: Final = ("fleet",)
+_IDLE: Final = ("fleet", "--idle")
 
 ADVICE: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "unseen": ("see why nothing observed these devices", ("doctor",)),
@@ -76,6 +77,8 @@ def best_advice(data: ReportData) -> Advice | None:
     if line is None:
         return None
     text, words = ADVICE.get(line.leaf, ("see which job lost most to it", _BY_JOB))
+    if line.leaf == "idle" and any(job.state == "running" for job in data.jobs):
+        words = _IDLE
     if "JOB" in words:
         job = _job_with_most(data, line.leaf)
         words = tuple(job if w == "JOB" else w for w in words) if job else _BY_JOB

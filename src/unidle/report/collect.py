@@ -223,6 +223,8 @@ def _plain(event: ev.Event) -> str:
         return event.purpose
     if isinstance(event, ev.ControllerStopped):
         return event.why
+    if isinstance(event, ev.UtilisationSeen):
+        return f"its devices are {event.use}" if event.use != "unknown" else event.text
     return f"by {event.by}" if isinstance(event, ev.CancelAsked) else ""
 
 

@@ -1,54 +1,29 @@
-"""Holders that do nothing: found in the ledger's rows, told, and released by policy.
+"""Holders that do nothing: told, and released by policy after a notice. Pure.
 
-An attempt is *quiet* since the last sign of work on any of its slices: the end of a step that was seen, of
-serving or filling that was measured, of a span that keeps the device for a reason (saving, evaluating, ...),
-or utilisation above the observer's threshold. Time that the ledger only infers to be a step, because nothing
-else is known, is no sign.
+An attempt is *quiet* since its last sign of work: a step, a save, a span that keeps its devices for a
+reason (evaluating, restoring, ...), or measured utilisation. These are what the ledger's rows are made
+of; time that the ledger only infers to be a step, because nothing else is known, is no sign.
 
-Quiet for ``after_ns`` earns a notice; a sign of work withdraws it; ``notice_ns`` after it the attempt is to
-be released. That needs evidence: steps that stopped, or utilisation that was watched. A job that never
-showed a step and whose utilisation no one measured may well be at work, so it is told and left alone.
+One that was quiet for ``after_ns`` of watched time gets a notice, once its utilisation was found low or
+cannot be measured; a sign of work withdraws it. When ``notice_ns`` of watched time have passed it is
+released. That takes evidence: low utilisation, or steps that stopped. A job that never showed a step and
+whose utilisation no one can measure may well be at work, so it is told and left alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-
+from unidle.fleet.idle import MINUTE_NS, IdleTerms
 from unidle.jobs import Reason
-from unidle.ledger.columns import HOW_CODE, LEAVES, RowColumns
-from unidle.ledger.taxonomy import GROUP_OF
 
-MINUTE_NS: Final = 60_000_000_000
-_HOUR_NS: Final = 60 * MINUTE_NS
-_WORK_GROUPS: Final = frozenset({"step", "serve", "fill"})
+HOUR_NS: Final = 60 * MINUTE_NS
+_S: Final = 1_000_000_000
+_PACES: Final = 3
 
 Evidence = Literal["utilisation", "steps", "none"]
-
-
-@dataclass(frozen=True, slots=True)
-class IdlePolicy:
-    """When a quiet holder is told and released. ``start_ns`` is for those that have shown no work yet."""
-
-    after_ns: int = 30 * MINUTE_NS
-    start_ns: int = 60 * MINUTE_NS
-    notice_ns: int = 15 * MINUTE_NS
-    release: bool = True
-    busy_leaves: frozenset[str] = frozenset(
-        {"preflight", "restore", "compile", "checkpoint", "evaluation", "preempting"}
-    )
-    exempt_queues: frozenset[str] = frozenset()
-
-
-class Utilisation(NamedTuple):
-    """What was measured of one slice: when last at all, and when last above the threshold (-1: never)."""
-
-    seen_ns: int
-    busy_ns: int
+Step = Literal["tell", "withdraw", "release"]
 
 
 class Attempt(NamedTuple):
@@ -58,163 +33,142 @@ class Attempt(NamedTuple):
     number: int
 
 
+class Notice(NamedTuple):
+    """A notice that stands: what it said, and how much time of it has passed under watch."""
+
+    since_ns: int
+    notice_ns: int  # 0: it said that nothing will be released
+    passed_ns: int
+
+
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A quiet attempt: since when, on which slices, and how much of devices that is."""
+    """An attempt that holds devices: since when it shows no work, how that is known, what it holds.
+
+    ``evidence`` is None while its devices are busy or not measured yet. ``quiet_ns`` is the time since
+    ``since_ns`` in which somebody watched, ``sign_ns`` the last sign of work (0: none yet), ``pace_ns`` the
+    longest time that a step took lately, ``unmeasured`` why its utilisation is not known.
+    """
 
     attempt: Attempt
     queue: str
     since_ns: int
-    slices: tuple[str, ...]
+    quiet_ns: int
+    sign_ns: int
+    slices: int
     share_ppm: int
-    evidence: Evidence
-    worked: bool  # it has shown work before
+    evidence: Evidence | None
+    notice: Notice | None = None
+    pace_ns: int = 0
+    unmeasured: str = ""
 
-
-@dataclass(frozen=True, slots=True)
-class IdleStep:
-    """One decision about one holder."""
-
-    attempt: Attempt
-    because: Reason
+    @property
+    def device_hours(self) -> float:
+        """What it has held since."""
+        return self.quiet_ns / HOUR_NS * self.share_ppm / 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class IdlePlan:
-    """Whom to tell, whose notice is void, whom to release; ``again_ns`` is when to look again, if ever."""
+    """What to do about one holder now, if anything; ``notice_ns`` goes with a notice.
 
-    tell: tuple[IdleStep, ...] = ()
-    withdraw: tuple[IdleStep, ...] = ()
-    release: tuple[IdleStep, ...] = ()
+    ``watch``: its utilisation is to be measured. ``again_ns``: when time alone may change the answer.
+    """
+
+    step: Step | None = None
+    because: Reason | None = None
+    notice_ns: int = 0
+    watch: bool = False
     again_ns: int | None = None
 
 
-def decide_idle(
-    rows: RowColumns,
-    live: Mapping[str, int],
-    told: Mapping[Attempt, int],
-    now_ns: int,
-    policy: IdlePolicy,
-    utilisation: Mapping[str, Utilisation] | None = None,
-) -> IdlePlan:
-    """What to do about quiet holders at ``now_ns``.
-
-    ``rows`` are rows that stand, at least those of the live attempts; ``live`` the attempt of each job that
-    holds slices; ``told`` when each notice that still stands was given; ``utilisation`` what was measured, by
-    slice. Each attempt gets at most one step.
-    """
-    tell: list[IdleStep] = []
-    withdraw: list[IdleStep] = []
-    release: list[IdleStep] = []
-    times: list[int] = []
-    for holder in quiet_holders(rows, live, policy, utilisation or {}):
-        if holder.queue in policy.exempt_queues:
-            continue
-        at_ns = told.get(holder.attempt)
-        if at_ns is not None and holder.since_ns > at_ns:
-            withdraw.append(_step(holder, now_ns, "idle_over", "works again: the notice is void"))
-            at_ns = None
-        elif at_ns is None:
-            due_ns = holder.since_ns + (policy.after_ns if holder.worked else policy.start_ns)
-            if due_ns <= now_ns:
-                tell.append(_step(holder, now_ns, "idle_notice", _warning(holder, policy)))
-                at_ns = now_ns
-            else:
-                times.append(due_ns)
-        elif _may_release(holder, policy) and at_ns + policy.notice_ns <= now_ns:
-            release.append(_step(holder, now_ns, "idle_released", "released by policy after a notice"))
-            continue
-        if at_ns is not None and _may_release(holder, policy):
-            times.append(at_ns + policy.notice_ns)
-    return IdlePlan(tuple(tell), tuple(withdraw), tuple(release), min(times, default=None))
+def measure_every_ns(terms: IdleTerms) -> int:
+    """How often to measure the utilisation of a holder under these terms."""
+    return max(min(terms.after_ns // 20, MINUTE_NS), _S // 2)
 
 
-def quiet_holders(
-    rows: RowColumns, live: Mapping[str, int], policy: IdlePolicy, utilisation: Mapping[str, Utilisation]
-) -> list[Holder]:
-    """Every live attempt with the time of its last sign of work, in the order of the job table."""
-    codes = {k: live[job.id] for k, job in enumerate(rows.jobs) if job.id in live}
-    number = np.zeros(len(rows.jobs), np.int64)
-    for code, attempt in codes.items():
-        number[code] = attempt
-    mine = (rows["job"] > 0) & (rows["attempt"] == number[rows["job"]]) & (rows["sign"] > 0)
-    held = rows.take(mine)
-    first = np.full(len(rows.jobs), np.iinfo(np.int64).max)
-    np.minimum.at(first, held["job"], held["start_ns"])
-    last = np.full(len(rows.jobs), -1, np.int64)
-    work = held.take(_signs(held, policy))
-    np.maximum.at(last, work["job"], work["end_ns"])
-    pairs = np.unique(np.stack([held["job"].astype(np.int64), held["slice"].astype(np.int64)]), axis=1)
-    by_job: dict[int, list[int]] = {}
-    for job, piece in zip(*pairs.tolist(), strict=True):
-        by_job.setdefault(job, []).append(piece)
-    return [
-        _holder(rows, code, by_job[code], int(first[code]), int(last[code]), codes[code], utilisation)
-        for code in codes
-        if code in by_job
-    ]
+def decide_idle(holder: Holder, terms: IdleTerms | None, now_ns: int) -> IdlePlan:
+    """What to do about a holder at ``now_ns``; ``terms`` None leaves it alone."""
+    notice = holder.notice
+    if notice is not None and (terms is None or holder.sign_ns > notice.since_ns):
+        again_ns = None if terms is None else now_ns + measure_every_ns(terms)
+        return IdlePlan("withdraw", _over(holder, now_ns, spared=terms is None), again_ns=again_ns)
+    if terms is None:
+        return IdlePlan()
+    notice_ns = terms.notice_ns if terms.release and holder.evidence != "none" else 0
+    if notice is not None and (notice.notice_ns or not notice_ns):
+        return _on_notice(holder, notice, terms, now_ns)
+    return _not_told(holder, terms, notice_ns, now_ns)
 
 
-def _signs(held: RowColumns, policy: IdlePolicy) -> npt.NDArray[np.bool_]:
-    """Rows that show work: seen steps, measured service, and what keeps a device for a reason."""
-    work = np.array([GROUP_OF[leaf] in _WORK_GROUPS for leaf in LEAVES])
-    busy = np.array([leaf in policy.busy_leaves for leaf in LEAVES])
-    seen = (held["step"] >= 0) | (held["how"] == HOW_CODE["measured"])
-    return np.asarray(busy[held["leaf"]] | (work[held["leaf"]] & seen), np.bool_)
+def _not_told(holder: Holder, terms: IdleTerms, notice_ns: int, now_ns: int) -> IdlePlan:
+    """No notice stands, or one that promised not to release what is to be released by now."""
+    after_ns = terms.after_ns if holder.sign_ns else terms.start_ns
+    if holder.evidence == "steps":
+        after_ns = max(after_ns, _PACES * holder.pace_ns)  # a slow step is no missing one
+    left_ns = after_ns - holder.quiet_ns
+    if left_ns <= 0:
+        if holder.evidence is None:
+            return IdlePlan(watch=True)  # what is measured will bring the next look
+        again_ns = now_ns + notice_ns if notice_ns else None
+        return IdlePlan("tell", _told(holder, terms, notice_ns), notice_ns, watch=True, again_ns=again_ns)
+    # one that never showed a step may show none: only its utilisation can tell
+    watch_ns = after_ns // 2 if holder.sign_ns else measure_every_ns(terms)
+    if holder.quiet_ns < watch_ns:
+        return IdlePlan(again_ns=now_ns + watch_ns - holder.quiet_ns)
+    return IdlePlan(watch=True, again_ns=now_ns + left_ns)
 
 
-def _holder(
-    rows: RowColumns,
-    code: int,
-    pieces: list[int],
-    first_ns: int,
-    last_ns: int,
-    number: int,
-    utilisation: Mapping[str, Utilisation],
-) -> Holder:
-    names = tuple(rows.slices.names.ids[k] for k in pieces)
-    watched = [u for name in names if (u := utilisation.get(name)) is not None]
-    busy_ns = max((u.busy_ns for u in watched), default=-1)
-    evidence: Evidence = "none"
-    if len(watched) == len(names):
-        evidence = "utilisation"
-    elif last_ns >= 0:
-        evidence = "steps"
-    return Holder(
-        Attempt(rows.jobs[code].id, number),
-        rows.jobs[code].queue,
-        max(first_ns, last_ns, busy_ns),
-        names,
-        int(rows.slices.share_ppm[pieces].sum()),
-        evidence,
-        last_ns >= 0 or busy_ns >= 0,
-    )
+def _on_notice(holder: Holder, notice: Notice, terms: IdleTerms, now_ns: int) -> IdlePlan:
+    if not terms.release or not notice.notice_ns or holder.evidence in (None, "none"):
+        return IdlePlan(watch=True)
+    left_ns = notice.notice_ns - notice.passed_ns
+    if left_ns > 0:
+        return IdlePlan(watch=True, again_ns=now_ns + left_ns)
+    what = "released by policy after a notice of " + words(notice.notice_ns)
+    return IdlePlan("release", _reason(holder, "idle_released", what))
 
 
-def _may_release(holder: Holder, policy: IdlePolicy) -> bool:
-    return policy.release and holder.evidence != "none"
+def _told(holder: Holder, terms: IdleTerms, notice_ns: int) -> Reason:
+    if notice_ns:
+        after = "waits again then" if terms.then == "requeue" else "its job ends then"
+        what = f"will be released in {words(notice_ns)} unless it works again; {after}"
+    elif terms.release:
+        what = "is not released: no step was ever seen, so it may be at work unseen"
+    else:
+        what = "is not released: the policy only tells"
+    return _reason(holder, "idle_notice", what)
 
 
-def _warning(holder: Holder, policy: IdlePolicy) -> str:
-    if _may_release(holder, policy):
-        return f"will be released in {policy.notice_ns / MINUTE_NS:g} min unless it works again"
-    if policy.release:
-        return "is not released: no step was ever seen and no utilisation measured, so it may be at work"
-    return "is not released: the policy only tells"
+def _over(holder: Holder, now_ns: int, *, spared: bool) -> Reason:
+    assert holder.notice is not None
+    if spared:
+        return Reason("idle_spared", "the policy leaves it alone now: the notice is void")
+    quiet_ns = max(holder.sign_ns - holder.notice.since_ns, 0)
+    text = f"works again after {words(quiet_ns)}: the notice is void"
+    return Reason("idle_over", text, {"quiet_ns": quiet_ns, "sign_ns": min(holder.sign_ns, now_ns)})
 
 
-def _step(holder: Holder, now_ns: int, code: str, what: str) -> IdleStep:
-    quiet_ns = now_ns - holder.since_ns
+def _reason(holder: Holder, code: str, what: str) -> Reason:
     devices = holder.share_ppm / 1_000_000
+    measured = " or utilisation" if holder.evidence == "utilisation" else ""
+    unmeasured = f", its utilisation unknown ({holder.unmeasured})" if holder.unmeasured else ""
     text = (
-        f"holds {devices:g} devices, {quiet_ns / MINUTE_NS:.0f} min without a step"
-        + (" or utilisation" if holder.evidence == "utilisation" else "")
-        + f" ({quiet_ns / _HOUR_NS * devices:.2f} device-hours): {what}"
+        f"holds {devices:g} device{'' if devices == 1 else 's'}, {words(holder.quiet_ns)} without a step{measured}"
+        f" ({holder.device_hours:.2f} device-hours){unmeasured}: {what}"
     )
     figures: dict[str, int | float | str] = {
-        "quiet_ns": quiet_ns,
-        "slices": len(holder.slices),
+        "since_ns": holder.since_ns,
+        "quiet_ns": holder.quiet_ns,
+        "slices": holder.slices,
         "share_ppm": holder.share_ppm,
-        "evidence": holder.evidence,
+        "evidence": holder.evidence or "none",
     }
-    return IdleStep(holder.attempt, Reason(code, text, figures))
+    return Reason(code, text, figures)
+
+
+def words(ns: int) -> str:
+    """A duration as a person would say it."""
+    if ns < 2 * MINUTE_NS:
+        return f"{ns / _S:.3g} s"
+    return f"{ns / MINUTE_NS:.0f} min" if ns < 2 * HOUR_NS else f"{ns / HOUR_NS:.1f} h"

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from unidle.ledger.attempt import AttemptTrace, Fate, Halt, RankTrace, attempt_entries
 from unidle.ledger.rows import Entry
+from unidle.ledger.taxonomy import How
 from unidle.view.state import AttemptView, JobView, RankView, View
 
 
@@ -153,8 +154,18 @@ def _trace(
     )
     return AttemptTrace(
         job.id, attempt.number, attempt.placed_ns, attempt.ended_ns, ranks, _fate(job, attempt),
-        base, durable.step, durable.at_ns, halted, halt, any_step,
+        base, durable.step, durable.at_ns, halted, halt, any_step, *_idle(attempt),
     )  # fmt: skip
+
+
+def _idle(attempt: AttemptView) -> tuple[int | None, How]:
+    """From when on the attempt is known to do nothing, and how: by a notice that stands."""
+    notice = attempt.notice
+    if notice is None or notice.evidence == "none":
+        return None, "inferred"
+    if any(rank.worked_ns > notice.since_ns for rank in attempt.ranks):
+        return None, "inferred"  # it came with the end, before the notice could be withdrawn
+    return notice.since_ns, "measured" if notice.evidence == "utilisation" else "inferred"
 
 
 def _rank_trace(view: View, rank: RankView, ids: tuple[str, ...], start_ns: int, end_ns: int) -> RankTrace:

@@ -20,10 +20,21 @@ from unidle.store.protocol import StoredEvent
 from unidle.view.accounts import expected_postings
 from unidle.view.cuts import carried, recut, renamed
 from unidle.view.ranks import take_up
-from unidle.view.state import AttemptView, JobView, Prediction, Promise, RankView, View
+from unidle.view.state import (
+    AttemptView,
+    IdleNotice,
+    JobView,
+    Prediction,
+    Promise,
+    RankView,
+    UseView,
+    View,
+)
 
 FOLD_VERSION: Final = 5
 """Grows when the same log would give another view; older snapshots are then passed over."""
+
+_NOTICES_KEPT: Final = 31  # of an attempt that is told again and again
 
 
 def fold(view: View, events: Iterable[StoredEvent]) -> View:
@@ -99,11 +110,15 @@ def _free_cause(view: View, now: int) -> None:
 # -- fleet -------------------------------------------------------------------------------------------
 
 
-def _controller_started(view: View, event: ev.ControllerStarted, _now: int) -> None:
+def _controller_started(view: View, event: ev.ControllerStarted, now: int) -> None:
     view.running = True
     view.book.covers_ns = event.covers_ns
     view.boot, view.clock_offset_ns = event.boot, event.clock_offset_ns
     view.modelled = event.modelled
+    for job_id in view.live:  # what the last controller measured does not hold any more
+        attempt = view.jobs.open[job_id].attempts[-1]
+        busy_ns = now if attempt.use.use == "busy" else attempt.use.busy_ns
+        attempt.use = UseView(busy_ns=busy_ns)
 
 
 def _controller_stopped(view: View, _event: ev.ControllerStopped, _now: int) -> None:
@@ -246,6 +261,31 @@ def _stop_asked(view: View, event: ev.StopAsked, now: int) -> None:
     view.touch(event.job)
 
 
+def _utilisation_seen(view: View, event: ev.UtilisationSeen, now: int) -> None:
+    attempt = _attempt(view, _job(view, event.job), event.attempt)
+    if not attempt.live:
+        return
+    since_ns, busy_ns = min(event.since_ns, now), attempt.use.busy_ns
+    if event.use == "busy":
+        busy_ns = now
+    elif attempt.use.use == "busy":
+        busy_ns = max(busy_ns, since_ns)
+    attempt.use = UseView(event.use, now, since_ns, busy_ns, event.text)
+
+
+def _idle_told(view: View, event: ev.IdleTold, now: int) -> None:
+    attempt = _attempt(view, _job(view, event.job), event.attempt)
+    if attempt.live:
+        said = IdleNotice(now, event.since_ns, event.evidence, event.notice_ns, event.because)
+        attempt.notices = [*attempt.notices[-_NOTICES_KEPT:], said]
+
+
+def _idle_over(view: View, event: ev.IdleOver, now: int) -> None:
+    notice = _attempt(view, _job(view, event.job), event.attempt).notice
+    if notice is not None:
+        notice.over_ns, notice.over = now, event.because
+
+
 def _promised(view: View, event: ev.Promised, _now: int) -> None:
     job = _job(view, event.job)
     if not job.terminal and job.live is None:
@@ -369,6 +409,9 @@ _HANDLERS: Final[dict[type, Callable[[View, Any, int], None]]] = {
     ev.AttemptPlaced: _attempt_placed,
     ev.RankSaw: _rank_saw,
     ev.StopAsked: _stop_asked,
+    ev.UtilisationSeen: _utilisation_seen,
+    ev.IdleTold: _idle_told,
+    ev.IdleOver: _idle_over,
     ev.AttemptEnded: _attempt_ended,
     ev.RetryPlanned: _retry_planned,
     ev.Requeued: _requeued,

@@ -20,6 +20,7 @@ _SPAN_LEAF: Final = {
     "compile": "compile",
     "comm": "exposed_local",
 }
+_WAITING_LEAF: Final = "data_stall"  # no sign of work, unlike the others
 
 
 def take_up(rank: RankView, first: int, marks: Sequence[Mark]) -> None:
@@ -64,12 +65,15 @@ def _see(rank: RankView, mark: Mark) -> None:
         rank.notes.append((mark.t, mark.text or "its supervisor is gone"))
     elif kind == "span" and mark.e is not None and mark.w in _SPAN_LEAF:
         rank.spans.append((mark.t, max(mark.t, mark.e), _SPAN_LEAF[mark.w]))
+        if _SPAN_LEAF[mark.w] != _WAITING_LEAF:
+            rank.worked_ns = max(rank.worked_ns, mark.t, mark.e)
         if len(rank.spans) > _SPANS_KEPT:
             rank.spans = coarser(rank.spans)
     elif kind == "ready":
         rank.ready_ns = mark.t if rank.ready_ns is None else rank.ready_ns
     elif kind == "saved":
         rank.saves.append((mark.t, mark.n))
+        rank.worked_ns = max(rank.worked_ns, mark.t)
         del rank.saves[:-64]
     elif kind == "note" and len(rank.notes) < _NOTES_KEPT:
         rank.notes.append((mark.t, mark.text or ""))
@@ -109,6 +113,8 @@ def _see_step(rank: RankView, mark: Mark) -> None:
         n = 1
     times.append(t)
     steps.append(n)
+    if t > rank.worked_ns:
+        rank.worked_ns = t
     if mark.o is not None or not rank.observer:
         rank.observer = mark.o or "output"
     if len(steps) > _STEPS_KEPT:

@@ -13,10 +13,11 @@ from typing import Final, NamedTuple
 import msgspec
 
 from unidle.events.marks import Mark
-from unidle.events.types import Outcome, PredictedWhat, StopAsked
+from unidle.events.types import Outcome, PredictedWhat, StopAsked, Use
 from unidle.fleet import CutMode, Device, Fleet, Health, slices_of
 from unidle.jobs import TERMINAL, JobSpec, JobState, RankPlace, Reason
 from unidle.ledger.book import Book
+from unidle.share.idle import Evidence
 from unidle.view.changes import Changes
 from unidle.view.occupancy import Occupancy
 
@@ -54,6 +55,7 @@ class RankView(msgspec.Struct, array_like=True):
     lost: bool = False
     info: dict[str, int | float | str | bool | None] = {}
     notes: list[tuple[int, str]] = []
+    worked_ns: int = 0  # the last sign of work: a step, a save, or a span that keeps a device for a reason
 
     @property
     def ended(self) -> bool:
@@ -62,6 +64,31 @@ class RankView(msgspec.Struct, array_like=True):
     @property
     def failed(self) -> bool:
         return self.end_ns is not None and (self.lost or self.code != 0)
+
+
+class UseView(msgspec.Struct, array_like=True, frozen=True):
+    """What was measured of an attempt's devices.
+
+    ``use`` is None until the controller that is there now has said something, since ``at_ns``.
+    """
+
+    use: Use | None = None
+    at_ns: int = 0
+    quiet_ns: int = 0  # since then every measurement found them quiet, where they are
+    busy_ns: int = 0  # when they were last known to be busy
+    text: str = ""
+
+
+class IdleNotice(msgspec.Struct, array_like=True):
+    """A notice to an idle holder (see ``unidle.events.types.IdleTold``); it stands until ``over_ns``."""
+
+    at_ns: int
+    since_ns: int
+    evidence: Evidence
+    notice_ns: int
+    because: Reason
+    over_ns: int | None = None
+    over: Reason | None = None
 
 
 class AttemptView(msgspec.Struct, array_like=True):
@@ -76,10 +103,17 @@ class AttemptView(msgspec.Struct, array_like=True):
     outcome: Outcome | None = None
     why: Reason | None = None
     then: Reason | None = None  # why another attempt follows
+    use: UseView = UseView()
+    notices: list[IdleNotice] = []
 
     @property
     def live(self) -> bool:
         return self.ended_ns is None
+
+    @property
+    def notice(self) -> IdleNotice | None:
+        """The notice to an idle holder that stands."""
+        return self.notices[-1] if self.notices and self.notices[-1].over_ns is None else None
 
     @property
     def all_spawned(self) -> bool:

@@ -121,7 +121,7 @@ class Group:
         kills = _field(self._get("memory", "memory.oom_control", "memory.events"), "oom_kill")
         if kills is not None:
             found["oom"] = kills > 0
-        cpu_ns = self._cpu_ns()
+        cpu_ns = self.cpu_ns()
         if cpu_ns is not None:
             found["cpu_ns"] = cpu_ns
         for what in ("cpu", "memory", "io"):
@@ -163,7 +163,8 @@ class Group:
             f"{v1}/cpu.cfs_quota_us", str(quota)
         )
 
-    def _cpu_ns(self) -> int | None:
+    def cpu_ns(self) -> int | None:
+        """CPU time that the group has used; None where it is not known."""
         text = _read(f"{self._v1('cpuacct')}/cpuacct.usage") if self._v1("cpuacct") else ""
         if text.strip().isdigit():
             return int(text)

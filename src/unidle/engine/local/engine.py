@@ -17,13 +17,14 @@ from unidle.clock import RealClock
 from unidle.engine.local import cgroups, launch, rundir
 from unidle.engine.local.cgroups import Group
 from unidle.engine.local.watch import RankWatch
-from unidle.engine.protocol import LiveAttempt, RankMarks, StartGang, StopGang
+from unidle.engine.protocol import LiveAttempt, RankMarks, StartGang, StopGang, Utilised, WatchGang
 from unidle.errors import BadInput, CannotRun
 from unidle.fleet import Fleet
 from unidle.jobs import Limits
 
 if TYPE_CHECKING:
     from unidle.engine.local.slicing import Grant, Slicer
+    from unidle.engine.local.utilisation import Utilisation
 
 STARTING_TICK_MS = 10
 STEADY_TICK_MS = 500
@@ -69,6 +70,7 @@ class LocalEngine:
             len(d.slices_ppm) > 1 or (d.sharing is not None and "mig" in d.sharing.modes)
             for d in fleet.devices()
         )
+        self._uses: Utilisation | None = None
 
     def fleet(self) -> Fleet:
         """The fleet that the engine was given; of the ways to cut its GPUs those that this machine offers."""
@@ -102,9 +104,26 @@ class LocalEngine:
             watch.ask_stop(command.grace_ns, self._clock.now_ns())
             self._follow(watch)
 
+    def watch(self, command: WatchGang) -> None:
+        """Begin or cease to measure whether an attempt's devices are used; read at each :meth:`poll`."""
+        if self._uses is None:  # imported here, because most jobs show steps
+            from unidle.engine.local.utilisation import Utilisation
+
+            self._uses = Utilisation(self._fleet, self._watches)
+        self._uses.watch(command)
+
+    def _watches(self, key: tuple[str, int] | None) -> list[RankWatch]:
+        """The ranks of an attempt; of all with None."""
+        if key is None:
+            return [watch for gang in self._gangs.values() for watch in gang.watches]
+        gang = self._gangs.get(key)
+        return gang.watches if gang else []
+
     def release(self, job: str, attempt: int) -> None:
         """Forget an attempt that has ended; its logs and journals stay."""
         self._forget(job, attempt)
+        if self._uses is not None:
+            self._uses.forget((job, attempt))
         if self._slicer is not None:
             self._slicer.release(job, attempt)
 
@@ -123,13 +142,13 @@ class LocalEngine:
             watch.group.thaw()
             watch.signal_tree(signal.SIGCONT)
 
-    def poll(self) -> list[RankMarks]:
-        """New marks of all ranks, and the ends of those whose supervisor died."""
+    def poll(self) -> list[RankMarks | Utilised]:
+        """New marks of all ranks, the ends of those whose supervisor died, and whose use of devices changed."""
         for fd, _ in self._poller.poll(0):
             watch = self._watched[fd]
             self._unfollow(watch)
             watch.died()
-        found = []
+        found: list[RankMarks | Utilised] = []
         now_ns = self._clock.now_ns()
         for (job, attempt), gang in self._gangs.items():
             if gang.to_launch:
@@ -138,13 +157,14 @@ class LocalEngine:
                 self._advance(watch, now_ns)
                 for first, marks in watch.news():
                     found.append(RankMarks(job, attempt, watch.rank, first, marks))
+        if self._uses is not None:
+            found += self._uses.poll(now_ns)
         self._clean()
         return found
 
     def wait(self, until_ns: int | None) -> None:
         """Return when a supervisor has ended, after a short tick, or at ``until_ns``."""
-        watches = [watch for gang in self._gangs.values() for watch in gang.watches]
-        busy = any(watch.unsettled for watch in watches)
+        busy = any(watch.unsettled for watch in self._watches(None))
         timeout_ms = STARTING_TICK_MS if busy else STEADY_TICK_MS
         if until_ns is not None:
             timeout_ms = min(timeout_ms, max(0, until_ns - self._clock.now_ns()) // 1_000_000)
@@ -268,8 +288,7 @@ class LocalEngine:
             del self._watched[fd]
 
     def _alive(self, job: str, attempt: int) -> Iterator[RankWatch]:
-        gang = self._gangs.get((job, attempt))
-        yield from (w for w in (gang.watches if gang else ()) if w.state == "alive")
+        yield from (w for w in self._watches((job, attempt)) if w.state == "alive")
 
     def _clean(self) -> None:
         """Remove control groups of ranks that ended, and collect supervisors that were our children."""

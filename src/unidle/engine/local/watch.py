@@ -120,11 +120,22 @@ class RankWatch:
         self._end(Mark(k="lost", t=t_ns, text=why, info={"refused": True} if refused else None))
 
     def signal_tree(self, number: int) -> None:
-        """Signal every process of the rank; where there is a group, it is used to find them."""
+        """Signal every process of the rank."""
+        tree.send(self.pids(), number)
+
+    def pids(self) -> set[int]:
+        """Every process of the rank; where there is a group, it is used to find them."""
         members = self.group.members()
         if self.pid is not None:
             members |= tree.descendants(self.pid)
-        tree.send(members, number)
+        return members
+
+    def cpu_ns(self) -> int | None:
+        """CPU time that the rank has used: its group's, else its processes'; None where neither can be read."""
+        used_ns = self.group.cpu_ns()
+        if used_ns is None and self.pid is not None:
+            used_ns = tree.cpu_ns(self.pid)
+        return used_ns
 
     def let_go(self) -> None:
         """Close what is open without touching the rank."""

@@ -8,13 +8,23 @@ from itertools import count
 from typing import Final
 
 from unidle.clock import VirtualClock
-from unidle.engine.protocol import HealthChange, LiveAttempt, Observation, RankMarks, StartGang, StopGang
+from unidle.engine.protocol import (
+    HealthChange,
+    LiveAttempt,
+    Observation,
+    RankMarks,
+    StartGang,
+    StopGang,
+    Utilised,
+    WatchGang,
+)
 from unidle.engine.sim.faults import NodeFault, in_order
 from unidle.engine.sim.gang import KILLED, RankMark, SimGang
 from unidle.engine.sim.network import Key, Network
 from unidle.engine.sim.parts import Parts
 from unidle.engine.sim.workload import Workload
 from unidle.events.marks import Mark
+from unidle.events.types import Use
 from unidle.fleet import Fleet
 from unidle.jobs import Reason
 
@@ -50,6 +60,7 @@ class SimEngine:
         self._journal: dict[Key, list[list[Mark]]] = {}
         self._out: list[Observation] = []
         self._changed: dict[str, HealthChange] = {}  # by node, the last
+        self._uses: dict[Key, Use] = {}  # of watched gangs, the last that was told
 
     def fleet(self) -> Fleet:
         return self._fleet
@@ -57,6 +68,7 @@ class SimEngine:
     def adopt(self, live: Sequence[LiveAttempt]) -> None:
         """Report again what the log does not know yet of gangs that still run, and what is down."""
         self._out[:] = self._changed.values()
+        self._uses.clear()
         alive = {(attempt.command.job, attempt.command.attempt) for attempt in live}
         for ended in set(self._journal) - alive:  # the last controller died before it could let go of them
             self.release(*ended)
@@ -94,6 +106,16 @@ class SimEngine:
             self._journal[key] = [[] for _ in range(command.ranks)]
             for rank in range(command.ranks):
                 self._emit(key, rank, Mark("lost", now_ns, text="never started"))
+
+    def watch(self, command: WatchGang) -> None:
+        """Tell what a gang does, at once and whenever it changes; it is busy where nothing else is told."""
+        key = (command.job, command.attempt)
+        gang = self._gangs.get(key)
+        if not command.every_ns or gang is None:
+            self._uses.pop(key, None)
+        elif key not in self._uses:
+            self._uses[key] = "busy"
+            self._tell_use(gang)
 
     def release(self, job: str, attempt: int) -> None:
         self._journal.pop((job, attempt), None)
@@ -159,6 +181,8 @@ class SimEngine:
 
     def _settle(self, gang: SimGang) -> None:
         """After something happened to the gang: what that means for others, and when to look at it again."""
+        if gang.key in self._uses:
+            self._tell_use(gang)
         if gang.halted:
             self._contend(self._network.leave(gang.key) + self._parts.leave(gang.key))
         if any(gang.alive):
@@ -176,6 +200,7 @@ class SimEngine:
 
     def _drop(self, gang: SimGang) -> None:
         del self._gangs[gang.key]
+        self._uses.pop(gang.key, None)
         self._contend(self._network.leave(gang.key) + self._parts.leave(gang.key))
         for place in gang.command.places:
             self._on_node[place.node].pop(gang.key, None)
@@ -199,6 +224,16 @@ class SimEngine:
             self._out[-1] = RankMarks(*key, rank, last.first, (*last.marks, mark))
         else:
             self._out.append(RankMarks(*key, rank, len(marks) - 1, (mark,)))
+
+    def _tell_use(self, gang: SimGang) -> None:
+        since_ns = self._clock.now_ns() if gang.quiet_since_ns is None else gang.quiet_since_ns
+        use: Use = "busy" if gang.quiet_since_ns is None else "quiet"
+        text = ""
+        if not gang.measurable:
+            use, text = "unknown", "this simulated gang is not measured"
+        if use != self._uses[gang.key]:
+            self._uses[gang.key] = use
+            self._out.append(Utilised(*gang.key, use, since_ns, text))
 
     def _change(self, change: HealthChange) -> None:
         self._out.append(change)

@@ -24,9 +24,9 @@ class SimGang:
     """One attempt on the simulated engine. Times in ns on its clock."""
 
     __slots__ = (
-        "_at_ns", "_begin_ns", "_done_ns", "_exit_code", "_exit_ns", "_fail", "_halted", "_job", "_saved_step",
+        "_at_ns", "_begin_ns", "_done_ns", "_exit_code", "_exit_ns", "_fail", "_halted", "_job", "_rested", "_saved_step",
         "_saving_ns", "_seen", "_spawned", "_told", "_total_ns", "_waited_ns", "_working", "alive", "command", "key",
-        "shared_ppm", "stretch_ppm", "version",
+        "quiet_since_ns", "shared_ppm", "stretch_ppm", "version",
     )  # fmt: skip
 
     def __init__(self, command: StartGang, job: SimJob, now_ns: int, base_step: int) -> None:
@@ -47,6 +47,8 @@ class SimGang:
         self._waited_ns = 0  # what steps took longer than alone, since the last that was told
         self._saving_ns: int | None = None  # until then all ranks wait for a checkpoint
         self._saved_step: int | None = None  # what the ranks save before they leave
+        self._rested = not job.quiet_ns  # whether its time of doing nothing has begun
+        self.quiet_since_ns: int | None = None  # while it does nothing
         self._exit_ns: int | None = None
         self._exit_code = TERMINATED
         fails = (job.fails or {}).get(command.attempt)
@@ -56,6 +58,11 @@ class SimGang:
     def halted(self) -> bool:
         """No work is done any more."""
         return self._halted
+
+    @property
+    def measurable(self) -> bool:
+        """Whether its utilisation can be known."""
+        return self._job.measurable
 
     def next_ns(self, now_ns: int) -> int | None:
         """When the next happening is, ``now_ns`` at the earliest; None where there is none by itself."""
@@ -149,6 +156,8 @@ class SimGang:
             for every in (job.report_every, job.checkpoint_every):
                 if every:
                     target = min(target, (self._seen // every + 1) * every * job.step_ns)
+        if not self._rested and self._done_ns <= job.quiet_at_ns:
+            target = min(target, job.quiet_at_ns)
         return target
 
     def _stretched(self, work_ns: int) -> int:
@@ -179,6 +188,8 @@ class SimGang:
                     self._saving_ns = at_ns + job.checkpoint_ns
                 else:
                     yield 0, Mark("saved", at_ns, n=step)
+        elif not self._rested and self._done_ns == job.quiet_at_ns:
+            self._rested, self.quiet_since_ns, self._saving_ns = True, at_ns, at_ns + job.quiet_ns
         elif self._done_ns >= self._total_ns:
             self._halted = True
             yield from self._communication(at_ns)
@@ -209,6 +220,9 @@ class SimGang:
     def _saved(self) -> Iterator[RankMark]:
         end_ns = self._saving_ns or 0
         self._at_ns, self._saving_ns = end_ns, None
+        if self.quiet_since_ns is not None:
+            self.quiet_since_ns = None
+            return
         for rank in range(len(self.alive)):
             yield rank, Mark("span", end_ns - self._job.checkpoint_ns, e=end_ns, w="save")
         yield 0, Mark("saved", end_ns, n=self._seen)

@@ -21,7 +21,9 @@ class SimJob:
     stands still for ``checkpoint_ns``; an attempt that resumes from one reads it for ``restore_ns``.
     Asked to stop, the ranks leave after ``stop_ns`` (killed where the grace is shorter), with a
     checkpoint of the last step where ``saves_on_stop``. ``comm_ppm`` is the part of each step that
-    is communication between nodes (see ``unidle.engine.sim.network``).
+    is communication between nodes (see ``unidle.engine.sim.network``). When ``quiet_at_ns`` of the work
+    is done the gang does nothing for ``quiet_ns``; its utilisation then is low, or, where not
+    ``measurable``, not known.
     """
 
     work_ns: int
@@ -35,6 +37,9 @@ class SimJob:
     saves_on_stop: bool = False
     report_every: int = 1
     comm_ppm: int = 0
+    quiet_at_ns: int = 0
+    quiet_ns: int = 0
+    measurable: bool = True
 
 
 Workload = Callable[[StartGang], SimJob]

@@ -1,0 +1,63 @@
+"""``unidle fleet --idle``: who holds devices and does nothing."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from unidle.cli.common import age, clock_time, print_json, read_store, read_view, say, table
+
+
+def show_idle(store: str | None, as_json: bool) -> None:
+    """Print the idle holders of a store."""
+    from unidle.control.idle_holders import idle_holders
+
+    opened = read_store(store)
+    view = read_view(opened)
+    opened.close()
+    lines = idle_holders(view, view.time_ns if view.modelled else max(time.time_ns(), view.time_ns))
+    if as_json:
+        print_json(lines)
+        return
+    if not lines:
+        say("no job holds devices that it does not use")
+        return
+    header = [
+        "job",
+        "queue",
+        "user",
+        "devices",
+        "quiet since",
+        "device-hours",
+        "cost",
+        "evidence",
+        "what follows",
+    ]
+    rows = [
+        [line["job"], line["queue"], line["user"] or "-", f"{line['devices']:g}", clock_time(line["since_ns"]),
+         f"{line['device_hours']:.2f}", _cost(line), line["evidence"], _what_follows(line)]
+        for line in lines
+    ]  # fmt: skip
+    for text in table(header, rows):
+        say(text)
+    hours = sum(line["device_hours"] for line in lines)
+    say(f"{hours:.2f} device-hours held without work" + _total_cost(lines))
+
+
+def _cost(line: dict[str, Any]) -> str:
+    return "-" if line["cost"] is None else f"{line['cost']:.2f} {line['currency']}"
+
+
+def _total_cost(lines: list[dict[str, Any]]) -> str:
+    priced = [line["cost"] for line in lines if line["cost"] is not None]
+    return f", {sum(priced):.2f} {lines[0]['currency']}" if priced else ""
+
+
+def _what_follows(line: dict[str, Any]) -> str:
+    if line["policy"] == "left alone":
+        return "the policy leaves it alone"
+    if line["release_ns"] is not None:
+        return f"released at {clock_time(line['release_ns'])}"
+    if line["notice_ns"] is None:
+        return "not told yet"
+    return f"told {age(max(time.time_ns() - line['notice_ns'], 0))} ago; not released"

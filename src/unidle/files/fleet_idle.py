@@ -1,0 +1,128 @@
+"""What a fleet file says about jobs that hold devices and do nothing."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal
+
+from msgspec import Meta, Struct
+
+from unidle.files.document import Document, Path
+from unidle.files.fleet_queues import QueueName, QueuePart
+from unidle.files.values import DURATION_SAYS, DurationText, duration_ns
+from unidle.fleet.idle import IdlePolicy, IdleTerms
+
+_SHORTEST_NS: Final = 1_000_000_000
+_LONGEST_NS: Final = 365 * 86_400 * 1_000_000_000
+_TIMES: Final = ("after", "start", "notice")
+
+
+def _time(text: str, example: str) -> Meta:
+    return Meta(
+        description=text,
+        examples=[example],
+        extra={"says": DURATION_SAYS, "remedy": f"for instance {example}"},
+    )
+
+
+After = Annotated[DurationText | None, _time("How long a job shows no work before it is told; 30m.", "30m")]
+Start = Annotated[
+    DurationText | None,
+    _time("The same for one that has shown no work yet; without it, twice `after`.", "1h"),
+]
+Notice = Annotated[DurationText | None, _time("From the notice to the release; 15m.", "15m")]
+Release = Annotated[
+    bool | None, Meta(description="Whether it is released after the notice; without it, it is only told.")
+]
+ThenWhat = Annotated[
+    Literal["end", "requeue"] | None,
+    Meta(description="What becomes of a released job: it ends, or waits again; end."),
+]
+
+
+class IdleTermsPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Terms of one queue and those below it; what is not given is as for the fleet."""
+
+    after: After = None
+    start: Start = None
+    notice: Notice = None
+    release: Release = None
+    then: ThenWhat = None
+
+
+class IdlePart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What is done about jobs that hold devices and do nothing."""
+
+    after: After = None
+    start: Start = None
+    notice: Notice = None
+    release: Release = None
+    then: ThenWhat = None
+    busy_percent: Annotated[
+        float,
+        Meta(ge=0.1, le=100, description="Of one CPU core, or of a GPU's time: from here on it is work."),
+    ] = 5.0
+    exempt: Annotated[
+        tuple[QueueName, ...],
+        Meta(max_length=10_000, description="Queues that are left alone.", examples=[["interactive"]]),
+    ] = ()
+    idle_ok: Annotated[
+        tuple[QueueName, ...],
+        Meta(
+            max_length=10_000,
+            description="Queues in which a job is left alone that says `idle_ok: true`.",
+            examples=[["notebooks"]],
+        ),
+    ] = ()
+    queues: Annotated[
+        dict[QueueName, IdleTermsPart],
+        Meta(
+            max_length=10_000,
+            description="Queues with terms of their own.",
+            examples=[{"night": {"after": "2h", "release": True}}],
+        ),
+    ] = {}
+
+
+def idle_of(document: Document, part: IdlePart, queues: tuple[QueuePart, ...]) -> IdlePolicy:
+    """The policy; queues that it names must exist where the file declares any."""
+    known = {queue.name for queue in queues}
+    named: list[tuple[str, Path]] = [
+        (name, ("idle", field, k))
+        for field in ("exempt", "idle_ok")
+        for k, name in enumerate(getattr(part, field))
+    ]
+    named += [(name, ("idle", "queues", name)) for name in part.queues]
+    for name, path in named:
+        if known and name not in known:
+            raise document.error(
+                path, "there is no such queue", value=name, remedy=f"for instance {min(known)}; or declare it"
+            )
+    for name in part.queues:
+        if name in part.exempt:
+            raise document.error(
+                ("idle", "queues", name), "is exempt, so that its terms would never count", value=name,
+                remedy="remove it from one",
+            )  # fmt: skip
+    terms = _terms(document, part, IdleTerms(), ("idle",))
+    own = {
+        name: _terms(document, given, terms, ("idle", "queues", name)) for name, given in part.queues.items()
+    }
+    return IdlePolicy(terms, round(part.busy_percent * 10_000), part.exempt, part.idle_ok, own)
+
+
+def _terms(document: Document, part: IdlePart | IdleTermsPart, base: IdleTerms, path: Path) -> IdleTerms:
+    """``base`` with what ``part`` gives."""
+    times = {"after": base.after_ns, "start": base.start_ns, "notice": base.notice_ns}
+    for field in _TIMES:
+        text: str | None = getattr(part, field)
+        if text is None:
+            continue
+        times[field] = ns = duration_ns(text)
+        if not _SHORTEST_NS <= ns <= _LONGEST_NS:
+            raise document.error(
+                (*path, field), "must be from 1 s to 365 days", value=text, remedy="for instance 30m"
+            )
+    if part.after is not None and part.start is None:
+        times["start"] = 2 * times["after"]
+    release = base.release if part.release is None else part.release
+    return IdleTerms(times["after"], times["start"], times["notice"], release, part.then or base.then)
