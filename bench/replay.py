@@ -24,7 +24,6 @@ from unidle.control.replay import Assumptions, replay, scenario_of
 from unidle.files.trace import COLUMNS, load_trace
 from unidle.fleet import Device, Fleet, Node, Tier
 from unidle.ledger.current import check_batches
-from unidle.place.registry import policy_named
 from unidle.store.memory import ForgetfulStore
 from unidle.view.source import ledger_source
 
@@ -71,11 +70,11 @@ def measure(trace: str, nodes: int, policy: str, eventful: bool) -> dict[str, An
     """One replay in this process."""
     there = fleet(nodes)
     begin = time.perf_counter()
-    scenario = scenario_of(load_trace(trace, there), there)
+    scenario = scenario_of(load_trace(trace), there)
     read_s = time.perf_counter() - begin
     store = ForgetfulStore()
     begin = time.perf_counter()
-    view = replay(scenario, policy_named(policy), store, EVENTFUL if eventful else None)
+    view = replay(scenario, policy, store, EVENTFUL if eventful else None)
     replay_s = time.perf_counter() - begin
     begin = time.perf_counter()
     source = ledger_source(store, view)

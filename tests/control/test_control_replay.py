@@ -24,10 +24,12 @@ from unidle.ledger.current import check_batches
 from unidle.ledger.select import Window
 from unidle.place.first_fit import FirstFit
 from unidle.place.plan import Plan, Stop
-from unidle.place.registry import policy_named, policy_names
+from unidle.place.registry import policy_names, register
 from unidle.store.memory import ForgetfulStore, MemoryStore
 from unidle.view.source import ledger_source
 from unidle.view.state import View
+
+POLICIES = policy_names()
 
 
 def trace_of(tmp_path: Path, fleet: Fleet, lines: list[dict[str, object]]) -> Scenario:
@@ -37,12 +39,12 @@ def trace_of(tmp_path: Path, fleet: Fleet, lines: list[dict[str, object]]) -> Sc
         ",".join(str({**blank, "job": f"j{k}", **line}[c]) for c in COLUMNS) for k, line in enumerate(lines)
     ]
     path.write_text("\n".join([",".join(COLUMNS), *rows]) + "\n")
-    return scenario_of(load_trace(path, fleet), fleet)
+    return scenario_of(load_trace(path), fleet)
 
 
 def run(scenario: Scenario, policy: str = "firstfit", assumed: Assumptions | None = None):
     store = MemoryStore()
-    view = replay(scenario, policy_named(policy), store, assumed)
+    view = replay(scenario, policy, store, assumed)
     source = ledger_source(store, view)
     assert check_batches(source.batches(source.extent())) == []
     return store, view, outcome_of(view, source)
@@ -86,7 +88,7 @@ def test_time_begins_with_the_first_submission(tmp_path: Path) -> None:
     assert found.makespan_ns == 25 * S
 
 
-@pytest.mark.parametrize("policy", policy_names())
+@pytest.mark.parametrize("policy", POLICIES)
 def test_every_job_of_a_trace_ends_with_all_its_work_whatever_breaks(policy: str, tmp_path: Path) -> None:
     fleet = fleet_of(8, 8, 8)
     scenario = trace_of(tmp_path, fleet, some_jobs(3))
@@ -114,7 +116,7 @@ def test_a_store_that_forgets_its_log_gives_the_same_figures(tmp_path: Path) -> 
     scenario = trace_of(tmp_path, fleet_of(8, 8), some_jobs(6))
     _, _, kept = run(scenario)
     store = ForgetfulStore()
-    view = replay(scenario, FirstFit(), store)
+    view = replay(scenario, "firstfit", store)
     assert outcome_of(view, ledger_source(store, view)) == kept
     with pytest.raises(StoreError, match="not kept"):
         list(store.read())
@@ -134,7 +136,7 @@ def test_the_answer_for_scripts_has_every_figure(tmp_path: Path) -> None:
     answer = run(trace_of(tmp_path, fleet_of(8), some_jobs(8, 10)))[2].as_json()
     assert list(answer) == [
         "jobs", "never_started", "succeeded", "makespan_s", "allocation_percent", "fragmentation_percent",
-        "queueing_s", "completion_s", "preemptions", "restarts", "lost_gpu_h", "fairness_jain", "queues", "ledger",
+        "queueing_s", "completion_s", "preemptions", "restarts", "lost_gpu_h", "fairness_jain", "money", "queues", "ledger",
     ]  # fmt: skip
     assert list(answer["queueing_s"]) == ["jobs", "mean", "p50", "p95", "p99"]
     assert sum(leaf["ns"] for leaf in answer["ledger"]["leaves"]) == answer["ledger"]["capacity_ns"]
@@ -238,6 +240,9 @@ class HighStopsLow:
         return FirstFit().ever(view, spec)
 
 
+register("high_stops_low", HighStopsLow)
+
+
 def test_what_preemption_cost_is_in_the_figures(tmp_path: Path) -> None:
     lines: list[dict[str, object]] = [
         {"submit_s": 0, "duration_s": 1000, "gpus": 2, "preemptible": "true"},
@@ -246,7 +251,7 @@ def test_what_preemption_cost_is_in_the_figures(tmp_path: Path) -> None:
     scenario = trace_of(tmp_path, fleet_of(2), lines)
     assumed = Assumptions(checkpoint_every_s=300, restart_s=20, restore_s=10, stop_s=5)
     store = MemoryStore()
-    view = replay(scenario, HighStopsLow(), store, assumed)
+    view = replay(scenario, "high_stops_low", store, assumed)
     found = outcome_of(view, ledger_source(store, view))
     leaves = {total.leaf: total.ns / S for total in found.ledger.leaves}
     assert (found.preemptions, found.restarts, found.succeeded) == (1, 1, 2)

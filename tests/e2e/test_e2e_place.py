@@ -81,16 +81,21 @@ def test_a_snapshot_of_a_running_store_repeats_the_decision_elsewhere(tmp_path: 
     assert [rank["device"].rpartition("/")[2] for rank in live["ranks"]] == ["3"]
     answer = ask("place", "--snapshot", snapshot, "--job", waits)
     assert answer["placed"] is False
-    assert "needs 2 CPU devices, 1 of 4 are free for it" in answer["blocked_by"][0]["text"]
+    assert "needs 2 devices, 1 of 4 are free" in answer["blocked_by"][0]["text"]
     running = unidle("place", "--snapshot", snapshot, "--job", job.id)
     assert (running.returncode, "runs already" in running.stderr) == (2, True)
 
 
 def test_a_snapshot_that_is_newer_torn_or_no_snapshot_is_one_clear_error(fleet: Path, tmp_path: Path) -> None:
-    whole = '{"format":"unidle-snapshot","version":1,"time_ns":1}\n{"fleet":{},"health":{}}\n{"jobs":0}\n'
+    whole = '{"format":"unidle-snapshot","version":2,"time_ns":1}\n{"fleet":{},"health":{}}\n{"jobs":0}\n'
     job = write(tmp_path / "job.yaml")
     for text, says in {
-        whole.replace('"version":1', '"version":2'): "line 1: version: a snapshot of another version (got 2)",
+        whole.replace(
+            '"version":2', '"version":3'
+        ): "line 1: version: a snapshot of a newer version (got 3); this unidle reads version 2: upgrade it",
+        whole.replace(
+            '"version":2', '"version":1'
+        ): "line 1: version: a snapshot of an older version (got 1)",
         whole.replace('"jobs":0', '"jobs":2'): "line 3: jobs: the snapshot has lost lines",
         whole.rpartition('{"jobs"')[0]: "the snapshot ends too early",
         whole.replace('"fleet":{}', '"fleet":{"nodes":3}'): "line 2: fleet.nodes: cannot be read",

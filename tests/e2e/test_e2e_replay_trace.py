@@ -100,3 +100,76 @@ def test_jobs_that_really_ran_are_replayed_beside_what_was_recorded(tmp_path: Pa
     assert {leaf["how"] for leaf in found["ledger"]["leaves"]} == {"modelled"}
     assert recorded["succeeded"] == found["succeeded"] == 2
     assert json.dumps(answer)
+
+
+def test_what_waits_when_a_replay_is_stopped_is_explained_and_repeated_from_a_snapshot(
+    fleet: Path, trace: Path, tmp_path: Path
+) -> None:
+    kept, snapshot = tmp_path / "kept", tmp_path / "snapshot"
+    command = (
+        "replay",
+        "trace",
+        "--fleet",
+        fleet,
+        "--trace",
+        trace,
+        "--policy",
+        "unidle",
+        "--estimates",
+        "exact",
+    )
+    done = unidle(*command, "--until", 0.1, "--save", kept)
+    assert done.returncode == 0, done.stderr
+    assert "the first 0.1 h" in done.stdout
+    store = kept / "unidle.db"
+    (waiting,) = ask("list", "--store", store, "--state", "queued")
+    assert waiting["job"] == "c"
+    said = ask("explain", "c", "--store", store)["waiting"]
+    # at 360 s: a (4 of the 8 GPUs) runs until 600 s; b and d have ended
+    assert (said["now"]["code"], said["now"]["needs"], said["now"]["free"]) == ("reserved", 8, 4)
+    assert said["expected_start_ns"] == 600 * 10**9 + 1
+    assert said["in_the_way"][0]["unblock"] == "free the devices of 4 more ranks"
+    assert said["stops"] == []
+    told = unidle("explain", "c", "--store", store).stdout
+    assert "needs 8 GPUs, 4 of 8 are free for it; room is reserved for it, in 240 s" in told
+    assert "what would help: free the devices of 4 more ranks" in told
+    taken = unidle("fleet", "snapshot", "--store", store)
+    assert taken.returncode == 0, taken.stderr
+    snapshot.write_text(taken.stdout)
+    repeated = ask("place", "--snapshot", snapshot, "--job", "c")
+    assert repeated["placed"] is False
+    assert repeated["blocked_by"][0] == said["now"]
+    assert repeated["stops"] == []
+    # a short job passes, one that would still run at 600 s does not
+    job = tmp_path / "job.yaml"
+    for seconds, placed in ((100, True), (1000, False)):
+        job.write_text(f"{{command: [x], device: gpu, estimate_s: {seconds}}}")
+        assert ask("place", "--snapshot", snapshot, "--job", job)["placed"] is placed
+    assert (
+        "it would still run when a job before it is planned to start"
+        in unidle("place", "--snapshot", snapshot, "--job", job).stdout
+    )
+
+
+def test_money_is_there_where_the_fleet_file_has_prices(fleet: Path, trace: Path) -> None:
+    command = ("replay", "trace", "--fleet", fleet, "--trace", trace, "--policy", "firstfit")
+    found = ask(*command)["policies"]["firstfit"]
+    hours = found["makespan_s"] / 3600
+    assert found["money"]["paid"] == pytest.approx(8 * 2.0 * hours, abs=1e-5)
+    free = sum(leaf["ns"] for leaf in found["ledger"]["leaves"] if leaf["group"] == "free")
+    assert found["money"]["free"] == pytest.approx(free / 3.6e12 * 2.0, abs=1e-5)
+    assert "paid USD" in unidle(*command).stdout
+
+
+def test_a_store_is_replayed_on_a_fleet_with_other_queues(fleet: Path, trace: Path, tmp_path: Path) -> None:
+    kept, other = tmp_path / "kept", tmp_path / "other.yaml"
+    command = ("replay", "trace", "--fleet", fleet, "--trace", trace, "--policy", "firstfit", "--save", kept)
+    assert unidle(*command).returncode == 0
+    other.write_text("queues: [{name: ml}, {name: lab}]\n" + FLEET.replace("H100", "A100"))
+    store = ("replay", "store", "--store", kept / "firstfit.db", "--fleet", other, "--policy", "unidle")
+    done = unidle(*store)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--queue-map OLD=NEW names one of them instead" in done.stderr or "--model-map" in done.stderr
+    answer = ask(*store, "--queue-map", "vision=lab", "--model-map", "H100=A100")
+    assert answer["policies"]["unidle"]["succeeded"] == 4
+    assert set(answer["policies"]["unidle"]["queues"]) == {"ml", "lab"}

@@ -12,7 +12,10 @@ from hypothesis import strategies as st
 
 from unidle.errors import BadInput
 from unidle.files.fleet import fleet_from_mapping
-from unidle.files.trace import COLUMNS, load_trace
+from unidle.files.renames import Renames
+from unidle.files.trace import COLUMNS, Trace
+from unidle.files.trace import load_trace as read_trace
+from unidle.files.trace_fits import check_fits, without_misfits
 from unidle.fleet import Fleet
 from unidle.fleet.queues import QueueSpec
 
@@ -35,6 +38,14 @@ def fleet() -> Fleet:
     )  # fmt: skip
 
 
+def load_trace(path: Path | str, on: Fleet | None = None, renames: Renames | None = None) -> Trace:
+    """The trace, each job of which fits on the fleet."""
+    trace = read_trace(path, renames)
+    if on is not None:
+        check_fits(trace, on)
+    return trace
+
+
 def write(tmp_path: Path, *lines: dict[str, str], header: str = HEADER) -> Path:
     path = tmp_path / "t.csv"
     rows = [",".join(LINE[c] if c not in line else line[c] for c in COLUMNS) for line in lines]
@@ -55,13 +66,47 @@ def test_cells_that_may_be_empty_have_their_defaults(tmp_path: Path) -> None:
     assert (job.ranks, job.cpu_milli, job.models, job.queue, job.preemptible) == (1, 0, (), "default", False)
 
 
-def test_columns_may_come_in_any_order_with_others_among_them_and_lines_may_be_blank(tmp_path: Path) -> None:
-    columns = [*reversed(COLUMNS), "note"]
+def test_columns_may_come_in_any_order_and_lines_may_be_blank(tmp_path: Path) -> None:
+    columns = [*reversed(COLUMNS), "name"]
     path = tmp_path / "t.csv"
-    row = ",".join({**LINE, "note": '"a, b"'}[c] for c in columns)
+    row = ",".join({**LINE, "name": '"a, b"'}[c] for c in columns)
     path.write_text("\ufeff" + ",".join(columns) + "\r\n\r\n" + row + "\r\n")
     (job,) = load_trace(path, fleet()).jobs
-    assert (job.line, job.job, job.models) == (3, "a", ("A100",))
+    assert (job.line, job.job, job.models, job.name) == (3, "a", ("A100",), "a, b")
+
+
+def test_what_else_a_trace_may_say_of_a_job(tmp_path: Path) -> None:
+    header = f"{HEADER},estimate_s,user,name,min_runtime_s"
+    path = write(tmp_path, {"ranks": "4,90,ann,sweep,600"}, {"job": "b", "ranks": "4,,,,"}, header=header)
+    said, silent = load_trace(path, fleet()).jobs
+    assert (said.estimate_s, said.user, said.name, said.min_runtime_s) == (90.0, "ann", "sweep", 600.0)
+    assert (silent.estimate_s, silent.user, silent.name, silent.min_runtime_s) == (None, "", "", 0.0)
+
+
+def test_ranks_never_ask_for_more_than_their_job(tmp_path: Path) -> None:
+    line = {"gpus": "3", "ranks": "3", "cpu_milli": "64000", "memory_mib": "1000"}
+    (job,) = load_trace(write(tmp_path, line), fleet()).jobs
+    assert (job.gpus_each, job.cpu_milli_each, job.memory_bytes_each) == (1, 21_333, (1000 << 20) // 3)
+
+
+def test_models_are_named_as_in_job_files(tmp_path: Path) -> None:
+    there = fleet_from_mapping(
+        {"nodes": [{"id": "n", "devices": {"count": 8, "kind": "gpu", "model": "NVIDIA A100-SXM4-80GB"}}]}, "test"
+    )  # fmt: skip
+    assert load_trace(write(tmp_path, {}), there).jobs[0].models == ("A100",)
+    with pytest.raises(BadInput, match="the fleet has no such GPU"):
+        load_trace(write(tmp_path, {"model": "A10"}), there)
+
+
+def test_other_names_are_taken_before_the_fleet_is_asked(tmp_path: Path) -> None:
+    there = replace(fleet(), queues=(QueueSpec("vision"),))
+    path = write(tmp_path, {"model": "H100"})
+    renames = Renames({"ml": "vision"}, {"H100": "A100"})
+    (job,) = load_trace(path, there, renames).jobs
+    assert (job.queue, job.models) == ("vision", ("A100",))
+    for slip in (Renames({"nlp": "vision"}), Renames({}, {"T4": "A100"})):
+        with pytest.raises(BadInput, match="no job names it"):
+            load_trace(path, there, slip)
 
 
 BAD = {
@@ -72,7 +117,7 @@ BAD = {
     "negative": ({"gpus": "-2"}, "t.csv:3: gpus: must be a whole number from 1"),
     "none": ({"gpus": "0"}, "t.csv:3: gpus: must be a whole number from 1"),
     "nan gpus": ({"gpus": "nan"}, "t.csv:3: gpus: is not a number"),
-    "part": ({"gpus": "0.5"}, "t.csv:3: gpus: is not a number (got '0.5'); give a whole number"),
+    "part": ({"gpus": "0.5"}, "t.csv:3: gpus: a part of a GPU (got '0.5'); write 1; `unidle replay openb` packs parts"),
     "empty": ({"gpus": ""}, "t.csv:3: gpus: is not a number"),
     "huge": ({"cpu_milli": "1e300"}, "t.csv:3: cpu_milli: must be a whole number from 0"),
     "uneven": ({"ranks": "3"}, "t.csv:3: gpus: do not divide among 3 ranks (got 8)"),
@@ -85,8 +130,8 @@ BAD = {
     "small node": ({"gpus": "4", "ranks": "1", "model": "T4"}, "t.csv:3: gpus: more than the fleet has: 2 of T4 (got 4)"),
     "fleet": ({"gpus": "32"}, "t.csv:3: gpus: more than the fleet has: 18 (got 32)"),
     "shape": ({"gpus": "15", "ranks": "3", "model": ""}, "t.csv:3: ranks: the nodes do not hold so many ranks of 5 GPUs"),
-    "cpu": ({"gpus": "1", "ranks": "1", "cpu_milli": "65000"}, "t.csv:3: cpu_milli: more for each rank than any node has: 64000"),
-    "memory": ({"gpus": "1", "ranks": "1", "memory_mib": "300000"}, "t.csv:3: memory_mib: more for each rank"),
+    "cpu": ({"gpus": "1", "ranks": "1", "cpu_milli": "65000"}, "t.csv:3: cpu_milli: 65000 for each rank, more than any node with its GPUs has: 64000"),
+    "memory": ({"gpus": "1", "ranks": "1", "memory_mib": "300000"}, "t.csv:3: memory_mib: 300000 for each rank, more than any node with its GPUs has: 262144"),
 }  # fmt: skip
 
 
@@ -105,6 +150,14 @@ def test_each_slip_is_one_error_with_file_line_field_value_and_remedy(name: str,
 FILES = {
     "missing columns": (b"job,submit_s,gpus\na,1,1\n", ":1: duration_s, cpu_milli, memory_mib, model, queue"),
     "a column twice": (HEADER.encode() + b",gpus\n", "gpus: the column is there twice"),
+    "a column of another form": (
+        HEADER.encode() + b",gpu_milli\n",
+        ":1: gpu_milli: no such column; leave it out",
+    ),
+    "a column misspelt": (
+        HEADER.encode() + b",estimate\n",
+        "estimate: no such column; did you mean estimate_s?",
+    ),
     "nothing": (b"", "the trace is empty"),
     "only a header": (HEADER.encode() + b"\n", "the trace has no job"),
     "too few cells": (HEADER.encode() + b"\na,1\n", ":2: 2 cells where the header has 11"),
@@ -135,6 +188,17 @@ def test_whatever_follows_the_header_is_a_trace_or_bad_input(tmp_path_factory, t
     path.write_text(HEADER + "\n" + text, encoding="utf-8", errors="replace")
     with suppress(BadInput):
         assert load_trace(path, fleet()).jobs
+
+
+def test_misfits_are_left_out_where_that_is_asked_for_and_never_all_jobs(tmp_path: Path) -> None:
+    big, bigger = {"job": "b", "gpus": "64", "ranks": "8"}, {"job": "c", "gpus": "16", "ranks": "1"}
+    trace = read_trace(write(tmp_path, {}, big, bigger))
+    kept, skipped = without_misfits(trace, fleet())
+    assert ([job.job for job in kept.jobs], skipped) == (["a"], 2)
+    with pytest.raises(BadInput, match="more than the fleet has"):
+        without_misfits(read_trace(write(tmp_path, big, bigger)), fleet())
+    with pytest.raises(BadInput, match="the fleet has no such GPU"):
+        without_misfits(read_trace(write(tmp_path, {}, {"job": "d", "model": "B200"})), fleet())
 
 
 def test_a_job_of_a_queue_that_takes_no_jobs_is_refused_where_the_fleet_declares_queues(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from dataclasses import dataclass, field
 from itertools import islice
@@ -151,6 +152,39 @@ def test_a_node_fault_takes_its_ranks_and_the_gang_resumes_elsewhere_from_its_ch
     assert {p.node for p in second.places} == {"n1"}
     assert seconds(store, view, "j")["useful"] == 80
     assert ended_s(view, "j") == pytest.approx(25 + 1 + 20)
+
+
+def test_a_gang_waits_for_the_repair_of_the_only_node_that_holds_it() -> None:
+    sim = SimJob(100 * S, startup_ns=2 * S, step_ns=S, checkpoint_every=10, restore_ns=3 * S, report_every=0)
+    store, view = run(fleet_of(4), {"j": (0, spec(ranks=4), sim)}, faults=[(1 + 37 * S, "n0", 1 + 97 * S)])
+    # 2 s of start and 35 of work, 30 of them saved; 60 of repair; start, restore and the 70 that are left
+    assert ended_s(view, "j") == 97 + 2 + 3 + 70
+    assert seconds(store, view, "j") == {"useful": 400, "replayed": 20, "start": 16, "restore": 12}
+    rows = ledger_rows(store, view)
+    down = sum(row.end_ns - row.start_ns for row in rows if row.leaf == "fault")
+    assert down == 4 * 60 * S
+    assert sum(row.end_ns - row.start_ns for row in rows) == 4 * 172 * S
+
+
+def test_a_second_fault_before_the_first_checkpoint_loses_all_that_was_done_since() -> None:
+    sim = SimJob(50 * S, step_ns=S, checkpoint_every=20, report_every=0)
+    faults = [(1 + 30 * S, "n0", 1 + 40 * S), (1 + 45 * S, "n0", 1 + 50 * S)]
+    store, view = run(fleet_of(1), {"j": (0, spec(), sim)}, faults=faults)
+    # 20 saved of 30; 5 more from 40 on; from 50 on the 30 that are left
+    assert ended_s(view, "j") == 50 + 30
+    assert seconds(store, view, "j") == {"useful": 50, "replayed": 15}
+
+
+def test_thousands_of_nodes_do_all_the_work_that_they_were_given() -> None:
+    chance = random.Random(1)
+    jobs = {
+        f"j{k}": (k // 20, spec(ranks=chance.choice((1, 8, 64, 256))), SimJob(chance.randrange(10, 90) * S))
+        for k in range(400)
+    }
+    store, view = run(fleet_of(*[8] * 2000), jobs)
+    assert {job.state for job in view.jobs.values()} == {"succeeded"}
+    held = sum(row.end_ns - row.start_ns for row in ledger_rows(store, view) if row.job)
+    assert held == sum(job.ranks * sim.work_ns for _, job, sim in jobs.values())
 
 
 def test_a_withdrawn_job_leaves_whether_it_runs_or_waits() -> None:

@@ -10,7 +10,7 @@ from unidle.view.fold import FOLD_VERSION
 from unidle.view.state import AttemptView, IdleNotice, JobView, RankView, UseView, View
 
 KEPT = (View, JobView, AttemptView, RankView, UseView, IdleNotice, Book, SliceRef)
-FORM = (5, 2109034146)
+FORM = (5, 3485386558)
 
 
 def form() -> int:

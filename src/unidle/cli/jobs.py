@@ -228,6 +228,10 @@ def explain(job: JobArgument, store: StoreOption = None, as_json: JsonOption = F
         expected_ns = waiting["expected_start_ns"]
         start = f"; expected to start at {clock_time(expected_ns)}" if expected_ns else ""
         say(f"  now: {waiting['now']['text']}; {counted(waiting['ahead'], 'job')} ahead in the queue{start}")
+        if waiting["stops"]:
+            say(f"  stops for it: {', '.join(waiting['stops'])}")
+        for barrier in waiting["in_the_way"]:
+            say(f"  what would help: {barrier['unblock']}")
     for decision in story["decisions"]:
         say(f"  {clock_time(decision['time_ns'])}  {decision['what']:<18} {decision['text']}")
     for said in story["predictions"]:

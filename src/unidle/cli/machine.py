@@ -170,13 +170,14 @@ def fleet_snapshot(context: typer.Context, store: StoreOption = None) -> None:
 
     `unidle place --snapshot FILE` repeats decisions on it, anywhere.
     """
+    from unidle.control.forecast import Forecaster
     from unidle.files.snapshot import write_snapshot
     from unidle.view.frozen import freeze
 
     opened = read_store(store or context.obj)
     view = read_view(opened)
     opened.close()
-    write_snapshot(freeze(view), sys.stdout.buffer)
+    write_snapshot(freeze(view, Forecaster.of(view).recall()), sys.stdout.buffer)
     sys.stdout.buffer.flush()
 
 

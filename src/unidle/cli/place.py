@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -10,10 +11,12 @@ from unidle.cli.common import FleetOption, JsonOption, StoreOption, counted, pri
 from unidle.errors import BadInput
 
 if TYPE_CHECKING:
+    from unidle.control.ask import Answer
+    from unidle.control.forecast import Forecaster
     from unidle.jobs import JobSpec
     from unidle.place.mapping import GroupTime
     from unidle.place.scheduler import Placed, Refused
-    from unidle.view.state import View
+    from unidle.view.state import JobView, View
 
 _NODES_SHOWN = 20
 
@@ -44,50 +47,75 @@ def place(
     as_json: JsonOption = False,
 ) -> None:
     """Say where a job would be placed now, and why there or why not. Nothing is started or stored."""
-    from unidle.place.scheduler import Placed, Scheduler
+    from unidle.control.ask import next_decision
+    from unidle.place.scheduler import Placed
 
-    view = _view(fleet, snapshot, store)
-    spec = _spec(view, job)
-    answer = Scheduler().try_one(view, spec)
+    view, forecaster = _view(fleet, snapshot, store)
+    asked = _job(view, job, forecaster)
+    decision = next_decision(view, asked)
+    answer = _in_full(view, asked.spec, decision)
     if as_json:
-        print_json(_plain(answer))
+        print_json(_plain(answer) | {"stops": _stops(decision)})
     elif isinstance(answer, Placed):
         _say_placed(answer, explain)
     else:
         _say_refused(answer, explain)
+        for stop in decision.stops:
+            say(f"  stops for it: {stop.job}: {stop.because.text}")
 
 
-def _view(fleet: str | None, snapshot: str | None, store: str | None) -> View:
+def _in_full(view: View, spec: JobSpec, decision: Answer) -> Placed | Refused:
+    """The decision with what the groups cost there, or with each thing in the way on the network."""
+    from unidle.place.priced import priced
+    from unidle.place.scheduler import Placed, Refused, Scheduler
+
+    if decision.place is not None:
+        places = decision.place.places
+        return Placed(places, decision.because, priced(view.fleet, places, spec.layout))
+    alone = Scheduler().try_one(view, spec)
+    return Refused(decision.because, alone.barriers if isinstance(alone, Refused) else ())
+
+
+def _stops(decision: Answer) -> list[dict[str, Any]]:
+    return [{"job": stop.job, "because": stop.because.text} for stop in decision.stops]
+
+
+def _view(fleet: str | None, snapshot: str | None, store: str | None) -> tuple[View, Forecaster | None]:
+    """What is decided on, and what is known of run times where the view does not say it."""
     from unidle.view.frozen import thaw, view_of
 
     if fleet is not None and snapshot is not None:
         raise BadInput("a snapshot has its own fleet", field="--fleet", value=fleet, remedy="leave one out")
     if snapshot is not None:
+        from unidle.control.forecast import Forecaster
         from unidle.files.snapshot import load_snapshot
 
-        return thaw(load_snapshot(snapshot))
+        frozen = load_snapshot(snapshot)
+        return thaw(frozen), Forecaster.recalled(frozen.history)
     if fleet is not None or store is None:
         from unidle.cli.run import find_fleet
 
-        return view_of(find_fleet(fleet, None))
+        return view_of(find_fleet(fleet, None), time.time_ns()), None
     from unidle.cli.common import read_store, read_view
 
     opened = read_store(store)
     try:
-        return read_view(opened)
+        return read_view(opened), None
     finally:
         opened.close()
 
 
-def _spec(view: View, job: str) -> JobSpec:
-    found = view.jobs.open.get(job)
-    if found is None:
-        from unidle.files.job import load_job
+def _job(view: View, name: str, forecaster: Forecaster | None) -> JobView:
+    """A job that waits there, or one that is submitted now."""
+    from unidle.control.ask import submitted
+    from unidle.files.job import load_job
 
-        return load_job(job)
+    found = view.jobs.open.get(name)
+    if found is None:
+        return submitted(view, load_job(name), forecaster)
     if found.live is not None:
-        raise BadInput("the job runs already", field="--job", value=job, remedy="`unidle show` says where")
-    return found.spec
+        raise BadInput("the job runs already", field="--job", value=name, remedy="`unidle show` says where")
+    return found
 
 
 def _plain(answer: Placed | Refused) -> dict[str, Any]:
@@ -123,12 +151,10 @@ def _group(group: GroupTime) -> dict[str, Any]:
 
 
 def _blocked_by(refused: Refused) -> list[dict[str, Any]]:
+    from unidle.control.describe import barrier_line
+
     whole = {"code": refused.because.code, "text": refused.because.text, **refused.because.figures}
-    return [whole] + [
-        {"constraint": b.constraint.text() if b.constraint else None, "text": b.text(), "domains": b.domains,
-         "fitting": b.fitting, "largest": b.largest, "needs": b.needs, "unblock": b.unblock}
-        for b in refused.barriers
-    ]  # fmt: skip
+    return [whole, *(barrier_line(barrier) for barrier in refused.barriers)]
 
 
 def _say_placed(answer: Placed, explain: bool) -> None:

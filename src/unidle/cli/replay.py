@@ -20,11 +20,13 @@ from unidle.cli.common import (
     warn,
 )
 from unidle.cli.replay_openb import openb
+from unidle.cli.replay_options import assuming, renames
 from unidle.errors import BadInput
 
 if TYPE_CHECKING:
     from unidle.control.compare import Outcome
     from unidle.control.replay import Assumptions, Scenario
+    from unidle.files.renames import Renames
     from unidle.store.protocol import Store
 
 replay_app = typer.Typer(
@@ -44,34 +46,27 @@ SaveOption = Annotated[
         help="Keep each replay as a store, DIR/NAME.db, for `unidle explain`, `ledger` and `report`.",
     ),
 ]  # fmt: skip
-CheckpointEvery = Annotated[
-    float, typer.Option("--checkpoint-every", metavar="S", min=0, help="Work between two checkpoints; 0: none.")
-]  # fmt: skip
-CheckpointWrite = Annotated[
-    float, typer.Option("--checkpoint-write", metavar="S", min=0, help="How long a gang waits for one.")
-]
-RestartTime = Annotated[
-    float, typer.Option("--restart", metavar="S", min=0, help="Start of each attempt after the first.")
-]
-RestoreTime = Annotated[float, typer.Option("--restore", metavar="S", min=0, help="Reading a checkpoint.")]
-StopTime = Annotated[
-    float, typer.Option("--stop", metavar="S", min=0, help="How long a gang needs to leave when asked to.")
-]
-SavesOnStop = Annotated[
-    bool, typer.Option("--saves-on-stop", help="A gang that is asked to stop saves its last step.")
-]
-Communication = Annotated[
-    float,
+QueueMap = Annotated[
+    str | None,
     typer.Option(
-        "--communication", metavar="PART", min=0, max=1,
-        help="Part of a step that is communication between nodes; gangs that share an uplink slow each other.",
+        "--queue-map", metavar="OLD=NEW[,...]", show_default=False,
+        help="Put the jobs of queue OLD into NEW, where the fleet has other queues.",
     ),
 ]  # fmt: skip
-Mtbf = Annotated[
-    float, typer.Option("--mtbf", metavar="H", min=0, help="Mean hours between faults of a node; 0: none.")
-]
-Mttr = Annotated[float, typer.Option("--mttr", metavar="H", min=0.001, help="Mean hours of a repair.")]
-Seed = Annotated[int, typer.Option("--seed", metavar="N", help="Draws the faults.")]
+ModelMap = Annotated[
+    str | None,
+    typer.Option(
+        "--model-map", metavar="OLD=NEW[,...]", show_default=False,
+        help="Let jobs that name GPU model OLD run on NEW, where the fleet has other models.",
+    ),
+]  # fmt: skip
+Until = Annotated[
+    float | None,
+    typer.Option(
+        "--until", metavar="H", min=0, show_default=False,
+        help="Stop H hours after the first submission, whatever runs or waits then.",
+    ),
+]  # fmt: skip
 
 
 def register(app: typer.Typer) -> None:
@@ -81,87 +76,81 @@ def register(app: typer.Typer) -> None:
 
 
 @replay_app.command("trace")
+@assuming
 def trace(
     fleet: Annotated[str, typer.Option("--fleet", metavar="FILE", help="Fleet file.")],
-    file: Annotated[str, typer.Option("--trace", metavar="FILE.csv", help="One line per job; the columns are those of `unidle.files.trace`.")],
+    file: Annotated[str, typer.Option("--trace", metavar="FILE.csv", help="One line per job; see docs/how-to/replay.md.")],
     policy: PolicyOption,
+    queue_map: QueueMap = None,
+    model_map: ModelMap = None,
+    skip_misfits: Annotated[
+        bool, typer.Option("--skip-misfits", help="Leave out jobs that no state of the fleet holds, and say how many.")
+    ] = False,
+    until: Until = None,
     save: SaveOption = None,
-    checkpoint_every: CheckpointEvery = 1800.0,
-    checkpoint_write: CheckpointWrite = 0.0,
-    restart: RestartTime = 60.0,
-    restore: RestoreTime = 30.0,
-    stop: StopTime = 0.0,
-    saves_on_stop: SavesOnStop = False,
-    communication: Communication = 0.0,
-    mtbf: Mtbf = 0.0,
-    mttr: Mttr = 1.0,
-    seed: Seed = 1,
     as_json: JsonOption = False,
+    *,
+    assumed: Assumptions,
 ) -> None:  # fmt: skip
     """Replay a job trace: job,submit_s,duration_s,gpus,cpu_milli,memory_mib,model,queue,priority,preemptible,ranks."""
     from unidle.cli.run import find_fleet
-    from unidle.control.replay import Assumptions, scenario_of
+    from unidle.control.replay import scenario_of
     from unidle.files.trace import load_trace
 
     names = _names(policy)
+    other = _renames(queue_map, model_map)
     declared = find_fleet(fleet, None)
-    scenario = scenario_of(load_trace(file, declared), declared)
-    assumed = Assumptions(
-        checkpoint_every, checkpoint_write, restart, restore, stop, saves_on_stop, round(communication * 1e6),
-        mtbf * 3600, mttr * 3600, seed,
-    )  # fmt: skip
-    _show(scenario, assumed, _outcomes(scenario, assumed, names, save), {}, as_json)
+    scenario = scenario_of(load_trace(file, other), declared, skip_misfits=skip_misfits)
+    _show(scenario, assumed, _outcomes(scenario, assumed, names, save, until), {}, as_json, until)
 
 
 @replay_app.command("store")
+@assuming
 def store(
     policy: PolicyOption,
     store: StoreOption = None,
     fleet: Annotated[
         str | None, typer.Option("--fleet", metavar="FILE", show_default=False, help="Another fleet; default: the store's.")
     ] = None,
+    queue_map: QueueMap = None,
+    model_map: ModelMap = None,
     start: Annotated[
         str | None, typer.Option(metavar="TIME", show_default=False, help="Jobs submitted from here on (as `unidle ledger --start`).")
     ] = None,
     end: Annotated[
         str | None, typer.Option(metavar="TIME", show_default=False, help="Jobs submitted before.")
     ] = None,
+    until: Until = None,
     save: SaveOption = None,
-    checkpoint_every: CheckpointEvery = 1800.0,
-    checkpoint_write: CheckpointWrite = 0.0,
-    restart: RestartTime = 60.0,
-    restore: RestoreTime = 30.0,
-    stop: StopTime = 0.0,
-    saves_on_stop: SavesOnStop = False,
-    communication: Communication = 0.0,
-    mtbf: Mtbf = 0.0,
-    mttr: Mttr = 1.0,
-    seed: Seed = 1,
     as_json: JsonOption = False,
+    *,
+    assumed: Assumptions,
 ) -> None:  # fmt: skip
     """Replay the jobs of a store: what would another policy have done? The first column is what it did."""
     from unidle.cli.ledger import window_of
     from unidle.cli.run import find_fleet
     from unidle.control.compare import outcome_of
     from unidle.control.history import scenario_of_store
-    from unidle.control.replay import Assumptions
     from unidle.view.source import ledger_source
 
     names = _names(policy)
+    other = _renames(queue_map, model_map)
     declared = find_fleet(fleet, None) if fleet is not None else None
     opened = read_store(store)
     view = read_view(opened)
     source = ledger_source(opened, view)
     window = window_of(source.extent(), start, end) if start or end else None
-    scenario = scenario_of_store(opened, view, source, fleet=declared, window=window)
+    scenario = scenario_of_store(opened, view, source, fleet=declared, window=window, renames=other)
     recorded = outcome_of(view, source, (a.job for a in scenario.arrivals))
     opened.close()
-    assumed = Assumptions(
-        checkpoint_every, checkpoint_write, restart, restore, stop, saves_on_stop, round(communication * 1e6),
-        mtbf * 3600, mttr * 3600, seed,
-    )  # fmt: skip
-    outcomes = _outcomes(scenario, assumed, names, save)
-    _show(scenario, assumed, outcomes, {"recorded": recorded}, as_json)
+    outcomes = _outcomes(scenario, assumed, names, save, until)
+    _show(scenario, assumed, outcomes, {"recorded": recorded}, as_json, until)
+
+
+def _renames(queue_map: str | None, model_map: str | None) -> Renames:
+    from unidle.files.renames import Renames
+
+    return Renames(renames(queue_map, "--queue-map"), renames(model_map, "--model-map"))
 
 
 def _names(policy: str) -> list[str]:
@@ -175,17 +164,17 @@ def _names(policy: str) -> list[str]:
 
 
 def _outcomes(
-    scenario: Scenario, assumed: Assumptions, names: list[str], save: str | None
+    scenario: Scenario, assumed: Assumptions, names: list[str], save: str | None, until_h: float | None
 ) -> dict[str, Outcome]:
     from unidle.control.compare import outcome_of
     from unidle.control.replay import replay
-    from unidle.place.registry import policy_named
     from unidle.view.source import ledger_source
 
+    until_ns = None if until_h is None else scenario.start_ns + round(until_h * 3600e9)
     found = {}
     for name in names:
         kept = _store(save, name)
-        view = replay(scenario, policy_named(name), kept, assumed)
+        view = replay(scenario, name, kept, assumed, until_ns=until_ns)
         found[name] = outcome_of(view, ledger_source(kept, view))
         kept.close()
     return found
@@ -208,7 +197,8 @@ def _store(save: str | None, name: str) -> Store:
 
 
 def _show(
-    scenario: Scenario, assumed: Assumptions, found: dict[str, Outcome], recorded: dict[str, Outcome], as_json: bool
+    scenario: Scenario, assumed: Assumptions, found: dict[str, Outcome], recorded: dict[str, Outcome],
+    as_json: bool, until_h: float | None,
 ) -> None:  # fmt: skip
     from dataclasses import asdict
 
@@ -221,6 +211,7 @@ def _show(
             "left_out": dict(scenario.left_out),
             "nodes": len(scenario.fleet.nodes),
             "devices": len(scenario.fleet.devices()),
+            "until_h": until_h,
             "assumptions": asdict(assumed),
             "policies": {name: outcome.as_json() for name, outcome in found.items()},
         }
@@ -232,6 +223,7 @@ def _show(
         say(text)
     say()
     jobs, nodes = counted(len(scenario.arrivals), "job"), counted(len(scenario.fleet.nodes), "node")
-    say(f"{jobs} on {nodes}; replays are modelled, by the loop that places real jobs")
+    until = f", the first {until_h:g} h" if until_h is not None else ""
+    say(f"{jobs} on {nodes}{until}; replays are modelled, by the loop that places real jobs")
     for why, count in scenario.left_out.items():
         warn(f"{counted(count, 'job')} left out: {why}")

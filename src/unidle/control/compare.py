@@ -10,9 +10,11 @@ from typing import Any, Final
 import numpy as np
 
 from unidle.ledger.answers import Summary
+from unidle.ledger.money import MICRO
 from unidle.ledger.query import summary
 from unidle.ledger.sources import LedgerSource
 from unidle.ledger.taxonomy import GROUP_OF
+from unidle.view.source import prices
 from unidle.view.state import JobView, View
 
 _S: Final = 1e9
@@ -45,6 +47,40 @@ class QueueShare:
 
 
 @dataclass(frozen=True, slots=True)
+class Money:
+    """What the whole fleet cost while the run lasted, and of that what was free and what was thrown away.
+
+    In millionths of ``currency``; ``unpriced_ns`` is GPU time whose price nobody knows, and is in none of them.
+    """
+
+    currency: str
+    paid_micro: int
+    free_micro: int
+    lost_micro: int
+    unpriced_ns: int
+
+    @classmethod
+    def of(cls, ledger: Summary) -> Money | None:
+        """None where no price is known."""
+        cost = ledger.cost
+        if cost is None:
+            return None
+
+        def group(name: str) -> int:
+            return sum(micro for leaf, micro in cost.leaves_micro.items() if GROUP_OF[leaf] == name)
+
+        return cls(cost.currency, cost.total_micro, group("free"), group("lost"), cost.unpriced_ns)
+
+    def as_json(self) -> dict[str, Any]:
+        amounts = {"paid": self.paid_micro, "free": self.free_micro, "lost": self.lost_micro}
+        return {
+            "currency": self.currency,
+            **{name: micro / MICRO for name, micro in amounts.items()},
+            "unpriced_gpu_h": self.unpriced_ns / _HOUR_NS,
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """A run in figures. GPU time is in ns of whole devices, and from the ledger.
 
@@ -69,6 +105,7 @@ class Outcome:
     queues: tuple[QueueShare, ...]
     fairness: float
     ledger: Summary
+    money: Money | None = None
 
     @property
     def allocation(self) -> float:
@@ -95,6 +132,7 @@ class Outcome:
             "restarts": self.restarts,
             "lost_gpu_h": self.lost_ns / _HOUR_NS,
             "fairness_jain": self.fairness,
+            "money": self.money.as_json() if self.money is not None else None,
             "queues": {
                 q.queue: {"jobs": q.jobs, "gpu_h": q.held_ns / _HOUR_NS, "ran_part": q.ran_part}
                 for q in self.queues
@@ -107,7 +145,7 @@ def outcome_of(view: View, source: LedgerSource, only: Iterable[str] | None = No
     """The figures of a view and its ledger; ``only`` some jobs count (all of the ledger does)."""
     wanted = None if only is None else set(only)
     jobs = [job for job in view.jobs.values() if wanted is None or job.id in wanted]
-    ledger = summary(source)
+    ledger = summary(source, prices=prices(view))
     leaves: dict[str, int] = defaultdict(int)
     for total in ledger.leaves:
         leaves[total.leaf] += total.ns
@@ -131,6 +169,7 @@ def outcome_of(view: View, source: LedgerSource, only: Iterable[str] | None = No
         queues=queues,
         fairness=jain([q.ran_part for q in queues]),
         ledger=ledger,
+        money=Money.of(ledger),
     )
 
 
@@ -166,6 +205,18 @@ def _queue_shares(view: View, jobs: Iterable[JobView]) -> Iterable[QueueShare]:
         yield QueueShare(queue, count[queue], held[queue], part)
 
 
+def _money_lines(found: Sequence[Money | None]) -> list[tuple[str, list[str]]]:
+    currency = next((money.currency for money in found if money is not None), None)
+    if currency is None:
+        return []
+    kinds = ("paid", "free", "lost")
+    amounts = [dict.fromkeys(kinds) if money is None else money.as_json() for money in found]
+    return [
+        (f"{kind} {currency}", ["-" if a[kind] is None else f"{a[kind]:,.2f}" for a in amounts])
+        for kind in kinds
+    ]
+
+
 def side_by_side(outcomes: Mapping[str, Outcome]) -> tuple[list[str], list[list[str]]]:
     """A table for people: a header, and one row per figure with a cell for each run."""
     lines: list[tuple[str, list[str]]] = [
@@ -188,6 +239,7 @@ def side_by_side(outcomes: Mapping[str, Outcome]) -> tuple[list[str], list[list[
         ("lost GPU-h", [f"{o.lost_ns / _HOUR_NS:.2f}" for o in outcomes.values()]),
         ("fairness (Jain)", [f"{o.fairness:.4f}" for o in outcomes.values()]),
     ]
+    lines += _money_lines([o.money for o in outcomes.values()])
     groups: dict[str, list[int]] = defaultdict(lambda: [0] * len(outcomes))
     for k, outcome in enumerate(outcomes.values()):
         for total in outcome.ledger.leaves:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from unidle.control.ask import Answer, next_decision
 from unidle.control.inbox import NOT_TAKEN_UP
 from unidle.guard.lifecycle import how_ended
-from unidle.jobs import Reason
-from unidle.place.policy import Unidle
+from unidle.jobs import JobSpec, Reason
 from unidle.predict.outcome import Checked, checked
 from unidle.view.accounts import durable_points
 from unidle.view.state import AttemptView, JobView, RankView, View
+
+if TYPE_CHECKING:
+    from unidle.place.constraint import Barrier
 
 Plain = dict[str, Any]
 
@@ -154,14 +157,36 @@ def _waiting(view: View, job: JobView) -> Plain:
         for priority, order, _ in queue
         if (priority, order) < (-job.spec.priority, job.order)
     )
-    blocked = NOT_TAKEN_UP if job.verdict is NOT_TAKEN_UP else Unidle().why_not(view, job.spec) or _NEXT
+    verdict = job.verdict
+    answer = Answer(None, NOT_TAKEN_UP) if verdict is NOT_TAKEN_UP else next_decision(view, job)
+    now = answer.because if answer.place is None else _NEXT
+    foretold = next((p.value_ns for p in reversed(job.predictions) if p.what == "start"), None)
     return {
-        "because": (job.verdict or job.retry or blocked).text,
-        "now": {"code": blocked.code, "text": blocked.text, **blocked.figures},
+        "because": (verdict or job.retry or now).text,
+        "now": {"code": now.code, "text": now.text, **now.figures},
+        "stops": [stop.job for stop in answer.stops],
+        "in_the_way": [] if answer.place is not None else in_the_way(view, job.spec),
         "ahead": ahead,
         "not_before_ns": job.not_before_ns or None,
-        "expected_start_ns": next((p.value_ns for p in reversed(job.predictions) if p.what == "start"), None),
+        "expected_start_ns": now.figures.get("planned_start_ns", foretold),
     }
+
+
+def in_the_way(view: View, spec: JobSpec) -> list[Plain]:
+    """Each thing on the network that keeps a gang from starting now, and what would help; not what quotas say."""
+    from unidle.place.scheduler import Refused, Scheduler
+
+    answer = Scheduler().try_one(view, spec)
+    return [barrier_line(barrier) for barrier in answer.barriers] if isinstance(answer, Refused) else []
+
+
+def barrier_line(barrier: Barrier) -> Plain:
+    """One thing in the way."""
+    return {
+        "constraint": barrier.constraint.text() if barrier.constraint else None, "text": barrier.text(),
+        "domains": barrier.domains, "fitting": barrier.fitting, "largest": barrier.largest, "needs": barrier.needs,
+        "unblock": barrier.unblock,
+    }  # fmt: skip
 
 
 def _prediction(check: Checked) -> Plain:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from unidle.events import types as ev
+from unidle.files.snapshot import RunTimes
 from unidle.jobs import JobSpec
 from unidle.place.queued import KINDS
 from unidle.predict.estimate import Estimate
@@ -35,6 +36,15 @@ class Forecaster:
         for job in sorted(ended, key=lambda job: (job.ended_ns or 0, job.order)):
             self.learn(job)
         return self
+
+    @classmethod
+    def recalled(cls, history: Iterable[RunTimes]) -> Forecaster:
+        """With the history that a snapshot has."""
+        return cls(RunHistory.recalled((times.user, times.name, times.durations_ns) for times in history))
+
+    def recall(self) -> tuple[RunTimes, ...]:
+        """The history for a snapshot."""
+        return tuple(RunTimes(user, name, tuple(ran)) for user, name, ran in self.history.kept())
 
     def learn(self, job: JobView) -> None:
         """The job has ended; only success tells how long it takes."""

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from unidle.control.replay import Scenario
+from unidle.control.replay import NO_ROOM, Scenario
 from unidle.control.simulate import Arrival
 from unidle.errors import BadInput
 from unidle.events import types as ev
+from unidle.files.renames import Renames
 from unidle.fleet import Fleet, as_declared
-from unidle.jobs import JobSpec, Restart
+from unidle.jobs import JobSpec, Restart, Select
 from unidle.ledger.query import summary
 from unidle.ledger.select import Window
 from unidle.ledger.sources import LedgerSource
 from unidle.ledger.taxonomy import GROUPS
+from unidle.place.registry import DEFAULT, policy_named
+from unidle.share.select import names_model
 from unidle.store.protocol import Store
+from unidle.view.frozen import view_of
 from unidle.view.state import AttemptView, JobView, View
 
 # What a job would need on any devices: its steps, and what it does between them. Work that was lost
@@ -32,12 +37,17 @@ def scenario_of_store(
     *,
     fleet: Fleet | None = None,
     window: Window | None = None,
+    renames: Renames | None = None,
 ) -> Scenario:
     """Jobs of a store that were submitted in ``window`` and have ended, on its own or another fleet.
 
+    ``renames`` are of their queues and models. On another fleet, which must have these, jobs that no
+    state of it holds are left out.
+
     The work of a job is what the ledger saw of it, per device. A job that failed or was cancelled
     while it ran is replayed as one that needs as long as it ran. Recorded faults of nodes happen
-    again where the fleet has the node. Errors: :class:`BadInput` when no job is left.
+    again where the fleet has the node. Errors: :class:`BadInput` for a queue or model that the other
+    fleet does not have, and when no job is left.
     """
     left_out: Counter[str] = Counter()
     worked = _worked(source)
@@ -53,14 +63,66 @@ def scenario_of_store(
         width_ppm = _width_ppm(view, job.attempts[-1])
         work_ns[job.id] = worked[job.id] * 1_000_000 // width_ppm
         arrivals.append(Arrival(max(job.submitted_ns, 1), job.id, _as_replayed(job)))
+    arrivals = _renamed(arrivals, renames or Renames())
+    if fleet is not None:
+        arrivals = _that_fit(arrivals, fleet, left_out)
     if not arrivals:
         raise BadInput(
             "no job of the store can be replayed", field="--store", value=dict(left_out) or None,
-            remedy="jobs must have run and ended in the window",
+            remedy="jobs must have run and ended in the window, and fit on the fleet",
         )  # fmt: skip
     chosen = fleet or as_declared(view.fleet)
     faults = _faults(store, {node.id for node in chosen.nodes}, min(a.at_ns for a in arrivals), view.time_ns)
     return Scenario(chosen, tuple(arrivals), work_ns, faults, dict(left_out))
+
+
+def _renamed(arrivals: list[Arrival], names: Renames) -> list[Arrival]:
+    specs = [a.spec for a in arrivals]
+    names.check((s.queue for s in specs), (m for s in specs for m in _models(s)))
+    return [replace(a, spec=_with_names(a.spec, names)) for a in arrivals]
+
+
+def _models(spec: JobSpec) -> tuple[str, ...]:
+    return (*spec.where.models.include, *spec.where.models.exclude)
+
+
+def _with_names(spec: JobSpec, names: Renames) -> JobSpec:
+    models = spec.where.models
+    select = Select(names.of_models(models.include), names.of_models(models.exclude))
+    return replace(spec, queue=names.queue(spec.queue), where=replace(spec.where, models=select))
+
+
+def _that_fit(arrivals: list[Arrival], fleet: Fleet, left_out: Counter[str]) -> list[Arrival]:
+    """The jobs that some state of another fleet holds; a name that it lacks is an error, not a misfit."""
+    policy, empty = policy_named(DEFAULT), view_of(fleet)
+    models = sorted({d.model for d in fleet.devices() if d.model})
+    parents = {queue.parent for queue in fleet.queues}
+    queues = [queue.name for queue in fleet.queues if queue.name not in parents]
+    known: dict[tuple[object, ...], bool] = {}
+    for arrival in arrivals:
+        spec = arrival.spec
+        if queues and spec.queue not in queues:
+            raise _missing("queue", arrival, spec.queue, queues, "--queue-map")
+        include = spec.where.models.include
+        if include and not any(names_model(name, model) for name in include for model in models):
+            raise _missing("models", arrival, ", ".join(include), models, "--model-map")
+        if (key := _asks(spec)) not in known:
+            known[key] = policy.ever(empty, spec)
+        if not known[key]:
+            left_out[NO_ROOM] += 1
+    return [arrival for arrival in arrivals if known[_asks(arrival.spec)]]
+
+
+def _asks(spec: JobSpec) -> tuple[object, ...]:
+    return (spec.queue, spec.ranks, spec.devices_per_rank, spec.device, spec.wish)
+
+
+def _missing(field: str, arrival: Arrival, value: str, has: Sequence[str], option: str) -> BadInput:
+    known = ", ".join(has[:8]) or "none"
+    return BadInput(
+        f"job {arrival.job} names what the fleet does not have", field=field, value=value,
+        remedy=f"it has {known}; {option} OLD=NEW names one of them instead",
+    )  # fmt: skip
 
 
 def _as_replayed(job: JobView) -> JobSpec:

@@ -94,8 +94,11 @@ class Controller:
 
     # -- life ------------------------------------------------------------------------------------
 
-    def start(self, purpose: str, boot: str = "", clock_offset_ns: int = 0) -> None:
-        """Take the store up: adopt what runs, and send again what may not have been carried out."""
+    def start(self, purpose: str, boot: str = "", clock_offset_ns: int = 0, *, policy_name: str = "") -> None:
+        """Take the store up: adopt what runs, and send again what may not have been carried out.
+
+        ``policy_name`` is of ``unidle.place.registry``, empty for the usual one.
+        """
         modelled = self._engine.modelled
         if self.view.seq and modelled != self.view.modelled:
             raise StoreError(
@@ -103,7 +106,10 @@ class Controller:
                 remedy="name another store",
             )  # fmt: skip
         covers_ns = 3 * self._sighting_every_ns
-        self._emit(ev.ControllerStarted(purpose, os.getpid(), covers_ns, boot, clock_offset_ns, modelled))
+        pid = 0 if modelled else os.getpid()  # a simulation's log is the same whoever runs it
+        self._emit(
+            ev.ControllerStarted(purpose, pid, covers_ns, boot, clock_offset_ns, modelled, policy_name)
+        )
         fleet = self._engine.fleet()
         if fleet != as_declared(self.view.fleet):
             self._emit(ev.FleetSeen(fleet))

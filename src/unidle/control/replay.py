@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Final
+from dataclasses import dataclass, field, replace
+from typing import Final, Literal
 
+from unidle.control.forecast import Forecaster
 from unidle.control.simulate import Arrival, simulate
 from unidle.engine.protocol import StartGang
 from unidle.engine.sim.faults import seeded_faults
 from unidle.engine.sim.workload import S, SimJob, Workload
 from unidle.files.trace import Trace, TraceJob
+from unidle.files.trace_fits import check_fits, without_misfits
 from unidle.fleet import Fleet
 from unidle.jobs import JobSpec, Requests, Restart, Select, Where
-from unidle.place.plan import Policy
+from unidle.place.registry import policy_named
 from unidle.store.protocol import Store
 from unidle.view.state import View
 
 _AGAIN: Final = Restart(max=10**6, backoff_s=1.0)
 """A recorded job ends when its work is done: what a simulated fault cost it is done again."""
+
+NO_ROOM: Final = "no state of the fleet holds it"
+
+Estimates = Literal["none", "exact", "learned"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +58,10 @@ class Assumptions:
     of each step is communication where a gang spans several nodes (``unidle.engine.sim.network``).
     Nodes fail every ``mtbf_s`` in the mean, each by itself (0: never), and are away for ``mttr_s``;
     ``seed`` draws when.
+
+    What policies know of run times is said by ``estimates``: no more than the jobs themselves say
+    (``none``), the true ones times ``estimate_factor`` (``exact``), or, where a job says nothing,
+    what jobs before it took, as the live loop learns it (``learned``).
     """
 
     checkpoint_every_s: float = 1800.0
@@ -64,50 +74,100 @@ class Assumptions:
     mtbf_s: float = 0.0
     mttr_s: float = 3600.0
     seed: int = 1
+    estimates: Estimates = "learned"
+    estimate_factor: float = 1.0
 
 
-def scenario_of(trace: Trace, fleet: Fleet) -> Scenario:
-    """A trace (whose jobs fit on the fleet, see ``unidle.files.trace``) as jobs to replay."""
+def scenario_of(trace: Trace, fleet: Fleet, *, skip_misfits: bool = False) -> Scenario:
+    """A trace as jobs to replay.
+
+    Errors: :class:`unidle.errors.BadInput` for a queue or model that the fleet lacks, for a job that no
+    state of it holds (with ``skip_misfits`` it is left out), and for one larger than its queue may ever be.
+    """
+    left_out: dict[str, int] = {}
+    if skip_misfits:
+        trace, skipped = without_misfits(trace, fleet)
+        left_out = {NO_ROOM: skipped} if skipped else {}
+    else:
+        check_fits(trace, fleet)
     arrivals = tuple(Arrival(max(job.submit_ns, 1), job.job, _spec(job)) for job in trace.jobs)
-    return Scenario(fleet, arrivals, {job.job: job.duration_ns for job in trace.jobs})
+    _check_limits(trace, fleet, arrivals)
+    return Scenario(fleet, arrivals, {job.job: job.duration_ns for job in trace.jobs}, left_out=left_out)
 
 
 def _spec(job: TraceJob) -> JobSpec:
     return JobSpec(
         command=("replay",),
-        name=job.job,
+        name=job.name or f"{job.gpus}-GPU {job.queue}",
+        user=job.user,
         ranks=job.ranks,
-        devices_per_rank=job.gpus // job.ranks,
+        devices_per_rank=job.gpus_each,
         device="gpu",
         queue=job.queue,
         priority=job.priority,
         restart=_AGAIN,
         preemption="low" if job.preemptible else "medium",
-        requests=Requests(job.cpu_milli / 1000 / job.ranks, job.memory_bytes // job.ranks),
+        min_runtime_s=job.min_runtime_s,
+        estimate_s=job.estimate_s,
+        requests=Requests(job.cpu_milli_each / 1000, job.memory_bytes_each),
         where=Where(models=Select(include=job.models)),
     )
 
 
+def _check_limits(trace: Trace, fleet: Fleet, arrivals: tuple[Arrival, ...]) -> None:
+    if not fleet.queues:
+        return
+    from unidle.place.fleet_queues import never
+
+    known: set[tuple[str, int]] = set()
+    for job, arrival in zip(trace.jobs, arrivals, strict=True):
+        if (job.queue, job.gpus) in known:
+            continue
+        known.add((job.queue, job.gpus))
+        why = never(fleet, arrival.spec, arrival.at_ns)
+        if why is not None:
+            raise trace.error(
+                job, "gpus", why.text, job.gpus, "leave the job out, or raise the queue's limit"
+            )
+
+
 def replay(
     scenario: Scenario,
-    policy: Policy,
+    policy: str,
     store: Store,
     assumptions: Assumptions | None = None,
     *,
     until_ns: int | None = None,
 ) -> View:
-    """Drive the scenario to its end under one policy, into an empty store; the same call, the same log."""
+    """Drive the scenario to its end under a policy (of ``unidle.place.registry``), into an empty store.
+
+    The same call gives the same log, byte by byte. At ``until_ns`` it ends, whatever runs or waits.
+    """
     assumed = assumptions or Assumptions()
     return simulate(
         store,
         scenario.fleet,
-        scenario.arrivals,
+        told(scenario, assumed),
         behaviour(scenario.work_ns, assumed),
-        policy,
+        policy_named(policy),
         faults=_faults(scenario, assumed),
         start_ns=scenario.start_ns,
         until_ns=until_ns,
+        forecaster=Forecaster() if assumed.estimates == "learned" else None,
+        policy_name=policy,
     )
+
+
+def told(scenario: Scenario, assumed: Assumptions) -> tuple[Arrival, ...]:
+    """The arrivals with what policies are told of run times, and that jobs save their work."""
+    return tuple(replace(a, spec=_told(a.spec, scenario.work_ns[a.job], assumed)) for a in scenario.arrivals)
+
+
+def _told(spec: JobSpec, work_ns: int, assumed: Assumptions) -> JobSpec:
+    path = (spec.checkpoint_path or ".") if assumed.checkpoint_every_s else None
+    exact = assumed.estimates == "exact"
+    estimate_s = work_ns * assumed.estimate_factor / S if exact else spec.estimate_s
+    return replace(spec, checkpoint_path=path, estimate_s=estimate_s)
 
 
 def behaviour(work_ns: Mapping[str, int], assumed: Assumptions) -> Workload:

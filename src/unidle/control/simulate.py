@@ -46,11 +46,13 @@ def simulate(
     start_ns: int = 1,
     until_ns: int | None = None,
     forecaster: Forecaster | None = None,
+    policy_name: str = "",
 ) -> View:
     """Drive all arrivals to their ends and return the final view; everything is in ``store`` too.
 
-    The same arguments give the same log, event by event. ``faults`` as in ``SimEngine``. At
-    ``until_ns`` the simulation stops, whatever still runs or waits.
+    The same arguments give the same log, byte by byte. ``faults`` as in ``SimEngine``. At
+    ``until_ns`` the simulation stops, whatever still runs or waits. ``policy_name`` is what the log
+    calls the policy.
     """
     clock = VirtualClock(start_ns)
     engine = SimEngine(fleet, clock, workload, faults)
@@ -58,7 +60,7 @@ def simulate(
         store, store.acquire("simulate"), engine, policy, clock,
         inbox_every_ns=None, sighting_every_ns=_YEAR_NS, forecaster=forecaster,
     )  # fmt: skip
-    controller.start("simulate")
+    controller.start("simulate", policy_name=policy_name)
     for at_ns, ask in _asks(arrivals):
         if until_ns is not None and at_ns > until_ns:
             break
@@ -69,6 +71,8 @@ def simulate(
             engine.wait(at_ns if wake_ns is None else min(wake_ns, at_ns))
         ask(controller)
     _to_the_end(controller, engine, clock, until_ns)
+    engine.tell()
+    controller.turn()
     controller.stop("the simulation is over")
     return controller.view
 

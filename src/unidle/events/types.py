@@ -29,7 +29,7 @@ class ControllerStarted(_Event, frozen=True, omit_defaults=True):
 
     Each of its sightings covers the ``covers_ns`` after it: it promises another one before they end.
     ``clock_offset_ns`` turns the boot-time clock of boot ``boot`` into the log's time. ``modelled``:
-    its engine is a simulation.
+    its engine is a simulation. ``policy``: who places jobs, empty for the usual policy.
     """
 
     purpose: str
@@ -38,6 +38,7 @@ class ControllerStarted(_Event, frozen=True, omit_defaults=True):
     boot: str = ""
     clock_offset_ns: int = 0
     modelled: bool = False
+    policy: str = ""
 
 
 class ControllerStopped(_Event, frozen=True, omit_defaults=True):

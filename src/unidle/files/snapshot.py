@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import BinaryIO, Final, TypeVar
+from typing import BinaryIO, Final, Literal, TypeVar
 
 import msgspec
 
@@ -18,26 +18,69 @@ from unidle.fleet import Fleet, Health
 from unidle.jobs import JobSpec, RankPlace
 
 FORMAT: Final = "unidle-snapshot"
-VERSION: Final = 1
+VERSION: Final = 2
 _LONGEST_LINE: Final = 512 << 20
 _T = TypeVar("_T")
 
 
+class Attempt(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a job holds, since when, when it last saved its work; ``stop``: why it was asked to leave, and for whom."""
+
+    placed_ns: int
+    places: tuple[RankPlace, ...]
+    saved_ns: int | None = None
+    stop: Literal["rank_failed", "cancelled", "timeout", "service_stopped", "preempted", "idle"] | None = None
+    stop_for: str | None = None
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """Devices of a kind, by node, that are kept for a waiting job."""
+
+    kind: str
+    devices: dict[str, int]
+    expires_ns: int
+
+
+class RunTime(msgspec.Struct, frozen=True):
+    """How long a job was foretold to run, with bounds of probability ``level_ppm``."""
+
+    value_ns: int
+    low_ns: int
+    high_ns: int
+    level_ppm: int
+    by: str
+
+
 class OpenJob(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A job that has not ended; with ``places`` it holds devices, without it waits (``not_before_ns``: at least so long)."""
+    """A job that has not ended; one without ``holds`` waits (``not_before_ns``: at least so long)."""
 
     job: str
     spec: JobSpec
     submitted_ns: int
-    places: tuple[RankPlace, ...] = ()
+    waiting_since_ns: int = 0
     not_before_ns: int = 0
+    holds: Attempt | None = None
+    kept: Kept | None = None
+    run_time: RunTime | None = None
+
+
+class RunTimes(msgspec.Struct, frozen=True):
+    """How long the latest jobs of one user and name (None: of any) took, in the order in which they ended."""
+
+    user: str
+    name: str | None
+    durations_ns: tuple[int, ...]
 
 
 class PlacementSnapshot(msgspec.Struct, frozen=True):
+    """``policy`` is the one that decides, empty for the usual one; ``history`` what it knows of run times."""
+
     time_ns: int
     fleet: Fleet
     health: dict[str, Health]
     jobs: tuple[OpenJob, ...]
+    policy: str = ""
+    history: tuple[RunTimes, ...] = ()
 
 
 class _Header(msgspec.Struct, frozen=True):
@@ -46,9 +89,11 @@ class _Header(msgspec.Struct, frozen=True):
     time_ns: int = 0
 
 
-class _FleetLine(msgspec.Struct, frozen=True):
+class _FleetLine(msgspec.Struct, frozen=True, omit_defaults=True):
     fleet: Fleet
     health: dict[str, Health]
+    policy: str = ""
+    history: tuple[RunTimes, ...] = ()
 
 
 class _End(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -61,7 +106,7 @@ def write_snapshot(snapshot: PlacementSnapshot, out: BinaryIO) -> None:
 
 def _lines(snapshot: PlacementSnapshot) -> Iterator[object]:
     yield _Header(FORMAT, VERSION, snapshot.time_ns)
-    yield _FleetLine(snapshot.fleet, snapshot.health)
+    yield _FleetLine(snapshot.fleet, snapshot.health, snapshot.policy, snapshot.history)
     yield from snapshot.jobs
     yield _End(len(snapshot.jobs))
 
@@ -87,8 +132,9 @@ class _Reader:
         if header.format != FORMAT:
             raise self._bad("is not a snapshot", "format", header.format)
         if header.version != VERSION:
-            remedy = f"this unidle reads version {VERSION}: upgrade it, or take the snapshot again"
-            raise self._bad("a snapshot of another version", "version", header.version, remedy)
+            age = "a newer" if header.version > VERSION else "an older"
+            remedy = f"this unidle reads version {VERSION}: {'upgrade it' if age == 'a newer' else 'take the snapshot again'}"
+            raise self._bad(f"a snapshot of {age} version", "version", header.version, remedy)
         fleet = self._next(_FleetLine)
         jobs: list[OpenJob] = []
         decode = msgspec.json.Decoder(OpenJob)
@@ -97,20 +143,29 @@ class _Reader:
             if line.startswith(b'{"jobs":'):
                 if self._decoded(msgspec.json.Decoder(_End), line).jobs != len(jobs):
                     raise self._bad("the snapshot has lost lines", "jobs", len(jobs))
-                return PlacementSnapshot(header.time_ns, fleet.fleet, fleet.health, tuple(jobs))
+                return PlacementSnapshot(
+                    header.time_ns, fleet.fleet, fleet.health, tuple(jobs), fleet.policy, fleet.history
+                )
             jobs.append(self._checked(self._decoded(decode, line), fleet.fleet, jobs))
         raise self._bad("the snapshot ends too early", "jobs", len(jobs))
 
     def _checked(self, job: OpenJob, fleet: Fleet, before: list[OpenJob]) -> OpenJob:
         if not before:
             self._slices = {piece.id for piece in fleet.slices()}
+            self._nodes = {node.id for node in fleet.nodes}
             self._jobs: set[str] = set()
         if job.job in self._jobs:
             raise self._bad("the job is there twice", "job", job.job)
         self._jobs.add(job.job)
-        for slice_id in (s for place in job.places for s in place.slices):
+        strange = next(
+            (node for node in (job.kept.devices if job.kept else ()) if node not in self._nodes), None
+        )
+        if strange is not None:
+            raise self._bad("is not a node of the fleet", "kept.devices", strange)
+        places = job.holds.places if job.holds is not None else ()
+        for slice_id in (s for place in places for s in place.slices):
             if slice_id not in self._slices:
-                raise self._bad("is not in the fleet, or held twice", "places", slice_id)
+                raise self._bad("is not in the fleet, or held twice", "holds.places", slice_id)
             self._slices.discard(slice_id)
         return job
 

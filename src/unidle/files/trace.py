@@ -1,29 +1,33 @@
 """Reads a job trace as CSV: one line per job, amounts of the whole job.
 
-Columns, in any order (others are passed over): ``job`` (a name of its own), ``submit_s`` and
-``duration_s`` (seconds, the latter without any waiting), ``gpus`` (of the whole job, the same
-number for each rank), ``cpu_milli`` and ``memory_mib`` (of the whole job), ``model`` (of the GPU;
-several with ``|`` between them), ``queue``, ``priority`` (higher first), ``preemptible`` (true or
-false) and ``ranks``. All must be there; a cell from ``cpu_milli`` on may be empty.
+Columns, in any order: ``job`` (a name of its own), ``submit_s`` and ``duration_s`` (seconds, the
+latter without any waiting), ``gpus`` (of the whole job, the same number for each rank),
+``cpu_milli`` and ``memory_mib`` (of the whole job), ``model`` (of the GPU; several with ``|``
+between them), ``queue``, ``priority`` (higher first), ``preemptible`` (true or false) and ``ranks``.
+All must be there; a cell from ``cpu_milli`` on may be empty. There may be ``estimate_s``, ``user``,
+``name`` (jobs of one user and name are alike) and ``min_runtime_s``, as in the job file; any other
+column is refused, for what it means would be lost.
 """
 
 from __future__ import annotations
 
 import csv
+import difflib
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, TextIO, TypeVar
 
 from unidle.files.document import BadFile, printable
-from unidle.fleet import Fleet
+from unidle.files.renames import Renames
 
 COLUMNS: Final = (
     "job", "submit_s", "duration_s", "gpus", "cpu_milli", "memory_mib", "model", "queue", "priority",
     "preemptible", "ranks",
 )  # fmt: skip
+OPTIONAL: Final = ("estimate_s", "user", "name", "min_runtime_s")
 JOBS_LIMIT: Final = 5_000_000
 _LATEST_S: Final = 9e9  # what 63 bits of ns hold, with room for a duration as long
 _MOST: Final = 10**9
@@ -38,7 +42,11 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class TraceJob:
-    """One line. ``gpus``, ``cpu_milli`` and ``memory_bytes`` are of the whole job; ``line`` counts from 1."""
+    """One line. ``gpus``, ``cpu_milli`` and ``memory_bytes`` are of the whole job; ``line`` counts from 1.
+
+    Each rank gets its part of them, that of CPU and memory rounded down, so that all ranks together
+    never ask for more than the job.
+    """
 
     line: int
     job: str
@@ -52,6 +60,25 @@ class TraceJob:
     queue: str = "default"
     priority: int = 0
     preemptible: bool = False
+    estimate_s: float | None = None
+    user: str = ""
+    name: str = ""
+    min_runtime_s: float = 0.0
+
+    @property
+    def gpus_each(self) -> int:
+        """GPUs of one rank."""
+        return self.gpus // self.ranks
+
+    @property
+    def cpu_milli_each(self) -> int:
+        """Thousandths of cores of one rank."""
+        return self.cpu_milli // self.ranks
+
+    @property
+    def memory_bytes_each(self) -> int:
+        """Memory of one rank."""
+        return self.memory_bytes // self.ranks
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +93,8 @@ class Trace:
         return BadFile(f"{self.source}:{job.line}", problem, field=field, value=value, remedy=remedy)
 
 
-def load_trace(path: str | os.PathLike[str], fleet: Fleet | None = None) -> Trace:
-    """The jobs of the CSV file ``path``; with ``fleet`` each of them must fit on it when it is empty.
+def load_trace(path: str | os.PathLike[str], renames: Renames | None = None) -> Trace:
+    """The jobs of the CSV file ``path``, with other names where ``renames`` has them.
 
     Errors: :class:`unidle.errors.BadInput` with file, line, field, value and remedy: the first in
     the order of the file.
@@ -75,27 +102,17 @@ def load_trace(path: str | os.PathLike[str], fleet: Fleet | None = None) -> Trac
     source = printable(os.fspath(path))
     with _opened(path, source) as stream:
         trace = Trace(source, tuple(_read(stream, source)))
-    if fleet is not None:
-        check_fits(trace, fleet)
+    if renames is not None:
+        trace = _renamed(trace, renames)
     return trace
 
 
-def check_fits(trace: Trace, fleet: Fleet) -> None:
-    """Refuse a model or a queue that the fleet does not have, and a job larger than any node or than the fleet."""
-    sizes = _Sizes(fleet)
-    parents = {queue.parent for queue in fleet.queues}
-    queues = [queue.name for queue in fleet.queues if queue.name not in parents]
-    known: dict[tuple[object, ...], bool] = {}
-    for job in trace.jobs:
-        if queues and job.queue not in queues:
-            raise trace.error(
-                job, "queue", "the fleet file has no such queue that takes jobs", job.queue,
-                f"its queues are {', '.join(queues[:8])}; without any, all jobs are in one",
-            )  # fmt: skip
-        shape = (job.models, job.gpus, job.ranks, job.cpu_milli, job.memory_bytes)
-        if shape not in known:
-            sizes.check(trace, job)
-            known[shape] = True
+def _renamed(trace: Trace, names: Renames) -> Trace:
+    names.check((job.queue for job in trace.jobs), (model for job in trace.jobs for model in job.models))
+    jobs = (
+        replace(job, queue=names.queue(job.queue), models=names.of_models(job.models)) for job in trace.jobs
+    )
+    return Trace(trace.source, tuple(jobs))
 
 
 @contextmanager
@@ -151,10 +168,20 @@ def _columns(header: list[str] | None, source: str) -> dict[str, int]:
             f"{source}:1", f"the {noun} missing", field=", ".join(missing), value=",".join(names)[:100],
             remedy=f"the header is {','.join(COLUMNS)}",
         )  # fmt: skip
-    twice = next((name for name in COLUMNS if names.count(name) > 1), None)
+    twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise BadFile(f"{source}:1", "the column is there twice", field=twice, remedy="keep one of the two")
-    return {name: names.index(name) for name in COLUMNS} | {"": len(names)}
+    known = (*COLUMNS, *OPTIONAL)
+    unknown = next((name for name in names if name not in known), None)
+    if unknown is not None:
+        close = difflib.get_close_matches(unknown, OPTIONAL, 1)
+        remedy = (
+            f"did you mean {close[0]}?"
+            if close
+            else f"leave it out; beside the usual ones there may be {', '.join(OPTIONAL)}"
+        )
+        raise BadFile(f"{source}:1", "no such column", field=printable(unknown) or "(empty)", remedy=remedy)
+    return {name: k for k, name in enumerate(names)} | {"": len(names)}
 
 
 class _Line:
@@ -174,10 +201,11 @@ class _Line:
         return BadFile(f"{self._source}:{self.number}", problem, field=field, value=value, remedy=remedy)
 
     def cell(self, field: str) -> str:
-        return self._row[self._columns[field]].strip()
+        at = self._columns.get(field)
+        return "" if at is None else self._row[at].strip()
 
     def job(self) -> TraceJob:
-        gpus = self._whole("gpus", least=1)
+        gpus = self._gpus()
         ranks = self._whole("ranks", least=1, otherwise=1)
         if gpus % ranks:
             raise self.error(
@@ -197,11 +225,27 @@ class _Line:
             queue=self._name("queue", "default"),
             priority=self._whole("priority", least=-_MOST, otherwise=0),
             preemptible=self._yes_no("preemptible"),
+            estimate_s=self._seconds("estimate_s") if self.cell("estimate_s") else None,
+            user=self._name("user", "", may_be_empty=True),
+            name=self._name("name", "", may_be_empty=True),
+            min_runtime_s=self._seconds("min_runtime_s") if self.cell("min_runtime_s") else 0.0,
         )
 
-    def _name(self, field: str, otherwise: str | None = None) -> str:
-        name = self.cell(field) or otherwise
-        if not name:
+    def _gpus(self) -> int:
+        try:
+            part = 0 < float(self.cell("gpus")) < 1
+        except ValueError:
+            part = False
+        if part:
+            raise self.error(
+                "gpus", "a part of a GPU", self.cell("gpus"),
+                "write 1; `unidle replay openb` packs parts of GPUs",
+            )  # fmt: skip
+        return self._whole("gpus", least=1)
+
+    def _name(self, field: str, otherwise: str | None = None, *, may_be_empty: bool = False) -> str:
+        name = self.cell(field) or otherwise or ""
+        if not name and not may_be_empty:
             raise self.error(field, "must not be empty", None, "give each job a name of its own")
         if not name.isprintable() or len(name) > _NAME_LENGTH:
             raise self.error(
@@ -210,6 +254,9 @@ class _Line:
         return name
 
     def _time_ns(self, field: str) -> int:
+        return round(self._seconds(field) * 1e9)
+
+    def _seconds(self, field: str) -> float:
         seconds = self._number(field, float, "seconds, such as 90 or 12.5")
         if not math.isfinite(seconds):
             raise self.error(field, "must be a finite number", self.cell(field), "give seconds, or leave the line out")  # fmt: skip
@@ -217,7 +264,7 @@ class _Line:
             raise self.error(
                 field, f"must be from 0 to {_LATEST_S:.0f} seconds", self.cell(field), "give seconds, or leave the line out"
             )  # fmt: skip
-        return round(seconds * 1e9)
+        return seconds
 
     def _whole(self, field: str, *, least: int = 0, otherwise: int | None = None) -> int:
         if otherwise is not None and not self.cell(field):
@@ -248,66 +295,3 @@ def _whole(text: str) -> int:
     if number != number or not (math.isinf(number) or number.is_integer()):
         raise ValueError(text)
     return int(text) if text.lstrip("+-").isdecimal() else int(max(min(number, 2.0 * _MOST), -2.0 * _MOST))
-
-
-class _Sizes:
-    """What the empty fleet holds, node by node, without tainted ones: a trace tolerates no taint."""
-
-    def __init__(self, fleet: Fleet) -> None:
-        nodes = [n for n in fleet.nodes if not n.taints]
-        self._models = sorted({d.model for n in nodes for d in n.devices if d.kind == "gpu"})
-        self._nodes = [
-            ([d.model for d in n.devices if d.kind == "gpu"], round(n.cpus * 1000), n.memory_bytes)
-            for n in nodes
-        ]
-
-    def check(self, trace: Trace, job: TraceJob) -> None:
-        for model in job.models:
-            if model not in self._models:
-                known = ", ".join(m or "(none)" for m in self._models) or "none: it has no GPU"
-                raise trace.error(job, "model", "the fleet has no such GPU", model, f"its models are {known}")
-        room = [self._ranks(job, *node) for node in self._nodes]
-        if sum(room) >= job.ranks:
-            return
-        total = sum(_matching(models, job.models) for models, _, _ in self._nodes)
-        if job.gpus > total:
-            of = f" of {' or '.join(job.models)}" if job.models else ""
-            raise trace.error(job, "gpus", f"more than the fleet has: {total}{of}", job.gpus, _TOO_LARGE)
-        self._refuse(trace, job, any(room))
-
-    def _refuse(self, trace: Trace, job: TraceJob, some: bool) -> None:
-        each = job.gpus // job.ranks
-        if some:
-            raise trace.error(
-                job, "ranks", f"the nodes do not hold so many ranks of {each} GPUs each", job.ranks, _TOO_LARGE
-            )  # fmt: skip
-        largest = max((_matching(models, job.models) for models, _, _ in self._nodes), default=0)
-        if each > largest:
-            raise trace.error(
-                job, "gpus", f"{each} for each rank, more than any node has: {largest}", job.gpus, _TOO_LARGE
-            )
-        cpus = max((cpu for _, cpu, _ in self._nodes), default=0)
-        if 0 < cpus * job.ranks < job.cpu_milli:
-            raise trace.error(
-                job, "cpu_milli", f"more for each rank than any node has: {cpus}", job.cpu_milli, _TOO_LARGE
-            )
-        memory = max((memory for _, _, memory in self._nodes), default=0) >> 20
-        raise trace.error(
-            job, "memory_mib", f"more for each rank than any node with its GPUs has (the largest has {memory})",
-            job.memory_bytes >> 20, _TOO_LARGE,
-        )  # fmt: skip
-
-    def _ranks(self, job: TraceJob, models: list[str], cpu_milli: int, memory_bytes: int) -> int:
-        """How many ranks of the job the node holds; 0 CPU or memory is unknown and bounds nothing."""
-        ranks = _matching(models, job.models) // (job.gpus // job.ranks)
-        for has, needs in ((cpu_milli, job.cpu_milli), (memory_bytes, job.memory_bytes)):
-            if has and needs:
-                ranks = min(ranks, has * job.ranks // needs)
-        return ranks
-
-
-_TOO_LARGE: Final = "leave the job out, or name a larger fleet"
-
-
-def _matching(models: Iterable[str], wanted: tuple[str, ...]) -> int:
-    return sum(not wanted or model in wanted for model in models)

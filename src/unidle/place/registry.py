@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable
+from typing import Final
 
 from unidle.errors import BadInput
 from unidle.place.node_order import best_fit, first_fit, spread
 from unidle.place.plan import Policy
 from unidle.place.policy import Unidle
 
+DEFAULT: Final = "unidle"
+
 _MAKERS: dict[str, Callable[[], Policy]] = {
-    "unidle": Unidle,
+    DEFAULT: Unidle,
     "firstfit": first_fit,
     "bestfit": best_fit,
     "spread": spread,

@@ -334,13 +334,22 @@ def _waiting(view: View, round_: GangRound, queues: QuotaRound, answer: Round) -
         if because.code in _FOR_ROOM:
             way = in_the_way.get(job.shape) or round_.fit(job.spec)
             in_the_way[job.shape] = way
-            if isinstance(way, Refused):  # else what is reserved for others
-                figures, text = {**way.because.figures, **figures}, f"{way.because.text}; {text}"
+            now = way.because if isinstance(way, Refused) else _kept(round_, job.spec)
+            figures, text = {**now.figures, **figures}, f"{now.text}; {text}"
         start_ns = answer.planned_ns.get(job.id)
         if start_ns is not None:
             figures = {**figures, "planned_start_ns": start_ns}
         found.append(Wait(job.id, Reason(because.code, text, figures)))
     return tuple(found)
+
+
+def _kept(round_: GangRound, spec: JobSpec) -> Reason:
+    """What is free for a job that would fit, were it not for those before it."""
+    classes = [round_.rank_class(spec, kind) for kind in KINDS[spec.device]]
+    free = max(int(c.rooms.room.sum()) for c in classes) * spec.devices_per_rank
+    devices = sum(c.devices for c in classes)
+    text = f"needs {spec.devices} {noun(spec.device, spec.devices)}, {free} of {devices} are free, and kept for jobs before it"
+    return Reason("kept", text, {"needs": spec.devices, "free": free, "devices": devices})
 
 
 def _stops(queues: QuotaRound, answer: Round) -> tuple[tuple[Keep, ...], tuple[Stop, ...]]:

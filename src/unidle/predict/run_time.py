@@ -9,7 +9,7 @@ section 7.3.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -52,6 +52,24 @@ class RunHistory:
         """A job that succeeded after ``ran_ns`` under attempts."""
         self._by_name.setdefault((user, name), deque(maxlen=KEPT)).append(ran_ns)
         self._by_user.setdefault(user, deque(maxlen=KEPT)).append(ran_ns)
+
+    @classmethod
+    def recalled(cls, kept: Iterable[tuple[str, str | None, Sequence[int]]]) -> RunHistory:
+        """The history that :meth:`kept` gave."""
+        self = cls()
+        for user, name, ran in kept:
+            if name is None:
+                self._by_user[user] = deque(ran, KEPT)
+            else:
+                self._by_name[user, name] = deque(ran, KEPT)
+        return self
+
+    def kept(self) -> list[tuple[str, str | None, Sequence[int]]]:
+        """User, name (None: of any) and durations in their order: all that there is."""
+        named: list[tuple[str, str | None, Sequence[int]]] = [
+            (u, n, d) for (u, n), d in self._by_name.items()
+        ]
+        return named + [(user, None, ran) for user, ran in self._by_user.items()]
 
     def durations(self, user: str, name: str) -> tuple[Sequence[int], str]:
         """The durations that tell most about such a job, and what they are of."""

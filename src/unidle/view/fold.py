@@ -114,7 +114,7 @@ def _controller_started(view: View, event: ev.ControllerStarted, now: int) -> No
     view.running = True
     view.book.covers_ns = event.covers_ns
     view.boot, view.clock_offset_ns = event.boot, event.clock_offset_ns
-    view.modelled = event.modelled
+    view.modelled, view.policy = event.modelled, event.policy
     for job_id in view.live:  # what the last controller measured does not hold any more
         attempt = view.jobs.open[job_id].attempts[-1]
         busy_ns = now if attempt.use.use == "busy" else attempt.use.busy_ns

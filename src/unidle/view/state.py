@@ -255,6 +255,7 @@ class View:
     unposted_size: int = 0  # about how many postings that time is
     running: bool = False  # a controller has the store up, as far as the log knows
     modelled: bool = False  # the log is a simulation's
+    policy: str = ""  # who places jobs, by its name in ``unidle.place.registry``; empty: the usual one
     boot: str = ""  # the boot of the last controller's machine, and its clock there
     clock_offset_ns: int = 0
     live: set[str] = field(default_factory=set)  # jobs with an attempt that holds slices
@@ -372,6 +373,14 @@ class View:
         """The codes of why jobs wait."""
         _ = self.waiting
         return set(self._verdicts)
+
+    def doubt(self, job: JobView) -> None:
+        """Forget why a waiting job waits, so that the next decision says it."""
+        if job.id in self.unjudged or job.verdict is None:
+            return
+        self._count_verdict(job.verdict.code, -1)
+        job.verdict = None
+        self._unjudged.add(job.id)
 
     def _count_verdict(self, code: str, step: int) -> None:
         count = self._verdicts.get(code, 0) + step

@@ -141,6 +141,12 @@ class SimEngine:
         out, self._out = self._out, []
         return out
 
+    def tell(self) -> None:
+        """Let each gang report the last step that it completed, as at an end."""
+        for gang in self._gangs.values():
+            self._hear(gang, gang.stand(self._clock.now_ns()))
+            self._schedule(gang)
+
     def wait(self, until_ns: int | None) -> None:
         """Jump to the next happening, or to ``until_ns`` where that comes first."""
         if self._out:

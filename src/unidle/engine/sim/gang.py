@@ -113,8 +113,13 @@ class SimGang:
         """Work stops here: a rank is gone, or all are asked to leave. Tells the last complete step."""
         if self._halted:
             return
-        self._halted, step_ns = True, self._job.step_ns
-        if step_ns and self._working:
+        yield from self.stand(now_ns)
+        self._halted = True
+
+    def stand(self, now_ns: int) -> Iterator[RankMark]:
+        """Tells the last complete step."""
+        step_ns = self._job.step_ns
+        if step_ns and self._working and not self._halted:
             step = self._done_at(now_ns) // step_ns
             if step > self._told:
                 ahead_ns = max(step * step_ns - self._done_ns, 0)

@@ -18,6 +18,7 @@ class Ahead:
     def __init__(self, cluster: Cluster, now_ns: int, otherwise_ns: int) -> None:
         self._cluster, self._now_ns, self._otherwise_ns = cluster, now_ns, otherwise_ns
         self._planned: list[tuple[int, frozenset[int], Amounts]] = []
+        self._gone: dict[tuple[int, int], Amounts] = {}
 
     def ends(self) -> Iterator[tuple[int, Running]]:
         """Running jobs by expected end; those that run now."""
@@ -65,16 +66,38 @@ class Ahead:
         self._planned.append((start_ns, frozenset(self._cluster.shares.tree.path(leaf)), amounts))
 
     def beside(self, leaf: int, demand: Demand) -> Mapping[int, Amounts]:
-        """By queue on the leaf's path: what reserved jobs will use there before this one would end."""
+        """By queue on the leaf's path: the most that reserved jobs will use there before this one would end.
+
+        What runs now and is expected to have ended by then is taken off: it counts as used already.
+        """
         if not self._planned:
             return {}
         length_ns = self._otherwise_ns if demand.estimate_ns is None else demand.estimate_ns
         found: dict[int, Amounts] = {}
-        for start_ns, queues, amounts in self._planned:
+        coming: dict[int, Amounts] = {}
+        for start_ns, queues, amounts in sorted(self._planned, key=lambda planned: planned[0]):
             if self._now_ns + length_ns <= start_ns:
-                continue
+                break
             for queue in self._cluster.shares.tree.path(leaf):
                 if queue in queues:
-                    before = found.get(queue, (0,) * len(amounts))
-                    found[queue] = tuple(a + b for a, b in zip(before, amounts, strict=True))
+                    zero = (0,) * len(amounts)
+                    coming[queue] = tuple(
+                        a + b for a, b in zip(coming.get(queue, zero), amounts, strict=True)
+                    )
+                    net = (c - f for c, f in zip(coming[queue], self._freed(queue, start_ns), strict=True))
+                    found[queue] = tuple(map(max, found.get(queue, zero), net))
         return found
+
+    def _freed(self, queue: int, by_ns: int) -> Amounts:
+        """What running jobs of the queue, and of those below it, are expected to give back by then."""
+        known = self._gone.get((queue, by_ns))
+        if known is None:
+            tree = self._cluster.shares.tree
+            freed = [0] * len(tree.resources)
+            for end_ns, run in self.ends():
+                if end_ns > by_ns:
+                    break
+                if queue in tree.path(tree.leaf(run.queue)):
+                    freed = [a + b for a, b in zip(freed, run.charged, strict=True)]
+            known = self._gone[queue, by_ns] = tuple(freed)
+        return known

@@ -212,7 +212,9 @@ class _Turn:
 
     def _quota(self, leaf: int, demand: Demand, refusal: Refusal) -> None:
         """The first job of a queue that its quota refuses gets the next quota; others may not delay it."""
-        self._done.waits[demand.job] = why = refused(self._cluster.shares.tree, refusal)
+        shares = self._cluster.shares
+        said = shares.refusal(leaf, demand.charged, firm=demand.firm) or refusal  # without what is planned
+        self._done.waits[demand.job] = why = refused(shares.tree, said)
         self._refused[_class(demand)] = why
         if leaf in self._heads or refusal.asked > refusal.bound:
             return

@@ -9,8 +9,7 @@ from unidle.place.queue.tree import QueueTree
 
 def refused(tree: QueueTree, refusal: Refusal) -> Reason:
     """Which bound of which queue is in the way, with its figures in devices or cores."""
-    name, resource = tree.name(refusal.queue) or "the fleet", tree.resources[refusal.resource]
-    used, bound, asked = (f"{x / 1000:g}" for x in (refusal.used, refusal.bound, refusal.asked))
+    name, resource, used, bound, asked = _figures(tree, refusal)
     text = {
         "limit": f"{name} uses {used} {resource} of at most {bound}, and the job asks for {asked}",
         "deserved": f"jobs that are never preempted use {used} of the {bound} {resource} that {name} deserves, "
@@ -19,14 +18,26 @@ def refused(tree: QueueTree, refusal: Refusal) -> Reason:
         f"and the job asks for {asked}",
         "full": f"{name} uses {used} of {bound} {resource}, and the job asks for {asked}",
     }[refusal.rule]
-    figures: dict[str, int | float | str] = {
-        "queue": name, "resource": resource, "used": refusal.used, "bound": refusal.bound, "asked": refusal.asked,
-    }  # fmt: skip
-    return Reason("quota", text, figures)
+    return Reason("quota", text, _plain(tree, refusal))
 
 
 def behind(tree: QueueTree, refusal: Refusal) -> Reason:
     """A job that would use up the quota of one before it; a shorter one might start."""
-    name = tree.name(refusal.queue) or "the fleet"
-    text = f"it would still run when a job before it is planned to start, and {name} has no quota for both"
-    return Reason("behind", text, {"queue": name})
+    name, resource, used, bound, asked = _figures(tree, refusal)
+    text = (
+        f"it would still run when a job before it is planned to start, and {name} has no quota for both: "
+        f"{used} of {bound} {resource} are in use or planned, and this one asks for {asked}"
+    )
+    return Reason("behind", text, _plain(tree, refusal))
+
+
+def _figures(tree: QueueTree, refusal: Refusal) -> tuple[str, str, str, str, str]:
+    used, bound, asked = (f"{x / 1000:g}" for x in (refusal.used, refusal.bound, refusal.asked))
+    return tree.name(refusal.queue) or "the fleet", tree.resources[refusal.resource], used, bound, asked
+
+
+def _plain(tree: QueueTree, refusal: Refusal) -> dict[str, int | float | str]:
+    return {
+        "queue": tree.name(refusal.queue) or "the fleet", "resource": tree.resources[refusal.resource],
+        "used": refusal.used, "bound": refusal.bound, "asked": refusal.asked,
+    }  # fmt: skip

@@ -1,0 +1,156 @@
+"""What a replay assumes, as options that all its commands share."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
+
+import typer
+
+from unidle.errors import BadInput
+
+if TYPE_CHECKING:
+    from unidle.control.replay import Assumptions, Estimates
+
+
+def _option(name: str, metavar: str, text: str, **more: Any) -> Any:
+    return typer.Option(f"--{name}", metavar=metavar, help=text, **more)
+
+
+_OPTIONS: Final[dict[str, tuple[Any, object]]] = {
+    "estimates": (
+        Annotated[
+            str,
+            _option(
+                "estimates", "none|exact[,FACTOR]|learned",
+                "What policies know of run times: only what jobs say, the true ones, or what jobs like them took.",
+            ),
+        ],
+        "learned",
+    ),
+    "checkpoint_every": (
+        Annotated[float, _option("checkpoint-every", "S", "Work between two checkpoints; 0: none.", min=0)],
+        1800.0,
+    ),
+    "checkpoint_write": (
+        Annotated[float, _option("checkpoint-write", "S", "How long a gang waits for one.", min=0)],
+        0.0,
+    ),
+    "restart": (
+        Annotated[float, _option("restart", "S", "Start of each attempt after the first.", min=0)],
+        60.0,
+    ),
+    "restore": (Annotated[float, _option("restore", "S", "Reading a checkpoint.", min=0)], 30.0),
+    "stop": (
+        Annotated[float, _option("stop", "S", "How long a gang needs to leave when asked to.", min=0)],
+        0.0,
+    ),
+    "saves_on_stop": (
+        Annotated[
+            bool, typer.Option("--saves-on-stop", help="A gang that is asked to stop saves its last step.")
+        ],
+        False,
+    ),
+    "communication": (
+        Annotated[
+            float,
+            _option(
+                "communication", "PART",
+                "Part of a step that is communication between nodes; gangs that share an uplink slow each other.",
+                min=0, max=1,
+            ),
+        ],
+        0.0,
+    ),
+    "mtbf": (
+        Annotated[float, _option("mtbf", "H", "Mean hours between faults of a node; 0: none.", min=0)],
+        0.0,
+    ),
+    "mttr": (Annotated[float, _option("mttr", "H", "Mean hours of a repair.", min=0.001)], 1.0),
+    "seed": (Annotated[int, _option("seed", "N", "Draws the faults.")], 1),
+}  # fmt: skip
+
+
+def assuming(command: Callable[..., None]) -> Callable[..., None]:
+    """Give ``command``, which takes ``assumed``, an option for each assumption instead."""
+
+    @functools.wraps(command)
+    def wrapper(**given: Any) -> None:
+        own = {name: given.pop(name) for name in _OPTIONS}
+        command(**given, assumed=_assumed(**own))
+
+    hints = get_type_hints(command, localns={"Assumptions": object}, include_extras=True)
+    shown = inspect.signature(command)
+    parameters = [
+        p.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[p.name])
+        for p in shown.parameters.values()
+        if p.name != "assumed"
+    ]
+    parameters += [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+        for name, (kind, default) in _OPTIONS.items()
+    ]
+    wrapper.__signature__ = shown.replace(parameters=parameters)  # type: ignore[attr-defined]
+    wrapper.__annotations__ = {p.name: p.annotation for p in parameters} | {"return": None}
+    return wrapper
+
+
+def _assumed(
+    *, estimates: str, checkpoint_every: float, checkpoint_write: float, restart: float, restore: float,
+    stop: float, saves_on_stop: bool, communication: float, mtbf: float, mttr: float, seed: int,
+) -> Assumptions:  # fmt: skip
+    from unidle.control.replay import Assumptions
+
+    kind, factor = _estimates(estimates)
+    return Assumptions(
+        checkpoint_every_s=checkpoint_every,
+        checkpoint_s=checkpoint_write,
+        restart_s=restart,
+        restore_s=restore,
+        stop_s=stop,
+        saves_on_stop=saves_on_stop,
+        comm_ppm=round(communication * 1e6),
+        mtbf_s=mtbf * 3600,
+        mttr_s=mttr * 3600,
+        seed=seed,
+        estimates=kind,
+        estimate_factor=factor,
+    )
+
+
+_ESTIMATES: Final[dict[str, Estimates]] = {"none": "none", "exact": "exact", "learned": "learned"}
+
+
+def _estimates(text: str) -> tuple[Estimates, float]:
+    """``learned``, ``none``, ``exact`` or ``exact,1.5``."""
+    kind, comma, times = text.partition(",")
+    if kind == "exact" and comma:
+        try:
+            factor = float(times)
+        except ValueError:
+            factor = math.nan
+        if 0 < factor <= 1000:
+            return "exact", factor
+    elif text in _ESTIMATES:
+        return _ESTIMATES[text], 1.0
+    raise BadInput(
+        "is not a way to know run times", field="--estimates", value=text,
+        remedy="write none, exact, exact,FACTOR (above 0, at most 1000) or learned",
+    )  # fmt: skip
+
+
+def renames(text: str | None, option: str) -> dict[str, str]:
+    """``a=b,c=d`` as names and what to read instead of them."""
+    found: dict[str, str] = {}
+    for part in (text or "").split(",") if text is not None else ():
+        old, equals, new = (word.strip() for word in part.partition("="))
+        if not (old and equals and new) or old in found:
+            raise BadInput(
+                "is not a list of names and other names", field=option, value=text,
+                remedy="write OLD=NEW, or OLD=NEW,OLD=NEW, each OLD once",
+            )  # fmt: skip
+        found[old] = new
+    return found
