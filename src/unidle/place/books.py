@@ -278,6 +278,9 @@ class Books:
             if never_in(self.tree, self._quota, spec, queue, self.kinds, milli) is not None:
                 least = min(counts, default=MILLI)  # only where it counts least can it ever start
                 milli, most_ppm = least * spec.ranks, (least + 1) * WHOLE_PPM // MILLI - 1
+                over = never_in(self.tree, self._quota, spec, queue, self.kinds, milli)
+                if over is not None:
+                    return Family(gang, None, over, (), _asks(spec), "")
             declared = self._ground.rank_class(spec, kind)
             alike = f"parts {kind} {spec.requests} {spec.where} {spec.topology} {spec.share} {spec.ranks}"
             charged = self._charged(spec, kind, milli)

@@ -17,14 +17,19 @@ from unidle.share.mig_models import mig_models
 ALL: Final = "jobs"  # the one queue of a fleet that declares none
 
 
-def never(fleet: Fleet, spec: JobSpec, now_ns: int) -> Reason | None:
-    """Why no state of these queues lets the job start; None where one does."""
+def never(fleet: Fleet, spec: JobSpec, now_ns: int, least: int | None = None) -> Reason | None:
+    """Why no state of these queues lets the job start; None where one does.
+
+    ``least`` is the least that it would be charged, in thousandths of devices, where that is known.
+    """
     if not fleet.queues:
         return None
     tree = tree_of_queues(fleet)
     quota = tree.quota(totals(fleet, tree.resources, frozenset()), now_ns)
     kinds = tuple(dict.fromkeys(device.kind for device in fleet.devices()))
-    return never_in(tree, quota, spec, spec.queue, kinds, Bounds.of(fleet).least_milli(spec))
+    return never_in(
+        tree, quota, spec, spec.queue, kinds, Bounds.of(fleet).least_milli(spec) if least is None else least
+    )
 
 
 class Bounds(NamedTuple):

@@ -113,7 +113,12 @@ class Scheduler:
         if never_fits(ground, spec) is None:
             return True
         sharing = _sharing(ground, view) if spec.share is not None else None
-        return sharing is not None and sharing.never(spec) is None
+        if sharing is None or sharing.never(spec) is not None:
+            return False
+        from unidle.place.fleet_queues import milli_of, never
+
+        least = min((milli_of(ppm) for ppm in sharing.share_ppm(spec)), default=0) * spec.ranks
+        return never(view.fleet, spec, view.time_ns, least) is None
 
     def _on(self, view: View) -> Ground:
         ground = self._ground
