@@ -2,130 +2,22 @@
 
 from __future__ import annotations
 
-import json
-import os
-import stat
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pynvml
 import pytest
 
 import needs
-from engine_local.local_gangs import Gang, Machine, python, sh
-from engine_local.recorded_nvml import RecordedNvml
-from unidle.clock import RealClock
-from unidle.engine.local import rundir
+from engine_local.local_gangs import Machine, python, sh
+from engine_local.sharing import GIB, UUID, Sharing, command, cut_cpus, cut_gpu, env_of, orders
 from unidle.engine.local.devices import discover
-from unidle.engine.local.engine import LocalEngine
 from unidle.engine.local.slicing import Slicer
 from unidle.engine.local.slicing_mig import MigHands, NvmlMig
 from unidle.engine.local.slicing_mps import MpsControl
-from unidle.engine.protocol import LiveAttempt, StartGang
+from unidle.engine.protocol import LiveAttempt
 from unidle.errors import CannotRun
-from unidle.fleet import Device, Fleet, Node
-from unidle.jobs import JobSpec, Limits, RankPlace, Share
+from unidle.jobs import Limits, Share
 from unidle.share.modes import Mode
-
-GIB = 1 << 30
-UUID = "GPU-6b1e0001-aaaa-bbbb-cccc-000000000001"
-H100 = "NVIDIA H100 80GB HBM3"
-
-# A stand-in for NVIDIA's program, with the part of its documented behaviour that unidle uses.
-MPS_CONTROL = """#!/bin/sh
-pid_file="$CUDA_MPS_PIPE_DIRECTORY/nvidia-cuda-mps-control.pid"
-if [ "$1" = -d ]; then
-    [ -e "$CUDA_MPS_PIPE_DIRECTORY/broken" ] && { echo "An instance of this daemon is already running"; exit 1; }
-    setsid sleep 600 & echo $! > "$pid_file"
-    echo "$CUDA_VISIBLE_DEVICES" > "$CUDA_MPS_PIPE_DIRECTORY/bound"
-    exit 0
-fi
-kill -0 "$(cat "$pid_file" 2>/dev/null)" 2>/dev/null || { echo "Cannot find MPS control daemon process"; exit 1; }
-while read -r command; do
-    case "$command" in
-        quit) kill "$(cat "$pid_file")"; rm "$pid_file" ;;
-        get_server_list) : ;;
-        *) exit 1 ;;
-    esac
-done
-"""
-
-
-def cut_cpus(*shares_ppm: int, cpus: float = 1.0, memory: int = 0) -> Fleet:
-    """A node with one CPU device, cut."""
-    device = Device("n/0", "n", 0, "cpu", memory_bytes=memory, slices_ppm=shares_ppm)
-    return Fleet(nodes=(Node("n", "site", (device,), cpus=cpus),))
-
-
-def cut_gpu(*shares_ppm: int, uuid: str = UUID, model: str = H100) -> Fleet:
-    device = Device("n/0", "n", 0, "gpu", model, uuid, 80 * GIB, shares_ppm)
-    return Fleet(nodes=(Node("n", "site", (device,)),))
-
-
-@dataclass
-class Sharing:
-    """A machine whose engine shares one GPU by recorded NVML and a stand-in for MPS."""
-
-    machine: Machine
-    nvml: RecordedNvml
-    environ: dict[str, str]
-    parent: Path
-
-    def engine(self, fleet: Fleet) -> LocalEngine:
-        root = str(self.machine.run_root)
-        mps = MpsControl("test", str(self.parent), self.environ)
-        slicer = Slicer(root, fleet, mps, MigHands(root, NvmlMig(self.nvml)))
-        engine = LocalEngine(self.machine.run_root, fleet, RealClock(), slicer)
-        self.machine.engines.append(engine)
-        return engine
-
-    def start(
-        self, engine: LocalEngine, script: str, slices: list[str], *, job: str = "job", **spec: Any
-    ) -> Gang:
-        gang = self.machine.follow(command(sh(script), slices, job=job, **spec), engine)
-        engine.start(gang.command)
-        return gang
-
-    def daemons(self) -> list[str]:
-        """The GPUs to which running daemons are bound."""
-        return [(pid.parent / "bound").read_text().strip() for pid in self.parent.glob("*/pipe/*.pid")]
-
-
-def command(argv: tuple[str, ...], slices: list[str], *, job: str = "job", **spec: Any) -> StartGang:
-    """One rank on each slice."""
-    places = tuple(RankPlace(rank, "n", (name,)) for rank, name in enumerate(slices))
-    return StartGang(job, 1, JobSpec(command=argv, ranks=len(slices), **spec), places)
-
-
-@pytest.fixture
-def sharing(machine: Machine, tmp_path: Path) -> Iterator[Sharing]:
-    program = tmp_path / "bin" / "nvidia-cuda-mps-control"
-    program.parent.mkdir()
-    program.write_text(MPS_CONTROL)
-    program.chmod(program.stat().st_mode | stat.S_IXUSR)
-    environ = {**os.environ, "PATH": f"{program.parent}:{os.environ['PATH']}"}
-    made = Sharing(machine, RecordedNvml(), environ, tmp_path / "mps")
-    made.parent.mkdir()
-    yield made
-    for gang in machine.gangs:
-        key = (gang.command.job, gang.command.attempt)
-        if key in gang.engine._gangs:  # not released by the test
-            gang.stop(0)
-            gang.ends()
-            gang.engine.release(*key)
-    assert not made.daemons()
-
-
-def env_of(gang: Gang, rank: int = 0) -> dict[str, str]:
-    return dict(line.split("=", 1) for line in gang.log(rank).splitlines() if "=" in line)
-
-
-def orders(gang: Gang, rank: int = 0) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((gang.rank(rank) / rundir.ORDERS).read_text())
-    return found
-
 
 # -- CPU devices ---------------------------------------------------------------------------------
 

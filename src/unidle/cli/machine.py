@@ -24,6 +24,7 @@ from unidle.cli.common import (
 )
 from unidle.cli.probe import probe_app
 from unidle.errors import BadInput
+from unidle.fleet import Device, device_of, slices_of
 
 
 def register(app: typer.Typer) -> None:
@@ -75,7 +76,7 @@ def fleet(
         told = {job for job in view.live if view.jobs[job].attempts[-1].notice is not None}
         for job in view.live:
             for slice_id in (s for place in view.jobs[job].attempts[-1].places for s in place.slices):
-                holders.setdefault(slice_id.partition("#")[0], set()).add(job)
+                holders.setdefault(device_of(slice_id), set()).add(job)
         found, health = view.fleet, dict(view.health)
     else:
         from unidle.cli.run import find_fleet
@@ -87,7 +88,8 @@ def fleet(
             state = health.get(device.id) or health.get(node.id) or "healthy"
             lines.append(
                 {"device": device.id, "node": node.id, "tier": node.parent, "kind": device.kind, "model": device.model,
-                 "vendor": device.vendor if device.kind == "gpu" else None, "gpu_links": node.gpu_links or None, "memory_bytes": device.memory_bytes, "slices_ppm": list(device.slices_ppm), "health": state,
+                 "vendor": device.vendor if device.kind == "gpu" else None, "gpu_links": node.gpu_links or None, "memory_bytes": device.memory_bytes, "slices_ppm": [s.share_ppm for s in slices_of(device)], "health": state,
+                 "share": _sharing(device), "cut": _cut(device),
                  "jobs": sorted(holders.get(device.id, ())), "idle": sorted(told.intersection(holders.get(device.id, ())))}
             )  # fmt: skip
     if as_json:
@@ -95,6 +97,16 @@ def fleet(
         links = {name: asdict(one) for name, one in found.gpu_links.items()}
         print_json({"source": found.source, "tiers": tiers, "devices": lines, "gpu_links": links})
         return
+    _say_devices(lines)
+    for name, one in found.gpu_links.items():
+        from unidle.fleet.links import describe
+
+        alike = sum(node.gpu_links == name for node in found.nodes)
+        say(f"links {name}: {describe(one)} ({counted(alike, 'node')})")
+    say(f"{counted(len(lines), 'device')} on {counted(len(found.nodes), 'node')} ({found.source})")
+
+
+def _say_devices(lines: list[dict[str, Any]]) -> None:
     rows = [
         [
             line["device"],
@@ -102,18 +114,54 @@ def fleet(
             line["kind"],
             line["model"] or "-",
             line["health"],
+            _parts(line),
             " ".join(job + " (idle)" * (job in line["idle"]) for job in line["jobs"]) or "free",
         ]
         for line in lines
     ]
-    for text in table(["device", "node", "kind", "model", "health", "job"], rows):
+    heads = ["device", "node", "kind", "model", "health", "parts", "job"]
+    if not any(row[-2] for row in rows):  # the usual case
+        heads, rows = [*heads[:-2], "job"], [[*row[:-2], row[-1]] for row in rows]
+    for text in table(heads, rows):
         say(text)
-    for name, one in found.gpu_links.items():
-        from unidle.fleet.links import describe
 
-        alike = sum(node.gpu_links == name for node in found.nodes)
-        say(f"links {name}: {describe(one)} ({counted(alike, 'node')})")
-    say(f"{counted(len(lines), 'device')} on {counted(len(found.nodes), 'node')} ({found.source})")
+
+def _sharing(device: Device) -> dict[str, Any] | None:
+    """How the device may be cut on demand."""
+    sharing = device.sharing
+    if sharing is None:
+        return None
+    return {
+        "modes": list(sharing.modes), "compute_ppm": sharing.compute_ppm, "memory_ppm": sharing.memory_ppm,
+        "why_not": dict(sharing.why_not),
+    }  # fmt: skip
+
+
+def _cut(device: Device) -> dict[str, Any] | None:
+    """How it is cut on demand now."""
+    if device.cut is None:
+        return None
+    parts = [
+        {"slice": piece.id, "share_ppm": part.share_ppm, "job": part.job or None, "compute_ppm": part.compute_ppm,
+         "memory_bytes": part.memory_bytes, "profile": part.profile or None}
+        for piece, part in zip(slices_of(device), device.cut.parts, strict=True)
+    ]  # fmt: skip
+    return {"mode": device.cut.mode, "parts": parts}
+
+
+def _parts(line: dict[str, Any]) -> str:
+    """``mps 30 % 30 %, 40 % left``; ``25 % 75 %`` where the fleet file cut it; ``-`` for a whole one that may be cut."""
+    if line["cut"] is None:
+        shares = line["slices_ppm"]
+        whole = "-" if line["share"] else ""
+        return " ".join(map(_percent, shares)) if len(shares) > 1 else whole
+    used = [part["profile"] or _percent(part["compute_ppm"]) for part in line["cut"]["parts"] if part["job"]]
+    left = sum(part["share_ppm"] for part in line["cut"]["parts"] if not part["job"])
+    return f"{line['cut']['mode']} {' '.join(used)}" + (f", {_percent(left)} left" if left else "")
+
+
+def _percent(ppm: int) -> str:
+    return f"{ppm / 10_000:.3g} %"
 
 
 @fleet_app.command("snapshot")

@@ -12,7 +12,7 @@ from unidle.control.simulate import Arrival
 from unidle.errors import BadInput
 from unidle.events import types as ev
 from unidle.files.renames import Renames
-from unidle.fleet import Fleet
+from unidle.fleet import Fleet, as_declared
 from unidle.jobs import JobSpec, Restart, Select
 from unidle.ledger.query import summary
 from unidle.ledger.select import Window
@@ -72,7 +72,7 @@ def scenario_of_store(
             "no job of the store can be replayed", field="--store", value=dict(left_out) or None,
             remedy="jobs must have run and ended in the window, and fit on the fleet",
         )  # fmt: skip
-    chosen = fleet or view.fleet
+    chosen = fleet or as_declared(view.fleet)
     faults = _faults(store, {node.id for node in chosen.nodes}, min(a.at_ns for a in arrivals), view.time_ns)
     return Scenario(chosen, tuple(arrivals), work_ns, faults, dict(left_out))
 

@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 
 from unidle.clock import Clock
+from unidle.control import cuts
 from unidle.control.forecast import Forecaster
 from unidle.control.idle import IdleWatch
 from unidle.engine.protocol import (
@@ -22,15 +23,15 @@ from unidle.engine.protocol import (
     HealthChange,
     LiveAttempt,
     RankMarks,
-    StartGang,
     StopGang,
     Utilised,
 )
 from unidle.errors import BadInput, StoreError
 from unidle.events import types as ev
+from unidle.fleet import as_declared
 from unidle.guard import lifecycle
 from unidle.jobs import JobSpec, Reason
-from unidle.place.plan import Policy, Stop
+from unidle.place.plan import Place, Policy, Stop
 from unidle.store.protocol import Lease, NewEvent, Request, Store
 from unidle.view import snapshot
 from unidle.view.fold import apply
@@ -111,10 +112,10 @@ class Controller:
             ev.ControllerStarted(purpose, pid, covers_ns, boot, clock_offset_ns, modelled, policy_name)
         )
         fleet = self._engine.fleet()
-        if fleet != self.view.fleet:
+        if fleet != as_declared(self.view.fleet):
             self._emit(ev.FleetSeen(fleet))
         live = [job for job in self.view.jobs.open.values() if job.live is not None]
-        self._engine.adopt([_live_attempt(job, job.attempts[-1]) for job in live])
+        self._engine.adopt([_live_attempt(self.view, job, job.attempts[-1]) for job in live])
         for job in self.view.jobs.open.values():
             self._touch(job)
         for job in live:
@@ -267,7 +268,7 @@ class Controller:
             self._decide_job(self.view.jobs[job_id], now)
         if self._place and self._accepting:
             self._place = False
-            self._decide_places(now)
+            self._decide_places(self._clock.now_ns())  # after what was decided above, such as who waits again
 
     def _decide_job(self, job: JobView, now: int) -> None:
         for event in lifecycle.decide(job, now):
@@ -275,7 +276,9 @@ class Controller:
             attempt = job.attempts[-1] if job.attempts else None
             if isinstance(event, ev.StopAsked) and attempt is not None:
                 self._command_stop(job, attempt)
-            elif isinstance(event, ev.AttemptEnded):
+            elif isinstance(event, ev.AttemptEnded) and attempt is not None:
+                for cut in cuts.left(self.view, attempt):
+                    self._emit(cut)
                 self._commands.append(lambda e=event: self._engine.release(e.job, e.attempt))  # type: ignore[misc]
                 self._place = True
             elif isinstance(event, ev.RetryPlanned | ev.Requeued):
@@ -300,15 +303,10 @@ class Controller:
         if not self.view.waiting:
             return
         plan = self._policy.decide(self.view, now)
+        for cut in plan.cuts:
+            self._emit(ev.DeviceCut(cut.device, cut.cut, cut.because))
         for place in plan.places:
-            job = self.view.jobs[place.job]
-            self._emit(ev.AttemptPlaced(job.id, len(job.attempts) + 1, place.places, place.because))
-            if self._forecaster is not None:
-                for said in self._forecaster.placed(self.view, job):
-                    self._emit(said)
-            self._command_start(job, job.attempts[-1])
-            self._set_timers(job)
-            self._holders.begin(self.view, job, now)
+            self._place_gang(place, now)
         for wait in plan.waits:
             self._emit(ev.JobJudged(wait.job, wait.because))
         for stop in plan.stops:
@@ -323,6 +321,16 @@ class Controller:
             heapq.heappush(self._timers, (plan.again_ns, ""))
         elif plan.again_ns is not None:
             self._place = True
+
+    def _place_gang(self, place: Place, now: int) -> None:
+        job = self.view.jobs[place.job]
+        self._emit(ev.AttemptPlaced(job.id, len(job.attempts) + 1, place.places, place.because))
+        if self._forecaster is not None:
+            for said in self._forecaster.placed(self.view, job):
+                self._emit(said)
+        self._command_start(job, job.attempts[-1])
+        self._set_timers(job)
+        self._holders.begin(self.view, job, now)
 
     def _preempt(self, stop: Stop) -> None:
         job = self.view.jobs[stop.job]
@@ -363,7 +371,7 @@ class Controller:
             command()
 
     def _command_start(self, job: JobView, attempt: AttemptView) -> None:
-        command = StartGang(job.id, attempt.number, job.spec, attempt.places)
+        command = cuts.start_of(self.view, job, attempt)
         self._commands.append(lambda: self._engine.start(command))
 
     def _command_stop(self, job: JobView, attempt: AttemptView) -> None:
@@ -409,6 +417,6 @@ def free_by_ns(view: View, stops: Iterable[Stop], now_ns: int) -> int:
     return max([now_ns + max(graces, default=0), *leaving])
 
 
-def _live_attempt(job: JobView, attempt: AttemptView) -> LiveAttempt:
-    command = StartGang(job.id, attempt.number, job.spec, attempt.places)
+def _live_attempt(view: View, job: JobView, attempt: AttemptView) -> LiveAttempt:
+    command = cuts.start_of(view, job, attempt)
     return LiveAttempt(command, tuple(rank.count for rank in attempt.ranks))

@@ -7,24 +7,38 @@ or out of order: each mark carries its source (a rank) and its ordinal in that s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from unidle.events.marks import Mark
 from unidle.events.types import Use
-from unidle.fleet import Fleet, Health
+from unidle.fleet import CutMode, CutPart, Fleet, Health
 from unidle.jobs import JobSpec, RankPlace, Reason
 
 
 @dataclass(frozen=True, slots=True)
+class PartOf:
+    """A part of a device that was cut on demand, and how it is to be made."""
+
+    device: str
+    mode: CutMode
+    part: CutPart
+
+
+@dataclass(frozen=True, slots=True)
 class StartGang:
-    """Start every rank of one attempt. Sending it twice changes nothing."""
+    """Start every rank of one attempt. Sending it twice changes nothing.
+
+    ``parts`` are those of its slices that are parts made on demand: the engine makes them real before
+    the ranks start. Where it cannot, every rank gets a ``lost`` mark whose ``info`` has ``refused``.
+    """
 
     job: str
     attempt: int  # 1 is the first
     spec: JobSpec
     places: tuple[RankPlace, ...]  # in rank order
+    parts: Mapping[str, PartOf] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,8 @@ class Mark(msgspec.Struct, frozen=True, omit_defaults=True):
     - ``ready``: set-up is over, the first step begins
     - ``saved``: a checkpoint became durable at ``t``; ``n`` is its step where known
     - ``exit``: the process ended with ``code`` (0 to 255, or minus the signal); ``info`` has ``peak_bytes``, ``cpu_ns``, ``oom``, ...
-    - ``lost``: the supervisor is gone and left no exit; ``text`` says what is known
+    - ``lost``: the supervisor is gone and left no exit; ``text`` says what is known (``info`` has ``refused`` where the
+      machine would not make the rank's part of a device)
     - ``note``: something worth telling in ``text`` (a command that does not exist, log bytes dropped, ...)
     """
 

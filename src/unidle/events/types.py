@@ -8,7 +8,7 @@ import msgspec
 
 from unidle.errors import StoreDamaged
 from unidle.events.marks import Mark
-from unidle.fleet import Fleet, Health
+from unidle.fleet import Cut, Fleet, Health
 from unidle.jobs import JobSpec, Reason
 from unidle.jobs.place import RankPlace
 from unidle.share.idle import Evidence
@@ -63,6 +63,17 @@ class HealthSet(_Event, frozen=True, omit_defaults=True):
 
     target: str
     health: Health
+    because: Reason
+
+
+class DeviceCut(_Event, frozen=True, omit_defaults=True):
+    """A device is cut anew: parts in use stay as they are, the others are new slices.
+
+    A part without a job that is all of the device means that it is whole again.
+    """
+
+    device: str
+    cut: Cut
     because: Reason
 
 
@@ -227,6 +238,7 @@ Event: TypeAlias = (
     | Sighted
     | FleetSeen
     | HealthSet
+    | DeviceCut
     | JobSubmitted
     | CancelAsked
     | RequestRefused
@@ -251,6 +263,7 @@ KINDS: Final[dict[str, type[Event]]] = {
     "sighted": Sighted,
     "fleet_seen": FleetSeen,
     "health_set": HealthSet,
+    "device_cut": DeviceCut,
     "job_submitted": JobSubmitted,
     "cancel_asked": CancelAsked,
     "request_refused": RequestRefused,

@@ -14,6 +14,7 @@ from unidle.files.fleet_idle import idle_of
 from unidle.files.fleet_links import check_gpu_links, gpu_links_of
 from unidle.files.fleet_network import label_keys, links, tiers_by_labels, unknown
 from unidle.files.fleet_queues import history_of, migration_of, queues_of, zone_of
+from unidle.files.fleet_share import check_sharing, sharing_of
 from unidle.files.fleet_text import fleet_to_yaml
 from unidle.files.load import base_dir_of, load_document
 from unidle.files.ranges import expand
@@ -181,6 +182,9 @@ class _Builder:
                     value=list(group.slices_ppm),
                     remedy="a share is in millionths of the device",
                 )
+            if group.share is not None:
+                where = self._in_group(path, k, "share")
+                check_sharing(self._document, group.share, group.kind, group.slices_ppm, where)
             if group.uuid and group.count * nodes > 1:
                 raise self._document.error(
                     self._in_group(path, k, "uuid"),
@@ -195,6 +199,7 @@ class _Builder:
         taken: set[int] = set()
         for k, (group, first, number) in enumerate(_numbered(groups)):
             memory = memory_bytes(group.memory)
+            sharing = sharing_of(group.share, group.kind) if group.share is not None else None
             model = group.model if group.model is not None else {"cpu": "cpu", "gpu": ""}[group.kind]
             for index in range(first, first + group.count):
                 if index in taken:
@@ -211,6 +216,7 @@ class _Builder:
                         memory_bytes=memory,
                         slices_ppm=group.slices_ppm,
                         vendor=group.vendor,
+                        sharing=sharing,
                         number=None if number == first else number + index - first,
                     )
                 )

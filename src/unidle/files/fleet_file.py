@@ -9,6 +9,7 @@ from msgspec import Meta, Struct
 from unidle.files.fleet_idle import IdlePart
 from unidle.files.fleet_links import GpuLinksPart
 from unidle.files.fleet_queues import HistoryPart, MigrationPart, QueuePart
+from unidle.files.fleet_share import SharingPart
 from unidle.files.values import (
     END,
     MEMORY_LIMIT_BYTES,
@@ -112,6 +113,13 @@ class DevicesPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     vendor: Annotated[
         Literal["nvidia", "amd", "ascend"], Meta(description="Whose GPU it is.", examples=["amd"])
     ] = "nvidia"
+    share: Annotated[
+        SharingPart | None,
+        Meta(
+            description="It is cut when a job asks for a part of it, in these ways. Without it, it is not.",
+            examples=[{"modes": ["mig", "mps"], "oversubscribe": {"compute": 1.5}}],
+        ),
+    ] = None
     number: Annotated[
         Annotated[int, Meta(ge=0, le=1_000_000)] | None,
         Meta(

@@ -8,6 +8,7 @@ from typing import Any, Final
 import yaml
 
 from unidle.files.fleet_links import gpu_links_as_data
+from unidle.files.fleet_share import sharing_fields
 from unidle.files.tree import resolve
 from unidle.files.values import duration_text
 from unidle.fleet import WHOLE_PPM, Device, Fleet, Link, Node
@@ -178,6 +179,7 @@ def _traits(device: Device) -> Mapping[str, object]:
         "memory": device.memory_bytes,
         "slices_ppm": device.slices_ppm,
         "vendor": device.vendor,
+        "share": device.sharing,
         "ahead": 0 if device.number is None else device.number - device.index,
     }
 
@@ -194,6 +196,8 @@ def _groups(devices: Iterable[Device]) -> Iterator[dict[str, object]]:
             group["vendor"] = first.vendor
         if first.slices_ppm != (WHOLE_PPM,):
             group["slices_ppm"] = list(first.slices_ppm)
+        if first.sharing is not None:
+            group["share"] = sharing_fields(first.sharing, first.kind)
         if first.index != following:
             group["index"] = first.index
         if first.kind == "gpu":

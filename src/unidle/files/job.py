@@ -132,7 +132,7 @@ def _groups(part: GroupsPart) -> dict[str, str]:
 
 def _share(part: SharePart) -> Share:
     memory = memory_bytes(part.memory) if part.memory is not None else 0
-    return Share(round((part.fraction or 0.0) * 1_000_000), memory, "", part.mode)
+    return Share(round((part.fraction or 0.0) * 1_000_000), memory, part.profile or "", part.mode)
 
 
 def _advise(breach: Breach) -> str | None:
@@ -234,7 +234,9 @@ def _check_share(draft: _Draft) -> None:
     share = draft.file.share
     if share is None:
         return
-    if share.fraction is None and share.memory is None:
+    if share.profile is not None:
+        _check_profile(draft, share)
+    elif share.fraction is None and share.memory is None:
         raise draft.document.error(
             ("share",), "says no amount", remedy="give fraction or memory, for instance fraction: 0.25"
         )
@@ -242,6 +244,27 @@ def _check_share(draft: _Draft) -> None:
         raise draft.document.error(
             ("share",), "a share is of one device, and devices_per_rank is more", value=draft.file.devices_per_rank,
             remedy="remove one of them",
+        )  # fmt: skip
+
+
+def _check_profile(draft: _Draft, share: SharePart) -> None:
+    from unidle.share.mig_models import mig_models  # a table that few jobs need
+
+    for field in ("fraction", "memory"):
+        if getattr(share, field) is not None:
+            raise draft.document.error(
+                ("share", field), "the profile says how much already", value=getattr(share, field),
+                remedy="remove it, or profile",
+            )  # fmt: skip
+    if share.mode not in ("any", "mig"):
+        raise draft.document.error(
+            ("share", "mode"), "a profile is of MIG", value=share.mode, remedy="remove it, or profile"
+        )
+    known = sorted({profile.name for model in mig_models() for profile in model.profiles})
+    if share.profile not in known:
+        raise draft.document.error(
+            ("share", "profile"), "no GPU model has this MIG profile", value=share.profile,
+            remedy="use one of " + ", ".join(known),
         )  # fmt: skip
 
 

@@ -99,6 +99,13 @@ class SharePart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     memory: Annotated[
         _Memory | None, Meta(description="Memory of the device, at least.", examples=["10GiB"])
     ] = None
+    profile: Annotated[
+        _Word | None,
+        Meta(
+            description="Instead of an amount: a MIG profile, by NVIDIA's name.",
+            examples=["1g.10gb"],
+        ),
+    ] = None
     mode: Annotated[
         Literal["any", "mig", "mps", "time"],
         Meta(

@@ -3,20 +3,30 @@
 from unidle.fleet.links import GpuLinks
 from unidle.fleet.model import (
     WHOLE_PPM,
+    Cut,
+    CutMode,
+    CutPart,
     Device,
     Fleet,
     Health,
     Link,
     LinkClass,
     Node,
+    Sharing,
     Slice,
     Tier,
     Vendor,
+    as_declared,
+    declared_ppm,
+    device_of,
     slices_of,
 )
 
 __all__ = [
     "WHOLE_PPM",
+    "Cut",
+    "CutMode",
+    "CutPart",
     "Device",
     "Fleet",
     "GpuLinks",
@@ -24,8 +34,12 @@ __all__ = [
     "Link",
     "LinkClass",
     "Node",
+    "Sharing",
     "Slice",
     "Tier",
     "Vendor",
+    "as_declared",
+    "declared_ppm",
+    "device_of",
     "slices_of",
 ]

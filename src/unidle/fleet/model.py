@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from unidle.fleet.idle import IdlePolicy
@@ -14,6 +14,47 @@ WHOLE_PPM = 1_000_000
 Health = Literal["healthy", "fault", "repair", "maintenance", "quarantine", "boot"]
 LinkClass = Literal["nvlink", "infiniband", "roce", "ethernet"]
 Vendor = Literal["nvidia", "amd", "ascend"]
+CutMode = Literal["whole", "mig", "mps", "time", "quota"]
+
+
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """How a device may be cut when a job asks for a part of it.
+
+    ``compute_ppm`` and ``memory_ppm`` say how much of it may be promised: 1,500,000 is one and a half
+    times. ``why_not`` says of modes that were declared why this machine does not offer them.
+    """
+
+    modes: tuple[CutMode, ...]
+    compute_ppm: int = WHOLE_PPM
+    memory_ppm: int = WHOLE_PPM
+    why_not: tuple[tuple[CutMode, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CutPart:
+    """One part of a device that was cut on demand, made for one rank of ``job``; the rest has no job.
+
+    ``name`` is unique on the device for good. ``share_ppm`` is what it counts in the ledger;
+    ``compute_ppm`` and ``memory_bytes`` are what was promised. ``profile`` and ``start`` are those of
+    a MIG instance.
+    """
+
+    name: str
+    share_ppm: int
+    job: str = ""
+    compute_ppm: int = 0
+    memory_bytes: int = 0
+    profile: str = ""
+    start: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """How a device is cut now: parts in use, then the rest where there is one. Shares sum to 1,000,000."""
+
+    mode: CutMode
+    parts: tuple[CutPart, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,9 +62,12 @@ class Device:
     """One GPU, or one declared CPU device.
 
     ``id`` is unique in the fleet (``node/index``). ``slices_ppm`` are the shares that the device is
-    cut into and sum to 1,000,000; slice ``k`` is named ``id#k``, and a whole device ``id`` itself.
-    ``vendor`` says whose GPU it is; it means nothing for a CPU device. ``number`` is what the vendor's own
-    tools count it as, where that is not ``index``.
+    declared to be cut into and sum to 1,000,000; slice ``k`` is named ``id#k``, and a whole device ``id``
+    itself. ``vendor`` says whose GPU it is; it means nothing for a CPU device. ``number`` is what the
+    vendor's own tools count it as, where that is not ``index``.
+
+    ``sharing`` is there where jobs may have it cut, and ``cut`` while some have. ``generation`` counts how
+    often it was cut anew; from 1 on it is part of the names of slices, so that a name stands for one share.
     """
 
     id: str
@@ -36,6 +80,14 @@ class Device:
     slices_ppm: tuple[int, ...] = (WHOLE_PPM,)
     vendor: Vendor = "nvidia"
     number: int | None = None
+    sharing: Sharing | None = None
+    generation: int = 0
+    cut: Cut | None = None
+
+    @property
+    def in_parts(self) -> bool:
+        """Whether its slices are parts of it."""
+        return self.cut is not None or len(self.slices_ppm) > 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +173,35 @@ class Fleet:
 
 
 def slices_of(device: Device) -> list[Slice]:
-    """The slices of one device, in order; a whole device is a slice with the device's own name."""
-    if len(device.slices_ppm) == 1:
-        return [Slice(device.id, device.id, device.slices_ppm[0])]
-    return [Slice(f"{device.id}#{k}", device.id, ppm) for k, ppm in enumerate(device.slices_ppm)]
+    """The slices of one device, in order; one that was never cut is a slice with the device's own name."""
+    if device.cut is not None:
+        return [Slice(f"{device.id}#{part.name}", device.id, part.share_ppm) for part in device.cut.parts]
+    shares, generation = device.slices_ppm, device.generation
+    if generation:
+        return [Slice(f"{device.id}#{generation}.{k}", device.id, ppm) for k, ppm in enumerate(shares)]
+    if len(shares) == 1:
+        return [Slice(device.id, device.id, shares[0])]
+    return [Slice(f"{device.id}#{k}", device.id, ppm) for k, ppm in enumerate(shares)]
+
+
+def device_of(slice_id: str) -> str:
+    """The id of the device that a slice is of."""
+    return slice_id.partition("#")[0]
+
+
+def declared_ppm(device: Device, slice_id: str) -> int:
+    """The share of a slice of a device that is cut as declared, whatever its generation."""
+    number = slice_id.partition("#")[2].rpartition(".")[2]
+    return device.slices_ppm[int(number) if number else 0]
+
+
+def as_declared(fleet: Fleet) -> Fleet:
+    """The fleet without what became of its devices since: cuts and generations."""
+    nodes = tuple(map(_declared, fleet.nodes))
+    return fleet if nodes == fleet.nodes else replace(fleet, nodes=nodes)
+
+
+def _declared(node: Node) -> Node:
+    if not any(device.generation for device in node.devices):
+        return node
+    return replace(node, devices=tuple(replace(d, generation=0, cut=None) for d in node.devices))

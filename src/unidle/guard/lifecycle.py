@@ -7,6 +7,7 @@ from typing import Final, Literal
 
 from unidle.events import types as ev
 from unidle.jobs import Reason, Restart
+from unidle.share.refusal import CUT_REFUSED
 from unidle.view.state import AttemptView, JobView, RankView
 
 _S: Final = 1_000_000_000
@@ -90,6 +91,8 @@ def _decide_ended(job: JobView, attempt: AttemptView, now_ns: int) -> list[ev.Ev
             ended(job.id, attempt.number, "cancelled", because),
             ev.JobEnded(job.id, "cancelled", because),
         ]
+    if (refused := _refused(attempt)) is not None:
+        return [ended(job.id, attempt.number, "failed", refused), ev.Requeued(job.id, refused)]
     if stop is not None and (stop.why in ("service_stopped", "preempted", "moved") or stop.requeue):
         return [ended(job.id, attempt.number, "preempted", stop.because), ev.Requeued(job.id, stop.because)]
     if stop is not None and stop.why in ("timeout", "idle"):
@@ -101,6 +104,14 @@ def _decide_ended(job: JobView, attempt: AttemptView, now_ns: int) -> list[ev.Ev
         ended(job.id, attempt.number, "failed", because),
         _retry_or_fail(job, attempt, culprit or 0, because, now_ns),
     ]
+
+
+def _refused(attempt: AttemptView) -> Reason | None:
+    """Why the machine would not make the parts of devices that the attempt was given; None where it did."""
+    rank = next((r for r in attempt.ranks if r.lost and r.info.get("refused")), None)
+    if rank is None or any(r.spawn_ns is not None for r in attempt.ranks):
+        return None
+    return Reason(CUT_REFUSED, rank.notes[-1][1] if rank.notes else "the part cannot be made")
 
 
 def _finished(attempt: AttemptView) -> bool:

@@ -7,15 +7,15 @@ view says now is put in its place. So a round costs what changed, not what there
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
-from unidle.fleet import Health
+from unidle.fleet import WHOLE_PPM, Health
 from unidle.jobs import JobSpec, Reason
 from unidle.place.constraint import Blocked, Gang, gang_of
-from unidle.place.fleet_queues import ALL, never_in, totals, tree_of_queues
+from unidle.place.fleet_queues import ALL, Bounds, never_in, totals, tree_of_queues
 from unidle.place.ground import Ground, RankClass
 from unidle.place.pieces import counted
 from unidle.place.pools import Option, candidates
@@ -25,9 +25,12 @@ from unidle.place.queue.cluster import Cluster, requested
 from unidle.place.queue.fair import Shares
 from unidle.place.queue.model import Amounts, Asks, Demand, Hold, Running
 from unidle.place.queue.past import fairness_of, take_history
+from unidle.place.queue.spec import MILLI
 from unidle.place.queue.waiting import Waiting
+from unidle.place.queued import KINDS
+from unidle.place.sharing import SharingRound
 from unidle.view.state import AttemptView, JobView, Shape, View
-from unidle.view.usage import charged
+from unidle.view.usage import charged, milli_of
 
 S: Final = 1_000_000_000
 _FAMILIES_KEPT: Final = 4_096
@@ -43,6 +46,10 @@ class Family:
     charged: Amounts
     asks: Asks
     alike: str
+    parts: JobSpec | None = (
+        None  # for parts of devices that are cut on demand: the job, of one kind of device
+    )
+    most_ppm: int = WHOLE_PPM  # parts that count more are not for it
 
 
 class Books:
@@ -75,9 +82,12 @@ class Books:
         self._stopping_hosts = np.zeros((2, self.width), np.int64)
         self._moved: set[int] = set()  # positions at which that changed
         self._seen, self._seen_ground = -1, -1
+        self._bounds = Bounds.of(ground.fleet)
+        self._view: View | None = None
 
     def follow(self, view: View, now_ns: int) -> None:
         """Take up what changed since the last call."""
+        self._view = view
         if view.health != self._health:
             self._health = dict(view.health)
             unfit = view.unfit()
@@ -181,22 +191,23 @@ class Books:
 
     def _running(self, job: JobView, attempt: AttemptView) -> Running:
         spec, held = job.spec, self._held(attempt)
-        kind = self.kinds[next(iter(held), 0) // self.width] if self.kinds else "gpu"
+        kind = self._ground.occupancy.kind_of(attempt.places[0].slices[0]) or "gpu"
         stop = attempt.stop
         ends = stop is not None and stop.why != "moved"  # its devices come back by themselves
         return Running(
             job.id, self._queue(spec), "medium" if ends else spec.preemption, attempt.placed_ns, held,
-            self._charged(spec, kind), attempt.saved_ns, int(spec.min_runtime_s * S), restart_ns(job),
-            run_time_ns(job), checkpoints=spec.checkpoint_path is not None and stop is None, ranks=spec.ranks,
-            each=spec.devices_per_rank, settled_ns=settled_ns(job), asks=_asks(spec),
+            self._charged(spec, kind, self._milli_of(attempt)), attempt.saved_ns, int(spec.min_runtime_s * S),
+            restart_ns(job), run_time_ns(job), checkpoints=spec.checkpoint_path is not None and stop is None,
+            ranks=spec.ranks, each=spec.devices_per_rank, settled_ns=settled_ns(job), asks=_asks(spec),
         )  # fmt: skip
 
     def _held(self, attempt: AttemptView) -> dict[int, int]:
         held: dict[int, int] = {}
-        where = self._ground.where()
         for place in attempt.places:
             for slice_id in place.slices:
-                found = where.get(slice_id)
+                if self._ground.occupancy.is_part(slice_id):
+                    continue  # the device is nobody's as a whole, and what ends here frees no whole one
+                found = self._ground.at(slice_id)
                 if found is not None and found[0] in self.kinds:
                     index = self.kinds.index(found[0]) * self.width + found[1]
                     held[index] = held.get(index, 0) + 1
@@ -205,7 +216,7 @@ class Books:
     def _add(self, job: JobView) -> None:
         """The job waits."""
         spec, queue = job.spec, self._queue(job.spec)
-        refused = never_in(self.tree, self._quota, spec, queue, self.kinds)
+        refused = never_in(self.tree, self._quota, spec, queue, self.kinds, self._bounds.least_milli(spec))
         family = self.family(job)
         if refused is not None or family.never is not None:
             self.never[job.id] = refused or family.never or Reason("never_fits", "")
@@ -213,7 +224,7 @@ class Books:
         self.families[job.id] = family
         self.waiting.add(
             Demand(
-                job.id, queue, spec.preemption, spec.ranks, spec.devices_per_rank, family.charged, job.waiting_since_ns,
+                job.id, queue, spec.preemption, 0 if family.parts else spec.ranks, spec.devices_per_rank, family.charged, job.waiting_since_ns,
                 run_time_ns(job), spec.priority, int(spec.min_runtime_s * S), restart_ns(job),
                 spec.checkpoint_path is not None, family.alike, family.asks,
             )
@@ -231,6 +242,8 @@ class Books:
 
     def _family_of(self, spec: JobSpec) -> Family:
         gang, verdicts = gang_of(spec), list[Blocked]()
+        if (parts := self._parts_of(spec, gang)) is not None:
+            return parts
         options: list[tuple[Option, RankClass]] = []
         for option, rank_class in candidates(self._ground, spec):
             kind = options[0][1].kind if options else rank_class.kind
@@ -244,7 +257,8 @@ class Books:
         if options:
             kind = options[0][1].kind
             alike = f"{kind} {spec.layout} {spec.requests} {spec.where} {spec.topology} {spec.share} {spec.hardware}"
-            return Family(gang, tuple(options), None, self._charged(spec, kind), _asks(spec), alike)
+            amounts = self._charged(spec, kind, self._milli_on(options[0][1], spec))
+            return Family(gang, tuple(options), None, amounts, _asks(spec), alike)
         text = verdicts[0].what if verdicts else "no such device"
         never = Reason("never_fits", f"{text}: it can never start here")
         return Family(gang, (), never, (), _asks(spec), "")
@@ -252,9 +266,46 @@ class Books:
     def _queue(self, spec: JobSpec) -> str:
         return spec.queue if self._declared else ALL
 
-    def _charged(self, spec: JobSpec, kind: str) -> Amounts:
-        """What the job's queue is charged: its devices, and those of a model where it names just one."""
-        resources = charged(spec, kind)
+    def _parts_of(self, spec: JobSpec, gang: Gang) -> Family | None:
+        """The family of a job that may get parts of devices that are cut on demand."""
+        if spec.share is None or self._view is None or not self._view.cuttable_nodes():
+            return None
+        sharing = SharingRound(self._ground, self._view)
+        for kind in KINDS[spec.device]:
+            of_kind = replace(spec, device="gpu" if kind == "gpu" else "cpu")
+            if kind not in self.kinds or sharing.never(of_kind) is not None:
+                continue
+            counts = [milli_of(ppm) for ppm in sharing.share_ppm(of_kind)]
+            milli, most_ppm = max(counts, default=MILLI) * spec.ranks, WHOLE_PPM
+            queue = self._queue(spec)
+            if never_in(self.tree, self._quota, spec, queue, self.kinds, milli) is not None:
+                least = min(counts, default=MILLI)  # only where it counts least can it ever start
+                milli, most_ppm = least * spec.ranks, (least + 1) * WHOLE_PPM // MILLI - 1
+                over = never_in(self.tree, self._quota, spec, queue, self.kinds, milli)
+                if over is not None:
+                    return Family(gang, (), over, (), _asks(spec), "")
+            declared = [(o, c) for o, c in candidates(self._ground, of_kind) if c.never(gang) is None]
+            alike = f"parts {kind} {spec.requests} {spec.where} {spec.topology} {spec.share} {spec.ranks} {spec.hardware}"
+            amounts = self._charged(spec, kind, milli)
+            return Family(gang, tuple(declared), None, amounts, _asks(spec), alike, of_kind, most_ppm)
+        return None
+
+    def _milli_of(self, attempt: AttemptView) -> int:
+        """Thousandths of devices that an attempt holds: a part of a device counts by its share."""
+        assert self._view is not None
+        book = self._view.book
+        held = book.indexes(s for place in attempt.places for s in place.slices)
+        return sum(milli_of(book.slices[k].share_ppm) for k in held)
+
+    def _milli_on(self, rank_class: RankClass, spec: JobSpec) -> int:
+        """What a job that waits would hold: parts count by their share, also where there is nothing else."""
+        if spec.share is None and rank_class.kind in self._bounds.whole_kinds:
+            return spec.devices * MILLI
+        return rank_class.least_ppm(spec.devices) * MILLI // WHOLE_PPM
+
+    def _charged(self, spec: JobSpec, kind: str, milli: int) -> Amounts:
+        """What the job's queue is charged, of devices and of those of a model where it names just one."""
+        resources = charged(spec, kind, milli)
         return tuple(resources.get(resource, 0) for resource in self.tree.resources)
 
 

@@ -3,30 +3,71 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
-from unidle.fleet import Fleet, slices_of
+from unidle.fleet import WHOLE_PPM, Fleet, slices_of
 from unidle.fleet.queues import QueueSpec
 from unidle.jobs import JobSpec, Reason
 from unidle.place.queue.model import Amounts
 from unidle.place.queue.spec import MILLI, amounts_of
 from unidle.place.queue.tree import QueueTree, Quota
 from unidle.place.queued import KINDS
+from unidle.share.mig_models import mig_models
 
 ALL: Final = "jobs"  # the one queue of a fleet that declares none
 
 
-def never(fleet: Fleet, spec: JobSpec, now_ns: int) -> Reason | None:
-    """Why no state of these queues lets the job start; None where one does."""
+def never(fleet: Fleet, spec: JobSpec, now_ns: int, least: int | None = None) -> Reason | None:
+    """Why no state of these queues lets the job start; None where one does.
+
+    ``least`` is the least that it would be charged, in thousandths of devices, where that is known.
+    """
     if not fleet.queues:
         return None
     tree = tree_of_queues(fleet)
     quota = tree.quota(totals(fleet, tree.resources, frozenset()), now_ns)
     kinds = tuple(dict.fromkeys(device.kind for device in fleet.devices()))
-    return never_in(tree, quota, spec, spec.queue, kinds)
+    return never_in(
+        tree, quota, spec, spec.queue, kinds, Bounds.of(fleet).least_milli(spec) if least is None else least
+    )
 
 
-def never_in(tree: QueueTree, quota: Quota, spec: JobSpec, queue: str, kinds: Sequence[str]) -> Reason | None:
+class Bounds(NamedTuple):
+    """What bounds a charge from below: kinds that have whole devices and those there are, the largest factor and memory."""
+
+    kinds: frozenset[str]
+    whole_kinds: frozenset[str]
+    factor_ppm: int
+    memory_bytes: int
+
+    @classmethod
+    def of(cls, fleet: Fleet) -> Bounds:
+        devices = fleet.devices()
+        return cls(
+            frozenset(d.kind for d in devices),
+            frozenset(d.kind for d in devices if len(d.slices_ppm) == 1),
+            max((d.sharing.compute_ppm for d in devices if d.sharing is not None), default=WHOLE_PPM),
+            max((d.memory_bytes for d in devices), default=0),
+        )
+
+    def least_milli(self, spec: JobSpec) -> int:
+        """The least that a queue is charged for the job, wherever it runs, in thousandths of devices."""
+        share = spec.share
+        if share is None:
+            whole = all(kind in self.whole_kinds for kind in KINDS[spec.device] if kind in self.kinds)
+            return spec.devices * MILLI if whole else 0
+        ppm = share.compute_ppm
+        if share.profile:
+            sizes = [m.compute_ppm(m.profile(share.profile)) for m in mig_models() if m.knows(share.profile)]
+            return spec.ranks * (min(sizes, default=0) * MILLI // WHOLE_PPM)
+        if not ppm and self.memory_bytes:
+            ppm = share.memory_bytes * WHOLE_PPM // self.memory_bytes
+        return spec.ranks * (ppm * MILLI // self.factor_ppm)
+
+
+def never_in(
+    tree: QueueTree, quota: Quota, spec: JobSpec, queue: str, kinds: Sequence[str], asked: int
+) -> Reason | None:
     index = tree.index.get(queue)
     if index is None or tree.children[index]:
         leaves = sorted(name for name, k in tree.index.items() if not tree.children[k])
@@ -35,11 +76,11 @@ def never_in(tree: QueueTree, quota: Quota, spec: JobSpec, queue: str, kinds: Se
     if any(spec.windows for spec in tree.specs):
         return None  # at other hours it may
     kind = next((k for k in KINDS[spec.device] if k in kinds), "gpu")
-    asked, resource = spec.devices * MILLI, tree.resources.index(kind)
+    resource = tree.resources.index(kind)
     for at in tree.path(index)[:-1]:
         bound = quota.bound[at][resource]
         if asked > bound:
-            text = f"{tree.name(at)} may use at most {bound / MILLI:g} {kind}, and the job asks for {spec.devices}"
+            text = f"{tree.name(at)} may use at most {bound / MILLI:g} {kind}, and the job asks for {asked / MILLI:g}"
             return Reason("over_limit", f"{text}: it can never start here", {"bound": bound, "asked": asked})
     return None
 

@@ -55,11 +55,11 @@ class Ground:
         self._classes_kept = _CLASSES_KEPT * max(len(self.pools.count), 1)
         self.inner = Inner(view.fleet.gpu_links)
         self.memo: object = None  # of who decides on this ground, see ``place.quotas``
+        self.sharing: object = None  # the same, see ``place.sharing``
         self.whole = np.array(
             [[round(n.cpus * 1000) or _PLENTY for n in self.nodes], [n.memory_bytes or _PLENTY for n in self.nodes]],
             np.int64,
         ).reshape(2, len(self.nodes))  # fmt: skip
-        self._where: dict[str, tuple[str, int]] | None = None
         self._labelled: dict[tuple[str, str], Bools] = {}
         self._tainted = [(k, set(node.taints)) for k, node in enumerate(self.nodes) if node.taints]
         self._before: tuple[dict[str, Masks], Ints] | None = None  # of what was given away
@@ -145,16 +145,17 @@ class Ground:
 
     # -- by name and by class --------------------------------------------------------------------
 
-    def where(self) -> dict[str, tuple[str, int]]:
-        """Kind and position of every slice."""
-        if self._where is None:
-            self._where = {
-                slice_id: (kind, position)
-                for kind, by_position in self.slots.items()
-                for position, slots in by_position.items()
-                for slice_id in slots.slices
-            }
-        return self._where
+    def at(self, slice_id: str) -> tuple[str, int] | None:
+        """Kind and position of a slice; None for one that the fleet does not have."""
+        if not self.occupancy.knows(slice_id):
+            return None
+        kind, order, _ = self.occupancy.where(slice_id)
+        return kind, self.positions[kind][order]
+
+    def is_free(self, slice_id: str) -> bool:
+        """Whether a slice is free, with what was given away."""
+        kind, order, bit = self.occupancy.where(slice_id)
+        return bool(mask_of(self.free[kind][self.positions[kind][order]]) >> bit & 1)
 
     def left(self, kind: str) -> Ints:
         """Free devices of a kind by position. Shape (N,)."""
@@ -241,6 +242,17 @@ class RankClass:
             if asked:
                 ranks = np.minimum(ranks, np.maximum(amount, 0) // asked)
         return ranks
+
+    def least_ppm(self, devices: int) -> int:
+        """What so many of its slices count together, in ppm of a device: the smallest that are free, else of all."""
+        sizes: dict[bool, list[int]] = {True: [], False: []}
+        for p in np.flatnonzero(self.most).tolist():
+            allowed, free = mask_of(self._allowed[p]), self.free(p)
+            for bit, (_, piece) in enumerate(pieces_of(self._ground.nodes[p], self.kind)):
+                if allowed >> bit & 1:
+                    sizes[bool(free >> bit & 1)].append(piece.share_ppm)
+        found = sorted(sizes[True])[:devices]
+        return sum(found) + sum(sorted(sizes[False])[: devices - len(found)])
 
     def free(self, position: int) -> int:
         """The mask of the node's slices that this class may take now."""

@@ -73,7 +73,7 @@ class _Round(GangRound):
                 return self._fit(rank_class, spec.ranks)
         return None
 
-    def refusal(self, spec: JobSpec) -> Refused:
+    def refusal(self, spec: JobSpec, job: str = "") -> Refused:  # noqa: ARG002
         return super().refusal(_bare(spec))
 
     def ever(self, spec: JobSpec) -> bool:

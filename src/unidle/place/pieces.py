@@ -100,8 +100,13 @@ def _form(node: Node, kind: str) -> tuple[_Form, ...]:
 
 
 def pieces_of(node: Node, kind: str) -> list[tuple[Device, Slice]]:
-    """A node's slices of one kind, in the order of its bit mask."""
-    return [(device, piece) for device in node.devices if device.kind == kind for piece in slices_of(device)]
+    """A node's slices of one kind, in the order of its bit mask; a device that is cut on demand is one there."""
+    return [
+        (device, piece)
+        for device in node.devices
+        if device.kind == kind
+        for piece in (slices_of(device) if device.cut is None else [Slice(device.id, device.id, WHOLE_PPM)])
+    ]
 
 
 def words_of(mask: int, words: int) -> list[int]:

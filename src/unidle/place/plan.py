@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from unidle.fleet import Cut
 from unidle.jobs import JobSpec, RankPlace, Reason
 from unidle.view.state import View
 
@@ -51,6 +52,15 @@ class Keep:
 
 
 @dataclass(frozen=True, slots=True)
+class Recut:
+    """Cut a device anew, before anything is placed; parts in use stay as they are."""
+
+    device: str
+    cut: Cut
+    because: Reason
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """Decisions in the order in which they were made.
 
@@ -62,6 +72,7 @@ class Plan:
     keeps: tuple[Keep, ...] = ()
     stops: tuple[Stop, ...] = ()
     again_ns: int | None = None
+    cuts: tuple[Recut, ...] = ()
 
 
 class Policy(Protocol):

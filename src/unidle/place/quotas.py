@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from unidle.fleet import Device
 from unidle.jobs import Reason
 from unidle.place.books import Books, Family
 from unidle.place.constraint import GangPlan
@@ -24,6 +25,7 @@ from unidle.place.queue.model import Demand, Fits, Ints, Running
 from unidle.place.queue.round import Round, Rules, Start, decide
 from unidle.place.queue.victims import Mask
 from unidle.place.repairing import Returning
+from unidle.place.sharing import Given, SharingRound
 from unidle.place.wired import well_wired
 from unidle.view.state import View
 
@@ -35,16 +37,19 @@ class Placement:
     """A job of this round that starts: its class, its plan, and why now."""
 
     job: str
-    option: Option
-    rank_class: RankClass
-    plan: GangPlan
+    option: Option | None
+    rank_class: RankClass | None
+    plan: GangPlan | None
     because: Reason
+    given: Given | None = None  # parts of devices that are cut on demand
 
 
 class QuotaRound:
     """One round over all queues. Pure: the view is only read, and the ground left as it was."""
 
-    def __init__(self, ground: Ground, view: View, now_ns: int) -> None:
+    def __init__(self, ground: Ground, view: View, now_ns: int, sharing: SharingRound | None = None) -> None:
+        self._sharing = sharing
+        self._given: dict[str, Given] = {}
         self._ground, self._view, self._now_ns = ground, view, now_ns
         if not isinstance(ground.memo, Books):
             ground.memo = Books(ground, now_ns)
@@ -77,12 +82,15 @@ class QuotaRound:
         return self._ground.nodes[index % self._width].id
 
     def kind_of(self, job: str) -> str:
-        return self._options(job)[0][1].kind
+        parts = self._family(job).parts
+        return parts.device if parts is not None else self._options(job)[0][1].kind
 
     def report(self) -> tuple[QueueShare, ...]:
         return self.shares.report()
 
     def _placement(self, start: Start) -> Placement:
+        if start.job in self._given:
+            return Placement(start.job, None, None, None, start.because, self._given[start.job])
         return Placement(start.job, *self._plans[start.job], start.because)
 
     def _options(self, job: str) -> Options:
@@ -116,6 +124,35 @@ class QuotaRound:
 
     def _at_once(self, demand: Demand, room: Ints | None) -> Mapping[int, int] | None:
         """Where it could start now: on devices, CPU and memory that are free and kept for nobody else."""
+        self._given.pop(demand.job, None)
+        if self._family(demand.job).options:
+            found = self._on_declared(demand, room)
+            if found is not None or demand.ranks:
+                return found
+        return self._in_parts(demand, room)
+
+    def _in_parts(self, demand: Demand, room: Ints | None) -> Mapping[int, int] | None:
+        """The devices that it would open for parts, on which nothing is kept for others; none where it joins."""
+        family = self._family(demand.job)
+        if self._sharing is None or family.parts is None:
+            return None
+
+        def at(device: Device) -> int:
+            return self.kinds.index(device.kind) * self._width + self._ground.place[device.node]
+
+        def may_open(device: Device, count: int) -> bool:
+            index = at(device)
+            return int(self.cluster.free[index]) >= count and (room is None or int(room[index]) >= count)
+
+        given = self._sharing.find(demand.job, family.parts, may_open, most_ppm=family.most_ppm)
+        if not isinstance(given, Given):
+            return None
+        self._given[demand.job] = given
+        devices = given.devices.values()
+        return {at(device): given.opened[device.node] for device in devices if device.node in given.opened}
+
+    def _on_declared(self, demand: Demand, room: Ints | None) -> Mapping[int, int] | None:
+        """The same on whole devices, and on parts that are declared."""
         gang, first, each = self._family(demand.job).gang, self._first(demand.job), demand.each
         here = slice(first, first + self._width)
         returns = self._returning.last(demand.job) is not None

@@ -237,8 +237,10 @@ def _was_on(last: Last, rank_class: RankClass) -> bool:
 
 
 def _last(ground: Ground, job: str, attempt: AttemptView) -> Last | None:
-    where, tree = ground.where(), ground.tree
-    found = [next((where[s] for s in place.slices if s in where), None) for place in attempt.places]
+    occupancy, tree = ground.occupancy, ground.tree
+    if any(occupancy.is_part(s) for place in attempt.places for s in place.slices):
+        return None  # parts are made anew where they fit best
+    found = [next(filter(None, map(ground.at, place.slices)), None) for place in attempt.places]
     kinds = {at[0] for at in found if at is not None}
     if len(kinds) != 1:
         return None

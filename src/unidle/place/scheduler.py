@@ -19,14 +19,17 @@ from unidle.place.constraint import Barrier, Blocked, Gang, GangPlan, gang_of
 from unidle.place.ground import Ground, RankClass
 from unidle.place.inner import Seats, text_of
 from unidle.place.mapping import Mapping, map_ranks
-from unidle.place.plan import Keep, Place, Plan, Stop, Wait
+from unidle.place.plan import Keep, Place, Plan, Recut, Stop, Wait
 from unidle.place.pools import Option, Pool, candidates
+from unidle.place.queue.round import PARTS_WAIT
 from unidle.place.queue.why import why_moved
 from unidle.place.queued import InQueueOrder, noun
 from unidle.place.repairing import Returning
+from unidle.place.sharing import Given, SharingRound
 from unidle.place.traffic import usual_traffic
 from unidle.place.tree import Ints
 from unidle.place.wired import seats_of, well_wired
+from unidle.share.refusal import Refused as NoPart
 from unidle.view.fold import collector_paused
 from unidle.view.occupancy import NodeSlots
 from unidle.view.state import JobView, Shape, View
@@ -58,17 +61,27 @@ class Scheduler:
     def why_not(self, view: View, spec: JobSpec) -> Reason | None:
         """Why a gang of this job cannot be placed now; None where it can."""
         never = _never_by_quota(view, spec)
-        answer = GangRound(self._on(view), view).fit(spec)
+        round_ = GangRound(self._on(view), view)
+        if isinstance(round_.part("", spec), Given):
+            return never
+        answer = round_.fit(spec)
         return never or (answer.because if isinstance(answer, Refused) else None)
 
     def _decide_by_quota(self, view: View, now_ns: int) -> Plan:
         from unidle.place.quotas import QuotaRound
 
         ground = self._on(view)
-        queues, round_ = QuotaRound(ground, view, now_ns), GangRound(ground, view)
+        round_ = GangRound(ground, view)
+        queues = QuotaRound(ground, view, now_ns, round_.sharing)
         places: list[Place] = []
 
         def place(start: Placement) -> None:
+            if start.given is not None:
+                places.append(Place(start.job, round_.take_parts(start.given), start.given.because))
+                return
+            assert start.rank_class is not None
+            assert start.plan is not None
+            assert start.option is not None
             job = view.jobs[start.job]
             fit = round_.mapped(start.rank_class, start.plan, gang_of(job.spec), job)
             fit = round_.chosen(fit, start.option, job.spec, job)
@@ -82,7 +95,7 @@ class Scheduler:
         keeps, stops = _stops(queues, answer)
         # what was reserved before these starts were known may have kept others from theirs
         again_ns = now_ns if places and len(places) < len(queues.waiting) else answer.again_ns
-        return Plan(tuple(places), waits, keeps, stops, again_ns)
+        return Plan(tuple(places), waits, keeps, stops, again_ns, round_.recuts())
 
     def try_one(self, view: View, spec: JobSpec, job: str | None = None) -> Placed | Refused:
         """What a gang of this job would get now, with all that is known of it, or why it gets nothing.
@@ -90,7 +103,11 @@ class Scheduler:
         ``job`` is its id where it waits in the view: it may have ranks that stay where they were.
         """
         round_ = GangRound(self._on(view), view)
-        fit = round_.fit(spec, None if job is None else view.jobs.open.get(job))
+        found = round_.find(spec, None if job is None else view.jobs.open.get(job))
+        given = round_.part("", spec) if found is None else None
+        if isinstance(given, Given):
+            return _placed_in_parts(self._on(view), given, spec)
+        fit = found or round_.refusal(spec)
         if isinstance(fit, Refused):
             return fit
         if fit.mapping is None:
@@ -102,7 +119,19 @@ class Scheduler:
 
     def ever(self, view: View, spec: JobSpec) -> bool:
         """Whether the whole fleet, empty and healthy, holds a gang of this job."""
-        return _never_by_quota(view, spec) is None and never_fits(self._on(view), spec) is None
+        if _never_by_quota(view, spec) is not None:
+            return False
+        ground = self._on(view)
+        if never_fits(ground, spec) is None:
+            return True
+        sharing = _sharing(ground, view) if spec.share is not None else None
+        if sharing is None or sharing.never(spec) is not None:
+            return False
+        from unidle.place.fleet_queues import never
+        from unidle.view.usage import milli_of
+
+        least = min((milli_of(ppm) for ppm in sharing.share_ppm(spec)), default=0) * spec.ranks
+        return never(view.fleet, spec, view.time_ns, least) is None
 
     def _on(self, view: View) -> Ground:
         ground = self._ground
@@ -164,6 +193,7 @@ class GangRound:
     def __init__(self, ground: Ground, view: View) -> None:
         self._ground, self._view = ground, view
         self._returning = Returning(ground, view, ground.left)
+        self.sharing = _sharing(ground, view)
 
     def decide(self, now_ns: int) -> Plan:
         view = self._view
@@ -177,8 +207,10 @@ class GangRound:
             fit = self.find(spec, job)
             if fit is not None:
                 places[job_id] = Place(job_id, self.take(fit), fit.because())
+            elif isinstance(given := self.part(job_id, spec), Given):
+                places[job_id] = Place(job_id, self.take_parts(given), given.because)
             else:  # what is free only shrinks within one round
-                blocked[shape] = self.refusal(spec).because if shape in new else None
+                blocked[shape] = self.refusal(spec, job_id).because if shape in new else None
         waits = [
             Wait(job.id, because)
             for job in unjudged
@@ -186,7 +218,21 @@ class GangRound:
             and job.not_before_ns <= now_ns
             and (because := blocked.get(job.shape)) is not None
         ]
-        return Plan(tuple(places.values()), tuple(waits))
+        return Plan(tuple(places.values()), tuple(waits), cuts=self.recuts())
+
+    def part(self, job: str, spec: JobSpec) -> Given | NoPart | None:
+        """Parts of devices that are cut on demand for the job, or why it gets none; None where it asks for none."""
+        if self.sharing is None or spec.share is None:
+            return None
+        return self.sharing.find(job, spec)
+
+    def take_parts(self, given: Given) -> tuple[RankPlace, ...]:
+        """Give the gang its parts of devices."""
+        assert self.sharing is not None
+        return self.sharing.take(given)
+
+    def recuts(self) -> tuple[Recut, ...]:
+        return self.sharing.recuts() if self.sharing is not None else ()
 
     def fit(self, spec: JobSpec, job: JobView | None = None) -> Fit | Refused:
         """Where a gang of this job goes now, or why it cannot."""
@@ -213,7 +259,7 @@ class GangRound:
             fit.choice = pools.why(options, next(o for o in options if o.pool == option.pool))
         return fit
 
-    def refusal(self, spec: JobSpec) -> Refused:
+    def refusal(self, spec: JobSpec, job: str = "") -> Refused:
         """Why a gang of this job, for which no place was found, has none."""
         gang = gang_of(spec)
         reasons, models = [], []
@@ -223,7 +269,23 @@ class GangRound:
             if option.pool.models and not option.mixed:
                 figures = refused.because.figures
                 models.append(f"{option.name} {figures['free']} of {figures['devices']} free")
-        return never_fits(self._ground, spec) or _with_models(_best(reasons), models)
+        static = never_fits(self._ground, spec) or _with_models(_best(reasons), models)
+        if self.sharing is not None and spec.share is not None:
+            return self._no_part(spec, job, static)
+        return static
+
+    def _no_part(self, spec: JobSpec, job: str, static: Refused) -> Refused:
+        """Why neither a part that is declared nor one that is made on demand will do."""
+        assert self.sharing is not None
+        never = self.sharing.never(spec)
+        if never is not None:
+            if static.because.code != "never_fits":
+                return static
+            return Refused(
+                Reason("never_fits", f"{never.because.text}: it can never start here", never.because.figures)
+            )
+        answer = self.sharing.find(job, spec, every=True)
+        return Refused(answer.because) if not isinstance(answer, Given) else static
 
     def classes(self, spec: JobSpec) -> list[RankClass]:
         """The classes of the job's ranks on the pools that it may use."""
@@ -306,6 +368,19 @@ def _left_to_others(
     return found
 
 
+def _sharing(ground: Ground, view: View) -> SharingRound | None:
+    return SharingRound(ground, view) if view.cuttable_nodes() else None
+
+
+def _placed_in_parts(ground: Ground, given: Given, spec: JobSpec) -> Placed:
+    """Parts of devices with their ranks in the best order."""
+    position = [ground.place[place.node] for place in given.places]
+    nodes, counts = np.unique(np.array(position, np.int64), return_counts=True)
+    layout = spec.layout or Layout(dp=spec.ranks)
+    mapping = map_ranks(ground.tree, nodes, counts, layout, usual_traffic(layout))
+    return Placed(given.places, given.because, mapping)
+
+
 def _never_by_quota(view: View, spec: JobSpec) -> Reason | None:
     if not view.fleet.queues:
         return None
@@ -335,6 +410,8 @@ def _waiting(
         if job.id in starts or job.not_before_ns > now_ns:
             continue
         because = queues.never.get(job.id) or answer.waits.get(job.id, queues.too_deep)
+        if because is PARTS_WAIT:
+            because = round_.refusal(job.spec, job.id).because
         figures, text = because.figures, because.text
         if because.code in _FOR_ROOM:
             way = in_the_way.get(job.shape) or round_.fit(job.spec)

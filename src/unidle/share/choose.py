@@ -34,7 +34,14 @@ from unidle.share.modes import (
 from unidle.share.refusal import Refused, refused
 from unidle.share.select import may_use, may_use_any
 
-_ORDER: Final[tuple[Mode, ...]] = ("mig", "mps", "time", "whole")  # of two that cost the same, the safer one
+_ORDER: Final[tuple[Mode, ...]] = (
+    "quota",
+    "mig",
+    "mps",
+    "time",
+    "whole",
+)  # of two that cost the same, the safer one
+_SHOWN: Final = 3  # other ways that a reason names
 _ASKED: Final[Mapping[str, tuple[Mode, ...]]] = {
     "any": ("mig", "mps", "time"),
     "mig": ("mig",),
@@ -182,23 +189,29 @@ class _Search:
         self._examples.setdefault(why.because.code, why.because)
 
     def answer(self, gpus: int, times: Mapping[str, int]) -> Choice | Refused:
-        ways = 0
-        for alike, found in self._found.items():
+        ways, others = 0, list[tuple[tuple[int, int, int], _Offer]]()
+        for nth, (alike, found) in enumerate(self._found.items(), 1):
             for offer in found:
                 if isinstance(offer, Refused):
                     self.refuse(offer, times[alike])
                 else:
                     ways += times[alike]
+                    others.append(((offer.price_ppm, _ORDER.index(offer.mode), nth), offer))
         if self._best is None:
             return _none(gpus, self._against, self._examples)
-        return _choice(self._best[1], ways, self._against)
+        rest = [offer for _, offer in sorted(others, key=lambda o: o[0]) if offer is not self._best[1]]
+        return _choice(self._best[1], ways, self._against, rest[:_SHOWN])
 
 
 def _offers(wish: Wish, gpu: Gpu, table: Interference, rules: SharePolicy) -> list[_Offer | Refused]:
     """What one GPU that may be used offers: one entry for each mode that was thought of."""
-    if gpu.device.kind != "gpu":
-        return [refused("not_a_gpu", f"{gpu.device.id} is a CPU device: it is cut by the shares of its CPUs")]
     modes: tuple[Mode, ...] = ("mig",) if wish.share.profile else _ASKED[wish.share.mode]
+    if gpu.device.kind != "gpu":
+        if "quota" not in gpu.modes or modes != _ASKED["any"]:
+            return [
+                refused("not_a_gpu", f"{gpu.device.id} is a CPU device: it is cut by the shares of its CPUs")
+            ]
+        modes = ("quota",)
     if gpu.mode is not None:
         if gpu.mode not in modes:
             return [
@@ -323,14 +336,20 @@ def _tenant(resident: Resident, gpu: Gpu) -> Tenant:
     return Tenant(resident.load, resident.compute_ppm, memory_ppm)
 
 
-def _choice(offer: _Offer, offers: int, against: Counter[str]) -> Choice:
+def _choice(offer: _Offer, offers: int, against: Counter[str], instead: Sequence[_Offer]) -> Choice:
     gpu, beside = offer.gpu, len(offer.gpu.residents)
-    others = f"beside {beside} others" if beside else "on an empty GPU"
+    what = "GPU" if gpu.device.kind == "gpu" else "CPU device"
+    others = f"beside {beside} {'others' if beside > 1 else 'other'}" if beside else f"on an empty {what}"
+    memory = f", {_gib(offer.memory_bytes)} of memory" if offer.memory_bytes else ""
     text = (
-        f"{offer.mode} on {gpu.device.id}, {others}: {offer.compute_ppm / 10_000:.1f} % of compute, "
-        f"{_gib(offer.memory_bytes)}; takes {_times(offer.slowdown_ppm)} as long as alone ({offer.how}), "
-        f"the others up to {_times(offer.worst_other_ppm)}; the cheapest of {offers} ways"
+        f"{offer.mode} on {gpu.device.id}, {others}: {offer.compute_ppm / 10_000:.1f} % of compute{memory}; "
+        f"takes {_times(offer.slowdown_ppm)} as long as alone ({offer.how}), "
+        f"the others up to {_times(offer.worst_other_ppm)}; the cheapest of {offers} ways: it costs {_cost(offer)} of a {what}"
     )
+    if instead:
+        text += "; instead " + ", ".join(f"{o.mode} on {o.gpu.device.id} {_cost(o)}" for o in instead)
+    if against:
+        text += "; not " + ", ".join(f"{code} {n}" for code, n in against.most_common(_SHOWN))
     figures: dict[str, int | float | str] = {
         "price_ppm": offer.price_ppm,
         "slowdown_ppm": offer.slowdown_ppm,
@@ -342,6 +361,7 @@ def _choice(offer: _Offer, offers: int, against: Counter[str]) -> Choice:
         "refused": sum(against.values()),
         "how": offer.how,
     }
+    figures |= {f"instead_{o.mode}_{o.gpu.device.id}_ppm": o.price_ppm for o in instead}
     return Choice(
         gpu.device.id,
         offer.mode,
@@ -357,14 +377,14 @@ def _choice(offer: _Offer, offers: int, against: Counter[str]) -> Choice:
 
 def _none(gpus: int, against: Counter[str], examples: Mapping[str, Reason]) -> Refused:
     if not gpus:
-        return refused("no_gpu", "there is no GPU that could be shared")
+        return refused("no_gpu", "there is no device that could be shared")
     first = examples[against.most_common(1)[0][0]]
     counts = ", ".join(f"{code} {n}" for code, n in against.most_common())
     figures: dict[str, int | float | str] = {"gpus": gpus, **against}
     return Refused(
         Reason(
             "no_share",
-            f"none of {gpus} GPUs has a part for it ({counts}); for example: {first.text}",
+            f"none of {gpus} devices has a part for it ({counts}); for example: {first.text}",
             figures,
         )
     )
@@ -373,6 +393,10 @@ def _none(gpus: int, against: Counter[str], examples: Mapping[str, Reason]) -> R
 def _lost(slowdown_ppm: int) -> int:
     """Progress lost, in ppm of a GPU: nothing at 1,000,000, half at 2,000,000."""
     return WHOLE_PPM - WHOLE_PPM * WHOLE_PPM // slowdown_ppm
+
+
+def _cost(offer: _Offer) -> str:
+    return f"{offer.price_ppm / WHOLE_PPM:.2f}"
 
 
 def _times(ppm: int) -> str:

@@ -7,6 +7,7 @@ The model, for a load among others (all parts of one GPU):
 - MPS: kernels run together, each load within its bound on threads; time is stretched by the largest of the
   sums of SM demands and of bandwidth demands, and by its own demand over its own bound;
 - MIG: nothing but its own demand over its own instance counts;
+- a quota of a CPU device: nothing but its own demand over its own bound counts;
 - whole: nothing.
 
 Where a pair was seen, the model's answer is corrected by the quotient of seen and modelled, averaged over the
@@ -82,6 +83,17 @@ class Interference:
         """The load of that name, else one that fills what it is given."""
         return self.loads.get(name) or replace(self.loads[UNKNOWN], name=name or UNKNOWN)
 
+    def load_of_part(self, name: str, asked_ppm: int) -> Load:
+        """Work of this name in a part of ``asked_ppm``: it can need no more than it has.
+
+        Of a name that is not known, that it needs what was asked for. Bandwidth comes in eighths where compute
+        comes in sevenths: an instance has what its compute needs.
+        """
+        known = self.loads.get(name)
+        if known is None:
+            return Load(name or UNKNOWN, asked_ppm, asked_ppm * 7 // 8, asked_ppm)
+        return replace(known, sm_ppm=min(known.sm_ppm, asked_ppm))
+
     def observed(self, mode: Mode, load: str, other: str, alone_ns: int, shared_ns: int) -> Interference:
         """A table that also knows this: a step took ``alone_ns`` alone and ``shared_ns`` beside ``other``.
 
@@ -129,6 +141,8 @@ def modelled_ppm(mode: Mode, own: Tenant, others: Sequence[Tenant]) -> int:
     by_bound = load.sm_ppm * WHOLE_PPM // max(1, own.compute_ppm)
     if mode == "mig":
         return max(WHOLE_PPM, by_bound, load.bandwidth_ppm * WHOLE_PPM // max(1, own.memory_ppm))
+    if mode == "quota":
+        return max(WHOLE_PPM, by_bound)
     threads = sum(min(t.load.sm_ppm, t.compute_ppm) for t in (own, *others))
     bandwidth = load.bandwidth_ppm + sum(o.load.bandwidth_ppm for o in others)
     return max(WHOLE_PPM, by_bound, threads, bandwidth)

@@ -8,6 +8,8 @@ https://docs.nvidia.com/deploy/mps/):
   the others; at most 48 clients of one GPU.
 - time slices: one process at a time; no bound on memory, a fault stays inside.
 
+A CPU device is cut by quota: a control group bounds CPU time, and memory where the device declares any.
+
 Shares are in parts per million of one GPU and sum to 1,000,000, so that a ledger of them adds up; what no
 one asked for is a part of its own at the end.
 """
@@ -18,13 +20,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from unidle.fleet import WHOLE_PPM, Device, Node
+from unidle.fleet import WHOLE_PPM, CutMode, Device, Node, declared_ppm, device_of
 from unidle.jobs import Share
 from unidle.share.mig import Reconfiguration, reconfigure
 from unidle.share.mig_models import MIB, Instance, MigModel
 from unidle.share.refusal import Refused, refused
 
-Mode = Literal["whole", "mig", "mps", "time"]
+Mode = CutMode
 Guarantee = Literal["memory", "fault", "bandwidth"]
 
 GUARANTEES: Final[Mapping[Mode, frozenset[Guarantee]]] = {
@@ -32,6 +34,7 @@ GUARANTEES: Final[Mapping[Mode, frozenset[Guarantee]]] = {
     "mig": frozenset({"memory", "fault", "bandwidth"}),
     "mps": frozenset({"memory"}),
     "time": frozenset({"fault"}),
+    "quota": frozenset({"memory", "fault"}),
 }
 MPS_CLIENTS: Final = 48
 _PPM_PER_PERCENT: Final = WHOLE_PPM // 100
@@ -180,21 +183,22 @@ def thread_percent(compute_ppm: int) -> int:
     return min(100, max(1, compute_ppm // _PPM_PER_PERCENT))
 
 
-def cpu_quota(node: Node, slices: Sequence[str], machine_cpus: float) -> float | None:
+def cpu_quota(
+    node: Node, slices: Sequence[str], machine_cpus: float, promised_ppm: Mapping[str, int] | None = None
+) -> float | None:
     """CPU cores that the slices (ids) of CPU devices on ``node`` stand for; None where none of these is cut.
 
     A CPU device stands for an equal part of the node's cores (``machine_cpus`` where the node's are not
-    known), and a slice for its share of that.
+    known), and a slice for its share of that, or for what it was promised.
     """
-    devices = [d for d in node.devices if d.kind == "cpu"]
-    of_slice = {
-        f"{d.id}#{k}": ppm for d in devices if len(d.slices_ppm) > 1 for k, ppm in enumerate(d.slices_ppm)
-    }
-    if not any(s in of_slice for s in slices):
-        return None
-    whole = {d.id for d in devices}
-    held_ppm = sum(of_slice.get(s, WHOLE_PPM if s in whole else 0) for s in slices)
-    return (node.cpus or machine_cpus) / len(devices) * held_ppm / WHOLE_PPM
+    devices = {d.id: d for d in node.devices if d.kind == "cpu"}
+    promised, held_ppm, cut = promised_ppm or {}, 0, False
+    for slice_id in slices:
+        device = devices.get(device_of(slice_id))
+        if device is not None:
+            held_ppm += promised.get(slice_id, 0) or declared_ppm(device, slice_id)
+            cut |= slice_id in promised or len(device.slices_ppm) > 1
+    return (node.cpus or machine_cpus) / len(devices) * held_ppm / WHOLE_PPM if cut else None
 
 
 def _cut_by_bounds(

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from unidle.jobs import Reason
+
+CUT_REFUSED: Final = "cut_refused"
+"""Code of the reason why an attempt ended for which the machine would not make a part of a device."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,11 +13,12 @@ from typing import Any, Final
 
 from unidle.errors import StoreDamaged
 from unidle.events import types as ev
-from unidle.fleet import Node, slices_of
+from unidle.fleet import WHOLE_PPM, Node, slices_of
 from unidle.jobs import JobState, transition
 from unidle.ledger.book import SliceRef
 from unidle.store.protocol import StoredEvent
 from unidle.view.accounts import expected_postings
+from unidle.view.cuts import carried, recut, renamed
 from unidle.view.ranks import take_up
 from unidle.view.speeds import learn
 from unidle.view.state import (
@@ -30,6 +31,7 @@ from unidle.view.state import (
     UseView,
     View,
 )
+from unidle.view.usage import milli_of
 
 FOLD_VERSION: Final = 5
 """Grows when the same log would give another view; older snapshots are then passed over."""
@@ -134,16 +136,17 @@ def _request_refused(_view: View, _event: ev.RequestRefused, _now: int) -> None:
 
 
 def _fleet_seen(view: View, event: ev.FleetSeen, now: int) -> None:
+    fleet = carried(view, event.fleet)
     before = {k for k, ref in enumerate(view.book.slices) if ref.gone_ns is None}
     seen = set()
-    for node in event.fleet.nodes:
+    for node in fleet.nodes:
         seen |= _sight_node(view, node, now)
     for k in sorted(before - seen):
         if not view.book.held[k]:
             view.book.remove(k, now)
-    if event.fleet.history != view.fleet.history:
+    if fleet.history != view.fleet.history:
         view.usage.settle(now, view.fleet.history.half_life_ns)
-    view.fleet = event.fleet
+    view.fleet = fleet
     view.fleet_changed()
 
 
@@ -157,6 +160,35 @@ def _sight_node(view: View, node: Node, now: int) -> set[int]:
                 book.set_down(book.index(piece.id), _down_leaf(view, device.id, node.id), now)
             seen.add(book.index(piece.id))
     return seen
+
+
+def _device_cut(view: View, event: ev.DeviceCut, now: int) -> None:
+    before = view.cuttable(event.device)
+    if before is None:
+        raise StoreDamaged(
+            "the log cuts a device that is not cut on demand",
+            field=f"event {view.seq}", value=event.device, remedy="run `unidle store check`",
+        )  # fmt: skip
+    device = recut(before, event.cut)
+    book = view.book
+    old, new = {s.id: s for s in slices_of(before)}, {s.id: s for s in slices_of(device)}
+    wrong = sum(s.share_ppm for s in new.values()) != WHOLE_PPM or any(
+        book.held[book.index(s)] for s in old if new.get(s) != old[s]
+    )
+    if wrong:
+        raise StoreDamaged(
+            "the log cuts a device otherwise than those who use it have it, or its parts do not add up",
+            field=f"event {view.seq}", value=event.device, remedy="run `unidle store check`",
+        )  # fmt: skip
+    for gone in old.keys() - new.keys():
+        book.remove(book.index(gone), now)
+    for piece in new.values():
+        if piece.id not in old:
+            book.add(SliceRef(piece.id, device.id, device.node, device.model, piece.share_ppm, now))
+            book.set_down(book.index(piece.id), _down_leaf(view, device.id, device.node), now)
+    if device.cut is None:
+        view.stays.pop(device.id, None)
+    view.cut_changed(device)
 
 
 def _health_set(view: View, event: ev.HealthSet, now: int) -> None:
@@ -206,20 +238,25 @@ def _attempt_placed(view: View, event: ev.AttemptPlaced, now: int) -> None:
     job = _job(view, event.job)
     wanted = max(job.waiting_since_ns, job.not_before_ns)
     _set_state(view, job, "starting")
-    ranks = [RankView() for _ in event.places]
-    job.attempts.append(AttemptView(event.attempt, now, event.places, event.because, ranks))
+    places = event.places
+    ids = [s for place in places for s in place.slices]
+    if not all(map(view.occupancy.knows, ids)):
+        places = renamed(view.fleet, places)
+        ids = [s for place in places for s in place.slices]
+    ranks = [RankView() for _ in places]
+    job.attempts.append(AttemptView(event.attempt, now, places, event.because, ranks))
     job.verdict = None
     view.promised.pop(job.id, None)
     view.live.add(job.id)
     view.request(job, +1)
-    ids = [s for place in event.places for s in place.slices]
     _free_cause(view, now)
     view.book.take(view.book.indexes(ids), now, wanted, job.id)
     occupancy = view.occupancy
     for slice_id in ids:
         occupancy.take(slice_id)
     kind = occupancy.kind_of(ids[0])
-    view.usage.start(job.id, job.spec, kind, now, view.fleet.history.half_life_ns)
+    milli = sum(milli_of(view.book.slices[k].share_ppm) for k in view.book.indexes(ids))
+    view.usage.start(job.id, job.spec, kind, milli, now, view.fleet.history.half_life_ns)
 
 
 def _stop_asked(view: View, event: ev.StopAsked, now: int) -> None:
@@ -274,6 +311,10 @@ def _attempt_ended(view: View, event: ev.AttemptEnded, now: int) -> None:
     view.live.discard(job.id)
     view.usage.end(job.id, now, view.fleet.history.half_life_ns)
     view.touch(job.id)
+    if view.cuttable_nodes():
+        from unidle.view import company  # not needed where nothing is cut
+
+        company.left(view, job, attempt)
     ids = [s for place in attempt.places for s in place.slices]
     book = view.book
     numbers = book.indexes(ids)
@@ -374,6 +415,7 @@ _HANDLERS: Final[dict[type, Callable[[View, Any, int], None]]] = {
     ev.Sighted: _sighted,
     ev.FleetSeen: _fleet_seen,
     ev.HealthSet: _health_set,
+    ev.DeviceCut: _device_cut,
     ev.JobSubmitted: _job_submitted,
     ev.CancelAsked: _cancel_asked,
     ev.RequestRefused: _request_refused,

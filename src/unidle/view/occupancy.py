@@ -6,7 +6,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from unidle.fleet import Fleet, slices_of
+from unidle.fleet import Device, Fleet, Node, slices_of
 from unidle.view.changes import Changes
 
 
@@ -26,7 +26,11 @@ class NodeSlots:
 
 @dataclass(slots=True)
 class Occupancy:
-    """Free slices per kind of device, in the fleet's order. Rebuilt from the view, never stored."""
+    """Free slices per kind of device, in the fleet's order. Rebuilt from the view, never stored.
+
+    Parts of a device that was cut on demand are never free here: each was made for someone, and what
+    is left is given out by cutting the device anew (``place.sharing``).
+    """
 
     nodes: dict[str, list[NodeSlots]] = field(default_factory=dict)  # kind -> nodes in order
     open: dict[str, list[int]] = field(default_factory=dict)  # kind -> orders of nodes with a free slice
@@ -35,26 +39,62 @@ class Occupancy:
     largest: dict[str, int] = field(default_factory=dict)  # kind -> most slices of one node
     changes: Changes[tuple[str, int]] = field(default_factory=Changes)  # (kind, order)
     _room: dict[tuple[str, int], int] = field(default_factory=dict)  # answers of ``room``
+    _made: set[str] = field(default_factory=set)  # slices that are parts made on demand
     _where: dict[str, tuple[str, int, int]] = field(default_factory=dict)  # slice -> (kind, order, bit)
 
     @classmethod
     def of(cls, fleet: Fleet, taken: set[str], unfit: set[str]) -> Occupancy:
         """``taken`` and ``unfit`` are slice ids that are not free."""
-        self = cls()
+        self, busy = cls(), taken | unfit
         for node in fleet.nodes:
-            by_kind: dict[str, list[str]] = {}
+            for kind, ids in self._slices(node).items():
+                self._add_node(kind, node.id, tuple(ids), busy)
             for device in node.devices:
-                by_kind.setdefault(device.kind, []).extend(s.id for s in slices_of(device))
-            for kind, ids in by_kind.items():
-                self._add_node(kind, node.id, tuple(ids), taken | unfit)
+                if device.cut is not None:
+                    ids = [s.id for s in slices_of(device)]
+                    self._where.update(dict.fromkeys(ids, self._where[ids[0]]))
         return self
+
+    def recut(self, before: Device, after: Device, *, down: bool) -> None:
+        """A device has other slices now: it stays one bit, which is free where the device is whole and healthy."""
+        kind, order, bit = self._where[slices_of(before)[0].id]
+        slots = self.nodes[kind][order]
+        for piece in slices_of(before):
+            del self._where[piece.id]
+            self._made.discard(piece.id)
+        ids = [piece.id for piece in slices_of(after)]
+        self._where.update(dict.fromkeys(ids, (kind, order, bit)))
+        if after.cut is not None:
+            self._made.update(ids)
+        slots.slices = (*slots.slices[:bit], ids[0], *slots.slices[bit + 1 :])
+        is_free = after.cut is None and not down
+        was_open, was_free = bool(slots.free), bool(slots.free >> bit & 1)
+        if is_free != was_free:
+            slots.free ^= 1 << bit
+            self.free[kind] += 1 if is_free else -1
+        opened = self.open[kind]
+        if slots.free and not was_open:
+            insort(opened, order)
+        elif was_open and not slots.free:
+            del opened[bisect_left(opened, order)]
+        self.changes.add((kind, order))
+
+    def _slices(self, node: Node) -> dict[str, list[str]]:
+        """The node's slices by kind; of a device that is cut on demand the first part, which stands for all of it."""
+        by_kind: dict[str, list[str]] = {}
+        for device in node.devices:
+            ids = [s.id for s in slices_of(device)]
+            if device.cut is not None:
+                self._made.update(ids)
+            by_kind.setdefault(device.kind, []).extend(ids if device.cut is None else ids[:1])
+        return by_kind
 
     def _add_node(self, kind: str, node: str, ids: tuple[str, ...], busy: set[str]) -> None:
         nodes = self.nodes.setdefault(kind, [])
         mask = 0
         for bit, slice_id in enumerate(ids):
             self._where[slice_id] = (kind, len(nodes), bit)
-            mask |= (slice_id not in busy) << bit
+            mask |= (slice_id not in busy and slice_id not in self._made) << bit
         if mask:
             self.open.setdefault(kind, []).append(len(nodes))
         nodes.append(NodeSlots(node, len(nodes), ids, mask))
@@ -83,6 +123,14 @@ class Occupancy:
         kind, order, bit = self._where[slice_id]
         return kind, self.nodes[kind][order], 1 << bit
 
+    def where(self, slice_id: str) -> tuple[str, int, int]:
+        """Kind of a slice, place of its node among those of the kind, and its bit there."""
+        return self._where[slice_id]
+
+    def is_part(self, slice_id: str) -> bool:
+        """Whether the slice is a part of a device that was cut on demand."""
+        return slice_id in self._made
+
     def is_free(self, slice_id: str) -> bool:
         kind, order, bit = self._where[slice_id]
         return bool(self.nodes[kind][order].free >> bit & 1)
@@ -102,7 +150,7 @@ class Occupancy:
     def give_back(self, slice_id: str) -> None:
         kind, order, bit = self._where[slice_id]
         slots = self.nodes[kind][order]
-        if slots.free >> bit & 1:
+        if slots.free >> bit & 1 or slice_id in self._made:
             return
         if not slots.free:
             insort(self.open[kind], order)

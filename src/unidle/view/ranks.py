@@ -61,7 +61,7 @@ def _see(rank: RankView, mark: Mark) -> None:
     elif kind == "exit":
         rank.end_ns, rank.code, rank.info = mark.t, mark.code, mark.info or {}
     elif kind == "lost":
-        rank.end_ns, rank.lost = mark.t, True
+        rank.end_ns, rank.lost, rank.info = mark.t, True, mark.info or {}
         rank.notes.append((mark.t, mark.text or "its supervisor is gone"))
     elif kind == "span" and mark.e is not None and mark.w in _SPAN_LEAF:
         rank.spans.append((mark.t, max(mark.t, mark.e), _SPAN_LEAF[mark.w]))

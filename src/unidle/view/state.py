@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 import msgspec
 
 from unidle.events.marks import Mark
 from unidle.events.types import Outcome, PredictedWhat, StopAsked, Use
-from unidle.fleet import Fleet, Health, slices_of
+from unidle.fleet import CutMode, Device, Fleet, Health, slices_of
 from unidle.jobs import TERMINAL, JobSpec, JobState, RankPlace, Reason
 from unidle.jobs.speeds import Speeds
 from unidle.ledger.book import Book
@@ -263,6 +263,15 @@ class Promise(msgspec.Struct, array_like=True):
     expires_ns: int
 
 
+class Stay(NamedTuple):
+    """When a job of this load worked on a part of a device that others still have parts of."""
+
+    job: str
+    load: str
+    start_ns: int
+    end_ns: int
+
+
 @dataclass(slots=True)
 class View:
     """The fold's state after event ``seq``."""
@@ -285,7 +294,12 @@ class View:
     live: set[str] = field(default_factory=set)  # jobs with an attempt that holds slices
     usage: Usage = field(default_factory=Usage)  # of queues, with what is left of their past
     speeds: Speeds = field(default_factory=dict)  # of jobs that have ended
+    stays: dict[str, list[Stay]] = field(default_factory=dict)  # by device, while it is in parts
+    # by mode, load and other load: the sum of slow-downs that were seen, in ppm, and how many
+    pairs: dict[tuple[CutMode, str, str], tuple[int, int]] = field(default_factory=dict)
     _occupancy: Occupancy | None = None
+    _cuttable: dict[str, int] | None = None
+    _in_parts: dict[str, tuple[int, int]] | None = None
     _hosts: dict[str, list[int]] | None = None
     _waiting: dict[Shape, list[tuple[int, int, str]]] | None = None
     _unjudged: set[str] = field(default_factory=set)
@@ -428,7 +442,51 @@ class View:
             self._unjudged = set()  # one that was large once takes long to walk through
 
     def fleet_changed(self) -> None:
-        self._occupancy = None
+        self._occupancy = self._cuttable = self._in_parts = None
+
+    def cuttable(self, device_id: str) -> Device | None:
+        """A device that may be cut on demand, or is cut, by its id; None for others."""
+        order = self.cuttable_nodes().get(device_id)
+        if order is None:
+            return None
+        return next(d for d in self.fleet.nodes[order].devices if d.id == device_id)
+
+    def cuttable_nodes(self) -> dict[str, int]:
+        """Devices that may be cut on demand, or are cut, each with the place of its node in the fleet."""
+        if self._cuttable is None:
+            self._cuttable = {
+                device.id: order
+                for order, node in enumerate(self.fleet.nodes)
+                for device in node.devices
+                if device.sharing is not None or device.cut is not None
+            }
+        return self._cuttable
+
+    def in_parts(self) -> dict[str, tuple[int, int]]:
+        """Devices that are cut on demand now, by id, with the place of their node and theirs on it."""
+        if self._in_parts is None:
+            self._in_parts = {
+                device.id: (order, device.index)
+                for order in dict.fromkeys(self.cuttable_nodes().values())
+                for device in self.fleet.nodes[order].devices
+                if device.cut is not None
+            }
+        return self._in_parts
+
+    def cut_changed(self, device: Device) -> None:
+        """This device, which may be cut on demand, has other slices now."""
+        order = self.cuttable_nodes()[device.id]
+        nodes, node = self.fleet.nodes, self.fleet.nodes[order]
+        before = next(d for d in node.devices if d.id == device.id)
+        node = replace(node, devices=tuple(device if d is before else d for d in node.devices))
+        if self._in_parts is not None:
+            self._in_parts.pop(device.id, None)
+            if device.cut is not None:
+                self._in_parts[device.id] = (order, device.index)
+        self.fleet = replace(self.fleet, nodes=(*nodes[:order], node, *nodes[order + 1 :]))
+        if self._occupancy is not None:
+            down = node.id in self.health or device.id in self.health
+            self._occupancy.recut(before, device, down=down)
 
 
 def _held(job: JobView) -> list[str]:

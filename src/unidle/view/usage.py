@@ -16,7 +16,6 @@ from unidle.jobs import JobSpec
 
 PPB: Final = 1_000_000_000
 PPM: Final = 1_000_000
-DEVICE_MILLI: Final = 1_000
 _BITS: Final = 30  # of the part of a half-life: far below a nanosecond's worth of decay
 _ONE: Final = 1 << 60
 
@@ -45,12 +44,16 @@ def decay_ppb(past_ns: int, half_life_ns: int) -> int:
     return (keep * PPB + (_ONE >> 1) >> 60) >> halves
 
 
-def charged(spec: JobSpec, kind: str) -> dict[str, int]:
-    """What a job's queue is charged, in thousandths by resource.
+def milli_of(share_ppm: int) -> int:
+    """Thousandths of a device that a slice counts: rounded down, so that three thirds are no more than one."""
+    return max(1, share_ppm // 1_000)
 
-    Its devices by their kind, and as ``kind:MODEL`` too where the job names just one model.
+
+def charged(spec: JobSpec, kind: str, milli: int) -> dict[str, int]:
+    """What a job's queue is charged, in thousandths by resource, for ``milli`` thousandths of devices.
+
+    Devices count by their kind, and as ``kind:MODEL`` too where the job names just one model.
     """
-    milli = spec.devices * DEVICE_MILLI
     models = spec.where.models.include
     return {kind: milli, f"{kind}:{models[0]}": milli} if len(models) == 1 else {kind: milli}
 
@@ -87,9 +90,9 @@ class Usage(msgspec.Struct, array_like=True):
     queues: dict[str, QueueUse] = {}
     held: dict[str, tuple[str, dict[str, int]]] = {}
 
-    def start(self, job: str, spec: JobSpec, kind: str, now_ns: int, half_life_ns: int) -> None:
-        """An attempt of the job holds devices of this kind from now on."""
-        amounts = charged(spec, kind)
+    def start(self, job: str, spec: JobSpec, kind: str, milli: int, now_ns: int, half_life_ns: int) -> None:
+        """An attempt of the job holds so many thousandths of devices of this kind from now on."""
+        amounts = charged(spec, kind, milli)
         self.held[job] = (spec.queue, amounts)
         queue = self.queues.setdefault(spec.queue, QueueUse(now_ns))
         queue.change(amounts, +1, now_ns, half_life_ns)

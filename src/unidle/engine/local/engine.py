@@ -20,7 +20,7 @@ from unidle.engine.local.watch import RankWatch
 from unidle.engine.protocol import LiveAttempt, RankMarks, StartGang, StopGang, Utilised, WatchGang
 from unidle.errors import BadInput, CannotRun
 from unidle.fleet import Fleet
-from unidle.jobs import JobSpec, Limits
+from unidle.jobs import Limits
 
 if TYPE_CHECKING:
     from unidle.engine.local.slicing import Grant, Slicer
@@ -66,12 +66,17 @@ class LocalEngine:
         self._watched: dict[int, RankWatch] = {}
         self._name = "unidle-" + hashlib.sha256(os.fsencode(self._root)).hexdigest()[:8]
         self._slicer = slicer
+        self._has_cuts = any(
+            len(d.slices_ppm) > 1 or (d.sharing is not None and "mig" in d.sharing.modes)
+            for d in fleet.devices()
+        )
         self._uses: Utilisation | None = None
-        self._has_cuts = any(len(device.slices_ppm) > 1 for device in fleet.devices())
 
     def fleet(self) -> Fleet:
-        """The fleet that the engine was given."""
-        return self._fleet
+        """The fleet that the engine was given; of the ways to cut its GPUs those that this machine offers."""
+        if not any(d.sharing is not None and d.kind == "gpu" for d in self._fleet.devices()):
+            return self._fleet
+        return self._slices().offered()
 
     def capabilities(self) -> dict[str, str]:
         """What this machine lets the engine do with a rank, in words."""
@@ -86,7 +91,7 @@ class LocalEngine:
             command = attempt.command
             gang = self._gang(command.job, command.attempt, len(command.places), attempt.marks_known)
             gang.to_launch = command
-            if self._is_cut(command.spec):
+            if self._is_cut(command):
                 self._slices().adopt(command.job, command.attempt)
 
     def start(self, command: StartGang) -> None:
@@ -171,9 +176,9 @@ class LocalEngine:
             self._forget(job, attempt)
         self._clean()
 
-    def _is_cut(self, spec: JobSpec) -> bool:
-        """Whether ranks of the job may get parts of devices."""
-        return self._has_cuts or spec.share is not None
+    def _is_cut(self, command: StartGang) -> bool:
+        """Whether ranks of the gang may get parts of devices."""
+        return self._has_cuts or command.spec.share is not None
 
     def _slices(self) -> Slicer:
         if self._slicer is None:  # imported here, because most jobs have whole devices
@@ -220,14 +225,15 @@ class LocalEngine:
         try:
             self._start_ranks(command, unstarted)
         except (OSError, CannotRun) as error:
+            refused = isinstance(error, CannotRun) and bool(command.parts)
             for watch in unstarted:
                 if watch.state == "unstarted":
-                    watch.fail(now_ns, f"the rank cannot be started: {error}")
+                    watch.fail(now_ns, f"the rank cannot be started: {error}", refused=refused)
 
     def _start_ranks(self, command: StartGang, unstarted: list[RankWatch]) -> None:
         directory = rundir.attempt_dir(self._root, command.job, command.attempt)
         whole = len(unstarted) == len(command.places)
-        grants = self._slices().grants(command) if self._is_cut(command.spec) else None
+        grants = self._slices().grants(command) if self._is_cut(command) else None
         with launch.reserve_port() if whole else nullcontext() as bound:
             if bound is not None:
                 port = launch.record_gang(directory, bound.getsockname()[1])

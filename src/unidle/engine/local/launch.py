@@ -16,7 +16,7 @@ from unidle.engine.local import rundir
 from unidle.engine.local.orders import Orders
 from unidle.engine.local.visible import visible_devices
 from unidle.engine.protocol import StartGang
-from unidle.fleet import Fleet, slices_of
+from unidle.fleet import Fleet, device_of
 from unidle.jobs import Limits
 
 MASTER_ADDR = "127.0.0.1"  # every node of this engine is on this machine
@@ -86,7 +86,7 @@ def environments(
     """
     places = command.places
     nodes = list(dict.fromkeys(place.node for place in places))
-    devices = {piece.id: device for device in fleet.devices() for piece in slices_of(device)}
+    devices = {device.id: device for device in fleet.devices()}
     vendors = {device.vendor for device in devices.values() if device.kind == "gpu"}
     seen = dict.fromkeys(nodes, 0)
     found = []
@@ -103,7 +103,9 @@ def environments(
             "GROUP_RANK": str(nodes.index(place.node)),
             "GROUP_WORLD_SIZE": str(len(nodes)),
         }
-        env |= visible_devices([devices[name] for name in place.slices if name in devices], vendors)
+        env |= visible_devices(
+            [devices[d] for name in place.slices if (d := device_of(name)) in devices], vendors
+        )
         seen[place.node] += 1
         found.append(env)
     return found

@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
 from unidle.engine.local import rundir
 from unidle.engine.local.slicing_mig import MigHands, MigUse, NvmlMig
 from unidle.engine.local.slicing_mps import MpsControl, MpsHands
-from unidle.engine.protocol import StartGang
+from unidle.engine.protocol import PartOf, StartGang
 from unidle.errors import CannotRun
-from unidle.fleet import WHOLE_PPM, Device, Fleet, Node
+from unidle.fleet import WHOLE_PPM, Device, Fleet, Node, declared_ppm, device_of
 from unidle.jobs import RankPlace, Share
+from unidle.share.mig_models import model_of
 from unidle.share.modes import Mode, Part, cpu_quota, mps_environment, needs_of
 from unidle.share.refusal import Refused
 
@@ -70,6 +71,7 @@ class Slicer:
     def __init__(self, run_root: str, fleet: Fleet, mps: MpsHands, mig: MigHands) -> None:
         self._root = run_root
         self._mps, self._mig = mps, mig
+        self._fleet = fleet
         self._nodes = {node.id: node for node in fleet.nodes}
         self._held: dict[tuple[str, int], _Held] = {}
 
@@ -126,13 +128,34 @@ class Slicer:
             if uuid not in still:
                 self._mps.quit(uuid)
 
+    def offered(self) -> Fleet:
+        """The fleet with, of the ways in which its GPUs may be cut on demand, those that this machine offers."""
+        nodes = (
+            replace(node, devices=tuple(self._offered(device) for device in node.devices))
+            for node in self._fleet.nodes
+        )
+        return replace(self._fleet, nodes=tuple(nodes))
+
+    def _offered(self, device: Device) -> Device:
+        sharing = device.sharing
+        if sharing is None or device.kind != "gpu":
+            return device
+        modes, why = self.modes(device)
+        kept = tuple(mode for mode in sharing.modes if mode in modes)
+        lacking = tuple((mode, why[mode]) for mode in sharing.modes if mode in why)
+        return replace(device, sharing=replace(sharing, modes=kept, why_not=lacking))
+
     def _grant(self, command: StartGang, place: RankPlace, held: _Held) -> Grant:
         node = self._nodes.get(place.node)
         if node is None:
             return Grant()
+        if part := next((command.parts[s] for s in place.slices if s in command.parts), None):
+            return self._of_part(node, place, part, held)
         pieces = list(_pieces(node, place.slices))
-        share = command.spec.share
         gpus = [(device, ppm) for device, ppm in pieces if device.kind == "gpu"]
+        share = command.spec.share
+        if share is None and len(gpus) == 1:
+            return self._whole(gpus[0][0], held)
         if share is None or not gpus:
             return _cpu_grant(node, place, pieces)
         if len(gpus) > 1:
@@ -148,12 +171,40 @@ class Slicer:
             return Grant()
         if self._by_mig(share, device):
             says = share.profile or share.compute_ppm or share.memory_bytes
-            use = self._mig.grant(device, share if says else Share(ppm), self._mig_in_use())
-            held.mig = (*held.mig, use)
-            return Grant({"CUDA_VISIBLE_DEVICES": use.uuid})
+            return self._instance(device, share if says else Share(ppm), held)
         if share.mode == "time" or (share.mode == "any" and self._mps.why_not() is not None):
             return Grant()
         return self._by_mps(share, device, ppm, held)
+
+    def _of_part(self, node: Node, place: RankPlace, given: PartOf, held: _Held) -> Grant:
+        """A part that was made on demand, in the way that was decided."""
+        part = given.part
+        device = next(d for d in node.devices if d.id == given.device)
+        if given.mode == "mig":
+            return self._instance(device, Share(profile=part.profile), held, part.start)
+        if given.mode == "mps":
+            share = Share(part.compute_ppm, part.memory_bytes, mode="mps")
+            return self._by_mps(share, device, part.share_ppm, held)
+        if given.mode != "quota":
+            return Grant()
+        promised = dict.fromkeys(place.slices, part.compute_ppm)
+        cpus = cpu_quota(node, place.slices, float(len(os.sched_getaffinity(0))), promised)
+        return Grant({}, cpus, part.memory_bytes or None)
+
+    def _whole(self, device: Device, held: _Held) -> Grant:
+        """A whole GPU: one that may be cut by MIG and is in MIG mode shows programs nothing but instances."""
+        if device.sharing is None or "mig" not in device.sharing.modes or not self._mig.is_on(device.uuid):
+            return Grant()
+        model = model_of(device.model, device.memory_bytes)
+        if model is None:
+            return Grant()
+        largest = max((p for p in model.profiles if not p.media), key=lambda p: (p.memory, p.compute))
+        return self._instance(device, Share(profile=largest.name), held)
+
+    def _instance(self, device: Device, share: Share, held: _Held, start: int = -1) -> Grant:
+        use = self._mig.grant(device, share, self._mig_in_use(), start)
+        held.mig = (*held.mig, use)
+        return Grant({"CUDA_VISIBLE_DEVICES": use.uuid})
 
     def _by_mig(self, share: Share, device: Device) -> bool:
         if share.profile or share.mode == "mig":
@@ -199,14 +250,12 @@ def local_slicer(run_root: str, fleet: Fleet, owner: str) -> Slicer:
 
 
 def _pieces(node: Node, slices: Sequence[str]) -> Iterator[tuple[Device, int]]:
-    """Device and share of each slice."""
-    of_slice = {}
-    for device in node.devices:
-        if len(device.slices_ppm) == 1:
-            of_slice[device.id] = (device, WHOLE_PPM)
-        else:
-            of_slice |= {f"{device.id}#{k}": (device, ppm) for k, ppm in enumerate(device.slices_ppm)}
-    return (of_slice[name] for name in slices if name in of_slice)
+    """Device and share of each slice of a device that is cut as declared."""
+    devices = {device.id: device for device in node.devices}
+    for name in slices:
+        device = devices.get(device_of(name))
+        if device is not None:
+            yield device, declared_ppm(device, name)
 
 
 def _check_time_only(share: Share, device: Device) -> None:

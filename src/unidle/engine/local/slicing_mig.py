@@ -17,11 +17,11 @@ from typing import Any, Final, NamedTuple, Protocol
 from unidle.engine.local import rundir
 from unidle.errors import CannotRun
 from unidle.fleet import Device
-from unidle.jobs import Share
+from unidle.jobs import Reason, Share
 from unidle.share.mig import Reconfiguration, reconfigure
 from unidle.share.mig_models import Instance, MigModel, MigProfile, model_of
 from unidle.share.modes import profile_for
-from unidle.share.refusal import Refused
+from unidle.share.refusal import Refused, refused
 
 OURS: Final = "mig.json"
 
@@ -101,10 +101,11 @@ class MigHands:
             return f"{error.problem}; {error.remedy}"
         return None
 
-    def grant(self, device: Device, share: Share, in_use: frozenset[str]) -> MigUse:
+    def grant(self, device: Device, share: Share, in_use: frozenset[str], start: int = -1) -> MigUse:
         """An instance for the share: an idle one, else a new one, made where it leaves the most room.
 
-        ``in_use`` are UUIDs of MIG devices that are taken. Errors: :class:`CannotRun`.
+        ``in_use`` are UUIDs of MIG devices that are taken. With ``start`` the instance begins at that memory
+        slice, as was decided. Errors: :class:`CannotRun`.
         """
         model = self._model(device)
         self._check_mode(device)
@@ -118,7 +119,10 @@ class MigHands:
         taken = [i for i, d in found.items() if d.processes or d.uuid in in_use or not d.uuid]
         idle = [i for i in found if i not in taken]
         foreign = [i for i in idle if found[i].uuid not in ours]
-        plan = self._plan(model, name, taken, idle, foreign)
+        if start >= 0:
+            plan = _plan_at(model, Instance(name, start), taken, idle, foreign)
+        else:
+            plan = self._plan(model, name, taken, idle, foreign)
         if isinstance(plan, Refused):
             raise _cannot(plan.because.text, share, "wait, or ask for a smaller profile")
         for instance in plan.destroy:
@@ -349,6 +353,30 @@ def _filled(kind: Any, most: int, ask: Any) -> list[Any]:
     array, count = (kind * most)(), ctypes.c_uint(most)
     ask(array, ctypes.byref(count))
     return list(array[: count.value])
+
+
+def _plan_at(
+    model: MigModel,
+    wanted: Instance,
+    taken: Sequence[Instance],
+    idle: Sequence[Instance],
+    foreign: Sequence[Instance],
+) -> Reconfiguration | Refused:
+    """The instance at its place: what unidle made there and nobody uses makes way."""
+    if wanted in idle:
+        return Reconfiguration((), (), (wanted,), Reason("mig_placed", f"{wanted.profile} stands idle there"))
+    bits = model.mask(wanted)
+    if there := [i for i in (*taken, *foreign) if model.mask(i) & bits]:
+        found = ", ".join(f"{i.profile} at {i.start}" for i in there)
+        return refused("mig_no_room", f"{wanted.profile} cannot stand at {wanted.start}: others made {found}")
+    media = model.profile(wanted.profile).media
+    gone = tuple(
+        i
+        for i in idle
+        if i not in foreign and (model.mask(i) & bits or (media and model.profile(i.profile).media))
+    )
+    because = Reason("mig_placed", f"{wanted.profile} at {wanted.start}, {len(gone)} destroyed for it")
+    return Reconfiguration(gone, (wanted,), (wanted,), because)
 
 
 def _by_id(model: MigModel, profile_id: int) -> MigProfile | None:

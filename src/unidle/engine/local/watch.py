@@ -112,9 +112,12 @@ class RankWatch:
         self.look(now_ns)
         self._carry_out_stop(now_ns)
 
-    def fail(self, t_ns: int, why: str) -> None:
-        """The rank cannot be started: say so in its journal, and never start it."""
-        self._end(Mark(k="lost", t=t_ns, text=why))
+    def fail(self, t_ns: int, why: str, *, refused: bool = False) -> None:
+        """The rank cannot be started: say so in its journal, and never start it.
+
+        ``refused``: its part of a device cannot be made here.
+        """
+        self._end(Mark(k="lost", t=t_ns, text=why, info={"refused": True} if refused else None))
 
     def signal_tree(self, number: int) -> None:
         """Signal every process of the rank."""

@@ -21,6 +21,7 @@ from unidle.engine.protocol import (
 from unidle.engine.sim.faults import NodeFault, in_order
 from unidle.engine.sim.gang import KILLED, RankMark, SimGang
 from unidle.engine.sim.network import Key, Network
+from unidle.engine.sim.parts import Parts
 from unidle.engine.sim.workload import Workload
 from unidle.events.marks import Mark
 from unidle.events.types import Use
@@ -47,7 +48,7 @@ class SimEngine:
         faults: Iterable[tuple[int, str, int]] = (),
     ) -> None:
         self._fleet, self._clock, self._workload = fleet, clock, workload
-        self._network = Network(fleet)
+        self._network, self._parts = Network(fleet), Parts(fleet)
         self._gangs: dict[Key, SimGang] = {}
         self._on_node: dict[str, dict[Key, None]] = {}
         self._durable: dict[str, int] = {}
@@ -91,6 +92,7 @@ class SimEngine:
         if job.comm_ppm:
             nodes = [place.node for place in command.places]
             self._contend(self._network.join(key, nodes, job.comm_ppm))
+        self._contend(self._parts.join(key, command))
         self._schedule(gang)
 
     def stop(self, command: StopGang) -> None:
@@ -188,24 +190,24 @@ class SimEngine:
         if gang.key in self._uses:
             self._tell_use(gang)
         if gang.halted:
-            self._contend(self._network.leave(gang.key))
+            self._contend(self._network.leave(gang.key) + self._parts.leave(gang.key))
         if any(gang.alive):
             self._schedule(gang)
         else:
             self._drop(gang)
 
     def _contend(self, met: list[Key]) -> None:
-        """Give the gangs that met on an uplink their new pace."""
+        """Give the gangs that met on an uplink or a device their new pace."""
         now_ns = self._clock.now_ns()
         for key in met:
             gang = self._gangs[key]
-            if gang.restretch(now_ns, self._network.stretch_ppm(key)):
+            if gang.restretch(now_ns, self._network.stretch_ppm(key), self._parts.slowdown_ppm(key)):
                 self._schedule(gang)
 
     def _drop(self, gang: SimGang) -> None:
         del self._gangs[gang.key]
         self._uses.pop(gang.key, None)
-        self._contend(self._network.leave(gang.key))
+        self._contend(self._network.leave(gang.key) + self._parts.leave(gang.key))
         for place in gang.command.places:
             self._on_node[place.node].pop(gang.key, None)
 

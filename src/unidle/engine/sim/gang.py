@@ -26,7 +26,7 @@ class SimGang:
     __slots__ = (
         "_at_ns", "_begin_ns", "_done_ns", "_exit_code", "_exit_ns", "_fail", "_halted", "_job", "_rested", "_saved_step",
         "_saving_ns", "_seen", "_spawned", "_told", "_total_ns", "_waited_ns", "_working", "alive", "command", "key",
-        "quiet_since_ns", "stretch_ppm", "version",
+        "quiet_since_ns", "shared_ppm", "stretch_ppm", "version",
     )  # fmt: skip
 
     def __init__(self, command: StartGang, job: SimJob, now_ns: int, base_step: int) -> None:
@@ -34,7 +34,9 @@ class SimGang:
         self.key = (command.job, command.attempt)
         self.alive = [True] * len(command.places)
         self.version = 0  # of its entry on the engine's heap
-        self.stretch_ppm = WHOLE
+        self.stretch_ppm = self.shared_ppm = (
+            WHOLE  # of a step's time: by uplinks and devices; by devices alone
+        )
         restore_ns = job.restore_ns if base_step else 0
         self._begin_ns = self._at_ns = now_ns + job.startup_ns + restore_ns
         self._done_ns = base_step * job.step_ns  # as of _at_ns
@@ -94,13 +96,17 @@ class SimGang:
             else:
                 yield from self._work(at_ns)
 
-    def restretch(self, now_ns: int, stretch_ppm: int) -> bool:
-        """From ``now_ns`` on steps take ``stretch_ppm`` of their time alone; whether that is new."""
-        if stretch_ppm == self.stretch_ppm or self._halted:
+    def restretch(self, now_ns: int, stretch_ppm: int, shared_ppm: int = WHOLE) -> bool:
+        """From ``now_ns`` on steps take so much of their time alone; whether that is new.
+
+        ``stretch_ppm`` is by others on its uplinks, ``shared_ppm`` by others on its devices.
+        """
+        whole_ppm = stretch_ppm * shared_ppm // WHOLE
+        if (whole_ppm == self.stretch_ppm and shared_ppm == self.shared_ppm) or self._halted:
             return False
         if self._saving_ns is None and now_ns > self._at_ns:
             self._reach(self._done_at(now_ns), now_ns)
-        self.stretch_ppm = stretch_ppm
+        self.stretch_ppm, self.shared_ppm = whole_ppm, shared_ppm
         return True
 
     def halt(self, now_ns: int) -> Iterator[RankMark]:
@@ -204,7 +210,9 @@ class SimGang:
 
     def _reach(self, done_ns: int, at_ns: int) -> None:
         """So much work is done at ``at_ns``."""
-        self._waited_ns += (at_ns - self._at_ns) - (done_ns - self._done_ns)
+        if self.stretch_ppm == WHOLE or self.stretch_ppm != self.shared_ppm:  # else it waits for no network
+            work_ns = (done_ns - self._done_ns) * self.shared_ppm // WHOLE
+            self._waited_ns += (at_ns - self._at_ns) - work_ns
         self._done_ns, self._at_ns = done_ns, at_ns
 
     def _communication(self, at_ns: int) -> Iterator[RankMark]:

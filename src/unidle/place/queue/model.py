@@ -79,7 +79,8 @@ class Demand:
     """A job that waits: ``ranks`` of ``each`` devices on one node, all or none.
 
     ``alike`` names what else its place depends on (constraints): where one job does not fit, no
-    other with the same shape and the same ``alike`` does.
+    other with the same shape and the same ``alike`` does. One that asks for parts of devices has ``ranks`` 0:
+    it may join others, and its ``fits`` says which devices it opens.
     """
 
     job: str

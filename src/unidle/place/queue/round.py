@@ -34,6 +34,7 @@ LOOKS: Final = 8  # in the time that a job waits
 AtOnce: TypeAlias = Callable[[Demand, Ints | None], Mapping[int, int] | None]
 """``at_once(demand, room)``: devices by node on which the job could start now, using no more than ``room`` where
 that is given (ranks by node); None where it could not."""
+PARTS_WAIT: Final = Reason("no_share", "no device that may be cut has a part for it")
 TOGETHER_MOST: Final = 64  # jobs for which others are stopped before another queue has its turn
 _Class: TypeAlias = tuple[str, str, int, int, Amounts, str]
 
@@ -189,6 +190,12 @@ class _Turn:
     def _make_room(
         self, leaf: int, demand: Demand, like: _Class, refusal: Refusal | None, line: Line
     ) -> None:
+        if not demand.ranks:  # parts of devices: nobody is stopped and nothing reserved for them
+            if refusal is not None and not (refusal.rule == "full" and refusal.queue == ROOT):
+                self._quota(leaf, demand, refusal)
+            else:
+                self._done.waits[demand.job] = PARTS_WAIT
+            return
         # stopping others neither raises a limit nor lets a firm job borrow, but for jobs of its own queue
         helps = refusal is None or refusal.rule in ("kept", "full") or demand.level == "high"
         # where only others' reservations are in its way, nobody is stopped

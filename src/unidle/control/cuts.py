@@ -1,0 +1,54 @@
+"""Parts of devices on their way between the view and the engine. Pure."""
+
+from __future__ import annotations
+
+from unidle.engine.protocol import PartOf, StartGang
+from unidle.events import types as ev
+from unidle.fleet import device_of
+from unidle.jobs import Reason
+from unidle.view.state import AttemptView, JobView, View
+
+
+def start_of(view: View, job: JobView, attempt: AttemptView) -> StartGang:
+    """The command that starts an attempt, with what its parts of devices are."""
+    parts = {}
+    if view.cuttable_nodes():
+        ids = [slice_id for place in attempt.places for slice_id in place.slices]
+        parts = {slice_id: part for slice_id in ids if (part := _part(view, slice_id)) is not None}
+    return StartGang(job.id, attempt.number, job.spec, attempt.places, parts)
+
+
+def _part(view: View, slice_id: str) -> PartOf | None:
+    device = view.cuttable(device_of(slice_id))
+    if device is None or device.cut is None:
+        return None
+    name = slice_id.partition("#")[2]
+    part = next((p for p in device.cut.parts if p.name == name), None)
+    return None if part is None else PartOf(device.id, device.cut.mode, part)
+
+
+def left(view: View, attempt: AttemptView) -> list[ev.DeviceCut]:
+    """The cuts of devices that an attempt, which has ended, had parts of: what it left joins the rest."""
+    if not view.cuttable_nodes():
+        return []
+    gone: dict[str, set[str]] = {}
+    for slice_id in (s for place in attempt.places for s in place.slices):
+        if _part(view, slice_id) is not None:
+            gone.setdefault(device_of(slice_id), set()).add(slice_id)
+    return [cut for name, slices in gone.items() if (cut := _without(view, name, slices)) is not None]
+
+
+def _without(view: View, device_id: str, gone: set[str]) -> ev.DeviceCut | None:
+    from unidle.share.parts import without_parts  # not needed where nothing is cut
+
+    device = view.cuttable(device_id)
+    if device is None:
+        return None
+    cut = without_parts(device, gone)
+    users = sum(bool(part.job) for part in cut.parts)
+    text = (
+        f"{users} others still use it: what was left joins the rest"
+        if users
+        else "nobody uses it: it is whole again"
+    )
+    return ev.DeviceCut(device_id, cut, Reason("part_left", text, {"users": users}))

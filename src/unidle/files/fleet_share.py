@@ -1,0 +1,78 @@
+"""The fleet file's field on devices that are cut on demand."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal, get_args
+
+from msgspec import Meta, Struct
+
+from unidle.files.document import Document, Path
+from unidle.fleet import WHOLE_PPM, CutMode, Sharing
+
+_Factor = Annotated[float, Meta(ge=1, le=16)]
+ByKind = Literal["gpu", "cpu"]
+_MODES: Final[dict[ByKind, tuple[CutMode, ...]]] = {"gpu": ("mig", "mps", "time"), "cpu": ("quota",)}
+
+
+class OversubscribePart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How many times as much of a device may be promised as it has. MIG never promises more than all."""
+
+    compute: Annotated[_Factor, Meta(description="Of its compute.", examples=[1.5])] = 1.0
+    memory: Annotated[_Factor, Meta(description="Of its memory.", examples=[1.0])] = 1.0
+
+
+class SharingPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How a device may be cut when a job asks for a part of it."""
+
+    modes: Annotated[
+        tuple[Literal["mig", "mps", "time", "quota"], ...] | None,
+        Meta(
+            description="Ways to cut it: mig, mps and time for a GPU, quota for a CPU device. Without it, all of them.",
+            examples=[["mig", "mps", "time"]],
+        ),
+    ] = None
+    oversubscribe: Annotated[
+        OversubscribePart,
+        Meta(description="How much may be promised, as a factor.", examples=[{"compute": 1.5}]),
+    ] = OversubscribePart()
+
+
+def check_sharing(
+    document: Document, part: SharingPart, kind: ByKind, shares: tuple[int, ...], path: Path
+) -> None:
+    """:class:`BadInput` where the device cannot be cut so; ``path`` is that of the field ``share``."""
+    allowed = _MODES[kind]
+    for k, mode in enumerate(part.modes or ()):
+        if mode not in allowed:
+            raise document.error(
+                (*path, "modes", k), f"a {kind.upper()} device cannot be cut so", value=mode,
+                remedy="use " + ", ".join(allowed),
+            )  # fmt: skip
+    if part.modes == ():
+        raise document.error(
+            (*path, "modes"), "names no way to cut the device", value=[], remedy="use " + ", ".join(allowed)
+        )
+    if len(shares) > 1:
+        raise document.error(
+            path, "the device is cut by slices_ppm already", value=list(shares),
+            remedy="remove slices_ppm, or share",
+        )  # fmt: skip
+
+
+def sharing_of(part: SharingPart, kind: ByKind) -> Sharing:
+    """What the field says."""
+    over = part.oversubscribe
+    known = get_args(CutMode)
+    modes = tuple(sorted(set(part.modes or _MODES[kind]), key=known.index))
+    return Sharing(modes, round(over.compute * WHOLE_PPM), round(over.memory * WHOLE_PPM))
+
+
+def sharing_fields(sharing: Sharing, kind: ByKind) -> dict[str, object]:
+    """The field that says it."""
+    fields: dict[str, object] = {}
+    if sharing.modes != _MODES[kind]:
+        fields["modes"] = list(sharing.modes)
+    factors = {"compute": sharing.compute_ppm, "memory": sharing.memory_ppm}
+    if over := {name: ppm / WHOLE_PPM for name, ppm in factors.items() if ppm != WHOLE_PPM}:
+        fields["oversubscribe"] = over
+    return fields

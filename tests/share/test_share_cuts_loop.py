@@ -1,0 +1,174 @@
+"""Devices cut on demand through the whole loop: tests/scenarios/cuts, and what holds after every event."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from share.cutting import World, check_ledger, run, told, used_by
+from sim.worlds import S
+from unidle.events.types import JobSubmitted
+from unidle.fleet import WHOLE_PPM
+from unidle.place.ground import Ground
+from unidle.place.policy import Unidle
+from unidle.place.sharing import Given, SharingRound
+from unidle.view.fold import apply
+from unidle.view.frozen import view_of
+
+FILE = Path(__file__).parent.parent / "scenarios/cuts/loop.yaml"
+SCENARIOS: list[dict[str, Any]] = yaml.safe_load(FILE.read_text())
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=[s["name"].replace(" ", "-") for s in SCENARIOS])
+def test_scenario(scenario: dict[str, Any]) -> None:
+    world = World.of(scenario)
+    for look in scenario["looks"]:
+        store, view = run(world, look["at"])
+        check_ledger(store)
+        for job, expected in look.get("runs", {}).items():
+            wanted = expected if isinstance(expected[0], list) else [expected]
+            assert told(view, job).runs == [tuple(w) for w in wanted], (job, told(view, job))
+        for job, expected in look.get("waits", {}).items():
+            code, says = (expected, "") if isinstance(expected, str) else (expected["code"], expected["says"])
+            found = told(view, job)
+            assert found.code == code and says in found.text, (job, found)
+        running = {job.spec.name for job in view.jobs.values() if job.live is not None}
+        assert running == set(look.get("runs", {})), "others run"
+        for device, shares in look.get("shares", {}).items():
+            found_shares = [p.share_ppm for p in view.fleet.slices() if p.device == device]
+            assert found_shares == shares
+        for queue, used in look.get("queues", {}).items():
+            assert used_by(view)[queue] == used
+
+
+H100 = "NVIDIA H100 80GB HBM3"
+_PPM = st.sampled_from([100_000, 250_000, 333_333, 500_000, 700_000, 999_999])
+
+
+@st.composite
+def shares(draw: st.DrawFn) -> dict[str, object]:
+    kind = draw(st.sampled_from(["fraction", "memory", "profile"]))
+    if kind == "profile":
+        return {"profile": draw(st.sampled_from(["1g.10gb", "2g.20gb", "3g.40gb", "4g.40gb", "7g.80gb"]))}
+    mode = draw(st.sampled_from(["any", "any", "mig", "mps", "time"]))
+    if kind == "memory":
+        return {"memory": f"{draw(st.integers(1, 80))}GiB", "mode": mode}
+    return {"fraction": draw(_PPM) / WHOLE_PPM, "mode": mode}
+
+
+@st.composite
+def groups(draw: st.DrawFn) -> dict[str, object]:
+    if draw(st.booleans()):
+        return {"count": draw(st.integers(1, 2)), "kind": "cpu", "share": {}}
+    modes = draw(st.lists(st.sampled_from(["mig", "mps", "time"]), min_size=1, max_size=3, unique=True))
+    over = {"compute": draw(st.sampled_from([1, 1.5, 3])), "memory": draw(st.sampled_from([1, 2]))}
+    gpu = {"count": draw(st.integers(1, 2)), "kind": "gpu", "model": H100, "memory": "80GiB"}
+    if draw(st.integers(0, 3)):
+        return gpu | {"share": {"modes": modes, "oversubscribe": over}}
+    return gpu | draw(st.sampled_from([{}, {"slices_ppm": [400_000, 600_000]}]))
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> World:
+    """Mixed devices, jobs that ask for parts and for whole ones, queues at times, and a node that fails."""
+    nodes = [
+        {"id": f"n{k}", "cpus": 4, "devices": draw(st.lists(groups(), min_size=1, max_size=2))}
+        for k in range(draw(st.integers(1, 3)))
+    ]
+    fleet: dict[str, object] = {"nodes": nodes}
+    queued = draw(st.booleans())
+    if queued:
+        fleet["queues"] = [{"name": "p", "limit": {"gpu": 2, "cpu": 1}}, {"name": "q"}]
+    jobs = {}
+    for k in range(draw(st.integers(2, 9))):
+        job: dict[str, object] = {"at": draw(st.integers(0, 20)), "work": draw(st.integers(1, 30))}
+        job["restart"] = {"max": 3, "backoff_s": 0}
+        if draw(st.integers(0, 3)):
+            job |= {"share": draw(shares()), "ranks": draw(st.integers(1, 3))}
+        else:
+            job |= {"ranks": draw(st.integers(1, 2)), "device": draw(st.sampled_from(["gpu", "cpu", "any"]))}
+        if queued:  # a limit is of one kind
+            job |= {
+                "queue": draw(st.sampled_from(["p", "q"])),
+                "device": draw(st.sampled_from(["gpu", "cpu"])),
+            }
+        jobs[f"j{k}"] = job
+    faults = [[draw(st.integers(1, 20)), "n0", 25]] if draw(st.booleans()) else []
+    return World.of({"fleet": fleet, "jobs": jobs, "faults": faults})
+
+
+@settings(max_examples=40, deadline=None)
+@given(worlds())
+def test_no_device_is_over_what_may_be_promised_and_its_slices_always_sum_to_all_of_it(world: World) -> None:
+    store, view = run(world, 400)
+    check_ledger(store)
+    for device in view.fleet.devices():
+        if not view.live and device.sharing is not None:
+            assert device.cut is None, "nobody is left, and it is not whole"
+
+
+@settings(max_examples=20, deadline=None)
+@given(worlds())
+def test_the_same_world_gives_the_same_log(world: World) -> None:
+    first, second = (run(world, 60)[0] for _ in range(2))
+    assert [(e.kind, e.body, e.time_ns) for e in first.read()] == [
+        (e.kind, e.body, e.time_ns) for e in second.read()
+    ]
+
+
+@settings(max_examples=40, deadline=None)
+@given(worlds())
+def test_every_job_ends_or_says_why_it_never_will(world: World) -> None:
+    _, view = run(world, 1000)
+    assert not view.live
+    for job in view.jobs.values():
+        if job.terminal or not Unidle().ever(view, job.spec):
+            continue
+        # where parts count otherwise on each device, a limit may leave too few of those on which they count little
+        assert job.spec.share is not None, told(view, job.spec.name)
+        assert told(view, job.spec.name).code == "quota", told(view, job.spec.name)
+
+
+def test_those_who_share_a_device_by_mps_are_as_slow_as_the_table_says_and_only_while_they_do() -> None:
+    device = {"count": 1, "kind": "gpu", "memory": "80GiB", "share": {"modes": ["mps"]}}
+    over = {"oversubscribe": {"compute": 1.5, "memory": 1.5}}
+    world = World.of(
+        {
+            "fleet": {"nodes": [{"id": "n", "devices": device | {"share": device["share"] | over}}]},  # type: ignore[operator]
+            "jobs": {
+                "a": {"at": 0, "work": 28, "step": 1, "share": {"fraction": 0.7}},
+                "b": {"at": 14, "work": 10, "step": 1, "share": {"fraction": 0.7}},
+            },
+        }
+    )
+    store, view = run(world)
+    check_ledger(store)
+    a, b = (view.jobs[name] for name in ("a", "b"))
+    # 0.7 and 0.7 of the threads are 1.4 times what there is: b's 10 s take 14 s, in which a does 10 s of its own
+    assert (b.ended_ns or 0) - b.attempts[0].placed_ns == 14 * S
+    assert (a.ended_ns or 0) - a.attempts[0].placed_ns == (14 + 14 + 4) * S
+    assert not any(rank.spans for rank in a.attempts[0].ranks), "no communication is made up"
+    # b was never alone, so nothing is known of what a did to it
+    assert view.pairs == {("mps", "a", "b"): (1_400_000, 1)}
+
+
+def test_what_the_log_saw_of_two_kinds_of_work_keeps_them_apart_the_next_time() -> None:
+    fleet = {"nodes": [{"id": "n", "devices": {"count": 2, "kind": "gpu", "memory": "80GiB", "share": {}}}]}
+    spec = {"share": {"fraction": 0.3, "mode": "mps"}, "work": 50}
+    world = World.of({"fleet": fleet, "jobs": {"a": {"at": 0, **spec}, "b": {"at": 1, **spec}}})
+    together, apart = view_of(world.fleet), view_of(world.fleet)
+    apart.pairs = {("mps", "b", "a"): (10 * 3_000_000, 10)}
+    for view, expected in ((together, ["n/0", "n/0"]), (apart, ["n/0", "n/1"])):
+        ground = Ground(view)
+        round_ = SharingRound(ground, view)
+        for arrival in world.arrivals:
+            apply(view, JobSubmitted(arrival.job, arrival.spec), view.seq + 1, 1)
+            given = round_.find(arrival.job, arrival.spec)
+            assert isinstance(given, Given)
+            round_.take(given)
+        assert [p.device for p in round_.recuts() for part in p.cut.parts if part.job] == expected
