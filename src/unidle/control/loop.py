@@ -41,6 +41,7 @@ from unidle.view.state import AttemptView, JobView, View
 SIGHTING_EVERY_NS: Final = 10_000_000_000
 INBOX_EVERY_NS: Final = 250_000_000
 SNAPSHOT_EVERY_EVENTS: Final = 50_000
+_NEVER_NS: Final = 1 << 63
 HELD_AFTER_NS: Final = 60_000_000_000  # what was promised, after those who held it have to be gone
 
 Watcher = Callable[[ev.Event, int], None]
@@ -88,6 +89,7 @@ class Controller:
         self._touched: dict[str, None] = {}  # in order, so that the same run gives the same log
         self._timers: list[tuple[int, str]] = []
         self._holders = IdleWatch()
+        self._again_ns = _NEVER_NS  # when the policy asked to be called again
         self._place = True
         self._inbox_ns = 0
         self._snapshot_seq = self.view.seq
@@ -257,9 +259,11 @@ class Controller:
     def _decide(self) -> None:
         now = self._clock.now_ns()
         while self._timers and self._timers[0][0] <= now:
-            job_id = heapq.heappop(self._timers)[1]
+            at_ns, job_id = heapq.heappop(self._timers)
             if job_id:
                 self._touched[job_id] = None
+            elif at_ns == self._again_ns:
+                self._again_ns = _NEVER_NS
             self._place = True
         for job_id in self._holders.due(now):
             self._touched[job_id] = None
@@ -317,10 +321,11 @@ class Controller:
         if self._forecaster is not None and plan.waits:
             for said in self._forecaster.starts(self.view, now, [wait.job for wait in plan.waits]):
                 self._emit(said)
-        if plan.again_ns is not None and plan.again_ns > now:
-            heapq.heappush(self._timers, (plan.again_ns, ""))
-        elif plan.again_ns is not None:
+        if plan.again_ns is not None and plan.again_ns <= now:
             self._place = True
+        elif plan.again_ns is not None and plan.again_ns < self._again_ns:
+            self._again_ns = plan.again_ns
+            heapq.heappush(self._timers, (plan.again_ns, ""))
 
     def _place_gang(self, place: Place, now: int) -> None:
         job = self.view.jobs[place.job]

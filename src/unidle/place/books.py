@@ -15,7 +15,7 @@ import numpy as np
 from unidle.fleet import WHOLE_PPM, Health
 from unidle.jobs import JobSpec, Reason
 from unidle.place.constraint import Blocked, Gang, gang_of
-from unidle.place.fleet_queues import ALL, Bounds, never_in, totals, tree_of_queues
+from unidle.place.fleet_queues import ALL, Bounds, never_in, nothing_used, totals, tree_of_queues
 from unidle.place.ground import Ground, RankClass
 from unidle.place.pieces import counted
 from unidle.place.pools import Option, candidates
@@ -62,7 +62,7 @@ class Books:
         self.tree = tree_of_queues(ground.fleet)
         self._declared = bool(ground.fleet.queues)
         self._whole = totals(ground.fleet, self.tree.resources, frozenset())
-        self._quota = self.tree.quota(self._whole, now_ns)  # for what can never start
+        self._empty = nothing_used(ground.fleet, self.tree, now_ns)  # for what can never start
         self._health: dict[str, Health] = {}
         self.capacity = self._whole
         self.shares = Shares(self.tree, self._whole, now_ns, fairness_of(ground.fleet))
@@ -216,7 +216,7 @@ class Books:
     def _add(self, job: JobView) -> None:
         """The job waits."""
         spec, queue = job.spec, self._queue(job.spec)
-        refused = never_in(self.tree, self._quota, spec, queue, self.kinds, self._bounds.least_milli(spec))
+        refused = never_in(self._empty, spec, queue, self.kinds, self._bounds.least_milli(spec))
         family = self.family(job)
         if refused is not None or family.never is not None:
             self.never[job.id] = refused or family.never or Reason("never_fits", "")
@@ -278,10 +278,10 @@ class Books:
             counts = [milli_of(ppm) for ppm in sharing.share_ppm(of_kind)]
             milli, most_ppm = max(counts, default=MILLI) * spec.ranks, WHOLE_PPM
             queue = self._queue(spec)
-            if never_in(self.tree, self._quota, spec, queue, self.kinds, milli) is not None:
+            if never_in(self._empty, spec, queue, self.kinds, milli) is not None:
                 least = min(counts, default=MILLI)  # only where it counts least can it ever start
                 milli, most_ppm = least * spec.ranks, (least + 1) * WHOLE_PPM // MILLI - 1
-                over = never_in(self.tree, self._quota, spec, queue, self.kinds, milli)
+                over = never_in(self._empty, spec, queue, self.kinds, milli)
                 if over is not None:
                     return Family(gang, (), over, (), _asks(spec), "")
             declared = [(o, c) for o, c in candidates(self._ground, of_kind) if c.never(gang) is None]

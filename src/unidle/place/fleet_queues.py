@@ -8,11 +8,14 @@ from typing import Final, NamedTuple
 from unidle.fleet import WHOLE_PPM, Fleet, slices_of
 from unidle.fleet.queues import QueueSpec
 from unidle.jobs import JobSpec, Reason
+from unidle.place.queue.fair import Shares
 from unidle.place.queue.model import Amounts
+from unidle.place.queue.past import fairness_of
 from unidle.place.queue.spec import MILLI, amounts_of
-from unidle.place.queue.tree import QueueTree, Quota
+from unidle.place.queue.tree import ROOT, QueueTree
 from unidle.place.queued import KINDS
 from unidle.share.mig_models import mig_models
+from unidle.view.usage import charged
 
 ALL: Final = "jobs"  # the one queue of a fleet that declares none
 
@@ -24,12 +27,16 @@ def never(fleet: Fleet, spec: JobSpec, now_ns: int, least: int | None = None) ->
     """
     if not fleet.queues:
         return None
-    tree = tree_of_queues(fleet)
-    quota = tree.quota(totals(fleet, tree.resources, frozenset()), now_ns)
+    empty = nothing_used(fleet, tree_of_queues(fleet), now_ns)
     kinds = tuple(dict.fromkeys(device.kind for device in fleet.devices()))
     return never_in(
-        tree, quota, spec, spec.queue, kinds, Bounds.of(fleet).least_milli(spec) if least is None else least
+        empty, spec, spec.queue, kinds, Bounds.of(fleet).least_milli(spec) if least is None else least
     )
+
+
+def nothing_used(fleet: Fleet, tree: QueueTree, now_ns: int) -> Shares:
+    """The books of a fleet on which nothing runs, all of it healthy."""
+    return Shares(tree, totals(fleet, tree.resources, frozenset()), now_ns, fairness_of(fleet))
 
 
 class Bounds(NamedTuple):
@@ -65,9 +72,9 @@ class Bounds(NamedTuple):
         return spec.ranks * (ppm * MILLI // self.factor_ppm)
 
 
-def never_in(
-    tree: QueueTree, quota: Quota, spec: JobSpec, queue: str, kinds: Sequence[str], asked: int
-) -> Reason | None:
+def never_in(empty: Shares, spec: JobSpec, queue: str, kinds: Sequence[str], asked: int) -> Reason | None:
+    """The same for books in which nothing is used, and a job that is charged ``asked`` thousandths of devices."""
+    tree = empty.tree
     index = tree.index.get(queue)
     if index is None or tree.children[index]:
         leaves = sorted(name for name, k in tree.index.items() if not tree.children[k])
@@ -76,13 +83,19 @@ def never_in(
     if any(spec.windows for spec in tree.specs):
         return None  # at other hours it may
     kind = next((k for k in KINDS[spec.device] if k in kinds), "gpu")
-    resource = tree.resources.index(kind)
-    for at in tree.path(index)[:-1]:
-        bound = quota.bound[at][resource]
-        if asked > bound:
-            text = f"{tree.name(at)} may use at most {bound / MILLI:g} {kind}, and the job asks for {asked / MILLI:g}"
-            return Reason("over_limit", f"{text}: it can never start here", {"bound": bound, "asked": asked})
-    return None
+    amounts = charged(spec, kind, asked)
+    wanted = tuple(amounts.get(resource, 0) for resource in tree.resources)
+    refusal = empty.refusal(index, wanted, firm=spec.preemption != "low")
+    if refusal is None or (refusal.queue == ROOT and refusal.rule == "full"):
+        return None  # the fleet itself is too small, and its own reason says so
+    bound, of = refusal.bound, tree.resources[refusal.resource]
+    text = f"{tree.name(refusal.queue) or 'a queue'} may use at most {bound / MILLI:g} {of}"
+    if refusal.rule == "kept":
+        whole = empty.quota.bound[refusal.queue][refusal.resource]
+        of_all = f"{tree.name(refusal.queue) or 'the fleet'}'s {whole / MILLI:g} {of}"
+        text = f"{(whole - bound) / MILLI:g} of {of_all} are kept for other queues"
+    text += f", and the job asks for {refusal.asked / MILLI:g}: it can never start here"
+    return Reason("over_limit", text, {"bound": bound, "asked": refusal.asked})
 
 
 def check_queues(fleet: Fleet) -> None:

@@ -6,11 +6,12 @@ from unidle.fleet import Fleet
 from unidle.jobs import JobSpec, Reason
 from unidle.place.first_fit import FirstFit
 from unidle.place.plan import Plan, Policy
+from unidle.place.queued import starves
 from unidle.view.state import View
 
 
 class Unidle:
-    """``place.scheduler``; where there is one node and nobody wishes for more than devices, first fit.
+    """``place.scheduler``; where there is one node and nobody wishes for more than devices or starves, first fit.
 
     That decides the same there, and starts without NumPy.
     """
@@ -20,7 +21,8 @@ class Unidle:
         self._full: Policy | None = None
 
     def decide(self, view: View, now_ns: int) -> Plan:
-        return self._for(view, any(shape.wish for shape in view.waiting)).decide(view, now_ns)
+        more = any(shape.wish for shape in view.waiting) or starves(view, now_ns)
+        return self._for(view, more).decide(view, now_ns)
 
     def why_not(self, view: View, spec: JobSpec) -> Reason | None:
         return self._for(view, bool(spec.wish)).why_not(view, spec)

@@ -8,6 +8,8 @@ from typing import Final
 
 from unidle.view.state import Shape, View
 
+STARVED_NS: Final = 24 * 3_600_000_000_000
+"""A job that waited so long comes before all that did not, and room is kept for it."""
 KINDS: Final = {"gpu": ("gpu",), "cpu": ("cpu",), "any": ("gpu", "cpu")}
 
 
@@ -42,3 +44,16 @@ class InQueueOrder:
             if self._view.jobs[job_id].not_before_ns <= self._now_ns:
                 return shape, job_id
         raise StopIteration
+
+
+def starves(view: View, now_ns: int) -> bool:
+    """Whether a job at the head of its line has waited for too long."""
+    return any(
+        view.jobs.open[line[0][2]].waiting_since_ns <= now_ns - STARVED_NS for line in view.waiting.values()
+    )
+
+
+def starves_ns(view: View, now_ns: int) -> int | None:
+    """When the next job at the head of its line will have waited for too long."""
+    times = (view.jobs.open[line[0][2]].waiting_since_ns + STARVED_NS for line in view.waiting.values())
+    return min((at_ns for at_ns in times if at_ns > now_ns), default=None)

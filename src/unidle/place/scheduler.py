@@ -9,6 +9,7 @@ passed over.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -23,7 +24,7 @@ from unidle.place.plan import Keep, Place, Plan, Recut, Stop, Wait
 from unidle.place.pools import Option, Pool, candidates
 from unidle.place.queue.round import PARTS_WAIT
 from unidle.place.queue.why import why_moved
-from unidle.place.queued import InQueueOrder, noun
+from unidle.place.queued import InQueueOrder, noun, starves, starves_ns
 from unidle.place.repairing import Returning
 from unidle.place.sharing import Given, SharingRound
 from unidle.place.traffic import usual_traffic
@@ -50,11 +51,12 @@ class Scheduler:
             return self._decide(view, now_ns)
 
     def _decide(self, view: View, now_ns: int) -> Plan:
-        if _needs_quotas(view):
+        if _needs_quotas(view) or starves(view, now_ns):
             return self._decide_by_quota(view, now_ns)
         round_ = GangRound(self._on(view), view)
         try:
-            return round_.decide(now_ns)
+            plan = round_.decide(now_ns)
+            return replace(plan, again_ns=starves_ns(view, now_ns))
         finally:
             round_.undo()
 

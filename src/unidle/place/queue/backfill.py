@@ -18,6 +18,7 @@ from unidle.jobs import Reason
 from unidle.place.queue.ends import expected_end_ns
 from unidle.place.queue.model import Demand, Fits, Ints, Running
 from unidle.place.queue.profile import FOREVER_NS, Profile, Slot
+from unidle.place.queued import STARVED_NS
 
 HOUR_NS: Final = 3_600_000_000_000
 _UNASKED: Final = Reason("planned", "as running jobs are expected to end")
@@ -38,7 +39,7 @@ class Backfill:
     starved_heads: int = 16
     depth: int = 200
     age_ns: int = HOUR_NS
-    starved_ns: int = 24 * HOUR_NS
+    starved_ns: int = STARVED_NS
     otherwise_ns: int = 24 * HOUR_NS
 
 

@@ -73,10 +73,17 @@ class Cluster:
         return self._ends.after(now_ns, otherwise_ns)
 
     def stoppable(self) -> Rows:
-        """Running jobs of level low as columns, by name; kept from the first call on."""
+        """Jobs of level low that run; kept from the first call on."""
+        return self._all_stoppable().rows()
+
+    def next_stoppable_ns(self, now_ns: int) -> int | None:
+        """When the next job of level low may be stopped that may not be now; None where there is none."""
+        return self._all_stoppable().next_ns(now_ns)
+
+    def _all_stoppable(self) -> Stoppable:
         if self._stoppable is None:
             self._stoppable = Stoppable(self.running.values(), self.shares.tree.leaf)
-        return self._stoppable.rows()
+        return self._stoppable
 
     def adopt(self, run: Running) -> None:
         """The job runs already, and its devices are not free. Outside of the journal."""

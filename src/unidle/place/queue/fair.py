@@ -364,17 +364,22 @@ class Shares:
         )
 
     def _lent(self) -> list[list[int]]:
-        """What borrowers use, set against the lendable idle amounts of the leaves, in proportion."""
-        leaves = [k for k in range(1, len(self.tree)) if not self.tree.children[k]]
+        """What others use of each queue's part: of its idle amounts that may be lent, in proportion.
+
+        From the root down: siblings lend each other what the ones use beyond, and the others below, what
+        they deserve, and together what their parent lends.
+        """
         lent = [[0] * len(self.tree.resources) for _ in range(len(self.tree))]
-        for r in range(len(self.tree.resources)):
-            borrowed = sum(max(self.above(leaf, r), 0) for leaf in leaves)
-            idle = [
-                max(-self.above(k, r) - max(self.quota.kept[k][r] - self.used[k][r], 0), 0) for k in leaves
-            ]
-            for leaf, part in zip(leaves, by_weight(min(borrowed, sum(idle)), idle), strict=True):
-                for queue in self._paths[leaf]:
-                    lent[queue][r] += part
+        for parent in range(len(self.tree)):
+            children = self.tree.children[parent]
+            for r in range(len(self.tree.resources) if children else 0):
+                above = [self.above(child, r) for child in children]
+                kept = [max(self.quota.kept[k][r] - self.used[k][r], 0) for k in children]
+                idle = [max(-a - k, 0) for a, k in zip(above, kept, strict=True)]
+                inside = max(sum(max(a, 0) for a in above) - max(self.above(parent, r), 0), 0)
+                parts = by_weight(min(inside + lent[parent][r], sum(idle)), idle)
+                for child, part in zip(children, parts, strict=True):
+                    lent[child][r] = part
         return lent
 
 

@@ -105,7 +105,7 @@ def decide(
         for start in done.starts:
             waiting.leave(start.job)
     times = [hold.expires_ns for hold in cluster.holds.values()]
-    later = (cluster.shares.tree.next_window_ns(now_ns), turn.again_ns)
+    later = (cluster.shares.tree.next_window_ns(now_ns), turn.again_ns, turn.stoppable_ns())
     done.again_ns = min([*times, *(at for at in later if at is not None)], default=None)
     return done
 
@@ -152,6 +152,12 @@ class _Turn:
             self._one(leaf, demand, line)
             if demand.job in self._done.waits and demand.job not in self._cluster.holds:
                 misses[leaf] = misses.get(leaf, 0) + 1
+
+    def stoppable_ns(self) -> int | None:
+        """When another job may be stopped for those that wait in vain for one; None where nobody does."""
+        if not self._done.waits or not self._none_stop:
+            return None
+        return self._cluster.next_stoppable_ns(self._now_ns)
 
     def _one(self, leaf: int, demand: Demand, line: Line) -> None:
         cluster = self._cluster

@@ -93,6 +93,12 @@ class Stoppable:
         self._names = [run.job for run in low]
         self._changed: dict[str, Running | None] = {}
 
+    def next_ns(self, now_ns: int) -> int | None:
+        """When the next of them may be stopped that may not be now."""
+        since = self.rows().since_ns
+        later = since[since > now_ns]
+        return int(later.min()) if len(later) else None
+
     def change(self, job: str, run: Running | None) -> None:
         """The job runs so now; None: it does not run."""
         self._changed[job] = None if run is None or run.firm else run
