@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from unidle.control.forecast import Forecaster
@@ -244,6 +244,13 @@ levels = st.sampled_from(["low", "medium", "high"])
         ),
         min_size=1, max_size=14,
     )
+)  # fmt: skip
+@example(
+    [(0, 1, 1, "low", "a", False)] * 3
+    + [
+        (0, 2, 71, "low", "a", False), (0, 2, 124, "low", "c", False), (0, 6, 148, "low", "a", False),
+        (71, 3, 149, "low", "b", False), (218, 1, 123, "high", "a", False), (219, 4, 122, "high", "b", False),
+    ]
 )  # fmt: skip
 def test_every_job_ends_no_slice_is_shared_and_nobody_is_stopped_twice_for_the_same_job(
     drawn: list[tuple[int, int, int, str, str, bool]],
