@@ -83,6 +83,8 @@ class Checker:
         self.seen += 1
         if isinstance(event, ev.FleetSeen):
             self._fleet(event.fleet)
+        elif isinstance(event, ev.DeviceCut):
+            self._cut(event)
         elif isinstance(event, ev.HealthSet):
             self._health(event)
         elif isinstance(event, ev.JobSubmitted):
@@ -121,6 +123,11 @@ class Checker:
             parts = len(device.slices_ppm)
             for k in range(parts):
                 self.device_of[device.id if parts == 1 else f"{device.id}#{k}"] = device
+        self._ppm = {
+            name: device.slices_ppm[int(name.partition("#")[2] or 0)]
+            for name, device in self.device_of.items()
+        }
+        self._cuts = Counter[str]()
         self.queues: dict[str, QueueSpec] = {queue.name: queue for queue in fleet.queues}
         parents: dict[str, str | None] = {tier.id: tier.parent for tier in fleet.tiers}
         self._kind_of = {tier.id: tier.kind for tier in fleet.tiers}
@@ -132,6 +139,28 @@ class Checker:
                 way.append(here)
                 here = parents[here]
             self._above[node.id] = way
+
+    def _cut(self, event: ev.DeviceCut) -> None:
+        """The parts are all of the device, those in use stay what they are, and others have names of their own."""
+        device = next(d for d in self.device_of.values() if d.id == event.device)
+        parts = event.cut.parts
+        self._cuts[device.id] += 1
+        whole = len(parts) == 1 and not parts[0].job
+        names = {
+            f"{device.id}#{self._cuts[device.id]}.0" if whole else f"{device.id}#{p.name}": p.share_ppm
+            for p in parts
+        }
+        self._need(sum(names.values()) == 1_000_000, "parts are all of a device", device.id)
+        for piece in [name for name, of in self.device_of.items() if of.id == device.id]:
+            if piece in self._owner:
+                same = names.get(piece) == self._ppm[piece]
+                self._need(same, "a part in use is not cut", f"{piece} of {self._owner[piece]}")
+            known = names.get(piece, self._ppm[piece])
+            self._need(known == self._ppm[piece], "a name stands for one share", piece)
+            if piece not in names:
+                del self.device_of[piece]
+        for name, share in names.items():
+            self.device_of[name], self._ppm[name] = device, share
 
     def _health(self, event: ev.HealthSet) -> None:
         """What was promised on a node that fails is void: it is no gang's room any more."""

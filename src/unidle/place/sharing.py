@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, get_args
 
-from unidle.fleet import WHOLE_PPM, Device, Node, device_of, slices_of
+from unidle.fleet import WHOLE_PPM, Device, Node, Vendor, device_of, slices_of
 from unidle.jobs import JobSpec, RankPlace, Reason, Requests, Share
 from unidle.jobs.spec import ShareMode
 from unidle.place.ground import Ground
@@ -79,12 +79,24 @@ class SharingRound:
         self.most_ppm = most_ppm
         if spec.topology is not None and (spec.topology.groups or spec.topology.fabric):
             return refused("no_share", "parallel groups and fabrics are chosen for whole devices only")
-        answers = [self._of_kind(job, spec, spec.share, kind, may_open, every) for kind in KINDS[spec.device]]
+        answers = [
+            self._of_kind(job, one, spec.share, kind, may_open, every)
+            for kind in KINDS[spec.device]
+            for one in self._by_vendor(spec, kind)
+        ]
         found = next((a for a in answers if isinstance(a, Given)), None)
         if found is not None:
             return found
         why = max((a for a in answers if isinstance(a, Refused)), key=_devices_looked_at)
         return _with_refusals(why, self.view.jobs.open.get(job))
+
+    def _by_vendor(self, spec: JobSpec, kind: str) -> list[JobSpec]:
+        """The job for GPUs of one vendor at a time: a gang never mixes those."""
+        vendors = {vendor for vendor, _ in self.ground.pools.count}
+        if kind != "gpu" or spec.hardware.vendor != "any" or len(vendors) < 2:
+            return [spec]
+        every: tuple[Vendor, ...] = get_args(Vendor)
+        return [replace(spec, hardware=replace(spec.hardware, vendor=v)) for v in every if v in vendors]
 
     def take(self, given: Given) -> tuple[RankPlace, ...]:
         """Give the gang its parts."""
@@ -116,7 +128,18 @@ class SharingRound:
 
     def never(self, spec: JobSpec) -> Refused | None:
         """Why not even the whole fleet, empty and healthy, has a part for each rank; None where it has."""
-        key = repr((spec.share, spec.ranks, spec.where, spec.requests, spec.topology, spec.device, spec.name))
+        key = repr(
+            (
+                spec.share,
+                spec.ranks,
+                spec.where,
+                spec.requests,
+                spec.topology,
+                spec.device,
+                spec.name,
+                spec.hardware,
+            )
+        )
         if key not in self._memo.never:
             if len(self._memo.never) > 256:
                 self._memo.never.clear()
@@ -230,6 +253,8 @@ class SharingRound:
         def is_free(device: Device) -> bool:
             if device.cut is not None or device.id in self._changed or device.id in tried:
                 return False
+            if not _is_wanted(device, spec):
+                return False
             barred = may_use(device, spec.where) if not may_use_any(spec.where) else None
             return device.id not in view.health and self._is_free(device) and (barred is None or most is None)
 
@@ -243,7 +268,7 @@ class SharingRound:
             now = self.now(name)
             if now is None or now.sharing is None or now.kind != kind or name in tried or name in view.health:
                 continue
-            if usable(nodes[order]):
+            if _is_wanted(now, spec) and usable(nodes[order]):
                 found.append(self.gpu(now))
         empty = self._memo.stock.empty(kind, nodes, view.occupancy, usable, is_free, most)
         return found + [self.gpu(device) for device in empty]
@@ -301,7 +326,7 @@ class _Empty(SharingRound):
             return _may_use_node(node, spec) and self.host_room(node, spec) >= 1
 
         def may(device: Device) -> bool:
-            return may_use(device, spec.where) is None or most is None
+            return _is_wanted(device, spec) and (may_use(device, spec.where) is None or most is None)
 
         found = self._memo.stock.empty(kind, self.view.fleet.nodes, None, usable, may, most)
         return [self._made(replace(device, cut=None)) for device in found]
@@ -436,6 +461,11 @@ def _promises(device: Device, share: Share) -> Iterator[Promise]:
         need = needs_of(share, device)
         if not isinstance(need, Refused):
             yield Promise("", "time", *need)
+
+
+def _is_wanted(device: Device, spec: JobSpec) -> bool:
+    """Whether a GPU is of the vendor that the job's program runs on."""
+    return device.kind != "gpu" or spec.hardware.vendor in ("any", device.vendor)
 
 
 def _may_use_node(node: Node, spec: JobSpec) -> bool:
