@@ -104,7 +104,7 @@ def test_explain_tells_each_decision_in_order(answer: dict[str, Any], store: Pat
     assert times == sorted(times)
     text = unidle("explain", "train", "--store", store).stdout.splitlines()
     assert text[0] == f"{answer['job']}  succeeded: all 2 ranks exited 0"
-    assert len(text) == 1 + len(times)
+    assert len(text) == 1 + len(times) + len(story["predictions"])
 
 
 def test_ledger_sums_to_the_capacity(summary: dict[str, Any]) -> None:
