@@ -34,6 +34,7 @@ from unidle.view.usage import charged, milli_of
 
 S: Final = 1_000_000_000
 _FAMILIES_KEPT: Final = 4_096
+_TRUSTED: Final = 2  # a foretold run time is taken for an estimate where it is at most so many times as long
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -310,10 +311,16 @@ class Books:
 
 
 def run_time_ns(job: JobView) -> int | None:
-    """How long an attempt of the job runs: its own estimate, else the high bound of what was foretold; None if neither."""
+    """How long an attempt of the job runs: its own estimate, else what was foretold with confidence; None if neither.
+
+    A prediction whose bounds are wide would keep room for jobs at times at which it is not needed.
+    """
     if job.spec.estimate_s is not None:
         return int(job.spec.estimate_s * S)
-    return next((said.high_ns for said in reversed(job.predictions) if said.what == "run_time"), None)
+    said = next((said for said in reversed(job.predictions) if said.what == "run_time"), None)
+    if said is None or said.high_ns > _TRUSTED * said.value_ns:
+        return None
+    return said.value_ns
 
 
 def _asks(spec: JobSpec) -> Asks:

@@ -18,13 +18,13 @@ from unidle.fleet.summary import (
     Stock,
     TierStock,
 )
+from unidle.place.books import run_time_ns
 from unidle.place.tree import Tree, tree_of
 from unidle.view.occupancy import NodeSlots
 from unidle.view.state import JobView, View
 
 LABEL_VALUES_MOST: Final = 32  # a label with more different values tells nodes apart, not kinds of nodes
 RELEASES_MOST: Final = 32
-_S: Final = 1_000_000_000
 _Key = tuple[int, int, int]  # class, slices, free
 
 
@@ -154,7 +154,7 @@ def _releases(view: View, now_ns: int) -> Iterator[Release]:
     ends: dict[str, list[tuple[int, int]]] = {}
     for name in sorted(view.live):
         job = view.jobs[name]
-        runs_ns = _run_ns(job)
+        runs_ns = run_time_ns(job)
         if runs_ns is not None and job.live is not None:
             slices = [s for place in job.live.places for s in place.slices]
             left_ns = max(runs_ns - job.run_ns(now_ns), 0)
@@ -165,10 +165,3 @@ def _releases(view: View, now_ns: int) -> Iterator[Release]:
         for first in range(0, len(found), step):  # put off to the end of each step: late rather than early
             some = found[first : first + step]
             yield Release(some[-1][0], kind, sum(slices for _, slices in some))
-
-
-def _run_ns(job: JobView) -> int | None:
-    if job.spec.estimate_s is not None:
-        return int(job.spec.estimate_s * _S)
-    said = [p for p in job.predictions if p.what == "run_time"]
-    return said[-1].value_ns if said else None
