@@ -15,7 +15,7 @@ import numpy as np
 from unidle.fleet import WHOLE_PPM, Health
 from unidle.jobs import JobSpec, Reason
 from unidle.place.constraint import Blocked, Gang, gang_of
-from unidle.place.fleet_queues import ALL, Bounds, never_in, nothing_used, totals, tree_of_queues
+from unidle.place.fleet_queues import ALL, Bounds, never_in, totals, tree_of_queues
 from unidle.place.ground import Ground, RankClass
 from unidle.place.pieces import counted
 from unidle.place.pools import Option, candidates
@@ -63,7 +63,9 @@ class Books:
         self.tree = tree_of_queues(ground.fleet)
         self._declared = bool(ground.fleet.queues)
         self._whole = totals(ground.fleet, self.tree.resources, frozenset())
-        self._empty = nothing_used(ground.fleet, self.tree, now_ns)  # for what can never start
+        # nothing is used: for what can never start
+        self._empty = Shares(self.tree, self._whole, now_ns, fairness_of(ground.fleet))
+        self._refused: dict[tuple[Shape, str], Reason | None] = {}
         self._health: dict[str, Health] = {}
         self.capacity = self._whole
         self.shares = Shares(self.tree, self._whole, now_ns, fairness_of(ground.fleet))
@@ -217,8 +219,7 @@ class Books:
     def _add(self, job: JobView) -> None:
         """The job waits."""
         spec, queue = job.spec, self._queue(job.spec)
-        refused = never_in(self._empty, spec, queue, self.kinds, self._bounds.least_milli(spec))
-        family = self.family(job)
+        refused, family = self._never(job, queue), self.family(job)
         if refused is not None or family.never is not None:
             self.never[job.id] = refused or family.never or Reason("never_fits", "")
             return
@@ -230,6 +231,16 @@ class Books:
                 spec.checkpoint_path is not None, family.alike, family.asks,
             )
         )  # fmt: skip
+
+    def _never(self, job: JobView, queue: str) -> Reason | None:
+        """Why the queue never lets jobs of this shape start; None where it does."""
+        key = (self._shape_of.get(job.id) or job.shape, queue)
+        if key not in self._refused:
+            if len(self._refused) >= _FAMILIES_KEPT:
+                self._refused.clear()
+            least = self._bounds.least_milli(job.spec)
+            self._refused[key] = never_in(self._empty, job.spec, queue, self.kinds, least)
+        return self._refused[key]
 
     def family(self, job: JobView) -> Family:
         """What the job has in common with those of its shape."""

@@ -27,16 +27,12 @@ def never(fleet: Fleet, spec: JobSpec, now_ns: int, least: int | None = None) ->
     """
     if not fleet.queues:
         return None
-    empty = nothing_used(fleet, tree_of_queues(fleet), now_ns)
+    tree = tree_of_queues(fleet)
+    empty = Shares(tree, totals(fleet, tree.resources, frozenset()), now_ns, fairness_of(fleet))
     kinds = tuple(dict.fromkeys(device.kind for device in fleet.devices()))
     return never_in(
         empty, spec, spec.queue, kinds, Bounds.of(fleet).least_milli(spec) if least is None else least
     )
-
-
-def nothing_used(fleet: Fleet, tree: QueueTree, now_ns: int) -> Shares:
-    """The books of a fleet on which nothing runs, all of it healthy."""
-    return Shares(tree, totals(fleet, tree.resources, frozenset()), now_ns, fairness_of(fleet))
 
 
 class Bounds(NamedTuple):

@@ -16,7 +16,7 @@ import numpy as np
 from unidle.fleet import Device
 from unidle.jobs import Reason
 from unidle.place.books import Books, Family
-from unidle.place.constraint import GangPlan
+from unidle.place.constraint import Gang, GangPlan
 from unidle.place.ground import Ground, RankClass
 from unidle.place.pools import Option
 from unidle.place.queue.backfill import Backfill, too_deep
@@ -34,9 +34,10 @@ Options: TypeAlias = tuple[tuple[Option, RankClass], ...]
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """A job of this round that starts: its class, its plan, and why now."""
+    """A job of this round that starts: its gang, its class, its plan, and why now."""
 
     job: str
+    gang: Gang
     option: Option | None
     rank_class: RankClass | None
     plan: GangPlan | None
@@ -89,9 +90,10 @@ class QuotaRound:
         return self.shares.report()
 
     def _placement(self, start: Start) -> Placement:
+        gang = self._family(start.job).gang
         if start.job in self._given:
-            return Placement(start.job, None, None, None, start.because, self._given[start.job])
-        return Placement(start.job, *self._plans[start.job], start.because)
+            return Placement(start.job, gang, None, None, None, start.because, self._given[start.job])
+        return Placement(start.job, gang, *self._plans[start.job], start.because)
 
     def _options(self, job: str) -> Options:
         """Where the job may go, all on one kind of device, in the order of its preference."""

@@ -85,7 +85,7 @@ class Scheduler:
             assert start.plan is not None
             assert start.option is not None
             job = view.jobs[start.job]
-            fit = round_.mapped(start.rank_class, start.plan, gang_of(job.spec), job)
+            fit = round_.mapped(start.rank_class, start.plan, start.gang, job)
             fit = round_.chosen(fit, start.option, job.spec, job)
             places.append(Place(start.job, round_.take(fit), fit.because()))
 
