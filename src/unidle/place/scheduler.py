@@ -96,7 +96,7 @@ class Scheduler:
             round_.undo()
         keeps, stops = _stops(queues, answer)
         # what was reserved before these starts were known may have kept others from theirs
-        again_ns = now_ns if places and len(places) < len(queues.waiting) else answer.again_ns
+        again_ns = now_ns if places and answer.kept_back else answer.again_ns
         return Plan(tuple(places), waits, keeps, stops, again_ns, round_.recuts())
 
     def try_one(self, view: View, spec: JobSpec, job: str | None = None) -> Placed | Refused:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ def least_squares(x: Floats, y: Floats) -> Fit | None:
     return Fit(np.asarray(coefficients, float), np.asarray(inverse, float), variance, n - p)
 
 
+@lru_cache(maxsize=1024)
 def t_quantile(probability: float, freedom: int) -> float:
     """The value below which Student's t with ``freedom`` degrees lies with this probability (0.5 to 1)."""
     if not 0.5 <= probability < 1 or freedom < 1:
@@ -60,7 +62,7 @@ def t_quantile(probability: float, freedom: int) -> float:
     low, high = 0.0, 1.0
     while t_cdf(high, freedom) < probability:
         low, high = high, high * 2
-    for _ in range(100):
+    for _ in range(56):  # as many as a float has bits, and some
         middle = (low + high) / 2
         if t_cdf(middle, freedom) < probability:
             low = middle

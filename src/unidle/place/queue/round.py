@@ -71,6 +71,9 @@ class Round:
     planned_ns: dict[str, int] = field(default_factory=dict)
     expired: tuple[str, ...] = ()
     again_ns: int | None = None  # when time alone may change the answer
+    kept_back: bool = (
+        False  # reservations of this round were in somebody's way: another round may see it otherwise
+    )
 
 
 def decide(
@@ -175,6 +178,7 @@ class _Turn:
         refusal = cluster.shares.refusal(leaf, demand.charged, firm=demand.firm, beside=beside)
         if refusal and beside and not cluster.shares.refusal(leaf, demand.charged, firm=demand.firm):
             self._done.waits[demand.job] = behind(cluster.shares.tree, refusal)
+            self._done.kept_back = True
             return
         devices = self._fits_now(demand) if refusal is None else None
         if devices is not None:
@@ -206,6 +210,7 @@ class _Turn:
         helps = refusal is None or refusal.rule in ("kept", "full") or demand.level == "high"
         # where only others' reservations are in its way, nobody is stopped
         in_the_way = refusal is None and self._fits_without_reservations(demand)
+        self._done.kept_back |= in_the_way
         if helps and not in_the_way and like not in self._none_stop:
             if self._stop_for(demand, line):
                 return
