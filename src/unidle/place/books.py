@@ -14,7 +14,7 @@ import numpy as np
 
 from unidle.fleet import WHOLE_PPM, Health
 from unidle.jobs import JobSpec, Reason
-from unidle.place.constraint import Blocked, Gang, gang_of
+from unidle.place.constraint import Gang, gang_of
 from unidle.place.fleet_queues import ALL, Bounds, never_in, totals, tree_of_queues
 from unidle.place.ground import Ground, RankClass
 from unidle.place.pieces import counted
@@ -253,7 +253,7 @@ class Books:
         return found
 
     def _family_of(self, spec: JobSpec) -> Family:
-        gang, verdicts = gang_of(spec), list[Blocked]()
+        gang, verdicts = gang_of(spec), list[str]()
         if (parts := self._parts_of(spec, gang)) is not None:
             return parts
         options: list[tuple[Option, RankClass]] = []
@@ -265,13 +265,13 @@ class Books:
             if verdict is None:
                 options.append((option, rank_class))
             else:
-                verdicts.append(verdict)
+                verdicts.append(verdict.what + option.on)
         if options:
             kind = options[0][1].kind
             alike = f"{kind} {spec.layout} {spec.requests} {spec.where} {spec.topology} {spec.share} {spec.hardware}"
             amounts = self._charged(spec, kind, self._milli_on(options[0][1], spec))
             return Family(gang, tuple(options), None, amounts, _asks(spec), alike)
-        text = verdicts[0].what if verdicts else "no such device"
+        text = verdicts[0] if verdicts else "no such device"
         never = Reason("never_fits", f"{text}: it can never start here")
         return Family(gang, (), never, (), _asks(spec), "")
 

@@ -57,6 +57,11 @@ class Option:
         return len(self.pool.models) > 1
 
     @property
+    def on(self) -> str:
+        """`` on MODEL``, where the pool is of some models only."""
+        return f" on {self.name}" if self.pool.models else ""
+
+    @property
     def name(self) -> str:
         return " and ".join(model or f"{self.pool.vendor} GPUs" for model in self.pool.models)
 

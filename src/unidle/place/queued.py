@@ -19,6 +19,11 @@ def noun(kind: str, n: int) -> str:
     return words if n == 1 else words + "s"
 
 
+def in_words(ns: int) -> str:
+    """A duration: ``12.3 ms``, ``8.61 s``."""
+    return f"{ns / 1e9:.3g} s" if ns >= 1_000_000_000 else f"{ns / 1e6:.3g} ms"
+
+
 class InQueueOrder:
     """Waiting jobs over all shapes, as (shape, job), by priority and submission.
 

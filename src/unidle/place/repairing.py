@@ -21,6 +21,7 @@ from unidle.place.mapping import Mapping, map_ranks, ordered
 from unidle.place.pools import Option, candidates
 from unidle.place.queue.model import Fits, Ints, Running
 from unidle.place.queue.repair import Bounds, Repair, repair
+from unidle.place.queued import in_words
 from unidle.place.relabel import closest
 from unidle.place.traffic import tree_chain, usual_traffic
 from unidle.place.tree import NODE, Tree
@@ -324,7 +325,7 @@ def _better(tree: Tree, plan: GangPlan, layout: Layout, order: Ints, last: Last)
     if kept.time_ns * 1_000_000 <= new.time_ns * WORSE_MOST_PPM:
         return order, kept, ""
     note = (
-        f"; their order is new: in the old one collectives would take {kept.time_ns / 1e6:.3g} ms a step,"
+        f"; their order is new: in the old one collectives would take {in_words(kept.time_ns)} a step,"
         f" more than {WORSE_MOST_PPM / 1e6:g} times as long"
     )
     return anew, new, note

@@ -24,7 +24,7 @@ from unidle.place.plan import Keep, Place, Plan, Recut, Stop, Wait
 from unidle.place.pools import Option, Pool, candidates
 from unidle.place.queue.round import PARTS_WAIT
 from unidle.place.queue.why import why_moved
-from unidle.place.queued import InQueueOrder, noun, starves, starves_ns
+from unidle.place.queued import InQueueOrder, in_words, noun, starves, starves_ns
 from unidle.place.repairing import Returning
 from unidle.place.sharing import Given, SharingRound
 from unidle.place.traffic import usual_traffic
@@ -170,7 +170,10 @@ class Fit:
         slowest = max(self.mapping.groups.items(), key=lambda item: item[1].time_ns)
         text = reason.text
         if slowest[1].time_ns:
-            text += f"; modelled collectives take {self.mapping.time_ns / 1e6:.3g} ms a step, bound by {slowest[0]} over {slowest[1].tier}"
+            takes = in_words(self.mapping.time_ns)
+            text += (
+                f"; modelled collectives take {takes} a step, bound by {slowest[0]} over {slowest[1].tier}"
+            )
         return Reason(reason.code, text, {**reason.figures, **times})
 
 
@@ -455,19 +458,18 @@ def never_fits(ground: Ground, spec: JobSpec) -> Refused | None:
     """Why no state of this fleet holds the gang; None where one does."""
     gang = gang_of(spec)
     reasons: list[Refused] = []
-    for _, rank_class in candidates(ground, spec):
+    for option, rank_class in candidates(ground, spec):
         verdict = rank_class.never(gang)
         if verdict is None:
             return None
-        reasons.append(_too_large(spec, rank_class, verdict))
+        reasons.append(_too_large(spec, option, rank_class, verdict))
     return _best(reasons)
 
 
-def _too_large(spec: JobSpec, rank_class: RankClass, verdict: Blocked) -> Refused:
+def _too_large(spec: JobSpec, option: Option, rank_class: RankClass, verdict: Blocked) -> Refused:
     needs, total = spec.devices, rank_class.devices
     text = f"needs {needs} {_wanted(spec, rank_class.kind)}, and the fleet has {total} that it may use"
-    if needs <= total:
-        text = verdict.what
+    text = (verdict.what if needs <= total else text) + option.on
     figures = {**verdict.because.figures, "needs": needs, "devices": total}
     because = Reason("never_fits", f"{text}: it can never start here", figures)
     return Refused(because, tuple(b.of_empty_fleet() for b in verdict.barriers if b.constraint is not None))

@@ -250,12 +250,12 @@ def _attempt_placed(view: View, event: ev.AttemptPlaced, now: int) -> None:
     view.live.add(job.id)
     view.request(job, +1)
     _free_cause(view, now)
-    view.book.take(view.book.indexes(ids), now, wanted, job.id)
-    occupancy = view.occupancy
+    numbers, slices, occupancy = view.book.indexes(ids), view.book.slices, view.occupancy
+    view.book.take(numbers, now, wanted, job.id)
     for slice_id in ids:
         occupancy.take(slice_id)
     kind = occupancy.kind_of(ids[0])
-    milli = sum(milli_of(view.book.slices[k].share_ppm) for k in view.book.indexes(ids))
+    milli = sum([milli_of(slices[k].share_ppm) for k in numbers])
     view.usage.start(job.id, job.spec, kind, milli, now, view.fleet.history.half_life_ns)
 
 
@@ -401,10 +401,13 @@ def _rank_saw(view: View, event: ev.RankSaw, _now: int) -> None:
             field=f"event {view.seq}", value=f"{event.job} rank {event.rank}", remedy="run `unidle store check`",
         )  # fmt: skip
     rank = attempt.ranks[event.rank]
-    saved, began = rank.saves[-1] if rank.saves else None, (rank.ready_ns, not rank.step_ns)
-    take_up(rank, event.first, event.marks)
-    if (rank.saves and rank.saves[-1] is not saved) or (rank.ready_ns, not rank.step_ns) != began:
-        view.touch(event.job)
+    if view.followed:
+        saved, began = rank.saves[-1] if rank.saves else None, (rank.ready_ns, not rank.step_ns)
+        take_up(rank, event.first, event.marks)
+        if (rank.saves and rank.saves[-1] is not saved) or (rank.ready_ns, not rank.step_ns) != began:
+            view.touch(event.job)
+    else:
+        take_up(rank, event.first, event.marks)
     if job.state == "starting" and attempt is job.attempts[-1] and attempt.live and attempt.all_spawned:
         _set_state(view, job, "running")
 

@@ -351,6 +351,11 @@ class View:
             self._changed = Changes()
         return self._changed
 
+    @property
+    def followed(self) -> bool:
+        """Whether anybody asked for :attr:`changed`."""
+        return self._changed is not None
+
     def touch(self, job: str) -> None:
         """A placement policy sees something new of the job."""
         if self._changed is not None:

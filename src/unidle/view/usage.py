@@ -7,6 +7,7 @@ result on every machine.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import isqrt
 from typing import Final
 
@@ -17,18 +18,23 @@ from unidle.jobs import JobSpec
 PPB: Final = 1_000_000_000
 PPM: Final = 1_000_000
 _BITS: Final = 30  # of the part of a half-life: far below a nanosecond's worth of decay
+_CHUNK: Final = 10  # bits that are looked up at once
 _ONE: Final = 1 << 60
 
 
-def _roots() -> tuple[int, ...]:
-    """``2 ** -(2 ** -k)`` for k = 1, 2, ..., in units of 2 ** -60."""
-    found = [isqrt((_ONE >> 1) * _ONE)]
-    while len(found) < _BITS:
-        found.append(isqrt(found[-1] * _ONE))
-    return tuple(found)
-
-
-_ROOTS: Final = _roots()
+@lru_cache(maxsize=1)
+def _tables() -> tuple[tuple[int, ...], ...]:
+    """``2 ** -(k / 2 ** bits)`` for each chunk of bits, the highest first, in units of 2 ** -60."""
+    roots = [isqrt((_ONE >> 1) * _ONE)]  # 2 ** -(2 ** -n) for n = 1, 2, ...
+    while len(roots) < _BITS:
+        roots.append(isqrt(roots[-1] * _ONE))
+    tables = []
+    for first in range(0, _BITS, _CHUNK):
+        found = [_ONE]
+        for root in reversed(roots[first : first + _CHUNK]):
+            found += [value * root >> 60 for value in found]
+        tables.append(tuple(found))
+    return tuple(tables)
 
 
 def decay_ppb(past_ns: int, half_life_ns: int) -> int:
@@ -37,10 +43,9 @@ def decay_ppb(past_ns: int, half_life_ns: int) -> int:
     if halves >= _BITS:
         return 0
     part = (rest_ns << _BITS) // half_life_ns
-    keep = _ONE
-    for k, root in enumerate(_ROOTS, 1):
-        if part >> (_BITS - k) & 1:
-            keep = keep * root >> 60
+    high, middle, low = _tables()
+    keep = high[part >> 20] * middle[part >> 10 & 1023] >> 60
+    keep = keep * low[part & 1023] >> 60
     return (keep * PPB + (_ONE >> 1) >> 60) >> halves
 
 
