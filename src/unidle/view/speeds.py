@@ -38,20 +38,22 @@ def attempt_run(book: Book, attempt: AttemptView, devices: int) -> SpeedRun | No
     lead = next((rank for rank in attempt.ranks if len(rank.step_n) > 1), None)
     if lead is None or lead.step_n[-1] <= lead.step_n[0]:
         return None
-    models = {ref.model for ref in slices_under(book, attempt)}
-    if len(models) != 1:
+    slices = slices_under(book, attempt)
+    model = slices[0].model
+    if any(ref.model != model for ref in slices):
         return None
     steps, span_ns = lead.step_n[-1] - lead.step_n[0], lead.step_ns[-1] - lead.step_ns[0]
     if span_ns < steps:
         return None  # reported all at once
     beside_ns = (attempt.ended_ns or lead.step_ns[-1]) - attempt.placed_ns - span_ns
     parts = _parts(lead.step_ns, lead.step_n)
-    return SpeedRun(models.pop(), devices, steps, span_ns // steps, parts, max(beside_ns, 0))
+    return SpeedRun(model, devices, steps, span_ns // steps, parts, max(beside_ns, 0))
 
 
 def slices_under(book: Book, attempt: AttemptView) -> list[SliceRef]:
     """The slices that the attempt holds or held, as they were then."""
-    return [book.slices[k] for k in book.indexes(s for place in attempt.places for s in place.slices)]
+    slices = book.slices
+    return [slices[k] for k in book.indexes([s for place in attempt.places for s in place.slices])]
 
 
 def width_ppm(book: Book, attempt: AttemptView) -> int:
