@@ -144,6 +144,7 @@ def test_a_scheduler_that_follows_decides_as_a_new_one(queued: bool, drawn: list
             getattr(world, what)(how)
     world.step()
     world.step()
+    assert world.decide() == Scheduler().decide(world.view, world.now_ns)
 
 
 def test_a_job_waits_for_its_time_and_is_then_looked_at_again():

@@ -16,9 +16,9 @@ from unidle.fleet import Device, Fleet, Node
 from unidle.jobs import JobSpec
 from unidle.place.first_fit import FirstFit
 from unidle.predict.regression import least_squares, t_cdf, t_quantile
-from unidle.predict.samples import step_samples
 from unidle.predict.speed import StepSample, run_of_steps, step_time
 from unidle.store.memory import MemoryStore
+from unidle.view.speeds import job_runs
 
 MS = 1_000_000
 
@@ -113,7 +113,8 @@ def test_steps_that_the_log_saw_tell_the_time_on_another_number_of_devices() -> 
     step_ns = {job: round(8e9 / n * jitter[job]) for job, n in ranks.items()}
     behaviour = {job: SimJob(5 * ns, 10**9, step_ns=ns) for job, ns in step_ns.items()}
     view = simulate(MemoryStore(), fleet, arrivals, lambda c: behaviour[c.job], FirstFit())
-    samples = step_samples(view, view.jobs.values())
+    runs = [run for job in view.jobs.values() for run in job_runs(view.book, job)]
+    samples = [StepSample(run.model, run.devices, run.mean_ns) for run in runs]
     assert [(s.model, s.devices) for s in samples] == [("H100", n) for n in ranks.values()]
     found = step_time(samples, "H100", 8)
     assert found is not None
