@@ -17,6 +17,7 @@ import msgspec
 from unidle.clock import Clock
 from unidle.control import cuts
 from unidle.control.forecast import Forecaster
+from unidle.control.guard import GuardWatch
 from unidle.control.idle import IdleWatch
 from unidle.engine.protocol import (
     Engine,
@@ -31,6 +32,7 @@ from unidle.events import types as ev
 from unidle.fleet import as_declared
 from unidle.guard import lifecycle
 from unidle.jobs import JobSpec, Reason
+from unidle.jobs.vitals import GangVitals
 from unidle.place.plan import Place, Policy, Stop
 from unidle.store.protocol import Lease, NewEvent, Request, Store
 from unidle.view import snapshot
@@ -89,6 +91,7 @@ class Controller:
         self._touched: dict[str, None] = {}  # in order, so that the same run gives the same log
         self._timers: list[tuple[int, str]] = []
         self._holders = IdleWatch()
+        self._guard = GuardWatch()
         self._again_ns = _NEVER_NS  # when the policy asked to be called again
         self._place = True
         self._inbox_ns = 0
@@ -227,6 +230,10 @@ class Controller:
             elif isinstance(seen, Utilised):
                 if (event := self._holders.measured(self.view, seen)) is not None:
                     self._emit(event)
+                    self._touched[seen.job] = None
+            elif isinstance(seen, GangVitals):
+                for said in self._guard.seen(self.view, seen):
+                    self._emit(said)
                     self._touched[seen.job] = None
             else:
                 self._emit_marks(seen)

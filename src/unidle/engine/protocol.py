@@ -15,6 +15,7 @@ from unidle.events.marks import Mark
 from unidle.events.types import Use
 from unidle.fleet import CutMode, CutPart, Fleet, Health
 from unidle.jobs import JobSpec, RankPlace, Reason
+from unidle.jobs.vitals import GangVitals
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +97,7 @@ class Utilised:
     text: str = ""
 
 
-Observation = RankMarks | HealthChange | Utilised
+Observation = RankMarks | HealthChange | Utilised | GangVitals
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ class Mark(msgspec.Struct, frozen=True, omit_defaults=True):
     - ``step``: step ``n`` was completed at ``t``; ``o`` says who saw it
     - ``span``: the rank spent ``[t, e)`` on ``w``: ``data``, ``eval``, ``save``, ``restore``, ``compile``,
       or ``comm`` (communication that nothing hides)
+    - ``begin``: it spends time on ``w`` since ``t``, and still does a second later
     - ``ready``: set-up is over, the first step begins
     - ``saved``: a checkpoint became durable at ``t``; ``n`` is its step where known
     - ``exit``: the process ended with ``code`` (0 to 255, or minus the signal); ``info`` has ``peak_bytes``, ``cpu_ns``, ``oom``, ...

@@ -14,9 +14,12 @@ from unidle.jobs.place import RankPlace
 from unidle.share.idle import Evidence
 
 Outcome = Literal["succeeded", "failed", "cancelled", "preempted"]
-StopWhy = Literal["rank_failed", "cancelled", "timeout", "service_stopped", "preempted", "moved", "idle"]
+StopWhy = Literal[
+    "rank_failed", "cancelled", "timeout", "service_stopped", "preempted", "moved", "idle", "hung"
+]
 EndState = Literal["succeeded", "failed", "cancelled"]
 Use = Literal["busy", "quiet", "unknown"]
+IncidentKind = Literal["exit", "hang", "cut", "slow", "gpu", "storage", "node"]
 PredictedWhat = Literal["start", "run_time", "step_time", "cost"]
 """A moment; a duration, all attempts together; of one attempt, the mean; money, all attempts together."""
 
@@ -137,6 +140,31 @@ class StopAsked(_Event, frozen=True, omit_defaults=True):
     requeue: bool = False
 
 
+class VerdictReached(_Event, frozen=True, omit_defaults=True):
+    """What is wrong with an attempt, and whom it is laid on: ``rank`` and ``node``, where that can be told.
+
+    ``onset_ns``: since when; ``signal_ns``: when the first sign was seen. ``acts``: something follows from it.
+    """
+
+    job: str
+    attempt: int
+    kind: IncidentKind
+    onset_ns: int
+    signal_ns: int
+    acts: bool
+    because: Reason
+    rank: int | None = None
+    node: str = ""
+
+
+class VerdictOver(_Event, frozen=True, omit_defaults=True):
+    """The attempt goes on as if nothing had been: what the last verdict said is over."""
+
+    job: str
+    attempt: int
+    because: Reason
+
+
 class UtilisationSeen(_Event, frozen=True, omit_defaults=True):
     """An attempt whose devices are watched turned busy or quiet, or cannot be measured (``text``: why).
 
@@ -246,6 +274,8 @@ Event: TypeAlias = (
     | AttemptPlaced
     | RankSaw
     | StopAsked
+    | VerdictReached
+    | VerdictOver
     | UtilisationSeen
     | IdleTold
     | IdleOver
@@ -271,6 +301,8 @@ KINDS: Final[dict[str, type[Event]]] = {
     "attempt_placed": AttemptPlaced,
     "rank_saw": RankSaw,
     "stop_asked": StopAsked,
+    "verdict_reached": VerdictReached,
+    "verdict_over": VerdictOver,
     "utilisation_seen": UtilisationSeen,
     "idle_told": IdleTold,
     "idle_over": IdleOver,

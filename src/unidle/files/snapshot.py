@@ -24,7 +24,7 @@ _LONGEST_LINE: Final = 512 << 20
 _T = TypeVar("_T")
 
 
-Stop = Literal["rank_failed", "cancelled", "timeout", "service_stopped", "preempted", "moved", "idle"]
+Stop = Literal["rank_failed", "cancelled", "timeout", "service_stopped", "preempted", "moved", "idle", "hung"]
 
 
 class Attempt(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -68,6 +68,10 @@ def _decide_running(job: JobView, attempt: AttemptView, now_ns: int) -> list[ev.
     if culprit is not None:
         because = why_failed(attempt, culprit)
         return [ev.StopAsked(job.id, attempt.number, "rank_failed", grace_ns, because, culprit)]
+    verdict = attempt.verdict
+    if verdict is not None and verdict.acts:
+        # what hangs does not hear SIGTERM, and saves nothing any more
+        return [ev.StopAsked(job.id, attempt.number, "hung", 0, verdict.because, verdict.rank)]
     deadline = next_deadline_ns(job)
     if deadline is not None and now_ns >= deadline:
         because = Reason("timeout", f"ran longer than timeout_s = {job.spec.timeout_s:g}")
@@ -98,6 +102,9 @@ def _decide_ended(job: JobView, attempt: AttemptView, now_ns: int) -> list[ev.Ev
     if stop is not None and stop.why in ("timeout", "idle"):
         state: Literal["failed", "cancelled"] = "failed" if stop.why == "timeout" else "cancelled"
         return [ended(job.id, attempt.number, state, stop.because), ev.JobEnded(job.id, state, stop.because)]
+    if stop is not None and stop.why == "hung":
+        failed = ended(job.id, attempt.number, "failed", stop.because)
+        return [failed, _again_or_fail(job, stop.because, now_ns)]
     culprit = stop.culprit if stop is not None and stop.culprit is not None else find_culprit(attempt)
     because = stop.because if stop is not None else why_failed(attempt, culprit or 0)
     return [
@@ -131,6 +138,12 @@ def _retry_or_fail(job: JobView, attempt: AttemptView, culprit: int, why: Reason
         on = ", ".join(str(item) for item in restart.on)
         text = f"{why.text}; not retried: restart.on is [{on}]" if restart.max else why.text
         return ev.JobEnded(job.id, "failed", Reason(why.code, text, why.figures))
+    return _again_or_fail(job, why, now_ns)
+
+
+def _again_or_fail(job: JobView, why: Reason, now_ns: int) -> ev.Event:
+    """Another attempt after the back-off, or the job's end when its restarts are used up."""
+    restart = job.spec.restart
     if job.retries >= restart.max:
         text = f"{why.text}; {job.retries} of {restart.max} restarts used" if restart.max else why.text
         return ev.JobEnded(job.id, "failed", Reason(why.code, text, why.figures))
@@ -160,6 +173,11 @@ def retries(restart: Restart, rank: RankView) -> bool:
         if item == rank.code or (isinstance(item, str) and rank.code < 0 and item == signal_name(-rank.code)):
             return True
     return False
+
+
+def restarts_hung(restart: Restart) -> bool:
+    """Whether the policy restarts a gang that does not end by itself, but hangs or is cut off."""
+    return restart.max > 0 and any(item in ("any", "hang") for item in restart.on)
 
 
 def cannot_start(rank: RankView) -> bool:

@@ -148,8 +148,9 @@ def _trace(
 ) -> AttemptTrace:
     halted, halt = _halt(attempt)
     until = attempt.ended_ns if attempt.ended_ns is not None else now_ns
+    hangs = _hangs(attempt, until)
     ranks = tuple(
-        _rank_trace(view, rank, place.slices, attempt.placed_ns, until)
+        _rank_trace(view, rank, place.slices, attempt.placed_ns, until, hangs)
         for rank, place in zip(attempt.ranks, attempt.places, strict=True)
     )
     return AttemptTrace(
@@ -168,7 +169,23 @@ def _idle(attempt: AttemptView) -> tuple[int | None, How]:
     return notice.since_ns, "measured" if notice.evidence == "utilisation" else "inferred"
 
 
-def _rank_trace(view: View, rank: RankView, ids: tuple[str, ...], start_ns: int, end_ns: int) -> RankTrace:
+def _hangs(attempt: AttemptView, until_ns: int) -> list[tuple[int, int, str]]:
+    """When the whole gang stood still, by the verdicts on it."""
+    return [
+        (v.onset_ns, v.over_ns if v.over_ns is not None else until_ns, "hang")
+        for v in attempt.verdicts
+        if v.kind in ("hang", "cut")
+    ]
+
+
+def _rank_trace(
+    view: View,
+    rank: RankView,
+    ids: tuple[str, ...],
+    start_ns: int,
+    end_ns: int,
+    hangs: list[tuple[int, int, str]],
+) -> RankTrace:
     book = view.book
     slices = book.indexes(ids)
     down: list[tuple[int, int, str]] = []
@@ -176,13 +193,15 @@ def _rank_trace(view: View, rank: RankView, ids: tuple[str, ...], start_ns: int,
         down = sorted({d for k in slices for d in book.faults(k, start_ns, end_ns)})
     return RankTrace(
         slices, rank.spawn_ns, rank.end_ns, rank.ready_ns, rank.step_ns, rank.step_n,
-        sorted(rank.spans) if rank.spans else (), rank.observer, down,
+        sorted(rank.spans + hangs) if rank.spans or hangs else (), rank.observer, down,
     )  # fmt: skip
 
 
 def _halt(attempt: AttemptView) -> tuple[int | None, Halt]:
     """When the gang's work stopped, if before its processes: the first failure, or the order to stop."""
     failures = [r.end_ns for r in attempt.ranks if r.failed and r.end_ns is not None]
+    if attempt.stop is not None and attempt.stop.why == "hung" and attempt.verdict is not None:
+        return min([attempt.verdict.onset_ns, *failures]), "failure"
     if attempt.stop is not None and attempt.stop.why != "rank_failed":
         return min([attempt.stop_ns or 0, *failures]), "request"
     return (min(failures), "failure") if failures else (None, "failure")

@@ -29,14 +29,16 @@ from unidle.view.state import (
     Promise,
     RankView,
     UseView,
+    VerdictView,
     View,
 )
 from unidle.view.usage import milli_of
 
-FOLD_VERSION: Final = 5
+FOLD_VERSION: Final = 6
 """Grows when the same log would give another view; older snapshots are then passed over."""
 
 _NOTICES_KEPT: Final = 31  # of an attempt that is told again and again
+_VERDICTS_KEPT: Final = 63
 
 
 def fold(view: View, events: Iterable[StoredEvent]) -> View:
@@ -268,6 +270,28 @@ def _stop_asked(view: View, event: ev.StopAsked, now: int) -> None:
     view.touch(event.job)
 
 
+def _verdict_reached(view: View, event: ev.VerdictReached, now: int) -> None:
+    attempt = _attempt(view, _job(view, event.job), event.attempt)
+    if attempt.live:
+        said = VerdictView(
+            now,
+            event.kind,
+            event.rank,
+            event.node,
+            event.onset_ns,
+            event.signal_ns,
+            event.acts,
+            event.because,
+        )
+        attempt.verdicts = [*attempt.verdicts[-_VERDICTS_KEPT:], said]
+
+
+def _verdict_over(view: View, event: ev.VerdictOver, now: int) -> None:
+    verdict = _attempt(view, _job(view, event.job), event.attempt).verdict
+    if verdict is not None:
+        verdict.over_ns = now
+
+
 def _utilisation_seen(view: View, event: ev.UtilisationSeen, now: int) -> None:
     attempt = _attempt(view, _job(view, event.job), event.attempt)
     if not attempt.live:
@@ -389,7 +413,7 @@ def _attempt(view: View, job: JobView, number: int) -> AttemptView:
     return job.attempts[number - 1]
 
 
-def _rank_saw(view: View, event: ev.RankSaw, _now: int) -> None:
+def _rank_saw(view: View, event: ev.RankSaw, now: int) -> None:
     job = view.jobs.open.get(event.job)
     if job is None:
         _job(view, event.job)  # known, and its books are closed
@@ -408,6 +432,8 @@ def _rank_saw(view: View, event: ev.RankSaw, _now: int) -> None:
             view.touch(event.job)
     else:
         take_up(rank, event.first, event.marks)
+    if rank.end_ns is not None and attempt.failed_seen_ns is None and rank.failed and attempt.stop is None:
+        attempt.failed_seen_ns = now
     if job.state == "starting" and attempt is job.attempts[-1] and attempt.live and attempt.all_spawned:
         _set_state(view, job, "running")
 
@@ -426,6 +452,8 @@ _HANDLERS: Final[dict[type, Callable[[View, Any, int], None]]] = {
     ev.AttemptPlaced: _attempt_placed,
     ev.RankSaw: _rank_saw,
     ev.StopAsked: _stop_asked,
+    ev.VerdictReached: _verdict_reached,
+    ev.VerdictOver: _verdict_over,
     ev.UtilisationSeen: _utilisation_seen,
     ev.IdleTold: _idle_told,
     ev.IdleOver: _idle_over,

@@ -65,10 +65,13 @@ def _see(rank: RankView, mark: Mark) -> None:
         rank.notes.append((mark.t, mark.text or "its supervisor is gone"))
     elif kind == "span" and mark.e is not None and mark.w in _SPAN_LEAF:
         rank.spans.append((mark.t, max(mark.t, mark.e), _SPAN_LEAF[mark.w]))
+        rank.open = None
         if _SPAN_LEAF[mark.w] != _WAITING_LEAF:
             rank.worked_ns = max(rank.worked_ns, mark.t, mark.e)
         if len(rank.spans) > _SPANS_KEPT:
             rank.spans = coarser(rank.spans)
+    elif kind == "begin" and mark.w in _SPAN_LEAF:
+        rank.open = (mark.t, _SPAN_LEAF[mark.w])
     elif kind == "ready":
         rank.ready_ns = mark.t if rank.ready_ns is None else rank.ready_ns
     elif kind == "saved":

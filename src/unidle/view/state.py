@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from unidle.events.marks import Mark
-from unidle.events.types import Outcome, PredictedWhat, StopAsked, Use
+from unidle.events.types import IncidentKind, Outcome, PredictedWhat, StopAsked, Use
 from unidle.fleet import CutMode, Device, Fleet, Health, slices_of
 from unidle.jobs import TERMINAL, JobSpec, JobState, RankPlace, Reason
 from unidle.jobs.speeds import Speeds
@@ -58,6 +58,7 @@ class RankView(msgspec.Struct, array_like=True):
     info: dict[str, int | float | str | bool | None] = {}
     notes: list[tuple[int, str]] = []
     worked_ns: int = 0  # the last sign of work: a step, a save, or a span that keeps a device for a reason
+    open: tuple[int, str] | None = None  # since when it spends time on this, as it said itself
 
     @property
     def ended(self) -> bool:
@@ -93,6 +94,20 @@ class IdleNotice(msgspec.Struct, array_like=True):
     over: Reason | None = None
 
 
+class VerdictView(msgspec.Struct, array_like=True):
+    """What was found wrong with an attempt (see ``unidle.events.types.VerdictReached``), until ``over_ns``."""
+
+    at_ns: int
+    kind: IncidentKind
+    rank: int | None
+    node: str
+    onset_ns: int
+    signal_ns: int
+    acts: bool
+    because: Reason
+    over_ns: int | None = None
+
+
 class AttemptView(msgspec.Struct, array_like=True):
     number: int
     placed_ns: int
@@ -107,6 +122,13 @@ class AttemptView(msgspec.Struct, array_like=True):
     then: Reason | None = None  # why another attempt follows
     use: UseView = UseView()
     notices: list[IdleNotice] = []
+    verdicts: list[VerdictView] = []
+    failed_seen_ns: int | None = None  # when the log first knew of a rank that failed
+
+    @property
+    def verdict(self) -> VerdictView | None:
+        """What is wrong with it now, as far as that is known."""
+        return self.verdicts[-1] if self.verdicts and self.verdicts[-1].over_ns is None else None
 
     @property
     def live(self) -> bool:

@@ -21,10 +21,12 @@ from unidle.engine.protocol import LiveAttempt, RankMarks, StartGang, StopGang, 
 from unidle.errors import BadInput, CannotRun
 from unidle.fleet import Fleet
 from unidle.jobs import Limits
+from unidle.jobs.vitals import GangVitals
 
 if TYPE_CHECKING:
     from unidle.engine.local.slicing import Grant, Slicer
     from unidle.engine.local.utilisation import Utilisation
+    from unidle.engine.local.vitals import VitalsWatch
 
 STARTING_TICK_MS = 10
 STEADY_TICK_MS = 500
@@ -34,6 +36,7 @@ STEADY_TICK_MS = 500
 class _Gang:
     watches: list[RankWatch]
     to_launch: StartGang | None = None  # ranks may have to be started
+    pids: dict[int, int] = field(default_factory=dict)  # by rank, as far as they are alive
 
 
 @dataclass(slots=True)
@@ -71,6 +74,7 @@ class LocalEngine:
             for d in fleet.devices()
         )
         self._uses: Utilisation | None = None
+        self._vitals: VitalsWatch | None = None
 
     def fleet(self) -> Fleet:
         """The fleet that the engine was given; of the ways to cut its GPUs those that this machine offers."""
@@ -124,6 +128,8 @@ class LocalEngine:
         self._forget(job, attempt)
         if self._uses is not None:
             self._uses.forget((job, attempt))
+        if self._vitals is not None:
+            self._vitals.forget((job, attempt))
         if self._slicer is not None:
             self._slicer.release(job, attempt)
 
@@ -142,13 +148,13 @@ class LocalEngine:
             watch.group.thaw()
             watch.signal_tree(signal.SIGCONT)
 
-    def poll(self) -> list[RankMarks | Utilised]:
-        """New marks of all ranks, the ends of those whose supervisor died, and whose use of devices changed."""
+    def poll(self) -> list[RankMarks | Utilised | GangVitals]:
+        """New marks of all ranks, the ends of those whose supervisor died, and how the others are."""
         for fd, _ in self._poller.poll(0):
             watch = self._watched[fd]
             self._unfollow(watch)
             watch.died()
-        found: list[RankMarks | Utilised] = []
+        found: list[RankMarks | Utilised | GangVitals] = []
         now_ns = self._clock.now_ns()
         for (job, attempt), gang in self._gangs.items():
             if gang.to_launch:
@@ -157,10 +163,25 @@ class LocalEngine:
                 self._advance(watch, now_ns)
                 for first, marks in watch.news():
                     found.append(RankMarks(job, attempt, watch.rank, first, marks))
+            self._follow_vitals((job, attempt), gang)
         if self._uses is not None:
             found += self._uses.poll(now_ns)
+        if self._vitals is not None:
+            found += self._vitals.take()
         self._clean()
         return found
+
+    def _follow_vitals(self, key: tuple[str, int], gang: _Gang) -> None:
+        """Have the gang's processes looked at, from when one of them is there."""
+        pids = {w.rank: w.spawned for w in gang.watches if w.state == "alive" and w.spawned is not None}
+        if pids == gang.pids:
+            return
+        gang.pids = pids
+        if self._vitals is None:  # imported here, because it starts a thread
+            from unidle.engine.local.vitals import VitalsWatch
+
+            self._vitals = VitalsWatch(self._clock.offset_ns)
+        self._vitals.follow(key, pids)
 
     def wait(self, until_ns: int | None) -> None:
         """Return when a supervisor has ended, after a short tick, or at ``until_ns``."""
@@ -172,6 +193,8 @@ class LocalEngine:
 
     def close(self) -> None:
         """Let go of every rank without touching it."""
+        if self._vitals is not None:
+            self._vitals.close()
         for job, attempt in list(self._gangs):
             self._forget(job, attempt)
         self._clean()

@@ -64,6 +64,19 @@ def descendants(root: int) -> set[int]:
     return found - dead
 
 
+def below_each(roots: list[int]) -> dict[int, set[int]]:
+    """Each of ``roots`` with its live descendants, as far as the kernel lists children."""
+    found = {}
+    for root in roots:
+        seen, queue = {root}, [root]
+        while queue:
+            fresh = {child for child in children(queue.pop()) if child not in seen and is_live(child)}
+            seen |= fresh
+            queue += fresh
+        found[root] = seen
+    return found
+
+
 def cpu_ns(root: int) -> int | None:
     """CPU time of the processes below ``root``, those that were waited for included; None when it is gone.
 

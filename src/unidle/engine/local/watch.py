@@ -51,6 +51,11 @@ class RankWatch:
         return self.state != "ended"
 
     @property
+    def spawned(self) -> int | None:
+        """The rank's own process, from its spawn mark until its end."""
+        return None if self._tail.spawned is None or self._tail.ended else self._tail.spawned[0]
+
+    @property
     def stop_asked(self) -> bool:
         return self._stop_grace_ns is not None
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 WAITS = frozenset({"data", "eval", "save", "restore", "compile"})
 _RECORD_BYTES = 4096
+_LONG_NS = 1_000_000_000  # a wait that lasts longer is told while it lasts
 _MOST = 2**63
 
 
@@ -38,6 +39,7 @@ class HelperPipe:
         self._offset_ns = clock_offset_ns
         self._tail = b""
         self._open: tuple[str, int] | None = None
+        self._open_told = False
         self._thinner = Thinner()
 
     def feed(self, data: bytes, t_ns: int) -> list[Mark]:
@@ -52,7 +54,10 @@ class HelperPipe:
         return self._thinner.take(t_ns)
 
     def tick(self, t_ns: int) -> list[Mark]:
-        """Marks that were held back long enough."""
+        """Marks that were held back long enough, and of a wait that is long already."""
+        if self._open is not None and not self._open_told and t_ns - self._open[1] >= _LONG_NS:
+            self._open_told = True
+            self._add({"k": "begin", "t": self._open[1], "w": self._open[0], "o": "helper"})
         return self._thinner.take(t_ns)
 
     def flush(self, t_ns: int) -> list[Mark]:
@@ -101,7 +106,7 @@ class HelperPipe:
         if not isinstance(what, str) or what not in WAITS:
             return False
         if kind == "begin":
-            self._open = (what, at_ns)
+            self._open, self._open_told = (what, at_ns), False
             return True
         if not _natural(record.get("e")):
             return False

@@ -1,0 +1,76 @@
+"""TCP connections between ranks, as each rank's network namespace lists them: who does not acknowledge."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from typing import Final, NamedTuple
+
+from unidle.engine.local.looks import sockets_of
+
+_ESTABLISHED: Final = b"01"
+_RETRANSMITS: Final = b"01"
+_OUTSIDE: Final = -1
+
+
+class _Row(NamedTuple):
+    here: tuple[str, bytes]  # network namespace, address:port
+    there: bytes
+    inode: int
+    unacknowledged: bool
+
+
+def unacknowledged(pids: Mapping[int, int]) -> dict[int, set[int]]:
+    """Per rank those ranks that do not acknowledge what it sent to them (-1: somebody outside the gang).
+
+    ``pids``: the working process of each rank. A connection counts from its second retransmission on.
+    """
+    rows: dict[str, list[_Row]] = {}
+    owner: dict[tuple[str, int], int] = {}
+    for rank, pid in pids.items():
+        space = _namespace(pid)
+        if space not in rows:
+            rows[space] = list(_rows(pid, space))
+        for inode in sockets_of(pid):
+            owner[space, inode] = rank
+    at: dict[bytes, int] = {}  # address and port -> the rank there
+    for space, listed in rows.items():
+        for row in listed:
+            if (rank_here := owner.get((space, row.inode))) is not None:
+                at[row.here[1]] = rank_here
+    found: dict[int, set[int]] = {}
+    for space, listed in rows.items():
+        for row in listed:
+            rank_of = owner.get((space, row.inode))
+            if row.unacknowledged and rank_of is not None:
+                found.setdefault(rank_of, set()).add(at.get(row.there, _OUTSIDE))
+    return found
+
+
+def _namespace(pid: int) -> str:
+    try:
+        return os.readlink(f"/proc/{pid}/ns/net")
+    except OSError:
+        return ""
+
+
+def _rows(pid: int, space: str) -> Iterator[_Row]:
+    for table in ("tcp", "tcp6"):
+        try:
+            with open(f"/proc/{pid}/net/{table}", "rb") as file:
+                lines = file.read().splitlines()[1:]
+        except OSError:
+            continue
+        for line in lines:
+            words = line.split()
+            if len(words) < 10 or words[3] != _ESTABLISHED:
+                continue
+            sent, timer, tries = words[4][:8], words[5][:2], int(words[6], 16)
+            waits = int(sent, 16) > 0 and timer == _RETRANSMITS and tries >= 2
+            yield _Row((space, _address(words[1])), _address(words[2]), int(words[9]), waits)
+
+
+def _address(text: bytes) -> bytes:
+    """IPv4 addresses look alike in both tables."""
+    host, _, port = text.partition(b":")
+    return (host[-8:] if host.startswith(b"0000000000000000FFFF0000") else host) + b":" + port

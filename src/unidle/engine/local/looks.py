@@ -1,0 +1,151 @@
+"""One look at one process: what its main thread does, from /proc. No ptrace, nothing stops for it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import struct
+import time
+from typing import Final, NamedTuple
+
+from unidle.engine.local import tree
+from unidle.jobs.vitals import Doing
+
+_NETWORK: Final = ("epoll_wait", "epoll_pwait", "poll", "ppoll", "select", "pselect6", "recvfrom", "recvmsg", "accept", "accept4", "connect", "sendto", "sendmsg")  # fmt: skip
+_SYSCALLS: Final[dict[str, dict[int, str]]] = {
+    "x86_64": {
+        0: "read", 1: "write", 7: "poll", 23: "select", 35: "nanosleep", 42: "connect", 43: "accept", 44: "sendto", 45: "recvfrom", 46: "sendmsg",
+        47: "recvmsg", 61: "wait4", 202: "futex", 230: "clock_nanosleep", 232: "epoll_wait", 247: "waitid", 270: "pselect6",
+        271: "ppoll", 281: "epoll_pwait", 288: "accept4",
+    },
+    "aarch64": {
+        22: "epoll_pwait", 63: "read", 64: "write", 72: "pselect6", 73: "ppoll", 95: "waitid", 98: "futex", 101: "nanosleep",
+        115: "clock_nanosleep", 202: "accept", 203: "connect", 206: "sendto", 207: "recvfrom", 211: "sendmsg", 212: "recvmsg", 242: "accept4", 260: "wait4",
+    },
+}  # fmt: skip
+_NAMES: Final = _SYSCALLS.get(platform.machine(), {})
+_WCHAN: Final[tuple[tuple[str, Doing], ...]] = (
+    ("futex", "lock"), ("nanosleep", "sleep"), ("hrtimer", "sleep"), ("nsleep", "sleep"), ("epoll", "network"), ("ep_poll", "network"),
+    ("poll", "network"), ("select", "network"), ("tcp", "network"), ("sk_wait", "network"), ("skb", "network"),
+    ("pipe", "pipe"), ("do_wait", "child"),
+)  # fmt: skip
+_ABSOLUTE: Final = 1  # TIMER_ABSTIME
+
+
+class Look(NamedTuple):
+    """What a process' main thread does; ``wakes_ns`` (CLOCK_BOOTTIME) where it sleeps until then."""
+
+    doing: Doing
+    timed: bool = False
+    wakes_ns: int | None = None
+
+
+def look_at(pid: int) -> Look:
+    """What the main thread of ``pid`` does now; it may have moved on a moment later."""
+    stat = tree.stat_of(pid)
+    if stat is None or stat[0] in "ZX":
+        return Look("gone")
+    state = stat[0]
+    if state in "Tt":
+        return Look("stopped")
+    if state == "D":
+        return Look("disk")
+    if state == "R":
+        return Look("running")
+    try:
+        with open(f"/proc/{pid}/syscall", "rb") as file:
+            words = file.read().split()
+    except OSError:
+        return Look(_by_wchan(pid))
+    if words[:1] == [b"running"]:
+        return Look("running")
+    name = _NAMES.get(int(words[0]), "") if len(words) > 6 else ""
+    if not name:
+        return Look(_by_wchan(pid))
+    return _blocked_in(pid, name, [int(word, 16) for word in words[1:7]])
+
+
+def _blocked_in(pid: int, name: str, args: list[int]) -> Look:
+    if name == "futex":
+        return Look("lock", timed=args[3] != 0)
+    if name in ("nanosleep", "clock_nanosleep"):
+        return Look("sleep", timed=True, wakes_ns=_wakes_ns(pid, name, args))
+    if name in ("wait4", "waitid"):
+        return Look("child")
+    if name in _NETWORK:
+        no_files = name in ("select", "pselect6", "poll", "ppoll") and args[1 if "poll" in name else 0] == 0
+        return Look("sleep" if no_files else "network", timed=no_files)
+    return Look("pipe" if _by_wchan(pid) == "pipe" else "network")
+
+
+def _by_wchan(pid: int) -> Doing:
+    try:
+        with open(f"/proc/{pid}/wchan", "rb") as file:
+            where = file.read().decode("ascii", "replace")
+    except OSError:
+        return "lock"
+    return next((doing for part, doing in _WCHAN if part in where), "lock")
+
+
+def _wakes_ns(pid: int, name: str, args: list[int]) -> int | None:
+    """When a sleep ends by itself, on CLOCK_BOOTTIME; None where its argument cannot be read."""
+    try:
+        with open(f"/proc/{pid}/mem", "rb", buffering=0) as file:
+            file.seek(args[2] if name == "clock_nanosleep" else args[0])
+            seconds, nanoseconds = struct.unpack("qq", file.read(16))
+    except (OSError, struct.error, OverflowError, ValueError):
+        return None
+    length_ns: int = seconds * 1_000_000_000 + nanoseconds
+    boot_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+    if name == "clock_nanosleep" and args[1] & _ABSOLUTE:
+        try:
+            return boot_ns + length_ns - time.clock_gettime_ns(args[0])
+        except OSError:
+            return None
+    return boot_ns + length_ns  # it began a little earlier
+
+
+def worker_of(pid: int) -> int:
+    """The process that does a rank's work: ``pid``, or the one that wrappers (shells, launchers) wait for."""
+    for _ in range(8):
+        below = [child for child in tree.children(pid) if tree.is_live(child)]
+        if not below or look_at(pid).doing != "child":
+            return pid
+        pid = max(below, key=lambda child: (cpu_ticks(child), -child))
+    return pid
+
+
+def cpu_ticks(pid: int) -> int:
+    """Clock ticks of CPU that a process used, and those that its children used that it waited for."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            text = file.read()
+    except OSError:
+        return 0
+    return sum(map(int, text[text.rfind(b")") + 2 :].split()[11:15]))
+
+
+def io_bytes(pid: int) -> int:
+    """Bytes that a process has read and written by system calls, of files, pipes and (mostly) sockets."""
+    try:
+        with open(f"/proc/{pid}/io", "rb") as file:
+            return sum(int(line.split()[1]) for line in file.read().splitlines()[:2])
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
+def sockets_of(pid: int) -> set[int]:
+    """Inodes of the sockets that a process has open."""
+    found: set[int] = set()
+    try:
+        names = os.listdir(f"/proc/{pid}/fd")
+    except OSError:
+        return found
+    for name in names:
+        try:
+            target = os.readlink(f"/proc/{pid}/fd/{name}")
+        except OSError:
+            continue
+        if target.startswith("socket:["):
+            found.add(int(target[8:-1]))
+    return found

@@ -1,0 +1,139 @@
+"""Looks at the ranks of running gangs, many times a second and from outside, and tells what they do.
+
+A thread of its own does it: a controller that is busy deciding must not take that for a rank that hangs.
+A look costs some ten microseconds a rank; connections and control groups are read every half second.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from unidle.clock import boottime_ns
+from unidle.engine.local import tree
+from unidle.engine.local.connections import unacknowledged
+from unidle.engine.local.looks import Look, cpu_ticks, io_bytes, look_at, worker_of
+from unidle.jobs.vitals import GangVitals, RankVitals
+
+LOOK_EVERY_S: Final = 0.05
+TELL_EVERY_NS: Final = 500_000_000
+_TICK_NS: Final = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+
+Key = tuple[str, int]
+
+
+@dataclass(slots=True)
+class _Rank:
+    pid: int  # of the process that the supervisor started
+    worker: int
+    look: Look
+    since_ns: int
+    cpu_ns: int = 0
+    io_bytes: int = 0
+    stuck_ns: int = 0
+
+
+@dataclass(slots=True)
+class _Gang:
+    ranks: dict[int, _Rank] = field(default_factory=dict)
+    told_ns: int = 0
+
+
+class VitalsWatch:
+    """Watches gangs; ``offset_ns`` turns the boot-time clock into the log's time. Starts its thread when needed."""
+
+    def __init__(self, offset_ns: int) -> None:
+        self._offset_ns = offset_ns
+        self._lock = threading.Lock()
+        self._gangs: dict[Key, dict[int, int]] = {}
+        self._found: list[GangVitals] = []
+        self._thread: threading.Thread | None = None
+        self._end = threading.Event()
+
+    def follow(self, key: Key, pids: dict[int, int]) -> None:
+        """These are the gang's ranks that are alive, each with the process that its supervisor started."""
+        with self._lock:
+            if not pids:
+                self._gangs.pop(key, None)
+                return
+            self._gangs[key] = pids
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="unidle-vitals", daemon=True)
+            self._thread.start()
+
+    def forget(self, key: Key) -> None:
+        with self._lock:
+            self._gangs.pop(key, None)
+
+    def take(self) -> Sequence[GangVitals]:
+        """What was found since the last call, oldest first."""
+        with self._lock:
+            found, self._found = self._found, []
+        return found
+
+    def close(self) -> None:
+        self._end.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        gangs: dict[Key, _Gang] = {}
+        while not self._end.wait(LOOK_EVERY_S):
+            with self._lock:
+                wanted = {key: dict(pids) for key, pids in self._gangs.items()}
+            for key in gangs.keys() - wanted.keys():
+                del gangs[key]
+            for key, pids in wanted.items():
+                told = _look(key, gangs.setdefault(key, _Gang()), pids, self._offset_ns)
+                if told is not None:
+                    with self._lock:
+                        self._found.append(told)
+                        del self._found[:-256]  # nobody takes them: the controller is gone or stands still
+
+
+def _look(key: Key, gang: _Gang, pids: dict[int, int], offset_ns: int) -> GangVitals | None:
+    """One look at a gang; what to tell of it when that is due."""
+    now_ns = boottime_ns()
+    for rank in gang.ranks.keys() - pids.keys():
+        del gang.ranks[rank]
+    for rank, pid in pids.items():
+        known = gang.ranks.get(rank)
+        if known is None or known.pid != pid:
+            known = gang.ranks[rank] = _Rank(pid, pid, look_at(pid), now_ns)
+        look = look_at(known.worker)
+        if look.doing != known.look.doing:
+            known.since_ns = now_ns
+        known.look = look
+    if now_ns - gang.told_ns < TELL_EVERY_NS:
+        return None
+    from_ns, gang.told_ns = gang.told_ns or now_ns, now_ns
+    return _told(key, gang, from_ns + offset_ns, now_ns, offset_ns)
+
+
+def _told(key: Key, gang: _Gang, from_ns: int, now_ns: int, offset_ns: int) -> GangVitals:
+    below = tree.below_each([rank.pid for rank in gang.ranks.values()])
+    stuck = unacknowledged({number: rank.worker for number, rank in gang.ranks.items()})
+    found = []
+    for number, rank in sorted(gang.ranks.items()):
+        rank.worker = worker_of(rank.pid)
+        pids = below[rank.pid]
+        states = {pid: (tree.stat_of(pid) or "Z")[0] for pid in pids}
+        halted = sum(pid != rank.worker and state in "Tt" for pid, state in states.items())
+        cpu_ns = sum(map(cpu_ticks, pids)) * _TICK_NS
+        moved = sum(map(io_bytes, pids))
+        used_ns, bytes_ = max(cpu_ns - rank.cpu_ns, 0), max(moved - rank.io_bytes, 0)
+        rank.cpu_ns, rank.io_bytes = cpu_ns, moved
+        peers = stuck.get(number, set())
+        rank.stuck_ns = (rank.stuck_ns or now_ns) if peers else 0
+        wakes_ns = rank.look.wakes_ns
+        found.append(
+            RankVitals(
+                number, rank.look.doing, rank.since_ns + offset_ns, used_ns, bytes_, rank.look.timed,
+                None if wakes_ns is None else wakes_ns + offset_ns, halted, "D" in states.values(), tuple(sorted(peers)),
+                rank.stuck_ns + offset_ns if peers else 0,
+            )
+        )  # fmt: skip
+    return GangVitals(*key, from_ns, now_ns + offset_ns, tuple(found))

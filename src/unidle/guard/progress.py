@@ -1,0 +1,248 @@
+"""Whether a gang still makes progress, judged from outside: stopped ranks, cut links, silence.
+
+The gang's own collective timeouts play no part. What each rank does is looked at many times a second
+(``unidle.jobs.vitals``); steps, where the job shows any, say what its usual pace is. Pure: a judge is fed
+looks in order and says what it finds.
+
+What is *not* a hang: a gang of which some rank computes, reads or writes, sleeps until a time that is near,
+or says (``unidle.rank``) that it evaluates, saves, restores or compiles. Such a rank is given more time.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from unidle.jobs.vitals import Doing, GangVitals, RankVitals
+
+FindingKind = Literal["hang", "cut"]
+
+_S: Final = 1_000_000_000
+STOPPED_NS: Final = 2 * _S  # debuggers and profilers stop a process for a moment
+CUT_NS: Final = 2 * _S
+SILENT_NS: Final = 3 * _S
+SILENT_BEFORE_STEPS_NS: Final = 120 * _S
+SPAN_NS: Final = 600 * _S  # what says that it saves or evaluates is believed for so long
+BUSY_NS: Final = 300 * _S  # a gang that computes without a step, as evaluation or compilation would
+BUSY_TIMES: Final = 20  # and so many times its longest step
+INPUT_NS: Final = 30 * _S  # a rank that waits for what may come from outside: data, a child, a server
+GAP_TIMES: Final = 4  # a silent gang, of its longest usual time between steps
+DISK_NS: Final = 60 * _S
+_IDLE_CPU_PPM: Final = 20_000  # of one core: what threads of a runtime use that wait
+_IDLE_BYTES: Final = 64 * 1024  # a second
+_GAPS: Final = 64
+_INPUT: Final = ("network", "pipe", "child")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What is wrong with a gang. ``rank`` is whom it is laid on, None where that cannot be told.
+
+    ``onset_ns`` is since when, ``signal_ns`` when the first sign of it was seen; ``certain``: long
+    enough to act on.
+    """
+
+    kind: FindingKind
+    rank: int | None
+    onset_ns: int
+    signal_ns: int
+    certain: bool
+    text: str
+    peers: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What the job shows of itself. ``steps_ns``: when its latest steps were complete, in order.
+
+    ``begun_ns``: when its ranks were all there. ``span``: some rank says that it does something else than
+    steps now (``eval``, ``save``, ...), since ``span_ns``.
+    """
+
+    begun_ns: int
+    steps_ns: Sequence[int] = ()
+    span: str = ""
+    span_ns: int = 0
+
+
+@dataclass(slots=True)
+class GangJudge:
+    """Judges one attempt. :meth:`judge` takes looks in order of time."""
+
+    _last_step_ns: int = 0
+    _gaps: deque[int] = field(default_factory=lambda: deque(maxlen=_GAPS))
+    _silent_ns: int | None = None  # since when no rank moved
+    _signals: dict[tuple[str, int], int] = field(default_factory=dict)
+
+    def judge(self, seen: GangVitals, progress: Progress) -> Finding | None:
+        """What the gang suffers from as of this look; None when nothing is seen."""
+        self._learn(progress)
+        quiet = all(_is_quiet(rank, seen) for rank in seen.ranks)
+        stepped = self._last_step_ns > seen.from_ns
+        if not quiet or stepped:
+            self._silent_ns = None
+        elif self._silent_ns is None:
+            self._silent_ns = seen.from_ns
+        found = (
+            self._stopped(seen)
+            or self._cut(seen)
+            or self._silent(seen, progress)
+            or self._busy(seen, progress)
+        )
+        self._forget_others(found)
+        return found
+
+    # -- what can be found -----------------------------------------------------------------------
+
+    def _stopped(self, seen: GangVitals) -> Finding | None:
+        """A rank, or a process of one, that somebody stopped."""
+        stopped = [r for r in seen.ranks if r.doing == "stopped"]
+        if stopped:
+            first = min(stopped, key=lambda r: (r.since_ns, r.rank))
+            every = len(stopped) == len(seen.ranks) and len(stopped) > 1
+            who = (
+                "every rank is"
+                if every
+                else _ranks(stopped) + " is" * (len(stopped) == 1) + " are" * (len(stopped) > 1)
+            )
+            certain = seen.at_ns - first.since_ns >= STOPPED_NS
+            return self._find(
+                "hang",
+                first.rank,
+                first.since_ns,
+                seen,
+                certain,
+                f"{who} stopped (SIGSTOP, a debugger or a freezer)",
+            )
+        halted = [r for r in seen.ranks if r.halted]
+        if not halted or self._silent_ns is None:
+            return None
+        first = halted[0]
+        certain = seen.at_ns - self._silent_ns >= SILENT_NS
+        text = f"{first.halted} {'process' if first.halted == 1 else 'processes'} of rank {first.rank} stopped, and no rank makes progress"
+        return self._find("hang", first.rank, self._silent_ns, seen, certain, text)
+
+    def _cut(self, seen: GangVitals) -> Finding | None:
+        """Connections between ranks on which nothing is acknowledged any more."""
+        stuck = [r for r in seen.ranks if r.stuck]
+        if not stuck or self._last_step_ns > min(r.stuck_ns for r in stuck):
+            return None
+        pairs = sorted({tuple(sorted((r.rank, peer))) for r in stuck for peer in r.stuck if peer >= 0})
+        since_ns = min(r.stuck_ns for r in stuck)
+        ends = Counter(end for pair in pairs for end in pair)
+        most = max(ends.values(), default=0)
+        worst = sorted(rank for rank, count in ends.items() if count == most)
+        rank: int | None = worst[0] if len(worst) == 1 else None
+        text = "nothing is acknowledged any more between ranks " + ", ".join(f"{a}-{b}" for a, b in pairs[:8])
+        if not pairs:
+            rank = stuck[0].rank
+            text = f"rank {rank} gets no answer from an address outside the gang"
+        peers = tuple(sorted(ends)) if rank is None else (rank,)
+        certain = seen.at_ns - since_ns >= CUT_NS
+        return self._find("cut", rank, since_ns, seen, certain, text, peers)
+
+    def _silent(self, seen: GangVitals, progress: Progress) -> Finding | None:
+        """No rank computes, reads or writes, and none says why."""
+        if self._silent_ns is None or self._is_excused(seen, progress):
+            return None
+        usual_ns = max(self._gaps, default=0)
+        need_ns = (
+            max(SILENT_NS, min(GAP_TIMES * usual_ns, BUSY_NS))
+            if self._last_step_ns
+            else SILENT_BEFORE_STEPS_NS
+        )
+        since_ns = max(self._silent_ns, self._last_step_ns)
+        waited_ns = seen.at_ns - since_ns
+        rank, why = _odd_one_out(seen.ranks)
+        blamed = seen.ranks if rank is None else [r for r in seen.ranks if r.rank == rank]
+        if any(r.disk for r in seen.ranks):
+            need_ns = max(need_ns, DISK_NS)
+        if any(r.doing in _INPUT for r in blamed):
+            need_ns = max(need_ns, INPUT_NS)
+        if waited_ns < SILENT_NS or seen.at_ns - self._last_step_ns < 2 * usual_ns:
+            return None
+        text = f"no rank computes, reads or writes for {waited_ns / _S:.1f} s: {why}"
+        return self._find("hang", rank, since_ns, seen, waited_ns >= need_ns, text)
+
+    def _busy(self, seen: GangVitals, progress: Progress) -> Finding | None:
+        """Some rank computes on and on, and the gang's steps do not come."""
+        if not self._gaps or self._is_excused(seen, progress):
+            return None
+        waited_ns = seen.at_ns - self._last_step_ns
+        need_ns = max(BUSY_NS, BUSY_TIMES * max(self._gaps))
+        if waited_ns < need_ns:
+            return None
+        rank, why = _odd_one_out(seen.ranks)
+        text = f"no step for {waited_ns / _S:.0f} s, where {max(self._gaps) / _S:.1f} s was the longest before: {why}"
+        return self._find("hang", rank, self._last_step_ns, seen, True, text)
+
+    # -- helpers ---------------------------------------------------------------------------------
+
+    def _learn(self, progress: Progress) -> None:
+        for at_ns in progress.steps_ns:
+            if at_ns > self._last_step_ns:
+                if self._last_step_ns:
+                    self._gaps.append(at_ns - self._last_step_ns)
+                self._last_step_ns = at_ns
+
+    def _is_excused(self, seen: GangVitals, progress: Progress) -> bool:
+        if progress.span and seen.at_ns - progress.span_ns < SPAN_NS:
+            return True
+        if self._silent_ns is not None and seen.at_ns - self._silent_ns >= BUSY_NS:
+            return False
+        limit_ns = seen.at_ns + BUSY_NS
+        asleep = [r.wakes_ns for r in seen.ranks if r.doing == "sleep" and r.wakes_ns is not None]
+        return any(seen.at_ns - _S <= wakes_ns <= limit_ns for wakes_ns in asleep)
+
+    def _find(
+        self, kind: FindingKind, rank: int | None, onset_ns: int, seen: GangVitals, certain: bool, text: str,
+        peers: tuple[int, ...] = (),
+    ) -> Finding:  # fmt: skip
+        key = (kind, -1 if rank is None else rank)
+        signal_ns = self._signals.setdefault(key, seen.at_ns)
+        return Finding(kind, rank, onset_ns, min(signal_ns, seen.at_ns), certain, text, peers)
+
+    def _forget_others(self, found: Finding | None) -> None:
+        kept = () if found is None else ((found.kind, -1 if found.rank is None else found.rank),)
+        for key in self._signals.keys() - set(kept):
+            del self._signals[key]
+
+
+def _is_quiet(rank: RankVitals, seen: GangVitals) -> bool:
+    window_ns = max(seen.at_ns - seen.from_ns, 1)
+    if rank.doing == "running" and rank.since_ns <= seen.from_ns:
+        return False  # it wants a CPU, and may not have got one
+    computes = rank.cpu_ns * 1_000_000 > _IDLE_CPU_PPM * window_ns
+    moves = rank.io_bytes * _S > _IDLE_BYTES * window_ns
+    return not computes and not moves
+
+
+def _odd_one_out(ranks: Sequence[RankVitals]) -> tuple[int | None, str]:
+    """The rank that does something else than most: they wait for it. None where no single one stands out."""
+    by: dict[tuple[Doing, bool], list[int]] = {}
+    for rank in ranks:
+        by.setdefault((rank.doing, rank.timed), []).append(rank.rank)
+    groups = sorted(by.items(), key=lambda item: (-len(item[1]), item[0]))
+    if len(groups) < 2:
+        return None, f"all wait alike ({_WORDS[groups[0][0][0]]})" if groups else "no rank is left"
+    (rest, most), (odd, few) = groups[0], groups[-1]
+    if len(few) != 1 or len(most) == 1:
+        return None, "; ".join(f"{_numbers(found)} {_WORDS[doing]}" for (doing, _), found in groups)
+    return few[0], f"rank {few[0]} {_WORDS[odd[0]]}, while {_numbers(most)} {_WORDS[rest[0]]}"
+
+
+_WORDS: Final[dict[Doing, str]] = {
+    "running": "compute", "network": "wait for the network", "lock": "wait for a lock or thread", "pipe": "wait for a pipe",
+    "child": "wait for a child process", "sleep": "sleep", "disk": "wait for a disk", "stopped": "are stopped", "gone": "are gone",
+}  # fmt: skip
+
+
+def _ranks(ranks: Sequence[RankVitals]) -> str:
+    return _numbers([rank.rank for rank in ranks])
+
+
+def _numbers(ranks: Sequence[int]) -> str:
+    shown = ", ".join(str(rank) for rank in ranks[:8]) + (", ..." if len(ranks) > 8 else "")
+    return f"rank {shown}" if len(ranks) == 1 else f"ranks {shown}"
