@@ -1,0 +1,133 @@
+"""Incidents: each time a job was hurt, from its onset to the first step after it, and what it cost. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from unidle.events.types import IncidentKind
+from unidle.fleet import device_of
+from unidle.ledger.money import HOUR_NS, to_micro
+from unidle.view.accounts import Durable, durable_points
+from unidle.view.speeds import width_ppm
+from unidle.view.state import AttemptView, JobView, VerdictView, View
+
+_PPM = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Incident:
+    """One incident of one attempt. Times in ns on the log's clock, None for what did not happen (yet).
+
+    ``signal_ns``: the first sign of it that was seen; ``verdict_ns``: when it was known what it is;
+    ``resumed_ns``: when the job was past a first step again. ``device_ns``: device time that it cost, work
+    that was lost included; ``cost_micro``: that in millionths of the fleet's currency, where there is a price.
+    """
+
+    job: str
+    attempt: int
+    kind: IncidentKind
+    rank: int | None
+    node: str
+    onset_ns: int
+    signal_ns: int | None
+    verdict_ns: int | None
+    resumed_ns: int | None
+    lost_steps: int
+    device_ns: int
+    cost_micro: int | None
+    because: str
+
+
+def incidents(view: View) -> list[Incident]:
+    """All incidents of all jobs, in order of their onset."""
+    found = [one for job in view.jobs.values() for one in incidents_of(view, job)]
+    return sorted(found, key=lambda one: (one.onset_ns, one.job, one.attempt))
+
+
+def incidents_of(view: View, job: JobView) -> Iterator[Incident]:
+    """The incidents of one job, attempt by attempt."""
+    if not any(a.verdicts or a.outcome == "failed" or a.failed_seen_ns for a in job.attempts):
+        return
+    for attempt, durable in zip(job.attempts, durable_points(job), strict=True):
+        after = job.attempts[attempt.number] if attempt.number < len(job.attempts) else None
+        for verdict in attempt.verdicts:
+            yield _of_verdict(view, job, attempt, after, durable, verdict)
+        if (one := _of_exit(view, job, attempt, after, durable)) is not None:
+            yield one
+
+
+def _of_verdict(
+    view: View,
+    job: JobView,
+    attempt: AttemptView,
+    after: AttemptView | None,
+    durable: Durable,
+    said: VerdictView,
+) -> Incident:
+    ended = said.over_ns is None and attempt.stop is not None and attempt.stop.why == "hung"
+    resumed_ns = _resumed_ns(after) if ended else said.over_ns
+    lost = _lost(view, attempt, durable, said.onset_ns) if ended else (0, 0)
+    until_ns = resumed_ns or job.ended_ns or view.time_ns
+    device_ns = lost[1] + max(until_ns - said.onset_ns, 0) * width_ppm(view.book, attempt) // _PPM
+    return Incident(
+        job.id, attempt.number, said.kind, said.rank, said.node, said.onset_ns, said.signal_ns, said.at_ns, resumed_ns,
+        lost[0], device_ns, _micro(view, job, attempt, device_ns), said.because.text,
+    )  # fmt: skip
+
+
+def _of_exit(
+    view: View, job: JobView, attempt: AttemptView, after: AttemptView | None, durable: Durable
+) -> Incident | None:
+    """The incident of a rank that failed by itself; None where the attempt had none."""
+    stop = attempt.stop
+    if attempt.failed_seen_ns is None or (stop is not None and stop.why != "rank_failed"):
+        return None
+    failed = [(r.end_ns or 0, k) for k, r in enumerate(attempt.ranks) if r.failed]
+    rank = stop.culprit if stop is not None and stop.culprit is not None else min(failed)[1]
+    onset_ns = attempt.ranks[rank].end_ns or attempt.failed_seen_ns
+    resumed_ns = _resumed_ns(after)
+    steps, lost_ns = _lost(view, attempt, durable, onset_ns)
+    until_ns = resumed_ns or job.ended_ns or view.time_ns
+    device_ns = lost_ns + max(until_ns - onset_ns, 0) * width_ppm(view.book, attempt) // _PPM
+    because = stop.because if stop is not None else attempt.why
+    return Incident(
+        job.id, attempt.number, "exit", rank, attempt.places[rank].node, onset_ns, attempt.failed_seen_ns,
+        attempt.stop_ns if stop is not None else attempt.ended_ns, resumed_ns, steps, device_ns,
+        _micro(view, job, attempt, device_ns), because.text if because is not None else f"rank {rank} failed",
+    )  # fmt: skip
+
+
+def _resumed_ns(after: AttemptView | None) -> int | None:
+    """When the next attempt was past its first step, or, for a job that shows none, when it was all there."""
+    if after is None:
+        return None
+    first = min((r.step_ns[0] for r in after.ranks if r.step_ns), default=None)
+    if first is None and after.outcome == "succeeded":
+        first = max((r.spawn_ns for r in after.ranks if r.spawn_ns is not None), default=None)
+    return first
+
+
+def _lost(view: View, attempt: AttemptView, durable: Durable, onset_ns: int) -> tuple[int, int]:
+    """Steps that have to be done again, and the device time that they took."""
+    last, first = attempt.last_step(), attempt.first_step()
+    if last is None or first is None:
+        return 0, 0
+    kept = first - 1 if durable.step is None else durable.step
+    begun_ns = attempt.begun_ns or attempt.placed_ns
+    since_ns = begun_ns if durable.at_ns is None else max(durable.at_ns, begun_ns)
+    lost_ns = max(onset_ns - since_ns, 0) * width_ppm(view.book, attempt) // _PPM
+    return max(last - kept, 0), lost_ns if last > kept else 0
+
+
+def _micro(view: View, job: JobView, attempt: AttemptView, device_ns: int) -> int | None:
+    price = job.spec.price_per_device_hour
+    if price is None:
+        known = view.fleet.prices_per_device_hour
+        names = {device_of(s) for place in attempt.places for s in place.slices}
+        models = {d.model for d in view.fleet.devices() if d.id in names}
+        prices = [known[m] for m in models if m in known]
+        if not prices or len(prices) < len(models):
+            return None
+        price = sum(prices) / len(prices)
+    return to_micro(price) * device_ns // HOUR_NS
