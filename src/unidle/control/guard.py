@@ -7,10 +7,12 @@ from collections.abc import Iterator
 from unidle.events import types as ev
 from unidle.guard.lifecycle import restarts_hung
 from unidle.guard.progress import Finding, GangJudge, Progress
-from unidle.jobs import Reason
+from unidle.guard.slowness import Slow, SlowJudge
+from unidle.jobs import JobSpec, Reason
 from unidle.jobs.vitals import GangVitals
 from unidle.view.state import AttemptView, JobView, View
 
+_JUDGED = ("hang", "cut", "slow")
 _EXCUSES = ("evaluation", "checkpoint", "restore", "compile")
 
 
@@ -18,7 +20,7 @@ class GuardWatch:
     """Judges each gang as looks at it come in."""
 
     def __init__(self) -> None:
-        self._judges: dict[tuple[str, int], GangJudge] = {}
+        self._judges: dict[tuple[str, int], tuple[GangJudge, SlowJudge]] = {}
 
     def seen(self, view: View, vitals: GangVitals) -> Iterator[ev.Event]:
         """The events that follow from a look; none for an attempt that ends or is not known."""
@@ -28,18 +30,34 @@ class GuardWatch:
         if job is None or attempt is None or attempt.number != vitals.attempt or attempt.stop is not None:
             self._judges.pop(key, None)
             return
-        judge = self._judges.setdefault(key, GangJudge())
-        found = judge.judge(vitals, progress_of(attempt))
-        standing = attempt.verdict
+        if key not in self._judges:
+            self._judges[key] = (GangJudge(), SlowJudge(peers_of(job.spec)))
+        judge, slow_judge = self._judges[key]
+        progress = progress_of(attempt)
+        found = judge.judge(vitals, progress)
+        slow = slow_judge.judge(vitals, progress.steps_ns)
+        said: ev.VerdictReached | None = None
         if found is not None and found.certain:
-            if standing is None or (standing.kind, standing.rank) != (found.kind, found.rank):
-                yield _verdict(job, attempt, found)
-        elif found is None and standing is not None and standing.kind in ("hang", "cut"):
-            because = Reason("goes_on", f"the gang goes on: {standing.because.text} is over")
+            said = _verdict(job, attempt, found)
+        elif found is None and slow is not None:
+            said = _slow(job, attempt, slow, vitals.at_ns)
+        standing = attempt.verdict
+        if said is not None:
+            if standing is None or (standing.kind, standing.rank) != (said.kind, said.rank):
+                yield said
+        elif found is None and standing is not None and standing.kind in _JUDGED:
+            because = Reason("over", f"over: {standing.because.text}", standing.because.figures)
             yield ev.VerdictOver(job.id, attempt.number, because)
 
     def forget(self, job: str, attempt: int) -> None:
         self._judges.pop((job, attempt), None)
+
+
+def peers_of(spec: JobSpec) -> list[list[int]]:
+    """Ranks that do the same work: all, or those of one stage of the pipeline."""
+    stages = spec.layout.pp if spec.layout is not None else 1
+    each = spec.ranks // stages
+    return [list(range(stage * each, (stage + 1) * each)) for stage in range(stages)]
 
 
 def progress_of(attempt: AttemptView) -> Progress:
@@ -60,4 +78,17 @@ def _verdict(job: JobView, attempt: AttemptView, found: Finding) -> ev.VerdictRe
     because = Reason(found.kind, text, {} if found.rank is None else {"rank": found.rank})
     return ev.VerdictReached(
         job.id, attempt.number, found.kind, found.onset_ns, found.signal_ns, acts, because, found.rank, node
+    )
+
+
+def _slow(job: JobView, attempt: AttemptView, found: Slow, at_ns: int) -> ev.VerdictReached:
+    """A gang that is slowed down goes on: it is told, and nothing follows by itself."""
+    node = "" if found.rank is None else attempt.places[found.rank].node
+    text = found.text + (f" (node {node})" if node else "")
+    figures: dict[str, int | float | str] = {"share": round(found.share, 3)}
+    if found.rank is not None:
+        figures["rank"] = found.rank
+    because = Reason("slow", text, figures)
+    return ev.VerdictReached(
+        job.id, attempt.number, "slow", found.since_ns, at_ns, False, because, found.rank, node
     )

@@ -16,7 +16,8 @@ class RankVitals:
     ``since_ns``: from when on every look found it at ``doing``. ``cpu_ns`` and ``io_bytes`` are what all its
     processes used and moved in between. ``timed``: its wait ends by itself, at ``wakes_ns`` where that is known.
     ``halted`` counts its other processes that are stopped; ``disk``: one of its processes waits for a disk. ``stuck`` are ranks (-1: somebody outside the gang)
-    that have acknowledged nothing of what it sent since ``stuck_ns``.
+    that have acknowledged nothing of what it sent since ``stuck_ns``; to those in ``queued`` it has sent what did not arrive yet.
+    ``waiting_ns``: how long in between its main thread waited for a lock or the network.
     """
 
     rank: int
@@ -30,6 +31,8 @@ class RankVitals:
     disk: bool = False
     stuck: tuple[int, ...] = ()
     stuck_ns: int = 0
+    waiting_ns: int = 0
+    queued: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,14 +17,22 @@ class _Row(NamedTuple):
     here: tuple[str, bytes]  # network namespace, address:port
     there: bytes
     inode: int
-    unacknowledged: bool
+    queued: bool
+    stuck: bool
 
 
-def unacknowledged(pids: Mapping[int, int]) -> dict[int, set[int]]:
-    """Per rank those ranks that do not acknowledge what it sent to them (-1: somebody outside the gang).
+class Peers(NamedTuple):
+    """Ranks (-1: somebody outside the gang) to whom a rank has sent something that is not acknowledged.
 
-    ``pids``: the working process of each rank. A connection counts from its second retransmission on.
+    ``queued``: any of it; ``stuck``: although it was sent again, twice or more.
     """
+
+    queued: set[int]
+    stuck: set[int]
+
+
+def unacknowledged(pids: Mapping[int, int]) -> dict[int, Peers]:
+    """Per rank those who do not acknowledge what it sent. ``pids``: the working process of each rank."""
     rows: dict[str, list[_Row]] = {}
     owner: dict[tuple[str, int], int] = {}
     for rank, pid in pids.items():
@@ -38,12 +46,16 @@ def unacknowledged(pids: Mapping[int, int]) -> dict[int, set[int]]:
         for row in listed:
             if (rank_here := owner.get((space, row.inode))) is not None:
                 at[row.here[1]] = rank_here
-    found: dict[int, set[int]] = {}
+    found: dict[int, Peers] = {}
     for space, listed in rows.items():
         for row in listed:
             rank_of = owner.get((space, row.inode))
-            if row.unacknowledged and rank_of is not None:
-                found.setdefault(rank_of, set()).add(at.get(row.there, _OUTSIDE))
+            if not row.queued or rank_of is None:
+                continue
+            peers, peer = found.setdefault(rank_of, Peers(set(), set())), at.get(row.there, _OUTSIDE)
+            peers.queued.add(peer)
+            if row.stuck:
+                peers.stuck.add(peer)
     return found
 
 
@@ -66,8 +78,9 @@ def _rows(pid: int, space: str) -> Iterator[_Row]:
             if len(words) < 10 or words[3] != _ESTABLISHED:
                 continue
             sent, timer, tries = words[4][:8], words[5][:2], int(words[6], 16)
-            waits = int(sent, 16) > 0 and timer == _RETRANSMITS and tries >= 2
-            yield _Row((space, _address(words[1])), _address(words[2]), int(words[9]), waits)
+            queued = int(sent, 16) > 0
+            stuck = queued and timer == _RETRANSMITS and tries >= 2
+            yield _Row((space, _address(words[1])), _address(words[2]), int(words[9]), queued, stuck)
 
 
 def _address(text: bytes) -> bytes:

@@ -125,6 +125,16 @@ def cpu_ticks(pid: int) -> int:
     return sum(map(int, text[text.rfind(b")") + 2 :].split()[11:15]))
 
 
+def on_cpu_ns(pid: int) -> int:
+    """Time that the main thread of ``pid`` has run, or wanted to and had to wait for a CPU."""
+    try:
+        with open(f"/proc/{pid}/schedstat", "rb") as file:
+            ran_ns, wanted_ns, _ = map(int, file.read().split())
+    except (OSError, ValueError):
+        return 0
+    return ran_ns + wanted_ns
+
+
 def io_bytes(pid: int) -> int:
     """Bytes that a process has read and written by system calls, of files, pipes and (mostly) sockets."""
     try:

@@ -14,13 +14,15 @@ from typing import Final
 
 from unidle.clock import boottime_ns
 from unidle.engine.local import tree
-from unidle.engine.local.connections import unacknowledged
-from unidle.engine.local.looks import Look, cpu_ticks, io_bytes, look_at, worker_of
+from unidle.engine.local.connections import Peers, unacknowledged
+from unidle.engine.local.looks import Look, cpu_ticks, io_bytes, look_at, on_cpu_ns, worker_of
 from unidle.jobs.vitals import GangVitals, RankVitals
 
 LOOK_EVERY_S: Final = 0.05
 TELL_EVERY_NS: Final = 500_000_000
 _TICK_NS: Final = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+_WAITS: Final = ("lock", "network", "pipe")
+_NOBODY: Final = Peers(set(), set())
 
 Key = tuple[str, int]
 
@@ -34,6 +36,9 @@ class _Rank:
     cpu_ns: int = 0
     io_bytes: int = 0
     stuck_ns: int = 0
+    off: int = 0  # looks since it was last told that found it not running
+    waits: int = 0  # of these, how many found it waiting for others
+    off_cpu_ns: int = 0  # the worker's time off the CPU then
 
 
 @dataclass(slots=True)
@@ -107,6 +112,8 @@ def _look(key: Key, gang: _Gang, pids: dict[int, int], offset_ns: int) -> GangVi
         if look.doing != known.look.doing:
             known.since_ns = now_ns
         known.look = look
+        known.off += look.doing != "running"
+        known.waits += look.doing in _WAITS
     if now_ns - gang.told_ns < TELL_EVERY_NS:
         return None
     from_ns, gang.told_ns = gang.told_ns or now_ns, now_ns
@@ -118,7 +125,8 @@ def _told(key: Key, gang: _Gang, from_ns: int, now_ns: int, offset_ns: int) -> G
     stuck = unacknowledged({number: rank.worker for number, rank in gang.ranks.items()})
     found = []
     for number, rank in sorted(gang.ranks.items()):
-        rank.worker = worker_of(rank.pid)
+        if (worker := worker_of(rank.pid)) != rank.worker:
+            rank.worker, rank.off, rank.off_cpu_ns = worker, 0, now_ns - on_cpu_ns(worker)
         pids = below[rank.pid]
         states = {pid: (tree.stat_of(pid) or "Z")[0] for pid in pids}
         halted = sum(pid != rank.worker and state in "Tt" for pid, state in states.items())
@@ -126,14 +134,26 @@ def _told(key: Key, gang: _Gang, from_ns: int, now_ns: int, offset_ns: int) -> G
         moved = sum(map(io_bytes, pids))
         used_ns, bytes_ = max(cpu_ns - rank.cpu_ns, 0), max(moved - rank.io_bytes, 0)
         rank.cpu_ns, rank.io_bytes = cpu_ns, moved
-        peers = stuck.get(number, set())
+        peers, queued = stuck.get(number, _NOBODY)[::-1]
         rank.stuck_ns = (rank.stuck_ns or now_ns) if peers else 0
         wakes_ns = rank.look.wakes_ns
         found.append(
             RankVitals(
                 number, rank.look.doing, rank.since_ns + offset_ns, used_ns, bytes_, rank.look.timed,
                 None if wakes_ns is None else wakes_ns + offset_ns, halted, "D" in states.values(), tuple(sorted(peers)),
-                rank.stuck_ns + offset_ns if peers else 0,
+                rank.stuck_ns + offset_ns if peers else 0, _waited_ns(rank, now_ns), tuple(sorted(queued)),
             )
         )  # fmt: skip
     return GangVitals(*key, from_ns, now_ns + offset_ns, tuple(found))
+
+
+def _waited_ns(rank: _Rank, now_ns: int) -> int:
+    """How long the worker's main thread waited since the last call, for a lock or the network.
+
+    What it neither ran nor wanted to is exact; of that, the part of the looks that found it waiting
+    for one of these and not asleep, stopped or at a disk.
+    """
+    off_ns = now_ns - on_cpu_ns(rank.worker)
+    passed_ns, rank.off_cpu_ns = max(off_ns - rank.off_cpu_ns, 0), off_ns
+    off, waits, rank.off, rank.waits = rank.off, rank.waits, 0, 0
+    return passed_ns * waits // off if off else 0
