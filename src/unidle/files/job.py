@@ -87,7 +87,7 @@ def _job(document: Document, base_dir: str) -> JobSpec:
         layout=Layout(file.layout.tp, file.layout.dp, file.layout.pp) if file.layout else None,
         checkpoint_path=checkpoint,
         progress_pattern=file.progress.pattern if file.progress else None,
-        restart=Restart(file.restart.max, file.restart.backoff_s, file.restart.on),
+        restart=Restart(file.restart.max, file.restart.backoff_s, file.restart.on, file.restart.warm),
         limits=Limits(
             memory_bytes(file.limits.memory) if file.limits.memory is not None else None,
             file.limits.cpus,

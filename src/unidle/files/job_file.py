@@ -80,7 +80,7 @@ EnvValue = Annotated[str, Meta(max_length=131_071, extra={"says": "text", "remed
 RetryOn = (
     Annotated[
         str,
-        Meta(pattern=f"^(any|signal|exit|lost|SIG({DEADLY_SIGNALS})){END}"),
+        Meta(pattern=f"^(any|signal|exit|lost|hang|SIG({DEADLY_SIGNALS})){END}"),
     ]
     | Annotated[int, Meta(ge=1, le=255)]
 )
@@ -136,7 +136,7 @@ class RestartPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
                 RetryOn,
                 Meta(
                     extra={
-                        "says": "any, signal, exit, lost, the name of a deadly signal such as SIGKILL, "
+                        "says": "any, signal, exit, lost, hang, the name of a deadly signal such as SIGKILL, "
                         "or an exit code from 1 to 255"
                     }
                 ),
@@ -147,10 +147,17 @@ class RestartPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
             min_length=1,
             max_length=300,
             description="Which ends are retried: any; signal (killed by any signal); exit (any non-zero exit "
-            "code); lost (the rank's end was not seen); a signal's name; an exit code.",
+            "code); lost (the rank's end was not seen); hang (the gang stands still); a signal's name; an exit code.",
             examples=[["signal", 75]],
         ),
     ] = ("any",)
+    warm: Annotated[
+        bool,
+        Meta(
+            description="Keep a Python ready that has imported PyTorch, so that a restart takes no time for that. "
+            "For commands of the form `python SCRIPT` or `python -m MODULE`."
+        ),
+    ] = False
 
 
 class LimitsPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

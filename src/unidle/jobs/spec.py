@@ -28,12 +28,14 @@ class Restart:
 
     ``on`` holds ``"any"``, ``"signal"`` (killed by any signal), ``"exit"`` (any non-zero exit code),
     ``"lost"`` (the rank's end was not seen), a signal name such as ``"SIGKILL"`` or an exit code.
+    ``"hang"`` is a gang that stands still. With ``warm`` a Python that has imported PyTorch is kept ready.
     The wait before try n (from 1) is ``backoff_s * 2 ** (n - 1)``, at most 300 s.
     """
 
     max: int = 0
     backoff_s: float = 1.0
     on: tuple[str | int, ...] = ("any",)
+    warm: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,10 @@ import signal
 
 from .cgroups import Group
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 CANNOT_EXECUTE = 126
@@ -30,19 +34,27 @@ def become_subreaper() -> None:
 
 
 def spawn(
-    argv: list[str], workdir: str, env: dict[str, str], out: int, err: int, keep: list[int], group: Group
+    argv: list[str],
+    workdir: str,
+    env: dict[str, str],
+    out: int,
+    err: int,
+    keep: list[int],
+    group: Group,
+    become: Callable[[list[str], dict[str, str]], None] | None = None,
 ) -> tuple[int, list[str]]:
     """Start ``argv`` in ``workdir``; returns its pid and the control groups that refused it.
 
     ``out`` and ``err`` become its output, descriptors in ``keep`` stay open in it. It joins
     ``group`` before its first instruction, leads a session and process group of its own, and gets
-    SIGKILL when this process dies. Raises :class:`CannotStart` when the command cannot be executed.
+    SIGKILL when this process dies. ``become``, where given, runs the command without executing it.
+    Raises :class:`CannotStart` when the command cannot be executed.
     """
     told, tell = os.pipe()
     parent = os.getpid()
     pid = os.fork()
     if pid == 0:
-        _run_child(argv, workdir, env, out, err, keep, group, tell, parent)
+        _run_child(argv, workdir, env, out, err, keep, group, tell, parent, become)
     os.close(tell)
     with os.fdopen(told, "rb") as pipe:
         *refused, failure = pipe.read().decode("utf-8", "replace").split("\n")
@@ -63,6 +75,7 @@ def _run_child(
     group: Group,
     tell: int,
     parent: int,
+    become: Callable[[list[str], dict[str, str]], None] | None,
 ) -> None:
     """The child's side: never returns."""
     code, where = CANNOT_EXECUTE, "workdir"
@@ -81,6 +94,9 @@ def _run_child(
         os.chdir(workdir)
         where = "command"
         _default_signals()
+        if become is not None:
+            _close_all_but({0, 1, 2, *keep})  # as an exec would
+            become(argv, env)
         os.execvpe(argv[0], argv, env)  # noqa: S606
     except FileNotFoundError as error:
         code = NOT_FOUND
@@ -95,6 +111,15 @@ def _run_child(
         )
     finally:
         os._exit(code)
+
+
+def _close_all_but(wanted: set[int]) -> None:
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) not in wanted:
+            try:
+                os.close(int(name))
+            except OSError:
+                continue  # the listing's own
 
 
 def _default_signals() -> None:

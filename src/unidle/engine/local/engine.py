@@ -27,9 +27,11 @@ if TYPE_CHECKING:
     from unidle.engine.local.slicing import Grant, Slicer
     from unidle.engine.local.utilisation import Utilisation
     from unidle.engine.local.vitals import VitalsWatch
+    from unidle.engine.local.warm import WarmPool
 
 STARTING_TICK_MS = 10
 STEADY_TICK_MS = 500
+SETTLED_NS = 10_000_000_000  # a gang that shows no steps has started, most likely
 
 
 @dataclass(slots=True)
@@ -37,6 +39,10 @@ class _Gang:
     watches: list[RankWatch]
     to_launch: StartGang | None = None  # ranks may have to be started
     pids: dict[int, int] = field(default_factory=dict)  # by rank, as far as they are alive
+    command: StartGang | None = None  # of a job that wants its restarts warm
+    alive_ns: int = 0  # since when all its ranks are there
+    under_way: bool = False  # it showed a step
+    prepared: bool = False
 
 
 @dataclass(slots=True)
@@ -75,6 +81,7 @@ class LocalEngine:
         )
         self._uses: Utilisation | None = None
         self._vitals: VitalsWatch | None = None
+        self._warm: WarmPool | None = None
 
     def fleet(self) -> Fleet:
         """The fleet that the engine was given; of the ways to cut its GPUs those that this machine offers."""
@@ -95,12 +102,15 @@ class LocalEngine:
             command = attempt.command
             gang = self._gang(command.job, command.attempt, len(command.places), attempt.marks_known)
             gang.to_launch = command
+            gang.command = command if command.spec.restart.warm else None
             if self._is_cut(command):
                 self._slices().adopt(command.job, command.attempt)
 
     def start(self, command: StartGang) -> None:
         """Start the ranks that no one has begun; failures arrive as marks."""
-        self._launch(self._gang(command.job, command.attempt, len(command.places)), command)
+        gang = self._gang(command.job, command.attempt, len(command.places))
+        gang.command = command if command.spec.restart.warm else None
+        self._launch(gang, command)
 
     def stop(self, command: StopGang) -> None:
         """Ask the supervisors to end their ranks; they do so even if this process ends now."""
@@ -162,8 +172,11 @@ class LocalEngine:
             for watch in gang.watches:
                 self._advance(watch, now_ns)
                 for first, marks in watch.news():
+                    gang.under_way = gang.under_way or any(mark.k == "step" for mark in marks)
                     found.append(RankMarks(job, attempt, watch.rank, first, marks))
             self._follow_vitals((job, attempt), gang)
+            if gang.command is not None:
+                self._keep_warm(gang, now_ns)
         if self._uses is not None:
             found += self._uses.poll(now_ns)
         if self._vitals is not None:
@@ -195,6 +208,8 @@ class LocalEngine:
         """Let go of every rank without touching it."""
         if self._vitals is not None:
             self._vitals.close()
+        if self._warm is not None:
+            self._warm.close()
         for job, attempt in list(self._gangs):
             self._forget(job, attempt)
         self._clean()
@@ -286,8 +301,34 @@ class LocalEngine:
         orders = launch.orders_for(command, watch.rank, env, groups, offset_ns, limits)
         rundir.write_json(f"{watch.directory}/{rundir.ORDERS}", orders.as_json())
         assert watch.lock_fd is not None
-        watch.started(launch.spawn_supervisor(watch.directory, watch.lock_fd, port_fd))
+        pid = self._spawn_warm(command, watch, port_fd) if command.spec.restart.warm else None
+        if pid is None:
+            pid = launch.spawn_supervisor(watch.directory, watch.lock_fd, port_fd)
+        watch.started(pid)
         self._follow(watch)
+
+    def _spawn_warm(self, command: StartGang, watch: RankWatch, port_fd: int | None) -> int | None:
+        if self._warm is None:
+            return None
+        assert watch.lock_fd is not None
+        fds = [watch.lock_fd] if port_fd is None else [watch.lock_fd, port_fd]
+        env = launch.common_environment(command, os.environ)
+        return self._warm.spawn(command.spec.command, env, watch.directory, fds)
+
+    def _keep_warm(self, gang: _Gang, now_ns: int) -> None:
+        """Once a gang that wants it is under way, prepare for its next start."""
+        command = gang.command
+        if command is None or gang.prepared or len(gang.pids) < len(gang.watches):
+            return
+        gang.alive_ns = gang.alive_ns or now_ns
+        if not gang.under_way and now_ns - gang.alive_ns < SETTLED_NS:
+            return
+        gang.prepared = True
+        if self._warm is None:  # imported here, because few jobs ask for it
+            from unidle.engine.local.warm import WarmPool
+
+            self._warm = WarmPool()
+        self._warm.prepare(command.spec.command, launch.common_environment(command, os.environ))
 
     def _advance(self, watch: RankWatch, now_ns: int) -> None:
         was_ended = watch.state == "ended"

@@ -111,6 +111,18 @@ def environments(
     return found
 
 
+def common_environment(command: StartGang, inherited: Mapping[str, str]) -> dict[str, str]:
+    """The environment that all ranks of a job have, whatever their attempt: the whole of it."""
+    own = {**inherited, **command.spec.env}
+    common = {
+        **inherited,
+        **path_of_ranks(inherited),
+        **_defaults(len(command.places), own),
+        **command.spec.env,
+    }
+    return {name: value for name, value in common.items() if name not in UNSET}
+
+
 def _gang(command: StartGang, port: int, name: str) -> dict[str, str]:
     return {
         "WORLD_SIZE": str(len(command.places)),

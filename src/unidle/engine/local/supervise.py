@@ -40,8 +40,14 @@ FULL_DISK_NS = 60_000_000_000
 class Supervisor:
     """Runs one rank from its orders to its exit mark."""
 
-    def __init__(self, directory: str, orders: Orders) -> None:
+    def __init__(
+        self,
+        directory: str,
+        orders: Orders,
+        become: Callable[[list[str], dict[str, str]], None] | None = None,
+    ) -> None:
         self.directory = directory
+        self.become = become  # in place of executing the command, in a process that was forked warm
         self.orders = orders
         self.offset_ns = orders.clock_offset_ns
         self.journal = Journal(f"{directory}/{rundir.JOURNAL}", f"{directory}/{rundir.RESERVE}")
@@ -97,7 +103,10 @@ class Supervisor:
         env["UNIDLE_RANK_FD"] = f"{helper}:{os.fstat(helper).st_ino}"
         orders = self.orders
         try:
-            self.pid, refused = spawn(orders.argv, orders.workdir, env, out, err, [helper], self.group)
+            keep = [helper]
+            self.pid, refused = spawn(
+                orders.argv, orders.workdir, env, out, err, keep, self.group, self.become
+            )
         finally:
             for fd in (out, err, helper):
                 os.close(fd)
@@ -346,7 +355,7 @@ class Supervisor:
         return rundir.boottime_ns() + self.offset_ns
 
 
-def main(arguments: list[str]) -> int:
+def main(arguments: list[str], become: Callable[[list[str], dict[str, str]], None] | None = None) -> int:
     """Supervise the rank of a directory; 0 also when another supervisor has or had it."""
     directory = arguments[0]
     inherited = [int(a) for a in arguments[1:]]
@@ -359,7 +368,7 @@ def main(arguments: list[str]) -> int:
     if orders is None:
         sys.stderr.write(f"{rundir.ORDERS} cannot be read\n")
         return 1
-    Supervisor(directory, Orders.from_json(orders)).run()
+    Supervisor(directory, Orders.from_json(orders), become).run()
     return 0
 
 
