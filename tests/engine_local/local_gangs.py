@@ -16,6 +16,7 @@ from unidle.engine.protocol import LiveAttempt, RankMarks, StartGang, StopGang, 
 from unidle.events.marks import Mark
 from unidle.fleet import Device, Fleet, Node
 from unidle.jobs import JobSpec, RankPlace
+from unidle.jobs.vitals import GangVitals
 from waiting import wait_until
 
 FLEET = Fleet(
@@ -55,6 +56,7 @@ class Gang:
     directory: Path
     marks: dict[int, list[Mark]] = field(default_factory=dict)
     told: list[Utilised] = field(default_factory=list)  # what was measured, of any gang of the engine
+    vitals: list[GangVitals] = field(default_factory=list)  # looks at gangs of the engine
     beside: list[Gang] = field(default_factory=list)  # gangs that the same engine may have news of
 
     def rank(self, rank: int) -> Path:
@@ -70,6 +72,9 @@ class Gang:
         for seen in self.engine.poll():
             if isinstance(seen, Utilised):
                 self.told.append(seen)
+                continue
+            if isinstance(seen, GangVitals):
+                self.vitals.append(seen)
                 continue
             for gang in self.beside:
                 command = gang.command
@@ -148,7 +153,10 @@ class Machine:
         return engine
 
     def start(self, command: tuple[str, ...], ranks: int = 1, **spec: Any) -> Gang:
-        gang = self.follow(gang_of(command, ranks, **spec))
+        return self.begin(gang_of(command, ranks, **spec))
+
+    def begin(self, command: StartGang) -> Gang:
+        gang = self.follow(command)
         gang.engine.start(gang.command)
         return gang
 

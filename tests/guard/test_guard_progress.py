@@ -18,7 +18,12 @@ WAITS = RankVitals(0, "lock", 0, timed=True)
 
 
 def told(
-    ranks_at: Callable[[int], Sequence[RankVitals]], seconds: float, *, steps: Sequence[float] = (), span: str = "", span_s: float = 0
+    ranks_at: Callable[[int], Sequence[RankVitals]],
+    seconds: float,
+    *,
+    steps: Sequence[float] = (),
+    span: str = "",
+    span_s: float = 0,
 ) -> list[Finding | None]:
     """What a judge says at each look; ``ranks_at`` gives the ranks at a time in ns."""
     judge, found = GangJudge(), []
@@ -26,14 +31,18 @@ def told(
         ranks = tuple(replace(rank, rank=k) for k, rank in enumerate(ranks_at(at)))
         seen = GangVitals("job", 1, at - TICK, at, ranks)
         done = [int(t * S) for t in steps if t * S <= at]
-        found.append(judge.judge(seen, Progress(0, done[-64:], span if at >= span_s * S else "", int(span_s * S))))
+        found.append(
+            judge.judge(seen, Progress(0, done[-64:], span if at >= span_s * S else "", int(span_s * S)))
+        )
     return found
 
 
 def first_certain(found: Sequence[Finding | None]) -> tuple[float, Finding] | None:
-    return next(((k + 1) / 2, one) for k, one in enumerate(found) if one is not None and one.certain) if any(
-        one is not None and one.certain for one in found
-    ) else None
+    return (
+        next(((k + 1) / 2, one) for k, one in enumerate(found) if one is not None and one.certain)
+        if any(one is not None and one.certain for one in found)
+        else None
+    )
 
 
 def test_a_stopped_rank_is_named_within_three_seconds() -> None:
@@ -58,27 +67,47 @@ def test_a_rank_that_a_debugger_holds_for_a_moment_is_no_hang() -> None:
 
 def test_the_rank_that_waits_for_something_else_than_the_others_is_blamed() -> None:
     dead = replace(WAITS, timed=False)  # a lock that nobody will release; the others wait in a collective
-    found = first_certain(told(lambda at: [COMPUTES] * 4 if at <= 5 * S else [WAITS, WAITS, dead, WAITS], 20, steps=[1, 2, 3, 4, 5]))
+    found = first_certain(
+        told(
+            lambda at: [COMPUTES] * 4 if at <= 5 * S else [WAITS, WAITS, dead, WAITS],
+            20,
+            steps=[1, 2, 3, 4, 5],
+        )
+    )
     assert found is not None
     assert (found[1].kind, found[1].rank) == ("hang", 2)
     assert found[0] <= 10
 
 
 def test_a_gang_that_waits_alike_hangs_and_nobody_is_blamed() -> None:
-    found = first_certain(told(lambda at: [COMPUTES] * 3 if at <= 5 * S else [WAITS] * 3, 20, steps=[1, 2, 3, 4, 5]))
+    found = first_certain(
+        told(lambda at: [COMPUTES] * 3 if at <= 5 * S else [WAITS] * 3, 20, steps=[1, 2, 3, 4, 5])
+    )
     assert found is not None and found[1].rank is None
 
 
 def test_evaluation_on_one_rank_is_no_hang() -> None:
-    assert told(lambda at: [COMPUTES] * 3 if at <= 5 * S else [COMPUTES, WAITS, WAITS], 200, steps=[1, 2, 3, 4, 5])[-1] is None
+    assert (
+        told(
+            lambda at: [COMPUTES] * 3 if at <= 5 * S else [COMPUTES, WAITS, WAITS], 200, steps=[1, 2, 3, 4, 5]
+        )[-1]
+        is None
+    )
 
 
 def test_a_checkpoint_on_a_slow_disk_is_no_hang() -> None:
     saves = replace(WAITS, doing="disk", disk=True)
-    found = told(lambda at: [COMPUTES] * 3 if at <= 5 * S else [saves, WAITS, WAITS], 60, steps=[1, 2, 3, 4, 5])
+    found = told(
+        lambda at: [COMPUTES] * 3 if at <= 5 * S else [saves, WAITS, WAITS], 60, steps=[1, 2, 3, 4, 5]
+    )
     assert first_certain(found) is None
     slow = replace(WAITS, io_bytes=TICK // 1000)  # 1 MB/s
-    assert told(lambda at: [COMPUTES] * 3 if at <= 5 * S else [slow, WAITS, WAITS], 100, steps=[1, 2, 3, 4, 5])[-1] is None
+    assert (
+        told(lambda at: [COMPUTES] * 3 if at <= 5 * S else [slow, WAITS, WAITS], 100, steps=[1, 2, 3, 4, 5])[
+            -1
+        ]
+        is None
+    )
 
 
 def test_a_rank_that_sleeps_for_a_minute_is_no_hang_and_one_that_sleeps_for_an_hour_is() -> None:
@@ -93,21 +122,33 @@ def test_a_rank_that_sleeps_for_a_minute_is_no_hang_and_one_that_sleeps_for_an_h
 
 def test_a_rank_that_polls_for_ever_is_found_in_the_end() -> None:
     def ranks(at: int) -> list[RankVitals]:
-        return [COMPUTES] * 2 if at <= 5 * S else [replace(WAITS, doing="sleep", timed=True, wakes_ns=at + S // 10), WAITS]
+        return (
+            [COMPUTES] * 2
+            if at <= 5 * S
+            else [replace(WAITS, doing="sleep", timed=True, wakes_ns=at + S // 10), WAITS]
+        )
 
     found = first_certain(told(ranks, 400, steps=[1, 2, 3, 4, 5]))
     assert found is not None and 300 <= found[0] <= 320
 
 
 def test_what_the_job_says_of_itself_is_believed_for_ten_minutes() -> None:
-    found = told(lambda at: [COMPUTES] * 2 if at <= 5 * S else [WAITS] * 2, 700, steps=[1, 2, 3, 4, 5], span="evaluation", span_s=5)
+    found = told(
+        lambda at: [COMPUTES] * 2 if at <= 5 * S else [WAITS] * 2,
+        700,
+        steps=[1, 2, 3, 4, 5],
+        span="evaluation",
+        span_s=5,
+    )
     certain = first_certain(found)
     assert certain is not None and 600 <= certain[0] <= 610
 
 
 def test_waiting_for_data_gets_more_time_than_a_deadlock() -> None:
     loads = replace(WAITS, doing="network")
-    found = first_certain(told(lambda at: [COMPUTES] * 3 if at <= 5 * S else [loads, WAITS, WAITS], 60, steps=[1, 2, 3, 4, 5]))
+    found = first_certain(
+        told(lambda at: [COMPUTES] * 3 if at <= 5 * S else [loads, WAITS, WAITS], 60, steps=[1, 2, 3, 4, 5])
+    )
     assert found is not None and found[1].rank == 0 and 34 <= found[0] <= 37
 
 
@@ -137,7 +178,13 @@ def test_a_lossy_link_on_which_steps_still_come_is_not_cut() -> None:
     assert first_certain(told(lambda _: ranks, 12, steps=[0.5 * k for k in range(1, 24)])) is None
 
 
-@given(st.lists(st.lists(st.sampled_from(["running", "lock", "disk", "network"]), min_size=3, max_size=3), min_size=1, max_size=40))
+@given(
+    st.lists(
+        st.lists(st.sampled_from(["running", "lock", "disk", "network"]), min_size=3, max_size=3),
+        min_size=1,
+        max_size=40,
+    )
+)
 def test_while_any_rank_computes_there_is_no_alarm(looks: list[list[str]]) -> None:
     def ranks(at: int) -> list[RankVitals]:
         row = looks[(at // TICK - 1) % len(looks)]

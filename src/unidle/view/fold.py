@@ -413,7 +413,7 @@ def _attempt(view: View, job: JobView, number: int) -> AttemptView:
     return job.attempts[number - 1]
 
 
-def _rank_saw(view: View, event: ev.RankSaw, now: int) -> None:
+def _rank_saw(view: View, event: ev.RankSaw, _now: int) -> None:
     job = view.jobs.open.get(event.job)
     if job is None:
         _job(view, event.job)  # known, and its books are closed
@@ -432,8 +432,6 @@ def _rank_saw(view: View, event: ev.RankSaw, now: int) -> None:
             view.touch(event.job)
     else:
         take_up(rank, event.first, event.marks)
-    if rank.end_ns is not None and attempt.failed_seen_ns is None and rank.failed and attempt.stop is None:
-        attempt.failed_seen_ns = now
     if job.state == "starting" and attempt is job.attempts[-1] and attempt.live and attempt.all_spawned:
         _set_state(view, job, "running")
 

@@ -47,7 +47,7 @@ def incidents(view: View) -> list[Incident]:
 
 def incidents_of(view: View, job: JobView) -> Iterator[Incident]:
     """The incidents of one job, attempt by attempt."""
-    if not any(a.verdicts or a.outcome == "failed" or a.failed_seen_ns for a in job.attempts):
+    if not any(a.verdicts or any(r.failed for r in a.ranks) for a in job.attempts):
         return
     for attempt, durable in zip(job.attempts, durable_points(job), strict=True):
         after = job.attempts[attempt.number] if attempt.number < len(job.attempts) else None
@@ -68,8 +68,13 @@ def _of_verdict(
     ended = said.over_ns is None and attempt.stop is not None and attempt.stop.why == "hung"
     resumed_ns = _resumed_ns(after) if ended else said.over_ns
     lost = _lost(view, attempt, durable, said.onset_ns) if ended else (0, 0)
-    until_ns = resumed_ns or job.ended_ns or view.time_ns
-    device_ns = lost[1] + max(until_ns - said.onset_ns, 0) * width_ppm(view.book, attempt) // _PPM
+    until_ns = resumed_ns or attempt.ended_ns or job.ended_ns or view.time_ns
+    share_ppm = int(
+        float(said.because.figures.get("share", 1.0)) * _PPM
+    )  # a slow rank costs a part of the others' time
+    device_ns = (
+        lost[1] + max(until_ns - said.onset_ns, 0) * width_ppm(view.book, attempt) // _PPM * share_ppm // _PPM
+    )
     return Incident(
         job.id, attempt.number, said.kind, said.rank, said.node, said.onset_ns, said.signal_ns, said.at_ns, resumed_ns,
         lost[0], device_ns, _micro(view, job, attempt, device_ns), said.because.text,
@@ -81,18 +86,20 @@ def _of_exit(
 ) -> Incident | None:
     """The incident of a rank that failed by itself; None where the attempt had none."""
     stop = attempt.stop
-    if attempt.failed_seen_ns is None or (stop is not None and stop.why != "rank_failed"):
+    if stop is not None and stop.why != "rank_failed":
         return None
     failed = [(r.end_ns or 0, k) for k, r in enumerate(attempt.ranks) if r.failed]
+    if not failed:
+        return None
     rank = stop.culprit if stop is not None and stop.culprit is not None else min(failed)[1]
-    onset_ns = attempt.ranks[rank].end_ns or attempt.failed_seen_ns
+    onset_ns = attempt.ranks[rank].end_ns or min(failed)[0]
     resumed_ns = _resumed_ns(after)
     steps, lost_ns = _lost(view, attempt, durable, onset_ns)
     until_ns = resumed_ns or job.ended_ns or view.time_ns
     device_ns = lost_ns + max(until_ns - onset_ns, 0) * width_ppm(view.book, attempt) // _PPM
     because = stop.because if stop is not None else attempt.why
     return Incident(
-        job.id, attempt.number, "exit", rank, attempt.places[rank].node, onset_ns, attempt.failed_seen_ns,
+        job.id, attempt.number, "exit", rank, attempt.places[rank].node, onset_ns, onset_ns,
         attempt.stop_ns if stop is not None else attempt.ended_ns, resumed_ns, steps, device_ns,
         _micro(view, job, attempt, device_ns), because.text if because is not None else f"rank {rank} failed",
     )  # fmt: skip

@@ -123,7 +123,6 @@ class AttemptView(msgspec.Struct, array_like=True):
     use: UseView = UseView()
     notices: list[IdleNotice] = []
     verdicts: list[VerdictView] = []
-    failed_seen_ns: int | None = None  # when the log first knew of a rank that failed
 
     @property
     def verdict(self) -> VerdictView | None:

@@ -65,7 +65,7 @@ def _run(kind: str, name: str, arguments: list[str]) -> int:
             runpy.run_module(name, run_name="__main__", alter_sys=True)
         else:
             sys.path[0] = os.path.dirname(os.path.abspath(name))
-            _run_script(name)
+            _run_script(os.path.abspath(name))  # Python makes __file__ absolute
     except SystemExit as asked:
         return _exit_code(asked)
     except BaseException as error:
@@ -100,7 +100,7 @@ def _show(error: BaseException) -> int:
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename in (__file__, runpy.__file__):
         trace = trace.tb_next
-    sys.excepthook(type(error), error, trace)
+    sys.excepthook(type(error), error.with_traceback(trace), trace)
     if isinstance(error, KeyboardInterrupt):
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         _flush()
