@@ -1,0 +1,165 @@
+"""What a rank does is seen from outside, as the kernel tells it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import needs
+from engine_local.local_gangs import Gang, Machine, python
+from unidle.engine.local.connections import unacknowledged
+from unidle.engine.local.looks import look_at, worker_of
+from unidle.jobs.vitals import Doing
+from waiting import wait_until
+
+S = 1_000_000_000
+
+
+@contextmanager
+def process(code: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A Python that runs ``code``, from when it has printed a line."""
+    with subprocess.Popen(
+        python(f"import sys, os, time\nprint('up', flush=True)\n{code}"),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as child:
+        try:
+            assert child.stdout is not None and child.stdout.readline() == b"up\n"
+            yield child
+        finally:
+            child.send_signal(signal.SIGCONT)
+            child.kill()
+
+
+@pytest.mark.parametrize(
+    ("code", "doing"),
+    [
+        ("while True: pass", "running"),
+        ("time.sleep(600)", "sleep"),
+        ("import select; select.select([], [], [], 600)", "sleep"),
+        ("import _thread; lock = _thread.allocate_lock(); lock.acquire(); lock.acquire()", "lock"),
+        ("import socket; s = socket.create_server(('127.0.0.1', 0)); s.accept()", "network"),
+        ("import socket; a, b = socket.socketpair(); b.recv(1)", "network"),
+        ("import select, socket; a, b = socket.socketpair(); select.select([b], [], [])", "network"),
+        ("os.read(0, 1)", "pipe"),
+        ("import subprocess; subprocess.run(['sleep', '600'])", "child"),
+    ],
+)
+def test_what_a_process_waits_for_is_told_apart(code: str, doing: Doing) -> None:
+    with process(code) as child:
+        wait_until(lambda: look_at(child.pid).doing == doing, 20, f"{doing}, not {look_at(child.pid)}")
+        child.send_signal(signal.SIGSTOP)
+        wait_until(lambda: look_at(child.pid).doing == "stopped", 20, "stopped")
+        subprocess.run(["pkill", "-P", str(child.pid)], check=False)
+    assert look_at(child.pid).doing == "gone"
+
+
+def test_when_a_sleeping_rank_will_wake_up_is_known() -> None:
+    with process("time.sleep(600)") as child:
+        wait_until(lambda: look_at(child.pid).doing == "sleep", 20, "sleep")
+        wakes_ns = look_at(child.pid).wakes_ns
+    assert wakes_ns is not None
+    assert 590 * S < wakes_ns - time.clock_gettime_ns(time.CLOCK_BOOTTIME) <= 600 * S
+
+
+def test_a_wrapper_is_seen_through() -> None:
+    with subprocess.Popen(["sh", "-c", "sh -c 'sleep 600; true'; true"]) as shell:
+        try:
+            wait_until(
+                lambda: Path(f"/proc/{worker_of(shell.pid)}/comm").read_text() == "sleep\n", 20, "the worker"
+            )
+        finally:
+            os.kill(worker_of(shell.pid), signal.SIGKILL)
+
+
+def test_the_ranks_of_a_gang_are_looked_at_until_they_end(machine: Machine) -> None:
+    gang = machine.start(
+        python("import os, time\nif os.environ['RANK'] == '0':\n    while True: pass\ntime.sleep(600)"),
+        ranks=2,
+    )
+
+    def doing(gang: Gang) -> list[str]:
+        return [rank.doing for rank in gang.vitals[-1].ranks] if gang.vitals else []
+
+    gang.until(lambda: doing(gang) == ["running", "sleep"], what="what both do")
+    last = gang.vitals[-1]
+    gang.until(lambda: gang.vitals[-1].ranks[0].cpu_ns > 0, what="CPU time")
+    pid = gang.last("spawn", 1).pid
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    now_ns = machine.engine._clock.now_ns()
+    gang.until(lambda: doing(gang)[1:] == ["stopped"], what="the stop")
+    assert abs(gang.vitals[-1].ranks[1].since_ns - now_ns) < S
+    assert last.at_ns <= gang.vitals[-1].from_ns
+    gang.stop(0)
+    gang.ends()
+    machine.engine.release("job", 1)
+    gang.vitals.clear()
+    time_of_a_look = time.monotonic() + 1.2
+    wait_until(lambda: (gang.pump(), time.monotonic() > time_of_a_look)[1], 10)
+    assert not gang.vitals
+
+
+def ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True)
+
+
+@contextmanager
+def pair_of_namespaces() -> Iterator[tuple[str, str]]:
+    """Two network namespaces with one link; 10.9.8.1 and 10.9.8.2."""
+    names = (f"ud{os.getpid()}a", f"ud{os.getpid()}b")
+    try:
+        for name in names:
+            ip("netns", "add", name)
+        ip(
+            "link",
+            "add",
+            "eth0",
+            "netns",
+            names[0],
+            "type",
+            "veth",
+            "peer",
+            "name",
+            "eth0",
+            "netns",
+            names[1],
+        )
+        for k, name in enumerate(names, 1):
+            ip("-n", name, "addr", "add", f"10.9.8.{k}/24", "dev", "eth0")
+            for device in ("eth0", "lo"):
+                ip("-n", name, "link", "set", device, "up")
+        yield names
+    finally:
+        for name in names:
+            subprocess.run(["ip", "netns", "del", name], check=False)
+
+
+@needs.shaping
+def test_what_a_cut_link_holds_up_is_seen_at_its_sender() -> None:
+    listens = "import socket; s = socket.create_server(('10.9.8.1', 5000)); c, _ = s.accept(); print('up', flush=True)\nwhile True: c.recv(99)"
+    sends = "import socket, time; c = socket.create_connection(('10.9.8.1', 5000)); print('up', flush=True)\nwhile True: c.send(b'x'); time.sleep(0.05)"
+    with (
+        pair_of_namespaces() as (a, b),
+        subprocess.Popen(["ip", "netns", "exec", a, *python(listens)], stdout=subprocess.PIPE) as server,
+    ):
+        time.sleep(0.5)
+        with subprocess.Popen(["ip", "netns", "exec", b, *python(sends)], stdout=subprocess.PIPE) as client:
+            try:
+                for child in (server, client):
+                    assert child.stdout is not None and child.stdout.readline() == b"up\n"
+                pids = {0: server.pid, 1: client.pid}
+                wait_until(lambda: not unacknowledged(pids), 20, "a link that works")
+                ip("-n", a, "link", "set", "eth0", "down")
+                wait_until(lambda: unacknowledged(pids).get(1, ((), ()))[1] == {0}, 20, "what is stuck")
+                assert 0 not in unacknowledged(pids)
+            finally:
+                server.kill()
+                client.kill()
