@@ -143,7 +143,9 @@ class _Builder:
             groups, devices_path = _groups(part), (*path, "devices")
             self._check_groups(groups, devices_path, len(names))
             self._check_links(part, groups, path)
-            for name, address in zip(names, self._addresses(part, path, len(names)), strict=True):
+            addresses = self._along(part.address, (*path, "address"), len(names), "10.0.0.[1-4]")
+            spaces = self._along(part.netns or "", (*path, "netns"), len(names), "lab-n[1-4]")
+            for name, address, space in zip(names, addresses, spaces, strict=True):
                 self._claim(name, (*path, "id"))
                 yield Node(
                     id=name,
@@ -156,6 +158,7 @@ class _Builder:
                     fabric=part.fabric,
                     taints=part.taints,
                     gpu_links=part.gpu_links or "",
+                    netns=space,
                 )
                 self._index_of.append(index)
 
@@ -238,23 +241,24 @@ class _Builder:
                 )
         return names
 
-    def _addresses(self, part: NodePart, path: Path, count: int) -> list[str]:
+    def _along(self, text: str, path: Path, count: int, example: str) -> list[str]:
+        """The members of a range that runs along with the nodes' ids; one that is none is all of theirs."""
+        if not text:
+            return [""] * count
         try:
-            addresses = expand(part.address, NODES_LIMIT)
+            members = expand(text, NODES_LIMIT)
         except ValueError as error:
             raise self._document.error(
-                (*path, "address"), str(error), value=part.address, remedy="for instance 10.0.0.[1-4]"
+                path, str(error), value=text, remedy=f"for instance {example}"
             ) from None
-        if len(addresses) == 1:
-            return addresses * count
-        if len(addresses) != count:
+        if len(members) == 1:
+            return members * count
+        if len(members) != count:
             raise self._document.error(
-                (*path, "address"),
-                f"{len(addresses)} addresses for {count} nodes",
-                value=part.address,
+                path, f"{len(members)} members for {count} nodes", value=text,
                 remedy="give the range as many members as the one in id",
-            )
-        return addresses
+            )  # fmt: skip
+        return members
 
     def _memory(self, amount: int | str, path: Path) -> int:
         size = memory_bytes(amount)

@@ -173,6 +173,14 @@ class NodePart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             examples=["10.0.0.[1-4]"],
         ),
     ] = "127.0.0.1"
+    netns: Annotated[
+        Annotated[str, Meta(pattern=r"^[-A-Za-z0-9._\[\], ]+" + END, max_length=ID_LENGTH)] | None,
+        Meta(
+            description="Network namespace of this machine (`ip netns`) that its ranks run in, with the node's address "
+            "there; for local runs only. A range runs along with the one in id.",
+            examples=["lab-n[1-4]"],
+        ),
+    ] = None
     fabric: Annotated[Fabric, Meta(description="What it hangs by; without it, its parent's fabric.")] = None
     taints: Annotated[
         tuple[LabelKey, ...],

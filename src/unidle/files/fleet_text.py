@@ -85,6 +85,7 @@ def _node(node: Node, *, tiers: bool) -> dict[str, object]:
         fabric=node.fabric,
         taints=list(node.taints),
         gpu_links=node.gpu_links,
+        netns=node.netns,
     )
 
 

@@ -117,6 +117,7 @@ class Node:
     fabric: LinkClass | None = None
     taints: tuple[str, ...] = ()  # keep jobs off that do not tolerate them
     gpu_links: str = ""
+    netns: str = ""  # the network namespace of this machine that its ranks run in
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,6 +68,7 @@ class LocalEngine:
     def __init__(self, run_root: Path, fleet: Fleet, clock: RealClock, slicer: Slicer | None = None) -> None:
         self._root = Path(run_root).absolute()
         self._fleet = fleet
+        self._spaces = {node.id: node.netns for node in fleet.nodes if node.netns}
         self._clock = clock
         self._gangs: dict[tuple[str, int], _Gang] = {}
         self._left = _Leftovers()
@@ -272,9 +273,11 @@ class LocalEngine:
         directory = rundir.attempt_dir(self._root, command.job, command.attempt)
         whole = len(unstarted) == len(command.places)
         grants = self._slices().grants(command) if self._is_cut(command) else None
-        with launch.reserve_port() if whole else nullcontext() as bound:
+        leader = self._spaces.get(command.places[0].node, "")
+        address = launch.address_of(self._fleet, command.places[0].node)
+        with launch.reserve_port(leader) if whole else nullcontext() as bound:
             if bound is not None:
-                port = launch.record_gang(directory, bound.getsockname()[1])
+                port = launch.record_gang(directory, bound.getsockname()[1], address)
             else:
                 port = launch.recorded_port(directory, starts_rank_0=unstarted[0].rank == 0)
             envs = launch.environments(command, self._fleet, port, self._name, os.environ)
@@ -301,19 +304,22 @@ class LocalEngine:
         orders = launch.orders_for(command, watch.rank, env, groups, offset_ns, limits)
         rundir.write_json(f"{watch.directory}/{rundir.ORDERS}", orders.as_json())
         assert watch.lock_fd is not None
-        pid = self._spawn_warm(command, watch, port_fd) if command.spec.restart.warm else None
+        space = self._spaces.get(command.places[watch.rank].node, "")
+        pid = self._spawn_warm(command, watch, port_fd, space) if command.spec.restart.warm else None
         if pid is None:
-            pid = launch.spawn_supervisor(watch.directory, watch.lock_fd, port_fd)
+            pid = launch.spawn_supervisor(watch.directory, watch.lock_fd, port_fd, space)
         watch.started(pid)
         self._follow(watch)
 
-    def _spawn_warm(self, command: StartGang, watch: RankWatch, port_fd: int | None) -> int | None:
+    def _spawn_warm(
+        self, command: StartGang, watch: RankWatch, port_fd: int | None, space: str
+    ) -> int | None:
         if self._warm is None:
             return None
         assert watch.lock_fd is not None
         fds = [watch.lock_fd] if port_fd is None else [watch.lock_fd, port_fd]
         env = launch.common_environment(command, os.environ)
-        return self._warm.spawn(command.spec.command, env, watch.directory, fds)
+        return self._warm.spawn(command.spec.command, env, watch.directory, fds, space)
 
     def _keep_warm(self, gang: _Gang, now_ns: int) -> None:
         """Once a gang that wants it is under way, prepare for its next start."""

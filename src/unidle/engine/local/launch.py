@@ -12,11 +12,11 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from unidle.clock import boot_id
-from unidle.engine.local import rundir
+from unidle.engine.local import netns, rundir
 from unidle.engine.local.orders import Orders
 from unidle.engine.local.visible import visible_devices
 from unidle.engine.protocol import StartGang
-from unidle.fleet import Fleet, device_of
+from unidle.fleet import Fleet, Node, device_of
 from unidle.jobs import Limits
 
 MASTER_ADDR = "127.0.0.1"  # every node of this engine is on this machine
@@ -27,12 +27,16 @@ LOCK_FD = 3
 PORT_FD = 4
 
 
-def reserve_port() -> socket.socket:
-    """A socket bound to a free port of every address, not listening.
+def reserve_port(space: str = "") -> socket.socket:
+    """A socket bound to a free port of every address (of network namespace ``space``), not listening.
 
     While it is open the kernel gives the port to no one who asks for any port, and to no one who
     asks for this one without SO_REUSEADDR; rank 0, whose store sets that option, can listen on it.
     """
+    return netns.within(space, _reserve_port)
+
+
+def _reserve_port() -> socket.socket:
     try:
         bound = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
     except OSError:
@@ -51,11 +55,17 @@ def _bind(bound: socket.socket, address: str) -> socket.socket:
     return bound
 
 
-def record_gang(directory: str, port: int) -> int:
+def address_of(fleet: Fleet, node_id: str) -> str:
+    """Where rank 0 on that node is reached: its own address where it has a network of its own."""
+    node = next((n for n in fleet.nodes if n.id == node_id and n.netns), None)
+    return MASTER_ADDR if node is None else node.address
+
+
+def record_gang(directory: str, port: int, address: str) -> int:
     """Write the gang's address for ranks that a later engine may start; returns the port."""
     rundir.write_json(
         f"{directory}/{rundir.GANG}",
-        {"master_addr": MASTER_ADDR, "master_port": port, "boot": boot_id()},
+        {"master_addr": address, "master_port": port, "boot": boot_id()},
     )
     return port
 
@@ -86,6 +96,8 @@ def environments(
     """
     places = command.places
     nodes = list(dict.fromkeys(place.node for place in places))
+    known = {node.id: node for node in fleet.nodes if node.netns}
+    address = address_of(fleet, places[0].node)
     devices = {device.id: device for device in fleet.devices()}
     vendors = {device.vendor for device in devices.values() if device.kind == "gpu"}
     seen = dict.fromkeys(nodes, 0)
@@ -94,7 +106,9 @@ def environments(
         env = path_of_ranks(inherited)
         env |= _defaults(len(places), {**inherited, **command.spec.env})
         env |= command.spec.env
-        env |= _gang(command, port, name)
+        env |= _gang(command, port, name, address)
+        if (node := known.get(place.node)) is not None:
+            env |= _sockets(node, {**inherited, **env})
         env |= {
             "RANK": str(place.rank),
             "ROLE_RANK": str(place.rank),
@@ -123,12 +137,12 @@ def common_environment(command: StartGang, inherited: Mapping[str, str]) -> dict
     return {name: value for name, value in common.items() if name not in UNSET}
 
 
-def _gang(command: StartGang, port: int, name: str) -> dict[str, str]:
+def _gang(command: StartGang, port: int, name: str, address: str) -> dict[str, str]:
     return {
         "WORLD_SIZE": str(len(command.places)),
         "ROLE_WORLD_SIZE": str(len(command.places)),
         "ROLE_NAME": "default",
-        "MASTER_ADDR": MASTER_ADDR,
+        "MASTER_ADDR": address,
         "MASTER_PORT": str(port),
         "TORCHELASTIC_RUN_ID": run_id(name, command.job, command.attempt),
         "TORCHELASTIC_RESTART_COUNT": str(command.attempt - 1),
@@ -138,6 +152,17 @@ def _gang(command: StartGang, port: int, name: str) -> dict[str, str]:
         "UNIDLE_JOB": command.job,
         "UNIDLE_ATTEMPT": str(command.attempt),
     }
+
+
+def _sockets(node: Node, present: Mapping[str, str]) -> dict[str, str]:
+    """By which interface the ranks of a node with a network of its own reach each other."""
+    names = [
+        name
+        for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
+        if name not in present
+    ]
+    interface = netns.interface_of(node.netns, node.address) if names else ""
+    return dict.fromkeys(names, interface) if interface else {}
 
 
 def _defaults(ranks: int, present: Mapping[str, str]) -> dict[str, str]:
@@ -202,8 +227,8 @@ def _below(workdir: str, path: str | None) -> str | None:
     return None if path is None else str(Path(workdir).absolute() / path)
 
 
-def spawn_supervisor(directory: str, lock_fd: int, port_fd: int | None) -> int:
-    """Start the supervisor of a rank directory, in a session of its own; returns its pid.
+def spawn_supervisor(directory: str, lock_fd: int, port_fd: int | None, space: str = "") -> int:
+    """Start the supervisor of a rank directory, in a session (and network namespace) of its own; returns its pid.
 
     It inherits the rank's lock, held by ``lock_fd``, and for rank 0 the gang's bound port. Its
     signals are blocked until it can handle them, so that no stop is lost.
@@ -218,7 +243,8 @@ def spawn_supervisor(directory: str, lock_fd: int, port_fd: int | None) -> int:
     high = {number: _high(fd) for number, fd in fds.items()}
     actions += [(os.POSIX_SPAWN_DUP2, fd, number) for number, fd in high.items()]
     arguments = [sys.executable, "-I", "-S", "-E", SUPERVISOR_PATH, directory, *map(str, fds)]
-    try:
+
+    def spawn() -> int:
         return os.posix_spawn(
             sys.executable,
             arguments,
@@ -228,6 +254,9 @@ def spawn_supervisor(directory: str, lock_fd: int, port_fd: int | None) -> int:
             setsigmask=[signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP],
             setsigdef=[signal.SIGTERM, signal.SIGUSR1, signal.SIGCHLD],
         )
+
+    try:
+        return netns.within(space, spawn)
     finally:
         for fd in high.values():
             os.close(fd)

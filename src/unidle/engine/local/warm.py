@@ -63,7 +63,7 @@ class WarmPool:
         return zygote.why_not
 
     def spawn(
-        self, argv: Sequence[str], env: Mapping[str, str], directory: str, fds: Sequence[int]
+        self, argv: Sequence[str], env: Mapping[str, str], directory: str, fds: Sequence[int], space: str = ""
     ) -> int | None:
         """Start the supervisor of a rank directory from a warm Python; its pid, or None: start it cold."""
         key = _key(argv, env)
@@ -72,7 +72,7 @@ class WarmPool:
             return None
         rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))
         try:
-            zygote.channel.sendmsg([json.dumps({"directory": directory}).encode()], [rights])
+            zygote.channel.sendmsg([json.dumps({"directory": directory, "netns": space}).encode()], [rights])
             zygote.channel.settimeout(_ANSWER_S)
             return int(json.loads(zygote.channel.recv(4096))["pid"])
         except (OSError, ValueError, KeyError):

@@ -17,7 +17,7 @@ import signal
 import socket
 import time
 
-from . import rundir, supervise
+from . import netns, rundir, supervise
 from .become import become
 
 TYPE_CHECKING = False
@@ -74,7 +74,8 @@ def _serve(server: socket.socket, idle: bool) -> bool:
     signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED)
     pid = os.fork()
     if pid == 0:
-        _supervise(json.loads(message)["directory"], fds, idle)
+        request = json.loads(message)
+        _supervise(request["directory"], fds, idle, request["netns"])
     signal.pthread_sigmask(signal.SIG_UNBLOCK, BLOCKED)
     for fd in fds:
         os.close(fd)
@@ -91,13 +92,15 @@ def _receive(server: socket.socket) -> tuple[bytes, list[int]]:
     return message, list(fds)
 
 
-def _supervise(directory: str, fds: list[int], idle: bool) -> None:
+def _supervise(directory: str, fds: list[int], idle: bool, space: str) -> None:
     """The child's side: the supervisor of one rank, as if it had been started for it. Never returns."""
     code = 1
     try:
         os.setsid()
         if idle:
             os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+        if space:
+            netns.enter(space)
         null = os.open(os.devnull, os.O_RDWR)
         errors = os.open(f"{directory}/{rundir.ERRORS}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         for target, fd in ((0, null), (1, null), (2, errors)):

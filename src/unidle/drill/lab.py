@@ -1,0 +1,187 @@
+"""A small fleet on this machine: a network namespace per node, on one switch, with links that can be spoilt.
+
+Needs root and iproute2. What a lab made is gone after :meth:`Lab.close`, also when its maker was killed in
+between: a lab of the same tag is swept first.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Sequence
+from typing import Final
+
+from unidle.errors import CannotRun
+
+INTERFACE: Final = "eth0"
+_NOWHERE: Final = "02:00:00:00:00:01"  # nobody has this address, so frames to it are lost
+_TAG_CHARS: Final = 9
+
+
+class Lab:
+    """Nodes ``names`` at ``10.N.0.1``, ``10.N.0.2``, ...; namespaces are called ``TAG-NAME``.
+
+    Errors: :class:`CannotRun` where namespaces cannot be made here.
+    """
+
+    def __init__(self, names: Sequence[str], tag: str = "") -> None:
+        self.tag = (tag or f"ud{os.getpid()}")[:_TAG_CHARS]
+        self.names = tuple(names)
+        self._net = f"10.{200 + os.getpid() % 50}.{os.getpid() // 50 % 250}"
+        self._rates: set[tuple[str, str]] = set()
+        self.sweep()
+        try:
+            self._build()
+        except (OSError, subprocess.CalledProcessError) as error:
+            self.close()
+            why = error.stderr.decode().strip() if isinstance(error, subprocess.CalledProcessError) else error
+            raise CannotRun(
+                f"nodes with a network of their own cannot be made here: {why}",
+                remedy="run as root, with iproute2 installed; or use faults that need no network",
+            ) from error
+
+    def space(self, node: str) -> str:
+        """The network namespace of a node."""
+        return f"{self.tag}-{node}"
+
+    def address(self, node: str) -> str:
+        return f"{self._net}.{self.names.index(node) + 1}"
+
+    def fleet_text(self, devices: int) -> str:
+        """A fleet file of these nodes, each with so many CPU devices."""
+        lines = [
+            f"  - {{id: {name}, devices: {{count: {devices}, kind: cpu}}, address: {self.address(name)}, netns: {self.space(name)}}}"
+            for name in self.names
+        ]
+        return "\n".join(["nodes:", *lines, ""])
+
+    def cut(self, node: str, other: str = "") -> None:
+        """Nothing passes between two nodes any more, or between one and all others."""
+        if not other:
+            _ip("-n", self._switch, "link", "set", self._port(node), "down")
+            return
+        for a, b in ((node, other), (other, node)):
+            _ip(
+                "-n",
+                self.space(a),
+                "neigh",
+                "replace",
+                self.address(b),
+                "lladdr",
+                _NOWHERE,
+                "nud",
+                "permanent",
+                "dev",
+                INTERFACE,
+            )
+
+    def mend(self, node: str, other: str = "") -> None:
+        """Undo :meth:`cut` and :meth:`limit`."""
+        if not other:
+            _ip("-n", self._switch, "link", "set", self._port(node), "up")
+        for a, b in ((node, other), (other, node)) if other else ():
+            _run("ip", "-n", self.space(a), "neigh", "del", self.address(b), "dev", INTERFACE, check=False)
+        for a in {node, other} - {""}:
+            _tc(self.space(a), "qdisc", "del", "dev", INTERFACE, "root", check=False)
+
+    def limit(self, node: str, other: str, bits_per_s: int) -> None:
+        """At most so many bits a second pass between two nodes, in each direction."""
+        for a, b in ((node, other), (other, node)):
+            space = self.space(a)
+            rate = f"{max(bits_per_s, 8)}bit"
+            _tc(space, "qdisc", "replace", "dev", INTERFACE, "root", "handle", "1:", "htb", "default", "1")
+            _tc(
+                space,
+                "class",
+                "replace",
+                "dev",
+                INTERFACE,
+                "parent",
+                "1:",
+                "classid",
+                "1:1",
+                "htb",
+                "rate",
+                "100gbit",
+                "quantum",
+                "60000",
+            )
+            _tc(
+                space,
+                "class",
+                "replace",
+                "dev",
+                INTERFACE,
+                "parent",
+                "1:",
+                "classid",
+                "1:2",
+                "htb",
+                "rate",
+                rate,
+                "burst",
+                "32k",
+                "quantum",
+                "3000",
+            )
+            _tc(
+                space,
+                *f"filter replace dev {INTERFACE} parent 1: prio 1 protocol ip u32 match ip dst {self.address(b)}/32 flowid 1:2".split(),
+            )
+
+    def close(self) -> None:
+        """Remove all of it; processes in it keep what they have until they end."""
+        for name in (*map(self.space, self.names), self._switch):
+            _run("ip", "netns", "del", name, check=False)
+
+    def sweep(self) -> None:
+        """Remove what an earlier lab of this tag left."""
+        listed = _run("ip", "netns", "list", check=False).stdout.decode().split("\n")
+        for line in listed:
+            if line.startswith(f"{self.tag}-"):
+                _run("ip", "netns", "del", line.split()[0], check=False)
+
+    @property
+    def _switch(self) -> str:
+        return f"{self.tag}-switch"
+
+    def _port(self, node: str) -> str:
+        return f"port{self.names.index(node)}"
+
+    def _build(self) -> None:
+        _ip("netns", "add", self._switch)
+        _ip("-n", self._switch, "link", "add", "br0", "type", "bridge")
+        _ip("-n", self._switch, "link", "set", "br0", "up")
+        for name in self.names:
+            space, port = self.space(name), self._port(name)
+            _ip("netns", "add", space)
+            _ip(
+                "link",
+                "add",
+                INTERFACE,
+                "netns",
+                space,
+                "type",
+                "veth",
+                "peer",
+                "name",
+                port,
+                "netns",
+                self._switch,
+            )
+            _ip("-n", self._switch, "link", "set", port, "master", "br0", "up")
+            _ip("-n", space, "addr", "add", f"{self.address(name)}/24", "dev", INTERFACE)
+            for interface in (INTERFACE, "lo"):
+                _ip("-n", space, "link", "set", interface, "up")
+
+
+def _ip(*words: str) -> None:
+    _run("ip", *words)
+
+
+def _tc(space: str, *words: str, check: bool = True) -> None:
+    _run("ip", "netns", "exec", space, "tc", *words, check=check)
+
+
+def _run(*words: str, check: bool = True) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(words, check=check, capture_output=True, stdin=subprocess.DEVNULL)

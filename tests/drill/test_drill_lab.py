@@ -1,0 +1,106 @@
+"""Gangs on nodes with a network of their own: links that are cut or slow are found and named."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import needs
+from e2e.commands import ask
+from e2e.gangs import jobs_of, running
+from unidle.drill.lab import Lab
+from waiting import wait_until
+
+ALLREDUCE = Path(__file__).parent.parent / "e2e" / "allreduce.py"
+pytestmark = [needs.root, needs.shaping]
+
+
+@pytest.fixture
+def lab() -> Iterator[Lab]:
+    made = Lab(("n1", "n2", "n3"))
+    yield made
+    made.close()
+
+
+def write(lab: Lab, tmp_path: Path, steps: int, **fields: Any) -> tuple[Path, Path]:
+    fleet, job = tmp_path / "fleet.yaml", tmp_path / "job.json"
+    fleet.write_text(lab.fleet_text(1))
+    command = [sys.executable, str(ALLREDUCE), str(steps), "0.02"]
+    content = {
+        "name": "ring",
+        "command": command,
+        "ranks": 3,
+        "progress": {"pattern": "at step ([0-9]+)"},
+        **fields,
+    }
+    job.write_text(json.dumps(content))
+    return fleet, job
+
+
+def after_step(store: Path, step: int, attempt: int = 1) -> None:
+    def is_there() -> bool:
+        job = jobs_of(store).get("ring")
+        return (
+            job is not None
+            and len(job.attempts) >= attempt
+            and (job.attempts[attempt - 1].last_step() or 0) >= step
+        )
+
+    wait_until(is_there, 60, f"step {step} of attempt {attempt}")
+
+
+def test_ranks_reach_each_other_by_the_addresses_of_their_nodes(lab: Lab, tmp_path: Path) -> None:
+    fleet, job = write(lab, tmp_path, 20)
+    with running(
+        "run", job, "--fleet", fleet, "--store", tmp_path / "s.db", stdout=subprocess.DEVNULL
+    ) as run:
+        assert run.wait(60) == 0
+    gang = json.loads(next(tmp_path.glob("s.db.d/runs/*/1/gang.json")).read_text())
+    assert gang["master_addr"] == lab.address("n1")
+
+
+def test_a_node_that_is_cut_off_is_named_and_the_gang_goes_on_when_it_is_back(
+    lab: Lab, tmp_path: Path
+) -> None:
+    store = tmp_path / "s.db"
+    fleet, job = write(lab, tmp_path, 150, restart={"max": 5, "backoff_s": 1})
+    with running("run", job, "--fleet", fleet, "--store", store, stdout=subprocess.DEVNULL) as run:
+        after_step(store, 5)
+        lab.cut("n3")
+        wait_until(lambda: jobs_of(store)["ring"].attempts[0].verdicts, 30, "a verdict")
+        lab.mend("n3")
+        assert run.wait(120) == 0
+    first = ask("guard", "incidents", "--store", store)[0]
+    assert (first["kind"], first["rank"], first["node"]) in (("cut", 2, "n3"), ("cut", None, None))
+    assert first["verdict_ns"] - first["onset_ns"] < 10_000_000_000
+
+
+def test_a_link_that_is_cut_between_two_nodes_names_both_ends(lab: Lab, tmp_path: Path) -> None:
+    store = tmp_path / "s.db"
+    fleet, job = write(lab, tmp_path, 3000)
+    with running("run", job, "--fleet", fleet, "--store", store, stdout=subprocess.DEVNULL) as run:
+        after_step(store, 5)
+        lab.cut("n1", "n2")
+        verdict = wait_until(lambda: jobs_of(store)["ring"].attempts[0].verdicts, 30, "a verdict")[0]
+        assert verdict.kind == "cut"
+        assert "0-1" in verdict.because.text and "0-2" not in verdict.because.text
+        lab.mend("n1", "n2")
+        wait_until(lambda: jobs_of(store)["ring"].attempts[0].verdict is None, 60, "the end of it")
+        run.send_signal(signal.SIGINT)
+        run.wait(60)
+
+
+def test_nothing_of_a_lab_is_left(lab: Lab) -> None:
+    assert (
+        f"{lab.tag}-n1" in subprocess.run(["ip", "netns"], capture_output=True, text=True, check=True).stdout
+    )
+    other = Lab(("a",), tag=lab.tag)  # as after a kill: the same tag is swept first
+    other.close()
+    assert lab.tag not in subprocess.run(["ip", "netns"], capture_output=True, text=True, check=True).stdout
