@@ -12,11 +12,13 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
+from operator import itemgetter
 
 from unidle.ledger.rows import Entry
 from unidle.ledger.taxonomy import How
 
 _FREE_CAUSES_KEPT = 4096
+_END = itemgetter(1)  # of a gap
 
 
 @dataclass(slots=True)
@@ -210,8 +212,9 @@ class Book:
     def _uncovered(self, start: int, end: int) -> Iterator[tuple[int, int, str, How]]:
         """``[start, end)`` cut at the gaps in which nobody watched (leaf ``unseen``, else empty)."""
         at = start
-        for a, b in self.gaps:
-            a, b = max(a, at), min(b, end)
+        gaps = self.gaps  # in order of time
+        for k in range(bisect_right(gaps, start, key=_END), len(gaps)):
+            a, b = max(gaps[k][0], at), min(gaps[k][1], end)
             if a < b:
                 if at < a:
                     yield at, a, "", "measured"

@@ -17,6 +17,7 @@ from unidle.store.protocol import Lease, NewEvent, Request, Segment, Snapshot, S
 LEASE_TTL_NS: Final = 15_000_000_000
 _PAGE: Final = 256  # events held at a time, reading or writing: a body may have many KiB
 _CHECK: Final = "run `unidle store check`"
+_stored: Final = tuple.__new__  # as StoredEvent._make, without its check of a length that is known
 
 
 class _Writer(NamedTuple):
@@ -295,7 +296,7 @@ def _verified(rows: list[RowTuple], after: int) -> Iterator[StoredEvent]:
             holds = False
         if not holds:
             raise StoreDamaged("its checksum is wrong", field=f"event {expected}", remedy=_CHECK)
-        yield StoredEvent(seq, time_ns, source, source_seq, kind, body)
+        yield _stored(StoredEvent, row[:6])
 
 
 def _crc_holds(event: StoredEvent, crc: object) -> bool:

@@ -29,7 +29,10 @@ def entries(view: View, now_ns: int) -> list[Entry]:
 
 def expected_postings(job: JobView) -> int:
     """About how many postings the job's time is."""
-    return sum(4 + max((len(r.step_n) + len(r.spans) for r in a.ranks), default=0) for a in job.attempts)
+    total = 0
+    for attempt in job.attempts:
+        total += 4 + max([len(rank.step_n) + len(rank.spans) for rank in attempt.ranks], default=0)
+    return total
 
 
 def post_ended(view: View) -> None:

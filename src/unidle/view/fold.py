@@ -42,9 +42,8 @@ _NOTICES_KEPT: Final = 31  # of an attempt that is told again and again
 def fold(view: View, events: Iterable[StoredEvent]) -> View:
     """Apply stored events in order and return the same, changed, view."""
     with collector_paused():
-        for stored in events:
-            event = ev.decode(stored.kind, stored.body, stored.seq)
-            apply(view, event, stored.seq, stored.time_ns)
+        for seq, time_ns, _, _, kind, body in events:
+            apply(view, ev.decode(kind, body, seq), seq, time_ns)
     return view
 
 
@@ -71,9 +70,11 @@ def apply(view: View, event: ev.Event, seq: int, time_ns: int) -> None:
     if not view.first_ns:
         view.first_ns = now
     kind = type(event)
-    if kind is not ev.RankSaw:
+    if kind is ev.RankSaw:  # four of five events
+        _rank_saw(view, event, now)
+    else:
         view.book.sight(now)
-    _HANDLERS[kind](view, event, now)
+        _HANDLERS[kind](view, event, now)
 
 
 def _job(view: View, job: str) -> JobView:
@@ -89,7 +90,7 @@ def _job(view: View, job: str) -> JobView:
 def _set_state(view: View, job: JobView, state: JobState) -> None:
     after = transition(job.state, state)
     if job.state in ("queued", "restarting"):
-        view.dequeue(job)
+        view.queue.remove(job)
     job.state = after
     view.touch(job.id)
     if state in ("queued", "restarting"):
@@ -105,8 +106,11 @@ _CAUSE_ORDER: Final = ("fragmented", "gathering", "quota")
 
 def _free_cause(view: View, now: int) -> None:
     """Why free time is free: the first of these that keeps a job waiting, else there is no demand."""
-    causes = {_FREE_CAUSES.get(code, "fragmented") for code in view.waits_for()}
-    view.book.set_free_cause(next((c for c in _CAUSE_ORDER if c in causes), "no_demand"), now)
+    codes, cause = view.queue.codes(), "no_demand"
+    if codes:
+        causes = {_FREE_CAUSES.get(code, "fragmented") for code in codes}
+        cause = next(c for c in _CAUSE_ORDER if c in causes)
+    view.book.set_free_cause(cause, now)
 
 
 # -- fleet -------------------------------------------------------------------------------------------
@@ -202,7 +206,7 @@ def _health_set(view: View, event: ev.HealthSet, now: int) -> None:
             leaf = _down_leaf(view, ref.device, ref.node)
             book.set_down(k, leaf, now)
             if view.occupancy.knows(ref.id) and not book.held[k]:
-                (view.occupancy.take if leaf else view.occupancy.give_back)(ref.id)
+                (view.occupancy.take if leaf else view.occupancy.give_back)([ref.id])
 
 
 def _down_leaf(view: View, device: str, node: str) -> str | None:
@@ -230,7 +234,7 @@ def _cancel_asked(view: View, event: ev.CancelAsked, _now: int) -> None:
 
 def _job_judged(view: View, event: ev.JobJudged, now: int) -> None:
     job = _job(view, event.job)
-    view.judge(job, event.because)
+    view.queue.judge(job, event.because)
     _free_cause(view, now)
 
 
@@ -238,9 +242,9 @@ def _attempt_placed(view: View, event: ev.AttemptPlaced, now: int) -> None:
     job = _job(view, event.job)
     wanted = max(job.waiting_since_ns, job.not_before_ns)
     _set_state(view, job, "starting")
-    places = event.places
+    places, occupancy = event.places, view.occupancy
     ids = [s for place in places for s in place.slices]
-    if not all(map(view.occupancy.knows, ids)):
+    if not occupancy.knows_all(ids):
         places = renamed(view.fleet, places)
         ids = [s for place in places for s in place.slices]
     ranks = [RankView() for _ in places]
@@ -250,10 +254,9 @@ def _attempt_placed(view: View, event: ev.AttemptPlaced, now: int) -> None:
     view.live.add(job.id)
     view.request(job, +1)
     _free_cause(view, now)
-    numbers, slices, occupancy = view.book.indexes(ids), view.book.slices, view.occupancy
+    numbers, slices = view.book.indexes(ids), view.book.slices
     view.book.take(numbers, now, wanted, job.id)
-    for slice_id in ids:
-        occupancy.take(slice_id)
+    occupancy.take(ids)
     kind = occupancy.kind_of(ids[0])
     milli = sum([milli_of(slices[k].share_ppm) for k in numbers])
     view.usage.start(job.id, job.spec, kind, milli, now, view.fleet.history.half_life_ns)
@@ -320,11 +323,14 @@ def _attempt_ended(view: View, event: ev.AttemptEnded, now: int) -> None:
     numbers = book.indexes(ids)
     book.give_back(numbers, now)
     occupancy = view.occupancy
+    if not book.down and occupancy.knows_all(ids):  # nearly always
+        occupancy.give_back(ids)
+        return
     for slice_id, k in zip(ids, numbers, strict=True):
         if not occupancy.knows(slice_id):
             book.remove(k, now)
         elif k not in book.down:
-            occupancy.give_back(slice_id)
+            occupancy.give_back([slice_id])
 
 
 def _retry_planned(view: View, event: ev.RetryPlanned, now: int) -> None:
@@ -394,13 +400,15 @@ def _rank_saw(view: View, event: ev.RankSaw, _now: int) -> None:
     if job is None:
         _job(view, event.job)  # known, and its books are closed
         return
-    attempt = job.attempts[-1] if event.attempt == len(job.attempts) else _attempt(view, job, event.attempt)
-    if not 0 <= event.rank < len(attempt.ranks):
+    attempts, number = job.attempts, event.attempt
+    attempt = attempts[number - 1] if 0 < number <= len(attempts) else _attempt(view, job, number)
+    ranks, rank_number = attempt.ranks, event.rank
+    if not 0 <= rank_number < len(ranks):
         raise StoreDamaged(
             "the log names a rank that its gang does not have",
-            field=f"event {view.seq}", value=f"{event.job} rank {event.rank}", remedy="run `unidle store check`",
+            field=f"event {view.seq}", value=f"{event.job} rank {rank_number}", remedy="run `unidle store check`",
         )  # fmt: skip
-    rank = attempt.ranks[event.rank]
+    rank = ranks[rank_number]
     if view.followed:
         saved, began = rank.saves[-1] if rank.saves else None, (rank.ready_ns, not rank.step_ns)
         take_up(rank, event.first, event.marks)

@@ -5,7 +5,6 @@ What a snapshot keeps are the public fields; indexes (names with a leading under
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
@@ -22,21 +21,7 @@ from unidle.share.idle import Evidence
 from unidle.view.changes import Changes
 from unidle.view.occupancy import Occupancy
 from unidle.view.usage import Usage
-
-
-class Shape(NamedTuple):
-    """What a waiting gang needs; gangs of one shape are alike for a placement policy."""
-
-    device: str
-    ranks: int
-    devices_per_rank: int
-    wish: str = ""
-    ranked: bool = False  # its level or its run time counts, not only its place in the queue
-
-    @classmethod
-    def of(cls, spec: JobSpec) -> Shape:
-        ranked = spec.preemption != "medium" or spec.estimate_s is not None
-        return cls(spec.device, spec.ranks, spec.devices_per_rank, spec.wish, ranked)
+from unidle.view.waiting import Shape, Waiting
 
 
 class RankView(msgspec.Struct, array_like=True):
@@ -119,12 +104,17 @@ class AttemptView(msgspec.Struct, array_like=True):
 
     @property
     def all_spawned(self) -> bool:
-        # the last rank is mostly the last: found at once, also in a gang of thousands
-        return all(r.spawn_ns is not None for r in reversed(self.ranks))
+        for rank in reversed(self.ranks):  # mostly the last: found at once, also in a gang of thousands
+            if rank.spawn_ns is None:
+                return False
+        return True
 
     @property
     def all_ended(self) -> bool:
-        return all(r.end_ns is not None for r in reversed(self.ranks))
+        for rank in reversed(self.ranks):  # noqa: SIM110 - a generator would take longer than this mostly does
+            if rank.end_ns is None:
+                return False
+        return True
 
     @property
     def left_places(self) -> bool:
@@ -147,7 +137,7 @@ class AttemptView(msgspec.Struct, array_like=True):
 
     def last_step(self) -> int | None:
         """The highest step that any rank reported."""
-        return max((r.step_n[-1] for r in self.ranks if r.step_n), default=None)
+        return max([r.step_n[-1] for r in self.ranks if r.step_n], default=None)
 
     def first_step(self) -> int | None:
         return min((r.step_n[0] for r in self.ranks if r.step_n), default=None)
@@ -209,7 +199,7 @@ class JobView(msgspec.Struct, array_like=True):
 
     def steps(self) -> int:
         """The highest step that any attempt reported; 0 where none was seen."""
-        return max((s for a in self.attempts if (s := a.last_step()) is not None), default=0)
+        return max([s for a in self.attempts if (s := a.last_step()) is not None], default=0)
 
     def run_ns(self, now_ns: int) -> int:
         """Time under attempts so far."""
@@ -301,9 +291,7 @@ class View:
     _cuttable: dict[str, int] | None = None
     _in_parts: dict[str, tuple[int, int]] | None = None
     _hosts: dict[str, list[int]] | None = None
-    _waiting: dict[Shape, list[tuple[int, int, str]]] | None = None
-    _unjudged: set[str] = field(default_factory=set)
-    _verdicts: dict[str, int] = field(default_factory=dict)  # of waiting jobs, how many by code
+    _queue: Waiting | None = None
     _changed: Changes[str] | None = None  # jobs of which a placement policy sees something new
     _requested: Changes[str] | None = None  # nodes on which ``hosts`` changed
 
@@ -374,77 +362,26 @@ class View:
         }
 
     @property
+    def queue(self) -> Waiting:
+        """Jobs that wait."""
+        if self._queue is None:
+            self._queue = Waiting(self.jobs.open.values())
+        return self._queue
+
+    @property
     def waiting(self) -> dict[Shape, list[tuple[int, int, str]]]:
         """Waiting jobs by shape, each list in queue order: (-priority, order of submission, job)."""
-        if self._waiting is None:
-            self._waiting = {}
-            self._unjudged, self._verdicts = set(), {}
-            for job in self.jobs.open.values():
-                if job.state in ("queued", "restarting"):
-                    self.enqueue(job)
-        return self._waiting
+        return self.queue.lines
 
     @property
     def unjudged(self) -> set[str]:
         """Waiting jobs for which no reason to wait was recorded yet."""
-        _ = self.waiting
-        return self._unjudged
+        return self.queue.unjudged
 
     def enqueue(self, job: JobView) -> None:
         """The job, which now is in a waiting state, enters the queue."""
-        if self._waiting is not None:
-            insort(self._waiting.setdefault(job.shape, []), (-job.spec.priority, job.order, job.id))
-            if job.verdict is None:
-                self._unjudged.add(job.id)
-            else:
-                self._count_verdict(job.verdict.code, +1)
-
-    def judge(self, job: JobView, verdict: Reason) -> None:
-        """Why a waiting job waits."""
-        waits = job.id in self.unjudged or job.verdict is not None
-        if job.verdict is not None:
-            self._count_verdict(job.verdict.code, -1)
-        job.verdict = verdict
-        self._no_longer_unjudged(job.id)
-        if waits:
-            self._count_verdict(verdict.code, +1)
-
-    def waits_for(self) -> set[str]:
-        """The codes of why jobs wait."""
-        _ = self.waiting
-        return set(self._verdicts)
-
-    def doubt(self, job: JobView) -> None:
-        """Forget why a waiting job waits, so that the next decision says it."""
-        if job.id in self.unjudged or job.verdict is None:
-            return
-        self._count_verdict(job.verdict.code, -1)
-        job.verdict = None
-        self._unjudged.add(job.id)
-
-    def _count_verdict(self, code: str, step: int) -> None:
-        count = self._verdicts.get(code, 0) + step
-        if count > 0:
-            self._verdicts[code] = count
-        else:
-            self._verdicts.pop(code, None)
-
-    def dequeue(self, job: JobView) -> None:
-        """The job, which was in a waiting state, leaves the queue."""
-        queue = self.waiting.get(job.shape, [])
-        at = bisect_left(queue, (-job.spec.priority, job.order, job.id))
-        if at < len(queue) and queue[at][2] == job.id:
-            del queue[at]
-            if not queue:
-                del self.waiting[job.shape]
-        self._no_longer_unjudged(job.id)
-        if job.verdict is not None:
-            self._count_verdict(job.verdict.code, -1)
-
-    def _no_longer_unjudged(self, job: str) -> None:
-        self._unjudged.discard(job)
-        if not self._unjudged:
-            self._unjudged = set()  # one that was large once takes long to walk through
+        if self._queue is not None:
+            self._queue.add(job)
 
     def fleet_changed(self) -> None:
         self._occupancy = self._cuttable = self._in_parts = None
