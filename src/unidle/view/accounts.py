@@ -10,7 +10,8 @@ from typing import NamedTuple
 from unidle.ledger.attempt import AttemptTrace, Fate, Halt, RankTrace, attempt_entries
 from unidle.ledger.rows import Entry
 from unidle.ledger.taxonomy import How
-from unidle.view.state import AttemptView, JobView, RankView, View
+from unidle.view.ranks import RankView
+from unidle.view.state import AttemptView, JobView, View
 
 
 class Durable(NamedTuple):

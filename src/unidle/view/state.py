@@ -11,8 +11,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from unidle.events.marks import Mark
-from unidle.events.types import Outcome, PredictedWhat, StopAsked, Use
+from unidle.events.types import Outcome, Predicted, StopAsked, Use
 from unidle.fleet import CutMode, Device, Fleet, Health, slices_of
 from unidle.jobs import TERMINAL, JobSpec, JobState, RankPlace, Reason
 from unidle.jobs.speeds import Speeds
@@ -20,37 +19,9 @@ from unidle.ledger.book import Book
 from unidle.share.idle import Evidence
 from unidle.view.changes import Changes
 from unidle.view.occupancy import Occupancy
+from unidle.view.ranks import RankView
 from unidle.view.usage import Usage
 from unidle.view.waiting import Shape, Waiting
-
-
-class RankView(msgspec.Struct, array_like=True):
-    """What is known of one rank of one attempt: the union of its marks."""
-
-    count: int = 0  # marks known without a gap, so the ordinal of the next one
-    pending: dict[int, Mark] = {}  # marks that came before their turn
-    spawn_ns: int | None = None
-    pid: int | None = None
-    ready_ns: int | None = None
-    step_ns: list[int] = []
-    step_n: list[int] = []
-    observer: str = ""
-    spans: list[tuple[int, int, str]] = []
-    saves: list[tuple[int, int | None]] = []  # (time, step where known)
-    end_ns: int | None = None
-    code: int | None = None
-    lost: bool = False
-    info: dict[str, int | float | str | bool | None] = {}
-    notes: list[tuple[int, str]] = []
-    worked_ns: int = 0  # the last sign of work: a step, a save, or a span that keeps a device for a reason
-
-    @property
-    def ended(self) -> bool:
-        return self.end_ns is not None
-
-    @property
-    def failed(self) -> bool:
-        return self.end_ns is not None and (self.lost or self.code != 0)
 
 
 class UseView(msgspec.Struct, array_like=True, frozen=True):
@@ -104,14 +75,15 @@ class AttemptView(msgspec.Struct, array_like=True):
 
     @property
     def all_spawned(self) -> bool:
-        for rank in reversed(self.ranks):  # mostly the last: found at once, also in a gang of thousands
+        # mostly the last one says no: a generator would take longer
+        for rank in reversed(self.ranks):  # noqa: SIM110
             if rank.spawn_ns is None:
                 return False
         return True
 
     @property
     def all_ended(self) -> bool:
-        for rank in reversed(self.ranks):  # noqa: SIM110 - a generator would take longer than this mostly does
+        for rank in reversed(self.ranks):  # noqa: SIM110
             if rank.end_ns is None:
                 return False
         return True
@@ -143,21 +115,10 @@ class AttemptView(msgspec.Struct, array_like=True):
         return min((r.step_n[0] for r in self.ranks if r.step_n), default=None)
 
 
-class Prediction(msgspec.Struct, array_like=True, frozen=True):
-    """What was said of a job at ``at_ns`` (see ``unidle.events.types.Predicted``)."""
+class Prediction(Predicted, array_like=True, frozen=True, kw_only=True):
+    """What was said of a job at ``at_ns``."""
 
     at_ns: int
-    what: PredictedWhat
-    value_ns: int
-    low_ns: int
-    high_ns: int
-    level_ppm: int
-    by: str
-    model: str = ""
-    attempt: int = 0
-    value_micro: int = 0
-    low_micro: int = 0
-    high_micro: int = 0
 
     @property
     def bounds(self) -> tuple[int, int, int]:
