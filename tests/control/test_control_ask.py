@@ -277,10 +277,10 @@ def test_a_replay_of_another_policy_is_explained_by_that_policy(tmp_path: Path) 
 def test_what_explain_says_leaves_the_view_as_it_was(tmp_path: Path) -> None:
     lines: list[Line] = [{"submit_s": k, "duration_s": 100, "gpus": 5} for k in range(3)]
     view = after(tmp_path, fleet(2, 4), lines, 20)
-    before = (view.waits_for(), set(view.unjudged), view.jobs["j1"].verdict)
+    before = (set(view.queue.codes()), set(view.unjudged), view.jobs["j1"].verdict)
     first = explain(view, view.jobs["j1"])
     assert explain(view, view.jobs["j1"]) == first
-    assert (view.waits_for(), set(view.unjudged), view.jobs["j1"].verdict) == before
+    assert (set(view.queue.codes()), set(view.unjudged), view.jobs["j1"].verdict) == before
 
 
 # -- any job of any replay -------------------------------------------------------------------------------

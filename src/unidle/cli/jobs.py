@@ -79,7 +79,7 @@ def submit(
     import msgspec
 
     from unidle.control.ids import new_job_id
-    from unidle.control.loop import SubmitRequest
+    from unidle.control.inbox import SubmitRequest
     from unidle.store.open import open_store
 
     options = options_of(
@@ -279,7 +279,7 @@ def cancel(
     import msgspec
 
     from unidle.cli.drive import settle
-    from unidle.control.loop import CancelRequest
+    from unidle.control.inbox import CancelRequest
 
     opened = read_store(store, requests=True)
     found = need_job(read_view(opened), job)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from unidle.engine.protocol import PartOf, StartGang
+from unidle.engine.protocol import LiveAttempt, PartOf, StartGang
 from unidle.events import types as ev
 from unidle.fleet import device_of
 from unidle.jobs import Reason
@@ -16,6 +16,12 @@ def start_of(view: View, job: JobView, attempt: AttemptView) -> StartGang:
         ids = [slice_id for place in attempt.places for slice_id in place.slices]
         parts = {slice_id: part for slice_id in ids if (part := _part(view, slice_id)) is not None}
     return StartGang(job.id, attempt.number, job.spec, attempt.places, parts)
+
+
+def live_attempt(view: View, job: JobView, attempt: AttemptView) -> LiveAttempt:
+    """The attempt as an engine adopts it."""
+    command = start_of(view, job, attempt)
+    return LiveAttempt(command, tuple(rank.count for rank in attempt.ranks))
 
 
 def _part(view: View, slice_id: str) -> PartOf | None:

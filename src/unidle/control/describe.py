@@ -10,7 +10,8 @@ from unidle.guard.lifecycle import how_ended
 from unidle.jobs import JobSpec, Reason
 from unidle.predict.outcome import Checked, checked
 from unidle.view.accounts import durable_points
-from unidle.view.state import AttemptView, JobView, RankView, View
+from unidle.view.ranks import RankView
+from unidle.view.state import AttemptView, JobView, View
 
 if TYPE_CHECKING:
     from unidle.place.constraint import Barrier

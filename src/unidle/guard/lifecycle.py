@@ -8,7 +8,8 @@ from typing import Final, Literal
 from unidle.events import types as ev
 from unidle.jobs import Reason, Restart
 from unidle.share.refusal import CUT_REFUSED
-from unidle.view.state import AttemptView, JobView, RankView
+from unidle.view.ranks import RankView
+from unidle.view.state import AttemptView, JobView
 
 _S: Final = 1_000_000_000
 _MAX_BACKOFF_S: Final = 300.0

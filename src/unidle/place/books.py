@@ -29,8 +29,9 @@ from unidle.place.queue.spec import MILLI
 from unidle.place.queue.waiting import Waiting
 from unidle.place.queued import KINDS
 from unidle.place.sharing import SharingRound
-from unidle.view.state import AttemptView, JobView, Shape, View
+from unidle.view.state import AttemptView, JobView, View
 from unidle.view.usage import charged, milli_of
+from unidle.view.waiting import Shape
 
 S: Final = 1_000_000_000
 _FAMILIES_KEPT: Final = 4_096

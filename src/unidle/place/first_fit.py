@@ -14,7 +14,8 @@ from unidle.jobs import JobSpec, RankPlace, Reason
 from unidle.place.plan import Place, Plan, Wait
 from unidle.place.queued import KINDS, InQueueOrder, noun
 from unidle.view.occupancy import NodeSlots, Occupancy
-from unidle.view.state import JobView, Shape, View
+from unidle.view.state import JobView, View
+from unidle.view.waiting import Shape
 
 
 @dataclass(frozen=True, slots=True)

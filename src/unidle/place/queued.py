@@ -6,7 +6,8 @@ import heapq
 from collections.abc import Container
 from typing import Final
 
-from unidle.view.state import Shape, View
+from unidle.view.state import View
+from unidle.view.waiting import Shape
 
 STARVED_NS: Final = 24 * 3_600_000_000_000
 """A job that waited so long comes before all that did not, and room is kept for it."""

@@ -33,7 +33,8 @@ from unidle.place.wired import seats_of, well_wired
 from unidle.share.refusal import Refused as NoPart
 from unidle.view.fold import collector_paused
 from unidle.view.occupancy import NodeSlots
-from unidle.view.state import JobView, Shape, View
+from unidle.view.state import JobView, View
+from unidle.view.waiting import Shape
 
 if TYPE_CHECKING:
     from unidle.place.queue.round import Round

@@ -9,7 +9,8 @@ from unidle.files.snapshot import Attempt, Kept, OpenJob, PlacementSnapshot, Run
 from unidle.fleet import Fleet
 from unidle.jobs import Reason
 from unidle.view.fold import apply
-from unidle.view.state import AttemptView, JobView, RankView, View
+from unidle.view.ranks import RankView
+from unidle.view.state import AttemptView, JobView, View
 from unidle.view.usage import QueueUse
 
 PAST_KEPT: Final = 64
