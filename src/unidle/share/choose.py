@@ -31,6 +31,7 @@ from unidle.share.modes import (
     needs_of,
     profile_for,
 )
+from unidle.share.parts import Promise, share_of
 from unidle.share.refusal import Refused, refused
 from unidle.share.select import may_use, may_use_any
 
@@ -97,13 +98,17 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What is asked for. ``needs`` are guarantees that the mode must give."""
+    """What is asked for. ``needs`` are guarantees that the mode must give.
+
+    ``most_ppm``: parts that would count more of their device are not for it.
+    """
 
     share: Share
     load: Load
     where: Where = field(default_factory=Where)
     needs: frozenset[Guarantee] = frozenset()
     slowdown_limit_ppm: int = 1_500_000
+    most_ppm: int = WHOLE_PPM
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +240,15 @@ def _offer(wish: Wish, gpu: Gpu, mode: Mode, table: Interference, rules: SharePo
     if isinstance(room, Refused):
         return room
     compute, memory, memory_ppm, plan = room
+    instance = plan.serve[0] if plan is not None else None
+    counts = share_of(gpu.device, Promise("", mode, compute, memory, instance))
+    if counts > wish.most_ppm:
+        return refused(
+            "counts_for_more",
+            f"{gpu.device.id} by {mode}: the part counts as {counts / 10_000:.1f} % of the device, "
+            f"{wish.most_ppm / 10_000:.1f} % may be charged",
+            counts_ppm=counts, most_ppm=wish.most_ppm,
+        )  # fmt: skip
     if wish.load.memory_bytes > memory > 0:
         return refused(
             "load_too_large",
