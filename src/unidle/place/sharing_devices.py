@@ -50,8 +50,8 @@ class Left:
         slices: set[str] = set()
         hosts: dict[str, tuple[int, int]] = {}
         for job in (view.jobs.open[name] for name in sorted(jobs)):
-            asked = job.spec.requests
-            for place in job.attempts[-1].places:
+            asked, live = job.spec.requests, job.live
+            for place in live.places if live is not None else ():  # what starts in this round is not in the view
                 slices.update(place.slices)
                 cpu, memory = hosts.get(place.node, (0, 0))
                 hosts[place.node] = (cpu + asked.cpu_milli, memory + asked.memory_bytes)
