@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,17 @@ from hypothesis import strategies as st
 
 from share.cutting import World, check_ledger, run, told, used_by
 from sim.worlds import S
+from unidle.errors import BadInput
 from unidle.events.types import AttemptPlaced, JobSubmitted, StopAsked, decode
+from unidle.files.snapshot import load_snapshot, write_snapshot
 from unidle.fleet import WHOLE_PPM
 from unidle.place.ground import Ground
 from unidle.place.policy import Unidle
+from unidle.place.scheduler import Placed, Scheduler
 from unidle.place.sharing import SharingRound
 from unidle.place.sharing_gang import Given
 from unidle.view.fold import apply
-from unidle.view.frozen import view_of
+from unidle.view.frozen import freeze, thaw, view_of
 from unidle.view.state import View
 
 FILE = Path(__file__).parent.parent / "scenarios/cuts/loop.yaml"
@@ -199,3 +203,37 @@ def test_what_the_log_saw_of_two_kinds_of_work_keeps_them_apart_the_next_time() 
             assert isinstance(given, Given)
             round_.take(given)
         assert [p.device for p in round_.recuts() for part in p.cut.parts if part.job] == expected
+
+
+def test_a_snapshot_knows_what_work_did_to_each_other_and_gives_the_same_part(tmp_path: Path) -> None:
+    fleet = {"nodes": [{"id": "n", "devices": {"count": 2, "kind": "gpu", "memory": "80GiB", "share": {}}}]}
+    spec = {"share": {"fraction": 0.3, "mode": "mps"}, "work": 50}
+    world = World.of({"fleet": fleet, "jobs": {"a": {"at": 0, **spec}, "b": {"at": 100, **spec}}})
+    _, view = run(world, 10)
+    view.pairs = {("mps", "b", "a"): (10 * 3_000_000, 10), ("time", "x", "y"): (2_000_000, 1)}
+    path = tmp_path / "snapshot"
+    with path.open("wb") as out:
+        write_snapshot(freeze(view), out)
+    again = thaw(load_snapshot(path))
+    assert list(again.pairs.items()) == list(view.pairs.items())
+    late = world.arrivals[1].spec
+    found, same = (Scheduler().try_one(v, late) for v in (view, again))
+    assert isinstance(found, Placed)
+    assert isinstance(same, Placed)
+    assert (found.places, found.because) == (same.places, same.because)
+    assert [place.slices for place in found.places] == [("n/1#1.0",)], "apart from a, which slowed it down"
+    # one of the version before knows none, and loads
+    lines = path.read_bytes().splitlines(keepends=True)
+    old = json.loads(lines[1])
+    del old["pairs"]
+    path.write_bytes(
+        lines[0].replace(b'"version":3', b'"version":2')
+        + json.dumps(old).encode()
+        + b"\n"
+        + b"".join(lines[2:])
+    )
+    assert thaw(load_snapshot(path)).pairs == {}
+    for newer in (4, 1):
+        path.write_bytes(lines[0].replace(b'"version":3', b'"version":%d' % newer) + b"".join(lines[1:]))
+        with pytest.raises(BadInput, match="reads versions 2 to 3"):
+            load_snapshot(path)

@@ -9,9 +9,9 @@ from unidle.fleet import Device, Node, device_of, slices_of
 from unidle.jobs import JobSpec, Reason
 from unidle.place.ground import Ground
 from unidle.place.sharing_stock import Stock
-from unidle.share.choose import Gpu, Resident
 from unidle.share.loads import Interference, Seen, known_loads
 from unidle.share.mig_models import Instance
+from unidle.share.offers import Gpu, Resident
 from unidle.share.parts import mig_model, slice_id, used_parts, without_parts
 from unidle.share.refusal import CUT_REFUSED, Refused
 from unidle.share.select import may_use, may_use_any
@@ -51,7 +51,9 @@ class Left:
         hosts: dict[str, tuple[int, int]] = {}
         for job in (view.jobs.open[name] for name in sorted(jobs)):
             asked, live = job.spec.requests, job.live
-            for place in live.places if live is not None else ():  # what starts in this round is not in the view
+            for place in (
+                live.places if live is not None else ()
+            ):  # what starts in this round is not in the view
                 slices.update(place.slices)
                 cpu, memory = hosts.get(place.node, (0, 0))
                 hosts[place.node] = (cpu + asked.cpu_milli, memory + asked.memory_bytes)

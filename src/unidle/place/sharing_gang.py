@@ -9,10 +9,11 @@ from typing import Final, Protocol
 from unidle.fleet import WHOLE_PPM, Device
 from unidle.jobs import JobSpec, RankPlace, Reason, Share
 from unidle.place.queue.round import PARTS_WAIT
-from unidle.share.choose import Choice, Gpu, SharePolicy, Wish, choose
+from unidle.share.choose import Choice, choose
 from unidle.share.loads import Interference
 from unidle.share.mig_models import Instance
 from unidle.share.modes import Oversubscription, needs_of, profile_for
+from unidle.share.offers import Gpu, SharePolicy, Wish
 from unidle.share.parts import Promise, mig_model, share_of, used_parts, with_part
 from unidle.share.refusal import Refused, refused
 from unidle.view.usage import milli_of
