@@ -197,7 +197,7 @@ def _may_use(one: NodeClass, spec: JobSpec, hidden: Sequence[str]) -> bool:
         return one.share_ppm == WHOLE_PPM and not one.rest
     memory = one.memory_bytes * one.share_ppm // WHOLE_PPM
     if one.cut is None:
-        return one.share_ppm >= share.compute_ppm and memory >= share.memory_bytes
+        return WHOLE_PPM > one.share_ppm >= share.compute_ppm and memory >= share.memory_bytes
     return parts_of(one, share) > 0
 
 

@@ -7,9 +7,9 @@ it waits, the first ones with room reserved for them, which no later job may del
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Final, Protocol, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
 
 import numpy as np
 
@@ -22,9 +22,10 @@ from unidle.place.queue.cluster import Cluster
 from unidle.place.queue.consolidate import Consolidation, consolidate
 from unidle.place.queue.fair import Refusal
 from unidle.place.queue.model import Amounts, Demand, Fits, Ints, Running, started
+from unidle.place.queue.parts import Parts, part_free_ns, refused_by_place, stop_in_parts, whole_again
 from unidle.place.queue.preempt import HOLD_NS, Preemption, preempt, preempt_all
 from unidle.place.queue.profile import Profile
-from unidle.place.queue.relief import Room, Then, cheapest_relief, stop_for
+from unidle.place.queue.relief import Room
 from unidle.place.queue.solve import Domains
 from unidle.place.queue.tree import ROOT
 from unidle.place.queue.victims import Candidates, Mask, rights
@@ -40,21 +41,6 @@ PARTS_WAIT: Final = Reason("no_share", "no device that may be cut has a part for
 PARTS_LATER: Final = "parts_later"  # code of the reason of one that waits for a part, with its planned start
 TOGETHER_MOST: Final = 64  # jobs for which others are stopped before another queue has its turn
 _Class: TypeAlias = tuple[str, str, int, int, Amounts, str]
-
-
-class Parts(Protocol):
-    """What a round asks where devices are cut on demand."""
-
-    @property
-    def then(self) -> Then: ...
-    def started(self, run: Running) -> Running:
-        """The job that starts now, with the parts that it gets."""
-
-    def parts_of(self, job: str) -> Iterable[str]:
-        """Devices that a running job has parts of."""
-
-    def keep(self, job: str, devices: Iterable[str]) -> None:
-        """These devices are in parts, and nobody else gets one of them from now on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +249,9 @@ class _Turn:
                 return
             self._none_stop.add(like)
         if not demand.ranks and refusal is None:
-            demand, refusal = self._by_place(leaf, demand)
+            assert self.parts is not None
+            beside = self._ahead.beside(leaf, demand)
+            demand, refusal = refused_by_place(self._cluster, self.parts, leaf, demand, beside)
         if refusal is not None and not (refusal.rule == "full" and refusal.queue == ROOT):
             self._quota(leaf, demand, refusal)
             return
@@ -289,47 +277,17 @@ class _Turn:
             self._done.planned_ns[demand.job] = start_ns
             self._ahead.reserve(leaf, demand.charged, start_ns)
 
-    def _by_place(self, leaf: int, demand: Demand) -> tuple[Demand, Refusal | None]:
-        """Whether only what it would be charged is in the way of the part that it could have now, and that charge."""
-        assert self.parts is not None
-        room = self.parts.then(replace(demand, charged=demand.most), frozenset())
-        if room is None:
-            return demand, None
-        shares = self._cluster.shares
-        beside = self._ahead.beside(leaf, demand)
-        refusal = shares.refusal(leaf, room.charged, firm=demand.firm, beside=beside)
-        return (demand, None) if refusal is None else (replace(demand, charged=room.charged), refusal)
-
     def _parts_later(self, leaf: int, demand: Demand) -> None:
         """It waits for a part; foretold as running jobs are expected to end, each way in which that is known."""
         self._done.waits[demand.job] = PARTS_WAIT
         if not self.wants_time(demand.job) or self.parts is None:
             return
-        start_ns = self._part_free_ns(leaf, demand)
+        start_ns = part_free_ns(self._cluster, self.parts, leaf, demand, self._ahead.ends())
         if start_ns is not None:
             wait_s = (start_ns - self._now_ns) // 1_000_000_000
             text = f"as running jobs are expected to end, it starts in {wait_s} s"
             self._done.waits[demand.job] = Reason(PARTS_LATER, text, {"wait_s": wait_s})
             self._done.planned_ns[demand.job] = start_ns
-
-    def _part_free_ns(self, leaf: int, demand: Demand) -> int | None:
-        """When enough running jobs are expected to have left for its parts; None where no known end is enough."""
-        cluster, parts = self._cluster, self.parts
-        assert parts is not None
-        ends = [(end_ns, run.job) for end_ns, run in self._ahead.ends() if run.estimate_ns is not None]
-        before = cluster.journal.mark()
-        low, high, found = 1, len(ends), None
-        while low <= high:
-            middle = (low + high) // 2
-            gone = frozenset(job for _, job in ends[:middle])
-            for job in gone:
-                cluster.stop(job)
-            if parts.then(affordable(cluster.shares, leaf, demand), gone) is None:
-                low = middle + 1
-            else:
-                found, high = ends[middle - 1][0], middle - 1
-            cluster.journal.back_to(before)
-        return found
 
     def _later(self, leaf: int, demand: Demand, after_ns: int = 0) -> None:
         if not demand.ranks:
@@ -385,7 +343,7 @@ class _Turn:
         cluster, otherwise_ns = self._cluster, self._rules.backfill.otherwise_ns
         ends = [(end_ns, run.devices) for end_ns, run in self._ahead.ends()]
         ends += [(self._now_ns + otherwise_ns, hold.devices) for hold in cluster.holds.values()]
-        ends += _whole_again(self._ahead.ends())
+        ends += whole_again(self._ahead.ends())
         return Profile(cluster.free, self._now_ns, ends)
 
     def _stop_for(self, demand: Demand, line: Line) -> bool:
@@ -395,7 +353,13 @@ class _Turn:
         if self._candidates is None:
             self._candidates = Candidates(self._cluster, self._now_ns)
         if self.parts is not None and (self._cluster.users or not demand.ranks):
-            return self._stop_in_parts(demand)
+            made = stop_in_parts(
+                self._cluster, self._candidates, self.parts, demand, self._preempt_one, self._whole_then,
+                self._now_ns + self._rules.hold_ns,
+            )  # fmt: skip
+            if isinstance(made, Preemption):
+                self._stopped(demand, made)
+            return isinstance(made, Preemption)
         jobs = [demand]
         if demand.ranks == 1 and self.allowed_of is not None:
             jobs += line.alike(demand, TOGETHER_MOST - 1)
@@ -410,35 +374,11 @@ class _Turn:
         line.back(job for job in jobs[1:] if job.job not in self._cluster.holds)
         return demand.job in self._cluster.holds
 
-    def _stop_in_parts(self, demand: Demand) -> bool:
-        """The same where devices are in parts: whoever loses least is stopped, whether on whole devices or on parts."""
-        cluster, known, parts = self._cluster, self._candidates, self.parts
-        assert known is not None
-        assert parts is not None
-        found = cheapest_relief(cluster, known, demand, parts.then if not demand.ranks else self._whole_then)
-        answer: Preemption | Reason | None = None
-        before = cluster.journal.mark()
-        if demand.ranks:
-            domains = self.domains_of(demand) if self.domains_of else None
-            answer = preempt(
-                cluster, demand, self._fits_of(demand), self._now_ns, domains=domains,
-                hold_ns=self._rules.hold_ns, candidates=known,
-            )  # fmt: skip
-        if found is not None and not (isinstance(answer, Preemption) and answer.lost_us <= found.cost):
-            cluster.journal.back_to(before)
-            known.refresh()
-            again = cheapest_relief(
-                cluster, known, demand, parts.then if not demand.ranks else self._whole_then
-            )
-            assert again is not None
-            answer = stop_for(cluster, known, demand, again, self._now_ns + self._rules.hold_ns)
-            parts.keep(demand.job, again.room.parts)
-        if not isinstance(answer, Preemption):
-            return False
-        for victim in answer.victims:
-            parts.keep(demand.job, parts.parts_of(victim))
-        self._stopped(demand, answer)
-        return True
+    def _preempt_one(self, demand: Demand) -> Preemption | Reason:
+        return preempt(
+            self._cluster, demand, self._fits_of(demand), self._now_ns, hold_ns=self._rules.hold_ns,
+            domains=self.domains_of(demand) if self.domains_of else None, candidates=self._candidates,
+        )  # fmt: skip
 
     def _whole_then(self, demand: Demand, _gone: frozenset[str]) -> Room | None:
         """What a job would start on that wants whole devices."""
@@ -474,14 +414,6 @@ class _Turn:
         self._planner = self._candidates = None  # what they know of has moved
         for memo in (self._refused, self._no_room, self._none_stop):
             memo.clear()
-
-
-def _whole_again(ends: Iterable[tuple[int, Running]]) -> list[tuple[int, Mapping[int, int]]]:
-    """When devices in parts are expected to be whole: when the last of those on them ends."""
-    last: dict[str, tuple[int, int]] = {}
-    for end_ns, run in ends:
-        last.update((device, (end_ns, node)) for device, node in run.parts.items())
-    return [(end_ns, {node: 1}) for end_ns, node in last.values()]
 
 
 def _class(demand: Demand) -> _Class:
