@@ -73,8 +73,7 @@ def stop_in_parts(
     answer = preempt_one(demand) if demand.ranks else None
     if found is not None and not (isinstance(answer, Preemption) and answer.lost_us <= found.cost):
         cluster.journal.back_to(before)
-        known.refresh()  # who was stopped meanwhile runs again, in the same order
-        answer = stop_for(cluster, known, demand, found, expires_ns)
+        answer = stop_for(cluster, demand, found, expires_ns)
         parts.keep(demand.job, found.room.parts)
     if not isinstance(answer, Preemption):
         return None

@@ -36,9 +36,9 @@ Then = Callable[[Demand, frozenset[str]], Room | None]
 
 
 class Relief(NamedTuple):
-    """Stop the candidates ``rows``, at ``cost`` device-microseconds, and the job starts on ``room``."""
+    """Stop these jobs, at ``cost`` device-microseconds, and the job starts on ``room``."""
 
-    rows: tuple[int, ...]
+    victims: tuple[str, ...]
     cost: int
     room: Room
 
@@ -61,16 +61,13 @@ def cheapest_relief(cluster: Cluster, known: Candidates, demand: Demand, then: T
     return best
 
 
-def stop_for(
-    cluster: Cluster, known: Candidates, demand: Demand, found: Relief, expires_ns: int
-) -> Preemption:
+def stop_for(cluster: Cluster, demand: Demand, found: Relief, expires_ns: int) -> Preemption:
     """Carry it out: the victims are stopped, and what they leave is held for the job and charged to its queue."""
-    victims = tuple(known.jobs[k].job for k in found.rows)
+    victims = found.victims
     for victim in victims:
         cluster.stop(victim)
     hold = Hold.of(replace(demand, charged=found.room.charged), found.room.devices, expires_ns)
     cluster.hold(hold)
-    known.stopped(found.rows)
     what = "a device whole again" if demand.ranks else "a part of a device"
     jobs = "1 low job" if len(victims) == 1 else f"{len(victims)} low jobs"
     hours = found.cost / US_PER_HOUR
@@ -117,7 +114,8 @@ class _Search:
             found = self._without(rest) if rest else None
             if found is not None:
                 kept, room = rest, found
-        return Relief(tuple(sorted(kept)), sum(int(self._known.cost[k]) for k in kept), room)
+        victims = tuple(sorted(self._known.jobs[k].job for k in kept))
+        return Relief(victims, sum(int(self._known.cost[k]) for k in kept), room)
 
     def _without(self, rows: Sequence[int]) -> Room | None:
         cluster, demand = self._cluster, self._demand
