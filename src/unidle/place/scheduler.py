@@ -22,11 +22,12 @@ from unidle.place.inner import Seats, text_of
 from unidle.place.mapping import Mapping, map_ranks
 from unidle.place.plan import Keep, Place, Plan, Recut, Stop, Wait
 from unidle.place.pools import Option, Pool, candidates
-from unidle.place.queue.round import PARTS_WAIT
+from unidle.place.queue.round import PARTS_LATER, PARTS_WAIT
 from unidle.place.queue.why import why_moved
 from unidle.place.queued import InQueueOrder, in_words, noun, starves, starves_ns
 from unidle.place.repairing import Returning
-from unidle.place.sharing import Given, SharingRound
+from unidle.place.sharing import SharingRound
+from unidle.place.sharing_gang import Given, Terms
 from unidle.place.traffic import usual_traffic
 from unidle.place.tree import Ints
 from unidle.place.wired import seats_of, well_wired
@@ -130,11 +131,7 @@ class Scheduler:
         sharing = _sharing(ground, view) if spec.share is not None else None
         if sharing is None or sharing.never(spec) is not None:
             return False
-        from unidle.place.fleet_queues import never
-        from unidle.view.usage import milli_of
-
-        least = min((milli_of(ppm) for ppm in sharing.share_ppm(spec)), default=0) * spec.ranks
-        return never(view.fleet, spec, view.time_ns, least) is None
+        return _never_by_quota(view, spec, sharing) is None
 
     def _on(self, view: View) -> Ground:
         ground = self._ground
@@ -290,7 +287,7 @@ class GangRound:
             return Refused(
                 Reason("never_fits", f"{never.because.text}: it can never start here", never.because.figures)
             )
-        answer = self.sharing.find(job, spec, every=True)
+        answer = self.sharing.find(job, spec, Terms(every=True))
         return Refused(answer.because) if not isinstance(answer, Given) else static
 
     def classes(self, spec: JobSpec) -> list[RankClass]:
@@ -387,12 +384,12 @@ def _placed_in_parts(ground: Ground, given: Given, spec: JobSpec) -> Placed:
     return Placed(given.places, given.because, mapping)
 
 
-def _never_by_quota(view: View, spec: JobSpec) -> Reason | None:
+def _never_by_quota(view: View, spec: JobSpec, sharing: SharingRound | None = None) -> Reason | None:
     if not view.fleet.queues:
         return None
     from unidle.place.fleet_queues import never
 
-    return never(view.fleet, spec, view.time_ns)
+    return never(view.fleet, spec, view.time_ns, sharing)
 
 
 def _needs_quotas(view: View) -> bool:
@@ -416,8 +413,10 @@ def _waiting(
         if job.id in starts or job.not_before_ns > now_ns:
             continue
         because = queues.never.get(job.id) or answer.waits.get(job.id, queues.too_deep)
-        if because is PARTS_WAIT:
-            because = round_.refusal(job.spec, job.id).because
+        if because is PARTS_WAIT or because.code == PARTS_LATER:
+            now = round_.refusal(job.spec, job.id).because
+            text = now.text if because is PARTS_WAIT else f"{now.text}; {because.text}"
+            because = Reason(now.code, text, {**now.figures, **because.figures})
         figures, text = because.figures, because.text
         if because.code in _FOR_ROOM:
             way = in_the_way.get(job.shape) or round_.fit(job.spec)

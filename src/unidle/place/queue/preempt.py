@@ -143,7 +143,7 @@ def _run_of(demands: Sequence[Demand], at: int) -> int:
 
 def _search(solver: Solver, known: Candidates, demand: Demand, may: Rights) -> tuple[Choice | None, Reason]:
     """The cheapest choice that takes from no queue more than it may."""
-    allowed = known.alive & np.isin(known.leaf, may.leaves())
+    allowed = known.alive & (known.size > 0) & np.isin(known.leaf, may.leaves())
     banned = np.zeros(len(allowed), np.bool_)
     for _ in range(SOLVES_MOST):
         choice = solver.cheapest(allowed & ~banned)
@@ -231,7 +231,7 @@ def _together(
         most = len(demands) if first.level == "high" else 0
     if not most:
         return []
-    eligible = _prefix(known, may, known.alive & np.isin(known.leaf, may.leaves()))
+    eligible = _prefix(known, may, known.alive & (known.size > 0) & np.isin(known.leaf, may.leaves()))
     eligible &= ~known.spread  # gangs are weighed one demand at a time
     return _hand_out(cluster, known, demands[:most], eligible, allowed, expires_ns)
 

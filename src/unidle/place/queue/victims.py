@@ -44,7 +44,7 @@ class Candidates:
         self.jobs: list[Running] = rows.jobs
         self.cost: Ints = rows.cost(self.now_ns)
         self.size, self.leaf, self.each, self.asks = rows.size, rows.leaf, rows.each, rows.asks
-        self.density = self.cost / np.maximum(self.size, 1)  # cost per device
+        self.density = self.cost / np.maximum(rows.milli / 1_000, 0.001)  # cost per device
         self.spread = rows.nodes > 1
         self.alive = np.ones(len(self.jobs), np.bool_)
         self.items = self._items(rows)
