@@ -34,6 +34,7 @@ from unidle.share.refusal import Refused as NoPart
 from unidle.view.fold import collector_paused
 from unidle.view.occupancy import NodeSlots
 from unidle.view.state import JobView, Shape, View
+from unidle.words import are, plural
 
 if TYPE_CHECKING:
     from unidle.place.queue.round import Round
@@ -434,7 +435,7 @@ def _kept(round_: GangRound, spec: JobSpec) -> Reason:
     """What is free for a job that would fit, were it not for those before it."""
     rooms = [(int(c.rooms.room.sum()), c.devices) for c in round_.classes(spec)]
     free, devices = max(rooms)[0] * spec.devices_per_rank, max(rooms)[1]
-    text = f"needs {spec.devices} {noun(spec.device, spec.devices)}, {free} of {devices} are free, and kept for jobs before it"
+    text = f"needs {spec.devices} {noun(spec.device, spec.devices)}, {free} of {devices} {are(free)} free, and kept for jobs before it"
     return Reason("kept", text, {"needs": spec.devices, "free": free, "devices": devices})
 
 
@@ -482,17 +483,14 @@ def _wanted(spec: JobSpec, kind: str) -> str:
         return noun(kind, spec.devices)
     least = [f"{share.compute_ppm / 10_000:g} % of it"] if share.compute_ppm else []
     least += [f"{share.memory_bytes / 2**30:g} GiB"] if share.memory_bytes else []
-    part = "part" if spec.devices == 1 else "parts"
-    return f"{part} of a {noun(kind, 1)} (slices_ppm in the fleet file) with at least {' and '.join(least)}"
+    return f"{plural(spec.devices, 'part')} of a {noun(kind, 1)} (slices_ppm in the fleet file) with at least {' and '.join(least)}"
 
 
 def _waits(spec: JobSpec, rank_class: RankClass, blocked: Blocked) -> Refused:
     needs, free = spec.devices, int(rank_class.rooms.room.sum()) * spec.devices_per_rank
     figures = {**blocked.because.figures, "needs": needs, "free": free, "devices": rank_class.devices}
     if blocked.because.code == "no_room":
-        text = (
-            f"needs {needs} {_wanted(spec, rank_class.kind)}, {free} of {rank_class.devices} are free for it"
-        )
+        text = f"needs {needs} {_wanted(spec, rank_class.kind)}, {free} of {rank_class.devices} {are(free)} free for it"
         return Refused(Reason("no_fit", text, figures), blocked.barriers)
     return Refused(Reason("no_fit", blocked.because.text, figures), blocked.barriers)
 

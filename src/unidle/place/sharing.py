@@ -29,6 +29,7 @@ from unidle.share.parts import Promise, mig_model, share_of, used_parts, with_pa
 from unidle.share.refusal import CUT_REFUSED, Refused, refused
 from unidle.share.select import may_use, may_use_any
 from unidle.view.state import JobView, View
+from unidle.words import counted
 
 MayOpen = Callable[[Device, int], bool]
 """``may_open(device, n)``: whether this empty device may be taken for parts, as the ``n``-th of its node."""
@@ -229,10 +230,10 @@ class SharingRound:
         for name, domain in self._domains(devices, hard):
             closer = search.over(domain)
             if isinstance(closer, Given):
-                text = f"{closer.because.text}; all {spec.ranks} parts in {name}"
+                text = f"{closer.because.text}; all {counted(spec.ranks, 'part')} in {name}"
                 return replace(closer, because=replace(closer.because, text=text))
         if hard is not None:
-            return refused("no_share", f"no single {hard} has {spec.ranks} parts for it")
+            return refused("no_share", f"no single {hard} has {counted(spec.ranks, 'part')} for it")
         return answer
 
     def _candidates(self, job: str, spec: JobSpec, kind: str, most: int | None) -> list[Gpu]:
@@ -391,8 +392,7 @@ class _Gang:
             because = because or choice.because
         assert because is not None
         if len(names) > 1:
-            devices_ = "1 device" if len(changed) == 1 else f"{len(changed)} devices"
-            text = f"{len(names)} parts of {devices_}; the first: {because.text}"
+            text = f"{counted(len(names), 'part')} of {counted(len(changed), 'device')}; the first: {because.text}"
             because = Reason(
                 because.code, text, {**because.figures, "parts": len(names), "devices": len(changed)}
             )

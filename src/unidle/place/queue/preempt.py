@@ -26,6 +26,7 @@ from unidle.place.queue.model import Demand, Fits, Hold, Ints, alike
 from unidle.place.queue.solve import Choice, Domains, Solver
 from unidle.place.queue.victims import Candidates, Mask, Rights, copies_deserved, rights
 from unidle.place.queue.why import refused
+from unidle.words import are, counted
 
 SOLVES_MOST: Final = 16  # how often a choice that takes too much of a queue is repaired
 HOLD_NS: Final = 600_000_000_000
@@ -179,7 +180,7 @@ def _why_not(solver: Solver, known: Candidates, demand: Demand, may: Rights, eli
             text += "; the job is not of level high"
         return Reason("no_right_to_preempt", text, figures)
     text = (
-        f"needs {demand.size} devices, {free} are free and {devices} could be freed by stopping jobs"
+        f"needs {counted(demand.size, 'device')}, {free} {are(free)} free and {devices} could be freed by stopping jobs"
         " without taking a queue below what it deserves"
     )
     if free + devices >= demand.size:
@@ -214,7 +215,7 @@ def _because(demand: Demand, victims: tuple[str, ...], choice: Choice) -> Reason
     if not victims:
         return Reason("preempt", "there is room for it, and nobody has to be stopped", {"victims": 0})
     hours = choice.cost / US_PER_HOUR
-    what = f"stopping {len(victims)} low job{'s' if len(victims) != 1 else ''} frees the room for {demand.size} devices"
+    what = f"stopping {counted(len(victims), 'low job')} frees the room for {counted(demand.size, 'device')}"
     text = f"{what} and loses {hours:.2f} device-hours, the least that was found"
     return Reason("preempt", text, {"victims": len(victims), "lost_us": choice.cost, "devices": demand.size})
 

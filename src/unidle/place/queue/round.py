@@ -28,6 +28,7 @@ from unidle.place.queue.tree import ROOT
 from unidle.place.queue.victims import Candidates, Mask, rights
 from unidle.place.queue.waiting import Line, Waiting
 from unidle.place.queue.why import behind, refused
+from unidle.words import are, counted
 
 LOOK_AGAIN_NS: Final = 60_000_000_000  # after a move that did not pay, at the earliest
 LOOKS: Final = 8  # in the time that a job waits
@@ -184,8 +185,8 @@ class _Turn:
         if devices is not None:
             if self._planner is not None:
                 self._planner.tell(demand, devices)
-            where = "1 node" if len(devices) == 1 else f"{len(devices)} nodes"
-            self._start(demand, devices, Reason("fits", f"{where} with room for it", {"nodes": len(devices)}))
+            where = f"{counted(len(devices), 'node')} with room for it"
+            self._start(demand, devices, Reason("fits", where, {"nodes": len(devices)}))
             return
         self._make_room(leaf, demand, like, refusal, line)
 
@@ -194,7 +195,8 @@ class _Turn:
             because = Reason("freed", "what was held for it is free", {"devices": demand.size})
             self._start(demand, dict(self._cluster.holds[demand.job].devices), because)
         else:
-            text = f"{demand.size} devices are held for it, and not all of them are free yet"
+            what = f"{counted(demand.size, 'device')} {are(demand.size)} held for it"
+            text = f"{what}, and {'not all of them are' if demand.size > 1 else 'it is not'} free yet"
             self._done.waits[demand.job] = Reason("gathering", text)
 
     def _make_room(
@@ -316,7 +318,8 @@ class _Turn:
             memo.clear()
         if self._planner is not None:
             self._planner.tell(demand, answer.hold.devices)
-        text = f"{len(answer.victims)} jobs are stopped for it"
+        victims = len(answer.victims)
+        text = f"{counted(victims, 'job')} {are(victims)} stopped for it"
         self._done.waits[demand.job] = Reason("gathering", text, {"victims": len(answer.victims)})
 
     def _move_for(self, demand: Demand, wait_ns: int) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 
+from unidle.words import counted, were
+
 from .checkpoints import CheckpointWatch
 from .helper import HelperPipe
 from .own import validate_pattern
@@ -69,9 +71,13 @@ class Progress:
     def finish(self, t_ns: int) -> list[Mark]:
         """The last marks: the rank has ended and all its output was fed."""
         if self._helper.dropped:
-            self._notes.append(f"unidle.rank dropped {self._helper.dropped} records: the pipe was full")
+            self._notes.append(
+                f"unidle.rank dropped {counted(self._helper.dropped, 'record')}: the pipe was full"
+            )
         if self._helper.garbage:
-            self._notes.append(f"{self._helper.garbage} lines on unidle.rank's pipe were no records")
+            self._notes.append(
+                f"{counted(self._helper.garbage, 'line')} on unidle.rank's pipe {were(self._helper.garbage)} no record"
+            )
         marks = self._note(t_ns)
         marks += self._printed(self._scanner.flush(t_ns)) + self._once(self._helper.flush(t_ns))
         if self._watch is not None:
