@@ -17,6 +17,7 @@ from unidle.fleet.queues import Migration
 from unidle.jobs import Reason
 from unidle.place.queue.cluster import Cluster
 from unidle.place.queue.model import NS_PER_US, Demand, Fits, Hold, Running
+from unidle.place.queue.search import cheapest
 from unidle.place.queue.solve import Choice, Domains, Solver
 from unidle.place.queue.victims import Candidates
 from unidle.words import counted
@@ -63,7 +64,7 @@ def consolidate(
     gain_us = demand.size * (wait_ns // NS_PER_US)
     eligible = known.alive.copy()
     for _ in range(TRIES):
-        choice = solver.cheapest(eligible)
+        choice = cheapest(solver, known, eligible, demand.ranks)
         if choice is None:
             return Reason("no_moves", "no jobs that can checkpoint could be moved to make room")
         if choice.cost * migration.gain_least_ppm > gain_us * 1_000_000:
