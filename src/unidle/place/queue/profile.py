@@ -146,5 +146,5 @@ class Profile:
         if k == len(self.times) or self.times[k] != at_ns:
             self.times.insert(k, at_ns)
             self._rows.insert(k, self._rows[k - 1].copy())
-            self._total = np.insert(self._total, k, self._total[k - 1])
+            self._total = np.concatenate((self._total[:k], self._total[k - 1 :]))
         return k
