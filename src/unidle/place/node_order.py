@@ -21,9 +21,10 @@ import numpy as np
 
 from unidle.jobs import JobSpec, Reason
 from unidle.place.constraint import GangPlan
+from unidle.place.gang_round import Fit, GangRound
 from unidle.place.ground import Ground, RankClass
 from unidle.place.plan import Plan
-from unidle.place.scheduler import Fit, GangRound, Refused
+from unidle.place.refused import Refused
 from unidle.place.tree import Ints
 from unidle.view.state import JobView, View
 from unidle.words import counted

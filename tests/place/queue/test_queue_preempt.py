@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from place.queues import HOUR, anywhere, leaves, shares, tree, within
+from place.queues import BOTH, HOUR, anywhere, leaves, shares, tree, within
 from unidle.fleet.queues import QueueSpec
 from unidle.jobs import Reason
 from unidle.place.queue.cluster import Cluster
 from unidle.place.queue.fair import Shares
 from unidle.place.queue.model import Demand, Fits, Hold, Running
+from unidle.place.queue.model import started as begun
 from unidle.place.queue.preempt import Preemption, preempt, preempt_all
 from unidle.place.queue.victims import dominant, rights
 
@@ -430,3 +432,56 @@ def test_preemption_never_goes_in_circles(data):
         if quiet == 2:
             break
     assert quiet == 2, "preemption goes on although nothing new was asked for"
+
+
+@settings(max_examples=150)
+@given(st.data())
+def test_stops_that_follow_from_stops_come_to_an_end(data):
+    """A stops B, B's restart stops C: in a nested tree, with two resources and gangs, at a demand that only grows.
+
+    One more job comes in each round until all are there; who is stopped asks again at once. Nobody is stopped twice
+    for the same job, so no two stop each other in turn, and there are fewer stops than ordered pairs of jobs.
+    """
+    per, nodes = 4, data.draw(st.integers(1, 3))
+
+    def of(name: str, parent: str | None = None) -> QueueSpec:
+        own = {"gpu": data.draw(st.integers(0, per * nodes // 2))} if data.draw(st.booleans()) else {}
+        return QueueSpec(name, parent, data.draw(st.integers(1, 3)), deserved=own)
+
+    specs = [of("p"), of("q"), *(of(f"{parent}{k}", parent) for parent in "pq" for k in range(2))]
+    queues = tree(*(replace(s, deserved={}) if s.parent else s for s in specs), resources=BOTH)
+    books = Shares(queues, (per * nodes * 1000, per * nodes * 2000), 0)
+    coming = []
+    for k in range(data.draw(st.integers(4, 14))):
+        low = k < data.draw(st.integers(2, 10))  # the first ones fill the fleet
+        level = "low" if low else data.draw(st.sampled_from(["low", "medium", "high"]))
+        ranks, cpus = data.draw(st.integers(1, 2 if low else 4)), data.draw(st.integers(0, 3))
+        queue = data.draw(st.sampled_from(["p0", "p1", "q0", "q1"]))
+        asks = (cpus * 1000, 0)
+        coming.append(Demand(f"j{k}", queue, level, ranks, 1, (ranks * 1000, ranks * cpus * 1000), asks=asks))
+    jobs, waiting = {demand.job: demand for demand in coming}, list[Demand]()
+    cluster = Cluster(np.full(nodes, per), books, hosts=np.full((2, nodes), per * 2000))
+    stops: list[tuple[str, str]] = []
+    for at in range(len(jobs) ** 2 + len(jobs) + 1):
+        changed = bool(coming)
+        waiting += [coming.pop(0)] if coming else []
+        books.begin(at * HOUR)
+        for demand in list(waiting):
+            counts = anywhere(demand.ranks)(cluster.room(demand))
+            leaf = queues.leaf(demand.queue)
+            if counts is None or books.refusal(leaf, demand.charged, firm=demand.firm):
+                answer = preempt(cluster, demand, anywhere(demand.ranks), at * HOUR)
+                if isinstance(answer, Reason):
+                    continue
+                stops += [(demand.job, victim) for victim in answer.victims]
+                waiting += [jobs[victim] for victim in answer.victims]
+                devices = dict(answer.hold.devices)
+            else:
+                devices = {int(n): int(counts[n]) for n in np.flatnonzero(counts)}
+            changed = True
+            waiting.remove(demand)
+            cluster.start(begun(demand, devices, at * HOUR))
+        if not changed:
+            break
+    assert not changed, f"stops go on although nothing new was asked for: {stops[-6:]}"
+    assert len(set(stops)) == len(stops)

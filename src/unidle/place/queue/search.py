@@ -16,7 +16,7 @@ from unidle.place.queue.solve import Choice, Found, Solver
 from unidle.place.queue.victims import Candidates, Mask, Rights
 
 DIVES_MOST: Final = 16  # how often a choice that takes too much of a queue is repaired in one go
-SOLVES_MOST: Final = 48
+SOLVES_MOST: Final = 24
 FEW: Final = 12
 SOLVES_MOST_OF_FEW: Final = 1024  # of up to so many candidates
 RANKS_MOST: Final = 64  # larger gangs take the first choice that may be made
