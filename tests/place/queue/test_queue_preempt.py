@@ -442,7 +442,7 @@ def test_stops_that_follow_from_stops_come_to_an_end(data):
     One more job comes in each round until all are there; who is stopped asks again at once. Nobody is stopped twice
     for the same job, so no two stop each other in turn, and there are fewer stops than ordered pairs of jobs.
     """
-    per, nodes = 4, data.draw(st.integers(1, 3))
+    per, nodes = 4, data.draw(st.integers(1, 2))
 
     def of(name: str, parent: str | None = None) -> QueueSpec:
         own = {"gpu": data.draw(st.integers(0, per * nodes // 2))} if data.draw(st.booleans()) else {}
@@ -452,11 +452,11 @@ def test_stops_that_follow_from_stops_come_to_an_end(data):
     queues = tree(*(replace(s, deserved={}) if s.parent else s for s in specs), resources=BOTH)
     books = Shares(queues, (per * nodes * 1000, per * nodes * 2000), 0)
     coming = []
-    for k in range(data.draw(st.integers(4, 14))):
-        low = k < data.draw(st.integers(2, 10))  # the first ones fill the fleet
+    for k in range(4 * nodes + data.draw(st.integers(1, 8))):
+        low = k < 4 * nodes  # the first ones fill the fleet
         level = "low" if low else data.draw(st.sampled_from(["low", "medium", "high"]))
-        ranks, cpus = data.draw(st.integers(1, 2 if low else 4)), data.draw(st.integers(0, 3))
-        queue = data.draw(st.sampled_from(["p0", "p1", "q0", "q1"]))
+        ranks, cpus = data.draw(st.integers(1, 2)), data.draw(st.integers(0, 2))
+        queue = data.draw(st.sampled_from(["p1", "q0", "q0", "q1"] if low else ["p0", "p0", "p1", "q1"]))
         asks = (cpus * 1000, 0)
         coming.append(Demand(f"j{k}", queue, level, ranks, 1, (ranks * 1000, ranks * cpus * 1000), asks=asks))
     jobs, waiting = {demand.job: demand for demand in coming}, list[Demand]()
