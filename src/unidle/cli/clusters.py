@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from unidle.cli.common import JsonOption, age, counted, print_json, say, table, warn
+from unidle.cli.common import JsonOption, age, print_json, say, table, warn
 from unidle.errors import BadInput, CannotRun
+from unidle.words import counted
 
 if TYPE_CHECKING:
     from unidle.control.dispatch import Move, Seen

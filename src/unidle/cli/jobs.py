@@ -15,7 +15,6 @@ from unidle.cli.common import (
     StoreOption,
     age,
     clock_time,
-    counted,
     need_job,
     print_json,
     read_store,
@@ -39,6 +38,7 @@ from unidle.cli.run import (
     read_job,
 )
 from unidle.errors import BadInput
+from unidle.words import counted
 
 if TYPE_CHECKING:
     from unidle.jobs import JobSpec

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from unidle.cli.common import FleetOption, JsonOption, StoreOption, counted, print_json, say, table
+from unidle.cli.common import FleetOption, JsonOption, StoreOption, print_json, say, table
 from unidle.errors import BadInput
+from unidle.words import counted
 
 if TYPE_CHECKING:
     from unidle.control.ask import Answer

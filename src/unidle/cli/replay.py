@@ -11,7 +11,6 @@ from unidle.cli.common import (
     JsonOption,
     StoreOption,
     cannot_write,
-    counted,
     print_json,
     read_store,
     read_view,
@@ -22,6 +21,7 @@ from unidle.cli.common import (
 from unidle.cli.replay_openb import openb
 from unidle.cli.replay_options import assuming, renames
 from unidle.errors import BadInput
+from unidle.words import counted
 
 if TYPE_CHECKING:
     from unidle.control.compare import Outcome

@@ -12,6 +12,7 @@ import typer
 
 from unidle.cli.common import JsonOption, cannot_write, print_json, say, table
 from unidle.errors import BadInput
+from unidle.words import counted
 
 if TYPE_CHECKING:
     from unidle.control.packing import Run
@@ -62,7 +63,7 @@ def openb(
     with _rows_of(decisions) as out:
         for run in experiment.runs(wanted, jobs or len(os.sched_getaffinity(0)), traced=out is not None):
             runs.append(run._replace(arrivals=()))
-            _note(f"{len(runs)} of {len(names) * len(wanted)} runs")
+            _note(f"{len(runs)} of {counted(len(names) * len(wanted), 'run')}")
             if out is not None:
                 _write(out, run, sizes, trace)
     _note("")

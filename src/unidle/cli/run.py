@@ -17,7 +17,6 @@ from unidle.cli.common import (
     FleetOption,
     JsonOption,
     StoreOption,
-    counted,
     data_dir,
     print_json,
     say,
@@ -26,6 +25,7 @@ from unidle.cli.common import (
     warn,
 )
 from unidle.errors import BadInput, CannotRun, StoreError, StoreHeld
+from unidle.words import counted
 
 if TYPE_CHECKING:
     from unidle.cli.live import Live, Progress

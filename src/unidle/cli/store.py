@@ -11,6 +11,7 @@ import typer
 
 from unidle.cli.common import JsonOption, StoreOption, cannot_write, print_json, say, store_address
 from unidle.errors import BadInput
+from unidle.words import counted
 
 File = Annotated[str, typer.Argument(metavar="FILE", show_default=False, help="`-` is the standard stream.")]
 
@@ -56,7 +57,7 @@ def check(store: StoreOption = None, as_json: JsonOption = False) -> None:
         for problem in problems:
             say(problem)
         if not problems:
-            say(f"{found.events} events, {found.requests} requests: all well")
+            say(f"{counted(found.events, 'event')}, {counted(found.requests, 'request')}: all well")
     if problems:
         raise typer.Exit(1)
 
@@ -102,7 +103,7 @@ def import_(file: File = "-", store: StoreOption = None, as_json: JsonOption = F
     if as_json:
         print_json({"events": count})
     else:
-        say(f"{count} events imported")
+        say(f"{counted(count, 'event')} imported")
 
 
 def _readable(file: str) -> AbstractContextManager[BinaryIO]:

@@ -7,6 +7,7 @@ from unidle.events import types as ev
 from unidle.fleet import device_of
 from unidle.jobs import Reason
 from unidle.view.state import AttemptView, JobView, View
+from unidle.words import counted, does
 
 
 def start_of(view: View, job: JobView, attempt: AttemptView) -> StartGang:
@@ -53,7 +54,7 @@ def _without(view: View, device_id: str, gone: set[str]) -> ev.DeviceCut | None:
     cut = without_parts(device, gone)
     users = sum(bool(part.job) for part in cut.parts)
     text = (
-        f"{users} others still use it: what was left joins the rest"
+        f"{counted(users, 'other')} still {does(users, 'use')} it: what was left joins the rest"
         if users
         else "nobody uses it: it is whole again"
     )

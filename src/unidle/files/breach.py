@@ -16,6 +16,7 @@ import msgspec
 from msgspec import inspect
 
 from unidle.files.document import Breach, Path
+from unidle.words import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +96,7 @@ def _list(
         return _wrong("a list", data, path, words)
     low, high = rule.min_length or 0, rule.max_length
     if len(data) < low:
-        return Breach(path, f"must have at least {low} item{'s' if low > 1 else ''}", None, words.remedy)
+        return Breach(path, f"must have at least {counted(low, 'item')}", None, words.remedy)
     if high is not None and len(data) > high:
         return Breach(path, f"must have at most {high:,} items, not {len(data):,}", None, words.remedy)
     for index, item in enumerate(data):

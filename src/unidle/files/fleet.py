@@ -20,6 +20,7 @@ from unidle.files.load import base_dir_of, load_document
 from unidle.files.ranges import expand
 from unidle.files.values import MEMORY_LIMIT_BYTES, memory_bytes
 from unidle.fleet import WHOLE_PPM, Device, Fleet, GpuLinks, Node, Tier
+from unidle.words import counted
 
 __all__ = ["fleet_from_mapping", "fleet_to_yaml", "load_fleet"]
 
@@ -250,7 +251,7 @@ class _Builder:
         if len(addresses) != count:
             raise self._document.error(
                 (*path, "address"),
-                f"{len(addresses)} addresses for {count} nodes",
+                f"{counted(len(addresses), 'address')} for {counted(count, 'node')}",
                 value=part.address,
                 remedy="give the range as many members as the one in id",
             )

@@ -16,6 +16,7 @@ from unidle.files.document import BadFile
 from unidle.files.load import read_text, source_name
 from unidle.fleet.size import NodeSize
 from unidle.jobs.demand import Demand
+from unidle.words import counted
 
 LIMIT_BYTES: Final = 256 << 20
 MOST_NODES: Final = 1_000_000
@@ -169,7 +170,7 @@ def _rows(
                 continue
             if len(cells) != len(header):
                 raise BadFile(
-                    f"{source}:{reader.line_num}", f"has {len(cells)} columns, the header {len(header)}",
+                    f"{source}:{reader.line_num}", f"has {counted(len(cells), 'column')}, the header {len(header)}",
                     remedy="complete the line",
                 )  # fmt: skip
             any_row = True

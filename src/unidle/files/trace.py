@@ -22,6 +22,7 @@ from typing import Final, TextIO, TypeVar
 
 from unidle.files.document import BadFile, printable
 from unidle.files.renames import Renames
+from unidle.words import counted
 
 COLUMNS: Final = (
     "job", "submit_s", "duration_s", "gpus", "cpu_milli", "memory_mib", "model", "queue", "priority",
@@ -193,7 +194,7 @@ class _Line:
         self._source, self.number, self._columns, self._row = source, number, columns, row
         if len(row) != columns[""]:
             raise BadFile(
-                f"{source}:{number}", f"{len(row)} cells where the header has {columns['']}", value=",".join(row)[:100],
+                f"{source}:{number}", f"{counted(len(row), 'cell')} where the header has {columns['']}", value=",".join(row)[:100],
                 remedy="give a cell for each column; quote a cell that holds a comma",
             )  # fmt: skip
 

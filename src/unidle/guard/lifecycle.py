@@ -10,6 +10,7 @@ from unidle.jobs import Reason, Restart
 from unidle.share.refusal import CUT_REFUSED
 from unidle.view.ranks import RankView
 from unidle.view.state import AttemptView, JobView
+from unidle.words import counted
 
 _S: Final = 1_000_000_000
 _MAX_BACKOFF_S: Final = 300.0
@@ -133,7 +134,11 @@ def _retry_or_fail(job: JobView, attempt: AttemptView, culprit: int, why: Reason
         text = f"{why.text}; not retried: restart.on is [{on}]" if restart.max else why.text
         return ev.JobEnded(job.id, "failed", Reason(why.code, text, why.figures))
     if job.retries >= restart.max:
-        text = f"{why.text}; {job.retries} of {restart.max} restarts used" if restart.max else why.text
+        text = (
+            f"{why.text}; {job.retries} of {counted(restart.max, 'restart')} used"
+            if restart.max
+            else why.text
+        )
         return ev.JobEnded(job.id, "failed", Reason(why.code, text, why.figures))
     wait_s = backoff_s(restart, job.retries + 1)
     text = f"restart {job.retries + 1} of {restart.max} in {wait_s:g} s: {why.text}"

@@ -21,6 +21,7 @@ from unidle.place.cut_stock import least_milli, parts_of
 from unidle.place.queued import KINDS, noun
 from unidle.share.select import names_model
 from unidle.view.usage import milli_of
+from unidle.words import are, counted
 
 Prefer = Literal["start", "cost"]
 State = Literal["now", "later", "never"]
@@ -97,9 +98,7 @@ def _judge(cluster: str, summary: CapacitySummary, spec: JobSpec, kind: str) -> 
         return never("no_queue", f"has no queue {spec.queue} that takes jobs")
     asked = _asked_milli(spec, pools)
     if queue is not None and (bound := queue.bound_milli.get(kind, 0)) < asked:
-        text = (
-            f"its queue {spec.queue} may use {bound / 1000:g} {noun(kind, 2)}, the job wants {asked / 1000:g}"
-        )
+        text = f"its queue {spec.queue} may use {bound / 1000:g} {noun(kind, bound / 1000)}, the job wants {asked / 1000:g}"
         return never("over_limit", text, bound=bound, asked=asked)
     fabric = spec.topology.fabric if spec.topology else None
     if fabric is not None and fabric not in summary.fabrics:
@@ -110,7 +109,7 @@ def _judge(cluster: str, summary: CapacitySummary, spec: JobSpec, kind: str) -> 
         return never("no_tier", f"has no tier of kind {spec.topology.require}")
     most = max(_most(tier, pool, spec) for tier in _ends(tiers) for pool in pools)
     if most < spec.ranks:
-        text = f"no {tiers[-1].kind} of it ever holds more than {most} of {spec.ranks} ranks"
+        text = f"no {tiers[-1].kind} of it ever holds more than {most} of {counted(spec.ranks, 'rank')}"
         return never("too_small", text, most=most, needs=spec.ranks)
     return _when(cluster, summary, spec, kind, pools, tiers, queue)
 
@@ -143,15 +142,16 @@ def _when(
         height, left, tier = min(fitting, key=lambda found: found[:2])
         wish = spec.topology.prefer if spec.topology else None
         preferred = wish is None or height <= _height_of(wish, kinds)
-        text = f"a {tier.kind} of it has room for {left + spec.ranks} such ranks now, {free} {noun(kind, free)} are free"
+        such = counted(left + spec.ranks, "such rank")
+        text = f"a {tier.kind} of it has room for {such} now, {free} {noun(kind, free)} {are(free)} free"
         because = Reason("room_now", text, {"tier": tier.kind, "ranks": left + spec.ranks, "free": free})
         return Verdict(
             cluster, "now", because, tier.kind, height, left, 0, crowd, preferred, cost, summary.currency
         )
     start_ns = _start_in(summary, spec, kind, free)
-    why = f"{free} of {total} {noun(kind, total)} are free for it"
+    why = f"{free} of {total} {noun(kind, total)} {are(free)} free for it"
     if not quota and queue is not None:
-        why = f"its queue {spec.queue} may use {max(queue.free_milli.get(kind, 0), 0) / 1000:g} more {noun(kind, 2)}"
+        why = f"its queue {spec.queue} may use {(more := max(queue.free_milli.get(kind, 0), 0) / 1000):g} more {noun(kind, more)}"
     elif free >= spec.devices:
         why += f", but no {tiers[-1].kind} holds it whole"
     start = (

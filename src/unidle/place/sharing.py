@@ -27,6 +27,7 @@ from unidle.share.offers import Gpu
 from unidle.share.parts import share_of
 from unidle.share.refusal import Refused, refused
 from unidle.view.state import JobView, View
+from unidle.words import counted
 
 _ANY: Final = Terms()
 _SPARE: Final = 2  # so that a reason can name another device
@@ -169,10 +170,10 @@ class SharingRound:
         for name, domain in self._domains(devices, hard):
             closer = search.over(domain)
             if isinstance(closer, Given):
-                text = f"{closer.because.text}; all {spec.ranks} parts in {name}"
+                text = f"{closer.because.text}; all {counted(spec.ranks, 'part')} in {name}"
                 return replace(closer, because=replace(closer.because, text=text))
         if hard is not None:
-            return refused("no_share", f"no single {hard} has {spec.ranks} parts for it")
+            return refused("no_share", f"no single {hard} has {counted(spec.ranks, 'part')} for it")
         return answer
 
     def _domains(self, every: Sequence[Gpu], hard: str | None) -> Iterator[tuple[str, list[Gpu]]]:

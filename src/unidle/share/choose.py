@@ -24,6 +24,7 @@ from unidle.share.modes import Mode
 from unidle.share.offers import Gpu, Offer, SharePolicy, Wish, gib_of, offers_of, times_of
 from unidle.share.refusal import Refused, refused
 from unidle.share.select import may_use, may_use_any
+from unidle.words import counted
 
 _ORDER: Final[tuple[Mode, ...]] = (
     "quota",
@@ -109,12 +110,12 @@ class _Search:
 def _choice(offer: Offer, offers: int, against: Counter[str], instead: Sequence[Offer]) -> Choice:
     gpu, beside = offer.gpu, len(offer.gpu.residents)
     what = "GPU" if gpu.device.kind == "gpu" else "CPU device"
-    others = f"beside {beside} {'others' if beside > 1 else 'other'}" if beside else f"on an empty {what}"
+    others = f"beside {counted(beside, 'other')}" if beside else f"on an empty {what}"
     memory = f", {gib_of(offer.memory_bytes)} of memory" if offer.memory_bytes else ""
     text = (
         f"{offer.mode} on {gpu.device.id}, {others}: {offer.compute_ppm / 10_000:.1f} % of compute{memory}; "
         f"takes {times_of(offer.slowdown_ppm)} as long as alone ({offer.how}), "
-        f"the others up to {times_of(offer.worst_other_ppm)}; the cheapest of {offers} ways: it costs {_cost(offer)} of a {what}"
+        f"the others up to {times_of(offer.worst_other_ppm)}; the cheapest of {counted(offers, 'way')}: it costs {_cost(offer)} of a {what}"
     )
     if instead:
         text += "; instead " + ", ".join(f"{o.mode} on {o.gpu.device.id} {_cost(o)}" for o in instead)
@@ -154,7 +155,7 @@ def _none(gpus: int, against: Counter[str], examples: Mapping[str, Reason]) -> R
     return Refused(
         Reason(
             "no_share",
-            f"none of {gpus} devices has a part for it ({counts}); for example: {first.text}",
+            f"none of {counted(gpus, 'device')} has a part for it ({counts}); for example: {first.text}",
             figures,
         )
     )

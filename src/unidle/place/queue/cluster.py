@@ -202,11 +202,12 @@ class Cluster:
 
 def ranks_on(hosts: Ints, asks: Asks, nodes: int) -> Ints:
     """Ranks for which each node has CPU and memory; ``hosts`` is (2, M). Shape (nodes,)."""
-    ranks = np.full(hosts.shape[1], _PLENTY)
-    for amount, asked in zip(hosts, asks, strict=True):
-        if asked:
-            ranks = np.minimum(ranks, np.maximum(amount, 0) // asked)
-    return np.tile(ranks, nodes // max(len(ranks), 1))
+    bounds = [np.maximum(amount, 0) // asked for amount, asked in zip(hosts, asks, strict=True) if asked]
+    width = hosts.shape[1]
+    if not bounds:
+        return np.full(nodes, _PLENTY)
+    ranks: Ints = bounds[0] if len(bounds) == 1 else np.minimum(*bounds)
+    return ranks if nodes == width else np.tile(ranks, nodes // max(width, 1))
 
 
 def requested(asks: Asks, ranks: int) -> Asks:

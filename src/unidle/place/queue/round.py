@@ -31,6 +31,7 @@ from unidle.place.queue.tree import ROOT
 from unidle.place.queue.victims import Candidates, Mask, rights
 from unidle.place.queue.waiting import Line, Waiting
 from unidle.place.queue.why import behind, refused
+from unidle.words import are, counted
 
 LOOK_AGAIN_NS: Final = 60_000_000_000  # after a move that did not pay, at the earliest
 LOOKS: Final = 8  # in the time that a job waits
@@ -220,9 +221,8 @@ class _Turn:
             return False
         if self._planner is not None:
             self._planner.tell(as_, devices)
-        where = "1 node" if len(devices) == 1 else f"{len(devices)} nodes"
-        because = Reason("fits", f"{where} with room for it", {"nodes": len(devices)})
-        self._start(demand, devices, because, as_)
+        where = f"{counted(len(devices), 'node')} with room for it"
+        self._start(demand, devices, Reason("fits", where, {"nodes": len(devices)}), as_)
         return True
 
     def _on_hold(self, demand: Demand) -> None:
@@ -230,10 +230,10 @@ class _Turn:
             because = Reason("freed", "what was held for it is free", {"devices": demand.size})
             self._start(demand, dict(self._cluster.holds[demand.job].devices), because)
         else:
-            held = f"{demand.size} devices are held for it, and not all of them are free yet"
-            text = (
-                held if demand.ranks else "parts of devices are held for it, and not all of them are free yet"
-            )
+            text = "parts of devices are held for it, and not all of them are free yet"
+            if demand.ranks:
+                what = f"{counted(demand.size, 'device')} {are(demand.size)} held for it"
+                text = f"{what}, and {'not all of them are' if demand.size > 1 else 'it is not'} free yet"
             self._done.waits[demand.job] = Reason("gathering", text)
 
     def _make_room(
@@ -391,7 +391,8 @@ class _Turn:
             memo.clear()
         if self._planner is not None:
             self._planner.tell(demand, answer.hold.devices)
-        text = f"{len(answer.victims)} jobs are stopped for it"
+        victims = len(answer.victims)
+        text = f"{counted(victims, 'job')} {are(victims)} stopped for it"
         self._done.waits[demand.job] = Reason("gathering", text, {"victims": len(answer.victims)})
 
     def _move_for(self, demand: Demand, wait_ns: int) -> None:
