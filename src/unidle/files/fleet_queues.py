@@ -48,7 +48,7 @@ class QueuePart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     kind: Annotated[
         Literal["exclusive", "pooled", "public"],
         Meta(
-            description="pooled lends and borrows; exclusive does neither; public deserves nothing and takes what is idle."
+            description="pooled lends and borrows; exclusive does neither; public deserves nothing unless it says so, and takes what is idle."
         ),
     ] = "pooled"
     guarantee: Annotated[Amounts, _amounts("Kept for it even while it is idle.")] = {}
