@@ -15,7 +15,7 @@ KEPT = (
     View, JobView, AttemptView, RankView, UseView, IdleNotice, Prediction, Usage, QueueUse, Known, SpeedRun, Book,
     SliceRef,
 )  # fmt: skip
-FORM = (5, 3357570053)
+FORM = (6, 3357570053)
 
 
 def form() -> int:

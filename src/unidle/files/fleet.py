@@ -20,8 +20,8 @@ from unidle.files.load import base_dir_of, load_document
 from unidle.files.ranges import expand
 from unidle.files.values import MEMORY_LIMIT_BYTES, memory_bytes
 from unidle.fleet import WHOLE_PPM, Device, Fleet, GpuLinks, Node, Tier
-from unidle.words import counted
 from unidle.fleet.labels import OWN_KINDS
+from unidle.words import counted
 
 __all__ = ["fleet_from_mapping", "fleet_to_yaml", "load_fleet"]
 

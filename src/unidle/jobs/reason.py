@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
+
+NEVER: Final = frozenset({"never_fits", "over_limit", "no_queue"})
+"""Codes of jobs that wait and that no state of the fleet and its queues lets start."""
 
 
 @dataclass(frozen=True, slots=True)

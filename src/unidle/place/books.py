@@ -253,7 +253,7 @@ class Books:
         return found
 
     def _family_of(self, spec: JobSpec) -> Family:
-        gang, verdicts = gang_of(spec), list[str]()
+        gang = gang_of(spec)
         if (parts := self._parts_of(spec, gang)) is not None:
             return parts
         options: list[tuple[Option, RankClass]] = []
@@ -261,19 +261,18 @@ class Books:
             kind = options[0][1].kind if options else rank_class.kind
             if rank_class.kind not in self.kinds or rank_class.kind != kind:
                 continue
-            verdict = rank_class.never(gang)
-            if verdict is None:
+            if rank_class.never(gang) is None:
                 options.append((option, rank_class))
-            else:
-                verdicts.append(verdict.what + option.on)
         if options:
             kind = options[0][1].kind
             alike = f"{kind} {spec.layout} {spec.requests} {spec.where} {spec.topology} {spec.share} {spec.hardware}"
             amounts = self._charged(spec, kind, self._milli_on(options[0][1], spec))
             return Family(gang, tuple(options), None, amounts, _asks(spec), alike)
-        text = verdicts[0] if verdicts else "no such device"
-        never = Reason("never_fits", f"{text}: it can never start here")
-        return Family(gang, (), never, (), _asks(spec), "")
+        from unidle.place.scheduler import never_fits  # which imports this module
+
+        never = never_fits(self._ground, spec)
+        assert never is not None
+        return Family(gang, (), never.because, (), _asks(spec), "")
 
     def _queue(self, spec: JobSpec) -> str:
         return spec.queue if self._declared else ALL

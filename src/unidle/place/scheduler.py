@@ -27,6 +27,7 @@ from unidle.place.queue.why import why_moved
 from unidle.place.queued import InQueueOrder, in_words, noun, starves, starves_ns
 from unidle.place.repairing import Returning
 from unidle.place.sharing import Given, SharingRound
+from unidle.place.shortage import narrowed, scattered, wanted
 from unidle.place.traffic import usual_traffic
 from unidle.place.tree import Ints
 from unidle.place.wired import seats_of, well_wired
@@ -34,7 +35,7 @@ from unidle.share.refusal import Refused as NoPart
 from unidle.view.fold import collector_paused
 from unidle.view.occupancy import NodeSlots
 from unidle.view.state import JobView, Shape, View
-from unidle.words import are, plural
+from unidle.words import are
 
 if TYPE_CHECKING:
     from unidle.place.queue.round import Round
@@ -270,12 +271,14 @@ class GangRound:
         gang = gang_of(spec)
         reasons, models = [], []
         for option, rank_class in candidates(self._ground, spec, self._view):
+            if rank_class.never(gang) is not None:
+                continue
             refused = _waits(spec, rank_class, why_blocked(rank_class.rooms, gang))
             reasons.append(refused)
             if option.pool.models and not option.mixed:
                 figures = refused.because.figures
                 models.append(f"{option.name} {figures['free']} of {figures['devices']} free")
-        static = never_fits(self._ground, spec) or _with_models(_best(reasons), models)
+        static = never_fits(self._ground, spec) or _with_models(_most_devices(reasons), models)
         if self.sharing is not None and spec.share is not None:
             return self._no_part(spec, job, static)
         return static
@@ -458,41 +461,48 @@ def _stops(queues: QuotaRound, answer: Round) -> tuple[tuple[Keep, ...], tuple[S
 def never_fits(ground: Ground, spec: JobSpec) -> Refused | None:
     """Why no state of this fleet holds the gang; None where one does."""
     gang = gang_of(spec)
-    reasons: list[Refused] = []
+    refused: list[tuple[Option, RankClass, Blocked]] = []
     for option, rank_class in candidates(ground, spec):
         verdict = rank_class.never(gang)
         if verdict is None:
             return None
-        reasons.append(_too_large(spec, option, rank_class, verdict))
-    return _best(reasons)
+        refused.append((option, rank_class, verdict))
+    # those say why that come nearest to holding it
+    nearest = max(refused, key=lambda one: (int(one[2].because.figures.get("largest", 0)), one[1].devices))
+    vendors = {option.pool.vendor for option, _, _ in refused if option.pool.vendor}
+    return _too_large(ground, spec, *nearest, of_many=len(vendors) > 1)
 
 
-def _too_large(spec: JobSpec, option: Option, rank_class: RankClass, verdict: Blocked) -> Refused:
-    needs, total = spec.devices, rank_class.devices
-    text = f"needs {needs} {_wanted(spec, rank_class.kind)}, and the fleet has {total} that it may use"
-    text = (verdict.what if needs <= total else text) + option.on
+def _too_large(
+    ground: Ground, spec: JobSpec, option: Option, rank_class: RankClass, verdict: Blocked, *, of_many: bool
+) -> Refused:
+    needs, total, kind = spec.devices, rank_class.devices, rank_class.kind
+    if needs > total:
+        text = f"needs {needs} {wanted(spec, kind)}, and the fleet has {total} that it may use"
+        text += option.on if total else ""
+        by = narrowed(ground, spec, kind) if spec.share is None else ""
+        text += f" ({by})" if by else ""
+        text += "; a gang is on GPUs of one vendor" if of_many and total else ""
+    elif verdict.barriers[0].constraint is None:
+        text = scattered(spec, verdict.barriers[0].largest, kind, "the empty fleet") + option.on
+    else:
+        text = verdict.what + (option.on if verdict.because.code != "unknown_tier" else "")
     figures = {**verdict.because.figures, "needs": needs, "devices": total}
     because = Reason("never_fits", f"{text}: it can never start here", figures)
     return Refused(because, tuple(b.of_empty_fleet() for b in verdict.barriers if b.constraint is not None))
 
 
-def _wanted(spec: JobSpec, kind: str) -> str:
-    """What each rank takes, in words: ``GPUs``, ``parts of a GPU with at least 25 % of it``."""
-    share = spec.share
-    if share is None:
-        return noun(kind, spec.devices)
-    least = [f"{share.compute_ppm / 10_000:g} % of it"] if share.compute_ppm else []
-    least += [f"{share.memory_bytes / 2**30:g} GiB"] if share.memory_bytes else []
-    return f"{plural(spec.devices, 'part')} of a {noun(kind, 1)} (slices_ppm in the fleet file) with at least {' and '.join(least)}"
-
-
 def _waits(spec: JobSpec, rank_class: RankClass, blocked: Blocked) -> Refused:
-    needs, free = spec.devices, int(rank_class.rooms.room.sum()) * spec.devices_per_rank
+    needs, room, left = spec.devices, int(rank_class.rooms.room.sum()), int(rank_class.left().sum())
+    free = room * spec.devices_per_rank
     figures = {**blocked.because.figures, "needs": needs, "free": free, "devices": rank_class.devices}
-    if blocked.because.code == "no_room":
-        text = f"needs {needs} {_wanted(spec, rank_class.kind)}, {free} of {rank_class.devices} {are(free)} free for it"
-        return Refused(Reason("no_fit", text, figures), blocked.barriers)
-    return Refused(Reason("no_fit", blocked.because.text, figures), blocked.barriers)
+    if blocked.because.code != "no_room":
+        return Refused(Reason("no_fit", blocked.because.text, figures), blocked.barriers)
+    if left >= needs:
+        text = f"{scattered(spec, room, rank_class.kind, 'the fleet now')}; {left} of {rank_class.devices} devices are free"
+    else:
+        text = f"needs {needs} {wanted(spec, rank_class.kind)}, {left} of {rank_class.devices} {are(left)} free for it"
+    return Refused(Reason("no_fit", text, figures), blocked.barriers)
 
 
 def _with_models(refused: Refused, models: Sequence[str]) -> Refused:
@@ -504,6 +514,6 @@ def _with_models(refused: Refused, models: Sequence[str]) -> Refused:
     return Refused(Reason(because.code, text, because.figures), refused.barriers)
 
 
-def _best(refused: Sequence[Refused]) -> Refused:
-    """Of the kinds that would do, the one with the most devices says why; the last where none has any."""
-    return max(reversed(refused), key=lambda one: int(one.because.figures.get("devices", 0)))
+def _most_devices(refused: Sequence[Refused]) -> Refused:
+    """Of the kinds that would do, the one with the most devices says why."""
+    return max(refused, key=lambda one: int(one.because.figures["devices"]))

@@ -33,7 +33,7 @@ from unidle.view.state import (
 )
 from unidle.view.usage import milli_of
 
-FOLD_VERSION: Final = 5
+FOLD_VERSION: Final = 6
 """Grows when the same log would give another view; older snapshots are then passed over."""
 
 _NOTICES_KEPT: Final = 31  # of an attempt that is told again and again
@@ -98,13 +98,17 @@ def _set_state(view: View, job: JobView, state: JobState) -> None:
 
 _FREE_CAUSES: Final = {
     "gathering": "gathering", "reserved": "gathering", "consolidate": "gathering",
-    "quota": "quota", "behind": "quota", "no_right_to_preempt": "quota",
+    "quota": "quota", "behind": "quota", "no_right_to_preempt": "quota", "over_limit": "quota",
+    "no_queue": "no_demand", "never_fits": "no_demand",
 }  # fmt: skip
 _CAUSE_ORDER: Final = ("fragmented", "gathering", "quota")
 
 
 def _free_cause(view: View, now: int) -> None:
-    """Why free time is free: the first of these that keeps a job waiting, else there is no demand."""
+    """Why free time is free: the first of these that keeps a job waiting, else there is no demand.
+
+    What no state of the fleet could ever serve is no demand for what is free.
+    """
     causes = {_FREE_CAUSES.get(code, "fragmented") for code in view.waits_for()}
     view.book.set_free_cause(next((c for c in _CAUSE_ORDER if c in causes), "no_demand"), now)
 

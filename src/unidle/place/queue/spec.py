@@ -54,11 +54,9 @@ def _check_one(spec: QueueSpec, by_name: Mapping[str, QueueSpec], resources: Seq
     for where, amounts in amounts_of(spec):
         for resource, amount in amounts.items():
             _check_amount(f"{where}.{resource}", resource, amount, resources)
-    if spec.kind == "exclusive":
-        for name, amounts in (("borrow", spec.borrow), ("lend", spec.lend)):
-            if any(amounts.values()):
-                remedy = f"leave {name} out, or make the queue pooled"
-                raise BadInput(f"an exclusive queue does not {name}", field=f"{at}.{name}", remedy=remedy)
+    if spec.kind == "exclusive" and any(spec.borrow.values()):
+        remedy = "leave borrow out, or make the queue pooled"
+        raise BadInput("an exclusive queue does not borrow", field=f"{at}.borrow", remedy=remedy)
 
 
 def amounts_of(spec: QueueSpec) -> Iterator[tuple[str, Given]]:
