@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 
-from unidle.words import counted, were
-
 RESERVE_BYTES = 64 * 1024
 PENDING_LIMIT_BYTES = 1024 * 1024
 
@@ -41,7 +39,7 @@ class Journal:
             self._dropped += 1
             return
         if self._dropped:
-            text = f"{counted(self._dropped, 'mark')} {were(self._dropped)} dropped while the disk was full"
+            text = f"marks dropped while the disk was full: {self._dropped}"
             self._pending += _line({"k": "note", "t": mark["t"], "text": text})
             self._dropped = 0
         waits = self.waits

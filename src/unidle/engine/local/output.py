@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 
-from unidle.words import are, counted, were
-
 
 class RotatedLog:
     """Appends raw bytes to ``path``; full files move to ``path.1``, ``path.2``, ..., the oldest is dropped.
@@ -43,7 +41,7 @@ class RotatedLog:
         if self.dropped_bytes < self._note_at:
             return None
         self._note_at = 2 * self.dropped_bytes
-        return f"{counted(self.dropped_bytes, 'byte')} of the log {were(self.dropped_bytes)} dropped: {self._why}"
+        return f"bytes of the log were dropped: {self.dropped_bytes}; {self._why}"
 
     def close(self) -> None:
         os.close(self._fd)
@@ -74,7 +72,4 @@ class RotatedLog:
         os.close(self._fd)
         self._fd, self._size = fd, 0
         if oldest:
-            self._drop(
-                oldest,
-                f"only the last {counted(self._files, 'file')} of {self._file_bytes} bytes {are(self._files)} kept",
-            )
+            self._drop(oldest, f"only the last {self._files} files of {self._file_bytes} bytes are kept")

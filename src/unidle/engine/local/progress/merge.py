@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import time
 
-from unidle.words import counted, were
-
 from .checkpoints import CheckpointWatch
 from .helper import HelperPipe
 from .own import validate_pattern
@@ -71,13 +69,9 @@ class Progress:
     def finish(self, t_ns: int) -> list[Mark]:
         """The last marks: the rank has ended and all its output was fed."""
         if self._helper.dropped:
-            self._notes.append(
-                f"unidle.rank dropped {counted(self._helper.dropped, 'record')}: the pipe was full"
-            )
+            self._notes.append(f"records that unidle.rank dropped, since the pipe was full: {self._helper.dropped}")
         if self._helper.garbage:
-            self._notes.append(
-                f"{counted(self._helper.garbage, 'line')} on unidle.rank's pipe {were(self._helper.garbage)} no record"
-            )
+            self._notes.append(f"lines on unidle.rank's pipe that were no records: {self._helper.garbage}")
         marks = self._note(t_ns)
         marks += self._printed(self._scanner.flush(t_ns)) + self._once(self._helper.flush(t_ns))
         if self._watch is not None:
