@@ -69,7 +69,9 @@ class Progress:
     def finish(self, t_ns: int) -> list[Mark]:
         """The last marks: the rank has ended and all its output was fed."""
         if self._helper.dropped:
-            self._notes.append(f"records that unidle.rank dropped, since the pipe was full: {self._helper.dropped}")
+            self._notes.append(
+                f"records that unidle.rank dropped, since the pipe was full: {self._helper.dropped}"
+            )
         if self._helper.garbage:
             self._notes.append(f"lines on unidle.rank's pipe that were no records: {self._helper.garbage}")
         marks = self._note(t_ns)
