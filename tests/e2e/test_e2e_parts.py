@@ -160,4 +160,4 @@ def test_a_part_that_this_machine_can_never_make_ends_the_run_at_once(tmp_path: 
     assert ended.returncode == 3
     assert ended.stderr.splitlines()[-1].startswith("unidle: part-")
     assert "it can never start here" in ended.stderr
-    assert [line["state"] for line in ask("list", "--store", tmp_path / "s.db")["jobs"]] == ["cancelled"]
+    assert [line["state"] for line in ask("list", "--store", tmp_path / "s.db")] == ["cancelled"]
