@@ -15,7 +15,7 @@ from unidle.files.fleet import fleet_from_mapping
 from unidle.files.trace import COLUMNS, OPTIONAL, load_trace
 from unidle.fleet import Fleet
 from unidle.fleet.queues import QueueSpec
-from unidle.jobs import NEVER, JobSpec
+from unidle.jobs import NEVER, JobSpec, Topology
 from unidle.place.registry import policy_names
 from unidle.store.memory import MemoryStore
 from unidle.view.state import JobView, View
@@ -375,3 +375,11 @@ def test_a_job_that_can_never_start_is_promised_no_start_and_no_remedy(
     assert code in NEVER
     view.judge(job, next_decision(view, job).because)
     assert Forecaster.of(view).starts(view, view.time_ns, [job.id]) == []
+
+
+def test_a_job_that_never_fits_its_tier_is_told_where_it_would_fit_without(tmp_path: Path) -> None:
+    view = after(tmp_path, fleet(4, 4), [{"submit_s": 0, "duration_s": 100, "gpus": 3}], 20)
+    job = submitted(view, JobSpec(("x",), ranks=9, device="gpu", topology=Topology(require="leaf")))
+    said = explain(view, job)["waiting"]
+    assert said["now"]["code"] == "never_fits"
+    assert [line["unblock"] for line in said["in_the_way"]] == ["do without this, in spine s"]

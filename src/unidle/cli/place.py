@@ -69,12 +69,15 @@ def place(
 
 def _in_full(view: View, spec: JobSpec, decision: Answer) -> Placed | Refused:
     """The decision with what the groups cost there, or with each thing in the way on the network."""
+    from unidle.jobs import NEVER_BY_QUEUE
     from unidle.place.priced import priced
     from unidle.place.scheduler import Placed, Refused, Scheduler
 
     if decision.place is not None:
         places = decision.place.places
         return Placed(places, decision.because, priced(view.fleet, places, spec.layout))
+    if decision.because.code in NEVER_BY_QUEUE:
+        return Refused(decision.because)  # what is free or in the way does not matter
     alone = Scheduler().try_one(view, spec)
     return Refused(decision.because, alone.barriers if isinstance(alone, Refused) else ())
 

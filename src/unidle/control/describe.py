@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from unidle.control.ask import Answer, next_decision
 from unidle.control.inbox import NOT_TAKEN_UP
 from unidle.guard.lifecycle import how_ended
-from unidle.jobs import NEVER, JobSpec, Reason
+from unidle.jobs import NEVER, NEVER_BY_QUEUE, JobSpec, Reason
 from unidle.predict.outcome import Checked, checked
 from unidle.view.accounts import durable_points
 from unidle.view.state import AttemptView, JobView, RankView, View
@@ -181,7 +181,7 @@ def in_the_way(view: View, spec: JobSpec, now: Reason) -> list[Plain]:
     """
     from unidle.place.scheduler import Refused, Scheduler
 
-    if now.code in NEVER:
+    if now.code in NEVER_BY_QUEUE:
         return []
     found = [_quota_line(now)] if now.code in ("quota", "behind") and "bound" in now.figures else []
     answer = Scheduler().try_one(view, spec)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-NEVER: Final = frozenset({"never_fits", "over_limit", "no_queue"})
+NEVER_BY_QUEUE: Final = frozenset({"over_limit", "no_queue"})
+NEVER: Final = NEVER_BY_QUEUE | {"never_fits"}
 """Codes of jobs that wait and that no state of the fleet and its queues lets start."""
 
 
