@@ -159,7 +159,16 @@ def test_models_that_are_mixed_are_one_pool_whatever_is_known_of_their_speeds():
     )
     spec = JobSpec(("x",), name="t", user="u", ranks=2, device="gpu", hardware=Hardware("speed", mix=True))
     view = View()
-    view.speeds["u"] = {"t": Known([SpeedRun("H100", 1, 50, S), SpeedRun("A100", 1, 50, 3 * S)], 2)}
+    view.speeds["u"] = {
+        "t": Known(
+            [
+                SpeedRun(m, 2, 50, ns, (ns, ns + k))
+                for k in (1, 2)
+                for m, ns in (("H100", S), ("A100", 3 * S))
+            ],
+            4,
+        )
+    }
     known, unknown = pools.options(spec, view), pools.options(spec)
     assert [option.name for option in known[:2]] == ["H100", "A100"]
     assert [option.name for option in unknown[:2]] == ["A100", "H100"]
