@@ -94,7 +94,7 @@ def test_a_large_fleet_has_the_links_of_alike_nodes_once(tmp_path: Path):
         ("{islands: [[0, 1], [1]]}", "gpu_links.a.islands[1][0]: the GPU is in two islands, or twice in one (got 1)"),
         ("{islands: [[0, 1]], numa: [0]}", "gpu_links.a.numa: 1 entry for 2 GPUs; give one for each GPU"),
         ("{islands: [[0, 1]], gpus: [0, 1]}", "gpu_links.a.gpus: the islands name the GPUs; remove it"),
-        ("{matrix: [X NV4, NV3 X]}", "gpu_links.a.matrix[1]: GPUs 0 and 1 disagree on their link (got ('NV4', 'NV3'))"),
+        ("{matrix: [X NV4, NV3 X]}", "gpu_links.a.matrix[1]: GPUs 0 and 1 disagree on their link (got 'NV4 and NV3')"),
         ("{matrix: [X NV4]}", "gpu_links.a.matrix[0]: 2 words for 1 GPU (got 'X NV4')"),
         ("{matrix: [X FOO, FOO X]}", "gpu_links.a.matrix[0]: not the kind of link to the GPU of column 2 (got 'FOO')"),
         ("{matrix: [NV4 X, X NV4]}", "not the kind of link to the GPU of column 1 (got 'NV4'); X for the GPU itself"),

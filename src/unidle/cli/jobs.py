@@ -227,7 +227,9 @@ def explain(job: JobArgument, store: StoreOption = None, as_json: JsonOption = F
     if waiting:
         expected_ns = waiting["expected_start_ns"]
         start = f"; expected to start at {clock_time(expected_ns)}" if expected_ns else ""
-        say(f"  now: {waiting['now']['text']}; {counted(waiting['ahead'], 'job')} ahead in the queue{start}")
+        now = waiting["now"]["text"]
+        now = "the same" if now == story["reason"] else now
+        say(f"  now: {now}; {counted(waiting['ahead'], 'job')} ahead in the queue{start}")
         if waiting["stops"]:
             say(f"  stops for it: {', '.join(waiting['stops'])}")
         for barrier in waiting["in_the_way"]:

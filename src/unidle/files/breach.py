@@ -203,10 +203,14 @@ def _within(data: float, rule: inspect.IntType | inspect.FloatType) -> bool:
         (rule.ge is None or data >= rule.ge)
         and (rule.gt is None or data > rule.gt)
         and (rule.le is None or data <= rule.le)
+        and (rule.lt is None or data < rule.lt)
     )
 
 
 def _span(rule: inspect.IntType | inspect.FloatType) -> str:
+    if rule.lt is not None:
+        low = "" if rule.gt is None else f" over {rule.gt:,g} and"
+        return f"{low} under {rule.lt:,g}"
     if rule.le is None:
         return ""
     low = f" over {rule.gt:,g}, at most" if rule.gt is not None else f" from {rule.ge:,} to"

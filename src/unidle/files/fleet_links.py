@@ -192,7 +192,7 @@ def _from_matrix(
             if row[i] != ways[i][k]:
                 raise document.error(
                     (*at, k), f"GPUs {gpus[i]} and {gpus[k]} disagree on their link",
-                    value=(ways[i][k], row[i]), remedy="give both the same word",
+                    value=f"{ways[i][k]} and {row[i]}", remedy="give both the same word",
                 )  # fmt: skip
     return gpus, ways
 

@@ -184,7 +184,7 @@ def _links(
                 raise BadInput(
                     f"{name} and {other} disagree on their link",
                     field=source,
-                    value=(ways[i][k], ways[k][i]),
+                    value=f"{ways[i][k]} and {ways[k][i]}",
                     remedy=_REMEDY,
                 )
     return GpuLinks(

@@ -37,12 +37,14 @@ from unidle.place.queue.spec import MILLI
 from unidle.place.queue.tree import ROOT
 from unidle.place.queue.waiting import Waiting
 from unidle.place.queued import KINDS
+from unidle.place.refused import never_fits
 from unidle.place.sharing import SharingRound
 from unidle.view.state import AttemptView, JobView, View
 from unidle.view.usage import charged, milli_of
 from unidle.view.waiting import Shape
 
 S: Final = 1_000_000_000
+_NO_DEVICE: Final = Reason("never_fits", "no such device: it can never start here")
 _FAMILIES_KEPT: Final = 4_096
 _TRUSTED: Final = 2  # a foretold run time is taken for an estimate where it is at most so many times as long
 
@@ -323,7 +325,7 @@ class Books:
         return refusal is None or (refusal.queue == ROOT and refusal.rule == "full")
 
     def _of_one_kind(self, spec: JobSpec) -> Family:
-        gang, verdicts = gang_of(spec), list[str]()
+        gang = gang_of(spec)
         over = None
         if (parts := self._parts_of(spec, gang)) is not None:
             if parts.never is None:
@@ -334,18 +336,15 @@ class Books:
             kind = options[0][1].kind if options else rank_class.kind
             if rank_class.kind not in self.kinds or rank_class.kind != kind:
                 continue
-            verdict = rank_class.never(gang)
-            if verdict is None:
+            if rank_class.never(gang) is None:
                 options.append((option, rank_class))
-            else:
-                verdicts.append(verdict.what + option.on)
         if options:
             kind = options[0][1].kind
             alike = f"{kind} {spec.layout} {spec.requests} {spec.where} {spec.topology} {spec.share} {spec.hardware}"
             amounts = self._charged(spec, kind, self._milli_on(options[0][1], spec))
             return Family(gang, tuple(options), None, amounts, _asks(spec), alike)
-        text = verdicts[0] if verdicts else "no such device"
-        never = over or Reason("never_fits", f"{text}: it can never start here")
+        refused = never_fits(self._ground, spec)
+        never = over or (refused.because if refused is not None else _NO_DEVICE)
         return Family(gang, (), never, (), _asks(spec), "")
 
     def _queue(self, spec: JobSpec) -> str:

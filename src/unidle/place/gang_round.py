@@ -15,7 +15,7 @@ from unidle.place.mapping import Mapping, map_ranks
 from unidle.place.plan import Place, Plan, Recut, Wait
 from unidle.place.pools import Option, Pool, candidates
 from unidle.place.queued import InQueueOrder, in_words
-from unidle.place.refused import Refused, best, never_fits, waits, with_models
+from unidle.place.refused import Refused, most_devices, never_fits, waits, with_models
 from unidle.place.repairing import Returning
 from unidle.place.sharing import SharingRound
 from unidle.place.sharing_gang import Given, Terms
@@ -140,12 +140,14 @@ class GangRound:
         gang = gang_of(spec)
         reasons, models = [], []
         for option, rank_class in candidates(self._ground, spec, self._view):
+            if rank_class.never(gang) is not None:
+                continue
             refused = waits(spec, rank_class, why_blocked(rank_class.rooms, gang))
             reasons.append(refused)
             if option.pool.models and not option.mixed:
                 figures = refused.because.figures
                 models.append(f"{option.name} {figures['free']} of {figures['devices']} free")
-        static = never_fits(self._ground, spec) or with_models(best(reasons), models)
+        static = never_fits(self._ground, spec) or with_models(most_devices(reasons), models)
         if self.sharing is not None and spec.share is not None:
             return self._no_part(spec, job, static)
         return static

@@ -134,8 +134,8 @@ class FleetPools:
             for vendor, model in self._in_order(allowed, spec, told)
         ]
         together: dict[str, list[str]] = {}
-        for option in single:
-            together.setdefault(option.pool.vendor, []).extend(option.pool.models)
+        for vendor, model in allowed:  # in the fleet's order: the same pool whatever is known of speeds
+            together.setdefault(vendor, []).append(model)
         mixed = [Option(Pool("gpu", v, tuple(models))) for v, models in together.items() if len(models) > 1]
         return single + mixed
 

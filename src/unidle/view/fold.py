@@ -90,17 +90,21 @@ def _set_state(view: View, job: JobView, state: JobState) -> None:
 
 _FREE_CAUSES: Final = {
     "gathering": "gathering", "reserved": "gathering", "consolidate": "gathering",
-    "quota": "quota", "behind": "quota", "no_right_to_preempt": "quota",
+    "quota": "quota", "behind": "quota", "no_right_to_preempt": "quota", "over_limit": "quota",
+    "no_queue": "no_demand", "never_fits": "no_demand",
 }  # fmt: skip
 _CAUSE_ORDER: Final = ("fragmented", "gathering", "quota")
 
 
 def _free_cause(view: View, now: int) -> None:
-    """Why free time is free: the first of these that keeps a job waiting, else there is no demand."""
+    """Why free time is free: the first of these that keeps a job waiting, else there is no demand.
+
+    What no state of the fleet could ever serve is no demand for what is free.
+    """
     codes, cause = view.queue.codes(), "no_demand"
     if codes:
         causes = {_FREE_CAUSES.get(code, "fragmented") for code in codes}
-        cause = next(c for c in _CAUSE_ORDER if c in causes)
+        cause = next((c for c in _CAUSE_ORDER if c in causes), cause)
     view.book.set_free_cause(cause, now)
 
 
