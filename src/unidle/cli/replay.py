@@ -20,7 +20,7 @@ from unidle.cli.common import (
     warn,
 )
 from unidle.cli.replay_openb import openb
-from unidle.cli.replay_options import assuming, renames
+from unidle.cli.replay_options import MOST_H, assuming, policies, renames
 from unidle.errors import BadInput
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ ModelMap = Annotated[
 Until = Annotated[
     float | None,
     typer.Option(
-        "--until", metavar="H", min=0, show_default=False,
+        "--until", metavar="H", min=0, max=MOST_H, show_default=False,
         help="Stop H hours after the first submission, whatever runs or waits then.",
     ),
 ]  # fmt: skip
@@ -157,7 +157,7 @@ def _names(policy: str) -> list[str]:
     """The policies asked for; each is looked up before anything is read."""
     from unidle.place.registry import policy_named
 
-    names = list(dict.fromkeys(name.strip() for name in policy.split(",")))
+    names = policies(policy)
     for name in names:
         policy_named(name)
     return names
