@@ -78,9 +78,12 @@ def opened_text(path: str | os.PathLike[str], *, what: str) -> Iterator[TextIO]:
 def _regular(name: str, source: str, what: str) -> Iterator[BinaryIO]:
     # Non-blocking, so that opening a FIFO without a writer does not wait for one.
     fd = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
-    with os.fdopen(fd, "rb") as stream:
+    try:
         _check_regular(os.fstat(fd).st_mode, source, what)
-        yield stream
+        with os.fdopen(fd, "rb", closefd=False) as stream:
+            yield stream
+    finally:
+        os.close(fd)
 
 
 def _read(name: str, source: str, what: str, limit: int) -> bytes:
