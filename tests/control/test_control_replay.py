@@ -60,7 +60,7 @@ def test_faults_that_no_job_outlives_are_refused_unless_the_replay_is_cut(tmp_pa
     ):
         replay(scenario, "unidle", ForgetfulStore(), often)
     view = replay(scenario, "unidle", ForgetfulStore(), often, until_ns=scenario.start_ns + 3600 * 10**9)
-    assert not view.jobs["j0"].ended
+    assert view.jobs["j0"].state not in ("succeeded", "failed")
     cheaper = replace(often, checkpoint_every_s=60.0, restart_s=5.0, restore_s=5.0)
     assert run(scenario, "unidle", cheaper)[1].jobs["j0"].state == "succeeded"
 

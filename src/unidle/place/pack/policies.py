@@ -18,7 +18,7 @@ from unidle.place.pack.fgd import Fgd
 from unidle.place.pack.fragments import Fragments
 from unidle.place.pack.pool import Pool
 from unidle.place.pack.pressure import Pressure
-from unidle.place.pack.replay import Outcome, Prepared, replay
+from unidle.place.pack.replay import WHOLE_FLEET, Outcome, Prepared, replay
 from unidle.place.pack.unidle import Mix, Unidle
 from unidle.place.pack.workload import target_workload
 
@@ -92,9 +92,11 @@ def rehearsed(
 
 
 def _worth(outcome: Outcome) -> float:
-    """Percent of the capacity, over both marks."""
-    whole, end = outcome.allocated_pct.values()
-    return (whole + _AT_THE_END * end) / (1 + _AT_THE_END)
+    """Percent of the capacity, over both marks; 0 where no pod asks for a GPU."""
+    shares = outcome.allocated_pct
+    if not shares:
+        return 0.0
+    return (shares[WHOLE_FLEET] + _AT_THE_END * shares[_REHEARSED]) / (1 + _AT_THE_END)
 
 
 # Functions of modules, so that a policy can be sent to another process.
