@@ -1,4 +1,4 @@
-"""What a replay assumes, as options that all its commands share."""
+"""The options that replays share; among them what a replay assumes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from unidle.control.replay import Assumptions, Estimates
 
 
-MOST_H: Final = 1_000_000  # a time that the clock can count, and no infinity
+_MOST_H: Final = 1_000_000  # a time that the clock can count, and no infinity
 _LEAST_MTBF_H: Final = 0.01
 _LONGEST_S: Final = 10 * 365 * 86_400
 
@@ -28,6 +28,36 @@ def _option(name: str, metavar: str, text: str, **more: Any) -> Any:
 def _seconds(name: str, text: str) -> Any:
     return Annotated[float, _option(name, "S", text, min=0, max=_LONGEST_S)]
 
+
+PolicyOption = Annotated[str, _option("policy", "NAME[,NAME...]", "Placement policies to compare.")]
+SaveOption = Annotated[
+    str | None,
+    _option(
+        "save", "DIR", "Keep each replay as a store, DIR/NAME.db, for `unidle explain`, `ledger` and `report`.",
+        show_default=False,
+    ),
+]  # fmt: skip
+QueueMap = Annotated[
+    str | None,
+    _option(
+        "queue-map", "OLD=NEW[,...]", "Put the jobs of queue OLD into NEW, where the fleet has other queues.",
+        show_default=False,
+    ),
+]  # fmt: skip
+ModelMap = Annotated[
+    str | None,
+    _option(
+        "model-map", "OLD=NEW[,...]", "Let jobs that name GPU model OLD run on NEW, where the fleet has other models.",
+        show_default=False,
+    ),
+]  # fmt: skip
+Until = Annotated[
+    float | None,
+    _option(
+        "until", "H", "Stop H hours after the first submission, whatever runs or waits then.",
+        min=0, max=_MOST_H, show_default=False,
+    ),
+]  # fmt: skip
 
 _OPTIONS: Final[dict[str, tuple[Any, object]]] = {
     "estimates": (
@@ -66,10 +96,10 @@ _OPTIONS: Final[dict[str, tuple[Any, object]]] = {
         0.0,
     ),
     "mtbf": (
-        Annotated[float, _option("mtbf", "H", "Mean hours between faults of a node; 0: none.", min=0, max=MOST_H)],
+        Annotated[float, _option("mtbf", "H", "Mean hours between faults of a node; 0: none.", min=0, max=_MOST_H)],
         0.0,
     ),
-    "mttr": (Annotated[float, _option("mttr", "H", "Mean hours of a repair.", min=0.001, max=MOST_H)], 1.0),
+    "mttr": (Annotated[float, _option("mttr", "H", "Mean hours of a repair.", min=0.001, max=_MOST_H)], 1.0),
     "seed": (Annotated[int, _option("seed", "N", "Draws the faults.")], 1),
 }  # fmt: skip
 
