@@ -9,7 +9,8 @@ from typing import Annotated, BinaryIO
 
 import typer
 
-from unidle.cli.common import JsonOption, StoreOption, cannot_write, print_json, say, store_address
+from unidle.cli.common import JsonOption, StoreOption, print_json, say, store_address
+from unidle.cli.output import whole_file
 from unidle.errors import BadInput
 from unidle.words import counted
 
@@ -69,19 +70,8 @@ def export(file: File = "-", store: StoreOption = None) -> None:
     from unidle.store.open import open_store
 
     opened = open_store(store_address(store), create=False, read_only=True)
-    if file == "-":
-        tools.export(opened, sys.stdout.buffer)
-        sys.stdout.buffer.flush()
-    else:
-        partial = Path(file + ".part")
-        try:
-            with partial.open("wb") as stream:
-                tools.export(opened, stream)
-            partial.replace(file)
-        except OSError as error:
-            raise cannot_write("FILE", file, error) from error
-        finally:
-            partial.unlink(missing_ok=True)
+    with whole_file(file, "FILE") as stream:
+        tools.export(opened, stream)
     opened.close()
 
 
