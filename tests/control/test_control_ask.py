@@ -373,7 +373,7 @@ def test_a_job_that_can_never_start_is_promised_no_start_and_no_remedy(
     said = explain(view, job)["waiting"]
     assert (said["now"]["code"], said["in_the_way"], said["expected_start_ns"]) == (code, [], None)
     assert code in NEVER
-    view.judge(job, next_decision(view, job).because)
+    view.queue.judge(job, next_decision(view, job).because)
     assert Forecaster.of(view).starts(view, view.time_ns, [job.id]) == []
 
 

@@ -107,6 +107,10 @@ def worlds(draw: st.DrawFn) -> World:
                 "queue": draw(st.sampled_from(["p", "q"])),
                 "device": draw(st.sampled_from(["gpu", "cpu", "any"])),
             }
+        share = job.get("share", {})
+        assert isinstance(share, dict)
+        if job.get("device") == "cpu" and ("profile" in share or share.get("mode", "any") != "any"):
+            job["device"] = "any"  # what is of GPUs is refused for CPU devices
         jobs[f"j{k}"] = job
     faults = [[draw(st.integers(1, 20)), "n0", 25]] if draw(st.booleans()) else []
     return World.of({"fleet": fleet, "jobs": jobs, "faults": faults})

@@ -17,6 +17,7 @@ from unidle.share.offers import Gpu, SharePolicy, Wish
 from unidle.share.parts import Promise, mig_model, share_of, used_parts, with_part
 from unidle.share.refusal import Refused, refused
 from unidle.view.usage import milli_of
+from unidle.words import counted
 
 MayOpen = Callable[[Device, int], bool]
 """``may_open(device, n)``: whether this empty device may be taken for parts, as the ``n``-th of its node."""
@@ -179,9 +180,8 @@ class _Taken:
         because = self._because
         assert because is not None
         if len(self.names) > 1:
-            devices = "1 device" if len(self._changed) == 1 else f"{len(self._changed)} devices"
             figures = {**because.figures, "parts": len(self.names), "devices": len(self._changed)}
-            text = f"{len(self.names)} parts of {devices}; the first: {because.text}"
+            text = f"{counted(len(self.names), 'part')} of {counted(len(self._changed), 'device')}; the first: {because.text}"
             because = Reason(because.code, text, figures)
         places = tuple(RankPlace(rank, node, (name,)) for rank, (node, name) in enumerate(self.names))
         return Given(job, places, self._changed, self.opened, because, self.milli)
