@@ -23,13 +23,14 @@ from unidle.events.marks import Mark
 from unidle.fleet import Device, Fleet, Node
 from unidle.fleet.idle import MINUTE_NS
 from unidle.jobs import JobSpec, RankPlace, Reason, Share
-from unidle.share.choose import Choice, Gpu, Resident, SharePolicy, Wish, choose
+from unidle.share.choose import Choice, choose
 from unidle.share.idle import decide_idle
 from unidle.share.loads import known_loads
 from unidle.share.mig import fits, reconfigure
 from unidle.share.mig_models import GIB, Instance, MigModel, mig_models
 from unidle.share.mig_pool import MigPool, Spot
 from unidle.share.modes import Mode
+from unidle.share.offers import Gpu, Resident, SharePolicy, Wish
 from unidle.view.fold import apply
 from unidle.view.holders import holder_of
 from unidle.view.state import View

@@ -42,7 +42,7 @@ class Known:
     spec: JobSpec
     submitted_ns: int
     attempts: int = 0
-    failed: int = 0
+    undone: int = 0  # attempts that failed or gave way: each makes what was done for it come to nothing
     live: Held | None = None
     not_before_ns: int = 0
     over: str | None = None
@@ -354,7 +354,7 @@ class Checker:
         self._need(
             not same or rank == 2, "within a queue only high jobs preempt", f"{who} for {event.for_job}"
         )
-        pair = (event.job, event.for_job, waiter.failed + self._voided)  # a failure makes all of it anew
+        pair = (event.job, event.for_job, waiter.undone + self._voided)
         self._need(pair not in self._pairs, "no job is stopped twice for the same preemptor", str(pair))
         self._pairs.add(pair)
         self.stops.append((event.job, event.attempt, event.for_job, self._now_ns))
@@ -411,7 +411,7 @@ class Checker:
             for piece in held.slices if held is not None else ():
                 del self._owner[piece]
             job.live = None
-            job.failed += event.outcome == "failed"
+            job.undone += event.outcome in ("failed", "preempted")
         elif isinstance(event, ev.RetryPlanned):
             job.not_before_ns = event.not_before_ns
         else:

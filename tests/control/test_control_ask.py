@@ -7,12 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from unidle.control.ask import next_decision, submitted
 from unidle.control.describe import explain
+from unidle.control.forecast import Forecaster
 from unidle.control.replay import Assumptions, replay, scenario_of
 from unidle.files.fleet import fleet_from_mapping
 from unidle.files.trace import COLUMNS, OPTIONAL, load_trace
 from unidle.fleet import Fleet
 from unidle.fleet.queues import QueueSpec
+from unidle.jobs import NEVER, JobSpec, Topology
 from unidle.place.registry import policy_names
 from unidle.store.memory import MemoryStore
 from unidle.view.state import JobView, View
@@ -277,10 +280,10 @@ def test_a_replay_of_another_policy_is_explained_by_that_policy(tmp_path: Path) 
 def test_what_explain_says_leaves_the_view_as_it_was(tmp_path: Path) -> None:
     lines: list[Line] = [{"submit_s": k, "duration_s": 100, "gpus": 5} for k in range(3)]
     view = after(tmp_path, fleet(2, 4), lines, 20)
-    before = (view.waits_for(), set(view.unjudged), view.jobs["j1"].verdict)
+    before = (set(view.queue.codes()), set(view.unjudged), view.jobs["j1"].verdict)
     first = explain(view, view.jobs["j1"])
     assert explain(view, view.jobs["j1"]) == first
-    assert (view.waits_for(), set(view.unjudged), view.jobs["j1"].verdict) == before
+    assert (set(view.queue.codes()), set(view.unjudged), view.jobs["j1"].verdict) == before
 
 
 # -- any job of any replay -------------------------------------------------------------------------------
@@ -342,3 +345,41 @@ def test_the_reason_of_every_waiting_job_holds_when_it_is_counted_again(policy: 
     assert codes
     if policy == "unidle":
         assert {"reserved", "planned", "quota"} <= codes
+
+
+# -- what would help -------------------------------------------------------------------------------------
+
+
+def test_a_quota_in_the_way_says_what_would_help(tmp_path: Path) -> None:
+    lines: list[Line] = [
+        {"submit_s": 0, "duration_s": 100, "gpus": 3, "queue": "a"},
+        {"submit_s": 10, "duration_s": 50, "gpus": 3, "queue": "a"},
+    ]
+    view = after(tmp_path, fleet(2, 4, QueueSpec("a", limit={"gpu": 4}), QueueSpec("b")), lines, 20)
+    said = explain(view, view.jobs["j1"])["waiting"]
+    assert said["now"]["code"] == "quota"
+    assert said["in_the_way"][0]["unblock"] == "2 gpu less in use in a, or so much more allowed"
+
+
+@pytest.mark.parametrize(
+    ("ranks", "queue", "code"), [(9, "a", "never_fits"), (1, "nobody", "no_queue"), (5, "b", "over_limit")]
+)
+def test_a_job_that_can_never_start_is_promised_no_start_and_no_remedy(
+    tmp_path: Path, ranks: int, queue: str, code: str
+) -> None:
+    lines: list[Line] = [{"submit_s": 0, "duration_s": 100, "gpus": 3, "queue": "a"}]
+    view = after(tmp_path, fleet(2, 4, QueueSpec("a"), QueueSpec("b", limit={"gpu": 4})), lines, 20)
+    job = submitted(view, JobSpec(("x",), ranks=ranks, device="gpu", queue=queue))
+    said = explain(view, job)["waiting"]
+    assert (said["now"]["code"], said["in_the_way"], said["expected_start_ns"]) == (code, [], None)
+    assert code in NEVER
+    view.queue.judge(job, next_decision(view, job).because)
+    assert Forecaster.of(view).starts(view, view.time_ns, [job.id]) == []
+
+
+def test_a_job_that_never_fits_its_tier_is_told_where_it_would_fit_without(tmp_path: Path) -> None:
+    view = after(tmp_path, fleet(4, 4), [{"submit_s": 0, "duration_s": 100, "gpus": 3}], 20)
+    job = submitted(view, JobSpec(("x",), ranks=9, device="gpu", topology=Topology(require="leaf")))
+    said = explain(view, job)["waiting"]
+    assert said["now"]["code"] == "never_fits"
+    assert [line["unblock"] for line in said["in_the_way"]] == ["do without this, in spine s"]

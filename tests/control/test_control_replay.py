@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -48,6 +48,21 @@ def run(scenario: Scenario, policy: str = "firstfit", assumed: Assumptions | Non
     source = ledger_source(store, view)
     assert check_batches(source.batches(source.extent())) == []
     return store, view, outcome_of(view, source)
+
+
+def test_faults_that_no_job_outlives_are_refused_unless_the_replay_is_cut(tmp_path: Path) -> None:
+    scenario = trace_of(
+        tmp_path, fleet_of(8, 8), [{"submit_s": 0, "duration_s": 7200, "gpus": 16, "ranks": 2}]
+    )
+    often = Assumptions(mtbf_s=400.0)  # 1,890 s without a fault on two nodes
+    with pytest.raises(
+        BadInput, match=r"--mtbf: job j0 would never reach .* \(2 or more\) must stay up for 1890 s"
+    ):
+        replay(scenario, "unidle", ForgetfulStore(), often)
+    view = replay(scenario, "unidle", ForgetfulStore(), often, until_ns=scenario.start_ns + 3600 * 10**9)
+    assert view.jobs["j0"].state not in ("succeeded", "failed")
+    cheaper = replace(often, checkpoint_every_s=60.0, restart_s=5.0, restore_s=5.0)
+    assert run(scenario, "unidle", cheaper)[1].jobs["j0"].state == "succeeded"
 
 
 def some_jobs(seed: int, count: int = 60) -> list[dict[str, object]]:

@@ -11,7 +11,7 @@ import pytest
 from e2e import gangs
 from e2e.commands import ask, unidle
 from unidle.control.dispatch import MOVER
-from unidle.control.loop import CancelRequest
+from unidle.control.inbox import CancelRequest
 from unidle.store.open import open_store
 
 SMALL = "nodes: [{id: e, devices: {count: 2, kind: cpu}}]\n"

@@ -147,3 +147,17 @@ def _python(code: str, *words: object) -> int:
     return subprocess.run(
         [sys.executable, "-c", code, *map(str, words)], capture_output=True, check=False, timeout=60
     ).returncode
+
+
+def test_a_part_that_this_machine_can_never_make_ends_the_run_at_once(tmp_path: Path) -> None:
+    fleet = tmp_path / "fleet.yaml"
+    fleet.write_text(
+        "nodes: [{id: n, devices: {kind: gpu, model: H100, memory: 80GiB, share: {modes: [mig]}}}]"
+    )
+    job = tmp_path / "job.yaml"
+    job.write_text("{command: ['true'], share: {profile: 1g.10gb}, name: part}")
+    ended = unidle("run", job, "--fleet", fleet, "--store", tmp_path / "s.db")
+    assert ended.returncode == 3
+    assert ended.stderr.splitlines()[-1].startswith("unidle: part-")
+    assert "it can never start here" in ended.stderr
+    assert [line["state"] for line in ask("list", "--store", tmp_path / "s.db")] == ["cancelled"]

@@ -81,7 +81,7 @@ def test_a_snapshot_of_a_running_store_repeats_the_decision_elsewhere(tmp_path: 
     assert [rank["device"].rpartition("/")[2] for rank in live["ranks"]] == ["3"]
     answer = ask("place", "--snapshot", snapshot, "--job", waits)
     assert answer["placed"] is False
-    assert "needs 2 devices, 1 of 4 are free" in answer["blocked_by"][0]["text"]
+    assert "needs 2 devices, 1 of 4 is free" in answer["blocked_by"][0]["text"]
     running = unidle("place", "--snapshot", snapshot, "--job", job.id)
     assert (running.returncode, "runs already" in running.stderr) == (2, True)
 

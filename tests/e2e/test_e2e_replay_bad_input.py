@@ -53,6 +53,8 @@ FLEETS = {
     ),
 }  # fmt: skip
 WORDS = {
+    ("--mtbf", "1e-9"): "--mtbf: is too short for a node to be of use (got 1e-09); give 0, or at least 0.01",
+    ("--policy", "unidle,,spread"): "--policy: there is no such placement policy (got '')",
     ("--estimates", "exact,0"): "--estimates: is not a way to know run times (got 'exact,0'); write none",
     ("--estimates", "learned,2"): "--estimates: is not a way to know run times (got 'learned,2')",
     ("--queue-map", "a"): "--queue-map: is not a list of names and other names (got 'a'); write OLD=NEW",
@@ -117,6 +119,20 @@ def test_a_slip_in_the_words_of_a_replay_is_named(fleet: Path, tmp_path: Path) -
         assert says in refused("replay", "trace", "--fleet", fleet, "--trace", trace, *policy, *words)
 
 
+def test_no_assumption_may_be_infinite_or_vanish(fleet: Path, tmp_path: Path) -> None:
+    trace = tmp_path / "t.csv"
+    trace.write_text(GOOD)
+
+    def one(words: tuple[str, str]) -> None:
+        done = unidle("replay", "trace", "--fleet", fleet, "--trace", trace, "--policy", "unidle", *words)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert f"Invalid value for '{words[0]}'" in done.stderr
+
+    endless = [(f"--{name}", "inf") for name in ("until", "restart", "restore", "stop", "checkpoint-write", "mtbf", "mttr")]  # fmt: skip
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(one, [*endless, ("--checkpoint-every", "0.5")]))
+
+
 def test_a_job_above_its_queues_limit_is_refused_before_the_replay(tmp_path: Path) -> None:
     fleet, trace = tmp_path / "fleet.yaml", tmp_path / "t.csv"
     fleet.write_text("queues: [{name: lab, limit: {gpu: 4}}, {name: other}]\n" + NODES)
@@ -139,6 +155,14 @@ def test_a_bad_openb_trace_is_named(tmp_path: Path) -> None:
     }.items():
         pods.write_text(head + text)
         assert says in refused("replay", "openb", "--nodes", nodes, "--pods", pods)
+    pods.write_text(head + "p,1000,1,1,1000\n")
+    for out, says in {
+        nodes: "is one of the lists that are read",
+        tmp_path: "cannot be written: Is a directory",
+    }.items():
+        words = ("--decisions", out, "--seeds", "1", "--policy", "firstfit")
+        assert f"--decisions: {says}" in refused("replay", "openb", "--nodes", nodes, "--pods", pods, *words)
+    assert nodes.read_text().startswith("sn,")
     assert "name: the column is missing" in refused("replay", "openb", "--nodes", nodes, "--pods", nodes)
 
 

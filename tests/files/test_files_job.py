@@ -200,6 +200,8 @@ def test_a_wrong_command_is_refused(tmp_path: Path, text: str, problem: str) -> 
     ("field", "problem"),
     [
         ("name: Foo Bar", "(got 'Foo Bar'); for instance foo-bar"),
+        ("share: {fraction: 1.5}", "share.fraction: must be a number over 0 and under 1 (got 1.5)"),
+        ("share: {fraction: 0}", "share.fraction: must be a number over 0 and under 1 (got 0)"),
         ('name: "x\\n"', "name: must be"),
         (f"name: {'x' * 64}", f"for instance {'x' * 63}"),
         ("name: -x-", "for instance x"),
@@ -310,3 +312,19 @@ def test_the_checkpoint_path_starts_from_the_working_directory(tmp_path: Path) -
 def test_an_error_never_repeats_a_long_value(tmp_path: Path) -> None:
     assert len(refused_field(tmp_path, f"device: {'x' * 10_000}")) < 400
     assert len(refused_field(tmp_path, f"{'x' * 100}: 1")) < 400
+
+
+@pytest.mark.parametrize(
+    ("given", "field", "value"),
+    [
+        ({"share": {"profile": "1g.10gb"}}, "share.profile", "1g.10gb"),
+        ({"share": {"fraction": 0.5, "mode": "mps"}}, "share.mode", "mps"),
+        ({"hardware": {"vendor": "amd"}}, "hardware.vendor", "amd"),
+    ],
+)
+def test_what_only_gpus_have_is_refused_of_cpu_devices(
+    tmp_path: Path, given: dict[str, object], field: str, value: str
+) -> None:
+    with pytest.raises(BadInput) as caught:
+        job_from_mapping({"command": ["a"], "device": "cpu", **given}, "test", tmp_path)
+    assert f"{field}: is of GPUs, and device is cpu (got '{value}'); remove one of them" in str(caught.value)

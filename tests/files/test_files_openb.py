@@ -52,6 +52,10 @@ def test_pods_are_read_with_more_columns_and_with_fewer(tmp_path: Path):
         (f"{POD}\np,1,1,9,1000\n", 2, ["num_gpu", "9", "the most there is 8"]),
         (f"{POD}\np,96001,1,1,1000\n", 2, ["cpu_milli", "96001", "96,000"]),
         (f"{POD}\np,1,786433,1,1000\n", 2, ["memory_mib", "786433", "786,432"]),
+        (f"{POD}\np,1,1,1,1000\np,2,1,1,1000\n", 3, ["name", "is there twice (got 'p')"]),
+        (f"{POD}\n,1,1,1,1000\n", 2, ["name", "is empty"]),
+        (f"{POD},num_gpu\np,1,1,1,1000,2\n", 1, ["num_gpu", "the column is there twice"]),
+        (f"{POD}\np,{'9' * 5000},1,1,1000\n", 2, ["cpu_milli", "is not an amount (got '999"]),
     ],
 )
 def test_a_bad_pod_is_one_error_with_line_field_value_and_remedy(

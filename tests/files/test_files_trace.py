@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -124,6 +125,7 @@ BAD = {
     "no rank": ({"ranks": "0"}, "t.csv:3: ranks: must be a whole number from 1"),
     "maybe": ({"preemptible": "maybe"}, "t.csv:3: preemptible: is not true or false (got 'maybe')"),
     "nameless": ({"job": " "}, "t.csv:3: job: must not be empty"),
+    "long": ({"duration_s": "4e8"}, "t.csv:3: duration_s: must be from 0 to 315360000 seconds (got '4e8')"),
     "twice": ({"job": "first"}, "t.csv:3: job: the name is used twice, first on line 2 (got 'first')"),
     "model": ({"model": "H100"}, "t.csv:3: model: the fleet has no such GPU (got 'H100'); its models are A100, T4"),
     "node": ({"gpus": "9", "ranks": "1"}, "t.csv:3: gpus: 9 for each rank, more than any node has: 8 (got 9)"),
@@ -174,6 +176,20 @@ def test_a_file_that_is_no_trace_is_one_error(name: str, tmp_path: Path) -> None
     with pytest.raises(BadInput) as caught:
         load_trace(path)
     assert says in caught.value.line()
+
+
+def test_what_never_ends_is_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    for path, what in ((tmp_path / "fifo", "a FIFO"), ("/dev/zero", "a device"), (tmp_path, "a directory")):
+        with pytest.raises(BadInput, match=f"it is {what}, not a file"):
+            load_trace(path, fleet())
+
+
+def test_an_estimate_of_nothing_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text(f"{HEADER},estimate_s\na,0,5,1,,,,,,,,0\n")
+    with pytest.raises(BadInput, match=r":2: estimate_s: must be above 0 \(got '0'\)"):
+        load_trace(path, fleet())
 
 
 def test_a_file_that_is_not_there_is_bad_input(tmp_path: Path) -> None:

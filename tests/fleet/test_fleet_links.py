@@ -61,7 +61,7 @@ def test_nvlink_is_closer_than_any_way_over_pcie():
         ("", "there is no line with the names of the GPUs"),
         ("No devices were found", "there is no line with the names"),
         ("\tGPU0\tGPU1\nGPU0\t X \tNV4\n", "the row of a column is missing"),
-        ("\tGPU0\tGPU1\nGPU0\t X \nGPU1\tNV4\t X \n", "1 links for 2 columns"),
+        ("\tGPU0\tGPU1\nGPU0\t X \nGPU1\tNV4\t X \n", "1 link for 2 columns"),
         ("\tGPU0\tGPU1\nGPU0\t X \tFOO\nGPU1\tFOO\t X \n", "not a kind of link"),
         ("\tGPU0\tGPU1\nGPU0\t X \tPIX\nGPU1\tSYS\t X \n", "GPU0 and GPU1 disagree"),
         ("\tGPU0\tGPU1\nGPU0\t X \tPIX\nGPU0\t X \tPIX\n", "a row comes twice"),

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+import numpy as np
 from hypothesis import strategies as st
 
-from unidle.ledger.columns import LEAVES, RowColumns, clip, concat, from_entries, in_order, rows, split_closed
+from unidle.ledger.columns import LEAVES, RowColumns, clip, concat, from_entries, in_order, rows
 from unidle.ledger.current import net
 from unidle.ledger.rows import Entry, Row
 from unidle.ledger.segments import seal
@@ -150,6 +151,20 @@ def segmented(made: Made, cuts: list[int], *, through_rows: bool) -> SegmentedRo
         files.append(Sealed(len(bodies), *span(sealed)))
         bodies.append(seal(sealed))
     return SegmentedRows(files, bodies.__getitem__, rest)
+
+
+def split_closed(columns: RowColumns, at_ns: int) -> tuple[RowColumns, RowColumns]:
+    """Rows that ended by ``at_ns``, and the rest; no row is cut, the edge is ragged by slice.
+
+    This is how rows behind a watermark leave for a segment. The rows must stand and tile.
+    """
+    closed = columns["end_ns"] <= at_ns
+    s = columns.slices
+    edge = s.first_ns.copy()
+    np.maximum.at(edge, columns["slice"][closed], columns["end_ns"][closed])
+    before = replace(columns, slices=replace(s, last_ns=edge)).take(closed)
+    after = replace(columns, slices=replace(s, first_ns=edge)).take(~closed)
+    return before, after
 
 
 def split_at(columns: RowColumns, at_ns: int) -> tuple[RowColumns, RowColumns]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from unidle.events import types as ev
+from unidle.jobs import Reason
 from view.telling import WHY, Telling
 
 
@@ -16,6 +19,14 @@ def test_free_time_is_fragmented_while_a_job_waits_that_fits_nowhere() -> None:
         .at(15)
     )
     assert told.ledger("n0/0") == [(0, 10, "fragmented"), (10, 15, "no_demand")]
+
+
+@pytest.mark.parametrize(
+    ("code", "leaf"), [("no_queue", "no_demand"), ("never_fits", "no_demand"), ("over_limit", "quota")]
+)
+def test_a_job_that_can_never_start_fragments_nothing(code: str, leaf: str) -> None:
+    told = Telling(2).submit("big", ranks=3).tell(ev.JobJudged("big", Reason(code, "never"))).at(10)
+    assert told.ledger("n0/0") == [(0, 10, leaf)]
 
 
 def test_a_job_that_was_not_judged_yet_fragments_nothing() -> None:

@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledger.ledgers import JOBS, Made, ledgers, plain_rows, split_at, windows
+from ledger.ledgers import JOBS, Made, ledgers, plain_rows, split_at, split_closed, windows
 from unidle.ledger.columns import (
     DTYPES,
     clip,
@@ -12,7 +12,6 @@ from unidle.ledger.columns import (
     from_entries,
     in_order,
     rows,
-    split_closed,
 )
 from unidle.ledger.current import check, current
 from unidle.ledger.rows import Entry, Row

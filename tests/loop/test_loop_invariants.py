@@ -98,7 +98,7 @@ def test_what_is_freed_reaches_the_job_that_it_was_freed_for(world: World) -> No
 @some
 @given(crowded(faults=True))
 def test_there_is_no_preemption_loop(world: World) -> None:
-    """No job is stopped twice for one that did not fail in between (``Checker``), and stops are few in all.
+    """No job is stopped twice for one that neither failed nor gave way in between (``Checker``), and stops are few in all.
 
     Jobs are stopped for a waiter only when it then starts with what they held: so each start of an attempt
     costs at most as many stops as it has devices, and a job that was stopped needs one more start.

@@ -56,6 +56,47 @@ def test_demand_is_neither_lost_nor_made(nodes: list[NodeSize], demands: list[De
     assert pressure.load(free, again) == pytest.approx(pressure.load(free, spread), rel=0.05, abs=0.05)
 
 
+@given(fleets.nodes, st.lists(fleets.demands, min_size=1, max_size=20), st.data())
+def test_an_even_spread_loads_the_shapes_of_one_kind_alike(
+    nodes: list[NodeSize], demands: list[Demand], data: st.DataObject
+):
+    pressure = Pressure(nodes, demands)
+    free = np.array([float(data.draw(st.integers(1_000, 9_000))) for _ in pressure.shapes])
+    even = pressure.even(free)
+    assert sum(float(poured.sum()) for poured in even) == pytest.approx(1.0 if even else 0.0)
+    highest = float(pressure.load(free, even).max(initial=0.0))
+    best = float(pressure.load(free, pressure.spread(free)).max(initial=0.0))
+    assert best <= highest * 1.05 + 0.05  # the best spread is never worse
+
+
+def test_an_even_spread_sees_early_that_a_model_will_run_out():
+    pressure = Pressure(TWO, [whole(1, models=T4), whole(1), whole(1)])
+    free = np.array([4000.0, 3900.0])  # A10, T4
+    assert pressure.load(free, pressure.spread(free)) == pytest.approx([1, 1], abs=0.01)
+    a10, t4 = pressure.load(free, pressure.even(free))
+    assert (round(a10, 3), round(t4, 3)) == (0.667, 1.342)  # two thirds by room, one third on the T4 alone
+
+
+def test_pods_without_a_model_leave_room_for_those_with_one_from_the_start():
+    """A small fleet, its models mixed in the file: first fit uses all alike, which is what is to be reached."""
+    nodes = [
+        node(f"{kind}{k}", cpu=16_000 * gpus, gpus=gpus, model=kind)
+        for k in range(24) for kind, gpus in (("H100", 8), ("T4", 4), ("L4", 2), ("V100", 1))
+    ]  # fmt: skip
+    models = [frozenset({name}) for name in ("H100", "T4", "L4", "V100")]
+    few = [whole(1, cpu=4_000, models=models[k % 4]) for k in range(40)]
+    demands = few + [whole(1, cpu=4_000)] * 100 + [part(300 + 7 * k, cpu=2_000) for k in range(60)]
+    demands += [whole(2, cpu=12_000, models=models[k % 3]) for k in range(20)] + [whole(8, cpu=80_000)] * 8
+
+    def packed(name: str) -> float:
+        ready = prepare(name, nodes, demands)
+        return sum(replay(ready, nodes, demands, 1.3, seed).allocated_pct[1.0] for seed in range(4)) / 4
+
+    ours = packed("unidle")
+    assert ours >= packed("firstfit") - 0.5
+    assert ours >= packed("fgd") + 1.5  # with the price of the best spread alone: less than that
+
+
 def test_a_scarce_model_is_kept_for_the_pods_that_need_it():
     nodes = [node(f"t{k}", gpus=2, model="T4") for k in range(2)] + [node("a", gpus=8, model="A10")]
     demands = [whole(1, models=T4)] * 3 + [whole(1)] * 5

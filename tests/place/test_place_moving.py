@@ -19,7 +19,8 @@ from unidle.fleet.queues import Migration
 from unidle.jobs import JobSpec, Reason, Topology
 from unidle.place.price import begin_ns, restart_ns, settled_ns
 from unidle.store.memory import MemoryStore
-from unidle.view.state import AttemptView, JobView, RankView, View
+from unidle.view.ranks import RankView
+from unidle.view.state import AttemptView, JobView, View
 
 STARTUP_S = 7
 

@@ -96,7 +96,10 @@ def test_the_reason_counts_only_the_models_that_the_gang_allows() -> None:
     assert [policy.ever(view, spec) for spec in specs] == [False, False, True]
     reasons = [policy.why_not(view, spec) for spec in specs]
     assert reasons[0] is not None and reasons[1] is not None and reasons[2] is None
-    assert "needs 4 GPUs, and the fleet has 3 that it may use on T4: it can never start" in reasons[0].text
+    assert (
+        "needs 4 GPUs, and the fleet has 3 that it may use on T4 (of 6 GPUs, models leaves 3): it can never start"
+        in reasons[0].text
+    )
     assert reasons[0].figures["devices"] == 3
     assert reasons[1].code == "never_fits"
 

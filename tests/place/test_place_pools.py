@@ -17,6 +17,7 @@ from unidle.files.snapshot import load_snapshot, write_snapshot
 from unidle.fleet import Device, Fleet, Node
 from unidle.fleet.queues import QueueSpec
 from unidle.jobs import Hardware, JobSpec, RankPlace, Reason, Select, Where
+from unidle.jobs.speeds import Known, SpeedRun
 from unidle.place.dispatch import judge
 from unidle.place.plan import Plan
 from unidle.place.pools import FleetPools, Pool
@@ -150,6 +151,28 @@ def test_one_model_is_one_pool_whatever_the_job_wishes():
     for wish in (Hardware(), Hardware("cost"), Hardware("speed", mix=True)):
         (option,) = pools.options(JobSpec(("x",), device="gpu", hardware=wish), View())
         assert option.pool == Pool("gpu")
+
+
+def test_models_that_are_mixed_are_one_pool_whatever_is_known_of_their_speeds():
+    pools = FleetPools(
+        Fleet(nodes=(gpus("n", *MODELS[:2]),), prices_per_device_hour={"H100": 2.0, "A100": 1.0})
+    )
+    spec = JobSpec(("x",), name="t", user="u", ranks=2, device="gpu", hardware=Hardware("speed", mix=True))
+    view = View()
+    view.speeds["u"] = {
+        "t": Known(
+            [
+                SpeedRun(m, 2, 50, ns, (ns, ns + k))
+                for k in (1, 2)
+                for m, ns in (("H100", S), ("A100", 3 * S))
+            ],
+            4,
+        )
+    }
+    known, unknown = pools.options(spec, view), pools.options(spec)
+    assert [option.name for option in known[:2]] == ["H100", "A100"]
+    assert [option.name for option in unknown[:2]] == ["A100", "H100"]
+    assert known[2].pool == unknown[2].pool == Pool("gpu", "nvidia", ("H100", "A100"))
 
 
 def test_a_model_is_named_as_people_write_it():

@@ -52,14 +52,6 @@ def test_device_time_is_in_seconds_then_in_hours(ns: int, shown: str) -> None:
     assert text.device_time(ns) == shown
 
 
-@pytest.mark.parametrize(
-    ("count", "shown"),
-    [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (2**20, "1.0 MiB"), (2**60, "1,024.0 PiB")],
-)
-def test_bytes_are_binary(count: int, shown: str) -> None:
-    assert text.bytes_text(count) == shown
-
-
 def test_percentages_have_one_decimal_and_no_whole_has_none() -> None:
     assert text.percent(1, 3) == "33.3 %"
     assert text.percent(1, 100_000) == "<0.1 %"

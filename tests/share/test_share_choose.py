@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 
 from unidle.fleet import WHOLE_PPM, Device
 from unidle.jobs import Select, Share, Where
-from unidle.share.choose import Choice, Gpu, Resident, SharePolicy, Wish, choose
+from unidle.share.choose import Choice, choose
 from unidle.share.loads import known_loads
 from unidle.share.mig_models import GIB, mig_models, model_of
 from unidle.share.modes import GUARANTEES, Oversubscription
+from unidle.share.offers import Gpu, Resident, SharePolicy, Wish
 from unidle.share.refusal import Refused
 
 TABLE = known_loads()

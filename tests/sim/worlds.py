@@ -305,12 +305,10 @@ def ledger_rows(store: MemoryStore, view: View) -> list[Row]:
 
 def canonical(view: View) -> bytes:
     """The view as bytes, whatever the order of what has none, and how often it was taken up."""
-    bare = replace(
-        view, jobs=JobTable(), _occupancy=None, _cuttable=None, _in_parts=None, _waiting=None, _unjudged=set()
-    )
+    bare = replace(view, jobs=JobTable(), _occupancy=None, _cuttable=None, _in_parts=None, _queue=None)
     plain = msgspec.to_builtins(bare, order="deterministic", enc_hook=JobTable.plain)
     plain["jobs"] = msgspec.to_builtins(list(view.jobs.values()), order="deterministic")
-    for name in ("seq", "running", "_occupancy", "_waiting", "_unjudged"):
+    for name in ("seq", "running", "_occupancy", "_queue"):
         del plain[name]
     book = plain["book"]
     book["closed"] = sorted(book["closed"], key=repr)

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from sim.worlds import S
 from unidle.events.marks import Mark
-from unidle.view.ranks import coarser, take_up
-from unidle.view.state import RankView
+from unidle.view.ranks import RankView, coarser, take_up
 
 
 def test_a_mark_that_came_early_and_again_in_its_turn_leaves_nothing_behind() -> None:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import zlib
 
+from unidle.events.types import Predicted
 from unidle.jobs.speeds import Known, SpeedRun
 from unidle.ledger.book import Book, SliceRef
 from unidle.ledger.rows import Entry
 from unidle.view.fold import FOLD_VERSION
-from unidle.view.state import AttemptView, IdleNotice, JobView, Prediction, RankView, UseView, View
+from unidle.view.ranks import RankView
+from unidle.view.state import AttemptView, IdleNotice, JobView, Prediction, UseView, VerdictView, View
 from unidle.view.usage import QueueUse, Usage
 
 KEPT = (
-    View, JobView, AttemptView, RankView, UseView, IdleNotice, Prediction, Usage, QueueUse, Known, SpeedRun, Book,
+    View, JobView, AttemptView, RankView, UseView, IdleNotice, VerdictView, Predicted, Prediction, Usage, QueueUse, Known, SpeedRun, Book,
     SliceRef,
 )  # fmt: skip
-FORM = (6, 3662717346)
+FORM = (7, 777953050)
 
 
 def form() -> int:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from unidle.cli.common import JsonOption, age, counted, print_json, say, table, warn
+from unidle.cli.common import JsonOption, age, print_json, say, table, warn
 from unidle.errors import BadInput, CannotRun
+from unidle.words import counted
 
 if TYPE_CHECKING:
     from unidle.control.dispatch import Move, Seen
@@ -118,7 +119,8 @@ def _line(one: Seen) -> dict[str, Any]:
         return line | {"time_ns": None, "kinds": [], "waiting_devices": None}
     kinds = []
     for kind in dict.fromkeys(c.kind for c in summary.classes):
-        codes = {k for k, c in enumerate(summary.classes) if c.kind == kind}
+        codes = {k for k, c in enumerate(summary.classes) if c.kind == kind and not c.rest}
+        cuts = {k for k, c in enumerate(summary.classes) if c.kind == kind and c.cut is not None}
         tiers = [
             {
                 "tier": tier.kind,
@@ -132,6 +134,7 @@ def _line(one: Seen) -> dict[str, Any]:
         kinds.append(
             {"kind": kind, "devices": sum(s.slices * s.nodes for s in stock),
              "free": sum(s.free * s.nodes for s in stock), "largest": tiers[:-1],
+             "may_be_cut": sum(s.slices * s.nodes for s in stock if s.of in cuts),
              "models": sorted({summary.classes[c].model for c in codes})}
         )  # fmt: skip
     waiting = sum(summary.waiting.values()) + sum(summary.pending.values())

@@ -140,11 +140,6 @@ def _numeric(cell: str) -> bool:
     return cell in ("", "-") or cell.replace(".", "", 1).replace("-", "", 1).isdigit()
 
 
-def counted(number: int, noun: str) -> str:
-    """``1 rank``, ``2 ranks``."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
 def age(ns: int) -> str:
     """A duration in words of at most two units."""
     seconds = max(ns, 0) / 1e9

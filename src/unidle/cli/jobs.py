@@ -15,7 +15,6 @@ from unidle.cli.common import (
     StoreOption,
     age,
     clock_time,
-    counted,
     need_job,
     print_json,
     read_store,
@@ -39,6 +38,7 @@ from unidle.cli.run import (
     read_job,
 )
 from unidle.errors import BadInput
+from unidle.words import counted
 
 if TYPE_CHECKING:
     from unidle.jobs import JobSpec
@@ -79,7 +79,7 @@ def submit(
     import msgspec
 
     from unidle.control.ids import new_job_id
-    from unidle.control.loop import SubmitRequest
+    from unidle.control.inbox import SubmitRequest
     from unidle.store.open import open_store
 
     options = options_of(
@@ -227,7 +227,9 @@ def explain(job: JobArgument, store: StoreOption = None, as_json: JsonOption = F
     if waiting:
         expected_ns = waiting["expected_start_ns"]
         start = f"; expected to start at {clock_time(expected_ns)}" if expected_ns else ""
-        say(f"  now: {waiting['now']['text']}; {counted(waiting['ahead'], 'job')} ahead in the queue{start}")
+        now = waiting["now"]["text"]
+        now = "the same" if now == story["reason"] else now
+        say(f"  now: {now}; {counted(waiting['ahead'], 'job')} ahead in the queue{start}")
         if waiting["stops"]:
             say(f"  stops for it: {', '.join(waiting['stops'])}")
         for barrier in waiting["in_the_way"]:
@@ -279,7 +281,7 @@ def cancel(
     import msgspec
 
     from unidle.cli.drive import settle
-    from unidle.control.loop import CancelRequest
+    from unidle.control.inbox import CancelRequest
 
     opened = read_store(store, requests=True)
     found = need_job(read_view(opened), job)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -24,6 +22,7 @@ from unidle.cli.common import (
     store_address,
     table,
 )
+from unidle.cli.output import whole_file
 from unidle.errors import BadInput
 
 if TYPE_CHECKING:
@@ -99,7 +98,7 @@ def ledger(
 
         dimensions = list(dict.fromkeys(name.strip() for name in (by or "").split(",") if name.strip()))
         answer = summary(source, window, dimensions, where=where, prices=prices(view))
-        with _output(out) as stream:
+        with whole_file(out, "--output") as stream:
             text = (
                 _json(answer)
                 if as_json or form == "json"
@@ -185,25 +184,6 @@ def _moment(text: str, end_ns: int, field: str) -> int:
         ) from None  # fmt: skip
 
 
-@contextmanager
-def _output(path: str | None) -> Iterator[BinaryIO]:
-    if path is None or path == "-":
-        yield sys.stdout.buffer
-        sys.stdout.buffer.flush()
-        return
-    partial = Path(path + ".part")
-    try:
-        stream = partial.open("wb")
-    except OSError as error:
-        raise cannot_write("--output", path, error) from error
-    try:
-        with stream:
-            yield stream
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
-
-
 def _export(source: Any, form: str, out: str | None, window: Window, where: dict[str, list[str]]) -> None:
     from unidle.ledger import export, perfetto
 
@@ -213,7 +193,7 @@ def _export(source: Any, form: str, out: str | None, window: Window, where: dict
         )
     write = {"jsonl": export.write_jsonl, "csv": export.write_csv, "parquet": export.write_parquet,
              "perfetto": perfetto.write_perfetto}[form]  # fmt: skip
-    with _output(out) as stream:
+    with whole_file(out, "--output") as stream:
         write(source, stream, window, where)
 
 

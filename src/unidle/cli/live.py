@@ -8,10 +8,11 @@ import sys
 import time
 from typing import Literal
 
-from unidle.cli.common import age, counted, printable
+from unidle.cli.common import age, printable
 from unidle.events import types as ev
 from unidle.guard.lifecycle import how_ended
 from unidle.view.state import JobView, View
+from unidle.words import counted
 
 Progress = Literal["auto", "live", "plain", "off"]
 
@@ -88,7 +89,7 @@ def _status(job: JobView, now_ns: int) -> str:
         return " | ".join(parts)
     up = sum(1 for r in attempt.ranks if r.spawn_ns is not None and not r.ended)
     parts.append(f"attempt {attempt.number}")
-    parts.append(f"{up} of {len(attempt.ranks)} ranks up")
+    parts.append(f"{up} of {counted(len(attempt.ranks), 'rank')} up")
     step = attempt.last_step()
     if step is not None:
         parts.append(f"step {step}{_pace(job)}")

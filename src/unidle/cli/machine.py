@@ -13,7 +13,6 @@ from unidle.cli.common import (
     FleetOption,
     JsonOption,
     StoreOption,
-    counted,
     data_dir,
     print_json,
     read_store,
@@ -25,6 +24,7 @@ from unidle.cli.common import (
 from unidle.cli.probe import probe_app
 from unidle.errors import BadInput
 from unidle.fleet import Device, device_of, slices_of
+from unidle.words import counted
 
 
 def register(app: typer.Typer) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from unidle.cli.common import FleetOption, JsonOption, StoreOption, counted, print_json, say, table
+from unidle.cli.common import FleetOption, JsonOption, StoreOption, print_json, say, table
 from unidle.errors import BadInput
+from unidle.words import counted
 
 if TYPE_CHECKING:
     from unidle.control.ask import Answer
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from unidle.view.state import JobView, View
 
 _NODES_SHOWN = 20
+_WAITS = "name a job file, or a job that waits: `unidle list` shows them"
 
 
 def register(app: typer.Typer) -> None:
@@ -66,12 +69,15 @@ def place(
 
 def _in_full(view: View, spec: JobSpec, decision: Answer) -> Placed | Refused:
     """The decision with what the groups cost there, or with each thing in the way on the network."""
+    from unidle.jobs import NEVER_BY_QUEUE
     from unidle.place.priced import priced
     from unidle.place.scheduler import Placed, Refused, Scheduler
 
     if decision.place is not None:
         places = decision.place.places
         return Placed(places, decision.because, priced(view.fleet, places, spec.layout))
+    if decision.because.code in NEVER_BY_QUEUE:
+        return Refused(decision.because)  # what is free or in the way does not matter
     alone = Scheduler().try_one(view, spec)
     return Refused(decision.because, alone.barriers if isinstance(alone, Refused) else ())
 
@@ -108,13 +114,20 @@ def _view(fleet: str | None, snapshot: str | None, store: str | None) -> tuple[V
 def _job(view: View, name: str, forecaster: Forecaster | None) -> JobView:
     """A job that waits there, or one that is submitted now."""
     from unidle.control.ask import submitted
+    from unidle.control.describe import find_job
     from unidle.files.job import load_job
 
     found = view.jobs.open.get(name)
-    if found is None:
+    if found is None and (name == "-" or Path(name).exists()):
         return submitted(view, load_job(name), forecaster)
-    if found.live is not None:
-        raise BadInput("the job runs already", field="--job", value=name, remedy="`unidle show` says where")
+    found = found or find_job(view, name)
+    if found is None:
+        if not len(view.jobs):
+            return submitted(view, load_job(name), forecaster)  # which says that there is no such file
+        raise BadInput("there is no such file, and no such job", field="--job", value=name, remedy=_WAITS)
+    if found.live is not None or found.terminal:
+        state = "has ended" if found.terminal else "runs already"
+        raise BadInput(f"the job {state}", field="--job", value=found.id, remedy=_WAITS)
     return found
 
 

@@ -10,7 +10,6 @@ from unidle.cli.common import (
     JsonOption,
     StoreOption,
     age,
-    counted,
     need_job,
     print_json,
     read_store,
@@ -19,6 +18,7 @@ from unidle.cli.common import (
     table,
 )
 from unidle.errors import BadInput
+from unidle.words import counted
 
 
 def register(app: typer.Typer) -> None:

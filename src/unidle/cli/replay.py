@@ -11,7 +11,6 @@ from unidle.cli.common import (
     JsonOption,
     StoreOption,
     cannot_write,
-    counted,
     print_json,
     read_store,
     read_view,
@@ -20,8 +19,18 @@ from unidle.cli.common import (
     warn,
 )
 from unidle.cli.replay_openb import openb
-from unidle.cli.replay_options import assuming, renames
+from unidle.cli.replay_options import (
+    ModelMap,
+    PolicyOption,
+    QueueMap,
+    SaveOption,
+    Until,
+    assuming,
+    policies,
+    renames,
+)
 from unidle.errors import BadInput
+from unidle.words import counted
 
 if TYPE_CHECKING:
     from unidle.control.compare import Outcome
@@ -35,38 +44,6 @@ replay_app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-
-PolicyOption = Annotated[
-    str, typer.Option("--policy", metavar="NAME[,NAME...]", help="Placement policies to compare.")
-]
-SaveOption = Annotated[
-    str | None,
-    typer.Option(
-        "--save", metavar="DIR", show_default=False,
-        help="Keep each replay as a store, DIR/NAME.db, for `unidle explain`, `ledger` and `report`.",
-    ),
-]  # fmt: skip
-QueueMap = Annotated[
-    str | None,
-    typer.Option(
-        "--queue-map", metavar="OLD=NEW[,...]", show_default=False,
-        help="Put the jobs of queue OLD into NEW, where the fleet has other queues.",
-    ),
-]  # fmt: skip
-ModelMap = Annotated[
-    str | None,
-    typer.Option(
-        "--model-map", metavar="OLD=NEW[,...]", show_default=False,
-        help="Let jobs that name GPU model OLD run on NEW, where the fleet has other models.",
-    ),
-]  # fmt: skip
-Until = Annotated[
-    float | None,
-    typer.Option(
-        "--until", metavar="H", min=0, show_default=False,
-        help="Stop H hours after the first submission, whatever runs or waits then.",
-    ),
-]  # fmt: skip
 
 
 def register(app: typer.Typer) -> None:
@@ -157,7 +134,7 @@ def _names(policy: str) -> list[str]:
     """The policies asked for; each is looked up before anything is read."""
     from unidle.place.registry import policy_named
 
-    names = list(dict.fromkeys(name.strip() for name in policy.split(",")))
+    names = policies(policy)
     for name in names:
         policy_named(name)
     return names

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -10,8 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
-from unidle.cli.common import JsonOption, cannot_write, print_json, say, table
+from unidle.cli.common import JsonOption, print_json, say, table
+from unidle.cli.output import whole_file
+from unidle.cli.replay_options import policies
 from unidle.errors import BadInput
+from unidle.words import counted
 
 if TYPE_CHECKING:
     from unidle.control.packing import Run
@@ -59,10 +63,10 @@ def openb(
     _note("getting the policies ready")
     experiment = Experiment.of(names, sizes, trace.demands, requested)
     runs = []
-    with _rows_of(decisions) as out:
+    with _rows_of(decisions, (nodes, pods)) as out:
         for run in experiment.runs(wanted, jobs or len(os.sched_getaffinity(0)), traced=out is not None):
             runs.append(run._replace(arrivals=()))
-            _note(f"{len(runs)} of {len(names) * len(wanted)} runs")
+            _note(f"{len(runs)} of {counted(len(names) * len(wanted), 'run')}")
             if out is not None:
                 _write(out, run, sizes, trace)
     _note("")
@@ -75,13 +79,10 @@ def openb(
 def _names(text: str) -> list[str]:
     from unidle.place.pack.policies import POLICIES
 
-    names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
-    unknown = [name for name in names if name not in POLICIES]
-    if unknown or not names:
-        raise BadInput(
-            "is not a policy", field="--policy", value=unknown[0] if unknown else text,
-            remedy="known are " + ", ".join(POLICIES),
-        )  # fmt: skip
+    names = policies(text)
+    unknown = next((name for name in names if name not in POLICIES), None)
+    if unknown is not None:
+        raise BadInput("is not a policy", field="--policy", value=unknown, remedy="known are " + ", ".join(POLICIES))  # fmt: skip
     return names
 
 
@@ -152,24 +153,19 @@ def _note(text: str) -> None:
 
 
 @contextmanager
-def _rows_of(path: str | None) -> Iterator[TextIO | None]:
+def _rows_of(path: str | None, inputs: Sequence[str]) -> Iterator[TextIO | None]:
     """Where decisions are written: a file that appears under its name when it is complete."""
     if path is None:
         yield None
         return
-    partial = path + ".part"
-    try:
-        stream = open(partial, "w", encoding="utf-8", newline="")  # noqa: SIM115  (closed below)
-    except OSError as error:
-        raise cannot_write("--decisions", path, error) from error
-    try:
-        with stream:
-            stream.write("policy,seed,seq,pod,node,gpus\n")
-            yield stream
-        os.replace(partial, path)  # noqa: PTH105
-    finally:
-        if os.path.exists(partial):  # noqa: PTH110
-            os.unlink(partial)  # noqa: PTH108
+    if os.path.realpath(path) in map(os.path.realpath, inputs):
+        raise BadInput("is one of the lists that are read", field="--decisions", value=path, remedy="name another file")  # fmt: skip
+    with whole_file(path, "--decisions") as out:
+        stream = io.TextIOWrapper(out, encoding="utf-8", newline="")
+        stream.write("policy,seed,seq,pod,node,gpus\n")
+        yield stream
+        stream.flush()
+        stream.detach()
 
 
 def _write(out: TextIO, run: Run, nodes: Sequence[NodeSize], trace: Pods) -> None:

@@ -1,4 +1,4 @@
-"""What a replay assumes, as options that all its commands share."""
+"""The options that replays share; among them what a replay assumes."""
 
 from __future__ import annotations
 
@@ -16,9 +16,48 @@ if TYPE_CHECKING:
     from unidle.control.replay import Assumptions, Estimates
 
 
+_MOST_H: Final = 1_000_000  # a time that the clock can count, and no infinity
+_LEAST_MTBF_H: Final = 0.01
+_LONGEST_S: Final = 10 * 365 * 86_400
+
+
 def _option(name: str, metavar: str, text: str, **more: Any) -> Any:
     return typer.Option(f"--{name}", metavar=metavar, help=text, **more)
 
+
+def _seconds(name: str, text: str) -> Any:
+    return Annotated[float, _option(name, "S", text, min=0, max=_LONGEST_S)]
+
+
+PolicyOption = Annotated[str, _option("policy", "NAME[,NAME...]", "Placement policies to compare.")]
+SaveOption = Annotated[
+    str | None,
+    _option(
+        "save", "DIR", "Keep each replay as a store, DIR/NAME.db, for `unidle explain`, `ledger` and `report`.",
+        show_default=False,
+    ),
+]  # fmt: skip
+QueueMap = Annotated[
+    str | None,
+    _option(
+        "queue-map", "OLD=NEW[,...]", "Put the jobs of queue OLD into NEW, where the fleet has other queues.",
+        show_default=False,
+    ),
+]  # fmt: skip
+ModelMap = Annotated[
+    str | None,
+    _option(
+        "model-map", "OLD=NEW[,...]", "Let jobs that name GPU model OLD run on NEW, where the fleet has other models.",
+        show_default=False,
+    ),
+]  # fmt: skip
+Until = Annotated[
+    float | None,
+    _option(
+        "until", "H", "Stop H hours after the first submission, whatever runs or waits then.",
+        min=0, max=_MOST_H, show_default=False,
+    ),
+]  # fmt: skip
 
 _OPTIONS: Final[dict[str, tuple[Any, object]]] = {
     "estimates": (
@@ -32,22 +71,13 @@ _OPTIONS: Final[dict[str, tuple[Any, object]]] = {
         "learned",
     ),
     "checkpoint_every": (
-        Annotated[float, _option("checkpoint-every", "S", "Work between two checkpoints; 0: none.", min=0)],
-        1800.0,
+        Annotated[int, _option("checkpoint-every", "S", "Work between two checkpoints, in whole seconds; 0: none.", min=0, max=_LONGEST_S)],
+        1800,
     ),
-    "checkpoint_write": (
-        Annotated[float, _option("checkpoint-write", "S", "How long a gang waits for one.", min=0)],
-        0.0,
-    ),
-    "restart": (
-        Annotated[float, _option("restart", "S", "Start of each attempt after the first.", min=0)],
-        60.0,
-    ),
-    "restore": (Annotated[float, _option("restore", "S", "Reading a checkpoint.", min=0)], 30.0),
-    "stop": (
-        Annotated[float, _option("stop", "S", "How long a gang needs to leave when asked to.", min=0)],
-        0.0,
-    ),
+    "checkpoint_write": (_seconds("checkpoint-write", "How long a gang waits for one."), 0.0),
+    "restart": (_seconds("restart", "Start of each attempt after the first."), 60.0),
+    "restore": (_seconds("restore", "Reading a checkpoint."), 30.0),
+    "stop": (_seconds("stop", "How long a gang needs to leave when asked to."), 0.0),
     "saves_on_stop": (
         Annotated[
             bool, typer.Option("--saves-on-stop", help="A gang that is asked to stop saves its last step.")
@@ -66,10 +96,10 @@ _OPTIONS: Final[dict[str, tuple[Any, object]]] = {
         0.0,
     ),
     "mtbf": (
-        Annotated[float, _option("mtbf", "H", "Mean hours between faults of a node; 0: none.", min=0)],
+        Annotated[float, _option("mtbf", "H", "Mean hours between faults of a node; 0: none.", min=0, max=_MOST_H)],
         0.0,
     ),
-    "mttr": (Annotated[float, _option("mttr", "H", "Mean hours of a repair.", min=0.001)], 1.0),
+    "mttr": (Annotated[float, _option("mttr", "H", "Mean hours of a repair.", min=0.001, max=_MOST_H)], 1.0),
     "seed": (Annotated[int, _option("seed", "N", "Draws the faults.")], 1),
 }  # fmt: skip
 
@@ -99,14 +129,16 @@ def assuming(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _assumed(
-    *, estimates: str, checkpoint_every: float, checkpoint_write: float, restart: float, restore: float,
+    *, estimates: str, checkpoint_every: int, checkpoint_write: float, restart: float, restore: float,
     stop: float, saves_on_stop: bool, communication: float, mtbf: float, mttr: float, seed: int,
 ) -> Assumptions:  # fmt: skip
     from unidle.control.replay import Assumptions
 
     kind, factor = _estimates(estimates)
+    if 0 < mtbf < _LEAST_MTBF_H:
+        raise BadInput("is too short for a node to be of use", field="--mtbf", value=mtbf, remedy=f"give 0, or at least {_LEAST_MTBF_H:g} hours")  # fmt: skip
     return Assumptions(
-        checkpoint_every_s=checkpoint_every,
+        checkpoint_every_s=float(checkpoint_every),
         checkpoint_s=checkpoint_write,
         restart_s=restart,
         restore_s=restore,
@@ -140,6 +172,11 @@ def _estimates(text: str) -> tuple[Estimates, float]:
         "is not a way to know run times", field="--estimates", value=text,
         remedy="write none, exact, exact,FACTOR (above 0, at most 1000) or learned",
     )  # fmt: skip
+
+
+def policies(text: str) -> list[str]:
+    """The names in ``a,b,c``, each once."""
+    return list(dict.fromkeys(name.strip() for name in text.split(",")))
 
 
 def renames(text: str | None, option: str) -> dict[str, str]:

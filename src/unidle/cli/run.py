@@ -17,7 +17,6 @@ from unidle.cli.common import (
     FleetOption,
     JsonOption,
     StoreOption,
-    counted,
     data_dir,
     print_json,
     say,
@@ -26,13 +25,14 @@ from unidle.cli.common import (
     warn,
 )
 from unidle.errors import BadInput, CannotRun, StoreError, StoreHeld
+from unidle.words import counted
 
 if TYPE_CHECKING:
     from unidle.cli.live import Live, Progress
     from unidle.control.loop import Controller
     from unidle.control.session import Session
     from unidle.fleet import Fleet
-    from unidle.jobs import JobSpec
+    from unidle.jobs import JobSpec, Reason
     from unidle.view.state import JobView
 
 JobFileArgument = Annotated[
@@ -262,7 +262,10 @@ def _run(spec: JobSpec, fleet: Fleet, address: str, mode: Progress, report: str 
         controller.submit(job_id, spec)
         job = controller.view.jobs[job_id]
         with _told_what_is_left(controller, live, address):
-            _drive(session, signals, job, live)
+            never = _drive(session, signals, job, live)
+    if never is not None:
+        store.close()
+        raise CannotRun(f"{job_id}: {never.text}", remedy="`unidle doctor` says what this machine offers")
     path = _write_report(store, job_id, report)
     _print_end(store, job, path, as_json, address)
     store.close()
@@ -284,12 +287,13 @@ def _told_what_is_left(controller: Controller, live: Live, address: str) -> Iter
             warn(f"{jobs} of this store left running; `unidle up --store {address}` takes over")
 
 
-def _drive(session: Session, signals: _Signals, job: JobView, live: Live) -> None:
+def _drive(session: Session, signals: _Signals, job: JobView, live: Live) -> Reason | None:
+    """Until the job has ended; why, where it could never start."""
     controller = session.controller
-    asked = 0
+    asked, never = 0, None
 
     def done() -> bool:
-        nonlocal asked
+        nonlocal asked, never
         wanted = signals.interrupts + signals.terminates
         if wanted > asked:
             if asked == 0:
@@ -299,10 +303,22 @@ def _drive(session: Session, signals: _Signals, job: JobView, live: Live) -> Non
                 controller.kill(job.id)
             asked = wanted
             controller.turn()
+        elif never is None and (never := _never(job)) is not None:
+            controller.cancel(job.id, "`unidle run`")
+            controller.turn()
         live.refresh(job, session.clock.now_ns())
         return job.terminal
 
     controller.run(done)
+    return never
+
+
+def _never(job: JobView) -> Reason | None:
+    """Why it waits in vain, if it does: what the machine does not offer is known only once its engine was asked."""
+    from unidle.jobs import NEVER
+
+    waits = job.verdict if job.state == "queued" else None
+    return waits if waits is not None and waits.code in NEVER else None
 
 
 def _write_report(store: Any, job_id: str, report: str | None) -> str | None:

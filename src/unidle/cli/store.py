@@ -9,8 +9,10 @@ from typing import Annotated, BinaryIO
 
 import typer
 
-from unidle.cli.common import JsonOption, StoreOption, cannot_write, print_json, say, store_address
+from unidle.cli.common import JsonOption, StoreOption, print_json, say, store_address
+from unidle.cli.output import whole_file
 from unidle.errors import BadInput
+from unidle.words import counted
 
 File = Annotated[str, typer.Argument(metavar="FILE", show_default=False, help="`-` is the standard stream.")]
 
@@ -56,7 +58,7 @@ def check(store: StoreOption = None, as_json: JsonOption = False) -> None:
         for problem in problems:
             say(problem)
         if not problems:
-            say(f"{found.events} events, {found.requests} requests: all well")
+            say(f"{counted(found.events, 'event')}, {counted(found.requests, 'request')}: all well")
     if problems:
         raise typer.Exit(1)
 
@@ -68,19 +70,8 @@ def export(file: File = "-", store: StoreOption = None) -> None:
     from unidle.store.open import open_store
 
     opened = open_store(store_address(store), create=False, read_only=True)
-    if file == "-":
-        tools.export(opened, sys.stdout.buffer)
-        sys.stdout.buffer.flush()
-    else:
-        partial = Path(file + ".part")
-        try:
-            with partial.open("wb") as stream:
-                tools.export(opened, stream)
-            partial.replace(file)
-        except OSError as error:
-            raise cannot_write("FILE", file, error) from error
-        finally:
-            partial.unlink(missing_ok=True)
+    with whole_file(file, "FILE") as stream:
+        tools.export(opened, stream)
     opened.close()
 
 
@@ -102,7 +93,7 @@ def import_(file: File = "-", store: StoreOption = None, as_json: JsonOption = F
     if as_json:
         print_json({"events": count})
     else:
-        say(f"{count} events imported")
+        say(f"{counted(count, 'event')} imported")
 
 
 def _readable(file: str) -> AbstractContextManager[BinaryIO]:

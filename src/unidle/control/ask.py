@@ -31,13 +31,13 @@ def next_decision(view: View, job: JobView, now_ns: int | None = None) -> Answer
     """What the next decision says of a job that waits. The view is as it was when this returns."""
     now_ns = view.time_ns if now_ns is None else now_ns
     verdict = job.verdict
-    view.doubt(job)  # what is known already is not said again
+    view.queue.doubt(job)  # what is known already is not said again
     try:
         policy = policy_of(view)
         return _answer(view, job, policy.decide(view, now_ns), policy, now_ns)
     finally:
         if verdict is not None:
-            view.judge(job, verdict)
+            view.queue.judge(job, verdict)
 
 
 def submitted(view: View, spec: JobSpec, forecaster: Forecaster | None = None) -> JobView:

@@ -178,8 +178,11 @@ def jain(values: Sequence[float]) -> float:
 
     Source: Jain, Chiu, Hawe, "A quantitative measure of fairness", DEC TR-301, 1984.
     """
-    squares = sum(x * x for x in values)
-    return sum(values) ** 2 / (len(values) * squares) if squares else 1.0
+    largest = max(values, default=0.0)
+    if not largest:
+        return 1.0
+    parts = [x / largest for x in values]  # squares of the smallest numbers would be 0
+    return sum(parts) ** 2 / (len(parts) * sum(x * x for x in parts))
 
 
 def _times(durations_ns: list[int]) -> Times:

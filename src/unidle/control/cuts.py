@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from unidle.engine.protocol import PartOf, StartGang
+from unidle.engine.protocol import LiveAttempt, PartOf, StartGang
 from unidle.events import types as ev
 from unidle.fleet import device_of
 from unidle.jobs import Reason
 from unidle.view.state import AttemptView, JobView, View
+from unidle.words import counted, does
 
 
 def start_of(view: View, job: JobView, attempt: AttemptView) -> StartGang:
@@ -16,6 +17,12 @@ def start_of(view: View, job: JobView, attempt: AttemptView) -> StartGang:
         ids = [slice_id for place in attempt.places for slice_id in place.slices]
         parts = {slice_id: part for slice_id in ids if (part := _part(view, slice_id)) is not None}
     return StartGang(job.id, attempt.number, job.spec, attempt.places, parts)
+
+
+def live_attempt(view: View, job: JobView, attempt: AttemptView) -> LiveAttempt:
+    """The attempt as an engine adopts it."""
+    command = start_of(view, job, attempt)
+    return LiveAttempt(command, tuple(rank.count for rank in attempt.ranks))
 
 
 def _part(view: View, slice_id: str) -> PartOf | None:
@@ -47,7 +54,7 @@ def _without(view: View, device_id: str, gone: set[str]) -> ev.DeviceCut | None:
     cut = without_parts(device, gone)
     users = sum(bool(part.job) for part in cut.parts)
     text = (
-        f"{users} others still use it: what was left joins the rest"
+        f"{counted(users, 'other')} still {does(users, 'use')} it: what was left joins the rest"
         if users
         else "nobody uses it: it is whole again"
     )

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any, Final
 from unidle.control.ask import Answer, next_decision
 from unidle.control.inbox import NOT_TAKEN_UP
 from unidle.guard.lifecycle import how_ended
-from unidle.jobs import JobSpec, Reason
+from unidle.jobs import NEVER, NEVER_BY_QUEUE, JobSpec, Reason
 from unidle.predict.outcome import Checked, checked
 from unidle.view.accounts import durable_points
-from unidle.view.state import AttemptView, JobView, RankView, View
+from unidle.view.ranks import RankView
+from unidle.view.state import AttemptView, JobView, View
 
 if TYPE_CHECKING:
     from unidle.place.constraint import Barrier
@@ -160,24 +161,45 @@ def _waiting(view: View, job: JobView) -> Plain:
     verdict = job.verdict
     answer = Answer(None, NOT_TAKEN_UP) if verdict is NOT_TAKEN_UP else next_decision(view, job)
     now = answer.because if answer.place is None else _NEXT
-    foretold = next((p.value_ns for p in reversed(job.predictions) if p.what == "start"), None)
+    foretold = next((p.value_ns for p in reversed(job.predictions) if p.what == "start"), 0)
+    still = foretold if foretold >= view.time_ns and now.code not in NEVER else None
+    expected_ns = now.figures.get("planned_start_ns", still)
     return {
         "because": (verdict or job.retry or now).text,
         "now": {"code": now.code, "text": now.text, **now.figures},
         "stops": [stop.job for stop in answer.stops],
-        "in_the_way": [] if answer.place is not None else in_the_way(view, job.spec),
+        "in_the_way": [] if answer.place is not None else in_the_way(view, job.spec, now),
         "ahead": ahead,
         "not_before_ns": job.not_before_ns or None,
-        "expected_start_ns": now.figures.get("planned_start_ns", foretold),
+        "expected_start_ns": expected_ns,
     }
 
 
-def in_the_way(view: View, spec: JobSpec) -> list[Plain]:
-    """Each thing on the network that keeps a gang from starting now, and what would help; not what quotas say."""
+def in_the_way(view: View, spec: JobSpec, now: Reason) -> list[Plain]:
+    """Each thing that keeps a gang from starting now, and what would help: its queue's quota first, then the network.
+
+    ``now`` is what the next decision says.
+    """
     from unidle.place.scheduler import Refused, Scheduler
 
+    if now.code in NEVER_BY_QUEUE:
+        return []
+    found = [_quota_line(now)] if now.code in ("quota", "behind") and "bound" in now.figures else []
     answer = Scheduler().try_one(view, spec)
-    return [barrier_line(barrier) for barrier in answer.barriers] if isinstance(answer, Refused) else []
+    if isinstance(answer, Refused):
+        found += [barrier_line(barrier) for barrier in answer.barriers]
+    return found
+
+
+def _quota_line(now: Reason) -> Plain:
+    """The quota that is in the way, in the form of :func:`barrier_line`; amounts in devices or cores."""
+    queue, resource = now.figures["queue"], now.figures["resource"]
+    bound, used, asked = (float(now.figures[name]) / 1000 for name in ("bound", "used", "asked"))
+    helps = f"{used + asked - bound:g} {resource} less in use in {queue}, or so much more allowed"
+    return {
+        "constraint": f"quota of {queue}", "text": now.text, "domains": 1, "fitting": 0,
+        "largest": max(bound - used, 0.0), "needs": asked, "unblock": helps,
+    }  # fmt: skip
 
 
 def barrier_line(barrier: Barrier) -> Plain:

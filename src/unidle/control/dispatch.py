@@ -8,8 +8,7 @@ from typing import Final
 
 import msgspec
 
-from unidle.control.inbox import add_submitted
-from unidle.control.loop import CancelRequest, SubmitRequest
+from unidle.control.inbox import CancelRequest, SubmitRequest, add_submitted
 from unidle.errors import BadInput, UnidleError
 from unidle.files.clusters import ClusterAddress, load_summary
 from unidle.fleet.summary import CapacitySummary

@@ -8,7 +8,7 @@ from typing import Final
 
 from unidle.events import types as ev
 from unidle.files.snapshot import RunTimes
-from unidle.jobs import JobSpec
+from unidle.jobs import NEVER, JobSpec, Reason
 from unidle.jobs.speeds import known_of
 from unidle.place.queued import KINDS
 from unidle.predict.estimate import Estimate
@@ -90,7 +90,7 @@ class Forecaster:
         """When these waiting jobs will start, as far as the jobs before them can be foretold."""
         wanted = set(jobs)
         queue = sorted(entry for entries in view.waiting.values() for entry in entries[:PLANNED])[:PLANNED]
-        waiting = [view.jobs[job] for _, _, job in queue]
+        waiting = [waits for _, _, name in queue if _may_start((waits := view.jobs[name]).verdict)]
         if not any(job.id in wanted for job in waiting):
             return []
         runs = _Runs(self.history)
@@ -168,6 +168,13 @@ class _Running:
         if ran_ns < runs_ns:
             return now_ns + runs_ns - ran_ns
         return now_ns + remaining_ns(self.durations, ran_ns)
+
+
+def _may_start(verdict: Reason | None) -> bool:
+    """Whether a plan that knows nothing of queues may say when a job starts, or the queues themselves said it."""
+    if verdict is None or "planned_start_ns" in verdict.figures:
+        return True
+    return verdict.code not in NEVER and verdict.code != "quota"
 
 
 def _start(job: JobView, found: list[int]) -> ev.Predicted:

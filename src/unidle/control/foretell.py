@@ -13,6 +13,7 @@ from unidle.predict.outcome import paid_micro
 from unidle.view.accounts import durable_points
 from unidle.view.speeds import attempt_run, job_runs, slices_under, width_ppm
 from unidle.view.state import AttemptView, JobView, View
+from unidle.words import counted
 
 OWN: Final = "its own first"
 _HOUR_NS: Final = 3_600_000_000_000
@@ -35,7 +36,7 @@ def after_steps(view: View, job: JobView) -> list[ev.Predicted]:
     if run is None:
         return []
     known = known_of(view.speeds, job.spec.user, job.spec.name)
-    return _said(view, job, known, [run], None, f"{OWN} {run.steps} steps")
+    return _said(view, job, known, [run], None, f"{OWN} {counted(run.steps, 'step')}")
 
 
 def _said(
@@ -84,7 +85,7 @@ def _remaining(job: JobView, known: Known, forecast: Forecast | None) -> Estimat
     run = forecast.of_steps(max(left - 1, 0) if beside[-1] else left).run
     return Estimate(
         run.value_ns + beside[len(beside) // 2], run.low_ns + beside[0], run.high_ns + beside[-1],
-        run.level_ppm, run.samples, f"{left} steps of {forecast.step.value_ns / 1e9:.3g} s",
+        run.level_ppm, run.samples, f"{counted(left, 'step')} of {forecast.step.value_ns / 1e9:.3g} s",
     )  # fmt: skip
 
 
@@ -105,5 +106,5 @@ def _model(view: View, attempt: AttemptView) -> str | None:
 def _by(forecast: Forecast) -> str:
     if not forecast.measured:
         return forecast.step.by
-    attempts = "1 attempt" if forecast.runs == 1 else f"{forecast.runs} attempts"
-    return f"{forecast.steps} steps of {attempts} on {forecast.model or 'such devices'}"
+    attempts = counted(forecast.runs, "attempt")
+    return f"{counted(forecast.steps, 'step')} of {attempts} on {forecast.model or 'such devices'}"

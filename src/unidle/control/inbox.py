@@ -1,4 +1,4 @@
-"""Submitted jobs before a controller takes them over."""
+"""What clients ask of a controller, and submitted jobs before one takes them over."""
 
 from __future__ import annotations
 
@@ -7,12 +7,26 @@ from contextlib import suppress
 
 import msgspec
 
-from unidle.control.loop import SubmitRequest
-from unidle.jobs import Reason
+from unidle.jobs import JobSpec, Reason
 from unidle.store.protocol import Request
 from unidle.view.state import JobView, View
 
 NOT_TAKEN_UP = Reason("not_taken_up", "nobody has taken it up yet: is `unidle up` running on this store?")
+
+
+class SubmitRequest(msgspec.Struct, frozen=True):
+    """Body of an inbox request of kind ``submit``."""
+
+    job: str
+    spec: JobSpec
+
+
+class CancelRequest(msgspec.Struct, frozen=True):
+    """Body of an inbox request of kind ``cancel``; ``only_waiting``: a job that ever started stays."""
+
+    job: str
+    by: str
+    only_waiting: bool = False
 
 
 def add_submitted(view: View, requests: Iterable[Request]) -> None:

@@ -19,10 +19,10 @@ from unidle.control import cuts
 from unidle.control.forecast import Forecaster
 from unidle.control.guard import GuardWatch
 from unidle.control.idle import IdleWatch
+from unidle.control.inbox import CancelRequest, SubmitRequest
 from unidle.engine.protocol import (
     Engine,
     HealthChange,
-    LiveAttempt,
     RankMarks,
     StopGang,
     Utilised,
@@ -49,21 +49,6 @@ HELD_AFTER_NS: Final = 60_000_000_000  # what was promised, after those who held
 Watcher = Callable[[ev.Event, int], None]
 
 
-class SubmitRequest(msgspec.Struct, frozen=True):
-    """Body of an inbox request of kind ``submit``."""
-
-    job: str
-    spec: JobSpec
-
-
-class CancelRequest(msgspec.Struct, frozen=True):
-    """Body of an inbox request of kind ``cancel``; ``only_waiting``: a job that ever started stays."""
-
-    job: str
-    by: str
-    only_waiting: bool = False
-
-
 class Controller:
     """Drives everything on one store. Call :meth:`start`, then :meth:`turn` until done, then :meth:`stop`."""
 
@@ -73,13 +58,8 @@ class Controller:
         sighting_every_ns: int = SIGHTING_EVERY_NS, watcher: Watcher | None = None, view: View | None = None,
         forecaster: Forecaster | None = None,
     ) -> None:  # fmt: skip
-        self._store, self._lease, self._engine, self._policy, self._clock = (
-            store,
-            lease,
-            engine,
-            policy,
-            clock,
-        )
+        self._store, self._lease, self._engine = store, lease, engine
+        self._policy, self._clock = policy, clock
         self._inbox_every_ns = inbox_every_ns
         self._sighting_every_ns = sighting_every_ns
         self._watcher = watcher
@@ -120,7 +100,7 @@ class Controller:
         if fleet != as_declared(self.view.fleet):
             self._emit(ev.FleetSeen(fleet))
         live = [job for job in self.view.jobs.open.values() if job.live is not None]
-        self._engine.adopt([_live_attempt(self.view, job, job.attempts[-1]) for job in live])
+        self._engine.adopt([cuts.live_attempt(self.view, job, job.attempts[-1]) for job in live])
         for job in self.view.jobs.open.values():
             self._touch(job)
         for job in live:
@@ -356,23 +336,19 @@ class Controller:
 
     # -- log and commands ------------------------------------------------------------------------
 
-    def _emit(self, event: ev.Event) -> None:
-        now = self._clock.now_ns()
-        seq = self.view.seq + 1
-        apply(self.view, event, seq, now)
+    def _emit(self, event: ev.Event, source: str = "control", source_seq: int | None = None) -> None:
+        view = self.view
+        seq = view.seq + 1
+        apply(view, event, seq, self._clock.now_ns())
         kind, body = ev.encode(event)
-        self._new.append(NewEvent(self.view.time_ns, "control", seq, kind, body))
+        number = seq if source_seq is None else source_seq
+        self._new.append(NewEvent(view.time_ns, source, number, kind, body))
         if self._watcher is not None:
-            self._watcher(event, self.view.time_ns)
+            self._watcher(event, view.time_ns)
 
     def _emit_marks(self, seen: RankMarks) -> None:
         event = ev.RankSaw(seen.job, seen.attempt, seen.rank, seen.first, seen.marks)
-        apply(self.view, event, self.view.seq + 1, self._clock.now_ns())
-        kind, body = ev.encode(event)
-        source = f"rank:{seen.job}/{seen.attempt}/{seen.rank}"
-        self._new.append(NewEvent(self.view.time_ns, source, seen.first, kind, body))
-        if self._watcher is not None:
-            self._watcher(event, self.view.time_ns)
+        self._emit(event, f"rank:{seen.job}/{seen.attempt}/{seen.rank}", seen.first)
 
     def _flush(self) -> None:
         if self._new or self._done_requests:
@@ -427,8 +403,3 @@ def free_by_ns(view: View, stops: Iterable[Stop], now_ns: int) -> int:
     attempts = (view.jobs[job].attempts[-1] for job in view.live)
     leaving = [(a.stop_ns or now_ns) + a.stop.grace_ns for a in attempts if a.stop is not None]
     return max([now_ns + max(graces, default=0), *leaving])
-
-
-def _live_attempt(view: View, job: JobView, attempt: AttemptView) -> LiveAttempt:
-    command = cuts.start_of(view, job, attempt)
-    return LiveAttempt(command, tuple(rank.count for rank in attempt.ranks))

@@ -11,6 +11,7 @@ from unidle.control.simulate import Arrival, simulate
 from unidle.engine.protocol import StartGang
 from unidle.engine.sim.faults import seeded_faults
 from unidle.engine.sim.workload import S, SimJob, Workload
+from unidle.errors import BadInput
 from unidle.files.trace import Trace, TraceJob
 from unidle.files.trace_fits import check_fits, without_misfits
 from unidle.fleet import Fleet
@@ -22,6 +23,7 @@ from unidle.view.state import View
 _AGAIN: Final = Restart(max=10**6, backoff_s=1.0)
 """A recorded job ends when its work is done: what a simulated fault cost it is done again."""
 
+_VAIN: Final = 9.0  # one attempt in 8,000 comes through
 NO_ROOM: Final = "no state of the fleet holds it"
 
 Estimates = Literal["none", "exact", "learned"]
@@ -142,8 +144,12 @@ def replay(
     """Drive the scenario to its end under a policy (of ``unidle.place.registry``), into an empty store.
 
     The same call gives the same log, byte by byte. At ``until_ns`` it ends, whatever runs or waits.
+
+    Errors: :class:`unidle.errors.BadInput` where nodes fail so often that a job would never end.
     """
     assumed = assumptions or Assumptions()
+    if until_ns is None:
+        _check_ends(scenario, assumed)
     return simulate(
         store,
         scenario.fleet,
@@ -190,6 +196,28 @@ def behaviour(work_ns: Mapping[str, int], assumed: Assumptions) -> Workload:
         )
 
     return workload
+
+
+def _check_ends(scenario: Scenario, assumed: Assumptions) -> None:
+    """Refuse faults that no job outlives: an attempt has to reach its first checkpoint now and then.
+
+    It does with the chance ``exp(-nodes * needed / mtbf)``, faults being exponential.
+    """
+    if scenario.faults or not assumed.mtbf_s:
+        return
+    widest = max(len(node.devices) for node in scenario.fleet.nodes)
+    overhead_s = assumed.restart_s + assumed.restore_s
+    for arrival in scenario.arrivals:
+        work_s = scenario.work_ns[arrival.job] / S
+        saved_s = min(work_s, assumed.checkpoint_every_s or work_s)
+        nodes = -(-arrival.spec.ranks * arrival.spec.devices_per_rank // widest)
+        needed_s = nodes * (saved_s + overhead_s)
+        if needed_s > _VAIN * assumed.mtbf_s:
+            raise BadInput(
+                f"job {arrival.job} would never reach a checkpoint: its nodes ({nodes} or more) must stay up for {saved_s + overhead_s:.0f} s",
+                field="--mtbf", value=assumed.mtbf_s / 3600,
+                remedy=f"give at least {needed_s / _VAIN / 3600:.2g} hours, checkpoints more often, or --until",
+            )  # fmt: skip
 
 
 def _faults(scenario: Scenario, assumed: Assumptions) -> Iterable[tuple[int, str, int]]:

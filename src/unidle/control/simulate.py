@@ -16,6 +16,7 @@ from unidle.guard.lifecycle import next_deadline_ns
 from unidle.jobs import JobSpec
 from unidle.place.plan import Policy
 from unidle.store.protocol import Store
+from unidle.view.fold import collector_paused
 from unidle.view.state import View
 
 _YEAR_NS: Final = 365 * 86_400 * 1_000_000_000
@@ -35,6 +36,7 @@ class Arrival:
 Ask = tuple[int, Callable[[Controller], None]]
 
 
+@collector_paused()
 def simulate(
     store: Store,
     fleet: Fleet,

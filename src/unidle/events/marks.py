@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 
-class Mark(msgspec.Struct, frozen=True, omit_defaults=True):
+class Mark(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """One observation of one rank.
 
     ``k`` is the kind:

@@ -113,7 +113,7 @@ class AttemptPlaced(_Event, frozen=True, omit_defaults=True):
     because: Reason
 
 
-class RankSaw(_Event, frozen=True, omit_defaults=True):
+class RankSaw(_Event, frozen=True, omit_defaults=True, gc=False):
     """Marks ``first``, ``first + 1``, ... of one rank."""
 
     job: str

@@ -16,6 +16,7 @@ import msgspec
 from msgspec import inspect
 
 from unidle.files.document import Breach, Path
+from unidle.words import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +96,7 @@ def _list(
         return _wrong("a list", data, path, words)
     low, high = rule.min_length or 0, rule.max_length
     if len(data) < low:
-        return Breach(path, f"must have at least {low} item{'s' if low > 1 else ''}", None, words.remedy)
+        return Breach(path, f"must have at least {counted(low, 'item')}", None, words.remedy)
     if high is not None and len(data) > high:
         return Breach(path, f"must have at most {high:,} items, not {len(data):,}", None, words.remedy)
     for index, item in enumerate(data):
@@ -202,10 +203,14 @@ def _within(data: float, rule: inspect.IntType | inspect.FloatType) -> bool:
         (rule.ge is None or data >= rule.ge)
         and (rule.gt is None or data > rule.gt)
         and (rule.le is None or data <= rule.le)
+        and (rule.lt is None or data < rule.lt)
     )
 
 
 def _span(rule: inspect.IntType | inspect.FloatType) -> str:
+    if rule.lt is not None:
+        low = "" if rule.gt is None else f" over {rule.gt:,g} and"
+        return f"{low} under {rule.lt:,g}"
     if rule.le is None:
         return ""
     low = f" over {rule.gt:,g}, at most" if rule.gt is not None else f" from {rule.ge:,} to"

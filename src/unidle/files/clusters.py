@@ -17,7 +17,8 @@ from unidle.files.values import NAME_LENGTH, NAME_PATTERN, NAME_SAYS
 from unidle.fleet.summary import CapacitySummary
 
 FORMAT: Final = "unidle-summary"
-VERSION: Final = 1
+VERSION: Final = 2
+OLDEST: Final = 1  # knows nothing of devices that are cut on demand
 _LARGEST: Final = 64 << 20
 
 
@@ -131,8 +132,8 @@ def load_summary(path: str | os.PathLike[str]) -> CapacitySummary:
             raise BadFile(
                 source, "is not a capacity summary", field="format", value=head.format, remedy=again
             )
-        if head.version != VERSION:
-            remedy = f"this unidle reads version {VERSION}: upgrade it, or {again}"
+        if not OLDEST <= head.version <= VERSION:
+            remedy = f"this unidle reads versions {OLDEST} to {VERSION}: upgrade it, or {again}"
             raise BadFile(
                 source, "a summary of another version", field="version", value=head.version, remedy=remedy
             )

@@ -20,6 +20,8 @@ from unidle.files.load import base_dir_of, load_document
 from unidle.files.ranges import expand
 from unidle.files.values import MEMORY_LIMIT_BYTES, memory_bytes
 from unidle.fleet import WHOLE_PPM, Device, Fleet, GpuLinks, Node, Tier
+from unidle.fleet.labels import OWN_KINDS
+from unidle.words import counted
 
 __all__ = ["fleet_from_mapping", "fleet_to_yaml", "load_fleet"]
 
@@ -95,6 +97,11 @@ class _Builder:
 
     def _tiers(self) -> Iterator[Tier]:
         for index, part in enumerate(self._file.tiers):
+            if part.kind in OWN_KINDS:
+                raise self._document.error(
+                    ("tiers", index, "kind"), "is what unidle calls the lowest ones itself", value=part.kind,
+                    remedy="name the tier otherwise, for instance leaf",
+                )  # fmt: skip
             path: Path = ("tiers", index, "id")
             for name in self._expand(part.id, path, TIERS_LIMIT):
                 self._claim(name, path)
@@ -187,7 +194,7 @@ class _Builder:
                 )
             if group.share is not None:
                 where = self._in_group(path, k, "share")
-                check_sharing(self._document, group.share, group.kind, group.slices_ppm, where)
+                check_sharing(self._document, group.share, group.kind, group.vendor, group.slices_ppm, where)
             if group.uuid and group.count * nodes > 1:
                 raise self._document.error(
                     self._in_group(path, k, "uuid"),
@@ -202,7 +209,7 @@ class _Builder:
         taken: set[int] = set()
         for k, (group, first, number) in enumerate(_numbered(groups)):
             memory = memory_bytes(group.memory)
-            sharing = sharing_of(group.share, group.kind) if group.share is not None else None
+            sharing = sharing_of(group.share, group.kind, group.vendor) if group.share is not None else None
             model = group.model if group.model is not None else {"cpu": "cpu", "gpu": ""}[group.kind]
             for index in range(first, first + group.count):
                 if index in taken:
@@ -255,7 +262,7 @@ class _Builder:
             return members * count
         if len(members) != count:
             raise self._document.error(
-                path, f"{len(members)} members for {count} nodes", value=text,
+                path, f"{counted(len(members), 'member')} for {counted(count, 'node')}", value=text,
                 remedy="give the range as many members as the one in id",
             )  # fmt: skip
         return members

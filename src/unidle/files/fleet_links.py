@@ -14,6 +14,7 @@ from unidle.files.load import read_text
 from unidle.files.values import END, PRINTABLE_PATTERN, PRINTABLE_SAYS
 from unidle.fleet import GpuLinks
 from unidle.fleet.links import SELF, WORD, WORDS, is_word, parse_topo
+from unidle.words import counted
 
 GPUS_LIMIT: Final = 64
 _FILE_BYTES: Final = 1 << 20
@@ -127,7 +128,9 @@ def _one(document: Document, part: GpuLinksPart, path: Path, base_dir: str) -> G
     for field, values in (("numa", part.numa), ("cpus", part.cpus)):
         if values and len(values) != len(gpus):
             raise document.error(
-                (*path, field), f"{len(values)} entries for {len(gpus)} GPUs", remedy="give one for each GPU"
+                (*path, field),
+                f"{counted(len(values), 'entry')} for {counted(len(gpus), 'GPU')}",
+                remedy="give one for each GPU",
             )
     nics = {
         nic: _words(document, (*path, "nics", nic), line, len(gpus), own=None)
@@ -179,7 +182,7 @@ def _from_matrix(
     gpus = part.gpus or tuple(range(len(lines)))
     if len(gpus) != len(lines) or len(set(gpus)) != len(gpus):
         raise document.error(
-            (*path, "gpus"), f"{len(set(gpus))} GPUs for {len(lines)} lines of matrix", value=list(gpus),
+            (*path, "gpus"), f"{counted(len(set(gpus)), 'GPU')} for {counted(len(lines), 'line')} of matrix", value=list(gpus),
             remedy="name each line's GPU once",
         )  # fmt: skip
     at = (*path, "matrix")
@@ -189,7 +192,7 @@ def _from_matrix(
             if row[i] != ways[i][k]:
                 raise document.error(
                     (*at, k), f"GPUs {gpus[i]} and {gpus[k]} disagree on their link",
-                    value=(ways[i][k], row[i]), remedy="give both the same word",
+                    value=f"{ways[i][k]} and {row[i]}", remedy="give both the same word",
                 )  # fmt: skip
     return gpus, ways
 
@@ -198,7 +201,12 @@ def _words(document: Document, path: Path, line: str, count: int, own: int | Non
     """The words of one line; at ``own`` is the GPU itself."""
     words = tuple(line.split())
     if len(words) != count:
-        raise document.error(path, f"{len(words)} words for {count} GPUs", value=line, remedy="one word each")
+        raise document.error(
+            path,
+            f"{counted(len(words), 'word')} for {counted(count, 'GPU')}",
+            value=line,
+            remedy="one word each",
+        )
     for k, word in enumerate(words):
         if (word == SELF) != (k == own) or not (word == SELF or is_word(word)):
             raise document.error(

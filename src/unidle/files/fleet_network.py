@@ -10,7 +10,7 @@ from typing import Final
 from unidle.files.document import BadFile, Document, Path
 from unidle.files.fleet_file import ID_LENGTH, ID_PATTERN, ID_SAYS, FleetFile, LinkPart
 from unidle.fleet import Link, Node, Tier
-from unidle.fleet.labels import HOST_KEY, LabelConflict, tree_of, well_known
+from unidle.fleet.labels import HOST_KEY, OWN_KINDS, LabelConflict, tree_of, well_known
 
 _ENDS: Final = "give both ends, a and b, or the kind of tier that it leads up from: tier"
 
@@ -78,7 +78,7 @@ def links(
     document: Document, parts: Iterable[LinkPart], tiers: Iterable[Tier], known: Mapping[str, object]
 ) -> Iterator[Link]:
     """The links of the file. ``known`` has the names of tiers and nodes."""
-    kinds = {tier.kind for tier in tiers} | {"node", "device"}
+    kinds = {tier.kind for tier in tiers} | OWN_KINDS
     for index, part in enumerate(parts):
         path: Path = ("links", index)
         if part.tier is not None:

@@ -48,7 +48,7 @@ class QueuePart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     kind: Annotated[
         Literal["exclusive", "pooled", "public"],
         Meta(
-            description="pooled lends and borrows; exclusive does neither; public deserves nothing and takes what is idle."
+            description="pooled lends and borrows; exclusive does neither; public deserves nothing unless it says so, and takes what is idle."
         ),
     ] = "pooled"
     guarantee: Annotated[Amounts, _amounts("Kept for it even while it is idle.")] = {}
@@ -131,6 +131,12 @@ def history_of(part: HistoryPart) -> History:
 def queues_of(document: Document, parts: tuple[QueuePart, ...]) -> Iterator[QueueSpec]:
     """The queues; what only all of them together can break is checked by who places (:func:`pointed`)."""
     for index, part in enumerate(parts):
+        if part.kind == "exclusive" and any(part.lend.values()):
+            raise document.error(
+                ("queues", index, "lend"),
+                "an exclusive queue does not lend",
+                remedy="leave lend out, or make the queue pooled",
+            )
         windows = tuple(
             TimeWindow(_weekly(document, w.when, ("queues", index, "windows", k, "when")), dict(w.guarantee),
                        dict(w.deserved), dict(w.limit))

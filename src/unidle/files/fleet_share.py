@@ -11,7 +11,10 @@ from unidle.fleet import WHOLE_PPM, CutMode, Sharing
 
 _Factor = Annotated[float, Meta(ge=1, le=16)]
 ByKind = Literal["gpu", "cpu"]
-_MODES: Final[dict[ByKind, tuple[CutMode, ...]]] = {"gpu": ("mig", "mps", "time"), "cpu": ("quota",)}
+_MODES: Final[dict[str, tuple[CutMode, ...]]] = {
+    "cpu": ("quota",), "nvidia": ("mig", "mps", "time"), "amd": ("time",), "ascend": ("time",)
+}  # fmt: skip
+"""By vendor of a GPU, else by kind: MIG and MPS are NVIDIA's."""
 
 
 class OversubscribePart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -27,7 +30,7 @@ class SharingPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     modes: Annotated[
         tuple[Literal["mig", "mps", "time", "quota"], ...] | None,
         Meta(
-            description="Ways to cut it: mig, mps and time for a GPU, quota for a CPU device. Without it, all of them.",
+            description="Ways to cut it: mig, mps and time for a GPU of NVIDIA, time for others, quota for a CPU device. Without it, all of them.",
             examples=[["mig", "mps", "time"]],
         ),
     ] = None
@@ -38,14 +41,15 @@ class SharingPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
 
 
 def check_sharing(
-    document: Document, part: SharingPart, kind: ByKind, shares: tuple[int, ...], path: Path
+    document: Document, part: SharingPart, kind: ByKind, vendor: str, shares: tuple[int, ...], path: Path
 ) -> None:
     """:class:`BadInput` where the device cannot be cut so; ``path`` is that of the field ``share``."""
-    allowed = _MODES[kind]
+    allowed = _all_modes(kind, vendor)
+    whose = "a CPU device" if kind == "cpu" else "a GPU" if vendor == "nvidia" else f"a GPU of {vendor}"
     for k, mode in enumerate(part.modes or ()):
         if mode not in allowed:
             raise document.error(
-                (*path, "modes", k), f"a {kind.upper()} device cannot be cut so", value=mode,
+                (*path, "modes", k), f"{whose} cannot be cut so", value=mode,
                 remedy="use " + ", ".join(allowed),
             )  # fmt: skip
     if part.modes == ():
@@ -59,18 +63,22 @@ def check_sharing(
         )  # fmt: skip
 
 
-def sharing_of(part: SharingPart, kind: ByKind) -> Sharing:
+def _all_modes(kind: ByKind, vendor: str) -> tuple[CutMode, ...]:
+    return _MODES[vendor if kind == "gpu" else kind]
+
+
+def sharing_of(part: SharingPart, kind: ByKind, vendor: str) -> Sharing:
     """What the field says."""
     over = part.oversubscribe
     known = get_args(CutMode)
-    modes = tuple(sorted(set(part.modes or _MODES[kind]), key=known.index))
+    modes = tuple(sorted(set(part.modes or _all_modes(kind, vendor)), key=known.index))
     return Sharing(modes, round(over.compute * WHOLE_PPM), round(over.memory * WHOLE_PPM))
 
 
-def sharing_fields(sharing: Sharing, kind: ByKind) -> dict[str, object]:
+def sharing_fields(sharing: Sharing, kind: ByKind, vendor: str) -> dict[str, object]:
     """The field that says it."""
     fields: dict[str, object] = {}
-    if sharing.modes != _MODES[kind]:
+    if sharing.modes != _all_modes(kind, vendor):
         fields["modes"] = list(sharing.modes)
     factors = {"compute": sharing.compute_ppm, "memory": sharing.memory_ppm}
     if over := {name: ppm / WHOLE_PPM for name, ppm in factors.items() if ppm != WHOLE_PPM}:

@@ -198,7 +198,7 @@ def _groups(devices: Iterable[Device]) -> Iterator[dict[str, object]]:
         if first.slices_ppm != (WHOLE_PPM,):
             group["slices_ppm"] = list(first.slices_ppm)
         if first.sharing is not None:
-            group["share"] = sharing_fields(first.sharing, first.kind)
+            group["share"] = sharing_fields(first.sharing, first.kind, first.vendor)
         if first.index != following:
             group["index"] = first.index
         if first.kind == "gpu":

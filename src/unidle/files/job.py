@@ -230,10 +230,24 @@ def _check_topology(draft: _Draft) -> None:
             )
 
 
+def _check_hardware(draft: _Draft) -> None:
+    vendor = draft.file.hardware.vendor
+    if draft.file.device == "cpu" and vendor != "any":
+        raise draft.document.error(
+            ("hardware", "vendor"), "is of GPUs, and device is cpu", value=vendor, remedy="remove one of them"
+        )
+
+
 def _check_share(draft: _Draft) -> None:
     share = draft.file.share
     if share is None:
         return
+    if draft.file.device == "cpu" and (share.profile is not None or share.mode != "any"):
+        field = "mode" if share.profile is None else "profile"
+        raise draft.document.error(
+            ("share", field), "is of GPUs, and device is cpu", value=getattr(share, field),
+            remedy="remove one of them",
+        )  # fmt: skip
     if share.profile is not None:
         _check_profile(draft, share)
     elif share.fraction is None and share.memory is None:
@@ -324,4 +338,5 @@ _CHECKS: Final[dict[str, Callable[[_Draft], None]]] = {
     "uuids": _check_select("uuids"),
     "topology": _check_topology,
     "share": _check_share,
+    "hardware": _check_hardware,
 }

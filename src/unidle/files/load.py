@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import codecs
 import errno
+import io
 import os
 import re
 import stat
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import BinaryIO, Final, TextIO
 
 from unidle.files.document import BadFile, Bounds, Document, printable
 from unidle.files.tree import parse
@@ -57,20 +58,43 @@ def base_dir_of(path: str | os.PathLike[str]) -> str:
     return os.getcwd() if name == STDIN else os.path.dirname(os.path.abspath(name))  # noqa: PTH109, PTH100, PTH120
 
 
+@contextmanager
+def opened_text(path: str | os.PathLike[str], *, what: str) -> Iterator[TextIO]:
+    """The text of a file of any size (``-`` is standard input), to be read line by line.
+
+    Errors: :class:`unidle.errors.BadInput` as those of ``read_text``; what is not UTF-8 is a ``UnicodeDecodeError``
+    where it is read.
+    """
+    name, source = os.fspath(path), source_name(path)
+    with _explained(source, what):
+        if name == STDIN:
+            yield io.TextIOWrapper(sys.stdin.buffer, encoding="utf-8-sig", newline="")
+        else:
+            with _regular(name, source, what) as stream:
+                yield io.TextIOWrapper(stream, encoding="utf-8-sig", newline="")
+
+
+@contextmanager
+def _regular(name: str, source: str, what: str) -> Iterator[BinaryIO]:
+    # Non-blocking, so that opening a FIFO without a writer does not wait for one.
+    fd = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    try:
+        _check_regular(os.fstat(fd).st_mode, source, what)
+        with os.fdopen(fd, "rb", closefd=False) as stream:
+            yield stream
+    finally:
+        os.close(fd)
+
+
 def _read(name: str, source: str, what: str, limit: int) -> bytes:
     with _explained(source, what):
         if name == STDIN:
             return _at_most(sys.stdin.buffer.read, source, limit)
-        # Non-blocking, so that opening a FIFO without a writer does not wait for one.
-        fd = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
-        try:
-            status = os.fstat(fd)
-            _check_regular(status.st_mode, source, what)
-            if status.st_size > limit:
-                raise _too_large(source, limit, status.st_size)
-            return _at_most(lambda size: os.read(fd, size), source, limit)
-        finally:
-            os.close(fd)
+        with _regular(name, source, what) as stream:
+            size = os.fstat(stream.fileno()).st_size
+            if size > limit:
+                raise _too_large(source, limit, size)
+            return _at_most(stream.read, source, limit)
 
 
 @contextmanager
@@ -82,6 +106,8 @@ def _explained(source: str, what: str) -> Iterator[None]:
         raise BadFile(source, "there is no such file", remedy=f"check the path of the {what} file") from None
     except PermissionError:
         raise BadFile(source, "the file may not be read", remedy=f"chmod +r {source}") from None
+    except (UnicodeError, BadFile):
+        raise
     except (OSError, ValueError) as error:
         code = error.errno if isinstance(error, OSError) else None
         reason = "it is a socket or a device without a driver" if code == errno.ENXIO else str(error)

@@ -16,12 +16,14 @@ from unidle.files.document import BadFile
 from unidle.files.load import read_text, source_name
 from unidle.fleet.size import NodeSize
 from unidle.jobs.demand import Demand
+from unidle.words import counted
 
 LIMIT_BYTES: Final = 256 << 20
 MOST_NODES: Final = 1_000_000
 MOST_GPUS: Final = 64  # of one node
 _WHOLE_MILLI: Final = 1000
 _LARGEST: Final = 1 << 40
+_DIGITS: Final = 20  # Python reads no number of thousands
 _NODE_COLUMNS: Final = ("sn", "cpu_milli", "memory_mib", "gpu")
 _POD_COLUMNS: Final = ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
 
@@ -46,12 +48,21 @@ class _Row(NamedTuple):
         """A whole number from 0 to ``most``; a fraction is allowed where it is ``.0``."""
         written = self.text(column)
         number = written.removesuffix(".0")
-        if number.isascii() and number.isdigit() and int(number) <= most:
+        if number.isascii() and number.isdigit() and len(number) < _DIGITS and int(number) <= most:
             return int(number)
         remedy = (
             f"give a whole number from 0 to {most:,}" if most < _LARGEST else "give a whole number, 0 or more"
         )
         raise self.error(column, "is not an amount", written, remedy)
+
+    def new_name(self, column: str, seen: set[str]) -> str:
+        """A name that is not in ``seen`` and is put there."""
+        name = self.text(column)
+        if not name or name in seen:
+            problem = "is there twice" if name else "is empty"
+            raise self.error(column, problem, name, "give each line a name of its own")
+        seen.add(name)
+        return name
 
     def error(self, column: str, problem: str, value: object, remedy: str) -> BadFile:
         return BadFile(self.place, problem, field=column, value=value, remedy=remedy)
@@ -62,16 +73,11 @@ def read_nodes(path: str | os.PathLike[str]) -> tuple[NodeSize, ...]:
     nodes: list[NodeSize] = []
     seen: set[str] = set()
     for row in _rows(path, "node", _NODE_COLUMNS, ("model",)):
-        name, gpus, model = row.text("sn"), row.count("gpu", MOST_GPUS), row.text("model")
-        if not name or name in seen:
-            raise row.error(
-                "sn", "names a node twice" if name else "is empty", name, "give each node its own name"
-            )
+        name, gpus, model = row.new_name("sn", seen), row.count("gpu", MOST_GPUS), row.text("model")
         if gpus and not model:
             raise row.error(
                 "model", "is empty, and the node has GPUs", model, "name the GPU model, for instance T4"
             )
-        seen.add(name)
         nodes.append(
             NodeSize(name, row.count("cpu_milli"), row.count("memory_mib"), gpus, model if gpus else "")
         )
@@ -92,12 +98,14 @@ def read_pods(path: str | os.PathLike[str], nodes: Sequence[NodeSize]) -> Pods:
     names: list[str] = []
     demands: list[Demand] = []
     known: dict[Demand, None] = {}
+    seen: set[str] = set()
     for row in _rows(path, "pod", _POD_COLUMNS, ("gpu_spec",)):
+        name = row.new_name("name", seen)
         demand = _demand(row, models)
         if demand not in known:
             _check_fits(row, demand, shapes)
             known[demand] = None
-        names.append(row.text("name"))
+        names.append(name)
         demands.append(demand)
     if not any(demand.total_gpu_milli for demand in demands):
         raise BadFile(
@@ -162,6 +170,11 @@ def _rows(
                     f"{source}:1", "the column is missing", field=column,
                     remedy=f"an openb {what} list begins with {','.join(needed)}",
                 )  # fmt: skip
+        twice = next((column for column in header if column and header.count(column) > 1), None)
+        if twice is not None:
+            raise BadFile(
+                f"{source}:1", "the column is there twice", field=twice, remedy="keep one of the two"
+            )
         lacking = dict.fromkeys((c for c in optional if c not in header), "")
         any_row = False
         for cells in reader:
@@ -169,7 +182,7 @@ def _rows(
                 continue
             if len(cells) != len(header):
                 raise BadFile(
-                    f"{source}:{reader.line_num}", f"has {len(cells)} columns, the header {len(header)}",
+                    f"{source}:{reader.line_num}", f"has {counted(len(cells), 'column')}, the header {len(header)}",
                     remedy="complete the line",
                 )  # fmt: skip
             any_row = True

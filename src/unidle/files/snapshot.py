@@ -9,17 +9,19 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import BinaryIO, Final, Literal, TypeVar
+from typing import Annotated, BinaryIO, Final, Literal, TypeVar
 
 import msgspec
 
 from unidle.errors import BadInput
-from unidle.fleet import Fleet, Health
+from unidle.fleet import CutMode, Fleet, Health
 from unidle.jobs import JobSpec, RankPlace
 from unidle.jobs.speeds import Speeds
 
 FORMAT: Final = "unidle-snapshot"
-VERSION: Final = 2
+VERSION: Final = 3
+OLDEST: Final = 2
+"""Version 2 knows no ``pairs``: it was decided without any."""
 _LONGEST_LINE: Final = 512 << 20
 _T = TypeVar("_T")
 
@@ -87,10 +89,21 @@ class RunTimes(msgspec.Struct, frozen=True):
     durations_ns: tuple[int, ...]
 
 
+class Pair(msgspec.Struct, frozen=True):
+    """How much slower work of one name was beside another on a device cut by ``mode``: the sum of ``times`` looks."""
+
+    mode: CutMode
+    load: str
+    other: str
+    total_ppm: Annotated[int, msgspec.Meta(ge=0)]
+    times: Annotated[int, msgspec.Meta(ge=1)]
+
+
 class PlacementSnapshot(msgspec.Struct, frozen=True):
     """``policy`` is the one that decides, empty for the usual one; ``history`` what it knows of run times.
 
-    ``past_ppb``: what queues used on average, by resource; ``speeds``: steps that jobs showed.
+    ``past_ppb``: what queues used on average, by resource; ``speeds``: steps that jobs showed; ``pairs``: what work
+    that shared a device did to each other, the one that was seen last at the end.
     """
 
     time_ns: int
@@ -101,6 +114,7 @@ class PlacementSnapshot(msgspec.Struct, frozen=True):
     history: tuple[RunTimes, ...] = ()
     past_ppb: dict[str, dict[str, int]] = {}
     speeds: Speeds = {}
+    pairs: tuple[Pair, ...] = ()
 
 
 class _Header(msgspec.Struct, frozen=True):
@@ -116,6 +130,7 @@ class _FleetLine(msgspec.Struct, frozen=True, omit_defaults=True):
     history: tuple[RunTimes, ...] = ()
     past_ppb: dict[str, dict[str, int]] = {}
     speeds: Speeds = {}
+    pairs: tuple[Pair, ...] = ()
 
 
 class _End(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -129,7 +144,13 @@ def write_snapshot(snapshot: PlacementSnapshot, out: BinaryIO) -> None:
 def _lines(snapshot: PlacementSnapshot) -> Iterator[object]:
     yield _Header(FORMAT, VERSION, snapshot.time_ns)
     yield _FleetLine(
-        snapshot.fleet, snapshot.health, snapshot.policy, snapshot.history, snapshot.past_ppb, snapshot.speeds
+        snapshot.fleet,
+        snapshot.health,
+        snapshot.policy,
+        snapshot.history,
+        snapshot.past_ppb,
+        snapshot.speeds,
+        snapshot.pairs,
     )
     yield from snapshot.jobs
     yield _End(len(snapshot.jobs))
@@ -155,9 +176,9 @@ class _Reader:
         header = self._next(_Header)
         if header.format != FORMAT:
             raise self._bad("is not a snapshot", "format", header.format)
-        if header.version != VERSION:
+        if not OLDEST <= header.version <= VERSION:
             age = "a newer" if header.version > VERSION else "an older"
-            remedy = f"this unidle reads version {VERSION}: {'upgrade it' if age == 'a newer' else 'take the snapshot again'}"
+            remedy = f"this unidle reads versions {OLDEST} to {VERSION}: {'upgrade it' if age == 'a newer' else 'take the snapshot again'}"
             raise self._bad(f"a snapshot of {age} version", "version", header.version, remedy)
         fleet = self._next(_FleetLine)
         jobs: list[OpenJob] = []
@@ -176,6 +197,7 @@ class _Reader:
                     fleet.history,
                     fleet.past_ppb,
                     fleet.speeds,
+                    fleet.pairs,
                 )
             jobs.append(self._checked(self._decoded(decode, line), fleet.fleet, jobs))
         raise self._bad("the snapshot ends too early", "jobs", len(jobs))

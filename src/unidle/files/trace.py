@@ -16,12 +16,13 @@ import difflib
 import math
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final, TextIO, TypeVar
 
 from unidle.files.document import BadFile, printable
+from unidle.files.load import opened_text, source_name
 from unidle.files.renames import Renames
+from unidle.words import counted
 
 COLUMNS: Final = (
     "job", "submit_s", "duration_s", "gpus", "cpu_milli", "memory_mib", "model", "queue", "priority",
@@ -30,6 +31,7 @@ COLUMNS: Final = (
 OPTIONAL: Final = ("estimate_s", "user", "name", "min_runtime_s")
 JOBS_LIMIT: Final = 5_000_000
 _LATEST_S: Final = 9e9  # what 63 bits of ns hold, with room for a duration as long
+_LONGEST_S: Final = 10 * 365 * 86_400
 _MOST: Final = 10**9
 _NAME_LENGTH: Final = 253
 _YES_NO: Final = {
@@ -99,9 +101,13 @@ def load_trace(path: str | os.PathLike[str], renames: Renames | None = None) -> 
     Errors: :class:`unidle.errors.BadInput` with file, line, field, value and remedy: the first in
     the order of the file.
     """
-    source = printable(os.fspath(path))
-    with _opened(path, source) as stream:
-        trace = Trace(source, tuple(_read(stream, source)))
+    source = source_name(path)
+    try:
+        with opened_text(path, what="trace") as stream:
+            trace = Trace(source, tuple(_read(stream, source)))
+    except UnicodeDecodeError as error:
+        byte = error.object[error.start]
+        raise BadFile(source, f"not text in UTF-8: byte 0x{byte:02x}", remedy="save it as UTF-8") from None
     if renames is not None:
         trace = _renamed(trace, renames)
     return trace
@@ -113,22 +119,6 @@ def _renamed(trace: Trace, names: Renames) -> Trace:
         replace(job, queue=names.queue(job.queue), models=names.of_models(job.models)) for job in trace.jobs
     )
     return Trace(trace.source, tuple(jobs))
-
-
-@contextmanager
-def _opened(path: str | os.PathLike[str], source: str) -> Iterator[TextIO]:
-    try:
-        with open(path, newline="", encoding="utf-8-sig") as stream:
-            yield stream
-    except UnicodeDecodeError as error:
-        byte = error.object[error.start]
-        raise BadFile(source, f"not text in UTF-8: byte 0x{byte:02x}", remedy="save it as UTF-8") from None
-    except OSError as error:
-        raise BadFile(
-            source, f"the trace cannot be read: {error.strerror}", remedy="check the path of the trace"
-        ) from None
-    except ValueError as error:  # NUL in the path
-        raise BadFile(source, f"not a path: {error}", remedy="give the file's path") from None
 
 
 def _read(stream: TextIO, source: str) -> Iterator[TraceJob]:
@@ -193,7 +183,7 @@ class _Line:
         self._source, self.number, self._columns, self._row = source, number, columns, row
         if len(row) != columns[""]:
             raise BadFile(
-                f"{source}:{number}", f"{len(row)} cells where the header has {columns['']}", value=",".join(row)[:100],
+                f"{source}:{number}", f"{counted(len(row), 'cell')} where the header has {columns['']}", value=",".join(row)[:100],
                 remedy="give a cell for each column; quote a cell that holds a comma",
             )  # fmt: skip
 
@@ -216,7 +206,7 @@ class _Line:
             line=self.number,
             job=self._name("job"),
             submit_ns=self._time_ns("submit_s"),
-            duration_ns=self._time_ns("duration_s"),
+            duration_ns=self._time_ns("duration_s", _LONGEST_S),
             gpus=gpus,
             ranks=ranks,
             cpu_milli=self._whole("cpu_milli", otherwise=0),
@@ -225,10 +215,10 @@ class _Line:
             queue=self._name("queue", "default"),
             priority=self._whole("priority", least=-_MOST, otherwise=0),
             preemptible=self._yes_no("preemptible"),
-            estimate_s=self._seconds("estimate_s") if self.cell("estimate_s") else None,
+            estimate_s=self._estimate_s(),
             user=self._name("user", "", may_be_empty=True),
             name=self._name("name", "", may_be_empty=True),
-            min_runtime_s=self._seconds("min_runtime_s") if self.cell("min_runtime_s") else 0.0,
+            min_runtime_s=self._seconds("min_runtime_s", _LONGEST_S) if self.cell("min_runtime_s") else 0.0,
         )
 
     def _gpus(self) -> int:
@@ -253,16 +243,24 @@ class _Line:
             )
         return name
 
-    def _time_ns(self, field: str) -> int:
-        return round(self._seconds(field) * 1e9)
+    def _time_ns(self, field: str, most: float = _LATEST_S) -> int:
+        return round(self._seconds(field, most) * 1e9)
 
-    def _seconds(self, field: str) -> float:
+    def _estimate_s(self) -> float | None:
+        if not self.cell("estimate_s"):
+            return None
+        seconds = self._seconds("estimate_s", _LONGEST_S)
+        if not seconds:
+            raise self.error("estimate_s", "must be above 0", self.cell("estimate_s"), "leave the cell empty where it is not known")  # fmt: skip
+        return seconds
+
+    def _seconds(self, field: str, most: float) -> float:
         seconds = self._number(field, float, "seconds, such as 90 or 12.5")
         if not math.isfinite(seconds):
             raise self.error(field, "must be a finite number", self.cell(field), "give seconds, or leave the line out")  # fmt: skip
-        if not 0 <= seconds <= _LATEST_S:
+        if not 0 <= seconds <= most:
             raise self.error(
-                field, f"must be from 0 to {_LATEST_S:.0f} seconds", self.cell(field), "give seconds, or leave the line out"
+                field, f"must be from 0 to {most:.0f} seconds", self.cell(field), "give seconds, or leave the line out"
             )  # fmt: skip
         return seconds
 

@@ -40,6 +40,8 @@ _KINDS: Final = {
 }
 NVLINK_KINDS: Final = frozenset({"nvlink", "nvlink-part", "accelerator"})
 HOST_KEY: Final = "kubernetes.io/hostname"
+OWN_KINDS: Final = frozenset({"node", "device"})
+"""What the lowest ones are called; no tier may be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,7 @@ def kinds_of(keys: Sequence[str]) -> tuple[str, ...]:
     """One kind for each key; keys that would share a kind keep their full names."""
     short = [kind_of(key) for key in keys]
     return tuple(
-        kind if short.count(kind) == 1 and kind not in ("node", "device") else key
+        kind if short.count(kind) == 1 and kind not in OWN_KINDS else key
         for kind, key in zip(short, keys, strict=True)
     )
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from unidle.errors import BadInput
+from unidle.words import counted
 
 SELF: Final = "X"
 UNKNOWN: Final = "NA"
@@ -109,8 +110,8 @@ def describe(links: GpuLinks) -> str:
     best, worst = (max(ways, key=closeness), min(ways, key=closeness)) if ways else ("", "")
     between = f", {worst} between all" if best == worst else f", {best} at best and {worst} at worst"
     numa = {node for node in links.numa if node is not None}
-    on = f", {len(numa)} NUMA node{'s' if len(numa) > 1 else ''}" if numa else ""
-    return f"{size} GPU{'s' if size > 1 else ''}{between if ways else ''}{on}"
+    on = f", {counted(len(numa), 'NUMA node')}" if numa else ""
+    return f"{counted(size, 'GPU')}{between if ways else ''}{on}"
 
 
 def parse_topo(text: str, source: str = "nvidia-smi topo -m") -> GpuLinks:
@@ -131,7 +132,12 @@ def parse_topo(text: str, source: str = "nvidia-smi topo -m") -> GpuLinks:
             raise _bad(source, number, "a row comes twice", words[0])
         cells = words[1 : len(columns) + 1]
         if len(cells) < len(columns):
-            raise _bad(source, number, f"{len(cells)} links for {len(columns)} columns", words[0])
+            raise _bad(
+                source,
+                number,
+                f"{counted(len(cells), 'link')} for {counted(len(columns), 'column')}",
+                words[0],
+            )
         for cell in cells:
             if cell != SELF and not is_word(cell):
                 raise _bad(source, number, "not a kind of link", cell)
@@ -178,7 +184,7 @@ def _links(
                 raise BadInput(
                     f"{name} and {other} disagree on their link",
                     field=source,
-                    value=(ways[i][k], ways[k][i]),
+                    value=f"{ways[i][k]} and {ways[k][i]}",
                     remedy=_REMEDY,
                 )
     return GpuLinks(

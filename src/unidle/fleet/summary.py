@@ -9,14 +9,27 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from unidle.fleet.model import WHOLE_PPM, LinkClass, Vendor
+from unidle.fleet.model import WHOLE_PPM, CutMode, LinkClass, Vendor
 
 FLEET_KIND: Final = "fleet"
 
 
 @dataclass(frozen=True, slots=True)
+class MayCut:
+    """In which ways, and how much of one device may be promised; ``factor_ppm`` is how often a device as a whole may."""
+
+    modes: tuple[CutMode, ...]
+    compute_ppm: int
+    memory_bytes: int
+    factor_ppm: int = WHOLE_PPM
+
+
+@dataclass(frozen=True, slots=True)
 class NodeClass:
-    """Devices of one kind on nodes that a job cannot tell apart; ``share_ppm`` of each is one slice."""
+    """Devices of one kind on nodes that a job cannot tell apart; ``share_ppm`` of each is one slice.
+
+    ``cut`` is there where they may be cut on demand. With ``rest`` they are what is left of such devices in parts.
+    """
 
     kind: Literal["gpu", "cpu"]
     vendor: Vendor
@@ -25,6 +38,8 @@ class NodeClass:
     labels: dict[str, str] = field(default_factory=dict)
     taints: tuple[str, ...] = ()
     share_ppm: int = WHOLE_PPM
+    cut: MayCut | None = None
+    rest: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,9 @@ from typing import Final, Literal
 from unidle.events import types as ev
 from unidle.jobs import Reason, Restart
 from unidle.share.refusal import CUT_REFUSED
-from unidle.view.state import AttemptView, JobView, RankView
+from unidle.view.ranks import RankView
+from unidle.view.state import AttemptView, JobView
+from unidle.words import counted
 
 _S: Final = 1_000_000_000
 _MAX_BACKOFF_S: Final = 300.0
@@ -145,7 +147,11 @@ def _again_or_fail(job: JobView, why: Reason, now_ns: int) -> ev.Event:
     """Another attempt after the back-off, or the job's end when its restarts are used up."""
     restart = job.spec.restart
     if job.retries >= restart.max:
-        text = f"{why.text}; {job.retries} of {restart.max} restarts used" if restart.max else why.text
+        text = (
+            f"{why.text}; {job.retries} of {counted(restart.max, 'restart')} used"
+            if restart.max
+            else why.text
+        )
         return ev.JobEnded(job.id, "failed", Reason(why.code, text, why.figures))
     wait_s = backoff_s(restart, job.retries + 1)
     text = f"restart {job.retries + 1} of {restart.max} in {wait_s:g} s: {why.text}"

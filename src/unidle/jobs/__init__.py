@@ -1,7 +1,7 @@
 """Nouns of work: job specification, gangs, ranks, attempts, states."""
 
 from unidle.jobs.place import RankPlace
-from unidle.jobs.reason import Reason
+from unidle.jobs.reason import NEVER, NEVER_BY_QUEUE, Reason
 from unidle.jobs.spec import (
     DeviceWish,
     Fabric,
@@ -21,6 +21,8 @@ from unidle.jobs.spec import (
 from unidle.jobs.state import TERMINAL, TRANSITIONS, JobState, transition
 
 __all__ = [
+    "NEVER",
+    "NEVER_BY_QUEUE",
     "TERMINAL",
     "TRANSITIONS",
     "DeviceWish",

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
+
+NEVER_BY_QUEUE: Final = frozenset({"over_limit", "no_queue"})
+NEVER: Final = NEVER_BY_QUEUE | {"never_fits"}
+"""Codes of jobs that wait and that no state of the fleet and its queues lets start."""
 
 
 @dataclass(frozen=True, slots=True)

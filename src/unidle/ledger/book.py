@@ -12,11 +12,13 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
+from operator import itemgetter
 
 from unidle.ledger.rows import Entry
 from unidle.ledger.taxonomy import How
 
 _FREE_CAUSES_KEPT = 4096
+_END = itemgetter(1)  # of a gap
 
 
 @dataclass(slots=True)
@@ -143,8 +145,8 @@ class Book:
 
     def take(self, slices: Iterable[int], now_ns: int, wanted_ns: int, job: str) -> None:
         """A job gets the slices; since ``wanted_ns`` it only waited for this decision."""
-        taken = tuple(slices)
-        latest = max((self.since[k] for k in taken), default=now_ns)
+        taken, since, held = tuple(slices), self.since, self.held
+        latest = max([since[k] for k in taken], default=now_ns)
         latency_ns = min(max(wanted_ns, latest), now_ns)
         self._post(taken, latency_ns)
         for a, b, leaf, how in self._uncovered(latency_ns, now_ns):
@@ -153,18 +155,19 @@ class Book:
             else:
                 self.closed.append(Entry(taken, a, b, "scheduler_latency", job))
         for k in taken:
-            self.since[k] = now_ns
-            self.held[k] = True
+            since[k] = now_ns
+            held[k] = True
 
     def give_back(self, slices: Iterable[int], now_ns: int) -> None:
         """The slices are free from ``now_ns`` on; their time before is the attempt's to post."""
+        since, held, down = self.since, self.held, self.down
         for k in slices:
-            self.since[k] = now_ns
-            self.held[k] = False
-            if k in self.down:
-                start, leaf = self.down[k]
+            since[k] = now_ns
+            held[k] = False
+            if k in down:
+                start, leaf = down[k]
                 self.down_log.setdefault(k, []).append((start, now_ns, leaf))
-                self.down[k] = (now_ns, leaf)
+                down[k] = (now_ns, leaf)
 
     def faults(self, k: int, start_ns: int, end_ns: int) -> list[tuple[int, int, str]]:
         """Unhealthy times of a held slice within a window."""
@@ -190,13 +193,21 @@ class Book:
 
     def _post(self, slices: tuple[int, ...], until_ns: int) -> None:
         groups: dict[tuple[int, str | None], list[int]] = {}
+        since, down = self.since, self.down
         for k in slices:
-            if self.since[k] < until_ns:
-                down = self.down.get(k)
-                groups.setdefault((self.since[k], down and down[1]), []).append(k)
-                self.since[k] = until_ns
-        for (since, leaf), group in groups.items():
-            self.closed += self._pieces(tuple(group), since, until_ns, leaf)
+            begin = since[k]
+            if begin < until_ns:
+                key = (begin, down[k][1] if k in down else None)
+                if key in groups:
+                    groups[key].append(k)
+                else:
+                    groups[key] = [k]
+                since[k] = until_ns
+        for (begin, leaf), group in groups.items():
+            if leaf is None and not self.gaps:  # nearly always
+                self.closed += [Entry(tuple(group), *piece) for piece in self._free(begin, until_ns)]
+            else:
+                self.closed += self._pieces(tuple(group), begin, until_ns, leaf)
 
     def _pieces(self, slices: tuple[int, ...], start: int, end: int, down: str | None) -> Iterator[Entry]:
         for a, b, leaf, how in self._uncovered(start, end):
@@ -210,8 +221,9 @@ class Book:
     def _uncovered(self, start: int, end: int) -> Iterator[tuple[int, int, str, How]]:
         """``[start, end)`` cut at the gaps in which nobody watched (leaf ``unseen``, else empty)."""
         at = start
-        for a, b in self.gaps:
-            a, b = max(a, at), min(b, end)
+        gaps = self.gaps  # in order of time
+        for k in range(bisect_right(gaps, start, key=_END), len(gaps)):
+            a, b = max(gaps[k][0], at), min(gaps[k][1], end)
             if a < b:
                 if at < a:
                     yield at, a, "", "measured"

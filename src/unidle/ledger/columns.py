@@ -165,20 +165,6 @@ def clip(columns: RowColumns, start_ns: int, end_ns: int) -> RowColumns:
     return columns.with_data(cut).take(cut["start_ns"] < cut["end_ns"])
 
 
-def split_closed(columns: RowColumns, at_ns: int) -> tuple[RowColumns, RowColumns]:
-    """Rows that ended by ``at_ns``, and the rest; no row is cut, the edge is ragged by slice.
-
-    This is how rows behind a watermark leave for a segment. The rows must stand and tile.
-    """
-    closed = columns["end_ns"] <= at_ns
-    s = columns.slices
-    edge = s.first_ns.copy()
-    np.maximum.at(edge, columns["slice"][closed], columns["end_ns"][closed])
-    before = replace(columns, slices=replace(s, last_ns=edge)).take(closed)
-    after = replace(columns, slices=replace(s, first_ns=edge)).take(~closed)
-    return before, after
-
-
 def coalesce(columns: RowColumns) -> RowColumns:
     """Ordered rows with neighbours joined that touch and differ in nothing but their times.
 

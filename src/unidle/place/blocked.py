@@ -10,6 +10,7 @@ import numpy as np
 from unidle.jobs import Reason
 from unidle.place.constraint import Barrier, Blocked, Constraint, Gang
 from unidle.place.tree import NODE, Ints
+from unidle.words import counted
 
 if TYPE_CHECKING:
     from unidle.place.gang import Rooms, Spot
@@ -84,7 +85,7 @@ def _barrier(
 
 
 def _free(ranks: int) -> str:
-    return f"free the devices of {ranks} more rank{'s' if ranks != 1 else ''}"
+    return f"free the devices of {counted(ranks, 'more rank')}"
 
 
 def _place(rooms: Rooms, spot: Spot) -> str:

@@ -12,10 +12,18 @@ from typing import Final
 
 import numpy as np
 
-from unidle.fleet import WHOLE_PPM, Health
+from unidle.fleet import WHOLE_PPM, Health, device_of
 from unidle.jobs import JobSpec, Reason
 from unidle.place.constraint import Gang, gang_of
-from unidle.place.fleet_queues import ALL, Bounds, never_in, totals, tree_of_queues
+from unidle.place.fleet_queues import (
+    ALL,
+    Bounds,
+    charges_of_parts,
+    never_in,
+    never_in_parts,
+    totals,
+    tree_of_queues,
+)
 from unidle.place.ground import Ground, RankClass
 from unidle.place.pieces import counted
 from unidle.place.pools import Option, candidates
@@ -26,13 +34,17 @@ from unidle.place.queue.fair import Shares
 from unidle.place.queue.model import Amounts, Asks, Demand, Hold, Running
 from unidle.place.queue.past import fairness_of, take_history
 from unidle.place.queue.spec import MILLI
+from unidle.place.queue.tree import ROOT
 from unidle.place.queue.waiting import Waiting
 from unidle.place.queued import KINDS
+from unidle.place.refused import never_fits
 from unidle.place.sharing import SharingRound
-from unidle.view.state import AttemptView, JobView, Shape, View
+from unidle.view.state import AttemptView, JobView, View
 from unidle.view.usage import charged, milli_of
+from unidle.view.waiting import Shape
 
 S: Final = 1_000_000_000
+_NO_DEVICE: Final = Reason("never_fits", "no such device: it can never start here")
 _FAMILIES_KEPT: Final = 4_096
 _TRUSTED: Final = 2  # a foretold run time is taken for an estimate where it is at most so many times as long
 
@@ -48,9 +60,10 @@ class Family:
     asks: Asks
     alike: str
     parts: JobSpec | None = (
-        None  # for parts of devices that are cut on demand: the job, of one kind of device
+        None  # for parts of devices that are cut on demand: the job, on one kind of devices
     )
-    most_ppm: int = WHOLE_PPM  # parts that count more are not for it
+    most: Amounts = ()  # where the charge depends on the place: the most, and ``charged`` is the least
+    other: Family | None = None  # the same on another kind of devices, where the job may have any
 
 
 class Books:
@@ -76,7 +89,7 @@ class Books:
         self.waiting = Waiting(self.shares, Backfill())
         self.never: dict[str, Reason] = {}
         self.families: dict[str, Family] = {}  # by job that waits
-        self._by_shape: dict[Shape, Family] = {}
+        self._by_shape: dict[tuple[Shape, str], Family] = {}
         self._shape_of: dict[str, Shape] = {}  # where the view says it for all at once: to find it takes long
         self._not_before: list[tuple[int, str]] = []  # jobs that wait for their time, a heap
         self._live: dict[str, Running] = {}  # also those that stop
@@ -84,6 +97,13 @@ class Books:
         self._stopping = np.zeros(size, np.int64)  # devices of jobs that are preempted: they count as free
         self._stopping_hosts = np.zeros((2, self.width), np.int64)
         self._moved: set[int] = set()  # positions at which that changed
+        self._leavers: dict[str, int] = {}  # devices in parts, and how many who have some are preempted
+        self._vacated: dict[
+            str, int
+        ] = {}  # of these, those that all leave, each with its node: they count as free
+        self._in_parts: dict[
+            str, int
+        ] = {}  # devices of which somebody has got or left a part since the last count
         self._seen, self._seen_ground = -1, -1
         self._bounds = Bounds.of(ground.fleet)
         self._view: View | None = None
@@ -107,11 +127,11 @@ class Books:
         for job in dict.fromkeys(changed):
             self._forget(job)
             self._learn(view.jobs.open.get(job), now_ns)
-        self._shape_of = {}
         while self._not_before and self._not_before[0][0] <= now_ns:
             job = heapq.heappop(self._not_before)[1]
             self._forget(job)
             self._learn(view.jobs.open.get(job), now_ns)
+        self._shape_of = {}
         self._count_free()
         take_history(self.shares, view, now_ns)
         for job, promise in view.promised.items():
@@ -138,6 +158,7 @@ class Books:
         if run is None:
             return
         self._unknown.discard(job)
+        self._in_parts.update(run.parts)
         if job in self.cluster.running:
             self.cluster.drop(job)
         else:
@@ -149,6 +170,7 @@ class Books:
         attempt = job.live
         if attempt is not None:
             run = self._live[job.id] = self._running(job, attempt)
+            self._in_parts.update(run.parts)
             if run.estimate_ns is None:
                 self._unknown.add(job.id)
             if attempt.stop is not None and attempt.stop.why in ("preempted", "moved"):
@@ -168,9 +190,25 @@ class Books:
             self._stopping[index] += sign * count
             self._stopping_hosts[:, position] += requested(run.asks, sign * count // run.each)
             self._moved.add(position)
+        for device in run.parts:
+            self._leavers[device] = self._leavers.get(device, 0) + sign
+
+    def _count_vacated(self) -> None:
+        """Devices in parts that nobody has a part of who is not preempted are as good as free, too."""
+        for device, index in self._in_parts.items():
+            vacated = self._leavers.get(device, 0) > 0 and device not in self.cluster.users
+            if vacated != (device in self._vacated):
+                self._stopping[index] += 1 if vacated else -1
+                self._moved.add(index % self.width)
+            if vacated:
+                self._vacated[device] = index
+            else:
+                self._vacated.pop(device, None)
+        self._in_parts.clear()
 
     def _count_free(self) -> None:
         """Of each node that changed; nothing is held for anybody yet."""
+        self._count_vacated()
         ground, cluster, width = self._ground, self.cluster, self.width
         self._seen_ground, touched = ground.touched_since(self._seen_ground)
         changed = range(width) if touched is None else sorted(self._moved.union(touched))
@@ -193,43 +231,54 @@ class Books:
     # -- jobs ------------------------------------------------------------------------------------
 
     def _running(self, job: JobView, attempt: AttemptView) -> Running:
-        spec, held = job.spec, self._held(attempt)
+        spec, (held, parts) = job.spec, self._held(attempt)
+        milli = self._milli_of(attempt)
         kind = self._ground.occupancy.kind_of(attempt.places[0].slices[0]) or "gpu"
         stop = attempt.stop
         ends = stop is not None and stop.why != "moved"  # its devices come back by themselves
         return Running(
             job.id, self._queue(spec), "medium" if ends else spec.preemption, attempt.placed_ns, held,
-            self._charged(spec, kind, self._milli_of(attempt)), attempt.saved_ns, int(spec.min_runtime_s * S),
+            self._charged(spec, kind, milli), attempt.saved_ns, int(spec.min_runtime_s * S),
             restart_ns(job), run_time_ns(job), checkpoints=spec.checkpoint_path is not None and stop is None,
             ranks=spec.ranks, each=spec.devices_per_rank, settled_ns=settled_ns(job), asks=_asks(spec),
+            parts=parts, parts_milli=milli if parts else 0,
         )  # fmt: skip
 
-    def _held(self, attempt: AttemptView) -> dict[int, int]:
+    def _held(self, attempt: AttemptView) -> tuple[dict[int, int], dict[str, int]]:
+        """Devices by node, and those that it has parts of that were cut on demand, each with its node."""
         held: dict[int, int] = {}
+        parts: dict[str, int] = {}
         for place in attempt.places:
             for slice_id in place.slices:
-                if self._ground.occupancy.is_part(slice_id):
-                    continue  # the device is nobody's as a whole, and what ends here frees no whole one
                 found = self._ground.at(slice_id)
-                if found is not None and found[0] in self.kinds:
-                    index = self.kinds.index(found[0]) * self.width + found[1]
+                if found is None or found[0] not in self.kinds:
+                    continue
+                index = self.kinds.index(found[0]) * self.width + found[1]
+                if self._ground.occupancy.is_part(slice_id):
+                    parts[device_of(slice_id)] = (
+                        index  # no whole one is free before the last who has a part left
+                    )
+                else:
                     held[index] = held.get(index, 0) + 1
-        return held
+        return held, parts
 
     def _add(self, job: JobView) -> None:
         """The job waits."""
-        spec, queue = job.spec, self._queue(job.spec)
+        queue = self._queue(job.spec)
         refused, family = self._never(job, queue), self.family(job)
         if refused is not None or family.never is not None:
             self.never[job.id] = refused or family.never or Reason("never_fits", "")
             return
         self.families[job.id] = family
-        self.waiting.add(
-            Demand(
-                job.id, queue, spec.preemption, 0 if family.parts else spec.ranks, spec.devices_per_rank, family.charged, job.waiting_since_ns,
-                run_time_ns(job), spec.priority, int(spec.min_runtime_s * S), restart_ns(job),
-                spec.checkpoint_path is not None, family.alike, family.asks,
-            )
+        self.waiting.add(self.demand(job, family))
+
+    def demand(self, job: JobView, family: Family) -> Demand:
+        """What the job asks for, on the devices of this family."""
+        spec = job.spec
+        return Demand(
+            job.id, self._queue(spec), spec.preemption, 0 if family.parts else spec.ranks, spec.devices_per_rank,
+            family.charged, job.waiting_since_ns, run_time_ns(job), spec.priority, int(spec.min_runtime_s * S),
+            restart_ns(job), spec.checkpoint_path is not None, family.alike, family.asks, family.most,
         )  # fmt: skip
 
     def _never(self, job: JobView, queue: str) -> Reason | None:
@@ -245,41 +294,67 @@ class Books:
     def family(self, job: JobView) -> Family:
         """What the job has in common with those of its shape."""
         shape = self._shape_of.get(job.id) or job.shape
-        found = self._by_shape.get(shape)
+        by_queue = (
+            job.spec.share is not None or job.spec.device == "any"
+        )  # its limits say what is for the job
+        key = (shape, self._queue(job.spec) if by_queue else "")
+        found = self._by_shape.get(key)
         if found is None:
             if len(self._by_shape) >= _FAMILIES_KEPT:
                 self._by_shape.clear()
-            found = self._by_shape[shape] = self._family_of(job.spec)
+            found = self._by_shape[key] = self._family_of(job.spec)
         return found
 
     def _family_of(self, spec: JobSpec) -> Family:
-        gang, verdicts = gang_of(spec), list[str]()
+        """The family on the first kind of devices that the job may ever have, with that on another kind."""
+        kinds = [kind for kind in KINDS[spec.device] if kind in self.kinds]
+        if len(kinds) < 2:
+            return self._of_one_kind(spec)
+        found = [self._of_one_kind(replace(spec, device="gpu" if kind == "gpu" else "cpu")) for kind in kinds]
+        able = [family for family in found if family.never is None and self._may_ever(spec, family)]
+        if not able:
+            return next((family for family in found if family.never is None), found[0])
+        return replace(able[0], other=able[1]) if len(able) > 1 else able[0]
+
+    def _may_ever(self, spec: JobSpec, family: Family) -> bool:
+        """Whether the queue lets the job have these devices in some state."""
+        leaf = self.tree.index.get(self._queue(spec))
+        if leaf is None or any(queue.windows for queue in self.tree.specs):
+            return True
+        refusal = self._empty.refusal(leaf, family.charged, firm=spec.preemption != "low")
+        return refusal is None or (refusal.queue == ROOT and refusal.rule == "full")
+
+    def _of_one_kind(self, spec: JobSpec) -> Family:
+        gang = gang_of(spec)
+        over = None
         if (parts := self._parts_of(spec, gang)) is not None:
-            return parts
+            if parts.never is None:
+                return parts
+            over = parts.never
         options: list[tuple[Option, RankClass]] = []
         for option, rank_class in candidates(self._ground, spec):
             kind = options[0][1].kind if options else rank_class.kind
             if rank_class.kind not in self.kinds or rank_class.kind != kind:
                 continue
-            verdict = rank_class.never(gang)
-            if verdict is None:
+            if rank_class.never(gang) is None:
                 options.append((option, rank_class))
-            else:
-                verdicts.append(verdict.what + option.on)
         if options:
             kind = options[0][1].kind
             alike = f"{kind} {spec.layout} {spec.requests} {spec.where} {spec.topology} {spec.share} {spec.hardware}"
             amounts = self._charged(spec, kind, self._milli_on(options[0][1], spec))
             return Family(gang, tuple(options), None, amounts, _asks(spec), alike)
-        text = verdicts[0] if verdicts else "no such device"
-        never = Reason("never_fits", f"{text}: it can never start here")
+        refused = never_fits(self._ground, spec)
+        never = over or (refused.because if refused is not None else _NO_DEVICE)
         return Family(gang, (), never, (), _asks(spec), "")
 
     def _queue(self, spec: JobSpec) -> str:
         return spec.queue if self._declared else ALL
 
     def _parts_of(self, spec: JobSpec, gang: Gang) -> Family | None:
-        """The family of a job that may get parts of devices that are cut on demand."""
+        """The family of a job that may get parts of devices that are cut on demand; None where it never gets any.
+
+        Its ``never`` says that only the queue's limit keeps them from it.
+        """
         if spec.share is None or self._view is None or not self._view.cuttable_nodes():
             return None
         sharing = SharingRound(self._ground, self._view)
@@ -287,19 +362,18 @@ class Books:
             of_kind = replace(spec, device="gpu" if kind == "gpu" else "cpu")
             if kind not in self.kinds or sharing.never(of_kind) is not None:
                 continue
-            counts = [milli_of(ppm) for ppm in sharing.share_ppm(of_kind)]
-            milli, most_ppm = max(counts, default=MILLI) * spec.ranks, WHOLE_PPM
-            queue = self._queue(spec)
-            if never_in(self._empty, spec, queue, self.kinds, milli) is not None:
-                least = min(counts, default=MILLI)  # only where it counts least can it ever start
-                milli, most_ppm = least * spec.ranks, (least + 1) * WHOLE_PPM // MILLI - 1
-                over = never_in(self._empty, spec, queue, self.kinds, milli)
-                if over is not None:
-                    return Family(gang, (), over, (), _asks(spec), "")
+            over = never_in_parts(self._empty, sharing, of_kind, self._queue(spec))
+            if over is not None:
+                return Family(gang, (), over, (), _asks(spec), "")
             declared = [(o, c) for o, c in candidates(self._ground, of_kind) if c.never(gang) is None]
+            least, most = charges_of_parts(sharing, of_kind)
+            if declared:  # which may count less, and more
+                slices = (d.slices_ppm for d in self._ground.fleet.devices() if d.kind == kind)
+                least = min(least, spec.ranks * milli_of(min(map(min, slices))))
+                most = max(most, spec.ranks * MILLI)
             alike = f"parts {kind} {spec.requests} {spec.where} {spec.topology} {spec.share} {spec.ranks} {spec.hardware}"
-            amounts = self._charged(spec, kind, milli)
-            return Family(gang, tuple(declared), None, amounts, _asks(spec), alike, of_kind, most_ppm)
+            amounts = [self._charged(spec, kind, milli) for milli in (least, most)]
+            return Family(gang, tuple(declared), None, amounts[0], _asks(spec), alike, of_kind, amounts[1])
         return None
 
     def _milli_of(self, attempt: AttemptView) -> int:

@@ -8,6 +8,7 @@ from typing import Final, Literal
 from unidle.fleet import LinkClass
 from unidle.jobs import Fabric, JobSpec, Layout, Reason, Topology
 from unidle.place.tree import NODE, Ints, Tree
+from unidle.words import are, counted
 
 Group = Literal["gang", "tp", "dp", "pp"]
 GROUPS: Final[tuple[Group, ...]] = ("tp", "dp", "pp")
@@ -96,14 +97,16 @@ class Barrier:
 
     def text(self) -> str:
         if self.constraint is None:
-            return f"needs room for {self.needs} ranks, and the fleet has room for {self.largest}"
+            return f"needs room for {counted(self.needs, 'rank')}, and the fleet has room for {self.largest}"
         if self.constraint.fabric is not None:
-            where = f"{self.fitting} of {self.domains} nodes are on it and have room"
+            where = f"{self.fitting} of {counted(self.domains, 'node')} {are(self.fitting)} on it with room"
         elif self.constraint.group == "gang":
-            where = f"{self.fitting} of {self.domains} have room"
+            where = f"{self.fitting} of {self.domains} {'has' if self.fitting == 1 else 'have'} room"
         else:
             where = f"{self.fitting} of {self.domains} could hold one"
-        return f"{self.constraint.text()}: {where}, at most {self.largest} of {self.needs} ranks fit"
+        return (
+            f"{self.constraint.text()}: {where}, at most {self.largest} of {counted(self.needs, 'rank')} fit"
+        )
 
 
 @dataclass(frozen=True, slots=True)

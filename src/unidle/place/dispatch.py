@@ -9,20 +9,41 @@ start it first.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 from unidle.fleet import WHOLE_PPM
 from unidle.fleet.labels import kind_of
 from unidle.fleet.summary import CapacitySummary, DomainStock, NodeClass, QueueRoom, Stock, TierStock
-from unidle.jobs import JobSpec, Reason
+from unidle.jobs import JobSpec, Reason, Share
+from unidle.place.cut_stock import least_milli, parts_of
 from unidle.place.queued import KINDS, noun
 from unidle.share.select import names_model
+from unidle.view.usage import milli_of
+from unidle.words import are, counted
 
 Prefer = Literal["start", "cost"]
 State = Literal["now", "later", "never"]
 _LATEST: Final = 1 << 62
+
+
+class _Each(NamedTuple):
+    """What one slice of a class is to a job: so many parts, each charged ``milli`` at least."""
+
+    parts: int
+    milli: int
+    rest: bool
+
+    @classmethod
+    def of(cls, one: NodeClass, share: Share | None) -> _Each:
+        if share is None or one.cut is None:
+            return cls(1, milli_of(one.share_ppm), one.rest)
+        return cls(parts_of(one, share), least_milli(one, share), one.rest)
+
+
+Pool: TypeAlias = Mapping[int, _Each]
+"""Classes that a job may use together, by their index."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +96,10 @@ def _judge(cluster: str, summary: CapacitySummary, spec: JobSpec, kind: str) -> 
     queue = next((q for q in summary.queues if q.queue == spec.queue), None)
     if summary.queues and queue is None:
         return never("no_queue", f"has no queue {spec.queue} that takes jobs")
-    if queue is not None and (bound := queue.bound_milli.get(kind, 0)) < spec.devices * 1000:
-        text = (
-            f"its queue {spec.queue} may use {bound / 1000:g} {noun(kind, 2)}, the job wants {spec.devices}"
-        )
-        return never("over_limit", text, bound=bound, asked=spec.devices * 1000)
+    asked = _asked_milli(spec, pools)
+    if queue is not None and (bound := queue.bound_milli.get(kind, 0)) < asked:
+        text = f"its queue {spec.queue} may use {bound / 1000:g} {noun(kind, bound / 1000)}, the job wants {asked / 1000:g}"
+        return never("over_limit", text, bound=bound, asked=asked)
     fabric = spec.topology.fabric if spec.topology else None
     if fabric is not None and fabric not in summary.fabrics:
         return never("no_fabric", f"has no {fabric} between its nodes")
@@ -89,18 +109,23 @@ def _judge(cluster: str, summary: CapacitySummary, spec: JobSpec, kind: str) -> 
         return never("no_tier", f"has no tier of kind {spec.topology.require}")
     most = max(_most(tier, pool, spec) for tier in _ends(tiers) for pool in pools)
     if most < spec.ranks:
-        text = f"no {tiers[-1].kind} of it ever holds more than {most} of {spec.ranks} ranks"
+        text = f"no {tiers[-1].kind} of it ever holds more than {most} of {counted(spec.ranks, 'rank')}"
         return never("too_small", text, most=most, needs=spec.ranks)
     return _when(cluster, summary, spec, kind, pools, tiers, queue)
 
 
+def _asked_milli(spec: JobSpec, pools: Sequence[Pool]) -> int:
+    """The least that the queue is charged, in thousandths of devices."""
+    return spec.devices * min(each.milli for pool in pools for each in pool.values())
+
+
 def _when(
-    cluster: str, summary: CapacitySummary, spec: JobSpec, kind: str, pools: Sequence[frozenset[int]],
+    cluster: str, summary: CapacitySummary, spec: JobSpec, kind: str, pools: Sequence[Pool],
     tiers: Sequence[TierStock], queue: QueueRoom | None,
 ) -> Verdict:  # fmt: skip
     cost = _cost(summary, spec, pools)
     kinds = [tier.kind for tier in summary.tiers]
-    quota = queue is None or queue.free_milli.get(kind, 0) >= spec.devices * 1000
+    quota = queue is None or queue.free_milli.get(kind, 0) >= _asked_milli(spec, pools)
     whole = summary.tiers[-1]
     waits = sum(summary.pending.get(k, 0) for k in (kind, "any"))
     free = max(sum(_slices(whole, pool, free=True) for pool in pools) - waits, 0)
@@ -117,15 +142,16 @@ def _when(
         height, left, tier = min(fitting, key=lambda found: found[:2])
         wish = spec.topology.prefer if spec.topology else None
         preferred = wish is None or height <= _height_of(wish, kinds)
-        text = f"a {tier.kind} of it has room for {left + spec.ranks} such ranks now, {free} {noun(kind, free)} are free"
+        such = counted(left + spec.ranks, "such rank")
+        text = f"a {tier.kind} of it has room for {such} now, {free} {noun(kind, free)} {are(free)} free"
         because = Reason("room_now", text, {"tier": tier.kind, "ranks": left + spec.ranks, "free": free})
         return Verdict(
             cluster, "now", because, tier.kind, height, left, 0, crowd, preferred, cost, summary.currency
         )
     start_ns = _start_in(summary, spec, kind, free)
-    why = f"{free} of {total} {noun(kind, total)} are free for it"
+    why = f"{free} of {total} {noun(kind, total)} {are(free)} free for it"
     if not quota and queue is not None:
-        why = f"its queue {spec.queue} may use {max(queue.free_milli.get(kind, 0), 0) / 1000:g} more {noun(kind, 2)}"
+        why = f"its queue {spec.queue} may use {(more := max(queue.free_milli.get(kind, 0), 0) / 1000):g} more {noun(kind, more)}"
     elif free >= spec.devices:
         why += f", but no {tiers[-1].kind} holds it whole"
     start = (
@@ -137,20 +163,21 @@ def _when(
     )
 
 
-def _pools(summary: CapacitySummary, spec: JobSpec, kind: str) -> list[frozenset[int]]:
+def _pools(summary: CapacitySummary, spec: JobSpec, kind: str) -> list[Pool]:
     """Classes that the job may use together, by the rules of ``place.pools``."""
-    by_model: dict[tuple[str, str], set[int]] = {}
-    by_vendor: dict[str, set[int]] = {}
+    by_model: dict[tuple[str, str], dict[int, _Each]] = {}
+    by_vendor: dict[str, dict[int, _Each]] = {}
     for code, one in enumerate(summary.classes):
         if one.kind == kind and _may_use(one, spec, summary.hidden):
-            by_model.setdefault((one.vendor, one.model), set()).add(code)
-            by_vendor.setdefault(one.vendor, set()).add(code)
-    single = [frozenset(codes) for codes in by_model.values()]
+            each = _Each.of(one, spec.share)
+            by_model.setdefault((one.vendor, one.model), {})[code] = each
+            by_vendor.setdefault(one.vendor, {})[code] = each
+    single = list[Pool](by_model.values())
     tiers = _tiers(summary, spec)
     alone = any(_most(tier, pool, spec) >= spec.ranks for tier in _ends(tiers) for pool in single)
     if kind == "gpu" and alone and not spec.hardware.mix:
         return single
-    return [frozenset(codes) for codes in by_vendor.values()]
+    return list(by_vendor.values())
 
 
 def _may_use(one: NodeClass, spec: JobSpec, hidden: Sequence[str]) -> bool:
@@ -167,9 +194,11 @@ def _may_use(one: NodeClass, spec: JobSpec, hidden: Sequence[str]) -> bool:
     if any(names_model(name, one.model) for name in models.exclude):
         return False
     if share is None:
-        return one.share_ppm == WHOLE_PPM
+        return one.share_ppm == WHOLE_PPM and not one.rest
     memory = one.memory_bytes * one.share_ppm // WHOLE_PPM
-    return one.share_ppm >= share.compute_ppm and memory >= share.memory_bytes
+    if one.cut is None:
+        return WHOLE_PPM > one.share_ppm >= share.compute_ppm and memory >= share.memory_bytes
+    return parts_of(one, share) > 0
 
 
 def _tiers(summary: CapacitySummary, spec: JobSpec) -> list[TierStock]:
@@ -199,30 +228,36 @@ def _single(whole: TierStock) -> tuple[DomainStock, ...]:
     )
 
 
-def _ranks(domain: DomainStock, pool: frozenset[int], spec: JobSpec, *, free: bool) -> int:
+def _ranks(domain: DomainStock, pool: Pool, spec: JobSpec, *, free: bool) -> int:
     tp = 1
     if spec.topology is not None and spec.layout is not None and spec.topology.groups.get("tp") == "node":
         tp = spec.layout.tp
     return sum(
-        (stock.free if free else stock.slices) // spec.devices_per_rank // tp * tp * stock.nodes
+        _count(stock, pool, free=free) // spec.devices_per_rank // tp * tp * stock.nodes
         for stock in domain.stock
         if stock.of in pool
     )
 
 
-def _most(tier: TierStock, pool: frozenset[int], spec: JobSpec) -> int:
+def _count(stock: Stock, pool: Pool, *, free: bool) -> int:
+    """Devices of one node, or parts of them; what is left of a device is not there once it is whole."""
+    each = pool[stock.of]
+    return (stock.free if free else stock.slices * (not each.rest)) * each.parts
+
+
+def _most(tier: TierStock, pool: Pool, spec: JobSpec) -> int:
     return max((_ranks(domain, pool, spec, free=False) for domain in tier.domains), default=0)
 
 
-def _least(tier: TierStock, pool: frozenset[int], spec: JobSpec) -> int | None:
+def _least(tier: TierStock, pool: Pool, spec: JobSpec) -> int | None:
     """The room of the fullest domain that holds the gang now."""
     rooms = (_ranks(domain, pool, spec, free=True) for domain in tier.domains)
     return min((room for room in rooms if room >= spec.ranks), default=None)
 
 
-def _slices(whole: TierStock, pool: frozenset[int], *, free: bool) -> int:
+def _slices(whole: TierStock, pool: Pool, *, free: bool) -> int:
     return sum(
-        (stock.free if free else stock.slices) * stock.nodes * domain.count
+        _count(stock, pool, free=free) * stock.nodes * domain.count
         for domain in whole.domains
         for stock in domain.stock
         if stock.of in pool
@@ -249,7 +284,7 @@ def _start_in(summary: CapacitySummary, spec: JobSpec, kind: str, free: int) -> 
     return None
 
 
-def _cost(summary: CapacitySummary, spec: JobSpec, pools: Sequence[frozenset[int]]) -> float | None:
+def _cost(summary: CapacitySummary, spec: JobSpec, pools: Sequence[Pool]) -> float | None:
     """The price of an hour on the cheapest model that the job may use, where it is known."""
     models = {summary.classes[code].model for pool in pools for code in pool}
     prices = [

@@ -14,7 +14,9 @@ from unidle.jobs import JobSpec, RankPlace, Reason
 from unidle.place.plan import Place, Plan, Wait
 from unidle.place.queued import KINDS, InQueueOrder, noun
 from unidle.view.occupancy import NodeSlots, Occupancy
-from unidle.view.state import JobView, Shape, View
+from unidle.view.state import JobView, View
+from unidle.view.waiting import Shape
+from unidle.words import are, counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +64,14 @@ def why_not(view: View, shape: Shape, left: Mapping[str, int] | None = None) -> 
         if needs <= total:
             text = (
                 f"needs {shape.devices_per_rank} {noun(shape.device, shape.devices_per_rank)} on one node for each of "
-                f"{shape.ranks} ranks, and the fleet's nodes do not hold them: it can never start here"
+                f"{counted(shape.ranks, 'rank')}, and the fleet's nodes do not hold them: it can never start here"
             )
         return Reason("never_fits", text, figures)
     if free < needs:
-        text = f"needs {needs} {noun(shape.device, needs)}, {free} of {total} are free"
+        text = f"needs {needs} {noun(shape.device, needs)}, {free} of {total} {are(free)} free"
     else:
-        text = f"needs {shape.devices_per_rank} on one node for each of {shape.ranks} ranks; {free} are free, but scattered"
+        each = f"{shape.devices_per_rank} on one node for each of {counted(shape.ranks, 'rank')}"
+        text = f"needs {each}; {free} {are(free)} free, but scattered"
     return Reason("no_fit", text, figures)
 
 
@@ -160,7 +163,7 @@ class _Search:
 def _why_here(places: tuple[RankPlace, ...]) -> Reason:
     nodes = list(dict.fromkeys(p.node for p in places))
     devices = sum(len(p.slices) for p in places)
-    where = f"node {nodes[0]}" if len(nodes) == 1 else f"{len(nodes)} nodes from {nodes[0]} on"
+    where = f"node {nodes[0]}" if len(nodes) == 1 else f"{counted(len(nodes), 'node')} from {nodes[0]} on"
     return Reason(
         "first_fit", f"first {where} with {devices} free", {"nodes": len(nodes), "devices": devices}
     )

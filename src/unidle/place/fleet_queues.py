@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Final, NamedTuple
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from unidle.fleet import WHOLE_PPM, Fleet, slices_of
 from unidle.fleet.queues import QueueSpec
 from unidle.jobs import JobSpec, Reason
+from unidle.place.queue.charge import most_of
 from unidle.place.queue.fair import Shares
 from unidle.place.queue.model import Amounts
 from unidle.place.queue.past import fairness_of
@@ -15,24 +17,39 @@ from unidle.place.queue.spec import MILLI, amounts_of
 from unidle.place.queue.tree import ROOT, QueueTree
 from unidle.place.queued import KINDS
 from unidle.share.mig_models import mig_models
-from unidle.view.usage import charged
+from unidle.view.usage import charged, milli_of
+
+if TYPE_CHECKING:
+    from unidle.place.sharing import SharingRound
 
 ALL: Final = "jobs"  # the one queue of a fleet that declares none
 
 
-def never(fleet: Fleet, spec: JobSpec, now_ns: int, least: int | None = None) -> Reason | None:
+def never(fleet: Fleet, spec: JobSpec, now_ns: int, sharing: SharingRound | None = None) -> Reason | None:
     """Why no state of these queues lets the job start; None where one does.
 
-    ``least`` is the least that it would be charged, in thousandths of devices, where that is known.
+    With ``sharing`` it is to start on parts that are cut on demand, of which there are enough but for the quota.
     """
     if not fleet.queues:
         return None
-    tree = tree_of_queues(fleet)
-    empty = Shares(tree, totals(fleet, tree.resources, frozenset()), now_ns, fairness_of(fleet))
+    empty = empty_books(fleet, now_ns)
     kinds = tuple(dict.fromkeys(device.kind for device in fleet.devices()))
-    return never_in(
-        empty, spec, spec.queue, kinds, Bounds.of(fleet).least_milli(spec) if least is None else least
-    )
+    if sharing is None:
+        return never_in(empty, spec, spec.queue, kinds, Bounds.of(fleet).least_milli(spec))
+    reasons = [
+        never_in_parts(empty, sharing, of_kind, spec.queue)
+        for of_kind in (
+            replace(spec, device="gpu" if kind == "gpu" else "cpu") for kind in KINDS[spec.device]
+        )
+        if sharing.never(of_kind) is None
+    ]
+    return None if None in reasons else next(iter(reasons), None)
+
+
+def empty_books(fleet: Fleet, now_ns: int) -> Shares:
+    """Books of the fleet's queues in which nothing is used."""
+    tree = tree_of_queues(fleet)
+    return Shares(tree, totals(fleet, tree.resources, frozenset()), now_ns, fairness_of(fleet))
 
 
 class Bounds(NamedTuple):
@@ -69,7 +86,10 @@ class Bounds(NamedTuple):
 
 
 def never_in(empty: Shares, spec: JobSpec, queue: str, kinds: Sequence[str], asked: int) -> Reason | None:
-    """The same for books in which nothing is used, and a job that is charged ``asked`` thousandths of devices."""
+    """The same for books in which nothing is used, and a job that is charged ``asked`` thousandths of devices.
+
+    A job that may have any device is refused only where it is on each of these kinds.
+    """
     tree = empty.tree
     index = tree.index.get(queue)
     if index is None or tree.children[index]:
@@ -78,9 +98,43 @@ def never_in(empty: Shares, spec: JobSpec, queue: str, kinds: Sequence[str], ask
         return Reason("no_queue", f"there is no queue {queue} that takes jobs; there are {known}")
     if any(spec.windows for spec in tree.specs):
         return None  # at other hours it may
-    kind = next((k for k in KINDS[spec.device] if k in kinds), "gpu")
-    amounts = charged(spec, kind, asked)
-    wanted = tuple(amounts.get(resource, 0) for resource in tree.resources)
+    found = [_never_of(empty, spec, index, kind, asked) for kind in KINDS[spec.device] if kind in kinds] or [
+        _never_of(empty, spec, index, "gpu", asked)
+    ]
+    return None if None in found else found[0]
+
+
+def never_in_parts(empty: Shares, sharing: SharingRound, spec: JobSpec, queue: str) -> Reason | None:
+    """The same for parts of devices of one kind, of which there are enough but for what the queue may use."""
+    least, most = charges_of_parts(sharing, spec)
+    refused = never_in(empty, spec, queue, (spec.device,), least)
+    if refused is not None or any(spec.windows for spec in empty.tree.specs):
+        return refused
+    leaf, firm = empty.tree.leaf(queue), spec.preemption != "low"
+    wanted = [_amounts(empty.tree, spec, spec.device, milli) for milli in (least, most)]
+    if empty.refusal(leaf, wanted[0], firm=firm) is not None:
+        return None  # the fleet itself is too small
+    may = max(most_of(empty, leaf, wanted[0], wanted[1], firm=firm))
+    if may >= most or sharing.never(spec, may) is None:
+        return None
+    text = f"{queue} may use at most {may / MILLI:g} {spec.device} for it, and no parts for all of its ranks count so little"
+    return Reason("over_limit", f"{text}: it can never start here", {"bound": may, "asked": least})
+
+
+def charges_of_parts(sharing: SharingRound, spec: JobSpec) -> tuple[int, int]:
+    """The least and the most that parts for all ranks may count, in thousandths of devices."""
+    counts = [milli_of(ppm) for ppm in sharing.share_ppm(spec)] or [MILLI]
+    return min(counts) * spec.ranks, max(counts) * spec.ranks
+
+
+def _amounts(tree: QueueTree, spec: JobSpec, kind: str, milli: int) -> Amounts:
+    amounts = charged(spec, kind, milli)
+    return tuple(amounts.get(resource, 0) for resource in tree.resources)
+
+
+def _never_of(empty: Shares, spec: JobSpec, index: int, kind: str, asked: int) -> Reason | None:
+    tree = empty.tree
+    wanted = _amounts(tree, spec, kind, asked)
     refusal = empty.refusal(index, wanted, firm=spec.preemption != "low")
     if refusal is None or (refusal.queue == ROOT and refusal.rule == "full"):
         return None  # the fleet itself is too small, and its own reason says so

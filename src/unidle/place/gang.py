@@ -22,6 +22,7 @@ from unidle.jobs import Reason
 from unidle.place.constraint import Blocked, Constraint, Gang, GangPlan
 from unidle.place.tree import NODE, Bools, Ints, Tree
 from unidle.place.units import Room, Units, change, room_of, units_of
+from unidle.words import counted
 
 _NONE: Final = np.iinfo(np.int64).max
 _HEIGHT: Final = 1 << 40  # above any number of ranks
@@ -295,11 +296,13 @@ class Rooms:
             where = f"{kind} {tree.tiers[spot.vertex]}" if spot.vertex else "the whole fleet"
         figures["tier"] = kind
         one = gang.ranks == 1
-        text = f"{'1 rank' if one else f'{gang.ranks} ranks'} in {where}, the lowest tier that holds {'it' if one else 'them'}"
+        text = (
+            f"{counted(gang.ranks, 'rank')} in {where}, the lowest tier that holds {'it' if one else 'them'}"
+        )
         if spot.fits > 1:
             text += f", with the least left over ({left}) of {spot.fits} that do"
         if spot.vertex >= 0:
-            text += f", on {len(nodes)} nodes"
+            text += f", on {counted(len(nodes), 'node')}"
             text += f" over {fabric}" if fabric else "; it crosses fabrics, so the slowest of them bounds it"
         for constraint in relaxed:
             text += f"; not kept: {constraint.text()}"

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from unidle.fleet import Node
 from unidle.fleet.links import SELF, UNKNOWN, GpuLinks, closeness
 from unidle.jobs import Reason
+from unidle.words import counted
 
 # All sets are looked at up to here (16 choose 8 is 12,870), beyond that they are grown one by one.
 _SETS: Final = 20_000
@@ -128,10 +129,10 @@ def text_of(seats: Mapping[str, Seats]) -> str:
     if len(seats) == 1:
         return f"on {node} {first.because.text}"
     if not any(one.weakest for one in seats.values()):
-        return f"on each of {len(seats)} nodes the GPU whose links are missed least"
+        return f"on each of {counted(len(seats), 'node')} the GPU whose links are missed least"
     several = {name: one.weakest for name, one in seats.items() if one.weakest}
     node = min(several, key=lambda name: closeness(several[name]))
-    text = f"on each of {len(seats)} nodes the best connected GPUs that are free"
+    text = f"on each of {counted(len(seats), 'node')} the best connected GPUs that are free"
     return f"{text}, the weakest link {several[node]}" + (
         f" on {node}" if len(set(several.values())) > 1 else ""
     )

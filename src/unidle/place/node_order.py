@@ -21,11 +21,13 @@ import numpy as np
 
 from unidle.jobs import JobSpec, Reason
 from unidle.place.constraint import GangPlan
+from unidle.place.gang_round import Fit, GangRound
 from unidle.place.ground import Ground, RankClass
 from unidle.place.plan import Plan
-from unidle.place.scheduler import Fit, GangRound, Refused
+from unidle.place.refused import Refused
 from unidle.place.tree import Ints
 from unidle.view.state import JobView, View
+from unidle.words import counted
 
 Chosen: TypeAlias = list[tuple[int, int]]  # nodes by their order in the fleet, and how many ranks go there
 Choose: TypeAlias = Callable[[Ints, Ints, int], Chosen]
@@ -95,7 +97,7 @@ class _Round(GangRound):
     def _because(self, rank_class: RankClass, nodes: Ints, ranks: int) -> Reason:
         code, first = self._words
         devices, name = ranks * rank_class.each, self._ground.nodes[int(nodes[0])].id
-        where = f"node {name}" if len(nodes) == 1 else f"{len(nodes)} nodes from {name} on"
+        where = f"node {name}" if len(nodes) == 1 else f"{counted(len(nodes), 'node')} from {name} on"
         return Reason(code, f"{first} {where} with {devices} free", {"nodes": len(nodes), "devices": devices})
 
 

@@ -20,6 +20,7 @@ from unidle.place.queued import KINDS
 from unidle.predict.hardware import Forecast, forecasts, price_of
 from unidle.share.select import names_model
 from unidle.view.speeds import job_runs
+from unidle.words import counted
 
 if TYPE_CHECKING:
     from unidle.fleet import Device, Fleet
@@ -133,8 +134,8 @@ class FleetPools:
             for vendor, model in self._in_order(allowed, spec, told)
         ]
         together: dict[str, list[str]] = {}
-        for option in single:
-            together.setdefault(option.pool.vendor, []).extend(option.pool.models)
+        for vendor, model in allowed:  # in the fleet's order: the same pool whatever is known of speeds
+            together.setdefault(vendor, []).append(model)
         mixed = [Option(Pool("gpu", v, tuple(models))) for v, models in together.items() if len(models) > 1]
         return single + mixed
 
@@ -176,7 +177,7 @@ class FleetPools:
             what = "most plentiful"
         if before:
             return f"{text}: {_names(before)} would come first, without room for it now", figures
-        return f"{text}, the {what} of {len(single)} models that it may use", figures
+        return f"{text}, the {what} of {counted(len(single), 'model')} that it may use", figures
 
 
 def candidates(

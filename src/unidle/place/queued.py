@@ -6,17 +6,18 @@ import heapq
 from collections.abc import Container
 from typing import Final
 
-from unidle.view.state import Shape, View
+from unidle.view.state import View
+from unidle.view.waiting import Shape
+from unidle.words import plural
 
 STARVED_NS: Final = 24 * 3_600_000_000_000
 """A job that waited so long comes before all that did not, and room is kept for it."""
 KINDS: Final = {"gpu": ("gpu",), "cpu": ("cpu",), "any": ("gpu", "cpu")}
 
 
-def noun(kind: str, n: int) -> str:
+def noun(kind: str, n: float) -> str:
     """``GPUs``, ``CPU device``, ``devices``: in words, as many as there are."""
-    words = {"gpu": "GPU", "cpu": "CPU device", "any": "device"}[kind]
-    return words if n == 1 else words + "s"
+    return plural(n, {"gpu": "GPU", "cpu": "CPU device", "any": "device"}[kind])
 
 
 def in_words(ns: int) -> str:

@@ -13,7 +13,6 @@ from typing import TypeAlias
 
 import numpy as np
 
-from unidle.fleet import Device
 from unidle.jobs import Reason
 from unidle.place.books import Books, Family
 from unidle.place.constraint import Gang, GangPlan
@@ -24,8 +23,10 @@ from unidle.place.queue.fair import QueueShare
 from unidle.place.queue.model import Demand, Fits, Ints, Running
 from unidle.place.queue.round import Round, Rules, Start, decide
 from unidle.place.queue.victims import Mask
+from unidle.place.quota_parts import QuotaParts
 from unidle.place.repairing import Returning
-from unidle.place.sharing import Given, SharingRound
+from unidle.place.sharing import SharingRound
+from unidle.place.sharing_gang import Given
 from unidle.place.wired import well_wired
 from unidle.view.state import View
 
@@ -49,8 +50,6 @@ class QuotaRound:
     """One round over all queues. Pure: the view is only read, and the ground left as it was."""
 
     def __init__(self, ground: Ground, view: View, now_ns: int, sharing: SharingRound | None = None) -> None:
-        self._sharing = sharing
-        self._given: dict[str, Given] = {}
         self._ground, self._view, self._now_ns = ground, view, now_ns
         if not isinstance(ground.memo, Books):
             ground.memo = Books(ground, now_ns)
@@ -59,7 +58,11 @@ class QuotaRound:
         self.kinds, self._width, self.tree, self.shares = books.kinds, books.width, books.tree, books.shares
         self.cluster, self.waiting, self.never = books.cluster, books.waiting, books.never
         self._plans: dict[str, tuple[Option, RankClass, GangPlan]] = {}
-        self._ordered: dict[str, Options] = {}
+        self._ordered: dict[tuple[str, str], Options] = {}
+        self._parts = (
+            QuotaParts(ground, view, books, sharing, self._family_of) if sharing is not None else None
+        )
+        self._as: dict[str, Family] = {}  # jobs that are thought of on another kind of devices than the first
         # room is reserved for the first that wait where all run times are known; else only for those that starve
         self._rules = Rules(Backfill(heads=int(books.all_known)), view.fleet.migration)
         self._returning = Returning(ground, view, self._left)
@@ -69,12 +72,15 @@ class QuotaRound:
         """Who starts, who is stopped, who waits. Nothing of it stays in the books."""
         domains = [(k * self._width, (k + 1) * self._width) for k in range(len(self.kinds))]
         unjudged = self._view.unjudged
+        if self._parts is not None:
+            self._parts.keep_promised(self._now_ns)
         try:
             return decide(
                 self.cluster, self.waiting, self._fits, self._now_ns, self._rules, capacity=self._books.capacity,
                 domains_of=lambda demand: self._domains(demand) or domains, allowed_of=self._allowed,
                 ready=self._ready, at_once=self._at_once, on_start=lambda start: on_start(self._placement(start)),
                 wants_time=unjudged.__contains__, settle=False, fits_of_running=self._fits_running,
+                parts=self._parts, others_of=self._others_of,
             )  # fmt: skip
         finally:
             self.cluster.journal.back_to(0)
@@ -83,38 +89,63 @@ class QuotaRound:
         return self._ground.nodes[index % self._width].id
 
     def kind_of(self, job: str) -> str:
-        parts = self._family(job).parts
+        parts = self.family(job).parts
         return parts.device if parts is not None else self._options(job)[0][1].kind
 
     def report(self) -> tuple[QueueShare, ...]:
         return self.shares.report()
 
     def _placement(self, start: Start) -> Placement:
-        gang = self._family(start.job).gang
-        if start.job in self._given:
-            return Placement(start.job, gang, None, None, None, start.because, self._given[start.job])
+        gang = self.family(start.job).gang
+        given = self._parts.given.get(start.job) if self._parts is not None else None
+        if given is not None:
+            return Placement(start.job, gang, None, None, None, start.because, given)
         return Placement(start.job, gang, *self._plans[start.job], start.because)
 
     def _options(self, job: str) -> Options:
         """Where the job may go, all on one kind of device, in the order of its preference."""
-        found = self._ordered.get(job)
+        family = self.family(job)
+        found = self._ordered.get((job, family.alike))
         if found is None:
-            found, view = self._family(job).options, self._view.jobs[job]
+            found, view = family.options, self._view.jobs[job]
             if len(found) > 1 and view.spec.hardware.prefer != "none":
                 known = {option.pool: rank_class for option, rank_class in found}
                 wished = self._ground.pools.options(view.spec, self._view, view)
                 found = tuple((option, known[option.pool]) for option in wished if option.pool in known)
             if len(found) > 1 and view.attempts:
                 found = tuple(self._returning.home_first(job, found))
-            self._ordered[job] = found
+            self._ordered[job, family.alike] = found
         return found
 
     def _first(self, job: str) -> int:
         """The first index of the job's kind of devices."""
         return self.kinds.index(self.kind_of(job)) * self._width
 
-    def _family(self, job: str) -> Family:
+    def family(self, job: str) -> Family:
+        """What the job needs, on the kind of devices that it is thought of now."""
+        return self._as.get(job) or self._first_family(job)
+
+    def _first_family(self, job: str) -> Family:
         return self._books.families.get(job) or self._books.family(self._view.jobs[job])
+
+    def _others_of(self, demand: Demand) -> tuple[Demand, ...]:
+        """What the job asks for on another kind of devices, where it may have any."""
+        self._as.pop(demand.job, None)
+        other = self._first_family(demand.job).other
+        return () if other is None else (self._books.demand(self._view.jobs[demand.job], other),)
+
+    def _family_of(self, demand: Demand) -> Family:
+        self._think_of(demand)
+        return self.family(demand.job)
+
+    def _think_of(self, demand: Demand | Running) -> None:
+        """From now on the job is meant on the kind of devices of this demand."""
+        family = self._first_family(demand.job)
+        other = family.other
+        if other is not None and isinstance(demand, Demand) and other.alike == demand.alike:
+            self._as[demand.job] = other
+        else:
+            self._as.pop(demand.job, None)
 
     def _left(self, kind: str) -> Ints:
         """Devices of a kind by position that are free and kept for nobody."""
@@ -126,36 +157,18 @@ class QuotaRound:
 
     def _at_once(self, demand: Demand, room: Ints | None) -> Mapping[int, int] | None:
         """Where it could start now: on devices, CPU and memory that are free and kept for nobody else."""
-        self._given.pop(demand.job, None)
-        if self._family(demand.job).options:
+        self._think_of(demand)
+        if self._parts is not None:
+            self._parts.forget(demand.job)
+        if self.family(demand.job).options:
             found = self._on_declared(demand, room)
-            if found is not None or demand.ranks:
+            if found is not None or demand.ranks or self._parts is None:
                 return found
-        return self._in_parts(demand, room)
-
-    def _in_parts(self, demand: Demand, room: Ints | None) -> Mapping[int, int] | None:
-        """The devices that it would open for parts, on which nothing is kept for others; none where it joins."""
-        family = self._family(demand.job)
-        if self._sharing is None or family.parts is None:
-            return None
-
-        def at(device: Device) -> int:
-            return self.kinds.index(device.kind) * self._width + self._ground.place[device.node]
-
-        def may_open(device: Device, count: int) -> bool:
-            index = at(device)
-            return int(self.cluster.free[index]) >= count and (room is None or int(room[index]) >= count)
-
-        given = self._sharing.find(demand.job, family.parts, may_open, most_ppm=family.most_ppm)
-        if not isinstance(given, Given):
-            return None
-        self._given[demand.job] = given
-        devices = given.devices.values()
-        return {at(device): given.opened[device.node] for device in devices if device.node in given.opened}
+        return None if self._parts is None else self._parts.at_once(demand, room)
 
     def _on_declared(self, demand: Demand, room: Ints | None) -> Mapping[int, int] | None:
         """The same on whole devices, and on parts that are declared."""
-        gang, first, each = self._family(demand.job).gang, self._first(demand.job), demand.each
+        gang, first, each = self.family(demand.job).gang, self._first(demand.job), demand.each
         here = slice(first, first + self._width)
         returns = self._returning.last(demand.job) is not None
         for option, rank_class in self._options(demand.job):
@@ -172,6 +185,12 @@ class QuotaRound:
                 plan = self._plan(demand, rank_class, part)
                 if returns and plan is not None:
                     plan = self._returning.plan(demand.job, rank_class, gang, part) or plan
+            if (
+                plan is not None
+                and self._parts is not None
+                and not self._parts.may_declared(demand, rank_class, plan)
+            ):
+                continue
             if plan is not None:
                 self._plans[demand.job] = (option, rank_class, plan)
                 held = zip(plan.nodes.tolist(), plan.counts.tolist(), strict=True)
@@ -179,7 +198,7 @@ class QuotaRound:
         return None
 
     def _plan(self, demand: Demand, rank_class: RankClass, room: Ints) -> GangPlan | None:
-        family = self._books.families[demand.job]
+        family = self.family(demand.job)
         if int(room.sum()) < family.gang.ranks:
             return None
         return rank_class.whole.beside(room).place(family.gang)
@@ -190,8 +209,9 @@ class QuotaRound:
         return self._fits(run) if self.kind_of(run.job) == kind else lambda _: None
 
     def _fits(self, demand: Demand | Running) -> Fits:
+        self._think_of(demand)
         options, first = self._options(demand.job), self._first(demand.job)
-        gang = self._family(demand.job).gang
+        gang = self.family(demand.job).gang
 
         def fits(room: Ints) -> Ints | None:
             for _, rank_class in options:
@@ -238,8 +258,11 @@ class QuotaRound:
 
     def _ready(self, job: str) -> bool:
         """Whether what is kept for the job is free by now."""
+        self._as.pop(job, None)
+        if self._parts is not None and self.family(job).parts is not None:
+            return self._parts.ready(self.waiting.jobs[job])
         first, held = self._first(job), self.cluster.holds[job].devices
-        gang = self._family(job).gang
+        gang = self.family(job).gang
         for option, rank_class in self._options(job):
             now, room = rank_class.rooms.room, np.zeros(self._width, np.int64)
             for index, count in held.items():

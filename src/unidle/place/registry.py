@@ -36,7 +36,8 @@ def policy_names() -> tuple[str, ...]:
 def policy_named(name: str, field: str = "--policy") -> Policy:
     """A new policy of that name, or :class:`BadInput` about ``field``."""
     if name not in _MAKERS:
-        close = difflib.get_close_matches(name, _MAKERS, 1)
-        remedy = f"did you mean {close[0]}?" if close else f"known are {', '.join(_MAKERS)}"
+        known = policy_names()
+        close = difflib.get_close_matches(name, known, 1)
+        remedy = f"did you mean {close[0]}?" if close else f"known are {', '.join(known)}"
         raise BadInput("there is no such placement policy", field=field, value=name, remedy=remedy)
     return _MAKERS[name]()

@@ -26,6 +26,7 @@ from unidle.place.relabel import closest
 from unidle.place.traffic import tree_chain, usual_traffic
 from unidle.place.tree import NODE, Tree
 from unidle.view.state import AttemptView, JobView, View
+from unidle.words import does
 
 Choice: TypeAlias = tuple[Option, RankClass]
 
@@ -362,7 +363,8 @@ def _because(tree: Tree, view: View, last: Last, plan: GangPlan, order: Ints, ow
         text += "the rank stays where it was" if total == 1 else f"all {total} ranks stay where they were"
     else:
         where = f"{tier} {tree.tiers[far]}" if far > 0 else "the fleet"
-        text += f"{stay} of {total} ranks stay, {total - stay} move within {where}{_why(view, last, now)}"
+        text += f"{stay} of {total} ranks {does(stay, 'stay')}, {total - stay} {does(total - stay, 'move')}"
+        text += f" within {where}{_why(view, last, now)}"
     text += note + "".join(f"; not kept: {constraint.text()}" for constraint in plan.relaxed)
     return Reason("repair", text, figures)
 

@@ -8,36 +8,34 @@ passed over.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
 from unidle.jobs import JobSpec, Layout, RankPlace, Reason
-from unidle.place.blocked import why_blocked
-from unidle.place.constraint import Barrier, Blocked, Gang, GangPlan, gang_of
-from unidle.place.ground import Ground, RankClass
-from unidle.place.inner import Seats, text_of
+from unidle.place.gang_round import Fit, GangRound, sharing_of
+from unidle.place.ground import Ground
 from unidle.place.mapping import Mapping, map_ranks
-from unidle.place.plan import Keep, Place, Plan, Recut, Stop, Wait
-from unidle.place.pools import Option, Pool, candidates
-from unidle.place.queue.round import PARTS_WAIT
+from unidle.place.plan import Keep, Place, Plan, Stop, Wait
+from unidle.place.queue.round import PARTS_LATER, PARTS_WAIT
 from unidle.place.queue.why import why_moved
-from unidle.place.queued import InQueueOrder, in_words, noun, starves, starves_ns
-from unidle.place.repairing import Returning
-from unidle.place.sharing import Given, SharingRound
+from unidle.place.queued import noun, starves, starves_ns
+from unidle.place.refused import Refused, never_fits
+from unidle.place.sharing import SharingRound
+from unidle.place.sharing_gang import Given
 from unidle.place.traffic import usual_traffic
-from unidle.place.tree import Ints
-from unidle.place.wired import seats_of, well_wired
-from unidle.share.refusal import Refused as NoPart
 from unidle.view.fold import collector_paused
-from unidle.view.occupancy import NodeSlots
-from unidle.view.state import JobView, Shape, View
+from unidle.view.state import View
+from unidle.view.waiting import Shape
+from unidle.words import are
 
 if TYPE_CHECKING:
     from unidle.place.queue.round import Round
     from unidle.place.quotas import Placement, QuotaRound
+
+
+__all__ = ["Placed", "Refused", "Scheduler"]
 
 
 class Scheduler:
@@ -126,14 +124,10 @@ class Scheduler:
         ground = self._on(view)
         if never_fits(ground, spec) is None:
             return True
-        sharing = _sharing(ground, view) if spec.share is not None else None
+        sharing = sharing_of(ground, view) if spec.share is not None else None
         if sharing is None or sharing.never(spec) is not None:
             return False
-        from unidle.place.fleet_queues import never
-        from unidle.view.usage import milli_of
-
-        least = min((milli_of(ppm) for ppm in sharing.share_ppm(spec)), default=0) * spec.ranks
-        return never(view.fleet, spec, view.time_ns, least) is None
+        return _never_by_quota(view, spec, sharing) is None
 
     def _on(self, view: View) -> Ground:
         ground = self._ground
@@ -142,239 +136,12 @@ class Scheduler:
         return ground
 
 
-class Fit:
-    """Where a gang can go: its nodes, the order of its ranks, and the reason. ``seats`` are known once it is taken."""
-
-    def __init__(
-        self, rank_class: RankClass, plan: GangPlan, node_of_rank: Ints, mapping: Mapping | None, tp: int = 1,
-        own: dict[int, tuple[str, ...]] | None = None, theirs: frozenset[str] = frozenset(),
-    ) -> None:  # fmt: skip
-        """``own``: slices that a rank had before and gets again, by rank; ``theirs``: those to be taken last."""
-        self.rank_class, self.plan, self.node_of_rank, self.mapping = rank_class, plan, node_of_rank, mapping
-        self.choice: tuple[str, dict[str, int | float | str]] = ("", {})  # why on these devices
-        self.tp = tp  # ranks of one tensor group
-        self.own, self.theirs = own or {}, theirs
-        self.seats: dict[str, Seats] = {}
-
-    def because(self) -> Reason:
-        reason = self.plan.because
-        if self.choice[0]:
-            reason = Reason(
-                reason.code, f"{reason.text}; {self.choice[0]}", {**reason.figures, **self.choice[1]}
-            )
-        if self.seats:
-            reason = Reason(reason.code, f"{reason.text}; {text_of(self.seats)}", reason.figures)
-        if self.mapping is None:
-            return reason
-        times = {f"{group}_ns": time.time_ns for group, time in self.mapping.groups.items() if time.ranks > 1}
-        slowest = max(self.mapping.groups.items(), key=lambda item: item[1].time_ns)
-        text = reason.text
-        if slowest[1].time_ns:
-            takes = in_words(self.mapping.time_ns)
-            text += (
-                f"; modelled collectives take {takes} a step, bound by {slowest[0]} over {slowest[1].tier}"
-            )
-        return Reason(reason.code, text, {**reason.figures, **times})
-
-
 class Placed(NamedTuple):
     """A gang's places in rank order, why there, and what its groups cost there (modelled)."""
 
     places: tuple[RankPlace, ...]
     because: Reason
     mapping: Mapping
-
-
-class Refused(NamedTuple):
-    """Why a gang cannot be placed, and each thing in the way."""
-
-    because: Reason
-    barriers: tuple[Barrier, ...] = ()
-
-
-class GangRound:
-    """One round of decisions on top of a ground that is left as it was found."""
-
-    def __init__(self, ground: Ground, view: View) -> None:
-        self._ground, self._view = ground, view
-        self._returning = Returning(ground, view, ground.left)
-        self.sharing = _sharing(ground, view)
-
-    def decide(self, now_ns: int) -> Plan:
-        view = self._view
-        unjudged = sorted((view.jobs[j] for j in view.unjudged), key=lambda job: job.order)
-        new = {job.shape for job in unjudged}  # to say why takes longer than to know that it does not fit
-        places: dict[str, Place] = {}
-        blocked: dict[Shape, Reason | None] = {}
-        for shape, job_id in InQueueOrder(view, now_ns, blocked):
-            job = view.jobs[job_id]
-            spec = job.spec
-            fit = self.find(spec, job)
-            if fit is not None:
-                places[job_id] = Place(job_id, self.take(fit), fit.because())
-            elif isinstance(given := self.part(job_id, spec), Given):
-                places[job_id] = Place(job_id, self.take_parts(given), given.because)
-            else:  # what is free only shrinks within one round
-                blocked[shape] = self.refusal(spec, job_id).because if shape in new else None
-        waits = [
-            Wait(job.id, because)
-            for job in unjudged
-            if job.id not in places
-            and job.not_before_ns <= now_ns
-            and (because := blocked.get(job.shape)) is not None
-        ]
-        return Plan(tuple(places.values()), tuple(waits), cuts=self.recuts())
-
-    def part(self, job: str, spec: JobSpec) -> Given | NoPart | None:
-        """Parts of devices that are cut on demand for the job, or why it gets none; None where it asks for none."""
-        if self.sharing is None or spec.share is None:
-            return None
-        return self.sharing.find(job, spec)
-
-    def take_parts(self, given: Given) -> tuple[RankPlace, ...]:
-        """Give the gang its parts of devices."""
-        assert self.sharing is not None
-        return self.sharing.take(given)
-
-    def recuts(self) -> tuple[Recut, ...]:
-        return self.sharing.recuts() if self.sharing is not None else ()
-
-    def fit(self, spec: JobSpec, job: JobView | None = None) -> Fit | Refused:
-        """Where a gang of this job goes now, or why it cannot."""
-        return self.find(spec, job) or self.refusal(spec)
-
-    def find(self, spec: JobSpec, job: JobView | None = None) -> Fit | None:
-        """Where a gang of this job goes now; where it was, as far as it can."""
-        gang, options = gang_of(spec), candidates(self._ground, spec, self._view, job)
-        for option, rank_class in options if job is None else self._returning.home_first(job.id, options):
-            plan = rank_class.rooms.place(gang) if rank_class.total >= gang.ranks else None
-            if plan is not None:
-                again = None
-                if job is not None:
-                    again = self._returning.plan(job.id, rank_class, gang, rank_class.rooms.room)
-                plan = again or well_wired(self._ground, rank_class, plan, gang, rank_class.free)
-                return self.chosen(self.mapped(rank_class, plan, gang, job), option, spec, job)
-        return None
-
-    def chosen(self, fit: Fit, option: Option, spec: JobSpec, job: JobView | None = None) -> Fit:
-        """The fit, with the reason why on the devices of this option."""
-        pools = self._ground.pools
-        if option.pool.models:
-            options = pools.options(spec, self._view, job)  # those of a kept family know no speeds
-            fit.choice = pools.why(options, next(o for o in options if o.pool == option.pool))
-        return fit
-
-    def refusal(self, spec: JobSpec, job: str = "") -> Refused:
-        """Why a gang of this job, for which no place was found, has none."""
-        gang = gang_of(spec)
-        reasons, models = [], []
-        for option, rank_class in candidates(self._ground, spec, self._view):
-            refused = _waits(spec, rank_class, why_blocked(rank_class.rooms, gang))
-            reasons.append(refused)
-            if option.pool.models and not option.mixed:
-                figures = refused.because.figures
-                models.append(f"{option.name} {figures['free']} of {figures['devices']} free")
-        static = never_fits(self._ground, spec) or _with_models(_best(reasons), models)
-        if self.sharing is not None and spec.share is not None:
-            return self._no_part(spec, job, static)
-        return static
-
-    def _no_part(self, spec: JobSpec, job: str, static: Refused) -> Refused:
-        """Why neither a part that is declared nor one that is made on demand will do."""
-        assert self.sharing is not None
-        never = self.sharing.never(spec)
-        if never is not None:
-            if static.because.code != "never_fits":
-                return static
-            return Refused(
-                Reason("never_fits", f"{never.because.text}: it can never start here", never.because.figures)
-            )
-        answer = self.sharing.find(job, spec, every=True)
-        return Refused(answer.because) if not isinstance(answer, Given) else static
-
-    def classes(self, spec: JobSpec) -> list[RankClass]:
-        """The classes of the job's ranks on the pools that it may use."""
-        return [rank_class for _, rank_class in candidates(self._ground, spec, self._view)]
-
-    def rank_class(self, spec: JobSpec, pool: Pool) -> RankClass:
-        """The class of the job's ranks on the devices of a pool, with what this round gave away."""
-        return self._ground.rank_class(spec, pool)
-
-    def undo(self) -> None:
-        """Leave the ground as the view has it."""
-        self._ground.undo()
-
-    def map(self, plan: GangPlan, layout: Layout) -> Mapping:
-        """The order of ranks on the plan's nodes."""
-        tree, traffic = self._ground.tree, usual_traffic(layout)
-        return map_ranks(tree, plan.nodes, plan.counts, layout, traffic, plan.fabric, plan.kept)
-
-    def mapped(self, rank_class: RankClass, plan: GangPlan, gang: Gang, job: JobView | None = None) -> Fit:
-        """The plan with an order of ranks: that of the job's last attempt where it comes back."""
-        if job is not None and self._returning.last(job.id) is not None:
-            free = [rank_class.free(p) for p in plan.nodes.tolist()]
-            again = self._returning.order(job.id, rank_class, plan, free)
-            if again is not None:
-                return Fit(
-                    rank_class, again.plan, again.node_of_rank, again.mapping, gang.size("tp"), again.own,
-                    again.theirs,
-                )  # fmt: skip
-        if gang.layout is None or len(plan.nodes) == 1:
-            there = np.repeat(np.arange(len(plan.nodes)), plan.counts)
-            return Fit(rank_class, plan, there, None, gang.size("tp"))
-        mapping = self.map(plan, gang.layout)
-        return Fit(rank_class, plan, mapping.node_of_rank, mapping, gang.size("tp"))
-
-    def take(self, fit: Fit) -> tuple[RankPlace, ...]:
-        """Give the gang its slices: those that ranks had before; else of each node the best connected, where that is
-        known, or the lowest free ones."""
-        rank_class, positions = fit.rank_class, fit.plan.nodes.tolist()
-        slots = [rank_class.slots(p) for p in positions]
-        masks = [rank_class.free(p) for p in positions]
-        used = [0] * len(positions)
-        places: list[RankPlace] = []
-        order = fit.node_of_rank.tolist()
-        for rank, own in fit.own.items():
-            mask = slots[order[rank]].mask(own)
-            masks[order[rank]] ^= mask
-            used[order[rank]] |= mask
-        if fit.theirs:
-            rest = [at for rank, at in enumerate(order) if rank not in fit.own]
-            masks = _left_to_others(fit, slots, masks, rest)
-        seats = seats_of(self._ground, rank_class, fit.tp, order, positions, masks, fit.own)
-        fit.seats = {} if fit.own else {slots[at].node: there for at, there in seats.items()}
-        seated = {at: iter(there.ranks) for at, there in seats.items()}
-        for rank, at in enumerate(order):
-            if rank in fit.own:
-                places.append(RankPlace(rank, slots[at].node, fit.own[rank]))
-                continue
-            ids = []
-            bits = next(seated[at]) if at in seated else None
-            for k in range(rank_class.each):
-                bit = rank_class.pick(positions[at], masks[at]) if bits is None else bits[k]
-                masks[at] ^= bit
-                used[at] |= bit
-                ids.append(slots[at].slices[bit.bit_length() - 1])
-            places.append(RankPlace(rank, slots[at].node, tuple(ids)))
-        for position, mask, ranks in zip(positions, used, fit.plan.counts.tolist(), strict=True):
-            self._ground.take(rank_class.kind, position, mask, rank_class.requests, ranks)
-        return tuple(places)
-
-
-def _left_to_others(
-    fit: Fit, slots: Sequence[NodeSlots], masks: Sequence[int], rest: Sequence[int]
-) -> list[int]:
-    """The masks without what other gangs had, on nodes that have enough besides for those of ``rest``."""
-    found = []
-    for at, (slot, mask) in enumerate(zip(slots, masks, strict=True)):
-        besides = mask & ~slot.mask(s for s in slot.slices if s in fit.theirs)
-        enough = besides.bit_count() >= rest.count(at) * fit.rank_class.each
-        found.append(besides if enough else mask)
-    return found
-
-
-def _sharing(ground: Ground, view: View) -> SharingRound | None:
-    return SharingRound(ground, view) if view.cuttable_nodes() else None
 
 
 def _placed_in_parts(ground: Ground, given: Given, spec: JobSpec) -> Placed:
@@ -386,12 +153,12 @@ def _placed_in_parts(ground: Ground, given: Given, spec: JobSpec) -> Placed:
     return Placed(given.places, given.because, mapping)
 
 
-def _never_by_quota(view: View, spec: JobSpec) -> Reason | None:
+def _never_by_quota(view: View, spec: JobSpec, sharing: SharingRound | None = None) -> Reason | None:
     if not view.fleet.queues:
         return None
     from unidle.place.fleet_queues import never
 
-    return never(view.fleet, spec, view.time_ns)
+    return never(view.fleet, spec, view.time_ns, sharing)
 
 
 def _needs_quotas(view: View) -> bool:
@@ -415,8 +182,10 @@ def _waiting(
         if job.id in starts or job.not_before_ns > now_ns:
             continue
         because = queues.never.get(job.id) or answer.waits.get(job.id, queues.too_deep)
-        if because is PARTS_WAIT:
-            because = round_.refusal(job.spec, job.id).because
+        if because is PARTS_WAIT or because.code == PARTS_LATER:
+            now = round_.refusal(job.spec, job.id).because
+            text = now.text if because is PARTS_WAIT else f"{now.text}; {because.text}"
+            because = Reason(now.code, text, {**now.figures, **because.figures})
         figures, text = because.figures, because.text
         if because.code in _FOR_ROOM:
             way = in_the_way.get(job.shape) or round_.fit(job.spec)
@@ -434,7 +203,7 @@ def _kept(round_: GangRound, spec: JobSpec) -> Reason:
     """What is free for a job that would fit, were it not for those before it."""
     rooms = [(int(c.rooms.room.sum()), c.devices) for c in round_.classes(spec)]
     free, devices = max(rooms)[0] * spec.devices_per_rank, max(rooms)[1]
-    text = f"needs {spec.devices} {noun(spec.device, spec.devices)}, {free} of {devices} are free, and kept for jobs before it"
+    text = f"needs {spec.devices} {noun(spec.device, spec.devices)}, {free} of {devices} {are(free)} free, and kept for jobs before it"
     return Reason("kept", text, {"needs": spec.devices, "free": free, "devices": devices})
 
 
@@ -452,60 +221,3 @@ def _stops(queues: QuotaRound, answer: Round) -> tuple[tuple[Keep, ...], tuple[S
             on = [queues.node(index) for index in hold.devices]
             stops.append(Stop(hold.job, why_moved(move, on, lost_us), move.job, "moved"))
     return tuple(keeps), tuple(stops)
-
-
-def never_fits(ground: Ground, spec: JobSpec) -> Refused | None:
-    """Why no state of this fleet holds the gang; None where one does."""
-    gang = gang_of(spec)
-    reasons: list[Refused] = []
-    for option, rank_class in candidates(ground, spec):
-        verdict = rank_class.never(gang)
-        if verdict is None:
-            return None
-        reasons.append(_too_large(spec, option, rank_class, verdict))
-    return _best(reasons)
-
-
-def _too_large(spec: JobSpec, option: Option, rank_class: RankClass, verdict: Blocked) -> Refused:
-    needs, total = spec.devices, rank_class.devices
-    text = f"needs {needs} {_wanted(spec, rank_class.kind)}, and the fleet has {total} that it may use"
-    text = (verdict.what if needs <= total else text) + option.on
-    figures = {**verdict.because.figures, "needs": needs, "devices": total}
-    because = Reason("never_fits", f"{text}: it can never start here", figures)
-    return Refused(because, tuple(b.of_empty_fleet() for b in verdict.barriers if b.constraint is not None))
-
-
-def _wanted(spec: JobSpec, kind: str) -> str:
-    """What each rank takes, in words: ``GPUs``, ``parts of a GPU with at least 25 % of it``."""
-    share = spec.share
-    if share is None:
-        return noun(kind, spec.devices)
-    least = [f"{share.compute_ppm / 10_000:g} % of it"] if share.compute_ppm else []
-    least += [f"{share.memory_bytes / 2**30:g} GiB"] if share.memory_bytes else []
-    part = "part" if spec.devices == 1 else "parts"
-    return f"{part} of a {noun(kind, 1)} (slices_ppm in the fleet file) with at least {' and '.join(least)}"
-
-
-def _waits(spec: JobSpec, rank_class: RankClass, blocked: Blocked) -> Refused:
-    needs, free = spec.devices, int(rank_class.rooms.room.sum()) * spec.devices_per_rank
-    figures = {**blocked.because.figures, "needs": needs, "free": free, "devices": rank_class.devices}
-    if blocked.because.code == "no_room":
-        text = (
-            f"needs {needs} {_wanted(spec, rank_class.kind)}, {free} of {rank_class.devices} are free for it"
-        )
-        return Refused(Reason("no_fit", text, figures), blocked.barriers)
-    return Refused(Reason("no_fit", blocked.because.text, figures), blocked.barriers)
-
-
-def _with_models(refused: Refused, models: Sequence[str]) -> Refused:
-    """Of several models, how much of each is free: a gang is on one of them."""
-    if len(models) < 2:
-        return refused
-    because = refused.because
-    text = f"{because.text}; a gang is on one model: {', '.join(models)}"
-    return Refused(Reason(because.code, text, because.figures), refused.barriers)
-
-
-def _best(refused: Sequence[Refused]) -> Refused:
-    """Of the kinds that would do, the one with the most devices says why; the last where none has any."""
-    return max(reversed(refused), key=lambda one: int(one.because.figures.get("devices", 0)))

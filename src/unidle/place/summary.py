@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
+from dataclasses import replace
 from typing import Final
 
-from unidle.fleet import LinkClass, Node, slices_of
+from unidle.fleet import WHOLE_PPM, Device, LinkClass, Node, Sharing, slices_of
 from unidle.fleet.network import CLASSES
 from unidle.fleet.summary import (
     FLEET_KIND,
     CapacitySummary,
     DomainStock,
+    MayCut,
     NodeClass,
     QueueRoom,
     Release,
@@ -20,11 +22,13 @@ from unidle.fleet.summary import (
 )
 from unidle.place.books import run_time_ns
 from unidle.place.tree import Tree, tree_of
+from unidle.share.parts import promised, used_parts
 from unidle.view.occupancy import NodeSlots
 from unidle.view.state import JobView, View
 
 LABEL_VALUES_MOST: Final = 32  # a label with more different values tells nodes apart, not kinds of nodes
 RELEASES_MOST: Final = 32
+REST_STEPS: Final = 20  # what is left of a device counts in so many steps, rounded down, so that few differ
 _Key = tuple[int, int, int]  # class, slices, free
 
 
@@ -63,12 +67,16 @@ class _Counting:
         total: Counter[int] = Counter()
         left: Counter[int] = Counter()
         for device in node.devices:
+            one = NodeClass(
+                device.kind, device.vendor, device.model, device.memory_bytes, labels, node.taints
+            )
+            if device.sharing is not None or device.cut is not None:
+                for found, is_free in _on_demand(one, device, free):
+                    total[self._code(found)] += 1
+                    left[self._code(found)] += is_free
+                continue
             for piece in slices_of(device):
-                code = self._code(
-                    NodeClass(
-                        device.kind, device.vendor, device.model, device.memory_bytes, labels, node.taints, piece.share_ppm
-                    )
-                )  # fmt: skip
+                code = self._code(replace(one, share_ppm=piece.share_ppm))
                 total[code] += 1
                 left[code] += piece.id in free
         return [(code, total[code], left[code]) for code in sorted(total)]
@@ -101,6 +109,23 @@ class _Counting:
     def fabrics(self) -> tuple[LinkClass, ...]:
         up = self._tree.node_up_bps
         return tuple(name for k, name in enumerate(CLASSES) if len(up) and bool(up[:, k].any()))
+
+
+def _on_demand(one: NodeClass, device: Device, free: Container[str]) -> Iterator[tuple[NodeClass, bool]]:
+    """A device that may be cut on demand: all of it, free or not, and what is left of it where it is in parts."""
+    sharing = device.sharing or Sharing(())
+    factor_ppm, memory = sharing.compute_ppm, device.memory_bytes * sharing.memory_ppm // WHOLE_PPM
+    whole = replace(one, cut=MayCut(sharing.modes, factor_ppm, memory, factor_ppm))
+    parts = used_parts(device)
+    yield whole, not parts and slices_of(device)[0].id in free
+    if device.cut is None or not parts or not any(piece.id in free for piece in slices_of(device)):
+        return
+    compute, held = promised(device)
+    step = factor_ppm // REST_STEPS
+    left = (factor_ppm - compute) // step * step
+    if left > 0:
+        bytes_ = max(memory - held, 0) * REST_STEPS // max(memory, 1) * memory // REST_STEPS
+        yield replace(one, cut=MayCut((device.cut.mode,), left, bytes_, factor_ppm), rest=True), True
 
 
 def _hidden(nodes: tuple[Node, ...]) -> tuple[str, ...]:

@@ -113,6 +113,10 @@ def _level(below: Level, lo: Ints, size: int) -> Level:
 def room_of(tree: Tree, units: Units, room: Ints) -> Room:
     """``room`` (ranks that fit on each node, shape (N,)) in whole units, for every node and tier. O(N)."""
     n = len(room)
+    if len(units.levels) == 1:  # no groups of several nodes are kept together
+        held = room // units.levels[0].unit * units.levels[0].unit
+        before = np.concatenate(([0], np.cumsum(held)))
+        return Room([room[:0]], [held], before[tree.hi] - before[tree.lo], held.copy())
     sums, ranks = [room[:0]], [room // units.levels[0].unit * units.levels[0].unit]
     for level in units.levels[1:]:
         total = np.add.reduceat(ranks[-1], level.start) if n else ranks[-1]

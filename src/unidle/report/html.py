@@ -23,6 +23,7 @@ from unidle.report.payload import payload
 from unidle.report.tables import PROSE, Cell, Table, tables
 from unidle.report.text import clock_time, device_time, duration, number, visible
 from unidle.report.waterfall import waterfall_table
+from unidle.words import does, plural
 
 STATIC_ROWS: Final = 200
 _SCRIPTS: Final = ("data.js", "gantt.js", "chart.js", "page.js")
@@ -68,7 +69,7 @@ def _header(data: ReportData) -> str:
     window = duration(data.window_end_ns - data.window_start_ns)
     devices = len({track.device for track in data.devices})
     facts = (
-        f"{number(devices)} {'device' if devices == 1 else 'devices'} for {window}",
+        f"{number(devices)} {plural(devices, 'device')} for {window}",
         f"{clock_time(data.window_start_ns)} to {clock_time(data.window_end_ns)} UTC",
         f"capacity {device_time(data.capacity_ns, data.time_unit)}",
         f"store <bdi>{_text(data.store)}</bdi>",
@@ -131,9 +132,15 @@ def _section(table: Table) -> str:
     classes = [_class(k, name, table.numeric) for k, name in enumerate(table.columns)]
     rows = "".join(f"<tr>{_cells(row.cells, classes)}</tr>" for row in table.rows[:STATIC_ROWS])
     more = len(table.rows) - STATIC_ROWS
-    notes = [f"{number(more)} more rows need the page's script."] if more > 0 else []
+    notes = (
+        [f"{number(more)} more {plural(more, 'row')} {does(more, 'need')} the page's script."]
+        if more > 0
+        else []
+    )
     if table.left_out:
-        notes.append(f"{number(table.left_out)} rows did not fit into this file; the store has them.")
+        notes.append(
+            f"{number(table.left_out)} {plural(table.left_out, 'row')} did not fit into this file; the store has them."
+        )
     note = f'<p class="quiet note">{" ".join(notes)}</p>'
     return (
         f'<section id="{table.id}">{title}<div class="scroll"><table data-table="{table.id}"><thead><tr>'

@@ -12,6 +12,7 @@ from unidle.report.bars import Packed
 from unidle.report.model import AttemptLine, EventLine, JobLine, ReportData
 from unidle.report.palette import group_order
 from unidle.report.text import clock_time, device_time, duration, number, visible
+from unidle.words import counted
 
 MAX_ROWS: Final = 20_000
 PROSE: Final = frozenset({"reason", "cause", "exit codes", "devices", "what"})  # columns that may wrap
@@ -199,7 +200,7 @@ def _exit_codes(codes: tuple[int | None, ...]) -> str:
     if len(codes) <= 8:
         return " ".join("?" if code is None else str(code) for code in codes)
     counts = Counter("?" if code is None else str(code) for code in codes)
-    return _some([f"{code} ({count} ranks)" for code, count in counts.most_common()])
+    return _some([f"{code} ({counted(count, 'rank')})" for code, count in counts.most_common()])
 
 
 def _some(names: Sequence[str], shown: int = 8) -> str:

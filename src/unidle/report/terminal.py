@@ -12,6 +12,7 @@ from unidle.report.model import ReportData
 from unidle.report.palette import ansi_256
 from unidle.report.text import clock_time, device_time, duration, money, percent, visible
 from unidle.report.totals import GroupLine, LeafLine, cost_total, waterfall_lines
+from unidle.words import counted
 
 MIN_WIDTH: Final = 60
 SHOWN_FROM_PPM: Final = 5_000  # 0.5 %
@@ -61,7 +62,7 @@ def _head(data: ReportData, width: int) -> Iterator[str]:
     yield _fit(data.title, width).rstrip()
     window = f"{clock_time(data.window_start_ns, seconds_only=True)} UTC"
     span = duration(data.window_end_ns - data.window_start_ns)
-    yield _fit(f"{tracks} devices for {span} from {window}", width).rstrip()
+    yield _fit(f"{counted(tracks, 'device')} for {span} from {window}", width).rstrip()
     yield ""
 
 

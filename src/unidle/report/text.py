@@ -64,18 +64,6 @@ def device_time(ns: int, unit: str = "GPU") -> str:
     return f"{number(seconds, 1 if seconds < 1_000 else 0)} {unit}-s"
 
 
-def bytes_text(count: int) -> str:
-    """``1536`` as ``1.5 KiB``."""
-    if count < 1024:
-        return f"{count} B"
-    value = float(count)
-    for unit in ("KiB", "MiB", "GiB", "TiB"):
-        value /= 1024
-        if value < 1023.95:
-            return f"{value:.1f} {unit}"
-    return f"{number(value / 1024, 1)} PiB"
-
-
 def percent(part: int, whole: int) -> str:
     """``part / whole`` with one decimal; ``-`` where there is no whole."""
     if whole == 0:

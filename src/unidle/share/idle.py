@@ -17,6 +17,7 @@ from typing import Final, Literal, NamedTuple
 
 from unidle.fleet.idle import MINUTE_NS, IdleTerms
 from unidle.jobs import Reason
+from unidle.words import plural
 
 HOUR_NS: Final = 60 * MINUTE_NS
 _S: Final = 1_000_000_000
@@ -154,7 +155,7 @@ def _reason(holder: Holder, code: str, what: str) -> Reason:
     measured = " or utilisation" if holder.evidence == "utilisation" else ""
     unmeasured = f", its utilisation unknown ({holder.unmeasured})" if holder.unmeasured else ""
     text = (
-        f"holds {devices:g} device{'' if devices == 1 else 's'}, {words(holder.quiet_ns)} without a step{measured}"
+        f"holds {devices:g} {plural(devices, 'device')}, {words(holder.quiet_ns)} without a step{measured}"
         f" ({holder.device_hours:.2f} device-hours){unmeasured}: {what}"
     )
     figures: dict[str, int | float | str] = {

@@ -19,6 +19,7 @@ from unidle.errors import BadInput
 from unidle.jobs import Reason
 from unidle.share.mig_models import Instance, MigModel, MigProfile
 from unidle.share.refusal import Refused, refused
+from unidle.words import are, counted
 
 NO_ROOM: Final = "mig_no_room"
 
@@ -58,7 +59,7 @@ def reconfigure(
     if not dynamic and in_use:
         return refused(
             "mig_in_use",
-            f"the GPU is set anew only while nobody uses it, and {len(in_use)} instances are in use",
+            f"the GPU is set anew only while nobody uses it, and {counted(len(in_use), 'instance')} {are(len(in_use))} in use",
             in_use=len(in_use),
         )
     used = _mask(model, in_use)
@@ -209,7 +210,7 @@ def _no_room(model: MigModel, wanted: Sequence[str], in_use: Sequence[Instance])
     leave = _who_must_leave(model, wanted, in_use)
     figures["would_help"] = _list(leave)
     text = (
-        f"{names} need {needs} memory slices at places where they may stand; {free} of {model.memory} are free "
+        f"{names} need {needs} memory slices at places where they may stand; {free} of {model.memory} {are(free)} free "
         f"and instances in use do not move; it fits once {_list(leave)} ended"
     )
     return Refused(Reason(NO_ROOM, text, figures))

@@ -25,6 +25,7 @@ from unidle.jobs import Share
 from unidle.share.mig import Reconfiguration, reconfigure
 from unidle.share.mig_models import MIB, Instance, MigModel
 from unidle.share.refusal import Refused, refused
+from unidle.words import counted, does
 
 Mode = CutMode
 Guarantee = Literal["memory", "fault", "bandwidth"]
@@ -214,7 +215,7 @@ def _cut_by_bounds(
         if promised > limit:
             return refused(
                 "oversubscribed",
-                f"{device.id}: {len(asked)} parts ask for {_times(promised)} of its {what}, "
+                f"{device.id}: {counted(len(asked), 'part')} {does(len(asked), 'ask')} for {_times(promised)} of its {what}, "
                 f"and {_times(limit)} may be promised",
                 promised_ppm=promised,
                 limit_ppm=limit,

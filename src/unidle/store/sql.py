@@ -16,7 +16,10 @@ from unidle.store.protocol import Lease, NewEvent, Request, Segment, Snapshot, S
 
 LEASE_TTL_NS: Final = 15_000_000_000
 _PAGE: Final = 256  # events held at a time, reading or writing: a body may have many KiB
+_LARGE_PAGE: Final = 1024  # after a page that had less than this many bytes of bodies: each query costs
+_SMALL_BYTES: Final = 512 * 1024
 _CHECK: Final = "run `unidle store check`"
+_stored: Final = tuple.__new__  # as StoredEvent._make, without its check of a length that is known
 
 
 class _Writer(NamedTuple):
@@ -98,11 +101,12 @@ class SqlStore:
 
     def read(self, after: int = 0, limit: int | None = None) -> Iterator[StoredEvent]:
         head = self._writer().last_seq
-        left = limit
+        left, most = limit, _PAGE
         while left is None or left > 0:
-            page = _PAGE if left is None else min(_PAGE, left)
+            page = most if left is None else min(most, left)
             rows = self._db.query(sql.EVENTS, (after, page))
             yield from _verified(rows, after)
+            most = _LARGE_PAGE if sum([len(row[5]) for row in rows]) < _SMALL_BYTES else _PAGE
             after += len(rows)
             if left is not None:
                 left -= len(rows)
@@ -295,7 +299,7 @@ def _verified(rows: list[RowTuple], after: int) -> Iterator[StoredEvent]:
             holds = False
         if not holds:
             raise StoreDamaged("its checksum is wrong", field=f"event {expected}", remedy=_CHECK)
-        yield StoredEvent(seq, time_ns, source, source_seq, kind, body)
+        yield _stored(StoredEvent, row[:6])
 
 
 def _crc_holds(event: StoredEvent, crc: object) -> bool:

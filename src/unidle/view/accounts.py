@@ -10,7 +10,8 @@ from typing import NamedTuple
 from unidle.ledger.attempt import AttemptTrace, Fate, Halt, RankTrace, attempt_entries
 from unidle.ledger.rows import Entry
 from unidle.ledger.taxonomy import How
-from unidle.view.state import AttemptView, JobView, RankView, View
+from unidle.view.ranks import RankView
+from unidle.view.state import AttemptView, JobView, View
 
 
 class Durable(NamedTuple):
@@ -29,7 +30,10 @@ def entries(view: View, now_ns: int) -> list[Entry]:
 
 def expected_postings(job: JobView) -> int:
     """About how many postings the job's time is."""
-    return sum(4 + max((len(r.step_n) + len(r.spans) for r in a.ranks), default=0) for a in job.attempts)
+    total = 0
+    for attempt in job.attempts:
+        total += 4 + max([len(rank.step_n) + len(rank.spans) for rank in attempt.ranks], default=0)
+    return total
 
 
 def post_ended(view: View) -> None:

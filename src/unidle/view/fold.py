@@ -11,15 +11,16 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
+from msgspec import structs
+
 from unidle.errors import StoreDamaged
 from unidle.events import types as ev
-from unidle.fleet import WHOLE_PPM, Node, slices_of
 from unidle.jobs import JobState, transition
-from unidle.ledger.book import SliceRef
 from unidle.store.protocol import StoredEvent
+from unidle.view import fold_fleet as of_fleet
 from unidle.view.accounts import expected_postings
-from unidle.view.cuts import carried, recut, renamed
-from unidle.view.ranks import take_up
+from unidle.view.cuts import renamed
+from unidle.view.ranks import RankView, take_up
 from unidle.view.speeds import learn
 from unidle.view.state import (
     AttemptView,
@@ -27,14 +28,13 @@ from unidle.view.state import (
     JobView,
     Prediction,
     Promise,
-    RankView,
     UseView,
     VerdictView,
     View,
 )
 from unidle.view.usage import milli_of
 
-FOLD_VERSION: Final = 6
+FOLD_VERSION: Final = 7
 """Grows when the same log would give another view; older snapshots are then passed over."""
 
 _NOTICES_KEPT: Final = 31  # of an attempt that is told again and again
@@ -44,9 +44,8 @@ _VERDICTS_KEPT: Final = 63
 def fold(view: View, events: Iterable[StoredEvent]) -> View:
     """Apply stored events in order and return the same, changed, view."""
     with collector_paused():
-        for stored in events:
-            event = ev.decode(stored.kind, stored.body, stored.seq)
-            apply(view, event, stored.seq, stored.time_ns)
+        for seq, time_ns, _, _, kind, body in events:
+            apply(view, ev.decode(kind, body, seq), seq, time_ns)
     return view
 
 
@@ -72,10 +71,11 @@ def apply(view: View, event: ev.Event, seq: int, time_ns: int) -> None:
         view.time_ns = now = time_ns
     if not view.first_ns:
         view.first_ns = now
-    kind = type(event)
-    if kind is not ev.RankSaw:
+    if isinstance(event, ev.RankSaw):  # four of five events
+        _rank_saw(view, event, now)
+    else:
         view.book.sight(now)
-    _HANDLERS[kind](view, event, now)
+        _HANDLERS[type(event)](view, event, now)
 
 
 def _job(view: View, job: str) -> JobView:
@@ -91,7 +91,7 @@ def _job(view: View, job: str) -> JobView:
 def _set_state(view: View, job: JobView, state: JobState) -> None:
     after = transition(job.state, state)
     if job.state in ("queued", "restarting"):
-        view.dequeue(job)
+        view.queue.remove(job)
     job.state = after
     view.touch(job.id)
     if state in ("queued", "restarting"):
@@ -100,116 +100,22 @@ def _set_state(view: View, job: JobView, state: JobState) -> None:
 
 _FREE_CAUSES: Final = {
     "gathering": "gathering", "reserved": "gathering", "consolidate": "gathering",
-    "quota": "quota", "behind": "quota", "no_right_to_preempt": "quota",
+    "quota": "quota", "behind": "quota", "no_right_to_preempt": "quota", "over_limit": "quota",
+    "no_queue": "no_demand", "never_fits": "no_demand",
 }  # fmt: skip
 _CAUSE_ORDER: Final = ("fragmented", "gathering", "quota")
 
 
 def _free_cause(view: View, now: int) -> None:
-    """Why free time is free: the first of these that keeps a job waiting, else there is no demand."""
-    causes = {_FREE_CAUSES.get(code, "fragmented") for code in view.waits_for()}
-    view.book.set_free_cause(next((c for c in _CAUSE_ORDER if c in causes), "no_demand"), now)
+    """Why free time is free: the first of these that keeps a job waiting, else there is no demand.
 
-
-# -- fleet -------------------------------------------------------------------------------------------
-
-
-def _controller_started(view: View, event: ev.ControllerStarted, now: int) -> None:
-    view.running = True
-    view.book.covers_ns = event.covers_ns
-    view.boot, view.clock_offset_ns = event.boot, event.clock_offset_ns
-    view.modelled, view.policy = event.modelled, event.policy
-    for job_id in view.live:  # what the last controller measured does not hold any more
-        attempt = view.jobs.open[job_id].attempts[-1]
-        busy_ns = now if attempt.use.use == "busy" else attempt.use.busy_ns
-        attempt.use = UseView(busy_ns=busy_ns)
-
-
-def _controller_stopped(view: View, _event: ev.ControllerStopped, _now: int) -> None:
-    view.running = False
-
-
-def _sighted(_view: View, _event: ev.Sighted, _now: int) -> None:
-    """The sighting itself is what counts."""
-
-
-def _request_refused(_view: View, _event: ev.RequestRefused, _now: int) -> None:
-    """For who reads the log; nothing follows."""
-
-
-def _fleet_seen(view: View, event: ev.FleetSeen, now: int) -> None:
-    fleet = carried(view, event.fleet)
-    before = {k for k, ref in enumerate(view.book.slices) if ref.gone_ns is None}
-    seen = set()
-    for node in fleet.nodes:
-        seen |= _sight_node(view, node, now)
-    for k in sorted(before - seen):
-        if not view.book.held[k]:
-            view.book.remove(k, now)
-    if fleet.history != view.fleet.history:
-        view.usage.settle(now, view.fleet.history.half_life_ns)
-    view.fleet = fleet
-    view.fleet_changed()
-
-
-def _sight_node(view: View, node: Node, now: int) -> set[int]:
-    book = view.book
-    seen = set()
-    for device in node.devices:
-        for piece in slices_of(device):
-            if not book.knows(piece.id) or book.slices[book.index(piece.id)].gone_ns is not None:
-                book.add(SliceRef(piece.id, device.id, node.id, device.model, piece.share_ppm, now))
-                book.set_down(book.index(piece.id), _down_leaf(view, device.id, node.id), now)
-            seen.add(book.index(piece.id))
-    return seen
-
-
-def _device_cut(view: View, event: ev.DeviceCut, now: int) -> None:
-    before = view.cuttable(event.device)
-    if before is None:
-        raise StoreDamaged(
-            "the log cuts a device that is not cut on demand",
-            field=f"event {view.seq}", value=event.device, remedy="run `unidle store check`",
-        )  # fmt: skip
-    device = recut(before, event.cut)
-    book = view.book
-    old, new = {s.id: s for s in slices_of(before)}, {s.id: s for s in slices_of(device)}
-    wrong = sum(s.share_ppm for s in new.values()) != WHOLE_PPM or any(
-        book.held[book.index(s)] for s in old if new.get(s) != old[s]
-    )
-    if wrong:
-        raise StoreDamaged(
-            "the log cuts a device otherwise than those who use it have it, or its parts do not add up",
-            field=f"event {view.seq}", value=event.device, remedy="run `unidle store check`",
-        )  # fmt: skip
-    for gone in old.keys() - new.keys():
-        book.remove(book.index(gone), now)
-    for piece in new.values():
-        if piece.id not in old:
-            book.add(SliceRef(piece.id, device.id, device.node, device.model, piece.share_ppm, now))
-            book.set_down(book.index(piece.id), _down_leaf(view, device.id, device.node), now)
-    if device.cut is None:
-        view.stays.pop(device.id, None)
-    view.cut_changed(device)
-
-
-def _health_set(view: View, event: ev.HealthSet, now: int) -> None:
-    if event.health == "healthy":
-        view.health.pop(event.target, None)
-    else:
-        view.health[event.target] = event.health
-    book = view.book
-    for k, ref in enumerate(book.slices):
-        if ref.gone_ns is None and event.target in (ref.device, ref.node):
-            leaf = _down_leaf(view, ref.device, ref.node)
-            book.set_down(k, leaf, now)
-            if view.occupancy.knows(ref.id) and not book.held[k]:
-                (view.occupancy.take if leaf else view.occupancy.give_back)(ref.id)
-
-
-def _down_leaf(view: View, device: str, node: str) -> str | None:
-    """Why a device's slices are down: its own health before its node's."""
-    return view.health.get(device) or view.health.get(node)
+    What no state of the fleet could ever serve is no demand for what is free.
+    """
+    codes, cause = view.queue.codes(), "no_demand"
+    if codes:
+        causes = {_FREE_CAUSES.get(code, "fragmented") for code in codes}
+        cause = next((c for c in _CAUSE_ORDER if c in causes), cause)
+    view.book.set_free_cause(cause, now)
 
 
 # -- jobs --------------------------------------------------------------------------------------------
@@ -232,7 +138,7 @@ def _cancel_asked(view: View, event: ev.CancelAsked, _now: int) -> None:
 
 def _job_judged(view: View, event: ev.JobJudged, now: int) -> None:
     job = _job(view, event.job)
-    view.judge(job, event.because)
+    view.queue.judge(job, event.because)
     _free_cause(view, now)
 
 
@@ -240,9 +146,9 @@ def _attempt_placed(view: View, event: ev.AttemptPlaced, now: int) -> None:
     job = _job(view, event.job)
     wanted = max(job.waiting_since_ns, job.not_before_ns)
     _set_state(view, job, "starting")
-    places = event.places
+    places, occupancy = event.places, view.occupancy
     ids = [s for place in places for s in place.slices]
-    if not all(map(view.occupancy.knows, ids)):
+    if not occupancy.knows_all(ids):
         places = renamed(view.fleet, places)
         ids = [s for place in places for s in place.slices]
     ranks = [RankView() for _ in places]
@@ -252,10 +158,9 @@ def _attempt_placed(view: View, event: ev.AttemptPlaced, now: int) -> None:
     view.live.add(job.id)
     view.request(job, +1)
     _free_cause(view, now)
-    numbers, slices, occupancy = view.book.indexes(ids), view.book.slices, view.occupancy
+    numbers, slices = view.book.indexes(ids), view.book.slices
     view.book.take(numbers, now, wanted, job.id)
-    for slice_id in ids:
-        occupancy.take(slice_id)
+    occupancy.take(ids)
     kind = occupancy.kind_of(ids[0])
     milli = sum([milli_of(slices[k].share_ppm) for k in numbers])
     view.usage.start(job.id, job.spec, kind, milli, now, view.fleet.history.half_life_ns)
@@ -344,11 +249,14 @@ def _attempt_ended(view: View, event: ev.AttemptEnded, now: int) -> None:
     numbers = book.indexes(ids)
     book.give_back(numbers, now)
     occupancy = view.occupancy
+    if not book.down and occupancy.knows_all(ids):  # nearly always
+        occupancy.give_back(ids)
+        return
     for slice_id, k in zip(ids, numbers, strict=True):
         if not occupancy.knows(slice_id):
             book.remove(k, now)
         elif k not in book.down:
-            occupancy.give_back(slice_id)
+            occupancy.give_back([slice_id])
 
 
 def _retry_planned(view: View, event: ev.RetryPlanned, now: int) -> None:
@@ -393,11 +301,7 @@ def _predicted(view: View, event: ev.Predicted, now: int) -> None:
     if job is None:
         _job(view, event.job)  # known, and over: nothing can be foretold of it
         return
-    said = Prediction(
-        now, event.what, event.value_ns, event.low_ns, event.high_ns, event.level_ppm, event.by,
-        event.model, event.attempt, event.value_micro, event.low_micro, event.high_micro,
-    )  # fmt: skip
-    job.predictions.append(said)
+    job.predictions.append(Prediction(**structs.asdict(event), at_ns=now))
     view.touch(job.id)
 
 
@@ -418,13 +322,15 @@ def _rank_saw(view: View, event: ev.RankSaw, _now: int) -> None:
     if job is None:
         _job(view, event.job)  # known, and its books are closed
         return
-    attempt = job.attempts[-1] if event.attempt == len(job.attempts) else _attempt(view, job, event.attempt)
-    if not 0 <= event.rank < len(attempt.ranks):
+    attempts, number = job.attempts, event.attempt
+    attempt = attempts[number - 1] if 0 < number <= len(attempts) else _attempt(view, job, number)
+    ranks, rank_number = attempt.ranks, event.rank
+    if not 0 <= rank_number < len(ranks):
         raise StoreDamaged(
             "the log names a rank that its gang does not have",
-            field=f"event {view.seq}", value=f"{event.job} rank {event.rank}", remedy="run `unidle store check`",
+            field=f"event {view.seq}", value=f"{event.job} rank {rank_number}", remedy="run `unidle store check`",
         )  # fmt: skip
-    rank = attempt.ranks[event.rank]
+    rank = ranks[rank_number]
     if view.followed:
         saved, began = rank.saves[-1] if rank.saves else None, (rank.ready_ns, not rank.step_ns)
         take_up(rank, event.first, event.marks)
@@ -437,15 +343,15 @@ def _rank_saw(view: View, event: ev.RankSaw, _now: int) -> None:
 
 
 _HANDLERS: Final[dict[type, Callable[[View, Any, int], None]]] = {
-    ev.ControllerStarted: _controller_started,
-    ev.ControllerStopped: _controller_stopped,
-    ev.Sighted: _sighted,
-    ev.FleetSeen: _fleet_seen,
-    ev.HealthSet: _health_set,
-    ev.DeviceCut: _device_cut,
+    ev.ControllerStarted: of_fleet.controller_started,
+    ev.ControllerStopped: of_fleet.controller_stopped,
+    ev.Sighted: of_fleet.sighted,
+    ev.FleetSeen: of_fleet.fleet_seen,
+    ev.HealthSet: of_fleet.health_set,
+    ev.DeviceCut: of_fleet.device_cut,
     ev.JobSubmitted: _job_submitted,
     ev.CancelAsked: _cancel_asked,
-    ev.RequestRefused: _request_refused,
+    ev.RequestRefused: of_fleet.request_refused,
     ev.JobJudged: _job_judged,
     ev.AttemptPlaced: _attempt_placed,
     ev.RankSaw: _rank_saw,

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Final
 
 from unidle.events import types as ev
-from unidle.files.snapshot import Attempt, Kept, OpenJob, PlacementSnapshot, RunTime, RunTimes
+from unidle.files.snapshot import Attempt, Kept, OpenJob, Pair, PlacementSnapshot, RunTime, RunTimes
 from unidle.fleet import Fleet
 from unidle.jobs import Reason
 from unidle.view.fold import apply
-from unidle.view.state import AttemptView, JobView, RankView, View
+from unidle.view.ranks import RankView
+from unidle.view.state import AttemptView, JobView, View
 from unidle.view.usage import QueueUse
 
 PAST_KEPT: Final = 64
@@ -23,8 +24,9 @@ def freeze(view: View, history: tuple[RunTimes, ...] = ()) -> PlacementSnapshot:
     half_life_ns = view.fleet.history.half_life_ns
     past = {name: use.average_ppb(view.time_ns, half_life_ns) for name, use in view.usage.queues.items()}
     lines = tuple(_job(view, job) for job in jobs)
+    pairs = tuple(Pair(*names, *seen) for names, seen in view.pairs.items())
     return PlacementSnapshot(
-        view.time_ns, view.fleet, dict(view.health), lines, view.policy, history, past, view.speeds
+        view.time_ns, view.fleet, dict(view.health), lines, view.policy, history, past, view.speeds, pairs
     )
 
 
@@ -35,6 +37,7 @@ def thaw(snapshot: PlacementSnapshot) -> View:
     for name, past in snapshot.past_ppb.items():
         view.usage.queues[name] = QueueUse(view.time_ns, {}, dict(past))
     view.speeds = snapshot.speeds
+    view.pairs = {(pair.mode, pair.load, pair.other): (pair.total_ppm, pair.times) for pair in snapshot.pairs}
     for target, health in snapshot.health.items():
         _tell(view, ev.HealthSet(target, health, _AGAIN), snapshot.time_ns)
     for job in snapshot.jobs:

@@ -114,6 +114,9 @@ class Occupancy:
     def knows(self, slice_id: str) -> bool:
         return slice_id in self._where
 
+    def knows_all(self, slice_ids: Iterable[str]) -> bool:
+        return all(map(self._where.__contains__, slice_ids))
+
     def kind_of(self, slice_id: str) -> str:
         """The kind of device that a slice is of; empty for one that the fleet does not have."""
         return self._where[slice_id][0] if slice_id in self._where else ""
@@ -135,25 +138,31 @@ class Occupancy:
         kind, order, bit = self._where[slice_id]
         return bool(self.nodes[kind][order].free >> bit & 1)
 
-    def take(self, slice_id: str) -> None:
-        kind, order, bit = self._where[slice_id]
-        slots = self.nodes[kind][order]
-        if not slots.free >> bit & 1:
-            return
-        slots.free &= ~(1 << bit)
-        self.free[kind] -= 1
-        self.changes.add((kind, order))
-        if not slots.free:
-            opened = self.open[kind]
-            del opened[bisect_left(opened, order)]
+    def take(self, slice_ids: Iterable[str]) -> None:
+        where, nodes = self._where, self.nodes
+        for slice_id in slice_ids:
+            kind, order, bit = where[slice_id]
+            slots = nodes[kind][order]
+            mask = 1 << bit
+            if not slots.free & mask:
+                continue
+            slots.free ^= mask
+            self.free[kind] -= 1
+            self.changes.add((kind, order))
+            if not slots.free:
+                opened = self.open[kind]
+                del opened[bisect_left(opened, order)]
 
-    def give_back(self, slice_id: str) -> None:
-        kind, order, bit = self._where[slice_id]
-        slots = self.nodes[kind][order]
-        if slots.free >> bit & 1 or slice_id in self._made:
-            return
-        if not slots.free:
-            insort(self.open[kind], order)
-        slots.free |= 1 << bit
-        self.free[kind] += 1
-        self.changes.add((kind, order))
+    def give_back(self, slice_ids: Iterable[str]) -> None:
+        where, nodes, made = self._where, self.nodes, self._made
+        for slice_id in slice_ids:
+            kind, order, bit = where[slice_id]
+            slots = nodes[kind][order]
+            mask = 1 << bit
+            if slots.free & mask or slice_id in made:
+                continue
+            if not slots.free:
+                insort(self.open[kind], order)
+            slots.free |= mask
+            self.free[kind] += 1
+            self.changes.add((kind, order))

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+import msgspec
+
 from unidle.events.marks import Mark
-from unidle.view.state import RankView
 
 _STEPS_KEPT = 8192
 _SPANS_KEPT = 8192
@@ -21,6 +22,36 @@ _SPAN_LEAF: Final = {
     "comm": "exposed_local",
 }
 _WAITING_LEAF: Final = "data_stall"  # no sign of work, unlike the others
+
+
+class RankView(msgspec.Struct, array_like=True):
+    """What is known of one rank of one attempt: the union of its marks."""
+
+    count: int = 0  # marks known without a gap, so the ordinal of the next one
+    pending: dict[int, Mark] = {}  # marks that came before their turn
+    spawn_ns: int | None = None
+    pid: int | None = None
+    ready_ns: int | None = None
+    step_ns: list[int] = []
+    step_n: list[int] = []
+    observer: str = ""
+    spans: list[tuple[int, int, str]] = []
+    saves: list[tuple[int, int | None]] = []  # (time, step where known)
+    end_ns: int | None = None
+    code: int | None = None
+    lost: bool = False
+    info: dict[str, int | float | str | bool | None] = {}
+    notes: list[tuple[int, str]] = []
+    worked_ns: int = 0  # the last sign of work: a step, a save, or a span that keeps a device for a reason
+    open: tuple[int, str] | None = None  # since when it spends time on this, as it said itself
+
+    @property
+    def ended(self) -> bool:
+        return self.end_ns is not None
+
+    @property
+    def failed(self) -> bool:
+        return self.end_ns is not None and (self.lost or self.code != 0)
 
 
 def take_up(rank: RankView, first: int, marks: Sequence[Mark]) -> None:

@@ -15,7 +15,7 @@ from unidle.view.state import JobTable, JobView, View
 def encode(view: View) -> Snapshot:
     """What the log says, without the indexes that are rebuilt from it."""
     bare = replace(
-        view, book=replace(view.book, _index={}), _occupancy=None, _cuttable=None, _in_parts=None, _hosts=None, _waiting=None, _unjudged=set(),
+        view, book=replace(view.book, _index={}), _occupancy=None, _cuttable=None, _in_parts=None, _hosts=None, _queue=None,
         _changed=None, _requested=None,
     )  # fmt: skip
     return Snapshot(view.seq, FOLD_VERSION, _ENCODER.encode(bare))

@@ -24,30 +24,38 @@ def learn(speeds: Speeds, book: Book, job: JobView) -> None:
     runs = job_runs(book, job)
     last = job.steps() or None if job.state == "succeeded" else None
     if runs or last is not None:
-        speeds.setdefault(job.spec.user, {}).setdefault(job.spec.name, Known()).add(runs, last)
+        by_name = speeds.setdefault(job.spec.user, {})
+        known = by_name.get(job.spec.name)
+        if known is None:
+            known = by_name[job.spec.name] = Known()
+        known.add(runs, last)
 
 
 def job_runs(book: Book, job: JobView) -> list[SpeedRun]:
     """What the job's attempts show so far."""
-    found = (attempt_run(book, attempt, job.spec.devices) for attempt in job.attempts)
+    devices = job.spec.devices
+    found = [attempt_run(book, attempt, devices) for attempt in job.attempts]
     return [run for run in found if run is not None]
 
 
 def attempt_run(book: Book, attempt: AttemptView, devices: int) -> SpeedRun | None:
     """What an attempt shows: two steps or more, on devices of one model."""
-    lead = next((rank for rank in attempt.ranks if len(rank.step_n) > 1), None)
-    if lead is None or lead.step_n[-1] <= lead.step_n[0]:
+    for lead in attempt.ranks:
+        numbers = lead.step_n
+        if len(numbers) > 1:
+            break
+    else:
         return None
-    slices = slices_under(book, attempt)
-    model = slices[0].model
-    if any(ref.model != model for ref in slices):
-        return None
-    steps, span_ns = lead.step_n[-1] - lead.step_n[0], lead.step_ns[-1] - lead.step_ns[0]
-    if span_ns < steps:
+    times_ns = lead.step_ns
+    steps, span_ns = numbers[-1] - numbers[0], times_ns[-1] - times_ns[0]
+    if steps <= 0 or span_ns < steps:
         return None  # reported all at once
-    beside_ns = (attempt.ended_ns or lead.step_ns[-1]) - attempt.placed_ns - span_ns
-    parts = _parts(lead.step_ns, lead.step_n)
-    return SpeedRun(model, devices, steps, span_ns // steps, parts, max(beside_ns, 0))
+    models = {ref.model for ref in slices_under(book, attempt)}
+    if len(models) > 1:
+        return None
+    beside_ns = (attempt.ended_ns or times_ns[-1]) - attempt.placed_ns - span_ns
+    parts = _parts(times_ns, numbers)
+    return SpeedRun(models.pop(), devices, steps, span_ns // steps, parts, max(beside_ns, 0))
 
 
 def slices_under(book: Book, attempt: AttemptView) -> list[SliceRef]:
@@ -65,6 +73,8 @@ def _parts(times_ns: Sequence[int], steps: Sequence[int]) -> tuple[int, ...]:
     """The mean step of each part, cut between reports of steps. Empty where they are too few for two parts."""
     last = len(steps) - 1
     parts = min(PARTS, last)
+    if parts < 2:
+        return ()
     cuts = [k * last // parts for k in range(parts + 1)]
     means = [(times_ns[b] - times_ns[a]) // (steps[b] - steps[a]) for a, b in pairwise(cuts)]
-    return tuple(means) if parts > 1 and all(means) else ()
+    return tuple(means) if all(means) else ()

@@ -5,15 +5,13 @@ What a snapshot keeps are the public fields; indexes (names with a leading under
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 import msgspec
 
-from unidle.events.marks import Mark
-from unidle.events.types import IncidentKind, Outcome, PredictedWhat, StopAsked, Use
+from unidle.events.types import IncidentKind, Outcome, Predicted, StopAsked, Use
 from unidle.fleet import CutMode, Device, Fleet, Health, slices_of
 from unidle.jobs import TERMINAL, JobSpec, JobState, RankPlace, Reason
 from unidle.jobs.speeds import Speeds
@@ -21,52 +19,9 @@ from unidle.ledger.book import Book
 from unidle.share.idle import Evidence
 from unidle.view.changes import Changes
 from unidle.view.occupancy import Occupancy
+from unidle.view.ranks import RankView
 from unidle.view.usage import Usage
-
-
-class Shape(NamedTuple):
-    """What a waiting gang needs; gangs of one shape are alike for a placement policy."""
-
-    device: str
-    ranks: int
-    devices_per_rank: int
-    wish: str = ""
-    ranked: bool = False  # its level or its run time counts, not only its place in the queue
-
-    @classmethod
-    def of(cls, spec: JobSpec) -> Shape:
-        ranked = spec.preemption != "medium" or spec.estimate_s is not None
-        return cls(spec.device, spec.ranks, spec.devices_per_rank, spec.wish, ranked)
-
-
-class RankView(msgspec.Struct, array_like=True):
-    """What is known of one rank of one attempt: the union of its marks."""
-
-    count: int = 0  # marks known without a gap, so the ordinal of the next one
-    pending: dict[int, Mark] = {}  # marks that came before their turn
-    spawn_ns: int | None = None
-    pid: int | None = None
-    ready_ns: int | None = None
-    step_ns: list[int] = []
-    step_n: list[int] = []
-    observer: str = ""
-    spans: list[tuple[int, int, str]] = []
-    saves: list[tuple[int, int | None]] = []  # (time, step where known)
-    end_ns: int | None = None
-    code: int | None = None
-    lost: bool = False
-    info: dict[str, int | float | str | bool | None] = {}
-    notes: list[tuple[int, str]] = []
-    worked_ns: int = 0  # the last sign of work: a step, a save, or a span that keeps a device for a reason
-    open: tuple[int, str] | None = None  # since when it spends time on this, as it said itself
-
-    @property
-    def ended(self) -> bool:
-        return self.end_ns is not None
-
-    @property
-    def failed(self) -> bool:
-        return self.end_ns is not None and (self.lost or self.code != 0)
+from unidle.view.waiting import Shape, Waiting
 
 
 class UseView(msgspec.Struct, array_like=True, frozen=True):
@@ -140,12 +95,18 @@ class AttemptView(msgspec.Struct, array_like=True):
 
     @property
     def all_spawned(self) -> bool:
-        # the last rank is mostly the last: found at once, also in a gang of thousands
-        return all(r.spawn_ns is not None for r in reversed(self.ranks))
+        # mostly the last one says no: a generator would take longer
+        for rank in reversed(self.ranks):  # noqa: SIM110
+            if rank.spawn_ns is None:
+                return False
+        return True
 
     @property
     def all_ended(self) -> bool:
-        return all(r.end_ns is not None for r in reversed(self.ranks))
+        for rank in reversed(self.ranks):  # noqa: SIM110
+            if rank.end_ns is None:
+                return False
+        return True
 
     @property
     def left_places(self) -> bool:
@@ -168,27 +129,16 @@ class AttemptView(msgspec.Struct, array_like=True):
 
     def last_step(self) -> int | None:
         """The highest step that any rank reported."""
-        return max((r.step_n[-1] for r in self.ranks if r.step_n), default=None)
+        return max([r.step_n[-1] for r in self.ranks if r.step_n], default=None)
 
     def first_step(self) -> int | None:
         return min((r.step_n[0] for r in self.ranks if r.step_n), default=None)
 
 
-class Prediction(msgspec.Struct, array_like=True, frozen=True):
-    """What was said of a job at ``at_ns`` (see ``unidle.events.types.Predicted``)."""
+class Prediction(Predicted, array_like=True, frozen=True, kw_only=True):
+    """What was said of a job at ``at_ns``."""
 
     at_ns: int
-    what: PredictedWhat
-    value_ns: int
-    low_ns: int
-    high_ns: int
-    level_ppm: int
-    by: str
-    model: str = ""
-    attempt: int = 0
-    value_micro: int = 0
-    low_micro: int = 0
-    high_micro: int = 0
 
     @property
     def bounds(self) -> tuple[int, int, int]:
@@ -230,7 +180,7 @@ class JobView(msgspec.Struct, array_like=True):
 
     def steps(self) -> int:
         """The highest step that any attempt reported; 0 where none was seen."""
-        return max((s for a in self.attempts if (s := a.last_step()) is not None), default=0)
+        return max([s for a in self.attempts if (s := a.last_step()) is not None], default=0)
 
     def run_ns(self, now_ns: int) -> int:
         """Time under attempts so far."""
@@ -322,9 +272,7 @@ class View:
     _cuttable: dict[str, int] | None = None
     _in_parts: dict[str, tuple[int, int]] | None = None
     _hosts: dict[str, list[int]] | None = None
-    _waiting: dict[Shape, list[tuple[int, int, str]]] | None = None
-    _unjudged: set[str] = field(default_factory=set)
-    _verdicts: dict[str, int] = field(default_factory=dict)  # of waiting jobs, how many by code
+    _queue: Waiting | None = None
     _changed: Changes[str] | None = None  # jobs of which a placement policy sees something new
     _requested: Changes[str] | None = None  # nodes on which ``hosts`` changed
 
@@ -395,77 +343,26 @@ class View:
         }
 
     @property
+    def queue(self) -> Waiting:
+        """Jobs that wait."""
+        if self._queue is None:
+            self._queue = Waiting(self.jobs.open.values())
+        return self._queue
+
+    @property
     def waiting(self) -> dict[Shape, list[tuple[int, int, str]]]:
         """Waiting jobs by shape, each list in queue order: (-priority, order of submission, job)."""
-        if self._waiting is None:
-            self._waiting = {}
-            self._unjudged, self._verdicts = set(), {}
-            for job in self.jobs.open.values():
-                if job.state in ("queued", "restarting"):
-                    self.enqueue(job)
-        return self._waiting
+        return self.queue.lines
 
     @property
     def unjudged(self) -> set[str]:
         """Waiting jobs for which no reason to wait was recorded yet."""
-        _ = self.waiting
-        return self._unjudged
+        return self.queue.unjudged
 
     def enqueue(self, job: JobView) -> None:
         """The job, which now is in a waiting state, enters the queue."""
-        if self._waiting is not None:
-            insort(self._waiting.setdefault(job.shape, []), (-job.spec.priority, job.order, job.id))
-            if job.verdict is None:
-                self._unjudged.add(job.id)
-            else:
-                self._count_verdict(job.verdict.code, +1)
-
-    def judge(self, job: JobView, verdict: Reason) -> None:
-        """Why a waiting job waits."""
-        waits = job.id in self.unjudged or job.verdict is not None
-        if job.verdict is not None:
-            self._count_verdict(job.verdict.code, -1)
-        job.verdict = verdict
-        self._no_longer_unjudged(job.id)
-        if waits:
-            self._count_verdict(verdict.code, +1)
-
-    def waits_for(self) -> set[str]:
-        """The codes of why jobs wait."""
-        _ = self.waiting
-        return set(self._verdicts)
-
-    def doubt(self, job: JobView) -> None:
-        """Forget why a waiting job waits, so that the next decision says it."""
-        if job.id in self.unjudged or job.verdict is None:
-            return
-        self._count_verdict(job.verdict.code, -1)
-        job.verdict = None
-        self._unjudged.add(job.id)
-
-    def _count_verdict(self, code: str, step: int) -> None:
-        count = self._verdicts.get(code, 0) + step
-        if count > 0:
-            self._verdicts[code] = count
-        else:
-            self._verdicts.pop(code, None)
-
-    def dequeue(self, job: JobView) -> None:
-        """The job, which was in a waiting state, leaves the queue."""
-        queue = self.waiting.get(job.shape, [])
-        at = bisect_left(queue, (-job.spec.priority, job.order, job.id))
-        if at < len(queue) and queue[at][2] == job.id:
-            del queue[at]
-            if not queue:
-                del self.waiting[job.shape]
-        self._no_longer_unjudged(job.id)
-        if job.verdict is not None:
-            self._count_verdict(job.verdict.code, -1)
-
-    def _no_longer_unjudged(self, job: str) -> None:
-        self._unjudged.discard(job)
-        if not self._unjudged:
-            self._unjudged = set()  # one that was large once takes long to walk through
+        if self._queue is not None:
+            self._queue.add(job)
 
     def fleet_changed(self) -> None:
         self._occupancy = self._cuttable = self._in_parts = None

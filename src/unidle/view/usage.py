@@ -75,18 +75,22 @@ class QueueUse(msgspec.Struct, array_like=True):
         if now_ns <= self.since_ns:
             return dict(self.past_ppb)
         keep = decay_ppb(now_ns - self.since_ns, half_life_ns)
+        gain, used = PPM * (PPB - keep), self.used_milli
         return {
-            resource: (past * keep + self.used_milli.get(resource, 0) * PPM * (PPB - keep)) // PPB
+            resource: (past * keep + used.get(resource, 0) * gain) // PPB
             for resource, past in self.past_ppb.items()
         }
 
     def change(self, amounts: dict[str, int], sign: int, now_ns: int, half_life_ns: int) -> None:
         """From ``now_ns`` on the queue uses so much more (+1) or less (-1)."""
-        self.past_ppb = self.average_ppb(now_ns, half_life_ns)
-        self.since_ns = max(now_ns, self.since_ns)
+        if now_ns > self.since_ns:
+            self.past_ppb = self.average_ppb(now_ns, half_life_ns)
+            self.since_ns = now_ns
+        used, past = self.used_milli, self.past_ppb
         for resource, milli in amounts.items():
-            self.used_milli[resource] = self.used_milli.get(resource, 0) + sign * milli
-            self.past_ppb.setdefault(resource, 0)
+            used[resource] = used.get(resource, 0) + sign * milli
+            if resource not in past:
+                past[resource] = 0
 
 
 class Usage(msgspec.Struct, array_like=True):
@@ -99,7 +103,9 @@ class Usage(msgspec.Struct, array_like=True):
         """An attempt of the job holds so many thousandths of devices of this kind from now on."""
         amounts = charged(spec, kind, milli)
         self.held[job] = (spec.queue, amounts)
-        queue = self.queues.setdefault(spec.queue, QueueUse(now_ns))
+        queue = self.queues.get(spec.queue)
+        if queue is None:
+            queue = self.queues[spec.queue] = QueueUse(now_ns)
         queue.change(amounts, +1, now_ns, half_life_ns)
 
     def end(self, job: str, now_ns: int, half_life_ns: int) -> None:

@@ -146,7 +146,7 @@ def test_a_profile_is_the_sum_of_what_is_taken(slots):
     for at in range(80):
         want = 20 + 5 * (at >= 10) + 5 * (at >= 30)
         want -= sum(ranks for start, length, ranks in slots if start <= at < start + length)
-        assert int(profile.free_at(at)[0]) == want
+        assert int(profile.room(at, 1, 1)[0]) == want
 
 
 @given(

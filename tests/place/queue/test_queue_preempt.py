@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from place.queues import HOUR, anywhere, leaves, shares, tree, within
+from place.queues import BOTH, HOUR, anywhere, leaves, shares, tree, within
 from unidle.fleet.queues import QueueSpec
 from unidle.jobs import Reason
 from unidle.place.queue.cluster import Cluster
 from unidle.place.queue.fair import Shares
 from unidle.place.queue.model import Demand, Fits, Hold, Running
+from unidle.place.queue.model import started as begun
 from unidle.place.queue.preempt import Preemption, preempt, preempt_all
-from unidle.place.queue.victims import dominant
+from unidle.place.queue.victims import dominant, rights
 
 NOW = 10 * HOUR
 
@@ -247,6 +249,96 @@ def test_where_no_victim_spans_nodes_no_other_choice_loses_less(world):
     assert best == (answer.lost_us if isinstance(answer, Preemption) else None)
 
 
+@st.composite
+def scarce(draw: st.DrawFn) -> tuple[Cluster, Demand, Fits, list[tuple[int, int]] | None]:
+    """Jobs on two kinds of devices of the same hosts, some on several nodes, each with CPU and memory of its own."""
+    nodes, per, kinds = draw(st.integers(1, 3)), draw(st.sampled_from([2, 4])), draw(st.integers(1, 2))
+    hosts = np.array([[draw(st.integers(4, 16)) for _ in range(nodes)] for _ in range(2)], np.int64)
+    free, left = [per] * (nodes * kinds), hosts.copy()
+    held: list[Running] = []
+    for k in range(draw(st.integers(0, 6))):
+        kind = draw(st.integers(0, kinds - 1)) * nodes
+        on = draw(st.lists(st.integers(0, nodes - 1), min_size=1, max_size=2, unique=True))
+        asks = draw(st.integers(0, 6)), draw(st.integers(0, 6))
+        devices = {kind + n: 1 for n in on if free[kind + n] and all(left[r][n] >= asks[r] for r in range(2))}
+        for n in devices:
+            free[n] -= 1
+            left[:, n % nodes] -= asks
+        if devices:
+            queue, since = draw(st.sampled_from("bcd")), draw(st.integers(0, 9)) * HOUR
+            held.append(run(f"v{k}", queue, devices, started=since, ranks=len(devices), asks=asks))
+    total = nodes * per * kinds
+    deserved = draw(st.integers(0, total)), draw(st.integers(0, 4))
+    books = shares(QueueSpec("a", deserved={"gpu": deserved[0]}), QueueSpec("b", deserved={"gpu": deserved[1]}),
+                   QueueSpec("other"), QueueSpec("c", "other"), QueueSpec("d", "other"), gpus=total)  # fmt: skip
+    each = draw(st.integers(1, 2))
+    ranks = draw(st.integers(1, nodes * per // each))
+    asks = draw(st.integers(0, 8)), draw(st.integers(0, 8))
+    demand = Demand("new", "a", draw(st.sampled_from(["medium", "high"])), ranks, each, (ranks * each * 1000,),
+                    asks=asks)  # fmt: skip
+    domains = draw(st.sampled_from([[(0, nodes)], [(0, nodes // 2), (nodes // 2, nodes)]]))
+    domains = [(start, end) for start, end in domains if end > start]
+    cluster = Cluster(np.full(nodes * kinds, per), books, held, hosts)
+    return cluster, demand, within(ranks, domains), domains
+
+
+def least_allowed(cluster: Cluster, demand: Demand, fits: Fits) -> int | None:
+    """The least loss of all sets of jobs that may be stopped together and make room, by trying each."""
+    may = rights(cluster.shares, demand)
+    held = list(cluster.running.values())
+    best = None
+    for pick in range(1 << len(held)):
+        chosen = [r for k, r in enumerate(held) if pick >> k & 1]
+        cost = sum(r.lost_us(NOW) for r in chosen)
+        if best is not None and cost >= best:
+            continue
+        if not all(may.within(chosen, [cluster.shares.tree.leaf(r.queue) for r in chosen])):
+            continue
+        mark = cluster.journal.mark()
+        for r in chosen:
+            cluster.stop(r.job)
+        leaf = cluster.shares.tree.leaf(demand.queue)
+        refused = cluster.shares.refusal(leaf, demand.charged, firm=demand.firm)
+        if refused is None and fits(cluster.room(demand)) is not None:
+            best = cost
+        cluster.journal.back_to(mark)
+    return best
+
+
+@settings(max_examples=400)
+@given(scarce())
+def test_whatever_is_scarce_no_other_choice_that_may_be_made_loses_less(world):
+    cluster, demand, fits, domains = world
+    best = least_allowed(cluster, demand, fits)
+    answer = preempt(cluster, demand, fits, NOW, domains=domains)
+    ours = answer.lost_us if isinstance(answer, Preemption) else None
+    assert (ours is None) == (best is None)
+    if ours is not None and best is not None:
+        assert best <= ours <= best + len(cluster.free)  # a gang's cost by node is rounded up to microseconds
+
+
+def test_who_holds_only_cpu_on_the_host_is_stopped_for_a_job_that_lacks_cpu():
+    """The GPUs are free, and a job on the host's CPU devices holds the CPU that the gang asks for."""
+    hog = run("hog", "b", {1: 1}, asks=(8, 0))  # node 1: the CPU devices of host 0
+    books = shares(QueueSpec("a", deserved={"gpu": 4}), QueueSpec("b", deserved={"gpu": 0}), gpus=4)
+    cluster = Cluster(np.array([2, 2]), books, [hog], np.array([[8], [8]]))
+    demand = Demand("new", "a", "medium", 1, 1, (1000,), asks=(4, 0))
+    assert stopped(preempt(cluster, demand, within(1, [(0, 1)]), NOW, domains=[(0, 1)])) == ["hog"]
+    assert cluster.room(demand)[0] == 2
+
+
+def test_the_cheapest_set_on_a_node_frees_the_cpu_too():
+    """By devices alone the cheap job goes first, and the dear one after it for its CPU: the dear one alone will do."""
+    cheap, dear = (
+        run("cheap", "b", {0: 1}, started=9 * HOUR, asks=(1, 0)),
+        run("dear", "b", {0: 1}, started=8 * HOUR, asks=(6, 0)),
+    )
+    books = shares(QueueSpec("a", deserved={"gpu": 2}), QueueSpec("b", deserved={"gpu": 0}), gpus=2)
+    cluster = Cluster(np.array([2]), books, [cheap, dear], np.array([[8], [8]]))
+    demand = Demand("new", "a", "medium", 1, 1, (1000,), asks=(6, 0))
+    assert stopped(preempt(cluster, demand, anywhere(1), NOW)) == ["dear"]
+
+
 @given(crowded(gangs=True))
 def test_after_preemption_the_books_and_the_devices_are_right(world):
     cluster, demand, fits, domains = world
@@ -340,3 +432,56 @@ def test_preemption_never_goes_in_circles(data):
         if quiet == 2:
             break
     assert quiet == 2, "preemption goes on although nothing new was asked for"
+
+
+@settings(max_examples=150)
+@given(st.data())
+def test_stops_that_follow_from_stops_come_to_an_end(data):
+    """A stops B, B's restart stops C: in a nested tree, with two resources and gangs, at a demand that only grows.
+
+    One more job comes in each round until all are there; who is stopped asks again at once. Nobody is stopped twice
+    for the same job, so no two stop each other in turn, and there are fewer stops than ordered pairs of jobs.
+    """
+    per, nodes = 4, data.draw(st.integers(1, 2))
+
+    def of(name: str, parent: str | None = None) -> QueueSpec:
+        own = {"gpu": data.draw(st.integers(0, per * nodes // 2))} if data.draw(st.booleans()) else {}
+        return QueueSpec(name, parent, data.draw(st.integers(1, 3)), deserved=own)
+
+    specs = [of("p"), of("q"), *(of(f"{parent}{k}", parent) for parent in "pq" for k in range(2))]
+    queues = tree(*(replace(s, deserved={}) if s.parent else s for s in specs), resources=BOTH)
+    books = Shares(queues, (per * nodes * 1000, per * nodes * 2000), 0)
+    coming = []
+    for k in range(4 * nodes + data.draw(st.integers(1, 8))):
+        low = k < 4 * nodes  # the first ones fill the fleet
+        level = "low" if low else data.draw(st.sampled_from(["low", "medium", "high"]))
+        ranks, cpus = data.draw(st.integers(1, 2)), data.draw(st.integers(0, 2))
+        queue = data.draw(st.sampled_from(["p1", "q0", "q0", "q1"] if low else ["p0", "p0", "p1", "q1"]))
+        asks = (cpus * 1000, 0)
+        coming.append(Demand(f"j{k}", queue, level, ranks, 1, (ranks * 1000, ranks * cpus * 1000), asks=asks))
+    jobs, waiting = {demand.job: demand for demand in coming}, list[Demand]()
+    cluster = Cluster(np.full(nodes, per), books, hosts=np.full((2, nodes), per * 2000))
+    stops: list[tuple[str, str]] = []
+    for at in range(len(jobs) ** 2 + len(jobs) + 1):
+        changed = bool(coming)
+        waiting += [coming.pop(0)] if coming else []
+        books.begin(at * HOUR)
+        for demand in list(waiting):
+            counts = anywhere(demand.ranks)(cluster.room(demand))
+            leaf = queues.leaf(demand.queue)
+            if counts is None or books.refusal(leaf, demand.charged, firm=demand.firm):
+                answer = preempt(cluster, demand, anywhere(demand.ranks), at * HOUR)
+                if isinstance(answer, Reason):
+                    continue
+                stops += [(demand.job, victim) for victim in answer.victims]
+                waiting += [jobs[victim] for victim in answer.victims]
+                devices = dict(answer.hold.devices)
+            else:
+                devices = {int(n): int(counts[n]) for n in np.flatnonzero(counts)}
+            changed = True
+            waiting.remove(demand)
+            cluster.start(begun(demand, devices, at * HOUR))
+        if not changed:
+            break
+    assert not changed, f"stops go on although nothing new was asked for: {stops[-6:]}"
+    assert len(set(stops)) == len(stops)

@@ -39,7 +39,7 @@ class Journal:
             self._dropped += 1
             return
         if self._dropped:
-            text = f"{self._dropped} marks were dropped while the disk was full"
+            text = f"marks dropped while the disk was full: {self._dropped}"
             self._pending += _line({"k": "note", "t": mark["t"], "text": text})
             self._dropped = 0
         waits = self.waits

@@ -79,6 +79,11 @@ class Pressure:
                 break
         return spread
 
+    def even(self, free_milli: Floats) -> list[Floats]:
+        """The spread by room alone: each kind takes of its shapes in proportion to what is free there."""
+        room = np.maximum(free_milli, _LEAST_ROOM)
+        return [kind.share * room[kind.shapes] / room[kind.shapes].sum() for kind in self._kinds]
+
     def load(self, free_milli: Floats, spread: Sequence[Floats]) -> Floats:
         """Load of each shape under a spread, 1 where demand has the fleet's ratio to room: (s,)."""
         room = np.maximum(free_milli, _LEAST_ROOM)

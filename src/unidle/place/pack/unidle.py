@@ -3,7 +3,8 @@
 A mix of the growth of FGD's measure (one pod of each specification) and of the measure by copies
 (each specification fills the node): the first sees GPUs too small, the second CPU that runs out.
 Beside these, a node of a shape that others cannot do without costs more, by how much faster than the
-rest it runs out (``pressure``); where every pod can use every shape that is nothing.
+rest it runs out (``pressure``); where every pod can use every shape that is nothing. Either only what runs
+out although all who can go elsewhere do, or, earlier, what runs out if all spread themselves evenly.
 """
 
 from __future__ import annotations
@@ -22,19 +23,21 @@ from unidle.place.pack.pressure import Pressure
 from unidle.place.pack.request import WHOLE_MILLI, Floats, IntArray, Request
 
 _NOTHING_MILLI: Final = 0.001  # so that the rounding of sums that are 0 does not decide
-_SCARCE: Final = 3.0  # GPUs of fragments that twice the mean pressure weighs
+_SCARCE: Final = 3  # GPUs of fragments that twice the mean pressure weighs
 _MOST: Final = 3.0
 _AGAIN_PPM: Final = 10_000  # pressures hold until so much of the capacity has changed hands
 
 
 class Mix(NamedTuple):
-    """FGD's part of the cost, in percent, and how many levels tell costs apart.
+    """FGD's part of the cost, in percent, how many levels tell costs apart, and how scarcity is priced.
 
-    With few levels, near equals go to the first node and the rest stays empty.
+    With few levels, near equals go to the first node and the rest stays empty. ``even`` prices the load of
+    pods that spread evenly, in GPUs of fragments that twice the mean weighs; 0: that of the best spread.
     """
 
     fgd_pct: int
     levels: int
+    even: int = 0
 
 
 class Unidle:
@@ -54,7 +57,7 @@ class Unidle:
         return request.cpu_milli, request.gpus, request.gpu_milli
 
     def score(self, pool: Pool, request: Request, nodes: Nodes) -> tuple[IntArray, IntArray]:
-        fgd_pct, levels = self._mix
+        fgd_pct, levels, _ = self._mix
         cost = self._fragments.growth(pool, request, nodes)
         if fgd_pct < 100:
             cost *= fgd_pct / 100
@@ -78,11 +81,14 @@ class Unidle:
         if self._free_milli < 0 or moved > _AGAIN_PPM * int(pool.capacity_milli.sum()):
             sums = np.bincount(self._shape_of, pool.free_milli, len(self._pressure.shapes))
             free = sums.astype(np.float64)
-            self._spread = self._pressure.spread(free, self._spread)
+            if self._mix.even:
+                self._spread = self._pressure.even(free)
+            else:
+                self._spread = self._pressure.spread(free, self._spread)
             load = np.minimum(self._pressure.load(free, self._spread), _MOST)
             least = load[free > 0].min() if (free > 0).any() else 0.0
             # A quarter of the levels is what one GPU of fragments costs where costs are small.
-            extra = _SCARCE * self._mix.levels / 4 * np.maximum(load - least, 0.0)
+            extra = (self._mix.even or _SCARCE) * self._mix.levels / 4 * np.maximum(load - least, 0.0)
             levels = np.rint(extra).astype(np.int64)
             self._extra = levels[self._shape_of] if levels.any() else None
             self._free_milli = free_milli

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, insort
 from collections.abc import Iterator, Mapping
+from operator import itemgetter
 
 import numpy as np
 
 from unidle.place.queue.cluster import Cluster, ranks_on
 from unidle.place.queue.fair import Refusal
-from unidle.place.queue.model import NOTHING, Amounts, Demand, Fits, Running
+from unidle.place.queue.model import NOTHING, Amounts, Demand, Fits, Ints, Running
 
 
 class Ahead:
@@ -19,6 +20,10 @@ class Ahead:
         self._cluster, self._now_ns, self._otherwise_ns = cluster, now_ns, otherwise_ns
         self._planned: list[tuple[int, frozenset[int], Amounts]] = []
         self._gone: dict[tuple[int, int], Amounts] = {}
+        self._beside: dict[
+            tuple[int, int], Mapping[int, Amounts]
+        ] = {}  # by leaf, and how many are planned by then
+        self._hosts: tuple[int, list[int], Ints, Ints, Ints] | None = None
 
     def ends(self) -> Iterator[tuple[int, Running]]:
         """Running jobs by expected end; those that run now."""
@@ -45,12 +50,7 @@ class Ahead:
         have = cluster.free_for(demand)[1]
         if demand.asks == NOTHING or fits(ranks_on(have, demand.asks, nodes)) is not None:
             return 0
-        ends = [(end_ns, run) for end_ns, run in self.ends() if run.asks != NOTHING]
-        parts = [len(run.devices) for _, run in ends]
-        behind = np.cumsum(parts)
-        host = np.fromiter((node for _, run in ends for node in run.devices), np.int64) % have.shape[1]
-        ranks = np.fromiter((c // run.each for _, run in ends for c in run.devices.values()), np.int64)
-        gain = ranks * np.repeat(np.array([run.asks for _, run in ends], np.int64).reshape(-1, 2), parts, 0).T
+        ends, behind, host, gain = self._hosts_of_ends()
 
         def holds(ended: int) -> bool:
             then, last = have.copy(), int(behind[ended])
@@ -59,11 +59,33 @@ class Ahead:
             return fits(ranks_on(then, demand.asks, nodes)) is not None
 
         first = bisect_left(range(len(ends)), True, key=holds)
-        return None if first == len(ends) else ends[first][0]
+        return None if first == len(ends) else ends[first]
+
+    def _hosts_of_ends(self) -> tuple[list[int], Ints, Ints, Ints]:
+        """Of running jobs by expected end: that end, parts by then, and by part its host and what is freed there."""
+        changes = self._cluster.changes
+        if self._hosts is None or self._hosts[0] != changes:
+            runs = [(end_ns, run) for end_ns, run in self.ends() if run.asks != NOTHING]
+            parts = [len(run.devices) for _, run in runs]
+            host = np.fromiter((node for _, run in runs for node in run.devices), np.int64)
+            ranks = np.fromiter((c // run.each for _, run in runs for c in run.devices.values()), np.int64)
+            asks = np.array([run.asks for _, run in runs], np.int64).reshape(-1, 2)
+            gain: Ints = ranks * np.repeat(asks, parts, 0).T
+            behind: Ints = np.cumsum(parts)
+            self._hosts = (
+                changes,
+                [end_ns for end_ns, _ in runs],
+                behind,
+                host % self._cluster.hosts.shape[1],
+                gain,
+            )
+        return self._hosts[1:]
 
     def reserve(self, leaf: int, amounts: Amounts, start_ns: int) -> None:
         """From ``start_ns`` on the queue and its ancestors have to have these amounts free."""
-        self._planned.append((start_ns, frozenset(self._cluster.shares.tree.path(leaf)), amounts))
+        queues = frozenset(self._cluster.shares.tree.path(leaf))
+        insort(self._planned, (start_ns, queues, amounts), key=itemgetter(0))
+        self._beside.clear()
 
     def beside(self, leaf: int, demand: Demand) -> Mapping[int, Amounts]:
         """By queue on the leaf's path: the most that reserved jobs will use there before this one would end.
@@ -73,11 +95,16 @@ class Ahead:
         if not self._planned:
             return {}
         length_ns = self._otherwise_ns if demand.estimate_ns is None else demand.estimate_ns
+        count = bisect_left(self._planned, self._now_ns + length_ns, key=itemgetter(0))
+        known = self._beside.get((leaf, count))
+        if known is None:
+            known = self._beside[leaf, count] = self._most_beside(leaf, count)
+        return known
+
+    def _most_beside(self, leaf: int, count: int) -> Mapping[int, Amounts]:
         found: dict[int, Amounts] = {}
         coming: dict[int, Amounts] = {}
-        for start_ns, queues, amounts in sorted(self._planned, key=lambda planned: planned[0]):
-            if self._now_ns + length_ns <= start_ns:
-                break
+        for start_ns, queues, amounts in self._planned[:count]:
             for queue in self._cluster.shares.tree.path(leaf):
                 if queue in queues:
                     zero = (0,) * len(amounts)

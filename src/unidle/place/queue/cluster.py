@@ -41,6 +41,9 @@ class Cluster:
         self.running: dict[str, Running] = {}
         self.soft: dict[int, int] = {}  # by leaf, how many jobs of level low run
         self.holds: dict[str, Hold] = {}
+        self.users: dict[
+            str, int
+        ] = {}  # how many running jobs have parts of a device; the last one leaves it whole
         self._ends: Ends | None = None
         self._stoppable: Stoppable | None = None
         self.journal = Journal()
@@ -93,6 +96,8 @@ class Cluster:
         self.shares.charge(leaf, run.charged, firm=run.firm)
         if not run.firm:
             self.soft[leaf] = self.soft.get(leaf, 0) + 1
+        for device in run.parts:
+            self.users[device] = self.users.get(device, 0) + 1
         if self._ends is not None:
             self._ends.add(run)
         if self._stoppable is not None:
@@ -106,6 +111,10 @@ class Cluster:
         self.shares.refund(leaf, run.charged, firm=run.firm)
         if not run.firm:
             self.soft[leaf] -= 1
+        for device in run.parts:
+            self.users[device] -= 1
+            if not self.users[device]:
+                del self.users[device]
         if self._ends is not None:
             self._ends.remove(run)
         if self._stoppable is not None:
@@ -155,10 +164,14 @@ class Cluster:
 
     def _again(self, run: Running) -> None:
         self._give(run, -1)
+        for device, node in run.parts.items():
+            self.free[node] -= device not in self.users
         self.adopt(run)
 
     def _back(self, run: Running) -> None:
         self._give(run)
+        for device, node in run.parts.items():
+            self.free[node] += self.users[device] == 1
         self.drop(run.job)
 
     def _keep(self, hold: Hold) -> None:
@@ -189,11 +202,12 @@ class Cluster:
 
 def ranks_on(hosts: Ints, asks: Asks, nodes: int) -> Ints:
     """Ranks for which each node has CPU and memory; ``hosts`` is (2, M). Shape (nodes,)."""
-    ranks = np.full(hosts.shape[1], _PLENTY)
-    for amount, asked in zip(hosts, asks, strict=True):
-        if asked:
-            ranks = np.minimum(ranks, np.maximum(amount, 0) // asked)
-    return np.tile(ranks, nodes // max(len(ranks), 1))
+    bounds = [np.maximum(amount, 0) // asked for amount, asked in zip(hosts, asks, strict=True) if asked]
+    width = hosts.shape[1]
+    if not bounds:
+        return np.full(nodes, _PLENTY)
+    ranks: Ints = bounds[0] if len(bounds) == 1 else np.minimum(*bounds)
+    return ranks if nodes == width else np.tile(ranks, nodes // max(width, 1))
 
 
 def requested(asks: Asks, ranks: int) -> Asks:

@@ -17,8 +17,10 @@ from unidle.fleet.queues import Migration
 from unidle.jobs import Reason
 from unidle.place.queue.cluster import Cluster
 from unidle.place.queue.model import NS_PER_US, Demand, Fits, Hold, Running
+from unidle.place.queue.search import cheapest
 from unidle.place.queue.solve import Choice, Domains, Solver
 from unidle.place.queue.victims import Candidates
+from unidle.words import counted
 
 HOLD_NS: Final = 600_000_000_000
 US_PER_HOUR: Final = 3_600_000_000
@@ -62,13 +64,13 @@ def consolidate(
     gain_us = demand.size * (wait_ns // NS_PER_US)
     eligible = known.alive.copy()
     for _ in range(TRIES):
-        choice = solver.cheapest(eligible)
+        choice = cheapest(solver, known, eligible, demand.ranks)
         if choice is None:
             return Reason("no_moves", "no jobs that can checkpoint could be moved to make room")
         if choice.cost * migration.gain_least_ppm > gain_us * 1_000_000:
             return _too_dear(choice, gain_us)
         if len(choice.rows) > migration.moves_most:
-            text = f"{len(choice.rows)} jobs would have to move, more than {migration.moves_most}"
+            text = f"{counted(len(choice.rows), 'job')} would have to move, more than {migration.moves_most}"
             return Reason("too_many_moves", text, {"moves": len(choice.rows)})
         moved = _move(cluster, known, demand, choice, fits_of, now_ns + HOLD_NS)
         if not isinstance(moved, int):
@@ -110,8 +112,8 @@ def _planned(
 ) -> Consolidation:
     price, gain = choice.cost / US_PER_HOUR, gain_us / US_PER_HOUR
     text = (
-        f"moving {len(holds) - 1} job{'s' if len(holds) != 2 else ''} loses {price:.2f} device-hours "
-        f"and saves {demand.size} devices {gain:.2f} device-hours of waiting"
+        f"moving {counted(len(holds) - 1, 'job')} loses {price:.2f} device-hours "
+        f"and saves {counted(demand.size, 'device')} {gain:.2f} device-hours of waiting"
     )
     figures: dict[str, int | float | str] = {
         "moves": len(holds) - 1, "price_us": choice.cost, "gain_us": gain_us,
@@ -123,5 +125,5 @@ def _planned(
 
 def _too_dear(choice: Choice, gain_us: int) -> Reason:
     price, gain = choice.cost / US_PER_HOUR, gain_us / US_PER_HOUR
-    text = f"moving {len(choice.rows)} jobs would lose {price:.2f} device-hours to win {gain:.2f}"
+    text = f"moving {counted(len(choice.rows), 'job')} would lose {price:.2f} device-hours to win {gain:.2f}"
     return Reason("too_dear", text, {"price_us": choice.cost, "gain_us": gain_us})

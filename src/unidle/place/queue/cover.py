@@ -18,19 +18,23 @@ NEVER: Final = np.int64(1 << 60)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Items:
-    """Columns, in order of node: on ``node[i]`` item ``i`` frees ``devices[i]`` at ``cost[i]``; ``job[i]`` owns it."""
+    """Columns, in order of node: on ``node[i]`` item ``i`` frees ``devices[i]`` at ``cost[i]``; ``job[i]`` owns it.
+
+    It has ``ranks[i]`` ranks there, each with its CPU and memory.
+    """
 
     node: Ints
     devices: Ints
     cost: Ints
     job: Ints
+    ranks: Ints
 
     def __len__(self) -> int:
         return len(self.node)
 
     def take(self, pick: Ints | np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Items:
         """The items of a mask or of indexes."""
-        return Items(self.node[pick], self.devices[pick], self.cost[pick], self.job[pick])
+        return Items(self.node[pick], self.devices[pick], self.cost[pick], self.job[pick], self.ranks[pick])
 
 
 @dataclass(frozen=True, slots=True, eq=False)

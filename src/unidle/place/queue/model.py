@@ -52,11 +52,18 @@ class Running:
     each: int = 1  # devices per rank
     settled_ns: int = 0  # it is not moved before, as it was moved already
     asks: Asks = NOTHING
+    parts: Mapping[str, int] = field(default_factory=dict)  # devices that it has parts of, each with its node
+    parts_milli: int = 0  # what these parts count, in thousandths of devices
 
     @property
     def size(self) -> int:
-        """Devices held."""
+        """Whole devices held."""
         return sum(self.devices.values())
+
+    @property
+    def milli(self) -> int:
+        """What it holds, in thousandths of devices."""
+        return 1_000 * self.size + self.parts_milli
 
     @property
     def firm(self) -> bool:
@@ -71,7 +78,7 @@ class Running:
         undone_ns = max(now_ns - max(self.started_ns, self.last_saved_ns or 0), 0)
         if self.save_ns is not None:
             undone_ns = min(undone_ns, self.save_ns)
-        return (undone_ns + self.restart_ns) // NS_PER_US * self.size
+        return (undone_ns + self.restart_ns) // NS_PER_US * self.milli // 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +86,8 @@ class Demand:
     """A job that waits: ``ranks`` of ``each`` devices on one node, all or none.
 
     ``alike`` names what else its place depends on (constraints): where one job does not fit, no
-    other with the same shape and the same ``alike`` does. One that asks for parts of devices has ``ranks`` 0:
-    it may join others, and its ``fits`` says which devices it opens.
+    other with the same shape and the same ``alike`` does. One that asks for parts of devices has ``ranks`` 0: it
+    may join others, and what it is charged depends on where it goes: at least ``charged``, at most ``most``.
     """
 
     job: str
@@ -97,6 +104,7 @@ class Demand:
     checkpoints: bool = False
     alike: str = ""
     asks: Asks = NOTHING
+    most: Amounts = ()
 
     @property
     def size(self) -> int:

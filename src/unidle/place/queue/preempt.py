@@ -23,11 +23,13 @@ from unidle.jobs import Reason
 from unidle.place.queue.cluster import Cluster
 from unidle.place.queue.cover import Steps, cheapest, choose, offers, rank_costs
 from unidle.place.queue.model import Demand, Fits, Hold, Ints, alike
+from unidle.place.queue.search import cheapest as cheapest_choice
+from unidle.place.queue.search import prefix
 from unidle.place.queue.solve import Choice, Domains, Solver
 from unidle.place.queue.victims import Candidates, Mask, Rights, copies_deserved, rights
 from unidle.place.queue.why import refused
+from unidle.words import are, counted
 
-SOLVES_MOST: Final = 16  # how often a choice that takes too much of a queue is repaired
 HOLD_NS: Final = 600_000_000_000
 US_PER_HOUR: Final = 3_600_000_000
 
@@ -61,7 +63,10 @@ def preempt(
             cluster.stop(known.jobs[k].job)
         known.stopped(relief)
         solver = Solver(known, cluster, demand, fits, domains)
-        choice, why = _search(solver, known, demand, rights(cluster.shares, demand))
+        may = rights(cluster.shares, demand)
+        allowed = known.alive & (known.size > 0) & np.isin(known.leaf, may.leaves())
+        choice = cheapest_choice(solver, known, allowed, demand.ranks, may)
+        why = None
         if choice is not None:
             cost = choice.cost + int(known.cost[list(relief)].sum())
             whole = Choice(choice.counts, (*relief, *choice.rows), cost)
@@ -69,7 +74,7 @@ def preempt(
             if isinstance(answer, Preemption):
                 return answer
             why = answer
-        first = first or why
+        first = first or why or _why_not(solver, known, demand, may, prefix(known, may, allowed))
         cluster.journal.back_to(before)
         known.revived(relief)
     return first or Reason("no_victims", "")
@@ -89,7 +94,7 @@ def _reliefs(cluster: Cluster, known: Candidates, demand: Demand) -> Iterator[tu
         inside = [leaf for leaf in may.leaves() if at in tree.path(leaf)]
         if not any(over) or not inside:
             continue
-        rows = np.flatnonzero(_prefix(known, may, known.alive & np.isin(known.leaf, inside))).tolist()
+        rows = np.flatnonzero(prefix(known, may, known.alive & np.isin(known.leaf, inside))).tolist()
         rows.sort(key=lambda k: (float(known.density[k]), k))
         for count, k in enumerate(rows, 1):
             over = [o - c for o, c in zip(over, known.jobs[k].charged, strict=True)]
@@ -141,33 +146,6 @@ def _run_of(demands: Sequence[Demand], at: int) -> int:
     return end - at
 
 
-def _search(solver: Solver, known: Candidates, demand: Demand, may: Rights) -> tuple[Choice | None, Reason]:
-    """The cheapest choice that takes from no queue more than it may."""
-    allowed = known.alive & np.isin(known.leaf, may.leaves())
-    banned = np.zeros(len(allowed), np.bool_)
-    for _ in range(SOLVES_MOST):
-        choice = solver.cheapest(allowed & ~banned)
-        if choice is None:
-            return None, _why_not(solver, known, demand, may, allowed & ~banned)
-        rows = sorted(choice.rows, key=lambda k: (float(known.density[k]), k))
-        good = may.within([known.jobs[k] for k in rows], [int(known.leaf[k]) for k in rows])
-        if all(good):
-            return choice, Reason("preempt", "")
-        banned[[k for k, ok in zip(rows, good, strict=True) if not ok]] = True
-    prefix = _prefix(known, may, allowed)
-    return solver.cheapest(prefix), _why_not(solver, known, demand, may, prefix)
-
-
-def _prefix(known: Candidates, may: Rights, allowed: Mask) -> Mask:
-    """The jobs that can all be stopped together, taken in order of cost per device."""
-    order = np.lexsort((np.arange(len(allowed)), known.density))
-    order = order[allowed[order]]
-    good = may.within([known.jobs[k] for k in order], known.leaf[order].tolist())
-    eligible = np.zeros(len(allowed), np.bool_)
-    eligible[order[np.array(good, np.bool_)]] = True
-    return eligible
-
-
 def _why_not(solver: Solver, known: Candidates, demand: Demand, may: Rights, eligible: Mask) -> Reason:
     devices, free = int(known.size[eligible].sum()), int(np.maximum(solver.free, 0).sum())
     figures: dict[str, int | float | str] = {
@@ -179,7 +157,7 @@ def _why_not(solver: Solver, known: Candidates, demand: Demand, may: Rights, eli
             text += "; the job is not of level high"
         return Reason("no_right_to_preempt", text, figures)
     text = (
-        f"needs {demand.size} devices, {free} are free and {devices} could be freed by stopping jobs"
+        f"needs {counted(demand.size, 'device')}, {free} {are(free)} free and {devices} could be freed by stopping jobs"
         " without taking a queue below what it deserves"
     )
     if free + devices >= demand.size:
@@ -214,7 +192,7 @@ def _because(demand: Demand, victims: tuple[str, ...], choice: Choice) -> Reason
     if not victims:
         return Reason("preempt", "there is room for it, and nobody has to be stopped", {"victims": 0})
     hours = choice.cost / US_PER_HOUR
-    what = f"stopping {len(victims)} low job{'s' if len(victims) != 1 else ''} frees the room for {demand.size} devices"
+    what = f"stopping {counted(len(victims), 'low job')} frees the room for {counted(demand.size, 'device')}"
     text = f"{what} and loses {hours:.2f} device-hours, the least that was found"
     return Reason("preempt", text, {"victims": len(victims), "lost_us": choice.cost, "devices": demand.size})
 
@@ -231,7 +209,7 @@ def _together(
         most = len(demands) if first.level == "high" else 0
     if not most:
         return []
-    eligible = _prefix(known, may, known.alive & np.isin(known.leaf, may.leaves()))
+    eligible = prefix(known, may, known.alive & (known.size > 0) & np.isin(known.leaf, may.leaves()))
     eligible &= ~known.spread  # gangs are weighed one demand at a time
     return _hand_out(cluster, known, demands[:most], eligible, allowed, expires_ns)
 

@@ -64,10 +64,6 @@ class Profile:
         """How many there are."""
         return len(self._rows[0])
 
-    def free_at(self, at_ns: int) -> Ints:
-        """Devices free on each node at a time from now on."""
-        return self._rows[bisect_right(self.times, at_ns) - 1]
-
     def earliest(self, ranks: int, each: int, length_ns: int, fits: Fits, after_ns: int = 0) -> Slot | None:
         """The first time at which the gang fits for ``length_ns`` without a break; None if never.
 
@@ -146,5 +142,5 @@ class Profile:
         if k == len(self.times) or self.times[k] != at_ns:
             self.times.insert(k, at_ns)
             self._rows.insert(k, self._rows[k - 1].copy())
-            self._total = np.insert(self._total, k, self._total[k - 1])
+            self._total = np.concatenate((self._total[:k], self._total[k - 1 :]))
         return k

@@ -15,6 +15,7 @@ import numpy as np
 
 from unidle.jobs import Reason
 from unidle.place.queue.model import Fits, Ints, Running
+from unidle.words import counted
 
 _LEVEL: Final = {"high": 0, "medium": 1, "low": 2}
 
@@ -116,7 +117,7 @@ class _Plan:
             self._settle(run, keep, counts)
             return
         lost, spare = run.ranks - int(keep.sum()), int(self._room(run, keep, keep).sum())
-        text = f"lost {lost} of {run.ranks} ranks; free nodes hold {spare}"
+        text = f"lost {lost} of {counted(run.ranks, 'rank')}; free nodes hold {spare}"
         text += ", but not in the shape that the job needs" if spare >= lost else ""
         self.done[run.job] = Reason("no_spare", text, {"lost": lost, "ranks": run.ranks, "spare": spare})
         self.open.remove(run)
@@ -170,14 +171,12 @@ class _Plan:
         self._free += (keep - stays - adds) * run.each
         kept, lost = int(stays.sum()), run.ranks - int(keep.sum())
         tier = self._farthest(stays, adds)
-        where = (
-            "in the leaves of its survivors"
-            if tier == 0
-            else f"{tier} tier{'s' if tier > 1 else ''} further up"
-        )
+        where = "in the leaves of its survivors" if tier == 0 else f"{counted(tier, 'tier')} further up"
         if tier == len(self._tiers):
             where = "elsewhere" if kept else "where the whole gang fits"
-        text = f"lost {lost} of {run.ranks} ranks, keeps {kept}, and finds {int(adds.sum())} {where}"
+        text = (
+            f"lost {lost} of {counted(run.ranks, 'rank')}, keeps {kept}, and finds {int(adds.sum())} {where}"
+        )
         because = Reason("repair", text, {"lost": lost, "kept": kept, "moved": moved, "tier": tier})
         self.done[run.job] = Repair(run.job, _places(stays), _places(adds), moved, tier, because)
         self.open.remove(run)

@@ -7,7 +7,7 @@ it waits, the first ones with room reserved for them, which no later job may del
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
@@ -17,17 +17,21 @@ from unidle.fleet.queues import Migration
 from unidle.jobs import Reason
 from unidle.place.queue.ahead import Ahead
 from unidle.place.queue.backfill import Backfill, Planner
+from unidle.place.queue.charge import affordable
 from unidle.place.queue.cluster import Cluster
 from unidle.place.queue.consolidate import Consolidation, consolidate
 from unidle.place.queue.fair import Refusal
 from unidle.place.queue.model import Amounts, Demand, Fits, Ints, Running, started
-from unidle.place.queue.preempt import HOLD_NS, Preemption, preempt_all
+from unidle.place.queue.parts import Parts, part_free_ns, refused_by_place, stop_in_parts, whole_again
+from unidle.place.queue.preempt import HOLD_NS, Preemption, preempt, preempt_all
 from unidle.place.queue.profile import Profile
+from unidle.place.queue.relief import Room
 from unidle.place.queue.solve import Domains
 from unidle.place.queue.tree import ROOT
 from unidle.place.queue.victims import Candidates, Mask, rights
 from unidle.place.queue.waiting import Line, Waiting
 from unidle.place.queue.why import behind, refused
+from unidle.words import are, counted
 
 LOOK_AGAIN_NS: Final = 60_000_000_000  # after a move that did not pay, at the earliest
 LOOKS: Final = 8  # in the time that a job waits
@@ -35,6 +39,7 @@ AtOnce: TypeAlias = Callable[[Demand, Ints | None], Mapping[int, int] | None]
 """``at_once(demand, room)``: devices by node on which the job could start now, using no more than ``room`` where
 that is given (ranks by node); None where it could not."""
 PARTS_WAIT: Final = Reason("no_share", "no device that may be cut has a part for it")
+PARTS_LATER: Final = "parts_later"  # code of the reason of one that waits for a part, with its planned start
 TOGETHER_MOST: Final = 64  # jobs for which others are stopped before another queue has its turn
 _Class: TypeAlias = tuple[str, str, int, int, Amounts, str]
 
@@ -81,7 +86,8 @@ def decide(
     capacity: Amounts | None = None, domains_of: Callable[[Demand], Domains | None] | None = None,
     allowed_of: Callable[[Demand], Mask | None] | None = None,
     fits_of_running: Callable[[Running], Fits] | None = None, ready: Callable[[str], bool] = lambda _: True,
-    at_once: AtOnce | None = None, on_start: Callable[[Start], None] = lambda _: None,
+    at_once: AtOnce | None = None, on_start: Callable[[Start], None] = lambda _: None, parts: Parts | None = None,
+    others_of: Callable[[Demand], Sequence[Demand]] | None = None,
     wants_time: Callable[[str], bool] = lambda _: True, settle: bool = True,
 ) -> Round:  # fmt: skip
     """Decide on all waiting jobs. ``cluster`` and ``waiting`` are changed as decided.
@@ -90,6 +96,8 @@ def decide(
     added to ``waiting`` by the caller, when they have ended. Consolidation needs ``fits_of_running``.
     ``domains_of`` and ``allowed_of`` are those of ``preempt.preempt_all``. ``at_once`` is asked where a job
     could start now, instead of ``fits_of`` on what is free, and ``on_start`` is told of each start at once.
+    ``parts`` knows of parts of devices, and is needed where demands are for such; ``others_of`` says what a job
+    would take instead, on another kind of devices.
     Starts are foretold for jobs that ``wants_time`` names, and where room is reserved. Without ``settle``
     all that was changed can be undone by the cluster's journal.
     """
@@ -100,6 +108,7 @@ def decide(
     turn.domains_of, turn.allowed_of = domains_of, allowed_of
     turn.fits_of_running, turn.ready = fits_of_running, ready
     turn.on_start, turn.wants_time = on_start, wants_time
+    turn.parts, turn.others_of = parts, others_of
     if at_once is not None:
         turn.at_once = at_once
     turn.run()
@@ -120,6 +129,8 @@ class _Turn:
     allowed_of: Callable[[Demand], Mask | None] | None = None
     fits_of_running: Callable[[Running], Fits] | None = None
     ready: Callable[[str], bool]
+    parts: Parts | None = None
+    others_of: Callable[[Demand], Sequence[Demand]] | None = None
     again_ns: int | None = None  # when moving others may pay though it does not now
     _asked_to_move = False
     on_start: Callable[[Start], None]
@@ -180,32 +191,54 @@ class _Turn:
             self._done.waits[demand.job] = behind(cluster.shares.tree, refusal)
             self._done.kept_back = True
             return
-        devices = self._fits_now(demand) if refusal is None else None
-        if devices is not None:
-            if self._planner is not None:
-                self._planner.tell(demand, devices)
-            where = "1 node" if len(devices) == 1 else f"{len(devices)} nodes"
-            self._start(demand, devices, Reason("fits", f"{where} with room for it", {"nodes": len(devices)}))
+        if refusal is None and self._starts(demand, affordable(cluster.shares, leaf, demand, beside)):
             return
-        self._make_room(leaf, demand, like, refusal, line)
+        if self.others_of is None or not self._on_other_devices(leaf, demand, refusal, beside):
+            self._make_room(leaf, demand, like, refusal, line)
+
+    def _on_other_devices(
+        self, leaf: int, demand: Demand, refusal: Refusal | None, beside: Mapping[int, Amounts]
+    ) -> bool:
+        """Start the job on another kind of devices, or let it wait for those where the first are refused to it."""
+        assert self.others_of is not None
+        shares = self._cluster.shares
+        may = [
+            other
+            for other in self.others_of(demand)
+            if shares.refusal(leaf, other.charged, firm=other.firm, beside=beside) is None
+        ]
+        if any(self._starts(demand, affordable(shares, leaf, other, beside)) for other in may):
+            return True
+        if refusal is None or not may:
+            return False
+        self._later(leaf, may[0])
+        return True
+
+    def _starts(self, demand: Demand, as_: Demand) -> bool:
+        """Start the job, if it can now; ``as_`` is what it asks for, charged no more than that."""
+        devices = self._fits_now(as_)
+        if devices is None:
+            return False
+        if self._planner is not None:
+            self._planner.tell(as_, devices)
+        where = f"{counted(len(devices), 'node')} with room for it"
+        self._start(demand, devices, Reason("fits", where, {"nodes": len(devices)}), as_)
+        return True
 
     def _on_hold(self, demand: Demand) -> None:
         if self.ready(demand.job):
             because = Reason("freed", "what was held for it is free", {"devices": demand.size})
             self._start(demand, dict(self._cluster.holds[demand.job].devices), because)
         else:
-            text = f"{demand.size} devices are held for it, and not all of them are free yet"
+            text = "parts of devices are held for it, and not all of them are free yet"
+            if demand.ranks:
+                what = f"{counted(demand.size, 'device')} {are(demand.size)} held for it"
+                text = f"{what}, and {'not all of them are' if demand.size > 1 else 'it is not'} free yet"
             self._done.waits[demand.job] = Reason("gathering", text)
 
     def _make_room(
         self, leaf: int, demand: Demand, like: _Class, refusal: Refusal | None, line: Line
     ) -> None:
-        if not demand.ranks:  # parts of devices: nobody is stopped and nothing reserved for them
-            if refusal is not None and not (refusal.rule == "full" and refusal.queue == ROOT):
-                self._quota(leaf, demand, refusal)
-            else:
-                self._done.waits[demand.job] = PARTS_WAIT
-            return
         # stopping others neither raises a limit nor lets a firm job borrow, but for jobs of its own queue
         helps = refusal is None or refusal.rule in ("kept", "full") or demand.level == "high"
         # where only others' reservations are in its way, nobody is stopped
@@ -215,10 +248,14 @@ class _Turn:
             if self._stop_for(demand, line):
                 return
             self._none_stop.add(like)
+        if not demand.ranks and refusal is None:
+            assert self.parts is not None
+            beside = self._ahead.beside(leaf, demand)
+            demand, refusal = refused_by_place(self._cluster, self.parts, leaf, demand, beside)
         if refusal is not None and not (refusal.rule == "full" and refusal.queue == ROOT):
             self._quota(leaf, demand, refusal)
             return
-        if not in_the_way:
+        if not in_the_way and demand.ranks:
             self._no_room.add(like)
         self._later(leaf, demand, (self._ahead.free_ns(refusal) or 0) if refusal is not None else 0)
 
@@ -240,7 +277,22 @@ class _Turn:
             self._done.planned_ns[demand.job] = start_ns
             self._ahead.reserve(leaf, demand.charged, start_ns)
 
+    def _parts_later(self, leaf: int, demand: Demand) -> None:
+        """It waits for a part; foretold as running jobs are expected to end, each way in which that is known."""
+        self._done.waits[demand.job] = PARTS_WAIT
+        if not self.wants_time(demand.job) or self.parts is None:
+            return
+        start_ns = part_free_ns(self._cluster, self.parts, leaf, demand, self._ahead.ends())
+        if start_ns is not None:
+            wait_s = (start_ns - self._now_ns) // 1_000_000_000
+            text = f"as running jobs are expected to end, it starts in {wait_s} s"
+            self._done.waits[demand.job] = Reason(PARTS_LATER, text, {"wait_s": wait_s})
+            self._done.planned_ns[demand.job] = start_ns
+
     def _later(self, leaf: int, demand: Demand, after_ns: int = 0) -> None:
+        if not demand.ranks:
+            self._parts_later(leaf, demand)
+            return
         planned = self._plan().later(demand, after_ns, wanted=self.wants_time(demand.job))
         self._done.waits[demand.job] = planned.because
         if planned.start_ns is not None:
@@ -252,11 +304,14 @@ class _Turn:
             # when others end is not known: the first to wait is expected to wait as long again
             self._move_for(demand, max(self._now_ns - demand.submitted_ns, 0))
 
-    def _start(self, demand: Demand, devices: Mapping[int, int], because: Reason) -> None:
+    def _start(
+        self, demand: Demand, devices: Mapping[int, int], because: Reason, as_: Demand | None = None
+    ) -> None:
         # it stays in its line until the round is settled: no job is offered twice
         self._waiting.count(demand, -1)
         self._cluster.journal.note(lambda: self._waiting.count(demand, +1))
-        self._cluster.start(started(demand, devices, self._now_ns))
+        run = started(as_ or demand, devices, self._now_ns)
+        self._cluster.start(run if self.parts is None else self.parts.started(run))
         start = Start(demand.job, devices, because)
         self._done.starts.append(start)
         self.on_start(start)
@@ -288,6 +343,7 @@ class _Turn:
         cluster, otherwise_ns = self._cluster, self._rules.backfill.otherwise_ns
         ends = [(end_ns, run.devices) for end_ns, run in self._ahead.ends()]
         ends += [(self._now_ns + otherwise_ns, hold.devices) for hold in cluster.holds.values()]
+        ends += whole_again(self._ahead.ends())
         return Profile(cluster.free, self._now_ns, ends)
 
     def _stop_for(self, demand: Demand, line: Line) -> bool:
@@ -296,6 +352,14 @@ class _Turn:
             return False
         if self._candidates is None:
             self._candidates = Candidates(self._cluster, self._now_ns)
+        if self.parts is not None and (self._cluster.users or not demand.ranks):
+            made = stop_in_parts(
+                self._cluster, self._candidates, self.parts, demand, self._preempt_one, self._whole_then,
+                self._now_ns + self._rules.hold_ns,
+            )  # fmt: skip
+            if isinstance(made, Preemption):
+                self._stopped(demand, made)
+            return isinstance(made, Preemption)
         jobs = [demand]
         if demand.ranks == 1 and self.allowed_of is not None:
             jobs += line.alike(demand, TOGETHER_MOST - 1)
@@ -310,13 +374,25 @@ class _Turn:
         line.back(job for job in jobs[1:] if job.job not in self._cluster.holds)
         return demand.job in self._cluster.holds
 
+    def _preempt_one(self, demand: Demand) -> Preemption | Reason:
+        return preempt(
+            self._cluster, demand, self._fits_of(demand), self._now_ns, hold_ns=self._rules.hold_ns,
+            domains=self.domains_of(demand) if self.domains_of else None, candidates=self._candidates,
+        )  # fmt: skip
+
+    def _whole_then(self, demand: Demand, _gone: frozenset[str]) -> Room | None:
+        """What a job would start on that wants whole devices."""
+        found = self._by_devices(demand, None)
+        return None if found is None else Room(found, (), demand.charged)
+
     def _stopped(self, demand: Demand, answer: Preemption) -> None:
         self._done.stops.append(answer)
         for memo in (self._refused, self._no_room, self._none_stop):
             memo.clear()
         if self._planner is not None:
             self._planner.tell(demand, answer.hold.devices)
-        text = f"{len(answer.victims)} jobs are stopped for it"
+        victims = len(answer.victims)
+        text = f"{counted(victims, 'job')} {are(victims)} stopped for it"
         self._done.waits[demand.job] = Reason("gathering", text, {"victims": len(answer.victims)})
 
     def _move_for(self, demand: Demand, wait_ns: int) -> None:

@@ -5,14 +5,13 @@ See ``preempt`` for the method. What may be stopped is the caller's business.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 
 from unidle.place.queue.cluster import Cluster
 from unidle.place.queue.cover import (
-    NEVER,
     Items,
     Steps,
     cheapest,
@@ -28,12 +27,9 @@ from unidle.place.queue.victims import Candidates, Mask
 
 DOMAINS_MOST: Final = 64
 EXACT_WORK_MOST: Final = 1 << 18
-# where gangs can be stopped, other sets of them are tried for gangs up to this size
-SEARCH_RANKS_MOST: Final = 64
-SEARCH_GANGS_MOST: Final = 6
-SEARCH_ROUNDS: Final = 3
 
 Domains: TypeAlias = Sequence[tuple[int, int]]
+_Made: TypeAlias = tuple[Ints, frozenset[int]]  # ranks by node, and whom to stop for them
 
 
 class Choice(NamedTuple):
@@ -44,6 +40,18 @@ class Choice(NamedTuple):
     cost: int
 
 
+class Found(NamedTuple):
+    """A choice of some candidates; none that makes room with them loses less than ``least``.
+
+    ``rows`` are those that it was made of, before those not needed were spared: where no gang of several nodes is
+    among them and ``fits`` asks for no more than room in a domain, the choice loses ``least``.
+    """
+
+    choice: Choice
+    least: float
+    rows: frozenset[int]
+
+
 class _Way(NamedTuple):
     """One set of candidates: their items, the devices and hosts beside them, and ranks by node that may be there."""
 
@@ -51,6 +59,7 @@ class _Way(NamedTuple):
     free: Ints
     hosts: HostNeeds | None
     bound: Ints
+    stopped: tuple[int, ...]
 
 
 class Solver:
@@ -64,72 +73,66 @@ class Solver:
         self._known, self._demand, self._fits = known, demand, fits
         self._domains = domains or ((0, len(free)),)
         self._hosts: HostNeeds | None = None
+        self._items = known.items
         if demand.asks != NOTHING:
-            self._hosts = HostNeeds(known, demand, np.tile(hosts, len(free) // max(hosts.shape[1], 1)))
+            width = max(hosts.shape[1], 1)
+            first = self._domains[0][0] // width * width
+            self._hosts = HostNeeds(known, demand, np.tile(hosts, len(free) // width), first, width)
+            self._items = self._hosts.items()
 
-    def cheapest(self, eligible: Mask) -> Choice | None:
-        """The choice that loses least, of these candidates; None where even all of them do not make room."""
-        best = self._without_search(eligible, self.free, self._hosts)
-        if best is None or not best.rows or self._demand.ranks > SEARCH_RANKS_MOST:
-            return best
-        if not self._known.spread[eligible].any():
-            return best
-        for _ in range(SEARCH_ROUNDS):
-            better = self._other_gangs(eligible, best)
-            if better is None:
-                break
-            best = better
-        return best
+    def cheapest(self, eligible: Mask, stopped: Collection[int] = ()) -> Found | None:
+        """The cheapest found with these candidates, beside those that are ``stopped`` in any case.
 
-    def _other_gangs(self, eligible: Mask, best: Choice) -> Choice | None:
-        """A cheaper choice that spares a gang of this one, or stops another gang whole."""
-        known = self._known
-        gangs = np.flatnonzero(eligible & known.spread)
-        near = gangs[np.lexsort((gangs, known.density[gangs]))][:SEARCH_GANGS_MOST].tolist()
-        found: Choice | None = None
-        for k in [k for k in best.rows if known.spread[k]][:SEARCH_GANGS_MOST]:
-            found = _cheaper(found, self._without_search(_but(eligible, k), self.free, self._hosts))
-        for k in near:
-            if k in best.rows or int(known.cost[k]) >= best.cost:
-                continue
-            free = self.free.copy()
-            for node, devices in known.jobs[k].devices.items():
-                free[node] += devices
-            hosts = None if self._hosts is None else self._hosts.and_of(k)
-            rest = self._without_search(_but(eligible, k), free, hosts)
-            if rest is not None:
-                found = _cheaper(found, self._pruned(rest.counts, {*rest.rows, k}))
-        return found if found is not None and found.cost < best.cost else None
-
-    def _without_search(self, eligible: Mask, free: Ints, hosts: HostNeeds | None) -> Choice | None:
-        """The cheapest of the domains' choices, gangs weighed by their devices on each node alone."""
-        known, demand = self._known, self._demand
-        items = known.items.take(eligible[known.items.job])
+        Gangs are weighed by their devices on each node alone. None where even all of them do not make room.
+        """
+        known, demand, free, hosts = self._known, self._demand, self.free, self._hosts
+        if stopped:
+            free, eligible = free.copy(), eligible.copy()
+            eligible[list(stopped)] = False
+            for k in stopped:
+                for node, devices in known.jobs[k].devices.items():
+                    free[node] += devices
+                hosts = None if hosts is None else hosts.and_of(k)
+        items = self._items.take(eligible[self._items.job])
         nodes = len(free)
         freed = np.bincount(items.node, items.devices, nodes).astype(np.int64)
         able = np.maximum(free + freed, 0) // demand.each
         bound = able if hosts is None else np.minimum(able, hosts.most(items))
         if int(bound.sum()) < demand.ranks:
             return None
-        way = _Way(items, free, hosts, bound)
+        way = _Way(items, free, hosts, bound, tuple(stopped))
         most = min(int(freed.max(initial=0)), demand.size)
         cost = rank_costs(cheapest(items, nodes, most), free, demand.each, demand.ranks)
         if hosts is not None:
-            cost[np.arange(cost.shape[1])[None, :] > bound[:, None]] = NEVER
-        steps = offers(cost)
-        gangs = bool(known.spread[eligible].any())
+            cost = hosts.costs(cost, items, free, bound)
+        return self._over_domains(cost, eligible, way)
+
+    def _over_domains(self, cost: Ints, eligible: Mask, way: _Way) -> Found | None:
+        steps, ranks = offers(cost), self._demand.ranks
+        paid = int(self._known.cost[list(way.stopped)].sum())
+        gangs = bool(self._known.spread[eligible].any())
         best: Choice | None = None
-        for least, start, end in self._by_bound(steps):
-            if best is not None and least >= best.cost:
+        rows: frozenset[int] = frozenset()
+        low = float("inf")
+        for tried, (least, start, end) in enumerate(self._by_bound(steps)):
+            if best is not None and (least + paid >= best.cost or tried >= DOMAINS_MOST):
+                low = min(low, least)
                 break
             here = (steps.node >= start) & (steps.node < end)
             offered = Steps(steps.node[here], steps.ranks[here], steps.cost[here])
-            best = _cheaper(best, self._on_steps(offered, way))
-            if demand.ranks > 1 and exact_work(cost[start:end], demand.ranks) <= EXACT_WORK_MOST:
-                best = _cheaper(best, self._on_exact(cost, start, end, way))
+            ways = [self._on_steps(offered, way)]
+            if ranks > 1 and exact_work(cost[start:end], ranks) <= EXACT_WORK_MOST:
+                least, exactly = self._on_exact(cost, start, end, way)
+                ways.append(exactly)
             if gangs:
-                best = _cheaper(best, self._on_jobs(eligible, way, start, end))
-        return best
+                ways.append(self._on_jobs(eligible, way, start, end))
+            if least < low:
+                low, rows = least, frozenset()
+            for made in ways:
+                if made is not None:
+                    best = _cheaper(best, self._pruned(*made))
+                    rows |= made[1]
+        return None if best is None else Found(best, low + paid, rows)
 
     def _by_bound(self, steps: Steps) -> list[tuple[float, int, int]]:
         """Domains that could hold the gang, by the least that it costs there without its topology."""
@@ -142,9 +145,9 @@ class Solver:
             if last < len(total):
                 over = (total[last] - self._demand.ranks) / ranks[last]
                 found.append((float(cost[: last + 1].sum() - over * cost[last]), start, end))
-        return sorted(found)[:DOMAINS_MOST]
+        return sorted(found)
 
-    def _on_steps(self, steps: Steps, way: _Way) -> Choice | None:
+    def _on_steps(self, steps: Steps, way: _Way) -> _Made | None:
         nodes = len(way.free)
         total = np.cumsum(steps.ranks)
         low = int(np.searchsorted(total, self._demand.ranks)) + 1
@@ -155,27 +158,33 @@ class Solver:
         counts = _shortest(at, low, len(steps))
         return None if counts is None else self._freeing(counts, way)
 
-    def _on_exact(self, cost: Ints, start: int, end: int, way: _Way) -> Choice | None:
+    def _on_exact(self, cost: Ints, start: int, end: int, way: _Way) -> tuple[float, _Made | None]:
+        """The least cost without the gang's topology, and how it is had where that allows it."""
         part = exact(cost[start:end], self._demand.ranks)
         if part is None:
-            return None
+            return float("inf"), None
         counts = np.zeros(len(way.free), np.int64)
         counts[start:end] = part
-        return None if self._fits(counts) is None else self._freeing(counts, way)
+        least = float(cost[start + np.flatnonzero(part), part[part > 0]].sum())
+        return least, None if self._fits(counts) is None else self._freeing(counts, way)
 
-    def _freeing(self, counts: Ints, way: _Way) -> Choice:
-        """The cheapest jobs that free what these ranks need, node by node."""
-        items, free = way.items, way.free
-        need = counts * self._demand.each - free
+    def _freeing(self, counts: Ints, way: _Way) -> _Made:
+        """The cheapest jobs that make room for these ranks, node by node."""
+        items, free, hosts = way.items, way.free, way.hosts
+        each = self._demand.each
         rows: set[int] = set()
         starts = np.searchsorted(items.node, np.arange(len(free) + 1))
-        for node in np.flatnonzero((counts > 0) & (need > 0)).tolist():
-            first, end = int(starts[node]), int(starts[node + 1])
-            local = items.take(np.arange(first, end))
-            rows.update(local.job[choose(local, int(need[node]))].tolist())
+        wanted = counts > 0 if hosts is not None else counts * each > free
+        for node in np.flatnonzero(wanted).tolist():
+            local, ranks = items.take(np.arange(starts[node], starts[node + 1])), int(counts[node])
+            if hosts is not None:
+                picked = hosts.choose(local, node, ranks, int(free[node]))
+            else:
+                picked = choose(local, ranks * each - int(free[node]))
+            rows.update(local.job[picked].tolist())
         return self._completed(counts, rows, way)
 
-    def _on_jobs(self, eligible: Mask, way: _Way, start: int, end: int) -> Choice | None:
+    def _on_jobs(self, eligible: Mask, way: _Way, start: int, end: int) -> _Made | None:
         """Whole jobs in order of cost per device, as few of them as will do."""
         items, free = way.items, way.free
         nodes, each = len(free), self._demand.each
@@ -191,7 +200,7 @@ class Solver:
             room = np.maximum(free + freed, 0) // each
             room[:start] = 0
             room[end:] = 0
-            room = np.minimum(room, way.bound)
+            room = np.minimum(room, way.bound if way.hosts is None else way.hosts.most(items.take(pick)))
             return self._fits(room) if int(room.sum()) >= self._demand.ranks else None
 
         counts = _shortest(at, 0, len(jobs))
@@ -210,12 +219,12 @@ class Solver:
                 need[node] -= devices
         return self._completed(counts, rows, way)
 
-    def _completed(self, counts: Ints, rows: set[int], way: _Way) -> Choice:
+    def _completed(self, counts: Ints, rows: set[int], way: _Way) -> _Made:
         if way.hosts is not None:
             way.hosts.complete(counts, rows, way.items)
-        return self._pruned(counts, rows)
+        return counts, frozenset(rows).union(way.stopped)
 
-    def _pruned(self, counts: Ints, rows: set[int]) -> Choice:
+    def _pruned(self, counts: Ints, rows: Collection[int]) -> Choice:
         """Spare those that are not needed, the dearest first."""
         known = self._known
         spare = np.where(counts > 0, self.free - counts * self._demand.each, 1 << 40)
@@ -241,12 +250,6 @@ def _cheaper(a: Choice | None, b: Choice | None) -> Choice | None:
     if a is None or b is None:
         return a or b
     return b if b.cost < a.cost else a
-
-
-def _but(eligible: Mask, row: int) -> Mask:
-    rest = eligible.copy()
-    rest[row] = False
-    return rest
 
 
 def _shortest(at: Callable[[int], Ints | None], low: int, high: int) -> Ints | None:

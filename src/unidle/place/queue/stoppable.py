@@ -17,7 +17,7 @@ class Rows(NamedTuple):
     """Of J jobs in the order of their names; ``node`` and ``devices`` list what each holds, job by job."""
 
     jobs: list[Running]
-    numbers: Ints  # (10, J): see ``_numbers``
+    numbers: Ints  # (11, J): see ``_numbers``
     node: Ints
     devices: Ints
 
@@ -45,8 +45,13 @@ class Rows(NamedTuple):
 
     @property
     def nodes(self) -> Ints:
-        """On how many nodes each is."""
+        """On how many nodes each has whole devices."""
         return self._row(6)
+
+    @property
+    def milli(self) -> Ints:
+        """What each holds, in thousandths of devices."""
+        return self._row(10)
 
     def _row(self, k: int) -> Ints:
         row: Ints = self.numbers[k]
@@ -55,7 +60,7 @@ class Rows(NamedTuple):
     def cost(self, now_ns: int) -> Ints:
         """What is lost by stopping each now: ``Running.lost_us``."""
         undone_ns = np.minimum(np.maximum(now_ns - self.numbers[7], 0), self.numbers[8])
-        cost: Ints = (undone_ns + self.numbers[9]) // NS_PER_US * self.size
+        cost: Ints = (undone_ns + self.numbers[9]) // NS_PER_US * self.milli // 1_000
         return cost
 
     def where(self, keep: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Rows:
@@ -70,7 +75,7 @@ class Rows(NamedTuple):
 def rows_of(runs: Iterable[Running], leaf_of: Callable[[str], int]) -> Rows:
     """These jobs, in the order given."""
     jobs = list(runs)
-    numbers = np.array([_numbers(run, leaf_of(run.queue)) for run in jobs], np.int64).reshape(-1, 10).T
+    numbers = np.array([_numbers(run, leaf_of(run.queue)) for run in jobs], np.int64).reshape(-1, 11).T
     node = np.array([n for run in jobs for n in run.devices], np.int64)
     devices = np.array([d for run in jobs for d in run.devices.values()], np.int64)
     return Rows(jobs, numbers, node, devices)
@@ -80,6 +85,7 @@ def _numbers(run: Running, leaf: int) -> Sequence[int]:
     return (
         run.started_ns + max(run.min_runtime_ns, 1), leaf, run.size, run.each, *run.asks, len(run.devices),
         max(run.started_ns, run.last_saved_ns or 0), _NEVER_NS if run.save_ns is None else run.save_ns, run.restart_ns,
+        run.milli,
     )  # fmt: skip
 
 

@@ -44,7 +44,7 @@ class Candidates:
         self.jobs: list[Running] = rows.jobs
         self.cost: Ints = rows.cost(self.now_ns)
         self.size, self.leaf, self.each, self.asks = rows.size, rows.leaf, rows.each, rows.asks
-        self.density = self.cost / np.maximum(self.size, 1)  # cost per device
+        self.density = self.cost / np.maximum(rows.milli / 1_000, 0.001)  # cost per device
         self.spread = rows.nodes > 1
         self.alive = np.ones(len(self.jobs), np.bool_)
         self.items = self._items(rows)
@@ -62,7 +62,7 @@ class Candidates:
         # a job's cost by devices; rounded up, so that a node's part of a job is never free
         cost = -(-self.cost[job] * devices // np.maximum(self.size[job], 1))
         order = np.lexsort((job, self.density[job], node))
-        return Items(node[order], devices[order], cost[order], job[order])
+        return Items(node[order], devices[order], cost[order], job[order], (devices // self.each[job])[order])
 
     def refresh(self) -> None:
         """Take up what was started or stopped since the last look."""
@@ -113,6 +113,25 @@ class Rights:
                     left[queue] -= amount
             found.append(fits)
         return found
+
+    def excess(self, jobs: Sequence[Running], leaves: Sequence[int]) -> list[int]:
+        """Indexes of a few of these jobs that cannot all be stopped; [] where all of them can."""
+        taken: dict[int, list[int]] = {}
+        for k, (run, leaf) in enumerate(zip(jobs, leaves, strict=True)):
+            if leaf == self.own:
+                continue
+            if leaf not in self.bounds or run.charged[self.resource] <= 0:
+                return [k]
+            for queue in self.bounds[leaf]:
+                taken.setdefault(queue, []).append(k)
+        for queue, members in sorted(taken.items()):
+            members.sort(key=lambda k: (-jobs[k].charged[self.resource], k))
+            left = self.above[queue]
+            for count, k in enumerate(members, 1):
+                left -= jobs[k].charged[self.resource]
+                if left < 0:
+                    return members[:count]
+        return []
 
 
 def rights(shares: Shares, demand: Demand, copies: int = 1) -> Rights:

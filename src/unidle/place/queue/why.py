@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from unidle.jobs import Reason
 from unidle.place.queue.fair import Refusal
 from unidle.place.queue.tree import QueueTree
+from unidle.words import counted
 
 if TYPE_CHECKING:
     from unidle.place.queue.consolidate import Consolidation
@@ -41,7 +42,7 @@ def why_moved(move: Consolidation, nodes: Sequence[str], lost_us: int) -> Reason
     """To the job that is moved: for whom, what it loses, and where its devices are kept."""
     size, hours = sum(move.hold.devices.values()), lost_us / 3_600_000_000
     named = ", ".join(nodes[:4]) + (f" and {len(nodes) - 4} more" if len(nodes) > 4 else "")
-    text = f"moved to make room for {move.job} ({size} devices), which loses {hours:.3g} device-hours; its place on {named} is kept"
+    text = f"moved to make room for {move.job} ({counted(size, 'device')}), which loses {hours:.3g} device-hours; its place on {named} is kept"
     return Reason("moved", text, {"for": move.job, "lost_us": lost_us, "nodes": len(nodes)})
 
 

@@ -69,9 +69,11 @@ class Progress:
     def finish(self, t_ns: int) -> list[Mark]:
         """The last marks: the rank has ended and all its output was fed."""
         if self._helper.dropped:
-            self._notes.append(f"unidle.rank dropped {self._helper.dropped} records: the pipe was full")
+            self._notes.append(
+                f"records that unidle.rank dropped, as the pipe was full: {self._helper.dropped}"
+            )
         if self._helper.garbage:
-            self._notes.append(f"{self._helper.garbage} lines on unidle.rank's pipe were no records")
+            self._notes.append(f"lines on unidle.rank's pipe that are no records: {self._helper.garbage}")
         marks = self._note(t_ns)
         marks += self._printed(self._scanner.flush(t_ns)) + self._once(self._helper.flush(t_ns))
         if self._watch is not None:

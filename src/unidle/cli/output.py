@@ -1,0 +1,43 @@
+"""Files that commands write: whole under their name, or not at all."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from unidle.cli.common import cannot_write
+
+
+@contextmanager
+def whole_file(path: str | None, field: str) -> Iterator[BinaryIO]:
+    """A stream into ``path``, which appears when all is written; standard output for None and ``-``.
+
+    A device or a FIFO is written as it is, never replaced. Errors: :class:`unidle.errors.BadInput` about
+    ``field`` where the file cannot be made or written.
+    """
+    if path is None or path == "-":
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    try:
+        target = Path(os.path.realpath(path))
+        if target.exists() and not stat.S_ISREG(target.stat().st_mode):
+            with target.open("wb") as stream:  # IsADirectoryError says it
+                yield stream
+            return
+        partial = target.with_name(target.name + ".part")
+        try:
+            with partial.open("wb") as stream:
+                yield stream
+            partial.replace(target)
+        finally:
+            partial.unlink(missing_ok=True)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise cannot_write(field, path, error) from error

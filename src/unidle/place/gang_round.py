@@ -1,0 +1,251 @@
+"""One round of gangs on one ground: where each fits, which slices it gets, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from unidle.jobs import JobSpec, Layout, RankPlace, Reason
+from unidle.place.blocked import why_blocked
+from unidle.place.constraint import Gang, GangPlan, gang_of
+from unidle.place.ground import Ground, RankClass
+from unidle.place.inner import Seats, text_of
+from unidle.place.mapping import Mapping, map_ranks
+from unidle.place.plan import Place, Plan, Recut, Wait
+from unidle.place.pools import Option, Pool, candidates
+from unidle.place.queued import InQueueOrder, in_words
+from unidle.place.refused import Refused, most_devices, never_fits, waits, with_models
+from unidle.place.repairing import Returning
+from unidle.place.sharing import SharingRound
+from unidle.place.sharing_gang import Given, Terms
+from unidle.place.traffic import usual_traffic
+from unidle.place.tree import Ints
+from unidle.place.wired import seats_of, well_wired
+from unidle.share.refusal import Refused as NoPart
+from unidle.view.occupancy import NodeSlots
+from unidle.view.state import JobView, View
+from unidle.view.waiting import Shape
+
+
+class Fit:
+    """Where a gang can go: its nodes, the order of its ranks, and the reason. ``seats`` are known once it is taken."""
+
+    def __init__(
+        self, rank_class: RankClass, plan: GangPlan, node_of_rank: Ints, mapping: Mapping | None, tp: int = 1,
+        own: dict[int, tuple[str, ...]] | None = None, theirs: frozenset[str] = frozenset(),
+    ) -> None:  # fmt: skip
+        """``own``: slices that a rank had before and gets again, by rank; ``theirs``: those to be taken last."""
+        self.rank_class, self.plan, self.node_of_rank, self.mapping = rank_class, plan, node_of_rank, mapping
+        self.choice: tuple[str, dict[str, int | float | str]] = ("", {})  # why on these devices
+        self.tp = tp  # ranks of one tensor group
+        self.own, self.theirs = own or {}, theirs
+        self.seats: dict[str, Seats] = {}
+
+    def because(self) -> Reason:
+        reason = self.plan.because
+        if self.choice[0]:
+            reason = Reason(
+                reason.code, f"{reason.text}; {self.choice[0]}", {**reason.figures, **self.choice[1]}
+            )
+        if self.seats:
+            reason = Reason(reason.code, f"{reason.text}; {text_of(self.seats)}", reason.figures)
+        if self.mapping is None:
+            return reason
+        times = {f"{group}_ns": time.time_ns for group, time in self.mapping.groups.items() if time.ranks > 1}
+        slowest = max(self.mapping.groups.items(), key=lambda item: item[1].time_ns)
+        text = reason.text
+        if slowest[1].time_ns:
+            takes = in_words(self.mapping.time_ns)
+            text += (
+                f"; modelled collectives take {takes} a step, bound by {slowest[0]} over {slowest[1].tier}"
+            )
+        return Reason(reason.code, text, {**reason.figures, **times})
+
+
+class GangRound:
+    """One round of decisions on top of a ground that is left as it was found."""
+
+    def __init__(self, ground: Ground, view: View) -> None:
+        self._ground, self._view = ground, view
+        self._returning = Returning(ground, view, ground.left)
+        self.sharing = sharing_of(ground, view)
+
+    def decide(self, now_ns: int) -> Plan:
+        view = self._view
+        unjudged = sorted((view.jobs[j] for j in view.unjudged), key=lambda job: job.order)
+        new = {job.shape for job in unjudged}  # to say why takes longer than to know that it does not fit
+        places: dict[str, Place] = {}
+        blocked: dict[Shape, Reason | None] = {}
+        for shape, job_id in InQueueOrder(view, now_ns, blocked):
+            job = view.jobs[job_id]
+            spec = job.spec
+            fit = self.find(spec, job)
+            if fit is not None:
+                places[job_id] = Place(job_id, self.take(fit), fit.because())
+            elif isinstance(given := self.part(job_id, spec), Given):
+                places[job_id] = Place(job_id, self.take_parts(given), given.because)
+            else:  # what is free only shrinks within one round
+                blocked[shape] = self.refusal(spec, job_id).because if shape in new else None
+        waits = [
+            Wait(job.id, because)
+            for job in unjudged
+            if job.id not in places
+            and job.not_before_ns <= now_ns
+            and (because := blocked.get(job.shape)) is not None
+        ]
+        return Plan(tuple(places.values()), tuple(waits), cuts=self.recuts())
+
+    def part(self, job: str, spec: JobSpec) -> Given | NoPart | None:
+        """Parts of devices that are cut on demand for the job, or why it gets none; None where it asks for none."""
+        if self.sharing is None or spec.share is None:
+            return None
+        return self.sharing.find(job, spec)
+
+    def take_parts(self, given: Given) -> tuple[RankPlace, ...]:
+        """Give the gang its parts of devices."""
+        assert self.sharing is not None
+        return self.sharing.take(given)
+
+    def recuts(self) -> tuple[Recut, ...]:
+        return self.sharing.recuts() if self.sharing is not None else ()
+
+    def fit(self, spec: JobSpec, job: JobView | None = None) -> Fit | Refused:
+        """Where a gang of this job goes now, or why it cannot."""
+        return self.find(spec, job) or self.refusal(spec)
+
+    def find(self, spec: JobSpec, job: JobView | None = None) -> Fit | None:
+        """Where a gang of this job goes now; where it was, as far as it can."""
+        gang, options = gang_of(spec), candidates(self._ground, spec, self._view, job)
+        for option, rank_class in options if job is None else self._returning.home_first(job.id, options):
+            plan = rank_class.rooms.place(gang) if rank_class.total >= gang.ranks else None
+            if plan is not None:
+                again = None
+                if job is not None:
+                    again = self._returning.plan(job.id, rank_class, gang, rank_class.rooms.room)
+                plan = again or well_wired(self._ground, rank_class, plan, gang, rank_class.free)
+                return self.chosen(self.mapped(rank_class, plan, gang, job), option, spec, job)
+        return None
+
+    def chosen(self, fit: Fit, option: Option, spec: JobSpec, job: JobView | None = None) -> Fit:
+        """The fit, with the reason why on the devices of this option."""
+        pools = self._ground.pools
+        if option.pool.models:
+            options = pools.options(spec, self._view, job)  # those of a kept family know no speeds
+            fit.choice = pools.why(options, next(o for o in options if o.pool == option.pool))
+        return fit
+
+    def refusal(self, spec: JobSpec, job: str = "") -> Refused:
+        """Why a gang of this job, for which no place was found, has none."""
+        gang = gang_of(spec)
+        reasons, models = [], []
+        for option, rank_class in candidates(self._ground, spec, self._view):
+            if rank_class.never(gang) is not None:
+                continue
+            refused = waits(spec, rank_class, why_blocked(rank_class.rooms, gang))
+            reasons.append(refused)
+            if option.pool.models and not option.mixed:
+                figures = refused.because.figures
+                models.append(f"{option.name} {figures['free']} of {figures['devices']} free")
+        static = never_fits(self._ground, spec) or with_models(most_devices(reasons), models)
+        if self.sharing is not None and spec.share is not None:
+            return self._no_part(spec, job, static)
+        return static
+
+    def _no_part(self, spec: JobSpec, job: str, static: Refused) -> Refused:
+        """Why neither a part that is declared nor one that is made on demand will do."""
+        assert self.sharing is not None
+        never = self.sharing.never(spec)
+        if never is not None:
+            if static.because.code != "never_fits":
+                return static
+            return Refused(
+                Reason("never_fits", f"{never.because.text}: it can never start here", never.because.figures)
+            )
+        answer = self.sharing.find(job, spec, Terms(every=True))
+        return Refused(answer.because) if not isinstance(answer, Given) else static
+
+    def classes(self, spec: JobSpec) -> list[RankClass]:
+        """The classes of the job's ranks on the pools that it may use."""
+        return [rank_class for _, rank_class in candidates(self._ground, spec, self._view)]
+
+    def rank_class(self, spec: JobSpec, pool: Pool) -> RankClass:
+        """The class of the job's ranks on the devices of a pool, with what this round gave away."""
+        return self._ground.rank_class(spec, pool)
+
+    def undo(self) -> None:
+        """Leave the ground as the view has it."""
+        self._ground.undo()
+
+    def map(self, plan: GangPlan, layout: Layout) -> Mapping:
+        """The order of ranks on the plan's nodes."""
+        tree, traffic = self._ground.tree, usual_traffic(layout)
+        return map_ranks(tree, plan.nodes, plan.counts, layout, traffic, plan.fabric, plan.kept)
+
+    def mapped(self, rank_class: RankClass, plan: GangPlan, gang: Gang, job: JobView | None = None) -> Fit:
+        """The plan with an order of ranks: that of the job's last attempt where it comes back."""
+        if job is not None and self._returning.last(job.id) is not None:
+            free = [rank_class.free(p) for p in plan.nodes.tolist()]
+            again = self._returning.order(job.id, rank_class, plan, free)
+            if again is not None:
+                return Fit(
+                    rank_class, again.plan, again.node_of_rank, again.mapping, gang.size("tp"), again.own,
+                    again.theirs,
+                )  # fmt: skip
+        if gang.layout is None or len(plan.nodes) == 1:
+            there = np.repeat(np.arange(len(plan.nodes)), plan.counts)
+            return Fit(rank_class, plan, there, None, gang.size("tp"))
+        mapping = self.map(plan, gang.layout)
+        return Fit(rank_class, plan, mapping.node_of_rank, mapping, gang.size("tp"))
+
+    def take(self, fit: Fit) -> tuple[RankPlace, ...]:
+        """Give the gang its slices: those that ranks had before; else of each node the best connected, where that is
+        known, or the lowest free ones."""
+        rank_class, positions = fit.rank_class, fit.plan.nodes.tolist()
+        slots = [rank_class.slots(p) for p in positions]
+        masks = [rank_class.free(p) for p in positions]
+        used = [0] * len(positions)
+        places: list[RankPlace] = []
+        order = fit.node_of_rank.tolist()
+        for rank, own in fit.own.items():
+            mask = slots[order[rank]].mask(own)
+            masks[order[rank]] ^= mask
+            used[order[rank]] |= mask
+        if fit.theirs:
+            rest = [at for rank, at in enumerate(order) if rank not in fit.own]
+            masks = _left_to_others(fit, slots, masks, rest)
+        seats = seats_of(self._ground, rank_class, fit.tp, order, positions, masks, fit.own)
+        fit.seats = {} if fit.own else {slots[at].node: there for at, there in seats.items()}
+        seated = {at: iter(there.ranks) for at, there in seats.items()}
+        for rank, at in enumerate(order):
+            if rank in fit.own:
+                places.append(RankPlace(rank, slots[at].node, fit.own[rank]))
+                continue
+            ids = []
+            bits = next(seated[at]) if at in seated else None
+            for k in range(rank_class.each):
+                bit = rank_class.pick(positions[at], masks[at]) if bits is None else bits[k]
+                masks[at] ^= bit
+                used[at] |= bit
+                ids.append(slots[at].slices[bit.bit_length() - 1])
+            places.append(RankPlace(rank, slots[at].node, tuple(ids)))
+        for position, mask, ranks in zip(positions, used, fit.plan.counts.tolist(), strict=True):
+            self._ground.take(rank_class.kind, position, mask, rank_class.requests, ranks)
+        return tuple(places)
+
+
+def _left_to_others(
+    fit: Fit, slots: Sequence[NodeSlots], masks: Sequence[int], rest: Sequence[int]
+) -> list[int]:
+    """The masks without what other gangs had, on nodes that have enough besides for those of ``rest``."""
+    found = []
+    for at, (slot, mask) in enumerate(zip(slots, masks, strict=True)):
+        besides = mask & ~slot.mask(s for s in slot.slices if s in fit.theirs)
+        enough = besides.bit_count() >= rest.count(at) * fit.rank_class.each
+        found.append(besides if enough else mask)
+    return found
+
+
+def sharing_of(ground: Ground, view: View) -> SharingRound | None:
+    """The round of parts of devices that are cut on demand; None where none may be cut."""
+    return SharingRound(ground, view) if view.cuttable_nodes() else None

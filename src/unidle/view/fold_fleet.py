@@ -1,0 +1,108 @@
+"""What the log says of controllers and of the fleet, event by event into the view. Part of the fold."""
+
+from __future__ import annotations
+
+from unidle.errors import StoreDamaged
+from unidle.events import types as ev
+from unidle.fleet import WHOLE_PPM, Node, slices_of
+from unidle.ledger.book import SliceRef
+from unidle.view.cuts import carried, recut
+from unidle.view.state import UseView, View
+
+
+def controller_started(view: View, event: ev.ControllerStarted, now: int) -> None:
+    view.running = True
+    view.book.covers_ns = event.covers_ns
+    view.boot, view.clock_offset_ns = event.boot, event.clock_offset_ns
+    view.modelled, view.policy = event.modelled, event.policy
+    for job_id in view.live:  # what the last controller measured does not hold any more
+        attempt = view.jobs.open[job_id].attempts[-1]
+        busy_ns = now if attempt.use.use == "busy" else attempt.use.busy_ns
+        attempt.use = UseView(busy_ns=busy_ns)
+
+
+def controller_stopped(view: View, _event: ev.ControllerStopped, _now: int) -> None:
+    view.running = False
+
+
+def sighted(_view: View, _event: ev.Sighted, _now: int) -> None:
+    """The sighting itself is what counts."""
+
+
+def request_refused(_view: View, _event: ev.RequestRefused, _now: int) -> None:
+    """For who reads the log; nothing follows."""
+
+
+def fleet_seen(view: View, event: ev.FleetSeen, now: int) -> None:
+    fleet = carried(view, event.fleet)
+    before = {k for k, ref in enumerate(view.book.slices) if ref.gone_ns is None}
+    seen = set()
+    for node in fleet.nodes:
+        seen |= _sight_node(view, node, now)
+    for k in sorted(before - seen):
+        if not view.book.held[k]:
+            view.book.remove(k, now)
+    if fleet.history != view.fleet.history:
+        view.usage.settle(now, view.fleet.history.half_life_ns)
+    view.fleet = fleet
+    view.fleet_changed()
+
+
+def _sight_node(view: View, node: Node, now: int) -> set[int]:
+    book = view.book
+    seen = set()
+    for device in node.devices:
+        for piece in slices_of(device):
+            if not book.knows(piece.id) or book.slices[book.index(piece.id)].gone_ns is not None:
+                book.add(SliceRef(piece.id, device.id, node.id, device.model, piece.share_ppm, now))
+                book.set_down(book.index(piece.id), _down_leaf(view, device.id, node.id), now)
+            seen.add(book.index(piece.id))
+    return seen
+
+
+def device_cut(view: View, event: ev.DeviceCut, now: int) -> None:
+    before = view.cuttable(event.device)
+    if before is None:
+        raise StoreDamaged(
+            "the log cuts a device that is not cut on demand",
+            field=f"event {view.seq}", value=event.device, remedy="run `unidle store check`",
+        )  # fmt: skip
+    device = recut(before, event.cut)
+    book = view.book
+    old, new = {s.id: s for s in slices_of(before)}, {s.id: s for s in slices_of(device)}
+    wrong = sum(s.share_ppm for s in new.values()) != WHOLE_PPM or any(
+        book.held[book.index(s)] for s in old if new.get(s) != old[s]
+    )
+    if wrong:
+        raise StoreDamaged(
+            "the log cuts a device otherwise than those who use it have it, or its parts do not add up",
+            field=f"event {view.seq}", value=event.device, remedy="run `unidle store check`",
+        )  # fmt: skip
+    for gone in old.keys() - new.keys():
+        book.remove(book.index(gone), now)
+    for piece in new.values():
+        if piece.id not in old:
+            book.add(SliceRef(piece.id, device.id, device.node, device.model, piece.share_ppm, now))
+            book.set_down(book.index(piece.id), _down_leaf(view, device.id, device.node), now)
+    if device.cut is None:
+        view.stays.pop(device.id, None)
+    view.cut_changed(device)
+
+
+def health_set(view: View, event: ev.HealthSet, now: int) -> None:
+    if event.health == "healthy":
+        view.health.pop(event.target, None)
+    else:
+        view.health[event.target] = event.health
+    book = view.book
+    for k, ref in enumerate(book.slices):
+        if ref.gone_ns is None and event.target in (ref.device, ref.node):
+            leaf = _down_leaf(view, ref.device, ref.node)
+            book.set_down(k, leaf, now)
+            if view.occupancy.knows(ref.id) and not book.held[k]:
+                (view.occupancy.take if leaf else view.occupancy.give_back)([ref.id])
+
+
+def _down_leaf(view: View, device: str, node: str) -> str | None:
+    """Why a device's slices are down: its own health before its node's."""
+    return view.health.get(device) or view.health.get(node)

@@ -1,0 +1,36 @@
+"""Counts in the sentences that a user reads: ``1 job is``, ``2 jobs are``, ``3 more switches``."""
+
+from __future__ import annotations
+
+from typing import Final
+
+_HISSES: Final = ("s", "x", "z", "ch", "sh")
+
+
+def counted(number: int, noun: str) -> str:
+    """``1 rank``, ``2 ranks``, ``0 more entries``: the last word of ``noun``, given in the singular, is counted."""
+    return f"{number} {plural(number, noun)}"
+
+
+def plural(number: float, noun: str) -> str:
+    """The noun alone, for numbers that are written in another way: ``rank`` of 1, else ``ranks``."""
+    if number == 1:
+        return noun
+    if noun.endswith("y") and noun[-2:-1] not in "aeiou":
+        return f"{noun[:-1]}ies"
+    return f"{noun}es" if noun.endswith(_HISSES) else f"{noun}s"
+
+
+def are(number: int) -> str:
+    """``is`` of 1, else ``are``."""
+    return "is" if number == 1 else "are"
+
+
+def does(number: int, verb: str) -> str:
+    """``stays`` of 1, else ``stay``."""
+    return f"{verb}s" if number == 1 else verb
+
+
+def were(number: int) -> str:
+    """``was`` of 1, else ``were``."""
+    return "was" if number == 1 else "were"
