@@ -88,6 +88,7 @@ def main() -> None:
 
 from unidle.cli import (  # noqa: E402  (they register)
     clusters,
+    guard,
     jobs,
     ledger,
     logs,
@@ -100,5 +101,5 @@ from unidle.cli import (  # noqa: E402  (they register)
     store,
 )
 
-for room in (run, jobs, logs, clusters, place, queue, predict, ledger, replay, store, machine):
+for room in (run, jobs, logs, clusters, place, queue, predict, ledger, replay, guard, store, machine):
     room.register(app)
