@@ -186,9 +186,9 @@ def _words(parts: _Parts) -> bool:
             return True
     if found := _BSD.match(text):
         parts.text, parts.syslog = text[found.end() :], True
-        if month := MONTHS.get(found[1].lower()):
+        if named := MONTHS.get(found[1].lower()):
             parts.wall(
-                wall_ns(1972, month, int(found[2]), found[3]), "local"
+                wall_ns(1972, named, int(found[2]), found[3]), "local"
             )  # a leap year; syslog names none
         return True
     return _iso(parts)

@@ -79,7 +79,7 @@ class Memory:
         self.boot += 1
         self.boot_ns, self.lost, self.named = None, None, ""
         for store in (self.faults, self.by_code, self.uuids, self.switches, self.aliases):
-            store.clear()  # type: ignore[attr-defined]
+            store.clear()
 
     def fault(self, device: str, now: Now) -> Finding | None:
         """What went wrong on a device just before this line; empty ``device``: nothing."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from unidle.guard.log.memory import Memory, Now
-from unidle.guard.log.model import Action, Finding
+from unidle.guard.log.model import Action, Finding, Severity
 from unidle.guard.log.nvlink5 import Decoded, decode
 from unidle.guard.log.pci import ADDRESS, first, normal
 from unidle.guard.log.xids import ACTIONS, IN_WORDS, LOST, NVLINK5, PREVIOUS, RECOVERY, xid
@@ -194,7 +194,7 @@ def _nvlink5(hit: Finding, rest: str) -> Finding:
     sub = f", sub-code {read_out.subcode}" if read_out.subcode else ""
     text = f"Xid {hit.code}: NVLink unit {read_out.unit or 'unknown'}{link}, status 0x{read_out.status:08x}{sub}: {why}"
     if not read_out.fatal and action in ("ignore", "watch"):
-        severity = "info" if action == "ignore" else "warning"
+        severity: Severity = "info" if action == "ignore" else "warning"
         return replace(hit, role="info", action=action, because=text, severity=severity, rank=10)
     return replace(hit, action=action, because=text, severity="fatal" if read_out.fatal else "error")
 

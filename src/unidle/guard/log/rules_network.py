@@ -45,7 +45,7 @@ RULES: Final = (
     rule("nic", "ink is ", rf"(?:{_DRIVERS}: )?{_IFACE}:? (?:NIC )?[Ll]ink is [Dd]own", "cw", "check_link", 40, "the link is down"),
     rule("nic", "ink is ", rf"(?:{_DRIVERS}: )?{_IFACE}:? (?:NIC )?[Ll]ink is [Uu]p", "ii", "ignore", 0, "the link is up"),
     rule("nic", "bnxt_en", rf"bnxt_en {ADDRESS}:? .*(?:[Ff]irmware (?:not responding|fatal|health)|Error \(timeout: \d+\) msg|FW fatal|Fatal firmware)", "ce", "reboot_node", 58, "the card's firmware does not answer"),
-    rule("nic", "irdma", rf"(?:irdma|ice) .*(?:request reset|CQP (?:timeout|hung)|HW (?:hang|reset failed))", "ce", "check_link", 45, "the card's RDMA engine had to be reset"),
+    rule("nic", "irdma", r"(?:irdma|ice) .*(?:request reset|CQP (?:timeout|hung)|HW (?:hang|reset failed))", "ce", "check_link", 45, "the card's RDMA engine had to be reset"),
     rule("nic", "MDD", rf"(?:ice|i40e) {ADDRESS}: .*Malicious Driver Detection", "iw", "watch", 20, "the card stopped a queue for bad requests"),
     rule("nic", "infiniband ", r"infiniband (?P<device>\w+): (?:ib_query_port failed|.*(?:device|port) (?:removed|error)|.*fatal)", "ce", "check_link", 45, "the InfiniBand device does not answer"),
     rule("nic", "link down", r"(?P<device>ib[sp]?\w*): (?:mlx5\w*: )?link down", "cw", "check_link", 40, "the InfiniBand link is down"),

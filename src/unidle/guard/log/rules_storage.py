@@ -25,8 +25,8 @@ RULES: Final = (
     rule("disk", "controller is down", rf"{_NVME}controller is down; will reset", "cf", "check_hardware", 56, "the disk's controller is down"),
     rule("disk", "nvme", rf"{_NVME}(?:Removing after probe failure|Disabling device after reset failure|Device not ready; aborting|[Ff]ailed to set .*after reset|Device shutdown incomplete|[Ii]dentify Controller failed)", "cf", "replace", 58, "the disk did not come back after a reset"),
     rule("disk", "nvme", rf"nvme (?:\w+ )?(?:{ADDRESS}|(?P<device>nvme\w+)):? .*(?:Unable to change power state.*inaccessible|frozen state error detected)", "cf", "replace", 58, "the disk is gone from the bus"),
-    rule("disk", "nvme", rf"(?P<device>nvme\d+n\d+): .*(?:Unrecovered Read Error|Write Fault|Media|Internal Error)\b.*\(sct", "ce", "replace", 55, "the disk cannot read or write a place on its medium"),
-    rule("disk", "nvme", rf"(?P<device>nvme\d+n\d+): (?:I/O|\w+\(0x\w+\)).*\(sct 0x\w+ / sc 0x\w+\)", "ce", "check_hardware", 45, "the disk could not serve a request"),
+    rule("disk", "nvme", r"(?P<device>nvme\d+n\d+): .*(?:Unrecovered Read Error|Write Fault|Media|Internal Error)\b.*\(sct", "ce", "replace", 55, "the disk cannot read or write a place on its medium"),
+    rule("disk", "nvme", r"(?P<device>nvme\d+n\d+): (?:I/O|\w+\(0x\w+\)).*\(sct 0x\w+ / sc 0x\w+\)", "ce", "check_hardware", 45, "the disk could not serve a request"),
     # SATA and SAS
     rule("disk", "exception Emask", r"(?P<device>ata\d+(?:\.\d+)?): exception Emask", "ce", "check_hardware", 42, "an error on the way to the disk"),
     rule("disk", "failed command", r"(?P<device>ata\d+(?:\.\d+)?): failed command", "se", "check_hardware", 25, "a command to the disk failed"),
