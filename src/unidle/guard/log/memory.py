@@ -60,19 +60,21 @@ class Memory:
     named: str = ""  # the GPU of a message of several lines
     aliases: dict[str, str] = field(default_factory=dict)  # network interface to PCI address
 
-    def see(self, entry: Entry, boot_id: str) -> None:
-        """Take note of the boot: another id, or a clock since boot that went back, is a new one."""
+    def see(self, entry: Entry, boot_id: str) -> bool:
+        """Take note of the boot: another id, or a clock since boot that went back, is a new one (and the answer)."""
         boot_id = boot_id or entry.boot
         back = (
             entry.boot_ns is not None
             and self.boot_ns is not None
             and entry.boot_ns + _SLACK_NS < self.boot_ns
         )
-        if (boot_id and self.boot_id and boot_id != self.boot_id) or (back and not boot_id):
+        new = bool(boot_id and self.boot_id and boot_id != self.boot_id) or (back and not boot_id)
+        if new:
             self.restart()
         self.boot_id = boot_id or self.boot_id
         if entry.boot_ns is not None:
             self.boot_ns = entry.boot_ns
+        return new
 
     def restart(self) -> None:
         """The machine booted: nothing before explains what follows."""

@@ -26,7 +26,7 @@ _BY_NEEDLE: Final[dict[str, list[Rule]]] = defaultdict(list)
 for _rule in _RULES:
     _BY_NEEDLE[_rule.needle].append(_rule)
 _BOOTS: Final = (b"-- Boot ", b"-- Reboot --", b"Linux version ")
-_OTHERS: Final = (b"NVRM: ", b"SXid (", b"NVSwitch", b"nvidia 0", b"abric", *_BOOTS)
+_OTHERS: Final = (b"NVRM: ", b"SXid (", b"NVSwitch", b"nvidia 0", b"abric", b'"MESSAGE":[', b'"MESSAGE": [', *_BOOTS)
 NEEDLES: Final = tuple(
     dict.fromkeys((*_OTHERS, *(r.needle.encode() for r in (*_RULES, *rules_accelerators.SERVICES))))
 )
@@ -54,10 +54,10 @@ class Reader:
         """:meth:`read` for a line that is known to hold one of :data:`NEEDLES`."""
         entry = parse(line.data)
         memory = self._memory
-        memory.see(entry, line.boot)
+        booted = memory.see(entry, line.boot)
         message = entry.message[:_MESSAGE_CHARS]
         if message.startswith(("-- Boot ", "-- Reboot --", "Linux version ")):
-            if not (line.boot or entry.boot) and (entry.program in ("", "kernel")):
+            if not (booted or line.boot or entry.boot) and entry.program in ("", "kernel"):
                 memory.restart()
             return None
         finding = _read(message, entry, memory, Now(line.number, entry, memory.boot))

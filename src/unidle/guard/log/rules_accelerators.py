@@ -11,7 +11,7 @@ _AMD: Final = rf"(?:\[drm[^\]]*(?:\[amdgpu\])?\] )?(?:\*ERROR\* )?(?:amdgpu (?:(
 _ASCEND: Final = r"\[ascend\]"
 
 RULES: Final = (
-    rule("amdgpu", "uncorrectable hardware error", rf"{_AMD}(?:.{{0,80}}? )?(?:[1-9]\d* (?:new )?)?uncorrectable hardware errors?", "cf", "reset_gpu", 80, "the GPU met a hardware error that it could not correct"),
+    rule("amdgpu", "uncorrectable hardware error", rf"{_AMD}(?:.{{0,80}}?\b)?(?<!\b0 )(?<!\b0 new )uncorrectable hardware errors?", "cf", "reset_gpu", 80, "the GPU met a hardware error that it could not correct"),
     rule("amdgpu", "correctable hardware error", rf"{_AMD}(?:.{{0,80}}? )?[1-9]\d* (?:new )?correctable hardware errors?", "iw", "watch", 10, "the GPU corrected hardware errors"),
     rule("amdgpu", " timeout", rf"{_AMD}ring \S+ timeout", "ce", "restart_app", 45, "work of the GPU did not end in time"),
     rule("amdgpu", "GPU reset", rf"{_AMD}GPU reset(?:\(\d+\))? failed", "cf", "reboot_node", 72, "the GPU could not be reset"),

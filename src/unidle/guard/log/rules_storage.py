@@ -37,7 +37,7 @@ RULES: Final = (
     # file systems
     rule("fs", "fs error", r"(?:EXT[234]|FAT|F2FS)-fs error \(device (?P<device>[\w!.-]+)\)", "ce", "drain", 38, "the file system found itself damaged"),
     rule("fs", "emounting filesystem read-only", rf"{_FS}\S* \((?P<device>[\w!.-]+)\): Remounting filesystem read-only", "ce", "drain", 38, "the file system can only be read now"),
-    rule("fs", "Aborting journal", r"(?:JBD2: )?Aborting journal on device (?P<device>[\w!.-]+)", "ce", "drain", 38, "the file system gave up its journal"),
+    rule("fs", "Aborting journal", r"(?:JBD2: )?Aborting journal on device (?P<device>[\w!-]+)", "ce", "drain", 38, "the file system gave up its journal"),
     rule("fs", "Detected IO errors", r"JBD2: Detected IO errors while flushing file data on (?P<device>[\w!.-]+)", "se", "check_hardware", 25, "data of the file system could not be written"),
     rule("fs", "XFS", r"XFS \((?P<device>[\w!.-]+)\): .*(?:I/O [Ee]rror|Corruption|corrupt|[Ss]hutting down|Internal error|shutdown)", "ce", "drain", 38, "the file system found an error or shut itself down"),
     rule("fs", "BTRFS", r"BTRFS:? (?:error|critical)(?: \(device (?P<device>[\w!.-]+)(?: state \w+)?\))?", "ce", "drain", 38, "the file system found an error"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from calendar import timegm
+from calendar import monthrange, timegm
 from typing import Final
 
 MONTHS: Final = {
@@ -26,14 +26,11 @@ def wall_ns(year: int, month: int, day: int, clock: str, fraction: str = "", zon
     ``zone``: ``Z``, ``+05:30``, ``-0800``; without one the clock is taken as it stands.
     """
     hour, minute, second = (int(part) for part in clock.split(":"))
-    if not (
-        1 <= month <= 12 and 1 <= day <= 31 and hour < 24 and minute < 60 and second < 61 and year >= 1970
-    ):
+    if not (1970 <= year <= 9999 and 1 <= month <= 12 and hour < 24 and minute < 60 and second < 61):
         return None
-    try:
-        seconds = timegm((year, month, day, hour, minute, second, 0, 0, 0))
-    except (ValueError, OverflowError):
+    if not 1 <= day <= monthrange(year, month)[1]:
         return None
+    seconds = timegm((year, month, day, hour, minute, second, 0, 0, 0))
     return (seconds - _offset_s(zone)) * _S + int((fraction + "000000000")[:9] or 0)
 
 
