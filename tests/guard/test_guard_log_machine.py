@@ -97,8 +97,14 @@ def test_a_fault_is_found_with_its_kind_and_device(line: str, kind: str, device:
         (f"mlx5_core {NIC} enp171s0f0np0: Link up", "nic"),
         (f"mlx5_core {NIC} mlx5_5: Port: 1 Link ACTIVE", "nic"),
         (f"mlx5_core {NIC}: Port module event: module 0, Cable plugged", "nic"),
-        (f"mlx5_core {NIC}: mlx5_pcie_event:299:(pid 2): Detected insufficient power on the PCIe slot (27W).", "nic"),
-        ("bnxt_en 0000:3b:00.0 ens1f0np0: NIC Link is Up, 100000 Mbps full duplex, Flow control: none", "nic"),
+        (
+            f"mlx5_core {NIC}: mlx5_pcie_event:299:(pid 2): Detected insufficient power on the PCIe slot (27W).",
+            "nic",
+        ),
+        (
+            "bnxt_en 0000:3b:00.0 ens1f0np0: NIC Link is Up, 100000 Mbps full duplex, Flow control: none",
+            "nic",
+        ),
         ("bond0: (slave enp83s0f0np0): link status definitely up, 100000 Mbps full duplex", "nic"),
         ("mce: [Hardware Error]: Machine check events logged", "mce"),
         ("mce: [Hardware Error]: CPU 2: Machine Check: 0 Bank 8: 8c00004000010092", "mce"),
@@ -107,7 +113,10 @@ def test_a_fault_is_found_with_its_kind_and_device(line: str, kind: str, device:
         ("Memory failure: 0x1a2b3c: recovery action for free buddy page: Recovered", "mce"),
         ("pcieport 0000:00:01.0: AER: Corrected error received: 0000:01:00.0", "pcie"),
         ("pcieport 0000:00:01.0: AER: Multiple Corrected error received: 0000:01:00.0", "pcie"),
-        ("nvidia 0000:01:00.0: PCIe Bus Error: severity=Corrected, type=Physical Layer, (Receiver ID)", "pcie"),
+        (
+            "nvidia 0000:01:00.0: PCIe Bus Error: severity=Corrected, type=Physical Layer, (Receiver ID)",
+            "pcie",
+        ),
         ("mce: CPU12: Core temperature above threshold, cpu clock throttled (total events = 1)", "thermal"),
         ("amdgpu 0000:68:00.0: amdgpu: 3 correctable hardware errors detected in umc block", "amdgpu"),
         ("nfs: server 10.0.0.1 OK", "storage"),

@@ -25,7 +25,13 @@ def one(line: str) -> Finding:
     return found
 
 
-def an_xid(code: int, rest: str = "pid=12, name=python, Ch 00000008", *, at: float = 10, where: str = "PCI:0000:3b:00") -> str:
+def an_xid(
+    code: int,
+    rest: str = "pid=12, name=python, Ch 00000008",
+    *,
+    at: float = 10,
+    where: str = "PCI:0000:3b:00",
+) -> str:
     return f"[{at:12.6f}] NVRM: Xid ({where}): {code}, {rest}"
 
 
@@ -108,7 +114,12 @@ def test_cleaning_up_is_a_symptom_of_the_xid_that_it_names():
         an_xid(45, "pid=9, name=python3, Ch 0000000c caused by previous Xid 145", at=11),
     )
     assert (cause.role, cause.action) == ("culprit", "reset_gpu")
-    assert (symptom.role, symptom.action, symptom.cause_code, symptom.cause_line) == ("symptom", "ignore", 145, 1)
+    assert (symptom.role, symptom.action, symptom.cause_code, symptom.cause_line) == (
+        "symptom",
+        "ignore",
+        145,
+        1,
+    )
 
 
 def test_cleaning_up_is_a_symptom_even_where_its_cause_is_not_in_the_log():
@@ -122,11 +133,18 @@ def test_a_lesser_fault_after_a_deep_one_is_its_symptom_but_not_before_it_nor_el
     assert [f.role for f in said(an_xid(31), an_xid(79, at=11))] == ["culprit", "culprit"]
     assert [f.role for f in said(an_xid(79), an_xid(31, at=11, where="PCI:0000:4c:00"))] == ["culprit"] * 2
     assert [f.role for f in said(an_xid(79), an_xid(31, at=4000))] == ["culprit"] * 2
-    assert [f.role for f in said(an_xid(48), an_xid(94, at=11), an_xid(63, at=12))] == ["culprit", "symptom", "info"]
+    assert [f.role for f in said(an_xid(48), an_xid(94, at=11), an_xid(63, at=12))] == [
+        "culprit",
+        "symptom",
+        "info",
+    ]
 
 
 def test_nothing_of_the_last_boot_explains_what_follows_a_boot():
-    assert [(f.role, f.boot) for f in said(an_xid(79, at=500), an_xid(31, at=20))] == [("culprit", 0), ("culprit", 1)]
+    assert [(f.role, f.boot) for f in said(an_xid(79, at=500), an_xid(31, at=20))] == [
+        ("culprit", 0),
+        ("culprit", 1),
+    ]
     after = said(an_xid(79, at=500), "[    0.000000] Linux version 6.8.0 (build@host)", an_xid(31, at=501))
     assert [f.boot for f in after] == [0, 1]
     marked = said("NVRM: Xid (PCI:0000:3b:00): 79, x", "-- Reboot --", "NVRM: Xid (PCI:0000:3b:00): 31, x")
@@ -166,7 +184,10 @@ def test_the_same_loss_told_again_is_a_symptom():
     assert (first.role, again.role, again.cause_line) == ("culprit", "symptom", 1)
     other = said(an_xid(79), "[10.1] NVRM: GPU 0000:4c:00.0: GPU has fallen off the bus.")
     assert [f.role for f in other] == ["culprit", "culprit"]
-    echo = said(an_xid(79), "[10.1] NVRM: nvCheckOkFailedNoLog: Check failed: GPU lost from the bus [NV_ERR_GPU_IS_LOST] (0x0F)")
+    echo = said(
+        an_xid(79),
+        "[10.1] NVRM: nvCheckOkFailedNoLog: Check failed: GPU lost from the bus [NV_ERR_GPU_IS_LOST] (0x0F)",
+    )
     assert len(echo) == 1
 
 
@@ -187,7 +208,9 @@ def test_the_same_loss_told_again_is_a_symptom():
 def test_of_a_changed_recovery_action_the_second_counts(to: str, action: str):
     found = one(an_xid(154, f"GPU recovery action changed from 0x2 (Node Reboot Required) to {to}"))
     assert (found.code, found.action, found.verdict) == (154, action, action)
-    assert found.role == ("info" if action == "ignore" else "culprit")  # nothing else says that the GPU is ill
+    assert found.role == (
+        "info" if action == "ignore" else "culprit"
+    )  # nothing else says that the GPU is ill
     judged = said(an_xid(119), an_xid(154, f"GPU recovery action changed from 0x0 (None) to {to}", at=11))[1]
     assert (judged.role, judged.cause_code, judged.cause_line) == ("info", 119, 1)
 
@@ -202,11 +225,26 @@ def test_three_lines_of_an_nvswitch_are_one_event():
         f"[38.183] {SXID}Data {{0x0000002c, 0x0000002c, 0x00000000, 0x0000002c, 0x80005302}}",
     ]
     (found,) = said(*triplet)
-    assert (found.kind, found.code, found.device, found.role, found.action) == ("sxid", 22013, "0000:04:00.0", "info", "ignore")
+    assert (found.kind, found.code, found.device, found.role, found.action) == (
+        "sxid",
+        22013,
+        "0000:04:00.0",
+        "info",
+        "ignore",
+    )
     assert [f.line for f in said(*triplet, *triplet)] == [1, 4]
-    two_links = [triplet[0], triplet[0].replace("44", "45"), triplet[1], triplet[1].replace("44", "45"), *triplet[2:] * 2]
+    two_links = [
+        triplet[0],
+        triplet[0].replace("44", "45"),
+        triplet[1],
+        triplet[1].replace("44", "45"),
+        *triplet[2:] * 2,
+    ]
     assert [f.line for f in said(*two_links)] == [1, 2]
-    assert [f.line for f in said(triplet[2], *triplet)] == [1, 2]  # the first is what is left of an event before the log
+    assert [f.line for f in said(triplet[2], *triplet)] == [
+        1,
+        2,
+    ]  # the first is what is left of an event before the log
     late = triplet[2].replace("38.183", "4038.183")
     assert [f.line for f in said(*triplet[:2], late)] == [1, 3]
 
@@ -215,17 +253,30 @@ def test_a_fatal_event_of_a_switch_is_a_culprit_unless_a_gpu_was_lost_before():
     fatal = "[11.0] nvidia-nvswitch1: SXid (PCI:0000:06:00.0): 20034, Fatal, Link 48 LTSSM Fault Up"
     assert (one(fatal).role, one(fatal).action) == ("culprit", "reboot_node")
     assert [f.role for f in said(an_xid(79), fatal)] == ["culprit", "symptom"]
-    assert one("nvidia-nvswitch1: SXid (PCI:0000:06:00.0): 20034, Severity 1 Engine instance 60 Sub-engine instance 00").action == "reboot_node"
+    assert (
+        one(
+            "nvidia-nvswitch1: SXid (PCI:0000:06:00.0): 20034, Severity 1 Engine instance 60 Sub-engine instance 00"
+        ).action
+        == "reboot_node"
+    )
 
 
 def test_the_fabric_manager_tells_of_the_same_event_and_is_believed_only_in_its_own_name():
     text = "detected NVSwitch fatal error 20034 on fid 0 on NVSwitch pci bus id 00000000:86:00.0 physical id 3 port 33"
     own = f"[Jul 23 2024 07:53:55] [ERROR] [tid 841] {text}"
-    assert (one(own).kind, one(own).code, one(own).device, one(own).role) == ("sxid", 20034, "0000:86:00.0", "culprit")
+    assert (one(own).kind, one(own).code, one(own).device, one(own).role) == (
+        "sxid",
+        20034,
+        "0000:86:00.0",
+        "culprit",
+    )
     assert one(f"Jul 23 07:53:55 node7 nv-fabricmanager[841]: {text}").code == 20034
     assert said(f"Jul 23 07:53:55 node7 my-watcher[841]: {text}") == []
     kernel = "Jul 23 07:53:54 node7 kernel: nvidia-nvswitch1: SXid (PCI:0000:86:00.0): 20034, Fatal, Link 33 LTSSM Fault Up"
-    assert [f.role for f in said(kernel, f"Jul 23 07:53:55 node7 nv-fabricmanager[841]: {text}")] == ["culprit", "symptom"]
+    assert [f.role for f in said(kernel, f"Jul 23 07:53:55 node7 nv-fabricmanager[841]: {text}")] == [
+        "culprit",
+        "symptom",
+    ]
     gave_up = "[Jul 09 2024 18:14:07] [ERROR] [tid 12727] detected number of NVSwitches don't match with any supported system topology, aborting fabric manager"
     assert (one(gave_up).kind, one(gave_up).action) == ("fabric", "restart_service")
 
@@ -238,7 +289,11 @@ def test_the_fabric_manager_tells_of_the_same_event_and_is_believed_only_in_its_
         ("NVRM: RmInitAdapter failed! (0x27:0x38:1193)", "gpu_init", ""),
         ("NVRM: The NVIDIA probe routine failed for 1 device(s).", "gpu_init", ""),
         ("NVRM: API mismatch: the client has the version 535.183.01, but", "driver", ""),
-        ("NVRM: nvGpuOpsReportFatalError: uvm encountered global fatal error 0x60, requiring os reboot to recover.", "driver", ""),
+        (
+            "NVRM: nvGpuOpsReportFatalError: uvm encountered global fatal error 0x60, requiring os reboot to recover.",
+            "driver",
+            "",
+        ),
     ],
 )
 def test_a_driver_that_cannot_work_is_found(line: str, kind: str, device: str):
@@ -249,10 +304,20 @@ def test_a_driver_that_cannot_work_is_found(line: str, kind: str, device: str):
 @pytest.mark.parametrize(
     ("code", "registers", "action", "link"),
     [
-        (145, "RLW_RXPIPE Nonfatal XC0 i0 Link 13 (0x0409a0c2 0x00000008 0x1 0x0 0x100000 0x4)", "ignore", 13),
+        (
+            145,
+            "RLW_RXPIPE Nonfatal XC0 i0 Link 13 (0x0409a0c2 0x00000008 0x1 0x0 0x100000 0x4)",
+            "ignore",
+            13,
+        ),
         (144, "SAW_MVB Nonfatal XC0 i0 Link 0 (0x00000001 0x00000008 0x0 0x0 0x0 0x0)", "ignore", 0),
         (144, "SAW_MVB Fatal XC0 i0 Link 02 (0x00000021 0x00000002 0x0 0x0 0x0 0x0)", "reset_gpu", 2),
-        (149, "NETIR_LINK_EVT  Fatal   XC0 i0 Link 01 (0x021425c6 0x00000000 0x0 0x0 0x0 0x0)", "reset_gpu", 1),
+        (
+            149,
+            "NETIR_LINK_EVT  Fatal   XC0 i0 Link 01 (0x021425c6 0x00000000 0x0 0x0 0x0 0x0)",
+            "reset_gpu",
+            1,
+        ),
         (149, "NETIR_LINK_EVT Fatal XC0 i0 Link 00 (0x026001c6 0x00000000 0x0 0x0 0x0 0x0)", "ignore", 0),
         (149, "NETIR Fatal XC0 i0 Link -1 (0x000fe406 0x00000000 0x0 0x0 0x0 0x0)", "reset_gpu", -1),
         (149, "NETIR_LINK_EVT Fatal XC 1 i 2 Link 01 [0x0000000a]", "reset_gpu", 1),
@@ -295,6 +360,7 @@ def test_our_tables_are_those_that_nvidia_published():
         word = re.match(r"[A-Z][A-Z0-9_]+", row["immediate"])
         assert ours.immediate == (word[0] if word else "-"), row["code"]
     published = [
-        (int(r["xid"]), r["unit"], int(r["errorstatus"], 16), r["immediate"]) for r in catalogue("nvlink5_rules.csv")
+        (int(r["xid"]), r["unit"], int(r["errorstatus"], 16), r["immediate"])
+        for r in catalogue("nvlink5_rules.csv")
     ]
     assert [(r.xid, "/".join(r.units), r.status, r.immediate) for r in rules()] == published

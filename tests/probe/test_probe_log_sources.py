@@ -8,14 +8,14 @@ import shutil
 import uuid
 from pathlib import Path
 
-import needs
 import pytest
-from waiting import wait_until
 
+import needs
 from unidle.probe.followed_file import FollowedFile
 from unidle.probe.journal import Journal
 from unidle.probe.kernel_log import KernelLog
 from unidle.probe.source import Source
+from waiting import wait_until
 
 
 def texts(source: Source) -> list[str]:
@@ -74,7 +74,9 @@ def test_rotation_by_copy_and_truncate_starts_anew(log: Path):
     assert texts(source) == ["after"]
     os.truncate(log, 0)
     append(log, "longer than everything that was in the file before, so that its size tells nothing")
-    assert texts(source) == ["longer than everything that was in the file before, so that its size tells nothing"]
+    assert texts(source) == [
+        "longer than everything that was in the file before, so that its size tells nothing"
+    ]
     source.close()
 
 
@@ -216,7 +218,8 @@ def test_a_journal_without_journalctl_says_what_to_follow_instead():
 
 
 RECORDS = [
-    {"MESSAGE": "NVRM: Xid (PCI:0000:3b:00): 79, x", "_TRANSPORT": "kernel", "__CURSOR": f"s=1;i={k}"} for k in (1, 2)
+    {"MESSAGE": "NVRM: Xid (PCI:0000:3b:00): 79, x", "_TRANSPORT": "kernel", "__CURSOR": f"s=1;i={k}"}
+    for k in (1, 2)
 ]
 
 
@@ -225,7 +228,9 @@ def reporter(tmp_path: Path) -> str:
     """A real process that speaks as journalctl does: it keeps its arguments and prints records, then waits."""
     script = tmp_path / "journalctl"
     records = "\n".join(json.dumps(record) for record in RECORDS)
-    script.write_text(f"#!/bin/sh\necho \"$@\" >> {tmp_path}/arguments\ncat <<'E'\n{records}\nE\nexec sleep 600\n")
+    script.write_text(
+        f"#!/bin/sh\necho \"$@\" >> {tmp_path}/arguments\ncat <<'E'\n{records}\nE\nexec sleep 600\n"
+    )
     script.chmod(0o755)
     return str(script)
 

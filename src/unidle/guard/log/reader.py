@@ -26,7 +26,16 @@ _BY_NEEDLE: Final[dict[str, list[Rule]]] = defaultdict(list)
 for _rule in _RULES:
     _BY_NEEDLE[_rule.needle].append(_rule)
 _BOOTS: Final = (b"-- Boot ", b"-- Reboot --", b"Linux version ")
-_OTHERS: Final = (b"NVRM: ", b"SXid (", b"NVSwitch", b"nvidia 0", b"abric", b'"MESSAGE":[', b'"MESSAGE": [', *_BOOTS)
+_OTHERS: Final = (
+    b"NVRM: ",
+    b"SXid (",
+    b"NVSwitch",
+    b"nvidia 0",
+    b"abric",
+    b'"MESSAGE":[',
+    b'"MESSAGE": [',
+    *_BOOTS,
+)
 NEEDLES: Final = tuple(
     dict.fromkeys((*_OTHERS, *(r.needle.encode() for r in (*_RULES, *rules_accelerators.SERVICES))))
 )
