@@ -80,6 +80,7 @@ CULPRITS = [
     ("amdgpu 0000:68:00.0: amdgpu: socket: 0, die: 0, 1 new uncorrectable hardware errors detected in umc block", "amdgpu", "0000:68:00.0"),
     ("amdgpu 0000:68:00.0: amdgpu: GPU reset(2) failed", "amdgpu", "0000:68:00.0"),
     ("amdgpu 0000:68:00.0: amdgpu: device lost from bus!", "gpu_lost", "0000:68:00.0"),
+    ("[ascend] [ERROR] [devmm] [devmm_svm_device_fault 438] <kworker/u16:186:9871,9871> Vm fault failed. (hostpid=1; devid=0)", "npu", ""),
     ("[ascend] [devdrv] [heartbeat_check 120] device 3 heart beat lost", "npu", ""),
 ]  # fmt: skip
 

@@ -160,6 +160,7 @@ LOST = [
     "[1.0] NVRM: GPU at PCI:0000:3b:00 has fallen off the bus.",
     "[1.0] NVRM: The NVIDIA GPU 0000:3b:00.0 (PCI ID: 10de:2330) installed in this system has fallen off the bus and is not responding to commands.",
     "[1.0] nvidia 0000:3b:00.0: Unable to change power state from D3cold to D0, device inaccessible",
+    "[1.0] NVRM: Attempting to remove device 0000:3b:00.0 with non-zero usage count!",
 ]
 
 
@@ -331,6 +332,21 @@ def test_registers_of_nvlink_5_say_what_to_do(code: int, registers: str, action:
     read_out = decode(code, registers)
     assert read_out is not None
     assert (found.action, read_out.link) == (action, link)
+
+
+@pytest.mark.parametrize(
+    ("registers", "action", "role"),
+    [
+        ("0x10000, 0x0, 0x0, 0x0, 0x0, 0x0, 0x0", "check_nvlink", "culprit"),
+        ("0x1, 0x0, 0x0, 0x0, 0x0, 0x0, 0x0", "ignore", "info"),
+        ("0x100002, 0x0, 0x0, 0x0, 0x0, 0x0, 0x0", "watch", "info"),
+        ("0x1, 0x0, 0x2, 0x0, 0x0, 0x0, 0x0", "check_nvlink", "culprit"),
+        ("0x0, 0x0, 0x0, 0x0, 0x0, 0x0, 0x0", "check_nvlink", "culprit"),
+    ],
+)
+def test_registers_of_older_nvlinks_say_what_is_of_no_harm(registers: str, action: str, role: str):
+    found = one(an_xid(74, f"pid=1, name=x, NVLink: fatal error detected on link 6({registers})"))
+    assert (found.action, found.role) == (action, role)
 
 
 def test_of_several_bits_of_a_status_the_worst_decides():

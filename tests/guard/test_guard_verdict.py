@@ -73,12 +73,9 @@ def test_a_window_keeps_what_is_in_it_and_what_has_no_stamp():
     assert within([old, new, unknown], 2_000_001_000, 500_000_000) == (new, unknown)
 
 
-SYMPTOMS = [
-    f
-    for f in said(
-        an_xid(45), an_xid(43, gpu="4c"), *INCIDENT[4:], "Buffer I/O error on dev dm-0, logical block 1"
-    )
-]
+SYMPTOMS = said(
+    an_xid(45), an_xid(43, gpu="4c"), INCIDENT[4], "Buffer I/O error on dev dm-0, logical block 1"
+)
 
 
 @given(st.permutations(range(len(INCIDENT))), st.lists(st.sampled_from(SYMPTOMS)), st.data())

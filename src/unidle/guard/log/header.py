@@ -40,8 +40,11 @@ _FABRIC: Final = re.compile(r"\[(\w{3}) (\d\d) (\d{4}) (\d\d:\d\d:\d\d)\]\s*(?=\
 _ISO: Final = re.compile(
     rf"\[?(?:\w{{3}}\s)?(\d{{4}})-(\d\d)-(\d\d)[T ](\d\d:\d\d:\d\d)(?:([.,])(\d{{1,9}}))?({_ZONE})?{_ZONE_NAME}(\])?\s+"
 )
-_BSD: Final = re.compile(r"([^\W\d_]{3,5})\.?\s+(\d{1,2})\s+(?:\d{4}\s+)?(\d\d:\d\d:\d\d)(?:\.\d+)?\s+")
-_UNIX: Final = re.compile(r"(\d{9,10})\.(\d{6})\s+(?=\S+ \S+?:)")
+_BSD: Final = re.compile(
+    r"([^\W\d_]{3,5}|\d{1,2}月)\.?\s+(\d{1,2})\s+(?:\d{4}\s+)?(\d\d:\d\d:\d\d)(?:\.\d+)?\s+"
+)
+_SLOG: Final = re.compile(r"\[[A-Z]+\] KERNEL\(\d+,\w+\):\S+ \[klogd\.c:\d+\]\s*(?=\[)")
+_UNIX: Final = re.compile(r"(\d{9,10})\.(\d{1,9})\s+(?=\S+ \S+?:)")
 _KERNEL: Final = re.compile(r"(?:[\w.-]+\s+)?(?:kernel|klogd|vmunix)(?:\[\d+\])?:(?:\s+|$)")
 _PROGRAM: Final = re.compile(r"[\w.:-]+\s+([\w./@()-]+?)(?:\[\d+\])?:(?:\s+|$)")
 _WITH_PID: Final = re.compile(r"[\w.-]+\s+([\w./@()-]+?)\[\d+\]:\s+")
@@ -163,7 +166,7 @@ def _bracket(parts: _Parts) -> bool:
             parts.text, parts.program = parts.text[program.end() :], program[1]
             return False
         return True
-    for pattern in (_CALLER, _DELTA):
+    for pattern in (_CALLER, _DELTA, _SLOG):
         if found := pattern.match(text):
             parts.text = text[found.end() :]
             return True
@@ -204,7 +207,7 @@ def _digits(parts: _Parts) -> bool:
         parts.text, parts.syslog = text[found.end() :], True
         parts.wall(seconds_ns(f"{found[1]}.{found[2]}"), "wall")
         return True
-    return _iso(parts)
+    return _words(parts) if "月" in text[:4] else _iso(parts)
 
 
 def _iso(parts: _Parts) -> bool:

@@ -26,7 +26,14 @@ _OFF_THE_BUS: Final = re.compile(
     rf"NVRM:\s+(?:GPU (?:at )?(?:PCI:)?({ADDRESS}).{{0,80}}?|GPU\d+:? )?(?:\bGPU )?(?:has )?fallen off the bus"
 )
 _IS_LOST: Final = re.compile(r"NVRM:\s.*NV_ERR_GPU_IS_LOST")
-_INACCESSIBLE: Final = re.compile(rf"nvidia ({ADDRESS}): Unable to change power state.*device inaccessible")
+_INACCESSIBLE: Final = re.compile(
+    rf"nvidia ({ADDRESS}): Unable to change power state.*device inaccessible"
+    rf"|NVRM:\s+Attempting to remove device ({ADDRESS}) with non-zero usage count"
+)
+_NVLINK4: Final = re.compile(r"on link (\d+)\s*\(((?:0x[0-9a-fA-F]+[,\s]*){2,8})\)")
+# bits of the first register of Xid 74 (NVIDIA's NVLink workflow): of no harm; echoes of a fault elsewhere
+_HARMLESS: Final = 1 << 0 | 1 << 23 | 1 << 30
+_ECHOES: Final = 1 << 1 | 1 << 20
 _INIT: Final = re.compile(
     rf"NVRM:\s+(?:GPU (?:PCI:)?({ADDRESS}).{{0,40}}?)?(?:RmInitAdapter failed|rm_init_adapter.{{0,6}} failed|The NVIDIA probe routine failed|None of the NVIDIA devices were (?:initialized|probed)|gpuHandleSanityCheckRegReadError)"
 )
@@ -60,7 +67,7 @@ def read(message: str, memory: Memory, now: Now) -> Finding | None:
     if _IS_LOST.match(message):
         return None if memory.gone(now) else _lost(first(message), memory, now)
     if found := _INACCESSIBLE.match(message):
-        return _lost(normal(found[1]), memory, now)
+        return _lost(normal(found[1] or found[2]), memory, now)
     return _other(message, memory, now)
 
 
@@ -121,6 +128,8 @@ def _read_xid(found: re.Match[str], memory: Memory, now: Now) -> Finding:
         return _cleaned_up(hit, rest, memory, now)
     if code in NVLINK5:
         hit = _nvlink5(hit, rest)
+    elif code == 74:
+        hit = _nvlink4(hit, rest)
     if code == LOST:
         return _first_loss(hit, memory, now)
     peers = (
@@ -182,6 +191,21 @@ def _asked(number: int, words: str) -> tuple[Action, str]:
     if "boot" in low:
         return _ASKED[2]
     return _ASKED[1] if "reset" in low or "flr" in low else ("drain", f"{words!r}, which is new")
+
+
+def _nvlink4(hit: Finding, rest: str) -> Finding:
+    """Xid 74 by the first of its registers, where the others are empty."""
+    found = _NVLINK4.search(rest)
+    if found is None:
+        return hit
+    registers = [int(word, 16) for word in re.split(r"[,\s]+", found[2].strip(" ,"))]
+    at = f"Xid 74: NVLink fault on link {found[1]}"
+    if any(registers[1:]) or registers[0] & ~(_HARMLESS | _ECHOES) or not registers[0]:
+        return replace(hit, because=f"{at}; {IN_WORDS[hit.action]}")
+    if registers[0] & _ECHOES:
+        text = f"{at}: often the echo of a fault elsewhere"
+        return replace(hit, role="info", action="watch", because=text, severity="warning", rank=10)
+    return replace(hit, role="info", action="ignore", because=f"{at}: of no harm", severity="info", rank=5)
 
 
 def _nvlink5(hit: Finding, rest: str) -> Finding:

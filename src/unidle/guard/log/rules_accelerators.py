@@ -27,6 +27,7 @@ RULES: Final = (
     rule("amdgpu", "SMU", rf"{_AMD}SMU: (?:I'm not done with your|response|No response)", "se", "watch", 30, "the GPU's power controller does not answer"),
     rule("amdgpu", "hw_init", rf"{_AMD}.*(?:hw_init of IP block <\w+> failed|Fatal error during GPU init)", "cf", "reboot_node", 72, "the GPU could not be initialised"),
     # Ascend
+    rule("npu", "[ascend]", rf"{_ASCEND}.*(?:devmm_svm_device_fault|devmm_page_fault_d2h_query_flag|ipc_fault_msg_para_check)", "ce", "restart_app", 20, "the application touched NPU memory that is not its own"),
     rule("npu", "[ascend]", rf"{_ASCEND}.*(?:[Hh]eart\s?beat.{{0,30}}(?:lost|loss|timeout|abnormal)|lost heart\s?beat|device (?:is )?lost|dev(?:ice)?.{{0,20}}not exist)", "cf", "reboot_node", 85, "the NPU does not answer any more"),
     rule("npu", "[ascend]", rf"{_ASCEND}.*(?:uncorrect|multi[- ]?bit|\bUCE\b|fatal|[Hh]ardware fault)", "cf", "reset_gpu", 75, "the NPU reports a hardware fault"),
     rule("npu", "[ascend]", rf"{_ASCEND}.*(?:link down|PCIe? .*(?:fail|error))", "ce", "check_hardware", 60, "the NPU reports a fault of its link"),
