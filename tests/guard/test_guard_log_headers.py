@@ -86,6 +86,7 @@ def test_an_xid_is_found_behind_every_form_of_stamp(form: str):
         {"MESSAGE": SAID, "_TRANSPORT": "kernel", "SYSLOG_IDENTIFIER": "kernel", "PRIORITY": "3"},
         {"MESSAGE": list(SAID.encode()), "_TRANSPORT": "kernel"},
         {"MESSAGE": SAID, "SYSLOG_IDENTIFIER": "kernel"},
+        {"MESSAGE": SAID.removeprefix("NVRM: "), "_TRANSPORT": "kernel", "SYSLOG_IDENTIFIER": "NVRM"},
     ],
 )
 def test_an_xid_is_found_in_the_journals_json(record: dict[str, object]):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
+import sys
 import uuid
 from pathlib import Path
 
@@ -262,11 +264,62 @@ def test_a_journal_that_ends_says_why_and_is_tried_again(tmp_path: Path):
     source.close()
 
 
-@pytest.mark.skipif(shutil.which("journalctl") is None, reason="needs journalctl")
-def test_the_machines_own_journalctl_takes_our_arguments():
-    source = Journal(extra=("--directory=/var/log",))
-    for _ in range(3):
-        source.poll()
-    why = source.why_not()
-    assert why is None or "unrecognized" not in why
-    source.close()
+IN_A_JOURNAL = """
+mount -t tmpfs tmpfs /run
+mkdir -p /run/systemd/journal /run/log/journal
+{journald} & journald=$!
+{python} {script}
+code=$?
+kill $journald
+wait $journald
+exit $code
+"""
+FOLLOW = """
+import re, sys, time
+from unidle.guard.log import Reader
+from unidle.probe.journal import Journal
+
+mark = sys.argv[1]
+
+def say(text):
+    with open("/dev/kmsg", "w") as kmsg:
+        kmsg.write(f"<3>NVRM: Xid (PCI:0000:3b:00): 63, {mark} {text}.")
+
+def numbers(lines):
+    return {int(n) for line in lines for n in re.findall(mark.encode() + rb" (\\d+)[.]", line.data)}
+
+def follow(source, first):
+    "Say numbers until one is heard: a new journal needs a moment."
+    lines, deadline = [], time.monotonic() + 30
+    while not numbers(lines) and time.monotonic() < deadline:
+        say(first)
+        first += 1
+        end = time.monotonic() + 0.5
+        while time.monotonic() < end and not numbers(lines):
+            lines += source.poll()
+            time.sleep(0.01)
+    return lines
+
+source = Journal()
+heard = numbers(follow(source, 0))
+position = source.position()
+source.close()
+again = Journal(position)
+lines = follow(again, 1000)
+again.close()
+assert heard and numbers(lines) and not heard & numbers(lines), (heard, numbers(lines))
+found = [f for f in map(Reader().read, lines) if f is not None and mark.encode() in lines[f.line - 1].data]
+assert {(f.kind, f.code, f.device) for f in found} == {("xid", 63, "0000:3b:00.0")}, found
+"""
+
+
+@needs.journal
+def test_a_real_journal_is_followed_and_gone_on_with_behind_its_cursor(tmp_path: Path):
+    script = tmp_path / "follow.py"
+    script.write_text(FOLLOW)
+    shell = IN_A_JOURNAL.format(
+        journald=needs.journald(), python=sys.executable, script=f"{script} {own_line()}"
+    )
+    command = ["unshare", "--mount", "--propagation", "private", "sh", "-c", shell]
+    done = subprocess.run(command, capture_output=True, timeout=120)
+    assert done.returncode == 0, done.stderr.decode()

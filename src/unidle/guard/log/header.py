@@ -242,6 +242,8 @@ def _journal(text: str) -> Entry:
     name = str(record.get("SYSLOG_IDENTIFIER") or record.get("_COMM") or "?")
     transport = record.get("_TRANSPORT")
     if transport == "kernel" or (transport is None and name == "kernel"):
+        if name not in ("kernel", "?"):  # of what was written into kmsg the journal takes the first word off
+            raw = f"{name}: {raw}"
         name = "kernel"
     elif name == "kernel":
         name = "?"  # somebody's `logger -t kernel`

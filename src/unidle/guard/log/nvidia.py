@@ -31,6 +31,7 @@ _INACCESSIBLE: Final = re.compile(
     rf"|NVRM:\s+Attempting to remove device ({ADDRESS}) with non-zero usage count"
 )
 _NVLINK4: Final = re.compile(r"on link (\d+)\s*\(((?:0x[0-9a-fA-F]+[,\s]*){2,8})\)")
+_REST_CHARS: Final = 1000  # the kernel's longest line
 # bits of the first register of Xid 74 (NVIDIA's NVLink workflow): of no harm; echoes of a fault elsewhere
 _HARMLESS: Final = 1 << 0 | 1 << 23 | 1 << 30
 _ECHOES: Final = 1 << 1 | 1 << 20
@@ -115,7 +116,7 @@ def explained(hit: Finding, cause: Finding | None) -> Finding:
 
 
 def _read_xid(found: re.Match[str], memory: Memory, now: Now) -> Finding:
-    where, code, rest = found[1], int(found[2]), found[3]
+    where, code, rest = found[1], int(found[2]), found[3][:_REST_CHARS]
     device = first(where)
     if not device and (uuid := _UUID.search(where)):
         device = memory.uuids.get(uuid[0].lower(), uuid[0])

@@ -10,7 +10,7 @@ from typing import Final
 from unidle.guard.log.nvlink5_rules import RULES
 
 _REGISTERS: Final = re.compile(
-    r"(?:(?P<unit>[A-Z][A-Z0-9_]+)\s+)?(?P<severity>Fatal|Non-?fatal|Link Fatal)?\s*(?:XC(?P<xc>-?\d+))?.{0,20}?"
+    r"(?:(?P<unit>\b[A-Z][A-Z0-9_]{1,40})\s+)?(?P<severity>Fatal|Non-?fatal|Link Fatal)?\s*(?:XC(?P<xc>-?\d+))?.{0,20}?"
     r"(?:Link\s+(?P<link>-?\d+))?\s*[(\[](?P<registers>0x[0-9a-fA-F]+(?:[,\s]+0x[0-9a-fA-F]+)*)",
     re.IGNORECASE,
 )

@@ -28,7 +28,8 @@ for _rule in _RULES:
 _BOOTS: Final = (b"-- Boot ", b"-- Reboot --", b"Linux version ")
 _OTHERS: Final = (
     b"NVRM: ",
-    b"SXid (",
+    b'"NVRM"',
+    b"Xid (",
     b"NVSwitch",
     b"nvidia 0",
     b"abric",

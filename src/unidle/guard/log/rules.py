@@ -17,8 +17,8 @@ _SEVERITIES: Final[dict[str, Severity]] = {"i": "info", "w": "warning", "e": "er
 class Rule:
     """``pattern`` is matched at the beginning of the message, so that text that only quotes it does not count.
 
-    Its group ``device`` names the device; without one the first PCI address in the message does. ``words`` may be empty:
-    the line belongs to an event that another line tells, and is no finding.
+    Its group ``device`` names the device; without one the first PCI address in the message does. A group ``who`` names a
+    process.
     """
 
     kind: str
@@ -33,11 +33,12 @@ class Rule:
     def read(self, now: Now, message: str) -> Finding | None:
         """The finding of this rule in a message that has its needle; None where the pattern is not there."""
         found = self.pattern.match(message)
-        if found is None or not self.words:
+        if found is None:
             return None
         groups = found.groupdict()
         device = groups.get("device") or first(message)
-        text = f"{device}: {self.words}" if device else self.words
+        about = device or groups.get("who") or ""
+        text = f"{about}: {self.words}" if about else self.words
         return now.finding(self.kind, None, device, self.role, self.action, text, self.severity, self.rank)
 
 
