@@ -177,6 +177,12 @@ def test_a_loss_told_in_three_lines_is_one_finding_with_the_gpu_of_the_first():
         "               NVRM: fallen off the bus and is not responding to commands.",
     )
     assert (found.line, found.kind, found.device) == (3, "gpu_lost", GPU)
+    (found,) = said(
+        "[26.0] NVRM: The NVIDIA GPU 0000:3b:00.0 (PCI ID: 10de:1b06)",
+        "[26.1] NVRM: installed in this system has fallen off the bus and",
+        "[26.2] NVRM: is not responding to commands.",
+    )
+    assert (found.line, found.device) == (2, GPU)
     assert one("               NVRM: fallen off the bus and is not responding to commands.").device == ""
 
 
@@ -280,6 +286,13 @@ def test_the_fabric_manager_tells_of_the_same_event_and_is_believed_only_in_its_
     ]
     gave_up = "[Jul 09 2024 18:14:07] [ERROR] [tid 12727] detected number of NVSwitches don't match with any supported system topology, aborting fabric manager"
     assert (one(gave_up).kind, one(gave_up).action) == ("fabric", "restart_service")
+
+
+def test_a_gpu_that_cannot_be_initialised_is_told_once_and_after_its_cause():
+    first = "[ 5.1] NVRM: GPU 0000:3b:00.0: RmInitAdapter failed! (0x62:0x40:2028)"
+    second = "[ 5.2] NVRM: GPU 0000:3b:00.0: rm_init_adapter failed, device minor number 0"
+    assert [f.line for f in said(first, second)] == [1]
+    assert [f.role for f in said(an_xid(143, at=5), first)] == ["culprit", "symptom"]
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,8 @@ _RECOVERY: Final = re.compile(
 _GPU_AT: Final = re.compile(rf"NVRM:\s+GPU at (?:PCI:)?({ADDRESS}): (GPU-[0-9a-fA-F-]+)")
 _NAMED: Final = re.compile(rf"NVRM:\s+The NVIDIA GPU ({ADDRESS})")
 _OFF_THE_BUS: Final = re.compile(
-    rf"NVRM:\s+(?:GPU (?:at )?(?:PCI:)?({ADDRESS}).{{0,80}}?|GPU\d+:? )?(?:\bGPU )?(?:has )?fallen off the bus"
+    rf"NVRM:\s+(?:GPU (?:at )?(?:PCI:)?({ADDRESS}).{{0,80}}?|GPU\d+:? )?(?:\bGPU )?"
+    r"(?:\(PCI ID: [^)]{0,40}\)\s+)?(?:installed in this system )?(?:has )?fallen off the bus"
 )
 _IS_LOST: Final = re.compile(r"NVRM:\s.*NV_ERR_GPU_IS_LOST")
 _INACCESSIBLE: Final = re.compile(
@@ -39,6 +40,7 @@ _INIT: Final = re.compile(
     rf"NVRM:\s+(?:GPU (?:PCI:)?({ADDRESS}).{{0,40}}?)?(?:RmInitAdapter failed|rm_init_adapter.{{0,6}} failed|The NVIDIA probe routine failed|None of the NVIDIA devices were (?:initialized|probed)|gpuHandleSanityCheckRegReadError)"
 )
 _UVM_FATAL: Final = re.compile(r"NVRM:\s+nvGpuOpsReportFatalError: .*(requir\w+ os reboot)?")
+_LOCKED: Final = re.compile(r"NVRM:\s+krcWatchdog\w*: RC watchdog: GPU is probably locked")
 _MISMATCH: Final = re.compile(r"NVRM:\s+API mismatch:")
 # the driver's own numbers of recovery actions (NVML's nvmlDeviceGpuRecoveryAction)
 _ASKED: Final[dict[int, tuple[Action, str]]] = {
@@ -79,11 +81,17 @@ def _other(message: str, memory: Memory, now: Now) -> Finding | None:
             "the GPU could not be initialised: it cannot be used until it was reset or the machine restarted"
         )
         hit = now.finding("gpu_init", None, device, "culprit", "reboot_node", text, "fatal", 55)
-        return explained(hit, memory.fault(device, now) or memory.gone(now))
+        cause = memory.fault(device, now) or memory.gone(now)
+        return None if cause is not None and cause.kind == "gpu_init" else explained(hit, cause)
     if _UVM_FATAL.match(message):
         text = "the driver's memory manager met a fatal error: only a restart of the machine clears it"
         hit = now.finding("driver", None, "", "culprit", "reboot_node", text, "fatal", 72)
         return explained(hit, memory.gone(now))
+    if _LOCKED.match(message):
+        text = "a channel of the GPU does not move: its work may hang"
+        return explained(
+            now.finding("driver", None, "", "culprit", "watch", text, "error", 25), memory.gone(now)
+        )
     if _MISMATCH.match(message):
         text = "library and kernel module of the driver have different versions: load the module that was installed, or restart"
         return now.finding("driver", None, "", "culprit", "update_software", text, "error", 40)

@@ -50,6 +50,7 @@ RULES: Final = (
     rule("nic", "infiniband ", r"infiniband (?P<device>\w+): (?:ib_query_port failed|.*(?:device|port) (?:removed|error)|.*fatal)", "ce", "check_link", 45, "the InfiniBand device does not answer"),
     rule("nic", "link down", r"(?P<device>ib[sp]?\w*): (?:mlx5\w*: )?link down", "cw", "check_link", 40, "the InfiniBand link is down"),
     rule("nic", "not ready", r"(?P<device>ib[sp]?\w*): (?:mlx5\w*: )?link (?:is |becomes )?not ready", "cw", "check_link", 40, "the InfiniBand link is down"),
+    rule("nic", "DOWN", r"(?:infiniband |IB: )?(?P<device>(?:mlx\d|irdma|bnxt_re|hfi1|hns)_?\w*): [Pp]ort:? ?\d+\b.{0,60}\bDOWN", "cw", "check_link", 40, "the InfiniBand port is down"),
     rule("nic", "LID change", r"(?P<device>mlx\w+|ib\w+):.*(?:SM|LID) change", "ii", "ignore", 0, "the subnet manager changed an address"),
     # bonds
     rule("nic", "link status definitely down", r"(?:bonding: )?\w+: (?:\(slave (?P<device>[\w.-]+)\): )?link status definitely down", "cw", "check_link", 40, "a link of the bond is down"),

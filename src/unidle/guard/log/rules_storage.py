@@ -13,7 +13,7 @@ _FS: Final = r"(?:EXT[234]-fs|XFS|BTRFS|F2FS-fs|FAT-fs|bcachefs)"
 
 RULES: Final = (
     rule("disk", "medium error, dev", rf"(?:blk_update_request: |print_req_error: )?critical medium error, dev {_DEV}", "ce", "replace", 55, "the disk cannot read or write a place on its medium"),
-    rule("disk", "error, dev", rf"(?:blk_update_request: |print_req_error: |block \w+: )?(?:I/O|critical \w+(?: \w+)?|timeout|protection|recoverable transport|nexus) error, dev {_DEV}", "ce", "check_hardware", 45, "the disk could not serve a request"),
+    rule("disk", "error, dev", rf"(?:blk_update_request: |print_req_error: |end_request: |block \w+: )?(?:I/O|critical \w+(?: \w+)?|timeout|protection|recoverable transport|nexus) error, dev {_DEV}", "ce", "check_hardware", 45, "the disk could not serve a request"),
     rule("disk", "Buffer I/O error", rf"Buffer I/O error on dev(?:ice)? {_DEV}", "se", "check_hardware", 25, "data could not be read from or written to the disk"),
     rule("disk", "lost page write", rf"lost page write due to I/O error on {_DEV}", "se", "check_hardware", 25, "data could not be written to the disk"),
     rule("disk", "Sense Key", r"sd [\d:]+: \[(?P<device>\w+)\] .*Sense Key : (?:Medium|Hardware) Error", "ce", "replace", 55, "the disk reports an error of its medium or electronics"),
@@ -39,6 +39,7 @@ RULES: Final = (
     rule("fs", "emounting filesystem read-only", rf"{_FS}\S* \((?P<device>[\w!.-]+)\): Remounting filesystem read-only", "ce", "drain", 38, "the file system can only be read now"),
     rule("fs", "Aborting journal", r"(?:JBD2: )?Aborting journal on device (?P<device>[\w!-]+)", "ce", "drain", 38, "the file system gave up its journal"),
     rule("fs", "Detected IO errors", r"JBD2: Detected IO errors while flushing file data on (?P<device>[\w!.-]+)", "se", "check_hardware", 25, "data of the file system could not be written"),
+    rule("fs", "I/O error", r"EXT4-fs warning \(device (?P<device>[\w!.-]+)\): .*I/O error", "sw", "check_hardware", 20, "data of the file system could not be written"),
     rule("fs", "XFS", r"XFS \((?P<device>[\w!.-]+)\): .*(?:I/O [Ee]rror|Corruption|corrupt|[Ss]hutting down|Internal error|shutdown)", "ce", "drain", 38, "the file system found an error or shut itself down"),
     rule("fs", "BTRFS", r"BTRFS:? (?:error|critical)(?: \(device (?P<device>[\w!.-]+)(?: state \w+)?\))?", "ce", "drain", 38, "the file system found an error"),
     rule("fs", "BTRFS", r"BTRFS(?: \w+)? \(device (?P<device>[\w!.-]+)(?: state \w+)?\): .*forced readonly", "ce", "drain", 38, "the file system can only be read now"),
