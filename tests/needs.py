@@ -81,6 +81,16 @@ def can_shape() -> bool:
     return ok
 
 
+def journald() -> Path | None:
+    """systemd's journal daemon, where root may run one of its own in a mount namespace."""
+    found = Path("/usr/lib/systemd/systemd-journald")
+    return (
+        found
+        if is_root() and found.exists() and shutil.which("journalctl") and shutil.which("unshare")
+        else None
+    )
+
+
 def _quietly(*command: str) -> bool:
     return subprocess.run(command, check=False, capture_output=True).returncode == 0
 
@@ -93,7 +103,7 @@ def has_everything() -> bool:
     """Whether every test but GPU tests must run here. CI has to provide it all."""
     if os.environ.get("CI") == "true":
         return True
-    return is_root() and bool(postgres_bin() and chromium() and cgroup_roots() and can_shape())
+    return is_root() and bool(postgres_bin() and chromium() and cgroup_roots() and can_shape() and journald())
 
 
 root = pytest.mark.skipif(not is_root(), reason="needs root")
@@ -103,6 +113,9 @@ postgres = pytest.mark.skipif(
 browser = pytest.mark.skipif(chromium() is None, reason="needs Chromium (apt-get install chromium)")
 shaping = pytest.mark.skipif(
     not can_shape(), reason="needs network namespaces and tc (as root: apt-get install iproute2)"
+)
+journal = pytest.mark.skipif(
+    journald() is None, reason="needs root and systemd-journald (apt-get install systemd)"
 )
 cgroups = pytest.mark.skipif(not cgroup_roots(), reason="needs leave to make control groups")
 gpu = pytest.mark.skipif(gpus() == 0, reason="GPU: needs one that NVML finds")

@@ -1,0 +1,77 @@
+"""What a kernel log is made of here: lines that come in, findings that go out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+Role = Literal["culprit", "symptom", "info"]
+Action = Literal[
+    "ignore",  # nothing has to be done
+    "watch",  # nothing yet: it matters if it comes again
+    "restart_app",  # the job's process; the hardware is fine
+    "restart_service",  # a daemon of the driver, such as the fabric manager
+    "reset_gpu",
+    "reboot_node",
+    "drain",  # no new work on the node until someone has looked
+    "replace",
+    "check_nvlink",
+    "check_link",  # cable, module or port of a network card
+    "check_hardware",  # seating, power, cooling, a disk or a memory module
+    "update_software",
+    "contact_support",
+]
+Severity = Literal["info", "warning", "error", "fatal"]
+Clock = Literal[
+    "wall", "local", "boot", ""
+]  # what a stamp counts: UTC, a clock without zone, time since boot, none
+
+TAKES_OUT: Final[frozenset[Action]] = frozenset({"reset_gpu", "reboot_node", "drain", "replace"})
+"""The actions after which a node (or a device of it) has no work for a while."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """One line as a source gave it: its 1-based number, and its bytes without the line end.
+
+    ``boot`` names the boot it belongs to where the source knows (kmsg, journal); empty otherwise.
+    """
+
+    number: int
+    data: bytes
+    boot: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one line says about hardware, driver, network, storage or kernel.
+
+    ``kind`` is the family (``xid``, ``sxid``, ``gpu_lost``, ``nic``, ``mce``, ``disk``, ...); ``code`` its number where
+    the family counts (Xid, SXid), else None. ``device`` is a PCI address as sysfs names it, a network interface, a disk
+    or ``""``. ``rank`` says how near to a root cause it is (0 to 100): of two culprits the higher one explains the other.
+    ``cause_line`` and ``cause_code`` name what a symptom follows from. ``verdict`` is the recovery action that the driver
+    itself asks for (Xid 154), empty otherwise. ``stamp_ns`` counts ``clock``; None without a stamp.
+    """
+
+    line: int
+    kind: str
+    code: int | None
+    device: str
+    role: Role
+    action: Action
+    because: str
+    severity: Severity = "error"
+    rank: int = 0
+    stamp_ns: int | None = None
+    clock: Clock = ""
+    boot: int = 0
+    cause_line: int | None = None
+    cause_code: int | None = None
+    verdict: str = ""
+
+    def contract(self) -> dict[str, str | int | None]:
+        """The finding as ``unidle guard classify --json`` prints it."""
+        return {
+            "line": self.line, "kind": self.kind, "code": self.code, "device": self.device, "role": self.role,
+            "action": self.action, "because": self.because,
+        }  # fmt: skip

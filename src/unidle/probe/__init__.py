@@ -1,0 +1,1 @@
+"""Senses: what a node says about its own health, read from the machine."""

@@ -1,0 +1,107 @@
+"""Follows ``/dev/kmsg``: the kernel's own ring of records, each with a sequence number that starts anew at every boot."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Final
+
+from unidle.guard.log import LogLine
+
+_RECORD_BYTES: Final = 8192  # the kernel gives one record per read, and none is larger
+_BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
+
+
+def boot_id(path: str = _BOOT_ID) -> str:
+    """The name that the kernel gave to this boot; empty where it does not say."""
+    try:
+        return Path(path).read_text().strip()
+    except OSError:
+        return ""
+
+
+class KernelLog:
+    """A :class:`~unidle.probe.source.Source` on ``/dev/kmsg``.
+
+    Without a ``position`` it begins with what the kernel says from now on. With one of this boot it goes on behind it;
+    with one of an earlier boot it reads all that this boot has said. Records that the ring dropped before they were read
+    are counted in ``lost``.
+    """
+
+    name = "/dev/kmsg"
+
+    def __init__(self, position: str = "", *, most: int = 5000, path: str = "/dev/kmsg") -> None:
+        self.lost = 0
+        self._path = path
+        self._most = most
+        self._boot = boot_id()
+        self._fd = -1
+        self._number = 0
+        self._why: str | None = None
+        boot, _, sequence = position.rpartition(" ")
+        self._last = int(sequence) if sequence.isdigit() and boot == self._boot else -1
+        self._from_now = not position
+        self._known = self._last >= 0
+        self._open()
+
+    def _open(self) -> None:
+        try:
+            self._fd = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            if self._from_now:
+                os.lseek(self._fd, 0, os.SEEK_END)
+        except OSError as error:
+            self._why = f"{self._path}: {error.strerror}; run as root or with CAP_SYSLOG"
+            self.close()
+            return
+        self._why = None
+        self._from_now = False
+
+    def poll(self) -> list[LogLine]:
+        if self._fd < 0:
+            self._open()
+        lines: list[LogLine] = []
+        while self._fd >= 0 and len(lines) < self._most:
+            try:
+                record = os.read(self._fd, _RECORD_BYTES)
+            except BlockingIOError:
+                break
+            except OSError as error:
+                if (
+                    error.errno == errno.EPIPE
+                ):  # the ring went round: the next read gives the oldest that is left
+                    continue
+                self._why = f"{self._path}: {error.strerror}"
+                self.close()
+                break
+            if not record:
+                break
+            self._take(record, lines)
+        return lines
+
+    def _take(self, record: bytes, lines: list[LogLine]) -> None:
+        text = record.split(b"\n", 1)[0]  # what follows are the record's properties
+        sequence = _sequence(text)
+        if sequence is None or (self._known and sequence <= self._last):
+            return
+        if self._known and sequence > self._last + 1:
+            self.lost += sequence - self._last - 1
+        self._last, self._known = sequence, True
+        self._number += 1
+        lines.append(LogLine(self._number, text.replace(b"\0", b""), self._boot))
+
+    def why_not(self) -> str | None:
+        return self._why
+
+    def position(self) -> str:
+        return f"{self._boot} {self._last}" if self._known else ""
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def _sequence(record: bytes) -> int | None:
+    fields = record.split(b";", 1)[0].split(b",")
+    return int(fields[1]) if len(fields) > 2 and fields[1].isdigit() else None
