@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from unidle.probe.check.model import Absent, Check, Context, Found, Outcome, least, most
@@ -217,9 +218,8 @@ def host_to_device(context: Context) -> Outcome:
     for device in gpus:
         there = torch.empty(size, dtype=torch.uint8, device=device)
         for way, into, source in (("h2d", there, host), ("d2h", host, there)):
-            best = min(
-                timed(lambda i=into, s=source: i.copy_(s, non_blocking=True), device)[0] for _ in range(6)
-            )
+            copy = partial(into.copy_, source, non_blocking=True)
+            best = min(timed(copy, device)[0] for _ in range(6))
             ways[way][device] = size / best / 1e9
         del there
     for way, found in ways.items():

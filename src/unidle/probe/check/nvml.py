@@ -9,7 +9,8 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple, Protocol, TypeVar, cast
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar, cast
 
 from unidle.fleet.pci import short_bus_id
 
@@ -31,11 +32,12 @@ class Missing(Exception):
     """The library cannot be opened; the text says why."""
 
 
-class Gpu(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Gpu:
     """One device of NVML."""
 
     index: int
-    handle: Any
+    handle: Any = field(compare=False)  # of ctypes, which cannot be hashed
     model: str
     bus_id: str
 
