@@ -108,20 +108,20 @@ def test_a_device_that_corrupts_one_bit_is_unfit_and_the_element_is_named():
     assert "float32: 1 rows differ, element (17, 23)" in found.because
 
 
-def test_burn_in_finds_what_goes_wrong_only_once_in_a_while():
+def test_burn_in_checks_every_product_that_it_makes():
     count = 0
 
     def damage(c: torch.Tensor) -> None:
         nonlocal count
         count += 1
-        if count == 20:
+        if count == 2:
             flip(c, 1, 2, 3)
 
     context = Context(book=shipped(), tier="burn-in", duration_s=0.0)
     found = checks(burn_in(context))
     assert found["burn_in.gemm"].ok is True and found["burn_in.gemm"].because == "3 products exact"
-    found = checks(burn_in(Context(book=shipped(), tier="burn-in", duration_s=3.0, damage=damage)))
-    assert count >= 20 and (found["burn_in.gemm"].ok, found["burn_in.gemm"].value) == (False, 1)
+    found = checks(burn_in(Context(book=shipped(), tier="burn-in", duration_s=1.0, damage=damage)))
+    assert count >= 3 and (found["burn_in.gemm"].ok, found["burn_in.gemm"].value) == (False, 1)
 
 
 def test_an_all_reduce_of_real_processes_has_a_rate_and_its_failure_one_line():
