@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -13,7 +14,8 @@ from unidle.cli.common import JsonOption, data_dir, print_json, say, table
 from unidle.errors import BadInput
 
 if TYPE_CHECKING:
-    from unidle.fleet import Fleet, Node
+    from unidle.fleet import Fleet, Node, Vendor
+    from unidle.fleet.found import FoundGpu
     from unidle.probe.check import Report, Tier
 
 _WORDS = {True: "ok", False: "UNFIT", None: "unknown"}
@@ -72,6 +74,7 @@ def check(
         bandwidth_bps=bandwidth_bps,
         directories=_directories(directory),
         history=data_dir() / "check-history",
+        other_gpus=_other_gpus,
         duration_s=duration,
     )
     report = check_node(context, probes, timeout)
@@ -80,6 +83,14 @@ def check(
     else:
         _say(report, tier)
     raise typer.Exit(report.exit_code)
+
+
+def _other_gpus(root: Path, environ: Mapping[str, str]) -> list[tuple[Vendor, tuple[FoundGpu, ...]]]:
+    """Of AMD and Ascend, as the local engine finds them; those that this process hides from itself are counted too."""
+    from unidle.engine.local.devices import find_amd, find_ascend
+
+    shown = {name: value for name, value in environ.items() if not name.endswith("VISIBLE_DEVICES")}
+    return [(found.vendor, found.gpus) for found in (find_amd(root, shown), find_ascend(root, shown))]
 
 
 def _names(only: str | None) -> list[str]:
@@ -104,8 +115,6 @@ def _directories(given: list[str] | None) -> tuple[Path, ...]:
 def _declared(path: str | None, name: str | None) -> tuple[Node | None, int, int]:
     """The node of the fleet file that this is, how many there are, and its way up in bit/s (0: not declared)."""
     if path is None:
-        if name is not None:
-            return None, 1, 0
         return None, 1, 0
     from unidle.files.fleet import load_fleet
 

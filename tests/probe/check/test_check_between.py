@@ -23,7 +23,7 @@ def ip(*words: str) -> None:
 
 def shape(netns: str | None, device: str, mbit: int) -> None:
     inside = ["ip", "netns", "exec", netns] if netns else []
-    words = f"tc qdisc replace dev {device} root tbf rate {mbit}mbit burst 32kb latency 100ms".split()
+    words = f"tc qdisc replace dev {device} root tbf rate {mbit}mbit burst 64kb latency 25ms".split()
     subprocess.run([*inside, *words], check=True, capture_output=True)
 
 
@@ -44,6 +44,9 @@ def nodes(tag: str, count: int) -> Iterator[list[str]]:
             ip("-n", name, "addr", "add", f"10.231.9.{k}/24", "dev", "eth0")
             for device in ("eth0", "lo"):
                 ip("-n", name, "link", "set", device, "up")
+            # what TCP remembers of an address from one measurement would slow down the next
+            remember = ["sysctl", "-qw", "net.ipv4.tcp_no_metrics_save=1"]
+            subprocess.run(["ip", "netns", "exec", name, *remember], check=True, capture_output=True)
             shape(name, "eth0", MBIT)
             shape(None, f"{tag}o{k}", MBIT)
         yield [f"{tag}n{k}" for k in range(1, count + 1)]
@@ -80,7 +83,7 @@ def measured(
 def test_a_slow_node_and_then_a_slow_link_and_then_a_cut_one_are_named():
     with nodes(f"ub{os.getpid() % 10_000}", 4) as places:
         tag = places[0][:-2]
-        options = ("--seconds", "0.6", "--streams", "2", "--wait", "2")
+        options = ("--seconds", "1", "--streams", "2", "--wait", "2")
         code, result, errors = measured(places, "10.231.9.1", 29901, *options)
         assert (code, result["bad_nodes"], result["bad_links"]) == (0, [], []), (result, errors)
         shape(None, f"{tag}o3", 20)  # what n3 receives

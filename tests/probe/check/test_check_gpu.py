@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pynvml
@@ -10,6 +11,7 @@ import pytest
 
 from fleet import kfd_trees
 from probe.check.recorded_node import RecordedNode
+from unidle.cli.check import _other_gpus
 from unidle.fleet import Device, Node
 from unidle.probe.check import Absent, Check, Context, Found, check_node, chosen, shipped
 from unidle.probe.check.gpu import devices
@@ -161,9 +163,16 @@ def test_a_node_without_gpus_has_nothing_for_the_gpu_checks(tmp_path: Path):
 def test_gpus_of_amd_are_counted_and_their_uncorrected_errors_found(tmp_path: Path):
     kfd_trees.mi300x(tmp_path / "sys")
     gpus = tuple(Device(f"n1/{k}", "n1", k, "gpu", "MI300X", vendor="amd") for k in range(8))
-    context = Context(book=shipped(), root=tmp_path, declared=Node("n1", "site", gpus))
+    context = Context(
+        book=shipped(), root=tmp_path, declared=Node("n1", "site", gpus), other_gpus=_other_gpus
+    )
     outcome = devices(context)
     assert isinstance(outcome, Found) and outcome.checks[0].ok and outcome.checks[0].value == 8
+    shutil.rmtree(tmp_path / "sys/class/kfd/kfd/topology/nodes/9")
+    outcome = devices(context)
+    assert (
+        isinstance(outcome, Found) and "amd: 7 of 8" in outcome.checks[0].because and not outcome.checks[0].ok
+    )
     assert isinstance(ecc(Context(book=shipped(), root=tmp_path / "none")), Absent)
     ras = tmp_path / "sys/class/drm/card3/device/ras"
     ras.mkdir(parents=True)

@@ -54,7 +54,7 @@ def test_a_users_file_goes_before_what_unidle_brings(tmp_path: Path):
         ("default: {fsync_ms: -5}\n", "must be from 0"),
         ("default: {fsync_ms: fast}\n", "must be a number"),
         ("default: {fsync_ms: true}\n", "must be a number"),
-        ("default: {fsync_ms: .nan}\n", "must be from 0"),
+        ("default: {fsync_ms: .nan}\n", "must be a finite number"),
         ("default: {ecc_required: 1}\n", "must be true or false"),
         ("default: {memory_ratio: 1.5}\n", "must be from 0 to 1"),
         ("default: {nvlinks: 1.5}\n", "must be a whole number"),

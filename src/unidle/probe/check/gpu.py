@@ -42,8 +42,6 @@ def no_nvidia(context: Context, name: str, because: str) -> Outcome:
 
 def devices(context: Context) -> Outcome:
     """Found against declared, and against what the model's nodes have where nothing is declared."""
-    from unidle.engine.local.devices import find_amd, find_ascend
-
     told: Counter[str] = Counter()
     models: Counter[str] = Counter()
     problems: list[str] = []
@@ -61,9 +59,9 @@ def devices(context: Context) -> Outcome:
             problems.append(str(error))
     if len(on_pci) > told["nvidia"]:
         problems.append(f"PCI lists {len(on_pci)} GPUs of NVIDIA, its driver {told['nvidia']}")
-    for found in (find_amd(context.root, {}), find_ascend(context.root, context.environ)):
-        told[found.vendor] = len(found.gpus)
-        models.update(gpu.model for gpu in found.gpus)
+    for vendor, others in context.other_gpus(context.root, context.environ):
+        told[vendor] = len(others)
+        models.update(gpu.model for gpu in others)
     return Found((_count(context, told, models, problems),))
 
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
-from unidle.fleet import Device, Node
+from unidle.fleet import Device, Node, Vendor
+from unidle.fleet.found import FoundGpu
 from unidle.probe.check.nvml import Nvml
 from unidle.probe.check.thresholds import Book, Thresholds
 
@@ -70,12 +71,21 @@ class LogReading(NamedTuple):
     why_not: str | None = None
 
 
+FindGpus = Callable[[Path, Mapping[str, str]], Sequence[tuple[Vendor, Sequence[FoundGpu]]]]
+
+
+def no_others(root: Path, environ: Mapping[str, str]) -> Sequence[tuple[Vendor, Sequence[FoundGpu]]]:  # noqa: ARG001
+    """Nobody looks for them."""
+    return ()
+
+
 @dataclass(frozen=True, slots=True)
 class Context:
     """What all probes are given. Tests bring their own ``root`` (where ``sys``, ``proc`` and ``dev`` are) and ``nvml``.
 
     ``declared`` is what the fleet file says of the node; ``bandwidth_bps`` its declared way up (0: none is), and
     ``nodes`` how many nodes the fleet has. ``known_pids`` are processes of jobs that may be there.
+    ``other_gpus`` finds the GPUs of vendors other than NVIDIA, given the root and the environment.
     ``damage`` is called with each matrix product before it is checked: tests break one bit by it.
     """
 
@@ -90,6 +100,7 @@ class Context:
     root: Path = Path("/")
     nvml: Nvml | None = None
     kernel_log: Callable[[], LogReading] | None = None
+    other_gpus: FindGpus = no_others
     known_pids: frozenset[int] = frozenset()
     duration_s: float = 600.0
     environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))

@@ -42,8 +42,11 @@ def first_round(nodes: Sequence[str]) -> tuple[Wave, ...]:
     return tuple(waves)
 
 
-def second_round(nodes: Sequence[str], did_well: Mapping[Pair, bool]) -> tuple[Wave, ...]:
-    """The suspects, each with two proven good nodes it was not tried with; with each other where nobody is proven."""
+def second_round(nodes: Sequence[str], did_well: Mapping[Pair, bool | None]) -> tuple[Wave, ...]:
+    """The suspects, each with two proven good nodes it was not tried with; with each other where nobody is proven.
+
+    None: the pair was measured, and there was nothing to judge it by.
+    """
     tried = {frozenset(pair) for pair in did_well}
     good = _proven(did_well)
     proven = [node for node in nodes if node in good]
@@ -56,18 +59,18 @@ def second_round(nodes: Sequence[str], did_well: Mapping[Pair, bool]) -> tuple[W
     return _waves(fresh.values())
 
 
-def verdict(nodes: Sequence[str], did_well: Mapping[Pair, bool]) -> Verdict:
+def verdict(nodes: Sequence[str], did_well: Mapping[Pair, bool | None]) -> Verdict:
     """What both rounds say together (see the module)."""
     good = _proven(did_well)
     against: dict[str, set[str]] = {node: set() for node in nodes}
     for (a, b), well in did_well.items():
-        if not well:
+        if well is False:
             against[a] |= {b} & good
             against[b] |= {a} & good
     rest = [node for node in nodes if node not in good]
     return Verdict(
         tuple(node for node in rest if len(against[node]) >= 2),
-        tuple(pair for pair, well in did_well.items() if not well and good.issuperset(pair)),
+        tuple(pair for pair, well in did_well.items() if well is False and good.issuperset(pair)),
         tuple(node for node in rest if len(against[node]) < 2),
         tuple(node for node in nodes if node in good),
     )
@@ -89,7 +92,7 @@ def judged(rates: Mapping[Pair, float | None], least: float | None = None) -> di
     return {pair: rate is not None and rate >= bar for pair, rate in rates.items()}
 
 
-def _proven(did_well: Mapping[Pair, bool]) -> frozenset[str]:
+def _proven(did_well: Mapping[Pair, bool | None]) -> frozenset[str]:
     return frozenset(node for pair, well in did_well.items() if well for node in pair)
 
 
