@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 
 from _table import Row, main
-from unidle.probe.check.pairs import Pair, Verdict, first_round, second_round, verdict
+from unidle.probe.check.pairs import Pair, Verdict, Wave, first_round, second_round, verdict
 
 RUNS = 7
 FLEETS = 400
@@ -47,7 +47,7 @@ def pairs(nodes: int, bad: int, fleets: int) -> Iterator[Row]:
         names = [f"n{k}" for k in range(nodes)]
         sick = set(chance.sample(names, bad))
         sound = [pair for wave in first_round(names) for pair in wave if sick.isdisjoint(pair)]
-        links = {frozenset(pair) for pair in chance.sample(sound, min(bad, len(sound) // 4))}
+        links = {frozenset(pair) for pair in chance.sample(sound, min(bad, len(sound) // 2))}
         found, count = tried(names, sick, links)
         measurements += count
         there += len(sick)
@@ -62,16 +62,19 @@ def pairs(nodes: int, bad: int, fleets: int) -> Iterator[Row]:
     yield Row(
         f"{what}: bad nodes named", "%", 100 * named / there, goal="100 %", holds=named == there, how=how
     )
-    yield Row(f"{what}: bad links named", "%", 100 * links_named / max(links_there, 1), goal="100 %", holds=links_named == links_there, how=how)  # fmt: skip
+    yield Row(f"{what}: bad links named", "%", 100 * links_named / links_there, goal="100 %", holds=links_named == links_there, how=how)  # fmt: skip
     yield Row(f"{what}: named wrongly", "nodes or links", wrong, goal="0", holds=wrong == 0, how=how)
 
 
 def tried(names: list[str], sick: set[str], links: set[frozenset[str]]) -> tuple[Verdict, int]:
     known: dict[Pair, bool] = {}
-    for waves in (lambda: first_round(names), lambda: second_round(names, known)):
-        for wave in waves():
-            for pair in wave:
-                known[pair] = sick.isdisjoint(pair) and frozenset(pair) not in links
+
+    def measure(waves: tuple[Wave, ...]) -> None:
+        for pair in (pair for wave in waves for pair in wave):
+            known[pair] = sick.isdisjoint(pair) and frozenset(pair) not in links
+
+    measure(first_round(names))
+    measure(second_round(names, known))
     return verdict(names, known), len(known)
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from unidle.fleet.pci import read_text
 from unidle.probe.check.gpu import each_gpu
 from unidle.probe.check.model import Check, Context, Found, Outcome, most, unknown
 from unidle.probe.check.nvml import Gpu, Nvml, ask, constant
+
+Count = Callable[[Nvml, Gpu], int | None]
 
 
 def ecc(context: Context) -> Outcome:
@@ -42,9 +44,8 @@ def _ecc(context: Context, nvml: Nvml, found: list[Gpu]) -> Iterator[Check]:
 
 
 def _worst(
-    context: Context, nvml: Nvml, found: list[Gpu], name: str, limit: str, read: object
+    context: Context, nvml: Nvml, found: list[Gpu], name: str, limit: str, read: Count
 ) -> Iterator[Check]:
-    assert callable(read)
     counts = {gpu: read(nvml, gpu) for gpu in found}
     silent = [gpu.name for gpu, count in counts.items() if count is None]
     known = {gpu: int(count) for gpu, count in counts.items() if count is not None}
@@ -66,10 +67,11 @@ def _sram(nvml: Nvml, gpu: Gpu) -> int | None:
     """Life-long and since the driver came up: parity and double-bit errors, or what the older call tells."""
     status = ask(nvml, "nvmlDeviceGetSramEccErrorStatus", gpu.handle)
     if status is not None:
-        kinds = ("UncParity", "UncSecDed")
-        return sum(
-            int(getattr(status, f"{since}{kind}")) for since in ("aggregate",) for kind in kinds
-        ) or sum(int(getattr(status, f"volatile{kind}")) for kind in kinds)
+        life, lately = (
+            sum(int(getattr(status, since + kind)) for kind in ("UncParity", "UncSecDed"))
+            for since in ("aggregate", "volatile")
+        )
+        return max(life, lately)
     return _total(nvml, gpu, "NVML_AGGREGATE_ECC", "NVML_MEMORY_LOCATION_SRAM")
 
 

@@ -8,7 +8,7 @@ import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from unidle.fleet.pci import read_text
 from unidle.probe.check.model import Absent, Check, Context, Found, Outcome, least, most
@@ -187,13 +187,28 @@ class _Timex(ctypes.Structure):
     )  # fmt: skip
 
 
+class KernelClock(NamedTuple):
+    """What adjtimex(2) tells; ``state`` below 0: the kernel could not be asked, 5: the clock follows no time server."""
+
+    state: int
+    synchronised: bool
+    offset_ms: float
+
+
+def kernel_clock() -> KernelClock:
+    """Ask the kernel; asking changes nothing."""
+    timex = _Timex()
+    try:
+        state = int(ctypes.CDLL(None).adjtimex(ctypes.byref(timex)))
+    except (OSError, AttributeError):
+        state = -1
+    offset_ms = abs(timex.offset) / (1e6 if timex.status & _STA_NANO else 1e3)
+    return KernelClock(state, 0 <= state != _TIME_ERROR and not timex.status & _STA_UNSYNC, offset_ms)
+
+
 def clock(context: Context) -> Outcome:
     """Whether the kernel's clock follows a time server, and how far it is off."""
-    timex = _Timex()
-    state = ctypes.CDLL(None).adjtimex(ctypes.byref(timex))
-    offset_ms = abs(timex.offset) / (1e6 if timex.status & _STA_NANO else 1e3)
-    synchronised = 0 <= state != _TIME_ERROR and not timex.status & _STA_UNSYNC
-    return Found((clock_check(context, state, synchronised, offset_ms),))
+    return Found((clock_check(context, *kernel_clock()),))
 
 
 def clock_check(context: Context, state: int, synchronised: bool, offset_ms: float) -> Check:

@@ -8,7 +8,7 @@ import mmap
 import os
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Final
 
 from unidle.probe.check.model import Absent, Check, Context, Found, Outcome, least, most, unknown
 
+Look = Callable[[Context, Path, str], Iterator[Check]]
 _BLOCK: Final = 4 << 20
 _SMALL: Final = 64 << 10  # of the quick tier
 _SYNCS: Final = 5
@@ -42,8 +43,7 @@ def full(context: Context) -> Outcome:
     return _each(context, _full)
 
 
-def _each(context: Context, look: object) -> Outcome:
-    assert callable(look)
+def _each(context: Context, look: Look) -> Outcome:
     if not context.directories:
         return Absent("no directory was named")
     checks: list[Check] = []
