@@ -66,8 +66,12 @@ class RecordedNode:
     def nvmlDeviceGetPersistenceMode(self, gpu: int) -> int:
         return int(self.gpus[gpu]["persistence"])
 
-    def nvmlDeviceGetGpuFabricInfo(self, gpu: int) -> Any:
-        return SimpleNamespace(**self.gpus[gpu]["fabric"])
+    def nvmlDeviceGetGpuFabricInfo(self, gpu: int, info: Any) -> int:
+        info._obj.state, info._obj.status = (
+            self.gpus[gpu]["fabric"]["state"],
+            self.gpus[gpu]["fabric"]["status"],
+        )
+        return int(pynvml.NVML_SUCCESS)
 
     def nvmlDeviceGetCurrentClocksEventReasons(self, gpu: int) -> int:
         return int(self.gpus[gpu]["reasons"])
@@ -100,12 +104,13 @@ class RecordedNode:
     def nvmlDeviceGetEccMode(self, gpu: int) -> list[int]:
         return list(self.gpus[gpu]["ecc"])
 
-    def nvmlDeviceGetSramEccErrorStatus(self, gpu: int) -> Any:
-        status = pynvml.c_nvmlEccSramErrorStatus_v1_t()
+    def nvmlDeviceGetSramEccErrorStatus(self, gpu: int, status: Any) -> int:
+        if status._obj.version != pynvml.nvmlEccSramErrorStatus_v1:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH)
         for name, count in self.gpus[gpu]["sram"].items():
-            assert hasattr(status, name)
-            setattr(status, name, count)
-        return status
+            assert hasattr(status._obj, name)
+            setattr(status._obj, name, count)
+        return int(pynvml.NVML_SUCCESS)
 
     def nvmlDeviceGetMemoryErrorCounter(self, gpu: int, kind: int, since: int, where: int) -> int:
         wanted = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import shutil
 from pathlib import Path
@@ -45,6 +46,17 @@ def test_a_healthy_node_of_eight_gpus_passes_every_check(tmp_path: Path):
     assert checks["devices"].value == 8 and checks["devices"].threshold == 8
     assert checks["nvlink"].value == 18 and checks["pcie.width"].value == 16
     assert set(checks) >= {"driver.persistence", "driver.fabric", "clocks", "heat", "heat.memory", "ecc.sram", "ecc.dram"}  # fmt: skip
+
+
+def test_the_recorded_node_is_asked_as_the_library_is():
+    """So that no probe passes here that the module's own functions would refuse."""
+    recorded = [name for name in vars(RecordedNode) if name.startswith("nvml")]
+    assert len(recorded) > 25
+    for name in recorded:
+        ours = list(inspect.signature(getattr(RecordedNode, name)).parameters)[1:]
+        genuine = inspect.signature(inspect.unwrap(getattr(pynvml, name))).parameters.values()
+        needed = [p for p in genuine if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD]
+        assert len(ours) == len(needed) or any(p.kind is p.VAR_POSITIONAL for p in genuine), name
 
 
 FAULTS = [

@@ -9,7 +9,7 @@ from typing import Final
 
 from unidle.fleet.pci import read_text
 from unidle.probe.check.model import Absent, Check, Context, Found, Outcome, least, most, unknown
-from unidle.probe.check.nvml import Gpu, Missing, Nvml, ask, constant, field_value, gpus, opened
+from unidle.probe.check.nvml import Gpu, Missing, Nvml, ask, constant, field_value, filled, gpus, opened
 
 Look = Callable[[Context, Nvml, list[Gpu]], Iterator[Check]]
 _NVIDIA: Final = "0x10de"
@@ -139,7 +139,7 @@ def _fabric(context: Context, nvml: Nvml, found: Iterable[Gpu]) -> Iterator[Chec
 
 def _fabric_state(nvml: Nvml, gpu: Gpu) -> str | None:
     """Empty when done; None where the GPU has no fabric or does not tell."""
-    info = ask(nvml, "nvmlDeviceGetGpuFabricInfo", gpu.handle)
+    info = filled(nvml, "nvmlDeviceGetGpuFabricInfo", gpu.handle, "c_nvmlGpuFabricInfo_t")
     names = {1: "not started", 2: "in progress", 3: ""}
     if info is None or info.state not in names:
         return None

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from unidle.fleet.pci import read_text
 from unidle.probe.check.gpu import each_gpu
 from unidle.probe.check.model import Check, Context, Found, Outcome, most, unknown
-from unidle.probe.check.nvml import Gpu, Nvml, ask, constant
+from unidle.probe.check.nvml import Gpu, Nvml, ask, constant, filled
 
 Count = Callable[[Nvml, Gpu], int | None]
 
@@ -65,7 +65,7 @@ def _worst(
 
 def _sram(nvml: Nvml, gpu: Gpu) -> int | None:
     """Life-long and since the driver came up: parity and double-bit errors, or what the older call tells."""
-    status = ask(nvml, "nvmlDeviceGetSramEccErrorStatus", gpu.handle)
+    status = filled(nvml, "nvmlDeviceGetSramEccErrorStatus", gpu.handle, "c_nvmlEccSramErrorStatus_v1_t")
     if status is not None:
         life, lately = (
             sum(int(getattr(status, since + kind)) for kind in ("UncParity", "UncSecDed"))

@@ -89,6 +89,15 @@ def ask(nvml: Nvml, function: str, *arguments: object, read: Callable[[Any], T] 
         return None
 
 
+def filled(nvml: Nvml, function: str, handle: Any, structure: str) -> Any:
+    """The structure of that name after the function has filled it; None as of :func:`ask`."""
+    kind = getattr(nvml, structure, None)
+    if kind is None:
+        return None
+    answer = kind()
+    return None if ask(nvml, function, handle, ctypes.byref(answer)) is None else answer
+
+
 def constant(nvml: Nvml, name: str) -> int | None:
     """A constant of the library, None where it is older than that."""
     found = getattr(nvml, name, None)
