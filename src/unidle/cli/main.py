@@ -17,7 +17,7 @@ EXIT_CODES: Final[dict[int, str]] = {
     0: "success; for `run`: the job succeeded",
     1: "the job failed or was cancelled, or a check found something",
     2: "bad input: an option, a job file, a fleet file, a job that does not exist",
-    3: "cannot run here: for instance the gang needs more devices than the fleet has",
+    3: "cannot run here: for instance the gang needs more devices than the fleet has; for `check`: could not tell",
     4: "the store is held by another writer, or cannot be used",
     130: "interrupted",
 }
