@@ -140,6 +140,38 @@ def test_a_driver_that_hangs_in_one_call_does_not_hide_what_it_told_before(tmp_p
     assert report.ok is None
 
 
+@needs.cgroups
+def test_a_process_that_even_sigkill_does_not_end_is_left_behind_and_counts_against_the_node():
+    """A frozen control group (version 1) keeps SIGKILL waiting, as a driver or disk that never answers does."""
+    v1 = next((root for root in needs.cgroup_roots() if root.name == "freezer"), None)
+    parent = v1 or needs.cgroup_roots()[0]
+    group = parent / f"unidle-check-frozen-{os.getpid()}"
+    group.mkdir()
+    thaw = (group / "freezer.state", "THAWED") if v1 else (group / "cgroup.freeze", "0")
+
+    def freeze(context: Context) -> Outcome:
+        (group / "cgroup.procs").write_text("0")
+        thaw[0].write_text("FROZEN" if v1 else "1")
+        return good(context)
+
+    try:
+        report = check_node(Context(), [probe("frozen", freeze, seconds=1.0), probe("good", good)])
+        frozen, fine = report.checks
+        assert fine.ok is True
+        if v1:
+            assert frozen.ok is False and "the kernel does not let go of process" in frozen.because
+            assert "state D" in frozen.because and report.exit_code == 1
+        else:  # version 2 lets a frozen process be killed
+            assert frozen.ok is None
+    finally:
+        pids = (group / "cgroup.procs").read_text().split()
+        thaw[0].write_text(thaw[1])
+        for pid in pids:
+            os.waitpid(int(pid), 0)
+        wait_until(lambda: not (group / "cgroup.procs").read_text())
+        group.rmdir()
+
+
 @needs.root
 def test_a_directory_whose_server_is_dead_does_not_hang_the_check(tmp_path: Path):
     """FUSE whose server never answers stands for a hard-mounted NFS whose server is gone."""
