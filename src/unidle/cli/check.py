@@ -12,6 +12,7 @@ import typer
 
 from unidle.cli.common import JsonOption, data_dir, print_json, say, table
 from unidle.errors import BadInput
+from unidle.words import counted
 
 if TYPE_CHECKING:
     from unidle.fleet import Fleet, Node, Vendor
@@ -156,7 +157,7 @@ def _say(report: Report, tier: Tier) -> None:
     if report.absent:
         say(f"not looked at: {'; '.join(f'{name} ({because})' for name, because in report.absent)}")
     says = {True: "fit", False: "UNFIT", None: "could not tell"}[report.ok]
-    say(f"{report.node}: {says} ({tier}, {len(report.checks)} checks, {report.seconds:.1f} s)")
+    say(f"{report.node}: {says} ({tier}, {counted(len(report.checks), 'check')}, {report.seconds:.1f} s)")
 
 
 def _shown(value: float | str | None) -> str:

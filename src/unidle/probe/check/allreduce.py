@@ -14,6 +14,7 @@ import sys
 import time
 
 from unidle.probe.check.model import Absent, Context, Found, Outcome, least, unknown
+from unidle.words import counted
 
 
 def node_allreduce(context: Context) -> Outcome:
@@ -32,7 +33,9 @@ def node_allreduce(context: Context) -> Outcome:
         return Found((unknown("allreduce", str(error)),))
     limits = context.limits(name_of(gpus[0]))
     limit = limits.allreduce_gb_per_s if len(gpus) >= (limits.devices or 0) else None  # it is of a whole node
-    return Found((least("allreduce", rate, "GB/s", limit, f"bus bandwidth of {len(gpus)} GPUs, 256 MiB"),))
+    return Found(
+        (least("allreduce", rate, "GB/s", limit, f"bus bandwidth of {counted(len(gpus), 'GPU')}, 256 MiB"),)
+    )
 
 
 def run_ranks(backend: str, ranks: int, size_bytes: int, times: int, timeout_s: float = 60.0) -> float:

@@ -10,6 +10,7 @@ from typing import Final
 from unidle.fleet.pci import read_text
 from unidle.probe.check.model import Absent, Check, Context, Found, Outcome, least, most, unknown
 from unidle.probe.check.nvml import Gpu, Missing, Nvml, ask, constant, field_value, filled, gpus, opened
+from unidle.words import counted
 
 Look = Callable[[Context, Nvml, list[Gpu]], Iterator[Check]]
 _NVIDIA: Final = "0x10de"
@@ -58,7 +59,7 @@ def devices(context: Context) -> Outcome:
         if on_pci or context.declared_gpus("nvidia"):
             problems.append(str(error))
     if len(on_pci) > told["nvidia"]:
-        problems.append(f"PCI lists {len(on_pci)} GPUs of NVIDIA, its driver {told['nvidia']}")
+        problems.append(f"PCI lists {counted(len(on_pci), 'GPU')} of NVIDIA, its driver {told['nvidia']}")
     for vendor, others in context.other_gpus(context.root, context.environ):
         told[vendor] = len(others)
         models.update(gpu.model for gpu in others)
@@ -78,7 +79,7 @@ def _count(context: Context, told: Counter[str], models: Counter[str], problems:
         wanted = context.limits(next(iter(models), "")).devices if models else None
         if context.declared is not None:
             cpus = len(context.declared.devices)
-            says += f"; {cpus} CPU device{'s' * (cpus != 1)} declared, which need no hardware of their own"
+            says += f"; {counted(cpus, 'CPU device')} declared, without hardware of their own"
     ok = not short and not problems and (wanted is None or total >= wanted)
     says = "; ".join([says, *problems])
     return Check("devices", ok, total, "devices", None if wanted is None else int(wanted), says)
@@ -91,7 +92,14 @@ def driver(context: Context) -> Outcome:
             version = ask(nvml, "nvmlSystemGetDriverVersion")
             found = list(gpus(nvml))
             checks = [
-                Check("driver", True, str(version or "?"), "version", None, f"{len(found)} GPUs answer")
+                Check(
+                    "driver",
+                    True,
+                    str(version or "?"),
+                    "version",
+                    None,
+                    f"{counted(len(found), 'GPU')} answered",
+                )
             ]
             checks += _persistence(context, nvml, found)
             checks += _fabric(context, nvml, found)
@@ -167,7 +175,9 @@ def _clocks(context: Context, nvml: Nvml, found: list[Gpu]) -> Iterator[Check]:
     if not asked:
         yield unknown("clocks", "the driver tells no reasons of its clocks")
         return
-    yield most("clocks", len(held), "GPUs held down", 0, "; ".join(held) or f"{asked} GPUs not held down")
+    yield most(
+        "clocks", len(held), "GPUs held down", 0, "; ".join(held) or f"{counted(asked, 'GPU')} not held down"
+    )
     ratios = {gpu: _allowed_clock(nvml, gpu) for gpu in found}
     known = {gpu: ratio for gpu, ratio in ratios.items() if ratio is not None}
     if known:

@@ -10,6 +10,7 @@ from typing import Final
 
 from unidle.probe.check.host import memory_free_bytes
 from unidle.probe.check.model import Check, Context, Found, Outcome, unknown
+from unidle.words import counted
 
 _CHUNK: Final = 1 << 20
 _INVERSE: Final = bytes(255 - k for k in range(256))
@@ -27,7 +28,7 @@ def pattern(context: Context) -> Outcome:
         wrong = try_piece(piece)
     rate = 4 * size / (time.perf_counter() - begin) / 1e9
     says = (
-        f"{len(wrong)} bad chunks, the first at byte {wrong[0]}"
+        f"{counted(len(wrong), 'bad chunk')}, the first at byte {wrong[0]}"
         if wrong
         else f"{size >> 20} MiB, {rate:.1f} GB/s"
     )

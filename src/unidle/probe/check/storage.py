@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from unidle.probe.check.model import Absent, Check, Context, Found, Outcome, least, most, unknown
+from unidle.words import counted
 
 Look = Callable[[Context, Path, str], Iterator[Check]]
 _BLOCK: Final = 4 << 20
@@ -87,7 +88,13 @@ def _quick(context: Context, directory: Path, tag: str) -> Iterator[Check]:
         same = all(os.pread(fd, _SMALL, k * _SMALL) == data for k in range(len(times)))
     middle = sorted(times)[len(times) // 2]
     yield Check(f"storage.same{tag}", same, len(times), "blocks", None, "read back as written" if same else "what was read is not what was written")  # fmt: skip
-    yield most(f"storage.fsync{tag}", middle, "ms", limits.fsync_ms, f"median of {len(times)} times 64 KiB")
+    yield most(
+        f"storage.fsync{tag}",
+        middle,
+        "ms",
+        limits.fsync_ms,
+        f"median of {counted(len(times), 'write')} of 64 KiB",
+    )
 
 
 def _of(status: os.statvfs_result) -> str:
