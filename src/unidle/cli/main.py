@@ -17,7 +17,7 @@ EXIT_CODES: Final[dict[int, str]] = {
     0: "success; for `run`: the job succeeded",
     1: "the job failed or was cancelled, or a check found something",
     2: "bad input: an option, a job file, a fleet file, a job that does not exist",
-    3: "cannot run here: for instance the gang needs more devices than the fleet has",
+    3: "cannot run here: for instance the gang needs more devices than the fleet has; for `check`: could not tell",
     4: "the store is held by another writer, or cannot be used",
     130: "interrupted",
 }
@@ -87,6 +87,7 @@ def main() -> None:
 
 
 from unidle.cli import (  # noqa: E402  (they register)
+    check,
     clusters,
     guard,
     jobs,
@@ -101,5 +102,5 @@ from unidle.cli import (  # noqa: E402  (they register)
     store,
 )
 
-for room in (run, jobs, logs, clusters, place, queue, predict, ledger, replay, guard, store, machine):
+for room in (run, check, jobs, logs, clusters, place, queue, predict, ledger, replay, guard, store, machine):
     room.register(app)

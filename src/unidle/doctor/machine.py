@@ -71,14 +71,9 @@ def clock(root: Path) -> Check:
 
 def kernel_time_state() -> int | None:
     """What adjtimex(2) returns, or None where it cannot be asked; asking changes nothing."""
-    import ctypes
+    from unidle.probe.check.host import kernel_clock
 
-    # struct timex is smaller; its first word, modes, is 0: read only.
-    buffer = ctypes.create_string_buffer(512)
-    try:
-        state = int(ctypes.CDLL(None).adjtimex(buffer))
-    except (OSError, AttributeError):
-        return None
+    state = kernel_clock().state
     return state if state >= 0 else None
 
 

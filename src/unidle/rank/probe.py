@@ -13,6 +13,7 @@ of its own protocol (InfiniBand verbs, NVLink) has to be declared instead.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import socket
@@ -70,7 +71,7 @@ def _number(name: str) -> int:
 # -- one line of JSON at a time -------------------------------------------------------------------------
 
 
-class _Line:
+class Line:
     """A connection that carries JSON lines."""
 
     def __init__(self, link: socket.socket) -> None:
@@ -140,16 +141,17 @@ class Receiver:
                     found[2] = max(found[2], now)
 
 
-def _ping(address: tuple[str, int], flow: int) -> int:
+def _ping(address: tuple[str, int], flow: int, wait_s: float = WAIT_S) -> int:
     """Half of the median round trip, in ns."""
     times = []
-    with socket.create_connection(address, timeout=WAIT_S) as link:
+    with socket.create_connection(address, timeout=wait_s) as link:
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         link.sendall(_HEAD.pack(b"p", flow))
         for _ in range(PINGS):
             begin = time.monotonic_ns()
             link.sendall(b"x")
-            link.recv(1)
+            if not link.recv(1):
+                raise ConnectionResetError("the other end closed the connection")
             times.append(time.monotonic_ns() - begin)
     times.sort()
     return times[len(times) // 2] // 2
@@ -164,12 +166,18 @@ def _stream(address: tuple[str, int], flow: int, seconds: float) -> None:
         try:
             while time.monotonic() < end:
                 link.send(block)
-        except TimeoutError:
-            return
+        except (TimeoutError, ConnectionError):
+            return  # the receiver's count tells
 
 
-def _send(order: dict[str, Any], seconds: float, streams: int) -> dict[str, int]:
-    """Carry out one phase's flows; the one-way time of each, by number."""
+def send(order: dict[str, Any], seconds: float, streams: int) -> dict[str, int]:
+    """Carry out one phase's flows; the one-way time of each, by number.
+
+    Where the order has ``wait_s``, a flow whose other end does not answer in that time is left out of the answer;
+    without it that is an error.
+    """
+    if "wait_s" in order and order["ping"]:
+        return _those_that_answer(order)
     flows = [(int(f["flow"]), (str(f["host"]), int(f["port"]))) for f in order["send"]]
     ways = {str(flow): _ping(address, flow) for flow, address in flows} if order["ping"] else {}
     if not order["ping"]:
@@ -185,11 +193,21 @@ def _send(order: dict[str, Any], seconds: float, streams: int) -> dict[str, int]
     return ways
 
 
+def _those_that_answer(order: dict[str, Any]) -> dict[str, int]:
+    ways = {}
+    for flow in order["send"]:
+        with contextlib.suppress(OSError):
+            ways[str(flow["flow"])] = _ping(
+                (str(flow["host"]), int(flow["port"])), int(flow["flow"]), order["wait_s"]
+            )
+    return ways
+
+
 # -- the two roles ---------------------------------------------------------------------------------------
 
 
 def _follow(given: argparse.Namespace, leader: tuple[str, int], rank: int) -> None:
-    line = _Line(_connected(leader))
+    line = Line(connected(leader))
     receiver = Receiver()
     own = line.link.getsockname()[0]
     line.send({"rank": rank, "node": given.node, "host": own, "port": receiver.port})
@@ -202,10 +220,10 @@ def _follow(given: argparse.Namespace, leader: tuple[str, int], rank: int) -> No
         if "count" in order:
             line.send({"rates": {str(flow): receiver.counted(int(flow)) for flow in order["count"]}})
         else:
-            line.send({"ways": _send(order, given.seconds, given.streams)})
+            line.send({"ways": send(order, given.seconds, given.streams)})
 
 
-def _connected(leader: tuple[str, int]) -> socket.socket:
+def connected(leader: tuple[str, int]) -> socket.socket:
     end = time.monotonic() + WAIT_S
     while True:
         try:
@@ -223,12 +241,12 @@ def _lead(given: argparse.Namespace, leader: tuple[str, int], world: int) -> Non
     server = socket.create_server(("", leader[1]), backlog=world)
     server.settimeout(WAIT_S)
     me = {"rank": 0, "node": given.node, "host": leader[0], "port": receiver.port}
-    lines: dict[str, _Line] = {}
+    lines: dict[str, Line] = {}
     seats = {str(given.node): me}
     try:
         while len(seats) < world:
             link, _ = server.accept()
-            line = _Line(link)
+            line = Line(link)
             hello = line.receive()
             if hello["node"] in seats:
                 raise Failed(f"two ranks say that they are node {hello['node']}: start one on each node")
@@ -257,7 +275,7 @@ def _lead(given: argparse.Namespace, leader: tuple[str, int], world: int) -> Non
         os.replace(given.out + ".part", given.out)
 
 
-def _end(lines: dict[str, _Line], problem: str | None) -> None:
+def _end(lines: dict[str, Line], problem: str | None) -> None:
     for line in lines.values():
         try:
             line.send({"end": True, "problem": problem})
@@ -266,7 +284,7 @@ def _end(lines: dict[str, _Line], problem: str | None) -> None:
 
 
 def _phase(
-    given: argparse.Namespace, phase: dict[str, Any], seats: dict[str, dict[str, Any]], lines: dict[str, _Line],
+    given: argparse.Namespace, phase: dict[str, Any], seats: dict[str, dict[str, Any]], lines: dict[str, Line],
     receiver: Receiver,
 ) -> dict[str, Any]:  # fmt: skip
     """First the round trips, with nothing else on the wire, then all flows at once."""
@@ -278,12 +296,12 @@ def _phase(
         for number, (source, target, *_) in flows:
             seat = seats[target]
             orders.setdefault(source, []).append({"flow": number, "host": seat["host"], "port": seat["port"]})
-        for node, send in orders.items():
+        for node, flows_out in orders.items():
             if node in lines:
-                lines[node].send({"send": send, "ping": ping})
+                lines[node].send({"send": flows_out, "ping": ping})
         if str(given.node) in orders:
             mine = {"send": orders[str(given.node)], "ping": ping}
-            ways |= _send(mine, given.seconds, given.streams)
+            ways |= send(mine, given.seconds, given.streams)
         for node in orders:
             if node in lines:
                 ways |= lines[node].receive()["ways"]

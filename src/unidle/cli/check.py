@@ -1,0 +1,168 @@
+"""``unidle check``: whether this node is fit to run a job."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from unidle.cli.common import JsonOption, data_dir, print_json, say, table
+from unidle.errors import BadInput
+from unidle.words import counted
+
+if TYPE_CHECKING:
+    from unidle.fleet import Fleet, Node, Vendor
+    from unidle.fleet.found import FoundGpu
+    from unidle.probe.check import Report, Tier
+
+_WORDS = {True: "ok", False: "UNFIT", None: "unknown"}
+
+
+def register(app: typer.Typer) -> None:
+    """Add this room's command."""
+    app.command("check")(check)
+
+
+def check(
+    tier: Annotated[
+        Literal["quick", "standard", "burn-in"],
+        typer.Option("--tier", help="How thorough: under 2 s; about a minute; for --duration under load."),
+    ] = "quick",
+    fleet: Annotated[
+        str | None,
+        typer.Option("--fleet", metavar="FILE", show_default=False, help="Fleet file that says what the node should have."),
+    ] = None,
+    node: Annotated[
+        str | None,
+        typer.Option("--node", metavar="NAME", show_default=False, help="This node in the fleet file; default: its host name, or the only node."),
+    ] = None,
+    directory: Annotated[
+        list[str] | None,
+        typer.Option("--dir", metavar="DIR", show_default=False, help="A directory that jobs use; may be repeated. Default: unidle's data directory and the one for temporary files."),
+    ] = None,
+    only: Annotated[
+        str | None, typer.Option("--only", metavar="NAME[,..]", show_default=False, help="Just these checks.")
+    ] = None,
+    thresholds: Annotated[
+        str | None,
+        typer.Option("--thresholds", metavar="FILE", show_default=False, help="Values that go before unidle's own."),
+    ] = None,
+    timeout: Annotated[
+        float | None,
+        typer.Option("--timeout", metavar="SECONDS", min=0.05, max=86400, show_default=False, help="For each check; default: its own."),
+    ] = None,
+    duration: Annotated[
+        float, typer.Option("--duration", metavar="SECONDS", min=0, max=604800, help="How long a burn-in lasts.")
+    ] = 600,
+    as_json: JsonOption = False,
+) -> None:  # fmt: skip
+    """Check that this node is fit to run a job. Exit codes: 0 fit, 1 unfit, 2 bad input, 3 could not tell."""
+    from unidle.probe.check import Context, check_node, chosen, load_thresholds, shipped
+
+    probes = chosen(tier, _names(only))
+    book = load_thresholds(thresholds) if thresholds is not None else shipped()
+    declared, nodes, bandwidth_bps = _declared(fleet, node)
+    context = Context(
+        node=declared.id if declared else node or os.uname().nodename,
+        tier=tier,
+        book=book,
+        declared=declared,
+        nodes=nodes,
+        bandwidth_bps=bandwidth_bps,
+        directories=_directories(directory),
+        history=data_dir() / "check-history",
+        other_gpus=_other_gpus,
+        duration_s=duration,
+    )
+    report = check_node(context, probes, timeout)
+    if as_json:
+        print_json(_as_json(report))
+    else:
+        _say(report, tier)
+    raise typer.Exit(report.exit_code)
+
+
+def _other_gpus(root: Path, environ: Mapping[str, str]) -> list[tuple[Vendor, tuple[FoundGpu, ...]]]:
+    """Of AMD and Ascend, as the local engine finds them; those that this process hides from itself are counted too."""
+    from unidle.engine.local.devices import find_amd, find_ascend
+
+    shown = {name: value for name, value in environ.items() if not name.endswith("VISIBLE_DEVICES")}
+    return [(found.vendor, found.gpus) for found in (find_amd(root, shown), find_ascend(root, shown))]
+
+
+def _names(only: str | None) -> list[str]:
+    if only is None:
+        return []
+    names = [name.strip() for name in only.split(",")]
+    if not all(names):
+        raise BadInput("has an empty name", field="--only", value=only, remedy="such as --only storage,nic")
+    return names
+
+
+def _directories(given: list[str] | None) -> tuple[Path, ...]:
+    """Those that were named, else where unidle and most jobs write."""
+    if given:
+        return tuple(Path(name) for name in dict.fromkeys(given))
+    home = data_dir()
+    while not home.is_dir():
+        home = home.parent
+    return tuple(dict.fromkeys((home, Path(tempfile.gettempdir()))))
+
+
+def _declared(path: str | None, name: str | None) -> tuple[Node | None, int, int]:
+    """The node of the fleet file that this is, how many there are, and its way up in bit/s (0: not declared)."""
+    if path is None:
+        return None, 1, 0
+    from unidle.files.fleet import load_fleet
+
+    fleet = load_fleet(path)
+    by_name = {node.id: node for node in fleet.nodes}
+    host = os.uname().nodename
+    wanted = name or next((n for n in (host, host.partition(".")[0]) if n in by_name), None)
+    if wanted is None and len(by_name) == 1:
+        wanted = next(iter(by_name))
+    if wanted is None or wanted not in by_name:
+        raise BadInput(
+            "the fleet file has no such node" if wanted else "the fleet file does not name this host",
+            field="--node", value=wanted or host, remedy=f"one of {', '.join(list(by_name)[:5])}",
+        )  # fmt: skip
+    return by_name[wanted], len(by_name), _way_up(fleet, by_name[wanted])
+
+
+def _way_up(fleet: Fleet, node: Node) -> int:
+    own = [link for link in fleet.links if node.id in (link.a, link.b)]
+    return sum(link.bandwidth_bps for link in own or [link for link in fleet.links if link.tier == "node"])
+
+
+def _as_json(report: Report) -> dict[str, object]:
+    return {
+        "node": report.node,
+        "ok": report.ok,
+        "checks": [one._asdict() for one in report.checks],
+        "absent": [{"name": name, "because": because} for name, because in report.absent],
+    }
+
+
+def _say(report: Report, tier: Tier) -> None:
+    rows = [
+        [one.name, _WORDS[one.ok], _shown(one.value), _shown(one.threshold), one.unit, one.because]
+        for one in sorted(report.checks, key=lambda one: (one.ok is not False, one.ok is not None))
+    ]
+    for line in table(["check", "", "value", "threshold", "unit", "because"], rows):
+        say(line)
+    if report.absent:
+        say(f"not looked at: {'; '.join(f'{name} ({because})' for name, because in report.absent)}")
+    says = {True: "fit", False: "UNFIT", None: "could not tell"}[report.ok]
+    say(f"{report.node}: {says} ({tier}, {counted(len(report.checks), 'check')}, {report.seconds:.1f} s)")
+
+
+def _shown(value: float | str | None) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, str):
+        return value
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.6g}"

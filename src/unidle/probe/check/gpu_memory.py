@@ -1,0 +1,132 @@
+"""ECC, row remapping and page retirement of GPUs; RAS counters of AMD's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from unidle.fleet.pci import read_text
+from unidle.probe.check.gpu import each_gpu
+from unidle.probe.check.model import Check, Context, Found, Outcome, most, unknown
+from unidle.probe.check.nvml import Gpu, Nvml, ask, constant, filled
+
+Count = Callable[[Nvml, Gpu], int | None]
+
+
+def ecc(context: Context) -> Outcome:
+    """Errors that ECC could not correct, in SRAM over the device's life, in DRAM since the driver came up."""
+    nvidia = each_gpu(context, "ecc", _ecc)
+    amd = list(_ras(context))
+    if not amd:
+        return nvidia
+    return Found((*(nvidia.checks if isinstance(nvidia, Found) else ()), *amd))
+
+
+def _ecc(context: Context, nvml: Nvml, found: list[Gpu]) -> Iterator[Check]:
+    modes = {gpu: ask(nvml, "nvmlDeviceGetEccMode", gpu.handle) for gpu in found}
+    off = [gpu for gpu, mode in modes.items() if mode is not None and not mode[0]]
+    needed = [gpu.name for gpu in off if context.limits(gpu.model).ecc_required]
+    if needed:
+        yield Check(
+            "ecc", False, len(found) - len(off), "GPUs", len(found), f"switched off on {', '.join(needed)}"
+        )
+    asked = [gpu for gpu, mode in modes.items() if mode is not None and mode[0]]
+    if not asked:
+        required = any(context.limits(gpu.model).ecc_required for gpu in found)
+        if required and not needed:
+            yield unknown("ecc", "the driver does not tell whether ECC is on")
+        elif not needed:
+            yield Check("ecc", True, 0, "GPUs", None, "these GPUs have no ECC, or it is off")
+        return
+    if not needed:
+        yield Check("ecc", True, len(asked), "GPUs", None, "on")
+    yield from _worst(context, nvml, asked, "ecc.sram", "sram_uncorrectable", _sram)
+    yield from _worst(context, nvml, asked, "ecc.dram", "dram_uncorrectable", dram_errors)
+
+
+def _worst(
+    context: Context, nvml: Nvml, found: list[Gpu], name: str, limit: str, read: Count
+) -> Iterator[Check]:
+    counts = {gpu: read(nvml, gpu) for gpu in found}
+    silent = [gpu.name for gpu, count in counts.items() if count is None]
+    known = {gpu: int(count) for gpu, count in counts.items() if count is not None}
+    if known:
+        worst = max(known, key=lambda gpu: known[gpu])
+        some = [f"{gpu.name} ({gpu.bus_id}): {count}" for gpu, count in known.items() if count]
+        yield most(
+            name,
+            known[worst],
+            "errors",
+            getattr(context.limits(worst.model), limit),
+            ", ".join(some) or "none",
+        )
+    if silent:
+        yield unknown(name, f"the driver does not tell it of {', '.join(silent)}")
+
+
+def _sram(nvml: Nvml, gpu: Gpu) -> int | None:
+    """Life-long and since the driver came up: parity and double-bit errors, or what the older call tells."""
+    status = filled(nvml, "nvmlDeviceGetSramEccErrorStatus", gpu.handle, "c_nvmlEccSramErrorStatus_v1_t")
+    if status is not None:
+        life, lately = (
+            sum(int(getattr(status, since + kind)) for kind in ("UncParity", "UncSecDed"))
+            for since in ("aggregate", "volatile")
+        )
+        return max(life, lately)
+    return _total(nvml, gpu, "NVML_AGGREGATE_ECC", "NVML_MEMORY_LOCATION_SRAM")
+
+
+def dram_errors(nvml: Nvml, gpu: Gpu) -> int | None:
+    """Errors in DRAM since the driver came up that ECC could not correct; None where it is not told."""
+    found = _total(nvml, gpu, "NVML_VOLATILE_ECC", "NVML_MEMORY_LOCATION_DRAM")
+    if found is not None:
+        return found
+    kinds = ("NVML_MEMORY_ERROR_TYPE_UNCORRECTED", "NVML_VOLATILE_ECC")
+    numbers = [constant(nvml, kind) for kind in kinds]
+    return ask(nvml, "nvmlDeviceGetTotalEccErrors", gpu.handle, *numbers, read=int)  # type: ignore[no-any-return]
+
+
+def _total(nvml: Nvml, gpu: Gpu, since: str, where: str) -> int | None:
+    kind = constant(nvml, "NVML_MEMORY_ERROR_TYPE_UNCORRECTED")
+    numbers = (kind, constant(nvml, since), constant(nvml, where))
+    return ask(nvml, "nvmlDeviceGetMemoryErrorCounter", gpu.handle, *numbers, read=int)  # type: ignore[no-any-return]
+
+
+def remap(context: Context) -> Outcome:
+    """Rows that wait for a reset to be remapped, and remaps that failed; retired pages on older GPUs."""
+    return each_gpu(context, "remap", _remap)
+
+
+def _remap(context: Context, nvml: Nvml, found: list[Gpu]) -> Iterator[Check]:
+    rows = {gpu: ask(nvml, "nvmlDeviceGetRemappedRows", gpu.handle) for gpu in found}
+    known = {gpu: row for gpu, row in rows.items() if row is not None}
+    pending = [gpu.name for gpu, row in known.items() if row[2]]
+    failed = [gpu.name for gpu, row in known.items() if row[3]]
+    for gpu in rows.keys() - known.keys():
+        waits = ask(nvml, "nvmlDeviceGetRetiredPagesPendingStatus", gpu.handle)
+        if waits is not None:
+            known[gpu] = None
+            pending += [gpu.name] if waits else []
+    if not known:
+        yield unknown("remap", "the driver tells neither remapped rows nor retired pages")
+        return
+    limits = context.limits(next(iter(known)).model)
+    says = f"{', '.join(pending)}: needs a reset" if pending else "none"
+    yield most("remap.pending", len(pending), "GPUs", limits.remap_pending, says)
+    says = f"{', '.join(failed)}: no spare row was left, replace it" if failed else "none"
+    yield most("remap.failed", len(failed), "GPUs", limits.remap_failed, says)
+
+
+def _ras(context: Context) -> Iterator[Check]:
+    """AMD's ``ras/*_err_count`` files: ``ue: N`` and ``ce: N`` (the kernel's amdgpu documentation)."""
+    counts: dict[str, int] = {}
+    for file in sorted((context.sys / "class/drm").glob("card[0-9]*/device/ras/*_err_count")):
+        text = read_text(file)
+        for line in text.splitlines():
+            name, _, number = line.partition(":")
+            if name.strip() == "ue" and number.strip().isdecimal():
+                card = file.parts[-4]
+                counts[card] = counts.get(card, 0) + int(number)
+    if counts:
+        some = [f"{card}: {count}" for card, count in counts.items() if count]
+        limit = context.limits().dram_uncorrectable
+        yield most("ecc.amd", max(counts.values()), "errors", limit, ", ".join(some) or "none")
