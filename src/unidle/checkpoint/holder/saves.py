@@ -71,14 +71,18 @@ class Saves:
         self._orders.put(order)
 
     def sweep(self) -> None:
-        """Give up what waits for ever, and remove what nobody writes any more."""
+        """Remove what nobody writes any more."""
+        with self._lock:
+            names = {layout.partial_name(step, session) for session, step in self._saves}
+        disk.sweep(self._storage, names)
+
+    def give_up_late(self) -> None:
+        """Fail saves whose shards will not come."""
         now_s = time.monotonic()
         with self._lock:
             late = [key for key, save in self._saves.items() if now_s > save.begun_s + PATIENCE_S]
-            names = {layout.partial_name(step, session) for session, step in self._saves if (session, step) not in late}
         for session, step in late:
             self.failed(session, step, -1, f"not all shards came within {PATIENCE_S:.0f} s")
-        disk.sweep(self._storage, names)
 
     def begin(self, session: str, step: int, world: int) -> None:
         """Rank 0 has ordered a save; from here on it counts as under way."""

@@ -85,6 +85,7 @@ class Holder:
 
     def _is_over(self) -> bool:
         now_s = time.monotonic()
+        self._saves.give_up_late()
         with self._lock:
             if self._clients or self._saves.busy:
                 self._idle_since_s = now_s

@@ -58,6 +58,7 @@ class Checkpointer:
         self._writers: dict[str, int | None] | None = None
         self._newest: int | None = None  # the step of the last copy that every rank made
         self._storing: set[int] = set()  # with rank 0: steps on their way to storage
+        self._on_its_way: Message | None = None
         self._said: set[str] = set()
         self._broken = ""
         self._session = str(self._ranks.from_first(secrets.token_hex(6)))
@@ -197,9 +198,12 @@ class Checkpointer:
         reads = ({"sent"} if self._peer is not None else set()) | ({"written"} if store else set())
 
         def then(slot: int, name: str, label: Label) -> None:
-            self._client.tell({
+            message = {
                 "do": "copied", "slot": slot, "name": name, "label": asdict(label), "store": store, "through": through,
-            })  # fmt: skip
+            }  # fmt: skip
+            if store and self._ranks.rank:
+                self._on_its_way = message  # until a holder has written it
+            self._client.tell(message)
 
         try:
             if store:
@@ -223,11 +227,15 @@ class Checkpointer:
             event = news["event"]
             if event in ("sent", "written"):
                 self._stage.released(int(news["slot"]), event)
+                if event == "written":
+                    self._on_its_way = None
                 if news.get("why"):
                     self._once(f"no copy on the peer: {news['why']}; training goes on")
             elif event == "restarted":
                 self._stage.release_all()
                 self._storing.clear()
+                if self._on_its_way is not None:
+                    self._client.tell(self._on_its_way)
                 self._once("the holder of copies had died and was started again")
             elif event == "holder_gone":
                 self._once(f"no holder of copies: {news['why']}; training goes on without checkpoints")
