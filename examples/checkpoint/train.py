@@ -95,7 +95,9 @@ def train(args: argparse.Namespace, device: str) -> None:
         write_result(args, model, optimizer, data)
 
 
-def write_result(args: argparse.Namespace, model: nn.Module, optimizer: torch.optim.Optimizer, data: Data) -> None:
+def write_result(
+    args: argparse.Namespace, model: nn.Module, optimizer: torch.optim.Optimizer, data: Data
+) -> None:
     """Parameters, optimizer and data position as plain tensors."""
     whole = {f"model.{k.removeprefix('module.')}": full(v) for k, v in model.state_dict().items()}
     for k, state in enumerate(optimizer.state.values()):

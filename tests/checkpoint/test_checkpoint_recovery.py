@@ -55,7 +55,9 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[
 
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
-def test_a_lost_node_costs_at_most_one_step_and_changes_nothing(make: Make, undisturbed: Callable[[str], Path], kind: str) -> None:
+def test_a_lost_node_costs_at_most_one_step_and_changes_nothing(
+    make: Make, undisturbed: Callable[[str], Path], kind: str
+) -> None:
     job = make(*(("--fsdp",) if kind == "fsdp" else ()), "--step-s", "0.1", "--checkpoint-every", "1000")
     with job.run() as gang:
         wait_for_step(gang, 12)
@@ -71,7 +73,9 @@ def test_a_lost_node_costs_at_most_one_step_and_changes_nothing(make: Make, undi
     assert equal(undisturbed(kind), job.place / "result", 1e-12)
 
 
-def test_ranks_killed_at_any_point_of_a_save_leave_a_whole_state(make: Make, undisturbed: Callable[[str], Path]) -> None:
+def test_ranks_killed_at_any_point_of_a_save_leave_a_whole_state(
+    make: Make, undisturbed: Callable[[str], Path]
+) -> None:
     job = make("--checkpoint-every", "2", "--step-s", "0.02")
     reached = 0
     for attempt in range(4):
@@ -141,7 +145,9 @@ def test_fsdp_goes_on_with_more_ranks_and_with_fewer(make: Make, undisturbed: Ca
 
 
 @needs.root
-def test_a_full_disk_costs_no_good_checkpoint_and_stops_no_training(make: Make, wait_until: Callable[..., object]) -> None:
+def test_a_full_disk_costs_no_good_checkpoint_and_stops_no_training(
+    make: Make, wait_until: Callable[..., object]
+) -> None:
     job = make("--checkpoint-every", "5", "--memory-every", "0", "--width", "128")
     job.storage.mkdir(parents=True)
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(job.storage)], check=True)
@@ -200,7 +206,9 @@ def test_a_directory_that_cannot_be_written_is_refused_in_one_line(make: Make) -
         assert "give each job a directory of its own that it may write" in gang.printed(0)
 
 
-def test_a_holder_killed_under_the_job_is_started_again(make: Make, undisturbed: Callable[[str], Path]) -> None:
+def test_a_holder_killed_under_the_job_is_started_again(
+    make: Make, undisturbed: Callable[[str], Path]
+) -> None:
     job = make("--checkpoint-every", "10", "--step-s", "0.1")
     with job.run("--result", str(job.place / "result")) as gang:
         wait_for_step(gang, 8)

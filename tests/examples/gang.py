@@ -16,7 +16,12 @@ class Gang:
     """``ranks`` processes of one script; whatever still runs is killed on the way out."""
 
     def __init__(
-        self, script: Path, arguments: list[str], ranks: int, place: Path, env: Callable[[int], dict[str, str]] = lambda _: {}
+        self,
+        script: Path,
+        arguments: list[str],
+        ranks: int,
+        place: Path,
+        env: Callable[[int], dict[str, str]] = lambda _: {},
     ) -> None:
         place.mkdir(parents=True, exist_ok=True)
         self.logs = [place / f"rank{rank}.log" for rank in range(ranks)]
@@ -41,7 +46,9 @@ class Gang:
             with log.open("wb") as output:
                 command = [sys.executable, str(script), *arguments]
                 self.processes.append(
-                    subprocess.Popen(command, env=rank_env, cwd=place, stdout=output, stderr=subprocess.STDOUT)
+                    subprocess.Popen(
+                        command, env=rank_env, cwd=place, stdout=output, stderr=subprocess.STDOUT
+                    )
                 )
 
     def __enter__(self) -> Self:

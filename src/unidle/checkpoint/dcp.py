@@ -21,9 +21,12 @@ if TYPE_CHECKING:
 class _Blank:
     """Stands for an object of any class: keeps what the pickle says of it, does nothing with it."""
 
-    def __init__(self, *values: object, **fields: object) -> None:
-        self.values: tuple[object, ...] = values
-        self.fields: dict[str, object] = dict(fields)
+    fields: dict[str, object]
+
+    def __new__(cls, *_: object, **fields: object) -> _Blank:
+        made = object.__new__(cls)  # pickles skip __init__
+        made.fields = dict(fields)
+        return made
 
     def __setstate__(self, state: object) -> None:
         parts = state if isinstance(state, tuple) else (state,)
@@ -74,11 +77,10 @@ def verify(path: str, deep: bool) -> tuple[Literal["good", "unverified"], str]:
         raise Damaged("has no .metadata, which is written last: it was not finished") from None
     unsure = 0
     for name, parts in _by_file(found):
-        try:
-            file = open(os.path.join(path, name), "rb")
-        except FileNotFoundError:
-            raise Damaged(f"{name} is missing, which .metadata names") from None
-        with file:
+        inner = os.path.join(path, name)
+        if not os.path.exists(inner):
+            raise Damaged(f"{name} is missing, which .metadata names")
+        with open(inner, "rb") as file:
             size, end = os.fstat(file.fileno()).st_size, max(at + length for at, length in parts)
             if size < end:
                 raise Damaged(f"{name} has {size} bytes where .metadata says at least {end}")
@@ -124,6 +126,8 @@ class _Slice(io.RawIOBase):
 
     def read(self, size: int | None = -1) -> bytes:
         left = max(0, self._length - self._at)
-        data = os.pread(self._fd, left if size is None or size < 0 else min(size, left), self._start + self._at)
+        data = os.pread(
+            self._fd, left if size is None or size < 0 else min(size, left), self._start + self._at
+        )
         self._at += len(data)
         return data

@@ -25,7 +25,10 @@ def candidates(path: str) -> list[str]:
             entries = [e for e in found if _may_be_one(e)]
     except OSError as error:
         raise BadInput(
-            f"cannot be read: {error.strerror}", field="PATH", value=path, remedy="name a directory that you may read"
+            f"cannot be read: {error.strerror}",
+            field="PATH",
+            value=path,
+            remedy="name a directory that you may read",
         ) from None
     return [e.path for e in sorted(entries, key=_age, reverse=True)]
 
@@ -42,7 +45,7 @@ def find_newest_good(path: str) -> tuple[Verdict | None, list[Verdict]]:
     A ``good`` one is taken before an ``unverified`` one only where the latter is not newer: formats without
     checksums are all that many scripts have. Nothing is executed, and no byte of the newest good one is unread.
     """
-    passed = []
+    passed: list[Verdict] = []
     for verdict in judged(path):
         if verdict.state != "bad":
             return verdict, passed
@@ -52,7 +55,9 @@ def find_newest_good(path: str) -> tuple[Verdict | None, list[Verdict]]:
 
 def _is_one(path: str) -> bool:
     names = os.listdir(path)
-    if any(n == ".metadata" or n.endswith(".distcp") or (n.startswith("shard-") and "-of-" in n) for n in names):
+    if any(
+        n == ".metadata" or n.endswith(".distcp") or (n.startswith("shard-") and "-of-" in n) for n in names
+    ):
         return True
     own = ("pytorch_model", "model.safetensors", "model-0", "mp_rank_", "optimizer.pt", "trainer_state.json")
     return any(n.startswith(own) for n in names)

@@ -32,7 +32,10 @@ class Costs:
         for name in ("stall_s", "restart_s", "detect_s", "least_s"):
             if not (math.isfinite(getattr(self, name)) and getattr(self, name) >= 0):
                 raise BadInput(
-                    "must be 0 or more seconds", field=name, value=getattr(self, name), remedy="give a duration"
+                    "must be 0 or more seconds",
+                    field=name,
+                    value=getattr(self, name),
+                    remedy="give a duration",
                 )
         if not (math.isfinite(self.mttf_s) and self.mttf_s > 0):
             raise BadInput("must be above 0", field="mttf_s", value=self.mttf_s, remedy="give seconds")

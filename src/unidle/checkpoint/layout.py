@@ -188,7 +188,10 @@ def decode_header(read: Callable[[int, int], bytes | bytearray | memoryview], si
         raise Damaged(f"has a header that cannot be read: {error}") from None
     end = 8 + length
     for piece in sorted(found, key=lambda p: (p.start, p.end)):
-        if piece.start != end or piece.end - piece.start != math.prod(piece.shape) * _DTYPE_BYTES[piece.dtype]:
+        if (
+            piece.start != end
+            or piece.end - piece.start != math.prod(piece.shape) * _DTYPE_BYTES[piece.dtype]
+        ):
             raise Damaged(f"has a header in which {piece.key} is not where or as long as it should be")
         end = piece.end
     if end != size_bytes:

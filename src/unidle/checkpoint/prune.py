@@ -30,7 +30,9 @@ def choose(found: Sequence[Verdict], keep: int, every: int = 0) -> list[Fate]:
     finished, unless something newer is: so the newest good one is never among those removed. Raises BadInput.
     """
     if keep < 1:
-        raise BadInput("must be at least 1", field="--keep", value=keep, remedy="the newest good one always stays")
+        raise BadInput(
+            "must be at least 1", field="--keep", value=keep, remedy="the newest good one always stays"
+        )
     if every < 0:
         raise BadInput("must be 0 or more", field="--keep-every", value=every, remedy="0 turns it off")
     usable = [v for v in found if v.state != "bad"]

@@ -165,15 +165,23 @@ def zip_state(file: IO[bytes], deep: bool) -> tuple[State, str]:
             if not entries:
                 raise Damaged("is an empty zip file")
             if not deep:
-                return "unverified", f"its zip directory lists {len(entries)} records; the bytes were not read"
+                return (
+                    "unverified",
+                    f"its zip directory lists {len(entries)} records; the bytes were not read",
+                )
             wrong = [entry.filename for entry in entries if not _record_is_whole(archive, entry)]
     except (zipfile.BadZipFile, EOFError, NotImplementedError) as error:
         raise Damaged(f"is no whole zip file, so it is cut off or torn: {error}") from None
     tensors = [e.filename for e in entries if "/data/" in e.filename and e.file_size]
     if wrong and len(tensors) > 1 and set(wrong) == {e.filename for e in entries if e.file_size}:
-        return "unverified", "no record matches its CRC: torch.serialization.set_crc32_options(False) writes such files"
+        return (
+            "unverified",
+            "no record matches its CRC: torch.serialization.set_crc32_options(False) writes such files",
+        )
     if wrong:
-        raise Damaged(f"{wrong[0]} does not match its CRC" + (f", and {len(wrong) - 1} more" if wrong[1:] else ""))
+        raise Damaged(
+            f"{wrong[0]} does not match its CRC" + (f", and {len(wrong) - 1} more" if wrong[1:] else "")
+        )
     return "good", f"the CRCs of {len(entries)} records match"
 
 
@@ -189,8 +197,13 @@ def _record_is_whole(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bool:
 
 def _safetensors(path: str, _deep: bool) -> tuple[State, str]:
     with open(path, "rb") as file:
-        header = decode_header(lambda at, length: os.pread(file.fileno(), length, at), os.fstat(file.fileno()).st_size)
-    return "unverified", f"{len(header.pieces)} tensors are all there by the header; the format has no checksums"
+        header = decode_header(
+            lambda at, length: os.pread(file.fileno(), length, at), os.fstat(file.fileno()).st_size
+        )
+    return (
+        "unverified",
+        f"{len(header.pieces)} tensors are all there by the header; the format has no checksums",
+    )
 
 
 def _json(path: str, _deep: bool) -> tuple[State, str]:

@@ -87,6 +87,7 @@ def main() -> None:
 
 
 from unidle.cli import (  # noqa: E402  (they register)
+    checkpoint,
     clusters,
     jobs,
     ledger,
@@ -100,5 +101,5 @@ from unidle.cli import (  # noqa: E402  (they register)
     store,
 )
 
-for room in (run, jobs, logs, clusters, place, queue, predict, ledger, replay, store, machine):
+for room in (run, jobs, logs, clusters, place, queue, predict, ledger, replay, store, checkpoint, machine):
     room.register(app)

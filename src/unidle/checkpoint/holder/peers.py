@@ -117,9 +117,9 @@ class Kept:
         if through is None:
             return
         for name, label in slots.copies(self._hold).items():
-            if name.startswith("peer-") and label.rank == newest.rank and label.session == newest.session:
-                if label.step < through:
-                    self._spare_it(os.path.join(self._hold, name))
+            same = label.rank == newest.rank and label.session == newest.session
+            if name.startswith("peer-") and same and label.step < through:
+                self._spare_it(os.path.join(self._hold, name))
 
     def _room(self) -> str:
         with self._lock:

@@ -133,7 +133,12 @@ class Saves:
         while True:
             order = self._orders.get()
             label = order.label
-            news: Message = {"do": "shard", "session": label.session, "step": label.step, "world": label.world}
+            news: Message = {
+                "do": "shard",
+                "session": label.session,
+                "step": label.step,
+                "world": label.world,
+            }
             try:
                 fd = os.open(os.path.join(self._hold, order.name), os.O_RDONLY)
                 try:
@@ -152,7 +157,10 @@ class Saves:
         if lead is None:
             self.hear(news)
             return
-        with contextlib.suppress(Gone), wire.connect(wire.newest(self._storage, lead)) as link:  # without rank 0's holder there is no checkpoint
+        with (
+            contextlib.suppress(Gone),
+            wire.connect(wire.newest(self._storage, lead)) as link,
+        ):  # without rank 0's holder there is no checkpoint
             wire.ask(link, news)
 
     def hear(self, news: Message) -> None:

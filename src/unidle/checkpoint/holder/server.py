@@ -50,7 +50,9 @@ class Holder:
     def __init__(self, storage: str, hold: str, node: str, host: str, linger_s: float) -> None:
         self.storage, self.hold, self.node, self.linger_s = storage, hold, node, linger_s
         self._listen = socket.create_server(("", 0), backlog=256)
-        self.address = Address(host, int(self._listen.getsockname()[1]), secrets.token_hex(16), os.path.basename(hold))
+        self.address = Address(
+            host, int(self._listen.getsockname()[1]), secrets.token_hex(16), os.path.basename(hold)
+        )
         self._lock = threading.Condition()
         self._clients: dict[int, Client] = {}
         self._finished = False
@@ -64,7 +66,9 @@ class Holder:
         text = json.dumps(self.address.to_json() | {"pid": os.getpid(), "node": self.node})
         _write_private(os.path.join(self.hold, wire.ADDRESS), text)
         folder = os.path.join(self.storage, INNER, "holders")
-        with contextlib.suppress(OSError):  # then other nodes are not found after a restart, and storage serves
+        with contextlib.suppress(
+            OSError
+        ):  # then other nodes are not found after a restart, and storage serves
             os.makedirs(folder, exist_ok=True)
             _write_private(os.path.join(folder, os.path.basename(self.hold) + ".json"), text)
 
@@ -145,7 +149,10 @@ class Holder:
         client = Client(link, rank, session, int(message["pid"]), lead, None)
         if peer is not None:
             client.sender = Sender(
-                peer, self.storage, self.hold, lambda slot, why: client.tell({"event": "sent", "slot": slot, "why": why})
+                peer,
+                self.storage,
+                self.hold,
+                lambda slot, why: client.tell({"event": "sent", "slot": slot, "why": why}),
             )
         with self._lock:
             self._clients[rank] = client
@@ -224,7 +231,9 @@ class Holder:
             if client.rank == 0:
                 self._saves.begin(label.session, label.step, label.world)
                 self._saves.sweep()
-            order = Order(slot, name, label, client.lead, lambda s: client.tell({"event": "written", "slot": s}))
+            order = Order(
+                slot, name, label, client.lead, lambda s: client.tell({"event": "written", "slot": s})
+            )
             self._saves.add(order)
         if client.sender is not None:
             client.sender.add(slot, name, label, through)
@@ -285,7 +294,13 @@ def arguments() -> Any:
     parser.add_argument("--storage", required=True, help="the checkpoint directory")
     parser.add_argument("--hold", required=True, help="where copies are held: a directory in memory")
     parser.add_argument("--node", default=socket.gethostname())
-    parser.add_argument("--host", default="127.0.0.1", help="the address under which other nodes reach this one")
-    parser.add_argument("--linger", type=float, default=900.0, help="seconds without ranks after which it ends")
-    parser.add_argument("--foreground", action="store_true", help="stay in the foreground, for a service manager")
+    parser.add_argument(
+        "--host", default="127.0.0.1", help="the address under which other nodes reach this one"
+    )
+    parser.add_argument(
+        "--linger", type=float, default=900.0, help="seconds without ranks after which it ends"
+    )
+    parser.add_argument(
+        "--foreground", action="store_true", help="stay in the foreground, for a service manager"
+    )
     return parser

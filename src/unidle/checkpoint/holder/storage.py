@@ -117,7 +117,9 @@ def restore_test(path: str, how: str) -> str | None:
                 capture_output=True, text=True, timeout=TRIAL_S, check=False, stdin=subprocess.DEVNULL,
             )  # fmt: skip
             if done.returncode:
-                return done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "the restore test died"
+                return (
+                    done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "the restore test died"
+                )
         else:
             verdict = verify(path, deep=False)
             if verdict.state == "bad":
@@ -131,7 +133,11 @@ def restore_test(path: str, how: str) -> str | None:
 
 def retain(storage: str, keep: int, every: int) -> None:
     """Remove what is older than the newest ``keep``; bytes are not read again for it. Raises OSError."""
-    found = [v for v in (verify(path, deep=False) for path in candidates(storage)) if v.format in ("unidle", "partial")]
+    found = [
+        v
+        for v in (verify(path, deep=False) for path in candidates(storage))
+        if v.format in ("unidle", "partial")
+    ]
     for fate in choose(found, keep, every):
         # a bad one is evidence, and it is the user's to remove; unfinished ones are swept elsewhere
         if not fate.keep and fate.verdict.state != "bad":

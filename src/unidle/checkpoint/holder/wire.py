@@ -170,7 +170,11 @@ def start(storage: str, hold: str, node: str, linger_s: float) -> Address:
     package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
     path = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))
     # not the launcher's own names: what ends "all of this rank" must not find it
-    env = {k: v for k, v in os.environ.items() if not k.startswith("TORCHELASTIC_") and k not in ("RANK", "LOCAL_RANK")}
+    env = {
+        k: v
+        for k, v in os.environ.items()
+        if not k.startswith("TORCHELASTIC_") and k not in ("RANK", "LOCAL_RANK")
+    }
     command = [
         sys.executable, "-m", "unidle.checkpoint.holder", "--storage", os.path.abspath(storage), "--hold", hold,
         "--node", node, "--host", own_host(), "--linger", str(linger_s),

@@ -21,7 +21,16 @@ from unidle.rank.checkpoint.client import Client
 from unidle.rank.checkpoint.due import Due
 from unidle.rank.checkpoint.ranks import Ranks, peer_of, writers
 from unidle.rank.checkpoint.stage import Pieces, Stage
-from unidle.rank.checkpoint.state import Extra, Offsets, TrainingState, fingerprint, named, pack, pieces_of, unpack
+from unidle.rank.checkpoint.state import (
+    Extra,
+    Offsets,
+    TrainingState,
+    fingerprint,
+    named,
+    pack,
+    pieces_of,
+    unpack,
+)
 
 if TYPE_CHECKING:
     from unidle.rank.checkpoint.reader import ShardSet
@@ -103,7 +112,12 @@ class Checkpointer:
         in_memory = self._memory_every and n % self._memory_every == 0
         if not in_memory and self._due.counts_steps and not due:
             return  # every rank knows that
-        ready = self._client.alive and self._stage.free() is not None and self._stage.all_sent() and not self._broken
+        ready = (
+            self._client.alive
+            and self._stage.free() is not None
+            and self._stage.all_sent()
+            and not self._broken
+        )
         lead = self._ranks.rank == 0
         not_ready, store, storing, first = self._ranks.most(
             [not ready, due and lead, bool(self._storing), self._writers is None]
@@ -146,7 +160,11 @@ class Checkpointer:
             mine["why"] = str(error)
         nodes = self._agree(mine)
         peer = peer_of(self._ranks.rank, [node["node"] for node in nodes]) if self._memory_every else None
-        lead = nodes[0]["address"] if nodes[0]["address"]["name"] != nodes[self._ranks.rank]["address"]["name"] else None
+        lead = (
+            nodes[0]["address"]
+            if nodes[0]["address"]["name"] != nodes[self._ranks.rank]["address"]["name"]
+            else None
+        )
         hello = {
             "do": "hello", "rank": self._ranks.rank, "session": self._session, "options": options, "lead": lead,
             "peer": nodes[peer]["address"] if peer is not None else None,
@@ -316,10 +334,15 @@ def _check(options: Mapping[str, Any], memory_every: int) -> None:
         ("memory_every", memory_every, 0), ("keep", options["keep"], 1), ("keep_every", options["keep_every"], 0),
     ):  # fmt: skip
         if not isinstance(value, int) or isinstance(value, bool) or value < lowest:
-            raise BadInput(f"must be a whole number from {lowest} on", field=name, value=value, remedy="change it")
+            raise BadInput(
+                f"must be a whole number from {lowest} on", field=name, value=value, remedy="change it"
+            )
     if options["restore_test"] not in _TESTS:
         raise BadInput(
-            "is unknown", field="restore_test", value=options["restore_test"], remedy=f"known: {', '.join(_TESTS)}"
+            "is unknown",
+            field="restore_test",
+            value=options["restore_test"],
+            remedy=f"known: {', '.join(_TESTS)}",
         )
 
 

@@ -66,7 +66,12 @@ class Client:
         found = []
         while self._news:
             found.append(self._news.popleft())
-        if start and self._link is None and not self._closed and not (self._starting and self._starting.is_alive()):
+        if (
+            start
+            and self._link is None
+            and not self._closed
+            and not (self._starting and self._starting.is_alive())
+        ):
             self._starting = threading.Thread(target=self._again, daemon=True)
             self._starting.start()
         return found

@@ -23,7 +23,9 @@ class Due:
 
     def __init__(self, every: int | str) -> None:
         if every != "auto" and not (isinstance(every, int) and not isinstance(every, bool) and every >= 1):
-            raise BadInput("must be a number of steps or 'auto'", field="every", value=every, remedy="for instance 100")
+            raise BadInput(
+                "must be a number of steps or 'auto'", field="every", value=every, remedy="for instance 100"
+            )
         self._every = None if every == "auto" else int(every)
         self._last_s = time.monotonic()
         self._last_step = 0

@@ -22,7 +22,9 @@ class Ranks:
             self.rank, self.world = dist.get_rank(), dist.get_world_size()
             if self.world > 1:
                 self._group = dist.new_group(backend="gloo")
-        self.node = os.environ.get("UNIDLE_NODE") or f"{socket.gethostname()}-{os.environ.get('GROUP_RANK', '0')}"
+        self.node = (
+            os.environ.get("UNIDLE_NODE") or f"{socket.gethostname()}-{os.environ.get('GROUP_RANK', '0')}"
+        )
 
     def most(self, values: Sequence[int]) -> list[int]:
         """The greatest of each value over all ranks."""

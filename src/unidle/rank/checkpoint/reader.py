@@ -10,10 +10,10 @@ import socket
 import warnings
 import zlib
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import torch
-import torch.distributed.checkpoint as dcp
 from torch import Tensor
 from torch.distributed._shard._utils import narrow_tensor_by_index
 from torch.distributed.checkpoint.metadata import (
@@ -24,6 +24,8 @@ from torch.distributed.checkpoint.metadata import (
     TensorStorageMetadata,
 )
 from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
 from unidle.checkpoint.holder import wire
@@ -106,8 +108,9 @@ class Remote:
         self._link.settimeout(60)
 
     def __del__(self) -> None:
-        if getattr(self, "_link", None) is not None:
-            self._link.close()
+        link = getattr(self, "_link", None)
+        if link is not None:
+            link.close()
 
     def chunk(self, number: int) -> bytearray:
         assert self._link is not None
@@ -117,7 +120,10 @@ class Remote:
             wire.receive_into(self._link, memoryview(data))
         except Gone as error:
             raise Damaged(f"the holder of {self._name} is gone: {error}") from None
-        if size != min(CHUNK_BYTES, self.size_bytes - number * CHUNK_BYTES) or zlib.crc32(data) != told["crc"]:
+        if (
+            size != min(CHUNK_BYTES, self.size_bytes - number * CHUNK_BYTES)
+            or zlib.crc32(data) != told["crc"]
+        ):
             raise Damaged(f"the copy {self._name} in memory is gone or was changed on its way")
         return data
 
@@ -129,8 +135,7 @@ class ShardSet:
         self._sources = sources
         self._cached: tuple[int, int, bytes | bytearray] | None = None
         self._headers = [
-            decode_header(lambda at, length, k=k: self.read(k, at, length), source.size_bytes)
-            for k, source in enumerate(sources)
+            decode_header(partial(self.read, k), source.size_bytes) for k, source in enumerate(sources)
         ]
         check_cover(self._headers)
         self.pieces: dict[str, dict[tuple[int, ...], tuple[int, Piece]]] = {}
@@ -185,7 +190,7 @@ class ShardSet:
         """Fill tensors (or this rank's shards of DTensors) by name. No communication between ranks."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that there is no communication is the intention
-            dcp.load(dict(targets), storage_reader=_Reader(self), no_dist=True)
+            load(dict(targets), storage_reader=_Reader(self), no_dist=True)
 
     def load_all(self) -> int:
         """Read every tensor whole, one after the other, and every rank's state; returns how many there were."""
@@ -194,7 +199,7 @@ class ShardSet:
         return len(self.pieces)
 
 
-class _Reader(dcp.StorageReader):
+class _Reader(StorageReader):
     """What :mod:`torch.distributed.checkpoint` asks of a storage, answered from a :class:`ShardSet`."""
 
     def __init__(self, shards: ShardSet) -> None:
@@ -249,5 +254,3 @@ def stored(path: str) -> tuple[Manifest, ShardSet]:
     """The checkpoint directory ``path``. Raises :class:`Damaged`, OSError."""
     manifest = read_manifest(path)
     return manifest, ShardSet([Stored(path, shard) for shard in manifest.shards])
-
-

@@ -8,7 +8,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -28,6 +28,15 @@ _SLOTS: Final = 4  # the newest whole one, one being written to, one on its way 
 Pieces = dict[str, tuple[Tensor, str, tuple[int, ...], tuple[int, ...]]]
 
 
+def cuda_in_use() -> bool:
+    """Whether this process works on a GPU; asking does not begin it."""
+    return torch.cuda.is_available() and bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
+
+
+def _cudart() -> Any:
+    return torch.cuda.cudart()  # type: ignore[no-untyped-call]
+
+
 class Slot:
     """One file in memory, mapped; ``busy`` holds what still reads it."""
 
@@ -41,7 +50,9 @@ class Slot:
         self._head: bytes = b""
         self._views: dict[str, Tensor] = {}
 
-    def copy(self, label: Label, head: bytes, places: dict[str, tuple[int, int]], pieces: Pieces, own: bytes) -> bool:
+    def copy(
+        self, label: Label, head: bytes, places: dict[str, tuple[int, int]], pieces: Pieces, own: bytes
+    ) -> bool:
         """Copy pieces and the rank's own state to their places. True where a GPU still has to finish it."""
         self._fit(label.size_bytes)
         assert self._map is not None
@@ -73,7 +84,7 @@ class Slot:
         if size == self._size:
             return
         if self._memory is not None and self._pinned:
-            torch.cuda.cudart().cudaHostUnregister(self._memory.data_ptr())
+            _cudart().cudaHostUnregister(self._memory.data_ptr())
         self._views, self._memory, self._map, self._head, self._pinned = {}, None, None, b"", False
         with open(self.path, "a+b") as file:
             # reserved at once: a full memory file system is then an error here, not a signal later
@@ -82,9 +93,9 @@ class Slot:
             self._map = mmap.mmap(file.fileno(), 0)
         self._memory = torch.frombuffer(self._map, dtype=torch.uint8)
         self._size = size
-        if torch.cuda.is_available() and torch.cuda.is_initialized():
+        if cuda_in_use():
             # pinned, so that a GPU copies into it at full speed and in the background
-            torch.cuda.cudart().cudaHostRegister(self._memory.data_ptr(), self._memory.numel(), 0)
+            _cudart().cudaHostRegister(self._memory.data_ptr(), self._memory.numel(), 0)
             self._pinned = True
 
 
@@ -147,9 +158,14 @@ class Stage:
         if not on_gpu:
             finish()
             return
-        done = torch.cuda.Event()
+        done = torch.cuda.Event()  # type: ignore[no-untyped-call]
         done.record()
-        thread = threading.Thread(target=lambda: (done.synchronize(), finish()), daemon=True)
+
+        def follow() -> None:
+            done.synchronize()
+            finish()
+
+        thread = threading.Thread(target=follow, daemon=True)
         thread.start()
         self._finishers = [t for t in self._finishers if t.is_alive()] + [thread]
 
@@ -166,11 +182,16 @@ class Stage:
 
     def _head(self, pieces: Pieces, own_bytes: int) -> tuple[bytes, dict[str, tuple[int, int]]]:
         """The shard's header; made anew only when a shape changed."""
-        shapes = (own_bytes, tuple((key, t.dtype, t.shape, offset) for key, (t, _, offset, _) in pieces.items()))
+        shapes = (
+            own_bytes,
+            tuple((key, t.dtype, t.shape, offset) for key, (t, _, offset, _) in pieces.items()),
+        )
         if self._layout is None or self._layout[0] != shapes:
             entries = {
                 key: (DTYPES[t.dtype], tuple(t.shape), name, offset, whole)
-                for key, (t, name, offset, whole) in sorted(pieces.items(), key=lambda item: -item[1][0].element_size())
+                for key, (t, name, offset, whole) in sorted(
+                    pieces.items(), key=lambda item: -item[1][0].element_size()
+                )
             }
             head, places = encode_header(entries, own_bytes)
             self._layout = (shapes, head, places)

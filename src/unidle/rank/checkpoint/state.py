@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from unidle.errors import BadInput
-from unidle.rank.checkpoint.stage import DTYPES, Pieces
+from unidle.rank.checkpoint.stage import DTYPES, Pieces, cuda_in_use
 
 
 class Stateful(Protocol):
@@ -32,7 +32,10 @@ class TrainingState:
     """Models, optimizers and the rest. Models may be wrapped (DDP, ``fully_shard``, ``torch.compile``)."""
 
     def __init__(
-        self, models: Mapping[str, nn.Module], optimizers: Mapping[str, torch.optim.Optimizer], extras: Mapping[str, Extra]
+        self,
+        models: Mapping[str, nn.Module],
+        optimizers: Mapping[str, torch.optim.Optimizer],
+        extras: Mapping[str, Extra],
     ) -> None:
         self._models, self._optimizers, self._extras = models, optimizers, extras
         self._names: dict[int, str] = {}
@@ -63,7 +66,9 @@ class TrainingState:
         values: dict[str, Any] = {}
         devices: dict[str, str] = {}
         for prefix, optimizer in self._optimizers.items():
-            settings[prefix] = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
+            settings[prefix] = [
+                {k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups
+            ]
             for parameter, state in optimizer.state.items():
                 where = self._name_of(parameter)
                 for key, value in state.items():
@@ -75,7 +80,9 @@ class TrainingState:
             others = {k: v for k, v in model.state_dict().items() if not isinstance(v, Tensor)}
             if others:
                 values[prefix] = others
-        extras = {name: (e[0]() if isinstance(e, tuple) else e.state_dict()) for name, e in self._extras.items()}
+        extras = {
+            name: (e[0]() if isinstance(e, tuple) else e.state_dict()) for name, e in self._extras.items()
+        }
         return {
             "settings": settings, "values": values, "devices": devices, "extras": extras, "random": _random_state(),
         }  # fmt: skip
@@ -91,7 +98,9 @@ class TrainingState:
 
     # ---- in
 
-    def targets(self, saved: Mapping[str, tuple[tuple[int, ...], torch.dtype]], devices: Mapping[str, str]) -> dict[str, Tensor]:
+    def targets(
+        self, saved: Mapping[str, tuple[tuple[int, ...], torch.dtype]], devices: Mapping[str, str]
+    ) -> dict[str, Tensor]:
         """Tensors to read into, by name; ``saved``: whole shape and dtype of what there is.
 
         The models' own, and new ones for the optimizers'. Raises BadInput where the models do not fit.
@@ -143,9 +152,9 @@ class TrainingState:
 
 def _plain(name: str) -> str:
     """A parameter's name without what wrappers add to it."""
-    return ".".join(part for part in name.split(".") if part not in ("_orig_mod", "_checkpoint_wrapped_module")).removeprefix(
-        "module."
-    )
+    return ".".join(
+        part for part in name.split(".") if part not in ("_orig_mod", "_checkpoint_wrapped_module")
+    ).removeprefix("module.")
 
 
 def _like(parameter: Tensor, shape: tuple[int, ...], dtype: torch.dtype, device: str | None) -> Tensor:
@@ -201,7 +210,7 @@ def fingerprint(tensor: Tensor) -> int:
     """A checksum of (a sample of) the values, to tell whether two ranks hold the same."""
     flat = tensor.detach().reshape(-1)
     flat = flat[:: max(1, flat.numel() // _SAMPLE)].contiguous().cpu()
-    return zlib.crc32(memoryview(flat.view(torch.uint8).numpy())) if flat.numel() else 0
+    return zlib.crc32(flat.view(torch.uint8).numpy().data) if flat.numel() else 0
 
 
 def pack(own: Mapping[str, Any]) -> bytes:
@@ -226,12 +235,18 @@ def unpack(data: bytes) -> dict[str, Any]:
 
 def _random_state() -> dict[str, Any]:
     found: dict[str, Any] = {"torch": torch.get_rng_state(), "python": random.getstate()}
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
+    if cuda_in_use():
         found["cuda"] = torch.cuda.get_rng_state()
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         name, keys, position, has, value = numpy.random.get_state()
-        found["numpy"] = (str(name), torch.from_numpy(keys.astype("int64")), int(position), int(has), float(value))
+        found["numpy"] = (
+            str(name),
+            torch.from_numpy(keys.astype("int64")),
+            int(position),
+            int(has),
+            float(value),
+        )
     return found
 
 
