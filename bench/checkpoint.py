@@ -24,7 +24,6 @@ from typing import Any
 
 from _process import environment
 from _table import Row, main
-
 from unidle.checkpoint.holder import wire
 
 JOB = Path(__file__).resolve().parent / "jobs" / "saving.py"

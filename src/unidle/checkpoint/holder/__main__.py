@@ -15,6 +15,7 @@ from unidle.checkpoint.holder.server import Holder, arguments
 def main() -> int:
     """Exit codes: 0 it runs (or did already), 1 it cannot."""
     given = arguments().parse_args()
+    given.hold = given.hold or wire.hold_directory(given.storage, given.node)
     try:
         os.makedirs(given.hold, mode=0o700, exist_ok=True)
         if os.stat(given.hold).st_uid != os.getuid():

@@ -292,7 +292,9 @@ def arguments() -> Any:
 
     parser = argparse.ArgumentParser(prog="python -m unidle.checkpoint.holder", description=__doc__)
     parser.add_argument("--storage", required=True, help="the checkpoint directory")
-    parser.add_argument("--hold", required=True, help="where copies are held: a directory in memory")
+    parser.add_argument(
+        "--hold", help="where copies are held (default: where ranks look, by storage and node)"
+    )
     parser.add_argument("--node", default=socket.gethostname())
     parser.add_argument(
         "--host", default="127.0.0.1", help="the address under which other nodes reach this one"
