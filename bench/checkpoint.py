@@ -77,7 +77,8 @@ class Gang:
 
 def hold_of(place: Path, node: str) -> Path:
     os.environ["UNIDLE_HOLD_DIR"] = f"/dev/shm/{place.name}"
-    return Path(wire.hold_directory(str(place / "ckpt"), node))
+    storage = str(place / "ckpt")
+    return Path(wire.hold_directory(storage, node, wire.directory_id(storage)))
 
 
 def end_holder(place: Path, node: str) -> None:

@@ -53,14 +53,14 @@ class Job:
         """Where a node's copies are."""
         os.environ["UNIDLE_HOLD_DIR"] = str(self.place / "hold")
         try:
-            return Path(wire.hold_directory(str(self.storage), node))
+            storage = str(self.storage)
+            return Path(wire.hold_directory(storage, node, wire.directory_id(storage)))
         finally:
             del os.environ["UNIDLE_HOLD_DIR"]
 
     def kill_holder(self, node: str) -> None:
-        file = self.hold(node) / wire.ADDRESS
-        with contextlib.suppress(OSError, ProcessLookupError):
-            os.kill(json.loads(file.read_text())["pid"], signal.SIGKILL)
+        with contextlib.suppress(OSError):
+            os.kill(json.loads((self.hold(node) / wire.ADDRESS).read_text())["pid"], signal.SIGKILL)
 
     def lose_node(self, node: str) -> None:
         """What a node's end takes with it, apart from its ranks."""

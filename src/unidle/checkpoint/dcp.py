@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import os
 import pickle
-from typing import IO, TYPE_CHECKING, Literal, cast
+from typing import IO, TYPE_CHECKING, Literal, Self, cast
 
 from unidle.checkpoint.layout import Damaged
 
@@ -23,7 +23,7 @@ class _Blank:
 
     fields: dict[str, object]
 
-    def __new__(cls, *_: object, **fields: object) -> _Blank:
+    def __new__(cls, *_: object, **fields: object) -> Self:
         made = object.__new__(cls)  # pickles skip __init__
         made.fields = dict(fields)
         return made

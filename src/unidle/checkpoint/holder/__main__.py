@@ -15,8 +15,9 @@ from unidle.checkpoint.holder.server import Holder, arguments
 def main() -> int:
     """Exit codes: 0 it runs (or did already), 1 it cannot."""
     given = arguments().parse_args()
-    given.hold = given.hold or wire.hold_directory(given.storage, given.node)
     try:
+        if given.hold is None:
+            given.hold = wire.hold_directory(given.storage, given.node, wire.directory_id(given.storage))
         os.makedirs(given.hold, mode=0o700, exist_ok=True)
         if os.stat(given.hold).st_uid != os.getuid():
             raise OSError(f"{given.hold} belongs to another user")

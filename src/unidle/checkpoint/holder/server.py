@@ -237,7 +237,7 @@ class Holder:
             self._saves.add(order)
         if client.sender is not None:
             client.sender.add(slot, name, label, through)
-        if through is not None:
+        if through is not None and not self._saves.busy:  # a save may still read what the last attempt left
             self._drop_sessions_but(label.session)
 
     def _client_of(self, link: socket.socket) -> Client:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import secrets
 import socket
 import struct
 import subprocess
@@ -129,11 +130,27 @@ def ask(link: socket.socket, message: Message) -> tuple[Message, int]:
     return receive(link)
 
 
-def hold_directory(storage: str, node: str) -> str:
-    """Where a node's copies for one checkpoint directory are: in memory, the same for each restart of the job."""
+def directory_id(storage: str) -> str:
+    """What tells a checkpoint directory from another one that had its name before. Made at the first call. Raises OSError."""
+    path = os.path.join(storage, INNER, "id")
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    try:
+        with open(path, "x", encoding="ascii") as file:
+            file.write(secrets.token_hex(8))
+    except FileExistsError:
+        pass
+    with open(path, encoding="ascii") as file:
+        return file.read()
+
+
+def hold_directory(storage: str, node: str, identity: str) -> str:
+    """Where a node's copies for one checkpoint directory are: in memory, the same for each restart of the job.
+
+    ``identity`` is that of :func:`directory_id`: who deletes the directory begins anew, also in memory.
+    """
     given = os.environ.get("UNIDLE_HOLD_DIR")
     base = given or ("/dev/shm" if os.access("/dev/shm", os.W_OK) else os.environ.get("TMPDIR") or "/tmp")  # noqa: S108
-    key = hashlib.sha256(f"{os.path.realpath(storage)}\0{node}".encode()).hexdigest()[:16]
+    key = hashlib.sha256(f"{os.path.realpath(storage)}\0{identity}\0{node}".encode()).hexdigest()[:16]
     return os.path.join(base, f"unidle-hold-{os.getuid()}-{key}")
 
 

@@ -70,12 +70,14 @@ class Checkpointer:
         self._on_its_way: Message | None = None
         self._said: set[str] = set()
         self._broken = ""
-        self._session = str(self._ranks.from_first(secrets.token_hex(6)))
+        self._session = secrets.token_hex(6)
+        problem, identity = _identity(self.directory) if self._ranks.rank == 0 else ("", "")
+        self._session, problem, identity = self._ranks.from_first((self._session, problem, identity))
         linger_s = float(os.environ.get("UNIDLE_HOLD_LINGER_S", "900"))
-        hold = wire.hold_directory(self.directory, self._ranks.node)
+        hold = wire.hold_directory(self.directory, self._ranks.node, identity)
         self._client = Client(self.directory, hold, self._ranks.node, linger_s)
         self._stage = Stage(hold, self._ranks.rank, self._ranks.world, self._session)
-        self._join(options)
+        self._join(options, problem)
 
     # ---- the three calls
 
@@ -144,15 +146,13 @@ class Checkpointer:
 
     # ---- joining
 
-    def _join(self, options: Message) -> None:
+    def _join(self, options: Message, problem: str) -> None:
         """Find or start the holder of this node, get to know those of the others, and register."""
-        mine: Message = {"node": self._ranks.node, "why": "", "address": None}
+        mine: Message = {"node": self._ranks.node, "why": problem, "address": None}
+        self._agree(mine)
         try:
-            os.makedirs(self.directory, exist_ok=True)
             if not os.access(self.directory, os.W_OK | os.X_OK):
                 raise PermissionError(30, "it cannot be written")
-            if self._ranks.rank == 0:
-                _try_to_write(self.directory)
             mine["address"] = self._client.start().to_json()
         except OSError as error:
             mine["why"] = f"{error.strerror or error}"
@@ -346,8 +346,13 @@ def _check(options: Mapping[str, Any], memory_every: int) -> None:
         )
 
 
-def _try_to_write(directory: str) -> None:
-    """Root may write where the file system may not."""
-    path = os.path.join(directory, f".{secrets.token_hex(4)}.tmp")
-    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
-    os.unlink(path)
+def _identity(directory: str) -> tuple[str, str]:
+    """What is wrong with the directory, and its id. Tried, not asked: root may write where the file system may not."""
+    try:
+        os.makedirs(directory, exist_ok=True)
+        path = os.path.join(directory, f".{secrets.token_hex(4)}.tmp")
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        os.unlink(path)
+        return "", wire.directory_id(directory)
+    except OSError as error:
+        return error.strerror or str(error), ""

@@ -22,6 +22,7 @@ class Client:
         self._news: collections.deque[Message] = collections.deque()
         self._starting: threading.Thread | None = None
         self._closed = False
+        self._sending = threading.Lock()
 
     @property
     def alive(self) -> bool:
@@ -55,7 +56,8 @@ class Client:
         if link is None:
             return False
         try:
-            wire.send(link, message)
+            with self._sending:  # copies from a GPU are told by a thread of their own
+                wire.send(link, message)
         except Gone:
             self._lost(link)
             return False
