@@ -187,7 +187,7 @@ def test_a_directory_deleted_under_the_job_is_made_again(make: Make) -> None:
 
 
 def test_a_second_job_in_the_same_directory_is_refused_in_one_line(make: Make) -> None:
-    job = make("--checkpoint-every", "10", "--step-s", "0.2")
+    job = make("--checkpoint-every", "10", "--step-s", "0.2", "--steps", "100000")
     with job.run() as first:
         wait_for_step(first, 3)
         with job.run() as second:
