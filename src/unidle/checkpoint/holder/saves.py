@@ -142,7 +142,7 @@ class Saves:
             try:
                 fd = os.open(os.path.join(self._hold, order.name), os.O_RDONLY)
                 try:
-                    shard = disk.write_shard(self._storage, label, fd, lambda: True)
+                    shard = disk.write_shard(self._storage, label, fd)
                 finally:
                     os.close(fd)
                 news["shard"] = asdict(shard)

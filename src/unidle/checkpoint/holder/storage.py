@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 import zlib
-from collections.abc import Callable
 from typing import Final
 
 from unidle.checkpoint import layout
@@ -21,14 +20,10 @@ from unidle.checkpoint.verify import verify, verify_shard
 TRIAL_S: Final = 3600.0
 
 
-class Abandoned(Exception):
-    """A newer checkpoint, or the end of its job, made this one needless."""
-
-
-def write_shard(storage: str, label: Label, copy_fd: int, wanted: Callable[[], bool]) -> Shard:
+def write_shard(storage: str, label: Label, copy_fd: int) -> Shard:
     """Write one shard beside the final place, make it durable, read it back from the device.
 
-    ``wanted`` is asked between chunks. Raises OSError (what was written is removed), :class:`Damaged`, :class:`Abandoned`.
+    Raises OSError, :class:`Damaged`; what was written is removed then.
     """
     folder = os.path.join(storage, layout.partial_name(label.step, label.session))
     os.makedirs(folder, exist_ok=True)
@@ -37,7 +32,7 @@ def write_shard(storage: str, label: Label, copy_fd: int, wanted: Callable[[], b
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     try:
         try:
-            crcs = _copy(copy_fd, fd, label.size_bytes, wanted)
+            crcs = _copy(copy_fd, fd, label.size_bytes)
             os.fsync(fd)
             os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)  # so that reading it back asks the device
         finally:
@@ -54,11 +49,9 @@ def write_shard(storage: str, label: Label, copy_fd: int, wanted: Callable[[], b
     return shard
 
 
-def _copy(source: int, target: int, size_bytes: int, wanted: Callable[[], bool]) -> tuple[int, ...]:
+def _copy(source: int, target: int, size_bytes: int) -> tuple[int, ...]:
     crcs = []
     for at in range(0, size_bytes, CHUNK_BYTES):
-        if not wanted():
-            raise Abandoned
         data = os.pread(source, min(CHUNK_BYTES, size_bytes - at), PAGE + at)
         crcs.append(zlib.crc32(data))
         view = memoryview(data)
