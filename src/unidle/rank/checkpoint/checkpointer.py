@@ -67,6 +67,7 @@ class Checkpointer:
         self._writers: dict[str, int | None] | None = None
         self._newest: int | None = None  # the step of the last copy that every rank made
         self._storing: set[int] = set()  # with rank 0: steps on their way to storage
+        self._untested: set[int] = set()  # stored, and its restore test is not done
         self._on_its_way: Message | None = None
         self._said: set[str] = set()
         self._broken = ""
@@ -136,7 +137,7 @@ class Checkpointer:
         end_s = time.monotonic() + timeout_s
         while True:
             self._hear(start=False)
-            waits = self._client.alive and bool(self._storing)
+            waits = self._client.alive and bool(self._storing | self._untested)
             if not self._ranks.most([waits and time.monotonic() < end_s])[0]:
                 break
             time.sleep(0.02)
@@ -252,6 +253,7 @@ class Checkpointer:
             elif event == "restarted":
                 self._stage.release_all()
                 self._storing.clear()
+                self._untested.clear()
                 if self._on_its_way is not None:
                     self._client.tell(self._on_its_way)
                 self._once("the holder of copies had died and was started again")
@@ -259,9 +261,13 @@ class Checkpointer:
                 self._once(f"no holder of copies: {news['why']}; training goes on without checkpoints")
             elif event == "stored":
                 self._storing.discard(int(news["step"]))
+                self._untested.add(int(news["step"]))
                 self._due.stored()
                 report.saved(int(news["step"]), str(news["path"]))
+            elif event == "good":
+                self._untested.discard(int(news["step"]))
             elif event in ("failed", "bad"):
+                self._untested.discard(int(news["step"]))
                 self._storing.discard(int(news["step"]))
                 what = "was not stored" if event == "failed" else "did not pass its restore test"
                 self._once(f"step {news['step']} {what}: {news['why']}; training goes on", str(news["why"]))
