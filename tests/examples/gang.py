@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
@@ -14,7 +15,14 @@ from typing import Self
 class Gang:
     """``ranks`` processes of one script; whatever still runs is killed on the way out."""
 
-    def __init__(self, script: Path, arguments: list[str], ranks: int, place: Path) -> None:
+    def __init__(
+        self,
+        script: Path,
+        arguments: list[str],
+        ranks: int,
+        place: Path,
+        env: Callable[[int], dict[str, str]] = lambda _: {},
+    ) -> None:
         place.mkdir(parents=True, exist_ok=True)
         self.logs = [place / f"rank{rank}.log" for rank in range(ranks)]
         with socket.socket() as held:
@@ -22,7 +30,7 @@ class Gang:
             port = held.getsockname()[1]
         self.processes = []
         for rank, log in enumerate(self.logs):
-            env = {
+            rank_env = {
                 **os.environ,
                 "RANK": str(rank),
                 "LOCAL_RANK": str(rank),
@@ -33,11 +41,14 @@ class Gang:
                 "OMP_NUM_THREADS": "1",
                 "PYTHONUNBUFFERED": "1",
                 "CUDA_VISIBLE_DEVICES": "",
+                **env(rank),
             }
             with log.open("wb") as output:
                 command = [sys.executable, str(script), *arguments]
                 self.processes.append(
-                    subprocess.Popen(command, env=env, cwd=place, stdout=output, stderr=subprocess.STDOUT)
+                    subprocess.Popen(
+                        command, env=rank_env, cwd=place, stdout=output, stderr=subprocess.STDOUT
+                    )
                 )
 
     def __enter__(self) -> Self:

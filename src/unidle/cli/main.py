@@ -88,6 +88,7 @@ def main() -> None:
 
 from unidle.cli import (  # noqa: E402  (they register)
     check,
+    checkpoint,
     clusters,
     guard,
     jobs,
@@ -102,5 +103,20 @@ from unidle.cli import (  # noqa: E402  (they register)
     store,
 )
 
-for room in (run, check, jobs, logs, clusters, place, queue, predict, ledger, replay, guard, store, machine):
+for room in (
+    run,
+    check,
+    jobs,
+    logs,
+    clusters,
+    place,
+    queue,
+    predict,
+    ledger,
+    replay,
+    guard,
+    checkpoint,
+    store,
+    machine,
+):
     room.register(app)

@@ -8,7 +8,7 @@ import os
 import stat
 import time
 
-from . import formats
+from unidle.checkpoint import formats
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

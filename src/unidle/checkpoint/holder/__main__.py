@@ -1,0 +1,64 @@
+"""``python -m unidle.checkpoint.holder``: start one for a node and a checkpoint directory, once."""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import os
+import signal
+import sys
+
+from unidle.checkpoint.holder import wire
+from unidle.checkpoint.holder.server import Holder, arguments
+
+
+def main() -> int:
+    """Exit codes: 0 it runs (or did already), 1 it cannot."""
+    given = arguments().parse_args()
+    try:
+        if given.hold is None:
+            given.hold = wire.hold_directory(given.storage, given.node, wire.directory_id(given.storage))
+        os.makedirs(given.hold, mode=0o700, exist_ok=True)
+        if os.stat(given.hold).st_uid != os.getuid():
+            raise OSError(f"{given.hold} belongs to another user")
+        gate = os.open(f"{given.hold}.start", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(gate, fcntl.LOCK_EX)
+        if wire.running(given.hold) is not None:
+            return 0
+    except OSError as error:
+        print(f"unidle holder: {error}", file=sys.stderr)
+        return 1
+    if given.foreground:
+        return _serve(given, gate, -1)
+    started, tell = os.pipe()
+    if os.fork() == 0:  # before any thread
+        os.close(started)
+        os.setsid()
+        return _serve(given, gate, tell)
+    os.close(tell)
+    os.close(gate)
+    return 0 if os.read(started, 1) else 1
+
+
+def _serve(given: argparse.Namespace, gate: int, tell: int) -> int:
+    holder = Holder(given.storage, given.hold, given.node, given.host, given.linger)
+    for number in (signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+    holder.publish()
+    os.close(gate)
+    if tell >= 0:
+        os.write(tell, b"1")
+        os.close(tell)
+        null = os.open(os.devnull, os.O_RDWR)
+        for fd in (0, 1, 2):
+            os.dup2(null, fd)
+    holder.serve()
+    try:
+        os.unlink(f"{holder.hold}.start")
+    except OSError:
+        pass
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

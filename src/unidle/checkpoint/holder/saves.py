@@ -1,0 +1,192 @@
+"""Saves under way: this node's shards on their way to storage, and (with rank 0) which shards have arrived."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Final
+
+from unidle.checkpoint import layout
+from unidle.checkpoint.holder import storage as disk
+from unidle.checkpoint.holder import wire
+from unidle.checkpoint.holder.slots import Label
+from unidle.checkpoint.holder.wire import Address, Gone, Message
+from unidle.checkpoint.layout import Damaged, Shard
+
+PATIENCE_S: Final = 900.0  # for the shards of other nodes, after the first has arrived
+_NICE: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """Write one copy to storage, then tell the holder of rank 0 (``lead``; None: that is this one)."""
+
+    slot: int
+    name: str
+    label: Label
+    lead: Address | None
+    done: Callable[[int], None]
+
+
+@dataclass(slots=True)
+class _Save:
+    """What has arrived of one checkpoint."""
+
+    world: int
+    begun_s: float
+    shards: dict[int, Shard] = field(default_factory=dict)
+
+
+class Saves:
+    """Writes shards in one thread; joins them to checkpoints and tests those in another.
+
+    ``tell(message)`` goes to rank 0 if it lives: ``stored``, ``good``, ``bad`` or ``failed``, with the step.
+    """
+
+    def __init__(self, storage: str, hold: str, tell: Callable[[Message], None]) -> None:
+        self._storage, self._hold, self._tell = storage, hold, tell
+        self._orders: queue.SimpleQueue[Order] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._saves: dict[tuple[str, int], _Save] = {}
+        self._failed: set[tuple[str, int]] = set()
+        self._tests: queue.SimpleQueue[tuple[int, str]] = queue.SimpleQueue()
+        self._open = 0  # orders and tests that are not done
+        self.options: Message = {"keep": 2, "keep_every": 0, "restore_test": "load"}
+        threading.Thread(target=self._write, daemon=True, name="writer").start()
+        threading.Thread(target=self._test, daemon=True, name="tester").start()
+
+    @property
+    def busy(self) -> bool:
+        with self._lock:
+            return self._open > 0 or bool(self._saves)
+
+    def add(self, order: Order) -> None:
+        with self._lock:
+            self._open += 1
+        self._orders.put(order)
+
+    def sweep(self) -> None:
+        """Remove what nobody writes any more."""
+        with self._lock:
+            names = {layout.partial_name(step, session) for session, step in self._saves}
+        disk.sweep(self._storage, names)
+
+    def give_up_late(self) -> None:
+        """Fail saves whose shards will not come."""
+        now_s = time.monotonic()
+        with self._lock:
+            late = [key for key, save in self._saves.items() if now_s > save.begun_s + PATIENCE_S]
+        for session, step in late:
+            self.failed(session, step, -1, f"not all shards came within {PATIENCE_S:.0f} s")
+
+    def begin(self, session: str, step: int, world: int) -> None:
+        """Rank 0 has ordered a save; from here on it counts as under way."""
+        with self._lock:
+            self._saves.setdefault((session, step), _Save(world, time.monotonic()))
+
+    def arrived(self, session: str, step: int, world: int, shard: Shard) -> None:
+        """A shard is durable and was read back. The last one completes the checkpoint."""
+        key = (session, step)
+        with self._lock:
+            if key in self._failed:
+                return
+            save = self._saves.setdefault(key, _Save(world, time.monotonic()))
+            save.shards[shard.rank] = shard
+            if len(save.shards) < world:
+                return
+            shards = list(save.shards.values())
+            self._open += 1
+        try:
+            path = disk.finish(self._storage, session, step, shards)
+        except OSError as error:
+            with self._lock:
+                self._open -= 1
+            self.failed(session, step, -1, _words(error))
+            return
+        with self._lock:
+            del self._saves[key]
+        self._tell({"event": "stored", "step": step, "path": path})
+        self._tests.put((step, path))
+
+    def failed(self, session: str, step: int, rank: int, why: str) -> None:
+        """A shard could not be written: the whole checkpoint is dropped, once."""
+        with self._lock:
+            key = (session, step)
+            self._saves.pop(key, None)
+            if key in self._failed:
+                return
+            self._failed.add(key)
+        disk.discard(self._storage, session, step)
+        who = f"rank {rank}: " if rank >= 0 else ""
+        self._tell({"event": "failed", "step": step, "why": who + why})
+
+    # ---- threads
+
+    def _write(self) -> None:
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)  # training first
+        while True:
+            order = self._orders.get()
+            label = order.label
+            news: Message = {
+                "do": "shard",
+                "session": label.session,
+                "step": label.step,
+                "world": label.world,
+            }
+            try:
+                fd = os.open(os.path.join(self._hold, order.name), os.O_RDONLY)
+                try:
+                    shard = disk.write_shard(self._storage, label, fd)
+                finally:
+                    os.close(fd)
+                news["shard"] = asdict(shard)
+            except (OSError, Damaged) as error:
+                news |= {"do": "shard_failed", "rank": label.rank, "why": _words(error)}
+            self._report(order.lead, news)
+            order.done(order.slot)
+            with self._lock:
+                self._open -= 1
+
+    def _report(self, lead: Address | None, news: Message) -> None:
+        if lead is None:
+            self.hear(news)
+            return
+        with (
+            contextlib.suppress(Gone),
+            wire.connect(wire.newest(self._storage, lead)) as link,
+        ):  # without rank 0's holder there is no checkpoint
+            wire.ask(link, news)
+
+    def hear(self, news: Message) -> None:
+        """What a holder says of one shard."""
+        if news["do"] == "shard":
+            shard = news["shard"]
+            found = Shard(shard["name"], shard["rank"], shard["size_bytes"], tuple(shard["crcs"]))
+            self.arrived(news["session"], news["step"], news["world"], found)
+        else:
+            self.failed(news["session"], news["step"], news["rank"], news["why"])
+
+    def _test(self) -> None:
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
+        while True:
+            step, path = self._tests.get()
+            why = disk.restore_test(path, str(self.options["restore_test"]))
+            if why is None:
+                self._tell({"event": "good", "step": step, "path": path})
+                with contextlib.suppress(OSError):
+                    disk.retain(self._storage, int(self.options["keep"]), int(self.options["keep_every"]))
+            else:
+                self._tell({"event": "bad", "step": step, "path": path, "why": why})
+            with self._lock:
+                self._open -= 1
+
+
+def _words(error: Exception) -> str:
+    return (error.strerror or str(error)) if isinstance(error, OSError) else str(error)

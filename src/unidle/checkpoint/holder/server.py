@@ -1,0 +1,308 @@
+"""The holder itself: who may connect, what they ask for, and when it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hmac
+import json
+import os
+import secrets
+import shutil
+import socket
+import threading
+import time
+import zlib
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+from unidle.checkpoint.holder import slots, wire
+from unidle.checkpoint.holder.peers import Kept, Sender
+from unidle.checkpoint.holder.saves import Order, Saves
+from unidle.checkpoint.holder.slots import PAGE, Label
+from unidle.checkpoint.holder.wire import Address, Gone, Message
+from unidle.checkpoint.layout import CHUNK_BYTES, INNER
+
+TAKE_OVER_S: Final = 10.0  # for ranks of the last attempt to be gone
+_FAREWELL_S: Final = 2.0
+
+
+@dataclass(slots=True)
+class Client:
+    """A rank that is connected."""
+
+    link: socket.socket
+    rank: int
+    session: str
+    pid: int
+    lead: Address | None
+    sender: Sender | None
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def tell(self, message: Message) -> None:
+        with contextlib.suppress(Gone), self.lock:
+            wire.send(self.link, message)
+
+
+class Holder:
+    """Serves one node of one checkpoint directory until nobody needs it."""
+
+    def __init__(self, storage: str, hold: str, node: str, host: str, linger_s: float) -> None:
+        self.storage, self.hold, self.node, self.linger_s = storage, hold, node, linger_s
+        self._listen = socket.create_server(("", 0), backlog=256)
+        self.address = Address(
+            host, int(self._listen.getsockname()[1]), secrets.token_hex(16), os.path.basename(hold)
+        )
+        self._lock = threading.Condition()
+        self._clients: dict[int, Client] = {}
+        self._finished = False
+        self._idle_since_s = time.monotonic()
+        self._storage_lock = -1
+        self._kept = Kept(hold)
+        self._saves = Saves(storage, hold, self._tell_lead)
+
+    def publish(self) -> None:
+        """Say where this holder is: to this node in memory, to others in the checkpoint directory."""
+        text = json.dumps(self.address.to_json() | {"pid": os.getpid(), "node": self.node})
+        _write_private(os.path.join(self.hold, wire.ADDRESS), text)
+        folder = os.path.join(self.storage, INNER, "holders")
+        with contextlib.suppress(
+            OSError
+        ):  # then other nodes are not found after a restart, and storage serves
+            os.makedirs(folder, exist_ok=True)
+            _write_private(os.path.join(folder, os.path.basename(self.hold) + ".json"), text)
+
+    def serve(self) -> None:
+        """Returns when it is not needed any more; its copies are gone then."""
+        self._listen.settimeout(0.5)
+        while not self._is_over():
+            try:
+                link, _ = self._listen.accept()
+            except TimeoutError:
+                continue
+            link.settimeout(None)
+            threading.Thread(target=self._connection, args=(link,), daemon=True).start()
+        self._listen.close()
+        with contextlib.suppress(OSError):
+            os.unlink(os.path.join(self.storage, INNER, "holders", os.path.basename(self.hold) + ".json"))
+        shutil.rmtree(self.hold, ignore_errors=True)
+
+    def _is_over(self) -> bool:
+        now_s = time.monotonic()
+        self._saves.give_up_late()
+        with self._lock:
+            if self._clients or self._saves.busy:
+                self._idle_since_s = now_s
+                return False
+            self._unlock_storage()
+            return now_s > self._idle_since_s + (_FAREWELL_S if self._finished else self.linger_s)
+
+    # ---- connections
+
+    def _connection(self, link: socket.socket) -> None:
+        with link:
+            try:
+                link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                hello, _ = wire.receive(link)
+                right = hmac.compare_digest(str(hello.get("token", "")), self.address.token)
+                wire.send(link, {"ok": right})
+                while right:
+                    message, _ = wire.receive(link)
+                    self._serve_one(link, message)
+            except (Gone, OSError, KeyError, TypeError, ValueError):
+                return  # what it asked for makes no sense, or it is gone
+            finally:
+                self._left(link)
+
+    def _serve_one(self, link: socket.socket, message: Message) -> None:
+        do = message["do"]
+        if do == "hello":
+            self._hello(link, message)
+        elif do == "copied":
+            self._copied(link, message)
+        elif do == "put":
+            self._kept.take(link, message)
+        elif do == "inventory":
+            found = slots.copies(self.hold)
+            wire.send(link, {"copies": {name: asdict(label) for name, label in found.items()}})
+        elif do == "read":
+            self._read(link, message)
+        elif do in ("shard", "shard_failed"):
+            self._saves.hear(message)
+            wire.send(link, {"ok": True})
+        elif do == "end":
+            wire.send(link, {"ok": True})
+            with self._lock:
+                self._finished, self._idle_since_s = True, 0.0
+        elif do == "bye":
+            with self._lock:
+                self._finished = True
+
+    def _hello(self, link: socket.socket, message: Message) -> None:
+        rank, session = int(message["rank"]), str(message["session"])
+        why = self._wait_for_room(session) or (self._lock_storage(message) if rank == 0 else "")
+        if why:
+            wire.send(link, {"ok": False, "why": why})
+            return
+        peer = wire.address_from(message["peer"]) if message["peer"] else None
+        lead = wire.address_from(message["lead"]) if message["lead"] else None
+        client = Client(link, rank, session, int(message["pid"]), lead, None)
+        if peer is not None:
+            client.sender = Sender(
+                peer,
+                self.storage,
+                self.hold,
+                lambda slot, why: client.tell({"event": "sent", "slot": slot, "why": why}),
+            )
+        with self._lock:
+            self._clients[rank] = client
+            self._finished = False
+        if rank == 0:
+            self._saves.options = message["options"]
+            self._saves.sweep()
+        with client.lock:
+            wire.send(link, {"ok": True})
+
+    def _wait_for_room(self, session: str) -> str:
+        """Empty once no rank of another session is connected; else who is."""
+        with self._lock:
+            gone = self._lock.wait_for(lambda: not self._others(session), TAKE_OVER_S)
+            if gone:
+                return ""
+            other = self._others(session)[0]
+            return f"rank {other.rank} of another job (process {other.pid} on {self.node}) writes to this directory"
+
+    def _others(self, session: str) -> list[Client]:
+        return [client for client in self._clients.values() if client.session != session]
+
+    def _left(self, link: socket.socket) -> None:
+        with self._lock:
+            for rank, client in list(self._clients.items()):
+                if client.link is link:
+                    del self._clients[rank]
+                    if client.sender is not None:
+                        client.sender.close()
+            self._lock.notify_all()
+
+    # ---- one writer for each directory, also across nodes
+
+    def _lock_storage(self, message: Message) -> str:
+        """Take the lock of the checkpoint directory; empty, or who has it."""
+        folder = os.path.join(self.storage, INNER)
+        path = os.path.join(folder, "lock")
+        with self._lock:
+            if self._storage_lock >= 0 and _is_same(self._storage_lock, path):
+                return ""
+            self._unlock_storage()
+        try:
+            os.makedirs(folder, exist_ok=True)
+            fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            return f"the directory cannot be written: {error.strerror}"
+        end_s = time.monotonic() + TAKE_OVER_S
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError:
+                if time.monotonic() > end_s:
+                    owner = os.pread(fd, 400, 0).decode(errors="replace").strip()
+                    os.close(fd)
+                    return f"{owner or 'another job'} writes to this directory"
+                time.sleep(0.1)
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, f"rank 0 of another job (process {message['pid']} on {self.node})\n".encode(), 0)
+        with self._lock:
+            self._storage_lock = fd
+        return ""
+
+    def _unlock_storage(self) -> None:
+        if self._storage_lock >= 0:
+            os.close(self._storage_lock)
+            self._storage_lock = -1
+
+    # ---- copies
+
+    def _copied(self, link: socket.socket, message: Message) -> None:
+        client = self._client_of(link)
+        label, slot, name = Label(**message["label"]), int(message["slot"]), str(message["name"])
+        through = message["through"]
+        if message["store"]:
+            if client.rank == 0:
+                self._saves.begin(label.session, label.step, label.world)
+                self._saves.sweep()
+            order = Order(
+                slot, name, label, client.lead, lambda s: client.tell({"event": "written", "slot": s})
+            )
+            self._saves.add(order)
+        if client.sender is not None:
+            client.sender.add(slot, name, label, through)
+        if through is not None and not self._saves.busy:  # a save may still read what the last attempt left
+            self._drop_sessions_but(label.session)
+
+    def _client_of(self, link: socket.socket) -> Client:
+        with self._lock:
+            return next(client for client in self._clients.values() if client.link is link)
+
+    def _drop_sessions_but(self, session: str) -> None:
+        """The new attempt has a whole set of its own, so nobody will ask for that of the last one."""
+        for name in os.listdir(self.hold):
+            if slots.session_of(name) not in (None, session):
+                with contextlib.suppress(OSError):
+                    os.unlink(os.path.join(self.hold, name))
+
+    def _read(self, link: socket.socket, message: Message) -> None:
+        """One chunk of a copy with its checksum; no bytes where the copy is gone."""
+        name, at = str(message["name"]), int(message["chunk"]) * CHUNK_BYTES
+        data = b""
+        if slots.session_of(name) is not None:
+            with contextlib.suppress(OSError), open(os.path.join(self.hold, name), "rb") as file:
+                label = slots.label_from(file.read(PAGE))
+                if label is not None:
+                    data = os.pread(file.fileno(), min(CHUNK_BYTES, label.size_bytes - at), PAGE + at)
+        wire.send(link, {"crc": zlib.crc32(data)}, data)
+
+    def _tell_lead(self, message: Message) -> None:
+        with self._lock:
+            lead = self._clients.get(0)
+        if lead is not None:
+            lead.tell(message)
+
+
+def _is_same(fd: int, path: str) -> bool:
+    """Whether the open file is still the one of that name (the directory may have been deleted)."""
+    try:
+        there, mine = os.stat(path), os.fstat(fd)
+    except OSError:
+        return False
+    return (there.st_dev, there.st_ino) == (mine.st_dev, mine.st_ino)
+
+
+def _write_private(path: str, text: str) -> None:
+    beside = f"{path}.{os.getpid()}.tmp"
+    fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(fd, "w") as file:
+        file.write(text)
+    os.replace(beside, path)
+
+
+def arguments() -> Any:
+    """The options of ``python -m unidle.checkpoint.holder``."""
+    import argparse
+
+    parser = argparse.ArgumentParser(prog="python -m unidle.checkpoint.holder", description=__doc__)
+    parser.add_argument("--storage", required=True, help="the checkpoint directory")
+    parser.add_argument(
+        "--hold", help="where copies are held (default: where ranks look, by storage and node)"
+    )
+    parser.add_argument("--node", default=socket.gethostname())
+    parser.add_argument(
+        "--host", default="127.0.0.1", help="the address under which other nodes reach this one"
+    )
+    parser.add_argument(
+        "--linger", type=float, default=900.0, help="seconds without ranks after which it ends"
+    )
+    parser.add_argument(
+        "--foreground", action="store_true", help="stay in the foreground, for a service manager"
+    )
+    return parser

@@ -1,0 +1,208 @@
+"""Messages between ranks and holders: a JSON object, and bytes where there are any. Addresses and how to reach one."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from unidle.checkpoint.layout import INNER
+
+Message = dict[str, Any]
+_HEAD: Final = struct.Struct("!IQ")
+_TEXT_MOST_BYTES: Final = 1 << 28
+ADDRESS: Final = "holder.json"
+CONNECT_S: Final = 5.0
+START_S: Final = 30.0
+
+
+class Gone(Exception):
+    """The other side does not answer (any more)."""
+
+
+def send(link: socket.socket, message: Message, payload: bytes | bytearray | memoryview = b"") -> None:
+    """Raises :class:`Gone`."""
+    text = json.dumps(message, separators=(",", ":")).encode()
+    try:
+        link.sendall(_HEAD.pack(len(text), len(payload)) + text)
+        if len(payload):
+            link.sendall(payload)
+    except OSError as error:
+        raise Gone(str(error)) from None
+
+
+def receive(link: socket.socket) -> tuple[Message, int]:
+    """A message, and how many bytes follow it (read them with :func:`receive_into`). Raises :class:`Gone`."""
+    head = bytearray(_HEAD.size)
+    receive_into(link, memoryview(head))
+    length, follows = _HEAD.unpack(head)
+    if length > _TEXT_MOST_BYTES:
+        raise Gone("what came is no message")
+    text = bytearray(length)
+    receive_into(link, memoryview(text))
+    try:
+        message = json.loads(text)
+    except ValueError:
+        raise Gone("what came is no message") from None
+    if not isinstance(message, dict):
+        raise Gone("what came is no message")
+    return message, int(follows)
+
+
+def receive_into(link: socket.socket, into: memoryview) -> None:
+    """Fill ``into``. Raises :class:`Gone`."""
+    at = 0
+    try:
+        while at < len(into):
+            size = link.recv_into(into[at:])
+            if not size:
+                raise Gone("it closed the connection")
+            at += size
+    except OSError as error:
+        raise Gone(str(error)) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a holder listens; ``token`` is what it wants to hear first; ``name`` is that of its hold directory."""
+
+    host: str
+    port: int
+    token: str
+    name: str
+
+    def to_json(self) -> Message:
+        return {"host": self.host, "port": self.port, "token": self.token, "name": self.name}
+
+
+def address_from(value: Mapping[str, Any]) -> Address:
+    return Address(str(value["host"]), int(value["port"]), str(value["token"]), str(value["name"]))
+
+
+def published(storage: str) -> list[Address]:
+    """The holders that have said in the checkpoint directory where they are."""
+    folder = os.path.join(storage, INNER, "holders")
+    found = []
+    for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
+        try:
+            with open(os.path.join(folder, name), encoding="utf-8") as file:
+                found.append(address_from(json.load(file)))
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+    return found
+
+
+def newest(storage: str, known: Address) -> Address:
+    """Where a holder is now: it may have been started again since its address was learnt."""
+    return next((address for address in published(storage) if address.name == known.name), known)
+
+
+def connect(address: Address, timeout_s: float = CONNECT_S) -> socket.socket:
+    """A connection that the holder has accepted. Raises :class:`Gone`."""
+    try:
+        link = socket.create_connection((address.host, address.port), timeout=timeout_s)
+    except OSError as error:
+        raise Gone(f"holder at {address.host}:{address.port}: {error}") from None
+    try:
+        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        send(link, {"token": address.token})
+        answer, _ = receive(link)
+        if not answer.get("ok"):
+            raise Gone(f"holder at {address.host}:{address.port} is another one")
+    except (Gone, OSError) as error:
+        link.close()
+        raise Gone(str(error)) from None
+    return link
+
+
+def ask(link: socket.socket, message: Message) -> tuple[Message, int]:
+    """Send, and wait for the answer. Raises :class:`Gone`."""
+    send(link, message)
+    return receive(link)
+
+
+def directory_id(storage: str) -> str:
+    """What tells a checkpoint directory from another one that had its name before. Made at the first call. Raises OSError."""
+    path = os.path.join(storage, INNER, "id")
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    try:
+        with open(path, "x", encoding="ascii") as file:
+            file.write(secrets.token_hex(8))
+    except FileExistsError:
+        pass
+    with open(path, encoding="ascii") as file:
+        return file.read()
+
+
+def hold_directory(storage: str, node: str, identity: str) -> str:
+    """Where a node's copies for one checkpoint directory are: in memory, the same for each restart of the job.
+
+    ``identity`` is that of :func:`directory_id`: who deletes the directory begins anew, also in memory.
+    """
+    given = os.environ.get("UNIDLE_HOLD_DIR")
+    base = given or ("/dev/shm" if os.access("/dev/shm", os.W_OK) else os.environ.get("TMPDIR") or "/tmp")  # noqa: S108
+    key = hashlib.sha256(f"{os.path.realpath(storage)}\0{identity}\0{node}".encode()).hexdigest()[:16]
+    return os.path.join(base, f"unidle-hold-{os.getuid()}-{key}")
+
+
+def own_host() -> str:
+    """The address under which other nodes reach this one: that of the route to the job's master."""
+    master = os.environ.get("MASTER_ADDR") or "127.0.0.1"
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((master, 9))
+            return str(probe.getsockname()[0])
+    except OSError:
+        return "127.0.0.1"
+
+
+def running(hold: str) -> Address | None:
+    """The address of the holder that serves ``hold``, if it answers."""
+    try:
+        with open(os.path.join(hold, ADDRESS), encoding="utf-8") as file:
+            address = address_from(json.load(file))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    try:
+        connect(replace(address, host="127.0.0.1")).close()
+    except Gone:
+        return None
+    return address
+
+
+def start(storage: str, hold: str, node: str, linger_s: float) -> Address:
+    """The holder of ``hold``, started where there is none. Raises :class:`Gone`."""
+    found = running(hold)
+    if found is not None:
+        return found
+    package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+    path = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))
+    # not the launcher's own names: what ends "all of this rank" must not find it
+    env = {
+        k: v
+        for k, v in os.environ.items()
+        if not k.startswith("TORCHELASTIC_") and k not in ("RANK", "LOCAL_RANK")
+    }
+    command = [
+        sys.executable, "-m", "unidle.checkpoint.holder", "--storage", os.path.abspath(storage), "--hold", hold,
+        "--node", node, "--host", own_host(), "--linger", str(linger_s),
+    ]  # fmt: skip
+    done = subprocess.run(
+        command, env=env | {"PYTHONPATH": path}, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE, text=True, start_new_session=True, timeout=START_S, check=False,
+    )  # fmt: skip
+    end = time.monotonic() + CONNECT_S
+    while (found := running(hold)) is None:
+        if time.monotonic() > end or done.returncode:
+            raise Gone(f"no holder could be started: {done.stderr.strip()[-500:]}")
+        time.sleep(0.02)
+    return found

@@ -1,0 +1,265 @@
+"""Is a checkpoint good? Reads all of its bytes, whoever wrote it; nothing in it is ever executed."""
+
+from __future__ import annotations
+
+import json
+import os
+import zipfile
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import IO, Literal
+
+from unidle.checkpoint import dcp, formats, sums
+from unidle.checkpoint.layout import (
+    GOOD,
+    MANIFEST,
+    Damaged,
+    Header,
+    Shard,
+    check_cover,
+    decode_header,
+    file_chunks,
+    is_partial,
+    read_manifest,
+    shard_name,
+)
+
+State = Literal["good", "bad", "unverified"]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What is known of one checkpoint. ``why`` says why it is bad, or what was (or could not be) checked."""
+
+    path: str
+    format: str
+    state: State
+    why: str
+    step: int | None
+    size_bytes: int
+    shards: int
+    time_ns: int
+
+
+def verify(path: str, *, deep: bool = True) -> Verdict:
+    """Judge the checkpoint at ``path``, a file or a directory; ``deep``: read every byte.
+
+    Without ``deep`` what cannot be seen in sizes and headers stays ``unverified``. Never raises for what
+    is in it; OSError other than a missing file becomes ``unverified`` with its reason.
+    """
+    name = os.path.basename(os.path.normpath(path))
+    kind, size_bytes, shards, time_ns, step = "unknown", 0, 0, 0, formats.step_in(name)
+    try:
+        kind = kind_of(path)
+        files = files_of(path)
+        size_bytes, shards = sum(state.st_size for _, state in files), len(files)
+        time_ns = max((state.st_mtime_ns for _, state in files), default=os.stat(path).st_mtime_ns)
+        if kind == "unidle":
+            manifest = read_manifest(path)
+            step, shards, time_ns = manifest.step, len(manifest.shards), manifest.time_ns
+        state, why = _judge(kind, path, deep)
+    except Damaged as damage:
+        state, why = "bad", str(damage)
+    except FileNotFoundError as error:
+        state, why = "bad", f"{_inner(path, str(error.filename or path))} is missing"
+    except OSError as error:
+        state, why = "unverified", f"cannot be read: {error.strerror or error}"
+    return Verdict(path, kind, state, why, step, size_bytes, shards, time_ns)
+
+
+def kind_of(path: str) -> str:
+    """``unidle``, ``dcp``, ``zip`` (torch.save, .npz), ``safetensors``, ``json``, ``file``, ``directory`` or ``partial``."""
+    if os.path.isdir(path):
+        if is_partial(os.path.basename(os.path.normpath(path))):
+            return "partial"
+        names = set(os.listdir(path))
+        if MANIFEST in names and (GOOD in names or any(n.startswith("shard-") for n in names)):
+            return "unidle"
+        if ".metadata" in names or any(n.endswith(".distcp") for n in names):
+            return "dcp"
+        return "unidle" if any(n.startswith("shard-") and "-of-" in n for n in names) else "directory"
+    with open(path, "rb") as file:
+        head = file.read(4)
+    if head == b"PK\x03\x04":
+        return "zip"
+    if path.endswith(".safetensors"):
+        return "safetensors"
+    if path.endswith((".pt", ".pth", ".npz")) and not head:
+        return "zip"
+    return "json" if path.endswith(".json") else "file"
+
+
+def files_of(path: str) -> list[tuple[str, os.stat_result]]:
+    """The regular files of a checkpoint, sorted by name."""
+    if not os.path.isdir(path):
+        return [(path, os.stat(path))]
+    found = []
+    for folder, _, names in os.walk(path):
+        for name in names:
+            file = os.path.join(folder, name)
+            found.append((file, os.stat(file)))
+    return sorted(found)
+
+
+def _judge(kind: str, path: str, deep: bool) -> tuple[State, str]:
+    if kind == "partial":
+        raise Damaged("was not finished: it has no manifest")
+    if kind == "unidle":
+        return verify_own(path, deep=deep)
+    known = sums.compare(path, deep=deep)  # raises where bytes changed
+    judge: Callable[[str, bool], tuple[State, str]] = {
+        "dcp": dcp.verify, "zip": _zip, "safetensors": _safetensors, "json": _json, "directory": _directory,
+    }.get(kind, _plain)  # fmt: skip
+    state, why = judge(path, deep)
+    if known is not None and state != "bad" and deep:
+        return "good", known
+    return state, why
+
+
+def verify_own(path: str, *, deep: bool = True) -> tuple[State, str]:
+    """Judge what unidle wrote: manifest, sizes, headers, cover, and with ``deep`` all checksums. Raises :class:`Damaged`."""
+    manifest = read_manifest(path)
+    if len(manifest.shards) != manifest.world:
+        raise Damaged(f"{MANIFEST} lists {len(manifest.shards)} of {manifest.world} shards")
+    headers = [verify_shard(path, shard, deep=deep) for shard in manifest.shards]
+    if [s.name for s in manifest.shards] != [shard_name(r, manifest.world) for r in range(manifest.world)]:
+        raise Damaged(f"{MANIFEST} lists shards of other names")
+    check_cover(headers)
+    if not deep:
+        if os.path.exists(os.path.join(path, GOOD)):
+            return "good", "was read back and loaded after it was written; not read again now"
+        return "unverified", "sizes and headers are right; the bytes were not read"
+    loaded = os.path.exists(os.path.join(path, GOOD))
+    return "good", "all checksums match" + ("; a restore test loaded it" if loaded else "")
+
+
+def verify_shard(path: str, shard: Shard, *, deep: bool = True) -> Header:
+    """One shard of the directory ``path``. Raises :class:`Damaged`, OSError."""
+    fd = os.open(os.path.join(path, shard.name), os.O_RDONLY)
+    try:
+        size = os.fstat(fd).st_size
+        if size != shard.size_bytes:
+            raise Damaged(f"{shard.name} has {size} of {shard.size_bytes} bytes")
+        for k, data in enumerate(file_chunks(fd, size) if deep else ()):
+            if zlib.crc32(data) != shard.crcs[k]:
+                raise Damaged(f"{shard.name} does not match its checksum in the 4 MiB from byte {k << 22}")
+        try:
+            return decode_header(lambda at, length: os.pread(fd, length, at), size)
+        except Damaged as damage:
+            raise Damaged(f"{shard.name} {damage}") from None
+    finally:
+        os.close(fd)
+
+
+def _zip(path: str, deep: bool) -> tuple[State, str]:
+    with open(path, "rb") as file:
+        return zip_state(file, deep)
+
+
+def zip_state(file: IO[bytes], deep: bool) -> tuple[State, str]:
+    """Judge a zip file as ``torch.save`` and ``numpy.savez`` write it, by its directory and CRCs. Raises :class:`Damaged`."""
+    try:
+        with zipfile.ZipFile(file) as archive:
+            entries = archive.infolist()
+            if not entries:
+                raise Damaged("is an empty zip file")
+            if not deep:
+                return (
+                    "unverified",
+                    f"its zip directory lists {len(entries)} records; the bytes were not read",
+                )
+            wrong = [entry.filename for entry in entries if not _record_is_whole(archive, entry)]
+    except (zipfile.BadZipFile, EOFError, NotImplementedError) as error:
+        raise Damaged(f"is no whole zip file, so it is cut off or torn: {error}") from None
+    tensors = [e.filename for e in entries if "/data/" in e.filename and e.file_size]
+    if wrong and len(tensors) > 1 and set(wrong) == {e.filename for e in entries if e.file_size}:
+        return (
+            "unverified",
+            "no record matches its CRC: torch.serialization.set_crc32_options(False) writes such files",
+        )
+    if wrong:
+        raise Damaged(
+            f"{wrong[0]} does not match its CRC" + (f", and {len(wrong) - 1} more" if wrong[1:] else "")
+        )
+    return "good", f"the CRCs of {len(entries)} records match"
+
+
+def _record_is_whole(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bool:
+    try:
+        with archive.open(entry) as record:
+            while record.read(1 << 20):
+                pass
+    except (zipfile.BadZipFile, zlib.error, EOFError):
+        return False
+    return True
+
+
+def _safetensors(path: str, _deep: bool) -> tuple[State, str]:
+    with open(path, "rb") as file:
+        header = decode_header(
+            lambda at, length: os.pread(file.fileno(), length, at), os.fstat(file.fileno()).st_size
+        )
+    return (
+        "unverified",
+        f"{len(header.pieces)} tensors are all there by the header; the format has no checksums",
+    )
+
+
+def _json(path: str, _deep: bool) -> tuple[State, str]:
+    with open(path, "rb") as file:
+        try:
+            json.load(file)
+        except (ValueError, RecursionError) as error:
+            raise Damaged(f"is not whole: {error}") from None
+    return "unverified", "it is whole JSON; the format has no checksums"
+
+
+def _plain(path: str, _deep: bool) -> tuple[State, str]:
+    if os.stat(path).st_size == 0:
+        raise Damaged("is empty")
+    return "unverified", "nothing in a file of this kind tells whether it is whole"
+
+
+def _directory(path: str, deep: bool) -> tuple[State, str]:
+    """Each file by its own format; the whole is as good as the worst that can be told."""
+    files = [file for file, _ in files_of(path)]
+    judged = [file for file in files if not formats.never_a_checkpoint(os.path.basename(file))]
+    if not judged:
+        raise Damaged("holds no file of a checkpoint")
+    open_ = []
+    for file in judged:
+        name = os.path.relpath(file, path)
+        if formats.in_flux(os.path.basename(file)):
+            raise Damaged(f"{name} was not finished")
+        try:
+            state, why = _judge(kind_of(file), file, deep)
+        except Damaged as damage:
+            raise Damaged(f"{name} {damage}") from None
+        if state == "unverified":
+            open_.append(f"{name}: {why}")
+    missing = _missing_from_index(path)
+    if missing:
+        raise Damaged(f"{missing} is missing, which its index names")
+    if open_:
+        return "unverified", open_[0] + (f" (and {len(open_) - 1} more files)" if open_[1:] else "")
+    return "good", f"the CRCs in {len(judged)} files match"
+
+
+def _missing_from_index(path: str) -> str | None:
+    """A file that an index of Hugging Face's form (``*.index.json``) names and that is not there."""
+    for name in sorted(os.listdir(path)):
+        if name.endswith(".index.json"):
+            with open(os.path.join(path, name), "rb") as file:
+                try:
+                    wanted = {str(v) for v in json.load(file)["weight_map"].values()}
+                except (ValueError, KeyError, AttributeError, TypeError):
+                    continue
+            for file_name in sorted(wanted):
+                if not os.path.exists(os.path.join(path, file_name)):
+                    return file_name
+    return None
+
+
+def _inner(path: str, file: str) -> str:
+    return os.path.relpath(file, path) if file != path and file.startswith(path) else "it"

@@ -1,0 +1,256 @@
+"""Reading shards back: from storage, from this node's memory, or from another node's; each byte is checked.
+
+PyTorch's distributed checkpoint plans what a rank needs of which piece, for any number of ranks then and now.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import warnings
+import zlib
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.distributed._shard._utils import narrow_tensor_by_index
+from torch.distributed.checkpoint.metadata import (
+    ChunkStorageMetadata,
+    Metadata,
+    MetadataIndex,
+    TensorProperties,
+    TensorStorageMetadata,
+)
+from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.storage import StorageReader
+from torch.futures import Future
+
+from unidle.checkpoint.holder import wire
+from unidle.checkpoint.holder.slots import PAGE, Label
+from unidle.checkpoint.holder.wire import Address, Gone
+from unidle.checkpoint.layout import (
+    CHUNK_BYTES,
+    Damaged,
+    Manifest,
+    Piece,
+    Shard,
+    check_cover,
+    decode_header,
+    read_manifest,
+)
+from unidle.rank.checkpoint.stage import DTYPES
+
+_DTYPES = {name: dtype for dtype, name in DTYPES.items()}
+
+
+class Source(Protocol):
+    """The bytes of one shard, 4 MiB at a time. Raises :class:`Damaged`, OSError."""
+
+    size_bytes: int
+
+    def chunk(self, number: int) -> bytes | bytearray: ...
+
+
+class Stored:
+    """A shard on storage, against the checksums of its manifest."""
+
+    def __init__(self, path: str, shard: Shard) -> None:
+        self.size_bytes = shard.size_bytes
+        self._shard = shard
+        self._fd = os.open(os.path.join(path, shard.name), os.O_RDONLY)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_fd"):
+            os.close(self._fd)
+
+    def chunk(self, number: int) -> bytes:
+        at = number * CHUNK_BYTES
+        data = os.pread(self._fd, min(CHUNK_BYTES, self.size_bytes - at), at)
+        if len(data) < min(CHUNK_BYTES, self.size_bytes - at):
+            raise Damaged(f"{self._shard.name} is shorter than {self.size_bytes} bytes")
+        if zlib.crc32(data) != self._shard.crcs[number]:
+            raise Damaged(f"{self._shard.name} does not match its checksum in the 4 MiB from byte {at}")
+        return data
+
+
+class Held:
+    """A copy in this node's memory."""
+
+    def __init__(self, path: str, label: Label) -> None:
+        self.size_bytes = label.size_bytes
+        self._fd = os.open(path, os.O_RDONLY)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_fd"):
+            os.close(self._fd)
+
+    def chunk(self, number: int) -> bytes:
+        at = number * CHUNK_BYTES
+        data = os.pread(self._fd, min(CHUNK_BYTES, self.size_bytes - at), PAGE + at)
+        if len(data) < min(CHUNK_BYTES, self.size_bytes - at):
+            raise Damaged("the copy in memory is gone")
+        return data
+
+
+class Remote:
+    """A copy in another node's memory; the holder there sends it."""
+
+    def __init__(self, address: Address, name: str, label: Label) -> None:
+        self.size_bytes = label.size_bytes
+        self._name = name
+        try:
+            self._link: socket.socket | None = wire.connect(address)
+        except Gone as error:
+            raise Damaged(str(error)) from None
+        self._link.settimeout(60)
+
+    def __del__(self) -> None:
+        link = getattr(self, "_link", None)
+        if link is not None:
+            link.close()
+
+    def chunk(self, number: int) -> bytearray:
+        assert self._link is not None
+        try:
+            told, size = wire.ask(self._link, {"do": "read", "name": self._name, "chunk": number})
+            data = bytearray(size)
+            wire.receive_into(self._link, memoryview(data))
+        except Gone as error:
+            raise Damaged(f"the holder of {self._name} is gone: {error}") from None
+        if (
+            size != min(CHUNK_BYTES, self.size_bytes - number * CHUNK_BYTES)
+            or zlib.crc32(data) != told["crc"]
+        ):
+            raise Damaged(f"the copy {self._name} in memory is gone or was changed on its way")
+        return data
+
+
+class ShardSet:
+    """All shards of one step, whoever wrote them."""
+
+    def __init__(self, sources: Sequence[Source]) -> None:
+        self._sources = sources
+        self._cached: tuple[int, int, bytes | bytearray] | None = None
+        self._headers = [
+            decode_header(partial(self.read, k), source.size_bytes) for k, source in enumerate(sources)
+        ]
+        check_cover(self._headers)
+        self.pieces: dict[str, dict[tuple[int, ...], tuple[int, Piece]]] = {}
+        for k, header in enumerate(self._headers):
+            for piece in header.pieces:
+                self.pieces.setdefault(piece.name, {}).setdefault(piece.offset, (k, piece))
+
+    @property
+    def world(self) -> int:
+        return len(self._sources)
+
+    def read(self, shard: int, at: int, length: int) -> bytearray:
+        """Bytes of a shard; whole chunks are read and checked for them."""
+        into = bytearray(length)
+        done = 0
+        while done < length:
+            number, inner = divmod(at + done, CHUNK_BYTES)
+            if self._cached is None or self._cached[:2] != (shard, number):
+                self._cached = (shard, number, self._sources[shard].chunk(number))
+            part = memoryview(self._cached[2])[inner : inner + length - done]
+            if not part:
+                raise Damaged("is cut off")
+            into[done : done + len(part)] = part
+            done += len(part)
+        return into
+
+    def tensor(self, name: str, offset: tuple[int, ...]) -> Tensor:
+        """One piece."""
+        shard, piece = self.pieces[name][offset]
+        dtype = _DTYPES[piece.dtype]
+        if piece.end == piece.start:
+            return torch.empty(piece.shape, dtype=dtype)
+        data = self.read(shard, piece.start, piece.end - piece.start)
+        return torch.frombuffer(data, dtype=torch.uint8).view(dtype).view(piece.shape)
+
+    def own(self, rank: int) -> bytes:
+        """The own state of a rank."""
+        place = self._headers[rank].own
+        if place is None:
+            raise Damaged(f"has no state of rank {rank}")
+        return bytes(self.read(rank, place[0], place[1] - place[0]))
+
+    def wholes(self) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+        """Whole shape and dtype of each tensor."""
+        found = {}
+        for name, places in self.pieces.items():
+            piece = next(iter(places.values()))[1]
+            found[name] = (piece.whole, _DTYPES[piece.dtype])
+        return found
+
+    def load_into(self, targets: Mapping[str, Tensor]) -> None:
+        """Fill tensors (or this rank's shards of DTensors) by name. No communication between ranks."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that there is no communication is the intention
+            load(dict(targets), storage_reader=_Reader(self), no_dist=True)
+
+    def load_all(self) -> int:
+        """Read every tensor whole, one after the other, and every rank's state; returns how many there were."""
+        for name, (whole, dtype) in self.wholes().items():
+            self.load_into({name: torch.empty(whole, dtype=dtype)})
+        return len(self.pieces)
+
+
+class _Reader(StorageReader):
+    """What :mod:`torch.distributed.checkpoint` asks of a storage, answered from a :class:`ShardSet`."""
+
+    def __init__(self, shards: ShardSet) -> None:
+        self._shards = shards
+
+    @classmethod
+    def validate_checkpoint_id(cls, _checkpoint_id: object) -> bool:
+        return True
+
+    def reset(self, checkpoint_id: object = None) -> None:
+        pass
+
+    def read_metadata(self, *_: Any, **__: Any) -> Metadata:
+        tensors: dict[str, Any] = {}
+        for name, places in self._shards.pieces.items():
+            chunks = [
+                ChunkStorageMetadata(torch.Size(offset), torch.Size(piece.shape))
+                for offset, (_, piece) in places.items()
+            ]
+            piece = next(iter(places.values()))[1]
+            tensors[name] = TensorStorageMetadata(
+                TensorProperties(dtype=_DTYPES[piece.dtype]), torch.Size(piece.whole), chunks
+            )
+        return Metadata(tensors)
+
+    def set_up_storage_reader(self, *_: Any, **__: Any) -> None:
+        pass
+
+    def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
+        return plan
+
+    def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
+        return plans
+
+    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
+        last: tuple[MetadataIndex, Tensor] | None = None
+        for item in plan.items:
+            index = item.storage_index
+            if last is None or last[0] != index:
+                offset = tuple(index.offset) if index.offset is not None else ()
+                last = (index, self._shards.tensor(index.fqn, offset))
+            part = narrow_tensor_by_index(last[1], item.storage_offsets, item.lengths)
+            target = planner.resolve_tensor(item).detach()
+            target.copy_(part)
+            planner.commit_tensor(item, target)
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
+
+
+def stored(path: str) -> tuple[Manifest, ShardSet]:
+    """The checkpoint directory ``path``. Raises :class:`Damaged`, OSError."""
+    manifest = read_manifest(path)
+    return manifest, ShardSet([Stored(path, shard) for shard in manifest.shards])
