@@ -47,6 +47,8 @@ def _as_new(env: dict[str, str]) -> None:
     """Undo what a supervisor did to its interpreter, and what would be the same in all that were forked."""
     os.environ.clear()
     os.environ.update(env)
+    for name in [name for name in sys.modules if name == "unidle" or name.startswith("unidle.")]:
+        del sys.modules[name]  # the script may have one of its own, or none
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in (signal.SIGPIPE, signal.SIGXFSZ):

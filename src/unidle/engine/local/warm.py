@@ -24,12 +24,12 @@ MODULES: Final = ("torch", "torch.distributed", "torch.nn.parallel", "torch.dist
 _PYTHON: Final = re.compile(r"python(\d(\.\d+)?)?\Z")
 _ANSWER_S: Final = 2.0
 _HERE: Final = str(Path(__file__).parent)
-# The package goes by a name that no script imports, and nothing is added to sys.path.
+# The package goes by a name that no script imports, and nothing stays in sys.path.
 _BOOT: Final = (
-    "import sys,importlib.util as u;"
+    "import sys,importlib.util as u;sys.path.insert(0,sys.argv[1]+'/../../..');"
     "s=u.spec_from_file_location('_unidle_local',sys.argv[1]+'/__init__.py',submodule_search_locations=[sys.argv[1]]);"
     "m=u.module_from_spec(s);sys.modules['_unidle_local']=m;s.loader.exec_module(m);"
-    "from _unidle_local.zygote import main;main(sys.argv[2:])"
+    "from _unidle_local.zygote import main;sys.path.pop(0);main(sys.argv[2:])"
 )
 
 
