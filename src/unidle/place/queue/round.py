@@ -176,7 +176,7 @@ class _Turn:
         if waits is None or waits.code in _OTHERWISE or not self.wants_time(demand.job):
             return
         why = self._none_stop.why(_class(demand), demand)
-        if why is not None:
+        if why is not None and why.code != waits.code:
             self._done.nobody[demand.job] = why
 
     def stoppable_ns(self) -> int | None:
