@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -53,29 +54,39 @@ def empty_books(fleet: Fleet, now_ns: int) -> Shares:
 
 
 class Bounds(NamedTuple):
-    """What bounds a charge from below: kinds that have whole devices and those there are, the largest factor and memory."""
+    """What bounds a charge from below: kinds that have whole devices and those there are, the largest factor and memory.
+
+    ``sizes`` are, of kinds that have none whole, how many slices there are of each size in ppm, the smallest first.
+    """
 
     kinds: frozenset[str]
     whole_kinds: frozenset[str]
     factor_ppm: int
     memory_bytes: int
+    sizes: dict[str, tuple[tuple[int, int], ...]]
 
     @classmethod
     def of(cls, fleet: Fleet) -> Bounds:
         devices = fleet.devices()
+        whole = frozenset(d.kind for d in devices if len(d.slices_ppm) == 1)
+        sizes: dict[str, Counter[int]] = {}
+        for device in devices:
+            if device.kind not in whole:
+                sizes.setdefault(device.kind, Counter()).update(device.slices_ppm)
         return cls(
             frozenset(d.kind for d in devices),
-            frozenset(d.kind for d in devices if len(d.slices_ppm) == 1),
+            whole,
             max((d.sharing.compute_ppm for d in devices if d.sharing is not None), default=WHOLE_PPM),
             max((d.memory_bytes for d in devices), default=0),
+            {kind: tuple(sorted(counts.items())) for kind, counts in sizes.items()},
         )
 
     def least_milli(self, spec: JobSpec) -> int:
         """The least that a queue is charged for the job, wherever it runs, in thousandths of devices."""
         share = spec.share
         if share is None:
-            whole = all(kind in self.whole_kinds for kind in KINDS[spec.device] if kind in self.kinds)
-            return spec.devices * MILLI if whole else 0
+            kinds = [kind for kind in KINDS[spec.device] if kind in self.kinds]
+            return min((self._smallest_milli(kind, spec.devices) for kind in kinds), default=0)
         ppm = share.compute_ppm
         if share.profile:
             sizes = [m.compute_ppm(m.profile(share.profile)) for m in mig_models() if m.knows(share.profile)]
@@ -83,6 +94,16 @@ class Bounds(NamedTuple):
         if not ppm and self.memory_bytes:
             ppm = share.memory_bytes * WHOLE_PPM // self.memory_bytes
         return spec.ranks * (ppm * MILLI // self.factor_ppm)
+
+    def _smallest_milli(self, kind: str, devices: int) -> int:
+        """What so many slices of a kind count at least: the smallest that there are."""
+        if kind in self.whole_kinds:
+            return devices * MILLI
+        total = 0
+        for ppm, count in self.sizes[kind]:
+            taken = min(count, devices)
+            total, devices = total + taken * ppm, devices - taken
+        return total * MILLI // WHOLE_PPM
 
 
 def never_in(empty: Shares, spec: JobSpec, queue: str, kinds: Sequence[str], asked: int) -> Reason | None:
