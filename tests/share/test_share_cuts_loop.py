@@ -146,7 +146,7 @@ def test_every_job_ends_or_says_why_it_never_will(world: World) -> None:
 
 def test_a_job_is_charged_for_the_slice_that_is_free_now_not_for_the_one_that_was() -> None:
     gpu = {"count": 1, "kind": "gpu", "model": H100, "memory": "80GiB", "slices_ppm": [400_000, 600_000]}
-    job = {"work": 1, "ranks": 1, "device": "gpu", "queue": "p"}
+    job = {"at": 0, "work": 1, "ranks": 1, "device": "gpu", "queue": "p"}
     world = World.of(
         {
             "fleet": {
@@ -165,7 +165,7 @@ def test_a_job_is_charged_for_the_slice_that_is_free_now_not_for_the_one_that_wa
 
 def test_a_gang_whose_smallest_slices_are_more_than_its_queue_may_use_is_told_never() -> None:
     gpu = {"count": 1, "kind": "gpu", "model": H100, "memory": "80GiB", "slices_ppm": [400_000, 600_000]}
-    job = {"work": 1, "device": "gpu", "queue": "p"}
+    job = {"at": 0, "work": 1, "device": "gpu", "queue": "p"}
     world = World.of(
         {
             "fleet": {
