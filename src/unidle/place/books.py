@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -299,7 +300,7 @@ class Books:
         if key not in self._refused:
             if len(self._refused) >= _FAMILIES_KEPT:
                 self._refused.clear()
-            least = self._bounds.least_milli(job.spec)
+            least = partial(self._bounds.least_milli, job.spec)
             self._refused[key] = never_in(self._empty, job.spec, queue, self.kinds, least)
         return self._refused[key]
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from unidle.fleet import WHOLE_PPM, Fleet, slices_of
@@ -36,7 +37,7 @@ def never(fleet: Fleet, spec: JobSpec, now_ns: int, sharing: SharingRound | None
     empty = empty_books(fleet, now_ns)
     kinds = tuple(dict.fromkeys(device.kind for device in fleet.devices()))
     if sharing is None:
-        return never_in(empty, spec, spec.queue, kinds, Bounds.of(fleet).least_milli(spec))
+        return never_in(empty, spec, spec.queue, kinds, partial(Bounds.of(fleet).least_milli, spec))
     reasons = [
         never_in_parts(empty, sharing, of_kind, spec.queue)
         for of_kind in (
@@ -81,12 +82,11 @@ class Bounds(NamedTuple):
             {kind: tuple(sorted(counts.items())) for kind, counts in sizes.items()},
         )
 
-    def least_milli(self, spec: JobSpec) -> int:
-        """The least that a queue is charged for the job, wherever it runs, in thousandths of devices."""
+    def least_milli(self, spec: JobSpec, kind: str) -> int:
+        """The least that a queue is charged for the job, wherever it runs on this kind, in thousandths of devices."""
         share = spec.share
         if share is None:
-            kinds = [kind for kind in KINDS[spec.device] if kind in self.kinds]
-            return min((self._smallest_milli(kind, spec.devices) for kind in kinds), default=0)
+            return self._smallest_milli(kind, spec.devices) if kind in self.kinds else 0
         ppm = share.compute_ppm
         if share.profile:
             sizes = [m.compute_ppm(m.profile(share.profile)) for m in mig_models() if m.knows(share.profile)]
@@ -106,8 +106,10 @@ class Bounds(NamedTuple):
         return total * MILLI // WHOLE_PPM
 
 
-def never_in(empty: Shares, spec: JobSpec, queue: str, kinds: Sequence[str], asked: int) -> Reason | None:
-    """The same for books in which nothing is used, and a job that is charged ``asked`` thousandths of devices.
+def never_in(
+    empty: Shares, spec: JobSpec, queue: str, kinds: Sequence[str], asked: Callable[[str], int]
+) -> Reason | None:
+    """The same for books in which nothing is used, and a job that is charged ``asked(kind)`` thousandths of devices.
 
     A job that may have any device is refused only where it is on each of these kinds.
     """
@@ -119,16 +121,16 @@ def never_in(empty: Shares, spec: JobSpec, queue: str, kinds: Sequence[str], ask
         return Reason("no_queue", f"there is no queue {queue} that takes jobs; there are {known}")
     if any(spec.windows for spec in tree.specs):
         return None  # at other hours it may
-    found = [_never_of(empty, spec, index, kind, asked) for kind in KINDS[spec.device] if kind in kinds] or [
-        _never_of(empty, spec, index, "gpu", asked)
-    ]
+    found = [
+        _never_of(empty, spec, index, kind, asked(kind)) for kind in KINDS[spec.device] if kind in kinds
+    ] or [_never_of(empty, spec, index, "gpu", asked("gpu"))]
     return None if None in found else found[0]
 
 
 def never_in_parts(empty: Shares, sharing: SharingRound, spec: JobSpec, queue: str) -> Reason | None:
     """The same for parts of devices of one kind, of which there are enough but for what the queue may use."""
     least, most = charges_of_parts(sharing, spec)
-    refused = never_in(empty, spec, queue, (spec.device,), least)
+    refused = never_in(empty, spec, queue, (spec.device,), lambda _: least)
     if refused is not None or any(spec.windows for spec in empty.tree.specs):
         return refused
     leaf, firm = empty.tree.leaf(queue), spec.preemption != "low"
