@@ -93,15 +93,18 @@ class Bounds(NamedTuple):
             return spec.ranks * (min(sizes, default=0) * MILLI // WHOLE_PPM)
         if not ppm and self.memory_bytes:
             ppm = share.memory_bytes * WHOLE_PPM // self.memory_bytes
-        return spec.ranks * (ppm * MILLI // self.factor_ppm)
+        least = spec.ranks * (ppm * MILLI // self.factor_ppm)
+        if kind in self.sizes:  # no device is whole, so none is cut on demand
+            least = max(least, self._smallest_milli(kind, spec.devices, share.compute_ppm))
+        return least
 
-    def _smallest_milli(self, kind: str, devices: int) -> int:
-        """What so many slices of a kind count at least: the smallest that there are."""
+    def _smallest_milli(self, kind: str, devices: int, least_ppm: int = 0) -> int:
+        """What so many slices of a kind count at least: the smallest that there are, from ``least_ppm`` on."""
         if kind in self.whole_kinds:
             return devices * MILLI
         total = 0
         for ppm, count in self.sizes[kind]:
-            taken = min(count, devices)
+            taken = min(count, devices) if ppm >= least_ppm else 0
             total, devices = total + taken * ppm, devices - taken
         return total * MILLI // WHOLE_PPM
 
