@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from unidle.fleet import WHOLE_PPM, Fleet, slices_of
 from unidle.fleet.queues import QueueSpec
-from unidle.jobs import JobSpec, Reason
+from unidle.jobs import JobSpec, Reason, Share
 from unidle.place.queue.charge import most_of
 from unidle.place.queue.fair import Shares
 from unidle.place.queue.model import Amounts
@@ -87,16 +87,20 @@ class Bounds(NamedTuple):
         share = spec.share
         if share is None:
             return self._smallest_milli(kind, spec.devices) if kind in self.kinds else 0
-        ppm = share.compute_ppm
-        if share.profile:
-            sizes = [m.compute_ppm(m.profile(share.profile)) for m in mig_models() if m.knows(share.profile)]
-            return spec.ranks * (min(sizes, default=0) * MILLI // WHOLE_PPM)
-        if not ppm and self.memory_bytes:
-            ppm = share.memory_bytes * WHOLE_PPM // self.memory_bytes
-        least = spec.ranks * (ppm * MILLI // self.factor_ppm)
+        least = spec.ranks * self._part_milli(share)
         if kind in self.sizes:  # no device is whole, so none is cut on demand
             least = max(least, self._smallest_milli(kind, spec.devices, share.compute_ppm))
         return least
+
+    def _part_milli(self, share: Share) -> int:
+        """What one part that is cut on demand counts at least."""
+        if share.profile:
+            sizes = [m.compute_ppm(m.profile(share.profile)) for m in mig_models() if m.knows(share.profile)]
+            return min(sizes, default=0) * MILLI // WHOLE_PPM
+        ppm = share.compute_ppm
+        if not ppm and self.memory_bytes:
+            ppm = share.memory_bytes * WHOLE_PPM // self.memory_bytes
+        return ppm * MILLI // self.factor_ppm
 
     def _smallest_milli(self, kind: str, devices: int, least_ppm: int = 0) -> int:
         """What so many slices of a kind count at least: the smallest that there are, from ``least_ppm`` on."""
@@ -124,9 +128,10 @@ def never_in(
         return Reason("no_queue", f"there is no queue {queue} that takes jobs; there are {known}")
     if any(spec.windows for spec in tree.specs):
         return None  # at other hours it may
-    found = [
-        _never_of(empty, spec, index, kind, asked(kind)) for kind in KINDS[spec.device] if kind in kinds
-    ] or [_never_of(empty, spec, index, "gpu", asked("gpu"))]
+    share = spec.share
+    of_gpu = share is not None and (bool(share.profile) or share.mode != "any")  # no CPU device is cut so
+    may = [kind for kind in KINDS[spec.device] if kind in kinds and not (of_gpu and kind == "cpu")] or ["gpu"]
+    found = [_never_of(empty, spec, index, kind, asked(kind)) for kind in may]
     return None if None in found else found[0]
 
 
