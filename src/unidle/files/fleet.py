@@ -192,9 +192,14 @@ class _Builder:
                     value=list(group.slices_ppm),
                     remedy="a share is in millionths of the device",
                 )
+            memory = self._memory(group.memory, self._in_group(path, k, "memory"))
             if group.share is not None:
                 where = self._in_group(path, k, "share")
-                check_sharing(self._document, group.share, group.kind, group.vendor, group.slices_ppm, where)
+                check_sharing(
+                    self._document, group.share, group.kind, group.vendor, group.slices_ppm, where,
+                    model=group.model or "",
+                    memory_bytes=memory,
+                )  # fmt: skip
             if group.uuid and group.count * nodes > 1:
                 raise self._document.error(
                     self._in_group(path, k, "uuid"),
@@ -202,7 +207,6 @@ class _Builder:
                     value=group.uuid,
                     remedy="give each device an entry of its own with count 1",
                 )
-            self._memory(group.memory, self._in_group(path, k, "memory"))
 
     def _devices(self, node: str, groups: tuple[DevicesPart, ...], path: Path) -> tuple[Device, ...]:
         devices: list[Device] = []
