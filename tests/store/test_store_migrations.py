@@ -95,7 +95,9 @@ def next_version(tmp_path, monkeypatch):
     def install(more: str = "") -> Path:
         scripts = tmp_path / "migrations"
         shutil.copytree(migrate.SCRIPTS, scripts, ignore=shutil.ignore_patterns("__pycache__"))
-        (scripts / "versions" / f"r{NEWER}.py").write_text(NEXT.format(revision=NEWER, before=schema.REVISION, more=more))
+        (scripts / "versions" / f"r{NEWER}.py").write_text(
+            NEXT.format(revision=NEWER, before=schema.REVISION, more=more)
+        )
         for module in (migrate, opening):
             monkeypatch.setattr(module, "REVISION", NEWER)
         monkeypatch.setattr(migrate, "SCRIPTS", scripts)
@@ -108,7 +110,9 @@ def test_an_older_store_is_upgraded_when_it_is_opened_for_writing(durable, event
     with closing(durable.open()) as store:
         store.append(store.acquire("test"), [event(1), event(2)])
     next_version()
-    with pytest.raises(StoreError, match=f"older version, and was opened for reading only .*'{schema.REVISION}'"):
+    with pytest.raises(
+        StoreError, match=f"older version, and was opened for reading only .*'{schema.REVISION}'"
+    ):
         durable.open(create=False, read_only=True)
     store = durable.open(create=False)
     assert [found.seq for found in store.read()] == [1, 2]
