@@ -25,6 +25,7 @@ from unidle.files.values import (
 NoticeKind: TypeAlias = Literal["incident", "verdict", "node", "job_failed", "idle", "maintenance"]
 KINDS: Final[tuple[NoticeKind, ...]] = get_args(NoticeKind)
 WINDOW_NS: Final = 600_000_000_000
+_LONGEST_TEXT: Final = 4096
 _LONGEST_NS: Final = 86_400_000_000_000
 _OWN_HEADERS: Final = (
     "host",
@@ -43,7 +44,9 @@ EnvName = Annotated[
         extra={"says": "a name of an environment variable"},
     ),
 ]
-Line = Annotated[str, Meta(pattern=PRINTABLE_PATTERN, max_length=4096, extra={"says": PRINTABLE_SAYS})]
+Line = Annotated[
+    str, Meta(pattern=PRINTABLE_PATTERN, max_length=_LONGEST_TEXT, extra={"says": PRINTABLE_SAYS})
+]
 HeaderName = Annotated[
     str,
     Meta(
@@ -58,7 +61,7 @@ class NoticePart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One place that notices go to: a webhook, a file or a command."""
 
     webhook: Annotated[
-        Line | None,
+        str | None,
         Meta(
             description="Address that each notice is posted to as JSON; env:NAME takes it from the environment.",
             examples=["https://hooks.example.org/unidle"],
@@ -67,16 +70,13 @@ class NoticePart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     log: Annotated[
         Line | None,
         Meta(
-            min_length=1,
             description="File that each notice is appended to as a line of JSON; relative to the fleet file.",
             examples=["/var/log/unidle/notices.jsonl"],
         ),
     ] = None
     command: Annotated[
-        tuple[Line, ...] | None,
+        Annotated[tuple[Line, ...], Meta(min_length=1, max_length=256)] | None,
         Meta(
-            min_length=1,
-            max_length=256,
             description="Command that is run with each notice as JSON on its standard input.",
             examples=[["/usr/local/bin/to-chat", "--room", "fleet"]],
         ),
@@ -93,7 +93,7 @@ class NoticePart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         ),
     ] = None
     headers: Annotated[
-        dict[HeaderName, Line],
+        dict[HeaderName, str],
         Meta(
             max_length=32,
             description="Further headers; a value env:NAME is taken from the environment.",
@@ -204,6 +204,8 @@ def _target(
             )
         return Command(part.command), os.path.basename(part.command[0])[:63]  # noqa: PTH119 (one name)
     if part.log is not None:
+        if not part.log.strip():
+            raise document.error((*path, "log"), "names no file", remedy="for instance notices.jsonl")
         place = os.path.abspath(os.path.join(base_dir, part.log))  # noqa: PTH100, PTH118
         return LogFile(place), place
     url = part.webhook or ""
@@ -212,9 +214,9 @@ def _target(
         where: Path = (*path, "headers", name)
         if name.lower() in _OWN_HEADERS or name.lower().startswith("webhook-"):
             raise document.error(where, "is set by unidle itself", remedy="remove it")
-        if not value.isascii():
+        if not (value.isascii() and value.isprintable() and len(value) <= _LONGEST_TEXT):
             raise document.error(
-                where, "must be ASCII", remedy="take the value from the environment: env:NAME"
+                where, "must be one line of ASCII", remedy="or take it from the environment: env:NAME"
             )
     host = url if url.startswith("env:") else urlsplit(url).hostname or ""
     return Webhook(url, part.secret_env or "", part.headers), host[:200]
@@ -242,6 +244,6 @@ def url_problem(url: str) -> str | None:
         return "must begin with https:// or http:// and name a host"
     if "@" in parts.netloc:
         return "must hold no user and password (use headers)"
-    if not url.isascii() or not url.isprintable() or " " in url:
-        return "must be ASCII without spaces"
+    if not url.isascii() or not url.isprintable() or " " in url or len(url) > _LONGEST_TEXT:
+        return f"must be at most {_LONGEST_TEXT} characters of ASCII without spaces"
     return None

@@ -16,6 +16,8 @@ from unidle.notices.model import Notice, iso, notice_id
 BURST: Final = 20
 """So many notices are told one by one within :data:`PERIOD_NS`; what comes on top is summed up."""
 PERIOD_NS: Final = 60_000_000_000
+STORM: Final = "many changes at once"
+STORM_KEPT: Final = 256
 SUBJECTS_NAMED: Final = 50
 _RANKS: Final = ("info", "warning", "critical")
 
@@ -33,71 +35,91 @@ class Temper(msgspec.Struct):
 
     window_ns: int
     keys: dict[str, Key] = {}
+    held_ns: int | None = None  # when the first of what is held is due
+    prune_ns: int = 0  # when to forget what is older than the window
     period_ns: int = 0  # when the current period began
     told: int = 0  # one by one in it
-    storm: list[Notice] = []  # of each subject and kind the last one, with its count
+    storm: dict[str, Notice] = {}  # of each subject and kind the last one, with its count
     calm: bool = True
 
     def add(self, notice: Notice) -> list[Notice]:
         """What is to be told now that ``notice`` is known; it may be told later, by :meth:`due`."""
         found = list(self.due(notice.time_ns))
-        name = _key(notice)
+        name, now_ns = _key(notice), notice.time_ns
         key = self.keys.get(name)
         if key is None:
-            self.keys[name] = Key({notice.state: notice.time_ns}, notice.state)
-        elif notice.time_ns - key.told.get(notice.state, -self.window_ns) < self.window_ns:
+            self.keys[name] = Key({notice.state: now_ns}, notice.state)
+        elif (again_ns := self._again_ns(key, notice.state)) > now_ns:
             key.held = _with_count(notice, key.held)
+            self.held_ns = again_ns if self.held_ns is None else min(self.held_ns, again_ns)
             return found
         else:
             notice, key.held = _with_count(notice, key.held), None
-            key.told[notice.state], key.state = notice.time_ns, notice.state
+            key.told[notice.state], key.state = now_ns, notice.state
         return [*found, *self._limited(notice)]
 
     def due(self, now_ns: int) -> Iterator[Notice]:
         """What has waited long enough."""
-        for name in list(self.keys):
-            key = self.keys[name]
-            key.told = {s: at for s, at in key.told.items() if now_ns - at < self.window_ns}
-            held = key.held
-            if held is not None and held.state not in key.told:
-                key.held = None
-                if held.state != key.state:  # else it is as it was told to be
-                    key.told[held.state], key.state = now_ns, held.state
-                    yield from self._limited(held)
-            if not key.told and key.held is None:
-                del self.keys[name]
+        if self.held_ns is not None and self.held_ns <= now_ns:
+            yield from self._held_long_enough(now_ns)
+        if self.prune_ns <= now_ns:
+            self.prune_ns = now_ns + self.window_ns
+            self.keys = {
+                name: key
+                for name, key in self.keys.items()
+                if key.held is not None or now_ns - max(key.told.values()) < self.window_ns
+            }
         yield from self._end_of_period(now_ns)
 
     def next_ns(self) -> int | None:
         """When :meth:`due` may have something."""
-        times = [key.told[key.held.state] + self.window_ns for key in self.keys.values() if key.held is not None
-                 and key.held.state in key.told]  # fmt: skip
-        if self.storm:
-            times.append(self.period_ns + PERIOD_NS)
-        return min(times, default=None)
+        if not self.storm:
+            return self.held_ns
+        end_ns = self.period_ns + PERIOD_NS
+        return end_ns if self.held_ns is None else min(self.held_ns, end_ns)
 
-    def _limited(self, notice: Notice) -> Iterator[Notice]:
-        yield from self._end_of_period(notice.time_ns)
+    def _again_ns(self, key: Key, state: str) -> int:
+        """From when on the state may be told again."""
+        at_ns = key.told.get(state)
+        return 0 if at_ns is None else at_ns + self.window_ns
+
+    def _held_long_enough(self, now_ns: int) -> Iterator[Notice]:
+        self.held_ns, held_keys = None, [key for key in self.keys.values() if key.held is not None]
+        for key in held_keys:
+            held = key.held
+            if held is None:
+                continue
+            again_ns = self._again_ns(key, held.state)
+            if again_ns > now_ns:
+                self.held_ns = again_ns if self.held_ns is None else min(self.held_ns, again_ns)
+                continue
+            key.held = None
+            if held.state != key.state:  # else it is as it was told to be
+                key.told[held.state], key.state = now_ns, held.state
+                yield from self._limited(held, now_ns)
+
+    def _limited(self, notice: Notice, now_ns: int | None = None) -> Iterator[Notice]:
+        now_ns = notice.time_ns if now_ns is None else now_ns
+        yield from self._end_of_period(now_ns)
         if self.calm and self.told < BURST:
             if not self.told:
-                self.period_ns = notice.time_ns
+                self.period_ns = now_ns
             self.told += 1
             yield notice
             return
-        same = next((k for k, one in enumerate(self.storm) if _key(one) == _key(notice)), None)
-        if same is None:
-            self.storm.append(notice)
-        else:
-            self.storm.append(_with_count(notice, self.storm.pop(same)))
+        name = _key(notice)
+        self.storm[name] = _with_count(notice, self.storm.pop(name, None))
+        if len(self.storm) > STORM_KEPT:
+            self.storm = {"": summary(list(self.storm.values()), STORM)}
 
     def _end_of_period(self, now_ns: int) -> Iterator[Notice]:
         if now_ns - self.period_ns < PERIOD_NS:
             return
-        summed, self.storm = self.storm, []
+        summed, self.storm = list(self.storm.values()), {}
         self.period_ns, self.told = now_ns, 0
         self.calm = sum(one.count for one in summed) <= BURST  # else what follows is summed up at once
         if summed:
-            yield summed[0] if len(summed) == 1 else summary(summed, "many changes at once")
+            yield summed[0] if len(summed) == 1 else summary(summed, STORM)
 
 
 def summary(notices: list[Notice], why: str) -> Notice:
