@@ -53,7 +53,7 @@ def as_objects(book: Book) -> list[dict[str, Any]]:
     """The channels as ``--json`` prints them."""
     return [
         {
-            "channel": name, "pending": len(kept.pending), "held": len(kept.temper.storm),
+            "channel": name, "pending": len(kept.pending), "held": sum(n.count for n in kept.temper.storm.values()),
             "sent": kept.record.sent, "refused": kept.record.refused, "tries": kept.record.tries,
             "sent_ns": kept.record.sent_ns, "error": kept.record.error or None, "error_ns": kept.record.error_ns,
             "oldest_pending_ns": kept.pending[0].time_ns if kept.pending else None,

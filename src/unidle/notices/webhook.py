@@ -103,6 +103,8 @@ def _exchange(to: Target, body: bytes, headers: Mapping[str, str]) -> tuple[int,
         path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         connection.request("POST", path, body, dict(headers))
         answer = connection.getresponse()
+        if late.is_set():  # what came of it is cut off
+            raise TimeoutError
         return answer.status, answer.headers.get("Retry-After", "")
     except (OSError, http.client.HTTPException):
         if late.is_set():
