@@ -19,11 +19,15 @@ FAILS = ["sh", "-c", "exit 3"]
 
 def fleet_file(place: Path, *parts: dict[str, Any]) -> Path:
     path = place / "fleet.json"
-    path.write_text(json.dumps({"nodes": [{"id": "n1", "devices": {"count": 2, "kind": "cpu"}}], "notices": parts}))
+    path.write_text(
+        json.dumps({"nodes": [{"id": "n1", "devices": {"count": 2, "kind": "cpu"}}], "notices": parts})
+    )
     return path
 
 
-def test_a_controller_that_is_killed_while_it_tells_is_followed_by_one_that_tells_it_again(tmp_path: Path) -> None:
+def test_a_controller_that_is_killed_while_it_tells_is_followed_by_one_that_tells_it_again(
+    tmp_path: Path,
+) -> None:
     store, free = tmp_path / "s.db", threading.Event()
 
     def hang(_: Received) -> tuple[int, dict[str, str]]:
@@ -57,7 +61,9 @@ def test_a_controller_that_is_killed_while_it_tells_is_followed_by_one_that_tell
 
 
 @pytest.mark.parametrize("points", [6])
-def test_a_controller_killed_at_any_moment_loses_no_notice_and_no_id_is_counted_twice(tmp_path: Path, points: int) -> None:
+def test_a_controller_killed_at_any_moment_loses_no_notice_and_no_id_is_counted_twice(
+    tmp_path: Path, points: int
+) -> None:
     store = tmp_path / "s.db"
     with receiver() as there:
         fleet = fleet_file(tmp_path, {"webhook": there.url, "on": ["job_failed"]}, {"log": "notices.jsonl"})
@@ -89,7 +95,12 @@ def test_secrets_reach_neither_jobs_nor_hooks_nor_files(tmp_path: Path) -> None:
             {"webhook": "env:NOTICE_URL", "secret_env": "NOTICE_SECRET", "headers": {"Authorization": "env:NOTICE_TOKEN"}},
             {"command": hook},
         )  # fmt: skip
-        env = {**os.environ, "NOTICE_URL": there.url + "&P4TH", "NOTICE_SECRET": "S3CRET", "NOTICE_TOKEN": "T0KEN"}
+        env = {
+            **os.environ,
+            "NOTICE_URL": there.url + "&P4TH",
+            "NOTICE_SECRET": "S3CRET",
+            "NOTICE_TOKEN": "T0KEN",
+        }
         job = ["sh", "-c", f"env > {tmp_path}/job.env; exit 3"]
         done = unidle("run", "--store", store, "--fleet", fleet, "--progress", "plain", "--", *job, env=env)
         assert done.returncode == 1, done.stderr
@@ -118,7 +129,9 @@ def test_a_run_does_not_wait_for_a_receiver_that_is_down(tmp_path: Path) -> None
 
 def test_the_test_notice_says_who_did_not_take_it(tmp_path: Path) -> None:
     with receiver(lambda _: (401, {})) as there:
-        fleet = fleet_file(tmp_path, {"webhook": there.url, "name": "chat"}, {"log": "n.jsonl", "name": "file"})
+        fleet = fleet_file(
+            tmp_path, {"webhook": there.url, "name": "chat"}, {"log": "n.jsonl", "name": "file"}
+        )
         done = unidle("guard", "notices", "--test", "--fleet", fleet, "--json")
     assert done.returncode == 1
     assert json.loads(done.stdout) == [

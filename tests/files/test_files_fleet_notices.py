@@ -35,7 +35,11 @@ def test_a_webhook_a_log_and_a_command(tmp_path: Path) -> None:
     hook, log, command = load_fleet_and_notices(path)[1]
     assert hook.to == Webhook("https://h.example/x", "KEY", {"X-A": "b"})
     assert (hook.on, hook.window_ns) == (("node", "idle"), 3600 * 10**9)
-    assert (log.to, log.on, log.window_ns) == (LogFile(str(tmp_path / "logs/notices.jsonl")), KINDS, WINDOW_NS)
+    assert (log.to, log.on, log.window_ns) == (
+        LogFile(str(tmp_path / "logs/notices.jsonl")),
+        KINDS,
+        WINDOW_NS,
+    )
     assert (command.to, command.name) == (Command(("to-chat", "--room", "7")), "chat")
 
 
@@ -49,7 +53,8 @@ def test_a_channel_keeps_its_name_and_two_addresses_have_two_names_that_do_not_t
 
 def test_the_log_never_holds_the_addresses() -> None:
     fleet, found = fleet_and_notices_from_mapping(
-        {"nodes": NODES, "notices": [{"webhook": "https://h.example/T0KEN", "headers": {"X": "H3ADER"}}]}, "fleet"
+        {"nodes": NODES, "notices": [{"webhook": "https://h.example/T0KEN", "headers": {"X": "H3ADER"}}]},
+        "fleet",
     )
     assert found
     body = ev.encode(ev.FleetSeen(fleet))[1]

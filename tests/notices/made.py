@@ -14,5 +14,11 @@ def notice(n: int, subject: str = "node:n1", state: str = "fault", at_s: float =
     time_ns = int(at_s * S)
     fields: dict[str, Any] = {"kind": "node", "severity": "critical", "text": f"{subject} is {state}", **more}
     return Notice(
-        id=notice_id("test", n), seq=n, time_ns=time_ns, time=iso(time_ns), state=state, subject=subject, **fields
+        id=notice_id("test", n),
+        seq=n,
+        time_ns=time_ns,
+        time=iso(time_ns),
+        state=state,
+        subject=subject,
+        **fields,
     )

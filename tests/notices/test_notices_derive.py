@@ -75,8 +75,16 @@ def test_health_is_told_when_it_changes_and_planned_work_is_maintenance() -> Non
         return short(told(*(ev.HealthSet("n1", state, WHY) for state in states)))
 
     assert health("healthy") == []  # it was
-    assert health("fault", "fault", "repair", "healthy") == [("node", "fault"), ("node", "repair"), ("node", "healthy")]
-    assert health("maintenance", "boot", "healthy") == [("maintenance", "maintenance"), ("maintenance", "boot"), ("node", "healthy")]
+    assert health("fault", "fault", "repair", "healthy") == [
+        ("node", "fault"),
+        ("node", "repair"),
+        ("node", "healthy"),
+    ]
+    assert health("maintenance", "boot", "healthy") == [
+        ("maintenance", "maintenance"),
+        ("maintenance", "boot"),
+        ("node", "healthy"),
+    ]
     assert health("maintenance", "healthy") == [("maintenance", "maintenance"), ("maintenance", "healthy")]
     assert health("maintenance", "fault") == [("maintenance", "maintenance"), ("node", "fault")]
     (one,) = told(ev.HealthSet("n1/3", "fault", WHY))

@@ -35,7 +35,9 @@ def channels_of(*parts: dict[str, Any]) -> tuple[Channel, ...]:
 class Log:
     """A store with a desk (none without channels), driven as the loop drives it: log, then tell."""
 
-    def __init__(self, store: SqlStore, lease: Lease, *parts: dict[str, Any], environ: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, store: SqlStore, lease: Lease, *parts: dict[str, Any], environ: dict[str, str] | None = None
+    ) -> None:
         self.store, self.lease = store, lease
         found = senders(channels_of(*parts), {} if environ is None else environ)
         self._desk = NoticeDesk(store, lease, found) if parts else None
@@ -52,7 +54,9 @@ class Log:
         for number, event in enumerate(events, seq + 1):
             if self._desk is not None:
                 self._desk.saw(event, number, at_ns)
-        self.store.append(self.lease, (NewEvent(at_ns, "control", seq + 1 + k, *ev.encode(e)) for k, e in enumerate(events)))
+        self.store.append(
+            self.lease, (NewEvent(at_ns, "control", seq + 1 + k, *ev.encode(e)) for k, e in enumerate(events))
+        )
         if told and self._desk is not None:
             self._desk.turn(seq + len(events), at_ns)
 
@@ -117,7 +121,9 @@ def test_what_was_logged_and_not_told_is_told_by_the_next_controller(begin: Begi
         assert [one["job"] for one in there.taken] == ["j1"]
 
 
-def test_what_happened_under_a_controller_that_tells_nobody_is_told_by_the_next_that_does(begin: Begin) -> None:
+def test_what_happened_under_a_controller_that_tells_nobody_is_told_by_the_next_that_does(
+    begin: Begin,
+) -> None:
     with hook() as (there, part):
         begin(part).desk.close(0)
         begin().add(failed(1))
@@ -151,7 +157,9 @@ def test_a_webhook_that_is_down_loses_nothing_and_blocks_nobody(begin: Begin) ->
         well.until(lambda: len(well.taken) == 10)
         log.desk.close(0)  # a failing channel is not waited for
         assert time.monotonic() - begun_s < 10
-        assert load(log.store)[0].channels.keys() == {c.name for c in channels_of({"webhook": f"http://127.0.0.1:{port}/hook"}, other)}
+        assert load(log.store)[0].channels.keys() == {
+            c.name for c in channels_of({"webhook": f"http://127.0.0.1:{port}/hook"}, other)
+        }
     with receiver(port=port) as back:
         log = begin({"webhook": f"http://127.0.0.1:{port}/hook"})
         back.until(lambda: len(back.taken) == 20)
@@ -167,7 +175,11 @@ def test_no_more_than_four_are_under_way_and_of_a_subject_one(begin: Begin) -> N
         log.desk.close(0)
         assert 1 < there.in_flight_most <= 4
         for k in range(6):
-            assert [one["state"] for one in there.taken if one["node"] == f"n{k}"] == ["fault", "repair", "healthy"]
+            assert [one["state"] for one in there.taken if one["node"] == f"n{k}"] == [
+                "fault",
+                "repair",
+                "healthy",
+            ]
 
 
 def test_a_storm_is_summed_up_also_when_the_controller_is_killed_in_it(begin: Begin) -> None:
@@ -195,7 +207,12 @@ def test_what_one_receiver_refuses_does_not_stop_the_next_notice(begin: Begin) -
         log.desk.close(0)
         assert len(there.all) == 2
         (kept,) = load(log.store)[0].channels.values()
-        assert (kept.record.sent, kept.record.refused, kept.record.error, kept.pending) == (1, 1, "answered 404", [])
+        assert (kept.record.sent, kept.record.refused, kept.record.error, kept.pending) == (
+            1,
+            1,
+            "answered 404",
+            [],
+        )
 
 
 def test_a_server_that_asks_for_time_gets_it(begin: Begin) -> None:
@@ -240,7 +257,9 @@ def test_channels_that_are_not_configured_now_keep_what_they_have_not_got(begin:
         assert gone.taken[0]["job"] == "j1"
 
 
-def test_secrets_come_from_the_environment_leave_it_and_are_shown_nowhere(begin: Begin, tmp_path: Path) -> None:
+def test_secrets_come_from_the_environment_leave_it_and_are_shown_nowhere(
+    begin: Begin, tmp_path: Path
+) -> None:
     with receiver() as there:
         environ = {"KEY": "S3CRET", "TOKEN": "T0KEN", "URL": there.url + "&P4TH", "HOME": "/"}
         part = {"webhook": "env:URL", "secret_env": "KEY", "headers": {"Authorization": "env:TOKEN"}}

@@ -68,7 +68,9 @@ def test_what_cannot_be_a_log_is_said_and_never_waited_for(tmp_path: Path, kind:
 
 
 def test_a_command_gets_the_notice_on_standard_input_and_no_shell_reads_its_words(tmp_path: Path) -> None:
-    child = "import sys, pathlib; pathlib.Path(sys.argv[1]).write_text(repr((sys.argv[2:], sys.stdin.read())))"
+    child = (
+        "import sys, pathlib; pathlib.Path(sys.argv[1]).write_text(repr((sys.argv[2:], sys.stdin.read())))"
+    )
     words = ("$(touch x)", "; touch y", "a b")
     assert run((sys.executable, "-c", child, str(tmp_path / "out"), *words), b'{"n":1}') == Answer("done")
     assert (tmp_path / "out").read_text() == repr((list(words), '{"n":1}\n'))
@@ -92,6 +94,10 @@ def test_a_command_that_hangs_is_killed_with_its_children(tmp_path: Path) -> Non
     assert time.monotonic() - begun_s < 10
     child = int(pid_file.read_text())
     deadline = time.monotonic() + 10
-    while time.monotonic() < deadline and Path(f"/proc/{child}").exists() and "Z" not in Path(f"/proc/{child}/stat").read_text():
+    while (
+        time.monotonic() < deadline
+        and Path(f"/proc/{child}").exists()
+        and "Z" not in Path(f"/proc/{child}/stat").read_text()
+    ):
         time.sleep(0.01)
     assert not Path(f"/proc/{child}").exists() or ") Z" in Path(f"/proc/{child}/stat").read_text()

@@ -146,7 +146,9 @@ def test_chance_spreads_the_tries_and_never_makes_them_later(chance: float) -> N
     assert max(waits) <= 600
 
 
-@given(st.lists(st.tuples(st.integers(0, 5), st.sampled_from(["put", "take", "done", "again"])), max_size=200))
+@given(
+    st.lists(st.tuples(st.integers(0, 5), st.sampled_from(["put", "take", "done", "again"])), max_size=200)
+)
 def test_nothing_is_lost_and_a_subject_is_never_out_of_order(steps: list[tuple[int, str]]) -> None:
     bench, n = Bench(), 0
     busy: list[Entry] = []
@@ -170,7 +172,9 @@ def test_nothing_is_lost_and_a_subject_is_never_out_of_order(steps: list[tuple[i
 
 
 @given(st.integers(1, 2000), st.integers(0, 4))
-def test_a_channel_that_is_down_holds_a_bounded_number_and_every_change_is_counted(count: int, under_way: int) -> None:
+def test_a_channel_that_is_down_holds_a_bounded_number_and_every_change_is_counted(
+    count: int, under_way: int
+) -> None:
     bench = Bench()
     entries = []
     for k in range(count):

@@ -47,7 +47,11 @@ def test_the_same_again_after_the_window_is_told() -> None:
 def test_who_flaps_is_told_how_it_is_at_the_end_of_the_window() -> None:
     states = ["fault", "healthy"] * 3 + ["fault"]
     found = run([notice(k, state=state, at_s=k) for k, state in enumerate(states)], 9999)
-    assert [(one.state, one.count, one.seq) for one in found] == [("fault", 1, 0), ("healthy", 1, 1), ("fault", 5, 6)]
+    assert [(one.state, one.count, one.seq) for one in found] == [
+        ("fault", 1, 0),
+        ("healthy", 1, 1),
+        ("fault", 5, 6),
+    ]
 
 
 def test_two_attempts_are_two_incidents() -> None:
@@ -59,7 +63,12 @@ def test_a_storm_becomes_a_summary() -> None:
     found = run([notice(k, f"node:n{k}", at_s=k / 1000) for k in range(1000)], 9999)
     assert len(found) == BURST + 1
     last = found[-1]
-    assert (last.kind, last.count, last.counts, last.severity) == ("summary", 980, {"node fault": 980}, "critical")
+    assert (last.kind, last.count, last.counts, last.severity) == (
+        "summary",
+        980,
+        {"node fault": 980},
+        "critical",
+    )
     assert len(last.subjects) == SUBJECTS_NAMED
     assert last.text == "980 changes (many changes at once): 980 node fault"
 
@@ -75,6 +84,14 @@ def test_after_a_storm_notices_come_one_by_one_again() -> None:
     found = run([*storm, notice(2000, "node:x", at_s=500)], 9999)
     assert found[-1].seq == 2000
     assert found[-1].kind == "node"
+
+
+def test_a_storm_of_any_size_is_remembered_in_bounded_space() -> None:
+    temper = Temper(WINDOW_NS)
+    found = [one for k in range(20_000) for one in temper.add(notice(k, f"node:n{k}", at_s=k / 1e6))]
+    assert len(msgspec.json.encode(temper)) < 1_000_000
+    found += temper.due(61 * S)
+    assert sum(one.count for one in found) == 20_000
 
 
 CHANGES = st.lists(
@@ -99,7 +116,9 @@ def test_what_was_told_last_is_how_it_is(changes: list[tuple[str, str, int]]) ->
 
 @settings(max_examples=50)
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=300))
-def test_of_different_subjects_every_one_is_counted_once_and_no_minute_has_more_than_its_share(gaps_s: list[int]) -> None:
+def test_of_different_subjects_every_one_is_counted_once_and_no_minute_has_more_than_its_share(
+    gaps_s: list[int],
+) -> None:
     at_s, events = 0, list[Notice]()
     for n, gap_s in enumerate(gaps_s):
         at_s += gap_s

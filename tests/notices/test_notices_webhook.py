@@ -3,40 +3,60 @@
 from __future__ import annotations
 
 import base64
-import hashlib
-import hmac
+import re
 import socket
 import ssl
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
 from email.utils import formatdate
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from notices.receiver import Received, receiver
 from unidle.notices.line import Answer
-from unidle.notices.webhook import Target, post, secret_bytes
+from unidle.notices.webhook import Target, post, secret_bytes, signature
 
 NOW_S = 1_800_000_000.0
+DOC = Path(__file__).parents[2] / "docs" / "how-to" / "notices.md"
 
 
 def test_a_notice_is_posted_and_signed_so_that_anybody_can_verify_it() -> None:
     secret = b"\x00\xffs3cret"
     with receiver() as there:
-        answer = post(Target(there.url, secret, {"X-Room": "7"}), "id-1", b'{"text":"gr\xc3\xbc\xc3\x9f"}', NOW_S + 0.9)
+        answer = post(
+            Target(there.url, secret, {"X-Room": "7"}), "id-1", b'{"text":"gr\xc3\xbc\xc3\x9f"}', NOW_S + 0.9
+        )
     assert answer == Answer("done")
     (got,) = there.all
     assert (got.path, got.body) == ("/hook?room=1", b'{"text":"gr\xc3\xbc\xc3\x9f"}')
     assert got.headers["content-type"] == "application/json"
     assert got.headers["x-room"] == "7"
     assert (got.headers["webhook-id"], got.headers["webhook-timestamp"]) == ("id-1", "1800000000")
-    # as docs/how-to/notices.md has it
-    signed = f"{got.headers['webhook-id']}.{got.headers['webhook-timestamp']}.".encode() + got.body
-    mac = hmac.new(secret, signed, hashlib.sha256).digest()
-    assert hmac.compare_digest("v1," + base64.b64encode(mac).decode(), got.headers["webhook-signature"])
+    code = re.findall(r"```python\n(.*?)```", DOC.read_text(), re.DOTALL)[0]
+    names: dict[str, Any] = {}
+    exec(code, names)
+    now_s = str(int(time.time()))
+    fresh = {
+        **got.headers,
+        "webhook-timestamp": now_s,
+        "webhook-signature": signature(secret, "id-1", int(now_s), got.body),
+    }
+    assert got.headers["webhook-signature"] == signature(secret, "id-1", int(NOW_S), got.body)
+    assert names["verify"](secret, fresh, got.body)
+    assert not names["verify"](secret, got.headers, got.body)  # of another day
+    assert not names["verify"](secret, fresh, got.body + b" ")
+    assert not names["verify"](b"another", fresh, got.body)
+    assert not names["verify"](secret, {**fresh, "webhook-id": "id-2"}, got.body)
+
+
+def test_the_signature_is_that_of_the_published_example() -> None:
+    """The example of the Standard Webhooks specification's reference libraries."""
+    secret = secret_bytes("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
+    made = signature(secret, "msg_p5jXN8AQM9LWM0D4loKWxJek", 1614265330, b'{"test": 2432232314}')
+    assert made == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
 
 
 def test_without_a_secret_nothing_is_signed() -> None:
@@ -85,7 +105,9 @@ def closed_port() -> int:
 
 
 def test_nobody_listens() -> None:
-    assert post(Target(f"http://127.0.0.1:{closed_port()}/"), "id", b"{}", NOW_S) == Answer("again", "connection refused")
+    assert post(Target(f"http://127.0.0.1:{closed_port()}/"), "id", b"{}", NOW_S) == Answer(
+        "again", "connection refused"
+    )
 
 
 def test_no_such_host() -> None:
@@ -124,7 +146,9 @@ def test_a_server_that_dribbles_is_cut_off_as_a_whole() -> None:
     assert time.monotonic() - begun_s < 4
 
 
-@pytest.mark.parametrize("said", [b"", b"SSH-2.0-OpenSSH_9\r\n", b"HTTP/1.1 two hundred\r\n\r\n", b"\x00" * 100_000])
+@pytest.mark.parametrize(
+    "said", [b"", b"SSH-2.0-OpenSSH_9\r\n", b"HTTP/1.1 two hundred\r\n\r\n", b"\x00" * 100_000]
+)
 def test_what_does_not_speak_http_is_tried_again(said: bytes) -> None:
     def speak(one: Received) -> tuple[int, dict[str, str]]:
         one.handler.wfile.write(said)
@@ -135,7 +159,7 @@ def test_what_does_not_speak_http_is_tried_again(said: bytes) -> None:
 
 
 @pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A certificate for 127.0.0.1 that signed itself, with its key, in one file."""
     place = tmp_path_factory.mktemp("tls")
     subprocess.run(
@@ -145,7 +169,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     )  # fmt: skip
     both = place / "both.pem"
     both.write_text((place / "key.pem").read_text() + (place / "cert.pem").read_text())
-    yield both
+    return both
 
 
 def test_certificates_are_verified(certificate: Path) -> None:
@@ -175,6 +199,8 @@ def test_secrets_are_text_or_base64() -> None:
 
 
 def test_what_fails_is_told_without_the_address() -> None:
-    answer = post(Target(f"http://127.0.0.1:{closed_port()}/T0KEN", b"S3CRET", {"X": "H3ADER"}), "id", b"{}", NOW_S)
+    answer = post(
+        Target(f"http://127.0.0.1:{closed_port()}/T0KEN", b"S3CRET", {"X": "H3ADER"}), "id", b"{}", NOW_S
+    )
     shown = repr((answer, Target("http://h/T0KEN", b"S3CRET", {"X": "H3ADER"})))
     assert not any(word in shown for word in ("T0KEN", "S3CRET", "H3ADER"))

@@ -18,6 +18,8 @@ BURST: Final = 20
 PERIOD_NS: Final = 60_000_000_000
 STORM: Final = "many changes at once"
 STORM_KEPT: Final = 256
+KEYS_KEPT: Final = 4096
+"""Of more subjects than these within a window the oldest are forgotten: they may be told twice."""
 SUBJECTS_NAMED: Final = 50
 _RANKS: Final = ("info", "warning", "critical")
 
@@ -48,6 +50,10 @@ class Temper(msgspec.Struct):
         name, now_ns = _key(notice), notice.time_ns
         key = self.keys.get(name)
         if key is None:
+            if len(self.keys) >= KEYS_KEPT:
+                del self.keys[
+                    next((old for old, one in self.keys.items() if one.held is None), next(iter(self.keys)))
+                ]
             self.keys[name] = Key({notice.state: now_ns}, notice.state)
         elif (again_ns := self._again_ns(key, notice.state)) > now_ns:
             key.held = _with_count(notice, key.held)
