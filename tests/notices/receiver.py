@@ -62,6 +62,14 @@ def receiver(
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             one = Received(self.path, {k.lower(): v for k, v in self.headers.items()}, body, self)
+            here = [one]
+
+            def left() -> None:
+                with found.changed:
+                    found.in_flight -= len(here)
+                    here.clear()
+                    found.changed.notify_all()
+
             with found.changed:
                 found.all.append(one)
                 found.in_flight += 1
@@ -69,6 +77,7 @@ def receiver(
                 found.changed.notify_all()
             try:
                 status, headers = found.reply(one)
+                left()  # before the answer: the next may come as soon as that is there
                 self.send_response(status)
                 for key, value in {"Content-Length": "0", **headers}.items():
                     self.send_header(key, value)
@@ -76,11 +85,10 @@ def receiver(
                 if 200 <= status < 300:
                     found.taken.append(one.notice)
             except OSError:
+                left()
                 self.close_connection = True
-            finally:
-                with found.changed:
-                    found.in_flight -= 1
-                    found.changed.notify_all()
+            with found.changed:
+                found.changed.notify_all()
 
         def do_GET(self) -> None:  # what a redirect would become
             self.do_POST()

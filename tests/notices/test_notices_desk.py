@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -35,12 +35,14 @@ def channels_of(*parts: dict[str, Any]) -> tuple[Channel, ...]:
 class Log:
     """A store with a desk (none without channels), driven as the loop drives it: log, then tell."""
 
+    health: ClassVar[dict[str, str]] = {}
+
     def __init__(
         self, store: SqlStore, lease: Lease, *parts: dict[str, Any], environ: dict[str, str] | None = None
     ) -> None:
         self.store, self.lease = store, lease
         found = senders(channels_of(*parts), {} if environ is None else environ)
-        self._desk = NoticeDesk(store, lease, found) if parts else None
+        self._desk = NoticeDesk(store, lease, found, self.health) if parts else None
 
     @property
     def desk(self) -> NoticeDesk:
@@ -109,6 +111,17 @@ def test_a_new_desk_begins_with_what_happens_next(begin: Begin) -> None:
         there.until(lambda: len(there.taken) == 1)
         log.desk.close(0)
         assert [one["job"] for one in there.taken] == ["j2"]
+
+
+def test_a_new_desk_knows_who_is_sick_already(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
+    with hook() as (there, part):
+        begin().add(ev.HealthSet("n1", "fault", WHY))
+        monkeypatch.setattr(Log, "health", {"n1": "fault"})
+        log = begin(part)
+        log.add(ev.HealthSet("n1", "fault", WHY), ev.HealthSet("n1", "healthy", WHY))
+        there.until(lambda: len(there.taken) == 1)
+        log.desk.close(0)
+        assert there.taken[0]["text"] == "n1 is healthy (was fault): because"
 
 
 def test_what_was_logged_and_not_told_is_told_by_the_next_controller(begin: Begin) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,7 +74,7 @@ def take_up(
         clock = RealClock(store.last()[1], view.clock_offset_ns if same_clock else None)
         root = run_root(store, data_dir)
         _make_root(root)
-        desk = _desk(store, lease, senders)
+        desk = _desk(store, lease, senders, view.health)
         engine = LocalEngine(root, fleet, clock)
         controller = Controller(
             store, lease, engine, Unidle(), clock,
@@ -102,9 +102,11 @@ def _senders(channels: Sequence[Channel]) -> list[tuple[Channel, Send]]:
     return senders(channels)
 
 
-def _desk(store: Store, lease: Lease, senders: list[tuple[Channel, Send]]) -> NoticeDesk | None:
+def _desk(
+    store: Store, lease: Lease, senders: list[tuple[Channel, Send]], health: Mapping[str, str]
+) -> NoticeDesk | None:
     if not senders:
         return None
     from unidle.notices.desk import NoticeDesk
 
-    return NoticeDesk(store, lease, senders)
+    return NoticeDesk(store, lease, senders, health)

@@ -8,7 +8,7 @@ with the same ids.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -57,10 +57,14 @@ class _Desk(msgspec.Struct):
 class NoticeDesk:
     """Tells the channels what happens on a store that this process holds."""
 
-    def __init__(self, store: Store, lease: Lease, channels: Sequence[tuple[Channel, Send]]) -> None:
-        """Errors: :class:`unidle.errors.StoreError`."""
+    def __init__(
+        self, store: Store, lease: Lease, channels: Sequence[tuple[Channel, Send]], health: Mapping[str, str]
+    ) -> None:
+        """``health``: of the nodes and devices that are not healthy now. Errors: :class:`unidle.errors.StoreError`."""
         self._store, self._lease = store, lease
         book, self._seq = load(store)
+        if self._seq == store.last()[0]:  # also where there is no bookmark yet
+            book.known.health = dict(health)
         self._known = book.known
         self._others = {
             name: kept for name, kept in book.channels.items() if name not in {c.name for c, _ in channels}
