@@ -178,7 +178,7 @@ def test_wrong_ranges_are_refused(text: str) -> None:
         (f"nodes: [{{id: n1, {ONE_CPU}}}]\nlinks: [{{a: n1, b: n2, gbps: 1}}]", "links[0].b: there is no such tier or node (got 'n2'); the closest is n1"),
         (f"nodes: [{{id: n1, {ONE_CPU}}}]\nlinks: [{{a: n1, b: n1, gbps: 1}}]", "the link ends where it starts"),
         (f"nodes: [{{id: n1, {ONE_CPU}}}]\nlinks: [{{a: n1, b: site, gbps: 1e-10}}]", "less than 1 bit/s"),
-        (f"nodes: [{{id: 'n[1-3]', address: '10.0.0.[1-2]', {ONE_CPU}}}]", "2 addresses for 3 nodes"),
+        (f"nodes: [{{id: 'n[1-3]', address: '10.0.0.[1-2]', {ONE_CPU}}}]", "2 members for 3 nodes"),
         (f"nodes: [{{id: n1, {ONE_CPU}}}]\nprices: {{H100: -1}}", "prices.H100: must be a number from 0"),
         (f"nodes: [{{id: n1, {ONE_CPU}}}]\nprices: {{H100: .inf}}", "prices.H100: must be a finite number"),
         (f"nodes: [{{id: n1, {ONE_CPU}}}]\ncurrency: euro", "currency: must be three capital letters"),
