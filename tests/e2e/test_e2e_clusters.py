@@ -138,7 +138,7 @@ def test_a_bad_clusters_file_is_one_error_with_its_line(tmp_path: Path, text: st
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (lambda text: text.replace('"version":1', '"version":9'), "another version"),
+        (lambda text: text.replace('"version":2', '"version":9'), "another version"),
         (lambda text: text.replace("unidle-summary", "other"), "not a capacity summary"),
         (lambda text: text[: len(text) // 2], "cannot be read"),
         (lambda text: text.replace('"free":2', '"free":7'), "more free than there is"),
