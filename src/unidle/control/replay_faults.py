@@ -30,6 +30,7 @@ from unidle.view.state import View
 
 JOB: Final = "gang"
 MODEL: Final = "node"
+_DAY_S: Final = 86_400.0
 Capability = Literal["spares", "peer_copies", "interval", "warm_restart", "preflight"]
 CAPABILITIES: Final[tuple[Capability, ...]] = ("spares", "peer_copies", "interval", "warm_restart", "preflight")  # fmt: skip
 
@@ -132,7 +133,11 @@ class Replay:
         return len(self.trace.faults) / (self.servers * self.trace.end_ns / S)
 
     def pace(self, gang: int, ways: Ways) -> Pace:
-        """The intervals of a gang, with the failure rate that the trace shows."""
+        """The intervals of a gang, with the failure rates that the trace shows.
+
+        Where peers hold copies, only failures that take those too need a checkpoint: saves are as much rarer, but not
+        rarer than one a day, for what the trace does not show.
+        """
         terms = self.terms
         first_s = (terms.warm_s if ways.warm else terms.restart_s) + (
             terms.preflight_s if ways.preflight else 0.0
@@ -143,21 +148,38 @@ class Replay:
         if ways.peer_copies:
             copied = replace(costs, stall_s=terms.copy_s, restart_s=first_s + terms.copy_restore_s)
             copy = max(round(best_interval(copied) / terms.step_s), 1)
-        every_s = best_interval(costs) if ways.every_s is None else ways.every_s
+            rare = max(self.copies_lost(gang, first_s + terms.detect_s), 1e-12)
+            costs = replace(costs, mttf_s=mttf_s / rare)
+        every_s = (
+            min(best_interval(costs), max(_DAY_S, terms.write_s)) if ways.every_s is None else ways.every_s
+        )
         save = max(round(every_s / terms.step_s), 1)
         if copy:
             copy = min(copy, save)
             save = -(-save // copy) * copy
         return Pace(save, copy, first_s)
 
-    def run(self, case: Case, store: Store | None = None) -> FaultOutcome:
-        """One replay, to the end of the trace or of the job. The same call gives the same log, byte by byte.
+    def copies_lost(self, gang: int, within_s: float) -> float:
+        """The part of a gang's failures that take a node and, within that time, the one with its copy: by the trace.
 
-        Errors: :class:`unidle.errors.BadInput` where gang and spares are more than the trace's servers.
+        Servers that fail together are counted in it; that they are neighbours in the gang is left to chance.
         """
+        if gang < 2:
+            return 1.0
+        starts = sorted((fault.start_ns, fault.node) for fault in self.trace.faults)
+        pairs = 0
+        for k, (at_ns, node) in enumerate(starts):
+            for other_ns, other in starts[k + 1 :]:
+                if other_ns > at_ns + within_s * S:
+                    break
+                pairs += other != node
+        return min(pairs / len(starts) * gang / self.servers * 2 / (gang - 1), 1.0) if starts else 0.0
+
+    def run(self, case: Case, store: Store | None = None) -> FaultOutcome:
+        """One replay, to the end of the trace or of the job. The same call gives the same log, byte by byte."""
         kept = ForgetfulStore() if store is None else store
         pace, terms = self.pace(case.gang, case.ways), self.terms
-        nodes = self._nodes(case)
+        nodes = self.nodes(case)
         price = terms.gpu_hour_price * terms.gpus_per_node
         view = simulate(
             kept,
@@ -170,9 +192,9 @@ class Replay:
             until_ns=self.trace.end_ns,
             policy_name=DEFAULT,
         )
-        return self._outcome(view, kept, case, pace)
+        return self._outcome(view, kept, pace)
 
-    def _outcome(self, view: View, store: Store, case: Case, pace: Pace) -> FaultOutcome:
+    def _outcome(self, view: View, store: Store, pace: Pace) -> FaultOutcome:
         terms = self.terms
         restore_s = terms.copy_restore_s if pace.copy_every else terms.restore_s
         return outcome_of_gang(
@@ -182,8 +204,11 @@ class Replay:
             restart_s=pace.startup_s + restore_s, detect_s=terms.detect_s,
         )  # fmt: skip
 
-    def _nodes(self, case: Case) -> list[str]:
-        """The servers of the replay; with more spares the first ones are the same."""
+    def nodes(self, case: Case) -> list[str]:
+        """The servers of a replay; with more spares the first ones are the same.
+
+        Errors: :class:`unidle.errors.BadInput` where gang and spares are more than the trace's servers.
+        """
         names = list(as_servers(self.trace, self.servers))
         wanted = case.gang + case.ways.spares
         if wanted > len(names):

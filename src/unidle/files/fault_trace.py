@@ -119,7 +119,12 @@ def _time(place: str, value: object) -> int:
 
 
 def _name(place: str, field: str, value: object) -> str:
-    if not isinstance(value, str) or not value.strip() or not value.isprintable() or len(value) > _NAME_LENGTH:
+    if (
+        not isinstance(value, str)
+        or not value.strip()
+        or not value.isprintable()
+        or len(value) > _NAME_LENGTH
+    ):
         remedy = f"give 1 to {_NAME_LENGTH} printable characters"
         raise BadFile(place, "is not a name", field=field, value=value, remedy=remedy)
     return value

@@ -63,7 +63,9 @@ class SimEngine:
         self._fault = self._next_fault()
         self._detect_ns = detect_ns
         self._unseen: dict[str, None] = {}  # nodes that are down, which nobody knows yet
-        self._coming: list[tuple[int, int, NodeFault, bool]] = []  # seen to be down (False), and repaired (True)
+        self._coming: list[
+            tuple[int, int, NodeFault, bool]
+        ] = []  # seen to be down (False), and repaired (True)
         self._copies = PeerCopies()
         self._journal: dict[Key, list[list[Mark]]] = {}
         self._out: list[Observation] = []
@@ -281,10 +283,10 @@ class SimEngine:
         """The node is seen to be down, and its ranks to be dead since it broke."""
         at_ns, node, _, component = fault
         self._unseen.pop(node, None)
-        text, figures = f"simulated fault of node {node}", {}
+        because = Reason("sim_fault", f"simulated fault of node {node}")
         if component:
-            text, figures = f"{text}: {component}", {"component": component}
-        self._change(HealthChange(node, "fault", Reason("sim_fault", text, figures)))
+            because = Reason("sim_fault", f"{because.text}: {component}", {"component": component})
+        self._change(HealthChange(node, "fault", because))
         for key in list(self._on_node.get(node, ())):
             gang = self._gangs[key]
             self._hear(gang, gang.advance(at_ns))
