@@ -11,15 +11,17 @@ import random
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import Final, Literal
 
-from unidle.checkpoint.interval import Costs, best_interval
+from unidle.checkpoint.interval import Costs, best_interval, observed_mttf
 from unidle.control.fault_outcome import FaultOutcome, outcome_of_gang
 from unidle.control.simulate import Arrival, simulate
 from unidle.engine.protocol import StartGang
 from unidle.engine.sim.faults import NodeFault
 from unidle.engine.sim.workload import S, SimJob
 from unidle.errors import BadInput
+from unidle.events import types as ev
 from unidle.files.fault_trace import FaultTrace, NodeTrouble, as_servers
 from unidle.fleet import Device, Fleet, Node, Tier
 from unidle.jobs import JobSpec, Restart
@@ -103,6 +105,22 @@ class Pace:
     startup_s: float
 
 
+@dataclass(slots=True)
+class GangSeen:
+    """How long the job's attempts ran that have ended, and how many of them failed."""
+
+    ran_ns: int = 0
+    failures: int = 0
+    _placed_ns: int = 0
+
+    def hear(self, event: ev.Event, time_ns: int) -> None:
+        if isinstance(event, ev.AttemptPlaced):
+            self._placed_ns = time_ns
+        elif isinstance(event, ev.AttemptEnded):
+            self.ran_ns += time_ns - self._placed_ns
+            self.failures += event.outcome == "failed"
+
+
 @dataclass(frozen=True, slots=True)
 class Case:
     """One replay. ``name`` tells the ways from others."""
@@ -132,8 +150,8 @@ class Replay:
         """Faults per node and second, over the whole trace."""
         return len(self.trace.faults) / (self.servers * self.trace.end_ns / S)
 
-    def pace(self, gang: int, ways: Ways) -> Pace:
-        """The intervals of a gang, with the failure rates that the trace shows.
+    def pace(self, gang: int, ways: Ways, seen: GangSeen | None = None) -> Pace:
+        """The intervals of a gang: by the failure rate of the trace, corrected by what was seen of the gang itself.
 
         Where peers hold copies, only failures that take those too need a checkpoint: saves are as much rarer, but not
         rarer than one a day, for what the trace does not show.
@@ -143,13 +161,15 @@ class Replay:
             terms.preflight_s if ways.preflight else 0.0
         )
         mttf_s = 1 / max(gang * self.fault_rate, 1e-12)
+        if seen is not None:
+            mttf_s = observed_mttf(seen.failures, seen.ran_ns / S, mttf_s)
         costs = Costs(terms.write_s, mttf_s, first_s + terms.restore_s, terms.detect_s, terms.step_s)
         copy = 0
         if ways.peer_copies:
             copied = replace(costs, stall_s=terms.copy_s, restart_s=first_s + terms.copy_restore_s)
             copy = max(round(best_interval(copied) / terms.step_s), 1)
-            rare = max(self.copies_lost(gang, first_s + terms.detect_s), 1e-12)
-            costs = replace(costs, mttf_s=mttf_s / rare)
+            lost = self.copies_lost(gang, first_s + terms.detect_s)
+            costs = replace(costs, mttf_s=mttf_s / max(lost, 1e-12))
         every_s = (
             min(best_interval(costs), max(_DAY_S, terms.write_s)) if ways.every_s is None else ways.every_s
         )
@@ -178,28 +198,35 @@ class Replay:
     def run(self, case: Case, store: Store | None = None) -> FaultOutcome:
         """One replay, to the end of the trace or of the job. The same call gives the same log, byte by byte."""
         kept = ForgetfulStore() if store is None else store
-        pace, terms = self.pace(case.gang, case.ways), self.terms
+        terms, seen, paces = self.terms, GangSeen(), list[Pace]()
+
+        def behaviour(command: StartGang) -> SimJob:
+            paces.append(self.pace(case.gang, case.ways, seen))
+            return self._behaviour(command, paces[-1])
+
         nodes = self.nodes(case)
         price = terms.gpu_hour_price * terms.gpus_per_node
         view = simulate(
             kept,
             _fleet(nodes, price, terms.currency),
             [Arrival(1, JOB, _spec(case.gang))],
-            lambda command: self._behaviour(command, pace),
+            behaviour,
             policy_named(DEFAULT),
             faults=self._faults(nodes, case),
             detect_ns=round(terms.detect_s * S),
             until_ns=self.trace.end_ns,
             policy_name=DEFAULT,
+            watcher=seen.hear,
         )
-        return self._outcome(view, kept, pace)
+        return self._outcome(view, kept, paces or [self.pace(case.gang, case.ways)])
 
-    def _outcome(self, view: View, store: Store, pace: Pace) -> FaultOutcome:
-        terms = self.terms
+    def _outcome(self, view: View, store: Store, paces: Sequence[Pace]) -> FaultOutcome:
+        terms, pace = self.terms, paces[0]
         restore_s = terms.copy_restore_s if pace.copy_every else terms.restore_s
         return outcome_of_gang(
             view, store, view.jobs[JOB], gpus_per_node=terms.gpus_per_node,
-            save_s=pace.save_every * terms.step_s, copy_s=pace.copy_every * terms.step_s,
+            save_s=fmean(p.save_every for p in paces) * terms.step_s,
+            copy_s=fmean(p.copy_every for p in paces) * terms.step_s,
             write_s=terms.write_s, copy_stall_s=terms.copy_s,
             restart_s=pace.startup_s + restore_s, detect_s=terms.detect_s,
         )  # fmt: skip
