@@ -78,11 +78,6 @@ def faults(
     ways = Ways(
         spares, _on(peer_copies, "--peer-copies"), _every(checkpoint_every), _on(warm, "--warm"), _on(preflight, "--preflight")
     )  # fmt: skip
-    _finite(
-        fixed_every=fixed_every, step_s=step_s, write_s=write_s, restart_s=restart_s, warm_s=warm_s, restore_s=restore_s,
-        copy_s=copy_s, copy_restore_s=copy_restore_s, detect_s=detect_s, preflight_s=preflight_s, burn_in_s=burn_in_s,
-        relapse_s=relapse_s, recall=recall, price=price,
-    )  # fmt: skip
     terms = Terms(
         write_s, restart_s, warm_s, restore_s, copy_s, copy_restore_s, detect_s, preflight_s, burn_in_s, relapse_s, recall,
         step_s, steps, gpus_per_node, price,
@@ -145,14 +140,6 @@ def _length(text: str, field: str, or_: str = "") -> float:
         remedy = f"give {or_}seconds above 0, at most {_LONGEST_S}"
         raise BadInput("is not an interval", field=field, value=text, remedy=remedy)
     return seconds
-
-
-def _finite(**given: float) -> None:
-    for name, value in given.items():
-        if not math.isfinite(value):
-            raise BadInput(
-                "is not a number", field=f"--{name.replace('_', '-')}", value=value, remedy="give a number"
-            )
 
 
 # -- what came of it -----------------------------------------------------------------------------------
