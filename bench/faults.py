@@ -10,7 +10,8 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from _table import Row, main
@@ -55,7 +56,7 @@ def rows(arguments: argparse.Namespace) -> Iterator[Row]:
         more = f"; {saved / 1000:,.0f} thousand USD less wasted in 349 days"
         yield Row(f"worth of {words}", "points of ETTR", worth, how=how + more)
     for copies in (False, True):
-        yield interval_row(run, given, copies, how)
+        yield interval_row(run, copies, how)
     yield time_row(replay)
 
 
@@ -73,11 +74,10 @@ def formula_rows(found: dict[str, list[FaultOutcome]], how: str) -> Iterator[Row
     )  # fmt: skip
 
 
-def interval_row(run: object, given: list[FaultOutcome], copies: bool, how: str) -> Row:
-    assert callable(run)
-    base = {"spares": SPARES, "peer_copies": copies, "warm": True, "preflight": True}
-    chosen = mean(given if copies else run(Ways(every_s=None, **base)), "ettr")
-    fixed = {every_s: mean(run(Ways(every_s=every_s, **base)), "ettr") for every_s in FIXED_S}
+def interval_row(run: Callable[[Ways], list[FaultOutcome]], copies: bool, how: str) -> Row:
+    base = replace(ALL, peer_copies=copies)
+    chosen = mean(run(base), "ettr")
+    fixed = {every_s: mean(run(replace(base, every_s=every_s)), "ettr") for every_s in FIXED_S}
     best = max(fixed, key=lambda every_s: fixed[every_s])
     with_ = "with" if copies else "without"
     return Row(

@@ -5,6 +5,7 @@ The trace is made here: nodes fail by chance and are repaired after hours, and o
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 from pathlib import Path
@@ -115,7 +116,7 @@ times = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 20)), max_size=12)
 def test_faults_of_one_server_that_overlap_are_one(given_: list[tuple[int, int]]) -> None:
     troubles = [NodeTrouble(a, "n", a + d, "l", "GPU", "t") for a, d in given_]
     spans = one_by_one(troubles)
-    assert all(a[1] < b[0] for a, b in zip(spans, spans[1:], strict=False))
+    assert all(a[1] < b[0] for a, b in itertools.pairwise(spans))
     assert all(any(s <= t.start_ns and t.end_ns <= e for s, e, _ in spans) for t in troubles)
 
 
@@ -128,8 +129,8 @@ def test_a_burn_in_keeps_a_server_out_longer_and_hides_only_relapses(
     found = proved(spans, terms, [0.5] * len(spans))
     assert len(found) <= len(spans)
     assert all(any(s <= a and b <= e for s, e, _ in found) for a, b, _ in spans)
-    assert all(a[1] < b[0] for a, b in zip(found, found[1:], strict=False))
-    if recall <= 0.5 and all(b[0] - a[1] > S for a, b in zip(spans, spans[1:], strict=False)):
+    assert all(a[1] < b[0] for a, b in itertools.pairwise(found))
+    if recall <= 0.5 and all(b[0] - a[1] > S for a, b in itertools.pairwise(spans)):
         assert len(found) == len(spans)
 
 
