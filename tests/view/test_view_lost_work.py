@@ -99,3 +99,9 @@ def test_the_ledger_of_a_job_is_the_same_before_and_after_its_end_is_told_to_ano
     before = told.ledger("n0/0")
     told.submit("k").place("k", "n0/0")
     assert told.ledger("n0/0") == before
+
+
+def test_an_attempt_that_died_before_its_first_step_does_not_hide_what_the_next_one_resumed_from() -> None:
+    told = trained(saved=2, checkpoint_path="ckpt").end("j", 1, "failed").retry("j").place("j", "n0/1")
+    told.at(9).end("j", 1, "failed").retry("j").place("j", "n0/1").at(12).steps("j", 6, 8)
+    assert told.ledger("n0/0")[:3] == [(0, 1, "start"), (1, 6, "useful"), (6, 7, "replayed")]

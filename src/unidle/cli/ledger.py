@@ -155,15 +155,17 @@ def _check_names(view: View, where: dict[str, list[str]]) -> None:
                 )  # fmt: skip
 
 
-def window_of(whole: Window, start: str | None, end: str | None) -> Window:
-    """The part of a ledger between two moments as the user writes them."""
+def window_of(
+    whole: Window, start: str | None, end: str | None, options: tuple[str, str] = ("--start", "--end")
+) -> Window:
+    """The part of a ledger between two moments as the user writes them, with ``options``."""
     from unidle.ledger.select import Window
 
-    end_ns = whole.end_ns if end is None else _moment(end, whole.end_ns, "--end")
-    start_ns = whole.start_ns if start is None else _moment(start, end_ns, "--start")
+    end_ns = whole.end_ns if end is None else _moment(end, whole.end_ns, options[1])
+    start_ns = whole.start_ns if start is None else _moment(start, end_ns, options[0])
     if end_ns < start_ns:
         raise BadInput(
-            "the window ends before it starts", field="--end", value=end, remedy="give a later time"
+            "the window ends before it starts", field=options[1], value=end, remedy="give a later time"
         )
     return Window(start_ns, end_ns)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -10,7 +9,6 @@ import typer
 from unidle.cli.common import (
     JsonOption,
     StoreOption,
-    cannot_write,
     print_json,
     read_store,
     read_view,
@@ -18,6 +16,7 @@ from unidle.cli.common import (
     table,
     warn,
 )
+from unidle.cli.replay_faults import faults
 from unidle.cli.replay_openb import openb
 from unidle.cli.replay_options import (
     ModelMap,
@@ -28,15 +27,14 @@ from unidle.cli.replay_options import (
     assuming,
     policies,
     renames,
+    store_of_replay,
 )
-from unidle.errors import BadInput
 from unidle.words import counted
 
 if TYPE_CHECKING:
     from unidle.control.compare import Outcome
     from unidle.control.replay import Assumptions, Scenario
     from unidle.files.renames import Renames
-    from unidle.store.protocol import Store
 
 replay_app = typer.Typer(
     help="What policies would have done with the jobs of a trace or of a store, side by side. All figures are modelled.",
@@ -49,6 +47,7 @@ replay_app = typer.Typer(
 def register(app: typer.Typer) -> None:
     """Add this room's commands."""
     replay_app.command("openb")(openb)
+    replay_app.command("faults")(faults)
     app.add_typer(replay_app, name="replay")
 
 
@@ -150,27 +149,11 @@ def _outcomes(
     until_ns = None if until_h is None else scenario.start_ns + round(until_h * 3600e9)
     found = {}
     for name in names:
-        kept = _store(save, name)
+        kept = store_of_replay(save, name)
         view = replay(scenario, name, kept, assumed, until_ns=until_ns)
         found[name] = outcome_of(view, ledger_source(kept, view))
         kept.close()
     return found
-
-
-def _store(save: str | None, name: str) -> Store:
-    from unidle.store.memory import ForgetfulStore
-    from unidle.store.open import open_store
-
-    if save is None:
-        return ForgetfulStore()
-    path = Path(save) / f"{name}.db"
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise cannot_write("--save", save, error) from error
-    if path.exists():
-        raise BadInput("the store of a replay is there already", field="--save", value=str(path), remedy="remove it, or name another place")  # fmt: skip
-    return open_store(str(path), create=True)
 
 
 def _show(

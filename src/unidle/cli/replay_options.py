@@ -6,14 +6,17 @@ import functools
 import inspect
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
 
 import typer
 
+from unidle.cli.common import cannot_write
 from unidle.errors import BadInput
 
 if TYPE_CHECKING:
     from unidle.control.replay import Assumptions, Estimates
+    from unidle.store.protocol import Store
 
 
 _MOST_H: Final = 1_000_000  # a time that the clock can count, and no infinity
@@ -191,3 +194,32 @@ def renames(text: str | None, option: str) -> dict[str, str]:
             )  # fmt: skip
         found[old] = new
     return found
+
+
+def whole_numbers(text: str, option: str, *, least: int, most: int) -> list[int]:
+    """``1,2,3``: whole numbers from ``least`` to ``most``, each once."""
+    found: dict[int, None] = {}
+    for part in text.split(","):
+        digits = part.strip()
+        if not (digits.isascii() and digits.isdigit() and len(digits) < 19 and least <= int(digits) <= most):
+            remedy = f"write N, or N,N,...; each from {least} to {most:,}"
+            raise BadInput("is not a list of whole numbers", field=option, value=text, remedy=remedy)
+        found[int(digits)] = None
+    return list(found)
+
+
+def store_of_replay(save: str | None, name: str) -> Store:
+    """A new store for one replay: ``save/name.db``, or none that is kept."""
+    from unidle.store.memory import ForgetfulStore
+    from unidle.store.open import open_store
+
+    if save is None:
+        return ForgetfulStore()
+    path = Path(save) / f"{name}.db"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise cannot_write("--save", save, error) from error
+    if path.exists():
+        raise BadInput("the store of a replay is there already", field="--save", value=str(path), remedy="remove it, or name another place")  # fmt: skip
+    return open_store(str(path), create=True)

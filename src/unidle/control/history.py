@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
+from unidle.control.health_log import spells
 from unidle.control.replay import NO_ROOM, Scenario
 from unidle.control.simulate import Arrival
 from unidle.errors import BadInput
-from unidle.events import types as ev
 from unidle.files.renames import Renames
 from unidle.fleet import Fleet, as_declared
 from unidle.jobs import JobSpec, Restart, Select
@@ -151,17 +151,9 @@ def _worked(source: LedgerSource) -> dict[str, int]:
 
 def _faults(store: Store, nodes: set[str], from_ns: int, until_ns: int) -> tuple[tuple[int, str, int], ...]:
     """Node faults in the log, as (at, node, repaired); one that lasts is repaired at the log's end."""
-    since: dict[str, int] = {}
-    found: list[tuple[int, str, int]] = []
-    for stored in store.read():
-        if stored.kind != "health_set":
-            continue
-        event = ev.decode(stored.kind, stored.body, stored.seq)
-        if not isinstance(event, ev.HealthSet) or event.target not in nodes:
-            continue
-        if event.health != "healthy":
-            since.setdefault(event.target, stored.time_ns)
-        elif event.target in since:
-            found.append((since.pop(event.target), event.target, stored.time_ns))
-    found += [(at_ns, node, max(until_ns, at_ns + 1)) for node, at_ns in since.items()]
+    found = [
+        (one.start_ns, one.target, max(until_ns, one.start_ns + 1) if one.end_ns is None else one.end_ns)
+        for one in spells(store)
+        if one.target in nodes
+    ]
     return tuple(sorted((max(at, from_ns), node, end) for at, node, end in found if end > from_ns))

@@ -9,7 +9,7 @@ from typing import Final, Literal
 from unidle.control.forecast import Forecaster
 from unidle.control.simulate import Arrival, simulate
 from unidle.engine.protocol import StartGang
-from unidle.engine.sim.faults import seeded_faults
+from unidle.engine.sim.faults import Fault, seeded_faults
 from unidle.engine.sim.workload import S, SimJob, Workload
 from unidle.errors import BadInput
 from unidle.files.trace import Trace, TraceJob
@@ -220,7 +220,7 @@ def _check_ends(scenario: Scenario, assumed: Assumptions) -> None:
             )  # fmt: skip
 
 
-def _faults(scenario: Scenario, assumed: Assumptions) -> Iterable[tuple[int, str, int]]:
+def _faults(scenario: Scenario, assumed: Assumptions) -> Iterable[Fault]:
     if scenario.faults or not assumed.mtbf_s:
         return scenario.faults
     nodes = [node.id for node in scenario.fleet.nodes]

@@ -8,8 +8,9 @@ from typing import Final
 
 from unidle.clock import VirtualClock
 from unidle.control.forecast import Forecaster
-from unidle.control.loop import Controller
+from unidle.control.loop import Controller, Watcher
 from unidle.engine.sim.engine import SimEngine
+from unidle.engine.sim.faults import Fault
 from unidle.engine.sim.workload import Workload
 from unidle.fleet import Fleet
 from unidle.guard.lifecycle import next_deadline_ns
@@ -44,23 +45,25 @@ def simulate(
     workload: Workload,
     policy: Policy,
     *,
-    faults: Iterable[tuple[int, str, int]] = (),
+    faults: Iterable[Fault] = (),
+    detect_ns: int = 0,
     start_ns: int = 1,
     until_ns: int | None = None,
     forecaster: Forecaster | None = None,
     policy_name: str = "",
+    watcher: Watcher | None = None,
 ) -> View:
     """Drive all arrivals to their ends and return the final view; everything is in ``store`` too.
 
-    The same arguments give the same log, byte by byte. ``faults`` as in ``SimEngine``. At
+    The same arguments give the same log, byte by byte. ``faults`` and ``detect_ns`` as in ``SimEngine``. At
     ``until_ns`` the simulation stops, whatever still runs or waits. ``policy_name`` is what the log
-    calls the policy.
+    calls the policy; ``watcher`` hears every event, as ``Controller.watch`` says.
     """
     clock = VirtualClock(start_ns)
-    engine = SimEngine(fleet, clock, workload, faults)
+    engine = SimEngine(fleet, clock, workload, faults, detect_ns)
     controller = Controller(
         store, store.acquire("simulate"), engine, policy, clock,
-        inbox_every_ns=None, sighting_every_ns=_YEAR_NS, forecaster=forecaster,
+        inbox_every_ns=None, sighting_every_ns=_YEAR_NS, watcher=watcher, forecaster=forecaster,
     )  # fmt: skip
     controller.start("simulate", policy_name=policy_name)
     for at_ns, ask in _asks(arrivals):

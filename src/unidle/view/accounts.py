@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from itertools import zip_longest
 from typing import NamedTuple
 
 from unidle.ledger.attempt import AttemptTrace, Fate, Halt, RankTrace, attempt_entries
@@ -95,14 +94,17 @@ def job_entries(
 def durable_points(job: JobView) -> list[Durable]:
     """What each attempt of the job left behind."""
     declared = job.spec.checkpoint_path is not None
-    return [
-        _durable_point(attempt, after, declared=declared)
-        for attempt, after in zip_longest(job.attempts, job.attempts[1:])
-    ]
+    resumed: int | None = None
+    points = []
+    for attempt in reversed(job.attempts):
+        points.append(_durable_point(attempt, resumed, declared=declared))
+        first = attempt.first_step()
+        resumed = resumed if first is None else first  # one that died before its first step says nothing
+    return points[::-1]
 
 
-def _durable_point(attempt: AttemptView, after: AttemptView | None, *, declared: bool) -> Durable:
-    """What the attempt left behind, as far as it and the attempt ``after`` it prove.
+def _durable_point(attempt: AttemptView, resumed: int | None, *, declared: bool) -> Durable:
+    """What the attempt left behind, as far as it and ``resumed``, the first step that came after it, prove.
 
     A checkpoint seen to be durable proves it; so does the next attempt when it goes on behind a step
     of this one. Where a checkpoint directory is declared, a next attempt that counts from the start
@@ -118,7 +120,6 @@ def _durable_point(attempt: AttemptView, after: AttemptView | None, *, declared:
             continue
         step = saved
         at = t if n is None or not times else _time_of(times, steps, n)
-    resumed = after.first_step() if after is not None else None
     if resumed is not None and times:
         kept = resumed - 1
         if steps[0] <= kept <= steps[-1] and (step is None or kept > step) and (declared or kept > 0):

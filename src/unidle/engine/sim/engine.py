@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import count
 from typing import Final
 
@@ -18,11 +19,13 @@ from unidle.engine.protocol import (
     Utilised,
     WatchGang,
 )
-from unidle.engine.sim.faults import NodeFault, in_order
+from unidle.engine.sim.copies import PeerCopies
+from unidle.engine.sim.faults import Fault, NodeFault, in_order
 from unidle.engine.sim.gang import KILLED, RankMark, SimGang
 from unidle.engine.sim.network import Key, Network
 from unidle.engine.sim.parts import Parts
-from unidle.engine.sim.workload import Workload
+from unidle.engine.sim.steady import SteadyGang
+from unidle.engine.sim.workload import SimJob, Workload
 from unidle.events.marks import Mark
 from unidle.events.types import Use
 from unidle.fleet import Fleet
@@ -34,7 +37,8 @@ class SimEngine:
 
     ``faults`` are node faults as ``(at_ns, node, repaired_ns)``: the node's gangs lose their ranks
     there with code -9, and the node is down until it is repaired. An iterator must give them by
-    time, and may be without end. The engine outlives a controller: hand it to the next one, as real
+    time, and may be without end. What stands still at a fault is seen to be hurt, and the node to be down,
+    ``detect_ns`` later. The engine outlives a controller: hand it to the next one, as real
     processes are.
     """
 
@@ -45,7 +49,8 @@ class SimEngine:
         fleet: Fleet,
         clock: VirtualClock,
         workload: Workload,
-        faults: Iterable[tuple[int, str, int]] = (),
+        faults: Iterable[Fault] = (),
+        detect_ns: int = 0,
     ) -> None:
         self._fleet, self._clock, self._workload = fleet, clock, workload
         self._network, self._parts = Network(fleet), Parts(fleet)
@@ -56,7 +61,12 @@ class SimEngine:
         self._heap: list[tuple[int, int, Key, int]] = []  # version of the gang's entry last: older are stale
         self._faults = iter(faults) if isinstance(faults, Iterator) else in_order(faults)
         self._fault = self._next_fault()
-        self._repairs: list[tuple[int, int, str]] = []
+        self._detect_ns = detect_ns
+        self._unseen: dict[str, None] = {}  # nodes that are down, which nobody knows yet
+        self._coming: list[
+            tuple[int, int, NodeFault, bool]
+        ] = []  # seen to be down (False), and repaired (True)
+        self._copies = PeerCopies()
         self._journal: dict[Key, list[list[Mark]]] = {}
         self._out: list[Observation] = []
         self._changed: dict[str, HealthChange] = {}  # by node, the last
@@ -84,8 +94,7 @@ class SimEngine:
         if key in self._journal:
             return
         self._journal[key] = [[] for _ in command.places]
-        job = self._workload(command)
-        gang = SimGang(command, job, self._clock.now_ns(), self._durable.get(command.job, 0))
+        gang = self._gang(command, job := self._workload(command))
         self._gangs[key] = gang
         for place in command.places:
             self._on_node.setdefault(place.node, {})[key] = None
@@ -93,6 +102,8 @@ class SimEngine:
             nodes = [place.node for place in command.places]
             self._contend(self._network.join(key, nodes, job.comm_ppm))
         self._contend(self._parts.join(key, command))
+        if any(place.node in self._unseen for place in command.places):
+            self._hear(gang, gang.halt(self._clock.now_ns()))
         self._schedule(gang)
 
     def stop(self, command: StopGang) -> None:
@@ -126,9 +137,13 @@ class SimEngine:
     def poll(self) -> Sequence[Observation]:
         now_ns = self._clock.now_ns()
         while (at_ns := self._next_ns()) is not None and at_ns <= now_ns:
-            if self._repairs and self._repairs[0][0] == at_ns:
-                node = heapq.heappop(self._repairs)[2]
-                self._change(HealthChange(node, "healthy", Reason("sim_repair", f"node {node} was repaired")))
+            if self._coming and self._coming[0][0] == at_ns:
+                _, _, coming, repaired = heapq.heappop(self._coming)
+                if repaired:
+                    because = Reason("sim_repair", f"node {coming.node} was repaired")
+                    self._change(HealthChange(coming.node, "healthy", because))
+                else:
+                    self._see(coming)
             elif self._fault is not None and self._fault.at_ns == at_ns:
                 self._break(self._fault)
                 self._fault = self._next_fault()
@@ -158,7 +173,7 @@ class SimEngine:
     @property
     def idle(self) -> bool:
         """Nothing will ever happen again by itself, except faults of nodes on which nothing runs."""
-        return not (self._heap or self._out or self._repairs or (self._fault is not None and self._gangs))
+        return not (self._heap or self._out or self._coming or (self._fault is not None and self._gangs))
 
     def close(self) -> None:
         """Simulated gangs need no one to hold them."""
@@ -166,10 +181,10 @@ class SimEngine:
     # -- what happens next -----------------------------------------------------------------------
 
     def _next_ns(self) -> int | None:
-        heap, repairs, fault = self._heap, self._repairs, self._fault
+        heap, coming, fault = self._heap, self._coming, self._fault
         at_ns = heap[0][0] if heap else None
-        if repairs and (at_ns is None or repairs[0][0] <= at_ns):
-            at_ns = repairs[0][0]
+        if coming and (at_ns is None or coming[0][0] <= at_ns):
+            at_ns = coming[0][0]
         if fault is not None and (at_ns is None or fault.at_ns < at_ns):
             at_ns = fault.at_ns
         return at_ns
@@ -190,6 +205,7 @@ class SimEngine:
         if gang.key in self._uses:
             self._tell_use(gang)
         if gang.halted:
+            self._keep_copies(gang)
             self._contend(self._network.leave(gang.key) + self._parts.leave(gang.key))
         if any(gang.alive):
             self._schedule(gang)
@@ -245,15 +261,52 @@ class SimEngine:
         self._out.append(change)
         self._changed[change.target] = change
 
+    # -- faults ----------------------------------------------------------------------------------
+
     def _break(self, fault: NodeFault) -> None:
-        at_ns, node, repaired_ns = fault
-        heapq.heappush(self._repairs, (repaired_ns, next(self._order), node))
-        self._change(HealthChange(node, "fault", Reason("sim_fault", f"simulated fault of node {node}")))
+        seen_ns = fault.at_ns + self._detect_ns
+        if self._detect_ns:
+            self._unseen[fault.node] = None
+            heapq.heappush(self._coming, (seen_ns, next(self._order), fault, False))
+        heapq.heappush(self._coming, (max(fault.repaired_ns, seen_ns), next(self._order), fault, True))
+        if self._detect_ns:
+            for key in list(self._on_node.get(fault.node, ())):
+                gang = self._gangs[key]
+                self._hear(gang, gang.advance(fault.at_ns))
+                self._hear(gang, gang.halt(fault.at_ns))
+                self._settle(gang)
+        else:
+            self._see(fault)
+        self._copies.broke(fault.node)
+
+    def _see(self, fault: NodeFault) -> None:
+        """The node is seen to be down, and its ranks to be dead since it broke."""
+        at_ns, node, _, component = fault
+        self._unseen.pop(node, None)
+        because = Reason("sim_fault", f"simulated fault of node {node}")
+        if component:
+            because = Reason("sim_fault", f"{because.text}: {component}", {"component": component})
+        self._change(HealthChange(node, "fault", because))
         for key in list(self._on_node.get(node, ())):
             gang = self._gangs[key]
             self._hear(gang, gang.advance(at_ns))
             self._hear(gang, gang.halt(at_ns))
             for place in gang.command.places:
                 if place.node == node and gang.alive[place.rank]:
-                    self._hear(gang, iter([(place.rank, Mark("exit", at_ns, code=KILLED))]))
+                    begun = self._journal[key][place.rank]
+                    died_ns = max(at_ns, begun[0].t) if begun else at_ns
+                    self._hear(gang, iter([(place.rank, Mark("exit", died_ns, code=KILLED))]))
             self._settle(gang)
+
+    def _gang(self, command: StartGang, job: SimJob) -> SimGang:
+        """The gang, from its last save, or from its peers' memory where that has more of it."""
+        now_ns, base = self._clock.now_ns(), self._durable.get(command.job, 0)
+        copied = self._copies.step(command.job) if job.copy_every else 0
+        if copied > base:
+            job, base = replace(job, restore_ns=job.copy_restore_ns), copied
+        return (SteadyGang if job.steady else SimGang)(command, job, now_ns, base)
+
+    def _keep_copies(self, gang: SimGang) -> None:
+        step = gang.copied_step
+        if step is not None:
+            self._copies.keep(gang.key, step, (place.node for place in gang.command.places))

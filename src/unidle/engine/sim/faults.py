@@ -5,22 +5,26 @@ from __future__ import annotations
 import heapq
 import random
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 _S: Final = 1_000_000_000
 
 
 class NodeFault(NamedTuple):
-    """``node`` is down from ``at_ns`` until ``repaired_ns``."""
+    """``node`` is down from ``at_ns`` until ``repaired_ns``; ``component`` says what of it, where that is known."""
 
     at_ns: int
     node: str
     repaired_ns: int
+    component: str = ""
 
 
-def in_order(faults: Iterable[tuple[int, str, int]]) -> Iterator[NodeFault]:
+Fault: TypeAlias = tuple[int, str, int] | NodeFault
+
+
+def in_order(faults: Iterable[Fault]) -> Iterator[NodeFault]:
     """Given faults by time."""
-    return (NodeFault(*fault) for fault in sorted(faults))
+    return iter(sorted(NodeFault(*fault) for fault in faults))
 
 
 def seeded_faults(

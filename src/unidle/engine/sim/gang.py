@@ -60,6 +60,11 @@ class SimGang:
         return self._halted
 
     @property
+    def copied_step(self) -> int | None:
+        """The step that its peers hold in memory; None where they hold none."""
+        return None
+
+    @property
     def measurable(self) -> bool:
         """Whether its utilisation can be known."""
         return self._job.measurable

@@ -24,6 +24,11 @@ class SimJob:
     is communication between nodes (see ``unidle.engine.sim.network``). When ``quiet_at_ns`` of the work
     is done the gang does nothing for ``quiet_ns``; its utilisation then is low, or, where not
     ``measurable``, not known.
+
+    Every ``copy_every`` steps (0: never) the state is copied to peers' memory, for which the gang stands
+    still for ``copy_ns``; an attempt that resumes from there reads it for ``copy_restore_ns``. With ``steady``
+    the saves and copies of an attempt are told together (see ``unidle.engine.sim.steady``): then
+    ``checkpoint_every`` is a multiple of ``copy_every``, and ``comm_ppm`` and ``quiet_ns`` are 0.
     """
 
     work_ns: int
@@ -40,6 +45,10 @@ class SimJob:
     quiet_at_ns: int = 0
     quiet_ns: int = 0
     measurable: bool = True
+    steady: bool = False
+    copy_every: int = 0
+    copy_ns: int = 0
+    copy_restore_ns: int = 0
 
 
 Workload = Callable[[StartGang], SimJob]

@@ -1,0 +1,236 @@
+"""``unidle replay faults``: what recorded faults would cost a gang, with and without each capability."""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from unidle.cli.common import JsonOption, print_json, say, table
+from unidle.cli.replay_options import SaveOption, store_of_replay, whole_numbers
+from unidle.errors import BadInput
+from unidle.words import counted
+
+if TYPE_CHECKING:
+    from unidle.control.fault_outcome import FaultOutcome
+    from unidle.control.replay_faults import Case, Replay, Ways
+
+_LONGEST_S = 10 * 365 * 86_400
+_MOST_NODES = 100_000
+_WORDS = {
+    "as_given": "as given", "no_spares": "without spares", "no_peer_copies": "without peer copies",
+    "no_interval": "without interval choice", "no_warm_restart": "without warm restart",
+    "no_preflight": "without preflight", "none": "with none of them",
+}  # fmt: skip
+
+
+def _seconds(name: str, text: str) -> Any:
+    return typer.Option(f"--{name}", metavar="S", help=text, min=0, max=_LONGEST_S)
+
+
+def _switch(name: str, text: str) -> Any:
+    return typer.Option(f"--{name}", metavar="on|off", help=text)
+
+
+def faults(
+    trace: Annotated[str, typer.Option("--trace", metavar="FILE", help="Fault trace (JSON); see docs/how-to/failures.md.")],
+    gang: Annotated[str, typer.Option("--gang", metavar="N[,N...]", help="Nodes of the job; several are replayed one by one.")] = "128",
+    servers: Annotated[int, typer.Option("--servers", metavar="N", min=1, max=_MOST_NODES, help="Servers of the trace, those without a fault included.")] = 400,
+    spares: Annotated[int, typer.Option("--spares", metavar="K", min=0, max=_MOST_NODES, help="Nodes beyond the gang's.")] = 12,
+    peer_copies: Annotated[str, _switch("peer-copies", "Copies of the state in the memory of other nodes.")] = "on",
+    warm: Annotated[str, _switch("warm", "Processes that have imported everything wait on all nodes.")] = "on",
+    preflight: Annotated[str, _switch("preflight", "A check before each start, a burn-in after each repair.")] = "on",
+    checkpoint_every: Annotated[str, typer.Option("--checkpoint-every", metavar="auto|S", help="Work between two checkpoints; auto: by the cost model.")] = "auto",
+    fixed_every: Annotated[float, _seconds("fixed-every", "The same where auto is left out for comparison.")] = 1800.0,
+    intervals: Annotated[
+        str | None, typer.Option("--intervals", metavar="S[,S...]", show_default=False, help="Replay these fixed intervals too.")
+    ] = None,
+    steps: Annotated[int, typer.Option("--steps", metavar="N", min=0, max=10**12, help="Length of the job; 0: until the trace ends.")] = 0,
+    step_s: Annotated[float, typer.Option("--step-s", metavar="S", help="One step.", min=0.001, max=86_400)] = 10.0,
+    write_s: Annotated[float, _seconds("write-s", "How long the gang waits for a checkpoint.")] = 60.0,
+    restart_s: Annotated[float, _seconds("restart-s", "A start: processes, imports, rendezvous.")] = 300.0,
+    warm_s: Annotated[float, _seconds("warm-s", "The same with warm processes.")] = 5.0,
+    restore_s: Annotated[float, _seconds("restore-s", "Reading a checkpoint from storage.")] = 60.0,
+    copy_s: Annotated[float, _seconds("copy-s", "How long the gang waits for a copy to peers' memory.")] = 0.5,
+    copy_restore_s: Annotated[float, _seconds("copy-restore-s", "Reading it from there.")] = 5.0,
+    detect_s: Annotated[float, _seconds("detect-s", "From a fault to its verdict.")] = 10.0,
+    preflight_s: Annotated[float, _seconds("preflight-s", "The check before a start.")] = 5.0,
+    burn_in_s: Annotated[float, _seconds("burn-in-s", "The check after a repair.")] = 1800.0,
+    relapse_s: Annotated[float, _seconds("relapse-s", "A fault so soon after a repair says that there was none.")] = 86_400.0,
+    recall: Annotated[float, typer.Option("--recall", metavar="PART", min=0, max=1, help="Part of those that a burn-in finds.")] = 0.9,
+    gpus_per_node: Annotated[int, typer.Option("--gpus-per-node", metavar="N", min=1, max=1024, help="GPUs of a node.")] = 8,
+    price: Annotated[float, typer.Option("--price", metavar="USD", min=0, max=1e6, help="A GPU-hour.")] = 10.0,
+    seeds: Annotated[str, typer.Option("--seeds", metavar="A[,B...]", help="Each draws which servers of the trace are hit.")] = "1",
+    compare: Annotated[bool, typer.Option("--compare/--alone", help="Also without each capability that is on.")] = True,
+    jobs: Annotated[
+        int | None, typer.Option("--jobs", "-j", metavar="N", min=1, max=1024, show_default=False, help="Processes; default: CPUs.")
+    ] = None,
+    save: SaveOption = None,
+    as_json: JsonOption = False,
+) -> None:  # fmt: skip
+    """Replay recorded faults on a gang: effective training time, lost work, money, with and without each capability."""
+    from unidle.control.replay_faults import Replay, Terms, Ways, runs
+    from unidle.files.fault_trace import load_fault_trace
+
+    ways = Ways(
+        spares, _on(peer_copies, "--peer-copies"), _every(checkpoint_every), _on(warm, "--warm"), _on(preflight, "--preflight")
+    )  # fmt: skip
+    terms = Terms(
+        write_s, restart_s, warm_s, restore_s, copy_s, copy_restore_s, detect_s, preflight_s, burn_in_s, relapse_s, recall,
+        step_s, steps, gpus_per_node, price,
+    )  # fmt: skip
+    sizes = whole_numbers(gang, "--gang", least=1, most=_MOST_NODES)
+    drawn = whole_numbers(seeds, "--seeds", least=0, most=10**9)
+    more = [_length(part, "--intervals") for part in intervals.split(",")] if intervals is not None else []
+    replay = Replay(load_fault_trace(trace), servers, terms)
+    cases = _cases(replay, sizes, drawn, _ways(ways, fixed_every, more, compare))
+    if save is None:
+        found = list(runs(replay, cases, jobs or len(os.sched_getaffinity(0))))
+    else:
+        found = [(case, _kept(replay, case, save)) for case in cases]
+    if as_json:
+        print_json(_as_json(replay, found))
+    else:
+        _say(replay, found)
+
+
+def _ways(ways: Ways, fixed_s: float, intervals: list[float], compare: bool) -> dict[str, Ways]:
+    from unidle.control.replay_faults import variants
+
+    every = variants(ways, fixed_s, intervals)
+    return every if compare else {name: one for name, one in every.items() if name == "as_given" or name.startswith("every_")}  # fmt: skip
+
+
+def _cases(replay: Replay, sizes: list[int], seeds: list[int], ways: dict[str, Ways]) -> list[Case]:
+    from unidle.control.replay_faults import Case
+
+    cases = [Case(name, size, seed, way) for size in sizes for name, way in ways.items() for seed in seeds]
+    for case in cases:
+        replay.nodes(case)  # says at once what does not fit
+    return cases
+
+
+def _kept(replay: Replay, case: Case, save: str) -> FaultOutcome:
+    store = store_of_replay(save, f"{case.gang}-{case.name}-{case.seed}")
+    try:
+        return replay.run(case, store)
+    finally:
+        store.close()
+
+
+def _on(text: str, field: str) -> bool:
+    if text not in ("on", "off"):
+        raise BadInput("is not a switch", field=field, value=text, remedy="write on or off")
+    return text == "on"
+
+
+def _every(text: str) -> float | None:
+    return None if text == "auto" else _length(text, "--checkpoint-every", "auto or ")
+
+
+def _length(text: str, field: str, or_: str = "") -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds <= _LONGEST_S:
+        remedy = f"give {or_}seconds above 0, at most {_LONGEST_S}"
+        raise BadInput("is not an interval", field=field, value=text, remedy=remedy)
+    return seconds
+
+
+# -- what came of it -----------------------------------------------------------------------------------
+
+
+def _grouped(found: list[tuple[Case, FaultOutcome]]) -> dict[int, dict[str, list[tuple[int, FaultOutcome]]]]:
+    """Outcomes with their seeds, by size and ways, in the order of the cases."""
+    sizes: dict[int, dict[str, list[tuple[int, FaultOutcome]]]] = {}
+    for case, outcome in found:
+        sizes.setdefault(case.gang, {}).setdefault(case.name, []).append((case.seed, outcome))
+    return sizes
+
+
+def _as_json(replay: Replay, found: list[tuple[Case, FaultOutcome]]) -> dict[str, Any]:
+    gangs = []
+    for size, variants in _grouped(found).items():
+        given = variants["as_given"]
+        rows = {
+            name: {
+                **_mean(outcomes),
+                "ettr_least": min(o.ettr for _, o in outcomes),
+                "ettr_most": max(o.ettr for _, o in outcomes),
+                "ettr_worth": _of(given, "ettr") - _of(outcomes, "ettr"),
+                "seeds": {str(seed): o.as_json() for seed, o in outcomes},
+            }
+            for name, outcomes in variants.items()
+        }
+        gangs.append({"nodes": size, "gpus": size * replay.terms.gpus_per_node, "variants": rows})
+    return {
+        "how": "modelled",
+        "trace": {
+            "servers": replay.servers,
+            "days": replay.trace.end_ns / 86_400e9,
+            "faults": len(replay.trace.faults),
+            "faults_per_1000_node_days": replay.fault_rate * 86_400_000,
+        },
+        "terms": asdict(replay.terms),
+        "gangs": gangs,
+    }
+
+
+def _mean(outcomes: list[tuple[int, FaultOutcome]]) -> dict[str, Any]:
+    """Each figure's mean over the seeds that have it; ``holds`` and ``ended`` where all of them say so."""
+    answer: dict[str, Any] = {}
+    every = [o.as_json() for _, o in outcomes]
+    for name, first in every[0].items():
+        values = [one[name] for one in every if one[name] is not None]
+        if isinstance(first, bool):
+            answer[name] = all(values)
+        else:
+            answer[name] = sum(values) / len(values) if values else None
+    return answer
+
+
+def _of(outcomes: list[tuple[int, FaultOutcome]], name: str) -> float:
+    return float(_mean(outcomes)[name] or 0.0)
+
+
+def _say(replay: Replay, found: list[tuple[Case, FaultOutcome]]) -> None:
+    heads = [
+        "", "ETTR %", "worth", "placed %", "formula %", "save every", "restarts", "wait h", "lost GPU-h",
+        f"paid k{replay.terms.currency}", "per useful GPU-h",
+    ]  # fmt: skip
+    for size, variants in _grouped(found).items():
+        given = _of(variants["as_given"], "ettr")
+        rows = []
+        for name, outcomes in variants.items():
+            mean = _mean(outcomes)
+            formula = mean["formula"]
+            useful = mean["per_useful_gpu_h"]
+            rows.append([
+                _words(name), f"{100 * mean['ettr']:.2f}", "" if name == "as_given" else f"{100 * (given - mean['ettr']):.2f}",
+                f"{100 * mean['ettr_placed']:.2f}",
+                "-" if formula is None else f"{100 * formula:.2f}" + ("" if mean["holds"] else " *"),
+                f"{mean['save_every_s']:.0f}", f"{mean['restarts']:.1f}", f"{mean['wait_h']:.1f}", f"{mean['lost_gpu_h']:.0f}",
+                f"{mean['paid'] / 1000:.1f}", "-" if useful is None else f"{useful:.2f}",
+            ])  # fmt: skip
+        say(f"a gang of {counted(size, 'node')}, {size * replay.terms.gpus_per_node} GPUs")
+        for line in table(heads, rows):
+            say(line)
+        say()
+    days = replay.trace.end_ns / 86_400e9
+    say(
+        f"{counted(len(replay.trace.faults), 'fault')} of {counted(replay.servers, 'server')} in {days:.1f} days; "
+        "worth: points of ETTR that the line lacks; placed: without the hours in which no place was free;"
+    )
+    say(
+        "formula: what Meta's expects of the restarts that were seen (*: too few, or too close together, for it). "
+        "All of it is modelled, by the loop that places real jobs."
+    )
+
+
+def _words(name: str) -> str:
+    return _WORDS.get(name) or name.replace("_", " ").removesuffix("s") + " s"
