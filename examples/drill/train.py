@@ -1,6 +1,6 @@
 """A small network in float64 under DDP, with checkpoints by unidle: the job that the drill hurts.
 
-    torchrun --nproc-per-node 4 train.py --steps 100 --result result.pt
+torchrun --nproc-per-node 4 train.py --steps 100 --result result.pt
 """
 
 from __future__ import annotations
@@ -65,8 +65,12 @@ def train(args: argparse.Namespace) -> None:
         ckpt.step(step)
     ckpt.close()
     if args.result and dist.get_rank() == 0:
-        moments = {f"{k}.{name}": value for k, s in enumerate(optimizer.state.values()) for name, value in s.items()}
-        torch.save({"position": data.position, "model": layers.state_dict(), "optimizer": moments}, args.result)
+        moments = {
+            f"{k}.{name}": value for k, s in enumerate(optimizer.state.values()) for name, value in s.items()
+        }
+        torch.save(
+            {"position": data.position, "model": layers.state_dict(), "optimizer": moments}, args.result
+        )
 
 
 def main() -> None:

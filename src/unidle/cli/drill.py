@@ -24,7 +24,11 @@ def drill(
     store: Annotated[
         str | None,
         typer.Option(
-            "--store", "-s", metavar="PATH", show_default=False, envvar=None,
+            "--store",
+            "-s",
+            metavar="PATH",
+            show_default=False,
+            envvar=None,
             help="Keep the run's log in this SQLite file, for `unidle guard incidents` and `unidle ledger`.",
         ),
     ] = None,

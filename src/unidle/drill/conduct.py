@@ -121,7 +121,9 @@ def conduct(drill: Drill, cache: Cache, tell: Tell, *, store: Path | None = None
 
 
 @contextmanager
-def _staged(drill: Drill, scratch: Scratch, name: str, whole: Drill, store: Path | None = None) -> Iterator[Stage]:
+def _staged(
+    drill: Drill, scratch: Scratch, name: str, whole: Drill, store: Path | None = None
+) -> Iterator[Stage]:
     """A stage with what the whole drill needs, so that both runs are alike."""
     kinds = {fault.kind for fault in whole.faults}
     lab = Lab(drill.nodes, scratch.lab_tag) if kinds & set(NETWORK_KINDS) else None
@@ -252,7 +254,9 @@ class _Conductor:
         if fault.during is not None:
             return now.number > before.attempt and now.all_spawned and now.live and now.last_step() is None
         back = now.number > before.attempt and now.last_step() is not None
-        return back or all(one.number != number - 1 for one in self.standing) and (job.steps() > (before.step or 0))
+        return back or (
+            all(one.number != number - 1 for one in self.standing) and (job.steps() > (before.step or 0))
+        )
 
     def _found(self, one: Injected) -> Injected:
         """What unidle's own check says of a checkpoint that was just damaged."""
@@ -264,7 +268,9 @@ class _Conductor:
         for path in candidates(str(self.stage.checkpoint))[:3]:  # a newer one may have come meanwhile
             verdict = verify(path)
             if verdict.state == "bad" and not is_partial(Path(path).name):
-                return replace(one, found="checkpoint", found_ns=time.time_ns(), why=f"{Path(path).name}: {verdict.why}")
+                return replace(
+                    one, found="checkpoint", found_ns=time.time_ns(), why=f"{Path(path).name}: {verdict.why}"
+                )
         return replace(one, found="nothing", found_ns=time.time_ns(), why="the damage was not found")
 
     def _lift(self, job: JobView) -> None:
@@ -298,8 +304,12 @@ class _Conductor:
         ours = _result_of(self.drill, self.stage)
         if job.state != "succeeded":
             why = why or (job.because.text if job.because else job.state)
-        result = None if ours is None or job.state != "succeeded" else compare(ours, theirs, self.drill.tolerance)
-        steps = sorted({(t, n) for a in job.attempts for r in a.ranks for t, n in zip(r.step_ns, r.step_n, strict=True)})
+        result = (
+            None if ours is None or job.state != "succeeded" else compare(ours, theirs, self.drill.tolerance)
+        )
+        steps = sorted(
+            {(t, n) for a in job.attempts for r in a.ranks for t, n in zip(r.step_ns, r.step_n, strict=True)}
+        )
         return Report(
             outcomes(self.drill, view, job, self.stage.log.told, injected), job.id, job.state, len(job.attempts),
             replayed_steps(job), result, seconds, undisturbed_s, begun_ns, time.time_ns(), steps, why,
@@ -317,4 +327,6 @@ class _Conductor:
         ]  # fmt: skip
         if not starts:
             return replace(one, why="no controller took over")
-        return replace(one, found="controller", found_ns=starts[0], why="the next controller adopted what ran")
+        return replace(
+            one, found="controller", found_ns=starts[0], why="the next controller adopted what ran"
+        )

@@ -47,7 +47,8 @@ class Disk:
             self.close()
             said = error.stderr.strip() if isinstance(error, subprocess.CalledProcessError) else error
             raise CannotRun(
-                f"no disk for the checkpoints can be made here: {said}", remedy="leave disk_full and disk_slow out"
+                f"no disk for the checkpoints can be made here: {said}",
+                remedy="leave disk_full and disk_slow out",
             ) from error
         shutil.rmtree(place / "lost+found", ignore_errors=True)
 
@@ -64,7 +65,7 @@ class Disk:
 
     def slow(self, bytes_per_s: int) -> None:
         """At most so many bytes are written a second; 0: as many as can be."""
-        number = os.stat(self.device).st_rdev
+        number = Path(self.device).stat().st_rdev
         _THROTTLE.write_text(f"{os.major(number)}:{os.minor(number)} {bytes_per_s}\n")
 
     def close(self) -> None:

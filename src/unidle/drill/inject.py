@@ -136,9 +136,11 @@ def _corrupt(stage: Stage, fault: Fault, chance: random.Random) -> None:
 
 
 def _kernel_log(stage: Stage, fault: Fault, _chance: random.Random) -> None:
-    node = fault.name.rpartition("/")[0] if fault.target_kind == "device" else fault.name
+    node, line = fault.name, fault.line
+    if fault.target_kind == "device":
+        node, line = fault.name.rpartition("/")[0], line.replace("{pci}", stage.pci_of(fault.name))
     with stage.kernel_log(node).open("a") as file:
-        file.write(f"[{time.clock_gettime(time.CLOCK_BOOTTIME):12.6f}] {fault.line}\n")
+        file.write(f"[{time.clock_gettime(time.CLOCK_BOOTTIME):12.6f}] {line}\n")
 
 
 def _nvml(stage: Stage, fault: Fault, _chance: random.Random) -> Undo:
@@ -186,7 +188,9 @@ def _signal(pid: int, number: signal.Signals) -> None:
         try:
             os.kill(pid, number)
         except PermissionError as error:
-            raise CannotRun(f"process {pid} may not be signalled: {error.strerror}", remedy="run as root") from error
+            raise CannotRun(
+                f"process {pid} may not be signalled: {error.strerror}", remedy="run as root"
+            ) from error
 
 
 _ACTS: Final[dict[str, Callable[[Stage, Fault, random.Random], Undo | None]]] = {

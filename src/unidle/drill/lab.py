@@ -63,7 +63,11 @@ class Lab:
             _ip("-n", self._switch, "link", "set", self._port(node), "down")
             return
         for a, b in ((node, other), (other, node)):
-            _ip("-n", self.space(a), *f"neigh replace {self.address(b)} lladdr {_NOWHERE} nud permanent dev {INTERFACE}".split())
+            _ip(
+                "-n",
+                self.space(a),
+                *f"neigh replace {self.address(b)} lladdr {_NOWHERE} nud permanent dev {INTERFACE}".split(),
+            )
 
     def mend(self, node: str, other: str = "") -> None:
         """Undo :meth:`cut`, :meth:`limit` and :meth:`delay`; without ``other``, of all links of the node."""
@@ -72,11 +76,17 @@ class Lab:
         for peer in [other] if other else [name for name in self.names if name != node]:
             self._stop_wire(node, peer)
             for a, b in ((node, peer), (peer, node)):
-                _run("ip", "-n", self.space(a), "neigh", "del", self.address(b), "dev", INTERFACE, check=False)
+                _run(
+                    "ip", "-n", self.space(a), "neigh", "del", self.address(b), "dev", INTERFACE, check=False
+                )
                 if (a, b) in self._rates:
                     self._rates.discard((a, b))
                     prio, minor = self._numbers(b)
-                    _tc(self.space(a), *f"filter del dev {INTERFACE} parent 1: prio {prio}".split(), check=False)
+                    _tc(
+                        self.space(a),
+                        *f"filter del dev {INTERFACE} parent 1: prio {prio}".split(),
+                        check=False,
+                    )
                     _tc(self.space(a), *f"class del dev {INTERFACE} classid 1:{minor}".split(), check=False)
 
     def limit(self, node: str, other: str, bits_per_s: int) -> None:
@@ -85,7 +95,10 @@ class Lab:
             space, (prio, minor) = self.space(a), self._numbers(b)
             if not any(made == a for made, _ in self._rates):
                 _tc(space, *f"qdisc replace dev {INTERFACE} root handle 1: htb default 1".split())
-                _tc(space, *f"class replace dev {INTERFACE} parent 1: classid 1:1 htb rate 100gbit quantum 60000".split())
+                _tc(
+                    space,
+                    *f"class replace dev {INTERFACE} parent 1: classid 1:1 htb rate 100gbit quantum 60000".split(),
+                )
             rate = f"rate {max(bits_per_s, 8)}bit burst 32k quantum 3000"
             _tc(space, *f"class replace dev {INTERFACE} parent 1: classid 1:{minor} htb {rate}".split())
             match = f"u32 match ip dst {self.address(b)}/32 flowid 1:{minor}"
@@ -139,7 +152,9 @@ class Lab:
         for name in self.names:
             space, port = self.space(name), self._port(name)
             _ip("netns", "add", space)
-            _ip(*f"link add {INTERFACE} netns {space} type veth peer name {port} netns {self._switch}".split())
+            _ip(
+                *f"link add {INTERFACE} netns {space} type veth peer name {port} netns {self._switch}".split()
+            )
             _ip("-n", self._switch, "link", "set", port, "master", "br0", "up")
             _ip("-n", space, "addr", "add", f"{self.address(name)}/24", "dev", INTERFACE)
             for interface in (INTERFACE, "lo"):

@@ -211,7 +211,9 @@ def _recovery(job: JobView, one: Injected, incident: Incident | None, ns: Phases
         incident is None and one.found is not None
     ):  # fmt: skip
         step_ns = _first_step_after(job.attempts[one.attempt - 1 :], one.inject_ns, None)
-        return replace(ns, first_step=step_ns, caught_up=_first_step_after(job.attempts, one.inject_ns, one.step))
+        return replace(
+            ns, first_step=step_ns, caught_up=_first_step_after(job.attempts, one.inject_ns, one.step)
+        )
     later = job.attempts[number:]
     highest = max((s for a in job.attempts[:number] if (s := a.last_step()) is not None), default=None)
     back = next((a for a in later if a.first_step() is not None), later[-1] if later else None)
@@ -220,7 +222,9 @@ def _recovery(job: JobView, one: Injected, incident: Incident | None, ns: Phases
         return ns
     return replace(
         ns,
-        rendezvous=max((r.spawn_ns or 0 for r in back.ranks), default=0) or None if back.all_spawned else None,
+        rendezvous=max((r.spawn_ns or 0 for r in back.ranks), default=0) or None
+        if back.all_spawned
+        else None,
         restored=_restored_ns(back),
         first_step=_first_step_after([back], attempt.stop_ns, None),
     )

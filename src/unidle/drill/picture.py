@@ -43,15 +43,24 @@ def strip(report: Report) -> list[str]:
     bar = "".join(_BLOCKS[-(-count * (len(_BLOCKS) - 1) // most)] for count in counts)
     lines = [_labelled("steps", bar)]
     for number, one in enumerate(report.outcomes, 1):
-        lines.append(_labelled(f"{number} {one.fault.kind} {one.fault.target}", _track(one.ns, column, width)))
+        lines.append(
+            _labelled(f"{number} {one.fault.kind} {one.fault.target}", _track(one.ns, column, width))
+        )
     scale = f"0 s{f'{span / 1e9:.1f} s':>{width - 3}}"
     legend = "i injected  s signal  v verdict  t taint  k gang killed  r ranks there"
-    return [*lines, _labelled("", scale), legend, "o state restored  f first step  c caught up; later letters cover earlier ones"]
+    return [
+        *lines,
+        _labelled("", scale),
+        legend,
+        "o state restored  f first step  c caught up; later letters cover earlier ones",
+    ]
 
 
 def summary(report: Report) -> list[str]:
     """What it comes to, in words."""
-    state = f"{report.job} {report.state} after {counted(report.attempts, 'attempt')}" + (f": {report.why}" if report.why else "")
+    state = f"{report.job} {report.state} after {counted(report.attempts, 'attempt')}" + (
+        f": {report.why}" if report.why else ""
+    )
     same = "not compared" if report.result is None else report.result.text
     return [
         state,
@@ -62,13 +71,28 @@ def summary(report: Report) -> list[str]:
 
 def reasons(report: Report) -> list[str]:
     """One line for each fault: what unidle said of it."""
-    return [f"{number} {one.fault.kind} {one.fault.target}: {one.because}" for number, one in enumerate(report.outcomes, 1)]
+    return [
+        f"{number} {one.fault.kind} {one.fault.target}: {one.because}"
+        for number, one in enumerate(report.outcomes, 1)
+    ]
 
 
 def _row(number: int, one: Outcome) -> list[str]:
     ns = one.ns
     right = {True: "yes", False: "NO", None: ""}[one.correct]
-    stamps = [_after(ns, t) for t in (ns.signal, ns.verdict, ns.taint, ns.kill, ns.rendezvous, ns.restored, ns.first_step, ns.caught_up)]
+    stamps = [
+        _after(ns, t)
+        for t in (
+            ns.signal,
+            ns.verdict,
+            ns.taint,
+            ns.kill,
+            ns.rendezvous,
+            ns.restored,
+            ns.first_step,
+            ns.caught_up,
+        )
+    ]
     return [str(number), one.fault.kind, one.fault.target, one.fault.when, one.named or "", right, *stamps]
 
 

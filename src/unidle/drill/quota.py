@@ -43,7 +43,9 @@ class Quota:
             with contextlib.suppress(OSError, IndexError):
                 fields = Path(f"/proc/{pid}/schedstat").read_text().split()
                 tasks = list(Path(f"/proc/{pid}/task").iterdir())
-                total += sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) if fields else 0
+                total += (
+                    sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) if fields else 0
+                )
         return total
 
     def bound(self, cpus: float) -> None:
@@ -51,7 +53,9 @@ class Quota:
         problems = self._group.create() if self._made or not self._v1 else []
         problems += self._group.limit(None, cpus, None)
         if problems:
-            raise CannotRun(f"CPU time cannot be bounded: {problems[0]}", remedy="run as root, or leave slow out")
+            raise CannotRun(
+                f"CPU time cannot be bounded: {problems[0]}", remedy="run as root, or leave slow out"
+            )
         if self._made:
             for pid in tree(self._pid):
                 self._move(pid, self._path)

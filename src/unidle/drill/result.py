@@ -47,7 +47,11 @@ def compare(ours: Path, theirs: Path, tolerance: float) -> Difference:
         exact = exact and apart == 0
         worst = max(worst, apart)
         if apart > tolerance:
-            return Difference(False, apart, f"{name or 'the result'} differs" + (f" by {apart:.2g}" if apart < float("inf") else ""))
+            return Difference(
+                False,
+                apart,
+                f"{name or 'the result'} differs" + (f" by {apart:.2g}" if apart < float("inf") else ""),
+            )
     return Difference(True, worst, "equal to the bit" if exact else f"equal within {worst:.1g}")
 
 
@@ -72,7 +76,9 @@ def read(path: Path) -> Any:
         return hashlib.sha256(path.read_bytes()).digest()
     except (OSError, ValueError, RuntimeError, Damaged, ImportError) as error:
         raise CannotRun(
-            f"the result cannot be read: {error}", field=str(path), remedy="name a file that the job writes (result:)"
+            f"the result cannot be read: {error}",
+            field=str(path),
+            remedy="name a file that the job writes (result:)",
         ) from error
     except Exception as error:  # of torch.load, which has no class of its own for all of them
         raise CannotRun(
@@ -167,7 +173,9 @@ class Cache:
             else:
                 shutil.copyfile(result, copy)
             (place / "run.json").write_text(json.dumps({"name": result.name, "seconds": seconds}))
-            for old in sorted(self._directory.iterdir(), key=lambda p: p.stat().st_mtime, reverse=True)[_CACHED_MOST:]:
+            for old in sorted(self._directory.iterdir(), key=lambda p: p.stat().st_mtime, reverse=True)[
+                _CACHED_MOST:
+            ]:
                 shutil.rmtree(old, ignore_errors=True)
         except OSError:
             return result
@@ -185,7 +193,9 @@ def key_of(drill: Drill) -> str:
     apart = [Path(p) for p in (spec.checkpoint_path, drill.result and str(workdir / drill.result)) if p]
     size = 0
     for path in sorted(workdir.rglob("*")):
-        hidden = any(part.startswith(".") or part == "__pycache__" for part in path.relative_to(workdir).parts)
+        hidden = any(
+            part.startswith(".") or part == "__pycache__" for part in path.relative_to(workdir).parts
+        )
         if hidden or not path.is_file() or any(path.is_relative_to(one) for one in apart):
             continue
         state = path.stat()

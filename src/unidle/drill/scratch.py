@@ -49,7 +49,9 @@ class Scratch:
         """What all processes of the drill inherit."""
         env = {name: value for name, value in os.environ.items() if name != "UNIDLE_STORE"}
         if "PYTHONPATH" in env:
-            env["PYTHONPATH"] = os.pathsep.join(str(Path(p).absolute()) for p in env["PYTHONPATH"].split(os.pathsep))
+            env["PYTHONPATH"] = os.pathsep.join(
+                str(Path(p).absolute()) for p in env["PYTHONPATH"].split(os.pathsep)
+            )
         return env | {MARKER: self.name, "UNIDLE_HOLD_DIR": str(self.memory)}
 
     def close(self) -> None:
@@ -133,7 +135,11 @@ def _groups(pid: int) -> Iterator[Path]:
         for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
             _, names, path = line.split(":", 2)
             if "unidle-" in path:
-                for place in Path("/sys/fs/cgroup").glob("*") if names else [Path("/sys/fs/cgroup/unified"), Path("/sys/fs/cgroup")]:
+                for place in (
+                    Path("/sys/fs/cgroup").glob("*")
+                    if names
+                    else [Path("/sys/fs/cgroup/unified"), Path("/sys/fs/cgroup")]
+                ):
                     yield place / path.lstrip("/")
 
 
@@ -153,6 +159,8 @@ def _remove_spaces(tag: str) -> None:
 
 def _quiet(*words: str) -> str:
     try:
-        return subprocess.run(words, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL).stdout
+        return subprocess.run(
+            words, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
+        ).stdout
     except FileNotFoundError:
         return ""

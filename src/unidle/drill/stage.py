@@ -140,6 +140,12 @@ class Stage:
         """The file that overlays NVML's readings: {"n1/0": {"ecc_uncorrected": 3}}."""
         return self.place / "nvml.json"
 
+    def pci_of(self, device: str) -> str:
+        """The PCI address that a device is declared to have, as kernel logs write it."""
+        node, _, index = device.rpartition("/")
+        number = 1 + sum(self.drill.devices[: self.drill.nodes.index(node)]) + int(index)
+        return f"{number >> 8:04x}:{number & 255:02x}:00"
+
     # -- the end ---------------------------------------------------------------------------------
 
     def cancel(self) -> None:
@@ -180,16 +186,21 @@ class Stage:
         kind = "gpu" if self.drill.job.device == "gpu" else "cpu"
         nodes: list[dict[str, object]] = []
         for k, name in enumerate(self.drill.nodes):
-            devices: dict[str, object] = {"count": self.drill.devices, "kind": kind}
+            devices: dict[str, object] = {"count": self.drill.devices[k], "kind": kind}
             if kind == "gpu":
-                devices["number"] = k * self.drill.devices
+                devices["number"] = sum(self.drill.devices[:k])
             node: dict[str, object] = {"id": name, "devices": devices}
             if self.lab is not None:
                 node |= {"address": self.lab.address(name), "netns": self.lab.space(name)}
             if watched:
                 self.kernel_log(name).touch()
                 self.readings.write_text("{}")
-                node["watch"] = {"kernel_log": str(self.kernel_log(name)), "nvml_overlay": str(self.readings)}
+                pci = [f"{self.pci_of(f'{name}/{j}')}.0" for j in range(self.drill.devices[k])]
+                node["watch"] = {
+                    "kernel_log": str(self.kernel_log(name)),
+                    "nvml": str(self.readings),
+                    "pci": pci,
+                }
             nodes.append(node)
         return {"nodes": nodes}
 
@@ -212,7 +223,10 @@ def _mirrored(drill: Drill, place: Path) -> tuple[Path, Path | None]:
 def _mirror(source: Path, place: Path, own: list[Path]) -> None:
     """Links in ``place`` to all in ``source``, but what is ``own`` is left out, and its parents are real."""
     place.mkdir(parents=True, exist_ok=True)
-    first = {path.parts[0]: [p.relative_to(path.parts[0]) for p in own if p.parts[0] == path.parts[0]] for path in own}
+    first = {
+        path.parts[0]: [p.relative_to(path.parts[0]) for p in own if p.parts[0] == path.parts[0]]
+        for path in own
+    }
     for entry in source.iterdir() if source.is_dir() else ():
         if entry.name not in first:
             (place / entry.name).symlink_to(entry)

@@ -108,7 +108,7 @@ def relay(port: str, other: str) -> None:
     delays: dict[str, float] = {}
     waiting: list[tuple[float, int, int, bytes]] = []
     count, rest = 0, b""
-    print("ready", flush=True)  # noqa: T201
+    print("ready", flush=True)
     while True:
         now = time.monotonic()
         while waiting and waiting[0][0] <= now:
@@ -133,7 +133,7 @@ def relay(port: str, other: str) -> None:
 
 
 def _arrived(end: socket.socket) -> list[bytes]:
-    found = []
+    found: list[bytes] = []
     with contextlib.suppress(BlockingIOError):
         while len(found) < 64:
             frame, address = end.recvfrom(1 << 17)

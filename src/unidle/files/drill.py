@@ -94,11 +94,14 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Drill:
-    """A whole drill. ``result`` is relative to the job's workdir; sizes in bytes, times in seconds."""
+    """A whole drill. ``devices``: how many each node has; ``result`` is relative to the job's workdir.
+
+    Sizes in bytes, times in seconds.
+    """
 
     job: JobSpec
     nodes: tuple[str, ...]
-    devices: int
+    devices: tuple[int, ...]
     faults: tuple[Fault, ...]
     seed: int = 0
     result: str | None = None
@@ -136,9 +139,17 @@ def load_drill(path: str | os.PathLike[str]) -> Drill:
         spec = job_from_mapping(file.job, f"{source_name(path)}: job", base)
     chance = random.Random(file.seed)
     nodes = tuple(f"n{k + 1}" for k in range(file.nodes))
+    if file.devices and len(file.devices) != len(nodes):
+        raise document.error(
+            ("devices",),
+            f"gives {len(file.devices)} of {len(nodes)} nodes",
+            value=list(file.devices),
+            remedy="one number for each node",
+        )
+    devices = file.devices or devices_for(spec, len(nodes))
     faults = tuple(_fault(document, k, part, spec, nodes, chance) for k, part in enumerate(file.faults))
     drill = Drill(
-        job=spec, nodes=nodes, devices=file.devices or devices_for(spec, len(nodes)), faults=faults, seed=file.seed,
+        job=spec, nodes=nodes, devices=devices, faults=faults, seed=file.seed,
         result=file.result, tolerance=file.tolerance, disk_bytes=memory_bytes(file.disk), timeout_s=file.timeout_s,
     )  # fmt: skip
     for k, fault in enumerate(faults):
@@ -148,10 +159,10 @@ def load_drill(path: str | os.PathLike[str]) -> Drill:
     return drill
 
 
-def devices_for(spec: JobSpec, nodes: int) -> int:
-    """Devices that each node needs, so that all nodes together hold the job."""
-    each = -(-spec.ranks // nodes)
-    return each * spec.devices_per_rank
+def devices_for(spec: JobSpec, nodes: int) -> tuple[int, ...]:
+    """Devices of each node, so that all together hold the job and each has a part of it where there are ranks enough."""
+    each, more = divmod(spec.ranks, nodes)
+    return tuple(max(each + (k < more), 1) * spec.devices_per_rank for k in range(nodes))
 
 
 def why_not(drill: Drill, fault: Fault) -> tuple[str, str] | None:
@@ -170,8 +181,8 @@ def why_not(drill: Drill, fault: Fault) -> tuple[str, str] | None:
             return error.problem, error.remedy or ""
     if fault.target_kind == "device":
         node, _, index = fault.name.rpartition("/")
-        if node not in drill.nodes or int(index) >= drill.devices:
-            last = f"{drill.nodes[-1]}/{drill.devices - 1}"
+        if node not in drill.nodes or int(index) >= drill.devices[drill.nodes.index(node)]:
+            last = f"{drill.nodes[-1]}/{drill.devices[-1] - 1}"
             return "there is no such device", f"the drill has n1/0 to {last}"
     if fault.target_kind == "checkpoint" and spec.checkpoint_path is None:
         return "the job has no checkpoints", "give the job a checkpoint.path"
@@ -212,6 +223,4 @@ def _fault(
         target = f"node:{chance.choice(nodes)}"
     if "bytes_per_s" in given:
         given["bytes_per_s"] = memory_bytes(given["bytes_per_s"])
-    return Fault(
-        part.kind, target, part.at_step, part.at_s, part.during, part.after, part.for_s, **given
-    )
+    return Fault(part.kind, target, part.at_step, part.at_s, part.during, part.after, part.for_s, **given)

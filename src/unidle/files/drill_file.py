@@ -26,7 +26,8 @@ class FaultPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         Annotated[
             str,
             Meta(
-                pattern=r"^(rank:([0-9]+|any)|node:.+|link:.+-.+|device:.+/[0-9]+|checkpoint|controller)" + END,
+                pattern=r"^(rank:([0-9]+|any)|node:.+|link:.+-.+|device:.+/[0-9]+|checkpoint|controller)"
+                + END,
                 max_length=600,
             ),
         ]
@@ -46,7 +47,9 @@ class FaultPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     ] = None
     during: Annotated[
         Literal["recovery"] | None,
-        Meta(description="While the gang comes back from the fault before: its ranks are there, no step is done."),
+        Meta(
+            description="While the gang comes back from the fault before: its ranks are there, no step is done."
+        ),
     ] = None
     after: Annotated[
         Literal["recovery"] | None,
@@ -80,7 +83,10 @@ class FaultPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     ] = None
     line: Annotated[
         Annotated[str, Meta(min_length=1, max_length=4096)] | None,
-        Meta(description="kernel_log: the line.", examples=["NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus."]),
+        Meta(
+            description="kernel_log: the line.",
+            examples=["NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus."],
+        ),
     ] = None
     field: Annotated[
         Annotated[str, Meta(pattern="^[a-z][a-z0-9_]*" + END, max_length=64)] | None,
@@ -103,13 +109,14 @@ class DrillFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     ]
     nodes: Annotated[int, Meta(ge=1, le=200, description="Declared nodes n1, n2, ...")] = 2
     devices: Annotated[
-        Annotated[int, Meta(ge=1, le=4096)] | None,
-        Meta(description="CPU devices of each node; without it, as many as the job needs."),
-    ] = None
+        Annotated[tuple[Annotated[int, Meta(ge=1, le=4096)], ...], Meta(max_length=200)],
+        Meta(
+            description="Devices of each node; without it, just those that the job needs, spread evenly.",
+            examples=[[2, 1, 1]],
+        ),
+    ] = ()
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1, description="Chooses what the faults leave open.")] = 0
-    faults: Annotated[
-        tuple[FaultPart, ...], Meta(min_length=1, max_length=1000, description="The faults.")
-    ]
+    faults: Annotated[tuple[FaultPart, ...], Meta(min_length=1, max_length=1000, description="The faults.")]
     result: Annotated[
         Annotated[str, Meta(min_length=1, max_length=4095, pattern=r"^[^/~]")] | None,
         Meta(
@@ -133,6 +140,4 @@ class DrillFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             extra={"says": MEMORY_SAYS},
         ),
     ] = "256MiB"
-    timeout_s: Annotated[
-        float, Meta(gt=0, le=_DAY_S, description="When the job is given up.")
-    ] = 600.0
+    timeout_s: Annotated[float, Meta(gt=0, le=_DAY_S, description="When the job is given up.")] = 600.0
