@@ -37,7 +37,7 @@ def drill(
     """Put faults into a real run of a job, and show how fast each was seen, named and overcome.
 
     The job runs apart: with a store, checkpoints and a fleet of its own. It runs once undisturbed, to compare the
-    result with. Exit code 1: the result differs, the job failed, or something else was named than what was hurt.
+    result with. Exit code 1: the job failed, its result differs, a fault did not happen, or the wrong one was named.
     """
     from unidle.drill import picture
     from unidle.drill.conduct import conduct

@@ -62,8 +62,10 @@ class Report:
 
     @property
     def passed(self) -> bool:
-        """It survived, every fault happened, and what was named was right."""
-        return self.survived and all(o.correct is not False for o in self.outcomes)
+        """It survived, every fault happened, and nothing was named but what was hurt."""
+        return self.survived and all(
+            o.ns.inject is not None and (o.named is None or o.correct is not False) for o in self.outcomes
+        )
 
 
 def refuse(drill: Drill) -> None:

@@ -92,7 +92,12 @@ def outcomes(
             continue
         later = [t for t in times if t > one.inject_ns + 2 * EARLY_NS]
         until_ns = min(later, default=view.time_ns + EARLY_NS)
-        mine = _incident(drill, job, one, found, until_ns)
+        others = [
+            o
+            for o in injected
+            if o is not one and o.inject_ns is not None and abs(o.inject_ns - one.inject_ns) <= 2 * EARLY_NS
+        ]
+        mine = _incident(drill, job, one, found, until_ns, others)
         results.append(_outcome(drill, job, told, one, mine, until_ns))
     return results
 
@@ -111,17 +116,31 @@ def replayed_steps(job: JobView) -> int:
 
 
 def _incident(
-    drill: Drill, job: JobView, one: Injected, found: Iterable[Incident], until_ns: int
+    drill: Drill,
+    job: JobView,
+    one: Injected,
+    found: Iterable[Incident],
+    until_ns: int,
+    others: Sequence[Injected],
 ) -> Incident | None:
-    """The incident that a fault caused, among those that were told after it and before the next fault."""
+    """The incident that a fault caused, among those that were told after it and before the next fault.
+
+    What names the target of one of ``others``, which happened at the same time, is not laid to it.
+    """
     assert one.inject_ns is not None
-    candidates = [
-        i for i in found
-        if i.verdict_ns is not None and one.inject_ns - EARLY_NS <= i.verdict_ns and i.onset_ns < until_ns
-        and i.kind in _EXPECTED[one.fault.kind]
-    ]  # fmt: skip
-    right = [i for i in candidates if named_by(drill, job, one.fault, i) in _right_names(job, one)]
-    return next(iter(right or candidates), None)
+    since_ns = one.inject_ns - EARLY_NS
+    later = [
+        i for i in found if i.verdict_ns is not None and since_ns <= i.verdict_ns and i.onset_ns < until_ns
+    ]
+    candidates = [i for i in later if i.kind in _EXPECTED[one.fault.kind]]
+    candidates = candidates or [i for i in later if i.onset_ns >= since_ns]
+    right = [i for i in candidates if _is_right(drill, job, one, i)]
+    left = [i for i in candidates if not any(_is_right(drill, job, other, i) for other in others)]
+    return next(iter(right or left), None)
+
+
+def _is_right(drill: Drill, job: JobView, one: Injected, incident: Incident) -> bool:
+    return named_by(drill, job, one.fault, incident) in _right_names(job, one)
 
 
 def named_by(drill: Drill, job: JobView, fault: Fault, incident: Incident) -> str | None:
@@ -174,8 +193,12 @@ def _outcome(
             named, because, ns = _of_fault(event, time_ns, one, named, because, ns)
         elif isinstance(event, ev.HealthSet) and ns.taint is None and _concerns(event, job, one):
             ns = replace(ns, taint=time_ns)
-    ns = _recovery(job, one, incident, ns)
-    hurt = incident is not None or named is not None or ns.kill is not None
+    ns = _recovery(job, one, incident, ns, until_ns)
+    hurt = incident is not None or named is not None
+    if not hurt and ns.kill is not None:  # for another fault at the same time
+        return Outcome(
+            one.fault, None, None, ns, "the gang was restarted for another fault before this one showed"
+        )
     must_name = bool(_EXPECTED[one.fault.kind]) and not one.fault.kind.startswith("disk")
     correct = named in _right_names(job, one) if hurt or must_name else None
     return Outcome(one.fault, named, correct, ns, because if hurt else because or "the job went on")
@@ -202,14 +225,16 @@ def _concerns(event: ev.HealthSet, job: JobView, one: Injected) -> bool:
     return event.target in targets
 
 
-def _recovery(job: JobView, one: Injected, incident: Incident | None, ns: Phases) -> Phases:
-    """Stamps of the gang's way back: by a new attempt where there was one, else in the same."""
+def _recovery(job: JobView, one: Injected, incident: Incident | None, ns: Phases, until_ns: int) -> Phases:
+    """Stamps of the gang's way back: by a new attempt where there was one before the next fault, else in the same."""
     assert one.inject_ns is not None
     number = incident.attempt if incident is not None else one.attempt
     attempt = job.attempts[number - 1] if 0 < number <= len(job.attempts) else None
-    if attempt is None or attempt.stop_ns is None or attempt.stop_ns < one.inject_ns - EARLY_NS or (
-        incident is None and one.found is not None
-    ):  # fmt: skip
+    if (
+        attempt is None
+        or attempt.stop_ns is None
+        or not one.inject_ns - EARLY_NS <= attempt.stop_ns < until_ns
+    ):
         step_ns = _first_step_after(job.attempts[one.attempt - 1 :], one.inject_ns, None)
         return replace(
             ns, first_step=step_ns, caught_up=_first_step_after(job.attempts, one.inject_ns, one.step)
