@@ -17,6 +17,7 @@ from unidle.errors import CannotRun
 _THROTTLE: Final = Path("/sys/fs/cgroup/blkio/blkio.throttle.write_bps_device")
 _FILLER: Final = ".filler"
 _CHUNK_BYTES: Final = 1 << 20
+_BLOCK_BYTES: Final = 4096
 
 
 def why_no_disk(*, slow: bool) -> str | None:
@@ -54,10 +55,17 @@ class Disk:
 
     def fill(self) -> None:
         """Take all that is free."""
-        with (self.place / _FILLER).open("wb", buffering=0) as file, contextlib.suppress(OSError):
-            chunk = bytes(_CHUNK_BYTES)
-            while True:
-                file.write(chunk)
+        with (self.place / _FILLER).open("wb", buffering=0) as file:
+            for size in (
+                _CHUNK_BYTES,
+                _BLOCK_BYTES,
+                _BLOCK_BYTES,
+            ):  # what is written late may leave blocks over
+                with contextlib.suppress(OSError):
+                    while file.write(bytes(size)):
+                        pass
+                with contextlib.suppress(OSError):
+                    os.fsync(file.fileno())
 
     def empty(self) -> None:
         """Undo :meth:`fill`."""

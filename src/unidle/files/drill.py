@@ -136,7 +136,7 @@ def load_drill(path: str | os.PathLike[str]) -> Drill:
     if isinstance(file.job, str):
         spec = load_job(Path(base) / file.job)
     else:
-        spec = job_from_mapping(file.job, f"{source_name(path)}: job", base)
+        spec = job_from_mapping(document.data["job"], f"{source_name(path)}: job", base)
     chance = random.Random(file.seed)
     nodes = tuple(f"n{k + 1}" for k in range(file.nodes))
     if file.devices and len(file.devices) != len(nodes):

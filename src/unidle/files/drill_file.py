@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct
 
+from unidle.files.job_file import JobFile
 from unidle.files.values import END, MEMORY_SAYS, MemoryText
 
 FaultKind = Literal[
@@ -101,7 +102,7 @@ class DrillFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A job, and the faults that are put into it."""
 
     job: Annotated[
-        Annotated[str, Meta(min_length=1, max_length=4095)] | dict[str, Any],
+        Annotated[str, Meta(min_length=1, max_length=4095)] | JobFile,
         Meta(
             description="The job: the path of a job file, relative to this one, or its fields.",
             examples=["job.yaml"],
