@@ -169,7 +169,12 @@ def test_a_disk_can_be_filled_slowed_and_is_gone_afterwards(tmp_path: Path) -> N
 
 
 def test_checkpoints_outside_the_workdir_are_refused(tmp_path: Path) -> None:
-    job = {"command": ["true"], "ranks": 2, "checkpoint": {"path": str(tmp_path / "elsewhere")}}
+    job = {
+        "command": ["true"],
+        "ranks": 2,
+        "workdir": "work",
+        "checkpoint": {"path": str(tmp_path / "elsewhere")},
+    }
     done = unidle(
         "drill", drill_file(tmp_path, job=job), env=os.environ | {"XDG_DATA_HOME": str(tmp_path / "data")}
     )
