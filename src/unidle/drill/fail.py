@@ -108,7 +108,7 @@ class _Node(_Processes):
 class _Device:
     _target: str
 
-    def reads(self, field: str, value: float) -> _Draft:
+    def reads(self, field: str, value: float | bool) -> _Draft:
         """NVML says something else of it."""
         return _Draft(Fault("nvml", self._target, field=field, value=value))
 

@@ -144,14 +144,16 @@ def _kernel_log(stage: Stage, fault: Fault, _chance: random.Random) -> None:
 
 
 def _nvml(stage: Stage, fault: Fault, _chance: random.Random) -> Undo:
-    def write(change: Callable[[dict[str, float]], object]) -> None:
-        readings: dict[str, dict[str, float]] = json.loads(stage.readings.read_text())
+    def write(change: Callable[[dict[str, float | bool]], object]) -> None:
+        readings: dict[str, dict[str, float | bool]] = json.loads(stage.readings.read_text())
         change(readings.setdefault(fault.name, {}))
         partial = stage.readings.with_suffix(".part")
         partial.write_text(json.dumps(readings))
         partial.replace(stage.readings)
 
-    value = int(fault.value) if fault.value.is_integer() else fault.value
+    value = fault.value
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
     write(lambda device: device.update({fault.field: value}))
     return lambda: write(lambda device: device.pop(fault.field, None))
 

@@ -181,7 +181,7 @@ def _outcome(
 ) -> Outcome:  # fmt: skip
     assert one.inject_ns is not None
     since_ns = one.inject_ns - EARLY_NS
-    named, because = one.found, one.why
+    named, because, right = one.found, one.why, _right_names(job, one)
     ns = Phases(one.inject_ns, one.found_ns, one.found_ns)
     if incident is not None:
         named, because = named_by(drill, job, one.fault, incident), incident.because
@@ -189,8 +189,9 @@ def _outcome(
     for time_ns, event in told:
         if not since_ns <= time_ns < until_ns:
             continue
-        if ev.KIND_OF[type(event)] == "fault_seen":
-            named, because, ns = _of_fault(event, time_ns, one, named, because, ns)
+        if ev.KIND_OF[type(event)] == "fault_seen" and one.fault.kind in ("kernel_log", "nvml"):
+            if named is None or named not in right:
+                named, because, ns = _of_fault(event, time_ns, one, ns)
         elif isinstance(event, ev.HealthSet) and ns.taint is None and _concerns(event, job, one):
             ns = replace(ns, taint=time_ns)
     ns = _recovery(job, one, incident, ns, until_ns)
@@ -200,16 +201,12 @@ def _outcome(
             one.fault, None, None, ns, "the gang was restarted for another fault before this one showed"
         )
     must_name = bool(_EXPECTED[one.fault.kind]) and not one.fault.kind.startswith("disk")
-    correct = named in _right_names(job, one) if hurt or must_name else None
+    correct = named in right if hurt or must_name else None
     return Outcome(one.fault, named, correct, ns, because if hurt else because or "the job went on")
 
 
-def _of_fault(
-    event: ev.Event, time_ns: int, one: Injected, named: str | None, because: str, ns: Phases
-) -> tuple[str | None, str, Phases]:
+def _of_fault(event: ev.Event, time_ns: int, one: Injected, ns: Phases) -> tuple[str | None, str, Phases]:
     """A finding about a node or device, as the detectors put it into the log."""
-    if ns.verdict is not None or one.fault.kind not in ("kernel_log", "nvml"):
-        return named, because, ns
     device, node = str(getattr(event, "device", "")), str(getattr(event, "node", ""))
     reason = getattr(event, "because", None)
     named = f"device:{device}" if device and one.fault.target_kind == "device" else f"node:{node}"

@@ -137,7 +137,7 @@ class Stage:
 
     @property
     def readings(self) -> Path:
-        """The file that overlays NVML's readings: {"n1/0": {"ecc_uncorrected": 3}}."""
+        """The file that overlays NVML's readings: {"n1/0": {"dram_errors": 3}}."""
         return self.place / "nvml.json"
 
     def pci_of(self, device: str) -> str:

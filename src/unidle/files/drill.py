@@ -71,7 +71,7 @@ class Fault:
     how: str = ""
     line: str = ""
     field: str = ""
-    value: float = 0.0
+    value: float | bool = 0.0
 
     @property
     def target_kind(self) -> str:

@@ -91,10 +91,11 @@ class FaultPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     ] = None
     field: Annotated[
         Annotated[str, Meta(pattern="^[a-z][a-z0-9_]*" + END, max_length=64)] | None,
-        Meta(description="nvml: the reading.", examples=["ecc_uncorrected"]),
+        Meta(description="nvml: the reading.", examples=["dram_errors"]),
     ] = None
     value: Annotated[
-        Annotated[float, Meta(ge=-1e18, le=1e18)] | None, Meta(description="nvml: what it reads.")
+        bool | Annotated[float, Meta(ge=-1e18, le=1e18)] | None,
+        Meta(description="nvml: what it reads.", extra={"says": "a number, true or false"}),
     ] = None
 
 
