@@ -104,7 +104,8 @@ def _track(ns: Phases, column: _Column, width: int) -> str:
     line = [" "] * width
     if ns.inject is None:
         return "it did not happen"
-    stamps = [(letter, t) for name, letter in _LETTERS if (t := getattr(ns, name)) is not None]
+    shown = _LETTERS if ns.kill is not None else _LETTERS[:4]  # nothing was to catch up with
+    stamps = [(letter, t) for name, letter in shown if (t := getattr(ns, name)) is not None]
     end = column(max(t for _, t in stamps))
     for k in range(column(ns.inject), end + 1):
         line[k] = "─"
