@@ -27,6 +27,8 @@ _EXPECTED: Final[dict[str, tuple[str, ...]]] = {
     "nvml": ("gpu", "node"),
     "controller_kill": (),
 }
+_ENDS: Final = ("exit", "hang", "cut")  # what any fault may come to
+_ONSET_NS: Final = 2_000_000_000  # an onset is reckoned backwards, and may be too early by so much
 _PAIR: Final = re.compile(r"\b(\d+)-(\d+)\b")
 
 
@@ -129,11 +131,12 @@ def _incident(
     """
     assert one.inject_ns is not None
     since_ns = one.inject_ns - EARLY_NS
+    found = [i for i in found if i.onset_ns >= one.inject_ns - _ONSET_NS]
     later = [
         i for i in found if i.verdict_ns is not None and since_ns <= i.verdict_ns and i.onset_ns < until_ns
     ]
     candidates = [i for i in later if i.kind in _EXPECTED[one.fault.kind]]
-    candidates = candidates or [i for i in later if i.onset_ns >= since_ns]
+    candidates = candidates or [i for i in later if i.onset_ns >= since_ns and i.kind in _ENDS]
     right = [i for i in candidates if _is_right(drill, job, one, i)]
     left = [i for i in candidates if not any(_is_right(drill, job, other, i) for other in others)]
     return next(iter(right or left), None)
