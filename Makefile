@@ -40,9 +40,10 @@ bench: setup ## Run all benchmarks and rewrite docs/benchmarks.md
 
 drill: setup ## Put every fault into a real job (as root), and show what each cost
 	@scratch=$$(mktemp -d -t unidle-make-drill.XXXXXX); trap 'rm -rf "$$scratch"' EXIT; \
-	$(BIN)/unidle drill examples/drill/drill.yaml --store "$$scratch/drill.db" $(ARGS); \
+	ended=0; $(BIN)/unidle drill examples/drill/drill.yaml --store "$$scratch/drill.db" $(ARGS) || ended=$$?; \
 	echo; $(BIN)/unidle guard incidents --store "$$scratch/drill.db"; \
-	echo; $(BIN)/unidle ledger --store "$$scratch/drill.db"
+	echo; $(BIN)/unidle ledger --store "$$scratch/drill.db"; \
+	exit $$ended
 
 docs: setup ## Build the documentation into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
