@@ -35,6 +35,11 @@ FIRST, APART = 20, 13  # steps: of the first fault, and between two
 
 
 def rows(given: argparse.Namespace) -> Iterator[Row]:
+    with tempfile.TemporaryDirectory() as place:  # runs with equal steps share one undisturbed run
+        yield from _all(given, Cache(Path(place)))
+
+
+def _all(given: argparse.Namespace, cache: Cache) -> Iterator[Row]:
     ranks = list(itertools.islice(itertools.cycle(range(RANKS)), given.tries))
     kills = drilled(
         [fail.rank(rank).at_step(step) for rank, step in zip(ranks, steps(given.tries), strict=True)]
@@ -49,22 +54,21 @@ def rows(given: argparse.Namespace) -> Iterator[Row]:
         [fail.node(node).cut().at_step(s) for node, s in zip(nodes, steps(given.tries), strict=True)]
     )
     yield from _named("a node that is cut off", "torchrun, ft_launcher, nvrx: 0", cuts, 10.0)
-    yield from _warm(kills, given)
+    yield from _warm(cache, kills, given)
 
 
 def steps(tries: int) -> range:
     return range(FIRST, FIRST + APART * tries, APART)
 
 
-def drilled(faults: Sequence[Fault], *, warm: bool = True) -> Report:
+def drilled(cache: Cache, faults: Sequence[Fault], *, warm: bool = True) -> Report:
     """One run of the example with these faults."""
     base = load_drill(EXAMPLE / "drill.yaml")
     total = FIRST + APART * (len(faults) + 1)
     command = tuple(str(total) if word == "320" else word for word in base.job.command)
     job = replace(base.job, command=command, restart=Restart(1000, 0.0, ("any",), warm))
     drill = Drill(job, base.nodes, base.devices, tuple(faults), result=base.result, timeout_s=3000)
-    with tempfile.TemporaryDirectory() as place:
-        report = conduct(drill, Cache(Path(place)), lambda text: print(text, file=sys.stderr))
+    report = conduct(drill, cache, lambda text: print(text, file=sys.stderr))
     print(f"{report.state}, {report.result.text if report.result else 'no result'}", file=sys.stderr)
     return report
 
@@ -99,10 +103,12 @@ def _named(what: str, peer: str | None, report: Report, limit_s: float) -> Itera
         )  # fmt: skip
 
 
-def _warm(kills: Report, given: argparse.Namespace) -> Iterator[Row]:
+def _warm(cache: Cache, kills: Report, given: argparse.Namespace) -> Iterator[Row]:
     """From the kill to the first step after it: warm, cold, and with torchrun."""
     warm = seconds(kills, lambda one: one.ns.first_step)
-    cold_run = drilled([fail.rank(k % RANKS).at_step(s) for k, s in enumerate(steps(given.cold))], warm=False)
+    cold_run = drilled(
+        cache, [fail.rank(k % RANKS).at_step(s) for k, s in enumerate(steps(given.cold))], warm=False
+    )
     cold = seconds(cold_run, lambda one: one.ns.first_step)
     theirs = [t for _ in range(given.peer) if (t := torchrun_s(given.limit_s)) is not None]
     if not warm or not cold:
