@@ -42,16 +42,16 @@ def rows(given: argparse.Namespace) -> Iterator[Row]:
 def _all(given: argparse.Namespace, cache: Cache) -> Iterator[Row]:
     ranks = list(itertools.islice(itertools.cycle(range(RANKS)), given.tries))
     kills = drilled(
-        [fail.rank(rank).at_step(step) for rank, step in zip(ranks, steps(given.tries), strict=True)]
+        cache, [fail.rank(rank).at_step(step) for rank, step in zip(ranks, steps(given.tries), strict=True)]
     )
     yield from _kills(kills, given)
     stops = drilled(
-        [fail.rank(rank).stop().at_step(s) for rank, s in zip(ranks, steps(given.tries), strict=True)]
+        cache, [fail.rank(rank).stop().at_step(s) for rank, s in zip(ranks, steps(given.tries), strict=True)]
     )
     yield from _named("a stopped rank", "torchrun, ft_launcher, nvrx: 0", stops, 5.0)
     nodes = list(itertools.islice(itertools.cycle(["n2", "n3"]), given.tries))
     cuts = drilled(
-        [fail.node(node).cut().at_step(s) for node, s in zip(nodes, steps(given.tries), strict=True)]
+        cache, [fail.node(node).cut().at_step(s) for node, s in zip(nodes, steps(given.tries), strict=True)]
     )
     yield from _named("a node that is cut off", "torchrun, ft_launcher, nvrx: 0", cuts, 10.0)
     yield from _warm(cache, kills, given)
