@@ -44,23 +44,19 @@ def drill_file(tmp_path: Path, **fields: object) -> Path:
     return path
 
 
-def left() -> set[str]:
-    places = [Path(tempfile.gettempdir()), Path("/dev/shm"), Path("/run/netns")]
-    return {
-        str(p)
-        for place in places
-        if place.is_dir()
-        for p in place.glob("u*d*")
-        if p.name.startswith((PREFIX, "ud"))
-    }
+@pytest.fixture
+def scratches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the drills of this test have their places: other drills on this machine are none of its business."""
+    place = tmp_path / "scratches"
+    place.mkdir()
+    monkeypatch.setenv("TMPDIR", str(place))
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    return place
 
 
-def test_the_command_prints_the_contract_and_leaves_nothing(tmp_path: Path) -> None:
-    before = left()
-    env = os.environ | {"XDG_DATA_HOME": str(tmp_path / "data")}
-    done = unidle(
-        "drill", drill_file(tmp_path), "--json", "--store", tmp_path / "kept.db", timeout_s=120, env=env
-    )
+def test_the_command_prints_the_contract_and_leaves_nothing(tmp_path: Path, scratches: Path) -> None:
+    done = unidle("drill", drill_file(tmp_path), "--json", "--store", tmp_path / "kept.db", timeout_s=120)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["result_equal"] is True
@@ -79,19 +75,19 @@ def test_the_command_prints_the_contract_and_leaves_nothing(tmp_path: Path) -> N
         json.loads(unidle("guard", "incidents", "--store", tmp_path / "kept.db", "--json").stdout)[0]["rank"]
         == 1
     )
-    assert left() == before
+    assert not list(scratches.iterdir())
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_a_drill_that_is_ended_in_the_middle_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
-    before = left()
+def test_a_drill_that_is_ended_in_the_middle_leaves_nothing(
+    tmp_path: Path, scratches: Path, number: signal.Signals
+) -> None:
     command = [*UNIDLE, "drill", str(drill_file(tmp_path))]
-    env = os.environ | {"XDG_DATA_HOME": str(tmp_path / "data")}
-    with subprocess.Popen(command, env=env, stderr=subprocess.DEVNULL) as process:
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
 
         def running() -> str:
-            mine = [p for p in Path(tempfile.gettempdir()).glob(f"{PREFIX}*") if str(p) not in before]
-            return next((p.name for p in mine if list(p.glob("undisturbed/store.db.d/runs/*/1/rank1"))), "")
+            ranks = scratches.glob(f"{PREFIX}*/undisturbed/store.db.d/runs/*/1/rank1")
+            return next((rank.relative_to(scratches).parts[0] for rank in ranks), "")
 
         name = wait_until(running, 60, "ranks to run")
         process.send_signal(number)
@@ -100,10 +96,12 @@ def test_a_drill_that_is_ended_in_the_middle_leaves_nothing(tmp_path: Path, numb
         assert list(marked(name))
         sweep()
     assert not list(marked(name))
-    assert left() == before
+    assert not list(scratches.iterdir())
+    assert not Path(f"/dev/shm/{name}-memory").exists()
 
 
-def test_a_swept_drill_is_only_one_that_is_dead(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("scratches")
+def test_a_drill_that_is_alive_is_not_swept() -> None:
     scratch = Scratch()
     sweep()
     assert scratch.directory.is_dir()
@@ -175,9 +173,7 @@ def test_checkpoints_outside_the_workdir_are_refused(tmp_path: Path) -> None:
         "workdir": "work",
         "checkpoint": {"path": str(tmp_path / "elsewhere")},
     }
-    done = unidle(
-        "drill", drill_file(tmp_path, job=job), env=os.environ | {"XDG_DATA_HOME": str(tmp_path / "data")}
-    )
+    done = unidle("drill", drill_file(tmp_path, job=job))
     assert done.returncode == 2
     assert "job.checkpoint.path" in done.stderr
 

@@ -21,6 +21,7 @@ PREFIX: Final = "unidle-drill-"
 MARKER: Final = "UNIDLE_DRILL"
 _RECORD: Final = "drill.json"
 _END_S: Final = 20.0
+_LEAVE_S: Final = 3.0
 _MEMORY: Final = Path("/dev/shm")  # noqa: S108
 
 
@@ -87,13 +88,26 @@ def clear(directory: Path) -> None:
     for image in directory.rglob("*.img"):
         for line in _quiet("losetup", "--noheadings", "--output", "NAME", "--associated", str(image)).split():
             _quiet("losetup", "--detach", line)
-    for group in sorted(groups, key=lambda path: len(path.parts), reverse=True):
-        for path in (group, group.parent):
-            if any(part.startswith(("unidle-", PREFIX)) for part in path.parts[-2:]):
-                with contextlib.suppress(OSError):
-                    path.rmdir()
+    _remove_groups(groups)
     shutil.rmtree(_memory_of(directory), ignore_errors=True)
     shutil.rmtree(directory, ignore_errors=True)
+
+
+def _remove_groups(groups: set[Path]) -> None:
+    """Remove control groups and those that held nothing else; what was killed needs a moment to leave them."""
+    end = time.monotonic() + _LEAVE_S
+    left = {path for group in groups for path in (group, group.parent) if _ours(path)}
+    while left and time.monotonic() < end:
+        for path in sorted(left, key=lambda path: len(path.parts), reverse=True):
+            with contextlib.suppress(OSError):
+                path.rmdir()
+        left = {path for path in left if path.exists()}
+        if left:
+            time.sleep(0.05)
+
+
+def _ours(path: Path) -> bool:
+    return path.exists() and any(part.startswith("unidle-") for part in path.parts[-2:])
 
 
 def marked(name: str) -> Iterator[int]:
