@@ -6,7 +6,7 @@ MAKEFLAGS += --no-builtin-rules
 
 BIN := .venv/bin
 
-.PHONY: help setup setup-tests demo test check format bench docs lock clean
+.PHONY: help setup setup-tests demo test check format bench drill docs lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -37,6 +37,13 @@ format: setup ## Rewrite the code in the project's format
 
 bench: setup ## Run all benchmarks and rewrite docs/benchmarks.md
 	$(BIN)/python bench/run_all.py $(ARGS)
+
+drill: setup ## Put every fault into a real job (as root), and show what each cost
+	@scratch=$$(mktemp -d -t unidle-make-drill.XXXXXX); trap 'rm -rf "$$scratch"' EXIT; \
+	ended=0; $(BIN)/unidle drill examples/drill/drill.yaml --store "$$scratch/drill.db" $(ARGS) || ended=$$?; \
+	echo; $(BIN)/unidle guard incidents --store "$$scratch/drill.db"; \
+	echo; $(BIN)/unidle ledger --store "$$scratch/drill.db"; \
+	exit $$ended
 
 docs: setup ## Build the documentation into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

@@ -62,6 +62,17 @@ def clusters_page() -> str:
     )
 
 
+def drill_page() -> str:
+    from unidle.files.schema import drill_schema
+
+    return schema_page(
+        "Drill file",
+        "A drill file names a job and the faults that `unidle drill` puts into it. `unidle schema drill`\n"
+        "prints the JSON Schema that this page is made from.",
+        drill_schema(),
+    )
+
+
 def cli_page() -> str:
     import typer.main
 
@@ -111,6 +122,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "reference/job-file.md": job_page,
     "reference/fleet-file.md": fleet_page,
     "reference/clusters-file.md": clusters_page,
+    "reference/drill-file.md": drill_page,
     "reference/cli.md": cli_page,
     "reference/ledger.md": ledger_page,
 }

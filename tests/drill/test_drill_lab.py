@@ -104,3 +104,44 @@ def test_nothing_of_a_lab_is_left(lab: Lab) -> None:
     other = Lab(("a",), tag=lab.tag)  # as after a kill: the same tag is swept first
     other.close()
     assert lab.tag not in subprocess.run(["ip", "netns"], capture_output=True, text=True, check=True).stdout
+
+
+def round_trip_s(lab: Lab, a: str, b: str) -> float:
+    """How long a refused connection takes from one node to another: a round trip."""
+    program = (
+        "import socket, sys, time\n"
+        "begun = time.monotonic()\n"
+        "try: socket.create_connection((sys.argv[1], 9), timeout=20)\n"
+        "except ConnectionRefusedError: print(time.monotonic() - begun)\n"
+    )
+    command = ["ip", "netns", "exec", lab.space(a), sys.executable, "-c", program, lab.address(b)]
+    times = [
+        float(subprocess.run(command, capture_output=True, text=True, check=True).stdout) for _ in range(3)
+    ]
+    return min(times)
+
+
+def test_a_link_is_delayed_in_both_directions_and_mended(lab: Lab) -> None:
+    lab.delay("n1", "n2", 60)
+    assert 0.12 <= round_trip_s(lab, "n1", "n2") < 0.5
+    assert 0.12 <= round_trip_s(lab, "n2", "n1") < 0.5
+    assert round_trip_s(lab, "n1", "n3") < 0.1  # another link of the same node
+    assert round_trip_s(lab, "n2", "n3") < 0.1
+    lab.mend("n1", "n2")
+    assert round_trip_s(lab, "n1", "n2") < 0.1
+
+
+def test_two_links_of_a_node_are_limited_and_mended_one_by_one(lab: Lab) -> None:
+    def rates() -> str:
+        return subprocess.run(
+            ["ip", "netns", "exec", lab.space("n1"), "tc", "class", "show", "dev", "eth0"],
+            capture_output=True, text=True, check=True,
+        ).stdout  # fmt: skip
+
+    lab.limit("n1", "n2", 1_000_000)
+    lab.limit("n1", "n3", 2_000_000)
+    assert "rate 1Mbit" in rates() and "rate 2Mbit" in rates()
+    lab.mend("n1", "n2")
+    assert "rate 1Mbit" not in rates() and "rate 2Mbit" in rates()
+    lab.mend("n1")
+    assert "rate 2Mbit" not in rates()

@@ -95,7 +95,7 @@ def test_the_example_fleets_fit_the_schema() -> None:
 
 def test_the_example_jobs_fit_the_schema() -> None:
     for path in sorted(EXAMPLES.glob("*/*.yaml")):
-        if path.parent.name != "fleet":
+        if path.parent.name != "fleet" and path.name not in ("drill.yaml", "signs.yaml"):
             JOB.validate(load_document(path, what="job", bounds=Bounds()).data)
             assert load_job(path).command
 

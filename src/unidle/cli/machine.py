@@ -197,15 +197,19 @@ def fleet_summary(context: typer.Context, store: StoreOption = None) -> None:
 
 def schema(
     file: Annotated[
-        str, typer.Argument(metavar="job|fleet|clusters", show_default=False, help="Which file's schema.")
+        str,
+        typer.Argument(metavar="job|fleet|clusters|drill", show_default=False, help="Which file's schema."),
     ],
 ) -> None:
-    """Print the JSON Schema of the job file, the fleet file or the clusters file, for editors and checks."""
+    """Print the JSON Schema of a job, fleet, clusters or drill file, for editors and checks."""
     import json
 
     from unidle.files import schema as schemas
 
-    makers = {"job": schemas.job_schema, "fleet": schemas.fleet_schema, "clusters": schemas.clusters_schema}
+    makers = {
+        "job": schemas.job_schema, "fleet": schemas.fleet_schema, "clusters": schemas.clusters_schema,
+        "drill": schemas.drill_schema,
+    }  # fmt: skip
     if file not in makers:
         raise BadInput("there is no schema for it", field="schema", value=file, remedy=", ".join(makers))
     sys.stdout.write(json.dumps(makers[file](), indent=2, ensure_ascii=False) + "\n")

@@ -11,6 +11,7 @@ import subprocess
 from collections.abc import Sequence
 from typing import Final
 
+from unidle.drill.wire import Wire
 from unidle.errors import CannotRun
 
 INTERFACE: Final = "eth0"
@@ -29,6 +30,7 @@ class Lab:
         self.names = tuple(names)
         self._net = f"10.{200 + os.getpid() % 50}.{os.getpid() // 50 % 250}"
         self._rates: set[tuple[str, str]] = set()
+        self._wires: dict[str, Wire] = {}
         self.sweep()
         try:
             self._build()
@@ -64,73 +66,68 @@ class Lab:
             _ip(
                 "-n",
                 self.space(a),
-                "neigh",
-                "replace",
-                self.address(b),
-                "lladdr",
-                _NOWHERE,
-                "nud",
-                "permanent",
-                "dev",
-                INTERFACE,
+                *f"neigh replace {self.address(b)} lladdr {_NOWHERE} nud permanent dev {INTERFACE}".split(),
             )
 
     def mend(self, node: str, other: str = "") -> None:
-        """Undo :meth:`cut` and :meth:`limit`."""
+        """Undo :meth:`cut`, :meth:`limit` and :meth:`delay`; without ``other``, of all links of the node."""
         if not other:
             _ip("-n", self._switch, "link", "set", self._port(node), "up")
-        for a, b in ((node, other), (other, node)) if other else ():
-            _run("ip", "-n", self.space(a), "neigh", "del", self.address(b), "dev", INTERFACE, check=False)
-        for a in {node, other} - {""}:
-            _tc(self.space(a), "qdisc", "del", "dev", INTERFACE, "root", check=False)
+        for peer in [other] if other else [name for name in self.names if name != node]:
+            self._stop_wire(node, peer)
+            for a, b in ((node, peer), (peer, node)):
+                _run(
+                    "ip", "-n", self.space(a), "neigh", "del", self.address(b), "dev", INTERFACE, check=False
+                )
+                if (a, b) in self._rates:
+                    self._rates.discard((a, b))
+                    prio, minor = self._numbers(b)
+                    _tc(
+                        self.space(a),
+                        *f"filter del dev {INTERFACE} parent 1: prio {prio}".split(),
+                        check=False,
+                    )
+                    _tc(self.space(a), *f"class del dev {INTERFACE} classid 1:{minor}".split(), check=False)
 
     def limit(self, node: str, other: str, bits_per_s: int) -> None:
         """At most so many bits a second pass between two nodes, in each direction."""
         for a, b in ((node, other), (other, node)):
-            space = self.space(a)
-            rate = f"{max(bits_per_s, 8)}bit"
-            _tc(space, "qdisc", "replace", "dev", INTERFACE, "root", "handle", "1:", "htb", "default", "1")
-            _tc(
-                space,
-                "class",
-                "replace",
-                "dev",
-                INTERFACE,
-                "parent",
-                "1:",
-                "classid",
-                "1:1",
-                "htb",
-                "rate",
-                "100gbit",
-                "quantum",
-                "60000",
-            )
-            _tc(
-                space,
-                "class",
-                "replace",
-                "dev",
-                INTERFACE,
-                "parent",
-                "1:",
-                "classid",
-                "1:2",
-                "htb",
-                "rate",
-                rate,
-                "burst",
-                "32k",
-                "quantum",
-                "3000",
-            )
-            _tc(
-                space,
-                *f"filter replace dev {INTERFACE} parent 1: prio 1 protocol ip u32 match ip dst {self.address(b)}/32 flowid 1:2".split(),
-            )
+            space, (prio, minor) = self.space(a), self._numbers(b)
+            if not any(made == a for made, _ in self._rates):
+                _tc(space, *f"qdisc replace dev {INTERFACE} root handle 1: htb default 1".split())
+                _tc(
+                    space,
+                    *f"class replace dev {INTERFACE} parent 1: classid 1:1 htb rate 100gbit quantum 60000".split(),
+                )
+            rate = f"rate {max(bits_per_s, 8)}bit burst 32k quantum 3000"
+            _tc(space, *f"class replace dev {INTERFACE} parent 1: classid 1:{minor} htb {rate}".split())
+            match = f"u32 match ip dst {self.address(b)}/32 flowid 1:{minor}"
+            _tc(space, *f"filter replace dev {INTERFACE} parent 1: prio {prio} protocol ip {match}".split())
+            self._rates.add((a, b))
+
+    def delay(self, node: str, other: str, delay_ms: float) -> None:
+        """What passes between two nodes arrives so many milliseconds later, in each direction."""
+        wire = self._wires.get(node)
+        if wire is None:
+            wire = self._wires[node] = Wire(self._switch, self._port(node))
+        wire.set(self.address(other), delay_ms)
+
+    def _stop_wire(self, node: str, other: str) -> None:
+        for a, b in ((node, other), (other, node)):
+            if (wire := self._wires.get(a)) is not None and not wire.set(self.address(b), 0):
+                wire.close()
+                del self._wires[a]
+
+    def _numbers(self, peer: str) -> tuple[int, int]:
+        """Of the filter and of the class of what goes to a peer."""
+        index = self.names.index(peer)
+        return index + 1, index + 16
 
     def close(self) -> None:
         """Remove all of it; processes in it keep what they have until they end."""
+        for wire in self._wires.values():
+            wire.close()
+        self._wires = {}
         for name in (*map(self.space, self.names), self._switch):
             _run("ip", "netns", "del", name, check=False)
 
@@ -156,18 +153,7 @@ class Lab:
             space, port = self.space(name), self._port(name)
             _ip("netns", "add", space)
             _ip(
-                "link",
-                "add",
-                INTERFACE,
-                "netns",
-                space,
-                "type",
-                "veth",
-                "peer",
-                "name",
-                port,
-                "netns",
-                self._switch,
+                *f"link add {INTERFACE} netns {space} type veth peer name {port} netns {self._switch}".split()
             )
             _ip("-n", self._switch, "link", "set", port, "master", "br0", "up")
             _ip("-n", space, "addr", "add", f"{self.address(name)}/24", "dev", INTERFACE)

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from unidle.files.clusters import ClustersFile
+from unidle.files.drill_file import DrillFile
 from unidle.files.fleet_file import FleetFile
 from unidle.files.job_file import JobFile
 
@@ -41,6 +42,16 @@ _CLUSTERS_EXAMPLE = {
     ],
 }
 
+_DRILL_EXAMPLE = {
+    "job": "job.yaml",
+    "nodes": 2,
+    "result": "result.pt",
+    "faults": [
+        {"at_step": 40, "kind": "kill", "target": "rank:2"},
+        {"at_step": 80, "kind": "cut", "target": "link:n1-n2", "for_s": 10},
+    ],
+}
+
 
 def job_schema() -> dict[str, Any]:
     """The JSON Schema of the job file."""
@@ -55,6 +66,11 @@ def fleet_schema() -> dict[str, Any]:
 def clusters_schema() -> dict[str, Any]:
     """The JSON Schema of the clusters file."""
     return _schema(ClustersFile, "unidle clusters file", _CLUSTERS_EXAMPLE)
+
+
+def drill_schema() -> dict[str, Any]:
+    """The JSON Schema of the drill file."""
+    return _schema(DrillFile, "unidle drill file", _DRILL_EXAMPLE)
 
 
 def _schema(kind: type, title: str, example: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,61 @@
+"""``unidle drill``: faults on purpose, in a real run, and what came of each."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from unidle.cli.common import JsonOption, data_dir, print_json, say, show, table, warn
+
+
+def register(app: typer.Typer) -> None:
+    """Add this room's command."""
+    app.command("drill")(drill)
+
+
+def drill(
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", show_default=False, help="Drill file; `-` reads standard input.")
+    ],
+    store: Annotated[
+        str | None,
+        typer.Option(
+            "--store",
+            "-s",
+            metavar="PATH",
+            show_default=False,
+            envvar=None,
+            help="Keep the run's log in this SQLite file, for `unidle guard incidents` and `unidle ledger`.",
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Put faults into a real run of a job, and show how fast each was seen, named and overcome.
+
+    The job runs apart: with a store, checkpoints and a fleet of its own. It runs once undisturbed, to compare the
+    result with. Exit code 1: the job failed, its result differs, a fault did not happen, or the wrong one was named.
+    """
+    from unidle.drill import picture
+    from unidle.drill.conduct import conduct
+    from unidle.drill.result import Cache
+    from unidle.files.drill import load_drill
+
+    plan = load_drill(file)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that it, too, leaves nothing behind
+    report = conduct(plan, Cache(data_dir() / "drill"), warn, store=Path(store) if store else None)
+    if as_json:
+        print_json(picture.as_object(report))
+    else:
+        for line in table(picture.HEADER, picture.rows(report)):
+            say(line)
+        say()
+        for line in picture.strip(report):
+            show(line)
+        say()
+        for line in (*picture.reasons(report), "", *picture.summary(report)):
+            say(line)
+    sys.exit(0 if report.passed else 1)

@@ -1,0 +1,211 @@
+"""Faults happen here, to real processes, links, disks and files. Each returns how it is undone."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from unidle.checkpoint.find import candidates
+from unidle.checkpoint.layout import is_partial
+from unidle.drill.quota import Quota
+from unidle.drill.scratch import tree
+from unidle.drill.stage import Stage
+from unidle.errors import CannotRun
+from unidle.files.drill import Fault
+
+Undo = Callable[[], None]
+_MEASURE_S: Final = 1.0
+
+
+class NotYet(Exception):
+    """The fault cannot happen now, but may soon: for instance there is no checkpoint yet."""
+
+
+def inject(stage: Stage, fault: Fault, chance: random.Random) -> Undo | None:
+    """Let a fault happen. Raises :class:`NotYet`, and :class:`CannotRun` where it cannot happen at all."""
+    return _ACTS[fault.kind](stage, fault, chance)
+
+
+def _kill(stage: Stage, fault: Fault, _chance: random.Random) -> None:
+    pids = list(_needed(stage, fault).values())
+    if fault.target_kind == "node" and stage.lab is not None:
+        pids += _in_space(stage.lab.space(fault.name))
+    for pid in pids:
+        _signal(pid, signal.SIGKILL)
+
+
+def _stop(stage: Stage, fault: Fault, _chance: random.Random) -> Undo:
+    stopped = [pid for first in _needed(stage, fault).values() for pid in tree(first)]
+    for pid in stopped:
+        _signal(pid, signal.SIGSTOP)
+
+    def go_on() -> None:
+        for pid in stopped:
+            _signal(pid, signal.SIGCONT)
+
+    return go_on
+
+
+def _slow(stage: Stage, fault: Fault, _chance: random.Random) -> Undo:
+    """Bound the CPU time of ranks to what they used, divided by the factor."""
+    pids = _needed(stage, fault)
+    quotas = [Quota(pid, f"{stage.place.parent.name}-{rank}") for rank, pid in pids.items()]
+    before = [quota.used_ns() for quota in quotas]
+    begun_ns = time.monotonic_ns()
+    time.sleep(_MEASURE_S)
+    passed_ns = time.monotonic_ns() - begun_ns
+    for quota, used_ns in zip(quotas, before, strict=True):
+        quota.bound(max((quota.used_ns() - used_ns) / passed_ns / fault.factor, 0.01))
+
+    def as_before() -> None:
+        for quota in quotas:
+            quota.close()
+
+    return as_before
+
+
+def _network(stage: Stage, fault: Fault, _chance: random.Random) -> Undo:
+    lab = stage.lab
+    assert lab is not None
+    if fault.target_kind == "link":
+        links = [stage.drill.link(fault.name)]
+    else:
+        links = [(fault.name, other) for other in stage.drill.nodes if other != fault.name]
+    if fault.kind == "cut" and fault.target_kind == "node":
+        lab.cut(fault.name)
+        return lambda: lab.mend(fault.name)
+    for a, b in links:
+        if fault.kind == "cut":
+            lab.cut(a, b)
+        elif fault.kind == "rate":
+            lab.limit(a, b, int(fault.mbit_per_s * 1e6))
+        else:
+            lab.delay(a, b, fault.ms)
+
+    def mend() -> None:
+        for a, b in links:
+            lab.mend(a, b)
+
+    return mend
+
+
+def _disk_full(stage: Stage, _fault: Fault, _chance: random.Random) -> Undo:
+    assert stage.disk is not None
+    stage.disk.fill()
+    return stage.disk.empty
+
+
+def _disk_slow(stage: Stage, fault: Fault, _chance: random.Random) -> Undo:
+    disk = stage.disk
+    assert disk is not None
+    disk.slow(fault.bytes_per_s)
+    return lambda: disk.slow(0)
+
+
+def _corrupt(stage: Stage, fault: Fault, chance: random.Random) -> None:
+    newest = newest_checkpoint(stage)
+    if newest is None:
+        raise NotYet("there is no checkpoint yet")
+    files = [p for p in newest.rglob("*") if p.is_file()] if newest.is_dir() else [newest]
+    largest = max(files, key=lambda path: (path.stat().st_size, path.name))
+    if fault.how == "remove":
+        if largest == newest:
+            newest.unlink()
+        else:
+            shutil.rmtree(newest)
+        return
+    size = largest.stat().st_size
+    if fault.how == "truncate":
+        os.truncate(largest, size * 2 // 3)
+        return
+    with largest.open("r+b") as file:
+        at = chance.randrange(size // 2, size)  # in the data: the head is at the front
+        file.seek(at)
+        byte = file.read(1)[0]
+        file.seek(at)
+        file.write(bytes([byte ^ 1 << chance.randrange(8)]))
+
+
+def _kernel_log(stage: Stage, fault: Fault, _chance: random.Random) -> None:
+    node, line = fault.name, fault.line
+    if fault.target_kind == "device":
+        node, line = fault.name.rpartition("/")[0], line.replace("{pci}", stage.pci_of(fault.name))
+    with stage.kernel_log(node).open("a") as file:
+        file.write(f"[{time.clock_gettime(time.CLOCK_BOOTTIME):12.6f}] {line}\n")
+
+
+def _nvml(stage: Stage, fault: Fault, _chance: random.Random) -> Undo:
+    def write(change: Callable[[dict[str, float | bool]], object]) -> None:
+        readings: dict[str, dict[str, float | bool]] = json.loads(stage.readings.read_text())
+        change(readings.setdefault(fault.name, {}))
+        partial = stage.readings.with_suffix(".part")
+        partial.write_text(json.dumps(readings))
+        partial.replace(stage.readings)
+
+    value = fault.value
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    write(lambda device: device.update({fault.field: value}))
+    return lambda: write(lambda device: device.pop(fault.field, None))
+
+
+def _controller_kill(stage: Stage, _fault: Fault, _chance: random.Random) -> Undo:
+    stage.kill_controller()
+    return stage.start
+
+
+def newest_checkpoint(stage: Stage) -> Path | None:
+    """The newest finished checkpoint of the job."""
+    if stage.checkpoint is None or not stage.checkpoint.exists():
+        return None
+    for path in candidates(str(stage.checkpoint)):
+        if not is_partial(Path(path).name):
+            return Path(path)
+    return None
+
+
+def _needed(stage: Stage, fault: Fault) -> dict[int, int]:
+    pids = stage.pids_of(fault.target)
+    if not pids:
+        raise NotYet(f"{fault.target} does not run")
+    return pids
+
+
+def _in_space(space: str) -> list[int]:
+    listed = subprocess.run(["ip", "netns", "pids", space], capture_output=True, text=True, check=False)
+    return [int(pid) for pid in listed.stdout.split()]
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        try:
+            os.kill(pid, number)
+        except PermissionError as error:
+            raise CannotRun(
+                f"process {pid} may not be signalled: {error.strerror}", remedy="run as root"
+            ) from error
+
+
+_ACTS: Final[dict[str, Callable[[Stage, Fault, random.Random], Undo | None]]] = {
+    "kill": _kill,
+    "stop": _stop,
+    "slow": _slow,
+    "cut": _network,
+    "delay": _network,
+    "rate": _network,
+    "disk_full": _disk_full,
+    "disk_slow": _disk_slow,
+    "corrupt_checkpoint": _corrupt,
+    "kernel_log": _kernel_log,
+    "nvml": _nvml,
+    "controller_kill": _controller_kill,
+}

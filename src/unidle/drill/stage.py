@@ -1,0 +1,240 @@
+"""The stage of a drill: a fleet, a store, `unidle up` in a process of its own, and one job on it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import IO, Final
+
+import msgspec
+
+from unidle.control.ids import new_job_id
+from unidle.control.inbox import CancelRequest, SubmitRequest
+from unidle.drill.disk import Disk
+from unidle.drill.lab import Lab
+from unidle.drill.scratch import Scratch
+from unidle.errors import BadInput, CannotRun, UnidleError
+from unidle.events import types as ev
+from unidle.files.drill import Drill
+from unidle.store.open import open_store
+from unidle.store.protocol import Store
+from unidle.view.fold import apply
+from unidle.view.state import AttemptView, JobView, View
+
+DISK_KINDS: Final = ("disk_full", "disk_slow")
+_QUIET_END_S: Final = 15.0
+_TOLD: Final = (ev.HealthSet, ev.StopAsked, ev.ControllerStarted)
+
+
+@dataclass(slots=True)
+class Log:
+    """What the log has said so far: folded, and the events that the view does not keep, with their times in ns."""
+
+    view: View = field(default_factory=View)
+    told: list[tuple[int, ev.Event]] = field(default_factory=list)
+
+    def follow(self, store: Store) -> None:
+        for row in store.read(self.view.seq):
+            event = ev.decode(row.kind, row.body, row.seq)
+            apply(self.view, event, row.seq, row.time_ns)
+            if isinstance(event, _TOLD) or row.kind == "fault_seen":
+                self.told.append((row.time_ns, event))
+
+
+class Stage:
+    """One run of the drill's job. ``name`` tells runs of one drill apart; close it in any case."""
+
+    def __init__(
+        self, drill: Drill, scratch: Scratch, name: str, *, store: Path | None = None, lab: Lab | None = None,
+        disk: bool = False,
+    ) -> None:  # fmt: skip
+        self.drill, self.lab = drill, lab
+        self._scratch, self.place = scratch, scratch.directory / name
+        self.place.mkdir()
+        self.store_path = store or self.place / "store.db"
+        self.store_path.parent.mkdir(parents=True, exist_ok=True)
+        self.workdir, self.checkpoint = _mirrored(drill, self.place / "work")
+        self.spec = replace(drill.job, workdir=str(self.workdir), checkpoint_path=_text(self.checkpoint))
+        self.job_id = new_job_id(self.spec.name)
+        self.log = Log()
+        self.disk: Disk | None = None
+        if disk and self.checkpoint is not None:
+            self.disk = Disk(self.checkpoint, self.place / "disk.img", drill.disk_bytes)
+        self._up: subprocess.Popen[bytes] | None = None
+        self._said: IO[bytes] = (self.place / "up.txt").open("ab")
+        self._fleet = self.place / "fleet.json"
+        self._fleet.write_text(json.dumps(self._fleet_file()))
+        self._store: Store = open_store(str(self.store_path), create=True)
+        self._store.request("submit", msgspec.json.encode(SubmitRequest(self.job_id, self.spec)))
+        self.start()
+
+    # -- the controller --------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Let `unidle up` drive the store."""
+        command = [
+            sys.executable, "-m", "unidle", "up", "--store", str(self.store_path), "--fleet", str(self._fleet),
+            "--progress", "off",
+        ]  # fmt: skip
+        self._up = subprocess.Popen(
+            command, env=self._scratch.environment(), stdin=subprocess.DEVNULL, stdout=self._said,
+            stderr=self._said, start_new_session=True,
+        )  # fmt: skip
+
+    def kill_controller(self) -> None:
+        """SIGKILL, and nobody drives the store until :meth:`start`."""
+        assert self._up is not None
+        self._up.kill()
+        self._up.wait()
+
+    # -- what is seen ----------------------------------------------------------------------------
+
+    def look(self, *, may_be_down: bool = False) -> JobView | None:
+        """The job as the log has it by now; None before it was taken up. Errors: :class:`CannotRun`."""
+        assert self._up is not None
+        ended = self._up.poll()
+        self.log.follow(self._store)
+        if ended is not None and not may_be_down:
+            said = (self.place / "up.txt").read_text(errors="replace").strip().splitlines()
+            raise CannotRun(
+                f"`unidle up` ended with code {ended}: {said[-1] if said else 'it said nothing'}",
+                remedy="try the job with `unidle run` first",
+            )
+        return self.log.view.jobs.get(self.job_id)
+
+    def attempt(self) -> AttemptView | None:
+        """The attempt that runs, if any."""
+        job = self.log.view.jobs.get(self.job_id)
+        return job.live if job is not None else None
+
+    def ranks_of(self, target: str) -> list[int]:
+        """The ranks of ``rank:2`` or ``node:n1``."""
+        kind, _, name = target.partition(":")
+        attempt = self.attempt()
+        if kind == "rank":
+            return [int(name)]
+        places = attempt.places if attempt is not None else ()
+        return [place.rank for place in places if place.node == name]
+
+    def pids_of(self, target: str) -> dict[int, int]:
+        """Process ids by rank, of those ranks that run."""
+        attempt = self.attempt()
+        if attempt is None:
+            return {}
+        ranks = {rank: attempt.ranks[rank] for rank in self.ranks_of(target)}
+        return {rank: seen.pid for rank, seen in ranks.items() if seen.pid is not None and not seen.ended}
+
+    def kernel_log(self, node: str) -> Path:
+        """The file that stands for a node's kernel log."""
+        return self.place / f"kernel-{node}.log"
+
+    @property
+    def readings(self) -> Path:
+        """The file that overlays NVML's readings: {"n1/0": {"dram_errors": 3}}."""
+        return self.place / "nvml.json"
+
+    def pci_of(self, device: str) -> str:
+        """The PCI address that a device is declared to have, as kernel logs write it."""
+        node, _, index = device.rpartition("/")
+        number = 1 + sum(self.drill.devices[: self.drill.nodes.index(node)]) + int(index)
+        return f"{number >> 8:04x}:{number & 255:02x}:00"
+
+    # -- the end ---------------------------------------------------------------------------------
+
+    def cancel(self) -> None:
+        self._store.request("cancel", msgspec.json.encode(CancelRequest(self.job_id, "unidle drill")))
+
+    def close(self) -> None:
+        """Nothing of it runs any more; its files stay for a look until the scratch is closed."""
+        if self._said.closed:
+            return
+        with contextlib.suppress(UnidleError):  # its controller is gone: the scratch ends what is left
+            self._end_job()
+        if self._up is not None and self._up.poll() is None:
+            self._up.send_signal(signal.SIGTERM)
+            try:
+                self._up.wait(_QUIET_END_S)
+            except subprocess.TimeoutExpired:
+                self._up.kill()
+                self._up.wait()
+        self._store.close()
+        self._said.close()
+        if self.disk is not None:
+            self.disk.close()
+
+    def _end_job(self) -> None:
+        job = self.look()
+        if job is not None and job.terminal:
+            return
+        self.cancel()
+        end = time.monotonic() + self.spec.grace_s + _QUIET_END_S
+        while time.monotonic() < end:
+            job = self.look()
+            if job is not None and job.terminal:
+                return
+            time.sleep(0.05)
+
+    def _fleet_file(self) -> dict[str, object]:
+        watched = {fault.kind for fault in self.drill.faults} & {"kernel_log", "nvml"}
+        kind = "gpu" if self.drill.job.device == "gpu" else "cpu"
+        nodes: list[dict[str, object]] = []
+        for k, name in enumerate(self.drill.nodes):
+            devices: dict[str, object] = {"count": self.drill.devices[k], "kind": kind}
+            if kind == "gpu":
+                devices["number"] = sum(self.drill.devices[:k])
+            node: dict[str, object] = {"id": name, "devices": devices}
+            if self.lab is not None:
+                node |= {"address": self.lab.address(name), "netns": self.lab.space(name)}
+            if watched:
+                self.kernel_log(name).touch()
+                self.readings.write_text("{}")
+                pci = [f"{self.pci_of(f'{name}/{j}')}.0" for j in range(self.drill.devices[k])]
+                node["watch"] = {
+                    "kernel_log": str(self.kernel_log(name)),
+                    "nvml": str(self.readings),
+                    "pci": pci,
+                }
+            nodes.append(node)
+        return {"nodes": nodes}
+
+
+def _mirrored(drill: Drill, place: Path) -> tuple[Path, Path | None]:
+    """The job's workdir by links, with checkpoints and result of its own; and where its checkpoints are."""
+    source = Path(drill.job.workdir).absolute()
+    checkpoint = drill.job.checkpoint_path
+    relative = None if checkpoint is None else os.path.relpath(checkpoint, source)
+    if relative is not None and (relative == "." or relative.startswith("..")):
+        raise BadInput(
+            "is not below the workdir, so a drill cannot keep its checkpoints apart from yours",
+            field="job.checkpoint.path", value=checkpoint, remedy="name a directory below the workdir",
+        )  # fmt: skip
+    own = [Path(name) for name in (relative, drill.result) if name]
+    _mirror(source, place, own)
+    return place, None if relative is None else place / relative
+
+
+def _mirror(source: Path, place: Path, own: list[Path]) -> None:
+    """Links in ``place`` to all in ``source``, but what is ``own`` is left out, and its parents are real."""
+    place.mkdir(parents=True, exist_ok=True)
+    first = {
+        path.parts[0]: [p.relative_to(path.parts[0]) for p in own if p.parts[0] == path.parts[0]]
+        for path in own
+    }
+    for entry in source.iterdir() if source.is_dir() else ():
+        if entry.name not in first:
+            (place / entry.name).symlink_to(entry)
+    for name, below in first.items():
+        deeper = [path for path in below if path.parts]
+        if deeper and len(deeper) == len(below):
+            _mirror(source / name, place / name, deeper)
+
+
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path)
