@@ -183,11 +183,15 @@ class FaultSeen(_Event, frozen=True, omit_defaults=True):
 
 
 class WatchSet(_Event, frozen=True, omit_defaults=True):
-    """From now on a detector sees a node, or cannot (``why_not``): what it cannot see is not known to be well."""
+    """From now on a detector sees a node, or cannot (``why_not``): what it cannot see is not known to be well.
+
+    ``lost``: how much it had to pass over so far, because it came faster than it could be read.
+    """
 
     node: str
     detector: str
     why_not: str = ""
+    lost: int = 0
 
 
 class UtilisationSeen(_Event, frozen=True, omit_defaults=True):

@@ -211,8 +211,7 @@ class _Builder:
     ) -> list[Watch | None]:
         if part is None:
             return [None] * count
-        gpus = sum(group.count for group in groups if group.kind == "gpu")
-        check_watch(self._document, part, path, gpus)
+        check_watch(self._document, part, path, sum(group.count for group in groups))
         logs = self._along(part.kernel_log or "", (*path, "kernel_log"), count, "n[1-4].log")
         overlays = self._along(part.nvml or "", (*path, "nvml"), count, "n[1-4].json")
         return [watch_of(part, *own, self._base_dir) for own in zip(logs, overlays, strict=True)]

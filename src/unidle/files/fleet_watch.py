@@ -11,6 +11,7 @@ from msgspec import Meta, Struct
 from unidle.files.document import Document, Path
 from unidle.files.values import END, PRINTABLE_PATTERN, PRINTABLE_SAYS
 from unidle.fleet.watch import Watch
+from unidle.words import counted
 
 _OWN: Final = ("kmsg", "journal", "off")
 _FileName = Annotated[
@@ -39,7 +40,7 @@ class WatchPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     pci: Annotated[
         Annotated[tuple[_Address, ...], Meta(max_length=1024)],
         Meta(
-            description="PCI addresses of its GPUs in their order, where NVIDIA's driver cannot be asked here.",
+            description="PCI addresses of its devices in their order, where the driver cannot be asked here.",
             examples=[["0000:3b:00.0", "0000:5e:00.0"]],
         ),
     ] = ()
@@ -52,17 +53,17 @@ class WatchPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     ] = None
 
 
-def check_watch(document: Document, part: WatchPart, path: Path, gpus: int) -> None:
-    """Errors: :class:`unidle.errors.BadInput` where there are more addresses than GPUs, or one twice."""
+def check_watch(document: Document, part: WatchPart, path: Path, devices: int) -> None:
+    """Errors: :class:`unidle.errors.BadInput` where there are more addresses than devices, or one twice."""
     pci = part.pci
-    if len(pci) > gpus:
+    if len(pci) > devices:
         raise document.error(
-            (*path, "pci"), f"{len(pci)} addresses for {gpus} GPUs", value=list(pci),
-            remedy="name one address for each GPU",
+            (*path, "pci"), f"{counted(len(pci), 'address')} for {counted(devices, 'device')}", value=list(pci),
+            remedy="name one address for each device",
         )  # fmt: skip
     if len({one.lower() for one in pci}) < len(pci):
         raise document.error(
-            (*path, "pci"), "an address is there twice", value=list(pci), remedy="each GPU has its own"
+            (*path, "pci"), "an address is there twice", value=list(pci), remedy="each device has its own"
         )
 
 

@@ -48,16 +48,18 @@ class FollowedFile:
     Without a ``position`` it begins at the end of the file, or at the beginning of one that appears later. Rotation (by
     rename or by copy and truncate) loses nothing that was written before it; a file that was written anew is read from
     its beginning. A backlog above ``backlog_bytes`` is skipped up to its last ``backlog_bytes``, and counted in ``lost``.
+    With ``needles`` only lines that hold one of them are told.
     """
 
     def __init__(
-        self, path: str, position: str = "", *, most_bytes: int = 4 << 20, backlog_bytes: int = 256 << 20
-    ) -> None:
+        self, path: str, position: str = "", *, most_bytes: int = 4 << 20, backlog_bytes: int = 256 << 20,
+        needles: tuple[bytes, ...] = (),
+    ) -> None:  # fmt: skip
         self.name = path
         self.lost = 0
         self._most_bytes = most_bytes
         self._backlog_bytes = backlog_bytes
-        self._splitter = Splitter()
+        self._splitter = Splitter(needles=needles)
         self._fd = -1
         self._offset = 0  # of what was read, an unfinished line included
         self._tail = b""  # the bytes before it

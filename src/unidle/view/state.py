@@ -78,6 +78,14 @@ class FaultView(msgspec.Struct, array_like=True, frozen=True):
     jobs: list[str] = []
 
 
+class WatchView(msgspec.Struct, array_like=True, frozen=True):
+    """Since ``at_ns`` a detector sees a node, or cannot (see ``unidle.events.types.WatchSet``)."""
+
+    at_ns: int
+    why_not: str = ""
+    lost: int = 0
+
+
 class AttemptView(msgspec.Struct, array_like=True):
     number: int
     placed_ns: int
@@ -284,8 +292,7 @@ class View:
     # by mode, load and other load: the sum of slow-downs that were seen, in ppm, and how many
     pairs: dict[tuple[CutMode, str, str], tuple[int, int]] = field(default_factory=dict)
     faults: list[FaultView] = field(default_factory=list)  # of nodes and devices, the latest
-    # node -> detector -> why it cannot see; empty where it can
-    watching: dict[str, dict[str, str]] = field(default_factory=dict)
+    watching: dict[str, dict[str, WatchView]] = field(default_factory=dict)  # by node and detector
     _occupancy: Occupancy | None = None
     _cuttable: dict[str, int] | None = None
     _in_parts: dict[str, tuple[int, int]] | None = None

@@ -8,7 +8,7 @@ from typing import Final
 from unidle.events import types as ev
 from unidle.events.types import IncidentKind
 from unidle.fleet import device_of
-from unidle.view.state import FaultView, View
+from unidle.view.state import FaultView, View, WatchView
 
 FAULTS_KEPT: Final = 4096
 NO_SOURCE: Final = "nothing that the fleet file names tells of it"
@@ -27,8 +27,8 @@ def fault_seen(view: View, event: ev.FaultSeen, now: int) -> None:
     view.faults = [*view.faults[-FAULTS_KEPT + 1 :], fault]
 
 
-def watch_set(view: View, event: ev.WatchSet, _now: int) -> None:
-    view.watching.setdefault(event.node, {})[event.detector] = event.why_not
+def watch_set(view: View, event: ev.WatchSet, now: int) -> None:
+    view.watching.setdefault(event.node, {})[event.detector] = WatchView(now, event.why_not, event.lost)
 
 
 def hit_by(view: View, event: ev.FaultSeen) -> Iterator[tuple[str, int, int]]:
@@ -60,4 +60,4 @@ def not_watched(view: View, node: str) -> str:
     detectors = view.watching.get(node)
     if not detectors:
         return NO_SOURCE
-    return "; ".join(why for _, why in sorted(detectors.items()) if why)
+    return "; ".join(dict.fromkeys(told.why_not for _, told in sorted(detectors.items()) if told.why_not))
