@@ -16,6 +16,7 @@ import msgspec
 
 from unidle.clock import Clock
 from unidle.control import cuts
+from unidle.control.detectors import Detectors
 from unidle.control.forecast import Forecaster
 from unidle.control.guard import GuardWatch
 from unidle.control.idle import IdleWatch
@@ -60,6 +61,7 @@ class Controller:
         *, inbox_every_ns: int | None = INBOX_EVERY_NS,
         sighting_every_ns: int = SIGHTING_EVERY_NS, watcher: Watcher | None = None, view: View | None = None,
         forecaster: Forecaster | None = None, notices: NoticeDesk | None = None,
+        detectors: Detectors | None = None,
     ) -> None:  # fmt: skip
         self._store, self._lease, self._engine = store, lease, engine
         self._policy, self._clock = policy, clock
@@ -68,6 +70,7 @@ class Controller:
         self._watcher = watcher
         self._forecaster = forecaster
         self._notices = notices
+        self._detectors = detectors
         self.view = snapshot.load_view(store) if view is None else view
         self._new: list[NewEvent] = []
         self._done_requests: list[int] = []
@@ -222,6 +225,9 @@ class Controller:
             else:
                 self._emit_marks(seen)
                 self._touched[seen.job] = None
+        if self._detectors is not None:
+            for said in self._detectors.take(self.view, self._clock.now_ns()):
+                self._emit(said)
 
     def _take_requests(self) -> None:
         now = self._clock.now_ns()

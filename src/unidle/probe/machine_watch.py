@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Final
 
 from unidle.fleet.pci import read_text
+from unidle.fleet.ras import ras_errors
 from unidle.guard.counters import LASTS, MachineReading, counted_down, machine_faults
 from unidle.guard.log.model import Finding
-from unidle.probe.check.gpu_memory import ras_errors
 from unidle.probe.heard import Heard
 
 MACHINE: Final = "machine"

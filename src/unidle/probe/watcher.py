@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -66,7 +65,7 @@ class Watcher:
         self._posts = [_Post(one, self._saved.get(one.key, "")) for one in wanted]
         self._lock = threading.Lock()
         self._end = threading.Event()
-        self._save_s = 0.0
+        self._save_s, self._written = 0.0, ""
         self._taken: dict[str, str] = {}  # positions of what was taken with the last call
 
     def start(self) -> None:
@@ -141,12 +140,13 @@ class Watcher:
         for key in others[:-_KEPT_MOST]:
             del self._saved[key]
         text = json.dumps(self._saved)
+        if text == self._written:
+            return
         with suppress(OSError):
-            if self._file.exists() and self._file.read_text() == text:
-                return
             temporary = self._file.with_suffix(".new")
             temporary.write_text(text)
-            os.replace(temporary, self._file)  # noqa: PTH105
+            temporary.replace(self._file)
+            self._written = text
 
 
 def _load(file: Path) -> dict[str, str]:

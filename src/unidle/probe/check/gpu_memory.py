@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
-from unidle.fleet.pci import read_text
+from unidle.fleet.ras import ras_errors
 from unidle.probe.check.gpu import each_gpu
 from unidle.probe.check.model import Check, Context, Found, Outcome, most, unknown
 from unidle.probe.check.nvml import Gpu, Nvml, ask, constant, filled
@@ -118,22 +117,8 @@ def _remap(context: Context, nvml: Nvml, found: list[Gpu]) -> Iterator[Check]:
 
 
 def _ras(context: Context) -> Iterator[Check]:
-    """AMD's ``ras/*_err_count`` files: ``ue: N`` and ``ce: N`` (the kernel's amdgpu documentation)."""
     counts = ras_errors(context.sys)
     if counts:
         some = [f"{card}: {count}" for card, count in counts.items() if count]
         limit = context.limits().dram_uncorrectable
         yield most("ecc.amd", max(counts.values()), "errors", limit, ", ".join(some) or "none")
-
-
-def ras_errors(sys: Path) -> dict[str, int]:
-    """Errors of AMD's GPUs that could not be corrected, by card."""
-    counts: dict[str, int] = {}
-    for file in sorted((sys / "class/drm").glob("card[0-9]*/device/ras/*_err_count")):
-        text = read_text(file)
-        for line in text.splitlines():
-            name, _, number = line.partition(":")
-            if name.strip() == "ue" and number.strip().isdecimal():
-                card = file.parts[-4]
-                counts[card] = counts.get(card, 0) + int(number)
-    return counts
