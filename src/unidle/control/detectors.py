@@ -17,6 +17,7 @@ from unidle.events import types as ev
 from unidle.fleet import Fleet, Node
 from unidle.fleet.watch import Watch
 from unidle.jobs import Reason
+from unidle.probe.followed_file import End
 from unidle.probe.heard import Detector, Heard, Seeing
 from unidle.probe.names import Names
 from unidle.probe.watcher import Wanted, Watcher
@@ -60,12 +61,17 @@ class Detectors:
     def start(self) -> None:
         self._watcher.start()
 
-    def close(self) -> None:
-        self._watcher.close()
+    def close(self, *, logged: bool = False) -> None:
+        """``logged``: the events that :meth:`take` gave are in the store."""
+        self._watcher.close(logged=logged and not self._waits)
+
+    @property
+    def _waits(self) -> bool:
+        return any(group.waiting for group in self._groups.values())
 
     def take(self, view: View, now_ns: int) -> Iterator[ev.Event]:
         """The events that follow from what was heard since the last call. Each has to be applied before the next."""
-        heard, seeing = self._watcher.take()
+        heard, seeing = self._watcher.take(logged=not self._waits)
         yield from _sights(view, [*self._static, *seeing])
         for one in heard:
             finding = one.finding
@@ -196,7 +202,8 @@ def _wanted(node: Node, offset_ns: int, overlay: str, *, only: bool) -> Iterator
     names = Names(node)
     log = watch.kernel_log
     if (log or only) and log != "off":
-        yield Wanted(node.id, LOG, lambda kept: _log(node, log, names, kept, offset_ns), LOG_EVERY_S)
+        end = End.of(log) if log not in ("", "kmsg", "journal") else End()
+        yield Wanted(node.id, LOG, lambda kept: _log(node, log, names, kept, offset_ns, end), LOG_EVERY_S)
     laid = watch.nvml or overlay
     if laid or any(d.kind == "gpu" and d.vendor == "nvidia" for d in node.devices):
         yield Wanted(node.id, GPUS, lambda kept: _gpus(node, names, kept, laid), COUNTERS_EVERY_S)
@@ -207,10 +214,10 @@ def _wanted(node: Node, offset_ns: int, overlay: str, *, only: bool) -> Iterator
 # imported where they are made, in their own threads: a run that is short should not wait for them
 
 
-def _log(node: Node, log: str, names: Names, kept: str, offset_ns: int) -> Detector:
+def _log(node: Node, log: str, names: Names, kept: str, offset_ns: int, end: End) -> Detector:
     from unidle.probe.log_watch import LogWatch
 
-    return LogWatch(node.id, log, names, kept, offset_ns)
+    return LogWatch(node.id, log, names, kept, offset_ns, end)
 
 
 def _gpus(node: Node, names: Names, kept: str, overlay: str) -> Detector:

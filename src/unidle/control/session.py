@@ -87,6 +87,7 @@ def take_up(
             detectors.start()
             yield Session(controller, engine, clock)
             controller.stop("done")
+            detectors.close(logged=True)
             if desk is not None:
                 desk.close(clock.now_ns())
         finally:

@@ -17,6 +17,7 @@ from unidle.probe.source import Source
 
 if TYPE_CHECKING:
     from unidle.guard.log.reader import Reader
+    from unidle.probe.followed_file import End
 
 LOG: Final = "kernel log"
 MOST_LINES: Final = 500
@@ -31,7 +32,7 @@ _TEXT_CHARS: Final = 300
 _ANCESTORS: Final = 16
 
 
-def source_of(kernel_log: str, position: str) -> Source:
+def source_of(kernel_log: str, position: str, end: End | None = None) -> Source:
     """The source that a fleet file names; without a name this machine's own: its ring, else its journal."""
     if kernel_log in ("", "kmsg"):
         from unidle.probe.kernel_log import KernelLog
@@ -47,25 +48,27 @@ def source_of(kernel_log: str, position: str) -> Source:
     from unidle.guard.log import NEEDLES
     from unidle.probe.followed_file import FollowedFile
 
-    return FollowedFile(kernel_log, position, backlog_bytes=_BACKLOG_BYTES, needles=NEEDLES)
+    return FollowedFile(kernel_log, position, backlog_bytes=_BACKLOG_BYTES, needles=NEEDLES, end=end)
 
 
 class LogWatch:
     """A :class:`~unidle.probe.heard.Detector` on a kernel log.
 
     ``names`` maps what the log calls a device to the fleet's; ``offset_ns`` turns this machine's boot-time clock into the
-    log's (the store's) time. An event that the log tells again (a boot that is repeated, a file that was written anew) is
+    log's (the store's) time; ``end`` is where a file without a kept position is read from. An event that the log tells again (a boot that is repeated, a file that was written anew) is
     told once.
     """
 
-    def __init__(self, node: str, kernel_log: str, names: Names, kept: str, offset_ns: int) -> None:
+    def __init__(
+        self, node: str, kernel_log: str, names: Names, kept: str, offset_ns: int, end: End | None = None
+    ) -> None:
         told = _kept(kept)
         self._node, self._names, self._offset_ns = node, names, offset_ns
         source, position = told.get("source", ""), told.get("position", "")
-        self._source = source_of(kernel_log, str(position) if source else "")
+        self._source = source_of(kernel_log, str(position) if source else "", end)
         if source and source != self._source.name:
             self._source.close()
-            self._source = source_of(kernel_log, "")
+            self._source = source_of(kernel_log, "", end)
         self._own = kernel_log in ("", "kmsg", "journal")
         stamps = told.get("stamps")
         self._stamps = deque((str(s) for s in stamps) if isinstance(stamps, list) else (), _STAMPS_KEPT)

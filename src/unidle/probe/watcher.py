@@ -53,9 +53,9 @@ class _Post:
 
 
 class Watcher:
-    """Starts with :meth:`start`. What was heard is kept as read in ``file`` only once it was taken, and a later call came.
+    """Starts with :meth:`start`. What was heard counts as read, in ``file``, only when a later call says that it was logged.
 
-    So what a controller has logged is never told again, and what it has not logged is not lost. ``offset_ns`` turns the
+    So what a controller has logged is not told again, and what it has not logged is not lost. ``offset_ns`` turns the
     boot-time clock into the log's time.
     """
 
@@ -75,14 +75,18 @@ class Watcher:
             )
             post.thread.start()
 
-    def take(self) -> tuple[list[Heard], list[Seeing]]:
-        """What was heard since the last call, oldest first, and whether each detector that has looked sees its node."""
+    def take(self, *, logged: bool = True) -> tuple[list[Heard], list[Seeing]]:
+        """What was heard since the last call, oldest first, and whether each detector that has looked sees its node.
+
+        ``logged``: all that earlier calls gave is in the log, or means nothing.
+        """
         heard: list[Heard] = []
         seeing: list[Seeing] = []
         now_s = time.monotonic()
         with self._lock:
-            self._saved.update(self._taken)
-            self._taken = {}
+            if logged:
+                self._saved.update(self._taken)
+                self._taken = {}
             for post in self._posts:
                 heard += post.heard
                 post.heard = []
@@ -99,14 +103,15 @@ class Watcher:
             self._save()
         return sorted(heard, key=lambda one: one.signal_ns), seeing
 
-    def close(self) -> None:
-        """End all threads; one that hangs is left behind. What was taken has been logged."""
+    def close(self, *, logged: bool) -> None:
+        """End all threads; one that hangs is left behind. ``logged`` as for :meth:`take`."""
         self._end.set()
         until_s = time.monotonic() + _CLOSE_S
         for post in self._posts:
             if post.thread is not None:
                 post.thread.join(max(until_s - time.monotonic(), 0.0))
-        self._saved.update(self._taken)
+        if logged:
+            self._saved.update(self._taken)
         self._save()
 
     def _run(self, post: _Post) -> None:
