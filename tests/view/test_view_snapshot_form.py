@@ -27,7 +27,7 @@ KEPT = (
     View, JobView, AttemptView, RankView, UseView, IdleNotice, VerdictView, Predicted, Prediction, Usage, QueueUse, Known, SpeedRun, Book,
     SliceRef, FaultView, WatchView,
 )  # fmt: skip
-FORM = (7, 777953050)
+FORM = (7, 529009284)
 
 
 def form() -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from unidle.cli.common import JsonOption, StoreOption, age, print_json, read_store, read_view, say, table
+from unidle.cli.common import JsonOption, StoreOption, age, print_json, read_store, read_view, say, say_unwatched, table
 
 if TYPE_CHECKING:
     from unidle.view.state import FaultView, View
@@ -21,16 +21,15 @@ def nodes(store: StoreOption = None, as_json: JsonOption = False) -> None:
         return
     rows = [
         [
-            one["node"], one["health"], "yes" if one["watched"] else "not watched", str(one["faults"]),
+            one["node"], "not known" if one["health"] == "healthy" and not one["watched"] else one["health"],
+            "yes" if one["watched"] else "not watched", str(one["faults"]),
             "" if one["last_fault"] is None else f"{_ago(view, one)}: {one['last_fault']['because']}",
         ]
         for one in found
     ]  # fmt: skip
     for line in table(["node", "health", "watched", "faults", "last fault"], rows):
         say(line)
-    for one in found:
-        if not one["watched"]:
-            say(f"{one['node']} is not watched: {one['not_watched']}")
+    say_unwatched({one["node"]: one["not_watched"] for one in found})
 
 
 def as_object(view: View, node: str) -> dict[str, Any]:

@@ -19,13 +19,13 @@ from unidle.cli.common import (
     read_store,
     read_view,
     say,
+    say_unwatched,
     store_address,
     table,
 )
 from unidle.cli.probe import probe_app
 from unidle.errors import BadInput
 from unidle.fleet import Device, device_of, slices_of
-from unidle.view.watching import not_watched
 from unidle.words import counted
 
 
@@ -71,6 +71,8 @@ def fleet(
         show_idle(store, as_json)
         return
     if store is not None and fleet_file is None:
+        from unidle.view.watching import not_watched
+
         opened = read_store(store)
         view = read_view(opened)
         opened.close()
@@ -118,7 +120,7 @@ def _say_devices(lines: list[dict[str, Any]]) -> None:
             line["node"],
             line["kind"],
             line["model"] or "-",
-            line["health"],
+            _health(line),
             _watched(line),
             _parts(line),
             " ".join(job + " (idle)" * (job in line["idle"]) for job in line["jobs"]) or "free",
@@ -131,12 +133,16 @@ def _say_devices(lines: list[dict[str, Any]]) -> None:
             heads, rows = _without(heads, column), [_without(row, column) for row in rows]
     for text in table(heads, rows):
         say(text)
-    for node, why in {line["node"]: line["not_watched"] for line in lines if line["not_watched"]}.items():
-        say(f"{node} is not watched: {why}")
+    say_unwatched({line["node"]: line["not_watched"] for line in lines})
 
 
 def _without(cells: list[str], column: int) -> list[str]:
     return cells[:column] + cells[column + 1 :]
+
+
+def _health(line: dict[str, Any]) -> str:
+    """A node that nobody watches is not known to be healthy."""
+    return "not known" if line["health"] == "healthy" and line["not_watched"] else str(line["health"])
 
 
 def _watched(line: dict[str, Any]) -> str:

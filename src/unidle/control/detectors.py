@@ -178,7 +178,9 @@ def _because(one: Heard, verdict: Verdict) -> Reason:
 # -- which detectors there are ---------------------------------------------------------------------
 
 
-def wanted_of(fleet: Fleet, offset_ns: int, overlay: str = "") -> tuple[tuple[Wanted, ...], tuple[Seeing, ...]]:
+def wanted_of(
+    fleet: Fleet, offset_ns: int, overlay: str = ""
+) -> tuple[tuple[Wanted, ...], tuple[Seeing, ...]]:
     """The detectors of a fleet on this machine, and what can be said of its nodes without any.
 
     The machine's own log and parts belong to the only node there is, or to a node that declares them.

@@ -96,7 +96,7 @@ class GpuWatch:
                 self._shut(f"NVML: {error}")
                 self._try_ns = now_ns + _TRY_AGAIN_NS
                 return heard
-            heard += [self._heard(f, self._names.device(f.device), now_ns) for f in self._xids(found)]
+            heard += [self._heard(f, self._names.device(f.device), now_ns) for f in self._xids()]
         overlays = self._laid_over()
         for device, known in self._known.items():
             reading = self._reading(known, found.get(device), overlays.get(device))
@@ -183,7 +183,7 @@ class GpuWatch:
         for gpu in gpus(nvml):
             ask(nvml, "nvmlDeviceRegisterEvents", gpu.handle, kind, self._events)
 
-    def _xids(self, found: dict[str, tuple[Nvml, Gpu]]) -> Iterator[Finding]:
+    def _xids(self) -> Iterator[Finding]:
         nvml = self._nvml
         if nvml is None or self._events is None:
             return

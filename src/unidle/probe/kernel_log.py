@@ -43,7 +43,9 @@ class KernelLog:
         self._why: str | None = None
         boot, _, sequence = position.rpartition(" ")
         self._last = int(sequence) if sequence.isdigit() and boot == self._boot else -1
-        self._after_us = int(sequence[1:]) if sequence[1:].isdigit() and boot == self._boot and sequence[0] == "@" else 0
+        self._after_us = (
+            int(sequence[1:]) if sequence[1:].isdigit() and boot == self._boot and sequence[0] == "@" else 0
+        )
         self._from_now = not position
         self._known = self._last >= 0
         self._open()

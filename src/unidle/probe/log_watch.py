@@ -110,8 +110,12 @@ class LogWatch:
 
         entry = parse(line.data)
         stamp = ""
-        if entry.boot_ns is not None:  # to the microsecond: no two events of one kind and device have the same
-            stamp = f"{finding.kind} {finding.code} {finding.device} {entry.boot_ns} {line.boot or entry.boot}"
+        if (
+            entry.boot_ns is not None
+        ):  # to the microsecond: no two events of one kind and device have the same
+            stamp = (
+                f"{finding.kind} {finding.code} {finding.device} {entry.boot_ns} {line.boot or entry.boot}"
+            )
             if stamp in self._stamps:
                 return None
             self._stamps.append(stamp)

@@ -58,9 +58,7 @@ class MachineWatch:
 class SpaceWatch:
     """A :class:`~unidle.probe.heard.Detector` on a network namespace; ``enter`` moves the calling thread into one."""
 
-    def __init__(
-        self, node: str, space: str, address: str, kept: str, enter: Callable[[str], None]
-    ) -> None:
+    def __init__(self, node: str, space: str, address: str, kept: str, enter: Callable[[str], None]) -> None:
         self._node, self._space, self._address, self._enter = node, space, address, enter
         self._before = _kept(kept)
         self._inside = self._was_there = False

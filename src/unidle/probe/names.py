@@ -14,7 +14,9 @@ class Names:
     def __init__(self, node: Node) -> None:
         self._devices = {d.uuid.lower(): d.id for d in node.devices if d.uuid}
         self._hardware: dict[str, str] = {}
-        for device, address in zip(node.devices, node.watch.pci if node.watch is not None else (), strict=False):
+        for device, address in zip(
+            node.devices, node.watch.pci if node.watch is not None else (), strict=False
+        ):
             self.tell(device.id, (address,))
 
     def tell(self, device: str, hardware: Iterable[str]) -> None:

@@ -11,6 +11,7 @@ from unidle.fleet import device_of
 from unidle.view.state import FaultView, View, WatchView
 
 FAULTS_KEPT: Final = 4096
+NO_CONTROLLER: Final = "no controller runs on the store (`unidle up`)"
 NO_SOURCE: Final = "nothing that the fleet file names tells of it"
 _STORAGE: Final = frozenset({"disk", "fs", "raid", "storage"})
 _NODE: Final = frozenset(
@@ -57,6 +58,8 @@ def incident_kind(kind: str) -> IncidentKind:
 
 def not_watched(view: View, node: str) -> str:
     """Why the node is not known to be well: what cannot be seen of it; empty where all is watched."""
+    if not view.running:
+        return NO_CONTROLLER
     detectors = view.watching.get(node)
     if not detectors:
         return NO_SOURCE
