@@ -161,6 +161,17 @@ def test_a_kept_position_of_another_source_means_nothing(log: Path, tmp_path: Pa
     assert len(look(one)) == 1
 
 
+def test_a_log_without_stamps_tells_a_fault_again_when_it_comes_again(log: Path) -> None:
+    one = watch(log)
+    line = XID_79.partition("] ")[2]
+    append(log, line)
+    assert [h.finding.role for h in look(one)] == ["culprit"]
+    append(log, line)
+    assert [h.finding.role for h in look(one, NOW_NS + S)] == ["symptom"], "the same loss"
+    append(log, line)
+    assert [h.finding.role for h in look(one, NOW_NS + 3600 * S)] == ["culprit"]
+
+
 @needs.root
 def test_the_kernels_ring_is_read_from_now_on_and_after_a_restart_from_there() -> None:
     ring = KernelLog()

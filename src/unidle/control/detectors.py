@@ -39,6 +39,7 @@ _MOST_KEYS: Final = 4096
 _LINE: Final = re.compile(r"(?:^line \d+: )|(?: on line \d+)")
 
 _Key = tuple[str, str, str]
+_Fault = tuple[str, str, str, int | None]
 
 
 @dataclass(slots=True)
@@ -56,7 +57,7 @@ class Detectors:
         wanted, self._static = wanted_of(fleet, offset_ns, os.environ.get(OVERLAY_VARIABLE, ""))
         self._watcher = watcher if watcher is not None else Watcher(wanted, file, offset_ns)
         self._groups: dict[_Key, _Group] = {}
-        self._told: dict[tuple[str, str, str, int | None, str], int] | None = None
+        self._told: dict[_Fault, tuple[str, int]] | None = None
 
     def start(self) -> None:
         self._watcher.start()
@@ -97,21 +98,28 @@ class Detectors:
         because = _because(culprit, verdict)
         if verdict.action == "restart_app":
             yield from _laid_on_job(view, culprit, because)
-        elif not self._again(view, culprit, verdict.action):
+        elif not self._again(view, batch, culprit, verdict.action):
             yield from _fault(view, culprit, verdict.action, because)
 
-    def _again(self, view: View, one: Heard, action: str) -> bool:
-        """Whether the fault was told already; it counts as the same while it keeps being told."""
+    def _again(self, view: View, batch: Sequence[Heard], one: Heard, action: str) -> bool:
+        """Whether the fault ``one`` was told already; it counts as the same while the log keeps telling it."""
         if self._told is None:  # what the last controller has told
-            self._told = {
-                (f.node, f.device, f.kind, f.code, f.action): f.signal_ns for f in view.faults[-_MOST_KEYS:]
-            }
-        key = (one.node, one.device, one.finding.kind, one.finding.code, action)
-        before_ns = self._told.pop(key, None)
-        self._told[key] = one.signal_ns
-        if len(self._told) > _MOST_KEYS:
+            self._told = {(f.node, f.device, f.kind, f.code): (f.action, f.signal_ns) for f in view.faults}
+        before = self._told.get(_same(one))
+        again = before is not None and before[0] == action and one.signal_ns - before[1] <= SAME_NS
+        if not again:
+            self._told.pop(_same(one), None)
+            self._told[_same(one)] = (action, one.signal_ns)
+        for other in batch:
+            if (known := self._told.get(_same(other))) is not None:
+                self._told[_same(other)] = (known[0], max(known[1], other.signal_ns))
+        while len(self._told) > _MOST_KEYS:
             del self._told[next(iter(self._told))]
-        return before_ns is not None and one.signal_ns - before_ns <= SAME_NS
+        return again
+
+
+def _same(one: Heard) -> _Fault:
+    return one.node, one.device, one.finding.kind, one.finding.code
 
 
 def _sights(view: View, seeing: Sequence[Seeing]) -> Iterator[ev.WatchSet]:

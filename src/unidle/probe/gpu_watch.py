@@ -152,7 +152,7 @@ class GpuWatch:
         reading: GpuReading | None = None
         if found is not None:
             reading = _read(*found)
-        elif known.bus:
+        elif known.bus and self._nvml is not None:
             reading = GpuReading(lost=True)  # NVML has listed it before
         if self._overlay:
             reading = _laid(reading or GpuReading(), laid or Overlay())

@@ -6,6 +6,7 @@ import json
 import re
 import time
 from collections import deque
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -73,6 +74,7 @@ class LogWatch:
         stamps = told.get("stamps")
         self._stamps = deque((str(s) for s in stamps) if isinstance(stamps, list) else (), _STAMPS_KEPT)
         self._reader: Reader | None = None
+        self._has_stamps = False
         self._passed, self._lost_before, self._flood_ns, self._number = 0, 0, 0, 0
 
     def look(self, now_ns: int) -> list[Heard]:
@@ -93,10 +95,20 @@ class LogWatch:
                 from unidle.guard.log.reader import Reader
 
                 self._reader = Reader()
-            finding = self._reader.consider(line)
+            finding = self._reader.consider(self._stamped(line, now_ns))
             if finding is not None and (heard := self._heard(line, finding, now_ns)) is not None:
                 found.append(heard)
         return found
+
+    def _stamped(self, line: LogLine, now_ns: int) -> LogLine:
+        """The line; one of a log without any stamps gets the time it was read: what is near to what depends on it."""
+        from unidle.guard.log.header import parse
+
+        self._has_stamps = self._has_stamps or parse(line.data).stamp_ns is not None
+        if self._has_stamps:
+            return line
+        seconds, rest_ns = divmod(now_ns - self._offset_ns, 1_000_000_000)
+        return replace(line, data=b"[%d.%06d] " % (seconds, rest_ns // 1000) + line.data)
 
     def _likely(self, lines: list[LogLine]) -> list[LogLine]:
         if not lines:
