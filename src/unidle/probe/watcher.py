@@ -16,6 +16,7 @@ from unidle.probe.heard import Detector, Heard, Seeing
 
 HANGS_S: Final = 15.0
 """A look that takes longer is told: until it comes back the detector sees nothing."""
+_PAUSE_S: Final = 0.01  # at least, between two looks
 _SAVE_EVERY_S: Final = 1.0
 _MOST_HEARD: Final = 1000
 _CLOSE_S: Final = 1.0
@@ -117,9 +118,10 @@ class Watcher:
     def _run(self, post: _Post) -> None:
         detector: Detector | None = None
         while not self._end.is_set():
+            began_s = time.monotonic()
             with self._lock:
                 full = len(post.heard) >= _MOST_HEARD  # nobody takes: what the log says is read later
-                post.begun_s = time.monotonic()
+                post.begun_s = began_s
             found: list[Heard] = []
             try:
                 if detector is None:
@@ -133,7 +135,7 @@ class Watcher:
                 post.begun_s, post.looked = 0.0, True
                 post.why_not, post.lost, post.now_kept = why_not, lost, kept
                 post.heard += found
-            self._end.wait(post.wanted.every_s)
+            self._end.wait(max(post.wanted.every_s - (time.monotonic() - began_s), _PAUSE_S))
         if detector is not None:
             with suppress(OSError):
                 detector.close()
