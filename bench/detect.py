@@ -150,7 +150,9 @@ def rows(arguments: argparse.Namespace) -> Iterator[Row]:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--lines", type=int, default=40, help="faults to time")
-    parser.add_argument("--seconds", type=float, default=20.0, help="length of the measurements of processor time")
+    parser.add_argument(
+        "--seconds", type=float, default=20.0, help="length of the measurements of processor time"
+    )
 
 
 if __name__ == "__main__":

@@ -233,5 +233,3 @@ def test_the_machines_own_signs_belong_to_its_only_node_or_to_whom_the_file_give
         "a": [LOG, MACHINE], "b": [LOG], "c": [GPUS, f"{LOG}: {NO_SOURCE}"],
         "d": [f"{LOG}: kernel log: switched off in the fleet file"],
     }  # fmt: skip
-
-

@@ -143,7 +143,9 @@ def test_watching_one_plain_node_loads_no_numpy_and_no_rules_before_there_is_a_l
         "import sys, unidle.control.detectors, unidle.probe.log_watch, unidle.probe.machine_watch, unidle.probe.kernel_log;"
         "print(sorted({'numpy', 'unidle.guard.log.reader', 'unidle.guard.verdict'} & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
     assert done.stdout == "[]\n"
 
 

@@ -21,10 +21,10 @@ from unidle.probe.names import Names
 
 S = 1_000_000_000
 NOW_NS = 1_795_000_000 * S
-XID_79 = (
-    "[  219.471050] NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
+XID_79 = "[  219.471050] NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
+XID_31 = (
+    "[  300.1] NVRM: Xid (PCI:0000:5e:00): 31, pid={pid}, name=python, Ch 00000030, intr 00000000. MMU Fault"
 )
-XID_31 = "[  300.1] NVRM: Xid (PCI:0000:5e:00): 31, pid={pid}, name=python, Ch 00000030, intr 00000000. MMU Fault"
 
 
 def node(pci: tuple[str, ...] = ("00000000:3B:00.0", "0000:5e:00.0")) -> Node:

@@ -88,7 +88,9 @@ def test_a_namespace_that_goes_away_makes_its_node_silent() -> None:
         found: list[tuple[str, str, str]] = []
 
         def run() -> None:  # the thread that looks is moved into the namespace for good
-            one = SpaceWatch("n1", name, "10.9.8.7", "", lambda space: (entered.append(space), enter(space))[1])
+            one = SpaceWatch(
+                "n1", name, "10.9.8.7", "", lambda space: (entered.append(space), enter(space))[1]
+            )
             found.extend(kinds(one, 2))
             ip("-n", name, "link", "set", "d0", "down")
             found.extend(kinds(one, 4))

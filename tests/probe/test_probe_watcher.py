@@ -43,7 +43,9 @@ class Counting:
 @contextmanager
 def watched(file: Path, act: Callable[[int], None] = lambda _: None, others: int = 0) -> Iterator[Watcher]:
     wanted = [Wanted("n1", "count", lambda kept: Counting(kept, act), 0.001)]
-    wanted += [Wanted("n2", f"other {k}", lambda kept: Counting(kept, lambda _: None), 0.001) for k in range(others)]
+    wanted += [
+        Wanted("n2", f"other {k}", lambda kept: Counting(kept, lambda _: None), 0.001) for k in range(others)
+    ]
     one = Watcher(tuple(wanted), file, 0)
     one.start()
     try:

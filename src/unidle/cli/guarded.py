@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from unidle.cli.common import JsonOption, StoreOption, age, print_json, read_store, read_view, say, say_unwatched, table
+from unidle.cli.common import (
+    JsonOption,
+    StoreOption,
+    age,
+    print_json,
+    read_store,
+    read_view,
+    say,
+    say_unwatched,
+    table,
+)
 
 if TYPE_CHECKING:
     from unidle.view.state import FaultView, View

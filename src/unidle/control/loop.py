@@ -10,6 +10,7 @@ from __future__ import annotations
 import heapq
 import os
 from collections.abc import Callable, Iterable
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -21,6 +22,7 @@ from unidle.control.forecast import Forecaster
 from unidle.control.guard import GuardWatch
 from unidle.control.idle import IdleWatch
 from unidle.control.inbox import CancelRequest, SubmitRequest
+from unidle.control.stalls import stalls
 from unidle.engine.protocol import (
     Engine,
     HealthChange,
@@ -219,7 +221,7 @@ class Controller:
                     self._emit(event)
                     self._touched[seen.job] = None
             elif isinstance(seen, GangVitals):
-                for said in self._guard.seen(self.view, seen):
+                for said in chain(self._guard.seen(self.view, seen), stalls(self.view, seen)):
                     self._emit(said)
                     self._touched[seen.job] = None
             else:

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 LOG: Final = "kernel log"
 MOST_LINES: Final = 500
 """Lines that may be findings, of one look; more are passed over and counted."""
-_BACKLOG_BYTES: Final = 8 << 20  # what is behind is skipped: a fault that comes now counts more than an old line
+_BACKLOG_BYTES: Final = (
+    4 << 20
+)  # what is behind is skipped: a fault that comes now counts more than an old line
 _FLOOD_NS: Final = 10_000_000_000
 _STAMPS_KEPT: Final = 512
 _DAY_NS: Final = 86_400_000_000_000
@@ -50,7 +52,12 @@ def source_of(kernel_log: str, position: str, end: End | None = None) -> Source:
     from unidle.probe.followed_file import FollowedFile
 
     return FollowedFile(
-        kernel_log, position, most_bytes=_BACKLOG_BYTES, backlog_bytes=_BACKLOG_BYTES, needles=NEEDLES, end=end
+        kernel_log,
+        position,
+        most_bytes=_BACKLOG_BYTES,
+        backlog_bytes=_BACKLOG_BYTES,
+        needles=NEEDLES,
+        end=end,
     )
 
 

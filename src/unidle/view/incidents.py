@@ -87,7 +87,7 @@ def _of_verdict(
     lost = _lost(view, attempt, durable, said.onset_ns) if ended else (0, 0)
     until_ns = resumed_ns or attempt.ended_ns or job.ended_ns or view.time_ns
     if said.kind in _FAULTS and not ended:
-        until_ns = said.onset_ns  # the job went on
+        until_ns = said.over_ns or said.onset_ns  # the job went on
     share_ppm = int(
         float(said.because.figures.get("share", 1.0)) * _PPM
     )  # a slow rank costs a part of the others' time
