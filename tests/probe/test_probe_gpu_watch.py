@@ -22,7 +22,7 @@ S = 1_000_000_000
 class RecordedDriver(RecordedNode):
     """The recorded node with what else is asked of a driver that is followed."""
 
-    nvmlEventTypeXidCriticalError = pynvml.nvmlEventTypeXidCriticalError
+    nvmlEventTypeXidCriticalError = pynvml.nvmlEventTypeXidCriticalError  # noqa: N815
 
     def __init__(self) -> None:
         super().__init__()

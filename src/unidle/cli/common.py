@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from unidle.errors import BadInput
+from unidle.words import counted
 
 if TYPE_CHECKING:
     from unidle.store.protocol import Store
@@ -107,7 +108,11 @@ def say_unwatched(reasons: Mapping[str, str | None]) -> None:
         if why:
             by_reason.setdefault(why, []).append(node)
     for why, nodes in by_reason.items():
-        names = ", ".join(nodes) if len(nodes) <= 4 else f"{nodes[0]} to {nodes[-1]} ({len(nodes)} nodes)"
+        names = (
+            ", ".join(nodes)
+            if len(nodes) <= 4
+            else f"{nodes[0]} to {nodes[-1]} ({counted(len(nodes), 'node')})"
+        )
         say(f"{names}: not watched: {why}")
 
 

@@ -9,6 +9,7 @@ from unidle.events import types as ev
 from unidle.jobs import Reason
 from unidle.jobs.vitals import GangVitals, RankVitals
 from unidle.view.state import View
+from unidle.words import plural
 
 STALLED_NS: Final = 10_000_000_000
 """One read or write that takes longer: a slow disk is at other places in between."""
@@ -51,5 +52,6 @@ def _of_a_wait(because: Reason) -> bool:
 
 def _text(stuck: list[RankVitals], node: str, ns: int) -> str:
     ranks = ", ".join(str(rank.rank) for rank in stuck[:8]) + (" and more" if len(stuck) > 8 else "")
-    many = "rank" if len(stuck) == 1 else "ranks"
-    return f"{many} {ranks}: storage has not answered for {ns / 1e9:.0f} s (node {node})"
+    return (
+        f"{plural(len(stuck), 'rank')} {ranks}: storage has not answered for {ns / 1e9:.0f} s (node {node})"
+    )

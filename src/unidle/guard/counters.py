@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from unidle.guard.log.model import Action, Finding, Severity
+from unidle.words import counted
 
 LASTS: Final = 3
 """Readings in a row that have to say so before what comes and goes (a slow clock, a carrier) is a fault."""
@@ -112,8 +113,7 @@ def _grew(before: int | None, now: int | None) -> bool:
 
 
 def _more(before: int | None, now: int | None) -> str:
-    count = (now or 0) - (before or 0)
-    return f"{count} error" + "s" * (count != 1)
+    return counted((now or 0) - (before or 0), "error")
 
 
 def _found(kind: str, device: str, action: Action, because: str, severity: Severity, rank: int) -> Finding:
