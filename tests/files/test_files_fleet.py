@@ -339,14 +339,14 @@ def test_where_a_nodes_faults_are_read_runs_along_with_its_range(tmp_path):
     path = tmp_path / "fleet.yaml"
     path.write_text(
         "nodes:\n- id: n[1-2]\n  devices: {count: 2, kind: gpu}\n"
-        "  watch: {kernel_log: logs/n[1-2].log, pci: [0000:3b:00.0], nvml: drill.json}\n"
+        "  watch: {kernel_log: 'logs/n[1-2].log', pci: [0000:12:00.0], nvml: drill.json}\n"
         "- {id: m, devices: {kind: cpu}, watch: {kernel_log: kmsg}}\n- {id: o, devices: {kind: cpu}}\n"
     )
     fleet = load_fleet(path)
     watches = [node.watch for node in fleet.nodes]
     assert watches == [
-        Watch(f"{tmp_path}/logs/n1.log", ("0000:3b:00.0",), f"{tmp_path}/drill.json"),
-        Watch(f"{tmp_path}/logs/n2.log", ("0000:3b:00.0",), f"{tmp_path}/drill.json"),
+        Watch(f"{tmp_path}/logs/n1.log", ("0000:12:00.0",), f"{tmp_path}/drill.json"),
+        Watch(f"{tmp_path}/logs/n2.log", ("0000:12:00.0",), f"{tmp_path}/drill.json"),
         Watch("kmsg"),
         None,
     ]

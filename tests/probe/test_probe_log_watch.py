@@ -124,19 +124,18 @@ def test_the_process_that_a_line_names_is_told_with_those_above_it(log: Path) ->
 
 def test_a_flood_is_bounded_counted_and_told_once(log: Path) -> None:
     one = watch(log)
-    flood = "".join(
-        f"[{900 + k // 1000:6}.{k % 1000:06}] NVRM: Xid (PCI:0000:3b:00): 13, pid=1, Graphics Exception\n"
-        for k in range(100_000)
-    )
-    with log.open("a") as file:
-        file.write(flood)
-    began = time.process_time()
-    told = 0
-    for _ in range(40):
+    told, used_s = 0, 0.0
+    for part in range(4):  # 25,000 lines at each look: 100,000 a second
+        append(log, *(
+            f"[{900 + 25 * part + k // 1000:6}.{k % 1000:06}] NVRM: Xid (PCI:0000:3b:00): 13, pid=1, Graphics Exception"
+            for k in range(25_000)
+        ))  # fmt: skip
+        began_s = time.process_time()
         told += len(look(one))
-    assert time.process_time() - began < 5.0  # 100,000 lines: a second of log
+        used_s += time.process_time() - began_s
+    assert used_s < 5.0
     why_not, lost = one.seeing()
-    assert told <= 40 * MOST_LINES
+    assert 0 < told <= 4 * MOST_LINES
     assert told + lost == 100_000
     assert "faster than they are read" in why_not
     look(one, NOW_NS + 60 * S)
