@@ -17,6 +17,7 @@ from unidle.files.ranges import expand
 from unidle.files.tree import parse
 from unidle.fleet import WHOLE_PPM, Device, Fleet, GpuLinks, Link, Node, Tier
 from unidle.fleet.idle import IdlePolicy, IdleTerms
+from unidle.fleet.watch import Watch
 
 ONE_CPU = "devices: {count: 1, kind: cpu}"
 
@@ -332,3 +333,23 @@ def test_a_fleet_without_tiers_gets_its_site(tmp_path: Path) -> None:
     bare = Fleet(nodes=(Node("n", "", (Device("n/0", "n", 0, "cpu", "cpu"),)),))
     again = fleet(tmp_path, fleet_to_yaml(bare))
     assert again.nodes == (dataclasses.replace(bare.nodes[0], parent="site"),)
+
+
+def test_where_a_nodes_faults_are_read_runs_along_with_its_range(tmp_path):
+    path = tmp_path / "fleet.yaml"
+    path.write_text(
+        "nodes:\n- id: n[1-2]\n  devices: {count: 2, kind: gpu}\n"
+        "  watch: {kernel_log: 'logs/n[1-2].log', pci: [0000:12:00.0], nvml: drill.json}\n"
+        "- {id: m, devices: {kind: cpu}, watch: {kernel_log: kmsg}}\n- {id: o, devices: {kind: cpu}}\n"
+    )
+    fleet = load_fleet(path)
+    watches = [node.watch for node in fleet.nodes]
+    assert watches == [
+        Watch(f"{tmp_path}/logs/n1.log", ("0000:12:00.0",), f"{tmp_path}/drill.json"),
+        Watch(f"{tmp_path}/logs/n2.log", ("0000:12:00.0",), f"{tmp_path}/drill.json"),
+        Watch("kmsg"),
+        None,
+    ]
+    again = tmp_path / "again.yaml"
+    again.write_text(fleet_to_yaml(fleet))
+    assert [node.watch for node in load_fleet(again).nodes] == watches

@@ -10,14 +10,24 @@ from unidle.ledger.book import Book, SliceRef
 from unidle.ledger.rows import Entry
 from unidle.view.fold import FOLD_VERSION
 from unidle.view.ranks import RankView
-from unidle.view.state import AttemptView, IdleNotice, JobView, Prediction, UseView, VerdictView, View
+from unidle.view.state import (
+    AttemptView,
+    FaultView,
+    IdleNotice,
+    JobView,
+    Prediction,
+    UseView,
+    VerdictView,
+    View,
+    WatchView,
+)
 from unidle.view.usage import QueueUse, Usage
 
 KEPT = (
     View, JobView, AttemptView, RankView, UseView, IdleNotice, VerdictView, Predicted, Prediction, Usage, QueueUse, Known, SpeedRun, Book,
-    SliceRef,
+    SliceRef, FaultView, WatchView,
 )  # fmt: skip
-FORM = (7, 777953050)
+FORM = (7, 529009284)
 
 
 def form() -> int:

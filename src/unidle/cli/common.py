@@ -6,12 +6,14 @@ import json
 import os
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from unidle.errors import BadInput
+from unidle.words import counted
 
 if TYPE_CHECKING:
     from unidle.store.protocol import Store
@@ -97,6 +99,21 @@ def cannot_write(field: str, path: str, error: OSError) -> BadInput:
     return BadInput(
         f"cannot be written: {error.strerror}", field=field, value=path, remedy="name another place"
     )
+
+
+def say_unwatched(reasons: Mapping[str, str | None]) -> None:
+    """A line for each reason why nodes are not watched; ``reasons`` by node, None for one that is."""
+    by_reason: dict[str, list[str]] = {}
+    for node, why in reasons.items():
+        if why:
+            by_reason.setdefault(why, []).append(node)
+    for why, nodes in by_reason.items():
+        names = (
+            ", ".join(nodes)
+            if len(nodes) <= 4
+            else f"{nodes[0]} to {nodes[-1]} ({counted(len(nodes), 'node')})"
+        )
+        say(f"{names}: not watched: {why}")
 
 
 def print_json(value: Any) -> None:

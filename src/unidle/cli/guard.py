@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import typer
 
-from unidle.cli import failures, incidents, notices
+from unidle.cli import failures, guarded, incidents, notices
 from unidle.cli.common import JsonOption, say, table, warn
 from unidle.errors import BadInput
 
@@ -33,6 +33,7 @@ def register(app: typer.Typer) -> None:
     guard_app.command("incidents")(incidents.incidents)
     guard_app.command("failures")(failures.failures)
     guard_app.command("notices")(notices.notices)
+    guard_app.command("nodes")(guarded.nodes)
     app.add_typer(guard_app, name="guard")
 
 

@@ -30,7 +30,8 @@ def incidents(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List incidents: ranks that failed, hung, were cut off; when that was seen, and when the job went on."""
+    """List incidents: ranks that failed, hung, were cut off, faults of nodes and devices; when that was seen, and when the job
+    went on."""
     from unidle.view.incidents import incidents as all_incidents
     from unidle.view.incidents import incidents_of
 
@@ -51,7 +52,7 @@ def incidents(
 def as_object(one: Incident) -> dict[str, Any]:
     """One incident as ``--json`` prints it."""
     return {
-        "job": one.job, "attempt": one.attempt, "kind": one.kind, "rank": one.rank, "node": one.node or None,
+        "job": one.job, "attempt": one.attempt, "kind": one.kind, "rank": one.rank, "node": one.node or None, "device": one.device or None,
         "onset_ns": one.onset_ns, "signal_ns": one.signal_ns, "verdict_ns": one.verdict_ns,
         "resumed_ns": one.resumed_ns, "lost_steps": one.lost_steps,
         "cost": None if one.cost_micro is None else one.cost_micro / 1e6,
@@ -62,7 +63,7 @@ def as_object(one: Incident) -> dict[str, Any]:
 def _lines(found: list[Incident], currency: str) -> list[str]:
     rows = [
         [
-            clock_time(one.onset_ns), one.job, str(one.attempt), one.kind, "" if one.rank is None else str(one.rank),
+            clock_time(one.onset_ns), one.job or "-", "-" if one.attempt is None else str(one.attempt), one.kind, "" if one.rank is None else str(one.rank),
             one.node, _after(one.onset_ns, one.verdict_ns), _after(one.onset_ns, one.resumed_ns), str(one.lost_steps),
             f"{one.device_ns / 1e9:.1f}", "" if one.cost_micro is None else f"{one.cost_micro / 1e6:.2f} {currency}",
         ]
@@ -82,7 +83,7 @@ def _lines(found: list[Incident], currency: str) -> list[str]:
         "cost",
     ]
     lines = table(heads, rows)
-    return lines + [f"{one.job}: {one.because}" for one in found]
+    return lines + [f"{one.job or one.node}: {one.because}" for one in found]
 
 
 def _after(onset_ns: int, at_ns: int | None) -> str:

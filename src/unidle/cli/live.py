@@ -125,6 +125,8 @@ def _words(view: View, event: ev.Event) -> str:
         return f"{event.job}: {event.because.text}"
     if isinstance(event, ev.JobEnded):
         return f"{event.job}: {event.state}: {event.because.text}"
+    if isinstance(event, ev.FaultSeen):
+        return f"{event.node}: fault: {event.because.text}"
     if isinstance(event, ev.RankSaw):
         return _rank_words(view, event)
     return ""

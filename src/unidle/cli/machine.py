@@ -19,6 +19,7 @@ from unidle.cli.common import (
     read_store,
     read_view,
     say,
+    say_unwatched,
     store_address,
     table,
 )
@@ -70,6 +71,8 @@ def fleet(
         show_idle(store, as_json)
         return
     if store is not None and fleet_file is None:
+        from unidle.view.watching import not_watched
+
         opened = read_store(store)
         view = read_view(opened)
         opened.close()
@@ -79,10 +82,12 @@ def fleet(
             for slice_id in (s for place in view.jobs[job].attempts[-1].places for s in place.slices):
                 holders.setdefault(device_of(slice_id), set()).add(job)
         found, health = view.fleet, dict(view.health)
+        blind = {node.id: not_watched(view, node.id) for node in found.nodes}
     else:
         from unidle.cli.run import find_fleet
 
         found, holders, health, told = find_fleet(fleet_file, cpu_devices), {}, {}, set()
+        blind = None  # nobody has looked yet
     lines: list[dict[str, Any]] = []
     for node in found.nodes:
         for device in node.devices:
@@ -91,6 +96,7 @@ def fleet(
                 {"device": device.id, "node": node.id, "tier": node.parent, "kind": device.kind, "model": device.model,
                  "vendor": device.vendor if device.kind == "gpu" else None, "gpu_links": node.gpu_links or None, "memory_bytes": device.memory_bytes, "slices_ppm": [s.share_ppm for s in slices_of(device)], "health": state,
                  "share": _sharing(device), "cut": _cut(device),
+                 "watched": blind is not None and not blind[node.id], "not_watched": None if blind is None else blind[node.id] or None,
                  "jobs": sorted(holders.get(device.id, ())), "idle": sorted(told.intersection(holders.get(device.id, ())))}
             )  # fmt: skip
     if as_json:
@@ -114,17 +120,33 @@ def _say_devices(lines: list[dict[str, Any]]) -> None:
             line["node"],
             line["kind"],
             line["model"] or "-",
-            line["health"],
+            _health(line),
+            _watched(line),
             _parts(line),
             " ".join(job + " (idle)" * (job in line["idle"]) for job in line["jobs"]) or "free",
         ]
         for line in lines
     ]
-    heads = ["device", "node", "kind", "model", "health", "parts", "job"]
-    if not any(row[-2] for row in rows):  # the usual case
-        heads, rows = [*heads[:-2], "job"], [[*row[:-2], row[-1]] for row in rows]
+    heads = ["device", "node", "kind", "model", "health", "watched", "parts", "job"]
+    for column in (6, 5):  # the usual case: nothing is cut, or nobody has looked yet
+        if not any(row[column] for row in rows):
+            heads, rows = _without(heads, column), [_without(row, column) for row in rows]
     for text in table(heads, rows):
         say(text)
+    say_unwatched({line["node"]: line["not_watched"] for line in lines})
+
+
+def _without(cells: list[str], column: int) -> list[str]:
+    return cells[:column] + cells[column + 1 :]
+
+
+def _health(line: dict[str, Any]) -> str:
+    """A node that nobody watches is not known to be healthy."""
+    return "not known" if line["health"] == "healthy" and line["not_watched"] else str(line["health"])
+
+
+def _watched(line: dict[str, Any]) -> str:
+    return "yes" if line["watched"] else "not watched" if line["not_watched"] else ""
 
 
 def _sharing(device: Device) -> dict[str, Any] | None:

@@ -10,16 +10,19 @@ from __future__ import annotations
 import heapq
 import os
 from collections.abc import Callable, Iterable
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from unidle.clock import Clock
 from unidle.control import cuts
+from unidle.control.detectors import Detectors
 from unidle.control.forecast import Forecaster
 from unidle.control.guard import GuardWatch
 from unidle.control.idle import IdleWatch
 from unidle.control.inbox import CancelRequest, SubmitRequest
+from unidle.control.stalls import stalls
 from unidle.engine.protocol import (
     Engine,
     HealthChange,
@@ -60,6 +63,7 @@ class Controller:
         *, inbox_every_ns: int | None = INBOX_EVERY_NS,
         sighting_every_ns: int = SIGHTING_EVERY_NS, watcher: Watcher | None = None, view: View | None = None,
         forecaster: Forecaster | None = None, notices: NoticeDesk | None = None,
+        detectors: Detectors | None = None,
     ) -> None:  # fmt: skip
         self._store, self._lease, self._engine = store, lease, engine
         self._policy, self._clock = policy, clock
@@ -68,6 +72,7 @@ class Controller:
         self._watcher = watcher
         self._forecaster = forecaster
         self._notices = notices
+        self._detectors = detectors
         self.view = snapshot.load_view(store) if view is None else view
         self._new: list[NewEvent] = []
         self._done_requests: list[int] = []
@@ -216,12 +221,15 @@ class Controller:
                     self._emit(event)
                     self._touched[seen.job] = None
             elif isinstance(seen, GangVitals):
-                for said in self._guard.seen(self.view, seen):
+                for said in chain(self._guard.seen(self.view, seen), stalls(self.view, seen)):
                     self._emit(said)
                     self._touched[seen.job] = None
             else:
                 self._emit_marks(seen)
                 self._touched[seen.job] = None
+        if self._detectors is not None:
+            for said in self._detectors.take(self.view, self._clock.now_ns()):
+                self._emit(said)
 
     def _take_requests(self) -> None:
         now = self._clock.now_ns()

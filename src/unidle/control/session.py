@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from unidle.clock import RealClock, boot_id
+from unidle.control.detectors import Detectors
 from unidle.control.forecast import Forecaster
 from unidle.control.loop import Controller, Watcher
 from unidle.engine.local.engine import LocalEngine
@@ -76,17 +77,21 @@ def take_up(
         _make_root(root)
         desk = _desk(store, lease, senders, view.health)
         engine = LocalEngine(root, fleet, clock)
+        detectors = Detectors(fleet, state_dir(store, data_dir) / "watch.json", clock.offset_ns)
         controller = Controller(
             store, lease, engine, Unidle(), clock,
-            watcher=watcher, view=view, forecaster=Forecaster.of(view), notices=desk,
+            watcher=watcher, view=view, forecaster=Forecaster.of(view), notices=desk, detectors=detectors,
         )  # fmt: skip
         try:
             controller.start(f"{purpose} (pid {os.getpid()})", boot_id(), clock.offset_ns)
+            detectors.start()
             yield Session(controller, engine, clock)
             controller.stop("done")
+            detectors.close(logged=True)
             if desk is not None:
                 desk.close(clock.now_ns())
         finally:
+            detectors.close()
             engine.close()
             if desk is not None:
                 desk.abandon()

@@ -165,6 +165,35 @@ class VerdictOver(_Event, frozen=True, omit_defaults=True):
     because: Reason
 
 
+class FaultSeen(_Event, frozen=True, omit_defaults=True):
+    """Something is wrong with a node, or with one of its devices (``device``: its id; empty: it concerns the node).
+
+    ``kind``, ``code`` and ``action`` are those of ``unidle guard classify``. ``onset_ns``: when it happened, as far as
+    that was said; ``signal_ns``: when it was seen.
+    """
+
+    node: str
+    kind: str
+    action: str
+    onset_ns: int
+    signal_ns: int
+    because: Reason
+    device: str = ""
+    code: int | None = None
+
+
+class WatchSet(_Event, frozen=True, omit_defaults=True):
+    """From now on a detector sees a node, or cannot (``why_not``): what it cannot see is not known to be well.
+
+    ``lost``: how much it had to pass over so far, because it came faster than it could be read.
+    """
+
+    node: str
+    detector: str
+    why_not: str = ""
+    lost: int = 0
+
+
 class UtilisationSeen(_Event, frozen=True, omit_defaults=True):
     """An attempt whose devices are watched turned busy or quiet, or cannot be measured (``text``: why).
 
@@ -276,6 +305,8 @@ Event: TypeAlias = (
     | StopAsked
     | VerdictReached
     | VerdictOver
+    | FaultSeen
+    | WatchSet
     | UtilisationSeen
     | IdleTold
     | IdleOver
@@ -303,6 +334,8 @@ KINDS: Final[dict[str, type[Event]]] = {
     "stop_asked": StopAsked,
     "verdict_reached": VerdictReached,
     "verdict_over": VerdictOver,
+    "fault_seen": FaultSeen,
+    "watch_set": WatchSet,
     "utilisation_seen": UtilisationSeen,
     "idle_told": IdleTold,
     "idle_over": IdleOver,

@@ -17,11 +17,13 @@ from unidle.files.fleet_notices import Channel, notices_of
 from unidle.files.fleet_queues import history_of, migration_of, queues_of, zone_of
 from unidle.files.fleet_share import check_sharing, sharing_of
 from unidle.files.fleet_text import fleet_to_yaml
+from unidle.files.fleet_watch import WatchPart, check_watch, watch_of
 from unidle.files.load import base_dir_of, load_document
 from unidle.files.ranges import expand
 from unidle.files.values import MEMORY_LIMIT_BYTES, memory_bytes
 from unidle.fleet import WHOLE_PPM, Device, Fleet, GpuLinks, Node, Tier
 from unidle.fleet.labels import OWN_KINDS
+from unidle.fleet.watch import Watch
 from unidle.words import counted
 
 __all__ = [
@@ -175,7 +177,8 @@ class _Builder:
             self._check_links(part, groups, path)
             addresses = self._along(part.address, (*path, "address"), len(names), "10.0.0.[1-4]")
             spaces = self._along(part.netns or "", (*path, "netns"), len(names), "lab-n[1-4]")
-            for name, address, space in zip(names, addresses, spaces, strict=True):
+            watches = self._watches(part.watch, groups, len(names), (*path, "watch"))
+            for name, address, space, watch in zip(names, addresses, spaces, watches, strict=True):
                 self._claim(name, (*path, "id"))
                 yield Node(
                     id=name,
@@ -189,6 +192,7 @@ class _Builder:
                     taints=part.taints,
                     gpu_links=part.gpu_links or "",
                     netns=space,
+                    watch=watch,
                 )
                 self._index_of.append(index)
 
@@ -201,6 +205,16 @@ class _Builder:
                 for k in range(first, first + group.count)
             ]
             check_gpu_links(self._document, (*path, "gpu_links"), part.gpu_links, self._gpu_links, gpus)
+
+    def _watches(
+        self, part: WatchPart | None, groups: tuple[DevicesPart, ...], count: int, path: Path
+    ) -> list[Watch | None]:
+        if part is None:
+            return [None] * count
+        check_watch(self._document, part, path, sum(group.count for group in groups))
+        logs = self._along(part.kernel_log or "", (*path, "kernel_log"), count, "n[1-4].log")
+        overlays = self._along(part.nvml or "", (*path, "nvml"), count, "n[1-4].json")
+        return [watch_of(part, *own, self._base_dir) for own in zip(logs, overlays, strict=True)]
 
     def _check_groups(self, groups: tuple[DevicesPart, ...], path: Path, nodes: int) -> None:
         self._device_count += nodes * sum(group.count for group in groups)

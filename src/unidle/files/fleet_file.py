@@ -11,6 +11,7 @@ from unidle.files.fleet_links import GpuLinksPart
 from unidle.files.fleet_notices import NoticePart
 from unidle.files.fleet_queues import HistoryPart, MigrationPart, QueuePart
 from unidle.files.fleet_share import SharingPart
+from unidle.files.fleet_watch import WatchPart
 from unidle.files.values import (
     END,
     MEMORY_LIMIT_BYTES,
@@ -196,6 +197,13 @@ class NodePart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         Meta(
             description="How its GPUs reach each other: a name in the file's gpu_links; without it, not known.",
             examples=["hgx"],
+        ),
+    ] = None
+    watch: Annotated[
+        WatchPart | None,
+        Meta(
+            description="Where the signs of its faults are read.",
+            examples=[{"kernel_log": "/var/log/remote/n[1-4].log"}],
         ),
     ] = None
 

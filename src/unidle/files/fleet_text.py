@@ -9,6 +9,7 @@ import yaml
 
 from unidle.files.fleet_links import gpu_links_as_data
 from unidle.files.fleet_share import sharing_fields
+from unidle.files.fleet_watch import watch_as_mapping
 from unidle.files.tree import resolve
 from unidle.files.values import duration_text
 from unidle.fleet import WHOLE_PPM, Device, Fleet, Link, Node
@@ -86,6 +87,7 @@ def _node(node: Node, *, tiers: bool) -> dict[str, object]:
         taints=list(node.taints),
         gpu_links=node.gpu_links,
         netns=node.netns,
+        watch=watch_as_mapping(node.watch),
     )
 
 

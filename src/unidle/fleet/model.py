@@ -8,6 +8,7 @@ from typing import Literal
 from unidle.fleet.idle import IdlePolicy
 from unidle.fleet.links import GpuLinks
 from unidle.fleet.queues import DAILY, UTC, History, Migration, QueueSpec, Zone
+from unidle.fleet.watch import Watch
 
 WHOLE_PPM = 1_000_000
 
@@ -118,6 +119,7 @@ class Node:
     taints: tuple[str, ...] = ()  # keep jobs off that do not tolerate them
     gpu_links: str = ""
     netns: str = ""  # the network namespace of this machine that its ranks run in
+    watch: Watch | None = None  # where the signs of its faults are read
 
 
 @dataclass(frozen=True, slots=True)

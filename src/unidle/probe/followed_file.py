@@ -42,28 +42,48 @@ class FilePosition:
         return json.dumps(asdict(self))
 
 
+@dataclass(frozen=True, slots=True)
+class End:
+    """Where a file ended: its identity and size; zeros for a file that was not there."""
+
+    device: int = 0
+    inode: int = 0
+    size: int = 0
+
+    @classmethod
+    def of(cls, path: str) -> End:
+        try:
+            own = Path(path).stat()
+        except OSError:
+            return cls()
+        return cls(own.st_dev, own.st_ino, own.st_size)
+
+
 class FollowedFile:
     """A :class:`~unidle.probe.source.Source` on a file.
 
     Without a ``position`` it begins at the end of the file, or at the beginning of one that appears later. Rotation (by
     rename or by copy and truncate) loses nothing that was written before it; a file that was written anew is read from
     its beginning. A backlog above ``backlog_bytes`` is skipped up to its last ``backlog_bytes``, and counted in ``lost``.
+    With ``needles`` only lines that hold one of them are told. ``end``: where the file ended when whoever follows it
+    began; without it, where it ends now.
     """
 
     def __init__(
-        self, path: str, position: str = "", *, most_bytes: int = 4 << 20, backlog_bytes: int = 256 << 20
-    ) -> None:
+        self, path: str, position: str = "", *, most_bytes: int = 4 << 20, backlog_bytes: int = 256 << 20,
+        needles: tuple[bytes, ...] = (), end: End | None = None,
+    ) -> None:  # fmt: skip
         self.name = path
         self.lost = 0
         self._most_bytes = most_bytes
         self._backlog_bytes = backlog_bytes
-        self._splitter = Splitter()
+        self._splitter = Splitter(needles=needles)
         self._fd = -1
         self._offset = 0  # of what was read, an unfinished line included
         self._tail = b""  # the bytes before it
         self._why: str | None = None
         self._resume = FilePosition.parse(position) if position else None
-        self._at_end = self._resume is None and Path(path).exists()
+        self._end = (end or End.of(path)) if self._resume is None else End()
         self._look()
 
     def poll(self) -> list[LogLine]:
@@ -91,15 +111,15 @@ class FollowedFile:
                 return
         try:
             self._fd = os.open(self.name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-            size = os.fstat(self._fd).st_size
+            own = os.fstat(self._fd)
         except OSError as error:
             self._why = f"{self.name}: {error.strerror}; name a file that can be read"
             self._shut()
-            self._at_end = self._at_end and not isinstance(error, FileNotFoundError)
             return
         self._why = None
-        self._go_to(size if self._at_end else 0)
-        self._at_end = False
+        end, self._end = self._end, End()
+        same = (own.st_dev, own.st_ino) == (end.device, end.inode)
+        self._go_to(min(end.size, own.st_size) if same else 0)
 
     def _go_on(self, position: FilePosition) -> bool:
         """Find the file of a kept position, under its name or under one that rotation gave it."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from pathlib import Path
 from typing import Final
 
 from unidle.guard.log import LogLine
 
 _RECORD_BYTES: Final = 8192  # the kernel gives one record per read, and none is larger
+_EARLY_US: Final = 50_000  # the kernel's stamps are of another clock, which runs a little otherwise
 _BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
 
 
@@ -41,6 +43,9 @@ class KernelLog:
         self._why: str | None = None
         boot, _, sequence = position.rpartition(" ")
         self._last = int(sequence) if sequence.isdigit() and boot == self._boot else -1
+        self._after_us = (
+            int(sequence[1:]) if sequence[1:].isdigit() and boot == self._boot and sequence[0] == "@" else 0
+        )
         self._from_now = not position
         self._known = self._last >= 0
         self._open()
@@ -50,6 +55,7 @@ class KernelLog:
             self._fd = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             if self._from_now:
                 os.lseek(self._fd, 0, os.SEEK_END)
+                self._after_us = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
         except OSError as error:
             self._why = f"{self._path}: {error.strerror}; run as root or with CAP_SYSLOG"
             self.close()
@@ -81,8 +87,10 @@ class KernelLog:
 
     def _take(self, record: bytes, lines: list[LogLine]) -> None:
         text = record.split(b"\n", 1)[0]  # what follows are the record's properties
-        sequence = _sequence(text)
-        if sequence is None or (self._known and sequence <= self._last):
+        sequence, stamp_us = _numbers(text)
+        if sequence < 0 or (self._known and sequence <= self._last):
+            return
+        if not self._known and stamp_us + _EARLY_US < self._after_us:
             return
         if self._known and sequence > self._last + 1:
             self.lost += sequence - self._last - 1
@@ -94,7 +102,9 @@ class KernelLog:
         return self._why
 
     def position(self) -> str:
-        return f"{self._boot} {self._last}" if self._known else ""
+        if self._known:
+            return f"{self._boot} {self._last}"
+        return f"{self._boot} @{self._after_us}" if self._after_us else ""
 
     def close(self) -> None:
         if self._fd >= 0:
@@ -102,6 +112,9 @@ class KernelLog:
             self._fd = -1
 
 
-def _sequence(record: bytes) -> int | None:
+def _numbers(record: bytes) -> tuple[int, int]:
+    """A record's sequence number and its stamp in microseconds since boot; -1 where there is none."""
     fields = record.split(b";", 1)[0].split(b",")
-    return int(fields[1]) if len(fields) > 2 and fields[1].isdigit() else None
+    if len(fields) < 3 or not (fields[1].isdigit() and fields[2].isdigit()):
+        return -1, -1
+    return int(fields[1]), int(fields[2])

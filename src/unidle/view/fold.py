@@ -18,6 +18,7 @@ from unidle.events import types as ev
 from unidle.jobs import JobState, transition
 from unidle.store.protocol import StoredEvent
 from unidle.view import fold_fleet as of_fleet
+from unidle.view import watching
 from unidle.view.accounts import expected_postings
 from unidle.view.cuts import renamed
 from unidle.view.ranks import RankView, take_up
@@ -358,6 +359,8 @@ _HANDLERS: Final[dict[type, Callable[[View, Any, int], None]]] = {
     ev.StopAsked: _stop_asked,
     ev.VerdictReached: _verdict_reached,
     ev.VerdictOver: _verdict_over,
+    ev.FaultSeen: watching.fault_seen,
+    ev.WatchSet: watching.watch_set,
     ev.UtilisationSeen: _utilisation_seen,
     ev.IdleTold: _idle_told,
     ev.IdleOver: _idle_over,

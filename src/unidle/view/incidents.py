@@ -1,31 +1,37 @@
-"""Incidents: each time a job was hurt, from its onset to the first step after it, and what it cost. Pure."""
+"""Incidents: each time a job was hurt, from its onset to the first step after it, and what it cost; and faults of nodes
+and devices that hurt none. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from unidle.events.types import IncidentKind
 from unidle.fleet import device_of
 from unidle.ledger.money import HOUR_NS, to_micro
 from unidle.view.accounts import Durable, durable_points
 from unidle.view.speeds import width_ppm
-from unidle.view.state import AttemptView, JobView, VerdictView, View
+from unidle.view.state import AttemptView, FaultView, JobView, VerdictView, View
+from unidle.view.watching import incident_kind
 
 _PPM = 1_000_000
+_FAULTS: Final = ("gpu", "storage", "node")
+_BLAMED_NS: Final = 300_000_000_000
+"""A job that fails so soon after a fault of its devices has failed by it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Incident:
-    """One incident of one attempt. Times in ns on the log's clock, None for what did not happen (yet).
+    """One incident of one attempt; of no job, where a fault hit none. Times in ns on the log's clock, None for what did not happen (yet).
 
     ``signal_ns``: the first sign of it that was seen; ``verdict_ns``: when it was known what it is;
     ``resumed_ns``: when the job was past a first step again. ``device_ns``: device time that it cost, work
     that was lost included; ``cost_micro``: that in millionths of the fleet's currency, where there is a price.
     """
 
-    job: str
-    attempt: int
+    job: str | None
+    attempt: int | None
     kind: IncidentKind
     rank: int | None
     node: str
@@ -37,12 +43,22 @@ class Incident:
     device_ns: int
     cost_micro: int | None
     because: str
+    device: str = ""
 
 
 def incidents(view: View) -> list[Incident]:
-    """All incidents of all jobs, in order of their onset."""
+    """All incidents of all jobs, and faults that hit no job, in order of their onset."""
     found = [one for job in view.jobs.values() for one in incidents_of(view, job)]
-    return sorted(found, key=lambda one: (one.onset_ns, one.job, one.attempt))
+    found += [_of_fault(fault) for fault in view.faults if not fault.jobs]
+    return sorted(found, key=lambda one: (one.onset_ns, one.job or "", one.attempt or 0))
+
+
+def _of_fault(fault: FaultView) -> Incident:
+    """The incident of a fault that hit no job: nothing had to be resumed."""
+    return Incident(
+        None, None, incident_kind(fault.kind), None, fault.node, fault.onset_ns, fault.signal_ns, fault.at_ns, None, 0, 0, 0,
+        fault.because.text, fault.device,
+    )  # fmt: skip
 
 
 def incidents_of(view: View, job: JobView) -> Iterator[Incident]:
@@ -65,10 +81,13 @@ def _of_verdict(
     durable: Durable,
     said: VerdictView,
 ) -> Incident:
-    ended = said.over_ns is None and attempt.stop is not None and attempt.stop.why == "hung"
+    hung = attempt.stop is not None and attempt.stop.why == "hung"
+    ended = said.over_ns is None and (said is _blamed(attempt) or (hung and said.kind not in _FAULTS))
     resumed_ns = _resumed_ns(after) if ended else said.over_ns
     lost = _lost(view, attempt, durable, said.onset_ns) if ended else (0, 0)
     until_ns = resumed_ns or attempt.ended_ns or job.ended_ns or view.time_ns
+    if said.kind in _FAULTS and not ended:
+        until_ns = said.over_ns or said.onset_ns  # the job went on
     share_ppm = int(
         float(said.because.figures.get("share", 1.0)) * _PPM
     )  # a slow rank costs a part of the others' time
@@ -86,7 +105,7 @@ def _of_exit(
 ) -> Incident | None:
     """The incident of a rank that failed by itself; None where the attempt had none."""
     stop = attempt.stop
-    if stop is not None and stop.why != "rank_failed":
+    if (stop is not None and stop.why != "rank_failed") or _blamed(attempt) is not None:
         return None
     failed = [(r.end_ns or 0, k) for k, r in enumerate(attempt.ranks) if r.failed]
     if not failed:
@@ -103,6 +122,23 @@ def _of_exit(
         attempt.stop_ns if stop is not None else attempt.ended_ns, resumed_ns, steps, device_ns,
         _micro(view, job, attempt, device_ns), because.text if because is not None else f"rank {rank} failed",
     )  # fmt: skip
+
+
+def _blamed(attempt: AttemptView) -> VerdictView | None:
+    """The fault of its devices or node that the attempt failed by; None where it did not."""
+    if attempt.ended_ns is None or attempt.outcome != "failed":
+        return None
+    if attempt.stop is not None and attempt.stop.why != "rank_failed":
+        return None
+    ends = [r.end_ns for r in attempt.ranks if r.failed and r.end_ns is not None]
+    end_ns = min(ends, default=attempt.ended_ns)
+    near = (
+        v
+        for v in attempt.verdicts
+        if v.kind in _FAULTS and v.over_ns is None and v.onset_ns <= v.at_ns <= attempt.ended_ns
+        and end_ns - v.onset_ns <= _BLAMED_NS
+    )  # fmt: skip
+    return next(near, None)
 
 
 def _resumed_ns(after: AttemptView | None) -> int | None:

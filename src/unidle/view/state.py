@@ -63,6 +63,29 @@ class VerdictView(msgspec.Struct, array_like=True):
     over_ns: int | None = None
 
 
+class FaultView(msgspec.Struct, array_like=True, frozen=True):
+    """A fault of a node or device (see ``unidle.events.types.FaultSeen``); ``jobs`` are those that it hit."""
+
+    at_ns: int
+    node: str
+    device: str
+    kind: str
+    code: int | None
+    action: str
+    onset_ns: int
+    signal_ns: int
+    because: Reason
+    jobs: list[str] = []
+
+
+class WatchView(msgspec.Struct, array_like=True, frozen=True):
+    """Since ``at_ns`` a detector sees a node, or cannot (see ``unidle.events.types.WatchSet``)."""
+
+    at_ns: int
+    why_not: str = ""
+    lost: int = 0
+
+
 class AttemptView(msgspec.Struct, array_like=True):
     number: int
     placed_ns: int
@@ -268,6 +291,8 @@ class View:
     stays: dict[str, list[Stay]] = field(default_factory=dict)  # by device, while it is in parts
     # by mode, load and other load: the sum of slow-downs that were seen, in ppm, and how many
     pairs: dict[tuple[CutMode, str, str], tuple[int, int]] = field(default_factory=dict)
+    faults: list[FaultView] = field(default_factory=list)  # of nodes and devices, the latest
+    watching: dict[str, dict[str, WatchView]] = field(default_factory=dict)  # by node and detector
     _occupancy: Occupancy | None = None
     _cuttable: dict[str, int] | None = None
     _in_parts: dict[str, tuple[int, int]] | None = None

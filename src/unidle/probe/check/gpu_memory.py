@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from unidle.fleet.pci import read_text
+from unidle.fleet.ras import ras_errors
 from unidle.probe.check.gpu import each_gpu
 from unidle.probe.check.model import Check, Context, Found, Outcome, most, unknown
 from unidle.probe.check.nvml import Gpu, Nvml, ask, constant, filled
@@ -39,7 +39,7 @@ def _ecc(context: Context, nvml: Nvml, found: list[Gpu]) -> Iterator[Check]:
         return
     if not needed:
         yield Check("ecc", True, len(asked), "GPUs", None, "on")
-    yield from _worst(context, nvml, asked, "ecc.sram", "sram_uncorrectable", _sram)
+    yield from _worst(context, nvml, asked, "ecc.sram", "sram_uncorrectable", sram_errors)
     yield from _worst(context, nvml, asked, "ecc.dram", "dram_uncorrectable", dram_errors)
 
 
@@ -63,7 +63,7 @@ def _worst(
         yield unknown(name, f"the driver does not tell it of {', '.join(silent)}")
 
 
-def _sram(nvml: Nvml, gpu: Gpu) -> int | None:
+def sram_errors(nvml: Nvml, gpu: Gpu) -> int | None:
     """Life-long and since the driver came up: parity and double-bit errors, or what the older call tells."""
     status = filled(nvml, "nvmlDeviceGetSramEccErrorStatus", gpu.handle, "c_nvmlEccSramErrorStatus_v1_t")
     if status is not None:
@@ -117,15 +117,7 @@ def _remap(context: Context, nvml: Nvml, found: list[Gpu]) -> Iterator[Check]:
 
 
 def _ras(context: Context) -> Iterator[Check]:
-    """AMD's ``ras/*_err_count`` files: ``ue: N`` and ``ce: N`` (the kernel's amdgpu documentation)."""
-    counts: dict[str, int] = {}
-    for file in sorted((context.sys / "class/drm").glob("card[0-9]*/device/ras/*_err_count")):
-        text = read_text(file)
-        for line in text.splitlines():
-            name, _, number = line.partition(":")
-            if name.strip() == "ue" and number.strip().isdecimal():
-                card = file.parts[-4]
-                counts[card] = counts.get(card, 0) + int(number)
+    counts = ras_errors(context.sys)
     if counts:
         some = [f"{card}: {count}" for card, count in counts.items() if count]
         limit = context.limits().dram_uncorrectable

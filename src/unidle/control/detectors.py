@@ -1,0 +1,246 @@
+"""What the detectors heard of nodes and devices, as events: faults, whom they hit, and who cannot see.
+
+The judgement is ``unidle.guard``'s; here it is applied to what came in, once for each fault.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from unidle.events import types as ev
+from unidle.fleet import Fleet, Node
+from unidle.fleet.watch import Watch
+from unidle.jobs import Reason
+from unidle.probe.followed_file import End
+from unidle.probe.heard import Detector, Heard, Seeing
+from unidle.probe.names import Names
+from unidle.probe.watcher import Wanted, Watcher
+from unidle.view.state import View
+from unidle.view.watching import NO_SOURCE, hit_by, incident_kind, on_device
+
+if TYPE_CHECKING:
+    from unidle.guard.verdict import Verdict
+
+OVERLAY_VARIABLE: Final = "UNIDLE_NVML_OVERLAY"
+LOG, GPUS, MACHINE = "kernel log", "GPUs", "machine"
+LOG_EVERY_S, COUNTERS_EVERY_S = 0.25, 2.0
+SETTLE_NS: Final = 400_000_000
+"""After the first sign of a fault its other lines are waited for: the driver's own verdict comes behind it."""
+SAME_NS: Final = 60_000_000_000
+"""A fault that is told again before that is the same one."""
+_RECENT: Final = 64
+_MOST_KEYS: Final = 4096
+_LINE: Final = re.compile(r"(?:^line \d+: )|(?: on line \d+)")
+
+_Key = tuple[str, str, str]
+_Fault = tuple[str, str, str, int | None]
+
+
+@dataclass(slots=True)
+class _Group:
+    """Signs of one device, or of one kind where they name no device."""
+
+    waiting: list[Heard] = field(default_factory=list)
+    recent: deque[Heard] = field(default_factory=lambda: deque(maxlen=_RECENT))
+
+
+class Detectors:
+    """Follows the sources of a fleet's nodes. ``file`` keeps how far each was read."""
+
+    def __init__(self, fleet: Fleet, file: Path, offset_ns: int, *, watcher: Watcher | None = None) -> None:
+        wanted, self._static = wanted_of(fleet, offset_ns, os.environ.get(OVERLAY_VARIABLE, ""))
+        self._watcher = watcher if watcher is not None else Watcher(wanted, file, offset_ns)
+        self._groups: dict[_Key, _Group] = {}
+        self._told: dict[_Fault, tuple[str, int]] | None = None
+
+    def start(self) -> None:
+        self._watcher.start()
+
+    def close(self, *, logged: bool = False) -> None:
+        """``logged``: the events that :meth:`take` gave are in the store."""
+        self._watcher.close(logged=logged and not self._waits)
+
+    @property
+    def _waits(self) -> bool:
+        return any(group.waiting for group in self._groups.values())
+
+    def take(self, view: View, now_ns: int) -> Iterator[ev.Event]:
+        """The events that follow from what was heard since the last call. Each has to be applied before the next."""
+        heard, seeing = self._watcher.take(logged=not self._waits)
+        yield from _sights(view, [*self._static, *seeing])
+        for one in heard:
+            finding = one.finding
+            key = (one.node, finding.device, "" if finding.device else finding.kind)
+            self._groups.setdefault(key, _Group()).waiting.append(one)
+        for key, group in list(self._groups.items()):
+            if group.waiting and now_ns - group.waiting[0].signal_ns >= SETTLE_NS:
+                batch, group.waiting = group.waiting, []
+                yield from self._judged(view, group, batch)
+            elif not group.waiting and now_ns - group.recent[-1].signal_ns > SAME_NS:
+                del self._groups[key]
+
+    def _judged(self, view: View, group: _Group, batch: list[Heard]) -> Iterator[ev.Event]:
+        from unidle.guard.verdict import judge
+
+        since_ns = batch[0].signal_ns - SAME_NS
+        known = [one for one in group.recent if one.signal_ns >= since_ns]
+        group.recent.extend(batch)
+        verdict = judge([one.finding for one in (*known, *batch)])
+        if verdict is None or verdict.culprit is None or verdict.action == "ignore":
+            return
+        culprit = next(one for one in (*known, *batch) if one.finding is verdict.culprit)
+        because = _because(culprit, verdict)
+        if verdict.action == "restart_app":
+            yield from _laid_on_job(view, culprit, because)
+        elif not self._again(view, batch, culprit, verdict.action):
+            yield from _fault(view, culprit, verdict.action, because)
+
+    def _again(self, view: View, batch: Sequence[Heard], one: Heard, action: str) -> bool:
+        """Whether the fault ``one`` was told already; it counts as the same while the log keeps telling it."""
+        if self._told is None:  # what the last controller has told
+            self._told = {(f.node, f.device, f.kind, f.code): (f.action, f.signal_ns) for f in view.faults}
+        before = self._told.get(_same(one))
+        again = before is not None and before[0] == action and one.signal_ns - before[1] <= SAME_NS
+        if not again:
+            self._told.pop(_same(one), None)
+            self._told[_same(one)] = (action, one.signal_ns)
+        for other in batch:
+            if (known := self._told.get(_same(other))) is not None:
+                self._told[_same(other)] = (known[0], max(known[1], other.signal_ns))
+        while len(self._told) > _MOST_KEYS:
+            del self._told[next(iter(self._told))]
+        return again
+
+
+def _same(one: Heard) -> _Fault:
+    return one.node, one.device, one.finding.kind, one.finding.code
+
+
+def _sights(view: View, seeing: Sequence[Seeing]) -> Iterator[ev.WatchSet]:
+    """What changed of who can see."""
+    for one in seeing:
+        known = view.watching.get(one.node, {}).get(one.detector)
+        if known is None or known.why_not != one.why_not:
+            yield ev.WatchSet(one.node, one.detector, one.why_not, one.lost)
+
+
+def _fault(view: View, one: Heard, action: str, because: Reason) -> Iterator[ev.Event]:
+    finding = one.finding
+    fault = ev.FaultSeen(
+        one.node, finding.kind, action, one.onset_ns, one.signal_ns, because, one.device, finding.code
+    )
+    hit = list(hit_by(view, fault))
+    yield fault
+    for job, attempt, rank in hit:
+        yield ev.VerdictReached(
+            job, attempt, incident_kind(finding.kind), one.onset_ns, one.signal_ns, False, because,
+            rank if one.device else None, one.node,
+        )  # fmt: skip
+
+
+def _laid_on_job(view: View, one: Heard, because: Reason) -> Iterator[ev.Event]:
+    """What a job did itself is no fault of the node: it is told of the job, where the process or the device says which."""
+    found = _by_process(view, one) or (list(on_device(view, one.node, one.device)) if one.device else [])
+    if len(found) != 1:
+        return
+    [(job, attempt, rank)] = found
+    standing = view.jobs.open[job].attempts[-1].verdict
+    if standing is None or standing.because.text != because.text:
+        kind = incident_kind(one.finding.kind)
+        yield ev.VerdictReached(
+            job, attempt, kind, one.onset_ns, one.signal_ns, False, because, rank, one.node
+        )
+
+
+def _by_process(view: View, one: Heard) -> list[tuple[str, int, int]]:
+    pids = set(one.pids)
+    if not pids:
+        return []
+    return [
+        (job, attempt.number, number)
+        for job in sorted(view.live)
+        for attempt in (view.jobs.open[job].attempts[-1],)
+        for number, rank in enumerate(attempt.ranks)
+        if rank.pid in pids and not rank.ended
+    ]
+
+
+def _because(one: Heard, verdict: Verdict) -> Reason:
+    finding = one.finding
+    figures: dict[str, int | float | str] = {
+        "source": one.source, "hardware": finding.device, "severity": finding.severity,
+    }  # fmt: skip
+    if one.text:
+        figures["line"] = one.text
+    where = one.device or (finding.device if finding.device not in finding.because else "")
+    text = _LINE.sub("", verdict.because)
+    return Reason(finding.kind, f"{where}: {text}" if where else f"{one.node}: {text}", figures)
+
+
+# -- which detectors there are ---------------------------------------------------------------------
+
+
+def wanted_of(
+    fleet: Fleet, offset_ns: int, overlay: str = ""
+) -> tuple[tuple[Wanted, ...], tuple[Seeing, ...]]:
+    """The detectors of a fleet on this machine, and what can be said of its nodes without any.
+
+    The machine's own log and parts belong to the only node there is, or to a node that declares them.
+    """
+    wanted: list[Wanted] = []
+    static: list[Seeing] = []
+    for node in fleet.nodes:
+        own = list(_wanted(node, offset_ns, overlay, only=len(fleet.nodes) == 1))
+        wanted += own
+        if not any(one.name == LOG for one in own):
+            off = node.watch is not None and node.watch.kernel_log == "off"
+            if own or off:
+                static.append(
+                    Seeing(node.id, LOG, "kernel log: switched off in the fleet file" if off else NO_SOURCE)
+                )
+    return tuple(wanted), tuple(static)
+
+
+def _wanted(node: Node, offset_ns: int, overlay: str, *, only: bool) -> Iterator[Wanted]:
+    watch = node.watch or Watch()
+    names = Names(node)
+    log = watch.kernel_log
+    if (log or only) and log != "off":
+        end = End.of(log) if log not in ("", "kmsg", "journal") else End()
+        yield Wanted(node.id, LOG, lambda kept: _log(node, log, names, kept, offset_ns, end), LOG_EVERY_S)
+    laid = watch.nvml or overlay
+    if laid or any(d.kind == "gpu" and d.vendor == "nvidia" for d in node.devices):
+        yield Wanted(node.id, GPUS, lambda kept: _gpus(node, names, kept, laid), COUNTERS_EVERY_S)
+    if node.netns or only or log in ("kmsg", "journal"):
+        yield Wanted(node.id, MACHINE, lambda kept: _machine(node, kept), COUNTERS_EVERY_S)
+
+
+# imported where they are made, in their own threads: a run that is short should not wait for them
+
+
+def _log(node: Node, log: str, names: Names, kept: str, offset_ns: int, end: End) -> Detector:
+    from unidle.probe.log_watch import LogWatch
+
+    return LogWatch(node.id, log, names, kept, offset_ns, end)
+
+
+def _gpus(node: Node, names: Names, kept: str, overlay: str) -> Detector:
+    from unidle.probe.gpu_watch import GpuWatch
+
+    return GpuWatch(node, names, kept, overlay)
+
+
+def _machine(node: Node, kept: str) -> Detector:
+    from unidle.probe.machine_watch import MachineWatch, SpaceWatch
+
+    if not node.netns:
+        return MachineWatch(node.id, kept)
+    from unidle.engine.local.netns import enter
+
+    return SpaceWatch(node.id, node.netns, node.address, kept, enter)

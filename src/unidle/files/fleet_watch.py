@@ -1,0 +1,85 @@
+"""What a fleet file says about where the signs of a node's faults are read."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path as File
+from typing import Annotated, Final
+
+from msgspec import Meta, Struct
+
+from unidle.files.document import Document, Path
+from unidle.files.values import END, PRINTABLE_PATTERN, PRINTABLE_SAYS
+from unidle.fleet.watch import Watch
+from unidle.words import counted
+
+_OWN: Final = ("kmsg", "journal", "off")
+_FileName = Annotated[
+    str, Meta(min_length=1, max_length=4096, pattern=PRINTABLE_PATTERN, extra={"says": PRINTABLE_SAYS})
+]
+_Address = Annotated[
+    str,
+    Meta(
+        pattern=r"^[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(\.[0-7])?" + END,
+        extra={"says": "a PCI address", "remedy": "for instance 0000:3b:00.0"},
+    ),
+]
+
+
+class WatchPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Where the signs of a node's faults are read."""
+
+    kernel_log: Annotated[
+        _FileName | None,
+        Meta(
+            description="kmsg, journal, off, or a log file that is followed (a range runs along with the one in id). Without it, this"
+            " machine's own log where the fleet has one node only, else none.",
+            examples=["/var/log/remote/n[1-4].log"],
+        ),
+    ] = None
+    pci: Annotated[
+        Annotated[tuple[_Address, ...], Meta(max_length=1024)],
+        Meta(
+            description="PCI addresses of its devices in their order, where the driver cannot be asked here.",
+            examples=[["0000:3b:00.0", "0000:5e:00.0"]],
+        ),
+    ] = ()
+    nvml: Annotated[
+        _FileName | None,
+        Meta(
+            description="For drills only: a JSON file with readings by device, laid over what NVML tells.",
+            examples=["nvml-n[1-4].json"],
+        ),
+    ] = None
+
+
+def check_watch(document: Document, part: WatchPart, path: Path, devices: int) -> None:
+    """Errors: :class:`unidle.errors.BadInput` where there are more addresses than devices, or one twice."""
+    pci = part.pci
+    if len(pci) > devices:
+        raise document.error(
+            (*path, "pci"), f"{counted(len(pci), 'address')} for {counted(devices, 'device')}", value=list(pci),
+            remedy="name one address for each device",
+        )  # fmt: skip
+    if len({one.lower() for one in pci}) < len(pci):
+        raise document.error(
+            (*path, "pci"), "an address is there twice", value=list(pci), remedy="each device has its own"
+        )
+
+
+def watch_of(part: WatchPart, kernel_log: str, nvml: str, base_dir: str) -> Watch:
+    """The watch of one node; ``kernel_log`` and ``nvml`` are its own of the ranges, empty for none."""
+    log = kernel_log if not kernel_log or kernel_log in _OWN else _absolute(base_dir, kernel_log)
+    return Watch(log, part.pci, _absolute(base_dir, nvml) if nvml else "")
+
+
+def _absolute(base_dir: str, name: str) -> str:
+    return os.path.normpath(File(base_dir, name).absolute())
+
+
+def watch_as_mapping(watch: Watch | None) -> dict[str, object]:
+    """As the fleet file has it."""
+    if watch is None:
+        return {}
+    told: dict[str, object] = {"kernel_log": watch.kernel_log, "pci": list(watch.pci), "nvml": watch.nvml}
+    return {name: value for name, value in told.items() if value}

@@ -1,0 +1,166 @@
+"""Runs the detectors of all nodes, each in a thread of its own: one that hangs costs its own sight and nobody else's."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from unidle.clock import boottime_ns
+from unidle.probe.heard import Detector, Heard, Seeing
+
+HANGS_S: Final = 15.0
+"""A look that takes longer is told: until it comes back the detector sees nothing."""
+_PAUSE_S: Final = 0.01  # at least, between two looks
+_SAVE_EVERY_S: Final = 1.0
+_MOST_HEARD: Final = 1000
+_CLOSE_S: Final = 1.0
+_KEPT_MOST: Final = 4096
+
+Make = Callable[[str], Detector]
+"""A detector, from what its last instance kept (empty: there was none)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A detector that is to run. ``make`` is called in its thread."""
+
+    node: str
+    name: str
+    make: Make
+    every_s: float
+
+    @property
+    def key(self) -> str:
+        return f"{self.node} {self.name}"
+
+
+@dataclass(slots=True)
+class _Post:
+    wanted: Wanted
+    kept: str  # of the last batch that was taken
+    begun_s: float = 0.0  # since when it looks; 0: it does not
+    looked: bool = False
+    why_not: str = ""
+    lost: int = 0
+    heard: list[Heard] = field(default_factory=list)
+    now_kept: str = ""
+    thread: threading.Thread | None = None
+
+
+class Watcher:
+    """Starts with :meth:`start`. What was heard counts as read, in ``file``, only when a later call says that it was logged.
+
+    So what a controller has logged is not told again, and what it has not logged is not lost. ``offset_ns`` turns the
+    boot-time clock into the log's time.
+    """
+
+    def __init__(self, wanted: tuple[Wanted, ...], file: Path, offset_ns: int) -> None:
+        self._file, self._offset_ns = file, offset_ns
+        self._saved = _load(file)
+        self._posts = [_Post(one, self._saved.get(one.key, "")) for one in wanted]
+        self._lock = threading.Lock()
+        self._end = threading.Event()
+        self._save_s, self._written = 0.0, ""
+        self._taken: dict[str, str] = {}  # positions of what was taken with the last call
+
+    def start(self) -> None:
+        for post in self._posts:
+            post.thread = threading.Thread(
+                target=self._run, args=(post,), name=f"unidle-{post.wanted.name}", daemon=True
+            )
+            post.thread.start()
+
+    def take(self, *, logged: bool = True) -> tuple[list[Heard], list[Seeing]]:
+        """What was heard since the last call, oldest first, and whether each detector that has looked sees its node.
+
+        ``logged``: all that earlier calls gave is in the log, or means nothing.
+        """
+        heard: list[Heard] = []
+        seeing: list[Seeing] = []
+        now_s = time.monotonic()
+        with self._lock:
+            if logged:
+                self._saved.update(self._taken)
+                self._taken = {}
+            for post in self._posts:
+                heard += post.heard
+                post.heard = []
+                if post.now_kept:
+                    self._taken[post.wanted.key] = post.now_kept
+                late_s = now_s - post.begun_s if post.begun_s else 0.0
+                if late_s > HANGS_S:
+                    why = f"the {post.wanted.name} has not answered for more than {HANGS_S:.0f} s"
+                    seeing.append(Seeing(post.wanted.node, post.wanted.name, why, post.lost))
+                elif post.looked:
+                    seeing.append(Seeing(post.wanted.node, post.wanted.name, post.why_not, post.lost))
+        if now_s - self._save_s >= _SAVE_EVERY_S:
+            self._save_s = now_s
+            self._save()
+        return sorted(heard, key=lambda one: one.signal_ns), seeing
+
+    def close(self, *, logged: bool) -> None:
+        """End all threads; one that hangs is left behind. ``logged`` as for :meth:`take`."""
+        self._end.set()
+        until_s = time.monotonic() + _CLOSE_S
+        for post in self._posts:
+            if post.thread is not None:
+                post.thread.join(max(until_s - time.monotonic(), 0.0))
+        if logged:
+            self._saved.update(self._taken)
+        self._save()
+
+    def _run(self, post: _Post) -> None:
+        detector: Detector | None = None
+        while not self._end.is_set():
+            began_s = time.monotonic()
+            with self._lock:
+                full = len(post.heard) >= _MOST_HEARD  # nobody takes: what the log says is read later
+                post.begun_s = began_s
+            found: list[Heard] = []
+            try:
+                if detector is None:
+                    detector = post.wanted.make(post.kept)
+                if not full:
+                    found = detector.look(boottime_ns() + self._offset_ns)
+                (why_not, lost), kept = detector.seeing(), detector.keep()
+            except Exception as error:  # whatever it is: it must not end the watch in silence
+                (why_not, lost), kept = (f"{type(error).__name__}: {error}", post.lost), post.now_kept
+            with self._lock:
+                post.begun_s, post.looked = 0.0, True
+                post.why_not, post.lost, post.now_kept = why_not, lost, kept
+                post.heard += found
+            self._end.wait(max(post.wanted.every_s - (time.monotonic() - began_s), _PAUSE_S))
+        if detector is not None:
+            with suppress(OSError):
+                detector.close()
+
+    def _save(self) -> None:
+        """A file that cannot be written costs only that the next controller reads some lines again."""
+        own = {post.wanted.key for post in self._posts}
+        others = [key for key in self._saved if key not in own]
+        for key in others[:-_KEPT_MOST]:
+            del self._saved[key]
+        text = json.dumps(self._saved)
+        if text == self._written:
+            return
+        with suppress(OSError):
+            temporary = self._file.with_suffix(".new")
+            temporary.write_text(text)
+            temporary.replace(self._file)
+            self._written = text
+
+
+def _load(file: Path) -> dict[str, str]:
+    try:
+        told = json.loads(file.read_text())
+    except (OSError, ValueError):
+        return {}
+    if not isinstance(told, Mapping):
+        return {}
+    return {str(key): value for key, value in told.items() if isinstance(value, str)}

@@ -1,0 +1,167 @@
+"""Faults in logs that grow while `unidle up` runs: seen, laid on a device, told once, also over restarts."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from e2e.commands import UNIDLE, ask, unidle
+from e2e.gangs import jobs_of, submit
+from waiting import wait_until
+
+LOST = (
+    "[{at}] NVRM: Xid (PCI:0000:{bus}:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
+)
+NODES = {
+    "nodes": [
+        {
+            "id": "n[1-2]",
+            "devices": {"count": 2, "kind": "cpu"},
+            "watch": {
+                "kernel_log": "n[1-2].log",
+                "pci": ["0000:3b:00.0", "0000:5e:00.0"],
+                "nvml": "nvml-n[1-2].json",
+            },
+        }
+    ]
+}
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Path:
+    path = tmp_path / "fleet.json"
+    path.write_text(json.dumps(NODES))
+    (tmp_path / "n1.log").write_text(LOST.format(at="    1.000000", bus="5e") + "\n")
+    return path
+
+
+@contextmanager
+def up(fleet: Path, store: Path, *, ends: int = signal.SIGTERM) -> Iterator[subprocess.Popen[str]]:
+    """A controller that serves the store while the block runs."""
+    command = [*UNIDLE, "up", "--fleet", str(fleet), "--store", str(store), "--progress", "plain"]
+    with subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, cwd=fleet.parent
+    ) as process:
+        assert process.stderr is not None
+        try:
+            while "serving" not in (line := process.stderr.readline()):
+                assert line, "the controller has ended"
+            yield process
+        finally:
+            process.send_signal(ends)
+
+
+def append(path: Path, line: str) -> None:
+    with path.open("a") as file:
+        file.write(line + "\n")
+
+
+def nodes(store: Path) -> dict[str, dict[str, Any]]:
+    return {one["node"]: one for one in ask("guard", "nodes", "--store", store)}
+
+
+def faults(store: Path, count: int) -> list[dict[str, Any]]:
+    """The faults without a job, once there are so many."""
+
+    def found() -> list[dict[str, Any]] | None:
+        listed = [one for one in ask("guard", "incidents", "--store", store) if one["job"] is None]
+        return listed if len(listed) >= count else None
+
+    return list(wait_until(found, 30, f"{count} faults") or [])
+
+
+def test_a_line_in_a_followed_log_becomes_a_fault_of_the_device_it_names(fleet: Path, tmp_path: Path) -> None:
+    store = tmp_path / "s.db"
+    with up(fleet, store):
+        append(tmp_path / "n1.log", LOST.format(at="  219.471050", bus="3b"))
+        [fault] = faults(store, 1)
+        assert (fault["node"], fault["device"], fault["kind"]) == ("n1", "n1/0", "gpu")
+        assert fault["attempt"] is None and fault["resumed_ns"] is None
+        assert 0 <= fault["verdict_ns"] - fault["signal_ns"] < 2_000_000_000
+        seen = nodes(store)
+        assert seen["n1"]["watched"] and seen["n1"]["last_fault"]["code"] == 79
+        assert seen["n1"]["last_fault"]["action"] == "reboot_node"
+        assert not seen["n2"]["watched"], "its log is not there"
+        assert "n2.log: No such file" in seen["n2"]["not_watched"]
+        table = unidle("fleet", "--store", store).stdout
+        assert "n2: not watched:" in table and "n2.log" in table
+        append(tmp_path / "n2.log", "the log is there now")
+        wait_until(lambda: nodes(store)["n2"]["watched"], 30, "n2 to be watched")
+    assert "no controller" in nodes(store)["n1"]["not_watched"]
+
+
+def test_a_controller_that_is_killed_leaves_no_fault_untold_and_none_told_twice(
+    fleet: Path, tmp_path: Path
+) -> None:
+    store, log = tmp_path / "s.db", tmp_path / "n1.log"
+    with up(fleet, store, ends=signal.SIGKILL):
+        append(log, LOST.format(at="  100.000001", bus="3b"))
+        faults(store, 1)
+    append(log, LOST.format(at="  200.000001", bus="5e"))
+    with up(fleet, store):
+        both = faults(store, 2)
+        assert [one["device"] for one in both] == ["n1/0", "n1/1"]
+        (tmp_path / "nvml-n2.json").write_text(json.dumps({"n2/1": {"remap_failed": True}}))
+        assert [one["device"] for one in faults(store, 3)] == ["n1/0", "n1/1", "n2/1"]
+
+
+def test_a_running_job_that_is_hit_has_the_fault_among_its_incidents(fleet: Path, tmp_path: Path) -> None:
+    store = tmp_path / "s.db"
+    with up(fleet, store):
+        submit(store, tmp_path / "job.json", "read -t 60 <> <(:); exit 1", ranks=1)
+
+        def runs() -> bool:
+            job = jobs_of(store).get("job")
+            return job is not None and job.state == "running"
+
+        wait_until(runs, 30, "the job to run")
+        rank = jobs_of(store)["job"].attempts[0]
+        bus = {"n1/0": "3b", "n1/1": "5e"}[rank.places[0].slices[0]]
+        append(tmp_path / "n1.log", LOST.format(at="  300.000001", bus=bus))
+        wait_until(lambda: jobs_of(store)["job"].attempts[0].verdicts, 30, "the job's verdict")
+        pid = rank.ranks[0].pid
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: jobs_of(store)["job"].terminal, 30, "the job to fail")
+    [incident] = ask("guard", "incidents", "--store", store)
+    assert (incident["kind"], incident["rank"], incident["node"], incident["attempt"]) == ("gpu", 0, "n1", 1)
+    assert incident["signal_ns"] <= incident["verdict_ns"]
+    assert "fallen off the bus" in incident["because"]
+
+
+def test_watching_one_plain_node_loads_no_numpy_and_no_rules_before_there_is_a_line() -> None:
+    code = (
+        "import sys, unidle.control.detectors, unidle.probe.log_watch, unidle.probe.machine_watch, unidle.probe.kernel_log;"
+        "print(sorted({'numpy', 'unidle.guard.log.reader', 'unidle.guard.verdict'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize(
+    ("watch", "problem"),
+    [
+        ({"kernel_log": ""}, "watch.kernel_log"),
+        ({"kernel_logs": "x"}, "watch.kernel_logs: unknown field"),
+        ({"pci": ["3b:00"]}, "watch.pci[0]: must be a PCI address"),
+        ({"pci": ["0000:3b:00.0", "0000:5e:00.0"]}, "watch.pci: 2 addresses for 1 device"),
+        ({"kernel_log": "x[1-3].log"}, "watch.kernel_log: 3 members for 1 node"),
+    ],
+)
+def test_a_wrong_watch_is_one_clear_error(tmp_path: Path, watch: dict[str, Any], problem: str) -> None:
+    fleet = tmp_path / "fleet.json"
+    fleet.write_text(json.dumps({"nodes": [{"id": "n1", "devices": {"kind": "cpu"}, "watch": watch}]}))
+    done = unidle("fleet", "--fleet", fleet)
+    assert done.returncode == 2
+    assert problem in done.stderr

@@ -1,0 +1,124 @@
+"""Detectors in threads: positions that survive a crash, one that hangs, one that breaks."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from unidle.guard.log.model import Finding
+from unidle.probe import watcher as room
+from unidle.probe.heard import Heard, Seeing
+from unidle.probe.watcher import Wanted, Watcher
+from waiting import wait_until
+
+FINDING = Finding(1, "xid", 79, "0000:3b:00.0", "culprit", "reboot_node", "gone")
+
+
+class Counting:
+    """Tells the numbers from where the last instance ended; ``act`` is called at each look."""
+
+    def __init__(self, kept: str, act: Callable[[int], None]) -> None:
+        self.next = int(kept or 0)
+        self._act = act
+
+    def look(self, now_ns: int) -> list[Heard]:
+        self._act(self.next)
+        number, self.next = self.next, self.next + 1
+        return [Heard("n1", "count", "", FINDING, number, number, "test")]
+
+    def seeing(self) -> tuple[str, int]:
+        return "", 0
+
+    def keep(self) -> str:
+        return str(self.next)
+
+    def close(self) -> None: ...
+
+
+@contextmanager
+def watched(file: Path, act: Callable[[int], None] = lambda _: None, others: int = 0) -> Iterator[Watcher]:
+    wanted = [Wanted("n1", "count", lambda kept: Counting(kept, act), 0.001)]
+    wanted += [
+        Wanted("n2", f"other {k}", lambda kept: Counting(kept, lambda _: None), 0.001) for k in range(others)
+    ]
+    one = Watcher(tuple(wanted), file, 0)
+    one.start()
+    try:
+        yield one
+    finally:
+        one.close(logged=False)
+
+
+def some(one: Watcher, *, logged: bool = True) -> list[int]:
+    found: list[int] = []
+    wait_until(lambda: found.extend(h.signal_ns for h in one.take(logged=logged)[0]) or found, 10, "a number")
+    return found
+
+
+def test_what_was_logged_is_never_told_again_and_nothing_is_left_out(tmp_path: Path) -> None:
+    file = tmp_path / "watch.json"
+    told: list[int] = []
+    for _ in range(3):
+        with watched(file) as one:
+            told += some(one)
+            told += some(one)
+            one.close(logged=True)
+    assert told == list(range(len(told)))
+
+
+def test_what_was_taken_and_not_logged_is_told_by_the_next(tmp_path: Path) -> None:
+    file = tmp_path / "watch.json"
+    with watched(file) as one:
+        first = some(one, logged=False)
+    with watched(file) as one:
+        assert some(one)[0] == first[0] == 0
+
+
+def test_a_detector_that_hangs_is_told_and_costs_the_others_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(room, "HANGS_S", 0.2)
+    free = threading.Event()
+
+    def hang(number: int) -> None:
+        if number == 2:
+            free.wait(30)
+
+    with watched(tmp_path / "watch.json", hang, others=1) as one:
+
+        def told() -> list[Seeing]:
+            return [s for s in one.take()[1] if s.why_not]
+
+        [blind] = wait_until(told, 10, "the hanging detector")
+        assert (blind.node, "has not answered" in blind.why_not) == ("n1", True)
+        assert some(one), "the other one goes on"
+        free.set()
+        wait_until(lambda: not told(), 10, "the detector to see again")
+
+
+def test_a_detector_that_breaks_is_told_and_tried_again(tmp_path: Path) -> None:
+    broken = [True]
+
+    def breaks(_number: int) -> None:
+        if broken[0]:
+            raise OSError("no such device")
+
+    with watched(tmp_path / "watch.json", breaks) as one:
+        wait_until(lambda: any("no such device" in s.why_not for s in one.take()[1]), 10, "the error")
+        broken[0] = False
+        assert some(one)[0] == 0
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"n1 count": 5}'])
+def test_a_damaged_file_of_positions_means_a_new_beginning(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "watch.json"
+    file.write_text(text)
+    with watched(file) as one:
+        assert some(one)[0] == 0
+        one.close(logged=True)
+    assert int(json.loads(file.read_text())["n1 count"]) > 0
