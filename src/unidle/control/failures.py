@@ -85,6 +85,8 @@ def _seen(
 
 
 def _harm(view: View, one: Incident) -> Harm:
+    if one.job is None or one.attempt is None:  # it hit nobody
+        return Harm("", one.kind, one.node, one.onset_ns, 0, 0, None, False)
     attempt = view.jobs[one.job].attempts[one.attempt - 1]
     stopped = one.kind == "exit" or (attempt.stop is not None and attempt.stop.why == "hung")
     return Harm(
@@ -93,7 +95,7 @@ def _harm(view: View, one: Incident) -> Harm:
 
 
 def _stretches(view: View, found: Iterable[Incident], window: Window) -> Iterator[Stretch]:
-    hurt = {(one.job, one.attempt) for one in found if _harm(view, one).stopped}
+    hurt = {(one.job, one.attempt) for one in found if one.job is not None and _harm(view, one).stopped}
     for job in view.jobs.values():
         for attempt in job.attempts:
             ended_ns = view.time_ns if attempt.ended_ns is None else attempt.ended_ns

@@ -148,7 +148,7 @@ def _is_right(drill: Drill, job: JobView, one: Injected, incident: Incident) -> 
 
 def named_by(drill: Drill, job: JobView, fault: Fault, incident: Incident) -> str | None:
     """Whom an incident's verdict named, in the form of a fault's target."""
-    places = job.attempts[incident.attempt - 1].places
+    places = () if incident.attempt is None else job.attempts[incident.attempt - 1].places
     if fault.target_kind == "link" and incident.rank is None:
         pairs = _PAIR.findall(incident.because)
         nodes = {frozenset(places[int(end)].node for end in pair if int(end) < len(places)) for pair in pairs}
@@ -228,7 +228,7 @@ def _concerns(event: ev.HealthSet, job: JobView, one: Injected) -> bool:
 def _recovery(job: JobView, one: Injected, incident: Incident | None, ns: Phases, until_ns: int) -> Phases:
     """Stamps of the gang's way back: by a new attempt where there was one before the next fault, else in the same."""
     assert one.inject_ns is not None
-    number = incident.attempt if incident is not None else one.attempt
+    number = one.attempt if incident is None or incident.attempt is None else incident.attempt
     attempt = job.attempts[number - 1] if 0 < number <= len(job.attempts) else None
     if (
         attempt is None
