@@ -101,6 +101,7 @@ class Controller:
             self._emit(ev.FleetSeen(fleet))
         live = [job for job in self.view.jobs.open.values() if job.live is not None]
         self._engine.adopt([cuts.live_attempt(self.view, job, job.attempts[-1]) for job in live])
+        self._engine.keep(self.view.jobs.open.keys())
         for job in self.view.jobs.open.values():
             self._touch(job)
         for job in live:
@@ -274,8 +275,10 @@ class Controller:
                 self._place = True
             elif isinstance(event, ev.RetryPlanned | ev.Requeued):
                 self._set_timers(job)
-            elif isinstance(event, ev.JobEnded) and self._forecaster is not None:
-                self._forecaster.learn(job)
+            elif isinstance(event, ev.JobEnded):
+                self._commands.append(lambda e=event: self._engine.finish(e.job))  # type: ignore[misc]
+                if self._forecaster is not None:
+                    self._forecaster.learn(job)
         if self._forecaster is not None:
             for said in self._forecaster.stepped(self.view, job):
                 self._emit(said)

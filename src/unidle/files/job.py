@@ -86,6 +86,8 @@ def _job(document: Document, base_dir: str) -> JobSpec:
         user=file.user or _login(),
         layout=Layout(file.layout.tp, file.layout.dp, file.layout.pp) if file.layout else None,
         checkpoint_path=checkpoint,
+        checkpoint_memory=file.checkpoint is not None and file.checkpoint.memory,
+        quarantine_bad=file.checkpoint is not None and file.checkpoint.quarantine_bad,
         progress_pattern=file.progress.pattern if file.progress else None,
         restart=Restart(file.restart.max, file.restart.backoff_s, file.restart.on, file.restart.warm),
         limits=Limits(

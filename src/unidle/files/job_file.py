@@ -105,6 +105,20 @@ class CheckpointPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
             examples=["checkpoints"],
         ),
     ]
+    memory: Annotated[
+        bool,
+        Meta(
+            description="Keep a process on each node of the gang that holds copies of what "
+            "`unidle.rank.checkpoint` saves to `path`, until the job ends."
+        ),
+    ] = False
+    quarantine_bad: Annotated[
+        bool,
+        Meta(
+            description="Move a newest checkpoint that is torn or damaged aside before a restart, so that the script "
+            "finds the one before it."
+        ),
+    ] = False
 
 
 class ProgressPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

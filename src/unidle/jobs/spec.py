@@ -136,6 +136,8 @@ class JobSpec:
     user: str = ""
     layout: Layout | None = None
     checkpoint_path: str | None = None
+    checkpoint_memory: bool = False  # the engine keeps holders of copies in memory for it (``unidle.checkpoint.holder``)
+    quarantine_bad: bool = False  # a bad newest checkpoint is moved aside before a restart
     progress_pattern: str | None = None
     restart: Restart = field(default_factory=Restart)
     limits: Limits = field(default_factory=Limits)

@@ -54,8 +54,10 @@ def post_ended(view: View) -> None:
 def _compact(attempt: AttemptView, durable: Durable) -> None:
     for rank in attempt.ranks:
         if len(rank.step_n) > 2:
-            rank.step_ns = [rank.step_ns[0], rank.step_ns[-1]]
-            rank.step_n = [rank.step_n[0], rank.step_n[-1]]
+            last = len(rank.step_n) - 1
+            kept = last if durable.step is None else max(bisect_right(rank.step_n, durable.step) - 1, 0)
+            few = sorted({0, kept, last})
+            rank.step_ns, rank.step_n = [rank.step_ns[k] for k in few], [rank.step_n[k] for k in few]
         rank.spans.clear()
         rank.saves.clear()
         rank.pending.clear()
@@ -95,19 +97,30 @@ def job_entries(
 def durable_points(job: JobView) -> list[Durable]:
     """What each attempt of the job left behind."""
     declared = job.spec.checkpoint_path is not None
-    return [
+    found = [
         _durable_point(attempt, after, declared=declared)
         for attempt, after in zip_longest(job.attempts, job.attempts[1:])
     ]
+    lowest: int | None = None  # what a later attempt went on from bounds what all before it left
+    for k in range(len(found) - 1, -1, -1):
+        step = found[k].step
+        if lowest is not None and step is not None and step > lowest:
+            found[k] = _kept_until(job.attempts[k], lowest)
+        restored = job.attempts[k].restored_step
+        if restored is not None and (lowest is None or restored < lowest):
+            lowest = restored
+    return found
 
 
 def _durable_point(attempt: AttemptView, after: AttemptView | None, *, declared: bool) -> Durable:
     """What the attempt left behind, as far as it and the attempt ``after`` it prove.
 
-    A checkpoint seen to be durable proves it; so does the next attempt when it goes on behind a step
+    What the next attempt says that it went on from is what is kept. Else a checkpoint seen to be durable proves it; so does the next attempt when it goes on behind a step
     of this one. Where a checkpoint directory is declared, a next attempt that counts from the start
     again disproves nothing: many progress bars do that.
     """
+    if after is not None and after.restored_step is not None:
+        return _kept_until(attempt, after.restored_step)
     times, steps = _timeline(attempt)
     step, at = None, None
     for t, n in sorted((s for r in attempt.ranks for s in r.saves), key=_by_time):
@@ -124,6 +137,14 @@ def _durable_point(attempt: AttemptView, after: AttemptView | None, *, declared:
         if steps[0] <= kept <= steps[-1] and (step is None or kept > step) and (declared or kept > 0):
             step, at = kept, _time_of(times, steps, kept)
     return Durable(step, at)
+
+
+def _kept_until(attempt: AttemptView, step: int) -> Durable:
+    """The attempt's work up to ``step`` is kept, where it did any of that."""
+    times, steps = _timeline(attempt)
+    if not steps or step < steps[0]:
+        return Durable(step, None)
+    return Durable(step, _time_of(times, steps, step))
 
 
 def _by_time(save: tuple[int, int | None]) -> tuple[int, int]:

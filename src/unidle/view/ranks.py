@@ -43,6 +43,7 @@ class RankView(msgspec.Struct, array_like=True):
     info: dict[str, int | float | str | bool | None] = {}
     notes: list[tuple[int, str]] = []
     worked_ns: int = 0  # the last sign of work: a step, a save, or a span that keeps a device for a reason
+    restored: int | None = None  # the step after which it went on, as it said itself
     open: tuple[int, str] | None = None  # since when it spends time on this, as it said itself
 
     @property
@@ -105,6 +106,8 @@ def _see(rank: RankView, mark: Mark) -> None:
         rank.open = (mark.t, _SPAN_LEAF[mark.w])
     elif kind == "ready":
         rank.ready_ns = mark.t if rank.ready_ns is None else rank.ready_ns
+    elif kind == "restored":
+        rank.restored = mark.n
     elif kind == "saved":
         rank.saves.append((mark.t, mark.n))
         rank.worked_ns = max(rank.worked_ns, mark.t)

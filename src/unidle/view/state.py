@@ -131,6 +131,11 @@ class AttemptView(msgspec.Struct, array_like=True):
         """The highest step that any rank reported."""
         return max([r.step_n[-1] for r in self.ranks if r.step_n], default=None)
 
+    @property
+    def restored_step(self) -> int | None:
+        """The step after which it went on, where the script said so."""
+        return next((r.restored for r in self.ranks if r.restored is not None), None)
+
     def first_step(self) -> int | None:
         return min((r.step_n[0] for r in self.ranks if r.step_n), default=None)
 

@@ -6,7 +6,7 @@ import hashlib
 import os
 import select
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -24,6 +24,7 @@ from unidle.jobs import Limits
 from unidle.jobs.vitals import GangVitals
 
 if TYPE_CHECKING:
+    from unidle.engine.local.holders import Holders
     from unidle.engine.local.slicing import Grant, Slicer
     from unidle.engine.local.utilisation import Utilisation
     from unidle.engine.local.vitals import VitalsWatch
@@ -83,6 +84,7 @@ class LocalEngine:
         self._uses: Utilisation | None = None
         self._vitals: VitalsWatch | None = None
         self._warm: WarmPool | None = None
+        self._holders: Holders | None = None
 
     def fleet(self) -> Fleet:
         """The fleet that the engine was given; of the ways to cut its GPUs those that this machine offers."""
@@ -104,6 +106,7 @@ class LocalEngine:
             gang = self._gang(command.job, command.attempt, len(command.places), attempt.marks_known)
             gang.to_launch = command
             gang.command = command if command.spec.restart.warm else None
+            self._hold(command)
             if self._is_cut(command):
                 self._slices().adopt(command.job, command.attempt)
 
@@ -111,6 +114,7 @@ class LocalEngine:
         """Start the ranks that no one has begun; failures arrive as marks."""
         gang = self._gang(command.job, command.attempt, len(command.places))
         gang.command = command if command.spec.restart.warm else None
+        self._hold(command)
         self._launch(gang, command)
 
     def stop(self, command: StopGang) -> None:
@@ -143,6 +147,33 @@ class LocalEngine:
             self._vitals.forget((job, attempt))
         if self._slicer is not None:
             self._slicer.release(job, attempt)
+
+    def finish(self, job: str) -> None:
+        """End what outlives a job's attempts: holders of copies in memory."""
+        if self._holders is not None:
+            self._holders.finish(job)
+
+    def keep(self, jobs: Collection[str]) -> None:
+        """End what an earlier engine left for jobs other than these."""
+        if self._holders is None and (self._root / rundir.HOLDERS).exists():
+            self._holders = self._new_holders()
+        if self._holders is not None:
+            self._holders.keep(jobs)
+
+    def _hold(self, command: StartGang) -> None:
+        """See that the gang's nodes have holders, where it asks for them."""
+        if not command.spec.checkpoint_memory:
+            return
+        if self._holders is None:
+            self._holders = self._new_holders()
+        nodes = dict.fromkeys(place.node for place in command.places)
+        where = {n: (launch.address_of(self._fleet, n), self._spaces.get(n, "")) for n in nodes}
+        self._holders.ensure(command, where)
+
+    def _new_holders(self) -> Holders:
+        from unidle.engine.local.holders import Holders  # imported here, because few jobs ask for it
+
+        return Holders(self._root)
 
     def freeze(self, job: str, attempt: int) -> bool:
         """Keep every process of an attempt from running, until :meth:`thaw`; True when all stand still."""
@@ -182,6 +213,8 @@ class LocalEngine:
             found += self._uses.poll(now_ns)
         if self._vitals is not None:
             found += self._vitals.take()
+        if self._holders is not None:
+            self._holders.tend()
         self._clean()
         return found
 
@@ -211,6 +244,8 @@ class LocalEngine:
             self._vitals.close()
         if self._warm is not None:
             self._warm.close()
+        if self._holders is not None:
+            self._holders.close()
         for job, attempt in list(self._gangs):
             self._forget(job, attempt)
         self._clean()

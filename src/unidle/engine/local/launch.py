@@ -116,6 +116,7 @@ def environments(
             "LOCAL_WORLD_SIZE": str(sum(p.node == place.node for p in places)),
             "GROUP_RANK": str(nodes.index(place.node)),
             "GROUP_WORLD_SIZE": str(len(nodes)),
+            "UNIDLE_NODE": place.node,
         }
         env |= visible_devices(
             [devices[d] for name in place.slices if (d := device_of(name)) in devices], vendors
@@ -151,7 +152,19 @@ def _gang(command: StartGang, port: int, name: str, address: str) -> dict[str, s
         "TORCHELASTIC_USE_AGENT_STORE": "False",
         "UNIDLE_JOB": command.job,
         "UNIDLE_ATTEMPT": str(command.attempt),
+        **_for_checkpoints(command),
     }
+
+
+def _for_checkpoints(command: StartGang) -> dict[str, str]:
+    """What ``unidle.rank.checkpoint`` wants to know (its settings of the environment)."""
+    known = {"UNIDLE_MTTF_S": command.mttf_s, "UNIDLE_RESTART_S": command.restart_s}
+    found = {name: f"{value:.1f}" for name, value in known.items() if value is not None}
+    if command.spec.checkpoint_memory:
+        from unidle.checkpoint.holder.wire import hold_base  # few jobs ask for it
+
+        found["UNIDLE_HOLD_DIR"] = hold_base()
+    return found
 
 
 def _sockets(node: Node, present: Mapping[str, str]) -> dict[str, str]:

@@ -1,0 +1,125 @@
+"""Jobs with copies of their state in memory, run for real: what is killed, and how little of it is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from e2e.commands import ask, rows, unidle
+from e2e.gangs import jobs_of, running
+from unidle.engine.local import tree
+from waiting import wait_until
+
+TRAIN = Path(__file__).resolve().parents[2] / "examples" / "checkpoint" / "train.py"
+FLEET = {
+    "nodes": [
+        {"id": name, "devices": {"count": 2, "kind": "cpu"}}
+        for name in ("left", "right")
+    ]
+}
+
+
+class Run:
+    """One job of two ranks on two nodes, with holders; its directory, and what is left of it."""
+
+    def __init__(self, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.place, self.store, self.hold = place, place / "s.db", place / "hold"
+        self.hold.mkdir()
+        monkeypatch.setenv("UNIDLE_HOLD_DIR", str(self.hold))
+        (place / "fleet.json").write_text(json.dumps(FLEET))
+
+    def words(self, steps: int = 60, **more: Any) -> list[object]:
+        job = {
+            "name": "train", "ranks": 2, "devices_per_rank": 2,
+            "command": [sys.executable, str(TRAIN), "--steps", str(steps), "--step-s", "0.1", "--checkpoint-every", "1000",
+                        "--checkpoint-dir", str(self.place / "ckpt")],
+            "checkpoint": {"path": str(self.place / "ckpt"), "memory": True},
+            "restart": {"max": 5, "backoff_s": 0},
+            **more,
+        }  # fmt: skip
+        (self.place / "job.json").write_text(json.dumps(job))
+        return ["run", self.place / "job.json", "--store", self.store, "--fleet", self.place / "fleet.json"]
+
+    def past(self, attempt: int, step: int) -> list[int]:
+        """The pids of an attempt's ranks once it is past a step."""
+
+        def reached() -> list[int] | None:
+            job = jobs_of(self.store).get("train")
+            if job is None or len(job.attempts) < attempt:
+                return None
+            tried = job.attempts[attempt - 1]
+            done = (tried.last_step() or 0) >= step
+            return [r.pid for r in tried.ranks if r.pid is not None] if done else None
+
+        return list(wait_until(reached, 90, f"step {step} of attempt {attempt}"))
+
+    def holders(self) -> dict[str, int]:
+        """The live holders of the job, by node."""
+        found = {}
+        for path in self.hold.glob("*/holder.json"):
+            said = json.loads(path.read_text())
+            if tree.is_live(said["pid"]):
+                found[said["node"]] = said["pid"]
+        return found
+
+    def left(self) -> list[str]:
+        return [str(path) for path in (*self.hold.iterdir(), *(self.store.with_suffix(".db.d") / "runs" / ".holders").glob("*"))]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
+    made = Run(tmp_path, monkeypatch)
+    yield made
+    for pid in made.holders().values():
+        os.kill(pid, signal.SIGKILL)
+
+
+def test_a_killed_rank_with_its_holder_costs_at_most_one_step(run: Run) -> None:
+    with running(*run.words(), stdout=subprocess.DEVNULL) as process:
+        pids = run.past(1, 10)
+        before = run.holders()
+        assert sorted(before) == ["left", "right"]
+        assert all(os.getsid(pid) == pid for pid in before.values()), "outside of the ranks"
+        os.kill(pids[1], signal.SIGKILL)
+        pids = run.past(2, 20)
+        assert run.holders() == before, "kept over the restart"
+        os.kill(before["right"], signal.SIGKILL)
+        os.kill(pids[1], signal.SIGKILL)
+        run.past(3, 30)
+        after = run.holders()
+        assert after["left"] == before["left"] and after["right"] != before["right"]
+        assert process.wait(120) == 0
+    told = ask("guard", "incidents", "--store", run.store)
+    assert [(one["kind"], one["rank"]) for one in told] == [("exit", 1)] * 2
+    assert all(one["lost_steps"] <= 1 for one in told), told
+    shown = ask("show", "train", "--store", run.store)
+    first, second, third = shown["runs"]
+    assert first["durable_step"] + 1 == second["first_step"] and second["durable_step"] + 1 == third["first_step"]
+    wait_until(lambda: not run.left(), 10, f"nothing to be left: {run.left()}")
+    assert sum(row["end_ns"] - row["start_ns"] for row in rows(run.store) if row["leaf"] == "replayed") < 4e9
+
+
+def test_a_controller_killed_in_between_leaves_holders_that_the_next_one_ends(run: Run) -> None:
+    with running(*run.words(), stdout=subprocess.DEVNULL) as process:
+        run.past(1, 5)
+        before = run.holders()
+        process.kill()
+        process.wait()
+    assert run.holders() == before
+    with running("serve", "--store", run.store, "--fleet", run.place / "fleet.json", "--port", 0):
+        [pid, *_] = run.past(1, 10)
+        os.kill(pid, signal.SIGKILL)
+        run.past(2, 20)
+        assert run.holders() == before
+        assert unidle("cancel", "train", "--store", run.store).returncode == 0
+        wait_until(lambda: not run.left(), 30, "the holders' end")
+    [one] = ask("guard", "incidents", "--store", run.store)
+    assert one["lost_steps"] <= 1
