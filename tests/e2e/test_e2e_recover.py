@@ -114,7 +114,7 @@ def test_a_controller_killed_in_between_leaves_holders_that_the_next_one_ends(ru
         process.kill()
         process.wait()
     assert run.holders() == before
-    with running("serve", "--store", run.store, "--fleet", run.place / "fleet.json", "--port", 0):
+    with running("up", "--store", run.store, "--fleet", run.place / "fleet.json"):
         [pid, *_] = run.past(1, 10)
         os.kill(pid, signal.SIGKILL)
         run.past(2, 20)
@@ -123,3 +123,37 @@ def test_a_controller_killed_in_between_leaves_holders_that_the_next_one_ends(ru
         wait_until(lambda: not run.left(), 30, "the holders' end")
     [one] = ask("guard", "incidents", "--store", run.store)
     assert one["lost_steps"] <= 1
+
+
+@pytest.mark.parametrize("aside", [True, False])
+def test_a_bit_that_flipped_since_it_was_saved_is_told_before_the_restart(tmp_path: Path, aside: bool) -> None:
+    store, saved = tmp_path / "s.db", tmp_path / "ckpt"
+    job = {
+        "name": "own", "command": [sys.executable, str(Path(__file__).with_name("writes_own.py")), str(saved), "400"],
+        "progress": {"pattern": "^step ([0-9]+)"}, "checkpoint": {"path": str(saved), "quarantine_bad": aside}, "restart": {"max": 1, "backoff_s": 0},
+    }  # fmt: skip
+    (tmp_path / "job.json").write_text(json.dumps(job))
+    with running("run", tmp_path / "job.json", "--store", store, "--cpu-devices", 1, stdout=subprocess.DEVNULL) as run:
+        sums = saved / ".unidle" / "sums" / "step_10.bin.json"
+        wait_until(sums.exists, 30, "checksums of the second checkpoint")
+        flip(saved / "step_10.bin")
+        os.kill(jobs_of(store)["own"].attempts[0].ranks[0].pid or 0, signal.SIGKILL)
+        assert run.wait(90) == 0
+    storage, killed = sorted(ask("guard", "incidents", "--store", store), key=lambda one: str(one["kind"] == "exit"))
+    assert (storage["kind"], storage["attempt"]) == ("storage", 2)
+    assert "step_10.bin is bad: it does not match the checksum" in storage["because"]
+    assert (saved / ".unidle" / "bad" / "step_10.bin.1").exists() is aside
+    text = unidle("logs", "own", "--store", store).stdout
+    assert f"goes on from {5 if aside else 10}" in text
+    last = ask("show", "own", "--store", store)["runs"][0]["last_step"]
+    assert killed["lost_steps"] == last - (5 if aside else 10)
+    assert "step_10.bin is bad" in unidle("explain", "own", "--store", store).stdout
+
+
+def flip(path: Path) -> None:
+    """One bit, as a disk would: the time of change stays."""
+    state = path.stat()
+    data = bytearray(path.read_bytes())
+    data[5000] ^= 4
+    path.write_bytes(bytes(data))
+    os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))

@@ -124,6 +124,7 @@ def explain(view: View, job: JobView) -> Plain:
             decisions.append(_decision(notice.at_ns, "idle notice", notice.because.text, notice.because))
             if notice.over is not None:
                 decisions.append(_decision(notice.over_ns, "notice void", notice.over.text, notice.over))
+        decisions += [_decision(bad.at_ns, "checkpoint", bad.because.text, bad.because) for bad in attempt.bad]
         if attempt.stop is not None:
             decisions.append(
                 _decision(attempt.stop_ns, "stop", attempt.stop.because.text, attempt.stop.because)

@@ -20,7 +20,9 @@ from unidle.control.forecast import Forecaster
 from unidle.control.guard import GuardWatch
 from unidle.control.idle import IdleWatch
 from unidle.control.inbox import CancelRequest, SubmitRequest
+from unidle.control.recover import bad_checkpoint
 from unidle.engine.protocol import (
+    CheckpointLook,
     Engine,
     HealthChange,
     RankMarks,
@@ -212,6 +214,9 @@ class Controller:
                 if (event := self._holders.measured(self.view, seen)) is not None:
                     self._emit(event)
                     self._touched[seen.job] = None
+            elif isinstance(seen, CheckpointLook):
+                if seen.job in self.view.jobs:
+                    self._emit(bad_checkpoint(seen))
             elif isinstance(seen, GangVitals):
                 for said in self._guard.seen(self.view, seen):
                     self._emit(said)

@@ -110,6 +110,7 @@ class CheckpointLook:
     path: str
     because: str
     moved_to: str = ""
+    step: int | None = None  # that it holds, where its name says so
 
 
 Observation = RankMarks | HealthChange | Utilised | GangVitals | CheckpointLook

@@ -165,6 +165,16 @@ class VerdictOver(_Event, frozen=True, omit_defaults=True):
     because: Reason
 
 
+class CheckpointBad(_Event, frozen=True, omit_defaults=True):
+    """A checkpoint that ``attempt`` might have gone on from cannot be trusted."""
+
+    job: str
+    attempt: int
+    path: str
+    because: Reason
+    step: int | None = None
+
+
 class UtilisationSeen(_Event, frozen=True, omit_defaults=True):
     """An attempt whose devices are watched turned busy or quiet, or cannot be measured (``text``: why).
 
@@ -276,6 +286,7 @@ Event: TypeAlias = (
     | StopAsked
     | VerdictReached
     | VerdictOver
+    | CheckpointBad
     | UtilisationSeen
     | IdleTold
     | IdleOver
@@ -303,6 +314,7 @@ KINDS: Final[dict[str, type[Event]]] = {
     "stop_asked": StopAsked,
     "verdict_reached": VerdictReached,
     "verdict_over": VerdictOver,
+    "checkpoint_bad": CheckpointBad,
     "utilisation_seen": UtilisationSeen,
     "idle_told": IdleTold,
     "idle_over": IdleOver,

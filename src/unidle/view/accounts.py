@@ -123,11 +123,12 @@ def _durable_point(attempt: AttemptView, after: AttemptView | None, *, declared:
         return _kept_until(attempt, after.restored_step)
     times, steps = _timeline(attempt)
     step, at = None, None
+    bad = {one.step for one in after.bad if one.step is not None} if after is not None else set()
     for t, n in sorted((s for r in attempt.ranks for s in r.saves), key=_by_time):
         seen = bisect_right(times, t)
         reached = steps[seen - 1] if seen else None
         saved = n if n is not None else reached
-        if saved is None or (step is not None and saved < step):
+        if saved is None or n in bad or (step is not None and saved < step):
             continue
         step = saved
         at = t if n is None or not times else _time_of(times, steps, n)

@@ -19,6 +19,7 @@ from unidle.jobs import JobState, transition
 from unidle.store.protocol import StoredEvent
 from unidle.view import fold_fleet as of_fleet
 from unidle.view.accounts import expected_postings
+from unidle.view.checkpoints import checkpoint_bad
 from unidle.view.cuts import renamed
 from unidle.view.ranks import RankView, take_up
 from unidle.view.speeds import learn
@@ -358,6 +359,7 @@ _HANDLERS: Final[dict[type, Callable[[View, Any, int], None]]] = {
     ev.StopAsked: _stop_asked,
     ev.VerdictReached: _verdict_reached,
     ev.VerdictOver: _verdict_over,
+    ev.CheckpointBad: checkpoint_bad,
     ev.UtilisationSeen: _utilisation_seen,
     ev.IdleTold: _idle_told,
     ev.IdleOver: _idle_over,

@@ -47,12 +47,17 @@ def incidents(view: View) -> list[Incident]:
 
 def incidents_of(view: View, job: JobView) -> Iterator[Incident]:
     """The incidents of one job, attempt by attempt."""
-    if not any(a.verdicts or any(r.failed for r in a.ranks) for a in job.attempts):
+    if not any(a.verdicts or a.bad or any(r.failed for r in a.ranks) for a in job.attempts):
         return
     for attempt, durable in zip(job.attempts, durable_points(job), strict=True):
         after = job.attempts[attempt.number] if attempt.number < len(job.attempts) else None
         for verdict in attempt.verdicts:
             yield _of_verdict(view, job, attempt, after, durable, verdict)
+        for bad in attempt.bad:
+            yield Incident(
+                job.id, attempt.number, "storage", None, "", bad.at_ns, bad.at_ns, bad.at_ns, _resumed_ns(attempt), 0, 0,
+                None, bad.because.text,
+            )  # fmt: skip
         if (one := _of_exit(view, job, attempt, after, durable)) is not None:
             yield one
 

@@ -18,6 +18,7 @@ from unidle.jobs.speeds import Speeds
 from unidle.ledger.book import Book
 from unidle.share.idle import Evidence
 from unidle.view.changes import Changes
+from unidle.view.checkpoints import BadCheckpoint
 from unidle.view.occupancy import Occupancy
 from unidle.view.ranks import RankView
 from unidle.view.usage import Usage
@@ -78,6 +79,7 @@ class AttemptView(msgspec.Struct, array_like=True):
     use: UseView = UseView()
     notices: list[IdleNotice] = []
     verdicts: list[VerdictView] = []
+    bad: list[BadCheckpoint] = []  # checkpoints that it could not go on from
 
     @property
     def verdict(self) -> VerdictView | None:

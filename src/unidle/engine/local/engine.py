@@ -17,7 +17,15 @@ from unidle.clock import RealClock
 from unidle.engine.local import cgroups, launch, rundir
 from unidle.engine.local.cgroups import Group
 from unidle.engine.local.watch import RankWatch
-from unidle.engine.protocol import LiveAttempt, RankMarks, StartGang, StopGang, Utilised, WatchGang
+from unidle.engine.protocol import (
+    CheckpointLook,
+    LiveAttempt,
+    RankMarks,
+    StartGang,
+    StopGang,
+    Utilised,
+    WatchGang,
+)
 from unidle.errors import BadInput, CannotRun
 from unidle.fleet import Fleet
 from unidle.jobs import Limits
@@ -25,6 +33,7 @@ from unidle.jobs.vitals import GangVitals
 
 if TYPE_CHECKING:
     from unidle.engine.local.holders import Holders
+    from unidle.engine.local.saved import SavedFiles
     from unidle.engine.local.slicing import Grant, Slicer
     from unidle.engine.local.utilisation import Utilisation
     from unidle.engine.local.vitals import VitalsWatch
@@ -85,6 +94,7 @@ class LocalEngine:
         self._vitals: VitalsWatch | None = None
         self._warm: WarmPool | None = None
         self._holders: Holders | None = None
+        self._saved: SavedFiles | None = None
 
     def fleet(self) -> Fleet:
         """The fleet that the engine was given; of the ways to cut its GPUs those that this machine offers."""
@@ -107,6 +117,7 @@ class LocalEngine:
             gang.to_launch = command
             gang.command = command if command.spec.restart.warm else None
             self._hold(command)
+            self._follow_saves(command)
             if self._is_cut(command):
                 self._slices().adopt(command.job, command.attempt)
 
@@ -115,7 +126,12 @@ class LocalEngine:
         gang = self._gang(command.job, command.attempt, len(command.places))
         gang.command = command if command.spec.restart.warm else None
         self._hold(command)
-        self._launch(gang, command)
+        self._follow_saves(command)
+        if self._saved is not None and command.attempt > 1 and self._is_fresh(gang):
+            self._saved.look(command)
+            gang.to_launch = command
+        if self._saved is None or not self._saved.holds(command.job, command.attempt):
+            self._launch(gang, command)
 
     def stop(self, command: StopGang) -> None:
         """Ask the supervisors to end their ranks; they do so even if this process ends now."""
@@ -152,6 +168,8 @@ class LocalEngine:
         """End what outlives a job's attempts: holders of copies in memory."""
         if self._holders is not None:
             self._holders.finish(job)
+        if self._saved is not None:
+            self._saved.forget(job)
 
     def keep(self, jobs: Collection[str]) -> None:
         """End what an earlier engine left for jobs other than these."""
@@ -159,6 +177,23 @@ class LocalEngine:
             self._holders = self._new_holders()
         if self._holders is not None:
             self._holders.keep(jobs)
+
+    def _follow_saves(self, command: StartGang) -> None:
+        if command.spec.checkpoint_path is None:
+            return
+        if self._saved is None:  # imported here, because many jobs save nothing
+            from unidle.engine.local.saved import SavedFiles
+
+            self._saved = SavedFiles()
+        self._saved.follow(command)
+
+    def _is_fresh(self, gang: _Gang) -> bool:
+        """Whether no rank of it was begun, by this engine or an earlier one."""
+        now_ns = self._clock.now_ns()
+        for watch in gang.watches:
+            watch.look(now_ns)
+            self._follow(watch)
+        return all(watch.state == "unstarted" for watch in gang.watches)
 
     def _hold(self, command: StartGang) -> None:
         """See that the gang's nodes have holders, where it asks for them."""
@@ -190,22 +225,24 @@ class LocalEngine:
             watch.group.thaw()
             watch.signal_tree(signal.SIGCONT)
 
-    def poll(self) -> list[RankMarks | Utilised | GangVitals]:
+    def poll(self) -> list[RankMarks | Utilised | GangVitals | CheckpointLook]:
         """New marks of all ranks, the ends of those whose supervisor died, and how the others are."""
         for fd, _ in self._poller.poll(0):
             watch = self._watched[fd]
             self._unfollow(watch)
             watch.died()
-        found: list[RankMarks | Utilised | GangVitals] = []
+        found: list[RankMarks | Utilised | GangVitals | CheckpointLook] = []
         now_ns = self._clock.now_ns()
         for (job, attempt), gang in self._gangs.items():
-            if gang.to_launch:
+            if gang.to_launch and (self._saved is None or not self._saved.holds(job, attempt)):
                 self._launch(gang, gang.to_launch)
             for watch in gang.watches:
                 self._advance(watch, now_ns)
                 for first, marks in watch.news():
                     gang.under_way = gang.under_way or any(mark.k == "step" for mark in marks)
                     found.append(RankMarks(job, attempt, watch.rank, first, marks))
+                    if self._saved is not None:
+                        self._saved.saw(job, marks)
             self._follow_vitals((job, attempt), gang)
             if gang.command is not None:
                 self._keep_warm(gang, now_ns)
@@ -215,6 +252,8 @@ class LocalEngine:
             found += self._vitals.take()
         if self._holders is not None:
             self._holders.tend()
+        if self._saved is not None:
+            found += self._saved.poll()
         self._clean()
         return found
 
@@ -232,7 +271,7 @@ class LocalEngine:
 
     def wait(self, until_ns: int | None) -> None:
         """Return when a supervisor has ended, after a short tick, or at ``until_ns``."""
-        busy = any(watch.unsettled for watch in self._watches(None))
+        busy = any(watch.unsettled for watch in self._watches(None)) or (self._saved and self._saved.busy)
         timeout_ms = STARTING_TICK_MS if busy else STEADY_TICK_MS
         if until_ns is not None:
             timeout_ms = min(timeout_ms, max(0, until_ns - self._clock.now_ns()) // 1_000_000)
@@ -246,6 +285,8 @@ class LocalEngine:
             self._warm.close()
         if self._holders is not None:
             self._holders.close()
+        if self._saved is not None:
+            self._saved.close()
         for job, attempt in list(self._gangs):
             self._forget(job, attempt)
         self._clean()
