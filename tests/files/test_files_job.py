@@ -209,7 +209,7 @@ def test_a_wrong_command_is_refused(tmp_path: Path, text: str, problem: str) -> 
         ("queue: A", "for instance a"),
         ("user: a b", "user: must be 1 to 128 characters without blanks"),
         ('user: "a\\eb"', "user: must be"),
-        ("ranks: -1", "ranks: must be a whole number from 1 to 100,000 (got -1)"),
+        ("ranks: -1", "ranks: must be a whole number from 1 to 100,000 or a mapping of fields (got -1)"),
         ("ranks: 0", "(got 0)"),
         ("ranks: 1.5", "(got 1.5)"),
         ("ranks: '4'", "(got '4')"),

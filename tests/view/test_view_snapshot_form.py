@@ -8,16 +8,17 @@ from unidle.events.types import Predicted
 from unidle.jobs.speeds import Known, SpeedRun
 from unidle.ledger.book import Book, SliceRef
 from unidle.ledger.rows import Entry
+from unidle.view.checkpoints import BadCheckpoint
 from unidle.view.fold import FOLD_VERSION
 from unidle.view.ranks import RankView
 from unidle.view.state import AttemptView, IdleNotice, JobView, Prediction, UseView, VerdictView, View
 from unidle.view.usage import QueueUse, Usage
 
 KEPT = (
-    View, JobView, AttemptView, RankView, UseView, IdleNotice, VerdictView, Predicted, Prediction, Usage, QueueUse, Known, SpeedRun, Book,
+    View, JobView, AttemptView, RankView, UseView, IdleNotice, VerdictView, BadCheckpoint, Predicted, Prediction, Usage, QueueUse, Known, SpeedRun, Book,
     SliceRef,
 )  # fmt: skip
-FORM = (7, 777953050)
+FORM = (7, 3227044401)
 
 
 def form() -> int:

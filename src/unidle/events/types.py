@@ -220,15 +220,27 @@ class AttemptEnded(_Event, frozen=True, omit_defaults=True):
 
 
 class RetryPlanned(_Event, frozen=True, omit_defaults=True):
+    """Another attempt follows; ``policy``: which of the job's restart policies says so, with a count of its own."""
+
     job: str
     not_before_ns: int
     because: Reason
+    policy: int | None = None
 
 
 class Requeued(_Event, frozen=True, omit_defaults=True):
-    """The job waits again without having failed."""
+    """The job waits again without having failed, or (``policy``) as a restart policy of it says."""
 
     job: str
+    because: Reason
+    policy: int | None = None
+
+
+class Resized(_Event, frozen=True, omit_defaults=True):
+    """An elastic job that waits will start with so many ranks."""
+
+    job: str
+    ranks: int
     because: Reason
 
 
@@ -293,6 +305,7 @@ Event: TypeAlias = (
     | AttemptEnded
     | RetryPlanned
     | Requeued
+    | Resized
     | Promised
     | JobEnded
     | Predicted
@@ -321,6 +334,7 @@ KINDS: Final[dict[str, type[Event]]] = {
     "attempt_ended": AttemptEnded,
     "retry_planned": RetryPlanned,
     "requeued": Requeued,
+    "resized": Resized,
     "promised": Promised,
     "job_ended": JobEnded,
     "predicted": Predicted,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from itertools import zip_longest
 from typing import NamedTuple
 
@@ -172,7 +172,7 @@ def _trace(
     durable: Durable,
     any_step: bool,
 ) -> AttemptTrace:
-    halted, halt = _halt(attempt)
+    halted, halt = _halt(attempt, job.spec.ignored_ranks)
     until = attempt.ended_ns if attempt.ended_ns is not None else now_ns
     hangs = _hangs(attempt, until)
     ranks = tuple(
@@ -223,9 +223,11 @@ def _rank_trace(
     )  # fmt: skip
 
 
-def _halt(attempt: AttemptView) -> tuple[int | None, Halt]:
+def _halt(attempt: AttemptView, ignored: Container[int]) -> tuple[int | None, Halt]:
     """When the gang's work stopped, if before its processes: the first failure, or the order to stop."""
-    failures = [r.end_ns for r in attempt.ranks if r.failed and r.end_ns is not None]
+    failures = [
+        r.end_ns for k, r in enumerate(attempt.ranks) if r.failed and r.end_ns is not None and k not in ignored
+    ]
     if attempt.stop is not None and attempt.stop.why == "hung" and attempt.verdict is not None:
         return min([attempt.verdict.onset_ns, *failures]), "failure"
     if attempt.stop is not None and attempt.stop.why != "rank_failed":

@@ -262,7 +262,10 @@ def _attempt_ended(view: View, event: ev.AttemptEnded, now: int) -> None:
 
 def _retry_planned(view: View, event: ev.RetryPlanned, now: int) -> None:
     job = _job(view, event.job)
-    job.retries += 1
+    if event.policy is None:
+        job.retries += 1
+    else:
+        _count_policy(job, event.policy)
     job.retry = job.attempts[-1].then = event.because
     _wait_again(view, job, "restarting", event.not_before_ns, now)
 
@@ -270,9 +273,30 @@ def _retry_planned(view: View, event: ev.RetryPlanned, now: int) -> None:
 def _requeued(view: View, event: ev.Requeued, now: int) -> None:
     job = _job(view, event.job)
     job.retry = event.because
+    if event.policy is not None:
+        _count_policy(job, event.policy)
+    if job.state in ("queued", "restarting"):
+        job.waiting_since_ns = now
+        return  # it has waited too long, and waits on
     if job.attempts:
         job.attempts[-1].then = event.because
     _wait_again(view, job, "queued", 0, now)  # no back-off: the decision under way may place it
+
+
+def _count_policy(job: JobView, policy: int) -> None:
+    job.policy_uses = {**job.policy_uses, policy: job.policy_uses.get(policy, 0) + 1}
+
+
+def _resized(view: View, event: ev.Resized, _now: int) -> None:
+    job = _job(view, event.job)
+    waits = job.state in ("queued", "restarting")
+    if waits:
+        view.queue.remove(job)
+    job.spec = job.spec.at_size(event.ranks)
+    job.resized = event.because
+    if waits:
+        view.enqueue(job)
+    view.touch(job.id)
 
 
 def _wait_again(view: View, job: JobView, state: JobState, not_before_ns: int, now: int) -> None:
@@ -366,6 +390,7 @@ _HANDLERS: Final[dict[type, Callable[[View, Any, int], None]]] = {
     ev.AttemptEnded: _attempt_ended,
     ev.RetryPlanned: _retry_planned,
     ev.Requeued: _requeued,
+    ev.Resized: _resized,
     ev.Promised: _promised,
     ev.JobEnded: _job_ended,
     ev.Predicted: _predicted,

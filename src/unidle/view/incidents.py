@@ -93,7 +93,8 @@ def _of_exit(
     stop = attempt.stop
     if stop is not None and stop.why != "rank_failed":
         return None
-    failed = [(r.end_ns or 0, k) for k, r in enumerate(attempt.ranks) if r.failed]
+    ignored = job.spec.ignored_ranks
+    failed = [(r.end_ns or 0, k) for k, r in enumerate(attempt.ranks) if r.failed and k not in ignored]
     if not failed:
         return None
     rank = stop.culprit if stop is not None and stop.culprit is not None else min(failed)[1]

@@ -192,8 +192,8 @@ class Holders:
                 for path in (f"{hold}.start", _published(job.storage, hold)):
                     with suppress(OSError):
                         os.unlink(path)
-        for path in (self._folder / f"{name}.json", self._folder / f"{name}.err"):
-            path.unlink(missing_ok=True)
+        for ending in ("json", "err"):
+            (self._folder / f"{name}.{ending}").unlink(missing_ok=True)
         del self._jobs[name]
 
 

@@ -17,7 +17,7 @@ from unidle.engine.local.orders import Orders
 from unidle.engine.local.visible import visible_devices
 from unidle.engine.protocol import StartGang
 from unidle.fleet import Fleet, Node, device_of
-from unidle.jobs import Limits
+from unidle.jobs import Limits, Role, role_of
 
 MASTER_ADDR = "127.0.0.1"  # every node of this engine is on this machine
 ANY_V4 = "0.0.0.0"  # noqa: S104 - ranks may listen on any address, so all must be free
@@ -111,7 +111,7 @@ def environments(
             env |= _sockets(node, {**inherited, **env})
         env |= {
             "RANK": str(place.rank),
-            "ROLE_RANK": str(place.rank),
+            **_role(command.spec.roles, place.rank, len(places)),
             "LOCAL_RANK": str(seen[place.node]),
             "LOCAL_WORLD_SIZE": str(sum(p.node == place.node for p in places)),
             "GROUP_RANK": str(nodes.index(place.node)),
@@ -141,8 +141,6 @@ def common_environment(command: StartGang, inherited: Mapping[str, str]) -> dict
 def _gang(command: StartGang, port: int, name: str, address: str) -> dict[str, str]:
     return {
         "WORLD_SIZE": str(len(command.places)),
-        "ROLE_WORLD_SIZE": str(len(command.places)),
-        "ROLE_NAME": "default",
         "MASTER_ADDR": address,
         "MASTER_PORT": str(port),
         "TORCHELASTIC_RUN_ID": run_id(name, command.job, command.attempt),
@@ -154,6 +152,13 @@ def _gang(command: StartGang, port: int, name: str, address: str) -> dict[str, s
         "UNIDLE_ATTEMPT": str(command.attempt),
         **_for_checkpoints(command),
     }
+
+
+def _role(roles: tuple[Role, ...], rank: int, ranks: int) -> dict[str, str]:
+    """The rank's role, and its place among those of it."""
+    name = role_of(roles, rank)
+    same = [other for other in range(ranks) if role_of(roles, other) == name] if roles else range(ranks)
+    return {"ROLE_NAME": name, "ROLE_RANK": str(same.index(rank)), "ROLE_WORLD_SIZE": str(len(same))}
 
 
 def _for_checkpoints(command: StartGang) -> dict[str, str]:
