@@ -19,12 +19,7 @@ from unidle.engine.local import tree
 from waiting import wait_until
 
 TRAIN = Path(__file__).resolve().parents[2] / "examples" / "checkpoint" / "train.py"
-FLEET = {
-    "nodes": [
-        {"id": name, "devices": {"count": 2, "kind": "cpu"}}
-        for name in ("left", "right")
-    ]
-}
+FLEET = {"nodes": [{"id": name, "devices": {"count": 2, "kind": "cpu"}} for name in ("left", "right")]}
 
 
 class Run:
@@ -71,7 +66,13 @@ class Run:
         return found
 
     def left(self) -> list[str]:
-        return [str(path) for path in (*self.hold.iterdir(), *(self.store.with_suffix(".db.d") / "runs" / ".holders").glob("*"))]
+        return [
+            str(path)
+            for path in (
+                *self.hold.iterdir(),
+                *(self.store.with_suffix(".db.d") / "runs" / ".holders").glob("*"),
+            )
+        ]
 
 
 @pytest.fixture
@@ -102,7 +103,10 @@ def test_a_killed_rank_with_its_holder_costs_at_most_one_step(run: Run) -> None:
     assert all(one["lost_steps"] <= 1 for one in told), told
     shown = ask("show", "train", "--store", run.store)
     first, second, third = shown["runs"]
-    assert first["durable_step"] + 1 == second["first_step"] and second["durable_step"] + 1 == third["first_step"]
+    assert (
+        first["durable_step"] + 1 == second["first_step"]
+        and second["durable_step"] + 1 == third["first_step"]
+    )
     wait_until(lambda: not run.left(), 10, f"nothing to be left: {run.left()}")
     assert sum(row["end_ns"] - row["start_ns"] for row in rows(run.store) if row["leaf"] == "replayed") < 4e9
 
@@ -126,20 +130,26 @@ def test_a_controller_killed_in_between_leaves_holders_that_the_next_one_ends(ru
 
 
 @pytest.mark.parametrize("aside", [True, False])
-def test_a_bit_that_flipped_since_it_was_saved_is_told_before_the_restart(tmp_path: Path, aside: bool) -> None:
+def test_a_bit_that_flipped_since_it_was_saved_is_told_before_the_restart(
+    tmp_path: Path, aside: bool
+) -> None:
     store, saved = tmp_path / "s.db", tmp_path / "ckpt"
     job = {
         "name": "own", "command": [sys.executable, str(Path(__file__).with_name("writes_own.py")), str(saved), "400"],
         "progress": {"pattern": "^step ([0-9]+)"}, "checkpoint": {"path": str(saved), "quarantine_bad": aside}, "restart": {"max": 1, "backoff_s": 0},
     }  # fmt: skip
     (tmp_path / "job.json").write_text(json.dumps(job))
-    with running("run", tmp_path / "job.json", "--store", store, "--cpu-devices", 1, stdout=subprocess.DEVNULL) as run:
+    with running(
+        "run", tmp_path / "job.json", "--store", store, "--cpu-devices", 1, stdout=subprocess.DEVNULL
+    ) as run:
         sums = saved / ".unidle" / "sums" / "step_10.bin.json"
         wait_until(sums.exists, 30, "checksums of the second checkpoint")
         flip(saved / "step_10.bin")
         os.kill(jobs_of(store)["own"].attempts[0].ranks[0].pid or 0, signal.SIGKILL)
         assert run.wait(90) == 0
-    storage, killed = sorted(ask("guard", "incidents", "--store", store), key=lambda one: str(one["kind"] == "exit"))
+    storage, killed = sorted(
+        ask("guard", "incidents", "--store", store), key=lambda one: str(one["kind"] == "exit")
+    )
     assert (storage["kind"], storage["attempt"]) == ("storage", 2)
     assert "step_10.bin is bad: it does not match the checksum" in storage["because"]
     assert (saved / ".unidle" / "bad" / "step_10.bin.1").exists() is aside
@@ -157,3 +167,26 @@ def flip(path: Path) -> None:
     data[5000] ^= 4
     path.write_bytes(bytes(data))
     os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
+
+
+def test_an_elastic_gang_goes_on_with_other_numbers_of_ranks(run: Run) -> None:
+    run.words(steps=80, ranks={"min": 1, "max": 2})
+    (run.place / "block.json").write_text(
+        json.dumps({"name": "block", "command": ["sleep", "600"], "devices_per_rank": 2})
+    )
+    for name in ("block", "job"):
+        assert unidle("submit", run.place / f"{name}.json", "--store", run.store).returncode == 0
+    with running("up", "--store", run.store, "--fleet", run.place / "fleet.json", "--until-idle") as up:
+        [pid] = run.past(1, 5)
+        assert unidle("cancel", "block", "--store", run.store).returncode == 0
+        wait_until(lambda: jobs_of(run.store)["block"].terminal, 30, "the other job's end")
+        os.kill(pid, signal.SIGKILL)
+        assert len(run.past(2, 20)) == 2
+        assert up.wait(120) == 0
+    shown = ask("show", "train", "--store", run.store)
+    first, second = shown["runs"]
+    assert (len(first["ranks"]), len(second["ranks"])) == (1, 2)
+    assert second["first_step"] == first["durable_step"] + 1 >= first["last_step"]
+    said = unidle("explain", "train", "--store", run.store).stdout
+    assert "attempt 1 (1 rank)" in said and "attempt 2 (2 ranks)" in said, said
+    wait_until(lambda: not run.left(), 10, f"nothing to be left: {run.left()}")

@@ -248,7 +248,10 @@ def test_a_rank_whose_failure_is_ignored_does_not_stop_the_gang():
     story.mark(8, 0, "exit", code=0).mark(8, 1, "exit", code=0)
     assert kinds(story.decide(9)) == ["AttemptEnded", "JobEnded"]
     assert story.job.state == "succeeded"
-    assert story.job.because is not None and "rank 2 exited 3, which the job's policy ignores" in story.job.because.text
+    assert (
+        story.job.because is not None
+        and "rank 2 exited 3, which the job's policy ignores" in story.job.because.text
+    )
 
 
 def test_the_failure_of_another_role_stops_it_still():
@@ -265,7 +268,11 @@ def test_the_failure_of_another_role_stops_it_still():
     [("restart", "RetryPlanned", "restarting"), ("requeue", "Requeued", "queued"), ("abort", "JobEnded", "failed")],
 )  # fmt: skip
 def test_what_a_policy_makes_of_a_failure(action, follows, state):
-    story = Story(ranks=1, restart=policies({"event": "fail", "action": action, "max": 2}, most=9)).start().end(5, 1)
+    story = (
+        Story(ranks=1, restart=policies({"event": "fail", "action": action, "max": 2}, most=9))
+        .start()
+        .end(5, 1)
+    )
     assert kinds(story.decide(6)) == ["AttemptEnded", follows]
     assert story.job.state == state and story.job.retries == 0
 
@@ -339,7 +346,9 @@ def test_ignored_deadlines_never_come():
 
 def test_a_hang_is_acted_upon_as_its_policy_says():
     assert acts_on_hang(JobSpec(("x",), restart=policies({"event": "hang", "action": "abort"})), 0)
-    assert not acts_on_hang(JobSpec(("x",), restart=policies({"event": "hang", "action": "ignore"}, most=3)), None)
+    assert not acts_on_hang(
+        JobSpec(("x",), restart=policies({"event": "hang", "action": "ignore"}, most=3)), None
+    )
     mixed = policies({"event": "hang", "action": "ignore", "role": "logger"}, most=3)
     spec = JobSpec(("x",), ranks=3, roles=LOGGER, restart=mixed)
     assert (acts_on_hang(spec, 0), acts_on_hang(spec, 2)) == (True, False)

@@ -21,9 +21,7 @@ def start_of(view: View, job: JobView, attempt: AttemptView) -> StartGang:
     from unidle.guard.rates import rates_of  # only where the job saves
 
     rates = rates_of(view, job)
-    return StartGang(
-        job.id, attempt.number, job.spec, attempt.places, parts, rates.mttf_s, rates.restart_s
-    )
+    return StartGang(job.id, attempt.number, job.spec, attempt.places, parts, rates.mttf_s, rates.restart_s)
 
 
 def live_attempt(view: View, job: JobView, attempt: AttemptView) -> LiveAttempt:

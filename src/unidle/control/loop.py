@@ -16,6 +16,7 @@ import msgspec
 
 from unidle.clock import Clock
 from unidle.control import cuts
+from unidle.control.elastic import ElasticSizes
 from unidle.control.forecast import Forecaster
 from unidle.control.guard import GuardWatch
 from unidle.control.idle import IdleWatch
@@ -74,6 +75,7 @@ class Controller:
         self._timers: list[tuple[int, str]] = []
         self._holders = IdleWatch()
         self._guard = GuardWatch()
+        self._sizes = ElasticSizes()
         self._again_ns = _NEVER_NS  # when the policy asked to be called again
         self._place = True
         self._inbox_ns = 0
@@ -301,6 +303,8 @@ class Controller:
     def _decide_places(self, now: int) -> None:
         if not self.view.waiting:
             return
+        for resized in self._sizes.choose(self.view, self._policy, now):
+            self._emit(resized)
         plan = self._policy.decide(self.view, now)
         for cut in plan.cuts:
             self._emit(ev.DeviceCut(cut.device, cut.cut, cut.because))
@@ -379,6 +383,7 @@ class Controller:
 
     def _touch(self, job: JobView) -> None:
         self._touched[job.id] = None
+        self._sizes.add(job)
         self._set_timers(job)
 
     def _set_timers(self, job: JobView) -> None:

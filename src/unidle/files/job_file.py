@@ -156,7 +156,9 @@ class PolicyPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     ]
     max: Annotated[
         Annotated[int, Meta(ge=1, le=1000)] | None,
-        Meta(description="How often at most, counted by itself. Without it as often as restart.max; evict without end."),
+        Meta(
+            description="How often at most, counted by itself. Without it as often as restart.max; evict without end."
+        ),
     ] = None
     backoff_s: Annotated[
         Annotated[float, Meta(ge=0, le=86_400)] | None,
@@ -277,7 +279,10 @@ class JobFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         ),
     ] = 1
     roles: Annotated[
-        dict[Name, Annotated[str, Meta(pattern=_RANGES, max_length=1000, extra={"says": "ranks such as 0-2,5"})]],
+        dict[
+            Name,
+            Annotated[str, Meta(pattern=_RANGES, max_length=1000, extra={"says": "ranks such as 0-2,5"})],
+        ],
         Meta(
             max_length=100,
             description="Ranks with a part of their own, for restart.policies; ROLE_NAME says it to them.",

@@ -14,7 +14,9 @@ _OF_RANKS: Final = ("fail", "hang")
 
 def restart_of(part: RestartPart) -> Restart:
     """The restart policy of a job file."""
-    policies = tuple(RestartPolicy(p.event, p.action, p.max, p.backoff_s, p.role or "") for p in part.policies)
+    policies = tuple(
+        RestartPolicy(p.event, p.action, p.max, p.backoff_s, p.role or "") for p in part.policies
+    )
     return Restart(part.max, part.backoff_s, part.on, part.warm, policies)
 
 
@@ -34,7 +36,9 @@ def check_roles(document: Document, part: Mapping[str, str], ranks: int) -> None
             for rank in range(first, last + 1):
                 if rank in owner:
                     problem = f"rank {rank} has the role {owner[rank]} already"
-                    raise document.error(("roles", name), problem, value=text, remedy="give each rank one role")
+                    raise document.error(
+                        ("roles", name), problem, value=text, remedy="give each rank one role"
+                    )
                 owner[rank] = name
 
 
@@ -50,16 +54,24 @@ def check_policies(document: Document, file: JobFile) -> None:
             )  # fmt: skip
         if policy.role is not None and policy.event not in _OF_RANKS:
             raise document.error(
-                (*path, "role"), f"{policy.event} is of the whole gang", value=policy.role, remedy="remove role"
+                (*path, "role"),
+                f"{policy.event} is of the whole gang",
+                value=policy.role,
+                remedy="remove role",
             )
         if (policy.event, policy.action) == ("evict", "ignore"):
             raise document.error(
-                (*path, "action"), "its devices are gone", value=policy.action, remedy="use requeue, the default"
+                (*path, "action"),
+                "its devices are gone",
+                value=policy.action,
+                remedy="use requeue, the default",
             )
         again = policy.action in ("restart", "requeue")
         if again and policy.max is None and not restart.max and policy.event != "evict":
             raise document.error(
-                (*path, "max"), "nothing says how often: restart.max is 0", remedy="give max here, or restart.max"
+                (*path, "max"),
+                "nothing says how often: restart.max is 0",
+                remedy="give max here, or restart.max",
             )
         field = {"pending": "queue_timeout_s", "timeout": "timeout_s"}.get(policy.event)
         if field is not None and getattr(file, field) is None:

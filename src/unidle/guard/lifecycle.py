@@ -118,7 +118,9 @@ def _decide_ended(job: JobView, attempt: AttemptView, now_ns: int) -> list[ev.Ev
         failed = ended(job.id, attempt.number, "failed", stop.because)
         then = by_policy(job, "hang", stop.because, now_ns, stop.culprit)
         return [failed, then or _again_or_fail(job, stop.because, now_ns)]
-    culprit = stop.culprit if stop is not None and stop.culprit is not None else find_culprit(attempt, ignored)
+    culprit = (
+        stop.culprit if stop is not None and stop.culprit is not None else find_culprit(attempt, ignored)
+    )
     because = stop.because if stop is not None else why_failed(attempt, culprit or 0)
     return [
         ended(job.id, attempt.number, "failed", because),
@@ -138,7 +140,9 @@ def _done(attempt: AttemptView) -> Reason:
     ranks = len(attempt.ranks)
     failed = [k for k, rank in enumerate(attempt.ranks) if rank.failed]
     if failed:
-        others = f"{ranks - len(failed)} of {ranks} ranks exited 0" if ranks > len(failed) else "nothing else runs"
+        others = (
+            f"{ranks - len(failed)} of {ranks} ranks exited 0" if ranks > len(failed) else "nothing else runs"
+        )
         ends = ", ".join(f"rank {k} {how_ended(attempt.ranks[k])}" for k in failed)
         return Reason("done", f"{others}; {ends}, which the job's policy ignores")
     return Reason("done", f"all {ranks} ranks exited 0" if ranks > 1 else "exited 0")
@@ -213,7 +217,9 @@ def find_culprit(attempt: AttemptView, ignored: Container[int] = ()) -> int | No
     failed = [
         (_symptom(rank), rank.end_ns or 0, k)
         for k, rank in enumerate(attempt.ranks)
-        if rank.failed and k not in ignored and (attempt.stop_ns is None or (rank.end_ns or 0) <= attempt.stop_ns)
+        if rank.failed
+        and k not in ignored
+        and (attempt.stop_ns is None or (rank.end_ns or 0) <= attempt.stop_ns)
     ]
     if not failed:
         after = [

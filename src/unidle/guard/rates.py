@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import islice
+from itertools import islice, pairwise
 from typing import Final, NamedTuple
 
 from unidle.checkpoint.interval import observed_mttf
@@ -56,7 +56,7 @@ def _failed(attempt: AttemptView) -> bool:
 
 
 def _pauses_s(attempts: list[AttemptView]) -> Iterable[float]:
-    for before, after in zip(attempts, attempts[1:], strict=False):
+    for before, after in pairwise(attempts):
         first_ns = min((r.step_ns[0] for r in after.ranks if r.step_ns), default=None)
         ends = [r.end_ns for r in before.ranks if r.failed and r.end_ns is not None]
         if before.outcome == "failed" and first_ns is not None and ends:

@@ -122,7 +122,9 @@ class JobSpec:
     user: str = ""
     layout: Layout | None = None
     checkpoint_path: str | None = None
-    checkpoint_memory: bool = False  # the engine keeps holders of copies in memory for it (``unidle.checkpoint.holder``)
+    checkpoint_memory: bool = (
+        False  # the engine keeps holders of copies in memory for it (``unidle.checkpoint.holder``)
+    )
     quarantine_bad: bool = False  # a bad newest checkpoint is moved aside before a restart
     progress_pattern: str | None = None
     restart: Restart = field(default_factory=Restart)
@@ -155,7 +157,10 @@ class JobSpec:
         said = [p for p in self.restart.policies if p.event == "fail"]
         if not any(p.action == "ignore" for p in said):
             return frozenset()
-        roles = [role_of(self.roles, rank) for rank in range(self.ranks)]
+        roles = [
+            role_of(self.roles, rank)
+            for rank in range(self.elastic.max if self.elastic is not None else self.ranks)
+        ]
         first = {r: next((p.action for p in said if p.role in ("", r)), "") for r in set(roles)}
         return frozenset(rank for rank, role in enumerate(roles) if first[role] == "ignore")
 

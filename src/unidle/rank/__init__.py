@@ -37,7 +37,17 @@ import stat
 import time
 from _thread import get_ident
 
-__all__ = ["compiling", "data_wait", "evaluation", "ready", "restored", "restoring", "saved", "saving", "step"]
+__all__ = [
+    "compiling",
+    "data_wait",
+    "evaluation",
+    "ready",
+    "restored",
+    "restoring",
+    "saved",
+    "saving",
+    "step",
+]
 
 _PATH_CHARS = 512  # with escapes still below PIPE_BUF, so that a record is written whole or not at all
 _FULL_PAUSE_NS = 1_000_000

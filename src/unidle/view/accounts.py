@@ -226,7 +226,9 @@ def _rank_trace(
 def _halt(attempt: AttemptView, ignored: Container[int]) -> tuple[int | None, Halt]:
     """When the gang's work stopped, if before its processes: the first failure, or the order to stop."""
     failures = [
-        r.end_ns for k, r in enumerate(attempt.ranks) if r.failed and r.end_ns is not None and k not in ignored
+        r.end_ns
+        for k, r in enumerate(attempt.ranks)
+        if r.failed and r.end_ns is not None and k not in ignored
     ]
     if attempt.stop is not None and attempt.stop.why == "hung" and attempt.verdict is not None:
         return min([attempt.verdict.onset_ns, *failures]), "failure"

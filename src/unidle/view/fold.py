@@ -289,14 +289,8 @@ def _count_policy(job: JobView, policy: int) -> None:
 
 def _resized(view: View, event: ev.Resized, _now: int) -> None:
     job = _job(view, event.job)
-    waits = job.state in ("queued", "restarting")
-    if waits:
-        view.queue.remove(job)
-    job.spec = job.spec.at_size(event.ranks)
     job.resized = event.because
-    if waits:
-        view.enqueue(job)
-    view.touch(job.id)
+    view.resize(job, event.ranks)
 
 
 def _wait_again(view: View, job: JobView, state: JobState, not_before_ns: int, now: int) -> None:

@@ -191,6 +191,10 @@ class JobView(msgspec.Struct, array_like=True):
         """The highest step that any attempt reported; 0 where none was seen."""
         return max([s for a in self.attempts if (s := a.last_step()) is not None], default=0)
 
+    def devices_of(self, attempt: AttemptView) -> int:
+        """Devices of an attempt: an elastic job's differ in size."""
+        return len(attempt.places) * self.spec.devices_per_rank
+
     def run_ns(self, now_ns: int) -> int:
         """Time under attempts so far."""
         return sum((a.ended_ns if a.ended_ns is not None else now_ns) - a.placed_ns for a in self.attempts)
@@ -372,6 +376,16 @@ class View:
         """The job, which now is in a waiting state, enters the queue."""
         if self._queue is not None:
             self._queue.add(job)
+
+    def resize(self, job: JobView, ranks: int) -> None:
+        """The job, which is elastic, has so many ranks from its next attempt on."""
+        waits = job.state in ("queued", "restarting")
+        if waits:
+            self.queue.remove(job)
+        job.spec = job.spec.at_size(ranks)
+        if waits:
+            self.enqueue(job)
+        self.touch(job.id)
 
     def fleet_changed(self) -> None:
         self._occupancy = self._cuttable = self._in_parts = None

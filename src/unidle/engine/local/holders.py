@@ -109,7 +109,9 @@ class Holders:
     def keep(self, jobs: Collection[str]) -> None:
         """Finish what an earlier engine left of other jobs."""
         try:
-            names = [name.removesuffix(".json") for name in os.listdir(self._folder) if name.endswith(".json")]
+            names = [
+                name.removesuffix(".json") for name in os.listdir(self._folder) if name.endswith(".json")
+            ]
         except OSError:
             return  # no job ever asked for one
         for name in names:
