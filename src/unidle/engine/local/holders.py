@@ -45,7 +45,7 @@ class _Holder:
     def alive(self) -> bool:
         if self.process is not None:
             return self.process.poll() is None
-        return self.pid > 0 and self.ticks is not None and tree.ticks_of(self.pid) == self.ticks
+        return self.pid > 0 and tree.ticks_of(self.pid) == self.ticks and tree.is_live(self.pid)
 
 
 @dataclass(slots=True)
@@ -143,7 +143,6 @@ class Holders:
             self._record(name, job)
 
     def _start(self, name: str, node: str, storage: str, holder: _Holder, now_ns: int) -> None:
-        self._folder.mkdir(mode=0o700, exist_ok=True)
         command = [
             sys.executable, "-m", "unidle.checkpoint.holder", "--storage", storage, "--node", node,
             "--host", holder.host, "--foreground",
@@ -159,6 +158,7 @@ class Holders:
         holder.began_ns, holder.again_ns = now_ns, None
         holder.tries += 1
         try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             holder.process = netns.within(holder.space, spawn)
             holder.pid = holder.process.pid
             holder.ticks = tree.ticks_of(holder.pid)
@@ -173,7 +173,8 @@ class Holders:
             node: {"pid": h.pid, "ticks": h.ticks, "host": h.host, "netns": h.space}
             for node, h in job.nodes.items()
         }
-        rundir.write_json(str(self._folder / f"{name}.json"), {"storage": job.storage, "nodes": nodes})
+        with suppress(OSError):  # a full disk: then they end by themselves, some time after the last rank
+            rundir.write_json(str(self._folder / f"{name}.json"), {"storage": job.storage, "nodes": nodes})
 
     def _recorded(self, name: str) -> _JobHolders | None:
         found = rundir.read_json(str(self._folder / f"{name}.json"))
