@@ -29,7 +29,9 @@ class Held:
 
     def command(self, attempt: int = 1, job: str = "job") -> StartGang:
         saves = {"checkpoint_path": str(self.storage), "checkpoint_memory": True}
-        return gang_of(sh("sleep 600"), 2, job=job, attempt=attempt, workdir=str(self.storage.parent), **saves)
+        return gang_of(
+            sh("sleep 600"), 2, job=job, attempt=attempt, workdir=str(self.storage.parent), **saves
+        )
 
     def pids(self) -> dict[str, int]:
         """Live holders by node."""
@@ -73,7 +75,11 @@ def test_holders_outlive_attempts_and_end_with_their_job(machine: Machine, held:
 def test_a_killed_holder_is_started_again_where_its_copies_are(machine: Machine, held: Held) -> None:
     gang = machine.begin(held.command())
     before = held.both(gang)
-    [copies] = [p for p in held.hold.glob("unidle-hold-*") if p.is_dir() and json.loads((p / "holder.json").read_text())["node"] == "left"]
+    [copies] = [
+        p
+        for p in held.hold.glob("unidle-hold-*")
+        if p.is_dir() and json.loads((p / "holder.json").read_text())["node"] == "left"
+    ]
     (copies / "r0-kept").write_text("a copy")
     os.kill(before["left"], signal.SIGKILL)
     gang.until(lambda: held.pids().get("left") not in (None, before["left"]), what="another holder")
@@ -82,7 +88,9 @@ def test_a_killed_holder_is_started_again_where_its_copies_are(machine: Machine,
     over(gang)
 
 
-def test_the_next_engine_takes_holders_up_and_ends_those_of_jobs_that_are_over(machine: Machine, held: Held) -> None:
+def test_the_next_engine_takes_holders_up_and_ends_those_of_jobs_that_are_over(
+    machine: Machine, held: Held
+) -> None:
     gang = machine.begin(held.command())
     before = held.both(gang)
     machine.engine.close()
@@ -117,7 +125,10 @@ def test_the_holder_of_a_node_with_a_network_of_its_own_is_in_it(tmp_path: Path,
         machine.engine = machine.new_engine(Fleet(nodes=nodes))
         gang = machine.begin(held.command())
         for node, pid in held.both(gang).items():
-            assert os.stat(f"/proc/{pid}/ns/net").st_ino == os.stat(f"/run/netns/{lab.space(node)}").st_ino
+            assert (
+                Path(f"/proc/{pid}/ns/net").stat().st_ino
+                == Path(f"/run/netns/{lab.space(node)}").stat().st_ino
+            )
             said = [json.loads(p.read_text()) for p in (held.storage / ".unidle" / "holders").glob("*.json")]
             assert {one["host"] for one in said if one["node"] == node} == {lab.address(node)}
         over(gang)

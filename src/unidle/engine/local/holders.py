@@ -9,8 +9,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Collection, Mapping
 from contextlib import suppress
@@ -20,7 +18,8 @@ from typing import Final
 
 from unidle.checkpoint.holder import wire
 from unidle.checkpoint.layout import INNER
-from unidle.engine.local import netns, rundir, tree
+from unidle.engine.local import beside, netns, rundir, tree
+from unidle.engine.local.beside import Beside
 from unidle.engine.protocol import StartGang
 
 _LOOK_EVERY_NS: Final = 200_000_000
@@ -36,7 +35,7 @@ class _Holder:
     space: str
     pid: int = 0
     ticks: int | None = None
-    process: subprocess.Popen[bytes] | None = None
+    process: Beside | None = None  # where this engine started it
     began_ns: int = 0
     again_ns: int | None = None  # when to start it again; None: when the next attempt starts
     tries: int = 0
@@ -44,7 +43,7 @@ class _Holder:
     @property
     def alive(self) -> bool:
         if self.process is not None:
-            return self.process.poll() is None
+            return self.process.alive
         return self.pid > 0 and tree.ticks_of(self.pid) == self.ticks and tree.is_live(self.pid)
 
 
@@ -143,23 +142,15 @@ class Holders:
             self._record(name, job)
 
     def _start(self, name: str, node: str, storage: str, holder: _Holder, now_ns: int) -> None:
-        command = [
-            sys.executable, "-m", "unidle.checkpoint.holder", "--storage", storage, "--node", node,
-            "--host", holder.host, "--foreground",
+        arguments = [
+            "-m", "unidle.checkpoint.holder", "--storage", storage, "--node", node, "--host", holder.host, "--foreground",
         ]  # fmt: skip
-
-        def spawn() -> subprocess.Popen[bytes]:
-            with open(self._folder / f"{name}.err", "ab") as errors:
-                return subprocess.Popen(
-                    command, env=wire.environment(), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                    stderr=errors, start_new_session=True,
-                )  # fmt: skip
-
+        errors = str(self._folder / f"{name}.err")
         holder.began_ns, holder.again_ns = now_ns, None
         holder.tries += 1
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            holder.process = netns.within(holder.space, spawn)
+            holder.process = netns.within(holder.space, lambda: beside.start(arguments, errors=errors))
             holder.pid = holder.process.pid
             holder.ticks = tree.ticks_of(holder.pid)
         except OSError:
@@ -216,7 +207,7 @@ def _published(storage: str, hold: str) -> str:
 def _ended_in_order(storage: str, holder: _Holder) -> bool:
     """Whether a holder that is gone had nothing to do any more, rather than being killed."""
     if holder.process is not None:
-        return holder.process.returncode == 0
+        return holder.process.code == 0
     folder = Path(storage, INNER, "holders")
     said = [rundir.read_json(str(path)) for path in folder.glob("*.json")]
     return not any(one is not None and one.get("pid") == holder.pid for one in said)

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import json
 import os
-import select
-import subprocess
-import sys
+import signal
 from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
-from unidle.checkpoint.holder import wire
-from unidle.engine.local import rundir
+from unidle.engine.local import beside, rundir
+from unidle.engine.local.beside import Beside
 from unidle.engine.protocol import CheckpointLook, StartGang
 from unidle.events.marks import Mark
 
@@ -26,7 +24,8 @@ _PATIENCE_NS: Final = 300_000_000_000  # then a gang starts without the answer
 
 @dataclass(slots=True)
 class _Look:
-    process: subprocess.Popen[bytes]
+    process: Beside
+    pipe: int
     began_ns: int
     holds: bool  # the gang waits for it
     said: bytes = b""
@@ -38,7 +37,7 @@ class SavedFiles:
     def __init__(self) -> None:
         self._workdirs: dict[str, str] = {}
         self._waiting: deque[str] = deque(maxlen=_MOST_WAITING)
-        self._taking: subprocess.Popen[bytes] | None = None
+        self._taking: Beside | None = None
         self._looks: dict[tuple[str, int], _Look] = {}
 
     def follow(self, command: StartGang) -> None:
@@ -52,17 +51,23 @@ class SavedFiles:
             return
         aside = command.spec.quarantine_bad
         path = os.path.join(os.path.abspath(command.spec.workdir), command.spec.checkpoint_path)
-        process = _attend(["judge", *(["--aside"] if aside else []), path], subprocess.PIPE)
-        if process is not None and process.stdout is not None:
-            os.set_blocking(process.stdout.fileno(), False)
-            self._looks[key] = _Look(process, rundir.boottime_ns(), aside)
+        pipe, out = os.pipe()
+        os.set_blocking(pipe, False)
+        try:
+            process = _attend(["judge", *(["--aside"] if aside else []), path], out)
+        finally:
+            os.close(out)
+        if process is None:
+            os.close(pipe)
+        else:
+            self._looks[key] = _Look(process, pipe, rundir.boottime_ns(), aside)
 
     def holds(self, job: str, attempt: int) -> bool:
         """Whether the gang's start waits for what is being read."""
         look = self._looks.get((job, attempt))
         if look is None or not look.holds:
             return False
-        return look.process.poll() is None and rundir.boottime_ns() < look.began_ns + _PATIENCE_NS
+        return look.process.alive and rundir.boottime_ns() < look.began_ns + _PATIENCE_NS
 
     @property
     def busy(self) -> bool:
@@ -81,19 +86,18 @@ class SavedFiles:
 
     def poll(self) -> list[CheckpointLook]:
         """What was found bad since the last call."""
-        if self._taking is not None and self._taking.poll() is not None:
+        if self._taking is not None and not self._taking.alive:
             self._taking = None
         if self._taking is None and self._waiting:
-            self._taking = _attend(["remember", *self._waiting], subprocess.DEVNULL)
+            self._taking = _attend(["remember", *self._waiting])
             self._waiting.clear()
         found: list[CheckpointLook] = []
         for (job, attempt), look in list(self._looks.items()):
-            ended = look.process.poll() is not None
-            look.said += _read(look.process)
+            ended = not look.process.alive
+            look.said += _read(look.pipe)
             if ended:
                 del self._looks[job, attempt]
-                if look.process.stdout is not None:
-                    look.process.stdout.close()
+                os.close(look.pipe)
             *lines, look.said = look.said.split(b"\n")
             found += [_told(job, attempt, line) for line in lines]
         return found
@@ -104,26 +108,27 @@ class SavedFiles:
     def close(self) -> None:
         """What is being read is of no use any more; checksums that are being taken are taken to the end."""
         for look in self._looks.values():
-            look.process.kill()
-            look.process.wait()
+            os.close(look.pipe)
+            if look.process.alive:
+                os.kill(look.process.pid, signal.SIGKILL)
+                os.waitpid(look.process.pid, 0)
+        self._looks.clear()
 
 
-def _attend(words: list[str], out: int) -> subprocess.Popen[bytes] | None:
-    command = [sys.executable, "-m", "unidle.checkpoint.attend", *words]
+def _attend(words: list[str], out: int | None = None) -> Beside | None:
     try:
-        return subprocess.Popen(
-            command, env=wire.environment(), stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )  # fmt: skip
+        return beside.start(["-m", "unidle.checkpoint.attend", *words], out)
     except OSError:
         return None  # no process can be had: training goes before
 
 
-def _read(process: subprocess.Popen[bytes]) -> bytes:
+def _read(pipe: int) -> bytes:
     data = b""
-    pipe = process.stdout
-    while pipe is not None and select.select([pipe], [], [], 0)[0] and (more := pipe.read(65536)):
-        data += more
+    try:
+        while more := os.read(pipe, 65536):
+            data += more
+    except BlockingIOError:
+        pass
     return data
 
 
