@@ -144,14 +144,16 @@ class PolicyPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         Literal["fail", "hang", "evict", "pending", "timeout"],
         Meta(
             description="fail: a rank ended otherwise than with 0; hang: the gang stands still; evict: it made room for "
-            "another; pending: it waited longer than queue_timeout_s; timeout: it ran longer than timeout_s."
+            "another; pending: it waited longer than queue_timeout_s; timeout: it ran longer than timeout_s.",
+            examples=["fail"],
         ),
     ]
     action: Annotated[
         Literal["restart", "abort", "requeue", "ignore"],
         Meta(
             description="restart: again after the back-off; requeue: again at once, in queue order; abort: the job has "
-            "failed; ignore: nothing follows (of fail: the other ranks go on)."
+            "failed; ignore: nothing follows (of fail: the other ranks go on).",
+            examples=["restart"],
         ),
     ]
     max: Annotated[
