@@ -18,7 +18,7 @@ KEPT = (
     View, JobView, AttemptView, RankView, UseView, IdleNotice, VerdictView, BadCheckpoint, Predicted, Prediction, Usage, QueueUse, Known, SpeedRun, Book,
     SliceRef,
 )  # fmt: skip
-FORM = (7, 3227044401)
+FORM = (7, 2349594155)
 
 
 def form() -> int:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import islice, pairwise
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 from unidle.checkpoint.interval import observed_mttf
-from unidle.guard.lifecycle import cannot_start, find_culprit
 from unidle.view.state import AttemptView, JobView, View
 
 _S: Final = 1e9
 _PRIOR_S: Final = 86_400.0  # a gang of which nothing is known fails once a day
-_LOOKED_BACK: Final = 200
 _USUAL_RESTART_S: Final = 60.0
 
 
@@ -24,35 +22,13 @@ class Rates(NamedTuple):
 
 
 def rates_of(view: View, job: JobView) -> Rates:
-    """What to expect of a gang of this job: by its own attempts, and by those of the last jobs of the store.
+    """What to expect of a gang of this job: by all attempts in the store, and by this job's own restarts.
 
     Failures are taken to be as many per device and second in all gangs.
     """
-    failures, device_s, pauses_s = 0, 0.0, [_USUAL_RESTART_S]
-    for one in _last_jobs(view, job):
-        for attempt in one.attempts:
-            seconds = ((attempt.ended_ns or view.time_ns) - attempt.placed_ns) / _S
-            device_s += seconds * len(attempt.places) * one.spec.devices_per_rank
-            failures += _failed(attempt)
-        if one.id == job.id:
-            pauses_s = list(_pauses_s(one.attempts)) or pauses_s
-    mttf_s = observed_mttf(failures, device_s / job.spec.devices, _PRIOR_S)
+    mttf_s = observed_mttf(view.failures, view.device_ns / _S / job.spec.devices, _PRIOR_S)
+    pauses_s = list(_pauses_s(job.attempts)) or [_USUAL_RESTART_S]
     return Rates(mttf_s, sum(pauses_s) / len(pauses_s))
-
-
-def _last_jobs(view: View, job: JobView) -> Iterable[JobView]:
-    yield job
-    for name in islice(reversed(list(view.jobs)), _LOOKED_BACK):
-        if name != job.id:
-            yield view.jobs[name]
-
-
-def _failed(attempt: AttemptView) -> bool:
-    """Whether the attempt failed by what may happen to any gang, not because its command is wrong."""
-    if attempt.outcome != "failed":
-        return False
-    culprit = find_culprit(attempt)
-    return culprit is None or not cannot_start(attempt.ranks[culprit])
 
 
 def _pauses_s(attempts: list[AttemptView]) -> Iterable[float]:

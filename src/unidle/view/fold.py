@@ -40,6 +40,7 @@ FOLD_VERSION: Final = 7
 
 _NOTICES_KEPT: Final = 31  # of an attempt that is told again and again
 _VERDICTS_KEPT: Final = 63
+_NO_COMMAND: Final = (126, 127)  # exit codes: nothing to do with the fleet
 
 
 def fold(view: View, events: Iterable[StoredEvent]) -> View:
@@ -238,6 +239,8 @@ def _attempt_ended(view: View, event: ev.AttemptEnded, now: int) -> None:
     attempt.ended_ns = now
     attempt.outcome = event.outcome
     attempt.why = event.because
+    view.failures += event.outcome == "failed" and event.because.figures.get("code") not in _NO_COMMAND
+    view.device_ns += (now - attempt.placed_ns) * job.devices_of(attempt)
     view.live.discard(job.id)
     view.usage.end(job.id, now, view.fleet.history.half_life_ns)
     view.touch(job.id)

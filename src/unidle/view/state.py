@@ -281,6 +281,8 @@ class View:
     stays: dict[str, list[Stay]] = field(default_factory=dict)  # by device, while it is in parts
     # by mode, load and other load: the sum of slow-downs that were seen, in ppm, and how many
     pairs: dict[tuple[CutMode, str, str], tuple[int, int]] = field(default_factory=dict)
+    failures: int = 0  # attempts that failed, but for commands that do not exist
+    device_ns: int = 0  # time of devices under attempts that have ended
     _occupancy: Occupancy | None = None
     _cuttable: dict[str, int] | None = None
     _in_parts: dict[str, tuple[int, int]] | None = None

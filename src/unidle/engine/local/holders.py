@@ -179,9 +179,15 @@ class Holders:
 
     def _remove(self, name: str, job: _JobHolders) -> None:
         """What a holder that did not end in good order leaves, and the record."""
+        theirs = {
+            node
+            for other in self._jobs.values()
+            if other.storage == job.storage and not other.ending
+            for node in other.nodes
+        }  # of another job in the same directory
         for node in job.nodes:
             hold = _hold_of(job.storage, node)
-            if hold is not None:
+            if hold is not None and node not in theirs:
                 shutil.rmtree(hold, ignore_errors=True)
                 for path in (f"{hold}.start", _published(job.storage, hold)):
                     with suppress(OSError):
