@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from unidle.clock import RealClock
 from unidle.engine.local import cgroups, launch, rundir
+from unidle.engine.local.between import Between
 from unidle.engine.local.cgroups import Group
 from unidle.engine.local.watch import RankWatch
 from unidle.engine.protocol import (
@@ -32,8 +33,6 @@ from unidle.jobs import Limits
 from unidle.jobs.vitals import GangVitals
 
 if TYPE_CHECKING:
-    from unidle.engine.local.holders import Holders
-    from unidle.engine.local.saved import SavedFiles
     from unidle.engine.local.slicing import Grant, Slicer
     from unidle.engine.local.utilisation import Utilisation
     from unidle.engine.local.vitals import VitalsWatch
@@ -93,8 +92,7 @@ class LocalEngine:
         self._uses: Utilisation | None = None
         self._vitals: VitalsWatch | None = None
         self._warm: WarmPool | None = None
-        self._holders: Holders | None = None
-        self._saved: SavedFiles | None = None
+        self._between = Between(self._root, fleet, self._spaces)
 
     def fleet(self) -> Fleet:
         """The fleet that the engine was given; of the ways to cut its GPUs those that this machine offers."""
@@ -116,8 +114,7 @@ class LocalEngine:
             gang = self._gang(command.job, command.attempt, len(command.places), attempt.marks_known)
             gang.to_launch = command
             gang.command = command if command.spec.restart.warm else None
-            self._hold(command)
-            self._follow_saves(command)
+            self._between.prepare(command)
             if self._is_cut(command):
                 self._slices().adopt(command.job, command.attempt)
 
@@ -125,12 +122,11 @@ class LocalEngine:
         """Start the ranks that no one has begun; failures arrive as marks."""
         gang = self._gang(command.job, command.attempt, len(command.places))
         gang.command = command if command.spec.restart.warm else None
-        self._hold(command)
-        self._follow_saves(command)
-        if self._saved is not None and command.attempt > 1 and self._is_fresh(gang):
-            self._saved.look(command)
+        self._between.prepare(command)
+        if command.attempt > 1 and self._is_fresh(gang):
+            self._between.look(command)
             gang.to_launch = command
-        if self._saved is None or not self._saved.holds(command.job, command.attempt):
+        if not self._between.holds(command.job, command.attempt):
             self._launch(gang, command)
 
     def stop(self, command: StopGang) -> None:
@@ -165,27 +161,12 @@ class LocalEngine:
             self._slicer.release(job, attempt)
 
     def finish(self, job: str) -> None:
-        """End what outlives a job's attempts: holders of copies in memory."""
-        if self._holders is not None:
-            self._holders.finish(job)
-        if self._saved is not None:
-            self._saved.forget(job)
+        """End what outlives a job's attempts."""
+        self._between.finish(job)
 
     def keep(self, jobs: Collection[str]) -> None:
         """End what an earlier engine left for jobs other than these."""
-        if self._holders is None and (self._root / rundir.HOLDERS).exists():
-            self._holders = self._new_holders()
-        if self._holders is not None:
-            self._holders.keep(jobs)
-
-    def _follow_saves(self, command: StartGang) -> None:
-        if command.spec.checkpoint_path is None:
-            return
-        if self._saved is None:  # imported here, because many jobs save nothing
-            from unidle.engine.local.saved import SavedFiles
-
-            self._saved = SavedFiles()
-        self._saved.follow(command)
+        self._between.keep(jobs)
 
     def _is_fresh(self, gang: _Gang) -> bool:
         """Whether no rank of it was begun, by this engine or an earlier one."""
@@ -194,21 +175,6 @@ class LocalEngine:
             watch.look(now_ns)
             self._follow(watch)
         return all(watch.state == "unstarted" for watch in gang.watches)
-
-    def _hold(self, command: StartGang) -> None:
-        """See that the gang's nodes have holders, where it asks for them."""
-        if not command.spec.checkpoint_memory:
-            return
-        if self._holders is None:
-            self._holders = self._new_holders()
-        nodes = dict.fromkeys(place.node for place in command.places)
-        where = {n: (launch.address_of(self._fleet, n), self._spaces.get(n, "")) for n in nodes}
-        self._holders.ensure(command, where)
-
-    def _new_holders(self) -> Holders:
-        from unidle.engine.local.holders import Holders  # imported here, because few jobs ask for it
-
-        return Holders(self._root)
 
     def freeze(self, job: str, attempt: int) -> bool:
         """Keep every process of an attempt from running, until :meth:`thaw`; True when all stand still."""
@@ -234,15 +200,14 @@ class LocalEngine:
         found: list[RankMarks | Utilised | GangVitals | CheckpointLook] = []
         now_ns = self._clock.now_ns()
         for (job, attempt), gang in self._gangs.items():
-            if gang.to_launch and (self._saved is None or not self._saved.holds(job, attempt)):
+            if gang.to_launch and not self._between.holds(job, attempt):
                 self._launch(gang, gang.to_launch)
             for watch in gang.watches:
                 self._advance(watch, now_ns)
                 for first, marks in watch.news():
                     gang.under_way = gang.under_way or any(mark.k == "step" for mark in marks)
                     found.append(RankMarks(job, attempt, watch.rank, first, marks))
-                    if self._saved is not None:
-                        self._saved.saw(job, marks)
+                    self._between.saw(job, marks)
             self._follow_vitals((job, attempt), gang)
             if gang.command is not None:
                 self._keep_warm(gang, now_ns)
@@ -250,10 +215,7 @@ class LocalEngine:
             found += self._uses.poll(now_ns)
         if self._vitals is not None:
             found += self._vitals.take()
-        if self._holders is not None:
-            self._holders.tend()
-        if self._saved is not None:
-            found += self._saved.poll()
+        found += self._between.poll()
         self._clean()
         return found
 
@@ -271,7 +233,7 @@ class LocalEngine:
 
     def wait(self, until_ns: int | None) -> None:
         """Return when a supervisor has ended, after a short tick, or at ``until_ns``."""
-        busy = any(watch.unsettled for watch in self._watches(None)) or (self._saved and self._saved.busy)
+        busy = any(watch.unsettled for watch in self._watches(None)) or self._between.busy
         timeout_ms = STARTING_TICK_MS if busy else STEADY_TICK_MS
         if until_ns is not None:
             timeout_ms = min(timeout_ms, max(0, until_ns - self._clock.now_ns()) // 1_000_000)
@@ -283,10 +245,7 @@ class LocalEngine:
             self._vitals.close()
         if self._warm is not None:
             self._warm.close()
-        if self._holders is not None:
-            self._holders.close()
-        if self._saved is not None:
-            self._saved.close()
+        self._between.close()
         for job, attempt in list(self._gangs):
             self._forget(job, attempt)
         self._clean()
