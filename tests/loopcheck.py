@@ -89,6 +89,10 @@ class Checker:
             self._health(event)
         elif isinstance(event, ev.JobSubmitted):
             self.jobs.setdefault(event.job, Known(event.spec, time_ns))
+        elif isinstance(event, ev.Resized):
+            spec = self.jobs[event.job].spec
+            self._need(event.ranks in spec.sizes, "a size that the job allows", f"{event.job}: {event.ranks}")
+            self.jobs[event.job].spec = spec.at_size(event.ranks)
         elif isinstance(event, ev.CancelAsked):
             self.jobs[event.job].cancelled = True
         elif isinstance(event, ev.AttemptPlaced):

@@ -12,7 +12,7 @@ from unidle.clock import RealClock
 from unidle.engine.local import rundir, tree
 from unidle.engine.local.cgroups import Group
 from unidle.engine.local.engine import LocalEngine
-from unidle.engine.protocol import LiveAttempt, RankMarks, StartGang, StopGang, Utilised
+from unidle.engine.protocol import CheckpointLook, LiveAttempt, RankMarks, StartGang, StopGang, Utilised
 from unidle.events.marks import Mark
 from unidle.fleet import Device, Fleet, Node
 from unidle.jobs import JobSpec, RankPlace
@@ -57,6 +57,7 @@ class Gang:
     marks: dict[int, list[Mark]] = field(default_factory=dict)
     told: list[Utilised] = field(default_factory=list)  # what was measured, of any gang of the engine
     vitals: list[GangVitals] = field(default_factory=list)  # looks at gangs of the engine
+    looks: list[CheckpointLook] = field(default_factory=list)  # checkpoints that were found bad
     beside: list[Gang] = field(default_factory=list)  # gangs that the same engine may have news of
 
     def rank(self, rank: int) -> Path:
@@ -75,6 +76,9 @@ class Gang:
                 continue
             if isinstance(seen, GangVitals):
                 self.vitals.append(seen)
+                continue
+            if isinstance(seen, CheckpointLook):
+                self.looks.append(seen)
                 continue
             for gang in self.beside:
                 command = gang.command

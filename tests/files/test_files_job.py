@@ -12,7 +12,7 @@ import pytest
 
 from unidle.errors import BadInput
 from unidle.files.job import job_from_command, job_from_mapping, load_job, name_of_command
-from unidle.jobs import JobSpec, Layout, Limits, Restart
+from unidle.jobs import JobSpec, Layout, Limits, Restart, RestartPolicy, role_of
 
 EVERY_FIELD = """
 name: gpt-small
@@ -209,7 +209,7 @@ def test_a_wrong_command_is_refused(tmp_path: Path, text: str, problem: str) -> 
         ("queue: A", "for instance a"),
         ("user: a b", "user: must be 1 to 128 characters without blanks"),
         ('user: "a\\eb"', "user: must be"),
-        ("ranks: -1", "ranks: must be a whole number from 1 to 100,000 (got -1)"),
+        ("ranks: -1", "ranks: must be a whole number from 1 to 100,000 or a mapping of fields (got -1)"),
         ("ranks: 0", "(got 0)"),
         ("ranks: 1.5", "(got 1.5)"),
         ("ranks: '4'", "(got '4')"),
@@ -234,6 +234,27 @@ def test_a_wrong_command_is_refused(tmp_path: Path, text: str, problem: str) -> 
         ("restart: {on: [SIGFOO]}", "restart.on[0]"),
         ("restart: {on: [0]}", "restart.on[0]"),
         ("restart: {on: [256]}", "restart.on[0]"),
+        ("ranks: {min: 4, max: 2}", "ranks.min: is above ranks.max = 2 (got 4); swap them"),
+        ("ranks: {min: 4}", "ranks.max: the field is missing"),
+        ("roles: {a: x}", "roles.a: must be ranks such as 0-2,5 (got 'x')"),
+        ("restart: {policies: [{event: fail}]}", "restart.policies[0].action: the field is missing"),
+        ("restart: {policies: [{event: fails, action: abort}]}", "restart.policies[0].event"),
+        (
+            "restart: {policies: [{event: fail, action: restart}]}",
+            "restart.policies[0].max: nothing says how often",
+        ),
+        (
+            "restart: {policies: [{event: evict, action: ignore}]}",
+            "restart.policies[0].action: its devices are gone",
+        ),
+        (
+            "restart: {policies: [{event: timeout, action: ignore}]}",
+            "restart.policies[0].event: never happens without timeout_s",
+        ),
+        (
+            "restart: {policies: [{event: fail, action: ignore, role: x}]}",
+            "restart.policies[0].role: is no role of this job",
+        ),
         ("limits: {memory: 12}", "limits.memory: must be bytes, or an amount such as 512MiB or 2GB"),
         ("limits: {memory: 12Gb}", "(got '12Gb')"),
         ("limits: {memory: 12B}", "limits.memory: must be from 1 MiB to 1 PiB (got '12B')"),
@@ -328,3 +349,50 @@ def test_what_only_gpus_have_is_refused_of_cpu_devices(
     with pytest.raises(BadInput) as caught:
         job_from_mapping({"command": ["a"], "device": "cpu", **given}, "test", tmp_path)
     assert f"{field}: is of GPUs, and device is cpu (got '{value}'); remove one of them" in str(caught.value)
+
+
+def test_an_elastic_job_has_whole_tensor_groups_at_any_size(tmp_path: Path) -> None:
+    spec = job_from_mapping(
+        {"command": ["x"], "ranks": {"min": 3, "max": 8}, "layout": {"tp": 2, "dp": 4}}, "a test", tmp_path
+    )
+    assert (spec.ranks, spec.sizes) == (8, (8, 6, 4))
+    assert all(spec.at_size(n).layout == Layout(2, n // 2, 1) for n in spec.sizes)
+    assert spec.at_size(4).at_size(8) == spec
+
+
+def test_roles_and_policies_come_as_they_are_written(tmp_path: Path) -> None:
+    spec = job_from_mapping(
+        {
+            "command": ["x"], "ranks": 4, "roles": {"trainer": "0-1,3", "logger": "2"},
+            "restart": {"max": 2, "policies": [{"event": "fail", "role": "logger", "action": "ignore"}, {"event": "fail", "action": "requeue"}]},
+        },
+        "a test", tmp_path,
+    )  # fmt: skip
+    assert [role_of(spec.roles, rank) for rank in range(5)] == [
+        "trainer",
+        "trainer",
+        "logger",
+        "trainer",
+        "default",
+    ]
+    assert spec.restart.policies == (
+        RestartPolicy("fail", "ignore", role="logger"),
+        RestartPolicy("fail", "requeue"),
+    )
+    assert spec.ignored_ranks == {2}
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("ranks: {min: 2, max: 4}\nlayout: {dp: 3}", "layout: tp 1 x dp 3 x pp 1 is 3, but ranks is 4"),
+        (
+            "ranks: {min: 1, max: 2}\nlayout: {tp: 2}\nroles: {a: 0-2}",
+            "roles.a: the gang has ranks 0 to 1 (got '0-2')",
+        ),
+        ("ranks: 4\nroles: {a: 0-2, b: '1'}", "roles.b: rank 1 has the role a already"),
+        ("ranks: 4\nroles: {a: 2-1}", "roles.a: runs backwards"),
+    ],
+)
+def test_fields_that_do_not_fit_each_other_are_refused(tmp_path: Path, text: str, problem: str) -> None:
+    assert problem in refused(tmp_path, f"command: [a]\n{text}\n")

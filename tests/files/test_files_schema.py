@@ -48,7 +48,13 @@ def test_the_job_file_has_the_fields_of_the_contract() -> None:
     assert set(schema["properties"]) >= CONTRACT
     assert schema["required"] == ["command"]
     assert list(schema["$defs"]["LayoutPart"]["properties"]) == ["tp", "dp", "pp"]
-    assert list(schema["$defs"]["RestartPart"]["properties"]) == ["max", "backoff_s", "on", "warm"]
+    assert list(schema["$defs"]["RestartPart"]["properties"]) == [
+        "max",
+        "backoff_s",
+        "on",
+        "policies",
+        "warm",
+    ]
 
 
 def objects(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:

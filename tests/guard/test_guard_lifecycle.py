@@ -7,8 +7,9 @@ import pytest
 from unidle.events import types as ev
 from unidle.events.marks import Mark
 from unidle.fleet import Device, Fleet, Node
-from unidle.guard.lifecycle import backoff_s, decide, next_deadline_ns
-from unidle.jobs import JobSpec, Reason, Restart
+from unidle.guard.lifecycle import decide, next_deadline_ns
+from unidle.guard.restarts import acts_on_hang, backoff_s
+from unidle.jobs import JobSpec, Reason, Restart, RestartPolicy, Role
 from unidle.place.first_fit import FirstFit
 from unidle.view.fold import apply
 from unidle.view.state import JobView, View
@@ -228,3 +229,126 @@ def test_an_idle_holder_that_was_released_ends_or_waits_again(requeue: bool, sta
     story.end(6, -15, -15, -15).decide(7)
     assert (story.job.state, story.job.attempts[0].outcome) == (state, outcome)
     assert story.job.attempts[0].why == because
+
+
+# ---- policies by event and role
+
+
+def policies(*said: dict[str, object], most: int = 0) -> Restart:
+    return Restart(most, 1.0, policies=tuple(RestartPolicy(**one) for one in said))  # type: ignore[arg-type]
+
+
+LOGGER = (Role("trainer", ((0, 1),)), Role("logger", ((2, 2),)))
+
+
+def test_a_rank_whose_failure_is_ignored_does_not_stop_the_gang():
+    restart = policies({"event": "fail", "action": "ignore", "role": "logger"})
+    story = Story(roles=LOGGER, restart=restart).start().mark(3, 2, "exit", code=3)
+    assert story.decide(3) == []
+    story.mark(8, 0, "exit", code=0).mark(8, 1, "exit", code=0)
+    assert kinds(story.decide(9)) == ["AttemptEnded", "JobEnded"]
+    assert story.job.state == "succeeded"
+    assert (
+        story.job.because is not None
+        and "rank 2 exited 3, which the job's policy ignores" in story.job.because.text
+    )
+
+
+def test_the_failure_of_another_role_stops_it_still():
+    restart = policies({"event": "fail", "action": "ignore", "role": "logger"}, most=1)
+    story = Story(roles=LOGGER, restart=restart).start().mark(3, 2, "exit", code=3).mark(4, 1, "exit", code=1)
+    (stop,) = story.decide(4)
+    assert isinstance(stop, ev.StopAsked) and stop.culprit == 1
+    story.mark(5, 0, "exit", code=-15)
+    assert kinds(story.decide(6)) == ["AttemptEnded", "RetryPlanned"]
+
+
+@pytest.mark.parametrize(
+    ("action", "follows", "state"),
+    [("restart", "RetryPlanned", "restarting"), ("requeue", "Requeued", "queued"), ("abort", "JobEnded", "failed")],
+)  # fmt: skip
+def test_what_a_policy_makes_of_a_failure(action, follows, state):
+    story = (
+        Story(ranks=1, restart=policies({"event": "fail", "action": action, "max": 2}, most=9))
+        .start()
+        .end(5, 1)
+    )
+    assert kinds(story.decide(6)) == ["AttemptEnded", follows]
+    assert story.job.state == state and story.job.retries == 0
+
+
+def test_each_policy_has_a_count_of_its_own():
+    restart = policies(
+        {"event": "fail", "action": "restart", "max": 1, "role": "logger"},
+        {"event": "fail", "action": "restart", "max": 2, "role": "trainer", "backoff_s": 7.0},
+    )
+    story = Story(roles=LOGGER, restart=restart)
+    for at, codes in ((0, (-15, -15, 1)), (100, (1, -15, -15)), (200, (1, -15, -15))):
+        story.start(at)
+        culprit = codes.index(1)
+        story.mark(at + 5, culprit, "exit", code=1).decide(at + 5)
+        for rank, code in enumerate(codes):
+            if rank != culprit:
+                story.mark(at + 6, rank, "exit", code=code)
+        story.decide(at + 7)
+        assert story.job.state == "restarting"
+    assert story.job.policy_uses == {0: 1, 1: 2} and story.job.retries == 0
+    assert story.job.not_before_ns == 1 + (207 + 14) * S  # the second of its own, so twice 7 s
+    story.start(300).mark(305, 2, "exit", code=1).decide(305)
+    story.mark(306, 0, "exit", code=-15).mark(306, 1, "exit", code=-15).decide(307)
+    assert story.job.state == "failed"
+    assert story.job.because is not None and "of role logger has been used 1 time" in story.job.because.text
+
+
+def test_an_eviction_uses_up_no_restart_unless_a_policy_counts_it():
+    def evict(story: Story, at: int) -> list[ev.Event]:
+        story.start(at)
+        because = Reason("preempted", "makes room")
+        story.tell(at + 1, ev.StopAsked("j", len(story.job.attempts), "preempted", 0, because))
+        return story.end(at + 2, -15).decide(at + 3)
+
+    story = Story(ranks=1, restart=Restart(1))
+    assert [kinds(evict(story, at)) for at in (0, 10, 20)] == [["AttemptEnded", "Requeued"]] * 3
+    assert story.job.retries == 0
+    story = Story(ranks=1, restart=policies({"event": "evict", "action": "requeue", "max": 2}))
+    assert [kinds(evict(story, at))[1] for at in (0, 10, 20)] == ["Requeued", "Requeued", "JobEnded"]
+    story = Story(ranks=1, restart=policies({"event": "evict", "action": "abort"}))
+    assert kinds(evict(story, 0))[1] == "JobEnded" and story.job.state == "failed"
+
+
+def test_a_job_may_wait_again_when_it_has_waited_too_long():
+    restart = policies({"event": "pending", "action": "requeue", "max": 1})
+    story = Story(ranks=1, queue_timeout_s=10, restart=restart)
+    assert story.decide(9) == []
+    assert kinds(story.decide(10.5)) == ["Requeued"] and story.job.state == "queued"
+    assert next_deadline_ns(story.job) == 1 + int(20.5 * S)
+    assert FirstFit().decide(story.view, 1 + 11 * S).places
+    assert kinds(story.decide(21)) == ["JobEnded"] and story.job.state == "failed"
+
+
+def test_a_job_that_ran_too_long_may_start_again():
+    restart = policies({"event": "timeout", "action": "restart", "max": 1, "backoff_s": 0})
+    story = Story(ranks=1, timeout_s=10, restart=restart).start()
+    assert kinds(story.decide(10.5)) == ["StopAsked"]
+    assert kinds(story.end(11, -15).decide(12)) == ["AttemptEnded", "RetryPlanned"]
+    story.start(20)
+    assert next_deadline_ns(story.job) == 1 + 30 * S
+    assert kinds(story.decide(31)) == ["StopAsked"]
+    assert kinds(story.end(32, -15).decide(33)) == ["AttemptEnded", "JobEnded"]
+
+
+def test_ignored_deadlines_never_come():
+    restart = policies({"event": "pending", "action": "ignore"}, {"event": "timeout", "action": "ignore"})
+    story = Story(ranks=1, timeout_s=10, queue_timeout_s=10, restart=restart)
+    assert story.decide(1000) == []
+    assert story.start(1000).decide(9000) == []
+
+
+def test_a_hang_is_acted_upon_as_its_policy_says():
+    assert acts_on_hang(JobSpec(("x",), restart=policies({"event": "hang", "action": "abort"})), 0)
+    assert not acts_on_hang(
+        JobSpec(("x",), restart=policies({"event": "hang", "action": "ignore"}, most=3)), None
+    )
+    mixed = policies({"event": "hang", "action": "ignore", "role": "logger"}, most=3)
+    spec = JobSpec(("x",), ranks=3, roles=LOGGER, restart=mixed)
+    assert (acts_on_hang(spec, 0), acts_on_hang(spec, 2)) == (True, False)

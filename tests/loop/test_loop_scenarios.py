@@ -78,6 +78,7 @@ def _short(event: ev.Event) -> str:
         "outcome",
         "state",
         "devices",
+        "ranks",
         "places",
         "because",
     ):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from unidle.view.accounts import entries
-from view.telling import Telling
+from unidle.events import types as ev
+from unidle.view.accounts import durable_points, entries, post_ended
+from unidle.view.incidents import incidents
+from view.telling import WHY, Telling
 
 
 def trained(last: int = 6, saved: int | None = None, **spec: object) -> Telling:
@@ -105,3 +107,55 @@ def test_an_attempt_that_died_before_its_first_step_does_not_hide_what_the_next_
     told = trained(saved=2, checkpoint_path="ckpt").end("j", 1, "failed").retry("j").place("j", "n0/1")
     told.at(9).end("j", 1, "failed").retry("j").place("j", "n0/1").at(12).steps("j", 6, 8)
     assert told.ledger("n0/0")[:3] == [(0, 1, "start"), (1, 6, "useful"), (6, 7, "replayed")]
+
+
+def again(told: Telling, at_s: float, restored: int | None = None) -> Telling:
+    """The attempt fails, and the next one goes on at once on the other device, after step ``restored``."""
+    told.end("j", 1, "failed").retry("j").at(at_s).place("j", "n0/1").mark("j", 0, "ready")
+    return told if restored is None else told.mark("j", 0, "restored", n=restored)
+
+
+@pytest.mark.parametrize(
+    ("restored", "kept"), [(5, [(1, 6, "useful"), (6, 7, "replayed")]), (2, [(1, 3, "useful"), (3, 7, "replayed")])]
+)  # fmt: skip
+def test_what_the_script_goes_on_after_goes_before_what_was_seen_to_be_saved(
+    restored: int, kept: list[tuple[float, float, str]]
+) -> None:
+    told = again(trained(saved=4), 8, restored)
+    assert told.ledger("n0/0")[1:3] == kept
+    assert incidents(told.view)[0].lost_steps == 6 - restored
+
+
+def test_a_script_that_finds_nothing_has_lost_all() -> None:
+    told = again(trained(saved=4), 8, 0)
+    assert told.ledger("n0/0")[:2] == [(0, 1, "start"), (1, 7, "replayed")]
+
+
+def test_what_a_later_attempt_goes_on_after_bounds_all_attempts_before_it() -> None:
+    told = again(trained(saved=4), 8, 4).steps("j", 5, 8)
+    assert told.ledger("n0/0")[1] == (1, 5, "useful")
+    again(told, 13, 2)
+    assert told.ledger("n0/0")[1:3] == [(1, 3, "useful"), (3, 7, "replayed")]
+    assert (8, 12, "replayed") in told.ledger("n0/1")
+    assert [point.step for point in durable_points(told.job("j"))] == [2, 2, None]
+
+
+def test_a_checkpoint_that_was_found_bad_keeps_nothing() -> None:
+    told = trained(last=3, saved=2).steps("j", 4, 4).mark("j", 0, "saved", n=4).steps("j", 5, 6)
+    told.end("j", 1, "failed").retry("j").at(8).place("j", "n0/1")
+    assert told.ledger("n0/0")[1] == (1, 5, "useful")
+    told.tell(ev.CheckpointBad("j", 2, "/ckpt/step_4", WHY, 4))
+    assert told.ledger("n0/0")[1:3] == [(1, 3, "useful"), (3, 7, "replayed")]
+    assert [one.kind for one in incidents(told.view)] == ["exit", "storage"]
+
+
+def test_an_incident_costs_the_same_when_the_books_of_its_job_are_closed() -> None:
+    told = (
+        again(trained(last=9, saved=4), 11, 7)
+        .steps("j", 8, 9)
+        .end("j", 0, "succeeded")
+        .done("j", "succeeded")
+    )
+    before = incidents(told.view)
+    post_ended(told.view)
+    assert incidents(told.view) == before

@@ -8,6 +8,7 @@ from unidle.events.types import Predicted
 from unidle.jobs.speeds import Known, SpeedRun
 from unidle.ledger.book import Book, SliceRef
 from unidle.ledger.rows import Entry
+from unidle.view.checkpoints import BadCheckpoint
 from unidle.view.fold import FOLD_VERSION
 from unidle.view.ranks import RankView
 from unidle.view.state import (
@@ -24,10 +25,10 @@ from unidle.view.state import (
 from unidle.view.usage import QueueUse, Usage
 
 KEPT = (
-    View, JobView, AttemptView, RankView, UseView, IdleNotice, VerdictView, Predicted, Prediction, Usage, QueueUse, Known, SpeedRun, Book,
+    View, JobView, AttemptView, RankView, UseView, IdleNotice, VerdictView, BadCheckpoint, Predicted, Prediction, Usage, QueueUse, Known, SpeedRun, Book,
     SliceRef, FaultView, WatchView,
 )  # fmt: skip
-FORM = (7, 529009284)
+FORM = (7, 2348873272)
 
 
 def form() -> int:

@@ -121,7 +121,7 @@ def _words(view: View, event: ev.Event) -> str:
         return f"{event.job}: stopping the gang: {event.because.text}"
     if isinstance(event, ev.AttemptEnded):
         return f"{event.job}: attempt {event.attempt} {event.outcome}"
-    if isinstance(event, (ev.RetryPlanned, ev.Requeued, ev.IdleTold, ev.IdleOver)):
+    if isinstance(event, (ev.RetryPlanned, ev.Requeued, ev.IdleTold, ev.IdleOver, ev.CheckpointBad)):
         return f"{event.job}: {event.because.text}"
     if isinstance(event, ev.JobEnded):
         return f"{event.job}: {event.state}: {event.because.text}"

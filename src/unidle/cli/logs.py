@@ -36,9 +36,10 @@ def logs(
 
     opened = read_store(store)
     found = need_job(read_view(opened), job)
-    if rank is not None and not 0 <= rank < found.spec.ranks:
+    most = max([len(one.places) for one in found.attempts], default=found.spec.ranks)
+    if rank is not None and not 0 <= rank < most:
         raise BadInput(
-            "the job has no such rank", field="--rank", value=rank, remedy=f"0 to {found.spec.ranks - 1}"
+            "the job has no such rank", field="--rank", value=rank, remedy=f"0 to {most - 1}"
         )  # fmt: skip
     if not found.attempts:
         warn(f"{found.id} has not started yet" + (": waiting for its first line" if follow else ""))
@@ -46,7 +47,7 @@ def logs(
         raise BadInput(
             "the job has no such attempt", field="--attempt", value=attempt, remedy=f"1 to {len(found.attempts)}"
         )  # fmt: skip
-    ranks = range(found.spec.ranks) if rank is None else [rank]
+    ranks = range(most) if rank is None else [rank]
     reader = LogFollower(run_root(opened, data_dir()), found.id, ranks, sys.stdout.buffer)
     reader.run(opened, attempt, follow)
     opened.close()

@@ -12,6 +12,7 @@ from unidle.predict.outcome import Checked, checked
 from unidle.view.accounts import durable_points
 from unidle.view.ranks import RankView
 from unidle.view.state import AttemptView, JobView, View
+from unidle.words import counted
 
 if TYPE_CHECKING:
     from unidle.place.constraint import Barrier
@@ -112,11 +113,12 @@ def explain(view: View, job: JobView) -> Plain:
         _decision(job.submitted_ns, "submitted", f"by {job.spec.user or 'unknown'} to queue {job.spec.queue}")
     ]
     for attempt in job.attempts:
+        size = f" ({counted(len(attempt.places), 'rank')})" if job.spec.elastic is not None else ""
         decisions.append(
             _decision(
                 attempt.placed_ns,
                 "placed",
-                f"attempt {attempt.number} on {attempt.because.text}",
+                f"attempt {attempt.number}{size} on {attempt.because.text}",
                 attempt.because,
             )
         )
@@ -124,6 +126,9 @@ def explain(view: View, job: JobView) -> Plain:
             decisions.append(_decision(notice.at_ns, "idle notice", notice.because.text, notice.because))
             if notice.over is not None:
                 decisions.append(_decision(notice.over_ns, "notice void", notice.over.text, notice.over))
+        decisions += [
+            _decision(bad.at_ns, "checkpoint", bad.because.text, bad.because) for bad in attempt.bad
+        ]
         if attempt.stop is not None:
             decisions.append(
                 _decision(attempt.stop_ns, "stop", attempt.stop.because.text, attempt.stop.because)
@@ -141,6 +146,7 @@ def explain(view: View, job: JobView) -> Plain:
         **job_line(job),
         "code": because.code if because else None,
         "decisions": decisions,
+        "size": job.resized.text if job.resized is not None else None,
         "predictions": [_prediction(check) for check in checked(job, view)],
     }
     if job.state in ("queued", "restarting"):

@@ -32,7 +32,7 @@ def at_placement(view: View, job: JobView, run_time: Estimate | None) -> list[ev
 def after_steps(view: View, job: JobView) -> list[ev.Predicted]:
     """The same from the first steps of the running attempt itself; nothing before there are some."""
     attempt = job.attempts[-1]
-    run = attempt_run(view.book, attempt, job.spec.devices)
+    run = attempt_run(view.book, attempt, job.devices_of(attempt))
     if run is None:
         return []
     known = known_of(view.speeds, job.spec.user, job.spec.name)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from unidle.events import types as ev
-from unidle.guard.lifecycle import restarts_hung
 from unidle.guard.progress import Finding, GangJudge, Progress
+from unidle.guard.restarts import acts_on_hang
 from unidle.guard.slowness import Slow, SlowJudge
 from unidle.jobs import JobSpec, Reason
 from unidle.jobs.vitals import GangVitals
@@ -71,7 +71,7 @@ def progress_of(attempt: AttemptView) -> Progress:
 
 def _verdict(job: JobView, attempt: AttemptView, found: Finding) -> ev.VerdictReached:
     node = "" if found.rank is None else attempt.places[found.rank].node
-    acts = restarts_hung(job.spec.restart)
+    acts = acts_on_hang(job.spec, found.rank)
     text = found.text
     if found.rank is not None:
         text += f" (node {node})"

@@ -18,12 +18,15 @@ import msgspec
 from unidle.clock import Clock
 from unidle.control import cuts
 from unidle.control.detectors import Detectors
+from unidle.control.elastic import ElasticSizes
 from unidle.control.forecast import Forecaster
 from unidle.control.guard import GuardWatch
 from unidle.control.idle import IdleWatch
 from unidle.control.inbox import CancelRequest, SubmitRequest
+from unidle.control.recover import bad_checkpoint
 from unidle.control.stalls import stalls
 from unidle.engine.protocol import (
+    CheckpointLook,
     Engine,
     HealthChange,
     RankMarks,
@@ -81,6 +84,7 @@ class Controller:
         self._timers: list[tuple[int, str]] = []
         self._holders = IdleWatch()
         self._guard = GuardWatch()
+        self._sizes = ElasticSizes()
         self._again_ns = _NEVER_NS  # when the policy asked to be called again
         self._place = True
         self._inbox_ns = 0
@@ -110,6 +114,7 @@ class Controller:
             self._emit(ev.FleetSeen(fleet))
         live = [job for job in self.view.jobs.open.values() if job.live is not None]
         self._engine.adopt([cuts.live_attempt(self.view, job, job.attempts[-1]) for job in live])
+        self._engine.keep(self.view.jobs.open.keys())
         for job in self.view.jobs.open.values():
             self._touch(job)
         for job in live:
@@ -220,6 +225,9 @@ class Controller:
                 if (event := self._holders.measured(self.view, seen)) is not None:
                     self._emit(event)
                     self._touched[seen.job] = None
+            elif isinstance(seen, CheckpointLook):
+                if seen.job in self.view.jobs:
+                    self._emit(bad_checkpoint(seen))
             elif isinstance(seen, GangVitals):
                 for said in chain(self._guard.seen(self.view, seen), stalls(self.view, seen)):
                     self._emit(said)
@@ -286,8 +294,10 @@ class Controller:
                 self._place = True
             elif isinstance(event, ev.RetryPlanned | ev.Requeued):
                 self._set_timers(job)
-            elif isinstance(event, ev.JobEnded) and self._forecaster is not None:
-                self._forecaster.learn(job)
+            elif isinstance(event, ev.JobEnded):
+                self._commands.append(lambda e=event: self._engine.finish(e.job))  # type: ignore[misc]
+                if self._forecaster is not None:
+                    self._forecaster.learn(job)
         if self._forecaster is not None:
             for said in self._forecaster.stepped(self.view, job):
                 self._emit(said)
@@ -305,6 +315,8 @@ class Controller:
     def _decide_places(self, now: int) -> None:
         if not self.view.waiting:
             return
+        for resized in self._sizes.choose(self.view, self._policy, now):
+            self._emit(resized)
         plan = self._policy.decide(self.view, now)
         for cut in plan.cuts:
             self._emit(ev.DeviceCut(cut.device, cut.cut, cut.because))
@@ -387,6 +399,7 @@ class Controller:
 
     def _touch(self, job: JobView) -> None:
         self._touched[job.id] = None
+        self._sizes.add(job)
         self._set_timers(job)
 
     def _set_timers(self, job: JobView) -> None:

@@ -7,7 +7,7 @@ or out of order: each mark carries its source (a rank) and its ordinal in that s
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -33,6 +33,8 @@ class StartGang:
 
     ``parts`` are those of its slices that are parts made on demand: the engine makes them real before
     the ranks start. Where it cannot, every rank gets a ``lost`` mark whose ``info`` has ``refused``.
+    ``mttf_s`` is the mean time to the gang's next failure, ``restart_s`` that of its restart, as far as they
+    are known from the log.
     """
 
     job: str
@@ -40,6 +42,8 @@ class StartGang:
     spec: JobSpec
     places: tuple[RankPlace, ...]  # in rank order
     parts: Mapping[str, PartOf] = field(default_factory=dict)
+    mttf_s: float | None = None
+    restart_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +101,19 @@ class Utilised:
     text: str = ""
 
 
-Observation = RankMarks | HealthChange | Utilised | GangVitals
+@dataclass(frozen=True, slots=True)
+class CheckpointLook:
+    """The newest checkpoint of a job was found bad before ``attempt`` went on; ``moved_to``: where it is now."""
+
+    job: str
+    attempt: int
+    path: str
+    because: str
+    moved_to: str = ""
+    step: int | None = None  # that it holds, where its name says so
+
+
+Observation = RankMarks | HealthChange | Utilised | GangVitals | CheckpointLook
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +155,12 @@ class Engine(Protocol):
 
     def release(self, job: str, attempt: int) -> None:
         """The attempt has ended and the log knows it: nothing more will be asked about it."""
+
+    def finish(self, job: str) -> None:
+        """The job has ended, and the log knows it: what is kept for its next attempt can go."""
+
+    def keep(self, jobs: Collection[str]) -> None:
+        """Called once after :meth:`adopt`: what is kept for jobs other than these, which are open, can go."""
 
     def poll(self) -> Sequence[Observation]:
         """What is new since the last poll. Never blocks."""

@@ -20,7 +20,8 @@ class Mark(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
       or ``comm`` (communication that nothing hides)
     - ``begin``: it spends time on ``w`` since ``t``, and still does a second later
     - ``ready``: set-up is over, the first step begins
-    - ``saved``: a checkpoint became durable at ``t``; ``n`` is its step where known
+    - ``saved``: a checkpoint became durable at ``t``; ``n`` is its step and ``text`` its path where known
+    - ``restored``: the state after step ``n`` was loaded (0: there was none)
     - ``exit``: the process ended with ``code`` (0 to 255, or minus the signal); ``info`` has ``peak_bytes``, ``cpu_ns``, ``oom``, ...
     - ``lost``: the supervisor is gone and left no exit; ``text`` says what is known (``info`` has ``refused`` where the
       machine would not make the rank's part of a device)

@@ -194,6 +194,16 @@ class WatchSet(_Event, frozen=True, omit_defaults=True):
     lost: int = 0
 
 
+class CheckpointBad(_Event, frozen=True, omit_defaults=True):
+    """A checkpoint that ``attempt`` might have gone on from cannot be trusted."""
+
+    job: str
+    attempt: int
+    path: str
+    because: Reason
+    step: int | None = None
+
+
 class UtilisationSeen(_Event, frozen=True, omit_defaults=True):
     """An attempt whose devices are watched turned busy or quiet, or cannot be measured (``text``: why).
 
@@ -239,15 +249,27 @@ class AttemptEnded(_Event, frozen=True, omit_defaults=True):
 
 
 class RetryPlanned(_Event, frozen=True, omit_defaults=True):
+    """Another attempt follows; ``policy``: which of the job's restart policies says so, with a count of its own."""
+
     job: str
     not_before_ns: int
     because: Reason
+    policy: int | None = None
 
 
 class Requeued(_Event, frozen=True, omit_defaults=True):
-    """The job waits again without having failed."""
+    """The job waits again without having failed, or (``policy``) as a restart policy of it says."""
 
     job: str
+    because: Reason
+    policy: int | None = None
+
+
+class Resized(_Event, frozen=True, omit_defaults=True):
+    """An elastic job that waits will start with so many ranks."""
+
+    job: str
+    ranks: int
     because: Reason
 
 
@@ -307,12 +329,14 @@ Event: TypeAlias = (
     | VerdictOver
     | FaultSeen
     | WatchSet
+    | CheckpointBad
     | UtilisationSeen
     | IdleTold
     | IdleOver
     | AttemptEnded
     | RetryPlanned
     | Requeued
+    | Resized
     | Promised
     | JobEnded
     | Predicted
@@ -336,12 +360,14 @@ KINDS: Final[dict[str, type[Event]]] = {
     "verdict_over": VerdictOver,
     "fault_seen": FaultSeen,
     "watch_set": WatchSet,
+    "checkpoint_bad": CheckpointBad,
     "utilisation_seen": UtilisationSeen,
     "idle_told": IdleTold,
     "idle_over": IdleOver,
     "attempt_ended": AttemptEnded,
     "retry_planned": RetryPlanned,
     "requeued": Requeued,
+    "resized": Resized,
     "promised": Promised,
     "job_ended": JobEnded,
     "predicted": Predicted,

@@ -11,11 +11,12 @@ from typing import Final, Literal
 
 from unidle.files.check import convert
 from unidle.files.document import Bounds, Breach, Document
-from unidle.files.job_file import JobFile, is_reserved_env
+from unidle.files.job_file import JobFile, RanksPart, is_reserved_env
 from unidle.files.job_place import GroupsPart, SelectPart, SharePart, TopologyPart
+from unidle.files.job_restart import check_policies, check_roles, restart_of, roles_of
 from unidle.files.load import base_dir_of, load_document
 from unidle.files.values import MEMORY_LIMIT_BYTES, as_name, memory_bytes
-from unidle.jobs import Hardware, JobSpec, Layout, Limits, Requests, Restart, Select, Share, Topology, Where
+from unidle.jobs import Elastic, Hardware, JobSpec, Layout, Limits, Requests, Select, Share, Topology, Where
 
 BOUNDS: Final = Bounds()
 
@@ -78,7 +79,7 @@ def _job(document: Document, base_dir: str) -> JobSpec:
         name=file.name or name_of_command(file.command),
         workdir=draft.workdir,
         env=dict(file.env),
-        ranks=file.ranks,
+        ranks=_most_ranks(file),
         devices_per_rank=file.devices_per_rank,
         device=file.device,
         queue=file.queue,
@@ -86,8 +87,12 @@ def _job(document: Document, base_dir: str) -> JobSpec:
         user=file.user or _login(),
         layout=Layout(file.layout.tp, file.layout.dp, file.layout.pp) if file.layout else None,
         checkpoint_path=checkpoint,
+        checkpoint_memory=file.checkpoint is not None and file.checkpoint.memory,
+        quarantine_bad=file.checkpoint is not None and file.checkpoint.quarantine_bad,
         progress_pattern=file.progress.pattern if file.progress else None,
-        restart=Restart(file.restart.max, file.restart.backoff_s, file.restart.on, file.restart.warm),
+        restart=restart_of(file.restart),
+        roles=roles_of(file.roles),
+        elastic=Elastic(file.ranks.min, file.ranks.max) if isinstance(file.ranks, RanksPart) else None,
         limits=Limits(
             memory_bytes(file.limits.memory) if file.limits.memory is not None else None,
             file.limits.cpus,
@@ -113,6 +118,26 @@ def _job(document: Document, base_dir: str) -> JobSpec:
         steps=file.steps,
         idle_ok=file.idle_ok,
     )
+
+
+def _most_ranks(file: JobFile) -> int:
+    return file.ranks.max if isinstance(file.ranks, RanksPart) else file.ranks
+
+
+def _check_ranks(draft: _Draft) -> None:
+    ranks = draft.file.ranks
+    if isinstance(ranks, RanksPart) and ranks.min > ranks.max:
+        raise draft.document.error(
+            ("ranks", "min"), f"is above ranks.max = {ranks.max}", value=ranks.min, remedy="swap them"
+        )
+
+
+def _check_roles(draft: _Draft) -> None:
+    check_roles(draft.document, draft.file.roles, _most_ranks(draft.file))
+
+
+def _check_policies(draft: _Draft) -> None:
+    check_policies(draft.document, draft.file)
 
 
 def _topology(part: TopologyPart) -> Topology:
@@ -147,6 +172,8 @@ def _advise(breach: Breach) -> str | None:
         except ValueError:
             words = value.split()
         return f"write it as a list: {json.dumps(words, ensure_ascii=False)}"
+    if breach.path == ("ranks",):
+        return "give a number, or as few and as many as it may have: {min: 2, max: 4}"
     if breach.path in (("name",), ("queue",)) and isinstance(value, str):
         return f"for instance {as_name(value, 'default' if breach.path == ('queue',) else 'job')}"
     if len(breach.path) == 2 and breach.path[0] == "env" and is_reserved_env(str(breach.path[1])):
@@ -160,7 +187,7 @@ def _check_command(draft: _Draft) -> None:
 
 
 def _check_layout(draft: _Draft) -> None:
-    layout, ranks = draft.file.layout, draft.file.ranks
+    layout, ranks = draft.file.layout, _most_ranks(draft.file)
     if layout is None or (product := layout.tp * layout.dp * layout.pp) == ranks:
         return
     raise draft.document.error(
@@ -331,6 +358,9 @@ _CHECKS: Final[dict[str, Callable[[_Draft], None]]] = {
     "command": _check_command,
     "workdir": _check_workdir,
     "layout": _check_layout,
+    "ranks": _check_ranks,
+    "roles": _check_roles,
+    "restart": _check_policies,
     "checkpoint": _check_checkpoint,
     "progress": _check_pattern,
     "limits": _check_memory,

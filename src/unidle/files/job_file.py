@@ -40,6 +40,7 @@ DEADLY_SIGNALS: Final = "HUP|INT|QUIT|ILL|TRAP|ABRT|BUS|FPE|KILL|USR1|SEGV|USR2|
 PATTERN_LENGTH: Final = 1000
 
 _RESERVED = rf"(?!(?:{'|'.join(RESERVED_ENV)}){END})(?!{'|'.join(RESERVED_ENV_PREFIXES)})"
+_RANGES: Final = rf"^[0-9]{{1,6}}(-[0-9]{{1,6}})?(,[0-9]{{1,6}}(-[0-9]{{1,6}})?)*{END}"
 _YEARS_S = 10 * 365 * 86400
 
 
@@ -105,6 +106,20 @@ class CheckpointPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
             examples=["checkpoints"],
         ),
     ]
+    memory: Annotated[
+        bool,
+        Meta(
+            description="Keep a process on each node of the gang that holds copies of what "
+            "`unidle.rank.checkpoint` saves to `path`, until the job ends."
+        ),
+    ] = False
+    quarantine_bad: Annotated[
+        bool,
+        Meta(
+            description="Move a newest checkpoint that is torn or damaged aside before a restart, so that the script "
+            "finds the one before it."
+        ),
+    ] = False
 
 
 class ProgressPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -120,6 +135,45 @@ class ProgressPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
             examples=["step=(?P<step>[0-9]+)"],
         ),
     ]
+
+
+class PolicyPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What follows from one kind of event."""
+
+    event: Annotated[
+        Literal["fail", "hang", "evict", "pending", "timeout"],
+        Meta(
+            description="fail: a rank ended otherwise than with 0; hang: the gang stands still; evict: it made room for "
+            "another; pending: it waited longer than queue_timeout_s; timeout: it ran longer than timeout_s.",
+            examples=["fail"],
+        ),
+    ]
+    action: Annotated[
+        Literal["restart", "abort", "requeue", "ignore"],
+        Meta(
+            description="restart: again after the back-off; requeue: again at once, in queue order; abort: the job has "
+            "failed; ignore: nothing follows (of fail: the other ranks go on).",
+            examples=["restart"],
+        ),
+    ]
+    max: Annotated[
+        Annotated[int, Meta(ge=1, le=1000)] | None,
+        Meta(
+            description="How often at most, counted by itself. Without it as often as restart.max; evict without end."
+        ),
+    ] = None
+    backoff_s: Annotated[
+        Annotated[float, Meta(ge=0, le=86_400)] | None,
+        Meta(description="Seconds before the first restart, as restart.backoff_s."),
+    ] = None
+    role: Annotated[Name | None, Meta(description="Only ranks of this role (fail and hang).")] = None
+
+
+class RanksPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How many ranks an elastic job may have."""
+
+    min: Annotated[int, _number(1, 100_000, "Ranks at least.", examples=[2])]
+    max: Annotated[int, _number(1, 100_000, "Ranks at most.", examples=[4])]
 
 
 class RestartPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -151,6 +205,14 @@ class RestartPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
             examples=[["signal", 75]],
         ),
     ] = ("any",)
+    policies: Annotated[
+        tuple[PolicyPart, ...],
+        Meta(
+            max_length=100,
+            description="What follows from each kind of event; the first that matches decides, before max and on.",
+            examples=[[{"event": "hang", "action": "requeue", "max": 2}]],
+        ),
+    ] = ()
     warm: Annotated[
         bool,
         Meta(
@@ -210,7 +272,25 @@ class JobFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             examples=[{"OMP_NUM_THREADS": "1"}],
         ),
     ] = {}
-    ranks: Annotated[int, _number(1, 100_000, "Processes in the gang.", examples=[4])] = 1
+    ranks: Annotated[
+        Annotated[int, Meta(ge=1, le=100_000)] | RanksPart,
+        Meta(
+            description="Processes in the gang. With min and max it starts with as many as fit, and goes on with fewer "
+            "when some cannot be had any more.",
+            examples=[4, {"min": 2, "max": 4}],
+        ),
+    ] = 1
+    roles: Annotated[
+        dict[
+            Name,
+            Annotated[str, Meta(pattern=_RANGES, max_length=1000, extra={"says": "ranks such as 0-2,5"})],
+        ],
+        Meta(
+            max_length=100,
+            description="Ranks with a part of their own, for restart.policies; ROLE_NAME says it to them.",
+            examples=[{"trainer": "0-2", "logger": "3"}],
+        ),
+    ] = {}
     devices_per_rank: Annotated[int, _number(1, 1024, "Devices that each rank gets for itself.")] = 1
     device: Annotated[
         Literal["gpu", "cpu", "any"], Meta(description="Kind of device; any takes what the fleet has.")

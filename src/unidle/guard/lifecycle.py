@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Container
 from typing import Final, Literal
 
 from unidle.events import types as ev
+from unidle.guard.restarts import backoff_s, by_policy, is_ignored
 from unidle.jobs import Reason, Restart
 from unidle.share.refusal import CUT_REFUSED
 from unidle.view.ranks import RankView
@@ -13,7 +15,6 @@ from unidle.view.state import AttemptView, JobView
 from unidle.words import counted
 
 _S: Final = 1_000_000_000
-_MAX_BACKOFF_S: Final = 300.0
 _CANNOT_EXEC: Final = (126, 127)
 
 
@@ -37,11 +38,13 @@ def next_deadline_ns(job: JobView) -> int | None:
         return None
     times: list[int] = []
     if job.live is None:
-        if job.spec.queue_timeout_s is not None:
+        if job.spec.queue_timeout_s is not None and not is_ignored(job.spec, "pending"):
             since_ns = max(job.waiting_since_ns, job.not_before_ns)  # a back-off is not waiting
             times.append(since_ns + int(job.spec.queue_timeout_s * _S))
-    elif job.spec.timeout_s is not None and job.live.stop is None:
-        before = sum((a.ended_ns or 0) - a.placed_ns for a in job.attempts[:-1])
+    elif job.spec.timeout_s is not None and job.live.stop is None and not is_ignored(job.spec, "timeout"):
+        over = [k for k, a in enumerate(job.attempts, 1) if a.stop is not None and a.stop.why == "timeout"]
+        since = over[-1] if over else 0  # a policy let it run again
+        before = sum((a.ended_ns or 0) - a.placed_ns for a in job.attempts[since:-1])
         times.append(job.live.placed_ns + int(job.spec.timeout_s * _S) - before)
     return min(times, default=None)
 
@@ -54,7 +57,8 @@ def _decide_waiting(job: JobView, now_ns: int) -> list[ev.Event]:
         text = f"waited longer than queue_timeout_s = {job.spec.queue_timeout_s:g}"
         if job.verdict:
             text += f": {job.verdict.text}"
-        return [ev.JobEnded(job.id, "failed", Reason("queue_timeout", text))]
+        why = Reason("queue_timeout", text)
+        return [by_policy(job, "pending", why, now_ns) or ev.JobEnded(job.id, "failed", why)]
     return []
 
 
@@ -66,7 +70,7 @@ def _decide_running(job: JobView, attempt: AttemptView, now_ns: int) -> list[ev.
     grace_ns = int(job.spec.grace_s * _S)
     if job.cancel_by is not None:
         return [ev.StopAsked(job.id, attempt.number, "cancelled", grace_ns, _cancelled(job))]
-    culprit = find_culprit(attempt)
+    culprit = find_culprit(attempt, job.spec.ignored_ranks)
     if culprit is not None:
         because = why_failed(attempt, culprit)
         return [ev.StopAsked(job.id, attempt.number, "rank_failed", grace_ns, because, culprit)]
@@ -84,9 +88,9 @@ def _decide_running(job: JobView, attempt: AttemptView, now_ns: int) -> list[ev.
 def _decide_ended(job: JobView, attempt: AttemptView, now_ns: int) -> list[ev.Event]:
     stop = attempt.stop
     ended = ev.AttemptEnded
-    if _finished(attempt):
-        ranks = len(attempt.ranks)
-        because = Reason("done", f"all {ranks} ranks exited 0" if ranks > 1 else "exited 0")
+    ignored = job.spec.ignored_ranks
+    if _finished(attempt, ignored):
+        because = _done(attempt)
         return [
             ended(job.id, attempt.number, "succeeded", because),
             ev.JobEnded(job.id, "succeeded", because),
@@ -100,14 +104,23 @@ def _decide_ended(job: JobView, attempt: AttemptView, now_ns: int) -> list[ev.Ev
     if (refused := _refused(attempt)) is not None:
         return [ended(job.id, attempt.number, "failed", refused), ev.Requeued(job.id, refused)]
     if stop is not None and (stop.why in ("service_stopped", "preempted", "moved") or stop.requeue):
-        return [ended(job.id, attempt.number, "preempted", stop.because), ev.Requeued(job.id, stop.because)]
+        then = by_policy(job, "evict", stop.because, now_ns) if stop.why in ("preempted", "moved") else None
+        left = ended(job.id, attempt.number, "preempted", stop.because)
+        return [left, then or ev.Requeued(job.id, stop.because)]
+    if stop is not None and stop.why == "timeout":
+        then = by_policy(job, "timeout", stop.because, now_ns)
+        if then is not None:
+            return [ended(job.id, attempt.number, "failed", stop.because), then]
     if stop is not None and stop.why in ("timeout", "idle"):
         state: Literal["failed", "cancelled"] = "failed" if stop.why == "timeout" else "cancelled"
         return [ended(job.id, attempt.number, state, stop.because), ev.JobEnded(job.id, state, stop.because)]
     if stop is not None and stop.why == "hung":
         failed = ended(job.id, attempt.number, "failed", stop.because)
-        return [failed, _again_or_fail(job, stop.because, now_ns)]
-    culprit = stop.culprit if stop is not None and stop.culprit is not None else find_culprit(attempt)
+        then = by_policy(job, "hang", stop.because, now_ns, stop.culprit)
+        return [failed, then or _again_or_fail(job, stop.because, now_ns)]
+    culprit = (
+        stop.culprit if stop is not None and stop.culprit is not None else find_culprit(attempt, ignored)
+    )
     because = stop.because if stop is not None else why_failed(attempt, culprit or 0)
     return [
         ended(job.id, attempt.number, "failed", because),
@@ -123,9 +136,21 @@ def _refused(attempt: AttemptView) -> Reason | None:
     return Reason(CUT_REFUSED, rank.notes[-1][1] if rank.notes else "the part cannot be made")
 
 
-def _finished(attempt: AttemptView) -> bool:
-    """All ranks exited 0, and not because they were asked to stop."""
-    if any(rank.failed for rank in attempt.ranks):
+def _done(attempt: AttemptView) -> Reason:
+    ranks = len(attempt.ranks)
+    failed = [k for k, rank in enumerate(attempt.ranks) if rank.failed]
+    if failed:
+        others = (
+            f"{ranks - len(failed)} of {ranks} ranks exited 0" if ranks > len(failed) else "nothing else runs"
+        )
+        ends = ", ".join(f"rank {k} {how_ended(attempt.ranks[k])}" for k in failed)
+        return Reason("done", f"{others}; {ends}, which the job's policy ignores")
+    return Reason("done", f"all {ranks} ranks exited 0" if ranks > 1 else "exited 0")
+
+
+def _finished(attempt: AttemptView, ignored: Container[int]) -> bool:
+    """All ranks exited 0 (but for those whose failure is ignored), and not because they were asked to stop."""
+    if any(rank.failed and k not in ignored for k, rank in enumerate(attempt.ranks)):
         return False
     return attempt.stop_ns is None or all((rank.end_ns or 0) <= attempt.stop_ns for rank in attempt.ranks)
 
@@ -136,6 +161,8 @@ def _retry_or_fail(job: JobView, attempt: AttemptView, culprit: int, why: Reason
         return ev.JobEnded(
             job.id, "failed", Reason("cannot_start", f"{why.text}; not retried: it cannot start", why.figures)
         )
+    if (then := by_policy(job, "fail", why, now_ns, culprit)) is not None:
+        return then
     if not retries(restart, rank):
         on = ", ".join(str(item) for item in restart.on)
         text = f"{why.text}; not retried: restart.on is [{on}]" if restart.max else why.text
@@ -158,11 +185,6 @@ def _again_or_fail(job: JobView, why: Reason, now_ns: int) -> ev.Event:
     return ev.RetryPlanned(job.id, now_ns + int(wait_s * _S), Reason("retry", text, why.figures))
 
 
-def backoff_s(restart: Restart, attempt: int) -> float:
-    """Seconds to wait before restart number ``attempt`` (from 1): doubling, at most 300 s."""
-    return min(restart.backoff_s * 2.0 ** min(attempt - 1, 60), max(_MAX_BACKOFF_S, restart.backoff_s))
-
-
 def retries(restart: Restart, rank: RankView) -> bool:
     """Whether the policy retries the way in which this rank ended."""
     for item in restart.on:
@@ -181,29 +203,28 @@ def retries(restart: Restart, rank: RankView) -> bool:
     return False
 
 
-def restarts_hung(restart: Restart) -> bool:
-    """Whether the policy restarts a gang that does not end by itself, but hangs or is cut off."""
-    return restart.max > 0 and any(item in ("any", "hang") for item in restart.on)
-
-
 def cannot_start(rank: RankView) -> bool:
     """The command does not exist or may not be executed: no further try can help."""
     return rank.spawn_ns is None and rank.code in _CANNOT_EXEC
 
 
-def find_culprit(attempt: AttemptView) -> int | None:
+def find_culprit(attempt: AttemptView, ignored: Container[int] = ()) -> int | None:
     """The rank to blame: a lost or killed one before those that exited non-zero, then the earliest.
 
     When one rank dies its peers soon exit with errors of their connections; these are symptoms.
-    Ranks that ended after the order to stop are never blamed.
+    Ranks that ended after the order to stop are never blamed, nor ``ignored`` ones.
     """
     failed = [
         (_symptom(rank), rank.end_ns or 0, k)
         for k, rank in enumerate(attempt.ranks)
-        if rank.failed and (attempt.stop_ns is None or (rank.end_ns or 0) <= attempt.stop_ns)
+        if rank.failed
+        and k not in ignored
+        and (attempt.stop_ns is None or (rank.end_ns or 0) <= attempt.stop_ns)
     ]
     if not failed:
-        after = [(rank.end_ns or 0, k) for k, rank in enumerate(attempt.ranks) if rank.failed]
+        after = [
+            (rank.end_ns or 0, k) for k, rank in enumerate(attempt.ranks) if rank.failed and k not in ignored
+        ]
         return min(after)[1] if after and attempt.stop is None else None
     return min(failed)[2]
 

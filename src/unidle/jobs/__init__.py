@@ -2,6 +2,15 @@
 
 from unidle.jobs.place import RankPlace
 from unidle.jobs.reason import NEVER, NEVER_BY_QUEUE, Reason
+from unidle.jobs.restart import (
+    Elastic,
+    Restart,
+    RestartAction,
+    RestartEvent,
+    RestartPolicy,
+    Role,
+    role_of,
+)
 from unidle.jobs.spec import (
     DeviceWish,
     Fabric,
@@ -11,7 +20,6 @@ from unidle.jobs.spec import (
     Limits,
     Preemption,
     Requests,
-    Restart,
     Select,
     Share,
     ShareMode,
@@ -26,6 +34,7 @@ __all__ = [
     "TERMINAL",
     "TRANSITIONS",
     "DeviceWish",
+    "Elastic",
     "Fabric",
     "Hardware",
     "JobSpec",
@@ -37,10 +46,15 @@ __all__ = [
     "Reason",
     "Requests",
     "Restart",
+    "RestartAction",
+    "RestartEvent",
+    "RestartPolicy",
+    "Role",
     "Select",
     "Share",
     "ShareMode",
     "Topology",
     "Where",
+    "role_of",
     "transition",
 ]

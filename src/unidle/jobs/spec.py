@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
+
+from unidle.jobs.restart import Elastic, Restart, Role, role_of
 
 DeviceWish = Literal["gpu", "cpu", "any"]
 Preemption = Literal["low", "medium", "high"]
@@ -20,22 +22,6 @@ class Layout:
     tp: int = 1
     dp: int = 1
     pp: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Restart:
-    """Which failures are retried, how often and how soon.
-
-    ``on`` holds ``"any"``, ``"signal"`` (killed by any signal), ``"exit"`` (any non-zero exit code),
-    ``"lost"`` (the rank's end was not seen), a signal name such as ``"SIGKILL"`` or an exit code.
-    ``"hang"`` is a gang that stands still. With ``warm`` a Python that has imported PyTorch is kept ready.
-    The wait before try n (from 1) is ``backoff_s * 2 ** (n - 1)``, at most 300 s.
-    """
-
-    max: int = 0
-    backoff_s: float = 1.0
-    on: tuple[str | int, ...] = ("any",)
-    warm: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +122,10 @@ class JobSpec:
     user: str = ""
     layout: Layout | None = None
     checkpoint_path: str | None = None
+    checkpoint_memory: bool = (
+        False  # the engine keeps holders of copies in memory for it (``unidle.checkpoint.holder``)
+    )
+    quarantine_bad: bool = False  # a bad newest checkpoint is moved aside before a restart
     progress_pattern: str | None = None
     restart: Restart = field(default_factory=Restart)
     limits: Limits = field(default_factory=Limits)
@@ -152,12 +142,43 @@ class JobSpec:
     share: Share | None = None
     hardware: Hardware = field(default_factory=Hardware)
     steps: int | None = None  # of the whole run, where they are known
+    elastic: Elastic | None = None  # ``ranks`` is then the size that it has now, or had last
+    roles: tuple[Role, ...] = ()
     idle_ok: bool = False  # it may hold devices and do nothing, where the fleet lets jobs say so
 
     @property
     def devices(self) -> int:
         """Devices that the whole gang needs."""
         return self.ranks * self.devices_per_rank
+
+    @property
+    def ignored_ranks(self) -> frozenset[int]:
+        """Ranks whose failure does not stop the gang, by the first restart policy that speaks of them."""
+        said = [p for p in self.restart.policies if p.event == "fail"]
+        if not any(p.action == "ignore" for p in said):
+            return frozenset()
+        roles = [
+            role_of(self.roles, rank)
+            for rank in range(self.elastic.max if self.elastic is not None else self.ranks)
+        ]
+        first = {r: next((p.action for p in said if p.role in ("", r)), "") for r in set(roles)}
+        return frozenset(rank for rank, role in enumerate(roles) if first[role] == "ignore")
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Numbers of ranks that the gang may have, from most to least: whole stages and tensor groups of its layout."""
+        if self.elastic is None:
+            return (self.ranks,)
+        unit = self.layout.tp * self.layout.pp if self.layout is not None else 1
+        most = self.elastic.max - self.elastic.max % unit
+        return tuple(range(most, max(self.elastic.min, 1) - 1, -unit))
+
+    def at_size(self, ranks: int) -> JobSpec:
+        """The same job with so many ranks; its layout has more or fewer data-parallel groups."""
+        layout = self.layout
+        if layout is not None:
+            layout = replace(layout, dp=ranks // (layout.tp * layout.pp))
+        return replace(self, ranks=ranks, layout=layout)
 
     @property
     def wish(self) -> str:

@@ -101,7 +101,7 @@ class _Search:
     def again(self, job: JobView) -> tuple[RankPlace, ...] | None:
         """The places of the job's last attempt where it comes back to them and all are free."""
         last = job.attempts[-1] if job.attempts else None
-        if last is None or not last.left_places:
+        if last is None or not last.left_places or len(last.places) != job.spec.ranks:
             return None
         found: dict[tuple[str, int], tuple[NodeSlots, int]] = {}
         for slice_id in (s for place in last.places for s in place.slices):

@@ -128,6 +128,8 @@ class Returning:
             found = self._view.jobs.get(job)
             ended = found.attempts[-1] if found is not None and found.attempts else None
             left = ended is not None and not ended.live and ended.left_places
+            if found is not None and ended is not None and len(ended.places) != found.spec.ranks:
+                left = False  # an elastic gang of another size is placed anew
             self._last[job] = _last(self._ground, job, ended) if ended is not None and left else None
         return self._last[job]
 

@@ -132,5 +132,5 @@ def _step_ns(job: JobView, said: Prediction, view: View) -> int | None:
     attempt = next((a for a in job.attempts if a.number == said.attempt), None)
     if attempt is None or attempt.live:
         return None
-    run = attempt_run(view.book, attempt, job.spec.devices)
+    run = attempt_run(view.book, attempt, job.devices_of(attempt))
     return None if run is None else run.mean_ns

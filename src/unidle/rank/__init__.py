@@ -13,6 +13,10 @@ and the rest tells waits and checkpoints exactly::
         torch.save(state, path)
     rank.saved(step)
 
+and, where a script goes on from a checkpoint, what it lost::
+
+    rank.restored(step)
+
 Outside of an unidle job every call does nothing, so the lines can stay in a script; where unidle
 may not be installed, guard the import::
 
@@ -33,7 +37,17 @@ import stat
 import time
 from _thread import get_ident
 
-__all__ = ["compiling", "data_wait", "evaluation", "ready", "restoring", "saved", "saving", "step"]
+__all__ = [
+    "compiling",
+    "data_wait",
+    "evaluation",
+    "ready",
+    "restored",
+    "restoring",
+    "saved",
+    "saving",
+    "step",
+]
 
 _PATH_CHARS = 512  # with escapes still below PIPE_BUF, so that a record is written whole or not at all
 _FULL_PAUSE_NS = 1_000_000
@@ -137,6 +151,16 @@ def saved(step: int | None = None, path: str | os.PathLike[str] | None = None) -
     if number is not None:
         record += f',"n":{number}'
     me.write(record + _text(path) + "}\n", t_ns)
+
+
+def restored(step: int) -> None:
+    """The state after step ``step`` was loaded: the next one is ``step + 1``. 0 says that there was none to load."""
+    me = _self
+    number = _natural(step)
+    if me.fd < 0 or number is None:
+        return
+    t_ns = _now_ns()
+    me.write(f'{{"k":"restored","t":{t_ns},"n":{number}}}\n', t_ns)
 
 
 def ready() -> None:

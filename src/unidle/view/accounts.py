@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import NamedTuple
 
 from unidle.ledger.attempt import AttemptTrace, Fate, Halt, RankTrace, attempt_entries
@@ -53,8 +53,10 @@ def post_ended(view: View) -> None:
 def _compact(attempt: AttemptView, durable: Durable) -> None:
     for rank in attempt.ranks:
         if len(rank.step_n) > 2:
-            rank.step_ns = [rank.step_ns[0], rank.step_ns[-1]]
-            rank.step_n = [rank.step_n[0], rank.step_n[-1]]
+            last = len(rank.step_n) - 1
+            kept = last if durable.step is None else max(bisect_right(rank.step_n, durable.step) - 1, 0)
+            few = sorted({0, kept, last})
+            rank.step_ns, rank.step_n = [rank.step_ns[k] for k in few], [rank.step_n[k] for k in few]
         rank.spans.clear()
         rank.saves.clear()
         rank.pending.clear()
@@ -94,29 +96,45 @@ def job_entries(
 def durable_points(job: JobView) -> list[Durable]:
     """What each attempt of the job left behind."""
     declared = job.spec.checkpoint_path is not None
+    found: list[Durable] = []
     resumed: int | None = None
-    points = []
+    after: AttemptView | None = None
     for attempt in reversed(job.attempts):
-        points.append(_durable_point(attempt, resumed, declared=declared))
+        found.append(_durable_point(attempt, after, resumed, declared=declared))
         first = attempt.first_step()
         resumed = resumed if first is None else first  # one that died before its first step says nothing
-    return points[::-1]
+        after = attempt
+    found.reverse()
+    lowest: int | None = None  # what a later attempt went on from bounds what all before it left
+    for k in range(len(found) - 1, -1, -1):
+        step = found[k].step
+        if lowest is not None and step is not None and step > lowest:
+            found[k] = _kept_until(job.attempts[k], lowest)
+        restored = job.attempts[k].restored_step
+        if restored is not None and (lowest is None or restored < lowest):
+            lowest = restored
+    return found
 
 
-def _durable_point(attempt: AttemptView, resumed: int | None, *, declared: bool) -> Durable:
-    """What the attempt left behind, as far as it and ``resumed``, the first step that came after it, prove.
+def _durable_point(
+    attempt: AttemptView, after: AttemptView | None, resumed: int | None, *, declared: bool
+) -> Durable:
+    """What the attempt left behind, as far as it, the attempt ``after`` it, and ``resumed``, the first step after it, prove.
 
-    A checkpoint seen to be durable proves it; so does the next attempt when it goes on behind a step
+    What the next attempt says that it went on from is what is kept. Else a checkpoint seen to be durable proves it; so does the next step that follows
     of this one. Where a checkpoint directory is declared, a next attempt that counts from the start
     again disproves nothing: many progress bars do that.
     """
+    if after is not None and after.restored_step is not None:
+        return _kept_until(attempt, after.restored_step)
     times, steps = _timeline(attempt)
     step, at = None, None
+    bad = {one.step for one in after.bad if one.step is not None} if after is not None else set()
     for t, n in sorted((s for r in attempt.ranks for s in r.saves), key=_by_time):
         seen = bisect_right(times, t)
         reached = steps[seen - 1] if seen else None
         saved = n if n is not None else reached
-        if saved is None or (step is not None and saved < step):
+        if saved is None or n in bad or (step is not None and saved < step):
             continue
         step = saved
         at = t if n is None or not times else _time_of(times, steps, n)
@@ -125,6 +143,14 @@ def _durable_point(attempt: AttemptView, resumed: int | None, *, declared: bool)
         if steps[0] <= kept <= steps[-1] and (step is None or kept > step) and (declared or kept > 0):
             step, at = kept, _time_of(times, steps, kept)
     return Durable(step, at)
+
+
+def _kept_until(attempt: AttemptView, step: int) -> Durable:
+    """The attempt's work up to ``step`` is kept, where it did any of that."""
+    times, steps = _timeline(attempt)
+    if not steps or step < steps[0]:
+        return Durable(step, None)
+    return Durable(step, _time_of(times, steps, step))
 
 
 def _by_time(save: tuple[int, int | None]) -> tuple[int, int]:
@@ -151,7 +177,7 @@ def _trace(
     durable: Durable,
     any_step: bool,
 ) -> AttemptTrace:
-    halted, halt = _halt(attempt)
+    halted, halt = _halt(attempt, job.spec.ignored_ranks)
     until = attempt.ended_ns if attempt.ended_ns is not None else now_ns
     hangs = _hangs(attempt, until)
     ranks = tuple(
@@ -202,9 +228,13 @@ def _rank_trace(
     )  # fmt: skip
 
 
-def _halt(attempt: AttemptView) -> tuple[int | None, Halt]:
+def _halt(attempt: AttemptView, ignored: Container[int]) -> tuple[int | None, Halt]:
     """When the gang's work stopped, if before its processes: the first failure, or the order to stop."""
-    failures = [r.end_ns for r in attempt.ranks if r.failed and r.end_ns is not None]
+    failures = [
+        r.end_ns
+        for k, r in enumerate(attempt.ranks)
+        if r.failed and r.end_ns is not None and k not in ignored
+    ]
     if attempt.stop is not None and attempt.stop.why == "hung" and attempt.verdict is not None:
         return min([attempt.verdict.onset_ns, *failures]), "failure"
     if attempt.stop is not None and attempt.stop.why != "rank_failed":

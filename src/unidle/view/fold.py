@@ -20,6 +20,7 @@ from unidle.store.protocol import StoredEvent
 from unidle.view import fold_fleet as of_fleet
 from unidle.view import watching
 from unidle.view.accounts import expected_postings
+from unidle.view.checkpoints import checkpoint_bad
 from unidle.view.cuts import renamed
 from unidle.view.ranks import RankView, take_up
 from unidle.view.speeds import learn
@@ -40,6 +41,7 @@ FOLD_VERSION: Final = 7
 
 _NOTICES_KEPT: Final = 31  # of an attempt that is told again and again
 _VERDICTS_KEPT: Final = 63
+_NO_COMMAND: Final = (126, 127)  # exit codes: nothing to do with the fleet
 
 
 def fold(view: View, events: Iterable[StoredEvent]) -> View:
@@ -238,6 +240,8 @@ def _attempt_ended(view: View, event: ev.AttemptEnded, now: int) -> None:
     attempt.ended_ns = now
     attempt.outcome = event.outcome
     attempt.why = event.because
+    view.failures += event.outcome == "failed" and event.because.figures.get("code") not in _NO_COMMAND
+    view.device_ns += (now - attempt.placed_ns) * job.devices_of(attempt)
     view.live.discard(job.id)
     view.usage.end(job.id, now, view.fleet.history.half_life_ns)
     view.touch(job.id)
@@ -262,7 +266,10 @@ def _attempt_ended(view: View, event: ev.AttemptEnded, now: int) -> None:
 
 def _retry_planned(view: View, event: ev.RetryPlanned, now: int) -> None:
     job = _job(view, event.job)
-    job.retries += 1
+    if event.policy is None:
+        job.retries += 1
+    else:
+        _count_policy(job, event.policy)
     job.retry = job.attempts[-1].then = event.because
     _wait_again(view, job, "restarting", event.not_before_ns, now)
 
@@ -270,9 +277,24 @@ def _retry_planned(view: View, event: ev.RetryPlanned, now: int) -> None:
 def _requeued(view: View, event: ev.Requeued, now: int) -> None:
     job = _job(view, event.job)
     job.retry = event.because
+    if event.policy is not None:
+        _count_policy(job, event.policy)
+    if job.state in ("queued", "restarting"):
+        job.waiting_since_ns = now
+        return  # it has waited too long, and waits on
     if job.attempts:
         job.attempts[-1].then = event.because
     _wait_again(view, job, "queued", 0, now)  # no back-off: the decision under way may place it
+
+
+def _count_policy(job: JobView, policy: int) -> None:
+    job.policy_uses = {**job.policy_uses, policy: job.policy_uses.get(policy, 0) + 1}
+
+
+def _resized(view: View, event: ev.Resized, _now: int) -> None:
+    job = _job(view, event.job)
+    job.resized = event.because
+    view.resize(job, event.ranks)
 
 
 def _wait_again(view: View, job: JobView, state: JobState, not_before_ns: int, now: int) -> None:
@@ -361,12 +383,14 @@ _HANDLERS: Final[dict[type, Callable[[View, Any, int], None]]] = {
     ev.VerdictOver: _verdict_over,
     ev.FaultSeen: watching.fault_seen,
     ev.WatchSet: watching.watch_set,
+    ev.CheckpointBad: checkpoint_bad,
     ev.UtilisationSeen: _utilisation_seen,
     ev.IdleTold: _idle_told,
     ev.IdleOver: _idle_over,
     ev.AttemptEnded: _attempt_ended,
     ev.RetryPlanned: _retry_planned,
     ev.Requeued: _requeued,
+    ev.Resized: _resized,
     ev.Promised: _promised,
     ev.JobEnded: _job_ended,
     ev.Predicted: _predicted,

@@ -63,12 +63,17 @@ def _of_fault(fault: FaultView) -> Incident:
 
 def incidents_of(view: View, job: JobView) -> Iterator[Incident]:
     """The incidents of one job, attempt by attempt."""
-    if not any(a.verdicts or any(r.failed for r in a.ranks) for a in job.attempts):
+    if not any(a.verdicts or a.bad or any(r.failed for r in a.ranks) for a in job.attempts):
         return
     for attempt, durable in zip(job.attempts, durable_points(job), strict=True):
         after = job.attempts[attempt.number] if attempt.number < len(job.attempts) else None
         for verdict in attempt.verdicts:
             yield _of_verdict(view, job, attempt, after, durable, verdict)
+        for bad in attempt.bad:
+            yield Incident(
+                job.id, attempt.number, "storage", None, "", bad.at_ns, bad.at_ns, bad.at_ns, _resumed_ns(attempt), 0, 0,
+                None, bad.because.text,
+            )  # fmt: skip
         if (one := _of_exit(view, job, attempt, after, durable)) is not None:
             yield one
 
@@ -107,7 +112,8 @@ def _of_exit(
     stop = attempt.stop
     if (stop is not None and stop.why != "rank_failed") or _blamed(attempt) is not None:
         return None
-    failed = [(r.end_ns or 0, k) for k, r in enumerate(attempt.ranks) if r.failed]
+    ignored = job.spec.ignored_ranks
+    failed = [(r.end_ns or 0, k) for k, r in enumerate(attempt.ranks) if r.failed and k not in ignored]
     if not failed:
         return None
     rank = stop.culprit if stop is not None and stop.culprit is not None else min(failed)[1]

@@ -43,6 +43,7 @@ class RankView(msgspec.Struct, array_like=True):
     info: dict[str, int | float | str | bool | None] = {}
     notes: list[tuple[int, str]] = []
     worked_ns: int = 0  # the last sign of work: a step, a save, or a span that keeps a device for a reason
+    restored: int | None = None  # the step after which it went on, as it said itself
     open: tuple[int, str] | None = None  # since when it spends time on this, as it said itself
 
     @property
@@ -103,14 +104,21 @@ def _see(rank: RankView, mark: Mark) -> None:
             rank.spans = coarser(rank.spans)
     elif kind == "begin" and mark.w in _SPAN_LEAF:
         rank.open = (mark.t, _SPAN_LEAF[mark.w])
-    elif kind == "ready":
-        rank.ready_ns = mark.t if rank.ready_ns is None else rank.ready_ns
+    elif kind in ("ready", "restored"):
+        _see_set_up(rank, mark)
     elif kind == "saved":
         rank.saves.append((mark.t, mark.n))
         rank.worked_ns = max(rank.worked_ns, mark.t)
         del rank.saves[:-64]
     elif kind == "note" and len(rank.notes) < _NOTES_KEPT:
         rank.notes.append((mark.t, mark.text or ""))
+
+
+def _see_set_up(rank: RankView, mark: Mark) -> None:
+    if mark.k == "restored":
+        rank.restored = mark.n
+    elif rank.ready_ns is None:
+        rank.ready_ns = mark.t
 
 
 def coarser(spans: list[tuple[int, int, str]]) -> list[tuple[int, int, str]]:

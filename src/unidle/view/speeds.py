@@ -33,8 +33,7 @@ def learn(speeds: Speeds, book: Book, job: JobView) -> None:
 
 def job_runs(book: Book, job: JobView) -> list[SpeedRun]:
     """What the job's attempts show so far."""
-    devices = job.spec.devices
-    found = [attempt_run(book, attempt, devices) for attempt in job.attempts]
+    found = [attempt_run(book, attempt, job.devices_of(attempt)) for attempt in job.attempts]
     return [run for run in found if run is not None]
 
 

@@ -18,6 +18,7 @@ from unidle.jobs.speeds import Speeds
 from unidle.ledger.book import Book
 from unidle.share.idle import Evidence
 from unidle.view.changes import Changes
+from unidle.view.checkpoints import BadCheckpoint
 from unidle.view.occupancy import Occupancy
 from unidle.view.ranks import RankView
 from unidle.view.usage import Usage
@@ -101,6 +102,7 @@ class AttemptView(msgspec.Struct, array_like=True):
     use: UseView = UseView()
     notices: list[IdleNotice] = []
     verdicts: list[VerdictView] = []
+    bad: list[BadCheckpoint] = []  # checkpoints that it could not go on from
 
     @property
     def verdict(self) -> VerdictView | None:
@@ -154,6 +156,11 @@ class AttemptView(msgspec.Struct, array_like=True):
         """The highest step that any rank reported."""
         return max([r.step_n[-1] for r in self.ranks if r.step_n], default=None)
 
+    @property
+    def restored_step(self) -> int | None:
+        """The step after which it went on, where the script said so."""
+        return next((r.restored for r in self.ranks if r.restored is not None), None)
+
     def first_step(self) -> int | None:
         return min((r.step_n[0] for r in self.ranks if r.step_n), default=None)
 
@@ -183,6 +190,8 @@ class JobView(msgspec.Struct, array_like=True):
     verdict: Reason | None = None  # why it waits
     retry: Reason | None = None
     retries: int = 0
+    policy_uses: dict[int, int] = {}  # of restart policies, by their place in the list
+    resized: Reason | None = None  # why it has as many ranks as it has
     cancel_by: str | None = None
     ended_ns: int | None = None
     because: Reason | None = None
@@ -204,6 +213,10 @@ class JobView(msgspec.Struct, array_like=True):
     def steps(self) -> int:
         """The highest step that any attempt reported; 0 where none was seen."""
         return max([s for a in self.attempts if (s := a.last_step()) is not None], default=0)
+
+    def devices_of(self, attempt: AttemptView) -> int:
+        """Devices of an attempt: an elastic job's differ in size."""
+        return len(attempt.places) * self.spec.devices_per_rank
 
     def run_ns(self, now_ns: int) -> int:
         """Time under attempts so far."""
@@ -293,6 +306,8 @@ class View:
     pairs: dict[tuple[CutMode, str, str], tuple[int, int]] = field(default_factory=dict)
     faults: list[FaultView] = field(default_factory=list)  # of nodes and devices, the latest
     watching: dict[str, dict[str, WatchView]] = field(default_factory=dict)  # by node and detector
+    failures: int = 0  # attempts that failed, but for commands that do not exist
+    device_ns: int = 0  # time of devices under attempts that have ended
     _occupancy: Occupancy | None = None
     _cuttable: dict[str, int] | None = None
     _in_parts: dict[str, tuple[int, int]] | None = None
@@ -388,6 +403,16 @@ class View:
         """The job, which now is in a waiting state, enters the queue."""
         if self._queue is not None:
             self._queue.add(job)
+
+    def resize(self, job: JobView, ranks: int) -> None:
+        """The job, which is elastic, has so many ranks from its next attempt on."""
+        waits = job.state in ("queued", "restarting")
+        if waits:
+            self.queue.remove(job)
+        job.spec = job.spec.at_size(ranks)
+        if waits:
+            self.enqueue(job)
+        self.touch(job.id)
 
     def fleet_changed(self) -> None:
         self._occupancy = self._cuttable = self._in_parts = None

@@ -44,6 +44,7 @@ def _serve(given: argparse.Namespace, gate: int, tell: int) -> int:
     holder = Holder(given.storage, given.hold, given.node, given.host, given.linger)
     for number in (signal.SIGHUP, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGUSR1, lambda *_: holder.finish())
     holder.publish()
     os.close(gate)
     if tell >= 0:

@@ -87,6 +87,11 @@ class Holder:
             os.unlink(os.path.join(self.storage, INNER, "holders", os.path.basename(self.hold) + ".json"))
         shutil.rmtree(self.hold, ignore_errors=True)
 
+    def finish(self) -> None:
+        """No rank will come any more: end once what is on its way to storage is there."""
+        with self._lock:
+            self._finished, self._idle_since_s = True, 0.0
+
     def _is_over(self) -> bool:
         now_s = time.monotonic()
         self._saves.give_up_late()
@@ -132,8 +137,7 @@ class Holder:
             wire.send(link, {"ok": True})
         elif do == "end":
             wire.send(link, {"ok": True})
-            with self._lock:
-                self._finished, self._idle_since_s = True, 0.0
+            self.finish()
         elif do == "bye":
             with self._lock:
                 self._finished = True

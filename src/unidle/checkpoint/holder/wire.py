@@ -148,10 +148,14 @@ def hold_directory(storage: str, node: str, identity: str) -> str:
 
     ``identity`` is that of :func:`directory_id`: who deletes the directory begins anew, also in memory.
     """
-    given = os.environ.get("UNIDLE_HOLD_DIR")
-    base = given or ("/dev/shm" if os.access("/dev/shm", os.W_OK) else os.environ.get("TMPDIR") or "/tmp")  # noqa: S108
     key = hashlib.sha256(f"{os.path.realpath(storage)}\0{identity}\0{node}".encode()).hexdigest()[:16]
-    return os.path.join(base, f"unidle-hold-{os.getuid()}-{key}")
+    return os.path.join(hold_base(), f"unidle-hold-{os.getuid()}-{key}")
+
+
+def hold_base() -> str:
+    """Where all copies of this machine are."""
+    given = os.environ.get("UNIDLE_HOLD_DIR")
+    return given or ("/dev/shm" if os.access("/dev/shm", os.W_OK) else os.environ.get("TMPDIR") or "/tmp")  # noqa: S108
 
 
 def own_host() -> str:
@@ -179,25 +183,30 @@ def running(hold: str) -> Address | None:
     return address
 
 
+def environment() -> dict[str, str]:
+    """What a holder's environment is: the caller's, and where this package is."""
+    package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+    path = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))
+    # not the launcher's own names: what ends "all of this rank" must not find it
+    own = {
+        k: v
+        for k, v in os.environ.items()
+        if not k.startswith("TORCHELASTIC_") and k not in ("RANK", "LOCAL_RANK")
+    }
+    return own | {"PYTHONPATH": path}
+
+
 def start(storage: str, hold: str, node: str, linger_s: float) -> Address:
     """The holder of ``hold``, started where there is none. Raises :class:`Gone`."""
     found = running(hold)
     if found is not None:
         return found
-    package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
-    path = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))
-    # not the launcher's own names: what ends "all of this rank" must not find it
-    env = {
-        k: v
-        for k, v in os.environ.items()
-        if not k.startswith("TORCHELASTIC_") and k not in ("RANK", "LOCAL_RANK")
-    }
     command = [
         sys.executable, "-m", "unidle.checkpoint.holder", "--storage", os.path.abspath(storage), "--hold", hold,
         "--node", node, "--host", own_host(), "--linger", str(linger_s),
     ]  # fmt: skip
     done = subprocess.run(
-        command, env=env | {"PYTHONPATH": path}, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+        command, env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE, text=True, start_new_session=True, timeout=START_S, check=False,
     )  # fmt: skip
     end = time.monotonic() + CONNECT_S

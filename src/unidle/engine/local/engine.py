@@ -6,7 +6,7 @@ import hashlib
 import os
 import select
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,9 +15,18 @@ from typing import TYPE_CHECKING, Final
 
 from unidle.clock import RealClock
 from unidle.engine.local import cgroups, launch, rundir
+from unidle.engine.local.between import Between
 from unidle.engine.local.cgroups import Group
 from unidle.engine.local.watch import RankWatch
-from unidle.engine.protocol import LiveAttempt, RankMarks, StartGang, StopGang, Utilised, WatchGang
+from unidle.engine.protocol import (
+    CheckpointLook,
+    LiveAttempt,
+    RankMarks,
+    StartGang,
+    StopGang,
+    Utilised,
+    WatchGang,
+)
 from unidle.errors import BadInput, CannotRun
 from unidle.fleet import Fleet
 from unidle.jobs import Limits
@@ -83,6 +92,7 @@ class LocalEngine:
         self._uses: Utilisation | None = None
         self._vitals: VitalsWatch | None = None
         self._warm: WarmPool | None = None
+        self._between = Between(self._root, fleet, self._spaces)
 
     def fleet(self) -> Fleet:
         """The fleet that the engine was given; of the ways to cut its GPUs those that this machine offers."""
@@ -104,6 +114,7 @@ class LocalEngine:
             gang = self._gang(command.job, command.attempt, len(command.places), attempt.marks_known)
             gang.to_launch = command
             gang.command = command if command.spec.restart.warm else None
+            self._between.prepare(command)
             if self._is_cut(command):
                 self._slices().adopt(command.job, command.attempt)
 
@@ -111,7 +122,12 @@ class LocalEngine:
         """Start the ranks that no one has begun; failures arrive as marks."""
         gang = self._gang(command.job, command.attempt, len(command.places))
         gang.command = command if command.spec.restart.warm else None
-        self._launch(gang, command)
+        self._between.prepare(command)
+        if command.attempt > 1 and self._is_fresh(gang):
+            self._between.look(command)
+            gang.to_launch = command
+        if not self._between.holds(command.job, command.attempt):
+            self._launch(gang, command)
 
     def stop(self, command: StopGang) -> None:
         """Ask the supervisors to end their ranks; they do so even if this process ends now."""
@@ -144,6 +160,22 @@ class LocalEngine:
         if self._slicer is not None:
             self._slicer.release(job, attempt)
 
+    def finish(self, job: str) -> None:
+        """End what outlives a job's attempts."""
+        self._between.finish(job)
+
+    def keep(self, jobs: Collection[str]) -> None:
+        """End what an earlier engine left for jobs other than these."""
+        self._between.keep(jobs)
+
+    def _is_fresh(self, gang: _Gang) -> bool:
+        """Whether no rank of it was begun, by this engine or an earlier one."""
+        now_ns = self._clock.now_ns()
+        for watch in gang.watches:
+            watch.look(now_ns)
+            self._follow(watch)
+        return all(watch.state == "unstarted" for watch in gang.watches)
+
     def freeze(self, job: str, attempt: int) -> bool:
         """Keep every process of an attempt from running, until :meth:`thaw`; True when all stand still."""
         frozen = True
@@ -159,22 +191,23 @@ class LocalEngine:
             watch.group.thaw()
             watch.signal_tree(signal.SIGCONT)
 
-    def poll(self) -> list[RankMarks | Utilised | GangVitals]:
+    def poll(self) -> list[RankMarks | Utilised | GangVitals | CheckpointLook]:
         """New marks of all ranks, the ends of those whose supervisor died, and how the others are."""
         for fd, _ in self._poller.poll(0):
             watch = self._watched[fd]
             self._unfollow(watch)
             watch.died()
-        found: list[RankMarks | Utilised | GangVitals] = []
+        found: list[RankMarks | Utilised | GangVitals | CheckpointLook] = []
         now_ns = self._clock.now_ns()
         for (job, attempt), gang in self._gangs.items():
-            if gang.to_launch:
+            if gang.to_launch and not self._between.holds(job, attempt):
                 self._launch(gang, gang.to_launch)
             for watch in gang.watches:
                 self._advance(watch, now_ns)
                 for first, marks in watch.news():
                     gang.under_way = gang.under_way or any(mark.k == "step" for mark in marks)
                     found.append(RankMarks(job, attempt, watch.rank, first, marks))
+                    self._between.saw(job, marks)
             self._follow_vitals((job, attempt), gang)
             if gang.command is not None:
                 self._keep_warm(gang, now_ns)
@@ -182,6 +215,7 @@ class LocalEngine:
             found += self._uses.poll(now_ns)
         if self._vitals is not None:
             found += self._vitals.take()
+        found += self._between.poll()
         self._clean()
         return found
 
@@ -199,7 +233,7 @@ class LocalEngine:
 
     def wait(self, until_ns: int | None) -> None:
         """Return when a supervisor has ended, after a short tick, or at ``until_ns``."""
-        busy = any(watch.unsettled for watch in self._watches(None))
+        busy = any(watch.unsettled for watch in self._watches(None)) or self._between.busy
         timeout_ms = STARTING_TICK_MS if busy else STEADY_TICK_MS
         if until_ns is not None:
             timeout_ms = min(timeout_ms, max(0, until_ns - self._clock.now_ns()) // 1_000_000)
@@ -211,6 +245,7 @@ class LocalEngine:
             self._vitals.close()
         if self._warm is not None:
             self._warm.close()
+        self._between.close()
         for job, attempt in list(self._gangs):
             self._forget(job, attempt)
         self._clean()

@@ -17,7 +17,7 @@ from unidle.engine.local.orders import Orders
 from unidle.engine.local.visible import visible_devices
 from unidle.engine.protocol import StartGang
 from unidle.fleet import Fleet, Node, device_of
-from unidle.jobs import Limits
+from unidle.jobs import Limits, Role, role_of
 
 MASTER_ADDR = "127.0.0.1"  # every node of this engine is on this machine
 ANY_V4 = "0.0.0.0"  # noqa: S104 - ranks may listen on any address, so all must be free
@@ -111,11 +111,12 @@ def environments(
             env |= _sockets(node, {**inherited, **env})
         env |= {
             "RANK": str(place.rank),
-            "ROLE_RANK": str(place.rank),
+            **_role(command.spec.roles, place.rank, len(places)),
             "LOCAL_RANK": str(seen[place.node]),
             "LOCAL_WORLD_SIZE": str(sum(p.node == place.node for p in places)),
             "GROUP_RANK": str(nodes.index(place.node)),
             "GROUP_WORLD_SIZE": str(len(nodes)),
+            "UNIDLE_NODE": place.node,
         }
         env |= visible_devices(
             [devices[d] for name in place.slices if (d := device_of(name)) in devices], vendors
@@ -140,8 +141,6 @@ def common_environment(command: StartGang, inherited: Mapping[str, str]) -> dict
 def _gang(command: StartGang, port: int, name: str, address: str) -> dict[str, str]:
     return {
         "WORLD_SIZE": str(len(command.places)),
-        "ROLE_WORLD_SIZE": str(len(command.places)),
-        "ROLE_NAME": "default",
         "MASTER_ADDR": address,
         "MASTER_PORT": str(port),
         "TORCHELASTIC_RUN_ID": run_id(name, command.job, command.attempt),
@@ -151,7 +150,26 @@ def _gang(command: StartGang, port: int, name: str, address: str) -> dict[str, s
         "TORCHELASTIC_USE_AGENT_STORE": "False",
         "UNIDLE_JOB": command.job,
         "UNIDLE_ATTEMPT": str(command.attempt),
+        **_for_checkpoints(command),
     }
+
+
+def _role(roles: tuple[Role, ...], rank: int, ranks: int) -> dict[str, str]:
+    """The rank's role, and its place among those of it."""
+    name = role_of(roles, rank)
+    same = [other for other in range(ranks) if role_of(roles, other) == name] if roles else range(ranks)
+    return {"ROLE_NAME": name, "ROLE_RANK": str(same.index(rank)), "ROLE_WORLD_SIZE": str(len(same))}
+
+
+def _for_checkpoints(command: StartGang) -> dict[str, str]:
+    """What ``unidle.rank.checkpoint`` wants to know (its settings of the environment)."""
+    known = {"UNIDLE_MTTF_S": command.mttf_s, "UNIDLE_RESTART_S": command.restart_s}
+    found = {name: f"{value:.1f}" for name, value in known.items() if value is not None}
+    if command.spec.checkpoint_memory:
+        from unidle.checkpoint.holder.wire import hold_base  # few jobs ask for it
+
+        found["UNIDLE_HOLD_DIR"] = hold_base()
+    return found
 
 
 def _sockets(node: Node, present: Mapping[str, str]) -> dict[str, str]:

@@ -31,6 +31,7 @@ JOURNAL = "journal.jsonl"
 LOG = "log"
 STOP = "stop"
 RESERVE = "reserve"
+HOLDERS = ".holders"  # in the run root: no job's name begins with a dot
 
 
 def attempt_dir(run_root: str | os.PathLike[str], job: str, attempt: int) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import count
 from typing import Final
@@ -133,6 +133,12 @@ class SimEngine:
         gang = self._gangs.get((job, attempt))
         if gang is not None:
             self._drop(gang)
+
+    def finish(self, job: str) -> None:
+        """Nothing is kept for a job between its attempts."""
+
+    def keep(self, jobs: Collection[str]) -> None:
+        """As for :meth:`finish`."""
 
     def poll(self) -> Sequence[Observation]:
         now_ns = self._clock.now_ns()

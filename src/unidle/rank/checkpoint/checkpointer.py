@@ -89,14 +89,20 @@ class Checkpointer:
         Raises CannotRun where there are checkpoints and none is good, BadInput where they are of another model.
         """
         with report.restoring():
-            found = self._ranks.from_first(self._offers() if self._ranks.rank == 0 else None)
-            for offer in found:
-                problem = self._try(offer)
-                if problem is None:
-                    self._due.from_step(offer.step)
-                    self._say(f"goes on after step {offer.step}, from {offer.name}")
-                    return int(offer.step)
-                self._say(f"{offer.name} is bad and is left out: {problem}")
+            step = self._restore()
+        if self._ranks.rank == 0:
+            report.restored(step)
+        return step
+
+    def _restore(self) -> int:
+        found = self._ranks.from_first(self._offers() if self._ranks.rank == 0 else None)
+        for offer in found:
+            problem = self._try(offer)
+            if problem is None:
+                self._due.from_step(offer.step)
+                self._say(f"goes on after step {offer.step}, from {offer.name}")
+                return int(offer.step)
+            self._say(f"{offer.name} is bad and is left out: {problem}")
         if found or self._bad_on_storage:
             raise CannotRun(
                 "no checkpoint in it is good", field="directory", value=self.directory,

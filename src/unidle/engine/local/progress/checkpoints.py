@@ -74,7 +74,7 @@ class CheckpointWatch:
                 entry.durable = True
             elif self._is_durable(entry, path, t_ns, offset_ns, final):
                 entry.durable = True
-                marks.append(_saved(entry, offset_ns, formats.step_in(name)))
+                marks.append(_saved(entry, path, offset_ns, formats.step_in(name)))
         marks += self._tracked(names, t_ns, before_ns, offset_ns, first)
         for gone in self._entries.keys() - names.keys():
             del self._entries[gone]
@@ -145,25 +145,26 @@ class CheckpointWatch:
             if self._trackers.get(tracker) == seen or not content or step is None:
                 continue
             self._trackers[tracker] = seen
-            if first or not self._untold(step):
+            if first or (name := self._untold(step)) is None:
                 continue
             at_ns = min(max(state.st_mtime_ns + offset_ns, before_ns), t_ns)
-            marks.append({"k": "saved", "t": at_ns, "n": step, "o": "checkpoint"})
+            text = names.get(name, "")
+            marks.append({"k": "saved", "t": at_ns, "n": step, "o": "checkpoint", "text": text})
         return marks
 
-    def _untold(self, step: int) -> bool:
-        """Whether the entry that holds ``step`` was not told yet; it is from now on."""
+    def _untold(self, step: int) -> str | None:
+        """The name of the entry that holds ``step`` where it was not told yet; it is from now on."""
         for name, entry in self._entries.items():
             if formats.step_in(name) == step:
                 told, entry.durable = entry.durable, True
-                return not told
-        return False
+                return None if told else name
+        return None
 
 
-def _saved(entry: _Entry, offset_ns: int, step: int | None) -> Mark:
+def _saved(entry: _Entry, path: str, offset_ns: int, step: int | None) -> Mark:
     # a file may carry an old time (copied, or renamed into place): it was not there one scan before
     at_ns = min(max(entry.print[0] + offset_ns, entry.absent_ns), entry.since_ns)
-    mark: Mark = {"k": "saved", "t": at_ns, "o": "checkpoint"}
+    mark: Mark = {"k": "saved", "t": at_ns, "o": "checkpoint", "text": path}
     if step is not None:
         mark["n"] = step
     return mark

@@ -1,0 +1,68 @@
+"""What follows when a gang does not run on by itself, and how far its size may change."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+RestartEvent = Literal["fail", "hang", "evict", "pending", "timeout"]
+"""A rank failed; the gang hangs; it made room for another; it waited, or ran, longer than it may."""
+
+RestartAction = Literal["restart", "abort", "requeue", "ignore"]
+
+
+@dataclass(frozen=True, slots=True)
+class RestartPolicy:
+    """What follows from one kind of event, of ranks of ``role`` where one is named.
+
+    ``max``: how often at most, else ``Restart.max`` times; ``backoff_s``: before the first restart, else
+    ``Restart.backoff_s``.
+    """
+
+    event: RestartEvent
+    action: RestartAction
+    max: int | None = None
+    backoff_s: float | None = None
+    role: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """Which failures are retried, how often and how soon.
+
+    ``on`` holds ``"any"``, ``"signal"`` (killed by any signal), ``"exit"`` (any non-zero exit code),
+    ``"lost"`` (the rank's end was not seen), a signal name such as ``"SIGKILL"`` or an exit code.
+    ``"hang"`` is a gang that stands still. With ``warm`` a Python that has imported PyTorch is kept ready.
+    The wait before try n (from 1) is ``backoff_s * 2 ** (n - 1)``, at most 300 s. The first of ``policies``
+    that speaks of what happened goes before all that.
+    """
+
+    max: int = 0
+    backoff_s: float = 1.0
+    on: tuple[str | int, ...] = ("any",)
+    warm: bool = False
+    policies: tuple[RestartPolicy, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """Ranks that have a part of their own: inclusive ranges of them."""
+
+    name: str
+    ranges: tuple[tuple[int, int], ...]
+
+    def has(self, rank: int) -> bool:
+        return any(first <= rank <= last for first, last in self.ranges)
+
+
+@dataclass(frozen=True, slots=True)
+class Elastic:
+    """The least and the most ranks that a gang may go on with."""
+
+    min: int
+    max: int
+
+
+def role_of(roles: tuple[Role, ...], rank: int) -> str:
+    """The role of a rank; ``default`` for one that has none."""
+    return next((role.name for role in roles if role.has(rank)), "default")
