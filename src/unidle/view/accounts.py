@@ -216,6 +216,8 @@ def _fate(job: JobView, attempt: AttemptView) -> Fate:
         return "open"
     if attempt.outcome == "succeeded":
         return "kept"
+    if attempt.stop is not None and attempt.stop.why == "node_sick":
+        return "replayed"
     if attempt.outcome == "preempted":
         return "preempted"
     last = attempt is job.attempts[-1]
