@@ -20,6 +20,7 @@ from unidle.control.forecast import Forecaster
 from unidle.control.guard import GuardWatch
 from unidle.control.idle import IdleWatch
 from unidle.control.inbox import CancelRequest, SubmitRequest
+from unidle.control.remedies import GuardRequest, RemedyWatch
 from unidle.engine.protocol import (
     Engine,
     HealthChange,
@@ -56,7 +57,7 @@ class Controller:
         self, store: Store, lease: Lease, engine: Engine, policy: Policy, clock: Clock,
         *, inbox_every_ns: int | None = INBOX_EVERY_NS,
         sighting_every_ns: int = SIGHTING_EVERY_NS, watcher: Watcher | None = None, view: View | None = None,
-        forecaster: Forecaster | None = None,
+        forecaster: Forecaster | None = None, remedies: RemedyWatch | None = None,
     ) -> None:  # fmt: skip
         self._store, self._lease, self._engine = store, lease, engine
         self._policy, self._clock = policy, clock
@@ -72,6 +73,7 @@ class Controller:
         self._timers: list[tuple[int, str]] = []
         self._holders = IdleWatch()
         self._guard = GuardWatch()
+        self._remedies = remedies if remedies is not None else RemedyWatch()
         self._again_ns = _NEVER_NS  # when the policy asked to be called again
         self._place = True
         self._inbox_ns = 0
@@ -184,7 +186,9 @@ class Controller:
         """Do all that can be done now. Returns when to look again without a sign from the engine."""
         self._observe()
         self._take_requests()
+        self._look_after_nodes()
         self._decide()
+        self._look_after_nodes()  # of those that a gang has left
         now = self._clock.now_ns()
         if now - self.view.book.seen_ns >= self._sighting_every_ns:
             self._emit(ev.Sighted())
@@ -240,8 +244,21 @@ class Controller:
             job = self.view.jobs.get(cancel.job)
             if job is not None and not (cancel.only_waiting and job.attempts):
                 self.cancel(cancel.job, cancel.by)
+        elif request.kind == "guard":
+            asked = msgspec.json.decode(request.body, type=GuardRequest)
+            for event in self._remedies.asked(self.view, asked, self._clock.now_ns()):
+                self._emit(event)
+            self._place = True
         else:
             self._emit(ev.RequestRefused(request.kind, Reason("unknown", "a request of an unknown kind")))
+
+    def _look_after_nodes(self) -> None:
+        for event in self._remedies.look(self.view, self._clock.now_ns()):
+            self._emit(event)
+            if isinstance(event, ev.StopAsked):
+                job = self.view.jobs[event.job]
+                self._command_stop(job, job.attempts[-1])
+            self._place = True
 
     def _decide(self) -> None:
         now = self._clock.now_ns()
@@ -262,7 +279,8 @@ class Controller:
             self._decide_places(self._clock.now_ns())  # after what was decided above, such as who waits again
 
     def _decide_job(self, job: JobView, now: int) -> None:
-        for event in lifecycle.decide(job, now):
+        for decided in lifecycle.decide(job, now):
+            event = self._remedies.excuse(self.view, job, decided)
             self._emit(event)
             attempt = job.attempts[-1] if job.attempts else None
             if isinstance(event, ev.StopAsked) and attempt is not None:
@@ -357,6 +375,7 @@ class Controller:
         commands, self._commands = self._commands, []
         for command in commands:
             command()
+        self._remedies.act(self.view)
 
     def _command_start(self, job: JobView, attempt: AttemptView) -> None:
         command = cuts.start_of(self.view, job, attempt)
@@ -392,6 +411,8 @@ class Controller:
             times.append(self._timers[0][0])
         if self._holders.next_ns is not None:
             times.append(self._holders.next_ns)
+        if self._remedies.next_ns is not None:
+            times.append(self._remedies.next_ns)
         if self._inbox_every_ns is not None:
             times.append(self._inbox_ns + self._inbox_every_ns)
         return min(times)

@@ -11,7 +11,9 @@ from pathlib import Path
 
 from unidle.clock import RealClock, boot_id
 from unidle.control.forecast import Forecaster
+from unidle.control.hooks import HookRunner
 from unidle.control.loop import Controller, Watcher
+from unidle.control.remedies import RemedyWatch
 from unidle.engine.local.engine import LocalEngine
 from unidle.errors import StoreError
 from unidle.fleet import Fleet
@@ -69,6 +71,7 @@ def take_up(
         controller = Controller(
             store, lease, engine, Unidle(), clock,
             watcher=watcher, view=view, forecaster=Forecaster.of(view),
+            remedies=RemedyWatch(HookRunner(state_dir(store, data_dir) / "remedies")),
         )  # fmt: skip
         try:
             controller.start(f"{purpose} (pid {os.getpid()})", boot_id(), clock.offset_ns)

@@ -36,7 +36,9 @@ class HookPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     command: Words = ()
     timeout: Annotated[DurationText | None, _time("It is ended after this; 10m (quick: 1m).", "10m")] = None
-    tries: Annotated[int | None, Meta(ge=1, le=100, description="How often it is tried; remedies 2, checks 3.")] = None
+    tries: Annotated[
+        Annotated[int, Meta(ge=1, le=100)] | None, Meta(description="How often it is tried; remedies 2, checks 3.")
+    ] = None
     pause: Annotated[DurationText | None, _time("Between two tries; 10s.", "10s")] = None
 
 
@@ -51,7 +53,9 @@ class RemedyPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 class OutPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """How much may be out of use at once by unidle's own decision."""
 
-    nodes: Annotated[int | None, Meta(ge=0, description="So many nodes; 0: none is removed.")] = None
+    nodes: Annotated[
+        Annotated[int, Meta(ge=0)] | None, Meta(description="So many nodes; 0: none is removed.")
+    ] = None
     percent: Annotated[Percent, Meta(description="Of the fleet's nodes, one at least; where nodes is not given.")] = 10.0
     tier_percent: Annotated[Percent, Meta(description="Of the nodes under one tier, one at least.")] = 50.0
     per_hour: Annotated[int, Meta(ge=1, description="Remedies begun within an hour.")] = 20
