@@ -141,7 +141,11 @@ def ticked(world: World) -> World:
         )  # fmt: skip
         if here.deadline_ns == 0 and world.record is not None and world.record.deadline_ns:
             here.deadline_ns = -1  # it is over, not absent
-        here.because = Reason(here.because.code, "", dict(world.record.because.figures)) if world.record else here.because
+        here.because = (
+            Reason(here.because.code, "", dict(world.record.because.figures))
+            if world.record
+            else here.because
+        )
     return replace(world, record=here, offences=tuple(at - T for at in world.offences if at - T > -6 * T))
 
 
@@ -181,7 +185,10 @@ def steps(world: World) -> Iterator[tuple[str, World]]:
     yield "others", live(replace(world, full=not world.full))
     if kills and world.alive:
         yield "kill", replace(world, alive=False, left=(faults, requests, kills - 1))
-        yield "kill before it acts", replace(turned(ticked(world), act=False), alive=False, left=(faults, requests, kills - 1))
+        yield (
+            "kill before it acts",
+            replace(turned(ticked(world), act=False), alive=False, left=(faults, requests, kills - 1)),
+        )
     if not world.alive:
         yield "back", turned(acted(replace(world, alive=True)))
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import typer
 
-from unidle.cli import incidents
+from unidle.cli import incidents, nodes
 from unidle.cli.common import JsonOption, say, table, warn
 from unidle.errors import BadInput
 
@@ -31,6 +31,7 @@ _WIDTH = 100
 def register(app: typer.Typer) -> None:
     """Add this room's commands."""
     guard_app.command("incidents")(incidents.incidents)
+    nodes.register(guard_app)
     app.add_typer(guard_app, name="guard")
 
 

@@ -10,16 +10,18 @@ from __future__ import annotations
 import heapq
 import os
 from collections.abc import Callable, Iterable
+from itertools import chain
 from typing import Final
 
 import msgspec
 
 from unidle.clock import Clock
-from unidle.control import cuts
+from unidle.control import clearing, cuts
 from unidle.control.forecast import Forecaster
 from unidle.control.guard import GuardWatch
 from unidle.control.idle import IdleWatch
 from unidle.control.inbox import CancelRequest, SubmitRequest
+from unidle.control.preflight import Preflight
 from unidle.control.remedies import GuardRequest, RemedyWatch
 from unidle.engine.protocol import (
     Engine,
@@ -34,7 +36,7 @@ from unidle.fleet import as_declared
 from unidle.guard import lifecycle
 from unidle.jobs import JobSpec, Reason
 from unidle.jobs.vitals import GangVitals
-from unidle.place.plan import Place, Policy, Stop
+from unidle.place.plan import Place, Plan, Policy, Stop
 from unidle.store.protocol import Lease, NewEvent, Request, Store
 from unidle.view import snapshot
 from unidle.view.fold import apply
@@ -58,6 +60,7 @@ class Controller:
         *, inbox_every_ns: int | None = INBOX_EVERY_NS,
         sighting_every_ns: int = SIGHTING_EVERY_NS, watcher: Watcher | None = None, view: View | None = None,
         forecaster: Forecaster | None = None, remedies: RemedyWatch | None = None,
+        preflight: Preflight | None = None,
     ) -> None:  # fmt: skip
         self._store, self._lease, self._engine = store, lease, engine
         self._policy, self._clock = policy, clock
@@ -74,6 +77,7 @@ class Controller:
         self._holders = IdleWatch()
         self._guard = GuardWatch()
         self._remedies = remedies if remedies is not None else RemedyWatch()
+        self._preflight = preflight if preflight is not None else Preflight()
         self._again_ns = _NEVER_NS  # when the policy asked to be called again
         self._place = True
         self._inbox_ns = 0
@@ -253,11 +257,15 @@ class Controller:
             self._emit(ev.RequestRefused(request.kind, Reason("unknown", "a request of an unknown kind")))
 
     def _look_after_nodes(self) -> None:
-        for event in self._remedies.look(self.view, self._clock.now_ns()):
+        now = self._clock.now_ns()
+        for event in chain(self._preflight.look(self.view, now), self._remedies.look(self.view, now)):
             self._emit(event)
             if isinstance(event, ev.StopAsked):
                 job = self.view.jobs[event.job]
                 self._command_stop(job, job.attempts[-1])
+            elif isinstance(event, ev.PreflightEnded) and event.ok:
+                job = self.view.jobs[event.job]
+                self._command_start(job, job.attempts[-1])
             self._place = True
 
     def _decide(self) -> None:
@@ -311,11 +319,21 @@ class Controller:
     def _decide_places(self, now: int) -> None:
         if not self.view.waiting:
             return
-        plan = self._policy.decide(self.view, now)
+        if clear := self._carry_out(self._policy.decide(self.view, now), now):
+            with clearing.shut(self.view, clear):  # what would run into maintenance there is placed elsewhere
+                self._carry_out(self._policy.decide(self.view, now), now)
+
+    def _carry_out(self, plan: Plan, now: int) -> set[str]:
+        """Do what was planned, but for gangs that would run into maintenance; the nodes that those are kept off."""
+        late = {
+            place.job: clash for place in plan.places if (clash := clearing.in_the_way(self.view, place, now))
+        }
         for cut in plan.cuts:
-            self._emit(ev.DeviceCut(cut.device, cut.cut, cut.because))
+            if not any(part.job in late for part in cut.cut.parts):
+                self._emit(ev.DeviceCut(cut.device, cut.cut, cut.because))
         for place in plan.places:
-            self._place_gang(place, now)
+            if place.job not in late:
+                self._place_gang(place, now)
         for wait in plan.waits:
             self._emit(ev.JobJudged(wait.job, wait.because))
         for stop in plan.stops:
@@ -331,6 +349,7 @@ class Controller:
         elif plan.again_ns is not None and plan.again_ns < self._again_ns:
             self._again_ns = plan.again_ns
             heapq.heappush(self._timers, (plan.again_ns, ""))
+        return {node for clash in late.values() for node in clash}
 
     def _place_gang(self, place: Place, now: int) -> None:
         job = self.view.jobs[place.job]
@@ -376,8 +395,11 @@ class Controller:
         for command in commands:
             command()
         self._remedies.act(self.view)
+        self._preflight.act()
 
     def _command_start(self, job: JobView, attempt: AttemptView) -> None:
+        if self._preflight.holds(self.view, job, attempt):
+            return
         command = cuts.start_of(self.view, job, attempt)
         self._commands.append(lambda: self._engine.start(command))
 
@@ -411,8 +433,7 @@ class Controller:
             times.append(self._timers[0][0])
         if self._holders.next_ns is not None:
             times.append(self._holders.next_ns)
-        if self._remedies.next_ns is not None:
-            times.append(self._remedies.next_ns)
+        times += [at for at in (self._remedies.next_ns, self._preflight.next_ns) if at is not None]
         if self._inbox_every_ns is not None:
             times.append(self._inbox_ns + self._inbox_every_ns)
         return min(times)

@@ -74,13 +74,19 @@ class RemedyWatch:
     def asked(self, view: View, request: GuardRequest, now_ns: int) -> Iterator[ev.Event]:
         """What follows from a request."""
         known, target = self._fleet(view), request.target
-        if target not in known.nodes and (target not in known.devices or request.verb in ("maintain", "cordon")):
-            yield _refused(f"the fleet has no such {'node' if '/' not in target else 'node or device'}: {target}")
+        if target not in known.nodes and (
+            target not in known.devices or request.verb in ("maintain", "cordon")
+        ):
+            yield _refused(
+                f"the fleet has no such {'node' if '/' not in target else 'node or device'}: {target}"
+            )
             return
         here, policy = view.care.targets.get(target), view.fleet.guard
         said: Set | Reason | None = None
         if request.verb == "drain":
-            said = maintenance.drain(target, here, request.deadline_ns or now_ns + maintenance.DRAIN_NS, request.by)
+            said = maintenance.drain(
+                target, here, request.deadline_ns or now_ns + maintenance.DRAIN_NS, request.by
+            )
         elif request.verb == "return":
             if target in view.care.cordons:
                 yield ev.CordonSet(target, False, request.by, Reason("returned", f"returned by {request.by}"))
@@ -88,7 +94,9 @@ class RemedyWatch:
                 yield ev.MaintenanceSet(target, 0, 0, 0, request.by)
                 said = Reason("returned", "no maintenance any more")
             if here is not None or said is None:
-                said = maintenance.give_back(target, here, policy, now_ns, request.by, unproved=request.unproved)
+                said = maintenance.give_back(
+                    target, here, policy, now_ns, request.by, unproved=request.unproved
+                )
         elif request.verb in ("cordon", "uncordon"):
             because = Reason("cordon", request.text or f"{request.verb}ed by {request.by}")
             yield ev.CordonSet(target, request.verb == "cordon", request.by, because)
@@ -118,7 +126,13 @@ class RemedyWatch:
             return
         for target in dict.fromkeys([*care.targets, *care.pending, *care.strikes, *care.windows]):
             for _ in range(_MOST_MOVES):
-                moves = remedy.decide(target, care.targets.get(target), self._facts(view, target, now_ns), view.fleet.guard, now_ns)
+                moves = remedy.decide(
+                    target,
+                    care.targets.get(target),
+                    self._facts(view, target, now_ns),
+                    view.fleet.guard,
+                    now_ns,
+                )
                 yield from self._told(view, target)
                 for move in moves:
                     yield from _moved(view, move)
@@ -138,11 +152,17 @@ class RemedyWatch:
     def excuse(self, view: View, job: JobView, event: ev.Event) -> ev.Event:
         """A gang that failed on a node which is being taken out waits again: it was not the job's fault."""
         attempt = job.attempts[-1] if job.attempts else None
-        failed = isinstance(event, ev.RetryPlanned) or (isinstance(event, ev.JobEnded) and event.state == "failed")
+        failed = isinstance(event, ev.RetryPlanned) or (
+            isinstance(event, ev.JobEnded) and event.state == "failed"
+        )
         if attempt is None or not failed or not view.care.targets or attempt.outcome != "failed":
             return event
         for here in view.care.targets.values():
-            if here.state != "suspect" and here.opened_ns >= attempt.placed_ns and _uses(attempt, here.target):
+            if (
+                here.state != "suspect"
+                and here.opened_ns >= attempt.placed_ns
+                and _uses(attempt, here.target)
+            ):
                 return ev.Requeued(job.id, Reason("node_sick", f"{here.target} is sick: {here.cause.text}"))
         return event
 
@@ -222,7 +242,9 @@ class RemedyWatch:
             hook = policy.quick if here.busy == remedy.QUICK else policy.prove
             words = hook.command or check_words(known.nodes.get(here.node), here.node, here.busy)
         device = here.target if here.target != here.node else ""
-        return Order(name_of(here), filled(words, known.nodes.get(here.node), here.node, device), hook.timeout_ns)
+        return Order(
+            name_of(here), filled(words, known.nodes.get(here.node), here.node, device), hook.timeout_ns
+        )
 
 
 def name_of(here: CareView) -> str:
@@ -315,4 +337,3 @@ def _held(view: View, target: str) -> tuple[Held, ...]:
 
 def _refused(text: str) -> ev.RequestRefused:
     return ev.RequestRefused("guard", Reason("refused", text))
-

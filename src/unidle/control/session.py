@@ -13,6 +13,7 @@ from unidle.clock import RealClock, boot_id
 from unidle.control.forecast import Forecaster
 from unidle.control.hooks import HookRunner
 from unidle.control.loop import Controller, Watcher
+from unidle.control.preflight import Preflight
 from unidle.control.remedies import RemedyWatch
 from unidle.engine.local.engine import LocalEngine
 from unidle.errors import StoreError
@@ -68,10 +69,11 @@ def take_up(
         root = run_root(store, data_dir)
         _make_root(root)
         engine = LocalEngine(root, fleet, clock)
+        hands = HookRunner(state_dir(store, data_dir) / "remedies")
         controller = Controller(
             store, lease, engine, Unidle(), clock,
             watcher=watcher, view=view, forecaster=Forecaster.of(view),
-            remedies=RemedyWatch(HookRunner(state_dir(store, data_dir) / "remedies")),
+            remedies=RemedyWatch(hands), preflight=Preflight(hands, f"{os.getpid()}-{view.seq}"),
         )  # fmt: skip
         try:
             controller.start(f"{purpose} (pid {os.getpid()})", boot_id(), clock.offset_ns)

@@ -15,7 +15,15 @@ from unidle.share.idle import Evidence
 
 Outcome = Literal["succeeded", "failed", "cancelled", "preempted"]
 StopWhy = Literal[
-    "rank_failed", "cancelled", "timeout", "service_stopped", "preempted", "moved", "idle", "hung", "node_sick"
+    "rank_failed",
+    "cancelled",
+    "timeout",
+    "service_stopped",
+    "preempted",
+    "moved",
+    "idle",
+    "hung",
+    "node_sick",
 ]
 EndState = Literal["succeeded", "failed", "cancelled"]
 Use = Literal["busy", "quiet", "unknown"]

@@ -17,7 +17,11 @@ _USUAL: Final = GuardPolicy()
 
 
 def _time(text: str, example: str) -> Meta:
-    return Meta(description=text, examples=[example], extra={"says": DURATION_SAYS, "remedy": f"for instance {example}"})
+    return Meta(
+        description=text,
+        examples=[example],
+        extra={"says": DURATION_SAYS, "remedy": f"for instance {example}"},
+    )
 
 
 Percent = Annotated[float, Meta(gt=0, le=100)]
@@ -37,7 +41,8 @@ class HookPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     command: Words = ()
     timeout: Annotated[DurationText | None, _time("It is ended after this; 10m (quick: 1m).", "10m")] = None
     tries: Annotated[
-        Annotated[int, Meta(ge=1, le=100)] | None, Meta(description="How often it is tried; remedies 2, checks 3.")
+        Annotated[int, Meta(ge=1, le=100)] | None,
+        Meta(description="How often it is tried; remedies 2, checks 3."),
     ] = None
     pause: Annotated[DurationText | None, _time("Between two tries; 10s.", "10s")] = None
 
@@ -56,7 +61,9 @@ class OutPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     nodes: Annotated[
         Annotated[int, Meta(ge=0)] | None, Meta(description="So many nodes; 0: none is removed.")
     ] = None
-    percent: Annotated[Percent, Meta(description="Of the fleet's nodes, one at least; where nodes is not given.")] = 10.0
+    percent: Annotated[
+        Percent, Meta(description="Of the fleet's nodes, one at least; where nodes is not given.")
+    ] = 10.0
     tier_percent: Annotated[Percent, Meta(description="Of the nodes under one tier, one at least.")] = 50.0
     per_hour: Annotated[int, Meta(ge=1, description="Remedies begun within an hour.")] = 20
 
@@ -80,21 +87,32 @@ class GuardPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What is done about sick nodes and devices."""
 
     remedy: RemedyPart = RemedyPart()
-    prove: Annotated[HookPart, Meta(description="The check after a remedy; without a command, unidle's own.")] = HookPart()
-    quick: Annotated[HookPart, Meta(description="The short check; without a command, unidle's own.")] = HookPart()
+    prove: Annotated[
+        HookPart, Meta(description="The check after a remedy; without a command, unidle's own.")
+    ] = HookPart()
+    quick: Annotated[HookPart, Meta(description="The short check; without a command, unidle's own.")] = (
+        HookPart()
+    )
     preflight: Annotated[
         Literal["off", "quick", "standard"],
         Meta(description="Check nodes before a gang starts; standard: new and repaired ones thoroughly."),
     ] = "quick"
     preflight_age: Annotated[DurationText | None, _time("How long a check counts; 10m.", "10m")] = None
     drain: Annotated[DurationText | None, _time("How long jobs have to save a checkpoint; 5m.", "5m")] = None
-    drain_hard: Annotated[DurationText | None, _time("The same where only a reboot or more helps; 30s.", "30s")] = None
+    drain_hard: Annotated[
+        DurationText | None, _time("The same where only a reboot or more helps; 30s.", "30s")
+    ] = None
     suspect: Annotated[DurationText | None, _time("How long a suspicion stands; 1h.", "1h")] = None
     quarantine: Annotated[DurationText | None, _time("Longest wait for a remedy; 24h.", "24h")] = None
-    probation: Annotated[DurationText | None, _time("How long a repaired node is idle and watched; 10m.", "10m")] = None
+    probation: Annotated[
+        DurationText | None, _time("How long a repaired node is idle and watched; 10m.", "10m")
+    ] = None
     probation_every: Annotated[DurationText | None, _time("Between two short checks then; 1m.", "1m")] = None
     accept_unknown: Annotated[
-        bool, Meta(description="A check after a remedy that could not tell, but found nothing wrong, counts as a proof.")
+        bool,
+        Meta(
+            description="A check after a remedy that could not tell, but found nothing wrong, counts as a proof."
+        ),
     ] = False
     out: OutPart = OutPart()
     breaker: BreakerPart = BreakerPart()
@@ -193,7 +211,12 @@ def guard_as_data(policy: GuardPolicy) -> dict[str, object] | None:
     out, breaker, lemon = policy.out, policy.breaker, policy.lemon
     if out != usual.out:
         given = {"nodes": out.most} if out.most is not None else {}
-        found["out"] = {**given, "percent": out.ppm / 1e4, "tier_percent": out.tier_ppm / 1e4, "per_hour": out.per_hour}
+        found["out"] = {
+            **given,
+            "percent": out.ppm / 1e4,
+            "tier_percent": out.tier_ppm / 1e4,
+            "per_hour": out.per_hour,
+        }
     if breaker != usual.breaker:
         within = duration_text(breaker.within_ns)
         found["breaker"] = {"nodes": breaker.nodes, "percent": breaker.ppm / 1e4, "within": within}

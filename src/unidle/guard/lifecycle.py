@@ -99,7 +99,9 @@ def _decide_ended(job: JobView, attempt: AttemptView, now_ns: int) -> list[ev.Ev
         ]
     if (refused := _refused(attempt)) is not None:
         return [ended(job.id, attempt.number, "failed", refused), ev.Requeued(job.id, refused)]
-    if stop is not None and (stop.why in ("service_stopped", "preempted", "moved", "node_sick") or stop.requeue):
+    if stop is not None and (
+        stop.why in ("service_stopped", "preempted", "moved", "node_sick") or stop.requeue
+    ):
         return [ended(job.id, attempt.number, "preempted", stop.because), ev.Requeued(job.id, stop.because)]
     if stop is not None and stop.why in ("timeout", "idle"):
         state: Literal["failed", "cancelled"] = "failed" if stop.why == "timeout" else "cancelled"

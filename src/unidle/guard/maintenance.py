@@ -31,7 +31,9 @@ def give_back(
     if here is None:
         return Reason("refused", f"{target} is in use already")
     if here.state == "remedy":
-        return Reason("refused", f"a remedy of {target} is at work: {here.because.text}; ask again when it has ended")
+        return Reason(
+            "refused", f"a remedy of {target} is at work: {here.because.text}; ask again when it has ended"
+        )
     if unproved or here.state in ("suspect", "draining"):
         return Set(target, "healthy", because)
     return Set(target, "quarantine", because, CHECK, 1, now_ns + policy.quarantine_ns)
@@ -55,5 +57,7 @@ def runs_into(
     return [
         node
         for node in dict.fromkeys(nodes)
-        if (window := windows.get(node)) is not None and window.until_ns > now_ns and now_ns + expected > window.drain_by_ns
+        if (window := windows.get(node)) is not None
+        and window.until_ns > now_ns
+        and now_ns + expected > window.drain_by_ns
     ]

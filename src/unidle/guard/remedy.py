@@ -167,9 +167,7 @@ def _open(
     return ()
 
 
-def _out_of_use(
-    target: str, step: str, text: str, facts: Facts, policy: GuardPolicy, now_ns: int
-) -> Set:
+def _out_of_use(target: str, step: str, text: str, facts: Facts, policy: GuardPolicy, now_ns: int) -> Set:
     """The target is to be taken out: at once, or not at all where too much would be out."""
     breaker = policy.breaker
     most = max(breaker.nodes, -(-facts.nodes * breaker.ppm // 1_000_000))
@@ -228,7 +226,9 @@ def _draining(here: CareView, facts: Facts, policy: GuardPolicy, now_ns: int) ->
     if facts.jobs and now_ns < here.deadline_ns + SLACK_NS:
         patient = here.step in (DRAINED, MAINTENANCE)
         return tuple(
-            StopJob(job.job, job.attempt, late and not patient, Reason("node_sick", _why_stopped(here, job, late)))
+            StopJob(
+                job.job, job.attempt, late and not patient, Reason("node_sick", _why_stopped(here, job, late))
+            )
             for job in facts.jobs
             if not job.stopping and (late or _may_stop(job, here, patient))
         )
@@ -237,7 +237,9 @@ def _draining(here: CareView, facts: Facts, policy: GuardPolicy, now_ns: int) ->
     if here.step == MAINTENANCE:
         until_ns = facts.window.until_ns if facts.window is not None else now_ns
         return (Set(here.target, "maintenance", here.because, "", 0, until_ns),)
-    return (_lemon(here, here.cause.text, facts.offences, policy, now_ns) or _quarantined(here, policy, now_ns),)
+    return (
+        _lemon(here, here.cause.text, facts.offences, policy, now_ns) or _quarantined(here, policy, now_ns),
+    )
 
 
 _BACK: Final = "`unidle guard return "
@@ -257,7 +259,9 @@ def _why_stopped(here: CareView, job: Held, late: bool) -> str:
     return f"{what}; the time for its checkpoint is over" if late and job.saves else what
 
 
-def _lemon(here: CareView, text: str, offences: tuple[int, ...], policy: GuardPolicy, now_ns: int) -> Set | None:
+def _lemon(
+    here: CareView, text: str, offences: tuple[int, ...], policy: GuardPolicy, now_ns: int
+) -> Set | None:
     """What falls again and again needs a human."""
     lemon = policy.lemon
     times = sum(1 for at in offences if now_ns - at < lemon.within_ns)
@@ -273,7 +277,9 @@ def _quarantined(here: CareView, policy: GuardPolicy, now_ns: int) -> Set:
 
 
 def _needs_human(here: CareView, text: str) -> Set:
-    return Set(here.target, "out", Reason("needs_human", f"{text}; once it is repaired: {_BACK}{here.target}`"))
+    return Set(
+        here.target, "out", Reason("needs_human", f"{text}; once it is repaired: {_BACK}{here.target}`")
+    )
 
 
 # -- remedies ----------------------------------------------------------------------------------------

@@ -159,7 +159,7 @@ def _trace(
     )
     return AttemptTrace(
         job.id, attempt.number, attempt.placed_ns, attempt.ended_ns, ranks, _fate(job, attempt),
-        base, durable.step, durable.at_ns, halted, halt, any_step, *_idle(attempt),
+        base, durable.step, durable.at_ns, halted, halt, any_step, *_idle(attempt), attempt.checked_ns,
     )  # fmt: skip
 
 

@@ -118,7 +118,8 @@ def fault_seen(care: Care, event: FaultSeen, device: str, now_ns: int) -> None:
     """``device``: the fleet's device that the fault is of, where it is of one."""
     if event.action not in TAKES_OUT:
         return
-    care.falls = [f for f in care.falls if now_ns - f[0] < _HOUR_NS][-4096:] + [(now_ns, event.node)]
+    care.falls = [f for f in care.falls if now_ns - f[0] < _HOUR_NS][-4096:]
+    care.falls.append((now_ns, event.node))
     target = device if device and event.action in ("reset_gpu", "drain") else event.node
     at_node = care.targets.get(event.node)
     if at_node is not None and at_node.state != "suspect":

@@ -197,7 +197,7 @@ def _verdict_reached(view: View, event: ev.VerdictReached, now: int) -> None:
 
 def _preflight_ended(view: View, event: ev.PreflightEnded, now: int) -> None:
     attempt = _attempt(view, _job(view, event.job), event.attempt)
-    if attempt.live and event.ok:
+    if attempt.live:
         attempt.checked_ns = now
 
 

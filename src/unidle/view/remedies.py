@@ -37,7 +37,9 @@ def device_of(view: View, target: str) -> Device | None:
     """The device of this name; None where it is a node's, or unknown."""
     if "/" not in target:
         return None
-    return next((d for n in view.fleet.nodes if target.startswith(n.id) for d in n.devices if d.id == target), None)
+    return next(
+        (d for n in view.fleet.nodes if target.startswith(n.id) for d in n.devices if d.id == target), None
+    )
 
 
 def identity_of(view: View, target: str) -> str:

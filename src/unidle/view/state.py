@@ -114,7 +114,9 @@ class AttemptView(msgspec.Struct, array_like=True):
     def left_places(self) -> bool:
         """Whether its places may be free still: it failed, was moved, or the service was stopped."""
         stop = self.stop
-        return self.outcome == "failed" or (stop is not None and stop.why in ("service_stopped", "moved", "node_sick"))
+        return self.outcome == "failed" or (
+            stop is not None and stop.why in ("service_stopped", "moved", "node_sick")
+        )
 
     @property
     def begun_ns(self) -> int | None:
