@@ -33,7 +33,9 @@ class ScriptedHands:
     def begin(self, order: Order) -> None:
         if order.name in self._ends:
             return
-        what = next((w for w in order.words if w in ("reset_gpu", "reboot", "replace", "prove", "quick")), "prove")
+        what = next(
+            (w for w in order.words if w in ("reset_gpu", "reboot", "replace", "prove", "quick")), "prove"
+        )
         answers = self._script.get(what, [{}])
         answer = answers[min(self.begun[what], len(answers) - 1)]
         self.begun[what] += 1
@@ -41,7 +43,10 @@ class ScriptedHands:
         if answer.get("never"):
             self._ends[order.name] = (now_ns + order.limit_ns, Outcome(None, True, ""))
         else:
-            self._ends[order.name] = (now_ns + after_ns, Outcome(answer.get("code", 0), False, answer.get("text", "")))
+            self._ends[order.name] = (
+                now_ns + after_ns,
+                Outcome(answer.get("code", 0), False, answer.get("text", "")),
+            )
 
     def look(self, name: str) -> Outcome | None:
         end = self._ends.get(name)
@@ -80,7 +85,11 @@ class RemedyWorld(IdleWorld):
         self.controller._emit(said)
 
     def ask(self, verb: str, target: str, **more: Any) -> None:
-        times = {f"{name}_ns": 1 + int(more.pop(f"{name}_s") * S) for name in ("from", "until", "deadline") if f"{name}_s" in more}
+        times = {
+            f"{name}_ns": 1 + int(more.pop(f"{name}_s") * S)
+            for name in ("from", "until", "deadline")
+            if f"{name}_s" in more
+        }
         request = GuardRequest(verb, target, "ann", **times, **more)
         for event in self.controller._remedies.asked(self.controller.view, request, self.clock.now_ns()):
             self.controller._emit(event)

@@ -8,6 +8,7 @@ from unidle.events.types import Predicted
 from unidle.jobs.speeds import Known, SpeedRun
 from unidle.ledger.book import Book, SliceRef
 from unidle.ledger.rows import Entry
+from unidle.view.care import Care, CareView, CheckView, Cordon, Sign, Strike, Window
 from unidle.view.fold import FOLD_VERSION
 from unidle.view.ranks import RankView
 from unidle.view.state import AttemptView, IdleNotice, JobView, Prediction, UseView, VerdictView, View
@@ -15,9 +16,9 @@ from unidle.view.usage import QueueUse, Usage
 
 KEPT = (
     View, JobView, AttemptView, RankView, UseView, IdleNotice, VerdictView, Predicted, Prediction, Usage, QueueUse, Known, SpeedRun, Book,
-    SliceRef,
+    SliceRef, Care, CareView, CheckView, Cordon, Sign, Strike, Window,
 )  # fmt: skip
-FORM = (7, 777953050)
+FORM = (7, 3326284244)
 
 
 def form() -> int:

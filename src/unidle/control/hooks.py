@@ -9,7 +9,6 @@ import fcntl
 import json
 import os
 import shutil
-import subprocess
 import sys
 from contextlib import suppress
 from dataclasses import dataclass
@@ -57,7 +56,7 @@ class HookRunner:
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        self._children: list[subprocess.Popen[bytes]] = []
+        self._children: list[int] = []
 
     def begin(self, order: Order) -> None:
         directory = self._root / order.name
@@ -72,16 +71,10 @@ class HookRunner:
         )
         with open(directory / "lock", "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            words = [sys.executable, "-I", "-S", hook_process.__file__, str(directory)]
-            self._children.append(
-                subprocess.Popen(
-                    words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                    start_new_session=True, pass_fds=[lock.fileno()],
-                )
-            )  # fmt: skip
+            self._children.append(_spawn(str(directory), lock.fileno()))
 
     def look(self, name: str) -> Outcome | None:
-        self._children = [child for child in self._children if child.poll() is None]
+        self._children = [pid for pid in self._children if not _collected(pid)]
         directory = self._root / name
         if (found := _result(directory)) is not None:
             return found
@@ -97,6 +90,25 @@ class HookRunner:
         if len(done) > _KEPT:
             for entry in sorted(done, key=lambda e: e.stat().st_mtime_ns)[: len(done) - _KEPT]:
                 shutil.rmtree(entry, ignore_errors=True)
+
+
+def _spawn(directory: str, lock_fd: int) -> int:
+    """The process that runs the order, in a session of its own; it takes the lock over, as its descriptor 3."""
+    words = [sys.executable, "-I", "-S", hook_process.__file__, directory]
+    nowhere = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (0, 1, 2)]
+    actions = [(os.POSIX_SPAWN_DUP2, lock_fd, 3), *nowhere]
+    if lock_fd == 3:  # a descriptor that is copied onto itself stays closed to the child
+        os.set_inheritable(lock_fd, True)
+        actions = nowhere
+    return os.posix_spawn(sys.executable, words, os.environ, file_actions=actions, setsid=True)
+
+
+def _collected(pid: int) -> bool:
+    """Whether the child has ended."""
+    try:
+        return os.waitpid(pid, os.WNOHANG)[0] != 0
+    except ChildProcessError:
+        return True
 
 
 def _result(directory: Path) -> Outcome | None:
