@@ -96,10 +96,8 @@ def _spawn(directory: str, lock_fd: int) -> int:
     """The process that runs the order, in a session of its own; it takes the lock over, as its descriptor 3."""
     words = [sys.executable, "-I", "-S", hook_process.__file__, directory]
     nowhere = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (0, 1, 2)]
+    os.set_inheritable(lock_fd, True)  # where it is 3 itself, the copy alone would not do that
     actions = [(os.POSIX_SPAWN_DUP2, lock_fd, 3), *nowhere]
-    if lock_fd == 3:  # a descriptor that is copied onto itself stays closed to the child
-        os.set_inheritable(lock_fd, True)
-        actions = nowhere
     return os.posix_spawn(sys.executable, words, os.environ, file_actions=actions, setsid=True)
 
 
