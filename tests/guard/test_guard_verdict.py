@@ -99,10 +99,10 @@ def by_policy(line: str) -> dict[str, str]:
 
 def test_policies_differ_where_they_are_known_to_differ():
     assert by_policy(an_xid(79)) == {
-        "unidle": "reboot_node", "nvidia": "reboot_node", "aks": "watch", "eks": "replace", "gke": "ignore",
+        "unidle": "reboot_node", "nvidia": "reboot_node", "aks": "watch", "eks": "replace", "gke": "watch",
     }  # fmt: skip
     assert by_policy(an_xid(63)) == {
-        "unidle": "ignore", "nvidia": "ignore", "aks": "watch", "eks": "replace", "gke": "ignore",
+        "unidle": "ignore", "nvidia": "ignore", "aks": "watch", "eks": "replace", "gke": "watch",
     }  # fmt: skip
     assert by_policy(an_xid(48))["gke"] == "drain"
     assert by_policy(an_xid(13))["eks"] == "watch"
@@ -115,7 +115,7 @@ def test_conditions_have_the_names_that_users_of_each_cloud_know():
     (lost,) = said(an_xid(79))
     conditions = {name: judge(name, lost).condition for name in POLICIES}
     assert conditions == {
-        "unidle": "GPUMissing", "nvidia": "", "aks": "XIDErrors", "eks": "AcceleratedHardwareReady=False", "gke": "",
+        "unidle": "GPUMissing", "nvidia": "", "aks": "XIDErrors", "eks": "AcceleratedHardwareReady=False", "gke": "XidCriticalError",
     }  # fmt: skip
     (double,) = said(an_xid(48))
     assert judge("gke", double).condition == "XidCriticalError"

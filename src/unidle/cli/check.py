@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from unidle.fleet import Fleet, Node, Vendor
     from unidle.fleet.found import FoundGpu
     from unidle.probe.check import Report, Tier
+    from unidle.probe.check.model import LogReading
 
 _WORDS = {True: "ok", False: "UNFIT", None: "unknown"}
 
@@ -76,6 +77,7 @@ def check(
         directories=_directories(directory),
         history=data_dir() / "check-history",
         other_gpus=_other_gpus,
+        kernel_log=_kernel_log,
         duration_s=duration,
     )
     report = check_node(context, probes, timeout)
@@ -92,6 +94,20 @@ def _other_gpus(root: Path, environ: Mapping[str, str]) -> list[tuple[Vendor, tu
 
     shown = {name: value for name, value in environ.items() if not name.endswith("VISIBLE_DEVICES")}
     return [(found.vendor, found.gpus) for found in (find_amd(root, shown), find_ascend(root, shown))]
+
+
+def _kernel_log() -> LogReading:
+    """What the kernel has said since this boot, as far as it still has it."""
+    from unidle.guard.log import findings
+    from unidle.probe.check.model import LogReading
+    from unidle.probe.kernel_log import KernelLog
+
+    log = KernelLog("an earlier boot 0")  # so it begins with the start of this one
+    lines = []
+    while batch := log.poll():
+        lines += batch
+    log.close()
+    return LogReading(list(findings(lines)), log.why_not())
 
 
 def _names(only: str | None) -> list[str]:

@@ -1,8 +1,10 @@
 """What several policies do with the same finding: ours, NVIDIA's catalogue, and those of three clouds. Tables, no code.
 
-The clouds' tables are from their public documentation and agents, as of 2026: AKS sets a node condition and leaves the
-rest to the operator; EKS's node monitoring agent has a list of Xids after which a node is replaced or restarted; GKE's
-device plugin takes a GPU out after the Xids of its setting, 48 where nobody set it.
+The clouds' tables are from their public documentation and the source of their agents, as of 2026: AKS sets a node
+condition and leaves the rest to the operator; EKS's node monitoring agent has a list of Xids after which a node is
+replaced or restarted (which of the two it does for which Xid is not public: all are shown as replaced); GKE's device
+plugin gives a GPU no more work after the Xids of its setting, 48 where nobody set it, and has a list of its own of
+Xids that only set a condition.
 """
 
 from __future__ import annotations
@@ -53,6 +55,7 @@ class Row:
 _GPU: Final = ("amdgpu", "npu", "gpu_init", "driver")
 _LINKS: Final = frozenset({74, *NVLINK5, 136, 155})
 _EKS: Final = frozenset({46, 48, 54, 62, 63, 64, 74, 79, 95, 109, 110, 119, 120, 136, 140, 142, 143, 151, 155, 156, 158})  # fmt: skip
+_GKE: Final = frozenset({63, 64, 79, 119, 120, 123, 140})
 _NONE: Final = "it does not look at this"
 
 _TABLES: Final[dict[PolicyName, tuple[Row, ...]]] = {
@@ -84,7 +87,8 @@ _TABLES: Final[dict[PolicyName, tuple[Row, ...]]] = {
     ),
     "gke": (
         Row(("xid",), "drain", "XidCriticalError", "on its list of critical Xids: the GPU gets no more work", codes=frozenset({48})),
-        Row(("xid",), "ignore", "", "not on its list of critical Xids"),
+        Row(("xid",), "watch", "XidCriticalError", "a condition on the node until its next boot; nothing is repaired for it", codes=_GKE),
+        Row(("xid",), "ignore", "", "on none of its lists"),
         Row((), "ignore", "", _NONE),
     ),
 }  # fmt: skip

@@ -75,9 +75,8 @@ class SlowJudge:
         keep_ns = max(WINDOW_NS, int(2 * NEED_STEPS * step_ns))
         while self._windows and self._windows[0].at_ns < seen.at_ns - keep_ns:
             self._windows.popleft()
-        usual = self._usual(step_ns, seen.at_ns - keep_ns)
-        covered_ns = sum(w.at_ns - w.from_ns for w in usual)
-        if covered_ns < max(NEED_NS, NEED_STEPS * step_ns):
+        usual = _latest(self._usual(step_ns, seen.at_ns - keep_ns), max(NEED_NS, int(NEED_STEPS * step_ns)))
+        if not usual:
             return None
         found = self._rank(usual) or self._link(usual, step_ns)
         self._best_ns = min(self._best_ns or step_ns, step_ns)
@@ -150,6 +149,16 @@ class SlowJudge:
             return None
         since_ns = self._since_ns.setdefault(key, usual[0].from_ns)
         return Slow(found.rank, since_ns, found.share, found.text, found.peers)
+
+
+def _latest(windows: Sequence[_Window], length_ns: int) -> Sequence[_Window]:
+    """The last ones that are so long together; none where all of them are shorter."""
+    covered_ns = 0
+    for k, window in enumerate(reversed(windows), 1):
+        covered_ns += window.at_ns - window.from_ns
+        if covered_ns >= length_ns:
+            return windows[-k:]
+    return ()
 
 
 def _mean(values: Sequence[float]) -> float:

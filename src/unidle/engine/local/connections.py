@@ -34,13 +34,13 @@ class Peers(NamedTuple):
 def unacknowledged(pids: Mapping[int, int]) -> dict[int, Peers]:
     """Per rank those who do not acknowledge what it sent. ``pids``: the working process of each rank."""
     rows: dict[str, list[_Row]] = {}
-    owner: dict[tuple[str, int], int] = {}
-    for rank, pid in pids.items():
-        space = _namespace(pid)
+    spaces = {rank: _namespace(pid) for rank, pid in pids.items()}
+    for rank, space in spaces.items():
         if space not in rows:
-            rows[space] = list(_rows(pid, space))
-        for inode in sockets_of(pid):
-            owner[space, inode] = rank
+            rows[space] = list(_rows(pids[rank], space))
+    if not any(row.queued for listed in rows.values() for row in listed):
+        return {}  # mostly so; to find out whose sockets they are costs more than all the rest
+    owner = {(space, inode): rank for rank, space in spaces.items() for inode in sockets_of(pids[rank])}
     at: dict[bytes, int] = {}  # address and port -> the rank there
     for space, listed in rows.items():
         for row in listed:

@@ -18,9 +18,10 @@ from unidle.engine.local.connections import Peers, unacknowledged
 from unidle.engine.local.looks import Look, cpu_ticks, io_bytes, look_at, on_cpu_ns, worker_of
 from unidle.jobs.vitals import GangVitals, RankVitals
 
-LOOK_EVERY_S: Final = 0.05
+LOOK_EVERY_S: Final = 0.1
 TELL_EVERY_NS: Final = 500_000_000
 _TICK_NS: Final = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+_MOSTLY: Final = 0.5
 _WAITS: Final = ("lock", "network", "pipe")
 _NOBODY: Final = Peers(set(), set())
 
@@ -36,8 +37,9 @@ class _Rank:
     cpu_ns: int = 0
     io_bytes: int = 0
     stuck_ns: int = 0
-    off: int = 0  # looks since it was last told that found it not running
-    waits: int = 0  # of these, how many found it waiting for others
+    looks: int = 0  # since it was last told
+    off: int = 0  # of these, how many found it not running
+    waits: int = 0  # and how many found it waiting for others
     off_cpu_ns: int = 0  # the worker's time off the CPU then
 
 
@@ -112,6 +114,7 @@ def _look(key: Key, gang: _Gang, pids: dict[int, int], offset_ns: int) -> GangVi
         if look.doing != known.look.doing:
             known.since_ns = now_ns
         known.look = look
+        known.looks += 1
         known.off += look.doing != "running"
         known.waits += look.doing in _WAITS
     if now_ns - gang.told_ns < TELL_EVERY_NS:
@@ -122,7 +125,9 @@ def _look(key: Key, gang: _Gang, pids: dict[int, int], offset_ns: int) -> GangVi
 
 def _told(key: Key, gang: _Gang, from_ns: int, now_ns: int, offset_ns: int) -> GangVitals:
     below = tree.below_each([rank.pid for rank in gang.ranks.values()])
-    stuck = unacknowledged({number: rank.worker for number, rank in gang.ranks.items()})
+    # the kernel needs 20 ms to list connections, so it is asked only while nearly everybody waits
+    idle = all(rank.waits >= _MOSTLY * rank.looks for rank in gang.ranks.values())
+    stuck = unacknowledged({number: rank.worker for number, rank in gang.ranks.items()}) if idle else {}
     found = []
     for number, rank in sorted(gang.ranks.items()):
         if (worker := worker_of(rank.pid)) != rank.worker:
@@ -155,5 +160,6 @@ def _waited_ns(rank: _Rank, now_ns: int) -> int:
     """
     off_ns = now_ns - on_cpu_ns(rank.worker)
     passed_ns, rank.off_cpu_ns = max(off_ns - rank.off_cpu_ns, 0), off_ns
-    off, waits, rank.off, rank.waits = rank.off, rank.waits, 0, 0
+    off, waits = rank.off, rank.waits
+    rank.looks = rank.off = rank.waits = 0
     return passed_ns * waits // off if off else 0

@@ -6,7 +6,7 @@ from typing import Final
 
 from unidle.probe.check.model import Check, Context, Found, Outcome, Symptom, unknown
 
-_HARMLESS: Final = frozenset({"ignore", "info", "none", "restart_app"})
+_HARMLESS: Final = frozenset({"ignore", "watch", "restart_app"})
 
 
 def kernel_log(context: Context) -> Outcome:

@@ -1,0 +1,112 @@
+"""Who slows a gang down: made-up gangs that work in step, one of them slower."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from unidle.guard.slowness import Slow, SlowJudge
+from unidle.jobs.vitals import GangVitals, RankVitals
+
+S = 1_000_000_000
+TICK = S // 2
+
+Work = Callable[[int, int], float]  # seconds of work of a rank in a step
+
+
+def judged(
+    ranks: int, work: Work, seconds: float, *, noise: float = 0.03, seed: int = 0, queued: Sequence[tuple[int, int]] = (),
+    queued_from_s: float = 0.0, groups: Sequence[Sequence[int]] | None = None,
+) -> list[Slow | None]:  # fmt: skip
+    """What a judge says at each look. A step takes as long as its slowest rank; the others wait for it."""
+    chance = random.Random(seed)
+    steps: list[float] = []
+    waits: list[list[tuple[float, float]]] = [[] for _ in range(ranks)]
+    now, step = 0.0, 0
+    while now < seconds:
+        took = [work(rank, step) * (1 + chance.uniform(0, noise)) for rank in range(ranks)]
+        end = now + max(took) + 0.02
+        for rank, spent in enumerate(took):
+            waits[rank].append((now + spent, end))
+        steps.append(end)
+        now, step = end, step + 1
+    judge = SlowJudge(groups or [list(range(ranks))])
+    said = []
+    for at in range(TICK, int(seconds * S), TICK):
+        seen = []
+        for rank in range(ranks):
+            waited = sum(max(0.0, min(b, at / S) - max(a, (at - TICK) / S)) for a, b in waits[rank])
+            peers = tuple(b for a, b in queued if a == rank) if at / S >= queued_from_s else ()
+            seen.append(RankVitals(rank, "running", 0, waiting_ns=int(waited * S), queued=peers))
+        done = [int(t * S) for t in steps if t * S <= at]
+        said.append(judge.judge(GangVitals("job", 1, at - TICK, at, tuple(seen)), done[-64:]))
+    return said
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4, 8, 16])
+@pytest.mark.parametrize("step_s", [0.1, 0.4, 1.0])
+def test_a_rank_that_becomes_25_percent_slower_is_named_within_seconds_of_steps(
+    ranks: int, step_s: float
+) -> None:
+    slow, from_s = ranks // 2, 20
+    said = judged(
+        ranks, lambda rank, step: step_s * (1.25 if rank == slow and step * step_s > from_s else 1), 60
+    )
+    begins_s = from_s * (1.02 + 0.02 / step_s)  # with noise and communication
+    before, after = said[: from_s * 2 - 4], said[int(begins_s * 2) :]
+    assert not any(before)
+    first = next(k for k, one in enumerate(after) if one is not None)
+    assert first / 2 <= 6
+    assert {one.rank for one in after if one is not None} == {slow}
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_clean_run_with_pauses_raises_no_alarm(seed: int) -> None:
+    """Evaluation on one rank, slow checkpoints, collector's pauses, a compilation at the start."""
+    chance = random.Random(seed)
+    collects = [chance.randrange(20, 60) for _ in range(4)]
+
+    def work(rank: int, step: int) -> float:
+        extra = 3.0 if step == 0 else 0.0  # compilation
+        extra += 1.5 if rank == 0 and step % 40 == 39 else 0.0  # evaluation
+        extra += 0.6 if rank == 0 and step % 25 == 24 else 0.0  # checkpoint
+        extra += 0.25 if step % collects[rank] == 0 else 0.0
+        return 0.2 + extra
+
+    assert not any(judged(4, work, 120, noise=0.08, seed=seed))
+
+
+def test_ranks_of_one_stage_are_compared_with_each_other_only() -> None:
+    """The stages of a pipeline have unequal work by design; a slow rank within a stage is found."""
+    stages = [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+    def work(rank: int, step: int) -> float:
+        return (0.2 if rank < 4 else 0.35) * (1.3 if rank == 5 and step > 60 else 1)
+
+    before = judged(8, lambda rank, _step: 0.2 if rank < 4 else 0.35, 40, groups=stages)
+    assert not any(before)
+    assert {one.rank for one in judged(8, work, 80, groups=stages) if one is not None} == {5}
+
+
+def test_it_is_over_when_the_rank_is_as_fast_as_the_others_again() -> None:
+    said = judged(4, lambda rank, step: 0.2 * (1.4 if rank == 1 and 50 < step < 150 else 1), 90)
+    assert any(said)
+    assert said[-1] is None
+
+
+def test_a_slow_link_is_named_by_its_ends() -> None:
+    said = judged(
+        4, lambda _rank, step: 0.1 if step < 150 else 0.8, 120, queued=[(1, 2), (2, 1)], queued_from_s=18.0
+    )  # fmt: skip
+    found = [one for one in said if one is not None]
+    assert found
+    assert {one.peers for one in found} == {(1, 2)}
+    assert found[-1].rank is None
+    assert "1-2" in found[-1].text
+
+
+def test_a_network_that_is_always_full_everywhere_is_no_alarm() -> None:
+    ring = [(0, 1), (1, 2), (2, 3), (3, 0)]
+    assert not any(judged(4, lambda _rank, _step: 0.3, 60, queued=ring))
