@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
-from e2e.commands import ask, rows, unidle
+from e2e.commands import rows, unidle
 from e2e.gangs import jobs_of, running, submit, wait_for_state
+from unidle.events import types as ev
+from unidle.store.open import open_store
 from waiting import wait_until
 
 COUNTING = "for i in $(seq 1 400); do echo step $i; sleep 0.05; done"
@@ -42,9 +44,16 @@ def begun(place: Path) -> list[str]:
     return [line.strip() for line in path.read_text().splitlines()] if path.exists() else []
 
 
+def states(store: Path, target: str) -> list[str]:
+    """Every state that the target has been in, as the log tells."""
+    opened = open_store(str(store), create=False, read_only=True)
+    events = [ev.decode(e.kind, e.body) for e in opened.read() if e.kind == "remedy_set"]
+    opened.close()
+    return [e.state for e in events if isinstance(e, ev.RemedySet) and e.target == target]
+
+
 def state(store: Path, target: str) -> str:
-    found = ask("guard", "nodes", "--store", store)
-    return next((line["state"] for line in found if line["target"] == target), "healthy")
+    return next(iter(reversed(states(store, target))), "healthy")
 
 
 def report(store: Path, target: str, action: str) -> None:
@@ -97,7 +106,7 @@ def test_a_controller_killed_at_any_stage_neither_forgets_the_node_nor_begins_a_
         submit(store, path / "job.json", COUNTING, checkpoint={"path": str(path / "ckpt")})
         wait_for_state(store, "job", "running")
         report(store, "n1", "reboot_node")
-        wait_until(lambda: state(store, "n1") == stage, 20, stage)
+        wait_until(lambda: stage in states(store, "n1"), 20, stage)
         controller.kill()
     with running("up", "--fleet", file, "--store", store):
         wait_until(lambda: state(store, "n1") == "healthy", 20, "its return")
@@ -144,7 +153,7 @@ def test_maintenance_drains_the_node_and_gives_it_back_by_itself(tmp_path: Path)
         wait_for_state(store, "job", "running")
         done = unidle("guard", "maintain", "n1", "--from", "1s", "--until", "2s", "--store", store)
         assert done.returncode == 0, done.stderr
-        wait_until(lambda: state(store, "n1") == "maintenance", 20, "the maintenance")
+        wait_until(lambda: "maintenance" in states(store, "n1"), 20, "the maintenance")
         wait_until(lambda: state(store, "n1") == "healthy", 20, "its return")
         cancel(store)
     job = jobs_of(store)["job"]

@@ -24,7 +24,7 @@ def _time(text: str, example: str) -> Meta:
     )
 
 
-Percent = Annotated[float, Meta(gt=0, le=100)]
+Percent = Annotated[float, Meta(ge=0.01, le=100)]
 Words = Annotated[
     tuple[Annotated[str, Meta(min_length=1, max_length=4096)], ...],
     Meta(
@@ -50,28 +50,30 @@ class HookPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 class RemedyPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The rungs of the ladder that the site has, from below."""
 
-    reset_gpu: HookPart | None = None
-    reboot: HookPart | None = None
-    replace: HookPart | None = None
+    reset_gpu: Annotated[HookPart | None, Meta(description="Resets one device; {device} is filled in.")] = (
+        None
+    )
+    reboot: Annotated[HookPart | None, Meta(description="Reboots the node.")] = None
+    replace: Annotated[HookPart | None, Meta(description="Has the node replaced.")] = None
 
 
 class OutPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """How much may be out of use at once by unidle's own decision."""
 
     nodes: Annotated[
-        Annotated[int, Meta(ge=0)] | None, Meta(description="So many nodes; 0: none is removed.")
+        Annotated[int, Meta(ge=0, le=200_000)] | None, Meta(description="So many nodes; 0: none is removed.")
     ] = None
     percent: Annotated[
         Percent, Meta(description="Of the fleet's nodes, one at least; where nodes is not given.")
     ] = 10.0
     tier_percent: Annotated[Percent, Meta(description="Of the nodes under one tier, one at least.")] = 50.0
-    per_hour: Annotated[int, Meta(ge=1, description="Remedies begun within an hour.")] = 20
+    per_hour: Annotated[int, Meta(ge=1, le=1_000_000, description="Remedies begun within an hour.")] = 20
 
 
 class BreakerPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """So many nodes that fall at once have a common cause: then none is removed."""
 
-    nodes: Annotated[int, Meta(ge=2, description="At least so many.")] = 3
+    nodes: Annotated[int, Meta(ge=2, le=200_000, description="At least so many.")] = 3
     percent: Annotated[Percent, Meta(description="And at least this share of the fleet.")] = 5.0
     within: Annotated[DurationText | None, _time("Within this time; 10m.", "10m")] = None
 
@@ -79,14 +81,14 @@ class BreakerPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
 class LemonPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What falls again and again needs a human."""
 
-    times: Annotated[int, Meta(ge=2)] = 3
+    times: Annotated[int, Meta(ge=2, le=1000, description="So many times.")] = 3
     within: Annotated[DurationText | None, _time("Within this time; 30d.", "30d")] = None
 
 
 class GuardPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What is done about sick nodes and devices."""
 
-    remedy: RemedyPart = RemedyPart()
+    remedy: Annotated[RemedyPart, Meta(description="The ladder of remedies.")] = RemedyPart()
     prove: Annotated[
         HookPart, Meta(description="The check after a remedy; without a command, unidle's own.")
     ] = HookPart()
@@ -114,9 +116,9 @@ class GuardPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             description="A check after a remedy that could not tell, but found nothing wrong, counts as a proof."
         ),
     ] = False
-    out: OutPart = OutPart()
-    breaker: BreakerPart = BreakerPart()
-    lemon: LemonPart = LemonPart()
+    out: Annotated[OutPart, Meta(description="How much may be out at once.")] = OutPart()
+    breaker: Annotated[BreakerPart, Meta(description="When nothing is removed any more.")] = BreakerPart()
+    lemon: Annotated[LemonPart, Meta(description="When repairs do not help.")] = LemonPart()
 
 
 _TIMES: Final = (
