@@ -1,9 +1,11 @@
-"""Counts in the sentences that a user reads: ``1 job is``, ``2 jobs are``, ``3 more switches``."""
+"""Counts and amounts in the sentences that a user reads: ``1 job is``, ``3 more switches``, ``0.42 device-hours``."""
 
 from __future__ import annotations
 
 from typing import Final
 
+US_PER_HOUR: Final = 3_600_000_000
+_LEAST_HOURS_US: Final = US_PER_HOUR // 10  # what is less is told in seconds
 _HISSES: Final = ("s", "x", "z", "ch", "sh")
 
 
@@ -34,3 +36,13 @@ def does(number: int, verb: str) -> str:
 def were(number: int) -> str:
     """``was`` of 1, else ``were``."""
     return "was" if number == 1 else "were"
+
+
+def device_time(us: float) -> str:
+    """Devices times time, given in device-microseconds: ``7.2 device-s``, ``0.42 device-hours``."""
+    if us >= _LEAST_HOURS_US:
+        hours = us / US_PER_HOUR
+        text = f"{hours:.3g}" if hours < 999.5 else f"{hours:.0f}"
+        return f"{text} {plural(float(text), 'device-hour')}"
+    seconds = us / 1e6
+    return "under 0.001 device-s" if 0 < seconds < 0.001 else f"{seconds:.3g} device-s"

@@ -124,6 +124,8 @@ def test_what_waits_when_a_replay_is_stopped_is_explained_and_repeated_from_a_sn
     store = kept / "unidle.db"
     (waiting,) = ask("list", "--store", store, "--state", "queued")
     assert waiting["job"] == "c"
+    (row,) = unidle("list", "--store", store, "--state", "queued").stdout.splitlines()[1:]
+    assert "  5 min" in row  # by the replay's own time, not today's
     said = ask("explain", "c", "--store", store)["waiting"]
     # at 360 s: a (4 of the 8 GPUs) runs until 600 s; b and d have ended
     assert (said["now"]["code"], said["now"]["needs"], said["now"]["free"]) == ("reserved", 8, 4)

@@ -81,8 +81,9 @@ def test_a_rank_that_was_killed_comes_back_warm_and_the_result_is_the_same(tmp_p
         wait_until(lambda: all(r.pid for r in jobs_of(store)["ddp"].attempts[1].ranks), 60, "its ranks")
         assert run.wait(120) == 0
     assert second.number == 2
-    ended, ended_id = jobs_of(store)["ddp"].attempts[1], jobs_of(store)["ddp"].id
-    assert ended.first_step() == 11, "it went on from the checkpoint of step 10"
+    logs = [next(tmp_path.glob(f"s.db.d/runs/*/{attempt}/rank0/log")).read_text() for attempt in (1, 2)]
+    assert "began as train.py" in logs[0]
+    assert logs[1].startswith("began as -c\nat step 11\n"), "not warm, or not from the checkpoint of step 10"
     with running(
         "run", whole, "--store", tmp_path / "w.db", "--cpu-devices", 2, stdout=subprocess.DEVNULL
     ) as run:

@@ -120,6 +120,13 @@ def test_ranges_expand(text: str, names: list[str]) -> None:
     assert expand(text, 10) == names
 
 
+@pytest.mark.parametrize("digits", [9, 10, 13, 4000])
+def test_a_range_that_is_too_long_is_told_as_such_however_many_digits_it_has(digits: int) -> None:
+    with pytest.raises(ValueError, match="it stands for more than 10 names"):
+        expand(f"n[1-{'9' * digits}]", 10)
+    assert expand(f"n[1{'0' * (digits - 1)}]", 10) == [f"n1{'0' * (digits - 1)}"]
+
+
 @pytest.mark.parametrize(
     "text",
     ["n[", "n]", "n[]", "n[a]", "n[2-1]", "n[1-]", "n[[1]]", "n[1-11]", "n[1-4][1-4]", "n[1-9999999999]"],
@@ -160,6 +167,9 @@ def test_wrong_ranges_are_refused(text: str) -> None:
         ("nodes: [{id: n1, devices: {kind: gpu, slices_ppm: [-1, 1000001]}}]", "slices_ppm[0]: must be"),
         ("nodes: [{id: n1, devices: {kind: gpu, vendor: amd, share: {modes: [mps]}}}]", "share.modes[0]: a GPU of amd cannot be cut so (got 'mps'); use time"),
         ("nodes: [{id: n1, devices: {kind: cpu, share: {modes: [mig]}}}]", "share.modes[0]: a CPU device cannot be cut so (got 'mig'); use quota"),
+        ("nodes:\n- {id: n1, devices: {kind: gpu, model: Tesla V100-SXM2-32GB, memory: 32GiB, share: {modes: [mps, mig]}}}", "fleet.yaml:2: nodes[0].devices.share.modes[1]: MIG cannot cut a Tesla V100-SXM2-32GB (got 'mig'); leave mig out; it cuts A30"),
+        ("nodes: [{id: n1, devices: {kind: gpu, share: {modes: [mig]}}}]", "share.modes[0]: MIG cuts GPUs of known models only (got 'mig'); state the model: A30"),
+        ("nodes: [{id: n1, devices: {kind: gpu, model: A100, share: {modes: [mig]}}}]", "which A100 it is does not follow from its name and memory (got 'mig'); state its memory as one of A100"),
         (f"tiers: [{{id: a, kind: node}}]\nnodes: [{{id: n1, {ONE_CPU}}}]", "tiers[0].kind: is what unidle calls the lowest ones itself (got 'node')"),
         (f"nodes: [{{id: n1, {ONE_CPU}}}]\nqueues:\n- {{name: a, kind: exclusive, lend: {{cpu: 1}}}}", "fleet.yaml:3: queues[0].lend: an exclusive queue does not lend; leave lend out"),
         (f"nodes: [{{id: n1, parent: sitt, {ONE_CPU}}}]", "there is no such tier (got 'sitt'); the closest is site"),
@@ -168,7 +178,7 @@ def test_wrong_ranges_are_refused(text: str) -> None:
         (f"nodes: [{{id: n1, {ONE_CPU}}}]\nlinks: [{{a: n1, b: n2, gbps: 1}}]", "links[0].b: there is no such tier or node (got 'n2'); the closest is n1"),
         (f"nodes: [{{id: n1, {ONE_CPU}}}]\nlinks: [{{a: n1, b: n1, gbps: 1}}]", "the link ends where it starts"),
         (f"nodes: [{{id: n1, {ONE_CPU}}}]\nlinks: [{{a: n1, b: site, gbps: 1e-10}}]", "less than 1 bit/s"),
-        (f"nodes: [{{id: 'n[1-3]', address: '10.0.0.[1-2]', {ONE_CPU}}}]", "2 addresses for 3 nodes"),
+        (f"nodes: [{{id: 'n[1-3]', address: '10.0.0.[1-2]', {ONE_CPU}}}]", "2 members for 3 nodes"),
         (f"nodes: [{{id: n1, {ONE_CPU}}}]\nprices: {{H100: -1}}", "prices.H100: must be a number from 0"),
         (f"nodes: [{{id: n1, {ONE_CPU}}}]\nprices: {{H100: .inf}}", "prices.H100: must be a finite number"),
         (f"nodes: [{{id: n1, {ONE_CPU}}}]\ncurrency: euro", "currency: must be three capital letters"),

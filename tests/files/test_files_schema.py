@@ -174,5 +174,7 @@ def test_the_fleet_schema_agrees_with_the_loader(document: Any) -> None:
     beyond = ("no device", "there is no such", "used twice", "must be letters", "cycle", "sum to", "several devices", "parent: the field is missing",
               "addresses for", "more than", "range", "ends where it starts", "at most 1 PiB",
               "give both ends", "the tiers are declared too", "given twice", "names the node itself", "names a tier", "share a name",
-              "has ends too", "weekly window", "day of the week", "range of times", "time zone")  # fmt: skip
+              "has ends too", "weekly window", "day of the week", "range of times", "time zone", "members for",
+              "needs one of webhook", "is for a webhook only", "names no", "must begin with https", "is not an address", "no user and password",
+              "of ASCII", "is set by unidle itself", "is there twice", "at most 1 day")  # fmt: skip
     agree(document, FLEET, lambda data: fleet_from_mapping(data, "test"), beyond)

@@ -1,7 +1,7 @@
 """The whole small model of a sick node: every order of events that it allows, and what must hold in each.
 
-One node of ten, one job, a ladder of two rungs, time in ticks. Two faults, two requests of an operator and two kills
-of the controller (also between log and deed) may come at any time; remedies and checks succeed, fail, cannot tell or
+One node of ten, one job, a ladder of two rungs, time in ticks. Two faults, or a fault and a request of an operator, with a
+kill of the controller (also between log and deed), or two requests, may come at any time; remedies and checks succeed, fail, cannot tell or
 never end; the job saves, leaves or stays for ever.
 """
 
@@ -232,14 +232,16 @@ def explore(start: World) -> dict[Any, World]:
     return seen
 
 
-def test_every_order_of_events_leaves_no_node_in_limbo_and_none_out_without_evidence():
-    found = explore(World(left=(2, 1, 1)))
-    states = {world.record.state for world in found.values() if world.record is not None}
-    assert states == {"suspect", "draining", "quarantine", "remedy", "proving", "probation", "out"}
-    assert len(found) > 1_000
+def test_every_order_of_events_leaves_no_node_in_limbo_and_none_out_without_evidence() -> None:
+    for left in ((2, 0, 1), (1, 1, 1), (0, 2, 0)):
+        found = explore(World(left=left))
+        states = {world.record.state for world in found.values() if world.record is not None}
+        assert states >= {"draining", "quarantine", "proving", "probation", "out"}
+        assert len(found) > 500
+        assert not left[0] or states >= {"suspect", "remedy"}
 
 
-def test_a_turn_never_touches_a_cordon_and_a_healthy_node_is_left_alone():
+def test_a_turn_never_touches_a_cordon_and_a_healthy_node_is_left_alone() -> None:
     for cordoned in (False, True):
         found = explore(World(left=(0, 0, 1), cordoned=cordoned, job="saves"))
         assert all(world.cordoned == cordoned and world.record is None for world in found.values())

@@ -50,6 +50,13 @@ def test_each_wish_that_leaves_devices_out_is_counted(spec: JobSpec, text: str) 
     assert f"({text})" in said(spec)
 
 
+def test_both_ways_to_have_parts_are_named_where_the_fleet_has_neither() -> None:
+    text = said(job(1, device="gpu", share=Share(compute_ppm=500_000)))
+    assert text.startswith(
+        "needs 1 part of a GPU (share or slices_ppm in the fleet file) with at least 50 % of it, and the fleet has 0"
+    )
+
+
 def test_a_job_that_may_have_any_device_hears_of_those_that_come_nearest() -> None:
     joined = fleet(tiers=[{"id": "s", "kind": "site", "fabric": "roce"}])
     over = job(17, topology=Topology(fabric="roce"), where=Where(Select(("H100",))))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from unidle import share
 from unidle.fleet import WHOLE_PPM, Device
 from unidle.jobs import Select, Share, Where
 from unidle.share.choose import Choice, choose
@@ -19,6 +21,7 @@ from unidle.share.mig_models import GIB, mig_models, model_of
 from unidle.share.modes import GUARANTEES, Oversubscription
 from unidle.share.offers import Gpu, Resident, SharePolicy, Wish
 from unidle.share.refusal import Refused
+from unidle.share.wording import OBSTACLES
 
 TABLE = known_loads()
 MODELS = {model.name: model for model in mig_models()}
@@ -98,6 +101,44 @@ def test_the_reason_holds_the_figures_that_decided() -> None:
         "memory_bytes": 40 * GIB, "beside": 1, "ways": 1, "refused": 0, "how": "modelled",
     }  # fmt: skip
     assert "1.70 times as long as alone" in third.because.text
+
+
+def test_codes_of_refusals_are_words_in_sentences() -> None:
+    gpus = [gpu_of({"id": "n/0", "modes": ["mps"]}), gpu_of({"id": "n/1", "modes": ["time"]})]
+    found = choose(wish_of({"fraction": 0.5, "load": "notebook"}), gpus, TABLE)
+    assert isinstance(found, Choice)
+    assert "the other" not in found.because.text  # the GPU is empty
+    assert found.because.text.endswith("; ruled out: 2 without MIG, 1 without time slices, 1 without MPS")
+    none = choose(wish_of({"fraction": 0.5, "load": "notebook", "mode": "mig"}), gpus, TABLE)
+    assert isinstance(none, Refused)
+    assert none.because.text == (
+        "none of 2 devices has a part for it (2 without MIG); for example: "
+        "n/0 cannot be cut by mig: the fleet file allows mps only"
+    )
+
+
+def test_one_beside_whom_it_goes_is_named_with_what_it_loses() -> None:
+    gpu, wish = gpu_of({"id": "n/0", "modes": ["mps"]}), wish_of({"fraction": 0.3, "load": "notebook"})
+    first = choose(wish, [gpu], TABLE)
+    assert isinstance(first, Choice)
+    second = choose(wish, placed([gpu], first, "a", wish), TABLE)
+    assert isinstance(second, Choice)
+    assert (
+        "as long as alone (modelled), the other up to 1.00 times; the only way: it costs"
+        in second.because.text
+    )
+
+
+def test_every_code_of_a_refusal_has_its_words() -> None:
+    used: set[str] = {f"no_{mode}" for mode in ("mig", "mps", "time", "quota")}
+    for path in sorted(Path(share.__file__).parent.glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            called = (
+                isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "refused"
+            )
+            if called and isinstance(node.args[0], ast.Constant):
+                used.add(node.args[0].value)
+    assert used - {"no_gpu"} <= set(OBSTACLES)
 
 
 def test_what_was_observed_changes_the_choice() -> None:

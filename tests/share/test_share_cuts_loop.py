@@ -144,6 +144,44 @@ def test_every_job_ends_or_says_why_it_never_will(world: World) -> None:
         assert job.terminal or not Unidle().ever(view, job.spec), told(view, job.spec.name)
 
 
+def test_a_job_is_charged_for_the_slice_that_is_free_now_not_for_the_one_that_was() -> None:
+    gpu = {"count": 1, "kind": "gpu", "model": H100, "memory": "80GiB", "slices_ppm": [400_000, 600_000]}
+    job = {"at": 0, "work": 1, "ranks": 1, "device": "gpu", "queue": "p"}
+    world = World.of(
+        {
+            "fleet": {
+                "nodes": [{"id": "n0", "devices": gpu}],
+                "queues": [{"name": "p", "limit": {"gpu": 0.5}}],
+            },
+            "jobs": {"first": job | {"preemption": "high"}, "second": job | {"preemption": "medium"}},
+            "faults": [],
+        }
+    )
+    _, view = run(
+        world, 100
+    )  # the second waits first: with the larger slice its queue would be over its limit
+    assert [one.state for one in view.jobs.values()] == ["succeeded", "succeeded"]
+
+
+def test_a_gang_whose_smallest_slices_are_more_than_its_queue_may_use_is_told_never() -> None:
+    gpu = {"count": 1, "kind": "gpu", "model": H100, "memory": "80GiB", "slices_ppm": [400_000, 600_000]}
+    job = {"at": 0, "work": 1, "device": "gpu", "queue": "p"}
+    world = World.of(
+        {
+            "fleet": {
+                "nodes": [{"id": "n0", "devices": gpu}],
+                "queues": [{"name": "p", "limit": {"gpu": 0.5}}],
+            },
+            "jobs": {"two": job | {"ranks": 2}, "one": job | {"ranks": 1}},
+            "faults": [],
+        }
+    )
+    _, view = run(world, 100)
+    two, one = view.jobs.values()
+    assert two.verdict is not None and two.verdict.code == "over_limit" and not Unidle().ever(view, two.spec)
+    assert one.state == "succeeded"
+
+
 @settings(max_examples=30, deadline=None)
 @given(worlds())
 def test_only_low_jobs_past_their_minimum_runtime_are_stopped_for_others_and_no_queue_is_over_its_limit(

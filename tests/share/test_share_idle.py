@@ -45,7 +45,7 @@ def test_one_whose_steps_stopped_is_told_when_the_time_is_up_and_not_before() ->
     assert plan.because.figures == {
         "since_ns": 970 * M, "quiet_ns": 30 * M, "slices": 2, "share_ppm": 2_000_000, "evidence": "utilisation",
     }  # fmt: skip
-    assert "holds 2 devices, 30 min without a step or utilisation (1.00 device-hours)" in plan.because.text
+    assert "holds 2 devices, 30 min without a step or utilisation (1 device-hour)" in plan.because.text
 
 
 def test_one_that_never_worked_has_longer_and_is_measured_from_the_beginning() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from unidle.errors import LeaseLost, StoreError, StoreHeld
 from unidle.store.memory import MemoryStore
 from unidle.store.open import open_store
-from unidle.store.protocol import NewEvent, Segment, Snapshot, StoredEvent
+from unidle.store.protocol import Bookmark, NewEvent, Segment, Snapshot, StoredEvent
 
 
 def test_a_new_log_is_empty(store):
@@ -128,6 +128,7 @@ def test_a_released_store_can_be_taken_and_the_old_lease_is_fenced_off(place, ev
         lambda: first.renew(old),
         lambda: first.save_snapshot(old, Snapshot(2, 1, b"x")),
         lambda: first.drop_derived(old),
+        lambda: first.save_bookmark(old, Bookmark("notices", 1, b"x")),
         lambda: first.compact(old),
     ):
         with pytest.raises(LeaseLost):
@@ -261,3 +262,19 @@ def test_any_events_come_back_as_they_were_given(batches):
                 store.append(lease, batch)
             assert list(store.read()) == expected
             store.close()
+
+
+# Bookmarks
+
+
+def test_a_bookmark_is_kept_in_place_of_the_one_before_and_survives_what_is_derived(store):
+    assert store.load_bookmark("notices") is None
+    lease = store.acquire("test")
+    store.save_bookmark(lease, Bookmark("notices", 3, b"first"))
+    store.save_bookmark(lease, Bookmark("other", 1, b""))
+    store.save_bookmark(lease, Bookmark("notices", 7, b"second"))
+    store.drop_derived(lease)
+    store.compact(lease)
+    assert store.load_bookmark("notices") == Bookmark("notices", 7, b"second")
+    assert store.load_bookmark("other") == Bookmark("other", 1, b"")
+    assert list(store.faults()) == []

@@ -77,10 +77,11 @@ def test_the_last_revision_is_the_one_that_the_tables_are_stamped_with():
     assert ScriptDirectory(str(migrate.SCRIPTS)).get_current_head() == schema.REVISION
 
 
+NEWER = f"{int(schema.REVISION) + 1:04d}"
 NEXT = """
 from alembic import op
 import sqlalchemy as sa
-revision, down_revision = "0002", "0001"
+revision, down_revision = "{revision}", "{before}"
 def upgrade():
     op.add_column("unidle_events", sa.Column("site", sa.Text()))
     {more}
@@ -94,9 +95,11 @@ def next_version(tmp_path, monkeypatch):
     def install(more: str = "") -> Path:
         scripts = tmp_path / "migrations"
         shutil.copytree(migrate.SCRIPTS, scripts, ignore=shutil.ignore_patterns("__pycache__"))
-        (scripts / "versions" / "r0002.py").write_text(NEXT.format(more=more))
+        (scripts / "versions" / f"r{NEWER}.py").write_text(
+            NEXT.format(revision=NEWER, before=schema.REVISION, more=more)
+        )
         for module in (migrate, opening):
-            monkeypatch.setattr(module, "REVISION", "0002")
+            monkeypatch.setattr(module, "REVISION", NEWER)
         monkeypatch.setattr(migrate, "SCRIPTS", scripts)
         return scripts
 
@@ -107,12 +110,14 @@ def test_an_older_store_is_upgraded_when_it_is_opened_for_writing(durable, event
     with closing(durable.open()) as store:
         store.append(store.acquire("test"), [event(1), event(2)])
     next_version()
-    with pytest.raises(StoreError, match=r"older version, and was opened for reading only .*'0001'"):
+    with pytest.raises(
+        StoreError, match=f"older version, and was opened for reading only .*'{schema.REVISION}'"
+    ):
         durable.open(create=False, read_only=True)
     store = durable.open(create=False)
     assert [found.seq for found in store.read()] == [1, 2]
     assert store._db.query("SELECT count(site), count(*) FROM unidle_events") == [(0, 2)]
-    assert store._db.query("SELECT version_num FROM unidle_schema") == [("0002",)]
+    assert store._db.query("SELECT version_num FROM unidle_schema") == [(NEWER,)]
     assert store.append(store.acquire("test"), [event(3)]) == 3
     assert [found.seq for found in durable.open(create=False, read_only=True).read()] == [1, 2, 3]
 
@@ -126,7 +131,7 @@ def test_an_upgrade_that_fails_changes_nothing(durable, event, next_version, mor
         durable.open(create=False)
     raw = type(store._db)(Path(durable.address) if durable.address.startswith("/") else durable.address)
     with closing(raw):
-        assert raw.query("SELECT version_num FROM unidle_schema") == [("0001",)]
+        assert raw.query("SELECT version_num FROM unidle_schema") == [(schema.REVISION,)]
         assert [found.seq for found in SqlStore(raw).read()] == [1]
         with pytest.raises(StoreDamaged):
             raw.query("SELECT site FROM unidle_events")
@@ -138,7 +143,7 @@ def test_a_store_is_not_upgraded_under_a_writer(durable, next_version):
     next_version()
     with pytest.raises(StoreHeld, match="must be upgraded first, and is held by unidle up"):
         durable.open(create=False)
-    assert writer._db.query("SELECT version_num FROM unidle_schema") == [("0001",)]
+    assert writer._db.query("SELECT version_num FROM unidle_schema") == [(schema.REVISION,)]
 
 
 def test_the_revisions_are_found_beside_the_installed_package():

@@ -7,9 +7,11 @@ import re
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import unidle
-from unidle.words import are, counted, does, plural, were
+from unidle.words import are, counted, device_time, does, plural, were
 
 _PLURAL = re.compile(r" (?:(?:more|other|low|free|such) )?[A-Za-z]*[^s\W]s\b")
 _VERBS = frozenset({"is", "has", "was", "does", "needs", "uses", "asks", "fits"})
@@ -42,6 +44,40 @@ def test_a_count_and_its_verb_agree():
     assert [were(n) for n in (0, 1, 2)] == ["were", "was", "were"]
     assert [does(n, "stay") for n in (1, 2)] == ["stays", "stay"]
     assert plural(0.5, "device") == "devices"
+
+
+@pytest.mark.parametrize(
+    ("us", "text"),
+    [
+        (0, "0 device-s"),
+        (1, "under 0.001 device-s"),
+        (7_200_000, "7.2 device-s"),
+        (359_000_000, "359 device-s"),
+        (360_000_000, "0.1 device-hours"),
+        (1_512_000_000, "0.42 device-hours"),
+        (3_600_000_000, "1 device-hour"),
+        (3_600_000, "3.6 device-s"),
+        (90_000_000_000, "25 device-hours"),
+        (12_345 * 3_600_000_000, "12345 device-hours"),
+    ],
+)
+def test_small_and_large_amounts_of_device_time_are_told_in_units_of_their_size(us: int, text: str):
+    assert device_time(us) == text
+
+
+@given(st.integers(1, 10**18))
+def test_no_device_time_is_told_as_none(us: int):
+    amount = device_time(us).removeprefix("under ").split()[0]
+    assert float(amount) > 0
+
+
+def test_no_source_writes_device_time_but_in_one_place():
+    root = Path(unidle.__file__).parent
+    bare = re.compile(r"\} device-(?:hours?|s)\b")
+    found = [
+        str(p.relative_to(root)) for p in sorted(root.rglob("*.py")) if bare.search(p.read_text("utf-8"))
+    ]
+    assert found == ["words.py"]
 
 
 def test_no_source_writes_a_length_beside_a_bare_plural():

@@ -13,6 +13,7 @@ import pickle
 from typing import IO, TYPE_CHECKING, Literal, Self, cast
 
 from unidle.checkpoint.layout import Damaged
+from unidle.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -91,10 +92,13 @@ def verify(path: str, deep: bool) -> tuple[Literal["good", "unverified"], str]:
                     raise Damaged(f"the item at byte {at} of {name} {damage}") from None
                 unsure += state != "good"
     if not deep:
-        return "unverified", f"all {len(found)} items are there by size; the bytes were not read"
+        return (
+            "unverified",
+            f"all that is listed is there by size ({counted(len(found), 'item')}); the bytes were not read",
+        )
     if unsure:
-        return "unverified", f"{unsure} of {len(found)} items have no CRC that can be checked"
-    return "good", f"the CRCs of {len(found)} items match"
+        return "unverified", f"without a CRC that can be checked: {unsure} of {counted(len(found), 'item')}"
+    return "good", f"CRCs match ({counted(len(found), 'item')})"
 
 
 def _by_file(found: list[tuple[str, int, int]]) -> Iterator[tuple[str, list[tuple[int, int]]]]:

@@ -11,6 +11,7 @@ import zlib
 from typing import Final
 
 from unidle.checkpoint.layout import INNER, Damaged, file_chunks, write_durably
+from unidle.words import counted
 
 _FORMAT: Final = "unidle-sums"
 
@@ -73,7 +74,9 @@ def compare(path: str, *, deep: bool) -> str | None:
             return None
         if deep and state.st_mtime_ns == mtime_ns and not _same(target, crc):
             raise Damaged(f"{name or 'it'} does not match the checksum of when it was seen durable")
-    return f"{len(files)} files match the checksums of when they were seen durable" if deep else None
+    return (
+        f"as the checksums say of when it was seen durable ({counted(len(files), 'file')})" if deep else None
+    )
 
 
 def _take(path: str) -> dict[str, list[int]]:

@@ -24,6 +24,7 @@ from unidle.checkpoint.layout import (
     read_manifest,
     shard_name,
 )
+from unidle.words import counted
 
 State = Literal["good", "bad", "unverified"]
 
@@ -121,7 +122,7 @@ def verify_own(path: str, *, deep: bool = True) -> tuple[State, str]:
     """Judge what unidle wrote: manifest, sizes, headers, cover, and with ``deep`` all checksums. Raises :class:`Damaged`."""
     manifest = read_manifest(path)
     if len(manifest.shards) != manifest.world:
-        raise Damaged(f"{MANIFEST} lists {len(manifest.shards)} of {manifest.world} shards")
+        raise Damaged(f"{MANIFEST} lists {len(manifest.shards)} of {counted(manifest.world, 'shard')}")
     headers = [verify_shard(path, shard, deep=deep) for shard in manifest.shards]
     if [s.name for s in manifest.shards] != [shard_name(r, manifest.world) for r in range(manifest.world)]:
         raise Damaged(f"{MANIFEST} lists shards of other names")
@@ -167,7 +168,7 @@ def zip_state(file: IO[bytes], deep: bool) -> tuple[State, str]:
             if not deep:
                 return (
                     "unverified",
-                    f"its zip directory lists {len(entries)} records; the bytes were not read",
+                    f"its zip directory lists {counted(len(entries), 'record')}; the bytes were not read",
                 )
             wrong = [entry.filename for entry in entries if not _record_is_whole(archive, entry)]
     except (zipfile.BadZipFile, EOFError, NotImplementedError) as error:
@@ -182,7 +183,7 @@ def zip_state(file: IO[bytes], deep: bool) -> tuple[State, str]:
         raise Damaged(
             f"{wrong[0]} does not match its CRC" + (f", and {len(wrong) - 1} more" if wrong[1:] else "")
         )
-    return "good", f"the CRCs of {len(entries)} records match"
+    return "good", f"CRCs match ({counted(len(entries), 'record')})"
 
 
 def _record_is_whole(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bool:
@@ -202,7 +203,7 @@ def _safetensors(path: str, _deep: bool) -> tuple[State, str]:
         )
     return (
         "unverified",
-        f"{len(header.pieces)} tensors are all there by the header; the format has no checksums",
+        f"all is there by the header ({counted(len(header.pieces), 'tensor')}); the format has no checksums",
     )
 
 
@@ -242,8 +243,10 @@ def _directory(path: str, deep: bool) -> tuple[State, str]:
     if missing:
         raise Damaged(f"{missing} is missing, which its index names")
     if open_:
-        return "unverified", open_[0] + (f" (and {len(open_) - 1} more files)" if open_[1:] else "")
-    return "good", f"the CRCs in {len(judged)} files match"
+        return "unverified", open_[0] + (
+            f" (and {counted(len(open_) - 1, 'more file')})" if open_[1:] else ""
+        )
+    return "good", f"CRCs match ({counted(len(judged), 'file')})"
 
 
 def _missing_from_index(path: str) -> str | None:

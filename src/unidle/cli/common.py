@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -72,6 +73,11 @@ def read_view(store: Store) -> View:
 
         add_submitted(view, requests)
     return view
+
+
+def now_of(view: View) -> int:
+    """Now, in the time of the view's log: a replay's or a simulation's ends with its last event."""
+    return view.time_ns if view.modelled else max(time.time_ns(), view.time_ns)
 
 
 def need_job(view: View, name: str) -> JobView:

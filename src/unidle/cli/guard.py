@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import typer
 
-from unidle.cli import incidents, nodes
+from unidle.cli import incidents, nodes, notices
 from unidle.cli.common import JsonOption, say, table, warn
 from unidle.errors import BadInput
 
@@ -32,6 +32,7 @@ def register(app: typer.Typer) -> None:
     """Add this room's commands."""
     guard_app.command("incidents")(incidents.incidents)
     nodes.register(guard_app)
+    guard_app.command("notices")(notices.notices)
     app.add_typer(guard_app, name="guard")
 
 

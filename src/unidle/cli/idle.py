@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
-from unidle.cli.common import age, clock_time, print_json, read_store, read_view, say, table
+from unidle.cli.common import age, clock_time, now_of, print_json, read_store, read_view, say, table
+from unidle.words import US_PER_HOUR, device_time
 
 
 def show_idle(store: str | None, as_json: bool) -> None:
@@ -15,7 +15,8 @@ def show_idle(store: str | None, as_json: bool) -> None:
     opened = read_store(store)
     view = read_view(opened)
     opened.close()
-    lines = idle_holders(view, view.time_ns if view.modelled else max(time.time_ns(), view.time_ns))
+    now = now_of(view)
+    lines = idle_holders(view, now)
     if as_json:
         print_json(lines)
         return
@@ -28,20 +29,20 @@ def show_idle(store: str | None, as_json: bool) -> None:
         "user",
         "devices",
         "quiet since",
-        "device-hours",
+        "device time",
         "cost",
         "evidence",
         "what follows",
     ]
     rows = [
         [line["job"], line["queue"], line["user"] or "-", f"{line['devices']:g}", clock_time(line["since_ns"]),
-         f"{line['device_hours']:.2f}", _cost(line), line["evidence"], _what_follows(line)]
+         device_time(line['device_hours'] * US_PER_HOUR), _cost(line), line["evidence"], _what_follows(line, now)]
         for line in lines
     ]  # fmt: skip
     for text in table(header, rows):
         say(text)
     hours = sum(line["device_hours"] for line in lines)
-    say(f"{hours:.2f} device-hours held without work" + _total_cost(lines))
+    say(f"{device_time(hours * US_PER_HOUR)} held without work" + _total_cost(lines))
 
 
 def _cost(line: dict[str, Any]) -> str:
@@ -53,11 +54,11 @@ def _total_cost(lines: list[dict[str, Any]]) -> str:
     return f", {sum(priced):.2f} {lines[0]['currency']}" if priced else ""
 
 
-def _what_follows(line: dict[str, Any]) -> str:
+def _what_follows(line: dict[str, Any], now_ns: int) -> str:
     if line["policy"] == "left alone":
         return "the policy leaves it alone"
     if line["release_ns"] is not None:
         return f"released at {clock_time(line['release_ns'])}"
     if line["notice_ns"] is None:
         return "not told yet"
-    return f"told {age(max(time.time_ns() - line['notice_ns'], 0))} ago; not released"
+    return f"told {age(max(now_ns - line['notice_ns'], 0))} ago; not released"

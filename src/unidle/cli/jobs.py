@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import time
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
@@ -16,6 +15,7 @@ from unidle.cli.common import (
     age,
     clock_time,
     need_job,
+    now_of,
     print_json,
     read_store,
     read_view,
@@ -139,7 +139,8 @@ def list_jobs(
 
     _known_state(state)
     opened = read_store(store)
-    lines = [job_line(job) for job in read_view(opened).jobs.values() if state in (None, job.state)]
+    view = read_view(opened)
+    lines = [job_line(job) for job in view.jobs.values() if state in (None, job.state)]
     opened.close()
     if as_json:
         print_json(lines)
@@ -147,7 +148,7 @@ def list_jobs(
     if not lines:
         say("no jobs; try `unidle run -- python -c 'print(1)'`" if state is None else f"no job is {state}")
         return
-    now = time.time_ns()
+    now = now_of(view)
     rows = [
         [line["job"], line["state"], str(line["attempts"]), str(line["ranks"]), str(line["steps"]),
          age((line["ended_ns"] or now) - line["submitted_ns"]), line["reason"] or ""]

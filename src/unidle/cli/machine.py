@@ -14,6 +14,7 @@ from unidle.cli.common import (
     JsonOption,
     StoreOption,
     data_dir,
+    now_of,
     print_json,
     read_store,
     read_view,
@@ -184,15 +185,13 @@ def fleet_snapshot(context: typer.Context, store: StoreOption = None) -> None:
 @fleet_app.command("summary")
 def fleet_summary(context: typer.Context, store: StoreOption = None) -> None:
     """Write in few numbers what each kind of network domain has free, for `unidle clusters` elsewhere."""
-    import time
-
     from unidle.files.clusters import summary_as_json
     from unidle.place.summary import summary_of
 
     opened = read_store(store or context.obj)
     view = read_view(opened)
     opened.close()
-    sys.stdout.buffer.write(summary_as_json(summary_of(view, max(time.time_ns(), view.time_ns))) + b"\n")
+    sys.stdout.buffer.write(summary_as_json(summary_of(view, now_of(view))) + b"\n")
     sys.stdout.buffer.flush()
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from typing import Annotated, Final
+from typing import Annotated, Final, NoReturn
 
 import typer
 
 from unidle import __version__
 from unidle.cli.common import warn
+from unidle.cli.usage import USAGE_ERROR, in_one_line, is_help
 from unidle.errors import BadInput, UnidleError
 
 EXIT_CODES: Final[dict[int, str]] = {
@@ -65,6 +66,16 @@ def _only_where_it_belongs(arguments: Sequence[str], command: tuple[str, ...] | 
         )  # fmt: skip
 
 
+def _refuse(error: Exception, arguments: Sequence[str]) -> NoReturn:
+    if is_help(error):
+        typer.echo(str(error), err=True)
+        sys.exit(2)
+    groups = {str(group.name) for group in app.registered_groups}
+    bad = in_one_line(error, arguments, groups)
+    warn(bad.line())
+    sys.exit(bad.exit_code)
+
+
 def main() -> None:
     """Entry point: runs a command, turns errors into one line and an exit code."""
     for stream in (sys.stdout, sys.stderr):
@@ -72,10 +83,15 @@ def main() -> None:
     arguments, command = _split(sys.argv[1:])
     try:
         _only_where_it_belongs(arguments, command)
-        app(args=arguments, prog_name="unidle", obj=command)
+        code = app(args=arguments, prog_name="unidle", obj=command, standalone_mode=False)
+        sys.exit(code if isinstance(code, int) else 0)
+    except USAGE_ERROR as error:
+        _refuse(error, arguments)
     except UnidleError as error:
         warn(error.line())
         sys.exit(error.exit_code)
+    except typer.Abort:
+        sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:

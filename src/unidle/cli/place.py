@@ -49,7 +49,10 @@ def place(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Say where a job would be placed now, and why there or why not. Nothing is started or stored."""
+    """Say where a job would be placed now, and why there or why not. Nothing is started or stored.
+
+    Both answers exit with 0; for scripts, `placed` in the output of --json tells them apart.
+    """
     from unidle.control.ask import next_decision
     from unidle.place.scheduler import Placed
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from unidle.cli.common import JsonOption, StoreOption, print_json, read_store, read_view, say, table
+from unidle.cli.common import JsonOption, StoreOption, now_of, print_json, read_store, read_view, say, table
 
 if TYPE_CHECKING:
     from unidle.place.queue.fair import QueueShare
@@ -43,7 +42,7 @@ def _shares(view: View, as_json: bool) -> None:
     from unidle.place.ground import Ground
     from unidle.place.quotas import QuotaRound
 
-    books = QuotaRound(Ground(view), view, max(view.time_ns, time.time_ns()))
+    books = QuotaRound(Ground(view), view, now_of(view))
     capacity = books.shares.quota.capacity
     lines = [_line(share, books.tree.resources, capacity) for share in books.report()]
     if as_json:

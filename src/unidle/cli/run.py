@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from unidle.cli.live import Live, Progress
     from unidle.control.loop import Controller
     from unidle.control.session import Session
+    from unidle.files.fleet_notices import Channel
     from unidle.fleet import Fleet
     from unidle.jobs import JobSpec, Reason
     from unidle.view.state import JobView
@@ -107,11 +108,11 @@ def run(
         max_restarts=max_restarts, checkpoint=checkpoint, timeout_s=timeout_s,
     )  # fmt: skip
     spec = read_job(job, context.obj, options)
-    found = find_fleet(fleet, cpu_devices)
+    found, channels = find_fleet_and_channels(fleet, cpu_devices)
     refuse_impossible(spec, found)
     address, mode = store_address(store), _progress(progress)
     try:
-        sys.exit(_run(spec, found, address, mode, report, as_json))
+        sys.exit(_run(spec, found, channels, address, mode, report, as_json))
     except StoreHeld as held:
         remedy = "`unidle submit` puts the job into its queue; or name another store (--store)"
         raise StoreHeld(held.problem, field=held.field, remedy=remedy) from held
@@ -131,8 +132,8 @@ def up(
     SIGTERM leaves the ranks running for the next `unidle up`. Ctrl-C stops them and puts their jobs back into the
     queue; a second Ctrl-C kills them at once.
     """
-    found = find_fleet(fleet, cpu_devices)
-    sys.exit(_up(found, store_address(store), until_idle, _progress(progress)))
+    found, channels = find_fleet_and_channels(fleet, cpu_devices)
+    sys.exit(_up(found, channels, store_address(store), until_idle, _progress(progress)))
 
 
 def options_of(**options: Any) -> dict[str, Any]:
@@ -177,16 +178,21 @@ def read_job(path: str | None, command: tuple[str, ...] | None, options: dict[st
 
 def find_fleet(path: str | None, cpu_devices: int | None) -> Fleet:
     """The declared fleet, else what this machine has."""
-    if path is not None:
-        from unidle.files.fleet import load_fleet
+    return find_fleet_and_channels(path, cpu_devices)[0]
 
-        fleet = load_fleet(path)
+
+def find_fleet_and_channels(path: str | None, cpu_devices: int | None) -> tuple[Fleet, tuple[Channel, ...]]:
+    """As :func:`find_fleet`, with those whom the fleet file wants to be told what happens."""
+    if path is not None:
+        from unidle.files.fleet import load_fleet_and_notices
+
+        fleet, channels = load_fleet_and_notices(path)
         if fleet.queues:
             _check_queues(path, fleet)
-        return fleet
+        return fleet, channels
     from unidle.engine.local.devices import discover
 
-    return discover(cpu_devices or 8)
+    return discover(cpu_devices or 8), ()
 
 
 def _check_queues(path: str, fleet: Fleet) -> None:
@@ -246,7 +252,10 @@ def _caught() -> Iterator[_Signals]:
         signal.signal(signal.SIGTERM, before[1])
 
 
-def _run(spec: JobSpec, fleet: Fleet, address: str, mode: Progress, report: str | None, as_json: bool) -> int:
+def _run(
+    spec: JobSpec, fleet: Fleet, channels: tuple[Channel, ...], address: str, mode: Progress,
+    report: str | None, as_json: bool,
+) -> int:  # fmt: skip
     from unidle.cli.live import Live
     from unidle.control.ids import new_job_id
     from unidle.control.session import take_up
@@ -256,7 +265,7 @@ def _run(spec: JobSpec, fleet: Fleet, address: str, mode: Progress, report: str 
     job_id = new_job_id(spec.name)
     make_parent(address)
     store = open_store(address, create=True)
-    with _caught() as signals, take_up(store, fleet, data_dir(), "unidle run") as session:
+    with _caught() as signals, take_up(store, fleet, data_dir(), "unidle run", channels=channels) as session:
         controller = session.controller
         controller.watch(lambda event, _time: live.tell(controller.view, event))
         controller.submit(job_id, spec)
@@ -356,7 +365,7 @@ def _print_end(store: Any, job: JobView, report: str | None, as_json: bool, addr
         say(f"report: {report}")
 
 
-def _up(fleet: Fleet, address: str, until_idle: bool, mode: Progress) -> int:
+def _up(fleet: Fleet, channels: tuple[Channel, ...], address: str, until_idle: bool, mode: Progress) -> int:
     from unidle.cli.live import Live
     from unidle.control.session import take_up
     from unidle.store.open import open_store
@@ -364,7 +373,7 @@ def _up(fleet: Fleet, address: str, until_idle: bool, mode: Progress) -> int:
     live = Live(mode)
     make_parent(address)
     store = open_store(address, create=True)
-    with _caught() as signals, take_up(store, fleet, data_dir(), "unidle up") as session:
+    with _caught() as signals, take_up(store, fleet, data_dir(), "unidle up", channels=channels) as session:
         controller = session.controller
         controller.watch(lambda event, _time: live.tell(controller.view, event))
         devices = counted(len(fleet.devices()), "device")

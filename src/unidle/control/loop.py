@@ -11,7 +11,7 @@ import heapq
 import os
 from collections.abc import Callable, Iterable
 from itertools import chain
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -43,6 +43,9 @@ from unidle.view.fold import apply
 from unidle.view.source import save_snapshot
 from unidle.view.state import AttemptView, JobView, View
 
+if TYPE_CHECKING:
+    from unidle.notices.desk import NoticeDesk
+
 SIGHTING_EVERY_NS: Final = 10_000_000_000
 INBOX_EVERY_NS: Final = 250_000_000
 SNAPSHOT_EVERY_EVENTS: Final = 50_000
@@ -60,7 +63,7 @@ class Controller:
         *, inbox_every_ns: int | None = INBOX_EVERY_NS,
         sighting_every_ns: int = SIGHTING_EVERY_NS, watcher: Watcher | None = None, view: View | None = None,
         forecaster: Forecaster | None = None, remedies: RemedyWatch | None = None,
-        preflight: Preflight | None = None,
+        preflight: Preflight | None = None, notices: NoticeDesk | None = None,
     ) -> None:  # fmt: skip
         self._store, self._lease, self._engine = store, lease, engine
         self._policy, self._clock = policy, clock
@@ -68,6 +71,7 @@ class Controller:
         self._sighting_every_ns = sighting_every_ns
         self._watcher = watcher
         self._forecaster = forecaster
+        self._notices = notices
         self.view = snapshot.load_view(store) if view is None else view
         self._new: list[NewEvent] = []
         self._done_requests: list[int] = []
@@ -380,6 +384,8 @@ class Controller:
         kind, body = ev.encode(event)
         number = seq if source_seq is None else source_seq
         self._new.append(NewEvent(view.time_ns, source, number, kind, body))
+        if self._notices is not None:
+            self._notices.saw(event, seq, view.time_ns)
         if self._watcher is not None:
             self._watcher(event, view.time_ns)
 
@@ -391,6 +397,8 @@ class Controller:
         if self._new or self._done_requests:
             self._store.append(self._lease, self._new, done_requests=self._done_requests)
             self._new, self._done_requests = [], []
+        if self._notices is not None:
+            self._notices.turn(self.view.seq, self._clock.now_ns())
         commands, self._commands = self._commands, []
         for command in commands:
             command()
@@ -436,6 +444,8 @@ class Controller:
         times += [at for at in (self._remedies.next_ns, self._preflight.next_ns) if at is not None]
         if self._inbox_every_ns is not None:
             times.append(self._inbox_ns + self._inbox_every_ns)
+        if self._notices is not None and (due_ns := self._notices.next_ns) is not None:
+            times.append(due_ns)
         return min(times)
 
 

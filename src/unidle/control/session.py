@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from unidle.clock import RealClock, boot_id
 from unidle.control.forecast import Forecaster
@@ -21,6 +22,12 @@ from unidle.fleet import Fleet
 from unidle.place.policy import Unidle
 from unidle.store.protocol import Store
 from unidle.view.snapshot import load_view
+
+if TYPE_CHECKING:
+    from unidle.files.fleet_notices import Channel
+    from unidle.notices.desk import NoticeDesk
+    from unidle.notices.sender import Send
+    from unidle.store.protocol import Lease
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +61,14 @@ def _make_root(root: Path) -> None:
 
 @contextmanager
 def take_up(
-    store: Store, fleet: Fleet, data_dir: Path, purpose: str, watcher: Watcher | None = None
-) -> Iterator[Session]:
-    """Hold the store while the block runs. What runs when it ends keeps running.
+    store: Store, fleet: Fleet, data_dir: Path, purpose: str, watcher: Watcher | None = None,
+    channels: Sequence[Channel] = (),
+) -> Iterator[Session]:  # fmt: skip
+    """Hold the store while the block runs. What runs when it ends keeps running. ``channels`` are told.
 
     Errors: :class:`unidle.errors.StoreHeld` when another live writer holds the store.
     """
+    senders = _senders(channels)
     lease = store.acquire(purpose)
     try:
         view = load_view(store)
@@ -68,18 +77,41 @@ def take_up(
         clock = RealClock(store.last()[1], view.clock_offset_ns if same_clock else None)
         root = run_root(store, data_dir)
         _make_root(root)
+        desk = _desk(store, lease, senders, view.health)
         engine = LocalEngine(root, fleet, clock)
         hands = HookRunner(state_dir(store, data_dir) / "remedies")
         controller = Controller(
             store, lease, engine, Unidle(), clock,
-            watcher=watcher, view=view, forecaster=Forecaster.of(view),
+            watcher=watcher, view=view, forecaster=Forecaster.of(view), notices=desk,
             remedies=RemedyWatch(hands), preflight=Preflight(hands, f"{os.getpid()}-{view.seq}"),
         )  # fmt: skip
         try:
             controller.start(f"{purpose} (pid {os.getpid()})", boot_id(), clock.offset_ns)
             yield Session(controller, engine, clock)
             controller.stop("done")
+            if desk is not None:
+                desk.close(clock.now_ns())
         finally:
             engine.close()
+            if desk is not None:
+                desk.abandon()
     finally:
         store.release(lease)
+
+
+def _senders(channels: Sequence[Channel]) -> list[tuple[Channel, Send]]:
+    if not channels:
+        return []
+    from unidle.notices.sender import senders
+
+    return senders(channels)
+
+
+def _desk(
+    store: Store, lease: Lease, senders: list[tuple[Channel, Send]], health: Mapping[str, str]
+) -> NoticeDesk | None:
+    if not senders:
+        return None
+    from unidle.notices.desk import NoticeDesk
+
+    return NoticeDesk(store, lease, senders, health)

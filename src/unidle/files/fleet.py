@@ -14,6 +14,7 @@ from unidle.files.fleet_guard import guard_of
 from unidle.files.fleet_idle import idle_of
 from unidle.files.fleet_links import check_gpu_links, gpu_links_of
 from unidle.files.fleet_network import label_keys, links, tiers_by_labels, unknown
+from unidle.files.fleet_notices import Channel, notices_of
 from unidle.files.fleet_queues import history_of, migration_of, queues_of, zone_of
 from unidle.files.fleet_share import check_sharing, sharing_of
 from unidle.files.fleet_text import fleet_to_yaml
@@ -24,7 +25,13 @@ from unidle.fleet import WHOLE_PPM, Device, Fleet, GpuLinks, Node, Tier
 from unidle.fleet.labels import OWN_KINDS
 from unidle.words import counted
 
-__all__ = ["fleet_from_mapping", "fleet_to_yaml", "load_fleet"]
+__all__ = [
+    "fleet_and_notices_from_mapping",
+    "fleet_from_mapping",
+    "fleet_to_yaml",
+    "load_fleet",
+    "load_fleet_and_notices",
+]
 
 BOUNDS: Final = Bounds(size_bytes=8 << 20, values=500_000)
 NODES_LIMIT: Final = 200_000
@@ -38,7 +45,22 @@ def load_fleet(path: str | os.PathLike[str]) -> Fleet:
 
     Errors: :class:`unidle.errors.BadInput`.
     """
-    return _Builder(load_document(path, what="fleet", bounds=BOUNDS), base_dir_of(path)).fleet()
+    return load_fleet_and_notices(path)[0]
+
+
+def load_fleet_and_notices(path: str | os.PathLike[str]) -> tuple[Fleet, tuple[Channel, ...]]:
+    """As :func:`load_fleet`, with those who are told what happens: they are no part of the fleet, since a log of
+    it must not hold their addresses."""
+    builder = _Builder(load_document(path, what="fleet", bounds=BOUNDS), base_dir_of(path))
+    return builder.fleet(), builder.channels
+
+
+def fleet_and_notices_from_mapping(
+    data: Mapping[str, object], source: str
+) -> tuple[Fleet, tuple[Channel, ...]]:
+    """As :func:`load_fleet_and_notices`, for fields that are there already."""
+    builder = _Builder(Document(dict(data), source), os.curdir)
+    return builder.fleet(), builder.channels
 
 
 def fleet_from_mapping(data: Mapping[str, object], source: str) -> Fleet:
@@ -46,7 +68,7 @@ def fleet_from_mapping(data: Mapping[str, object], source: str) -> Fleet:
 
     Files that it names are looked for in the current directory.
     """
-    return _Builder(Document(dict(data), source), os.curdir).fleet()
+    return fleet_and_notices_from_mapping(data, source)[0]
 
 
 class _Builder:
@@ -61,6 +83,7 @@ class _Builder:
                 remedy="the least is: nodes: [{id: n1, devices: {count: 1, kind: cpu}}]",
             )
         self._file = convert(document, FleetFile, what="fleet")
+        self.channels = notices_of(document, self._file.notices, base_dir)
         self._paths: dict[str, Path] = {}  # tiers and nodes: they share one set of names
         self._device_count = 0
         self._uuids: dict[str, str] = {}
@@ -194,9 +217,14 @@ class _Builder:
                     value=list(group.slices_ppm),
                     remedy="a share is in millionths of the device",
                 )
+            memory = self._memory(group.memory, self._in_group(path, k, "memory"))
             if group.share is not None:
                 where = self._in_group(path, k, "share")
-                check_sharing(self._document, group.share, group.kind, group.vendor, group.slices_ppm, where)
+                check_sharing(
+                    self._document, group.share, group.kind, group.vendor, group.slices_ppm, where,
+                    model=group.model or "",
+                    memory_bytes=memory,
+                )  # fmt: skip
             if group.uuid and group.count * nodes > 1:
                 raise self._document.error(
                     self._in_group(path, k, "uuid"),
@@ -204,7 +232,6 @@ class _Builder:
                     value=group.uuid,
                     remedy="give each device an entry of its own with count 1",
                 )
-            self._memory(group.memory, self._in_group(path, k, "memory"))
 
     def _devices(self, node: str, groups: tuple[DevicesPart, ...], path: Path) -> tuple[Device, ...]:
         devices: list[Device] = []

@@ -9,6 +9,7 @@ from msgspec import Meta, Struct
 from unidle.files.fleet_guard import GuardPart
 from unidle.files.fleet_idle import IdlePart
 from unidle.files.fleet_links import GpuLinksPart
+from unidle.files.fleet_notices import NoticePart
 from unidle.files.fleet_queues import HistoryPart, MigrationPart, QueuePart
 from unidle.files.fleet_share import SharingPart
 from unidle.files.values import (
@@ -330,6 +331,14 @@ class FleetFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             examples=[{"preflight": "quick", "remedy": {"reboot": {"command": ["ipmi-cycle", "{node}"]}}}],
         ),
     ] = None
+    notices: Annotated[
+        tuple[NoticePart, ...],
+        Meta(
+            max_length=32,
+            description="Who is told what happens to jobs and nodes. Without it, nobody.",
+            examples=[[{"webhook": "https://hooks.example.org/unidle", "secret_env": "NOTICE_SECRET"}]],
+        ),
+    ] = ()
     timezone: Annotated[
         str, Meta(max_length=64, description="Of the queues' hours.", examples=["Europe/Berlin"])
     ] = "UTC"

@@ -41,8 +41,9 @@ class SharingPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
 
 
 def check_sharing(
-    document: Document, part: SharingPart, kind: ByKind, vendor: str, shares: tuple[int, ...], path: Path
-) -> None:
+    document: Document, part: SharingPart, kind: ByKind, vendor: str, shares: tuple[int, ...], path: Path, *,
+    model: str = "", memory_bytes: int = 0,
+) -> None:  # fmt: skip
     """:class:`BadInput` where the device cannot be cut so; ``path`` is that of the field ``share``."""
     allowed = _all_modes(kind, vendor)
     whose = "a CPU device" if kind == "cpu" else "a GPU" if vendor == "nvidia" else f"a GPU of {vendor}"
@@ -52,6 +53,8 @@ def check_sharing(
                 (*path, "modes", k), f"{whose} cannot be cut so", value=mode,
                 remedy="use " + ", ".join(allowed),
             )  # fmt: skip
+        if mode == "mig":
+            _check_mig(document, model, memory_bytes, (*path, "modes", k))
     if part.modes == ():
         raise document.error(
             (*path, "modes"), "names no way to cut the device", value=[], remedy="use " + ", ".join(allowed)
@@ -61,6 +64,27 @@ def check_sharing(
             path, "the device is cut by slices_ppm already", value=list(shares),
             remedy="remove slices_ppm, or share",
         )  # fmt: skip
+
+
+def _check_mig(document: Document, model: str, memory_bytes: int, path: Path) -> None:
+    from unidle.share.mig_models import mig_models, model_of, named_so
+
+    if model_of(model, memory_bytes) is not None:
+        return
+    known = ", ".join(one.name for one in mig_models())
+    if not model:
+        raise document.error(
+            path, "MIG cuts GPUs of known models only", value="mig", remedy=f"state the model: {known}"
+        )
+    if not named_so(model):
+        raise document.error(
+            path, f"MIG cannot cut a {model}", value="mig", remedy=f"leave mig out; it cuts {known}"
+        )
+    alike = ", ".join(one.name for one in named_so(model))
+    raise document.error(
+        path, f"which {model} it is does not follow from its name and memory", value="mig",
+        remedy=f"state its memory as one of {alike} has it",
+    )  # fmt: skip
 
 
 def _all_modes(kind: ByKind, vendor: str) -> tuple[CutMode, ...]:

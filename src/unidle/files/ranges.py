@@ -7,7 +7,9 @@ import re
 from typing import Final
 
 _PART: Final = re.compile(r"\[([^\[\]]*)\]")
-_ITEM: Final = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
+_ITEM: Final = re.compile(
+    r"([0-9]{1,4000})(?:-([0-9]{1,4000}))?"
+)  # longer ones Python does not read as numbers
 
 
 def expand(text: str, limit: int) -> list[str]:

@@ -16,6 +16,7 @@ from statistics import median
 from typing import Final
 
 from unidle.jobs.vitals import GangVitals
+from unidle.words import counted
 
 _S: Final = 1_000_000_000
 WINDOW_NS: Final = 20 * _S
@@ -121,7 +122,7 @@ class SlowJudge:
             )
             if lowest < STEADY * len(steady):
                 continue
-            text = f"rank {slow} is slower than the {len(others)} others that do the same: they wait {gap:.0%} of their time for it"
+            text = f"rank {slow} is slower than {counted(len(others), 'other')} that {'does' if len(others) == 1 else 'do'} the same, and waits {gap:.0%} of the time less"
             worst = Slow(slow, 0, gap, text)
         return worst
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -64,6 +65,7 @@ class Family:
     )
     most: Amounts = ()  # where the charge depends on the place: the most, and ``charged`` is the least
     other: Family | None = None  # the same on another kind of devices, where the job may have any
+    by_free: bool = False  # what is charged depends on which slices are free
 
 
 class Books:
@@ -132,6 +134,8 @@ class Books:
             self._forget(job)
             self._learn(view.jobs.open.get(job), now_ns)
         self._shape_of = {}
+        if changed:
+            self._charge_anew(now_ns)
         self._count_free()
         take_history(self.shares, view, now_ns)
         for job, promise in view.promised.items():
@@ -182,6 +186,15 @@ class Books:
                 heapq.heappush(self._not_before, (job.not_before_ns, job.id))
             else:
                 self._add(job)
+
+    def _charge_anew(self, now_ns: int) -> None:
+        """What jobs would be charged that go on slices of several sizes, as these are free now."""
+        old = [key for key, family in self._by_shape.items() if _by_free(family)]
+        for key in old:
+            del self._by_shape[key]
+        for job in [job for job, family in self.families.items() if old and _by_free(family)]:
+            self._forget(job)
+            self._learn(self._view.jobs.open.get(job) if self._view else None, now_ns)
 
     def _stops(self, run: Running, sign: int) -> None:
         """Devices of a job that is preempted are as good as free."""
@@ -287,7 +300,7 @@ class Books:
         if key not in self._refused:
             if len(self._refused) >= _FAMILIES_KEPT:
                 self._refused.clear()
-            least = self._bounds.least_milli(job.spec)
+            least = partial(self._bounds.least_milli, job.spec)
             self._refused[key] = never_in(self._empty, job.spec, queue, self.kinds, least)
         return self._refused[key]
 
@@ -341,8 +354,10 @@ class Books:
         if options:
             kind = options[0][1].kind
             alike = f"{kind} {spec.layout} {spec.requests} {spec.where} {spec.topology} {spec.share} {spec.hardware}"
-            amounts = self._charged(spec, kind, self._milli_on(options[0][1], spec))
-            return Family(gang, tuple(options), None, amounts, _asks(spec), alike)
+            milli = self._milli_on(options[0][1], spec)
+            amounts = self._charged(spec, kind, milli)
+            by_free = milli != spec.devices * MILLI and options[0][1].uneven()
+            return Family(gang, tuple(options), None, amounts, _asks(spec), alike, by_free=by_free)
         refused = never_fits(self._ground, spec)
         never = over or (refused.because if refused is not None else _NO_DEVICE)
         return Family(gang, (), never, (), _asks(spec), "")
@@ -406,6 +421,10 @@ def run_time_ns(job: JobView) -> int | None:
     if said is None or said.high_ns > _TRUSTED * said.value_ns:
         return None
     return said.value_ns
+
+
+def _by_free(family: Family) -> bool:
+    return family.by_free or (family.other is not None and family.other.by_free)
 
 
 def _asks(spec: JobSpec) -> Asks:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from unidle.fleet import WHOLE_PPM, Fleet, slices_of
 from unidle.fleet.queues import QueueSpec
-from unidle.jobs import JobSpec, Reason
+from unidle.jobs import JobSpec, Reason, Share
 from unidle.place.queue.charge import most_of
 from unidle.place.queue.fair import Shares
 from unidle.place.queue.model import Amounts
@@ -35,7 +37,7 @@ def never(fleet: Fleet, spec: JobSpec, now_ns: int, sharing: SharingRound | None
     empty = empty_books(fleet, now_ns)
     kinds = tuple(dict.fromkeys(device.kind for device in fleet.devices()))
     if sharing is None:
-        return never_in(empty, spec, spec.queue, kinds, Bounds.of(fleet).least_milli(spec))
+        return never_in(empty, spec, spec.queue, kinds, partial(Bounds.of(fleet).least_milli, spec))
     reasons = [
         never_in_parts(empty, sharing, of_kind, spec.queue)
         for of_kind in (
@@ -53,40 +55,73 @@ def empty_books(fleet: Fleet, now_ns: int) -> Shares:
 
 
 class Bounds(NamedTuple):
-    """What bounds a charge from below: kinds that have whole devices and those there are, the largest factor and memory."""
+    """What bounds a charge from below: kinds that have whole devices and those there are, the largest factor and memory.
+
+    ``sizes`` are, of devices with declared parts, how many there are of each size in ppm, the smallest first;
+    ``cuttable`` are kinds of which some are cut on demand.
+    """
 
     kinds: frozenset[str]
     whole_kinds: frozenset[str]
     factor_ppm: int
     memory_bytes: int
+    sizes: dict[str, tuple[tuple[int, int], ...]]
+    cuttable: frozenset[str]
 
     @classmethod
     def of(cls, fleet: Fleet) -> Bounds:
         devices = fleet.devices()
+        whole = frozenset(d.kind for d in devices if len(d.slices_ppm) == 1)
+        sizes: dict[str, Counter[int]] = {}
+        for device in devices:
+            if len(device.slices_ppm) > 1:
+                sizes.setdefault(device.kind, Counter()).update(device.slices_ppm)
         return cls(
             frozenset(d.kind for d in devices),
-            frozenset(d.kind for d in devices if len(d.slices_ppm) == 1),
+            whole,
             max((d.sharing.compute_ppm for d in devices if d.sharing is not None), default=WHOLE_PPM),
             max((d.memory_bytes for d in devices), default=0),
+            {kind: tuple(sorted(counts.items())) for kind, counts in sizes.items()},
+            frozenset(d.kind for d in devices if d.sharing is not None),
         )
 
-    def least_milli(self, spec: JobSpec) -> int:
-        """The least that a queue is charged for the job, wherever it runs, in thousandths of devices."""
+    def least_milli(self, spec: JobSpec, kind: str) -> int:
+        """The least that a queue is charged for the job, wherever it runs on this kind, in thousandths of devices."""
         share = spec.share
         if share is None:
-            whole = all(kind in self.whole_kinds for kind in KINDS[spec.device] if kind in self.kinds)
-            return spec.devices * MILLI if whole else 0
-        ppm = share.compute_ppm
+            if kind in self.whole_kinds:
+                return spec.devices * MILLI
+            return self._smallest_milli(kind, spec.devices) if kind in self.kinds else 0
+        least = spec.ranks * self._part_milli(share)
+        if kind in self.sizes and kind not in self.cuttable:  # parts are those that are declared
+            size_ppm = max(share.compute_ppm, self._of_memory_ppm(share))
+            least = max(least, self._smallest_milli(kind, spec.devices, size_ppm))
+        return least
+
+    def _part_milli(self, share: Share) -> int:
+        """What one part that is cut on demand counts at least."""
         if share.profile:
             sizes = [m.compute_ppm(m.profile(share.profile)) for m in mig_models() if m.knows(share.profile)]
-            return spec.ranks * (min(sizes, default=0) * MILLI // WHOLE_PPM)
-        if not ppm and self.memory_bytes:
-            ppm = share.memory_bytes * WHOLE_PPM // self.memory_bytes
-        return spec.ranks * (ppm * MILLI // self.factor_ppm)
+            return min(sizes, default=0) * MILLI // WHOLE_PPM
+        return (share.compute_ppm or self._of_memory_ppm(share)) * MILLI // self.factor_ppm
+
+    def _of_memory_ppm(self, share: Share) -> int:
+        """Of how much of its device's memory a part has at least; 0 where none is asked for."""
+        return share.memory_bytes * WHOLE_PPM // self.memory_bytes if self.memory_bytes else 0
+
+    def _smallest_milli(self, kind: str, devices: int, least_ppm: int = 0) -> int:
+        """What so many slices of a kind count at least: the smallest that there are, from ``least_ppm`` on."""
+        total = 0
+        for ppm, count in self.sizes[kind]:
+            taken = min(count, devices) if ppm >= least_ppm else 0
+            total, devices = total + taken * ppm, devices - taken
+        return total * MILLI // WHOLE_PPM
 
 
-def never_in(empty: Shares, spec: JobSpec, queue: str, kinds: Sequence[str], asked: int) -> Reason | None:
-    """The same for books in which nothing is used, and a job that is charged ``asked`` thousandths of devices.
+def never_in(
+    empty: Shares, spec: JobSpec, queue: str, kinds: Sequence[str], asked: Callable[[str], int]
+) -> Reason | None:
+    """The same for books in which nothing is used, and a job that is charged ``asked(kind)`` thousandths of devices.
 
     A job that may have any device is refused only where it is on each of these kinds.
     """
@@ -98,16 +133,17 @@ def never_in(empty: Shares, spec: JobSpec, queue: str, kinds: Sequence[str], ask
         return Reason("no_queue", f"there is no queue {queue} that takes jobs; there are {known}")
     if any(spec.windows for spec in tree.specs):
         return None  # at other hours it may
-    found = [_never_of(empty, spec, index, kind, asked) for kind in KINDS[spec.device] if kind in kinds] or [
-        _never_of(empty, spec, index, "gpu", asked)
-    ]
+    share = spec.share
+    of_gpu = share is not None and (bool(share.profile) or share.mode != "any")  # no CPU device is cut so
+    may = [kind for kind in KINDS[spec.device] if kind in kinds and not (of_gpu and kind == "cpu")] or ["gpu"]
+    found = [_never_of(empty, spec, index, kind, asked(kind)) for kind in may]
     return None if None in found else found[0]
 
 
 def never_in_parts(empty: Shares, sharing: SharingRound, spec: JobSpec, queue: str) -> Reason | None:
     """The same for parts of devices of one kind, of which there are enough but for what the queue may use."""
     least, most = charges_of_parts(sharing, spec)
-    refused = never_in(empty, spec, queue, (spec.device,), least)
+    refused = never_in(empty, spec, queue, (spec.device,), lambda _: least)
     if refused is not None or any(spec.windows for spec in empty.tree.specs):
         return refused
     leaf, firm = empty.tree.leaf(queue), spec.preemption != "low"

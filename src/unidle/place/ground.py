@@ -245,14 +245,24 @@ class RankClass:
 
     def least_ppm(self, devices: int) -> int:
         """What so many of its slices count together, in ppm of a device: the smallest that are free, else of all."""
+        sizes = self._sizes()
+        found = sorted(sizes[True])[:devices]
+        return sum(found) + sum(sorted(sizes[False])[: devices - len(found)])
+
+    def uneven(self) -> bool:
+        """Whether its slices count differently, so that what a gang would be charged depends on which are free."""
+        sizes = self._sizes()
+        return len({*sizes[True], *sizes[False]}) > 1
+
+    def _sizes(self) -> dict[bool, list[int]]:
+        """What its slices count, in ppm of a device, by whether they are free."""
         sizes: dict[bool, list[int]] = {True: [], False: []}
         for p in np.flatnonzero(self.most).tolist():
             allowed, free = mask_of(self._allowed[p]), self.free(p)
             for bit, (_, piece) in enumerate(pieces_of(self._ground.nodes[p], self.kind)):
                 if allowed >> bit & 1:
                     sizes[bool(free >> bit & 1)].append(piece.share_ppm)
-        found = sorted(sizes[True])[:devices]
-        return sum(found) + sum(sorted(sizes[False])[: devices - len(found)])
+        return sizes
 
     def free(self, position: int) -> int:
         """The mask of the node's slices that this class may take now."""

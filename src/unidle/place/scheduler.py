@@ -192,6 +192,8 @@ def _waiting(
             in_the_way[job.shape] = way
             now = way.because if isinstance(way, Refused) else _kept(round_, job.spec)
             figures, text = {**now.figures, **figures}, f"{now.text}; {text}"
+        if (nobody := answer.nobody.get(job.id)) is not None:
+            text = f"{text}; nobody is stopped for it: {nobody.text}"
         start_ns = answer.planned_ns.get(job.id)
         if start_ns is not None:
             figures = {**figures, "planned_start_ns": start_ns}

@@ -18,7 +18,7 @@ def wanted(spec: JobSpec, kind: str) -> str:
     share = spec.share
     if share is None:
         return noun(kind, spec.devices)
-    part = f"{plural(spec.devices, 'part')} of a {noun(kind, 1)} (slices_ppm in the fleet file)"
+    part = f"{plural(spec.devices, 'part')} of a {noun(kind, 1)} (share or slices_ppm in the fleet file)"
     if share.profile:
         return f"{part} of MIG profile {share.profile}"
     least = [f"{share.compute_ppm / 10_000:g} % of it"] if share.compute_ppm else []

@@ -73,10 +73,11 @@ class RunHistory:
 
     def durations(self, user: str, name: str) -> tuple[Sequence[int], str]:
         """The durations that tell most about such a job, and what they are of."""
+        whose = f"of {user}" if user else "without a user"
         same = self._by_name.get((user, name))
         if same:
-            return same, f"jobs {name} of {user or 'nobody'}"
-        return self._by_user.get(user, ()), f"jobs of {user or 'nobody'}"
+            return same, f"jobs {name} {whose}"
+        return self._by_user.get(user, ()), f"jobs {whose}"
 
     def estimate(self, user: str, name: str, level: float = 0.9) -> Estimate | None:
         """How long such a job will run; None where its user has no history."""

@@ -21,9 +21,10 @@ from unidle.jobs import Reason
 from unidle.share.loads import Interference
 from unidle.share.mig import Reconfiguration
 from unidle.share.modes import Mode
-from unidle.share.offers import Gpu, Offer, SharePolicy, Wish, gib_of, offers_of, times_of
+from unidle.share.offers import Gpu, Offer, SharePolicy, Wish, offers_of
 from unidle.share.refusal import Refused, refused
 from unidle.share.select import may_use, may_use_any
+from unidle.share.wording import gib_of, in_the_way, times_of
 from unidle.words import counted
 
 _ORDER: Final[tuple[Mode, ...]] = (
@@ -111,16 +112,21 @@ def _choice(offer: Offer, offers: int, against: Counter[str], instead: Sequence[
     gpu, beside = offer.gpu, len(offer.gpu.residents)
     what = "GPU" if gpu.device.kind == "gpu" else "CPU device"
     others = f"beside {counted(beside, 'other')}" if beside else f"on an empty {what}"
+    slowed = (
+        f", {'the other' if beside == 1 else 'the others'} up to {times_of(offer.worst_other_ppm)}"
+        if beside
+        else ""
+    )
     memory = f", {gib_of(offer.memory_bytes)} of memory" if offer.memory_bytes else ""
     text = (
         f"{offer.mode} on {gpu.device.id}, {others}: {offer.compute_ppm / 10_000:.1f} % of compute{memory}; "
-        f"takes {times_of(offer.slowdown_ppm)} as long as alone ({offer.how}), "
-        f"the others up to {times_of(offer.worst_other_ppm)}; the cheapest of {counted(offers, 'way')}: it costs {_cost(offer)} of a {what}"
+        f"takes {times_of(offer.slowdown_ppm)} as long as alone ({offer.how}){slowed}; "
+        f"{'the only way' if offers == 1 else f'the cheapest of {offers} ways'}: it costs {_cost(offer)} of a {what}"
     )
     if instead:
         text += "; instead " + ", ".join(f"{o.mode} on {o.gpu.device.id} {_cost(o)}" for o in instead)
     if against:
-        text += "; not " + ", ".join(f"{code} {n}" for code, n in against.most_common(_SHOWN))
+        text += f"; ruled out: {in_the_way(against, _SHOWN)}"
     figures: dict[str, int | float | str] = {
         "price_ppm": offer.price_ppm,
         "slowdown_ppm": offer.slowdown_ppm,
@@ -150,12 +156,11 @@ def _none(gpus: int, against: Counter[str], examples: Mapping[str, Reason]) -> R
     if not gpus:
         return refused("no_gpu", "there is no device that could be shared")
     first = examples[against.most_common(1)[0][0]]
-    counts = ", ".join(f"{code} {n}" for code, n in against.most_common())
     figures: dict[str, int | float | str] = {"gpus": gpus, **against}
     return Refused(
         Reason(
             "no_share",
-            f"none of {counted(gpus, 'device')} has a part for it ({counts}); for example: {first.text}",
+            f"none of {counted(gpus, 'device')} has a part for it ({in_the_way(against)}); for example: {first.text}",
             figures,
         )
     )

@@ -17,7 +17,7 @@ from typing import Final, Literal, NamedTuple
 
 from unidle.fleet.idle import MINUTE_NS, IdleTerms
 from unidle.jobs import Reason
-from unidle.words import plural
+from unidle.words import US_PER_HOUR, device_time, plural
 
 HOUR_NS: Final = 60 * MINUTE_NS
 _S: Final = 1_000_000_000
@@ -156,7 +156,7 @@ def _reason(holder: Holder, code: str, what: str) -> Reason:
     unmeasured = f", its utilisation unknown ({holder.unmeasured})" if holder.unmeasured else ""
     text = (
         f"holds {devices:g} {plural(devices, 'device')}, {words(holder.quiet_ns)} without a step{measured}"
-        f" ({holder.device_hours:.2f} device-hours){unmeasured}: {what}"
+        f" ({device_time(holder.device_hours * US_PER_HOUR)}){unmeasured}: {what}"
     )
     figures: dict[str, int | float | str] = {
         "since_ns": holder.since_ns,

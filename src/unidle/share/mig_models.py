@@ -126,14 +126,19 @@ def model_of(name: str, memory_bytes: int, models: Sequence[MigModel] | None = N
     ``memory_bytes`` tells apart models that share a name; 0 is unknown, and then the name has to tell,
     by the memory in it or because only one model is called so.
     """
-    known = mig_models() if models is None else models
-    words = _words(name)
-    alike = [m for m in known if any(words >= _words(name) for name in m.names)]
+    words, alike = _words(name), named_so(name, models)
     if memory_bytes:
         alike = [m for m in alike if m.memory_bytes[0] <= memory_bytes <= m.memory_bytes[1]]
     else:
         alike = [m for m in alike if words >= _words(m.name)] or alike
     return alike[0] if len(alike) == 1 else None
+
+
+def named_so(name: str, models: Sequence[MigModel] | None = None) -> list[MigModel]:
+    """All models that a GPU with this name may be."""
+    words = _words(name)
+    known = mig_models() if models is None else models
+    return [m for m in known if any(words >= _words(name) for name in m.names)]
 
 
 def _words(name: str) -> set[str]:

@@ -25,6 +25,7 @@ from unidle.jobs import Share
 from unidle.share.mig import Reconfiguration, reconfigure
 from unidle.share.mig_models import MIB, Instance, MigModel
 from unidle.share.refusal import Refused, refused
+from unidle.share.wording import gib_of, times_of
 from unidle.words import counted, does
 
 Mode = CutMode
@@ -138,7 +139,7 @@ def needs_of(share: Share, device: Device) -> tuple[int, int] | Refused:
     if compute > WHOLE_PPM or memory > device.memory_bytes:
         return refused(
             "larger_than_gpu",
-            f"{device.id} has {device.memory_bytes} bytes; one share asks for {memory}",
+            f"{device.id} has {gib_of(device.memory_bytes)}, and {gib_of(memory)} are asked for",
             memory_bytes=memory,
             device_bytes=device.memory_bytes,
         )
@@ -215,8 +216,8 @@ def _cut_by_bounds(
         if promised > limit:
             return refused(
                 "oversubscribed",
-                f"{device.id}: {counted(len(asked), 'part')} {does(len(asked), 'ask')} for {_times(promised)} of its {what}, "
-                f"and {_times(limit)} may be promised",
+                f"{device.id}: {counted(len(asked), 'part')} {does(len(asked), 'ask')} for {times_of(promised)} of its {what}, "
+                f"and {times_of(limit)} may be promised",
                 promised_ppm=promised,
                 limit_ppm=limit,
             )
@@ -289,7 +290,7 @@ def profile_for(share: Share, mig: MigModel) -> str | Refused:
     if found is None:
         return refused(
             "larger_than_gpu",
-            f"no MIG profile of {mig.name} has {share.compute_ppm} ppm of its compute and {share.memory_bytes} bytes",
+            f"no MIG profile of {mig.name} has {share.compute_ppm / 10_000:g} % of its compute and {gib_of(share.memory_bytes)}",
         )
     return found.name
 
@@ -311,7 +312,3 @@ def _drop_empty_rest(parts: Sequence[Part]) -> tuple[Part, ...]:
 
 def _ppm_of(part: int, whole: int) -> int:
     return part * WHOLE_PPM // whole if whole else 0
-
-
-def _times(ppm: int) -> str:
-    return f"{ppm / WHOLE_PPM:.2f} times"

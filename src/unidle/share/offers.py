@@ -23,6 +23,7 @@ from unidle.share.modes import (
 )
 from unidle.share.parts import Promise, share_of
 from unidle.share.refusal import Refused, refused
+from unidle.share.wording import gib_of, times_of
 
 _ASKED: Final[Mapping[str, tuple[Mode, ...]]] = {
     "any": ("mig", "mps", "time"),
@@ -141,8 +142,7 @@ def offers_of(wish: Wish, gpu: Gpu, table: Interference, rules: SharePolicy) -> 
 
 def _offer(wish: Wish, gpu: Gpu, mode: Mode, table: Interference, rules: SharePolicy) -> Offer | Refused:
     if mode not in gpu.modes:
-        why = gpu.why_not.get(mode, "this machine does not offer it")
-        return refused(f"no_{mode}", f"{gpu.device.id} cannot be cut by {mode}: {why}")
+        return refused(f"no_{mode}", f"{gpu.device.id} cannot be cut by {mode}: {_why_not(gpu, mode)}")
     lacking = wish.needs - GUARANTEES[mode]
     if lacking:
         return refused("no_guarantee", f"{mode} does not isolate {' and '.join(sorted(lacking))}")
@@ -167,6 +167,16 @@ def _offer(wish: Wish, gpu: Gpu, mode: Mode, table: Interference, rules: SharePo
         )  # fmt: skip
     newcomer = Tenant(wish.load, compute, memory_ppm)
     return _priced(wish, gpu, mode, newcomer, memory, plan, table, rules)
+
+
+def _why_not(gpu: Gpu, mode: Mode) -> str:
+    """Why a mode is none of the GPU's: the machine lacks it, its vendor has none, or the fleet file leaves it out."""
+    if mode in gpu.why_not:
+        return gpu.why_not[mode]
+    if mode in ("mig", "mps") and gpu.device.vendor != "nvidia":
+        return "only GPUs of NVIDIA can"
+    left = ", ".join(sorted(gpu.modes - {"whole"}))
+    return f"the fleet file allows {left} only" if left else "no way to cut it is left"
 
 
 def _priced(
@@ -263,11 +273,3 @@ def _tenant(resident: Resident, gpu: Gpu) -> Tenant:
 def _lost(slowdown_ppm: int) -> int:
     """Progress lost, in ppm of a GPU: nothing at 1,000,000, half at 2,000,000."""
     return WHOLE_PPM - WHOLE_PPM * WHOLE_PPM // slowdown_ppm
-
-
-def times_of(ppm: int) -> str:
-    return f"{ppm / WHOLE_PPM:.2f} times"
-
-
-def gib_of(count: int) -> str:
-    return f"{count / (1 << 30):.1f} GiB"

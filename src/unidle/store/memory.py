@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from unidle.errors import LeaseLost, StoreError, StoreHeld
-from unidle.store.protocol import Lease, NewEvent, Request, Segment, Snapshot, StoredEvent
+from unidle.store.protocol import Bookmark, Lease, NewEvent, Request, Segment, Snapshot, StoredEvent
 
 
 class MemoryStore:
@@ -21,6 +21,7 @@ class MemoryStore:
         self._requests: dict[int, Request] = {}
         self._snapshots: dict[int, Snapshot] = {}
         self._segments: dict[int, Segment] = {}
+        self._bookmarks: dict[str, Bookmark] = {}
         self._lease: Lease | None = None
         self._token = 0
         self._last_id = 0
@@ -111,6 +112,13 @@ class MemoryStore:
         self.renew(lease)
         self._snapshots.clear()
         self._segments.clear()
+
+    def save_bookmark(self, lease: Lease, bookmark: Bookmark) -> None:
+        self.renew(lease)
+        self._bookmarks[bookmark.name] = bookmark
+
+    def load_bookmark(self, name: str) -> Bookmark | None:
+        return self._bookmarks.get(name)
 
     @contextmanager
     def transaction(self) -> Iterator[None]:

@@ -72,6 +72,18 @@ class Segment:
     body: bytes | None = None  # None where only the description was asked for
 
 
+@dataclass(frozen=True, slots=True)
+class Bookmark:
+    """How far someone who acts on the log has come (event ``seq``), and what is still to be done.
+
+    It cannot be folded from the log again, since what was done outside is not in it.
+    """
+
+    name: str
+    seq: int
+    body: bytes
+
+
 class Store(Protocol):
     """See ``tests/store/test_store_contract.py`` for what every implementation must keep.
 
@@ -125,5 +137,11 @@ class Store(Protocol):
 
     def drop_derived(self, lease: Lease) -> None:
         """Drop every snapshot and segment; they can be folded again."""
+
+    def save_bookmark(self, lease: Lease, bookmark: Bookmark) -> None:
+        """Keep a bookmark durably in place of the one of the same name."""
+
+    def load_bookmark(self, name: str) -> Bookmark | None:
+        """The bookmark of that name (at most 64 characters); None where there is none."""
 
     def close(self) -> None: ...

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-REVISION: Final = "0001"
+REVISION: Final = "0002"
 VERSION_TABLE: Final = "unidle_schema"  # alembic's table of the current revision
 
 # {key}, {serial}, {int} and {blob} are the dialect's: see Dialect.types.
@@ -52,6 +52,11 @@ TABLES: Final[dict[str, str]] = {
         end_ns {int} NOT NULL,
         row_count {int} NOT NULL,
         body_crc {int} NOT NULL,
+        crc {int} NOT NULL,
+        body {blob} NOT NULL""",
+    "unidle_bookmarks": """
+        name VARCHAR(64) NOT NULL PRIMARY KEY,
+        seq {int} NOT NULL,
         crc {int} NOT NULL,
         body {blob} NOT NULL""",
 }

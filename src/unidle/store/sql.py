@@ -12,7 +12,7 @@ from unidle.store import holder as holders
 from unidle.store import statements as sql
 from unidle.store.checksum import blob_crc, event_crc, fields_crc
 from unidle.store.database import Database, RowTuple
-from unidle.store.protocol import Lease, NewEvent, Request, Segment, Snapshot, StoredEvent
+from unidle.store.protocol import Bookmark, Lease, NewEvent, Request, Segment, Snapshot, StoredEvent
 
 LEASE_TTL_NS: Final = 15_000_000_000
 _PAGE: Final = 256  # events held at a time, reading or writing: a body may have many KiB
@@ -187,6 +187,22 @@ class SqlStore:
             self._db.execute(sql.DROP_SNAPSHOTS)
             self._db.execute(sql.DROP_SEGMENTS)
 
+    # Bookmarks
+
+    def save_bookmark(self, lease: Lease, bookmark: Bookmark) -> None:
+        key = (bookmark.name, bookmark.seq)
+        with self.transaction():
+            writer = self._held(lease)
+            self._set(writer, expires_ns=writer.now_ns + LEASE_TTL_NS)
+            self._db.execute(sql.SET_BOOKMARK, (*key, blob_crc(bookmark.body, *key), bookmark.body))
+
+    def load_bookmark(self, name: str) -> Bookmark | None:
+        for seq, crc, body in self._db.query(sql.BOOKMARK, (name,)):
+            if blob_crc(body, name, seq) != crc:
+                raise StoreDamaged("its checksum is wrong", field=f"bookmark {name}", remedy=_CHECK)
+            return Bookmark(name, seq, bytes(body))
+        return None
+
     # Whole
 
     def transaction(self) -> AbstractContextManager[None]:
@@ -196,12 +212,17 @@ class SqlStore:
         return self._db.transaction()
 
     def faults(self) -> Iterator[str]:
-        """What is wrong outside the log: the database's own check, snapshots, segments."""
+        """What is wrong outside the log: the database's own check, snapshots, bookmarks, segments."""
         yield from self._db.problems()
         for key in self._db.query(sql.SNAPSHOT_KEYS):
             for crc, body in self._db.query(sql.SNAPSHOT, key):
                 if blob_crc(body, *key) != crc:
                     yield f"snapshot {key[1]}: its checksum is wrong (it is passed over)"
+        for (name,) in self._db.query(sql.BOOKMARK_NAMES):
+            try:
+                self.load_bookmark(name)
+            except StoreDamaged as error:
+                yield str(error)
         for (fold_version,) in self._db.query(sql.SEGMENT_VERSIONS):
             for segment in self.segments(fold_version):
                 try:

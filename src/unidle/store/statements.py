@@ -52,6 +52,13 @@ SEGMENT_VERSIONS: Final = "SELECT DISTINCT fold_version FROM unidle_segments ORD
 SEGMENT_BODY: Final = "SELECT body_crc, body FROM unidle_segments WHERE id = ?"
 DROP_SEGMENTS: Final = "DELETE FROM unidle_segments"
 
+BOOKMARK: Final = "SELECT seq, crc, body FROM unidle_bookmarks WHERE name = ?"
+BOOKMARK_NAMES: Final = "SELECT name FROM unidle_bookmarks ORDER BY name"
+SET_BOOKMARK: Final = (
+    "INSERT INTO unidle_bookmarks (name, seq, crc, body) VALUES (?, ?, ?, ?)"
+    " ON CONFLICT (name) DO UPDATE SET seq = excluded.seq, crc = excluded.crc, body = excluded.body"
+)
+
 # Superseded: of an older fold version than the newest snapshot.
 DROP_OLD_SEGMENTS: Final = (
     "DELETE FROM unidle_segments WHERE fold_version < (SELECT max(fold_version) FROM unidle_snapshots)"

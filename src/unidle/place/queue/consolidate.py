@@ -20,10 +20,9 @@ from unidle.place.queue.model import NS_PER_US, Demand, Fits, Hold, Running
 from unidle.place.queue.search import cheapest
 from unidle.place.queue.solve import Choice, Domains, Solver
 from unidle.place.queue.victims import Candidates
-from unidle.words import counted
+from unidle.words import counted, device_time
 
 HOLD_NS: Final = 600_000_000_000
-US_PER_HOUR: Final = 3_600_000_000
 TRIES: Final = 8  # how often jobs are chosen of which one then finds no other place
 
 
@@ -110,10 +109,9 @@ def _move(
 def _planned(
     demand: Demand, choice: Choice, holds: Sequence[Hold], gain_us: int, cost: Mapping[str, int]
 ) -> Consolidation:
-    price, gain = choice.cost / US_PER_HOUR, gain_us / US_PER_HOUR
     text = (
-        f"moving {counted(len(holds) - 1, 'job')} loses {price:.2f} device-hours "
-        f"and saves {counted(demand.size, 'device')} {gain:.2f} device-hours of waiting"
+        f"moving {counted(len(holds) - 1, 'job')} loses {device_time(choice.cost)} "
+        f"and saves {counted(demand.size, 'device')} {device_time(gain_us)} of waiting"
     )
     figures: dict[str, int | float | str] = {
         "moves": len(holds) - 1, "price_us": choice.cost, "gain_us": gain_us,
@@ -124,6 +122,5 @@ def _planned(
 
 
 def _too_dear(choice: Choice, gain_us: int) -> Reason:
-    price, gain = choice.cost / US_PER_HOUR, gain_us / US_PER_HOUR
-    text = f"moving {counted(len(choice.rows), 'job')} would lose {price:.2f} device-hours to win {gain:.2f}"
+    text = f"moving {counted(len(choice.rows), 'job')} would lose {device_time(choice.cost)} to win {device_time(gain_us)}"
     return Reason("too_dear", text, {"price_us": choice.cost, "gain_us": gain_us})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Protocol
+from typing import Final, Protocol
 
 from unidle.jobs import Reason
 from unidle.place.queue.charge import affordable
@@ -14,6 +14,8 @@ from unidle.place.queue.model import Amounts, Demand, Running
 from unidle.place.queue.preempt import Preemption
 from unidle.place.queue.relief import Then, cheapest_relief, stop_for
 from unidle.place.queue.victims import Candidates
+
+NO_PART: Final = Reason("no_victims", "stopping those that may be stopped leaves no part of a device for it")
 
 
 class Parts(Protocol):
@@ -65,8 +67,8 @@ def part_free_ns(
 def stop_in_parts(
     cluster: Cluster, known: Candidates, parts: Parts, demand: Demand,
     preempt_one: Callable[[Demand], Preemption | Reason], whole_then: Then, expires_ns: int,
-) -> Preemption | None:  # fmt: skip
-    """Stop whoever loses least, whether on whole devices or on parts; what they leave is held for the job."""
+) -> Preemption | Reason:  # fmt: skip
+    """Stop whoever loses least, whether on whole devices or on parts; what they leave is held for the job. Or why not."""
     then = whole_then if demand.ranks else parts.then
     found = cheapest_relief(cluster, known, demand, then)
     before = cluster.journal.mark()
@@ -76,7 +78,7 @@ def stop_in_parts(
         answer = stop_for(cluster, demand, found, expires_ns)
         parts.keep(demand.job, found.room.parts)
     if not isinstance(answer, Preemption):
-        return None
+        return answer or NO_PART
     for victim in answer.victims:
         parts.keep(demand.job, parts.parts_of(victim))
     return answer

@@ -28,10 +28,9 @@ from unidle.place.queue.search import prefix
 from unidle.place.queue.solve import Choice, Domains, Solver
 from unidle.place.queue.victims import Candidates, Mask, Rights, copies_deserved, rights
 from unidle.place.queue.why import refused
-from unidle.words import are, counted
+from unidle.words import counted, device_time
 
 HOLD_NS: Final = 600_000_000_000
-US_PER_HOUR: Final = 3_600_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,12 +155,16 @@ def _why_not(solver: Solver, known: Candidates, demand: Demand, may: Rights, eli
         if demand.level != "high":
             text += "; the job is not of level high"
         return Reason("no_right_to_preempt", text, figures)
+    if not devices and not bool((known.alive & np.isin(known.leaf, may.leaves())).any()):
+        return Reason(
+            "too_young", "no low job that it could stop has run for its minimum runtime yet", figures
+        )
     text = (
-        f"needs {counted(demand.size, 'device')}, {free} {are(free)} free and {devices} could be freed by stopping jobs"
-        " without taking a queue below what it deserves"
+        f"stopping low jobs could free {counted(devices, 'device')} beside the {free} free ones without taking a queue"
+        f" below what it deserves, and it needs {demand.size}"
     )
     if free + devices >= demand.size:
-        text += ", but not in the shape that the job needs"
+        text += " in another shape"
     return Reason("no_victims", text, figures)
 
 
@@ -191,9 +194,8 @@ def _carry_out(
 def _because(demand: Demand, victims: tuple[str, ...], choice: Choice) -> Reason:
     if not victims:
         return Reason("preempt", "there is room for it, and nobody has to be stopped", {"victims": 0})
-    hours = choice.cost / US_PER_HOUR
     what = f"stopping {counted(len(victims), 'low job')} frees the room for {counted(demand.size, 'device')}"
-    text = f"{what} and loses {hours:.2f} device-hours, the least that was found"
+    text = f"{what} and loses {device_time(choice.cost)}, the least that was found"
     return Reason("preempt", text, {"victims": len(victims), "lost_us": choice.cost, "devices": demand.size})
 
 

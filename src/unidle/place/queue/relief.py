@@ -17,9 +17,9 @@ import numpy as np
 from unidle.jobs import Reason
 from unidle.place.queue.cluster import Cluster
 from unidle.place.queue.model import Amounts, Demand, Hold
-from unidle.place.queue.preempt import US_PER_HOUR, Preemption
+from unidle.place.queue.preempt import Preemption
 from unidle.place.queue.victims import Candidates, rights
-from unidle.words import counted
+from unidle.words import counted, device_time
 
 PLACES_MOST: Final = 64
 
@@ -70,8 +70,7 @@ def stop_for(cluster: Cluster, demand: Demand, found: Relief, expires_ns: int) -
     hold = Hold.of(replace(demand, charged=found.room.charged), found.room.devices, expires_ns)
     cluster.hold(hold)
     what = "a device whole again" if demand.ranks else "a part of a device"
-    hours = found.cost / US_PER_HOUR
-    text = f"stopping {counted(len(victims), 'low job')} makes room for it ({what}) and loses {hours:.2f} device-hours, the least that was found"
+    text = f"stopping {counted(len(victims), 'low job')} makes room for it ({what}) and loses {device_time(found.cost)}, the least that was found"
     because = Reason(
         "preempt", text, {"victims": len(victims), "lost_us": found.cost, "parts": len(found.room.parts)}
     )

@@ -22,6 +22,7 @@ from unidle.place.queue.cluster import Cluster
 from unidle.place.queue.consolidate import Consolidation, consolidate
 from unidle.place.queue.fair import Refusal
 from unidle.place.queue.model import Amounts, Demand, Fits, Ints, Running, started
+from unidle.place.queue.nobody import Nobody
 from unidle.place.queue.parts import Parts, part_free_ns, refused_by_place, stop_in_parts, whole_again
 from unidle.place.queue.preempt import HOLD_NS, Preemption, preempt, preempt_all
 from unidle.place.queue.profile import Profile
@@ -40,6 +41,7 @@ AtOnce: TypeAlias = Callable[[Demand, Ints | None], Mapping[int, int] | None]
 that is given (ranks by node); None where it could not."""
 PARTS_WAIT: Final = Reason("no_share", "no device that may be cut has a part for it")
 PARTS_LATER: Final = "parts_later"  # code of the reason of one that waits for a part, with its planned start
+_OTHERWISE: Final = frozenset({"behind", "gathering", "consolidate"})  # waits for something else than room
 TOGETHER_MOST: Final = 64  # jobs for which others are stopped before another queue has its turn
 _Class: TypeAlias = tuple[str, str, int, int, Amounts, str]
 
@@ -74,6 +76,7 @@ class Round:
     moves: list[Consolidation] = field(default_factory=list)
     waits: dict[str, Reason] = field(default_factory=dict)
     planned_ns: dict[str, int] = field(default_factory=dict)
+    nobody: dict[str, Reason] = field(default_factory=dict)  # why nobody is stopped for one that waits
     expired: tuple[str, ...] = ()
     again_ns: int | None = None  # when time alone may change the answer
     kept_back: bool = (
@@ -149,7 +152,7 @@ class _Turn:
         self._heads: set[int] = set()  # queues whose first refused job has its quota reserved
         self._refused: dict[_Class, Reason] = {}  # jobs like this may not start, and none may stop for them
         self._no_room: set[_Class] = set()  # the nodes do not hold jobs like this, and none may stop for them
-        self._none_stop: set[_Class] = set()  # nobody may be stopped for jobs like this
+        self._none_stop: Nobody[_Class] = Nobody(cluster)  # nobody may be stopped for jobs like this
 
     def run(self) -> None:
         shares = self._cluster.shares
@@ -164,8 +167,17 @@ class _Turn:
                 shares.block(leaf)
                 continue
             self._one(leaf, demand, line)
+            self._say_why_nobody(demand)
             if demand.job in self._done.waits and demand.job not in self._cluster.holds:
                 misses[leaf] = misses.get(leaf, 0) + 1
+
+    def _say_why_nobody(self, demand: Demand) -> None:
+        waits = self._done.waits.get(demand.job)
+        if waits is None or waits.code in _OTHERWISE or not self.wants_time(demand.job):
+            return
+        why = self._none_stop.why(_class(demand), demand)
+        if why is not None and why.code != waits.code:
+            self._done.nobody[demand.job] = why
 
     def stoppable_ns(self) -> int | None:
         """When another job may be stopped for those that wait in vain for one; None where nobody does."""
@@ -247,7 +259,7 @@ class _Turn:
         if helps and not in_the_way and like not in self._none_stop:
             if self._stop_for(demand, line):
                 return
-            self._none_stop.add(like)
+            self._none_stop.setdefault(like)
         if not demand.ranks and refusal is None:
             assert self.parts is not None
             beside = self._ahead.beside(leaf, demand)
@@ -359,6 +371,8 @@ class _Turn:
             )  # fmt: skip
             if isinstance(made, Preemption):
                 self._stopped(demand, made)
+            else:
+                self._none_stop[_class(demand)] = made
             return isinstance(made, Preemption)
         jobs = [demand]
         if demand.ranks == 1 and self.allowed_of is not None:
@@ -371,6 +385,8 @@ class _Turn:
             answer = answers[job.job]
             if isinstance(answer, Preemption):
                 self._stopped(job, answer)
+            elif job is demand:
+                self._none_stop[_class(demand)] = answer
         line.back(job for job in jobs[1:] if job.job not in self._cluster.holds)
         return demand.job in self._cluster.holds
 

@@ -144,11 +144,11 @@ def rights(shares: Shares, demand: Demand, copies: int = 1) -> Rights:
     above: dict[int, int] = {}
     if tree.specs[leaf - 1].kind != "public":
         for at in tree.path(leaf)[:-1]:
-            if not _deserves(shares, at, amounts):
+            if not deserves(shares, at, amounts):
                 continue
             for sibling in tree.children[tree.parent[at]]:
                 if sibling != at:
-                    _takeable(shares, sibling, (), resource, bounds, above)
+                    takeable(shares, sibling, (), resource, bounds, above)
     return Rights(resource, leaf if demand.level == "high" else None, bounds, above)
 
 
@@ -173,12 +173,13 @@ def dominant(shares: Shares, amounts: Amounts) -> int:
     return max(width, key=lambda r: (amounts[r] / capacity[r] if capacity[r] else float(amounts[r] > 0), -r))
 
 
-def _deserves(shares: Shares, queue: int, amounts: Amounts) -> bool:
+def deserves(shares: Shares, queue: int, amounts: Amounts) -> bool:
+    """Whether the queue deserves these amounts besides what it uses."""
     used, deserved = shares.used[queue], shares.quota.deserved[queue]
     return all(u + a <= d for u, a, d in zip(used, amounts, deserved, strict=True) if a)
 
 
-def _takeable(
+def takeable(
     shares: Shares, queue: int, over: tuple[int, ...], resource: int,
     bounds: dict[int, tuple[int, ...]], above: dict[int, int],
 ) -> None:  # fmt: skip
@@ -190,4 +191,4 @@ def _takeable(
     if not shares.tree.children[queue]:
         bounds[queue] = (*over, queue)
     for child in shares.tree.children[queue]:
-        _takeable(shares, child, (*over, queue), resource, bounds, above)
+        takeable(shares, child, (*over, queue), resource, bounds, above)

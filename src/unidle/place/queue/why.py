@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from unidle.jobs import Reason
 from unidle.place.queue.fair import Refusal
 from unidle.place.queue.tree import QueueTree
-from unidle.words import counted
+from unidle.words import counted, device_time
 
 if TYPE_CHECKING:
     from unidle.place.queue.consolidate import Consolidation
@@ -40,9 +40,9 @@ def behind(tree: QueueTree, refusal: Refusal) -> Reason:
 
 def why_moved(move: Consolidation, nodes: Sequence[str], lost_us: int) -> Reason:
     """To the job that is moved: for whom, what it loses, and where its devices are kept."""
-    size, hours = sum(move.hold.devices.values()), lost_us / 3_600_000_000
+    size = sum(move.hold.devices.values())
     named = ", ".join(nodes[:4]) + (f" and {len(nodes) - 4} more" if len(nodes) > 4 else "")
-    text = f"moved to make room for {move.job} ({counted(size, 'device')}), which loses {hours:.3g} device-hours; its place on {named} is kept"
+    text = f"moved to make room for {move.job} ({counted(size, 'device')}), which loses {device_time(lost_us)}; its place on {named} is kept"
     return Reason("moved", text, {"for": move.job, "lost_us": lost_us, "nodes": len(nodes)})
 
 

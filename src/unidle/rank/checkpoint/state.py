@@ -200,7 +200,7 @@ def _offset(name: str, value: DTensor) -> tuple[int, ...]:
     chunks = [item.tensor_data.chunk for item in plan.items if item.tensor_data is not None]
     if len(chunks) != 1:
         raise BadInput(
-            f"{name} is sharded into {len(chunks)} parts on one rank", field="model", value=str(value.placements),
+            f"one rank has not one part of {name}, but this many: {len(chunks)}", field="model", value=str(value.placements),
             remedy="shard it by placements that give each rank one block",
         )  # fmt: skip
     return tuple(chunks[0].offsets)

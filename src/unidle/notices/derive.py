@@ -1,0 +1,148 @@
+"""From events to notices. Pure: the same events give the same notices with the same ids."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from unidle.events import types as ev
+from unidle.notices.model import Notice, SentKind, Severity, iso, notice_id
+
+_SOUND: Final = "healthy"
+
+
+class Known(msgspec.Struct):
+    """What has to be remembered of earlier events: jobs that are about to restart, and sick nodes."""
+
+    failed: dict[str, int] = {}  # job -> the attempt that failed, until the next one or the job's end
+    restarting: set[str] = set()
+    health: dict[str, str] = {}  # node or device -> its health, while it is not healthy
+    source: str = ""  # which log
+
+
+class _Said(msgspec.Struct, frozen=True):
+    kind: SentKind
+    state: str
+    severity: Severity
+    subject: str
+    text: str
+    job: str | None = None
+    attempt: int | None = None
+    rank: int | None = None
+    node: str | None = None
+
+
+def derive(known: Known, event: ev.Event, seq: int, time_ns: int) -> Notice | None:
+    """The notice of an event; None where nobody needs to be told."""
+    handler = _HANDLERS.get(type(event))
+    said = handler(known, event) if handler is not None else None
+    if said is None:
+        return None
+    return Notice(
+        id=notice_id(known.source, seq, said.kind, said.state, said.subject), seq=seq, time_ns=time_ns,
+        time=iso(time_ns), kind=said.kind, state=said.state, severity=said.severity, subject=said.subject,
+        text=said.text, job=said.job, attempt=said.attempt, rank=said.rank, node=said.node,
+    )  # fmt: skip
+
+
+def _job_ended(known: Known, event: ev.JobEnded) -> _Said | None:
+    attempt = known.failed.pop(event.job, None)
+    known.restarting.discard(event.job)
+    if event.state != "failed":
+        return None
+    text = f"{event.job} failed: {event.because.text}"
+    return _Said("job_failed", "failed", "critical", _job(event.job), text, event.job, attempt)
+
+
+def _attempt_ended(known: Known, event: ev.AttemptEnded) -> None:
+    if event.outcome == "failed":
+        known.failed[event.job] = event.attempt
+
+
+def _retry_planned(known: Known, event: ev.RetryPlanned) -> _Said:
+    known.restarting.add(event.job)
+    rank = event.because.figures.get("rank")
+    return _Said(
+        "incident", "restarting", "warning", _job(event.job), f"{event.job}: {event.because.text}", event.job,
+        known.failed.get(event.job), rank if isinstance(rank, int) else None,
+    )  # fmt: skip
+
+
+def _attempt_placed(known: Known, event: ev.AttemptPlaced) -> _Said | None:
+    known.failed.pop(event.job, None)
+    if event.job not in known.restarting:
+        return None
+    known.restarting.discard(event.job)
+    text = f"{event.job} started again as attempt {event.attempt}: {event.because.text}"
+    return _Said("incident", "restarted", "info", _job(event.job), text, event.job, event.attempt)
+
+
+def _verdict_reached(_known: Known, event: ev.VerdictReached) -> _Said:
+    follows = "it is restarted" if event.acts else "nothing is done by itself"
+    return _Said(
+        "verdict", event.kind, "warning" if event.acts or event.kind == "slow" else "critical", _job(event.job),
+        f"{event.job}: {event.because.text}; {follows}", event.job, event.attempt, event.rank, event.node or None,
+    )  # fmt: skip
+
+
+def _verdict_over(_known: Known, event: ev.VerdictOver) -> _Said:
+    text = f"{event.job}: {event.because.text}"
+    return _Said("verdict", "over", "info", _job(event.job), text, event.job, event.attempt)
+
+
+def _idle_told(_known: Known, event: ev.IdleTold) -> _Said:
+    text = f"{event.job}: {event.because.text}"
+    return _Said("idle", "idle", "warning", _job(event.job), text, event.job, event.attempt)
+
+
+def _idle_over(_known: Known, event: ev.IdleOver) -> _Said:
+    text = f"{event.job}: {event.because.text}"
+    return _Said("idle", "over", "info", _job(event.job), text, event.job, event.attempt)
+
+
+def _stop_asked(_known: Known, event: ev.StopAsked) -> _Said | None:
+    if event.why != "idle":
+        return None
+    text = f"{event.job} is released: {event.because.text}"
+    return _Said("idle", "released", "warning", _job(event.job), text, event.job, event.attempt)
+
+
+def _health_set(known: Known, event: ev.HealthSet) -> _Said | None:
+    before = known.health.pop(event.target, _SOUND)
+    if event.health != _SOUND:
+        known.health[event.target] = event.health
+    if event.health == before:
+        return None
+    planned = "maintenance" in (event.health, before) and {event.health, before} <= {
+        "maintenance",
+        "boot",
+        _SOUND,
+    }
+    severity: Severity = "critical" if event.health in ("fault", "quarantine") else "info"
+    node, _, device = event.target.partition("/")
+    text = f"{event.target} is {event.health} (was {before}): {event.because.text}"
+    subject = f"device:{event.target}" if device else f"node:{node}"
+    return _Said("maintenance" if planned else "node", event.health, severity, subject, text, node=node)
+
+
+def _job(job: str) -> str:
+    return f"job:{job}"
+
+
+_HANDLERS: Final[dict[type, Callable[[Known, Any], _Said | None]]] = {
+    ev.JobEnded: _job_ended,
+    ev.AttemptEnded: _attempt_ended,
+    ev.RetryPlanned: _retry_planned,
+    ev.AttemptPlaced: _attempt_placed,
+    ev.VerdictReached: _verdict_reached,
+    ev.VerdictOver: _verdict_over,
+    ev.IdleTold: _idle_told,
+    ev.IdleOver: _idle_over,
+    ev.StopAsked: _stop_asked,
+    ev.HealthSet: _health_set,
+}
+TYPES: Final = frozenset(_HANDLERS)
+KINDS: Final = frozenset(ev.KIND_OF[one] for one in TYPES)
+"""Kinds of event in the log that may lead to a notice."""

@@ -1,0 +1,135 @@
+"""The threads that deliver what a channel's line holds. Nobody waits for them."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, MutableMapping
+from typing import Final, TypeAlias
+
+from unidle.errors import BadInput
+from unidle.files.fleet_notices import Channel, Command, LogFile, Webhook, url_problem
+from unidle.notices.line import Answer, Line
+from unidle.notices.model import Notice, encode
+
+IN_FLIGHT_MOST: Final = 4
+Send: TypeAlias = Callable[[Notice], Answer]
+
+
+def senders(
+    channels: Iterable[Channel], environ: MutableMapping[str, str] = os.environ
+) -> list[tuple[Channel, Send]]:
+    """How each channel delivers one notice.
+
+    Variables that hold a secret are taken out of ``environ``, so that neither jobs nor hooks inherit them.
+    Errors: :class:`unidle.errors.BadInput` for a variable that is missing or of no use.
+    """
+    used: set[str] = set()
+    found = [(channel, _sender(channel, environ, used)) for channel in channels]
+    for name in used:
+        environ.pop(name, None)
+    return found
+
+
+def _sender(channel: Channel, environ: MutableMapping[str, str], used: set[str]) -> Send:
+    to = channel.to
+    if isinstance(to, Webhook):
+        return _poster(channel.field, to, environ, used)
+    if isinstance(to, LogFile):
+        path = to.path
+
+        def append(notice: Notice) -> Answer:
+            from unidle.notices.hooks import append
+
+            return append(path, encode(notice))
+
+        return append
+    return _runner(to)
+
+
+def _runner(to: Command) -> Send:
+    def run(notice: Notice) -> Answer:
+        from unidle.notices.hooks import run
+
+        return run(to.argv, encode(notice))
+
+    return run
+
+
+def _poster(field: str, to: Webhook, environ: MutableMapping[str, str], used: set[str]) -> Send:
+    def value(text: str, where: str) -> str:
+        if not text.startswith("env:"):
+            return text
+        name = text.removeprefix("env:")
+        found = environ.get(name, "")
+        if not found:
+            raise _bad(f"{field}.{where}", "the environment variable is not set, or empty", name)
+        used.add(name)
+        return found
+
+    url = value(to.url, "webhook")
+    if (problem := url_problem(url)) is not None:
+        raise _bad(f"{field}.webhook", f"what the variable holds {problem}", to.url.removeprefix("env:"))
+    headers = {name: value(text, f"headers.{name}") for name, text in to.headers.items()}
+    for name, text in headers.items():
+        if not (text.isascii() and text.isprintable()):
+            raise _bad(f"{field}.headers.{name}", "must be one line of ASCII", None)
+    secret_text = value(f"env:{to.secret_env}", "secret_env") if to.secret_env else ""
+
+    def post(notice: Notice) -> Answer:
+        return _post(url, secret_text, headers, notice)
+
+    _check_secret(field, to.secret_env, secret_text)
+    return post
+
+
+def _check_secret(field: str, name: str, text: str) -> None:
+    if not text.startswith("whsec_"):
+        return
+    from unidle.notices.webhook import secret_bytes
+
+    try:
+        secret_bytes(text)
+    except ValueError as error:
+        raise _bad(f"{field}.secret_env", f"what the variable holds {error}", name) from None
+
+
+def _post(url: str, secret_text: str, headers: dict[str, str], notice: Notice) -> Answer:
+    # only in the thread that sends: TLS and HTTP are a tenth of a second of imports
+    from unidle.notices.webhook import Target, post, secret_bytes
+
+    target = Target(url, secret_bytes(secret_text) if secret_text else b"", headers)
+    return post(target, notice.id, encode(notice), time.time())
+
+
+def _bad(field: str, problem: str, value: str | None) -> BadInput:
+    return BadInput(problem, field=field, value=value, remedy="set it where the controller is started")
+
+
+class Crew:
+    """The threads of one channel: as many as there is to do, at most ``most``."""
+
+    def __init__(self, name: str, line: Line, send: Send, most: int) -> None:
+        self._name, self._line, self._send, self._most = name, line, send, most
+        self._threads = 0
+
+    def wake(self, pending: int) -> None:
+        """See that there are threads for ``pending`` notices."""
+        while self._threads < min(pending, self._most):
+            self._threads += 1
+            name = f"notices {self._name} {self._threads}"
+            threading.Thread(target=self._work, name=name, daemon=True).start()
+
+    def _work(self) -> None:
+        while (entry := self._line.take()) is not None:
+            try:
+                answer = self._send(entry.notice)
+            except Exception as error:
+                answer = Answer("again", f"failed inside unidle: {type(error).__name__}")
+            self._line.settle(entry, answer)
+
+
+def in_flight_most(channel: Channel) -> int:
+    """How many deliveries of a channel may be under way at once."""
+    return IN_FLIGHT_MOST if isinstance(channel.to, Webhook) else 1
