@@ -16,6 +16,7 @@ from unidle.guard.preflight import Decision, Result, Rules, Tier, decide_gang
 from unidle.jobs import Reason
 from unidle.view.care import CheckView
 from unidle.view.state import AttemptView, JobView, View
+from unidle.words import counted
 
 LOOK_EVERY_NS: Final = 50_000_000
 _STANDARD_NS: Final = 30 * 86_400_000_000_000
@@ -119,7 +120,7 @@ class Preflight:
         """All that can be known is known; a node that may not be taken out is used all the same."""
         del self._held[job.id, attempt.number]
         doubts = [one for one in each if one.because != "proved fit"]
-        text = f"{len(each)} nodes checked" if len(each) > 1 else "node checked"
+        text = f"{counted(len(each), 'node')} checked"
         if doubts:
             one = doubts[0]
             here = view.care.targets.get(one.node)

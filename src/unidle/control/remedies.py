@@ -20,6 +20,7 @@ from unidle.jobs import Reason
 from unidle.view.care import CareView
 from unidle.view.remedies import identity_of
 from unidle.view.state import AttemptView, JobView, View
+from unidle.words import counted
 
 HEALTH: Final[dict[ev.CareState, Health]] = {
     "healthy": "healthy", "suspect": "healthy", "draining": "healthy", "quarantine": "quarantine", "remedy": "repair",
@@ -289,7 +290,7 @@ def _of_check(text: str) -> str:
         told = json.loads(text)
         wrong = sorted((c["ok"] is None, k) for k, c in enumerate(told["checks"]) if not c["ok"])
         if not wrong:
-            return f"{len(told['checks'])} checks passed"
+            return f"{counted(len(told['checks']), 'check')} passed"
         check = told["checks"][wrong[0][1]]
         return f"{check['name']}: {check['because']}"[:_TEXT]
     except (ValueError, KeyError, TypeError):
