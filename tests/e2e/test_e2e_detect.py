@@ -66,7 +66,7 @@ def append(path: Path, line: str) -> None:
 
 
 def nodes(store: Path) -> dict[str, dict[str, Any]]:
-    return {one["node"]: one for one in ask("guard", "nodes", "--store", store)}
+    return {one["node"]: one for one in ask("guard", "watch", "--store", store)}
 
 
 def faults(store: Path, count: int) -> list[dict[str, Any]]:

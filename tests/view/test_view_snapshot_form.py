@@ -8,6 +8,7 @@ from unidle.events.types import Predicted
 from unidle.jobs.speeds import Known, SpeedRun
 from unidle.ledger.book import Book, SliceRef
 from unidle.ledger.rows import Entry
+from unidle.view.care import Care, CareView, CheckView, Cordon, Sign, Strike, Window
 from unidle.view.checkpoints import BadCheckpoint
 from unidle.view.fold import FOLD_VERSION
 from unidle.view.ranks import RankView
@@ -26,9 +27,9 @@ from unidle.view.usage import QueueUse, Usage
 
 KEPT = (
     View, JobView, AttemptView, RankView, UseView, IdleNotice, VerdictView, BadCheckpoint, Predicted, Prediction, Usage, QueueUse, Known, SpeedRun, Book,
-    SliceRef, FaultView, WatchView,
+    SliceRef, FaultView, WatchView, Care, CareView, CheckView, Cordon, Sign, Strike, Window,
 )  # fmt: skip
-FORM = (7, 2348873272)
+FORM = (7, 370581382)
 
 
 def form() -> int:

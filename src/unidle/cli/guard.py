@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import typer
 
-from unidle.cli import failures, guarded, incidents, notices
+from unidle.cli import failures, guarded, incidents, nodes, notices
 from unidle.cli.common import JsonOption, say, table, warn
 from unidle.errors import BadInput
 
@@ -32,8 +32,9 @@ def register(app: typer.Typer) -> None:
     """Add this room's commands."""
     guard_app.command("incidents")(incidents.incidents)
     guard_app.command("failures")(failures.failures)
+    nodes.register(guard_app)
     guard_app.command("notices")(notices.notices)
-    guard_app.command("nodes")(guarded.nodes)
+    guard_app.command("watch")(guarded.watch)
     app.add_typer(guard_app, name="guard")
 
 

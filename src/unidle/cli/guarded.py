@@ -1,4 +1,4 @@
-"""``unidle guard nodes``: which nodes are watched, by what, and what was last found wrong with them."""
+"""``unidle guard watch``: which nodes are watched, by what, and what was last found wrong with them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from unidle.view.state import FaultView, View
 
 
-def nodes(store: StoreOption = None, as_json: JsonOption = False) -> None:
+def watch(store: StoreOption = None, as_json: JsonOption = False) -> None:
     """List the nodes of a store: health, whether faults of theirs would be seen, and the last one that was."""
     opened = read_store(store)
     view = read_view(opened)

@@ -16,14 +16,16 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from unidle.clock import Clock
-from unidle.control import cuts
+from unidle.control import clearing, cuts
 from unidle.control.detectors import Detectors
 from unidle.control.elastic import ElasticSizes
 from unidle.control.forecast import Forecaster
 from unidle.control.guard import GuardWatch
 from unidle.control.idle import IdleWatch
 from unidle.control.inbox import CancelRequest, SubmitRequest
+from unidle.control.preflight import Preflight
 from unidle.control.recover import bad_checkpoint
+from unidle.control.remedies import GuardRequest, RemedyWatch
 from unidle.control.stalls import stalls
 from unidle.engine.protocol import (
     CheckpointLook,
@@ -39,7 +41,7 @@ from unidle.fleet import as_declared
 from unidle.guard import lifecycle
 from unidle.jobs import JobSpec, Reason
 from unidle.jobs.vitals import GangVitals
-from unidle.place.plan import Place, Policy, Stop
+from unidle.place.plan import Place, Plan, Policy, Stop
 from unidle.store.protocol import Lease, NewEvent, Request, Store
 from unidle.view import snapshot
 from unidle.view.fold import apply
@@ -65,7 +67,8 @@ class Controller:
         self, store: Store, lease: Lease, engine: Engine, policy: Policy, clock: Clock,
         *, inbox_every_ns: int | None = INBOX_EVERY_NS,
         sighting_every_ns: int = SIGHTING_EVERY_NS, watcher: Watcher | None = None, view: View | None = None,
-        forecaster: Forecaster | None = None, notices: NoticeDesk | None = None,
+        forecaster: Forecaster | None = None, remedies: RemedyWatch | None = None,
+        preflight: Preflight | None = None, notices: NoticeDesk | None = None,
         detectors: Detectors | None = None,
     ) -> None:  # fmt: skip
         self._store, self._lease, self._engine = store, lease, engine
@@ -85,6 +88,8 @@ class Controller:
         self._holders = IdleWatch()
         self._guard = GuardWatch()
         self._sizes = ElasticSizes()
+        self._remedies = remedies if remedies is not None else RemedyWatch()
+        self._preflight = preflight if preflight is not None else Preflight()
         self._again_ns = _NEVER_NS  # when the policy asked to be called again
         self._place = True
         self._inbox_ns = 0
@@ -198,7 +203,9 @@ class Controller:
         """Do all that can be done now. Returns when to look again without a sign from the engine."""
         self._observe()
         self._take_requests()
+        self._look_after_nodes()
         self._decide()
+        self._look_after_nodes()  # of those that a gang has left
         now = self._clock.now_ns()
         if now - self.view.book.seen_ns >= self._sighting_every_ns:
             self._emit(ev.Sighted())
@@ -260,8 +267,25 @@ class Controller:
             job = self.view.jobs.get(cancel.job)
             if job is not None and not (cancel.only_waiting and job.attempts):
                 self.cancel(cancel.job, cancel.by)
+        elif request.kind == "guard":
+            asked = msgspec.json.decode(request.body, type=GuardRequest)
+            for event in self._remedies.asked(self.view, asked, self._clock.now_ns()):
+                self._emit(event)
+            self._place = True
         else:
             self._emit(ev.RequestRefused(request.kind, Reason("unknown", "a request of an unknown kind")))
+
+    def _look_after_nodes(self) -> None:
+        now = self._clock.now_ns()
+        for event in chain(self._preflight.look(self.view, now), self._remedies.look(self.view, now)):
+            self._emit(event)
+            if isinstance(event, ev.StopAsked):
+                job = self.view.jobs[event.job]
+                self._command_stop(job, job.attempts[-1])
+            elif isinstance(event, ev.PreflightEnded) and event.ok:
+                job = self.view.jobs[event.job]
+                self._command_start(job, job.attempts[-1])
+            self._place = True
 
     def _decide(self) -> None:
         now = self._clock.now_ns()
@@ -282,7 +306,8 @@ class Controller:
             self._decide_places(self._clock.now_ns())  # after what was decided above, such as who waits again
 
     def _decide_job(self, job: JobView, now: int) -> None:
-        for event in lifecycle.decide(job, now):
+        for decided in lifecycle.decide(job, now):
+            event = self._remedies.excuse(self.view, job, decided)
             self._emit(event)
             attempt = job.attempts[-1] if job.attempts else None
             if isinstance(event, ev.StopAsked) and attempt is not None:
@@ -317,11 +342,21 @@ class Controller:
             return
         for resized in self._sizes.choose(self.view, self._policy, now):
             self._emit(resized)
-        plan = self._policy.decide(self.view, now)
+        if clear := self._carry_out(self._policy.decide(self.view, now), now):
+            with clearing.shut(self.view, clear):  # what would run into maintenance there is placed elsewhere
+                self._carry_out(self._policy.decide(self.view, now), now)
+
+    def _carry_out(self, plan: Plan, now: int) -> set[str]:
+        """Do what was planned, but for gangs that would run into maintenance; the nodes that those are kept off."""
+        late = {
+            place.job: clash for place in plan.places if (clash := clearing.in_the_way(self.view, place, now))
+        }
         for cut in plan.cuts:
-            self._emit(ev.DeviceCut(cut.device, cut.cut, cut.because))
+            if not any(part.job in late for part in cut.cut.parts):
+                self._emit(ev.DeviceCut(cut.device, cut.cut, cut.because))
         for place in plan.places:
-            self._place_gang(place, now)
+            if place.job not in late:
+                self._place_gang(place, now)
         for wait in plan.waits:
             self._emit(ev.JobJudged(wait.job, wait.because))
         for stop in plan.stops:
@@ -337,6 +372,7 @@ class Controller:
         elif plan.again_ns is not None and plan.again_ns < self._again_ns:
             self._again_ns = plan.again_ns
             heapq.heappush(self._timers, (plan.again_ns, ""))
+        return {node for clash in late.values() for node in clash}
 
     def _place_gang(self, place: Place, now: int) -> None:
         job = self.view.jobs[place.job]
@@ -385,8 +421,12 @@ class Controller:
         commands, self._commands = self._commands, []
         for command in commands:
             command()
+        self._remedies.act(self.view)
+        self._preflight.act()
 
     def _command_start(self, job: JobView, attempt: AttemptView) -> None:
+        if self._preflight.holds(self.view, job, attempt):
+            return
         command = cuts.start_of(self.view, job, attempt)
         self._commands.append(lambda: self._engine.start(command))
 
@@ -421,6 +461,7 @@ class Controller:
             times.append(self._timers[0][0])
         if self._holders.next_ns is not None:
             times.append(self._holders.next_ns)
+        times += [at for at in (self._remedies.next_ns, self._preflight.next_ns) if at is not None]
         if self._inbox_every_ns is not None:
             times.append(self._inbox_ns + self._inbox_every_ns)
         if self._notices is not None and (due_ns := self._notices.next_ns) is not None:

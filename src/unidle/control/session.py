@@ -13,7 +13,10 @@ from typing import TYPE_CHECKING
 from unidle.clock import RealClock, boot_id
 from unidle.control.detectors import Detectors
 from unidle.control.forecast import Forecaster
+from unidle.control.hooks import HookRunner
 from unidle.control.loop import Controller, Watcher
+from unidle.control.preflight import Preflight
+from unidle.control.remedies import RemedyWatch
 from unidle.engine.local.engine import LocalEngine
 from unidle.errors import StoreError
 from unidle.fleet import Fleet
@@ -78,9 +81,11 @@ def take_up(
         desk = _desk(store, lease, senders, view.health)
         engine = LocalEngine(root, fleet, clock)
         detectors = Detectors(fleet, state_dir(store, data_dir) / "watch.json", clock.offset_ns)
+        hands = HookRunner(state_dir(store, data_dir) / "remedies")
         controller = Controller(
             store, lease, engine, Unidle(), clock,
             watcher=watcher, view=view, forecaster=Forecaster.of(view), notices=desk, detectors=detectors,
+            remedies=RemedyWatch(hands), preflight=Preflight(hands, f"{os.getpid()}-{view.seq}"),
         )  # fmt: skip
         try:
             controller.start(f"{purpose} (pid {os.getpid()})", boot_id(), clock.offset_ns)

@@ -15,11 +15,22 @@ from unidle.share.idle import Evidence
 
 Outcome = Literal["succeeded", "failed", "cancelled", "preempted"]
 StopWhy = Literal[
-    "rank_failed", "cancelled", "timeout", "service_stopped", "preempted", "moved", "idle", "hung"
+    "rank_failed",
+    "cancelled",
+    "timeout",
+    "service_stopped",
+    "preempted",
+    "moved",
+    "idle",
+    "hung",
+    "node_sick",
 ]
 EndState = Literal["succeeded", "failed", "cancelled"]
 Use = Literal["busy", "quiet", "unknown"]
 IncidentKind = Literal["exit", "hang", "cut", "slow", "gpu", "storage", "node"]
+CareState = Literal[
+    "healthy", "suspect", "draining", "quarantine", "remedy", "proving", "probation", "out", "maintenance"
+]
 PredictedWhat = Literal["start", "run_time", "step_time", "cost"]
 """A moment; a duration, all attempts together; of one attempt, the mean; money, all attempts together."""
 
@@ -204,6 +215,64 @@ class CheckpointBad(_Event, frozen=True, omit_defaults=True):
     step: int | None = None
 
 
+class RemedySet(_Event, frozen=True, omit_defaults=True):
+    """What is done about a sick node or device (``target``) from now on, until ``deadline_ns`` (0: no end).
+
+    ``step``: of ``remedy``, ``quarantine`` and ``draining`` the rung of the ladder that is at work or comes next; of
+    ``proving`` and ``probation`` the tier of the check that runs; of ``suspect`` what keeps it there. ``try_`` counts
+    tries of the step from 1. ``by``: the person who asked for it, empty where the machine decided. A remedy or check
+    is begun once for each such event: its position in the log is its name.
+    """
+
+    target: str
+    state: CareState
+    because: Reason
+    step: str = ""
+    try_: int = 0
+    deadline_ns: int = 0
+    by: str = ""
+
+
+class CordonSet(_Event, frozen=True, omit_defaults=True):
+    """Somebody (``by``) keeps new jobs off a node, or lets them on again; unidle itself never does the latter."""
+
+    node: str
+    on: bool
+    by: str
+    because: Reason
+
+
+class MaintenanceSet(_Event, frozen=True, omit_defaults=True):
+    """A node is to be worked on from ``from_ns`` to ``until_ns``; ``drain_by_ns``: what runs is stopped by then.
+
+    With ``until_ns`` 0 what was planned for the node is off.
+    """
+
+    node: str
+    from_ns: int
+    until_ns: int
+    drain_by_ns: int
+    by: str
+
+
+class NodeChecked(_Event, frozen=True, omit_defaults=True):
+    """A check of a node ended; ``fit`` is None where it could not tell."""
+
+    node: str
+    tier: str
+    fit: bool | None
+    because: str = ""
+
+
+class PreflightEnded(_Event, frozen=True, omit_defaults=True):
+    """The nodes of an attempt were checked before it starts; without ``ok`` it does not start."""
+
+    job: str
+    attempt: int
+    ok: bool
+    because: Reason
+
+
 class UtilisationSeen(_Event, frozen=True, omit_defaults=True):
     """An attempt whose devices are watched turned busy or quiet, or cannot be measured (``text``: why).
 
@@ -330,6 +399,11 @@ Event: TypeAlias = (
     | FaultSeen
     | WatchSet
     | CheckpointBad
+    | RemedySet
+    | CordonSet
+    | MaintenanceSet
+    | NodeChecked
+    | PreflightEnded
     | UtilisationSeen
     | IdleTold
     | IdleOver
@@ -361,6 +435,11 @@ KINDS: Final[dict[str, type[Event]]] = {
     "fault_seen": FaultSeen,
     "watch_set": WatchSet,
     "checkpoint_bad": CheckpointBad,
+    "remedy_set": RemedySet,
+    "cordon_set": CordonSet,
+    "maintenance_set": MaintenanceSet,
+    "node_checked": NodeChecked,
+    "preflight_ended": PreflightEnded,
     "utilisation_seen": UtilisationSeen,
     "idle_told": IdleTold,
     "idle_over": IdleOver,

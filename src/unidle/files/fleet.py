@@ -10,6 +10,7 @@ from typing import Final
 from unidle.files.check import convert
 from unidle.files.document import Bounds, Document, Path
 from unidle.files.fleet_file import ID_LENGTH, ID_PATTERN, ID_SAYS, DevicesPart, FleetFile, NodePart
+from unidle.files.fleet_guard import guard_of
 from unidle.files.fleet_idle import idle_of
 from unidle.files.fleet_links import check_gpu_links, gpu_links_of
 from unidle.files.fleet_network import label_keys, links, tiers_by_labels, unknown
@@ -118,6 +119,7 @@ class _Builder:
             history=history_of(self._file.history),
             gpu_links=self._gpu_links,
             idle=idle_of(self._document, self._file.idle, self._file.queues),
+            guard=guard_of(self._document, self._file.guard),
         )
 
     def _tiers(self) -> Iterator[Tier]:

@@ -6,6 +6,7 @@ from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct
 
+from unidle.files.fleet_guard import GuardPart
 from unidle.files.fleet_idle import IdlePart
 from unidle.files.fleet_links import GpuLinksPart
 from unidle.files.fleet_notices import NoticePart
@@ -330,6 +331,14 @@ class FleetFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             examples=[{"after": "30m", "notice": "15m", "release": True, "exempt": ["interactive"]}],
         ),
     ] = IdlePart()
+    guard: Annotated[
+        GuardPart | None,
+        Meta(
+            description="What is done about sick nodes. Without it, nodes are not checked before a gang starts, and there"
+            " is no remedy but a human's.",
+            examples=[{"preflight": "quick", "remedy": {"reboot": {"command": ["ipmi-cycle", "{node}"]}}}],
+        ),
+    ] = None
     notices: Annotated[
         tuple[NoticePart, ...],
         Meta(

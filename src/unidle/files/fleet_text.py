@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import yaml
 
+from unidle.files.fleet_guard import guard_as_data
 from unidle.files.fleet_links import gpu_links_as_data
 from unidle.files.fleet_share import sharing_fields
 from unidle.files.fleet_watch import watch_as_mapping
@@ -37,6 +38,7 @@ def fleet_to_yaml(fleet: Fleet) -> str:
             queues=[_queue(queue) for queue in fleet.queues],
             migration=_migration(fleet.migration),
             idle=_idle(fleet.idle),
+            guard=guard_as_data(fleet.guard),
             timezone=fleet.zone.name if fleet.zone != UTC else None,
             history=_history(fleet.history) if fleet.history != DAILY else None,
         ),

@@ -26,7 +26,17 @@ _LONGEST_LINE: Final = 512 << 20
 _T = TypeVar("_T")
 
 
-Stop = Literal["rank_failed", "cancelled", "timeout", "service_stopped", "preempted", "moved", "idle", "hung"]
+Stop = Literal[
+    "rank_failed",
+    "cancelled",
+    "timeout",
+    "service_stopped",
+    "preempted",
+    "moved",
+    "idle",
+    "hung",
+    "node_sick",
+]
 
 
 class Attempt(msgspec.Struct, frozen=True, omit_defaults=True):

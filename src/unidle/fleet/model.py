@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from unidle.fleet.guard import GuardPolicy
 from unidle.fleet.idle import IdlePolicy
 from unidle.fleet.links import GpuLinks
 from unidle.fleet.queues import DAILY, UTC, History, Migration, QueueSpec, Zone
@@ -166,6 +167,7 @@ class Fleet:
     migration: Migration | None = None  # None: no running job is moved
     gpu_links: dict[str, GpuLinks] = field(default_factory=dict)
     idle: IdlePolicy = field(default_factory=IdlePolicy)
+    guard: GuardPolicy = field(default_factory=GuardPolicy)
     history: History = DAILY
 
     def devices(self) -> list[Device]:

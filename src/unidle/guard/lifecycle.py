@@ -103,7 +103,9 @@ def _decide_ended(job: JobView, attempt: AttemptView, now_ns: int) -> list[ev.Ev
         ]
     if (refused := _refused(attempt)) is not None:
         return [ended(job.id, attempt.number, "failed", refused), ev.Requeued(job.id, refused)]
-    if stop is not None and (stop.why in ("service_stopped", "preempted", "moved") or stop.requeue):
+    if stop is not None and (
+        stop.why in ("service_stopped", "preempted", "moved", "node_sick") or stop.requeue
+    ):
         then = by_policy(job, "evict", stop.because, now_ns) if stop.why in ("preempted", "moved") else None
         left = ended(job.id, attempt.number, "preempted", stop.because)
         return [left, then or ev.Requeued(job.id, stop.because)]

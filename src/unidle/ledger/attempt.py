@@ -44,7 +44,7 @@ class AttemptTrace(NamedTuple):
     checkpoint of this attempt (or the next attempt's first step) proves to be kept, with
     ``durable_ns`` the time from which on work was not kept. ``job_steps`` tells whether any attempt
     of the job ever showed a step. From ``idle_ns`` on, if given, the attempt did nothing, known as
-    ``idle_how`` says.
+    ``idle_how`` says. Until ``checked_ns``, if given, its nodes were checked.
     """
 
     job: str
@@ -61,6 +61,7 @@ class AttemptTrace(NamedTuple):
     job_steps: bool = True
     idle_ns: int | None = None
     idle_how: How = "inferred"
+    checked_ns: int | None = None
 
 
 class _Piece(NamedTuple):
@@ -135,7 +136,9 @@ def _rank_pieces(
     gone = until if rank.end_ns is None else min(max(rank.end_ns, placed), until)
     work_end = gone if trace.halted_ns is None else min(gone, max(trace.halted_ns, placed))
     begin_work = work_end if spawned is None else min(spawned, work_end)
-    pieces = [_Piece(placed, begin_work, "gang_wait", -1, "measured", "supervisor")]
+    checked = placed if trace.checked_ns is None else min(max(trace.checked_ns, placed), begin_work)
+    pieces = [_Piece(placed, checked, "preflight", -1, "measured", "control")]
+    pieces.append(_Piece(checked, begin_work, "gang_wait", -1, "measured", "supervisor"))
     pieces += _work(trace, rank, lead, begin_work, work_end)
     after = "hang" if trace.halt == "failure" else "preempting"
     pieces.append(_Piece(work_end, gone, after, -1, "inferred", "control"))

@@ -113,8 +113,8 @@ class Books:
     def follow(self, view: View, now_ns: int) -> None:
         """Take up what changed since the last call."""
         self._view = view
-        if view.health != self._health:
-            self._health = dict(view.health)
+        if view.barred != self._health:
+            self._health = dict(view.barred)
             unfit = view.unfit()
             self.capacity = totals(view.fleet, self.tree.resources, unfit) if unfit else self._whole
         self.shares.begin(now_ns, self.capacity)

@@ -377,7 +377,7 @@ def _why(view: View, last: Last, now: Sequence[int]) -> str:
         name for a, name, b in zip(last.node_of_rank, last.names, now, strict=True) if a != b
     )
     down = [
-        name for name in left if name in view.health or any(d.startswith(f"{name}/") for d in view.health)
+        name for name in left if name in view.barred or any(d.startswith(f"{name}/") for d in view.barred)
     ]
     if not down:
         return ""

@@ -138,7 +138,7 @@ class Devices:
         def usable(node: Node) -> bool:
             if node.id not in known:
                 known[node.id] = (
-                    node.id not in view.health
+                    node.id not in view.barred
                     and _may_use_node(node, spec)
                     and self.host_room(node, spec) >= 1
                 )
@@ -150,7 +150,7 @@ class Devices:
             if not _is_wanted(device, spec) or self.kept.get(device.id, job) != job:
                 return False
             barred = may_use(device, spec.where) if not may_use_any(spec.where) else None
-            return device.id not in view.health and self._is_free(device) and (barred is None or most is None)
+            return device.id not in view.barred and self._is_free(device) and (barred is None or most is None)
 
         found = []
         shared = dict(view.in_parts())
@@ -160,7 +160,7 @@ class Devices:
                 shared[name] = (view.cuttable_nodes()[name], device.index)
         for name, (order, _) in sorted(shared.items(), key=_by_place):
             now = self.now(name)
-            if now is None or now.sharing is None or now.kind != kind or name in tried or name in view.health:
+            if now is None or now.sharing is None or now.kind != kind or name in tried or name in view.barred:
                 continue
             if _is_wanted(now, spec) and usable(nodes[order]) and not self._is_kept(now, job):
                 found.append(self.gpu(now))

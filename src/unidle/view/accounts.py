@@ -186,7 +186,7 @@ def _trace(
     )
     return AttemptTrace(
         job.id, attempt.number, attempt.placed_ns, attempt.ended_ns, ranks, _fate(job, attempt),
-        base, durable.step, durable.at_ns, halted, halt, any_step, *_idle(attempt),
+        base, durable.step, durable.at_ns, halted, halt, any_step, *_idle(attempt), attempt.checked_ns,
     )  # fmt: skip
 
 
@@ -247,6 +247,8 @@ def _fate(job: JobView, attempt: AttemptView) -> Fate:
         return "open"
     if attempt.outcome == "succeeded":
         return "kept"
+    if attempt.stop is not None and attempt.stop.why == "node_sick":
+        return "replayed"
     if attempt.outcome == "preempted":
         return "preempted"
     last = attempt is job.attempts[-1]

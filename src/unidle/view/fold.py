@@ -18,8 +18,9 @@ from unidle.events import types as ev
 from unidle.jobs import JobState, transition
 from unidle.store.protocol import StoredEvent
 from unidle.view import fold_fleet as of_fleet
-from unidle.view import watching
+from unidle.view import remedies, watching
 from unidle.view.accounts import expected_postings
+from unidle.view.care import Strike, struck
 from unidle.view.checkpoints import checkpoint_bad
 from unidle.view.cuts import renamed
 from unidle.view.ranks import RankView, take_up
@@ -192,6 +193,14 @@ def _verdict_reached(view: View, event: ev.VerdictReached, now: int) -> None:
             event.because,
         )
         attempt.verdicts = [*attempt.verdicts[-_VERDICTS_KEPT:], said]
+        if event.node and event.kind in ("hang", "cut"):
+            struck(view.care, event.node, Strike(now, event.job, event.attempt, event.because))
+
+
+def _preflight_ended(view: View, event: ev.PreflightEnded, now: int) -> None:
+    attempt = _attempt(view, _job(view, event.job), event.attempt)
+    if attempt.live:
+        attempt.checked_ns = now
 
 
 def _verdict_over(view: View, event: ev.VerdictOver, now: int) -> None:
@@ -254,9 +263,10 @@ def _attempt_ended(view: View, event: ev.AttemptEnded, now: int) -> None:
     numbers = book.indexes(ids)
     book.give_back(numbers, now)
     occupancy = view.occupancy
-    if not book.down and occupancy.knows_all(ids):  # nearly always
+    if not book.down and not view.closed and occupancy.knows_all(ids):  # nearly always
         occupancy.give_back(ids)
         return
+    of_fleet.left(view, ids, now)
     for slice_id, k in zip(ids, numbers, strict=True):
         if not occupancy.knows(slice_id):
             book.remove(k, now)
@@ -365,6 +375,11 @@ def _rank_saw(view: View, event: ev.RankSaw, _now: int) -> None:
         _set_state(view, job, "running")
 
 
+def _fault_seen(view: View, event: ev.FaultSeen, now: int) -> None:
+    watching.fault_seen(view, event, now)
+    remedies.fault_seen(view, event, now)
+
+
 _HANDLERS: Final[dict[type, Callable[[View, Any, int], None]]] = {
     ev.ControllerStarted: of_fleet.controller_started,
     ev.ControllerStopped: of_fleet.controller_stopped,
@@ -381,9 +396,14 @@ _HANDLERS: Final[dict[type, Callable[[View, Any, int], None]]] = {
     ev.StopAsked: _stop_asked,
     ev.VerdictReached: _verdict_reached,
     ev.VerdictOver: _verdict_over,
-    ev.FaultSeen: watching.fault_seen,
+    ev.FaultSeen: _fault_seen,
     ev.WatchSet: watching.watch_set,
     ev.CheckpointBad: checkpoint_bad,
+    ev.RemedySet: remedies.remedy_set,
+    ev.CordonSet: remedies.cordon_set,
+    ev.MaintenanceSet: remedies.maintenance_set,
+    ev.NodeChecked: remedies.node_checked,
+    ev.PreflightEnded: _preflight_ended,
     ev.UtilisationSeen: _utilisation_seen,
     ev.IdleTold: _idle_told,
     ev.IdleOver: _idle_over,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from unidle.errors import StoreDamaged
 from unidle.events import types as ev
-from unidle.fleet import WHOLE_PPM, Node, slices_of
+from unidle.fleet import WHOLE_PPM, Health, Node, slices_of
 from unidle.ledger.book import SliceRef
 from unidle.view.cuts import carried, recut
 from unidle.view.state import UseView, View
@@ -97,12 +99,41 @@ def health_set(view: View, event: ev.HealthSet, now: int) -> None:
     book = view.book
     for k, ref in enumerate(book.slices):
         if ref.gone_ns is None and event.target in (ref.device, ref.node):
-            leaf = _down_leaf(view, ref.device, ref.node)
-            book.set_down(k, leaf, now)
-            if view.occupancy.knows(ref.id) and not book.held[k]:
-                (view.occupancy.take if leaf else view.occupancy.give_back)([ref.id])
+            _set_down(view, k, now)
 
 
-def _down_leaf(view: View, device: str, node: str) -> str | None:
-    """Why a device's slices are down: its own health before its node's."""
-    return view.health.get(device) or view.health.get(node)
+def close(view: View, target: str, leaf: Health | None, now: int) -> None:
+    """A node or device takes no new job from now on (``leaf``: what its free time is), or takes some again."""
+    if view.closed.get(target) == leaf:
+        return
+    if leaf is None:
+        del view.closed[target]
+    else:
+        view.closed[target] = leaf
+    for k, ref in enumerate(view.book.slices):
+        if ref.gone_ns is None and target in (ref.device, ref.node) and not view.book.held[k]:
+            _set_down(view, k, now)
+
+
+def left(view: View, slice_ids: Iterable[str], now: int) -> None:
+    """A job has left these slices; those that take no new one are not free."""
+    for slice_id in slice_ids:
+        k = view.book.index(slice_id)
+        ref = view.book.slices[k]
+        if ref.gone_ns is None and (ref.device in view.closed or ref.node in view.closed):
+            _set_down(view, k, now)
+
+
+def _set_down(view: View, k: int, now: int) -> None:
+    """Whether and why a slice is down, now that something changed; who holds a closed one still uses it."""
+    book, ref = view.book, view.book.slices[k]
+    leaf = _down_leaf(view, ref.device, ref.node, held=book.held[k])
+    book.set_down(k, leaf, now)
+    if view.occupancy.knows(ref.id) and not book.held[k]:
+        (view.occupancy.take if leaf else view.occupancy.give_back)([ref.id])
+
+
+def _down_leaf(view: View, device: str, node: str, *, held: bool = False) -> str | None:
+    """Why a device's slices are down: its own health before its node's, then that it takes no new job."""
+    leaf = view.health.get(device) or view.health.get(node)
+    return leaf if leaf or held else view.closed.get(device) or view.closed.get(node)

@@ -26,7 +26,7 @@ def freeze(view: View, history: tuple[RunTimes, ...] = ()) -> PlacementSnapshot:
     lines = tuple(_job(view, job) for job in jobs)
     pairs = tuple(Pair(*names, *seen) for names, seen in view.pairs.items())
     return PlacementSnapshot(
-        view.time_ns, view.fleet, dict(view.health), lines, view.policy, history, past, view.speeds, pairs
+        view.time_ns, view.fleet, dict(view.barred), lines, view.policy, history, past, view.speeds, pairs
     )
 
 

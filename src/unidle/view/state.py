@@ -17,6 +17,7 @@ from unidle.jobs import TERMINAL, JobSpec, JobState, RankPlace, Reason
 from unidle.jobs.speeds import Speeds
 from unidle.ledger.book import Book
 from unidle.share.idle import Evidence
+from unidle.view.care import Care
 from unidle.view.changes import Changes
 from unidle.view.checkpoints import BadCheckpoint
 from unidle.view.occupancy import Occupancy
@@ -103,6 +104,7 @@ class AttemptView(msgspec.Struct, array_like=True):
     notices: list[IdleNotice] = []
     verdicts: list[VerdictView] = []
     bad: list[BadCheckpoint] = []  # checkpoints that it could not go on from
+    checked_ns: int | None = None  # when its nodes had been checked before it starts
 
     @property
     def verdict(self) -> VerdictView | None:
@@ -137,7 +139,9 @@ class AttemptView(msgspec.Struct, array_like=True):
     def left_places(self) -> bool:
         """Whether its places may be free still: it failed, was moved, or the service was stopped."""
         stop = self.stop
-        return self.outcome == "failed" or (stop is not None and stop.why in ("service_stopped", "moved"))
+        return self.outcome == "failed" or (
+            stop is not None and stop.why in ("service_stopped", "moved", "node_sick")
+        )
 
     @property
     def begun_ns(self) -> int | None:
@@ -288,6 +292,8 @@ class View:
     first_ns: int = 0
     fleet: Fleet = field(default_factory=Fleet)
     health: dict[str, Health] = field(default_factory=dict)  # node or device id -> not healthy
+    closed: dict[str, Health] = field(default_factory=dict)  # node or device id that takes no new job -> why
+    care: Care = field(default_factory=Care)  # of what is sick
     jobs: JobTable = field(default_factory=JobTable)
     book: Book = field(default_factory=Book)
     promised: dict[str, Promise] = field(default_factory=dict)  # waiting job -> what is kept for it
@@ -370,15 +376,21 @@ class View:
         if self._changed is not None:
             self._changed.add(job)
 
+    @property
+    def barred(self) -> dict[str, Health]:
+        """Nodes and devices that no job may be placed on."""
+        return {**self.closed, **self.health} if self.closed else self.health
+
     def unfit(self) -> set[str]:
-        """Slices on nodes and devices that are not healthy."""
-        if not self.health:
+        """Slices on nodes and devices that are not healthy, or take no new job."""
+        barred = self.barred
+        if not barred:
             return set()
         return {
             piece.id
             for node in self.fleet.nodes
             for device in node.devices
-            if node.id in self.health or device.id in self.health
+            if node.id in barred or device.id in barred
             for piece in slices_of(device)
         }
 
@@ -458,7 +470,7 @@ class View:
                 self._in_parts[device.id] = (order, device.index)
         self.fleet = replace(self.fleet, nodes=(*nodes[:order], node, *nodes[order + 1 :]))
         if self._occupancy is not None:
-            down = node.id in self.health or device.id in self.health
+            down = node.id in self.barred or device.id in self.barred
             self._occupancy.recut(before, device, down=down)
 
 

@@ -1,0 +1,311 @@
+"""``unidle guard nodes | drain | return | maintain | cordon | uncordon | report``: nodes that are sick, or to be worked on."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from unidle.cli.common import (
+    JsonOption,
+    StoreOption,
+    age,
+    clock_time,
+    print_json,
+    read_store,
+    read_view,
+    say,
+    table,
+)
+from unidle.errors import BadInput
+from unidle.words import counted
+
+if TYPE_CHECKING:
+    from unidle.store.protocol import Store
+    from unidle.view.state import View
+
+_TAKEN_WITHIN_S = 5.0
+_ASK_EVERY_S = 0.05
+_ACTIONS = ("drain", "reset_gpu", "reboot_node", "replace")
+
+TargetArgument = Annotated[
+    str, typer.Argument(metavar="NODE", show_default=False, help="A node, or a device such as n1/0.")
+]
+NodeArgument = Annotated[str, typer.Argument(metavar="NODE", show_default=False, help="A node of the fleet.")]
+WhyOption = Annotated[
+    str, typer.Option("--because", metavar="TEXT", show_default=False, help="Why, in words.")
+]
+NowOption = Annotated[
+    bool, typer.Option("--no-wait", help="Do not wait until the controller has taken it up.")
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add this room's commands to ``unidle guard``."""
+    app.command("nodes")(nodes)
+    app.command("drain")(drain)
+    app.command("return")(give_back)
+    app.command("maintain")(maintain)
+    app.command("cordon")(cordon)
+    app.command("uncordon")(uncordon)
+    app.command("report")(report)
+
+
+def nodes(
+    store: StoreOption = None,
+    sick: Annotated[bool, typer.Option("--sick", help="Only those that are not simply in use.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Show how each node is: in use, sick, drained, being repaired, on probation, cordoned."""
+    opened = read_store(store)
+    view = read_view(opened)
+    opened.close()
+    found = [
+        line
+        for line in _lines(view)
+        if not sick or line["state"] != "healthy" or line["cordoned_by"] or line["maintenance"]
+    ]
+    if as_json:
+        print_json(found)
+        return
+    rows = [
+        [
+            line["target"], line["state"] + (" (cordoned)" if line["cordoned_by"] else ""), line["step"] or "",
+            str(line["try"] or ""), "" if line["since_ns"] is None else age(view.time_ns - line["since_ns"]),
+            _left(line["deadline_ns"], view.time_ns), str(line["offences"] or ""), line["because"],
+        ]
+        for line in found
+    ]  # fmt: skip
+    for text in table(["node", "state", "step", "try", "since", "left", "fell", "because"], rows):
+        say(text)
+    if not rows:
+        say("no node is sick")
+
+
+def _left(deadline_ns: int | None, now_ns: int) -> str:
+    return "" if deadline_ns is None else age(max(deadline_ns - now_ns, 0))
+
+
+def _lines(view: View) -> list[dict[str, Any]]:
+    names = [node.id for node in view.fleet.nodes]
+    names += [target for target in view.care.targets if target not in set(names)]
+    return [_line(view, name) for name in names]
+
+
+def _line(view: View, target: str) -> dict[str, Any]:
+    from unidle.view.remedies import identity_of
+
+    care = view.care
+    here, cordon, window = care.targets.get(target), care.cordons.get(target), care.windows.get(target)
+    health = view.health.get(target, "healthy")
+    because = here.because.text if here is not None else cordon.because.text if cordon is not None else ""
+    if window is not None and here is None:
+        because = f"maintenance from {clock_time(window.from_ns)} to {clock_time(window.until_ns)}"
+    checks = care.checks.get(target, ())
+    return {
+        "target": target, "state": here.state if here is not None else "healthy" if health == "healthy" else health,
+        "health": health, "step": here.step if here is not None else None, "try": here.try_ if here is not None else None,
+        "since_ns": here.since_ns if here is not None else None,
+        "deadline_ns": (here.deadline_ns or None) if here is not None else None,
+        "because": because, "cause": here.cause.text if here is not None else None,
+        "cordoned_by": cordon.by if cordon is not None else None,
+        "maintenance": None if window is None else {
+            "from_ns": window.from_ns, "until_ns": window.until_ns, "drain_by_ns": window.drain_by_ns, "by": window.by,
+        },
+        "offences": len(care.offences.get(identity_of(view, target), ())),
+        "last_check": None if not checks else {
+            "at_ns": checks[-1].at_ns, "tier": checks[-1].tier, "fit": checks[-1].fit, "because": checks[-1].because,
+        },
+    }  # fmt: skip
+
+
+def drain(
+    node: TargetArgument,
+    within: Annotated[
+        str,
+        typer.Option(
+            "--within", metavar="TIME", help="Jobs that did not save a checkpoint by then are stopped."
+        ),
+    ] = "1h",
+    because: WhyOption = "",
+    store: StoreOption = None,
+    no_wait: NowOption = False,
+) -> None:
+    """Take a node out of use: no new jobs; those that run are stopped once they saved, and go on elsewhere."""
+    deadline_ns = time.time_ns() + _duration("--within", within)
+    _ask(store, "drain", node, text=because, deadline_ns=deadline_ns, no_wait=no_wait)
+
+
+def give_back(
+    node: TargetArgument,
+    unproved: Annotated[
+        bool, typer.Option("--unproved", help="At once, without a check and without probation.")
+    ] = False,
+    store: StoreOption = None,
+    no_wait: NowOption = False,
+) -> None:
+    """Bring a node back: it proves itself first. Ends a drain, a cordon, maintenance and `out` alike."""
+    _ask(store, "return", node, unproved=unproved, no_wait=no_wait)
+
+
+def maintain(
+    node: NodeArgument,
+    begin: Annotated[str, typer.Option("--from", metavar="TIME", show_default=False, help="ISO time, or in so long: 2h.")],
+    until: Annotated[str, typer.Option("--until", metavar="TIME", show_default=False, help="ISO time, or after --from by so long: 4h.")],
+    drain_by: Annotated[
+        str | None,
+        typer.Option("--drain-by", metavar="TIME", show_default=False, help="What runs is stopped by then; default: --from."),
+    ] = None,
+    store: StoreOption = None,
+    no_wait: NowOption = False,
+) -> None:  # fmt: skip
+    """Plan work on a node: no job that would run into it, a drain before it, a proof and its return after it."""
+    now_ns = time.time_ns()
+    from_ns = _moment("--from", begin, now_ns)
+    until_ns = _moment("--until", until, from_ns)
+    by_ns = from_ns if drain_by is None else _moment("--drain-by", drain_by, now_ns)
+    if until_ns <= max(from_ns, now_ns):
+        raise BadInput(
+            "is over before it begins",
+            field="--until",
+            value=until,
+            remedy="name a later time, for instance 4h",
+        )
+    if by_ns > from_ns:
+        raise BadInput(
+            "is after the maintenance begins",
+            field="--drain-by",
+            value=drain_by,
+            remedy="name an earlier time",
+        )
+    _ask(store, "maintain", node, from_ns=from_ns, until_ns=until_ns, deadline_ns=by_ns, no_wait=no_wait)
+
+
+def cordon(
+    node: NodeArgument, because: WhyOption = "", store: StoreOption = None, no_wait: NowOption = False
+) -> None:
+    """Keep new jobs off a node; who runs there goes on. unidle never lifts a cordon by itself."""
+    _ask(store, "cordon", node, text=because, no_wait=no_wait)
+
+
+def uncordon(node: NodeArgument, store: StoreOption = None, no_wait: NowOption = False) -> None:
+    """Let new jobs on a cordoned node again."""
+    _ask(store, "uncordon", node, no_wait=no_wait)
+
+
+def report(
+    node: TargetArgument,
+    action: Annotated[
+        str, typer.Option("--action", metavar="|".join(_ACTIONS), help="What is to be done about it.")
+    ] = "drain",
+    kind: Annotated[
+        str, typer.Option("--kind", metavar="KIND", help="What is wrong, in a word.")
+    ] = "reported",
+    because: WhyOption = "",
+    store: StoreOption = None,
+    no_wait: NowOption = False,
+) -> None:
+    """Report a fault that a monitor of the site has seen."""
+    if action not in _ACTIONS:
+        raise BadInput(
+            "no such action", field="--action", value=action, remedy=f"one of {', '.join(_ACTIONS)}"
+        )
+    _ask(store, "report", node, text=because, action=action, kind=kind, no_wait=no_wait)
+
+
+def _duration(field: str, text: str) -> int:
+    from unidle.files.values import duration_ns
+
+    try:
+        return duration_ns(text)
+    except ValueError:
+        raise BadInput(
+            "is not a time", field=field, value=text, remedy="for instance 90s, 30m or 2h"
+        ) from None
+
+
+def _moment(field: str, text: str, base_ns: int) -> int:
+    """``2h`` after ``base_ns``, or an ISO time (local where it has no zone)."""
+    import datetime as dt
+
+    from unidle.files.values import duration_ns
+
+    try:
+        return base_ns + duration_ns(text)
+    except ValueError:
+        pass
+    try:
+        return round(dt.datetime.fromisoformat(text).timestamp() * 1e9)
+    except (ValueError, OverflowError):
+        raise BadInput(
+            "is not a time", field=field, value=text, remedy="for instance 2h, or 2026-11-21T20:00"
+        ) from None
+
+
+def _ask(store: str | None, verb: str, target: str, *, no_wait: bool, **more: Any) -> None:
+    """Put the request into the store's inbox, and say what came of it."""
+    import getpass
+
+    import msgspec
+
+    from unidle.control.remedies import GuardRequest
+
+    opened = read_store(store, requests=True)
+    try:
+        view = read_view(opened)
+        _need_target(view, verb, target)
+        try:
+            by = getpass.getuser()
+        except (KeyError, OSError):
+            by = f"uid {os.getuid()}"
+        number = opened.request("guard", msgspec.json.encode(GuardRequest(verb, target, by, **more)))
+        if no_wait or not _taken(opened, number):
+            more_text = "" if view.running else "; is `unidle up` running on this store?"
+            say(f"{target}: asked to {verb}" + ("" if no_wait else f", not taken up yet{more_text}"))
+            return
+        _say_result(opened, view, target)
+    finally:
+        opened.close()
+
+
+def _need_target(view: View, verb: str, target: str) -> None:
+    known = [node.id for node in view.fleet.nodes]
+    if not known:
+        raise BadInput(
+            "the store knows no fleet yet", field="NODE", value=target, remedy="start `unidle up` on it"
+        )
+    devices = [] if verb in ("maintain", "cordon", "uncordon") else [d.id for d in view.fleet.devices()]
+    if target not in known and target not in devices:
+        raise BadInput(
+            f"the fleet has no such node; it has {counted(len(known), 'node')}", field="NODE", value=target,
+            remedy=f"for instance {known[0]}",
+        )  # fmt: skip
+
+
+def _taken(store: Store, number: int) -> bool:
+    until = time.monotonic() + _TAKEN_WITHIN_S
+    while time.monotonic() < until:
+        if not any(one.id == number for one in store.requests()):
+            return True
+        time.sleep(_ASK_EVERY_S)
+    return False
+
+
+def _say_result(store: Store, before: View, target: str) -> None:
+    """What the log says of it since: the target's state, or that it was refused."""
+    from unidle.events import types as ev
+
+    for event in store.read(after=before.seq):
+        if event.kind == "request_refused":
+            said = ev.decode(event.kind, event.body, event.seq)
+            if (
+                isinstance(said, ev.RequestRefused)
+                and said.request == "guard"
+                and target in said.because.text
+            ):
+                raise BadInput(said.because.text, field="NODE", value=target)
+    line = _line(read_view(store), target)
+    cordoned = f", cordoned by {line['cordoned_by']}" if line["cordoned_by"] else ""
+    say(f"{target}: {line['state']}{cordoned}" + (f": {line['because']}" if line["because"] else ""))

@@ -1,0 +1,40 @@
+"""Keeps jobs off nodes that they would have to leave soon: planned maintenance."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+from unidle.guard.maintenance import expected_ns, runs_into
+from unidle.place.plan import Place
+from unidle.view.state import JobView, View
+
+
+def in_the_way(view: View, place: Place, now_ns: int) -> list[str]:
+    """Nodes of the place that have to be empty before the job is expected to end."""
+    windows = view.care.windows
+    if not windows:
+        return []
+    job = view.jobs[place.job]
+    return runs_into(
+        (p.node for p in place.places), windows, expected_ns(job.spec, _predicted_ns(job)), now_ns
+    )
+
+
+def _predicted_ns(job: JobView) -> int | None:
+    return next((p.value_ns for p in reversed(job.predictions) if p.what == "run_time"), None)
+
+
+@contextmanager
+def shut(view: View, nodes: Iterable[str]) -> Iterator[None]:
+    """While the block runs, nothing on these nodes is free."""
+    shut_nodes, occupancy = set(nodes), view.occupancy
+    free = [
+        s for kind in occupancy.nodes.values() for slots in kind if slots.node in shut_nodes
+        for k, s in enumerate(slots.slices) if slots.free >> k & 1
+    ]  # fmt: skip
+    occupancy.take(free)
+    try:
+        yield
+    finally:
+        occupancy.give_back(free)

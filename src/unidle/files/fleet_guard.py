@@ -1,0 +1,240 @@
+"""What a fleet file says about sick nodes and devices."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal
+
+from msgspec import Meta, Struct
+
+from unidle.files.document import Document, Path
+from unidle.files.values import DURATION_SAYS, DurationText, duration_ns, duration_text
+from unidle.fleet.guard import Breaker, GuardPolicy, Hook, Lemon, Out, Rung
+
+_SHORTEST_NS: Final = 10_000_000
+_LONGEST_NS: Final = 365 * 86_400 * 1_000_000_000
+PLACES: Final = ("node", "device", "address")
+_USUAL: Final = GuardPolicy()
+
+
+def _time(text: str, example: str) -> Meta:
+    return Meta(
+        description=text,
+        examples=[example],
+        extra={"says": DURATION_SAYS, "remedy": f"for instance {example}"},
+    )
+
+
+Percent = Annotated[float, Meta(ge=0.01, le=100)]
+Words = Annotated[
+    tuple[Annotated[str, Meta(min_length=1, max_length=4096)], ...],
+    Meta(
+        max_length=256,
+        description="The program and its words, without a shell; {node}, {device} and {address} are filled in.",
+        examples=[["ssh", "{address}", "systemctl", "reboot"]],
+    ),
+]
+
+
+class HookPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A command of the site. Exit code 0: done, or fit; for checks 3: could not tell; else it failed, or is unfit."""
+
+    command: Words = ()
+    timeout: Annotated[DurationText | None, _time("It is ended after this; 10m (quick: 1m).", "10m")] = None
+    tries: Annotated[
+        Annotated[int, Meta(ge=1, le=100)] | None,
+        Meta(description="How often it is tried; remedies 2, checks 3."),
+    ] = None
+    pause: Annotated[DurationText | None, _time("Between two tries; 10s.", "10s")] = None
+
+
+class RemedyPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The rungs of the ladder that the site has, from below."""
+
+    reset_gpu: Annotated[HookPart | None, Meta(description="Resets one device; {device} is filled in.")] = (
+        None
+    )
+    reboot: Annotated[HookPart | None, Meta(description="Reboots the node.")] = None
+    replace: Annotated[HookPart | None, Meta(description="Has the node replaced.")] = None
+
+
+class OutPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How much may be out of use at once by unidle's own decision."""
+
+    nodes: Annotated[
+        Annotated[int, Meta(ge=0, le=200_000)] | None, Meta(description="So many nodes; 0: none is removed.")
+    ] = None
+    percent: Annotated[
+        Percent, Meta(description="Of the fleet's nodes, one at least; where nodes is not given.")
+    ] = 10.0
+    tier_percent: Annotated[Percent, Meta(description="Of the nodes under one tier, one at least.")] = 50.0
+    per_hour: Annotated[int, Meta(ge=1, le=1_000_000, description="Remedies begun within an hour.")] = 20
+
+
+class BreakerPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """So many nodes that fall at once have a common cause: then none is removed."""
+
+    nodes: Annotated[int, Meta(ge=2, le=200_000, description="At least so many.")] = 3
+    percent: Annotated[Percent, Meta(description="And at least this share of the fleet.")] = 5.0
+    within: Annotated[DurationText | None, _time("Within this time; 10m.", "10m")] = None
+
+
+class LemonPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What falls again and again needs a human."""
+
+    times: Annotated[int, Meta(ge=2, le=1000, description="So many times.")] = 3
+    within: Annotated[DurationText | None, _time("Within this time; 30d.", "30d")] = None
+
+
+class GuardPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What is done about sick nodes and devices."""
+
+    remedy: Annotated[RemedyPart, Meta(description="The ladder of remedies.")] = RemedyPart()
+    prove: Annotated[
+        HookPart, Meta(description="The check after a remedy; without a command, unidle's own.")
+    ] = HookPart()
+    quick: Annotated[HookPart, Meta(description="The short check; without a command, unidle's own.")] = (
+        HookPart()
+    )
+    preflight: Annotated[
+        Literal["off", "quick", "standard"],
+        Meta(description="Check nodes before a gang starts; standard: new and repaired ones thoroughly."),
+    ] = "quick"
+    preflight_age: Annotated[DurationText | None, _time("How long a check counts; 10m.", "10m")] = None
+    drain: Annotated[DurationText | None, _time("How long jobs have to save a checkpoint; 5m.", "5m")] = None
+    drain_hard: Annotated[
+        DurationText | None, _time("The same where only a reboot or more helps; 30s.", "30s")
+    ] = None
+    suspect: Annotated[DurationText | None, _time("How long a suspicion stands; 1h.", "1h")] = None
+    quarantine: Annotated[DurationText | None, _time("Longest wait for a remedy; 24h.", "24h")] = None
+    probation: Annotated[
+        DurationText | None, _time("How long a repaired node is idle and watched; 10m.", "10m")
+    ] = None
+    probation_every: Annotated[DurationText | None, _time("Between two short checks then; 1m.", "1m")] = None
+    accept_unknown: Annotated[
+        bool,
+        Meta(
+            description="A check after a remedy that could not tell, but found nothing wrong, counts as a proof."
+        ),
+    ] = False
+    out: Annotated[OutPart, Meta(description="How much may be out at once.")] = OutPart()
+    breaker: Annotated[BreakerPart, Meta(description="When nothing is removed any more.")] = BreakerPart()
+    lemon: Annotated[LemonPart, Meta(description="When repairs do not help.")] = LemonPart()
+
+
+_TIMES: Final = (
+    "drain", "drain_hard", "suspect", "quarantine", "probation", "probation_every", "preflight_age",
+)  # fmt: skip
+
+
+def guard_of(document: Document, part: GuardPart | None) -> GuardPolicy:
+    """The policy; without the section nodes are not checked before a gang, and there is no remedy."""
+    if part is None:
+        return _USUAL
+    path: Path = ("guard",)
+    rungs: tuple[tuple[Rung, HookPart | None], ...] = (
+        ("reset_gpu", part.remedy.reset_gpu), ("reboot", part.remedy.reboot), ("replace", part.remedy.replace),
+    )  # fmt: skip
+    remedies: dict[Rung, Hook] = {}
+    for rung, given in rungs:
+        if given is None:
+            continue
+        if not given.command:
+            raise document.error(
+                (*path, "remedy", rung, "command"), "the field is missing",
+                remedy=f"for instance command: [ssh, '{{address}}', {rung}]",
+            )  # fmt: skip
+        remedies[rung] = _hook(document, given, Hook(), (*path, "remedy", rung))
+    times = {
+        f"{name}_ns": _duration(document, getattr(part, name), getattr(_USUAL, f"{name}_ns"), (*path, name))
+        for name in _TIMES
+    }
+    return GuardPolicy(
+        remedies=remedies,
+        prove=_hook(document, part.prove, _USUAL.prove, (*path, "prove")),
+        quick=_hook(document, part.quick, _USUAL.quick, (*path, "quick")),
+        out=Out(part.out.nodes, round(part.out.percent * 10_000), round(part.out.tier_percent * 10_000), part.out.per_hour),
+        breaker=Breaker(
+            part.breaker.nodes, round(part.breaker.percent * 10_000),
+            _duration(document, part.breaker.within, Breaker().within_ns, (*path, "breaker", "within")),
+        ),
+        lemon=Lemon(part.lemon.times, _duration(document, part.lemon.within, Lemon().within_ns, (*path, "lemon", "within"))),
+        preflight=part.preflight,
+        accept_unknown=part.accept_unknown,
+        **times,
+    )  # fmt: skip
+
+
+def _hook(document: Document, part: HookPart, usual: Hook, path: Path) -> Hook:
+    for k, word in enumerate(part.command):
+        left = word
+        for name in PLACES:
+            left = left.replace("{" + name + "}", "")
+        if "{" in left and "}" in left.partition("{")[2]:
+            raise document.error(
+                (*path, "command", k), "has a place that unidle does not know", value=word,
+                remedy="{node}, {device} and {address} are filled in",
+            )  # fmt: skip
+        if "\0" in word:
+            raise document.error((*path, "command", k), "has a zero byte", value=word, remedy="leave it out")
+    return Hook(
+        part.command,
+        _duration(document, part.timeout, usual.timeout_ns, (*path, "timeout")),
+        usual.tries if part.tries is None else part.tries,
+        _duration(document, part.pause, usual.pause_ns, (*path, "pause")),
+    )
+
+
+def _duration(document: Document, text: str | None, usual_ns: int, path: Path) -> int:
+    if text is None:
+        return usual_ns
+    ns = duration_ns(text)
+    if not _SHORTEST_NS <= ns <= _LONGEST_NS:
+        raise document.error(path, "must be from 0.01 s to 365 days", value=text, remedy="for instance 10m")
+    return ns
+
+
+def guard_as_data(policy: GuardPolicy) -> dict[str, object] | None:
+    """The section that declares ``policy``; None where there is nothing to declare."""
+    if policy == _USUAL:
+        return None
+    usual = _USUAL
+    found: dict[str, object] = {"preflight": policy.preflight}
+    if policy.remedies:
+        found["remedy"] = {rung: _hook_as_data(hook, Hook()) for rung, hook in policy.remedies.items()}
+    for name, hook, base in (("prove", policy.prove, usual.prove), ("quick", policy.quick, usual.quick)):
+        if hook != base:
+            found[name] = _hook_as_data(hook, base)
+    for name in _TIMES:
+        ns: int = getattr(policy, f"{name}_ns")
+        if ns != getattr(usual, f"{name}_ns"):
+            found[name] = duration_text(ns)
+    if policy.accept_unknown:
+        found["accept_unknown"] = True
+    out, breaker, lemon = policy.out, policy.breaker, policy.lemon
+    if out != usual.out:
+        given = {"nodes": out.most} if out.most is not None else {}
+        found["out"] = {
+            **given,
+            "percent": out.ppm / 1e4,
+            "tier_percent": out.tier_ppm / 1e4,
+            "per_hour": out.per_hour,
+        }
+    if breaker != usual.breaker:
+        within = duration_text(breaker.within_ns)
+        found["breaker"] = {"nodes": breaker.nodes, "percent": breaker.ppm / 1e4, "within": within}
+    if lemon != usual.lemon:
+        found["lemon"] = {"times": lemon.times, "within": duration_text(lemon.within_ns)}
+    return found
+
+
+def _hook_as_data(hook: Hook, usual: Hook) -> dict[str, object]:
+    found: dict[str, object] = {}
+    if hook.command:
+        found["command"] = list(hook.command)
+    if hook.timeout_ns != usual.timeout_ns:
+        found["timeout"] = duration_text(hook.timeout_ns)
+    if hook.tries != usual.tries:
+        found["tries"] = hook.tries
+    if hook.pause_ns != usual.pause_ns:
+        found["pause"] = duration_text(hook.pause_ns)
+    return found
