@@ -87,14 +87,12 @@ def test_a_snapshot_of_a_running_store_repeats_the_decision_elsewhere(tmp_path: 
 
 
 def test_a_snapshot_that_is_newer_torn_or_no_snapshot_is_one_clear_error(fleet: Path, tmp_path: Path) -> None:
-    whole = '{"format":"unidle-snapshot","version":2,"time_ns":1}\n{"fleet":{},"health":{}}\n{"jobs":0}\n'
+    whole = '{"format":"unidle-snapshot","version":3,"time_ns":1}\n{"fleet":{},"health":{}}\n{"jobs":0}\n'
     job = write(tmp_path / "job.yaml")
     for text, says in {
+        whole.replace('"version":3', '"version":4'): "line 1: version: a snapshot of a newer version (got 4)",
         whole.replace(
-            '"version":2', '"version":3'
-        ): "line 1: version: a snapshot of a newer version (got 3); this unidle reads version 2: upgrade it",
-        whole.replace(
-            '"version":2', '"version":1'
+            '"version":3', '"version":1'
         ): "line 1: version: a snapshot of an older version (got 1)",
         whole.replace('"jobs":0', '"jobs":2'): "line 3: jobs: the snapshot has lost lines",
         whole.rpartition('{"jobs"')[0]: "the snapshot ends too early",

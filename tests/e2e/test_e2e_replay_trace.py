@@ -76,7 +76,12 @@ def test_slips_are_one_line_and_exit_code_2(fleet: Path, trace: Path, tmp_path: 
     large.write_text(TRACE + "e,40,1,16,0,0,,,,,16\n")
     cases = {
         ("--trace", trace, "--policy", "nofit"): "--policy: there is no such placement policy (got 'nofit')",
-        ("--trace", tmp_path / "none.csv", "--policy", "firstfit"): "there is no such file; check the path of the trace file",
+        (
+            "--trace",
+            tmp_path / "none.csv",
+            "--policy",
+            "firstfit",
+        ): "there is no such file; check the path of the trace file",
         ("--trace", bad, "--policy", "firstfit"): f"{bad}:6: duration_s: must be a finite number (got 'NaN')",
         ("--trace", large, "--policy", "firstfit"): f"{large}:6: gpus: more than the fleet has: 8 (got 16)",
     }
