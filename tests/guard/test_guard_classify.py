@@ -50,7 +50,7 @@ def test_the_policy_decides_the_action_and_compare_shows_them_all():
     done = classify("--compare", data=LOG).stdout.decode()
     heads = done.splitlines()[0].split()
     assert heads[-5:] == ["unidle", "nvidia", "aks", "eks", "gke"]
-    assert done.splitlines()[1].split()[-5:] == ["reboot_node", "reboot_node", "watch", "replace", "ignore"]
+    assert done.splitlines()[1].split()[-5:] == ["reboot_node", "reboot_node", "watch", "replace", "watch"]
 
 
 def test_the_table_ends_with_the_deepest_fault():

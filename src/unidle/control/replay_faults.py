@@ -29,6 +29,7 @@ from unidle.place.registry import DEFAULT, policy_named
 from unidle.store.memory import ForgetfulStore
 from unidle.store.protocol import Store
 from unidle.view.state import View
+from unidle.words import counted
 
 JOB: Final = "gang"
 MODEL: Final = "node"
@@ -240,7 +241,7 @@ class Replay:
         wanted = case.gang + case.ways.spares
         if wanted > len(names):
             raise BadInput(
-                f"with {case.ways.spares} spares is more than the trace's {len(names)} servers", field="--gang",
+                f"with {counted(case.ways.spares, 'spare')} is more than the trace has servers: {len(names)}", field="--gang",
                 value=case.gang, remedy=f"give {len(names) - case.ways.spares} or less",
             )  # fmt: skip
         random.Random(f"servers/{case.seed}").shuffle(names)

@@ -27,6 +27,7 @@ from unidle.events import types as ev
 from unidle.files.drill import Drill, Fault
 from unidle.files.fleet_file import NodePart
 from unidle.view.state import JobView
+from unidle.words import counted
 
 NETWORK_KINDS: Final = ("cut", "delay", "rate")
 WATCH_KINDS: Final = ("kernel_log", "nvml")
@@ -115,7 +116,7 @@ def conduct(drill: Drill, cache: Cache, tell: Tell, *, store: Path | None = None
             tell("an undisturbed run first, to compare with")
             with _staged(replace(drill, faults=()), scratch, "undisturbed", drill) as stage:
                 known = _undisturbed(drill, stage, cache, key)
-        tell(f"the undisturbed run took {known[1]:.1f} s; now with {len(drill.faults)} faults")
+        tell(f"the undisturbed run took {known[1]:.1f} s; now with {counted(len(drill.faults), 'fault')}")
         with _staged(drill, scratch, "drill", drill, store) as stage:
             return _Conductor(drill, stage, tell).run(*known)
     finally:

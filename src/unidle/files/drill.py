@@ -17,6 +17,7 @@ from unidle.files.job import job_from_mapping, load_job
 from unidle.files.load import base_dir_of, load_document, source_name
 from unidle.files.values import memory_bytes
 from unidle.jobs import JobSpec
+from unidle.words import counted
 
 PARAMETERS: Final = ("factor", "mbit_per_s", "ms", "bytes_per_s", "how", "line", "field", "value")
 
@@ -142,7 +143,7 @@ def load_drill(path: str | os.PathLike[str]) -> Drill:
     if file.devices and len(file.devices) != len(nodes):
         raise document.error(
             ("devices",),
-            f"gives {len(file.devices)} of {len(nodes)} nodes",
+            f"gives {len(file.devices)} of {counted(len(nodes), 'node')}",
             value=list(file.devices),
             remedy="one number for each node",
         )
