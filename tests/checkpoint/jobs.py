@@ -40,7 +40,7 @@ class Job:
         self.runs += 1
         arguments = [*self.arguments, "--checkpoint-dir", str(self.storage), *more]
         where = place or self.place / f"run{self.runs}"
-        with Gang(TRAIN, arguments, ranks or self.ranks, where, self.environment) as gang:
+        with Gang(TRAIN, arguments, ranks or self.ranks, where, self.environment, warm=True) as gang:
             yield gang
 
     def environment(self, rank: int) -> dict[str, str]:

@@ -68,14 +68,15 @@ def test_a_killed_controller_is_followed_by_another_and_the_gang_does_not_notice
 
 @pytest.mark.parametrize("how", ["truncate", "flip", "remove"])
 def test_a_damaged_checkpoint_is_found_and_the_one_before_it_is_used(tmp_path: Path, how: str) -> None:
+    # at one time: on a busy machine the gang would save another one between the two
     report = carried_out(
-        tmp_path, fail.checkpoint().corrupt(how).at_step(42), fail.rank(1).at_step(44), nodes=1, steps=70
+        tmp_path, fail.checkpoint().corrupt(how).at_step(42), fail.rank(1).at_step(42), nodes=1, steps=70
     )
     damaged, killed = report.outcomes
     assert report.survived, report
     assert killed.named == "rank:1"
     assert damaged.correct is (None if how == "remove" else True)
-    assert report.lost_steps >= 10  # step 40 could not be used
+    assert report.lost_steps >= 10  # the newest could not be used
 
 
 def test_a_full_and_a_slow_disk_do_not_end_the_job(tmp_path: Path) -> None:

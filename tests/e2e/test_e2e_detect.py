@@ -114,28 +114,33 @@ def test_a_controller_that_is_killed_leaves_no_fault_untold_and_none_told_twice(
         assert [one["device"] for one in faults(store, 3)] == ["n1/0", "n1/1", "n2/1"]
 
 
-def test_a_running_job_that_is_hit_has_the_fault_among_its_incidents(fleet: Path, tmp_path: Path) -> None:
+def test_a_running_job_that_is_hit_goes_on_elsewhere_and_has_the_fault_among_its_incidents(
+    fleet: Path, tmp_path: Path
+) -> None:
     store = tmp_path / "s.db"
     with up(fleet, store):
         submit(store, tmp_path / "job.json", "read -t 60 <> <(:); exit 1", ranks=1)
 
-        def runs() -> bool:
+        def placed(attempt: int) -> str | None:
             job = jobs_of(store).get("job")
-            return job is not None and job.state == "running"
+            runs = job is not None and job.state == "running" and len(job.attempts) == attempt
+            return job.attempts[-1].places[0].slices[0] if job is not None and runs else None
 
-        wait_until(runs, 30, "the job to run")
-        rank = jobs_of(store)["job"].attempts[0]
-        bus = {"n1/0": "3b", "n1/1": "5e"}[rank.places[0].slices[0]]
-        append(tmp_path / "n1.log", LOST.format(at="  300.000001", bus=bus))
-        wait_until(lambda: jobs_of(store)["job"].attempts[0].verdicts, 30, "the job's verdict")
-        pid = rank.ranks[0].pid
+        device = wait_until(lambda: placed(1), 30, "the job to run")
+        node, bus = device[:2], {"0": "3b", "1": "5e"}[device[-1]]
+        append(tmp_path / f"{node}.log", LOST.format(at="  300.000001", bus=bus))
+        other = wait_until(lambda: placed(2), 30, "the job to run again")
+        assert other[:2] != node, "a device that fell off the bus takes its node out"
+        pid = jobs_of(store)["job"].attempts[1].ranks[0].pid
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
         wait_until(lambda: jobs_of(store)["job"].terminal, 30, "the job to fail")
-    [incident] = ask("guard", "incidents", "--store", store)
-    assert (incident["kind"], incident["rank"], incident["node"], incident["attempt"]) == ("gpu", 0, "n1", 1)
-    assert incident["signal_ns"] <= incident["verdict_ns"]
-    assert "fallen off the bus" in incident["because"]
+        assert len(jobs_of(store)["job"].attempts) == 2, "the fault did not use up a retry, the job's own end did"
+    hit, own = ask("guard", "incidents", "--store", store)
+    assert (hit["kind"], hit["rank"], hit["node"], hit["attempt"]) == ("gpu", 0, node, 1)
+    assert hit["signal_ns"] <= hit["verdict_ns"]
+    assert "fallen off the bus" in hit["because"]
+    assert (own["kind"], own["attempt"]) == ("exit", 2)
 
 
 def test_watching_one_plain_node_loads_no_numpy_and_no_rules_before_there_is_a_line() -> None:

@@ -11,9 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
+from examples.warm import WarmRank
 
 class Gang:
-    """``ranks`` processes of one script; whatever still runs is killed on the way out."""
+    """``ranks`` processes of one script; whatever still runs is killed on the way out. ``warm``: see :class:`WarmRank`."""
 
     def __init__(
         self,
@@ -22,13 +23,15 @@ class Gang:
         ranks: int,
         place: Path,
         env: Callable[[int], dict[str, str]] = lambda _: {},
+        *,
+        warm: bool = False,
     ) -> None:
         place.mkdir(parents=True, exist_ok=True)
         self.logs = [place / f"rank{rank}.log" for rank in range(ranks)]
         with socket.socket() as held:
             held.bind(("127.0.0.1", 0))
             port = held.getsockname()[1]
-        self.processes = []
+        self.processes: list[subprocess.Popen[bytes] | WarmRank] = []
         for rank, log in enumerate(self.logs):
             rank_env = {
                 **os.environ,
@@ -43,8 +46,11 @@ class Gang:
                 "CUDA_VISIBLE_DEVICES": "",
                 **env(rank),
             }
+            command = [sys.executable, str(script), *arguments]
+            if warm:
+                self.processes.append(WarmRank(command, rank_env, place, log))
+                continue
             with log.open("wb") as output:
-                command = [sys.executable, str(script), *arguments]
                 self.processes.append(
                     subprocess.Popen(
                         command, env=rank_env, cwd=place, stdout=output, stderr=subprocess.STDOUT
