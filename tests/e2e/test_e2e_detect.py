@@ -135,7 +135,9 @@ def test_a_running_job_that_is_hit_goes_on_elsewhere_and_has_the_fault_among_its
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
         wait_until(lambda: jobs_of(store)["job"].terminal, 30, "the job to fail")
-        assert len(jobs_of(store)["job"].attempts) == 2, "the fault did not use up a retry, the job's own end did"
+        assert len(jobs_of(store)["job"].attempts) == 2, (
+            "the fault did not use up a retry, the job's own end did"
+        )
     hit, own = ask("guard", "incidents", "--store", store)
     assert (hit["kind"], hit["rank"], hit["node"], hit["attempt"]) == ("gpu", 0, node, 1)
     assert hit["signal_ns"] <= hit["verdict_ns"]

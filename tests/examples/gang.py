@@ -13,6 +13,7 @@ from typing import Self
 
 from examples.warm import WarmRank
 
+
 class Gang:
     """``ranks`` processes of one script; whatever still runs is killed on the way out. ``warm``: see :class:`WarmRank`."""
 

@@ -30,7 +30,9 @@ class WarmRank:
     def __init__(self, argv: list[str], env: dict[str, str], place: Path, log: Path) -> None:
         _start_server()
         log.write_bytes(b"")
-        self._process: ForkServerProcess = _CONTEXT.Process(target=_run, args=(argv, env, str(place), str(log)))
+        self._process: ForkServerProcess = _CONTEXT.Process(
+            target=_run, args=(argv, env, str(place), str(log))
+        )
         self._process.start()
         assert self._process.pid is not None
         self.pid = self._process.pid
