@@ -78,7 +78,7 @@ def cli_page() -> str:
 
     from unidle.cli.main import app
 
-    command = typer.main.get_command(app)
+    command = typer.main.get_command(app())
     lines = ["# Command line", "", *_command(command, ["unidle"]), *_exit_codes()]
     return "\n".join(lines) + "\n"
 

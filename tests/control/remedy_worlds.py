@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+import msgspec
+
 from control.idle_worlds import IdleWorld, S
 from unidle.clock import VirtualClock
+from unidle.control.care import NodeCare
 from unidle.control.hooks import Order, Outcome
 from unidle.control.loop import Controller
-from unidle.control.preflight import Preflight
-from unidle.control.remedies import GuardRequest, RemedyWatch
+from unidle.control.remedies import GuardRequest
 from unidle.events import types as ev
 from unidle.jobs import Reason
 from unidle.ledger.columns import rows as part_rows
@@ -69,10 +71,11 @@ class RemedyWorld(IdleWorld):
     def take_up(self) -> None:
         if self.hands is None:
             self.hands = ScriptedHands(self.clock, self._script)
+        hands = self.hands
         self.lease = self.store.acquire("test")
         self.controller = Controller(
             self.store, self.lease, self.engine, Unidle(), self.clock, inbox_every_ns=None,
-            remedies=RemedyWatch(self.hands), preflight=Preflight(self.hands, str(self.store.last()[0])),
+            care=NodeCare(lambda: hands, str(self.store.last()[0])),
         )  # fmt: skip
         self.controller.start("test")
 
@@ -91,7 +94,8 @@ class RemedyWorld(IdleWorld):
             if f"{name}_s" in more
         }
         request = GuardRequest(verb, target, "ann", **times, **more)
-        for event in self.controller._remedies.asked(self.controller.view, request, self.clock.now_ns()):
+        body = msgspec.json.encode(request)
+        for event in self.controller._care.asked(self.controller.view, body, self.clock.now_ns()):
             self.controller._emit(event)
         self.controller._place = True
 

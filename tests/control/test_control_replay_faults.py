@@ -140,7 +140,7 @@ def test_more_nodes_than_servers_are_refused(trace_file: Path) -> None:
 
 
 def cli(*words: str) -> str:
-    result = CliRunner().invoke(app, list(words))
+    result = CliRunner().invoke(app(), list(words))
     assert result.exit_code == 0, result.output
     return result.stdout
 
@@ -191,11 +191,11 @@ def test_an_empty_store_has_one_line(tmp_path: Path) -> None:
 )
 def test_a_bad_option_is_one_error(trace_file: Path, words: list[str], says: str) -> None:
     given_ = ["replay", "faults", "--trace", str(trace_file), "--servers", "40", "--gang", "8", *words]
-    result = CliRunner().invoke(app, given_)
+    result = CliRunner().invoke(app(), given_)
     assert isinstance(result.exception, BadInput) and result.exception.field == says
 
 
 @pytest.mark.parametrize("value", ["nan", "inf", "-1"])
 def test_what_is_no_duration_is_refused(trace_file: Path, value: str) -> None:
-    result = CliRunner().invoke(app, ["replay", "faults", "--trace", str(trace_file), "--write-s", value])
+    result = CliRunner().invoke(app(), ["replay", "faults", "--trace", str(trace_file), "--write-s", value])
     assert result.exit_code == 2 and "--write-s" in result.output

@@ -41,7 +41,7 @@ def commands(group: Any, before: Sequence[str] = ()) -> Iterator[list[str]]:
             yield [*before, name]
 
 
-EVERY = [" ".join(words) for words in commands(typer.main.get_command(app))]
+EVERY = [" ".join(words) for words in commands(typer.main.get_command(app()))]
 
 
 def refused(words: Sequence[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
@@ -79,7 +79,7 @@ def test_a_variable_of_the_environment_is_named_where_it_holds_the_value(
     def count(number: int = typer.Option(1, "--number", envvar="UNIDLE_TEST_NUMBER")) -> None:
         typer.echo(str(number))
 
-    monkeypatch.setattr("unidle.cli.main.app", broken)
+    monkeypatch.setattr("unidle.cli.main.app", lambda _: broken)
     monkeypatch.setenv("UNIDLE_TEST_NUMBER", "seven")
     line = refused([], monkeypatch, capsys)
     assert line.startswith(

@@ -30,7 +30,7 @@ def test_the_command_exists(leaf: str) -> None:
     advice = best_advice(report((track,), end_s=9))
     assert advice is not None
     words = list(advice.words[1:])
-    group = typer.main.get_command(app)
+    group = typer.main.get_command(app())
     context = group.make_context("unidle", list(words))
     name, command, rest = group.resolve_command(context, words)  # type: ignore[attr-defined]
     assert command.make_context(name, rest, parent=context).params["store"] == "unidle.db"

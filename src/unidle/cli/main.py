@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Annotated, Final, NoReturn
 
 import typer
@@ -23,7 +24,26 @@ EXIT_CODES: Final[dict[int, str]] = {
     130: "interrupted",
 }
 
-app = typer.Typer(
+# The modules of this package and their commands, in the order of the help.
+_ROOMS: Final[dict[str, tuple[str, ...]]] = {
+    "run": ("run", "up"),
+    "check": ("check",),
+    "jobs": ("submit", "list", "show", "explain", "cancel"),
+    "logs": ("logs",),
+    "clusters": ("clusters",),
+    "place": ("place",),
+    "queue": ("queue",),
+    "predict": ("predict",),
+    "ledger": ("ledger", "report"),
+    "replay": ("replay",),
+    "guard": ("guard",),
+    "drill": ("drill",),
+    "checkpoint": ("checkpoint",),
+    "store": ("store",),
+    "machine": ("fleet", "schema", "doctor"),
+}
+
+_app = typer.Typer(
     name="unidle",
     help="Keeps every GPU-second of a training fleet at work, and shows where each one went.",
     no_args_is_help=True,
@@ -34,19 +54,32 @@ app = typer.Typer(
 )
 
 
+_registered: set[str] = set()
+
+
 def _version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"unidle {__version__}")
         raise typer.Exit
 
 
-@app.callback()
+@_app.callback()
 def _options(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     """Options before the command."""
+
+
+def app(words: Sequence[str] = ()) -> typer.Typer:
+    """The command line; of rooms it has those alone that ``words`` need, where they begin with a command."""
+    needed = [room for room, commands in _ROOMS.items() if words and words[0] in commands]
+    for room in needed or _ROOMS:
+        if room not in _registered:
+            _registered.add(room)
+            import_module(f"unidle.cli.{room}").register(_app)
+    return _app
 
 
 def _split(argv: Sequence[str]) -> tuple[list[str], tuple[str, ...] | None]:
@@ -70,7 +103,7 @@ def _refuse(error: Exception, arguments: Sequence[str]) -> NoReturn:
     if is_help(error):
         typer.echo(str(error), err=True)
         sys.exit(2)
-    groups = {str(group.name) for group in app.registered_groups}
+    groups = {str(group.name) for group in _app.registered_groups}
     bad = in_one_line(error, arguments, groups)
     warn(bad.line())
     sys.exit(bad.exit_code)
@@ -83,7 +116,7 @@ def main() -> None:
     arguments, command = _split(sys.argv[1:])
     try:
         _only_where_it_belongs(arguments, command)
-        code = app(args=arguments, prog_name="unidle", obj=command, standalone_mode=False)
+        code = app(arguments)(args=arguments, prog_name="unidle", obj=command, standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
     except USAGE_ERROR as error:
         _refuse(error, arguments)
@@ -100,41 +133,3 @@ def main() -> None:
     except OSError as error:
         warn(f"{error.strerror or error}" + (f": {error.filename}" if error.filename else ""))
         sys.exit(1)
-
-
-from unidle.cli import (  # noqa: E402  (they register)
-    check,
-    checkpoint,
-    clusters,
-    drill,
-    guard,
-    jobs,
-    ledger,
-    logs,
-    machine,
-    place,
-    predict,
-    queue,
-    replay,
-    run,
-    store,
-)
-
-for room in (
-    run,
-    check,
-    jobs,
-    logs,
-    clusters,
-    place,
-    queue,
-    predict,
-    ledger,
-    replay,
-    guard,
-    drill,
-    checkpoint,
-    store,
-    machine,
-):
-    room.register(app)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from unidle.guard.maintenance import expected_ns, runs_into
 from unidle.place.plan import Place
 from unidle.view.state import JobView, View
 
@@ -15,6 +14,8 @@ def in_the_way(view: View, place: Place, now_ns: int) -> list[str]:
     windows = view.care.windows
     if not windows:
         return []
+    from unidle.guard.maintenance import expected_ns, runs_into
+
     job = view.jobs[place.job]
     return runs_into(
         (p.node for p in place.places), windows, expected_ns(job.spec, _predicted_ns(job)), now_ns

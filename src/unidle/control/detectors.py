@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from unidle.control.late_detectors import OVERLAY_VARIABLE
 from unidle.events import types as ev
 from unidle.fleet import Fleet, Node
 from unidle.fleet.watch import Watch
 from unidle.jobs import Reason
-from unidle.probe.followed_file import End
 from unidle.probe.heard import Detector, Heard, Seeing
 from unidle.probe.names import Names
 from unidle.probe.watcher import Wanted, Watcher
@@ -26,8 +26,8 @@ from unidle.view.watching import NO_SOURCE, hit_by, incident_kind, on_device
 
 if TYPE_CHECKING:
     from unidle.guard.verdict import Verdict
+    from unidle.probe.followed_file import End
 
-OVERLAY_VARIABLE: Final = "UNIDLE_NVML_OVERLAY"
 LOG, GPUS, MACHINE = "kernel log", "GPUs", "machine"
 LOG_EVERY_S, COUNTERS_EVERY_S = 0.25, 2.0
 SETTLE_NS: Final = 400_000_000
@@ -212,7 +212,7 @@ def _wanted(node: Node, offset_ns: int, overlay: str, *, only: bool) -> Iterator
     names = Names(node)
     log = watch.kernel_log
     if (log or only) and log != "off":
-        end = End.of(log) if log not in ("", "kmsg", "journal") else End()
+        end = _end_of(log) if log not in ("", "kmsg", "journal") else None
         yield Wanted(node.id, LOG, lambda kept: _log(node, log, names, kept, offset_ns, end), LOG_EVERY_S)
     laid = watch.nvml or overlay
     if laid or any(d.kind == "gpu" and d.vendor == "nvidia" for d in node.devices):
@@ -224,7 +224,13 @@ def _wanted(node: Node, offset_ns: int, overlay: str, *, only: bool) -> Iterator
 # imported where they are made, in their own threads: a run that is short should not wait for them
 
 
-def _log(node: Node, log: str, names: Names, kept: str, offset_ns: int, end: End) -> Detector:
+def _end_of(log: str) -> End:
+    from unidle.probe.followed_file import End
+
+    return End.of(log)
+
+
+def _log(node: Node, log: str, names: Names, kept: str, offset_ns: int, end: End | None) -> Detector:
     from unidle.probe.log_watch import LogWatch
 
     return LogWatch(node.id, log, names, kept, offset_ns, end)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
+from unidle.control.stalls import stalls
 from unidle.events import types as ev
-from unidle.guard.progress import Finding, GangJudge, Progress
-from unidle.guard.restarts import acts_on_hang
-from unidle.guard.slowness import Slow, SlowJudge
 from unidle.jobs import JobSpec, Reason
 from unidle.jobs.vitals import GangVitals
 from unidle.view.state import AttemptView, JobView, View
+
+if TYPE_CHECKING:
+    from unidle.guard.progress import Finding, GangJudge, Progress
+    from unidle.guard.slowness import Slow, SlowJudge
 
 _JUDGED = ("hang", "cut", "slow")
 _EXCUSES = ("evaluation", "checkpoint", "restore", "compile")
@@ -22,15 +25,25 @@ class GuardWatch:
     def __init__(self) -> None:
         self._judges: dict[tuple[str, int], tuple[GangJudge, SlowJudge]] = {}
 
+    def look(self, view: View, vitals: GangVitals) -> Iterator[ev.Event]:
+        """The events that follow from a look. Each has to be applied before the next."""
+        yield from self.seen(view, vitals)
+        yield from stalls(view, vitals)
+
     def seen(self, view: View, vitals: GangVitals) -> Iterator[ev.Event]:
-        """The events that follow from a look; none for an attempt that ends or is not known."""
+        """Hangs, cuts and slow ranks; none for an attempt that ends or is not known."""
         key = (vitals.job, vitals.attempt)
         job = view.jobs.open.get(vitals.job)
         attempt = job.live if job is not None else None
         if job is None or attempt is None or attempt.number != vitals.attempt or attempt.stop is not None:
             self._judges.pop(key, None)
             return
-        if key not in self._judges:
+        if (
+            key not in self._judges
+        ):  # imported for the first gang that is looked at: most runs begin without one
+            from unidle.guard.progress import GangJudge
+            from unidle.guard.slowness import SlowJudge
+
             self._judges[key] = (GangJudge(), SlowJudge(peers_of(job.spec)))
         judge, slow_judge = self._judges[key]
         progress = progress_of(attempt)
@@ -62,6 +75,8 @@ def peers_of(spec: JobSpec) -> list[list[int]]:
 
 def progress_of(attempt: AttemptView) -> Progress:
     """What the attempt's ranks show of themselves."""
+    from unidle.guard.progress import Progress
+
     lead = next((r for r in attempt.ranks if r.step_ns), None)
     said = [r.open for r in attempt.ranks if r.open is not None and r.open[1] in _EXCUSES]
     since_ns, span = max(said, default=(0, ""))
@@ -70,6 +85,8 @@ def progress_of(attempt: AttemptView) -> Progress:
 
 
 def _verdict(job: JobView, attempt: AttemptView, found: Finding) -> ev.VerdictReached:
+    from unidle.guard.restarts import acts_on_hang
+
     node = "" if found.rank is None else attempt.places[found.rank].node
     acts = acts_on_hang(job.spec, found.rank)
     text = found.text

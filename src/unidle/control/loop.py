@@ -10,23 +10,18 @@ from __future__ import annotations
 import heapq
 import os
 from collections.abc import Callable, Iterable
-from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from unidle.clock import Clock
 from unidle.control import clearing, cuts
-from unidle.control.detectors import Detectors
+from unidle.control.care import NodeCare
 from unidle.control.elastic import ElasticSizes
 from unidle.control.forecast import Forecaster
-from unidle.control.guard import GuardWatch
 from unidle.control.idle import IdleWatch
 from unidle.control.inbox import CancelRequest, SubmitRequest
-from unidle.control.preflight import Preflight
 from unidle.control.recover import bad_checkpoint
-from unidle.control.remedies import GuardRequest, RemedyWatch
-from unidle.control.stalls import stalls
 from unidle.engine.protocol import (
     CheckpointLook,
     Engine,
@@ -49,6 +44,9 @@ from unidle.view.source import save_snapshot
 from unidle.view.state import AttemptView, JobView, View
 
 if TYPE_CHECKING:
+    from unidle.control.detectors import Detectors
+    from unidle.control.guard import GuardWatch
+    from unidle.control.late_detectors import LateDetectors
     from unidle.notices.desk import NoticeDesk
 
 SIGHTING_EVERY_NS: Final = 10_000_000_000
@@ -67,9 +65,8 @@ class Controller:
         self, store: Store, lease: Lease, engine: Engine, policy: Policy, clock: Clock,
         *, inbox_every_ns: int | None = INBOX_EVERY_NS,
         sighting_every_ns: int = SIGHTING_EVERY_NS, watcher: Watcher | None = None, view: View | None = None,
-        forecaster: Forecaster | None = None, remedies: RemedyWatch | None = None,
-        preflight: Preflight | None = None, notices: NoticeDesk | None = None,
-        detectors: Detectors | None = None,
+        forecaster: Forecaster | None = None, care: NodeCare | None = None, notices: NoticeDesk | None = None,
+        detectors: Detectors | LateDetectors | None = None,
     ) -> None:  # fmt: skip
         self._store, self._lease, self._engine = store, lease, engine
         self._policy, self._clock = policy, clock
@@ -86,10 +83,9 @@ class Controller:
         self._touched: dict[str, None] = {}  # in order, so that the same run gives the same log
         self._timers: list[tuple[int, str]] = []
         self._holders = IdleWatch()
-        self._guard = GuardWatch()
+        self._guard: GuardWatch | None = None
         self._sizes = ElasticSizes()
-        self._remedies = remedies if remedies is not None else RemedyWatch()
-        self._preflight = preflight if preflight is not None else Preflight()
+        self._care = care if care is not None else NodeCare()
         self._again_ns = _NEVER_NS  # when the policy asked to be called again
         self._place = True
         self._inbox_ns = 0
@@ -236,15 +232,22 @@ class Controller:
                 if seen.job in self.view.jobs:
                     self._emit(bad_checkpoint(seen))
             elif isinstance(seen, GangVitals):
-                for said in chain(self._guard.seen(self.view, seen), stalls(self.view, seen)):
-                    self._emit(said)
-                    self._touched[seen.job] = None
+                self._take_vitals(seen)
             else:
                 self._emit_marks(seen)
                 self._touched[seen.job] = None
         if self._detectors is not None:
             for said in self._detectors.take(self.view, self._clock.now_ns()):
                 self._emit(said)
+
+    def _take_vitals(self, seen: GangVitals) -> None:
+        if self._guard is None:  # most short runs end before the first look
+            from unidle.control.guard import GuardWatch
+
+            self._guard = GuardWatch()
+        for said in self._guard.look(self.view, seen):
+            self._emit(said)
+            self._touched[seen.job] = None
 
     def _take_requests(self) -> None:
         now = self._clock.now_ns()
@@ -268,16 +271,14 @@ class Controller:
             if job is not None and not (cancel.only_waiting and job.attempts):
                 self.cancel(cancel.job, cancel.by)
         elif request.kind == "guard":
-            asked = msgspec.json.decode(request.body, type=GuardRequest)
-            for event in self._remedies.asked(self.view, asked, self._clock.now_ns()):
+            for event in self._care.asked(self.view, request.body, self._clock.now_ns()):
                 self._emit(event)
             self._place = True
         else:
             self._emit(ev.RequestRefused(request.kind, Reason("unknown", "a request of an unknown kind")))
 
     def _look_after_nodes(self) -> None:
-        now = self._clock.now_ns()
-        for event in chain(self._preflight.look(self.view, now), self._remedies.look(self.view, now)):
+        for event in self._care.look(self.view, self._clock.now_ns()):
             self._emit(event)
             if isinstance(event, ev.StopAsked):
                 job = self.view.jobs[event.job]
@@ -307,7 +308,7 @@ class Controller:
 
     def _decide_job(self, job: JobView, now: int) -> None:
         for decided in lifecycle.decide(job, now):
-            event = self._remedies.excuse(self.view, job, decided)
+            event = self._care.excuse(self.view, job, decided)
             self._emit(event)
             attempt = job.attempts[-1] if job.attempts else None
             if isinstance(event, ev.StopAsked) and attempt is not None:
@@ -421,11 +422,10 @@ class Controller:
         commands, self._commands = self._commands, []
         for command in commands:
             command()
-        self._remedies.act(self.view)
-        self._preflight.act()
+        self._care.act(self.view)
 
     def _command_start(self, job: JobView, attempt: AttemptView) -> None:
-        if self._preflight.holds(self.view, job, attempt):
+        if self._care.holds(self.view, job, attempt):
             return
         command = cuts.start_of(self.view, job, attempt)
         self._commands.append(lambda: self._engine.start(command))
@@ -461,7 +461,8 @@ class Controller:
             times.append(self._timers[0][0])
         if self._holders.next_ns is not None:
             times.append(self._holders.next_ns)
-        times += [at for at in (self._remedies.next_ns, self._preflight.next_ns) if at is not None]
+        if (care_ns := self._care.next_ns) is not None:
+            times.append(care_ns)
         if self._inbox_every_ns is not None:
             times.append(self._inbox_ns + self._inbox_every_ns)
         if self._notices is not None and (due_ns := self._notices.next_ns) is not None:

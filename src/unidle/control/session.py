@@ -11,12 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from unidle.clock import RealClock, boot_id
-from unidle.control.detectors import Detectors
+from unidle.control.care import NodeCare
 from unidle.control.forecast import Forecaster
-from unidle.control.hooks import HookRunner
+from unidle.control.late_detectors import LateDetectors
 from unidle.control.loop import Controller, Watcher
-from unidle.control.preflight import Preflight
-from unidle.control.remedies import RemedyWatch
 from unidle.engine.local.engine import LocalEngine
 from unidle.errors import StoreError
 from unidle.fleet import Fleet
@@ -25,6 +23,7 @@ from unidle.store.protocol import Store
 from unidle.view.snapshot import load_view
 
 if TYPE_CHECKING:
+    from unidle.control.hooks import Hands
     from unidle.files.fleet_notices import Channel
     from unidle.notices.desk import NoticeDesk
     from unidle.notices.sender import Send
@@ -80,12 +79,11 @@ def take_up(
         _make_root(root)
         desk = _desk(store, lease, senders, view.health)
         engine = LocalEngine(root, fleet, clock)
-        detectors = Detectors(fleet, state_dir(store, data_dir) / "watch.json", clock.offset_ns)
-        hands = HookRunner(state_dir(store, data_dir) / "remedies")
+        detectors = LateDetectors(fleet, state_dir(store, data_dir) / "watch.json", clock.offset_ns)
         controller = Controller(
             store, lease, engine, Unidle(), clock,
             watcher=watcher, view=view, forecaster=Forecaster.of(view), notices=desk, detectors=detectors,
-            remedies=RemedyWatch(hands), preflight=Preflight(hands, f"{os.getpid()}-{view.seq}"),
+            care=NodeCare(lambda: _hands(state_dir(store, data_dir)), f"{os.getpid()}-{view.seq}"),
         )  # fmt: skip
         try:
             controller.start(f"{purpose} (pid {os.getpid()})", boot_id(), clock.offset_ns)
@@ -102,6 +100,12 @@ def take_up(
                 desk.abandon()
     finally:
         store.release(lease)
+
+
+def _hands(place: Path) -> Hands:
+    from unidle.control.hooks import HookRunner
+
+    return HookRunner(place / "remedies")
 
 
 def _senders(channels: Sequence[Channel]) -> list[tuple[Channel, Send]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
 import os
 import socket
@@ -16,14 +15,16 @@ SIOCGIFADDR = 0x8915
 WHERE = "/run/netns"
 
 _T = TypeVar("_T")
-_LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def enter(name: str) -> None:
     """Move the calling thread into a namespace for good. OSError when there is none, or it may not."""
+    import ctypes
+
+    libc = ctypes.CDLL(None, use_errno=True)
     fd = os.open(f"{WHERE}/{name}", os.O_RDONLY | os.O_CLOEXEC)
     try:
-        if _LIBC.setns(fd, CLONE_NEWNET) != 0:
+        if libc.setns(fd, CLONE_NEWNET) != 0:
             number = ctypes.get_errno()
             raise OSError(number, f"network namespace {name}: {os.strerror(number)}")
     finally:
