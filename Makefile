@@ -6,7 +6,7 @@ MAKEFLAGS += --no-builtin-rules
 
 BIN := .venv/bin
 
-.PHONY: help setup setup-tests demo test check format bench drill docs lock clean
+.PHONY: help setup setup-tests demo test test-slow check format bench drill docs lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -20,9 +20,13 @@ setup-tests:
 demo: setup ## Train a small GPT on 4 ranks, kill one, resume, and show where the time went
 	@$(BIN)/python scripts/demo.py $(ARGS)
 
-test: setup-tests ## Run all tests (ARGS="-k lease -x" goes to pytest)
+test: MARKED := not slow
+test-slow: MARKED := slow
+test: ## Run the tests (ARGS="-k lease -x" goes to pytest)
+test-slow: ## Run the tests of long drills and recoveries
+test test-slow: setup-tests
 	@scratch=$$(mktemp -d -t unidle-tests.XXXXXX); \
-	$(BIN)/pytest --basetemp="$$scratch/t" $(ARGS) && rm -rf "$$scratch"  # kept for a look when a test failed
+	$(BIN)/pytest --basetemp="$$scratch/t" -m "$(MARKED)" $(ARGS) && rm -rf "$$scratch"  # kept for a look when a test failed
 
 check: setup ## Lint, format, types, import contract, docs
 	$(BIN)/ruff check .

@@ -19,6 +19,7 @@ from checkpoint.jobs import Job, equal, started_after, steps_of, wait_for_step  
 from unidle.checkpoint.find import find_newest_good  # noqa: E402
 from unidle.checkpoint.verify import verify  # noqa: E402
 
+pytestmark = pytest.mark.slow
 READ = ("--restore-test", "read", "--batch", "8", "--width", "16", "--steps", "60")
 Make = Callable[..., Job]
 

@@ -10,7 +10,7 @@ import needs
 from drill.stages import carried_out
 from unidle.drill import fail
 
-pytestmark = [needs.root, needs.shaping, needs.cgroups]
+pytestmark = [needs.root, needs.shaping, needs.cgroups, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

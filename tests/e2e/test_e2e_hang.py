@@ -17,6 +17,7 @@ from e2e.commands import ask, rows
 from e2e.gangs import jobs_of, running
 from waiting import wait_until
 
+pytestmark = pytest.mark.slow
 ALLREDUCE = Path(__file__).with_name("allreduce.py")
 S = 1_000_000_000
 

@@ -18,6 +18,7 @@ from e2e.gangs import jobs_of, running
 from unidle.engine.local import tree
 from waiting import wait_until
 
+pytestmark = pytest.mark.slow
 TRAIN = Path(__file__).resolve().parents[2] / "examples" / "checkpoint" / "train.py"
 FLEET = {"nodes": [{"id": name, "devices": {"count": 2, "kind": "cpu"}} for name in ("left", "right")]}
 

@@ -9,11 +9,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from e2e.gangs import jobs_of, running
 from unidle.engine.local import tree
 from unidle.engine.local.looks import look_at
 from waiting import wait_until
 
+pytestmark = pytest.mark.slow
 TRAIN = """
 import os, sys, torch, torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel as DDP

@@ -18,7 +18,11 @@ SMALL = ["--steps", "18", "--checkpoint-every", "6", "--eval-every", "9", "--bat
 
 def train(place: Path, ranks: int = 3) -> Gang:  # with two, sums are the same in any order
     return Gang(
-        EXAMPLES / "gpt" / "train.py", [*SMALL, "--checkpoint-dir", str(place / "ckpt")], ranks, place
+        EXAMPLES / "gpt" / "train.py",
+        [*SMALL, "--checkpoint-dir", str(place / "ckpt")],
+        ranks,
+        place,
+        warm=True,
     )
 
 
