@@ -22,6 +22,7 @@ from unidle.place.pools import FleetPools, Pool
 from unidle.place.tree import Bools, Ints, Tree, tree_of
 from unidle.view.occupancy import NodeSlots, Occupancy
 from unidle.view.state import View
+from unidle.view.usage import milli_of
 
 _PLENTY: Final = 1 << 60
 _CLASSES_KEPT: Final = 256
@@ -206,7 +207,8 @@ class RankClass:
             self._allowed = np.zeros((len(ground.nodes), 1), np.uint64)
         # of a node's bits, where parts are asked for: small ones first
         self._order: dict[int, list[int]] = {}
-        self.by_size = spec.share is not None
+        self.uneven = kind in ground.pieces and ground.pieces[kind].uneven(spec)
+        self.by_size = spec.share is not None or self.uneven
         self.most: Ints = counted(self._allowed)  # devices of each node, (N,)
         self.devices = int(self.most.sum())
         # the others have nothing for it
@@ -243,26 +245,22 @@ class RankClass:
                 ranks = np.minimum(ranks, np.maximum(amount, 0) // asked)
         return ranks
 
-    def least_ppm(self, devices: int) -> int:
-        """What so many of its slices count together, in ppm of a device: the smallest that are free, else of all."""
-        sizes = self._sizes()
-        found = sorted(sizes[True])[:devices]
-        return sum(found) + sum(sorted(sizes[False])[: devices - len(found)])
+    def charges(self, devices: int) -> tuple[int, int]:
+        """The least and the most that so many of its slices may count, in thousandths of a device."""
+        some = np.flatnonzero(self.most)[: None if self.uneven else 1].tolist()
+        counts = sorted(milli for p in some for milli in self._counts(p, self._allowed[p]))
+        if not self.uneven:
+            counts = counts[:1] * devices
+        return sum(counts[:devices]), sum(counts[::-1][:devices])
 
-    def uneven(self) -> bool:
-        """Whether its slices count differently, so that what a gang would be charged depends on which are free."""
-        sizes = self._sizes()
-        return len({*sizes[True], *sizes[False]}) > 1
+    def steps(self, position: int, most: int) -> list[int]:
+        """What each further rank on a node would count, up to so many, in thousandths of a device; rising."""
+        counts, each = sorted(self._counts(position, self._free(position))), self.each
+        return [sum(counts[k * each : (k + 1) * each]) for k in range(min(most, len(counts) // each))]
 
-    def _sizes(self) -> dict[bool, list[int]]:
-        """What its slices count, in ppm of a device, by whether they are free."""
-        sizes: dict[bool, list[int]] = {True: [], False: []}
-        for p in np.flatnonzero(self.most).tolist():
-            allowed, free = mask_of(self._allowed[p]), self.free(p)
-            for bit, (_, piece) in enumerate(pieces_of(self._ground.nodes[p], self.kind)):
-                if allowed >> bit & 1:
-                    sizes[bool(free >> bit & 1)].append(piece.share_ppm)
-        return sizes
+    def _counts(self, position: int, words: Masks) -> list[int]:
+        pieces, mask = pieces_of(self._ground.nodes[position], self.kind), mask_of(words)
+        return [milli_of(piece.share_ppm) for bit, (_, piece) in enumerate(pieces) if mask >> bit & 1]
 
     def free(self, position: int) -> int:
         """The mask of the node's slices that this class may take now."""
