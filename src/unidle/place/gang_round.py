@@ -118,7 +118,7 @@ class GangRound:
         """Where a gang of this job goes now; where it was, as far as it can."""
         gang, options = gang_of(spec), candidates(self._ground, spec, self._view, job)
         for option, rank_class in options if job is None else self._returning.home_first(job.id, options):
-            plan = rank_class.rooms.place(gang) if rank_class.total >= gang.ranks else None
+            plan = rank_class.rooms_for(gang).place(gang) if rank_class.total >= gang.ranks else None
             if plan is not None:
                 again = None
                 if job is not None:

@@ -217,6 +217,7 @@ class RankClass:
         self._seen, _ = ground.touched_since(0)
         self._left: Ints = counted(self._free(slice(None)))
         self._rooms = Rooms(ground.tree, self.room(self._left, ground.hosts))
+        self._first: Ints = self._first_steps(np.arange(len(self._left)))
         self._total = int(self._rooms.room.sum())
         self.whole = Rooms(ground.tree, self.room(self.most, ground.whole))
 
@@ -225,6 +226,18 @@ class RankClass:
         """How many of these ranks fit on each node now."""
         self._catch_up()
         return self._rooms
+
+    def rooms_for(self, gang: Gang) -> Rooms:
+        """The same where the gang should go: a single rank on a smallest part that is free."""
+        rooms = self.rooms
+        return self.whole.beside(self.smallest(rooms.room)) if self.uneven and gang.ranks == 1 else rooms
+
+    def smallest(self, room: Ints) -> Ints:
+        """Of this room, (N,), the nodes on which one rank counts least."""
+        self._catch_up()
+        if not room.any():
+            return room
+        return np.where(self._first == self._first[room > 0].min(), room, 0)
 
     @property
     def total(self) -> int:
@@ -257,6 +270,12 @@ class RankClass:
         """What each further rank on a node would count, up to so many, in thousandths of a device; rising."""
         counts, each = sorted(self._counts(position, self._free(position))), self.each
         return [sum(counts[k * each : (k + 1) * each]) for k in range(min(most, len(counts) // each))]
+
+    def _first_steps(self, positions: Ints) -> Ints:
+        """What one rank on each of these nodes counts at least; 0 where all count the same."""
+        if not self.uneven:
+            return np.zeros(len(positions), np.int64)
+        return np.array([sum(self.steps(p, 1)) for p in positions.tolist()], np.int64)
 
     def _counts(self, position: int, words: Masks) -> list[int]:
         pieces, mask = pieces_of(self._ground.nodes[position], self.kind), mask_of(words)
@@ -302,6 +321,8 @@ class RankClass:
             some = np.array(sorted(own), np.int64)
         left = counted(self._free(some))
         self._left[some] = left
+        if self.uneven:
+            self._first[some] = self._first_steps(some)
         room = self.room(left, self._ground.hosts[:, some])
         other = np.flatnonzero(room != self._rooms.room[some])
         if len(other):

@@ -182,8 +182,8 @@ class QuotaRound:
         for option, rank_class in self._options(demand.job):
             if rank_class.total < gang.ranks:
                 continue
-            rooms = rank_class.rooms
-            part = rooms.room
+            rooms = rank_class.rooms if returns else rank_class.rooms_for(gang)
+            part = rank_class.rooms.room
             if room is None and not returns and not self.cluster.holds and not self._books.stopping:
                 plan = rooms.place(gang)  # sums by tier are kept
                 if plan is not None:
@@ -191,6 +191,8 @@ class QuotaRound:
             else:
                 part = np.minimum(part, self.cluster.room(demand)[here])
                 part = part if room is None else np.minimum(part, room[here])
+                if rank_class.uneven and gang.ranks == 1 and not returns:
+                    part = rank_class.smallest(part)
                 plan = self._plan(demand, rank_class, part)
                 if returns and plan is not None:
                     plan = self._returning.plan(demand.job, rank_class, gang, part) or plan

@@ -206,14 +206,23 @@ class _Turn:
             return
         beside = self._ahead.beside(leaf, demand)
         refusal = cluster.shares.refusal(leaf, demand.charged, firm=demand.firm, beside=beside)
-        if refusal and beside and not cluster.shares.refusal(leaf, demand.charged, firm=demand.firm):
-            self._done.waits[demand.job] = behind(cluster.shares.tree, refusal)
-            self._done.kept_back = True
+        if self._is_behind(leaf, demand, refusal, beside):
             return
         if refusal is None and self._starts(demand, affordable(cluster.shares, leaf, demand, beside)):
             return
         if self.others_of is None or not self._on_other_devices(leaf, demand, refusal, beside):
             self._make_room(leaf, demand, like, refusal, line)
+
+    def _is_behind(
+        self, leaf: int, demand: Demand, refusal: Refusal | None, beside: Mapping[int, Amounts]
+    ) -> bool:
+        """Whether only what is reserved for others of its queues refuses it; if so, that is why it waits."""
+        shares = self._cluster.shares
+        if not refusal or not beside or shares.refusal(leaf, demand.charged, firm=demand.firm):
+            return False
+        self._done.waits[demand.job] = behind(shares.tree, refusal)
+        self._done.kept_back = True
+        return True
 
     def _on_other_devices(
         self, leaf: int, demand: Demand, refusal: Refusal | None, beside: Mapping[int, Amounts]
@@ -261,6 +270,8 @@ class _Turn:
         asked, beside = demand, self._ahead.beside(leaf, demand)
         if refusal is None and demand.ranks:
             asked, refusal = self._refused_by_place(leaf, demand, beside)
+            if self._is_behind(leaf, asked, refusal, beside):
+                return
         # stopping others neither raises a limit nor lets a firm job borrow, but for jobs of its own queue
         helps = refusal is None or refusal.rule in ("kept", "full") or demand.level == "high"
         # where only others' reservations are in its way, nobody is stopped
@@ -272,6 +283,8 @@ class _Turn:
             self._none_stop.setdefault(like)
         if refusal is None and not demand.ranks:
             asked, refusal = self._refused_by_place(leaf, demand, beside)
+            if self._is_behind(leaf, asked, refusal, beside):
+                return
         if refusal is not None and not (refusal.rule == "full" and refusal.queue == ROOT):
             self._quota(leaf, asked, refusal, like)
             return
