@@ -24,8 +24,8 @@ from pathlib import Path
 from _process import cpu_s, memory_bytes
 from _table import Row, main
 from unidle.store.open import open_store
+from unidle.view.records import FaultView
 from unidle.view.snapshot import load_view
-from unidle.view.state import FaultView
 
 NODES = 4
 TALK = "[{at:12.6f}] usb 1-1.{k}: new high-speed USB device number {k} using xhci_hcd\n"

@@ -12,17 +12,8 @@ from unidle.view.care import Care, CareView, CheckView, Cordon, Sign, Strike, Wi
 from unidle.view.checkpoints import BadCheckpoint
 from unidle.view.fold import FOLD_VERSION
 from unidle.view.ranks import RankView
-from unidle.view.state import (
-    AttemptView,
-    FaultView,
-    IdleNotice,
-    JobView,
-    Prediction,
-    UseView,
-    VerdictView,
-    View,
-    WatchView,
-)
+from unidle.view.records import FaultView, IdleNotice, Prediction, UseView, VerdictView, WatchView
+from unidle.view.state import AttemptView, JobView, View
 from unidle.view.usage import QueueUse, Usage
 
 KEPT = (

@@ -17,7 +17,8 @@ from unidle.cli.common import (
 )
 
 if TYPE_CHECKING:
-    from unidle.view.state import FaultView, View
+    from unidle.view.records import FaultView
+    from unidle.view.state import View
 
 
 def watch(store: StoreOption = None, as_json: JsonOption = False) -> None:

@@ -24,17 +24,9 @@ from unidle.view.care import Strike, struck
 from unidle.view.checkpoints import checkpoint_bad
 from unidle.view.cuts import renamed
 from unidle.view.ranks import RankView, take_up
+from unidle.view.records import IdleNotice, Prediction, Promise, UseView, VerdictView
 from unidle.view.speeds import learn
-from unidle.view.state import (
-    AttemptView,
-    IdleNotice,
-    JobView,
-    Prediction,
-    Promise,
-    UseView,
-    VerdictView,
-    View,
-)
+from unidle.view.state import AttemptView, JobView, View
 from unidle.view.usage import milli_of
 
 FOLD_VERSION: Final = 7

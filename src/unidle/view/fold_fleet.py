@@ -9,7 +9,8 @@ from unidle.events import types as ev
 from unidle.fleet import WHOLE_PPM, Health, Node, slices_of
 from unidle.ledger.book import SliceRef
 from unidle.view.cuts import carried, recut
-from unidle.view.state import UseView, View
+from unidle.view.records import UseView
+from unidle.view.state import View
 
 
 def controller_started(view: View, event: ev.ControllerStarted, now: int) -> None:

@@ -11,8 +11,9 @@ from unidle.events.types import IncidentKind
 from unidle.fleet import device_of
 from unidle.ledger.money import HOUR_NS, to_micro
 from unidle.view.accounts import Durable, durable_points
+from unidle.view.records import FaultView, VerdictView
 from unidle.view.speeds import width_ppm
-from unidle.view.state import AttemptView, FaultView, JobView, VerdictView, View
+from unidle.view.state import AttemptView, JobView, View
 from unidle.view.watching import incident_kind
 
 _PPM = 1_000_000

@@ -7,85 +7,32 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
-from unidle.events.types import IncidentKind, Outcome, Predicted, StopAsked, Use
+from unidle.events.types import Outcome, StopAsked
 from unidle.fleet import CutMode, Device, Fleet, Health, slices_of
 from unidle.jobs import TERMINAL, JobSpec, JobState, RankPlace, Reason
 from unidle.jobs.speeds import Speeds
 from unidle.ledger.book import Book
-from unidle.share.idle import Evidence
 from unidle.view.care import Care
 from unidle.view.changes import Changes
 from unidle.view.checkpoints import BadCheckpoint
 from unidle.view.occupancy import Occupancy
 from unidle.view.ranks import RankView
+from unidle.view.records import (
+    FaultView,
+    IdleNotice,
+    Prediction,
+    Promise,
+    Stay,
+    UseView,
+    VerdictView,
+    WatchView,
+)
 from unidle.view.usage import Usage
 from unidle.view.waiting import Shape, Waiting
-
-
-class UseView(msgspec.Struct, array_like=True, frozen=True):
-    """What was measured of an attempt's devices.
-
-    ``use`` is None until the controller that is there now has said something, since ``at_ns``.
-    """
-
-    use: Use | None = None
-    at_ns: int = 0
-    quiet_ns: int = 0  # since then every measurement found them quiet, where they are
-    busy_ns: int = 0  # when they were last known to be busy
-    text: str = ""
-
-
-class IdleNotice(msgspec.Struct, array_like=True):
-    """A notice to an idle holder (see ``unidle.events.types.IdleTold``); it stands until ``over_ns``."""
-
-    at_ns: int
-    since_ns: int
-    evidence: Evidence
-    notice_ns: int
-    because: Reason
-    over_ns: int | None = None
-    over: Reason | None = None
-
-
-class VerdictView(msgspec.Struct, array_like=True):
-    """What was found wrong with an attempt (see ``unidle.events.types.VerdictReached``), until ``over_ns``."""
-
-    at_ns: int
-    kind: IncidentKind
-    rank: int | None
-    node: str
-    onset_ns: int
-    signal_ns: int
-    acts: bool
-    because: Reason
-    over_ns: int | None = None
-
-
-class FaultView(msgspec.Struct, array_like=True, frozen=True):
-    """A fault of a node or device (see ``unidle.events.types.FaultSeen``); ``jobs`` are those that it hit."""
-
-    at_ns: int
-    node: str
-    device: str
-    kind: str
-    code: int | None
-    action: str
-    onset_ns: int
-    signal_ns: int
-    because: Reason
-    jobs: list[str] = []
-
-
-class WatchView(msgspec.Struct, array_like=True, frozen=True):
-    """Since ``at_ns`` a detector sees a node, or cannot (see ``unidle.events.types.WatchSet``)."""
-
-    at_ns: int
-    why_not: str = ""
-    lost: int = 0
 
 
 class AttemptView(msgspec.Struct, array_like=True):
@@ -167,19 +114,6 @@ class AttemptView(msgspec.Struct, array_like=True):
 
     def first_step(self) -> int | None:
         return min((r.step_n[0] for r in self.ranks if r.step_n), default=None)
-
-
-class Prediction(Predicted, array_like=True, frozen=True, kw_only=True):
-    """What was said of a job at ``at_ns``."""
-
-    at_ns: int
-
-    @property
-    def bounds(self) -> tuple[int, int, int]:
-        """Value, low and high: ns, or for a cost millionths of money."""
-        if self.what == "cost":
-            return self.value_micro, self.low_micro, self.high_micro
-        return self.value_ns, self.low_ns, self.high_ns
 
 
 class JobView(msgspec.Struct, array_like=True):
@@ -264,23 +198,6 @@ class JobTable(Mapping[str, JobView]):
 
 _PACK: Final = msgspec.msgpack.Encoder()
 _UNPACK: Final = msgspec.msgpack.Decoder(JobView)
-
-
-class Promise(msgspec.Struct, array_like=True):
-    """Devices kept for a waiting job: how many of a kind on which nodes, until when."""
-
-    kind: str
-    devices: dict[str, int]
-    expires_ns: int
-
-
-class Stay(NamedTuple):
-    """When a job of this load worked on a part of a device that others still have parts of."""
-
-    job: str
-    load: str
-    start_ns: int
-    end_ns: int
 
 
 @dataclass(slots=True)

@@ -8,7 +8,8 @@ from typing import Final
 from unidle.events import types as ev
 from unidle.events.types import IncidentKind
 from unidle.fleet import device_of
-from unidle.view.state import FaultView, View, WatchView
+from unidle.view.records import FaultView, WatchView
+from unidle.view.state import View
 
 FAULTS_KEPT: Final = 4096
 NO_CONTROLLER: Final = "no controller runs on the store (`unidle up`)"

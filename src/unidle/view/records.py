@@ -1,0 +1,103 @@
+"""What the view keeps of one measurement, notice, verdict, fault or promise."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+from unidle.events.types import IncidentKind, Predicted, Use
+from unidle.jobs import Reason
+from unidle.share.idle import Evidence
+
+
+class UseView(msgspec.Struct, array_like=True, frozen=True):
+    """What was measured of an attempt's devices.
+
+    ``use`` is None until the controller that is there now has said something, since ``at_ns``.
+    """
+
+    use: Use | None = None
+    at_ns: int = 0
+    quiet_ns: int = 0  # since then every measurement found them quiet, where they are
+    busy_ns: int = 0  # when they were last known to be busy
+    text: str = ""
+
+
+class IdleNotice(msgspec.Struct, array_like=True):
+    """A notice to an idle holder (see ``unidle.events.types.IdleTold``); it stands until ``over_ns``."""
+
+    at_ns: int
+    since_ns: int
+    evidence: Evidence
+    notice_ns: int
+    because: Reason
+    over_ns: int | None = None
+    over: Reason | None = None
+
+
+class VerdictView(msgspec.Struct, array_like=True):
+    """What was found wrong with an attempt (see ``unidle.events.types.VerdictReached``), until ``over_ns``."""
+
+    at_ns: int
+    kind: IncidentKind
+    rank: int | None
+    node: str
+    onset_ns: int
+    signal_ns: int
+    acts: bool
+    because: Reason
+    over_ns: int | None = None
+
+
+class FaultView(msgspec.Struct, array_like=True, frozen=True):
+    """A fault of a node or device (see ``unidle.events.types.FaultSeen``); ``jobs`` are those that it hit."""
+
+    at_ns: int
+    node: str
+    device: str
+    kind: str
+    code: int | None
+    action: str
+    onset_ns: int
+    signal_ns: int
+    because: Reason
+    jobs: list[str] = []
+
+
+class WatchView(msgspec.Struct, array_like=True, frozen=True):
+    """Since ``at_ns`` a detector sees a node, or cannot (see ``unidle.events.types.WatchSet``)."""
+
+    at_ns: int
+    why_not: str = ""
+    lost: int = 0
+
+
+class Prediction(Predicted, array_like=True, frozen=True, kw_only=True):
+    """What was said of a job at ``at_ns``."""
+
+    at_ns: int
+
+    @property
+    def bounds(self) -> tuple[int, int, int]:
+        """Value, low and high: ns, or for a cost millionths of money."""
+        if self.what == "cost":
+            return self.value_micro, self.low_micro, self.high_micro
+        return self.value_ns, self.low_ns, self.high_ns
+
+
+class Promise(msgspec.Struct, array_like=True):
+    """Devices kept for a waiting job: how many of a kind on which nodes, until when."""
+
+    kind: str
+    devices: dict[str, int]
+    expires_ns: int
+
+
+class Stay(NamedTuple):
+    """When a job of this load worked on a part of a device that others still have parts of."""
+
+    job: str
+    load: str
+    start_ns: int
+    end_ns: int
