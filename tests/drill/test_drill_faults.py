@@ -95,7 +95,7 @@ def test_a_full_and_a_slow_disk_do_not_end_the_job(place: Path) -> None:
 
 
 def test_a_slowed_rank_takes_longer_and_is_named(place: Path) -> None:
-    report = carried_out(place, fail.rank(1).slow(2).for_s(8).at_step(40), steps=250, work_s=0.03)
+    report = carried_out(place, fail.rank(1).slow(2).for_s(8).at_step(30), steps=150, work_s=0.03)
     (one,) = report.outcomes
     assert report.survived, report
     assert one.named == "rank:1"

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 STARTING_TICK_MS = 10
 STEADY_TICK_MS = 500
 SETTLED_NS = 10_000_000_000  # a gang that shows no steps has started, most likely
+LOOK_AFTER_NS = 200_000_000  # a run that is over before needs no watch, nor the time to load it
 
 
 @dataclass(slots=True)
@@ -50,6 +51,8 @@ class _Gang:
     pids: dict[int, int] = field(default_factory=dict)  # by rank, as far as they are alive
     command: StartGang | None = None  # of a job that wants its restarts warm
     alive_ns: int = 0  # since when all its ranks are there
+    first_ns: int = 0  # since when one of them is
+    followed: bool = False  # whether those in pids are looked at
     under_way: bool = False  # it showed a step
     prepared: bool = False
 
@@ -208,7 +211,7 @@ class LocalEngine:
                     gang.under_way = gang.under_way or any(mark.k == "step" for mark in marks)
                     found.append(RankMarks(job, attempt, watch.rank, first, marks))
                     self._between.saw(job, marks)
-            self._follow_vitals((job, attempt), gang)
+            self._follow_vitals((job, attempt), gang, now_ns)
             if gang.command is not None:
                 self._keep_warm(gang, now_ns)
         if self._uses is not None:
@@ -219,16 +222,21 @@ class LocalEngine:
         self._clean()
         return found
 
-    def _follow_vitals(self, key: tuple[str, int], gang: _Gang) -> None:
-        """Have the gang's processes looked at, from when one of them is there."""
+    def _follow_vitals(self, key: tuple[str, int], gang: _Gang, now_ns: int) -> None:
+        """Have the gang's processes looked at, soon after one of them is there."""
         pids = {w.rank: w.spawned for w in gang.watches if w.state == "alive" and w.spawned is not None}
-        if pids == gang.pids:
+        if pids != gang.pids:
+            gang.pids, gang.followed = pids, False
+        if gang.followed:
             return
-        gang.pids = pids
-        if self._vitals is None:  # imported here, because it starts a thread
+        if self._vitals is None:
+            gang.first_ns = gang.first_ns or now_ns
+            if not pids or now_ns - gang.first_ns < LOOK_AFTER_NS:
+                return
             from unidle.engine.local.vitals import VitalsWatch
 
             self._vitals = VitalsWatch(self._clock.offset_ns)
+        gang.followed = True
         self._vitals.follow(key, pids)
 
     def wait(self, until_ns: int | None) -> None:
