@@ -84,6 +84,8 @@ def test_a_namespace_that_goes_away_makes_its_node_silent() -> None:
         ip("-n", name, "addr", "add", "10.9.8.7/24", "dev", "d0")
         ip("-n", name, "link", "set", "d1", "up")
         ip("-n", name, "link", "set", "d0", "up")
+        show = ["ip", "-n", name, "link", "show", "d0"]  # the kernel takes its time to say so
+        wait_until(lambda: b"state UP" in subprocess.run(show, capture_output=True).stdout, 10, "the link")
         entered: list[str] = []
         found: list[tuple[str, str, str]] = []
 
