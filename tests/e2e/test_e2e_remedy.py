@@ -93,6 +93,7 @@ def test_rungs_that_fail_and_hang_are_climbed_and_the_job_goes_on_elsewhere(tmp_
     assert {"quarantine", "repair", "boot"} <= leaves
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", ["draining", "remedy", "proving", "probation"])
 def test_a_controller_killed_at_any_stage_neither_forgets_the_node_nor_begins_a_remedy_twice(
     tmp_path: Path, stage: str

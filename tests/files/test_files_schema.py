@@ -166,6 +166,15 @@ def test_the_job_schema_agrees_with_the_loader(tmp_path: Path, document: Any) ->
         "included and excluded",
         "says no amount",
         "a share is of one device",
+        "the gang has ranks 0 to",
+        "runs backwards",
+        "has the role",
+        "is above ranks.max",
+        "is no role of this job",
+        "is of the whole gang",
+        "its devices are gone",
+        "nothing says how often",
+        "never happens without",
     )
     agree(document, JOB, lambda data: job_from_mapping(data, "test", tmp_path), beyond)
 

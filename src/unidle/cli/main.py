@@ -26,7 +26,8 @@ EXIT_CODES: Final[dict[int, str]] = {
 
 # The modules of this package and their commands, in the order of the help.
 _ROOMS: Final[dict[str, tuple[str, ...]]] = {
-    "run": ("run", "up"),
+    "run": ("run",),
+    "up": ("up",),
     "check": ("check",),
     "jobs": ("submit", "list", "show", "explain", "cancel"),
     "logs": ("logs",),

@@ -1,11 +1,10 @@
-"""``unidle run`` and ``unidle up``: the commands that drive a store."""
+"""``unidle run``: one job, driven to its end."""
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -77,7 +76,6 @@ TimeoutOption = Annotated[
 def register(app: typer.Typer) -> None:
     """Add this room's commands."""
     app.command("run")(run)
-    app.command("up")(up)
 
 
 def run(
@@ -110,30 +108,12 @@ def run(
     spec = read_job(job, context.obj, options)
     found, channels = find_fleet_and_channels(fleet, cpu_devices)
     refuse_impossible(spec, found)
-    address, mode = store_address(store), _progress(progress)
+    address, mode = store_address(store), progress_of(progress)
     try:
         sys.exit(_run(spec, found, channels, address, mode, report, as_json))
     except StoreHeld as held:
         remedy = "`unidle submit` puts the job into its queue; or name another store (--store)"
         raise StoreHeld(held.problem, field=held.field, remedy=remedy) from held
-
-
-def up(
-    store: StoreOption = None,
-    fleet: FleetOption = None,
-    cpu_devices: CpuDevicesOption = None,
-    until_idle: Annotated[
-        bool, typer.Option("--until-idle", help="Stop when no job is left to drive.")
-    ] = False,
-    progress: ProgressOption = "auto",
-) -> None:
-    """Serve this store: adopt what runs on it and drive every job, until stopped.
-
-    SIGTERM leaves the ranks running for the next `unidle up`. Ctrl-C stops them and puts their jobs back into the
-    queue; a second Ctrl-C kills them at once.
-    """
-    found, channels = find_fleet_and_channels(fleet, cpu_devices)
-    sys.exit(_up(found, channels, store_address(store), until_idle, _progress(progress)))
 
 
 def options_of(**options: Any) -> dict[str, Any]:
@@ -219,7 +199,8 @@ def refuse_impossible(spec: JobSpec, fleet: Fleet) -> None:
         )  # fmt: skip
 
 
-def _progress(mode: str) -> Progress:
+def progress_of(mode: str) -> Progress:
+    """How to show progress. Errors: :class:`BadInput`."""
     if mode not in ("auto", "live", "plain", "off"):
         raise BadInput(
             "is not a way to show progress", field="--progress", value=mode, remedy="auto, live, plain or off"
@@ -227,7 +208,7 @@ def _progress(mode: str) -> Progress:
     return cast("Progress", mode)
 
 
-class _Signals:
+class Signals:
     """Counts of the signals that ask for an end."""
 
     interrupts = 0
@@ -235,8 +216,9 @@ class _Signals:
 
 
 @contextmanager
-def _caught() -> Iterator[_Signals]:
-    seen = _Signals()
+def caught() -> Iterator[Signals]:
+    """Count them instead of being ended by them."""
+    seen = Signals()
 
     def interrupt(_number: int, _frame: object) -> None:
         seen.interrupts += 1
@@ -265,12 +247,12 @@ def _run(
     job_id = new_job_id(spec.name)
     make_parent(address)
     store = open_store(address, create=True)
-    with _caught() as signals, take_up(store, fleet, data_dir(), "unidle run", channels=channels) as session:
+    with caught() as signals, take_up(store, fleet, data_dir(), "unidle run", channels=channels) as session:
         controller = session.controller
         controller.watch(lambda event, _time: live.tell(controller.view, event))
         controller.submit(job_id, spec)
         job = controller.view.jobs[job_id]
-        with _told_what_is_left(controller, live, address):
+        with told_what_is_left(controller, live, address):
             never = _drive(session, signals, job, live)
     if never is not None:
         store.close()
@@ -284,7 +266,7 @@ def _run(
 
 
 @contextmanager
-def _told_what_is_left(controller: Controller, live: Live, address: str) -> Iterator[None]:
+def told_what_is_left(controller: Controller, live: Live, address: str) -> Iterator[None]:
     """Also when the store fails: what runs goes on, and the user should know how to come back to it."""
     try:
         yield
@@ -296,7 +278,7 @@ def _told_what_is_left(controller: Controller, live: Live, address: str) -> Iter
             warn(f"{jobs} of this store left running; `unidle up --store {address}` takes over")
 
 
-def _drive(session: Session, signals: _Signals, job: JobView, live: Live) -> Reason | None:
+def _drive(session: Session, signals: Signals, job: JobView, live: Live) -> Reason | None:
     """Until the job has ended; why, where it could never start."""
     controller = session.controller
     asked, never = 0, None
@@ -363,46 +345,3 @@ def _print_end(store: Any, job: JobView, report: str | None, as_json: bool, addr
     say(f"{job.id} {job.state} after {counted(len(job.attempts), 'attempt')}{because}")
     if report:
         say(f"report: {report}")
-
-
-def _up(fleet: Fleet, channels: tuple[Channel, ...], address: str, until_idle: bool, mode: Progress) -> int:
-    from unidle.cli.live import Live
-    from unidle.control.session import take_up
-    from unidle.store.open import open_store
-
-    live = Live(mode)
-    make_parent(address)
-    store = open_store(address, create=True)
-    with _caught() as signals, take_up(store, fleet, data_dir(), "unidle up", channels=channels) as session:
-        controller = session.controller
-        controller.watch(lambda event, _time: live.tell(controller.view, event))
-        devices = counted(len(fleet.devices()), "device")
-        live.hint(f"serving {address} with {devices} (pid {os.getpid()}); Ctrl-C stops")
-        with _told_what_is_left(controller, live, address):
-            controller.run(_serving(session, signals, live, until_idle))
-    store.close()
-    return 130 if signals.interrupts else 0
-
-
-def _serving(session: Session, signals: _Signals, live: Live, until_idle: bool) -> Callable[[], bool]:
-    controller = session.controller
-    asked = 0
-
-    def done() -> bool:
-        nonlocal asked
-        if signals.terminates:
-            return True
-        if signals.interrupts > asked:
-            if asked == 0:
-                controller.drain()
-                live.hint("stopping every gang; Ctrl-C again kills at once")
-            else:
-                for job in sorted(controller.view.live):
-                    controller.kill(job)
-            asked = signals.interrupts
-            controller.turn()
-        if asked:
-            return not controller.view.live
-        return until_idle and controller.idle()
-
-    return done

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct
 
 from unidle.files.job_place import HardwarePart, RequestsPart, SelectPart, SharePart, TopologyPart
+from unidle.files.job_retry import RestartPart
 from unidle.files.values import (
     END,
     MEMORY_LIMIT_BYTES,
     MEMORY_SAYS,
-    NAME_LENGTH,
-    NAME_PATTERN,
-    NAME_SAYS,
     MemoryText,
+    Name,
+    number,
 )
 
 RESERVED_ENV: Final = (
@@ -35,8 +35,6 @@ RESERVED_ENV: Final = (
     "ASCEND_RT_VISIBLE_DEVICES",
 )
 RESERVED_ENV_PREFIXES: Final = ("TORCHELASTIC_", "UNIDLE_")
-# Signals that end a process which does not handle them.
-DEADLY_SIGNALS: Final = "HUP|INT|QUIT|ILL|TRAP|ABRT|BUS|FPE|KILL|USR1|SEGV|USR2|PIPE|ALRM|TERM|STKFLT|XCPU|XFSZ|VTALRM|PROF|IO|PWR|SYS"
 PATTERN_LENGTH: Final = 1000
 
 _RESERVED = rf"(?!(?:{'|'.join(RESERVED_ENV)}){END})(?!{'|'.join(RESERVED_ENV_PREFIXES)})"
@@ -49,15 +47,7 @@ def is_reserved_env(name: str) -> bool:
     return name in RESERVED_ENV or name.startswith(RESERVED_ENV_PREFIXES)
 
 
-def _number(low: int, high: int, text: str, **more: Any) -> Meta:
-    return Meta(ge=low, le=high, description=text, **more)
-
-
 Argument = Annotated[str, Meta(max_length=131_071, extra={"says": "text"})]
-Name = Annotated[
-    str,
-    Meta(pattern=NAME_PATTERN, min_length=1, max_length=NAME_LENGTH, extra={"says": NAME_SAYS}),
-]
 PathText = Annotated[
     str,
     Meta(
@@ -78,21 +68,14 @@ EnvName = Annotated[
     ),
 ]
 EnvValue = Annotated[str, Meta(max_length=131_071, extra={"says": "text", "remedy": "put it in quotes"})]
-RetryOn = (
-    Annotated[
-        str,
-        Meta(pattern=f"^(any|signal|exit|lost|hang|SIG({DEADLY_SIGNALS})){END}"),
-    ]
-    | Annotated[int, Meta(ge=1, le=255)]
-)
 
 
 class LayoutPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Sizes of the parallel groups. ``tp * dp * pp`` must equal ``ranks``."""
 
-    tp: Annotated[int, _number(1, 100_000, "Tensor-parallel size.")] = 1
-    dp: Annotated[int, _number(1, 100_000, "Data-parallel size.")] = 1
-    pp: Annotated[int, _number(1, 100_000, "Pipeline-parallel size.")] = 1
+    tp: Annotated[int, number(1, 100_000, "Tensor-parallel size.")] = 1
+    dp: Annotated[int, number(1, 100_000, "Data-parallel size.")] = 1
+    pp: Annotated[int, number(1, 100_000, "Pipeline-parallel size.")] = 1
 
 
 class CheckpointPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -137,89 +120,11 @@ class ProgressPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     ]
 
 
-class PolicyPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What follows from one kind of event."""
-
-    event: Annotated[
-        Literal["fail", "hang", "evict", "pending", "timeout"],
-        Meta(
-            description="fail: a rank ended otherwise than with 0; hang: the gang stands still; evict: it made room for "
-            "another; pending: it waited longer than queue_timeout_s; timeout: it ran longer than timeout_s.",
-            examples=["fail"],
-        ),
-    ]
-    action: Annotated[
-        Literal["restart", "abort", "requeue", "ignore"],
-        Meta(
-            description="restart: again after the back-off; requeue: again at once, in queue order; abort: the job has "
-            "failed; ignore: nothing follows (of fail: the other ranks go on).",
-            examples=["restart"],
-        ),
-    ]
-    max: Annotated[
-        Annotated[int, Meta(ge=1, le=1000)] | None,
-        Meta(
-            description="How often at most, counted by itself. Without it as often as restart.max; evict without end."
-        ),
-    ] = None
-    backoff_s: Annotated[
-        Annotated[float, Meta(ge=0, le=86_400)] | None,
-        Meta(description="Seconds before the first restart, as restart.backoff_s."),
-    ] = None
-    role: Annotated[Name | None, Meta(description="Only ranks of this role (fail and hang).")] = None
-
-
 class RanksPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """How many ranks an elastic job may have."""
 
-    min: Annotated[int, _number(1, 100_000, "Ranks at least.", examples=[2])]
-    max: Annotated[int, _number(1, 100_000, "Ranks at most.", examples=[4])]
-
-
-class RestartPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Which failures are retried, how often and how soon. A retry restarts the whole gang."""
-
-    max: Annotated[int, _number(0, 1000, "Restarts at most; 0 never restarts.", examples=[3])] = 0
-    backoff_s: Annotated[
-        float,
-        _number(0, 86_400, "Seconds before the first restart; doubled with each further one, at most 300."),
-    ] = 1.0
-    on: Annotated[
-        tuple[
-            Annotated[
-                RetryOn,
-                Meta(
-                    extra={
-                        "says": "any, signal, exit, lost, hang, the name of a deadly signal such as SIGKILL, "
-                        "or an exit code from 1 to 255"
-                    }
-                ),
-            ],
-            ...,
-        ],
-        Meta(
-            min_length=1,
-            max_length=300,
-            description="Which ends are retried: any; signal (killed by any signal); exit (any non-zero exit "
-            "code); lost (the rank's end was not seen); hang (the gang stands still); a signal's name; an exit code.",
-            examples=[["signal", 75]],
-        ),
-    ] = ("any",)
-    policies: Annotated[
-        tuple[PolicyPart, ...],
-        Meta(
-            max_length=100,
-            description="What follows from each kind of event; the first that matches decides, before max and on.",
-            examples=[[{"event": "hang", "action": "requeue", "max": 2}]],
-        ),
-    ] = ()
-    warm: Annotated[
-        bool,
-        Meta(
-            description="Keep a Python ready that has imported PyTorch, so that a restart takes no time for that. "
-            "For commands of the form `python SCRIPT` or `python -m MODULE`."
-        ),
-    ] = False
+    min: Annotated[int, number(1, 100_000, "Ranks at least.", examples=[2])]
+    max: Annotated[int, number(1, 100_000, "Ranks at most.", examples=[4])]
 
 
 class LimitsPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -291,12 +196,12 @@ class JobFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             examples=[{"trainer": "0-2", "logger": "3"}],
         ),
     ] = {}
-    devices_per_rank: Annotated[int, _number(1, 1024, "Devices that each rank gets for itself.")] = 1
+    devices_per_rank: Annotated[int, number(1, 1024, "Devices that each rank gets for itself.")] = 1
     device: Annotated[
         Literal["gpu", "cpu", "any"], Meta(description="Kind of device; any takes what the fleet has.")
     ] = "any"
     queue: Annotated[Name, Meta(description="Queue that the job waits in.")] = "default"
-    priority: Annotated[int, _number(-(10**9), 10**9, "Jobs of a higher priority are placed first.")] = 0
+    priority: Annotated[int, number(-(10**9), 10**9, "Jobs of a higher priority are placed first.")] = 0
     preemption: Annotated[
         Literal["low", "medium", "high"],
         Meta(
@@ -305,7 +210,7 @@ class JobFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         ),
     ] = "medium"
     min_runtime_s: Annotated[
-        float, _number(0, _YEARS_S, "Seconds that an attempt runs before it may be stopped for another job.")
+        float, number(0, _YEARS_S, "Seconds that an attempt runs before it may be stopped for another job.")
     ] = 0.0
     estimate_s: Annotated[
         Annotated[float, Meta(gt=0, le=_YEARS_S)] | None,
@@ -406,7 +311,7 @@ class JobFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         Meta(description="Seconds that the job may wait for its first start.", examples=[3600]),
     ] = None
     grace_s: Annotated[
-        float, _number(0, 86_400, "Seconds between SIGTERM and SIGKILL when the job is stopped.")
+        float, number(0, 86_400, "Seconds between SIGTERM and SIGKILL when the job is stopped.")
     ] = 10.0
     price_per_device_hour: Annotated[
         Annotated[float, Meta(ge=0, le=1_000_000)] | None,

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from unidle.files.document import Document
-from unidle.files.job_file import JobFile, RestartPart
+from unidle.files.job_file import JobFile
+from unidle.files.job_retry import RestartPart
 from unidle.jobs import Restart, RestartPolicy, Role
 
 _OF_RANKS: Final = ("fail", "hang")

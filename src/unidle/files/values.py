@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from msgspec import Meta
 
@@ -87,3 +87,14 @@ def as_name(text: str, otherwise: str) -> str:
     """``text`` made into a valid name, ``otherwise`` where nothing of it is left."""
     name = re.sub(r"[^a-z0-9._-]+", "-", text.casefold())[:NAME_LENGTH].strip("-._")
     return name or otherwise
+
+
+def number(low: int, high: int, text: str, **more: Any) -> Meta:
+    """The bounds of a number, and what it is."""
+    return Meta(ge=low, le=high, description=text, **more)
+
+
+Name = Annotated[
+    str,
+    Meta(pattern=NAME_PATTERN, min_length=1, max_length=NAME_LENGTH, extra={"says": NAME_SAYS}),
+]
