@@ -49,6 +49,7 @@ def replay_of(trace_file: Path, **terms: Any) -> Replay:
 ALL = Ways(spares=8, peer_copies=True, every_s=None, warm=True, preflight=True)
 
 
+@pytest.mark.slow
 def test_effective_training_time_is_what_the_formula_expects_where_its_assumptions_hold(
     trace_file: Path,
 ) -> None:
@@ -70,6 +71,7 @@ def test_spares_copies_and_warm_processes_are_each_worth_something(trace_file: P
     assert found["no_peer_copies"].lost_gpu_h > 2 * given_.lost_gpu_h
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("copies", [False, True])
 def test_the_chosen_interval_beats_every_fixed_one(trace_file: Path, copies: bool) -> None:
     replay = replay_of(trace_file)

@@ -126,6 +126,7 @@ def test_undisturbed_run_resumes_from_its_checkpoint(undisturbed: tuple[dict[str
     assert ("useful", 1, 4) in seen["ledger"]["local/1"]
 
 
+@pytest.mark.slow
 def test_controller_killed_at_any_point_changes_nothing(
     undisturbed: tuple[dict[str, Any], float], tmp_path: Path
 ) -> None:

@@ -78,6 +78,7 @@ def measured(
     return started[0].returncode, json.loads(out) if out else {}, [error for _, error in ended]
 
 
+@pytest.mark.slow
 @needs.root
 @needs.shaping
 def test_a_slow_node_and_then_a_slow_link_and_then_a_cut_one_are_named():
@@ -110,6 +111,7 @@ def test_two_nodes_alone_cannot_be_told_apart_but_can_be_held_against_a_number()
     assert result["checks"][-1]["name"] == "pair n1 n2" and result["checks"][-1]["ok"] is False
 
 
+@pytest.mark.slow
 def test_an_all_reduce_between_two_processes_can_be_what_is_measured():
     options = ("--collective", "gloo", "--bytes", "1048576", "--gbps", "0.0001", "--wait", "120")
     code, result, errors = measured([None, None], "127.0.0.1", 29921, *options)

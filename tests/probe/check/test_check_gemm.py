@@ -124,6 +124,7 @@ def test_burn_in_checks_every_product_that_it_makes():
     assert count >= 3 and (found["burn_in.gemm"].ok, found["burn_in.gemm"].value) == (False, 1)
 
 
+@pytest.mark.slow
 def test_an_all_reduce_of_real_processes_has_a_rate_and_its_failure_one_line():
     assert run_ranks("gloo", 2, 4 << 20, 3, timeout_s=200) > 0
     with pytest.raises(RuntimeError, match="the nccl all-reduce failed: ") as error:
