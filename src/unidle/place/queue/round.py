@@ -392,14 +392,16 @@ class _Turn:
 
     def _stop_for(self, demand: Demand, line: Line) -> bool:
         """Stop others for the job, and for those after it that are like it; whether that worked for it."""
-        if not any(self._cluster.soft.get(leaf) for leaf in rights(self._cluster.shares, demand).leaves()):
+        leaves = rights(self._cluster.shares, demand).leaves()
+        if not any(self._cluster.soft.get(leaf) for leaf in leaves):
             return False
         if self._candidates is None:
             self._candidates = Candidates(self._cluster, self._now_ns)
         like = _class(demand)
         if demand.ranks and demand.most:  # which slices they leave is not known yet
             demand = replace(demand, charged=demand.most)
-        if self.parts is not None and (self._cluster.users or not demand.ranks):
+        # where nobody who may be stopped has a part, what is solved for whole devices is all there is
+        if self.parts is not None and (not demand.ranks or self._candidates.in_parts(leaves)):
             made = stop_in_parts(
                 self._cluster, self._candidates, self.parts, demand, self._preempt_one, self._whole_then,
                 self._now_ns + self._rules.hold_ns,
