@@ -136,7 +136,7 @@ def offers_of(wish: Wish, gpu: Gpu, table: Interference, rules: SharePolicy) -> 
         modes = (gpu.mode,)
     found = [_offer(wish, gpu, mode, table, rules) for mode in modes]
     if rules.whole_instead and gpu.mode is None:
-        found.append(_whole(gpu, rules))
+        found.append(_whole(wish, gpu, rules))
     return found
 
 
@@ -152,6 +152,14 @@ def _offer(wish: Wish, gpu: Gpu, mode: Mode, table: Interference, rules: SharePo
     compute, memory, memory_ppm, plan = room
     instance = plan.serve[0] if plan is not None else None
     counts = share_of(gpu.device, Promise("", mode, compute, memory, instance))
+    if (why := _unfit(wish, gpu, mode, counts, memory)) is not None:
+        return why
+    newcomer = Tenant(wish.load, compute, memory_ppm)
+    return _priced(wish, gpu, mode, newcomer, memory, plan, table, rules)
+
+
+def _unfit(wish: Wish, gpu: Gpu, mode: Mode, counts: int, memory: int) -> Refused | None:
+    """Why a part that counts so much (ppm) and has so much memory (bytes; 0: not known) is none for the wish."""
     if counts > wish.most_ppm:
         return refused(
             "counts_for_more",
@@ -165,8 +173,7 @@ def _offer(wish: Wish, gpu: Gpu, mode: Mode, table: Interference, rules: SharePo
             f"{wish.load.name} needs {gib_of(wish.load.memory_bytes)}, and the part would have {gib_of(memory)}",
             needs_bytes=wish.load.memory_bytes, part_bytes=memory,
         )  # fmt: skip
-    newcomer = Tenant(wish.load, compute, memory_ppm)
-    return _priced(wish, gpu, mode, newcomer, memory, plan, table, rules)
+    return None
 
 
 def _why_not(gpu: Gpu, mode: Mode) -> str:
@@ -256,8 +263,13 @@ def _mig_room(wish: Wish, gpu: Gpu) -> tuple[int, int, int, Reconfiguration | No
     return mig.compute_ppm(profile), mig.bytes_of(profile), profile.memory * WHOLE_PPM // mig.memory, plan
 
 
-def _whole(gpu: Gpu, rules: SharePolicy) -> Offer:
+def _whole(wish: Wish, gpu: Gpu, rules: SharePolicy) -> Offer | Refused:
     """A whole GPU for one who asked for a part: what it leaves unused counts in full."""
+    need = None if wish.share.profile else needs_of(wish.share, gpu.device)
+    if isinstance(need, Refused):
+        return need
+    if (why := _unfit(wish, gpu, "whole", WHOLE_PPM, gpu.device.memory_bytes)) is not None:
+        return why
     price = WHOLE_PPM + rules.opening_ppm
     return Offer(
         price, "whole", gpu, WHOLE_PPM, gpu.device.memory_bytes, WHOLE_PPM, WHOLE_PPM, "modelled", None
