@@ -135,9 +135,11 @@ def never_in(
         return None  # at other hours it may
     share = spec.share
     of_gpu = share is not None and (bool(share.profile) or share.mode != "any")  # no CPU device is cut so
-    may = [kind for kind in KINDS[spec.device] if kind in kinds and not (of_gpu and kind == "cpu")] or ["gpu"]
+    may = [kind for kind in KINDS[spec.device] if kind in kinds and not (of_gpu and kind == "cpu")]
     found = [_never_of(empty, spec, index, kind, asked(kind)) for kind in may]
-    return None if None in found else found[0]
+    return (
+        None if None in found else next(iter(found), None)
+    )  # without such devices the fleet's own reason says so
 
 
 def never_in_parts(empty: Shares, sharing: SharingRound, spec: JobSpec, queue: str) -> Reason | None:
