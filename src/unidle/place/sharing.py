@@ -9,9 +9,10 @@ device that changes.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Final, get_args
+from typing import Final, TypeAlias, get_args
 
 from unidle.fleet import Vendor, slices_of
 from unidle.jobs import JobSpec, RankPlace, Reason, Requests, Share
@@ -33,6 +34,8 @@ _ANY: Final = Terms()
 _SPARE: Final = 2  # so that a reason can name another device
 _GANG_MODES: Final[tuple[ShareMode, ...]] = ("mps", "time")
 _NO_REQUESTS: Final = Requests()
+Apart: TypeAlias = tuple[str, frozenset[str]]
+"""See :meth:`SharingRound.apart`."""
 
 
 class SharingRound:
@@ -48,21 +51,31 @@ class SharingRound:
         self._why: dict[str, Reason] = {}
 
     def find(self, job: str, spec: JobSpec, terms: Terms = _ANY) -> Given | Refused:
-        """A part for each rank of the gang, or why there is none; nothing is taken yet."""
-        assert spec.share is not None
+        """A part for each rank of the gang, or why there is none; nothing is taken yet.
+
+        ``spec`` may be that of another job of the shape; the load that counts is that of ``job``, where it waits.
+        """
+        share = spec.share
+        assert share is not None
+        waits = self.view.jobs.open.get(job)
+        if waits is not None and waits.spec.name != spec.name:
+            spec = replace(spec, name=waits.spec.name)
         if spec.topology is not None and (spec.topology.groups or spec.topology.fabric):
             return refused("no_share", "parallel groups and fabrics are chosen for whole devices only")
         self.devices.without(terms.gone)
-        answers = [
-            self._of_kind(job, one, spec.share, kind, terms)
-            for kind in KINDS[spec.device]
-            for one in self._by_vendor(spec, kind)
-        ]
-        found = next((a for a in answers if isinstance(a, Given)), None)
-        if found is not None:
-            return found
-        why = max((a for a in answers if isinstance(a, Refused)), key=_devices_looked_at)
-        return _with_refusals(why, self.view.jobs.open.get(job))
+        refusals: list[Refused] = []
+        for kind in KINDS[spec.device]:
+            for one in self._by_vendor(spec, kind):
+                answer = self._of_kind(job, one, share, kind, terms)
+                if isinstance(answer, Given):
+                    return answer
+                refusals.append(answer)
+        return _with_refusals(max(refusals, key=_devices_looked_at), waits)
+
+    def apart(self, job: JobView) -> Apart:
+        """What sets jobs of one shape apart: a name of which a load is known, and devices that refused them a part."""
+        name = job.spec.name if self.devices.table.tells(job.spec.name) else ""
+        return name, frozenset(refused_before(job))
 
     def _by_vendor(self, spec: JobSpec, kind: str) -> list[JobSpec]:
         """The job for GPUs of one vendor at a time: a gang never mixes those."""
@@ -178,21 +191,23 @@ class SharingRound:
 
     def _domains(self, every: Sequence[Gpu], hard: str | None) -> Iterator[tuple[str, list[Gpu]]]:
         """Single nodes, then tiers from the lowest; with a hard wish only those of its kind."""
-        ground, tree = self.ground, self.ground.tree
-        at = [ground.place[gpu.device.node] for gpu in every]
+        tree, on = self.ground.tree, dict[int, list[int]]()  # which of them are on each node
+        for k, gpu in enumerate(every):
+            on.setdefault(self.ground.place[gpu.device.node], []).append(k)
+        positions = sorted(on)
         if hard is None or hard == NODE:
-            for position in sorted(set(at)):
-                yield tree.nodes[position], [g for g, p in zip(every, at, strict=True) if p == position]
+            for position in positions:
+                yield tree.nodes[position], [every[k] for k in on[position]]
         if hard == NODE:
             return
         kind = None if hard is None else tree.kind_code(hard)
         heights = sorted(range(1, len(tree.tiers)), key=lambda v: (int(tree.height[v]), v))
         for vertex in heights:
             if hard is None or int(tree.kind[vertex]) == kind:
-                lo, hi = int(tree.lo[vertex]), int(tree.hi[vertex])
-                inside = [g for g, p in zip(every, at, strict=True) if lo <= p < hi]
+                first, last = (bisect_left(positions, int(end[vertex])) for end in (tree.lo, tree.hi))
+                inside = sorted(k for position in positions[first:last] for k in on[position])
                 if inside:
-                    yield tree.tiers[vertex], inside
+                    yield tree.tiers[vertex], [every[k] for k in inside]
 
     def _none(self, kind: str) -> Refused:
         may = self._memo.stock.of_kind(kind)
