@@ -133,7 +133,7 @@ def test_a_part_costs_what_it_counts_and_not_a_whole_device() -> None:
         {
             "nodes": [{"id": "n", "devices": {"count": 2, "kind": "gpu", "model": "H100", "memory": "80GiB",
                                               "share": {"modes": ["mps"]}}}],
-            "prices_per_device_hour": {"H100": 4.0}, "currency": "EUR",
+            "prices": {"H100": 4.0},
         }, "test",
     )  # fmt: skip
     summary = summary_of(view_of(fleet), NOW)
