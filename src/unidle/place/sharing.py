@@ -21,10 +21,10 @@ from unidle.place.ground import Ground
 from unidle.place.plan import Recut
 from unidle.place.queued import KINDS, noun
 from unidle.place.sharing_devices import Devices, EmptyDevices, Memo, refused_before, table_of
-from unidle.place.sharing_gang import GangSearch, Given, Terms, promises
+from unidle.place.sharing_gang import GangSearch, Given, Terms
 from unidle.place.tree import NODE
 from unidle.share.loads import Interference
-from unidle.share.offers import Gpu
+from unidle.share.offers import Gpu, promises
 from unidle.share.parts import share_of
 from unidle.share.refusal import Refused, refused
 from unidle.view.state import JobView, View

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -21,7 +21,7 @@ from unidle.share.modes import (
     needs_of,
     profile_for,
 )
-from unidle.share.parts import Promise, share_of
+from unidle.share.parts import Promise, mig_model, share_of
 from unidle.share.refusal import Refused, refused
 from unidle.share.wording import gib_of, times_of
 
@@ -285,3 +285,24 @@ def _tenant(resident: Resident, gpu: Gpu) -> Tenant:
 def _lost(slowdown_ppm: int) -> int:
     """Progress lost, in ppm of a GPU: nothing at 1,000,000, half at 2,000,000."""
     return WHOLE_PPM - WHOLE_PPM * WHOLE_PPM // slowdown_ppm
+
+
+def bounded_modes(share: Share) -> frozenset[Mode]:
+    """The modes in which the share would be a bounded part, and no instance."""
+    if share.profile:
+        return frozenset()
+    return frozenset({"quota", "mps", "time"} if share.mode == "any" else {share.mode} - {"mig"})
+
+
+def promises(device: Device, share: Share) -> Iterator[Promise]:
+    """What the share would be on this device, by the ways in which it may be cut: as an instance, and by bounds."""
+    model = mig_model(device)
+    if model is not None and share.mode in ("any", "mig"):
+        name = profile_for(share, model)
+        if not isinstance(name, Refused):
+            profile = model.profile(name)
+            yield Promise("", "mig", model.compute_ppm(profile), model.bytes_of(profile), Instance(name, 0))
+    if device.sharing is not None and bounded_modes(share) & {*device.sharing.modes}:
+        need = needs_of(share, device)
+        if not isinstance(need, Refused):
+            yield Promise("", "time", *need)
