@@ -12,13 +12,14 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Final, TypeAlias, get_args
+from typing import Final, TypeAlias
 
-from unidle.fleet import Vendor, slices_of
+from unidle.fleet import slices_of
 from unidle.jobs import JobSpec, RankPlace, Reason, Requests, Share
 from unidle.jobs.spec import ShareMode
 from unidle.place.ground import Ground
 from unidle.place.plan import Recut
+from unidle.place.pools import Pool
 from unidle.place.queued import KINDS, noun
 from unidle.place.sharing_devices import Devices, EmptyDevices, Memo, refused_before, table_of
 from unidle.place.sharing_gang import GangSearch, Given, Terms
@@ -34,6 +35,7 @@ _ANY: Final = Terms()
 _SPARE: Final = 2  # so that a reason can name another device
 _GANG_MODES: Final[tuple[ShareMode, ...]] = ("mps", "time")
 _NO_REQUESTS: Final = Requests()
+_MEMO: Final = 256
 Apart: TypeAlias = tuple[str, frozenset[str]]
 """See :meth:`SharingRound.apart`."""
 
@@ -64,26 +66,46 @@ class SharingRound:
             return refused("no_share", "parallel groups and fabrics are chosen for whole devices only")
         self.devices.without(terms.gone)
         refusals: list[Refused] = []
-        for kind in KINDS[spec.device]:
-            for one in self._by_vendor(spec, kind):
-                answer = self._of_kind(job, one, share, kind, terms)
-                if isinstance(answer, Given):
-                    return answer
-                refusals.append(answer)
-        return _with_refusals(max(refusals, key=_devices_looked_at), waits)
+        apart = False
+        for pool in (pool for kind in KINDS[spec.device] for pool in self._pools(spec, kind)):
+            if len(pool.models) > 1 and not spec.hardware.mix and self._one_model_does(spec, pool.kind):
+                apart = True
+                continue
+            answer = self._of_pool(job, spec, share, pool, terms)
+            if isinstance(answer, Given):
+                return answer
+            refusals.append(answer)
+        why = max(refusals, key=_devices_looked_at)
+        if apart:
+            text = f"{why.because.text}; a gang is on GPUs of one model"
+            why = Refused(replace(why.because, text=text))
+        return _with_refusals(why, waits)
 
     def apart(self, job: JobView) -> Apart:
         """What sets jobs of one shape apart: a name of which a load is known, and devices that refused them a part."""
         name = job.spec.name if self.devices.table.tells(job.spec.name) else ""
         return name, frozenset(refused_before(job))
 
-    def _by_vendor(self, spec: JobSpec, kind: str) -> list[JobSpec]:
-        """The job for GPUs of one vendor at a time: a gang never mixes those."""
-        vendors = {vendor for vendor, _ in self.ground.pools.count}
-        if kind != "gpu" or spec.hardware.vendor != "any" or len(vendors) < 2:
-            return [spec]
-        every: tuple[Vendor, ...] = get_args(Vendor)
-        return [replace(spec, hardware=replace(spec.hardware, vendor=v)) for v in every if v in vendors]
+    def _pools(self, spec: JobSpec, kind: str) -> list[Pool]:
+        """Devices that the ranks may use together (see ``pools``); those of several models come last."""
+        if kind == "cpu" or spec.ranks == 1:
+            return [pool for pool in self.ground.pools.vendors(spec) if pool.kind == kind]
+        return [o.pool for o in self.ground.pools.options(spec) if o.pool.kind == kind]
+
+    def _one_model_does(self, spec: JobSpec, kind: str) -> bool:
+        """Whether the devices of a single model, empty and healthy, have a part for each rank."""
+        share, key = spec.share, repr((kind, *_asked(spec)))
+        assert share is not None
+        if key not in self._memo.alone:
+            if len(self._memo.alone) > _MEMO:
+                self._memo.alone.clear()
+            empty = SharingRound(self.ground, self.view, self.devices.table, empty=True)
+            self._memo.alone[key] = any(
+                isinstance(empty._of_pool("", spec, share, pool, _ANY), Given)
+                for pool in self._pools(spec, kind)
+                if len(pool.models) == 1
+            )
+        return self._memo.alone[key]
 
     def take(self, given: Given) -> tuple[RankPlace, ...]:
         """Give the gang its parts."""
@@ -123,19 +145,9 @@ class SharingRound:
 
         ``most_milli``: what the parts may be charged together, in thousandths of devices.
         """
-        what = (
-            spec.share,
-            spec.ranks,
-            spec.where,
-            spec.requests,
-            spec.topology,
-            spec.device,
-            spec.name,
-            spec.hardware,
-        )
-        key = repr((*what, most_milli))
+        key = repr((*_asked(spec), most_milli))
         if key not in self._memo.never:
-            if len(self._memo.never) > 256:
+            if len(self._memo.never) > _MEMO:
                 self._memo.never.clear()
             empty = SharingRound(self.ground, self.view, self.devices.table, empty=True)
             answer = empty.find("", spec, Terms(most_milli=most_milli))
@@ -150,17 +162,17 @@ class SharingRound:
         samples = [replace(g.sample, cut=None) for g in self._memo.stock.groups if g.sample.kind in kinds]
         return [share_of(device, p) for device in samples for p in promises(device, spec.share)]
 
-    def _of_kind(self, job: str, spec: JobSpec, share: Share, kind: str, terms: Terms) -> Given | Refused:
+    def _of_pool(self, job: str, spec: JobSpec, share: Share, pool: Pool, terms: Terms) -> Given | Refused:
         hard = spec.topology.require if spec.topology is not None else None
         if (
             not terms.every and hard is None
         ):  # of devices that are alike as many as there are ranks, or some more
-            some = self.devices.candidates(job, spec, kind, spec.ranks + _SPARE)
+            some = self.devices.candidates(job, spec, pool, spec.ranks + _SPARE)
             found = self._among(job, spec, share, some, terms)
             if spec.ranks == 1 or isinstance(found, Given):
-                return found or self._none(kind)
-        every = self.devices.candidates(job, spec, kind, None)
-        return self._among(job, spec, share, every, terms) or self._none(kind)
+                return found or self._none(pool.kind)
+        every = self.devices.candidates(job, spec, pool, None)
+        return self._among(job, spec, share, every, terms) or self._none(pool.kind)
 
     def _among(
         self, job: str, spec: JobSpec, share: Share, devices: Sequence[Gpu], terms: Terms
@@ -219,6 +231,12 @@ class SharingRound:
             f"node is not one that the job may use or has no CPU or memory left",
             devices=may,
         )
+
+
+def _asked(spec: JobSpec) -> tuple[object, ...]:
+    """All that counts for whether the fleet ever has the parts."""
+    asked = (spec.share, spec.ranks, spec.where, spec.requests, spec.topology, spec.device, spec.name)
+    return *asked, spec.hardware
 
 
 def _with_refusals(why: Refused, job: JobView | None) -> Refused:
