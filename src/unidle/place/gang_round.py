@@ -85,7 +85,7 @@ class GangRound:
         blocked: set[Shape] = set()
         for shape, job_id in InQueueOrder(view, now_ns, blocked):
             job = view.jobs[job_id]
-            spec, like = job.spec, self.like(job)
+            spec, like = job.spec, self.like(job, shape)
             if like in why:
                 continue
             fit = self.find(spec, job)
@@ -106,11 +106,15 @@ class GangRound:
         ]
         return Plan(tuple(places.values()), tuple(waits), cuts=self.recuts())
 
-    def like(self, job: JobView) -> Like:
-        """Jobs of which none fits where one does not: those of a shape, and of parts those of one load besides."""
+    def like(self, job: JobView, shape: Shape | None = None) -> Like:
+        """Jobs of which none fits where one does not: those of a shape, and of parts those of one load besides.
+
+        ``shape``: that of the job, where it is known: to find it takes long.
+        """
+        shape = job.shape if shape is None else shape
         if self.sharing is None or job.spec.share is None:
-            return job.shape, None
-        return job.shape, self.sharing.apart(job)
+            return shape, None
+        return shape, self.sharing.apart(job)
 
     def part(self, job: str, spec: JobSpec) -> Given | NoPart | None:
         """Parts of devices that are cut on demand for the job, or why it gets none; None where it asks for none."""
