@@ -146,6 +146,12 @@ def _numeric(cell: str) -> bool:
     return cell in ("", "-") or cell.replace(".", "", 1).replace("-", "", 1).isdigit()
 
 
+def figures(amount: float) -> str:
+    """Four figures at most, without powers of ten: what is small has its millionths."""
+    text = f"{amount:.4g}"
+    return f"{amount:.6f}".rstrip("0").rstrip(".") if "e" in text else text
+
+
 def age(ns: int) -> str:
     """A duration in words of at most two units."""
     seconds = max(ns, 0) / 1e9

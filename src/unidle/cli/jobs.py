@@ -14,6 +14,7 @@ from unidle.cli.common import (
     StoreOption,
     age,
     clock_time,
+    figures,
     need_job,
     now_of,
     print_json,
@@ -86,7 +87,7 @@ def submit(
         name=name, ranks=ranks, devices_per_rank=devices_per_rank, device=device,
         max_restarts=max_restarts, checkpoint=checkpoint, timeout_s=timeout_s,
     )  # fmt: skip
-    spec = read_job(job, context.obj, options)
+    spec = read_job(job, context.obj, options, by="submit")
     job_id = new_job_id(spec.name)
     if clusters is not None:
         _submit_somewhere(context, clusters, job_id, spec, as_json)
@@ -215,6 +216,7 @@ def _mib(value: object) -> str:
 def explain(job: JobArgument, store: StoreOption = None, as_json: JsonOption = False) -> None:
     """Explain why a job is where it is: what it waits for, where it was placed and why, how it ended."""
     from unidle.control import describe
+    from unidle.jobs import NEVER
 
     opened = read_store(store)
     view = read_view(opened)
@@ -230,7 +232,8 @@ def explain(job: JobArgument, store: StoreOption = None, as_json: JsonOption = F
         start = f"; expected to start at {clock_time(expected_ns)}" if expected_ns else ""
         now = waiting["now"]["text"]
         now = "the same" if now == story["reason"] else now
-        say(f"  now: {now}; {counted(waiting['ahead'], 'job')} ahead in the queue{start}")
+        ahead = f"; {counted(waiting['ahead'], 'job')} ahead in the queue{start}"
+        say(f"  now: {now}" + ("" if waiting["now"]["code"] in NEVER else ahead))
         if waiting["stops"]:
             say(f"  stops for it: {', '.join(waiting['stops'])}")
         for barrier in waiting["in_the_way"]:
@@ -260,11 +263,11 @@ def _foretold(said: dict[str, Any]) -> str:
 
 def _foretold_cost(said: dict[str, Any]) -> str:
     cost = said["cost"]
-    text = f"cost {cost['value']:.4g} ({cost['low']:.4g} to {cost['high']:.4g}"
+    text = f"cost {figures(cost['value'])} {cost['currency']} ({figures(cost['low'])} to {figures(cost['high'])}"
     text += f" with {100 * said['level']:.0f} %)" if said["level"] else ")"
     text += f", from {said['by']}"
     if cost["error"] is not None:
-        text += f"; it was {abs(cost['error']):.3g} {'more' if cost['error'] >= 0 else 'less'}"
+        text += f"; it was {figures(abs(cost['error']))} {'more' if cost['error'] >= 0 else 'less'}"
     return text
 
 

@@ -133,9 +133,9 @@ def _as_replayed(job: JobView) -> JobSpec:
 
 def _why_left_out(job: JobView) -> str | None:
     if not job.terminal:
-        return "it has not ended: how long it takes is not known"
+        return "run time not known, not ended yet"
     if not job.attempts:
-        return "it never ran: how long it takes is not known"
+        return "run time not known, never started"
     return None
 
 
