@@ -99,7 +99,11 @@ def test_words_that_no_command_knows(tmp_path: Path) -> None:
     job = json.loads(done.stdout)["job"]
     cases = {
         ("run", "--store", store): "give either a job file or a command after --",
-        ("submit", "--store", store): "; unidle submit JOB.yaml, or unidle submit --ranks 4 -- python train.py",
+        (
+            "submit",
+            "--store",
+            store,
+        ): "; unidle submit JOB.yaml, or unidle submit --ranks 4 -- python train.py",
         ("run", "--store", store, "--"): "command: must have at least 1 item",
         ("run", "--store", store, "--ranks", "0", "--", "true"): "ranks: must be a whole number",
         ("run", "--store", store, tmp_path / "none.yaml"): "there is no such file",

@@ -45,7 +45,9 @@ def test_the_second_run_is_foretold_from_the_first_and_checked(tmp_path: Path) -
     shown = unidle("predict", "train", "--store", store).stdout
     assert "28 steps of 2 attempts" in shown and "core" in shown
     told = unidle("explain", "train", "--store", store).stdout
-    assert "step time" in told and re.search(r"  cost 0\.\d+ USD \(0\.\d+ to 0\.\d+.*it was 0\.\d+ (more|less)\n", told)
+    assert "step time" in told and re.search(
+        r"  cost 0\.\d+ USD \(0\.\d+ to 0\.\d+.*it was 0\.\d+ (more|less)\n", told
+    )
 
 
 @pytest.mark.parametrize(

@@ -263,7 +263,9 @@ def _foretold(said: dict[str, Any]) -> str:
 
 def _foretold_cost(said: dict[str, Any]) -> str:
     cost = said["cost"]
-    text = f"cost {figures(cost['value'])} {cost['currency']} ({figures(cost['low'])} to {figures(cost['high'])}"
+    text = (
+        f"cost {figures(cost['value'])} {cost['currency']} ({figures(cost['low'])} to {figures(cost['high'])}"
+    )
     text += f" with {100 * said['level']:.0f} %)" if said["level"] else ")"
     text += f", from {said['by']}"
     if cost["error"] is not None:

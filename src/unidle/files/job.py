@@ -15,7 +15,19 @@ from unidle.files.job_file import JobFile, is_reserved_env
 from unidle.files.job_place import GroupsPart, SelectPart, SharePart, TopologyPart
 from unidle.files.load import base_dir_of, load_document
 from unidle.files.values import MEMORY_LIMIT_BYTES, as_name, memory_bytes
-from unidle.jobs import DeviceWish, Hardware, JobSpec, Layout, Limits, Requests, Restart, Select, Share, Topology, Where
+from unidle.jobs import (
+    DeviceWish,
+    Hardware,
+    JobSpec,
+    Layout,
+    Limits,
+    Requests,
+    Restart,
+    Select,
+    Share,
+    Topology,
+    Where,
+)
 
 BOUNDS: Final = Bounds()
 
