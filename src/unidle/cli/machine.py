@@ -24,7 +24,7 @@ from unidle.cli.common import (
 )
 from unidle.cli.probe import probe_app
 from unidle.errors import BadInput
-from unidle.fleet import Device, device_of, slices_of
+from unidle.fleet import WHOLE_PPM, Device, device_of, slices_of
 from unidle.words import counted
 
 
@@ -158,6 +158,8 @@ def _parts(line: dict[str, Any]) -> str:
         return " ".join(map(_percent, shares)) if len(shares) > 1 else whole
     used = [part["profile"] or _percent(part["compute_ppm"]) for part in line["cut"]["parts"] if part["job"]]
     left = sum(part["share_ppm"] for part in line["cut"]["parts"] if not part["job"])
+    if line["cut"]["mode"] != "mig":  # as much as may still be promised, as the others show what was
+        left = left * line["share"]["compute_ppm"] // WHOLE_PPM
     return f"{line['cut']['mode']} {' '.join(used)}" + (f", {_percent(left)} left" if left else "")
 
 
