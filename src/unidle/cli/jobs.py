@@ -253,11 +253,13 @@ def _foretold(said: dict[str, Any]) -> str:
     text += f" ({shown(said['low_ns'])} to {shown(said['high_ns'])}"
     text += f" with {100 * said['level']:.0f} %)" if said["level"] else ")"
     text += f", from {said['by']}"
-    if said["error_ns"] is not None:
+    if said["error_ns"] == 0:
+        text += "; and so it was"
+    elif said["error_ns"] is not None:
         late = "later" if said["what"] == "start" else "longer"
         early = "earlier" if said["what"] == "start" else "shorter"
         length = _seconds if said["what"] == "step_time" else age
-        text += f"; it was {length(abs(said['error_ns']))} {late if said['error_ns'] >= 0 else early}"
+        text += f"; it was {length(abs(said['error_ns']))} {late if said['error_ns'] > 0 else early}"
     return text
 
 
@@ -268,8 +270,10 @@ def _foretold_cost(said: dict[str, Any]) -> str:
     )
     text += f" with {100 * said['level']:.0f} %)" if said["level"] else ")"
     text += f", from {said['by']}"
-    if cost["error"] is not None:
-        text += f"; it was {figures(abs(cost['error']))} {'more' if cost['error'] >= 0 else 'less'}"
+    if cost["error"] == 0:
+        text += "; and so it was"
+    elif cost["error"] is not None:
+        text += f"; it was {figures(abs(cost['error']))} {'more' if cost['error'] > 0 else 'less'}"
     return text
 
 
