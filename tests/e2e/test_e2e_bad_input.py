@@ -135,6 +135,26 @@ def test_words_that_no_command_knows(tmp_path: Path) -> None:
     assert not (tmp_path / "new.db").exists()
 
 
+def test_a_store_that_no_controller_ever_served_says_nothing_of_devices(tmp_path: Path) -> None:
+    store, fleet = tmp_path / "s.db", tmp_path / "fleet.yaml"
+    fleet.write_text("nodes: [{id: n, devices: {count: 1, kind: cpu}}]")
+    job = json.loads(unidle("submit", "--store", store, "--json", "--", "true").stdout)["job"]
+    nobody = f"--store: no controller has told what fleet it has (got '{store}'); start one: `unidle up --store {store}`"
+    cases = {
+        ("place", "--store", store, "--job", job): nobody,
+        ("queue", "--store", store): nobody,
+        ("fleet", "--store", store): nobody,
+        ("fleet", "snapshot", "--store", store): nobody,
+        ("fleet", "--store", store, "summary"): nobody,
+        ("replay", "store", "--store", store, "--policy", "unidle"): "can be replayed (1 job left out: run time not known",
+        ("place", "--store", store, "--fleet", fleet, "--job", job): "--store, --fleet: do not go together; leave one out",
+        ("fleet", "--store", store, "--cpu-devices", 2): "--store, --cpu-devices: do not go together; leave one out",
+    }  # fmt: skip
+    for (code, out, err), (words, says) in zip(in_turn(cases), cases.items(), strict=True):
+        assert (code, out) == (2, ""), (words, code, err)
+        assert says in one_line(err)
+
+
 def test_unknown_option_and_command_are_bad_input() -> None:
     words = [("run", "--colour", "red"), ("rum",), ("up", "--cpu-devices", "0")]
     for said, (code, out, err) in zip(words, in_turn(words), strict=True):

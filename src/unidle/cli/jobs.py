@@ -16,6 +16,7 @@ from unidle.cli.common import (
     clock_time,
     figures,
     need_job,
+    not_both,
     now_of,
     print_json,
     read_store,
@@ -112,9 +113,7 @@ def _submit_somewhere(
     from unidle.cli.clusters import dispatch, verdict_as_json
     from unidle.control.dispatch import send
 
-    source = context.get_parameter_source("store")
-    if source is not None and source.name == "COMMANDLINE":  # not UNIDLE_STORE
-        raise BadInput("do not go together", field="--store, --clusters", remedy="leave one out")
+    not_both(context, "store", clusters=clusters)
     target, verdict = dispatch(clusters, spec)
     holder = send(target.address, job_id, spec)
     if as_json:

@@ -14,6 +14,8 @@ from unidle.cli.common import (
     JsonOption,
     StoreOption,
     data_dir,
+    need_fleet,
+    not_both,
     now_of,
     print_json,
     read_store,
@@ -69,9 +71,10 @@ def fleet(
             )
         show_idle(store, as_json)
         return
+    not_both(context, "store", fleet=fleet_file, cpu_devices=cpu_devices)
     if store is not None and fleet_file is None:
         opened = read_store(store)
-        view = read_view(opened)
+        view = need_fleet(read_view(opened), store)
         opened.close()
         holders: dict[str, set[str]] = {}
         told = {job for job in view.live if view.jobs[job].attempts[-1].notice is not None}
@@ -178,7 +181,7 @@ def fleet_snapshot(context: typer.Context, store: StoreOption = None) -> None:
     from unidle.view.frozen import freeze
 
     opened = read_store(store or context.obj)
-    view = read_view(opened)
+    view = need_fleet(read_view(opened), store or context.obj)
     opened.close()
     write_snapshot(freeze(view, Forecaster.of(view).recall()), sys.stdout.buffer)
     sys.stdout.buffer.flush()
@@ -191,7 +194,7 @@ def fleet_summary(context: typer.Context, store: StoreOption = None) -> None:
     from unidle.place.summary import summary_of
 
     opened = read_store(store or context.obj)
-    view = read_view(opened)
+    view = need_fleet(read_view(opened), store or context.obj)
     opened.close()
     sys.stdout.buffer.write(summary_as_json(summary_of(view, now_of(view))) + b"\n")
     sys.stdout.buffer.flush()
