@@ -396,3 +396,19 @@ def test_roles_and_policies_come_as_they_are_written(tmp_path: Path) -> None:
 )
 def test_fields_that_do_not_fit_each_other_are_refused(tmp_path: Path, text: str, problem: str) -> None:
     assert problem in refused(tmp_path, f"command: [a]\n{text}\n")
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"share": {"profile": "1g.10gb"}},
+        {"share": {"fraction": 0.5, "mode": "mps"}},
+        {"hardware": {"vendor": "amd"}},
+    ],
+)
+def test_who_names_what_only_gpus_have_gets_no_cpu_device(tmp_path: Path, given: dict[str, object]) -> None:
+    assert job_from_mapping({"command": ["a"], **given}, "test", tmp_path).device == "gpu"
+
+
+def test_a_part_of_any_device_may_be_of_a_cpu_device(tmp_path: Path) -> None:
+    assert job_from_mapping({"command": ["a"], "share": {"fraction": 0.5}}, "test", tmp_path).device == "any"

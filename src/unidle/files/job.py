@@ -16,7 +16,19 @@ from unidle.files.job_place import GroupsPart, SelectPart, SharePart, TopologyPa
 from unidle.files.job_restart import check_policies, check_roles, restart_of, roles_of
 from unidle.files.load import base_dir_of, load_document
 from unidle.files.values import MEMORY_LIMIT_BYTES, as_name, memory_bytes
-from unidle.jobs import Elastic, Hardware, JobSpec, Layout, Limits, Requests, Select, Share, Topology, Where
+from unidle.jobs import (
+    DeviceWish,
+    Elastic,
+    Hardware,
+    JobSpec,
+    Layout,
+    Limits,
+    Requests,
+    Select,
+    Share,
+    Topology,
+    Where,
+)
 
 BOUNDS: Final = Bounds()
 
@@ -81,7 +93,7 @@ def _job(document: Document, base_dir: str) -> JobSpec:
         env=dict(file.env),
         ranks=_most_ranks(file),
         devices_per_rank=file.devices_per_rank,
-        device=file.device,
+        device=_device(file),
         queue=file.queue,
         priority=file.priority,
         user=file.user or _login(),
@@ -138,6 +150,15 @@ def _check_roles(draft: _Draft) -> None:
 
 def _check_policies(draft: _Draft) -> None:
     check_policies(draft.document, draft.file)
+
+
+def _device(file: JobFile) -> DeviceWish:
+    """A vendor, a MIG profile or a mode is a wish about GPUs: no CPU device grants it."""
+    share = file.share
+    of_gpus = file.hardware.vendor != "any" or (
+        share is not None and (share.profile is not None or share.mode != "any")
+    )
+    return "gpu" if of_gpus and file.device == "any" else file.device
 
 
 def _topology(part: TopologyPart) -> Topology:
