@@ -20,6 +20,7 @@ from unidle.fleet.summary import (
     Stock,
     TierStock,
 )
+from unidle.jobs import NEVER
 from unidle.place.books import run_time_ns
 from unidle.place.tree import Tree, tree_of
 from unidle.share.parts import promised, used_parts
@@ -142,12 +143,12 @@ def _waiting(view: View) -> tuple[dict[str, int], dict[str, int]]:
     waiting: Counter[str] = Counter()
     pending: Counter[str] = Counter()
     for shape, queue in view.waiting.items():
-        new = sum(
-            view.jobs.open[job].verdict is None or _not_seen(view.jobs.open[job]) for _, _, job in queue
-        )
         devices = shape.ranks * shape.devices_per_rank
-        pending[shape.device] += new * devices
-        waiting[shape.device] += (len(queue) - new) * devices
+        for job in (view.jobs.open[name] for _, _, name in queue):
+            if job.verdict is None or _not_seen(job):
+                pending[shape.device] += devices
+            elif job.verdict.code not in NEVER:  # nobody waits for what never comes
+                waiting[shape.device] += devices
     return {k: n for k, n in waiting.items() if n}, {k: n for k, n in pending.items() if n}
 
 

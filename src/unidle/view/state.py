@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from unidle.events.types import Outcome, StopAsked
-from unidle.fleet import CutMode, Device, Fleet, Health, slices_of
+from unidle.fleet import CutMode, Device, Fleet, Health, models_of, slices_of
 from unidle.jobs import TERMINAL, JobSpec, JobState, RankPlace, Reason
 from unidle.jobs.speeds import Speeds
 from unidle.ledger.book import Book
@@ -232,6 +232,7 @@ class View:
     failures: int = 0  # attempts that failed, but for commands that do not exist
     device_ns: int = 0  # time of devices under attempts that have ended
     _occupancy: Occupancy | None = None
+    _models: tuple[str, ...] | None = None
     _cuttable: dict[str, int] | None = None
     _in_parts: dict[str, tuple[int, int]] | None = None
     _hosts: dict[str, list[int]] | None = None
@@ -246,6 +247,13 @@ class View:
             taken = {s for job in self.live for s in _held(self.jobs[job])}
             self._occupancy = Occupancy.of(self.fleet, taken, self.unfit())
         return self._occupancy
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The models of devices that the fleet has, in order."""
+        if self._models is None:
+            self._models = models_of(self.fleet)
+        return self._models
 
     @property
     def hosts(self) -> dict[str, list[int]]:
@@ -344,7 +352,7 @@ class View:
         self.touch(job.id)
 
     def fleet_changed(self) -> None:
-        self._occupancy = self._cuttable = self._in_parts = None
+        self._occupancy = self._cuttable = self._in_parts = self._models = None
 
     def cuttable(self, device_id: str) -> Device | None:
         """A device that may be cut on demand, or is cut, by its id; None for others."""
