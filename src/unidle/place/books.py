@@ -7,14 +7,15 @@ view says now is put in its place. So a round costs what changed, not what there
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
 import numpy as np
 
-from unidle.fleet import WHOLE_PPM, Health, device_of
-from unidle.jobs import JobSpec, Reason
+from unidle.fleet import Health, device_of
+from unidle.jobs import JobSpec, RankPlace, Reason
 from unidle.place.constraint import Gang, gang_of
 from unidle.place.fleet_queues import (
     ALL,
@@ -65,7 +66,6 @@ class Family:
     )
     most: Amounts = ()  # where the charge depends on the place: the most, and ``charged`` is the least
     other: Family | None = None  # the same on another kind of devices, where the job may have any
-    by_free: bool = False  # what is charged depends on which slices are free
 
 
 class Books:
@@ -134,8 +134,6 @@ class Books:
             self._forget(job)
             self._learn(view.jobs.open.get(job), now_ns)
         self._shape_of = {}
-        if changed:
-            self._charge_anew(now_ns)
         self._count_free()
         take_history(self.shares, view, now_ns)
         for job, promise in view.promised.items():
@@ -187,15 +185,6 @@ class Books:
             else:
                 self._add(job)
 
-    def _charge_anew(self, now_ns: int) -> None:
-        """What jobs would be charged that go on slices of several sizes, as these are free now."""
-        old = [key for key, family in self._by_shape.items() if _by_free(family)]
-        for key in old:
-            del self._by_shape[key]
-        for job in [job for job, family in self.families.items() if old and _by_free(family)]:
-            self._forget(job)
-            self._learn(self._view.jobs.open.get(job) if self._view else None, now_ns)
-
     def _stops(self, run: Running, sign: int) -> None:
         """Devices of a job that is preempted are as good as free."""
         for index, count in run.devices.items():
@@ -239,13 +228,15 @@ class Books:
         if all(self.cluster.free[index] >= count for index, count in kept.items()):
             held_for = self.waiting.jobs.get(job.id) or self._live.get(job.id)  # one that is moved runs still
             if held_for is not None:
+                if isinstance(held_for, Demand) and held_for.most:  # of which slices is not known yet
+                    held_for = replace(held_for, charged=held_for.most)
                 self.cluster.hold(Hold.of(held_for, kept, expires_ns))
 
     # -- jobs ------------------------------------------------------------------------------------
 
     def _running(self, job: JobView, attempt: AttemptView) -> Running:
         spec, (held, parts) = job.spec, self._held(attempt)
-        milli = self._milli_of(attempt)
+        milli = self.milli_of(attempt.places)
         kind = self._ground.occupancy.kind_of(attempt.places[0].slices[0]) or "gpu"
         stop = attempt.stop
         ends = stop is not None and stop.why != "moved"  # its devices come back by themselves
@@ -354,10 +345,11 @@ class Books:
         if options:
             kind = options[0][1].kind
             alike = f"{kind} {spec.layout} {spec.requests} {spec.where} {spec.topology} {spec.share} {spec.hardware}"
-            milli = self._milli_on(options[0][1], spec)
-            amounts = self._charged(spec, kind, milli)
-            by_free = milli != spec.devices * MILLI and options[0][1].uneven()
-            return Family(gang, tuple(options), None, amounts, _asks(spec), alike, by_free=by_free)
+            charges = [rank_class.charges(spec.devices) for _, rank_class in options]
+            least, most = min(least for least, _ in charges), max(most for _, most in charges)
+            amounts = [self._charged(spec, kind, milli) for milli in (least, most)]
+            by_place = amounts[1] if most > least else ()
+            return Family(gang, tuple(options), None, amounts[0], _asks(spec), alike, most=by_place)
         refused = never_fits(self._ground, spec)
         never = over or (refused.because if refused is not None else _NO_DEVICE)
         return Family(gang, (), never, (), _asks(spec), "")
@@ -391,18 +383,12 @@ class Books:
             return Family(gang, tuple(declared), None, amounts[0], _asks(spec), alike, of_kind, amounts[1])
         return None
 
-    def _milli_of(self, attempt: AttemptView) -> int:
-        """Thousandths of devices that an attempt holds: a part of a device counts by its share."""
+    def milli_of(self, places: Iterable[RankPlace]) -> int:
+        """Thousandths of devices that these places hold: a part of a device counts by its share."""
         assert self._view is not None
         book = self._view.book
-        held = book.indexes(s for place in attempt.places for s in place.slices)
+        held = book.indexes(s for place in places for s in place.slices)
         return sum(milli_of(book.slices[k].share_ppm) for k in held)
-
-    def _milli_on(self, rank_class: RankClass, spec: JobSpec) -> int:
-        """What a job that waits would hold: parts count by their share, also where there is nothing else."""
-        if spec.share is None and rank_class.kind in self._bounds.whole_kinds:
-            return spec.devices * MILLI
-        return rank_class.least_ppm(spec.devices) * MILLI // WHOLE_PPM
 
     def _charged(self, spec: JobSpec, kind: str, milli: int) -> Amounts:
         """What the job's queue is charged, of devices and of those of a model where it names just one."""
@@ -421,10 +407,6 @@ def run_time_ns(job: JobView) -> int | None:
     if said is None or said.high_ns > _TRUSTED * said.value_ns:
         return None
     return said.value_ns
-
-
-def _by_free(family: Family) -> bool:
-    return family.by_free or (family.other is not None and family.other.by_free)
 
 
 def _asks(spec: JobSpec) -> Asks:

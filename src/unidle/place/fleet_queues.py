@@ -114,8 +114,8 @@ class Bounds(NamedTuple):
         total = 0
         for ppm, count in self.sizes[kind]:
             taken = min(count, devices) if ppm >= least_ppm else 0
-            total, devices = total + taken * ppm, devices - taken
-        return total * MILLI // WHOLE_PPM
+            total, devices = total + taken * milli_of(ppm), devices - taken
+        return total
 
 
 def never_in(

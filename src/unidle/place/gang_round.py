@@ -118,7 +118,7 @@ class GangRound:
         """Where a gang of this job goes now; where it was, as far as it can."""
         gang, options = gang_of(spec), candidates(self._ground, spec, self._view, job)
         for option, rank_class in options if job is None else self._returning.home_first(job.id, options):
-            plan = rank_class.rooms.place(gang) if rank_class.total >= gang.ranks else None
+            plan = rank_class.rooms_for(gang).place(gang) if rank_class.total >= gang.ranks else None
             if plan is not None:
                 again = None
                 if job is not None:
@@ -199,8 +199,16 @@ class GangRound:
         return Fit(rank_class, plan, mapping.node_of_rank, mapping, gang.size("tp"))
 
     def take(self, fit: Fit) -> tuple[RankPlace, ...]:
-        """Give the gang its slices: those that ranks had before; else of each node the best connected, where that is
-        known, or the lowest free ones."""
+        """Give the gang its slices."""
+        places, used = self.seated(fit)
+        rank_class, plan = fit.rank_class, fit.plan
+        for position, mask, ranks in zip(plan.nodes.tolist(), used, plan.counts.tolist(), strict=True):
+            self._ground.take(rank_class.kind, position, mask, rank_class.requests, ranks)
+        return places
+
+    def seated(self, fit: Fit) -> tuple[tuple[RankPlace, ...], list[int]]:
+        """The slices that the gang would get, and these as a mask by node of its plan: those that ranks had before;
+        else of each node the best connected, where that is known, or the lowest free ones."""
         rank_class, positions = fit.rank_class, fit.plan.nodes.tolist()
         slots = [rank_class.slots(p) for p in positions]
         masks = [rank_class.free(p) for p in positions]
@@ -229,9 +237,7 @@ class GangRound:
                 used[at] |= bit
                 ids.append(slots[at].slices[bit.bit_length() - 1])
             places.append(RankPlace(rank, slots[at].node, tuple(ids)))
-        for position, mask, ranks in zip(positions, used, fit.plan.counts.tolist(), strict=True):
-            self._ground.take(rank_class.kind, position, mask, rank_class.requests, ranks)
-        return tuple(places)
+        return tuple(places), used
 
 
 def _left_to_others(

@@ -22,6 +22,7 @@ from unidle.place.pools import FleetPools, Pool
 from unidle.place.tree import Bools, Ints, Tree, tree_of
 from unidle.view.occupancy import NodeSlots, Occupancy
 from unidle.view.state import View
+from unidle.view.usage import milli_of
 
 _PLENTY: Final = 1 << 60
 _CLASSES_KEPT: Final = 256
@@ -206,7 +207,8 @@ class RankClass:
             self._allowed = np.zeros((len(ground.nodes), 1), np.uint64)
         # of a node's bits, where parts are asked for: small ones first
         self._order: dict[int, list[int]] = {}
-        self.by_size = spec.share is not None
+        self.uneven = kind in ground.pieces and ground.pieces[kind].uneven(spec)
+        self.by_size = spec.share is not None or self.uneven
         self.most: Ints = counted(self._allowed)  # devices of each node, (N,)
         self.devices = int(self.most.sum())
         # the others have nothing for it
@@ -215,6 +217,7 @@ class RankClass:
         self._seen, _ = ground.touched_since(0)
         self._left: Ints = counted(self._free(slice(None)))
         self._rooms = Rooms(ground.tree, self.room(self._left, ground.hosts))
+        self._first: Ints = self._first_steps(np.arange(len(self._left)))
         self._total = int(self._rooms.room.sum())
         self.whole = Rooms(ground.tree, self.room(self.most, ground.whole))
 
@@ -223,6 +226,18 @@ class RankClass:
         """How many of these ranks fit on each node now."""
         self._catch_up()
         return self._rooms
+
+    def rooms_for(self, gang: Gang) -> Rooms:
+        """The same where the gang should go: a single rank on a smallest part that is free."""
+        rooms = self.rooms
+        return self.whole.beside(self.smallest(rooms.room)) if self.uneven and gang.ranks == 1 else rooms
+
+    def smallest(self, room: Ints) -> Ints:
+        """Of this room, (N,), the nodes on which one rank counts least."""
+        self._catch_up()
+        if not room.any():
+            return room
+        return np.where(self._first == self._first[room > 0].min(), room, 0)
 
     @property
     def total(self) -> int:
@@ -243,26 +258,28 @@ class RankClass:
                 ranks = np.minimum(ranks, np.maximum(amount, 0) // asked)
         return ranks
 
-    def least_ppm(self, devices: int) -> int:
-        """What so many of its slices count together, in ppm of a device: the smallest that are free, else of all."""
-        sizes = self._sizes()
-        found = sorted(sizes[True])[:devices]
-        return sum(found) + sum(sorted(sizes[False])[: devices - len(found)])
+    def charges(self, devices: int) -> tuple[int, int]:
+        """The least and the most that so many of its slices may count, in thousandths of a device."""
+        some = np.flatnonzero(self.most)[: None if self.uneven else 1].tolist()
+        counts = sorted(milli for p in some for milli in self._counts(p, self._allowed[p]))
+        if not self.uneven:
+            counts = counts[:1] * devices
+        return sum(counts[:devices]), sum(counts[::-1][:devices])
 
-    def uneven(self) -> bool:
-        """Whether its slices count differently, so that what a gang would be charged depends on which are free."""
-        sizes = self._sizes()
-        return len({*sizes[True], *sizes[False]}) > 1
+    def steps(self, position: int, most: int) -> list[int]:
+        """What each further rank on a node would count, up to so many, in thousandths of a device; rising."""
+        counts, each = sorted(self._counts(position, self._free(position))), self.each
+        return [sum(counts[k * each : (k + 1) * each]) for k in range(min(most, len(counts) // each))]
 
-    def _sizes(self) -> dict[bool, list[int]]:
-        """What its slices count, in ppm of a device, by whether they are free."""
-        sizes: dict[bool, list[int]] = {True: [], False: []}
-        for p in np.flatnonzero(self.most).tolist():
-            allowed, free = mask_of(self._allowed[p]), self.free(p)
-            for bit, (_, piece) in enumerate(pieces_of(self._ground.nodes[p], self.kind)):
-                if allowed >> bit & 1:
-                    sizes[bool(free >> bit & 1)].append(piece.share_ppm)
-        return sizes
+    def _first_steps(self, positions: Ints) -> Ints:
+        """What one rank on each of these nodes counts at least; 0 where all count the same."""
+        if not self.uneven:
+            return np.zeros(len(positions), np.int64)
+        return np.array([sum(self.steps(p, 1)) for p in positions.tolist()], np.int64)
+
+    def _counts(self, position: int, words: Masks) -> list[int]:
+        pieces, mask = pieces_of(self._ground.nodes[position], self.kind), mask_of(words)
+        return [milli_of(piece.share_ppm) for bit, (_, piece) in enumerate(pieces) if mask >> bit & 1]
 
     def free(self, position: int) -> int:
         """The mask of the node's slices that this class may take now."""
@@ -304,6 +321,8 @@ class RankClass:
             some = np.array(sorted(own), np.int64)
         left = counted(self._free(some))
         self._left[some] = left
+        if self.uneven:
+            self._first[some] = self._first_steps(some)
         room = self.room(left, self._ground.hosts[:, some])
         other = np.flatnonzero(room != self._rooms.room[some])
         if len(other):

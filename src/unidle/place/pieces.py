@@ -53,6 +53,8 @@ class Pieces:
         self._some_cut = bool(self._cut.any())
         # where some devices are not cut, parts are for those who ask for parts
         self._some_whole = bool((~self._cut & (self._model >= 0)).any())
+        # what the parts count that there are, in ppm of a device
+        self._part_sizes = np.unique(self._ppm[self._cut]).tolist()
 
     def allowed(self, spec: JobSpec, open_nodes: Bools, pool: Pool) -> Masks:
         """The slices of a pool that a job with these wishes may ever use.
@@ -69,6 +71,10 @@ class Pieces:
         elif self._some_cut and self._some_whole:
             fits &= ~self._cut
         return self._packed(fits)
+
+    def uneven(self, spec: JobSpec) -> bool:
+        """Whether the slices that this job may have are parts that count differently."""
+        return len(self._part_sizes) > 1 and (spec.share is not None or not self._some_whole)
 
     def _chosen(self, where: Where) -> Bools:
         if where.uuids.include or where.uuids.exclude:

@@ -7,16 +7,13 @@ from dataclasses import replace
 
 from unidle.fleet import Device, device_of
 from unidle.place.books import Books, Family
-from unidle.place.constraint import GangPlan
-from unidle.place.ground import Ground, RankClass
-from unidle.place.pieces import pieces_of
+from unidle.place.ground import Ground
 from unidle.place.queue.charge import affordable, alike
 from unidle.place.queue.model import Demand, Hold, Ints, Running
 from unidle.place.queue.relief import Room
 from unidle.place.sharing import SharingRound
 from unidle.place.sharing_gang import Given, Terms
 from unidle.view.state import View
-from unidle.view.usage import milli_of
 
 
 class QuotaParts:
@@ -34,9 +31,6 @@ class QuotaParts:
         self._family_of = family_of
         self._cluster = books.cluster
         self.given: dict[str, Given] = {}
-        self._declared: dict[
-            str, int
-        ] = {}  # thousandths that those count that a job would get of declared slices
 
     def at_once(
         self, demand: Demand, room: Ints | None, gone: frozenset[str] = frozenset()
@@ -66,24 +60,6 @@ class QuotaParts:
     def forget(self, job: str) -> None:
         """What was found for the job is void."""
         self.given.pop(job, None)
-        self._declared.pop(job, None)
-
-    def may_declared(self, demand: Demand, rank_class: RankClass, plan: GangPlan) -> bool:
-        """Whether what it would get of declared slices is charged no more than the demand says."""
-        if self._family_of(demand).parts is None:
-            return True
-        milli = 0
-        for position, ranks in zip(plan.nodes.tolist(), plan.counts.tolist(), strict=True):
-            mask = rank_class.free(position)
-            pieces = pieces_of(self._ground.nodes[position], rank_class.kind)
-            for _ in range(ranks * rank_class.each):
-                bit = rank_class.pick(position, mask)
-                mask ^= bit
-                milli += milli_of(pieces[bit.bit_length() - 1][1].share_ppm)
-        if milli > max(demand.charged):
-            return False
-        self._declared[demand.job] = milli
-        return True
 
     def then(self, demand: Demand, gone: frozenset[str]) -> Room | None:
         """What the job would start on, once these jobs, which the cluster has stopped, have left."""
@@ -108,12 +84,11 @@ class QuotaParts:
     def started(self, run: Running) -> Running:
         """The job that starts now, with the parts that it gets and what it is charged for them."""
         given = self.given.get(run.job)
-        if given is not None:
-            parts = {name: self._at(device) for name, device in given.devices.items()}
-            charged = alike(run.charged, given.milli)
-            return replace(run, devices={}, parts=parts, parts_milli=given.milli, charged=charged)
-        milli = self._declared.get(run.job)
-        return run if milli is None else replace(run, charged=alike(run.charged, milli))
+        if given is None:
+            return run
+        parts = {name: self._at(device) for name, device in given.devices.items()}
+        charged = alike(run.charged, given.milli)
+        return replace(run, devices={}, parts=parts, parts_milli=given.milli, charged=charged)
 
     def parts_of(self, job: str) -> Iterable[str]:
         """Devices that a running job has parts of."""

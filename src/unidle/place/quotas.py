@@ -8,7 +8,8 @@ numbered per kind of device, one kind after the other, so that a round sees one 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeAlias
 
 import numpy as np
@@ -16,16 +17,18 @@ import numpy as np
 from unidle.jobs import Reason
 from unidle.place.books import Books, Family
 from unidle.place.constraint import Gang, GangPlan
+from unidle.place.gang_round import Fit, GangRound
 from unidle.place.ground import Ground, RankClass
 from unidle.place.pools import Option
 from unidle.place.queue.backfill import Backfill, too_deep
+from unidle.place.queue.charge import affordable, alike
 from unidle.place.queue.fair import QueueShare
-from unidle.place.queue.model import Demand, Fits, Ints, Running
+from unidle.place.queue.model import Amounts, Demand, Fits, Ints, Running
 from unidle.place.queue.round import Round, Rules, Start, decide
 from unidle.place.queue.victims import Mask
 from unidle.place.quota_parts import QuotaParts
+from unidle.place.quota_slices import QuotaSlices
 from unidle.place.repairing import Returning
-from unidle.place.sharing import SharingRound
 from unidle.place.sharing_gang import Given
 from unidle.place.wired import well_wired
 from unidle.view.state import View
@@ -42,6 +45,7 @@ class Placement:
     option: Option | None
     rank_class: RankClass | None
     plan: GangPlan | None
+    fit: Fit | None  # where its slices are known already
     because: Reason
     given: Given | None = None  # parts of devices that are cut on demand
 
@@ -49,7 +53,8 @@ class Placement:
 class QuotaRound:
     """One round over all queues. Pure: the view is only read, and the ground left as it was."""
 
-    def __init__(self, ground: Ground, view: View, now_ns: int, sharing: SharingRound | None = None) -> None:
+    def __init__(self, ground: Ground, view: View, now_ns: int, gangs: GangRound | None = None) -> None:
+        gangs = gangs or GangRound(ground, view)
         self._ground, self._view, self._now_ns = ground, view, now_ns
         if not isinstance(ground.memo, Books):
             ground.memo = Books(ground, now_ns)
@@ -57,8 +62,10 @@ class QuotaRound:
         books.follow(view, now_ns)
         self.kinds, self._width, self.tree, self.shares = books.kinds, books.width, books.tree, books.shares
         self.cluster, self.waiting, self.never = books.cluster, books.waiting, books.never
-        self._plans: dict[str, tuple[Option, RankClass, GangPlan]] = {}
+        self._plans: dict[str, tuple[Option, RankClass, GangPlan, Fit | None]] = {}
         self._ordered: dict[tuple[str, str], Options] = {}
+        self._slices = QuotaSlices(gangs, view, books)
+        sharing = gangs.sharing
         self._parts = (
             QuotaParts(ground, view, books, sharing, self._family_of) if sharing is not None else None
         )
@@ -80,7 +87,7 @@ class QuotaRound:
                 domains_of=lambda demand: self._domains(demand) or domains, allowed_of=self._allowed,
                 ready=self._ready, at_once=self._at_once, on_start=lambda start: on_start(self._placement(start)),
                 wants_time=unjudged.__contains__, settle=False, fits_of_running=self._fits_running,
-                parts=self._parts, others_of=self._others_of,
+                parts=self._parts, others_of=self._others_of, by_place=self._by_place, as_started=self._started,
             )  # fmt: skip
         finally:
             self.cluster.journal.back_to(0)
@@ -99,7 +106,7 @@ class QuotaRound:
         gang = self.family(start.job).gang
         given = self._parts.given.get(start.job) if self._parts is not None else None
         if given is not None:
-            return Placement(start.job, gang, None, None, None, start.because, given)
+            return Placement(start.job, gang, None, None, None, None, start.because, given)
         return Placement(start.job, gang, *self._plans[start.job], start.because)
 
     def _options(self, job: str) -> Options:
@@ -158,6 +165,7 @@ class QuotaRound:
     def _at_once(self, demand: Demand, room: Ints | None) -> Mapping[int, int] | None:
         """Where it could start now: on devices, CPU and memory that are free and kept for nobody else."""
         self._think_of(demand)
+        self._slices.forget(demand.job)
         if self._parts is not None:
             self._parts.forget(demand.job)
         if self.family(demand.job).options:
@@ -168,34 +176,63 @@ class QuotaRound:
 
     def _on_declared(self, demand: Demand, room: Ints | None) -> Mapping[int, int] | None:
         """The same on whole devices, and on parts that are declared."""
-        gang, first, each = self.family(demand.job).gang, self._first(demand.job), demand.each
+        gang, first = self.family(demand.job).gang, self._first(demand.job)
         here = slice(first, first + self._width)
         returns = self._returning.last(demand.job) is not None
         for option, rank_class in self._options(demand.job):
             if rank_class.total < gang.ranks:
                 continue
-            rooms = rank_class.rooms
+            rooms = rank_class.rooms if returns else rank_class.rooms_for(gang)
+            part = rank_class.rooms.room
             if room is None and not returns and not self.cluster.holds and not self._books.stopping:
                 plan = rooms.place(gang)  # sums by tier are kept
                 if plan is not None:
                     plan = well_wired(self._ground, rank_class, plan, gang, rank_class.free)
             else:
-                part = np.minimum(rooms.room, self.cluster.room(demand)[here])
+                part = np.minimum(part, self.cluster.room(demand)[here])
                 part = part if room is None else np.minimum(part, room[here])
+                if rank_class.uneven and gang.ranks == 1 and not returns:
+                    part = rank_class.smallest(part)
                 plan = self._plan(demand, rank_class, part)
                 if returns and plan is not None:
                     plan = self._returning.plan(demand.job, rank_class, gang, part) or plan
-            if (
-                plan is not None
-                and self._parts is not None
-                and not self._parts.may_declared(demand, rank_class, plan)
-            ):
-                continue
-            if plan is not None:
-                self._plans[demand.job] = (option, rank_class, plan)
-                held = zip(plan.nodes.tolist(), plan.counts.tolist(), strict=True)
-                return {first + node: count * each for node, count in held}
+            if plan is not None and self._take_up(demand, option, rank_class, plan, part):
+                return self._devices(demand)
         return None
+
+    def _take_up(
+        self, demand: Demand, option: Option, rank_class: RankClass, plan: GangPlan, room: Ints
+    ) -> bool:
+        """Keep in mind where the job would start; False where it would be charged more there than it says."""
+        family, fit = self.family(demand.job), None
+        if family.most:
+            fit = self._slices.within(
+                demand, rank_class, family.gang, plan, room, partial(self._plan, demand, rank_class)
+            )
+            if fit is None:
+                return False
+            plan = fit.plan
+        self._plans[demand.job] = (option, rank_class, plan, fit)
+        return True
+
+    def _devices(self, demand: Demand) -> Mapping[int, int]:
+        """The devices by node on which the job would start."""
+        plan, first = self._plans[demand.job][2], self._first(demand.job)
+        held = zip(plan.nodes.tolist(), plan.counts.tolist(), strict=True)
+        return {first + node: count * demand.each for node, count in held}
+
+    def _by_place(self, demand: Demand) -> Amounts | None:
+        """What the job would be charged where it could start now, were there no quota; None where it could not."""
+        as_ = replace(demand, charged=demand.most)
+        if self._at_once(as_, None) is None:
+            return None
+        given = self._parts.given.get(demand.job) if self._parts is not None else None
+        return alike(as_.charged, self._slices.milli[demand.job] if given is None else given.milli)
+
+    def _started(self, run: Running) -> Running:
+        """The job that starts now, with the parts that it gets and what it is charged for them."""
+        run = self._slices.started(run)
+        return run if self._parts is None else self._parts.started(run)
 
     def _plan(self, demand: Demand, rank_class: RankClass, room: Ints) -> GangPlan | None:
         family = self.family(demand.job)
@@ -262,14 +299,25 @@ class QuotaRound:
         if self._parts is not None and self.family(job).parts is not None:
             return self._parts.ready(self.waiting.jobs[job])
         first, held = self._first(job), self.cluster.holds[job].devices
-        gang = self.family(job).gang
+        gang, demand = self.family(job).gang, self._affordable(job)
         for option, rank_class in self._options(job):
             now, room = rank_class.rooms.room, np.zeros(self._width, np.int64)
             for index, count in held.items():
                 room[index - first] = min(count // rank_class.each, int(now[index - first]))
-            plan = self._plan(self.waiting.jobs[job], rank_class, room)
+            plan = self._plan(demand, rank_class, room)
             if plan is not None:
                 plan = self._returning.plan(job, rank_class, gang, room) or plan
-                self._plans[job] = (option, rank_class, plan)
-                return True
+                if self._take_up(demand, option, rank_class, plan, room):
+                    return True
         return False
+
+    def _affordable(self, job: str) -> Demand:
+        """What a job for which devices are kept may be charged, were nothing kept for it."""
+        demand, cluster = self.waiting.jobs[job], self.cluster
+        if not demand.most:
+            return demand
+        before = cluster.journal.mark()
+        cluster.release(job)
+        found = affordable(cluster.shares, cluster.shares.tree.leaf(demand.queue), demand)
+        cluster.journal.back_to(before)
+        return found

@@ -72,7 +72,7 @@ class Scheduler:
 
         ground = self._on(view)
         round_ = GangRound(ground, view)
-        queues = QuotaRound(ground, view, now_ns, round_.sharing)
+        queues = QuotaRound(ground, view, now_ns, round_)
         places: list[Place] = []
 
         def place(start: Placement) -> None:
@@ -83,7 +83,7 @@ class Scheduler:
             assert start.plan is not None
             assert start.option is not None
             job = view.jobs[start.job]
-            fit = round_.mapped(start.rank_class, start.plan, start.gang, job)
+            fit = start.fit or round_.mapped(start.rank_class, start.plan, start.gang, job)
             fit = round_.chosen(fit, start.option, job.spec, job)
             places.append(Place(start.job, round_.take(fit), fit.because()))
 

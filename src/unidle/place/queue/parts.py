@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from typing import Final, Protocol
 
 from unidle.jobs import Reason
 from unidle.place.queue.charge import affordable
 from unidle.place.queue.cluster import Cluster
-from unidle.place.queue.fair import Refusal
-from unidle.place.queue.model import Amounts, Demand, Running
+from unidle.place.queue.model import Demand, Running
 from unidle.place.queue.preempt import Preemption
 from unidle.place.queue.relief import Then, cheapest_relief, stop_for
 from unidle.place.queue.victims import Candidates
@@ -23,25 +21,11 @@ class Parts(Protocol):
 
     @property
     def then(self) -> Then: ...
-    def started(self, run: Running) -> Running:
-        """The job that starts now, with the parts that it gets."""
-
     def parts_of(self, job: str) -> Iterable[str]:
         """Devices that a running job has parts of."""
 
     def keep(self, job: str, devices: Iterable[str]) -> None:
         """These devices are in parts, and nobody else gets one of them from now on."""
-
-
-def refused_by_place(
-    cluster: Cluster, parts: Parts, leaf: int, demand: Demand, beside: Mapping[int, Amounts]
-) -> tuple[Demand, Refusal | None]:
-    """Whether only what it would be charged is in the way of the part that it could have now, and that charge."""
-    room = parts.then(replace(demand, charged=demand.most), frozenset())
-    if room is None:
-        return demand, None
-    refusal = cluster.shares.refusal(leaf, room.charged, firm=demand.firm, beside=beside)
-    return (demand, None) if refusal is None else (replace(demand, charged=room.charged), refusal)
 
 
 def part_free_ns(

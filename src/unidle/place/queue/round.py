@@ -8,7 +8,7 @@ it waits, the first ones with room reserved for them, which no later job may del
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -23,7 +23,7 @@ from unidle.place.queue.consolidate import Consolidation, consolidate
 from unidle.place.queue.fair import Refusal
 from unidle.place.queue.model import Amounts, Demand, Fits, Ints, Running, started
 from unidle.place.queue.nobody import Nobody
-from unidle.place.queue.parts import Parts, part_free_ns, refused_by_place, stop_in_parts, whole_again
+from unidle.place.queue.parts import Parts, part_free_ns, stop_in_parts, whole_again
 from unidle.place.queue.preempt import HOLD_NS, Preemption, preempt, preempt_all
 from unidle.place.queue.profile import Profile
 from unidle.place.queue.relief import Room
@@ -39,6 +39,8 @@ LOOKS: Final = 8  # in the time that a job waits
 AtOnce: TypeAlias = Callable[[Demand, Ints | None], Mapping[int, int] | None]
 """``at_once(demand, room)``: devices by node on which the job could start now, using no more than ``room`` where
 that is given (ranks by node); None where it could not."""
+ByPlace: TypeAlias = Callable[[Demand], Amounts | None]
+"""``by_place(demand)``: what the job would be charged where it could start now but for its quota, or None."""
 PARTS_WAIT: Final = Reason("no_share", "no device that may be cut has a part for it")
 PARTS_LATER: Final = "parts_later"  # code of the reason of one that waits for a part, with its planned start
 _OTHERWISE: Final = frozenset({"behind", "gathering", "consolidate"})  # waits for something else than room
@@ -90,7 +92,8 @@ def decide(
     allowed_of: Callable[[Demand], Mask | None] | None = None,
     fits_of_running: Callable[[Running], Fits] | None = None, ready: Callable[[str], bool] = lambda _: True,
     at_once: AtOnce | None = None, on_start: Callable[[Start], None] = lambda _: None, parts: Parts | None = None,
-    others_of: Callable[[Demand], Sequence[Demand]] | None = None,
+    others_of: Callable[[Demand], Sequence[Demand]] | None = None, by_place: ByPlace = lambda _: None,
+    as_started: Callable[[Running], Running] = lambda run: run,
     wants_time: Callable[[str], bool] = lambda _: True, settle: bool = True,
 ) -> Round:  # fmt: skip
     """Decide on all waiting jobs. ``cluster`` and ``waiting`` are changed as decided.
@@ -100,7 +103,8 @@ def decide(
     ``domains_of`` and ``allowed_of`` are those of ``preempt.preempt_all``. ``at_once`` is asked where a job
     could start now, instead of ``fits_of`` on what is free, and ``on_start`` is told of each start at once.
     ``parts`` knows of parts of devices, and is needed where demands are for such; ``others_of`` says what a job
-    would take instead, on another kind of devices.
+    would take instead, on another kind of devices. ``by_place`` is asked of demands whose charge depends on their
+    place, and ``as_started`` tells of a job that starts what it is really charged.
     Starts are foretold for jobs that ``wants_time`` names, and where room is reserved. Without ``settle``
     all that was changed can be undone by the cluster's journal.
     """
@@ -112,6 +116,7 @@ def decide(
     turn.fits_of_running, turn.ready = fits_of_running, ready
     turn.on_start, turn.wants_time = on_start, wants_time
     turn.parts, turn.others_of = parts, others_of
+    turn.by_place, turn.as_started = by_place, as_started
     if at_once is not None:
         turn.at_once = at_once
     turn.run()
@@ -134,6 +139,8 @@ class _Turn:
     ready: Callable[[str], bool]
     parts: Parts | None = None
     others_of: Callable[[Demand], Sequence[Demand]] | None = None
+    by_place: ByPlace
+    as_started: Callable[[Running], Running]
     again_ns: int | None = None  # when moving others may pay though it does not now
     _asked_to_move = False
     on_start: Callable[[Start], None]
@@ -199,14 +206,23 @@ class _Turn:
             return
         beside = self._ahead.beside(leaf, demand)
         refusal = cluster.shares.refusal(leaf, demand.charged, firm=demand.firm, beside=beside)
-        if refusal and beside and not cluster.shares.refusal(leaf, demand.charged, firm=demand.firm):
-            self._done.waits[demand.job] = behind(cluster.shares.tree, refusal)
-            self._done.kept_back = True
+        if self._is_behind(leaf, demand, refusal, beside):
             return
         if refusal is None and self._starts(demand, affordable(cluster.shares, leaf, demand, beside)):
             return
         if self.others_of is None or not self._on_other_devices(leaf, demand, refusal, beside):
             self._make_room(leaf, demand, like, refusal, line)
+
+    def _is_behind(
+        self, leaf: int, demand: Demand, refusal: Refusal | None, beside: Mapping[int, Amounts]
+    ) -> bool:
+        """Whether only what is reserved for others of its queues refuses it; if so, that is why it waits."""
+        shares = self._cluster.shares
+        if not refusal or not beside or shares.refusal(leaf, demand.charged, firm=demand.firm):
+            return False
+        self._done.waits[demand.job] = behind(shares.tree, refusal)
+        self._done.kept_back = True
+        return True
 
     def _on_other_devices(
         self, leaf: int, demand: Demand, refusal: Refusal | None, beside: Mapping[int, Amounts]
@@ -251,36 +267,53 @@ class _Turn:
     def _make_room(
         self, leaf: int, demand: Demand, like: _Class, refusal: Refusal | None, line: Line
     ) -> None:
+        asked, beside = demand, self._ahead.beside(leaf, demand)
+        if refusal is None and demand.ranks:
+            asked, refusal = self._refused_by_place(leaf, demand, beside)
+            if self._is_behind(leaf, asked, refusal, beside):
+                return
         # stopping others neither raises a limit nor lets a firm job borrow, but for jobs of its own queue
         helps = refusal is None or refusal.rule in ("kept", "full") or demand.level == "high"
         # where only others' reservations are in its way, nobody is stopped
-        in_the_way = refusal is None and self._fits_without_reservations(demand)
+        in_the_way = refusal is None and self._fits_without_reservations(leaf, demand)
         self._done.kept_back |= in_the_way
         if helps and not in_the_way and like not in self._none_stop:
             if self._stop_for(demand, line):
                 return
             self._none_stop.setdefault(like)
-        if not demand.ranks and refusal is None:
-            assert self.parts is not None
-            beside = self._ahead.beside(leaf, demand)
-            demand, refusal = refused_by_place(self._cluster, self.parts, leaf, demand, beside)
+        if refusal is None and not demand.ranks:
+            asked, refusal = self._refused_by_place(leaf, demand, beside)
+            if self._is_behind(leaf, asked, refusal, beside):
+                return
         if refusal is not None and not (refusal.rule == "full" and refusal.queue == ROOT):
-            self._quota(leaf, demand, refusal)
+            self._quota(leaf, asked, refusal, like)
             return
         if not in_the_way and demand.ranks:
             self._no_room.add(like)
         self._later(leaf, demand, (self._ahead.free_ns(refusal) or 0) if refusal is not None else 0)
 
-    def _fits_without_reservations(self, demand: Demand) -> bool:
-        planner = self._planner
-        return planner is not None and planner.reserves and self.at_once(demand, None) is not None
+    def _refused_by_place(
+        self, leaf: int, demand: Demand, beside: Mapping[int, Amounts]
+    ) -> tuple[Demand, Refusal | None]:
+        """Whether only what it would be charged is in the way of the place that it could have now, and that charge."""
+        charged = self.by_place(demand) if demand.most else None
+        if charged is None:
+            return demand, None
+        refusal = self._cluster.shares.refusal(leaf, charged, firm=demand.firm, beside=beside)
+        return (demand, None) if refusal is None else (replace(demand, charged=charged), refusal)
 
-    def _quota(self, leaf: int, demand: Demand, refusal: Refusal) -> None:
+    def _fits_without_reservations(self, leaf: int, demand: Demand) -> bool:
+        planner = self._planner
+        if planner is None or not planner.reserves:
+            return False
+        return self.at_once(affordable(self._cluster.shares, leaf, demand), None) is not None
+
+    def _quota(self, leaf: int, demand: Demand, refusal: Refusal, like: _Class) -> None:
         """The first job of a queue that its quota refuses gets the next quota; others may not delay it."""
         shares = self._cluster.shares
         said = shares.refusal(leaf, demand.charged, firm=demand.firm) or refusal  # without what is planned
         self._done.waits[demand.job] = why = refused(shares.tree, said)
-        self._refused[_class(demand)] = why
+        self._refused[like] = why
         if leaf in self._heads or refusal.asked > refusal.bound:
             return
         self._heads.add(leaf)
@@ -322,8 +355,7 @@ class _Turn:
         # it stays in its line until the round is settled: no job is offered twice
         self._waiting.count(demand, -1)
         self._cluster.journal.note(lambda: self._waiting.count(demand, +1))
-        run = started(as_ or demand, devices, self._now_ns)
-        self._cluster.start(run if self.parts is None else self.parts.started(run))
+        self._cluster.start(self.as_started(started(as_ or demand, devices, self._now_ns)))
         start = Start(demand.job, devices, because)
         self._done.starts.append(start)
         self.on_start(start)
@@ -364,6 +396,9 @@ class _Turn:
             return False
         if self._candidates is None:
             self._candidates = Candidates(self._cluster, self._now_ns)
+        like = _class(demand)
+        if demand.ranks and demand.most:  # which slices they leave is not known yet
+            demand = replace(demand, charged=demand.most)
         if self.parts is not None and (self._cluster.users or not demand.ranks):
             made = stop_in_parts(
                 self._cluster, self._candidates, self.parts, demand, self._preempt_one, self._whole_then,
@@ -372,10 +407,10 @@ class _Turn:
             if isinstance(made, Preemption):
                 self._stopped(demand, made)
             else:
-                self._none_stop[_class(demand)] = made
+                self._none_stop[like] = made
             return isinstance(made, Preemption)
         jobs = [demand]
-        if demand.ranks == 1 and self.allowed_of is not None:
+        if demand.ranks == 1 and not demand.most and self.allowed_of is not None:
             jobs += line.alike(demand, TOGETHER_MOST - 1)
         answers = preempt_all(
             self._cluster, jobs, self._fits_of, self._now_ns, domains_of=self.domains_of,
@@ -386,7 +421,7 @@ class _Turn:
             if isinstance(answer, Preemption):
                 self._stopped(job, answer)
             elif job is demand:
-                self._none_stop[_class(demand)] = answer
+                self._none_stop[like] = answer
         line.back(job for job in jobs[1:] if job.job not in self._cluster.holds)
         return demand.job in self._cluster.holds
 
