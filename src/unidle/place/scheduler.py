@@ -119,6 +119,8 @@ class Scheduler:
 
     def ever(self, view: View, spec: JobSpec) -> bool:
         """Whether the whole fleet, empty and healthy, holds a gang of this job."""
+        if spec.device == "any" and view.fleet.queues:  # room of one kind and quota of another are neither
+            return any(self.ever(view, replace(spec, device=kind)) for kind in ("gpu", "cpu"))
         if _never_by_quota(view, spec) is not None:
             return False
         ground = self._on(view)
