@@ -53,43 +53,36 @@ def devices(draw: st.DrawFn, kind: str, cut: str) -> File:
 
 
 @st.composite
+def nodes(draw: st.DrawFn, name: str, kinds: tuple[str, ...], cuts: str) -> File:
+    """One node, with one or two groups of devices of each kind."""
+    groups = []
+    for kind in kinds:
+        for _ in range(1 + _some(draw, 4)):
+            cut = draw(st.sampled_from(["whole", "declared", "demand"])) if cuts == "mixed" else cuts
+            groups.append(draw(devices(kind, cut)))
+    found: File = {"id": name, "devices": groups}
+    _add(
+        draw, found, ("cpus", 3, (2, 4)), ("memory", 4, ("8GiB",)), ("taints", 6, (["spot"],)), ("labels", 4, ({"zone": "a"},)),
+    )  # fmt: skip
+    return found
+
+
+@st.composite
 def fleets(draw: st.DrawFn, most: int) -> File:
-    """One to four nodes, of one kind of devices or two, on up to two leaves."""
+    """One to ``most`` nodes, of one kind of devices or two, on up to two leaves."""
     cuts = draw(st.sampled_from(["whole", "whole", "declared", "demand", "mixed"]))
-    kinds = draw(st.sampled_from(["gpu", "gpu", "cpu", "both"]))
-    tree = _some(draw, 2)
-    nodes = []
-    for k in range(draw(st.integers(1, most))):
-        groups = []
-        for kind in ("gpu", "cpu") if kinds == "both" else (kinds,):
-            for _ in range(1 + _some(draw, 4)):
-                cut = draw(st.sampled_from(["whole", "declared", "demand"])) if cuts == "mixed" else cuts
-                groups.append(draw(devices(kind, cut)))
-        node: File = {"id": f"n{k}", "devices": groups}
-        if _some(draw, 3):
-            node["cpus"] = draw(st.sampled_from([2, 4]))
-        if _some(draw, 4):
-            node["memory"] = "8GiB"
-        if _some(draw, 6):
-            node["taints"] = ["spot"]
-        if _some(draw, 4):
-            node["labels"] = {"zone": "a"}
-        if tree:
+    kinds = draw(st.sampled_from([("gpu",), ("gpu",), ("cpu",), ("gpu", "cpu")]))
+    found: File = {"nodes": [draw(nodes(f"n{k}", kinds, cuts)) for k in range(draw(st.integers(1, most)))]}
+    if _some(draw, 2):
+        found["tiers"] = [{"id": "spine", "kind": "spine"}]
+        found["tiers"] += [{"id": f"leaf{k}", "kind": "leaf", "parent": "spine"} for k in range(2)]
+        for node in found["nodes"]:
             node["parent"] = draw(st.sampled_from(["leaf0", "leaf1"]))
-        nodes.append(node)
-    found: File = {"nodes": nodes}
-    if tree:
-        found["tiers"] = [
-            {"id": "spine", "kind": "spine"},
-            {"id": "leaf0", "kind": "leaf", "parent": "spine"},
-            {"id": "leaf1", "kind": "leaf", "parent": "spine"},
-        ]
     if not _some(draw, 4):
         found["queues"] = draw(queues(found))
-    if _some(draw, 4):
-        found["migration"] = {"gain_least": draw(st.sampled_from([0.01, 1]))}
-    if _some(draw, 4):
-        found["history"] = {"weight": draw(st.sampled_from([0, 1]))}
+    _add(
+        draw, found, ("migration", 4, ({"gain_least": 0.01}, {"gain_least": 1})), ("history", 4, ({"weight": 0}, {"weight": 1})),
+    )  # fmt: skip
     return found
 
 
@@ -97,7 +90,9 @@ def fleets(draw: st.DrawFn, most: int) -> File:
 def queues(draw: st.DrawFn, fleet: File) -> list[File]:
     """One to three queues, now and then two teams in a department; small amounts, in halves and tenths."""
     groups = [group for node in fleet["nodes"] for group in node["devices"]]
-    resources = sorted({g["kind"] for g in groups} | {f"{g['kind']}:{g['model']}" for g in groups if "model" in g})
+    resources = sorted(
+        {g["kind"] for g in groups} | {f"{g['kind']}:{g['model']}" for g in groups if "model" in g}
+    )
     named = draw(st.lists(st.sampled_from(resources), min_size=1, max_size=2, unique=True))
     shape = draw(st.sampled_from([("a",), ("a", "b"), ("a", "b"), ("a", "b", "c"), ("d", "d/a", "d/b", "b")]))
     found = []
@@ -119,7 +114,9 @@ def queues(draw: st.DrawFn, fleet: File) -> list[File]:
         if _some(draw, 6):
             queue["reclaimable"] = False
         if _some(draw, 5):
-            window = {k: v for k, v in draw(amounts(named)).items() if k in ("guarantee", "deserved", "limit")}
+            window = {
+                k: v for k, v in draw(amounts(named)).items() if k in ("guarantee", "deserved", "limit")
+            }
             queue["windows"] = [{"when": draw(st.sampled_from(WINDOWS)), **window}]
         found.append(queue)
     return found
@@ -131,7 +128,11 @@ def amounts(draw: st.DrawFn, named: list[str]) -> File:
     found: File = {}
     for resource in named:
         least = 0.0
-        for what, each in (("guarantee", (0.5, 1, 2)), ("deserved", (0.5, 1, 2, 3)), ("limit", (0.3, 0.4, 0.5, 0.8, 1, 1.5, 2, 3))):
+        for what, each in (
+            ("guarantee", (0.5, 1, 2)),
+            ("deserved", (0.5, 1, 2, 3)),
+            ("limit", (0.3, 0.4, 0.5, 0.8, 1, 1.5, 2, 3)),
+        ):
             if _some(draw, 2 if what == "limit" else 3):
                 least = max(least, draw(st.sampled_from(each)))
                 found.setdefault(what, {})[resource] = least
@@ -141,63 +142,57 @@ def amounts(draw: st.DrawFn, named: list[str]) -> File:
     return found
 
 
+def _add(draw: st.DrawFn, to: File, *fields: tuple[str, int, tuple[Any, ...]]) -> None:
+    """Each of these fields now and then: its name, once in how often, its values."""
+    for name, one_in, values in fields:
+        if _some(draw, one_in):
+            to[name] = draw(st.sampled_from(values))
+
+
 @st.composite
 def jobs(draw: st.DrawFn, fleet: File, *, plain: bool) -> File:
     """One job file; a ``plain`` one says how much, whose and for how long, and no more."""
     groups = [group for node in fleet["nodes"] for group in node["devices"]]
     kinds = sorted({group["kind"] for group in groups})
-    found: File = {"name": draw(st.sampled_from(["x", "y"]))}
-    found["device"] = draw(st.sampled_from([*kinds, "any"]))
-    parts = any("share" in group or "slices_ppm" in group for group in groups)
+    found: File = {
+        "name": draw(st.sampled_from(["x", "y"])),
+        "device": draw(st.sampled_from([*kinds, "any"])),
+    }
     if "queues" in fleet:
         parents = {queue.get("parent") for queue in fleet["queues"]}
-        found["queue"] = draw(st.sampled_from([q["name"] for q in fleet["queues"] if q["name"] not in parents]))
+        leaves = [queue["name"] for queue in fleet["queues"] if queue["name"] not in parents]
+        found["queue"] = draw(st.sampled_from(leaves))
     found["preemption"] = draw(st.sampled_from(LEVELS))
     found["ranks"] = draw(st.sampled_from([1, 1, 1, 2, 2, 3, 4]))
+    parts = any("share" in group or "slices_ppm" in group for group in groups)
     if parts and not _some(draw, 3):
         found["share"] = draw(shares(found["device"], kinds))
-    elif _some(draw, 4):
-        found["devices_per_rank"] = 2
-    if _some(draw, 2):
-        found["estimate_s"] = draw(st.sampled_from([10, 30, 100]))
-    if _some(draw, 3):
-        found["checkpoint"] = {"path": "ckpt"}
+    else:
+        _add(draw, found, ("devices_per_rank", 4, (2,)))
+    _add(draw, found, ("estimate_s", 2, (10, 30, 100)), ("checkpoint", 3, ({"path": "ckpt"},)))
     found["grace_s"] = draw(st.sampled_from([0, 10]))
-    if plain:
-        return found
-    if _some(draw, 4):
-        found["priority"] = draw(st.integers(1, 2))
-    if _some(draw, 4):
-        found["min_runtime_s"] = draw(st.sampled_from([20, 60]))
-    if _some(draw, 4):
-        models = sorted({group["model"] for group in groups if "model" in group})
-        if models:
-            which = draw(st.sampled_from(["include", "include", "exclude"]))
-            found["models"] = {which: [draw(st.sampled_from(models))]}
-    if _some(draw, 5):
-        found["requests"] = {"cpus": draw(st.sampled_from([1, 2]))}
-    if _some(draw, 8):
-        found["requests"] = found.get("requests", {}) | {"memory": "4GiB"}
-    if _some(draw, 4):
-        found["tolerate"] = ["spot"]
-    if _some(draw, 8):
-        found["node_labels"] = {"zone": "a"}
-    if _some(draw, 4):
-        found["topology"] = {"require": draw(st.sampled_from(["leaf", "node"]))}
-    elif _some(draw, 6) and "share" not in found:
-        found["topology"] = {"prefer": "leaf"}
-    if found["ranks"] == 4 and _some(draw, 2):
-        found["layout"] = {"tp": 2, "dp": 2}
-        if _some(draw, 2) and "share" not in found:
-            found.setdefault("topology", {})["groups"] = {"tp": "node"}
-    if found["device"] != "cpu" and _some(draw, 6):
-        found["hardware"] = draw(st.sampled_from([{"mix": True}, {"vendor": "nvidia"}, {"prefer": "cost"}]))
-    found["restart"] = {"max": draw(st.sampled_from([0, 3])), "backoff_s": draw(st.sampled_from([0, 5]))}
-    if _some(draw, 8):
-        found["queue_timeout_s"] = 60
-    if _some(draw, 8):
-        found["timeout_s"] = 90
+    if not plain:
+        _wish(draw, found, sorted({group["model"] for group in groups if "model" in group}))
     return found
+
+
+def _wish(draw: st.DrawFn, to: File, models: list[str]) -> None:
+    """What else a job may say: where it runs, how it is treated, how long it waits."""
+    _add(
+        draw, to, ("priority", 4, (1, 2)), ("min_runtime_s", 4, (20, 60)), ("requests", 5, ({"cpus": 1}, {"cpus": 2}, {"memory": "4GiB"})),
+        ("tolerate", 4, (["spot"],)), ("node_labels", 8, ({"zone": "a"},)), ("queue_timeout_s", 8, (60,)), ("timeout_s", 8, (90,)),
+        ("topology", 3, ({"require": "leaf"}, {"require": "node"}, {"prefer": "leaf"})),
+    )  # fmt: skip
+    to["restart"] = {"max": draw(st.sampled_from([0, 3])), "backoff_s": draw(st.sampled_from([0, 5]))}
+    if models and _some(draw, 4):
+        which = draw(st.sampled_from(["include", "include", "exclude"]))
+        to["models"] = {which: [draw(st.sampled_from(models))]}
+    if to["device"] != "cpu":
+        _add(draw, to, ("hardware", 6, ({"mix": True}, {"vendor": "nvidia"}, {"prefer": "cost"})))
+    if to["ranks"] == 4 and "share" not in to:
+        _add(draw, to, ("layout", 2, ({"tp": 2, "dp": 2},)))
+        if "layout" in to and _some(draw, 2):
+            to["topology"] = {**to.get("topology", {}), "groups": {"tp": "node"}}
 
 
 @st.composite
@@ -250,8 +245,8 @@ def wide_worlds(draw: st.DrawFn, *, calm: bool = False) -> File:
     found: File = {"fleet": fleet, "asks": asks}
     if not calm:
         times = st.sampled_from(TIMES)
-        nodes = st.sampled_from([node["id"] for node in fleet["nodes"]])
-        found["faults"] = draw(st.lists(st.tuples(times, nodes, st.sampled_from([5, 50, 200])), max_size=2))
+        names = st.sampled_from([node["id"] for node in fleet["nodes"]])
+        found["faults"] = draw(st.lists(st.tuples(times, names, st.sampled_from([5, 50, 200])), max_size=2))
         found["cancels"] = draw(st.lists(st.tuples(times, st.integers(0, len(asks) - 1)), max_size=2))
         found["kills"] = draw(st.lists(times, max_size=2))
     return found

@@ -7,11 +7,10 @@ queues is used, which says what the files' amounts come to (``place.queue.tree``
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 
-from loopcheck import Checker, Held, Known, Promise, _gives_way
+from loopcheck import Checker, Held, Promise, _gives_way
 from unidle.events import types as ev
-from unidle.fleet import WHOLE_PPM, CutPart, Device, Fleet
+from unidle.fleet import WHOLE_PPM, CutPart, Fleet
 from unidle.jobs import JobSpec
 from unidle.place.fleet_queues import tree_of_queues
 from unidle.place.queue.tree import Quota
@@ -27,18 +26,15 @@ class WideChecker(Checker):
     def __init__(self) -> None:
         super().__init__()
         self._parts: dict[str, tuple[str, CutPart]] = {}  # by slice: the cut's mode and the part
-        self._begun: list[tuple[str, Quota]] = []
-        self._never: dict[str, str] = {}
-        self._lines: dict[str, list[str]] = {}
+        self._begun: list[tuple[str, Quota]] = []  # now, with what queues may use
+        self._never: dict[str, str] = {}  # who was told that it never starts, with the words
+        self._lines: dict[str, list[str]] = {}  # jobs that are alike, as they came
 
     # -- the fleet -----------------------------------------------------------------------------------
 
     def _fleet(self, fleet: Fleet) -> None:
         super()._fleet(fleet)
         self.tree = tree_of_queues(fleet)
-
-    def capacity(self, kind: str) -> int:
-        return super().capacity(kind)
 
     def see(self, event: ev.Event, time_ns: int) -> None:
         super().see(event, time_ns)
@@ -69,7 +65,11 @@ class WideChecker(Checker):
             model, taken = model_of(device.model, device.memory_bytes), 0
             assert model is not None
             for part in used:
-                self._need(part.start in model.profile(part.profile).starts, "instances stand where they may", device.id)
+                self._need(
+                    part.start in model.profile(part.profile).starts,
+                    "instances stand where they may",
+                    device.id,
+                )
                 mask = model.mask(Instance(part.profile, part.start))
                 self._need(not taken & mask, "no two instances in one place", device.id)
                 taken |= mask
@@ -80,13 +80,19 @@ class WideChecker(Checker):
         super()._takes(who, spec, node, piece)
         device, where, hardware = self.device_of[piece], spec.where, spec.hardware
         model = device.model
-        self._need(not where.models.include or model in where.models.include, "only models that were named", who)
+        self._need(
+            not where.models.include or model in where.models.include, "only models that were named", who
+        )
         self._need(model not in where.models.exclude, "no model that was excluded", who)
         if device.kind == "gpu" and hardware.vendor != "any":
             self._need(device.vendor == hardware.vendor, "GPUs of the vendor that was named", who)
         mode, part = self._parts.get(piece, ("", None))
         if spec.share is None:
-            self._need(part is None, "a part that was cut on demand is for those who asked for one", f"{who}: {piece}")
+            self._need(
+                part is None,
+                "a part that was cut on demand is for those who asked for one",
+                f"{who}: {piece}",
+            )
             some_whole = any(d.kind == device.kind and len(d.slices_ppm) == 1 for d in self.fleet.devices())
             whole = self._ppm[piece] == WHOLE_PPM
             self._need(whole or not some_whole, "whole devices where there are some", f"{who}: {piece}")
@@ -98,14 +104,24 @@ class WideChecker(Checker):
             if share.profile:
                 of = model_of(device.model, device.memory_bytes)
                 enough = of is not None and ppm >= of.compute_ppm(of.profile(share.profile))
-            ways = {"cpu": (), "nvidia": ("mig", "mps", "time")}.get(device.kind if device.kind == "cpu" else device.vendor, ("time",))
-            self._need(share.mode in ("any", *ways), "a slice is kept apart as was asked for", f"{who}: {piece}")
+            ways = (
+                ()
+                if device.kind == "cpu"
+                else ("mig", "mps", "time")
+                if device.vendor == "nvidia"
+                else ("time",)
+            )
+            self._need(
+                share.mode in ("any", *ways), "a slice is kept apart as was asked for", f"{who}: {piece}"
+            )
             self._need(enough, "a declared slice is large enough", f"{who}: {piece}")
             return
         self._need(part.job == who.partition(" ")[0], "a part is for whom it was made", f"{who}: {piece}")
         self._need(part.compute_ppm >= share.compute_ppm, "a part has the compute that was asked for", who)
         self._need(part.memory_bytes >= share.memory_bytes, "a part has the memory that was asked for", who)
-        self._need(not share.profile or part.profile == share.profile, "the MIG profile that was asked for", who)
+        self._need(
+            not share.profile or part.profile == share.profile, "the MIG profile that was asked for", who
+        )
         self._need(share.mode in ("any", mode), "a part is kept apart as was asked for", f"{who}: {mode}")
 
     def _placed(self, event: ev.AttemptPlaced) -> None:
@@ -120,7 +136,11 @@ class WideChecker(Checker):
                 known = self.jobs[other]
                 waits = not (known.attempts or known.over or known.cancelled)
                 kept = event.job in self.promised
-                self._need(not waits or kept, "of jobs that are alike the first starts first", f"{event.job} before {other}")
+                self._need(
+                    not waits or kept,
+                    "of jobs that are alike the first starts first",
+                    f"{event.job} before {other}",
+                )
         super()._placed(event)
         devices = [self.device_of[piece] for place in event.places for piece in place.slices]
         models = {(device.vendor, device.model) for device in devices}
@@ -134,11 +154,17 @@ class WideChecker(Checker):
     def _could_hold(self, model: tuple[str, str], spec: JobSpec) -> bool:
         """Whether the devices of one model alone are enough for a gang without other wishes."""
         plain = JobSpec(("x",))
-        if (spec.share, spec.topology, spec.requests, spec.where) != (None, None, plain.requests, plain.where):
+        if (spec.share, spec.topology, spec.requests, spec.where) != (
+            None,
+            None,
+            plain.requests,
+            plain.where,
+        ):
             return False
         nodes = [node for node in self.fleet.nodes if not node.taints]
         each = [
-            sum((d.vendor, d.model) == model and len(d.slices_ppm) == 1 for d in node.devices) for node in nodes
+            sum((d.vendor, d.model) == model and len(d.slices_ppm) == 1 for d in node.devices)
+            for node in nodes
         ]
         return sum(count // spec.devices_per_rank for count in each) >= spec.ranks
 
@@ -156,9 +182,9 @@ class WideChecker(Checker):
         """What the job's queue is charged now, in thousandths by resource."""
         job = self.jobs[name]
         if job.live is not None:
-            if _gives_way(job.live) and not self._moves(name, job):
+            if _gives_way(job.live):
                 return {}
-            milli = sum(max(self._was[piece] // 1_000, 1) for piece in job.live.slices)
+            milli = sum(max(self._ppm[piece] // 1_000, 1) for piece in job.live.slices)
             kind = job.live.kind
         elif name in self.promised and job.spec.share is None and self._whole_kind(self.promised[name].kind):
             if self.promised[name].expires_ns <= self._now_ns:
@@ -169,15 +195,8 @@ class WideChecker(Checker):
         models = job.spec.where.models.include
         return {kind: milli} | ({f"{kind}:{models[0]}": milli} if len(models) == 1 else {})
 
-    def _moves(self, name: str, job: Known) -> bool:
-        return False
-
     def _whole_kind(self, kind: str) -> bool:
         return all(len(d.slices_ppm) == 1 for d in self.fleet.devices() if d.kind == kind)
-
-    @property
-    def _was(self) -> dict[str, int]:
-        return self._ppm
 
     def used_milli(self) -> list[list[int]]:
         """By queue of the tree and resource."""
@@ -194,13 +213,11 @@ class WideChecker(Checker):
 
     def settled(self, time_ns: int) -> None:
         begun, self._begun = self._begun, []
-        self._started = [(n, c, k) for n, c, k in self._started if self._plain(n)]
-        started, self._started = self._started, []
+        started, self._started = self._started, []  # quotas are counted here otherwise
         super().settled(time_ns)
-        for name, _, kept in started:
-            self._nothing_promised_is_taken(name, kept)
-        import os
-        if os.environ.get("SKIPQ") and any(len(set(d.slices_ppm))>1 for d in self.fleet.devices()): return
+        if self._whole:
+            for name, _, kept in started:
+                self._nothing_promised_is_taken(name, kept)
         if self.queues:
             used = self.used_milli() if begun else []
             for name, quota in begun:
@@ -208,7 +225,9 @@ class WideChecker(Checker):
                 if held is not None and not _gives_way(held):
                     self._keeps(name, held, quota, used)
 
-    def _plain(self, name: str) -> bool:
+    @property
+    def _whole(self) -> bool:
+        """Whether no device of the fleet is ever in parts: then promises count devices by node."""
         return not any(d.sharing is not None or len(d.slices_ppm) > 1 for d in self.fleet.devices())
 
     def _keeps(self, name: str, held: Held, quota: Quota, used: list[list[int]]) -> None:
@@ -262,7 +281,7 @@ class WideChecker(Checker):
 
     def _promised(self, event: ev.Promised) -> None:
         job = self.jobs[event.job]
-        if self._plain(event.job):
+        if self._whole:
             super()._promised(event)
             return
         self._need(event.expires_ns > self._now_ns, "a promise ends in the future", event.job)
