@@ -185,7 +185,8 @@ def _waiting(
             continue
         because = queues.never.get(job.id) or answer.waits.get(job.id, queues.too_deep)
         if because is PARTS_WAIT or because.code == PARTS_LATER:
-            now = round_.refusal(job.spec, job.id).because
+            of_kind = queues.family(job.id).parts or job.spec  # the devices that its queue lets it have
+            now = round_.refusal(of_kind, job.id).because
             text = now.text if because is PARTS_WAIT else f"{now.text}; {because.text}"
             because = Reason(now.code, text, {**now.figures, **because.figures})
         figures, text = because.figures, because.text
