@@ -26,7 +26,7 @@ from unidle.fleet import Cut, CutPart
 from unidle.jobs import RankPlace, Reason
 from unidle.place.policy import Unidle
 
-some = settings(max_examples=int(os.environ.get("UNIDLE_WIDE_EXAMPLES", "60")), deadline=None)
+some = settings(max_examples=int(os.environ.get("UNIDLE_WIDE_EXAMPLES", "40")), deadline=None)
 WHY = Reason("x", "x")
 
 
@@ -58,6 +58,20 @@ def test_a_job_that_waits_when_nothing_runs_was_told_never(file: File) -> None:
             not job.terminal and job.spec.share is None
         ):  # of parts only the least that they may count is known
             assert not Unidle().ever(loop.view, job.spec), f"{job.id}: {job.verdict}"
+
+
+def test_what_was_wished_before_changes_no_decision() -> None:
+    """One plain node: a wish of a job that came and went leaves nothing behind."""
+    wished = {"job": {"preemption": "high", "ranks": 3}, "at_s": 0, "work_s": 1}
+    file: File = {
+        "fleet": {"nodes": [{"id": "n0", "devices": {"count": 3, "kind": "cpu"}}]},
+        "asks": [wished, {"job": {}, "at_s": 10, "work_s": 1}],
+    }
+    loop = lived(file, Twice)
+    assert [e.because.code for _, e in loop.events if isinstance(e, ev.AttemptPlaced)] == [
+        "gang",
+        "first_fit",
+    ]
 
 
 # -- the checker itself --------------------------------------------------------------------------------
