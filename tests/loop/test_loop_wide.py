@@ -52,11 +52,11 @@ def test_a_job_that_waits_when_nothing_runs_was_told_never(file: File) -> None:
     loop = lived(file, Unidle)
     if any(queue.windows for queue in loop.fleet.queues):
         return  # at other hours it may
+    uneven = any(len(set(device.slices_ppm)) > 1 for device in loop.fleet.devices())
     for job in loop.view.jobs.values():
         assert job.live is None
-        if (
-            not job.terminal and job.spec.share is None
-        ):  # of parts only the least that they may count is known
+        # of parts, and of slices of several sizes, only a bound is known of what they count at least
+        if not job.terminal and job.spec.share is None and not uneven:
             assert not Unidle().ever(loop.view, job.spec), f"{job.id}: {job.verdict}"
 
 
