@@ -144,7 +144,7 @@ def test_a_name_that_no_job_has_is_a_slip(tmp_path: Path) -> None:
 def test_jobs_that_the_other_fleet_cannot_hold_are_left_out_and_counted(tmp_path: Path) -> None:
     found = on(tmp_path, fleet(1, 4))
     assert [a.job for a in found.arrivals] == ["j0", "j2"]
-    assert found.left_out == {"no state of the fleet holds it": 1}
+    assert found.left_out == {"no state of the fleet holds such a job": 1}
 
 
 # -- the same bytes --------------------------------------------------------------------------------------

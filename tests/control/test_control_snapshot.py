@@ -86,6 +86,8 @@ class Repeated:
 
     def _compare(self, plan: Plan, name: str, now_ns: int) -> None:
         again = thaw(load_snapshot(self.path))
+        waits = [job.waiting_since_ns for job in again.jobs.open.values() if job.live is None]
+        assert again.queue.since_ns() == min(waits)
         answer = next_decision(again, again.jobs[name], now_ns)
         place = next((p for p in plan.places if p.job == name), None)
         wait = next((w for w in plan.waits if w.job == name), None)

@@ -99,6 +99,11 @@ def test_words_that_no_command_knows(tmp_path: Path) -> None:
     job = json.loads(done.stdout)["job"]
     cases = {
         ("run", "--store", store): "give either a job file or a command after --",
+        (
+            "submit",
+            "--store",
+            store,
+        ): "; unidle submit JOB.yaml, or unidle submit --ranks 4 -- python train.py",
         ("run", "--store", store, "--"): "command: must have at least 1 item",
         ("run", "--store", store, "--ranks", "0", "--", "true"): "ranks: must be a whole number",
         ("run", "--store", store, tmp_path / "none.yaml"): "there is no such file",
@@ -128,6 +133,26 @@ def test_words_that_no_command_knows(tmp_path: Path) -> None:
         assert (code, out) == (2, ""), (words, code, err)
         assert says in one_line(err)
     assert not (tmp_path / "new.db").exists()
+
+
+def test_a_store_that_no_controller_ever_served_says_nothing_of_devices(tmp_path: Path) -> None:
+    store, fleet = tmp_path / "s.db", tmp_path / "fleet.yaml"
+    fleet.write_text("nodes: [{id: n, devices: {count: 1, kind: cpu}}]")
+    job = json.loads(unidle("submit", "--store", store, "--json", "--", "true").stdout)["job"]
+    nobody = f"--store: no controller has told what fleet it has (got '{store}'); start one: `unidle up --store {store}`"
+    cases = {
+        ("place", "--store", store, "--job", job): nobody,
+        ("queue", "--store", store): nobody,
+        ("fleet", "--store", store): nobody,
+        ("fleet", "snapshot", "--store", store): nobody,
+        ("fleet", "--store", store, "summary"): nobody,
+        ("replay", "store", "--store", store, "--policy", "unidle"): "can be replayed (1 job left out: run time not known",
+        ("place", "--store", store, "--fleet", fleet, "--job", job): "--store, --fleet: do not go together; leave one out",
+        ("fleet", "--store", store, "--cpu-devices", 2): "--store, --cpu-devices: do not go together; leave one out",
+    }  # fmt: skip
+    for (code, out, err), (words, says) in zip(in_turn(cases), cases.items(), strict=True):
+        assert (code, out) == (2, ""), (words, code, err)
+        assert says in one_line(err)
 
 
 def test_unknown_option_and_command_are_bad_input() -> None:

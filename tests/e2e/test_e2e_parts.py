@@ -58,6 +58,19 @@ def shares_at_all_times(store: Path) -> None:
 
 
 @needs.cgroups
+def test_what_is_left_of_a_device_is_told_as_what_may_still_be_promised(tmp_path: Path) -> None:
+    store, gate, fleet = tmp_path / "s.db", tmp_path / "gate", tmp_path / "more.yaml"
+    fleet.write_text(FLEET.replace("share: {}", "share: {oversubscribe: {compute: 1.5}}"))
+    submit(store, tmp_path / "a.json", wait_script(gate), share={"fraction": 0.75})
+    with running("up", "--store", store, "--fleet", fleet, "--until-idle") as up:
+        wait_for_state(store, "a", "running")
+        assert device(store)["slices_ppm"] == [500_000, 500_000]
+        assert "quota 75 %, 75 % left" in unidle("fleet", "--store", store).stdout
+        gate.touch()
+        assert up.wait(30) == 0
+
+
+@needs.cgroups
 def test_two_jobs_share_a_device_by_quota_and_a_whole_device_job_gets_it_when_they_have_left(
     tmp_path: Path,
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -43,7 +44,10 @@ def test_the_second_run_is_foretold_from_the_first_and_checked(tmp_path: Path) -
     assert scores["step_time"]["known"] >= 1 and scores["cost"]["unit"] == "USD"
     shown = unidle("predict", "train", "--store", store).stdout
     assert "28 steps of 2 attempts" in shown and "core" in shown
-    assert "step time" in unidle("explain", "train", "--store", store).stdout
+    told = unidle("explain", "train", "--store", store).stdout
+    assert "step time" in told and re.search(
+        r"  cost 0\.\d+ USD \(0\.\d+ to 0\.\d+.*it was 0\.\d+ (more|less)\n", told
+    )
 
 
 @pytest.mark.parametrize(

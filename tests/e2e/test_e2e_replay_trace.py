@@ -69,6 +69,27 @@ def test_a_replay_that_is_kept_is_a_store_like_any_other(fleet: Path, trace: Pat
     assert replayed["jobs"] == 4
 
 
+def test_a_prediction_that_came_true_is_said_to_be_so(fleet: Path, tmp_path: Path) -> None:
+    trace = tmp_path / "told.csv"
+    head, *_ = TRACE.splitlines()
+    trace.write_text(f"{head},estimate_s\na,0,100,4,,,,,,,1,100\n")
+    command = (
+        "replay",
+        "trace",
+        "--fleet",
+        fleet,
+        "--trace",
+        trace,
+        "--policy",
+        "unidle",
+        "--save",
+        tmp_path / "k",
+    )
+    assert unidle(*command).returncode == 0
+    told = unidle("explain", "a", "--store", tmp_path / "k" / "unidle.db").stdout
+    assert told.count("from the job file's estimate_s; and so it was\n") == 2  # its run time, and its cost
+
+
 def test_slips_are_one_line_and_exit_code_2(fleet: Path, trace: Path, tmp_path: Path) -> None:
     bad = tmp_path / "bad.csv"
     bad.write_text(TRACE + "e,40,NaN,1,0,0,,,,,1\n")

@@ -81,10 +81,9 @@ def test_label_families_are_ordered_from_the_node_upwards():
         "zone",
     )
     assert well_known(["kubernetes.io/hostname", "zone"]) == ()
-    assert kinds_of(["a.io/switch", "b.io/switch", "c.io/node"]) == (
-        "a.io/switch",
-        "b.io/switch",
-        "c.io/node",
+    own = ("a.io/switch", "b.io/switch", "c.io/node", "d.io/fleet")
+    assert kinds_of(own) == own, (
+        "the fleet is the whole, and a job that must stay in one of these is kept there"
     )
 
 

@@ -328,3 +328,19 @@ def test_what_only_gpus_have_is_refused_of_cpu_devices(
     with pytest.raises(BadInput) as caught:
         job_from_mapping({"command": ["a"], "device": "cpu", **given}, "test", tmp_path)
     assert f"{field}: is of GPUs, and device is cpu (got '{value}'); remove one of them" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"share": {"profile": "1g.10gb"}},
+        {"share": {"fraction": 0.5, "mode": "mps"}},
+        {"hardware": {"vendor": "amd"}},
+    ],
+)
+def test_who_names_what_only_gpus_have_gets_no_cpu_device(tmp_path: Path, given: dict[str, object]) -> None:
+    assert job_from_mapping({"command": ["a"], **given}, "test", tmp_path).device == "gpu"
+
+
+def test_a_part_of_any_device_may_be_of_a_cpu_device(tmp_path: Path) -> None:
+    assert job_from_mapping({"command": ["a"], "share": {"fraction": 0.5}}, "test", tmp_path).device == "any"

@@ -99,6 +99,12 @@ def test_models_are_named_as_in_job_files(tmp_path: Path) -> None:
         load_trace(write(tmp_path, {"model": "A10"}), there)
 
 
+def test_one_of_several_models_is_enough(tmp_path: Path) -> None:
+    assert load_trace(write(tmp_path, {"model": "H100|A100"}), fleet()).jobs[0].models == ("H100", "A100")
+    with pytest.raises(BadInput, match=r"no such GPU \(got 'H100\|B200'\); its models are A100, T4"):
+        load_trace(write(tmp_path, {"model": "H100|B200"}), fleet())
+
+
 def test_other_names_are_taken_before_the_fleet_is_asked(tmp_path: Path) -> None:
     there = replace(fleet(), queues=(QueueSpec("vision"),))
     path = write(tmp_path, {"model": "H100"})

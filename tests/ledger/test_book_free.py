@@ -45,6 +45,14 @@ def test_the_wait_for_a_device_that_was_taken_is_no_latency() -> None:
     assert told.ledger("n0/0")[:2] == [(0, 4, "useful"), (4, 5, "scheduler_latency")]
 
 
+@pytest.mark.parametrize(
+    ("code", "leaf"), [("quota", "quota"), ("reserved", "gathering"), ("planned", "fragmented")]
+)
+def test_what_a_decision_kept_free_is_no_latency(code: str, leaf: str) -> None:
+    told = Telling(1).submit("j").tell(ev.JobJudged("j", Reason(code, "wait"))).at(5).place("j", "n0/0").at(6)
+    assert told.ledger("n0/0")[0] == (0, 5, leaf)
+
+
 def test_a_back_off_is_no_latency() -> None:
     told = Telling(1).submit("a").place("a", "n0/0").at(2).end("a", 1, "failed").retry("a", 6)
     told.at(9).place("a", "n0/0")

@@ -126,3 +126,22 @@ def test_jobs_that_the_scheduler_has_not_seen_take_their_room_from_the_next() ->
     assert judge("c", summary_of(view, NOW), spec).state == "now"
     tell(view, ev.JobSubmitted("first", spec))
     assert judge("c", summary_of(view, NOW), spec).state == "later"
+
+
+def test_a_part_costs_what_it_counts_and_not_a_whole_device() -> None:
+    fleet = fleet_from_mapping(
+        {
+            "nodes": [{"id": "n", "devices": {"count": 2, "kind": "gpu", "model": "H100", "memory": "80GiB",
+                                              "share": {"modes": ["mps"]}}}],
+            "prices": {"H100": 4.0},
+        }, "test",
+    )  # fmt: skip
+    summary = summary_of(view_of(fleet), NOW)
+    part = {"command": ["x"], "ranks": 2, "share": {"fraction": 0.25}}
+    assert judge("c", summary, job_from_mapping(part, "test", ".")).cost == 2 * 1.0
+    assert (
+        judge(
+            "c", summary, job_from_mapping({"command": ["x"], "ranks": 2, "device": "gpu"}, "test", ".")
+        ).cost
+        == 8.0
+    )

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from place.test_place_first_fit import NOW, fleet, gang, tell, view_of
 from unidle.errors import BadInput
 from unidle.events import types as ev
+from unidle.files.fleet import fleet_from_mapping
+from unidle.files.job import job_from_mapping
 from unidle.fleet import Device, Fleet, Node
 from unidle.jobs import JobSpec, Requests, Select, Where
 from unidle.place import registry
@@ -210,3 +212,18 @@ def test_first_fit_is_the_one_that_starts_without_numpy_where_jobs_ask_for_devic
     plan, plain = registry.policy_named("firstfit").decide(view, NOW), FirstFit().decide(view, NOW)
     assert plan.places == plain.places
     assert [(w.job, w.because.code) for w in plan.waits] == [(w.job, w.because.code) for w in plain.waits]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_part_that_is_cut_on_demand_is_room_for_a_simple_policy_too(policy: str) -> None:
+    gpu = {"count": 1, "kind": "gpu", "memory": "80GiB", "share": {"modes": ["mps"]}}
+    view = view_of(fleet_from_mapping({"nodes": [{"id": "n", "devices": gpu}]}, "test"))
+    one, two = (
+        job_from_mapping({"command": ["x"], "ranks": ranks, "share": {"fraction": 0.6}}, "test", ".")
+        for ranks in (1, 2)
+    )
+    chosen = registry.policy_named(policy)
+    assert chosen.ever(view, one)
+    assert chosen.why_not(view, one) is None
+    assert not chosen.ever(view, two)
+    assert chosen.why_not(view, two) is not None

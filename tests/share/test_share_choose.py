@@ -51,7 +51,8 @@ def wish_of(entry: dict[str, Any]) -> Wish:
         uuids=Select(**{k: tuple(v) for k, v in entry.get("uuids", {}).items()}),
     )
     limit = int(entry.get("limit", 1.5) * WHOLE_PPM)
-    return Wish(share, TABLE.load(entry["load"]), where, frozenset(entry.get("needs", ())), limit)
+    most = int(entry.get("most", 1) * WHOLE_PPM)
+    return Wish(share, TABLE.load(entry["load"]), where, frozenset(entry.get("needs", ())), limit, most)
 
 
 def policy_of(entry: dict[str, Any]) -> SharePolicy:

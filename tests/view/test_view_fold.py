@@ -33,6 +33,13 @@ def postings(view: View) -> list[Entry]:
     return sorted(entries(view, view.time_ns), key=repr)
 
 
+def check_ages(view: View) -> None:
+    """Who waits the longest, by the index and by looking at all."""
+    since = {job.waiting_since_ns for job in view.jobs.open.values() if job.state in ("queued", "restarting")}
+    for after_ns in (-1, *since):
+        assert view.queue.since_ns(after_ns) == min((ns for ns in since if ns > after_ns), default=None)
+
+
 @few
 @given(worlds(), st.data())
 def test_a_log_gives_the_same_view_at_once_in_parts_and_over_snapshots(
@@ -43,7 +50,9 @@ def test_a_log_gives_the_same_view_at_once_in_parts_and_over_snapshots(
     parts = View()
     cuts = sorted(data.draw(st.sets(st.integers(0, len(log)), max_size=4)))
     for start, end in zip([0, *cuts], [*cuts, len(log)], strict=True):
-        parts = snapshot.decode(snapshot.encode(fold(parts, log[start:end])))
+        told = fold(parts, log[start:end])
+        check_ages(told)
+        parts = snapshot.decode(snapshot.encode(told))
     assert canonical(parts) == canonical(whole)
     assert postings(parts) == postings(whole)
     assert parts.waiting == whole.waiting

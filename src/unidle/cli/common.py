@@ -75,6 +75,26 @@ def read_view(store: Store) -> View:
     return view
 
 
+def need_fleet(view: View, store: str | None) -> View:
+    """The view, or :class:`BadInput` where no controller ever ran on its store: nothing can be said of no devices."""
+    if view.fleet.nodes:
+        return view
+    address = store_address(store)
+    raise BadInput(
+        "no controller has told what fleet it has", field="--store", value=address,
+        remedy=f"start one: `unidle up --store {address}`",
+    )  # fmt: skip
+
+
+def not_both(context: typer.Context, store: str, **others: object) -> None:
+    """:class:`BadInput` where the option ``store`` is on the command line (not in the environment) beside others."""
+    source = context.get_parameter_source(store)
+    beside = next((name for name, value in others.items() if value is not None), None)
+    if beside is not None and source is not None and source.name == "COMMANDLINE":
+        option = f"--{beside.replace('_', '-')}"
+        raise BadInput("do not go together", field=f"--store, {option}", remedy="leave one out")
+
+
 def now_of(view: View) -> int:
     """Now, in the time of the view's log: a replay's or a simulation's ends with its last event."""
     return view.time_ns if view.modelled else max(time.time_ns(), view.time_ns)
@@ -144,6 +164,12 @@ def table(header: list[str], rows: list[list[str]]) -> list[str]:
 
 def _numeric(cell: str) -> bool:
     return cell in ("", "-") or cell.replace(".", "", 1).replace("-", "", 1).isdigit()
+
+
+def figures(amount: float) -> str:
+    """Four figures at most, without powers of ten: what is small has its millionths."""
+    text = f"{amount:.4g}"
+    return f"{amount:.6f}".rstrip("0").rstrip(".") if "e" in text else text
 
 
 def age(ns: int) -> str:

@@ -14,7 +14,9 @@ from unidle.cli.common import (
     StoreOption,
     age,
     clock_time,
+    figures,
     need_job,
+    not_both,
     now_of,
     print_json,
     read_store,
@@ -86,7 +88,7 @@ def submit(
         name=name, ranks=ranks, devices_per_rank=devices_per_rank, device=device,
         max_restarts=max_restarts, checkpoint=checkpoint, timeout_s=timeout_s,
     )  # fmt: skip
-    spec = read_job(job, context.obj, options)
+    spec = read_job(job, context.obj, options, by="submit")
     job_id = new_job_id(spec.name)
     if clusters is not None:
         _submit_somewhere(context, clusters, job_id, spec, as_json)
@@ -111,9 +113,7 @@ def _submit_somewhere(
     from unidle.cli.clusters import dispatch, verdict_as_json
     from unidle.control.dispatch import send
 
-    source = context.get_parameter_source("store")
-    if source is not None and source.name == "COMMANDLINE":  # not UNIDLE_STORE
-        raise BadInput("do not go together", field="--store, --clusters", remedy="leave one out")
+    not_both(context, "store", clusters=clusters)
     target, verdict = dispatch(clusters, spec)
     holder = send(target.address, job_id, spec)
     if as_json:
@@ -215,6 +215,7 @@ def _mib(value: object) -> str:
 def explain(job: JobArgument, store: StoreOption = None, as_json: JsonOption = False) -> None:
     """Explain why a job is where it is: what it waits for, where it was placed and why, how it ended."""
     from unidle.control import describe
+    from unidle.jobs import NEVER
 
     opened = read_store(store)
     view = read_view(opened)
@@ -230,7 +231,8 @@ def explain(job: JobArgument, store: StoreOption = None, as_json: JsonOption = F
         start = f"; expected to start at {clock_time(expected_ns)}" if expected_ns else ""
         now = waiting["now"]["text"]
         now = "the same" if now == story["reason"] else now
-        say(f"  now: {now}; {counted(waiting['ahead'], 'job')} ahead in the queue{start}")
+        ahead = f"; {counted(waiting['ahead'], 'job')} ahead in the queue{start}"
+        say(f"  now: {now}" + ("" if waiting["now"]["code"] in NEVER else ahead))
         if waiting["stops"]:
             say(f"  stops for it: {', '.join(waiting['stops'])}")
         for barrier in waiting["in_the_way"]:
@@ -250,21 +252,27 @@ def _foretold(said: dict[str, Any]) -> str:
     text += f" ({shown(said['low_ns'])} to {shown(said['high_ns'])}"
     text += f" with {100 * said['level']:.0f} %)" if said["level"] else ")"
     text += f", from {said['by']}"
-    if said["error_ns"] is not None:
+    if said["error_ns"] == 0:
+        text += "; and so it was"
+    elif said["error_ns"] is not None:
         late = "later" if said["what"] == "start" else "longer"
         early = "earlier" if said["what"] == "start" else "shorter"
         length = _seconds if said["what"] == "step_time" else age
-        text += f"; it was {length(abs(said['error_ns']))} {late if said['error_ns'] >= 0 else early}"
+        text += f"; it was {length(abs(said['error_ns']))} {late if said['error_ns'] > 0 else early}"
     return text
 
 
 def _foretold_cost(said: dict[str, Any]) -> str:
     cost = said["cost"]
-    text = f"cost {cost['value']:.4g} ({cost['low']:.4g} to {cost['high']:.4g}"
+    text = (
+        f"cost {figures(cost['value'])} {cost['currency']} ({figures(cost['low'])} to {figures(cost['high'])}"
+    )
     text += f" with {100 * said['level']:.0f} %)" if said["level"] else ")"
     text += f", from {said['by']}"
-    if cost["error"] is not None:
-        text += f"; it was {abs(cost['error']):.3g} {'more' if cost['error'] >= 0 else 'less'}"
+    if cost["error"] == 0:
+        text += "; and so it was"
+    elif cost["error"] is not None:
+        text += f"; it was {figures(abs(cost['error']))} {'more' if cost['error'] > 0 else 'less'}"
     return text
 
 

@@ -14,6 +14,8 @@ from unidle.cli.common import (
     JsonOption,
     StoreOption,
     data_dir,
+    need_fleet,
+    not_both,
     now_of,
     print_json,
     read_store,
@@ -24,7 +26,7 @@ from unidle.cli.common import (
 )
 from unidle.cli.probe import probe_app
 from unidle.errors import BadInput
-from unidle.fleet import Device, device_of, slices_of
+from unidle.fleet import WHOLE_PPM, Device, device_of, slices_of
 from unidle.words import counted
 
 
@@ -69,9 +71,10 @@ def fleet(
             )
         show_idle(store, as_json)
         return
+    not_both(context, "store", fleet=fleet_file, cpu_devices=cpu_devices)
     if store is not None and fleet_file is None:
         opened = read_store(store)
-        view = read_view(opened)
+        view = need_fleet(read_view(opened), store)
         opened.close()
         holders: dict[str, set[str]] = {}
         told = {job for job in view.live if view.jobs[job].attempts[-1].notice is not None}
@@ -158,6 +161,8 @@ def _parts(line: dict[str, Any]) -> str:
         return " ".join(map(_percent, shares)) if len(shares) > 1 else whole
     used = [part["profile"] or _percent(part["compute_ppm"]) for part in line["cut"]["parts"] if part["job"]]
     left = sum(part["share_ppm"] for part in line["cut"]["parts"] if not part["job"])
+    if line["cut"]["mode"] != "mig":  # as much as may still be promised, as the others show what was
+        left = left * line["share"]["compute_ppm"] // WHOLE_PPM
     return f"{line['cut']['mode']} {' '.join(used)}" + (f", {_percent(left)} left" if left else "")
 
 
@@ -176,7 +181,7 @@ def fleet_snapshot(context: typer.Context, store: StoreOption = None) -> None:
     from unidle.view.frozen import freeze
 
     opened = read_store(store or context.obj)
-    view = read_view(opened)
+    view = need_fleet(read_view(opened), store or context.obj)
     opened.close()
     write_snapshot(freeze(view, Forecaster.of(view).recall()), sys.stdout.buffer)
     sys.stdout.buffer.flush()
@@ -189,7 +194,7 @@ def fleet_summary(context: typer.Context, store: StoreOption = None) -> None:
     from unidle.place.summary import summary_of
 
     opened = read_store(store or context.obj)
-    view = read_view(opened)
+    view = need_fleet(read_view(opened), store or context.obj)
     opened.close()
     sys.stdout.buffer.write(summary_as_json(summary_of(view, now_of(view))) + b"\n")
     sys.stdout.buffer.flush()

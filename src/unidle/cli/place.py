@@ -8,7 +8,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from unidle.cli.common import FleetOption, JsonOption, StoreOption, print_json, say, table
+from unidle.cli.common import (
+    FleetOption,
+    JsonOption,
+    StoreOption,
+    need_fleet,
+    not_both,
+    print_json,
+    read_store,
+    read_view,
+    say,
+    table,
+)
 from unidle.errors import BadInput
 from unidle.words import counted
 
@@ -30,6 +41,7 @@ def register(app: typer.Typer) -> None:
 
 
 def place(
+    context: typer.Context,
     job: Annotated[
         str,
         typer.Option(
@@ -56,6 +68,7 @@ def place(
     from unidle.control.ask import next_decision
     from unidle.place.scheduler import Placed
 
+    not_both(context, "store", fleet=fleet, snapshot=snapshot)
     view, forecaster = _view(fleet, snapshot, store)
     asked = _job(view, job, forecaster)
     decision = next_decision(view, asked)
@@ -105,11 +118,9 @@ def _view(fleet: str | None, snapshot: str | None, store: str | None) -> tuple[V
         from unidle.cli.run import find_fleet
 
         return view_of(find_fleet(fleet, None), time.time_ns()), None
-    from unidle.cli.common import read_store, read_view
-
     opened = read_store(store)
     try:
-        return read_view(opened), None
+        return need_fleet(read_view(opened), store), None
     finally:
         opened.close()
 

@@ -10,6 +10,7 @@ from unidle.cli.common import (
     JsonOption,
     StoreOption,
     age,
+    figures,
     need_job,
     print_json,
     read_store,
@@ -96,7 +97,7 @@ def _say_models(told: dict[str, Any]) -> None:
         bounds = f"{row['low_ns'] / 1e9:.3g} to {row['high_ns'] / 1e9:.3g}"
         rows.append(
             [row["model"] or "-", f"{row['step_ns'] / 1e9:.4g}", bounds, f"{100 * row['level']:.0f}",
-             "-" if cost is None else f"{cost:.4g}", age(rest["value_ns"]) if rest else "-",
+             "-" if cost is None else figures(cost), age(rest["value_ns"]) if rest else "-",
              _rest_cost(rest), _behind(row)]
         )  # fmt: skip
     columns = [
@@ -133,7 +134,7 @@ def _say_scores(rows: list[dict[str, Any]]) -> None:
     for row in rows:
         known = row["known"]
         shown = (
-            [f"{row['median_error']:.4g} {row['unit']}", f"{100 * row['median_relative_error']:.1f}",
+            [f"{figures(row['median_error'])} {row['unit']}", f"{100 * row['median_relative_error']:.1f}",
              f"{100 * row['within']:.0f}", f"{100 * row['promised']:.0f}"]
             if known else ["-"] * 4
         )  # fmt: skip

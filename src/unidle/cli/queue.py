@@ -6,7 +6,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from unidle.cli.common import JsonOption, StoreOption, now_of, print_json, read_store, read_view, say, table
+from unidle.cli.common import (
+    JsonOption,
+    StoreOption,
+    need_fleet,
+    now_of,
+    print_json,
+    read_store,
+    read_view,
+    say,
+    table,
+)
 
 if TYPE_CHECKING:
     from unidle.place.queue.fair import QueueShare
@@ -34,7 +44,7 @@ def queue(
     if usage:
         _usage(opened, view, as_json)
     else:
-        _shares(view, as_json)
+        _shares(need_fleet(view, store), as_json)
     opened.close()
 
 

@@ -30,7 +30,11 @@ def openb(
     nodes: Annotated[str, typer.Option(metavar="FILE", help="Node list of the trace (CSV).")],
     pods: Annotated[str, typer.Option(metavar="FILE", help="Pod list of the trace (CSV).")],
     policy: Annotated[
-        str, typer.Option(metavar="NAME[,NAME...]", help="Policies to compare, side by side.")
+        str,
+        typer.Option(
+            metavar="NAME[,NAME...]",
+            help="Policies to compare: unidle, fgd, bestfit, dotprod, packing, clustering, firstfit, random.",
+        ),
     ] = "unidle,fgd,firstfit",
     requested: Annotated[
         float, typer.Option(metavar="X", help="Pods arrive until X times the GPU capacity is requested.")

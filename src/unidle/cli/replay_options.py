@@ -29,7 +29,10 @@ def _seconds(name: str, text: str) -> Any:
     return Annotated[float, _option(name, "S", text, min=0, max=_LONGEST_S)]
 
 
-PolicyOption = Annotated[str, _option("policy", "NAME[,NAME...]", "Placement policies to compare.")]
+PolicyOption = Annotated[
+    str,
+    _option("policy", "NAME[,NAME...]", "Placement policies to compare: unidle, firstfit, bestfit, spread."),
+]
 SaveOption = Annotated[
     str | None,
     _option(

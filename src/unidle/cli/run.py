@@ -156,14 +156,16 @@ def make_parent(address: str) -> None:
         ) from error  # fmt: skip
 
 
-def read_job(path: str | None, command: tuple[str, ...] | None, options: dict[str, Any]) -> JobSpec:
-    """The job that the command line describes: a file, or a command after ``--``."""
+def read_job(
+    path: str | None, command: tuple[str, ...] | None, options: dict[str, Any], by: str = "run"
+) -> JobSpec:
+    """The job that the command line of ``unidle BY`` describes: a file, or a command after ``--``."""
     from unidle.files.job import job_from_command, load_job
 
     if (path is None) == (command is None):
         raise BadInput(
             "give either a job file or a command after --", field="JOB",
-            remedy="unidle run JOB.yaml, or unidle run --ranks 4 -- python train.py",
+            remedy=f"unidle {by} JOB.yaml, or unidle {by} --ranks 4 -- python train.py",
         )  # fmt: skip
     if path is not None:
         if options:

@@ -141,7 +141,7 @@ def explain(view: View, job: JobView) -> Plain:
         **job_line(job),
         "code": because.code if because else None,
         "decisions": decisions,
-        "predictions": [_prediction(check) for check in checked(job, view)],
+        "predictions": [_prediction(check, view.fleet.currency) for check in checked(job, view)],
     }
     if job.state in ("queued", "restarting"):
         result["waiting"] = _waiting(view, job)
@@ -152,12 +152,6 @@ _NEXT: Final = Reason("fits", "there is room for it: it starts with the next dec
 
 
 def _waiting(view: View, job: JobView) -> Plain:
-    ahead = sum(
-        1
-        for queue in view.waiting.values()
-        for priority, order, _ in queue
-        if (priority, order) < (-job.spec.priority, job.order)
-    )
     verdict = job.verdict
     answer = Answer(None, NOT_TAKEN_UP) if verdict is NOT_TAKEN_UP else next_decision(view, job)
     now = answer.because if answer.place is None else _NEXT
@@ -169,10 +163,34 @@ def _waiting(view: View, job: JobView) -> Plain:
         "now": {"code": now.code, "text": now.text, **now.figures},
         "stops": [stop.job for stop in answer.stops],
         "in_the_way": [] if answer.place is not None else in_the_way(view, job.spec, now),
-        "ahead": ahead,
+        "ahead": _ahead(view, job),
         "not_before_ns": job.not_before_ns or None,
         "expected_start_ns": expected_ns,
     }
+
+
+def _ahead(view: View, job: JobView) -> int:
+    """How many jobs come before it in its queue. Those that can never start do not count: nobody waits for them."""
+    names = [name for line in view.waiting.values() for _, _, name in line]
+    line = [other for name in names if (other := view.jobs.open[name]) is job or not _never(other)]
+    from unidle.place.registry import DEFAULT
+
+    if not view.fleet.queues or view.policy not in ("", DEFAULT):
+        mine = (-job.spec.priority, job.order)
+        return sum((-other.spec.priority, other.order) < mine for other in line)
+    from unidle.place.queue.backfill import Backfill, in_order
+    from unidle.place.queue.model import Demand
+
+    demands = [
+        Demand(o.id, o.spec.queue, o.spec.preemption, 0, 0, (), o.waiting_since_ns, priority=o.spec.priority)
+        for o in line
+        if o.spec.queue == job.spec.queue
+    ]
+    return [demand.job for demand in in_order(demands, view.time_ns, Backfill())].index(job.id)
+
+
+def _never(job: JobView) -> bool:
+    return job.verdict is not None and job.verdict.code in NEVER
 
 
 def in_the_way(view: View, spec: JobSpec, now: Reason) -> list[Plain]:
@@ -211,7 +229,7 @@ def barrier_line(barrier: Barrier) -> Plain:
     }  # fmt: skip
 
 
-def _prediction(check: Checked) -> Plain:
+def _prediction(check: Checked, currency: str) -> Plain:
     said = check.said
     return {
         "what": said.what,
@@ -226,7 +244,7 @@ def _prediction(check: Checked) -> Plain:
         "within": check.within,
         "model": said.model,
         "attempt": said.attempt or None,
-        "cost": _cost(check) if said.what == "cost" else None,
+        "cost": _cost(check) | {"currency": currency} if said.what == "cost" else None,
     }
 
 

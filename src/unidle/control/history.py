@@ -24,6 +24,7 @@ from unidle.store.protocol import Store
 from unidle.view.frozen import view_of
 from unidle.view.speeds import width_ppm
 from unidle.view.state import JobView, View
+from unidle.words import counted
 
 # What a job would need on any devices: its steps, and what it does between them. Work that was lost
 # and done again is counted once; time that the fleet cost it (start, waits, hangs) not at all.
@@ -68,8 +69,9 @@ def scenario_of_store(
     if fleet is not None:
         arrivals = _that_fit(arrivals, fleet, left_out)
     if not arrivals:
+        why = "; ".join(f"{counted(count, 'job')} left out: {text}" for text, count in left_out.items())
         raise BadInput(
-            "no job of the store can be replayed", field="--store", value=dict(left_out) or None,
+            "no job of the store can be replayed" + (f" ({why})" if why else ""), field="--store",
             remedy="jobs must have run and ended in the window, and fit on the fleet",
         )  # fmt: skip
     chosen = fleet or as_declared(view.fleet)
@@ -133,9 +135,9 @@ def _as_replayed(job: JobView) -> JobSpec:
 
 def _why_left_out(job: JobView) -> str | None:
     if not job.terminal:
-        return "it has not ended: how long it takes is not known"
+        return "run time not known, not ended yet"
     if not job.attempts:
-        return "it never ran: how long it takes is not known"
+        return "run time not known, never started"
     return None
 
 

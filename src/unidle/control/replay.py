@@ -24,7 +24,7 @@ _AGAIN: Final = Restart(max=10**6, backoff_s=1.0)
 """A recorded job ends when its work is done: what a simulated fault cost it is done again."""
 
 _VAIN: Final = 9.0  # one attempt in 8,000 comes through
-NO_ROOM: Final = "no state of the fleet holds it"
+NO_ROOM: Final = "no state of the fleet holds such a job"
 
 Estimates = Literal["none", "exact", "learned"]
 

@@ -20,7 +20,7 @@ from unidle.files.load import base_dir_of, load_document
 from unidle.files.ranges import expand
 from unidle.files.values import MEMORY_LIMIT_BYTES, memory_bytes
 from unidle.fleet import WHOLE_PPM, Device, Fleet, GpuLinks, Node, Tier
-from unidle.fleet.labels import OWN_KINDS
+from unidle.fleet.labels import RESERVED_KINDS
 from unidle.words import counted
 
 __all__ = ["fleet_from_mapping", "fleet_to_yaml", "load_fleet"]
@@ -97,9 +97,9 @@ class _Builder:
 
     def _tiers(self) -> Iterator[Tier]:
         for index, part in enumerate(self._file.tiers):
-            if part.kind in OWN_KINDS:
+            if part.kind in RESERVED_KINDS:
                 raise self._document.error(
-                    ("tiers", index, "kind"), "is what unidle calls the lowest ones itself", value=part.kind,
+                    ("tiers", index, "kind"), "is what unidle calls the lowest ones, or all of it, itself", value=part.kind,
                     remedy="name the tier otherwise, for instance leaf",
                 )  # fmt: skip
             path: Path = ("tiers", index, "id")

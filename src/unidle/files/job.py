@@ -15,7 +15,19 @@ from unidle.files.job_file import JobFile, is_reserved_env
 from unidle.files.job_place import GroupsPart, SelectPart, SharePart, TopologyPart
 from unidle.files.load import base_dir_of, load_document
 from unidle.files.values import MEMORY_LIMIT_BYTES, as_name, memory_bytes
-from unidle.jobs import Hardware, JobSpec, Layout, Limits, Requests, Restart, Select, Share, Topology, Where
+from unidle.jobs import (
+    DeviceWish,
+    Hardware,
+    JobSpec,
+    Layout,
+    Limits,
+    Requests,
+    Restart,
+    Select,
+    Share,
+    Topology,
+    Where,
+)
 
 BOUNDS: Final = Bounds()
 
@@ -80,7 +92,7 @@ def _job(document: Document, base_dir: str) -> JobSpec:
         env=dict(file.env),
         ranks=file.ranks,
         devices_per_rank=file.devices_per_rank,
-        device=file.device,
+        device=_device(file),
         queue=file.queue,
         priority=file.priority,
         user=file.user or _login(),
@@ -113,6 +125,15 @@ def _job(document: Document, base_dir: str) -> JobSpec:
         steps=file.steps,
         idle_ok=file.idle_ok,
     )
+
+
+def _device(file: JobFile) -> DeviceWish:
+    """A vendor, a MIG profile or a mode is a wish about GPUs: no CPU device grants it."""
+    share = file.share
+    of_gpus = file.hardware.vendor != "any" or (
+        share is not None and (share.profile is not None or share.mode != "any")
+    )
+    return "gpu" if of_gpus and file.device == "any" else file.device
 
 
 def _topology(part: TopologyPart) -> Topology:

@@ -12,7 +12,7 @@ from unidle.share.select import names_model
 
 
 def check_fits(trace: Trace, fleet: Fleet) -> None:
-    """Refuse a model or a queue that the fleet does not have, and a job larger than any node or than the fleet."""
+    """Refuse a job of models or of a queue that the fleet does not have, and a job larger than any node or than the fleet."""
     for error in _misfits(trace, fleet).values():
         raise error
 
@@ -61,14 +61,13 @@ class _Sizes:
         ]
 
     def misfit(self, trace: Trace, job: TraceJob) -> BadFile | None:
-        """Why no state of the fleet holds the job; None where one does. Errors: for a model that it does not have."""
-        for model in job.models:
-            if not any(names_model(model, has) for has in self._models):
-                known = ", ".join(m or "(none)" for m in self._models) or "none: it has no GPU"
-                raise trace.error(
-                    job, "model", "the fleet has no such GPU", model,
-                    f"its models are {known}; or name one of them with --model-map",
-                )  # fmt: skip
+        """Why no state of the fleet holds the job; None where one does. Errors: for models of which it has none."""
+        if job.models and not _matching(self._models, job.models):
+            known = ", ".join(m or "(none)" for m in self._models) or "none: it has no GPU"
+            raise trace.error(
+                job, "model", "the fleet has no such GPU", "|".join(job.models),
+                f"its models are {known}; or name one of them with --model-map",
+            )  # fmt: skip
         room = [self._ranks(job, *node) for node in self._nodes]
         if sum(room) >= job.ranks:
             return None

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from unidle.fleet.model import Node, Tier
+from unidle.fleet.summary import FLEET_KIND
 
 # Families of well-known keys, each ordered from the node upwards.
 _NVIDIA: Final = (
@@ -41,7 +42,9 @@ _KINDS: Final = {
 NVLINK_KINDS: Final = frozenset({"nvlink", "nvlink-part", "accelerator"})
 HOST_KEY: Final = "kubernetes.io/hostname"
 OWN_KINDS: Final = frozenset({"node", "device"})
-"""What the lowest ones are called; no tier may be."""
+"""What the lowest ones are called."""
+RESERVED_KINDS: Final = OWN_KINDS | {FLEET_KIND}
+"""What unidle calls the lowest ones, and all of it; no tier may be called so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +92,7 @@ def kinds_of(keys: Sequence[str]) -> tuple[str, ...]:
     """One kind for each key; keys that would share a kind keep their full names."""
     short = [kind_of(key) for key in keys]
     return tuple(
-        kind if short.count(kind) == 1 and kind not in OWN_KINDS else key
+        kind if short.count(kind) == 1 and kind not in RESERVED_KINDS else key
         for kind, key in zip(short, keys, strict=True)
     )
 

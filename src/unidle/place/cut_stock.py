@@ -6,12 +6,12 @@ decision.
 
 from __future__ import annotations
 
-from unidle.fleet import WHOLE_PPM, Device
+from unidle.fleet import WHOLE_PPM, Device, Sharing
 from unidle.fleet.summary import NodeClass
 from unidle.jobs import Share
-from unidle.share.mig_models import model_of
-from unidle.share.modes import MPS_CLIENTS, needs_of, profile_for
-from unidle.share.refusal import Refused
+from unidle.share.modes import MPS_CLIENTS
+from unidle.share.offers import bounded_modes, promises
+from unidle.share.parts import share_of
 from unidle.view.usage import milli_of
 
 
@@ -30,21 +30,16 @@ def _ways(one: NodeClass, share: Share) -> list[tuple[int, int]]:
     cut, found = one.cut, list[tuple[int, int]]()
     if cut is None:
         return found
-    model = model_of(one.model, one.memory_bytes)
-    if model is not None and "mig" in cut.modes and share.mode in ("any", "mig"):
-        name = profile_for(share, model)
-        if not isinstance(name, Refused):
-            profile = model.profile(name)
-            ppm, bytes_ = model.compute_ppm(profile), model.bytes_of(profile)
-            count = min(WHOLE_PPM, cut.compute_ppm) // ppm
-            found.append((min(count, min(one.memory_bytes, cut.memory_bytes) // bytes_), milli_of(ppm)))
-    bounded = {"quota", "mps", "time"} if share.mode == "any" else {share.mode} - {"mig"}
-    ways = bounded & {*cut.modes}
-    need = needs_of(share, Device("a device", "", 0, one.kind, memory_bytes=one.memory_bytes))
-    if ways and not share.profile and not isinstance(need, Refused):
-        compute, memory = need
-        count = cut.compute_ppm // compute
-        count = min(count, cut.memory_bytes // memory) if memory else count
-        count = min(count, MPS_CLIENTS) if ways == {"mps"} else count
-        found.append((count, milli_of(max(1, compute * WHOLE_PPM // cut.factor_ppm))))
+    sharing = Sharing(cut.modes, cut.factor_ppm)
+    device = Device("", "", 0, one.kind, one.model, memory_bytes=one.memory_bytes, sharing=sharing)
+    for promise in promises(device, share):
+        compute, memory = cut.compute_ppm, cut.memory_bytes
+        if promise.mode == "mig":  # of which no more than all is promised
+            compute, memory = min(compute, WHOLE_PPM), min(memory, one.memory_bytes)
+        count = compute // promise.compute_ppm
+        if promise.memory_bytes:
+            count = min(count, memory // promise.memory_bytes)
+        if promise.mode != "mig" and bounded_modes(share) & {*cut.modes} == {"mps"}:
+            count = min(count, MPS_CLIENTS)
+        found.append((count, milli_of(share_of(device, promise))))
     return [way for way in found if way[0] > 0]

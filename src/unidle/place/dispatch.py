@@ -285,9 +285,12 @@ def _start_in(summary: CapacitySummary, spec: JobSpec, kind: str, free: int) -> 
 
 
 def _cost(summary: CapacitySummary, spec: JobSpec, pools: Sequence[Pool]) -> float | None:
-    """The price of an hour on the cheapest model that the job may use, where it is known."""
-    models = {summary.classes[code].model for pool in pools for code in pool}
+    """The price of an hour on the cheapest devices that the job may use, where it is known: of a part what it counts."""
+    known = summary.prices_per_device_hour
     prices = [
-        summary.prices_per_device_hour[model] for model in models if model in summary.prices_per_device_hour
+        known[model] * each.milli / 1000
+        for pool in pools
+        for code, each in pool.items()
+        if (model := summary.classes[code].model) in known
     ]
     return min(prices) * spec.devices if prices else None

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from unidle.fleet import WHOLE_PPM, Fleet, slices_of
+from unidle.fleet import WHOLE_PPM, Device, Fleet, slices_of
 from unidle.fleet.queues import QueueSpec
 from unidle.jobs import JobSpec, Reason, Share
 from unidle.place.queue.charge import most_of
@@ -19,6 +19,8 @@ from unidle.place.queue.spec import MILLI, amounts_of
 from unidle.place.queue.tree import ROOT, QueueTree
 from unidle.place.queued import KINDS
 from unidle.share.mig_models import mig_models
+from unidle.share.offers import promises
+from unidle.share.parts import share_of
 from unidle.view.usage import charged, milli_of
 
 if TYPE_CHECKING:
@@ -58,7 +60,7 @@ class Bounds(NamedTuple):
     """What bounds a charge from below: kinds that have whole devices and those there are, the largest factor and memory.
 
     ``sizes`` are, of devices with declared parts, how many there are of each size in ppm, the smallest first;
-    ``cuttable`` are kinds of which some are cut on demand.
+    ``cuttable`` has one of each sort of devices that are cut on demand, as if nobody used it.
     """
 
     kinds: frozenset[str]
@@ -66,7 +68,7 @@ class Bounds(NamedTuple):
     factor_ppm: int
     memory_bytes: int
     sizes: dict[str, tuple[tuple[int, int], ...]]
-    cuttable: frozenset[str]
+    cuttable: tuple[Device, ...]
 
     @classmethod
     def of(cls, fleet: Fleet) -> Bounds:
@@ -82,7 +84,7 @@ class Bounds(NamedTuple):
             max((d.sharing.compute_ppm for d in devices if d.sharing is not None), default=WHOLE_PPM),
             max((d.memory_bytes for d in devices), default=0),
             {kind: tuple(sorted(counts.items())) for kind, counts in sizes.items()},
-            frozenset(d.kind for d in devices if d.sharing is not None),
+            tuple({_sort(d): replace(d, cut=None) for d in devices if d.sharing is not None}.values()),
         )
 
     def least_milli(self, spec: JobSpec, kind: str) -> int:
@@ -92,11 +94,17 @@ class Bounds(NamedTuple):
             if kind in self.whole_kinds:
                 return spec.devices * MILLI
             return self._smallest_milli(kind, spec.devices) if kind in self.kinds else 0
-        least = spec.ranks * self._part_milli(share)
-        if kind in self.sizes and kind not in self.cuttable:  # parts are those that are declared
+        ways = []  # a gang is on parts that are declared, or on some that are cut on demand
+        if kind in self.sizes:
             size_ppm = max(share.compute_ppm, self._of_memory_ppm(share))
-            least = max(least, self._smallest_milli(kind, spec.devices, size_ppm))
-        return least
+            ways.append(self._smallest_milli(kind, spec.devices, size_ppm))
+        ways += [
+            spec.ranks * milli_of(share_of(device, promise))
+            for device in self.cuttable
+            if device.kind == kind
+            for promise in promises(device, share)
+        ]
+        return max(spec.ranks * self._part_milli(share), min(ways, default=0))
 
     def _part_milli(self, share: Share) -> int:
         """What one part that is cut on demand counts at least."""
@@ -118,6 +126,10 @@ class Bounds(NamedTuple):
         return total
 
 
+def _sort(device: Device) -> tuple[object, ...]:
+    return device.kind, device.model, device.memory_bytes, device.sharing
+
+
 def never_in(
     empty: Shares, spec: JobSpec, queue: str, kinds: Sequence[str], asked: Callable[[str], int]
 ) -> Reason | None:
@@ -135,11 +147,13 @@ def never_in(
         return None  # at other hours it may
     share = spec.share
     of_gpu = share is not None and (bool(share.profile) or share.mode != "any")  # no CPU device is cut so
-    may = [kind for kind in KINDS[spec.device] if kind in kinds and not (of_gpu and kind == "cpu")] or ["gpu"]
+    may = [kind for kind in KINDS[spec.device] if kind in kinds and not (of_gpu and kind == "cpu")]
     there = dict(zip(tree.resources, empty.quota.capacity, strict=True))
     may = [kind for kind in may if asked(kind) <= there[kind]] or may  # else there are too few, whoever asks
     found = [_never_of(empty, spec, index, kind, asked(kind)) for kind in may]
-    return None if None in found else found[0]
+    return (
+        None if None in found else next(iter(found), None)
+    )  # without such devices the fleet's own reason says so
 
 
 def never_in_parts(empty: Shares, sharing: SharingRound, spec: JobSpec, queue: str) -> Reason | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from unidle.place.pools import Option, Pool, candidates
 from unidle.place.queued import InQueueOrder, in_words
 from unidle.place.refused import Refused, most_devices, never_fits, waits, with_models
 from unidle.place.repairing import Returning
-from unidle.place.sharing import SharingRound
+from unidle.place.sharing import Apart, SharingRound
 from unidle.place.sharing_gang import Given, Terms
 from unidle.place.traffic import usual_traffic
 from unidle.place.tree import Ints
@@ -27,6 +28,9 @@ from unidle.view.occupancy import NodeSlots
 from unidle.view.state import JobView, View
 from unidle.view.waiting import Shape
 from unidle.words import are, counted
+
+Like: TypeAlias = tuple[Shape, Apart | None]
+"""See :meth:`GangRound.like`."""
 
 
 class Fit:
@@ -75,33 +79,53 @@ class GangRound:
     def decide(self, now_ns: int) -> Plan:
         view = self._view
         unjudged = sorted((view.jobs[j] for j in view.unjudged), key=lambda job: job.order)
-        new = {job.shape for job in unjudged}  # to say why takes longer than to know that it does not fit
+        # to say why takes longer than to know that it does not fit
+        new = {self.like(job) for job in unjudged}
         places: dict[str, Place] = {}
-        blocked: dict[Shape, Reason | None] = {}
+        why: dict[Like, Reason | None] = {}
+        blocked: set[Shape] = set()
         for shape, job_id in InQueueOrder(view, now_ns, blocked):
             job = view.jobs[job_id]
-            spec = job.spec
+            spec, like = job.spec, self.like(job, shape)
+            if like in why:
+                continue
             fit = self.find(spec, job)
             if fit is not None:
                 places[job_id] = Place(job_id, self.take(fit), fit.because())
             elif isinstance(given := self.part(job_id, spec), Given):
                 places[job_id] = Place(job_id, self.take_parts(given), given.because)
             else:  # what is free only shrinks within one round
-                blocked[shape] = self.refusal(spec, job_id).because if shape in new else None
+                why[like] = self.refusal(spec, job_id).because if like in new else None
+                if self.sharing is None or spec.share is None:  # else others of the shape may still fit
+                    blocked.add(shape)
         waits = [
             Wait(job.id, because)
             for job in unjudged
             if job.id not in places
             and job.not_before_ns <= now_ns
-            and (because := blocked.get(job.shape)) is not None
+            and (because := why.get(self.like(job))) is not None
         ]
         return Plan(tuple(places.values()), tuple(waits), cuts=self.recuts())
+
+    def like(self, job: JobView, shape: Shape | None = None) -> Like:
+        """Jobs of which none fits where one does not: those of a shape, and of parts those of one load besides.
+
+        ``shape``: that of the job, where it is known: to find it takes long.
+        """
+        shape = job.shape if shape is None else shape
+        if self.sharing is None or job.spec.share is None:
+            return shape, None
+        return shape, self.sharing.apart(job)
 
     def part(self, job: str, spec: JobSpec) -> Given | NoPart | None:
         """Parts of devices that are cut on demand for the job, or why it gets none; None where it asks for none."""
         if self.sharing is None or spec.share is None:
             return None
         return self.sharing.find(job, spec)
+
+    def ever_in_parts(self, spec: JobSpec) -> bool:
+        """Whether the whole fleet, empty and healthy, has a part that is cut on demand for each rank."""
+        return self.sharing is not None and spec.share is not None and self.sharing.never(spec) is None
 
     def take_parts(self, given: Given) -> tuple[RankPlace, ...]:
         """Give the gang its parts of devices."""

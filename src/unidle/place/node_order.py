@@ -25,6 +25,7 @@ from unidle.place.gang_round import Fit, GangRound
 from unidle.place.ground import Ground, RankClass
 from unidle.place.plan import Plan
 from unidle.place.refused import Refused
+from unidle.place.sharing_gang import Given
 from unidle.place.tree import Ints
 from unidle.view.state import JobView, View
 from unidle.words import counted
@@ -50,7 +51,10 @@ class NodeOrder:
             round_.undo()
 
     def why_not(self, view: View, spec: JobSpec) -> Reason | None:
-        answer = self._round(view).fit(spec)
+        round_ = self._round(view)
+        if isinstance(round_.part("", spec), Given):
+            return None
+        answer = round_.fit(spec)
         return answer.because if isinstance(answer, Refused) else None
 
     def ever(self, view: View, spec: JobSpec) -> bool:
@@ -80,7 +84,8 @@ class _Round(GangRound):
 
     def ever(self, spec: JobSpec) -> bool:
         pools = self._ground.pools.vendors(spec)
-        return any(int(self.rank_class(spec, pool).whole.room.sum()) >= spec.ranks for pool in pools)
+        held = any(int(self.rank_class(spec, pool).whole.room.sum()) >= spec.ranks for pool in pools)
+        return held or self.ever_in_parts(spec)
 
     def _fit(self, rank_class: RankClass, ranks: int) -> Fit:
         place = self._ground.by_fleet

@@ -53,13 +53,12 @@ class InQueueOrder:
 
 
 def starves(view: View, now_ns: int) -> bool:
-    """Whether a job at the head of its line has waited for too long."""
-    return any(
-        view.jobs.open[line[0][2]].waiting_since_ns <= now_ns - STARVED_NS for line in view.waiting.values()
-    )
+    """Whether a job has waited for too long, wherever it stands in its line."""
+    since_ns = view.queue.since_ns()
+    return since_ns is not None and since_ns <= now_ns - STARVED_NS
 
 
 def starves_ns(view: View, now_ns: int) -> int | None:
-    """When the next job at the head of its line will have waited for too long."""
-    times = (view.jobs.open[line[0][2]].waiting_since_ns + STARVED_NS for line in view.waiting.values())
-    return min((at_ns for at_ns in times if at_ns > now_ns), default=None)
+    """When the next job will have waited for too long."""
+    since_ns = view.queue.since_ns(now_ns - STARVED_NS)
+    return None if since_ns is None else since_ns + STARVED_NS

@@ -11,7 +11,7 @@ from unidle.place.ground import Ground
 from unidle.place.queue.charge import affordable, alike
 from unidle.place.queue.model import Demand, Hold, Ints, Running
 from unidle.place.queue.relief import Room
-from unidle.place.sharing import SharingRound
+from unidle.place.sharing import Apart, SharingRound
 from unidle.place.sharing_gang import Given, Terms
 from unidle.view.state import View
 
@@ -89,6 +89,10 @@ class QuotaParts:
         parts = {name: self._at(device) for name, device in given.devices.items()}
         charged = alike(run.charged, given.milli)
         return replace(run, devices={}, parts=parts, parts_milli=given.milli, charged=charged)
+
+    def apart(self, job: str) -> Apart:
+        """What sets jobs apart that ask for the same part."""
+        return self._sharing.apart(self._view.jobs.open[job])
 
     def parts_of(self, job: str) -> Iterable[str]:
         """Devices that a running job has parts of."""

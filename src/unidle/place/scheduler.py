@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from unidle.jobs import JobSpec, Layout, RankPlace, Reason
-from unidle.place.gang_round import Fit, GangRound, sharing_of
+from unidle.place.gang_round import Fit, GangRound, Like
 from unidle.place.ground import Ground
 from unidle.place.mapping import Mapping, map_ranks
 from unidle.place.plan import Keep, Place, Plan, Stop, Wait
@@ -97,13 +97,10 @@ class Scheduler:
         again_ns = now_ns if places and answer.kept_back else answer.again_ns
         return Plan(tuple(places), waits, keeps, stops, again_ns, round_.recuts())
 
-    def try_one(self, view: View, spec: JobSpec, job: str | None = None) -> Placed | Refused:
-        """What a gang of this job would get now, with all that is known of it, or why it gets nothing.
-
-        ``job`` is its id where it waits in the view: it may have ranks that stay where they were.
-        """
+    def try_one(self, view: View, spec: JobSpec) -> Placed | Refused:
+        """What a gang of such a job would get now were it alone and new, or why it gets nothing."""
         round_ = GangRound(self._on(view), view)
-        found = round_.find(spec, None if job is None else view.jobs.open.get(job))
+        found = round_.find(spec)
         given = round_.part("", spec) if found is None else None
         if isinstance(given, Given):
             return _placed_in_parts(self._on(view), given, spec)
@@ -126,10 +123,8 @@ class Scheduler:
         ground = self._on(view)
         if never_fits(ground, spec) is None:
             return True
-        sharing = sharing_of(ground, view) if spec.share is not None else None
-        if sharing is None or sharing.never(spec) is not None:
-            return False
-        return _never_by_quota(view, spec, sharing) is None
+        round_ = GangRound(ground, view)
+        return round_.ever_in_parts(spec) and _never_by_quota(view, spec, round_.sharing) is None
 
     def _on(self, view: View) -> Ground:
         ground = self._ground
@@ -178,6 +173,7 @@ def _waiting(
     """Why those wait of whom it is not known yet: what is in the way, and the planned start where there is one."""
     found: list[Wait] = []
     in_the_way: dict[Shape, Fit | Refused] = {}
+    no_part: dict[tuple[Like, str], Reason] = {}
     starts = {start.job for start in answer.starts}
     told = view.unjudged.union(move.job for move in answer.moves)
     for job in sorted((view.jobs.open[job] for job in told), key=lambda job: job.order):
@@ -185,8 +181,12 @@ def _waiting(
             continue
         because = queues.never.get(job.id) or answer.waits.get(job.id, queues.too_deep)
         if because is PARTS_WAIT or because.code == PARTS_LATER:
-            of_kind = queues.family(job.id).parts or job.spec  # the devices that its queue lets it have
-            now = round_.refusal(of_kind, job.id).because
+            # of the devices that its queue lets it have
+            of_kind = queues.family(job.id).parts or job.spec
+            like = (round_.like(job), of_kind.device)
+            if like not in no_part:
+                no_part[like] = round_.refusal(of_kind, job.id).because
+            now = no_part[like]
             text = now.text if because is PARTS_WAIT else f"{now.text}; {because.text}"
             because = Reason(now.code, text, {**now.figures, **because.figures})
         figures, text = because.figures, because.text

@@ -9,21 +9,23 @@ device that changes.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Final, get_args
+from typing import Final, TypeAlias
 
-from unidle.fleet import Vendor, slices_of
+from unidle.fleet import slices_of
 from unidle.jobs import JobSpec, RankPlace, Reason, Requests, Share
 from unidle.jobs.spec import ShareMode
 from unidle.place.ground import Ground
 from unidle.place.plan import Recut
+from unidle.place.pools import Pool
 from unidle.place.queued import KINDS, noun
 from unidle.place.sharing_devices import Devices, EmptyDevices, Memo, refused_before, table_of
-from unidle.place.sharing_gang import GangSearch, Given, Terms, promises
+from unidle.place.sharing_gang import GangSearch, Given, Terms
 from unidle.place.tree import NODE
 from unidle.share.loads import Interference
-from unidle.share.offers import Gpu
+from unidle.share.offers import Gpu, promises
 from unidle.share.parts import share_of
 from unidle.share.refusal import Refused, refused
 from unidle.view.state import JobView, View
@@ -33,6 +35,9 @@ _ANY: Final = Terms()
 _SPARE: Final = 2  # so that a reason can name another device
 _GANG_MODES: Final[tuple[ShareMode, ...]] = ("mps", "time")
 _NO_REQUESTS: Final = Requests()
+_MEMO: Final = 256
+Apart: TypeAlias = tuple[str, frozenset[str]]
+"""See :meth:`SharingRound.apart`."""
 
 
 class SharingRound:
@@ -48,29 +53,59 @@ class SharingRound:
         self._why: dict[str, Reason] = {}
 
     def find(self, job: str, spec: JobSpec, terms: Terms = _ANY) -> Given | Refused:
-        """A part for each rank of the gang, or why there is none; nothing is taken yet."""
-        assert spec.share is not None
+        """A part for each rank of the gang, or why there is none; nothing is taken yet.
+
+        ``spec`` may be that of another job of the shape; the load that counts is that of ``job``, where it waits.
+        """
+        share = spec.share
+        assert share is not None
+        waits = self.view.jobs.open.get(job)
+        if waits is not None and waits.spec.name != spec.name:
+            spec = replace(spec, name=waits.spec.name)
         if spec.topology is not None and (spec.topology.groups or spec.topology.fabric):
             return refused("no_share", "parallel groups and fabrics are chosen for whole devices only")
         self.devices.without(terms.gone)
-        answers = [
-            self._of_kind(job, one, spec.share, kind, terms)
-            for kind in KINDS[spec.device]
-            for one in self._by_vendor(spec, kind)
-        ]
-        found = next((a for a in answers if isinstance(a, Given)), None)
-        if found is not None:
-            return found
-        why = max((a for a in answers if isinstance(a, Refused)), key=_devices_looked_at)
-        return _with_refusals(why, self.view.jobs.open.get(job))
+        refusals: list[Refused] = []
+        apart = False
+        for pool in (pool for kind in KINDS[spec.device] for pool in self._pools(spec, kind)):
+            if len(pool.models) > 1 and not spec.hardware.mix and self._one_model_does(spec, pool.kind):
+                apart = True
+                continue
+            answer = self._of_pool(job, spec, share, pool, terms)
+            if isinstance(answer, Given):
+                return answer
+            refusals.append(answer)
+        why = max(refusals, key=_devices_looked_at)
+        if apart:
+            text = f"{why.because.text}; a gang is on GPUs of one model"
+            why = Refused(replace(why.because, text=text))
+        return _with_refusals(why, waits)
 
-    def _by_vendor(self, spec: JobSpec, kind: str) -> list[JobSpec]:
-        """The job for GPUs of one vendor at a time: a gang never mixes those."""
-        vendors = {vendor for vendor, _ in self.ground.pools.count}
-        if kind != "gpu" or spec.hardware.vendor != "any" or len(vendors) < 2:
-            return [spec]
-        every: tuple[Vendor, ...] = get_args(Vendor)
-        return [replace(spec, hardware=replace(spec.hardware, vendor=v)) for v in every if v in vendors]
+    def apart(self, job: JobView) -> Apart:
+        """What sets jobs of one shape apart: a name of which a load is known, and devices that refused them a part."""
+        name = job.spec.name if self.devices.table.tells(job.spec.name) else ""
+        return name, frozenset(refused_before(job))
+
+    def _pools(self, spec: JobSpec, kind: str) -> list[Pool]:
+        """Devices that the ranks may use together (see ``pools``); those of several models come last."""
+        if kind == "cpu" or spec.ranks == 1:
+            return [pool for pool in self.ground.pools.vendors(spec) if pool.kind == kind]
+        return [o.pool for o in self.ground.pools.options(spec) if o.pool.kind == kind]
+
+    def _one_model_does(self, spec: JobSpec, kind: str) -> bool:
+        """Whether the devices of a single model, empty and healthy, have a part for each rank."""
+        share, key = spec.share, repr((kind, *_asked(spec)))
+        assert share is not None
+        if key not in self._memo.alone:
+            if len(self._memo.alone) > _MEMO:
+                self._memo.alone.clear()
+            empty = SharingRound(self.ground, self.view, self.devices.table, empty=True)
+            self._memo.alone[key] = any(
+                isinstance(empty._of_pool("", spec, share, pool, _ANY), Given)
+                for pool in self._pools(spec, kind)
+                if len(pool.models) == 1
+            )
+        return self._memo.alone[key]
 
     def take(self, given: Given) -> tuple[RankPlace, ...]:
         """Give the gang its parts."""
@@ -110,19 +145,9 @@ class SharingRound:
 
         ``most_milli``: what the parts may be charged together, in thousandths of devices.
         """
-        what = (
-            spec.share,
-            spec.ranks,
-            spec.where,
-            spec.requests,
-            spec.topology,
-            spec.device,
-            spec.name,
-            spec.hardware,
-        )
-        key = repr((*what, most_milli))
+        key = repr((*_asked(spec), most_milli))
         if key not in self._memo.never:
-            if len(self._memo.never) > 256:
+            if len(self._memo.never) > _MEMO:
                 self._memo.never.clear()
             empty = SharingRound(self.ground, self.view, self.devices.table, empty=True)
             answer = empty.find("", spec, Terms(most_milli=most_milli))
@@ -137,17 +162,17 @@ class SharingRound:
         samples = [replace(g.sample, cut=None) for g in self._memo.stock.groups if g.sample.kind in kinds]
         return [share_of(device, p) for device in samples for p in promises(device, spec.share)]
 
-    def _of_kind(self, job: str, spec: JobSpec, share: Share, kind: str, terms: Terms) -> Given | Refused:
+    def _of_pool(self, job: str, spec: JobSpec, share: Share, pool: Pool, terms: Terms) -> Given | Refused:
         hard = spec.topology.require if spec.topology is not None else None
         if (
             not terms.every and hard is None
         ):  # of devices that are alike as many as there are ranks, or some more
-            some = self.devices.candidates(job, spec, kind, spec.ranks + _SPARE)
+            some = self.devices.candidates(job, spec, pool, spec.ranks + _SPARE)
             found = self._among(job, spec, share, some, terms)
             if spec.ranks == 1 or isinstance(found, Given):
-                return found or self._none(kind)
-        every = self.devices.candidates(job, spec, kind, None)
-        return self._among(job, spec, share, every, terms) or self._none(kind)
+                return found or self._none(pool.kind)
+        every = self.devices.candidates(job, spec, pool, None)
+        return self._among(job, spec, share, every, terms) or self._none(pool.kind)
 
     def _among(
         self, job: str, spec: JobSpec, share: Share, devices: Sequence[Gpu], terms: Terms
@@ -178,21 +203,23 @@ class SharingRound:
 
     def _domains(self, every: Sequence[Gpu], hard: str | None) -> Iterator[tuple[str, list[Gpu]]]:
         """Single nodes, then tiers from the lowest; with a hard wish only those of its kind."""
-        ground, tree = self.ground, self.ground.tree
-        at = [ground.place[gpu.device.node] for gpu in every]
+        tree, on = self.ground.tree, dict[int, list[int]]()  # which of them are on each node
+        for k, gpu in enumerate(every):
+            on.setdefault(self.ground.place[gpu.device.node], []).append(k)
+        positions = sorted(on)
         if hard is None or hard == NODE:
-            for position in sorted(set(at)):
-                yield tree.nodes[position], [g for g, p in zip(every, at, strict=True) if p == position]
+            for position in positions:
+                yield tree.nodes[position], [every[k] for k in on[position]]
         if hard == NODE:
             return
         kind = None if hard is None else tree.kind_code(hard)
         heights = sorted(range(1, len(tree.tiers)), key=lambda v: (int(tree.height[v]), v))
         for vertex in heights:
             if hard is None or int(tree.kind[vertex]) == kind:
-                lo, hi = int(tree.lo[vertex]), int(tree.hi[vertex])
-                inside = [g for g, p in zip(every, at, strict=True) if lo <= p < hi]
+                first, last = (bisect_left(positions, int(end[vertex])) for end in (tree.lo, tree.hi))
+                inside = sorted(k for position in positions[first:last] for k in on[position])
                 if inside:
-                    yield tree.tiers[vertex], inside
+                    yield tree.tiers[vertex], [every[k] for k in inside]
 
     def _none(self, kind: str) -> Refused:
         may = self._memo.stock.of_kind(kind)
@@ -204,6 +231,12 @@ class SharingRound:
             f"node is not one that the job may use or has no CPU or memory left",
             devices=may,
         )
+
+
+def _asked(spec: JobSpec) -> tuple[object, ...]:
+    """All that counts for whether the fleet ever has the parts."""
+    asked = (spec.share, spec.ranks, spec.where, spec.requests, spec.topology, spec.device, spec.name)
+    return *asked, spec.hardware
 
 
 def _with_refusals(why: Refused, job: JobView | None) -> Refused:

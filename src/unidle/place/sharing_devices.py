@@ -8,6 +8,7 @@ from typing import Final
 from unidle.fleet import Device, Node, device_of, slices_of
 from unidle.jobs import JobSpec, Reason
 from unidle.place.ground import Ground
+from unidle.place.pools import Pool
 from unidle.place.sharing_stock import Stock
 from unidle.share.loads import Interference, Seen, known_loads
 from unidle.share.mig_models import Instance
@@ -26,6 +27,7 @@ class Memo:
     stock: Stock
     gpus: dict[str, tuple[Device, Gpu]] = field(default_factory=dict)
     never: dict[str, Refused | None] = field(default_factory=dict)
+    alone: dict[str, bool] = field(default_factory=dict)  # whether one model has a part for each rank
 
     @classmethod
     def of(cls, ground: Ground, view: View) -> Memo:
@@ -129,7 +131,7 @@ class Devices:
                 return True
         return False
 
-    def candidates(self, job: str, spec: JobSpec, kind: str, most: int | None) -> list[Gpu]:
+    def candidates(self, job: str, spec: JobSpec, pool: Pool, most: int | None) -> list[Gpu]:
         """Devices that may have a part for one rank: those that others share, and of empty ones ``most`` of a group."""
         view, nodes = self._view, self._view.fleet.nodes
         tried = refused_before(view.jobs.open.get(job))
@@ -147,7 +149,7 @@ class Devices:
         def is_free(device: Device) -> bool:
             if device.cut is not None or device.id in self.changed or device.id in tried:
                 return False
-            if not _is_wanted(device, spec) or self.kept.get(device.id, job) != job:
+            if not pool.has(device) or self.kept.get(device.id, job) != job:
                 return False
             barred = may_use(device, spec.where) if not may_use_any(spec.where) else None
             return device.id not in view.health and self._is_free(device) and (barred is None or most is None)
@@ -160,14 +162,20 @@ class Devices:
                 shared[name] = (view.cuttable_nodes()[name], device.index)
         for name, (order, _) in sorted(shared.items(), key=_by_place):
             now = self.now(name)
-            if now is None or now.sharing is None or now.kind != kind or name in tried or name in view.health:
+            if (
+                now is None
+                or now.sharing is None
+                or not pool.has(now)
+                or name in tried
+                or name in view.health
+            ):
                 continue
-            if _is_wanted(now, spec) and usable(nodes[order]) and not self._is_kept(now, job):
+            if usable(nodes[order]) and not self._is_kept(now, job):
                 found.append(self.gpu(now))
         occupancy = (
             None if self._left.jobs else view.occupancy
         )  # with those gone, other nodes have something free
-        empty = self._stock.empty(kind, nodes, occupancy, usable, is_free, most)
+        empty = self._stock.empty(pool.kind, nodes, occupancy, usable, is_free, most)
         return found + [self.gpu(device) for device in empty]
 
     def host_full(self, node: str, spec: JobSpec, ranks: int) -> bool:
@@ -191,14 +199,14 @@ class Devices:
 class EmptyDevices(Devices):
     """The same fleet with nobody on it, and healthy."""
 
-    def candidates(self, job: str, spec: JobSpec, kind: str, most: int | None) -> list[Gpu]:  # noqa: ARG002
+    def candidates(self, job: str, spec: JobSpec, pool: Pool, most: int | None) -> list[Gpu]:  # noqa: ARG002
         def usable(node: Node) -> bool:
             return _may_use_node(node, spec) and self.host_room(node, spec) >= 1
 
         def may(device: Device) -> bool:
-            return _is_wanted(device, spec) and (may_use(device, spec.where) is None or most is None)
+            return pool.has(device) and (may_use(device, spec.where) is None or most is None)
 
-        found = self._stock.empty(kind, self._view.fleet.nodes, None, usable, may, most)
+        found = self._stock.empty(pool.kind, self._view.fleet.nodes, None, usable, may, most)
         return [self._made(replace(device, cut=None)) for device in found]
 
     def host_room(self, node: Node, spec: JobSpec) -> int:
@@ -223,11 +231,6 @@ def table_of(view: View) -> Interference:
 
 def _by_place(item: tuple[str, tuple[int, int]]) -> tuple[int, int]:
     return item[1]
-
-
-def _is_wanted(device: Device, spec: JobSpec) -> bool:
-    """Whether a GPU is of the vendor that the job's program runs on."""
-    return device.kind != "gpu" or spec.hardware.vendor in ("any", device.vendor)
 
 
 def _may_use_node(node: Node, spec: JobSpec) -> bool:

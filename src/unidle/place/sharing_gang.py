@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
@@ -11,10 +11,9 @@ from unidle.jobs import JobSpec, RankPlace, Reason, Share
 from unidle.place.queue.round import PARTS_WAIT
 from unidle.share.choose import Choice, choose
 from unidle.share.loads import Interference
-from unidle.share.mig_models import Instance
-from unidle.share.modes import Oversubscription, needs_of, profile_for
-from unidle.share.offers import Gpu, SharePolicy, Wish
-from unidle.share.parts import Promise, mig_model, share_of, used_parts, with_part
+from unidle.share.modes import Oversubscription
+from unidle.share.offers import Gpu, SharePolicy, Wish, promises
+from unidle.share.parts import Promise, share_of, used_parts, with_part
 from unidle.share.refusal import Refused, refused
 from unidle.view.usage import milli_of
 from unidle.words import counted
@@ -207,18 +206,3 @@ def _asked_ppm(devices: Sequence[Gpu], share: Share) -> int:
         return share.compute_ppm
     means = (p.compute_ppm for gpu in devices for p in promises(gpu.device, share))
     return next(means, WHOLE_PPM)
-
-
-def promises(device: Device, share: Share) -> Iterator[Promise]:
-    """What the share would be on this device, by the ways in which it may be cut."""
-    model = mig_model(device)
-    if model is not None and share.mode in ("any", "mig"):
-        name = profile_for(share, model)
-        if not isinstance(name, Refused):
-            profile = model.profile(name)
-            yield Promise("", "mig", model.compute_ppm(profile), model.bytes_of(profile), Instance(name, 0))
-    bounded = {"quota", "mps", "time"} if share.mode == "any" else {share.mode} - {"mig"}
-    if not share.profile and device.sharing is not None and bounded & {*device.sharing.modes}:
-        need = needs_of(share, device)
-        if not isinstance(need, Refused):
-            yield Promise("", "time", *need)

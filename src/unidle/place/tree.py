@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 from unidle.fleet import Fleet, LinkClass, Node, Tier
 from unidle.fleet.labels import kind_of
 from unidle.fleet.network import CLASSES, Network, network_of
+from unidle.fleet.summary import FLEET_KIND
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
-FLEET: Final = "fleet"
+FLEET: Final = FLEET_KIND
 NODE: Final = "node"
 
 

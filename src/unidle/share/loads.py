@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
 from typing import Final, NamedTuple
@@ -78,10 +78,19 @@ class Interference:
 
     loads: Mapping[str, Load]
     seen: Mapping[Pair, Seen]
+    names: frozenset[str] = field(init=False, compare=False, repr=False)  # of which either says anything
+
+    def __post_init__(self) -> None:
+        seen = (name for _, *pair in self.seen for name in pair)
+        object.__setattr__(self, "names", frozenset(self.loads).union(seen))
 
     def load(self, name: str) -> Load:
         """The load of that name, else one that fills what it is given."""
         return self.loads.get(name) or replace(self.loads[UNKNOWN], name=name or UNKNOWN)
+
+    def tells(self, name: str) -> bool:
+        """Whether work of this name is set apart from what is not known: by its load, or by what was seen of it."""
+        return name in self.names
 
     def load_of_part(self, name: str, asked_ppm: int) -> Load:
         """Work of this name in a part of ``asked_ppm``: it can need no more than it has.

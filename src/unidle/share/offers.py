@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -21,7 +21,7 @@ from unidle.share.modes import (
     needs_of,
     profile_for,
 )
-from unidle.share.parts import Promise, share_of
+from unidle.share.parts import Promise, mig_model, share_of
 from unidle.share.refusal import Refused, refused
 from unidle.share.wording import gib_of, times_of
 
@@ -136,7 +136,7 @@ def offers_of(wish: Wish, gpu: Gpu, table: Interference, rules: SharePolicy) -> 
         modes = (gpu.mode,)
     found = [_offer(wish, gpu, mode, table, rules) for mode in modes]
     if rules.whole_instead and gpu.mode is None:
-        found.append(_whole(gpu, rules))
+        found.append(_whole(wish, gpu, rules))
     return found
 
 
@@ -152,6 +152,14 @@ def _offer(wish: Wish, gpu: Gpu, mode: Mode, table: Interference, rules: SharePo
     compute, memory, memory_ppm, plan = room
     instance = plan.serve[0] if plan is not None else None
     counts = share_of(gpu.device, Promise("", mode, compute, memory, instance))
+    if (why := _unfit(wish, gpu, mode, counts, memory)) is not None:
+        return why
+    newcomer = Tenant(wish.load, compute, memory_ppm)
+    return _priced(wish, gpu, mode, newcomer, memory, plan, table, rules)
+
+
+def _unfit(wish: Wish, gpu: Gpu, mode: Mode, counts: int, memory: int) -> Refused | None:
+    """Why a part that counts so much (ppm) and has so much memory (bytes; 0: not known) is none for the wish."""
     if counts > wish.most_ppm:
         return refused(
             "counts_for_more",
@@ -165,8 +173,7 @@ def _offer(wish: Wish, gpu: Gpu, mode: Mode, table: Interference, rules: SharePo
             f"{wish.load.name} needs {gib_of(wish.load.memory_bytes)}, and the part would have {gib_of(memory)}",
             needs_bytes=wish.load.memory_bytes, part_bytes=memory,
         )  # fmt: skip
-    newcomer = Tenant(wish.load, compute, memory_ppm)
-    return _priced(wish, gpu, mode, newcomer, memory, plan, table, rules)
+    return None
 
 
 def _why_not(gpu: Gpu, mode: Mode) -> str:
@@ -256,8 +263,13 @@ def _mig_room(wish: Wish, gpu: Gpu) -> tuple[int, int, int, Reconfiguration | No
     return mig.compute_ppm(profile), mig.bytes_of(profile), profile.memory * WHOLE_PPM // mig.memory, plan
 
 
-def _whole(gpu: Gpu, rules: SharePolicy) -> Offer:
+def _whole(wish: Wish, gpu: Gpu, rules: SharePolicy) -> Offer | Refused:
     """A whole GPU for one who asked for a part: what it leaves unused counts in full."""
+    need = None if wish.share.profile else needs_of(wish.share, gpu.device)
+    if isinstance(need, Refused):
+        return need
+    if (why := _unfit(wish, gpu, "whole", WHOLE_PPM, gpu.device.memory_bytes)) is not None:
+        return why
     price = WHOLE_PPM + rules.opening_ppm
     return Offer(
         price, "whole", gpu, WHOLE_PPM, gpu.device.memory_bytes, WHOLE_PPM, WHOLE_PPM, "modelled", None
@@ -273,3 +285,24 @@ def _tenant(resident: Resident, gpu: Gpu) -> Tenant:
 def _lost(slowdown_ppm: int) -> int:
     """Progress lost, in ppm of a GPU: nothing at 1,000,000, half at 2,000,000."""
     return WHOLE_PPM - WHOLE_PPM * WHOLE_PPM // slowdown_ppm
+
+
+def bounded_modes(share: Share) -> frozenset[Mode]:
+    """The modes in which the share would be a bounded part, and no instance."""
+    if share.profile:
+        return frozenset()
+    return frozenset({"quota", "mps", "time"} if share.mode == "any" else {share.mode} - {"mig"})
+
+
+def promises(device: Device, share: Share) -> Iterator[Promise]:
+    """What the share would be on this device, by the ways in which it may be cut: as an instance, and by bounds."""
+    model = mig_model(device)
+    if model is not None and share.mode in ("any", "mig"):
+        name = profile_for(share, model)
+        if not isinstance(name, Refused):
+            profile = model.profile(name)
+            yield Promise("", "mig", model.compute_ppm(profile), model.bytes_of(profile), Instance(name, 0))
+    if device.sharing is not None and bounded_modes(share) & {*device.sharing.modes}:
+        need = needs_of(share, device)
+        if not isinstance(need, Refused):
+            yield Promise("", "time", *need)

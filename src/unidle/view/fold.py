@@ -93,6 +93,8 @@ _FREE_CAUSES: Final = {
     "quota": "quota", "behind": "quota", "no_right_to_preempt": "quota", "over_limit": "quota",
     "no_queue": "no_demand", "never_fits": "no_demand",
 }  # fmt: skip
+_KEPT_BACK: Final = _FREE_CAUSES.keys() | {"planned"}
+"""Codes of jobs that wait although devices may be free, by a decision."""
 _CAUSE_ORDER: Final = ("fragmented", "gathering", "quota")
 
 
@@ -135,6 +137,8 @@ def _job_judged(view: View, event: ev.JobJudged, now: int) -> None:
 def _attempt_placed(view: View, event: ev.AttemptPlaced, now: int) -> None:
     job = _job(view, event.job)
     wanted = max(job.waiting_since_ns, job.not_before_ns)
+    if job.verdict is not None and job.verdict.code in _KEPT_BACK:
+        wanted = now  # what was free meanwhile was so for that reason: the decision was there
     _set_state(view, job, "starting")
     places, occupancy = event.places, view.occupancy
     ids = [s for place in places for s in place.slices]

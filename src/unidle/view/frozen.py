@@ -66,7 +66,11 @@ def _take_up(view: View, told: OpenJob, now_ns: int) -> None:
         _hold(view, job, told.holds, now_ns)
     if kept is not None:
         _tell(view, ev.Promised(told.job, kept.kind, kept.devices, kept.expires_ns, _AGAIN), now_ns)
+    if waits := job.live is None:
+        view.queue.remove(job)
     job.waiting_since_ns, job.not_before_ns = told.waiting_since_ns, told.not_before_ns
+    if waits:
+        view.queue.add(job)
 
 
 def _hold(view: View, job: JobView, holds: Attempt, now_ns: int) -> None:

@@ -33,13 +33,15 @@ class Waiting:
     ``unjudged``: those for which no reason to wait was recorded yet.
     """
 
-    __slots__ = ("_shapes", "_verdicts", "lines", "unjudged")
+    __slots__ = ("_ages", "_shapes", "_since_ns", "_verdicts", "lines", "unjudged")
 
     def __init__(self, jobs: Iterable[JobView]) -> None:
         self.lines: dict[Shape, list[tuple[int, int, str]]] = {}
         self.unjudged: set[str] = set()
         self._verdicts: dict[str, int] = {}  # how many jobs by code
         self._shapes: dict[str, Shape] = {}  # by job
+        self._since_ns: dict[str, int] = {}  # by job
+        self._ages: list[tuple[int, str]] = []  # the same, the longest first
         for job in jobs:
             if job.state in ("queued", "restarting"):
                 self.add(job)
@@ -48,10 +50,17 @@ class Waiting:
         """The codes of why jobs wait."""
         return self._verdicts.keys()
 
+    def since_ns(self, after_ns: int = -1) -> int | None:
+        """Since when the job waits that waits the longest, of those that wait since a time beyond ``after_ns``."""
+        at = bisect_left(self._ages, (after_ns + 1, ""))
+        return self._ages[at][0] if at < len(self._ages) else None
+
     def add(self, job: JobView) -> None:
         """The job enters the queue."""
         shape = self._shapes[job.id] = job.shape
         insort(self.lines.setdefault(shape, []), (-job.spec.priority, job.order, job.id))
+        self._since_ns[job.id] = job.waiting_since_ns
+        insort(self._ages, (job.waiting_since_ns, job.id))
         if job.verdict is None:
             self.unjudged.add(job.id)
         else:
@@ -65,6 +74,7 @@ class Waiting:
             del line[bisect_left(line, (-job.spec.priority, job.order, job.id))]
             if not line:
                 del self.lines[shape]
+            del self._ages[bisect_left(self._ages, (self._since_ns.pop(job.id), job.id))]
         self._no_longer_unjudged(job.id)
         if job.verdict is not None:
             self._count(job.verdict.code, -1)

@@ -93,3 +93,16 @@ def _frees(cluster: Cluster, some: tuple[str, ...]) -> bool:
     fits = whole(cluster, 1) is not None
     cluster.journal.back_to(0)
     return fits
+
+
+def test_only_where_one_who_has_a_part_may_be_stopped_sets_of_jobs_are_tried() -> None:
+    tree = QueueTree.of((QueueSpec("p"), QueueSpec("q")), ("gpu",))
+    cluster = Cluster([1, 1], Shares(tree, (2000,), NOW))
+    cluster.start(Running("whole", "q", "low", 0, {0: 1}, (1000,)))
+    cluster.start(Running("firm", "q", "medium", 0, {}, (500,), parts={"n1/0": 1}, parts_milli=500))
+    known = Candidates(cluster, NOW)
+    leaves = [tree.leaf("p"), tree.leaf("q")]
+    assert not known.in_parts(leaves), "one has a part, and may not be stopped"
+    cluster.start(Running("low", "q", "low", 0, {}, (500,), parts={"n1/0": 1}, parts_milli=500))
+    assert known.in_parts(leaves)
+    assert not known.in_parts([tree.leaf("p")])

@@ -52,6 +52,27 @@ def moved(cluster: Cluster, ranks: int, each: int, wait_ns: int = HOUR, **rules)
 # -- consolidation -----------------------------------------------------------------------------------
 
 
+def test_a_job_is_not_moved_to_a_node_whose_cpu_others_have():
+    def run(name: str, node: int, devices: int, cpu_milli: int, *, moves: bool) -> Running:
+        return Running(
+            name, "q", "low", 0, {node: devices}, (devices * 1000,), checkpoints=moves, save_ns=10**9, each=devices,
+            asks=(cpu_milli, 0),
+        )  # fmt: skip
+
+    running = [
+        run("small", 0, 1, 4000, moves=True),
+        run("greedy", 1, 3, 32_000, moves=False),
+        run("modest", 2, 3, 8000, moves=False),
+    ]
+    hosts = np.array([[32_000] * 3, [1 << 40] * 3])
+    cluster = Cluster(np.array([4, 4, 4]), shares(QueueSpec("q"), gpus=1000), running, hosts)
+    demand = Demand("new", "q", "medium", 4, 1, (4000,))
+    each_node = [(0, 1), (1, 2), (2, 3)]
+    answer = consolidate(cluster, demand, within(4, each_node), gang, NOW, HOUR, domains=each_node)
+    assert isinstance(answer, Consolidation)
+    assert [(hold.job, hold.devices) for hold in answer.moves] == [("small", {2: 1})]
+
+
 def test_the_job_is_moved_whose_move_loses_least():
     cluster = cluster_of(
         [2, 2, 2], movable("a", {0: 2}, 600), movable("b", {1: 2}, 60), movable("c", {2: 2}, 900)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,7 +13,8 @@ from place.queues import anywhere, shares
 from unidle.fleet.queues import QueueSpec
 from unidle.place.queue.backfill import Backfill
 from unidle.place.queue.cluster import Cluster
-from unidle.place.queue.model import Demand
+from unidle.place.queue.model import Demand, Running
+from unidle.place.queue.relief import Room
 from unidle.place.queue.round import Round, Rules, decide
 from unidle.place.queue.waiting import Waiting
 
@@ -161,3 +163,39 @@ def _plain(demand: Demand) -> Demand:
         demand.submitted_ns,
         demand.estimate_ns,
     )
+
+
+@dataclass
+class FullDevices:
+    """Devices in parts, of which nobody gets another one before all who run have left; counts how often it is asked."""
+
+    asked: int = 0
+
+    def then(self, demand: Demand, gone: frozenset[str]) -> Room | None:
+        self.asked += 1
+        return Room({}, ("n0/0",), demand.charged) if len(gone) == 8 else None
+
+    def apart(self, job: str) -> str:
+        return job[:1]
+
+    def parts_of(self, job: str) -> list[str]:
+        return []
+
+    def keep(self, job: str, devices: Iterable[str]) -> None:
+        raise AssertionError(f"nothing is kept for {job}: {devices}")
+
+
+def test_when_a_part_is_free_is_asked_once_for_all_who_want_the_same():
+    books = shares(QueueSpec("q"), gpus=400)
+    running = [
+        Running(f"r{k}", "q", "medium", 0, {}, (500,), estimate_ns=(k + 2) * S, parts={f"n{k}/0": 0}, parts_milli=500)
+        for k in range(8)
+    ]  # fmt: skip
+    cluster = Cluster(np.zeros(1, np.int64), books, running)
+    waiting = Waiting(books, Backfill())
+    for k in range(40):
+        waiting.add(Demand(f"{'ab'[k % 2]}{k}", "q", "medium", 0, 1, (500,), most=(500,)))
+    parts = FullDevices()
+    done = decide(cluster, waiting, lambda _: lambda _: None, S, parts=parts, at_once=lambda *_: None)
+    assert done.planned_ns == dict.fromkeys(waiting.jobs, 9 * S)
+    assert parts.asked <= 2 * 4, "a search by halves over eight ends for each of two loads"

@@ -143,13 +143,13 @@ class Cluster:
             self.release(job)
         return late
 
-    def room(self, demand: Demand) -> Ints:
-        """Ranks of the demand that each node holds now, what is kept for it included."""
+    def room(self, demand: Demand | Running) -> Ints:
+        """Ranks of the demand, or of a job that was stopped, that each node holds now, what is kept for it included."""
         free, hosts = self.free_for(demand)
         ranks: Ints = np.maximum(free, 0) // demand.each
         return ranks if demand.asks == NOTHING else np.minimum(ranks, ranks_on(hosts, demand.asks, len(free)))
 
-    def free_for(self, demand: Demand) -> tuple[Ints, Ints]:
+    def free_for(self, demand: Demand | Running) -> tuple[Ints, Ints]:
         """Devices by node, and CPU and memory by host, that are kept for nobody else; not to be changed."""
         free, hosts = self.free, self.hosts
         kept = self.holds.get(demand.job)

@@ -96,7 +96,7 @@ def _move(
     holds: list[Hold] = []
     for _, k in runs:
         run = known.jobs[k]
-        counts = fits_of(run)(np.maximum(cluster.free, 0) // run.each)
+        counts = fits_of(run)(cluster.room(run))
         if counts is None:
             cluster.journal.back_to(before)
             return k

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Final, Protocol
 
 from unidle.jobs import Reason
@@ -21,6 +21,9 @@ class Parts(Protocol):
 
     @property
     def then(self) -> Then: ...
+    def apart(self, job: str) -> Hashable:
+        """What sets jobs apart that ask for the same part."""
+
     def parts_of(self, job: str) -> Iterable[str]:
         """Devices that a running job has parts of."""
 

@@ -7,7 +7,7 @@ it waits, the first ones with room reserved for them, which no later job may del
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
@@ -45,7 +45,7 @@ PARTS_WAIT: Final = Reason("no_share", "no device that may be cut has a part for
 PARTS_LATER: Final = "parts_later"  # code of the reason of one that waits for a part, with its planned start
 _OTHERWISE: Final = frozenset({"behind", "gathering", "consolidate"})  # waits for something else than room
 TOGETHER_MOST: Final = 64  # jobs for which others are stopped before another queue has its turn
-_Class: TypeAlias = tuple[str, str, int, int, Amounts, str]
+_Class: TypeAlias = tuple[str, str, int, int, Amounts, str, Hashable]
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +159,8 @@ class _Turn:
         self._heads: set[int] = set()  # queues whose first refused job has its quota reserved
         self._refused: dict[_Class, Reason] = {}  # jobs like this may not start, and none may stop for them
         self._no_room: set[_Class] = set()  # the nodes do not hold jobs like this, and none may stop for them
+        self._no_part: set[_Class] = set()  # no device has a part for jobs like this
+        self._part_ns: dict[_Class, int | None] = {}  # when a part is expected to be free for them
         self._none_stop: Nobody[_Class] = Nobody(cluster)  # nobody may be stopped for jobs like this
 
     def run(self) -> None:
@@ -182,7 +184,7 @@ class _Turn:
         waits = self._done.waits.get(demand.job)
         if waits is None or waits.code in _OTHERWISE or not self.wants_time(demand.job):
             return
-        why = self._none_stop.why(_class(demand), demand)
+        why = self._none_stop.why(self._like(demand), demand)
         if why is not None and why.code != waits.code:
             self._done.nobody[demand.job] = why
 
@@ -197,11 +199,11 @@ class _Turn:
         if demand.job in cluster.holds:
             self._on_hold(demand)
             return
-        like = _class(demand)
+        like = self._like(demand)
         if (known := self._refused.get(like)) is not None:
             self._done.waits[demand.job] = known
             return
-        if like in self._no_room:
+        if like in self._no_room or like in self._no_part:
             self._later(leaf, demand)
             return
         beside = self._ahead.beside(leaf, demand)
@@ -288,8 +290,8 @@ class _Turn:
         if refusal is not None and not (refusal.rule == "full" and refusal.queue == ROOT):
             self._quota(leaf, asked, refusal, like)
             return
-        if not in_the_way and demand.ranks:
-            self._no_room.add(like)
+        if not in_the_way:
+            (self._no_room if demand.ranks else self._no_part).add(like)
         self._later(leaf, demand, (self._ahead.free_ns(refusal) or 0) if refusal is not None else 0)
 
     def _refused_by_place(
@@ -327,7 +329,11 @@ class _Turn:
         self._done.waits[demand.job] = PARTS_WAIT
         if not self.wants_time(demand.job) or self.parts is None:
             return
-        start_ns = part_free_ns(self._cluster, self.parts, leaf, demand, self._ahead.ends())
+        like = self._like(demand)
+        if like not in self._part_ns:
+            ends = self._ahead.ends()
+            self._part_ns[like] = part_free_ns(self._cluster, self.parts, leaf, demand, ends)
+        start_ns = self._part_ns[like]
         if start_ns is not None:
             wait_s = (start_ns - self._now_ns) // 1_000_000_000
             text = f"as running jobs are expected to end, it starts in {wait_s} s"
@@ -356,9 +362,25 @@ class _Turn:
         self._waiting.count(demand, -1)
         self._cluster.journal.note(lambda: self._waiting.count(demand, +1))
         self._cluster.start(self.as_started(started(as_ or demand, devices, self._now_ns)))
+        self._part_ns.clear()
+        if not demand.ranks:  # others may join it on a device that they could not open
+            self._no_part.clear()
+            self._refused = {like: why for like, why in self._refused.items() if like[2]}
         start = Start(demand.job, devices, because)
         self._done.starts.append(start)
         self.on_start(start)
+
+    def _like(self, demand: Demand) -> _Class:
+        """Jobs that fare alike as long as nobody leaves: those for parts also only where one load and the same devices count."""
+        apart = None if demand.ranks or self.parts is None else self.parts.apart(demand.job)
+        return (
+            demand.queue, demand.level, demand.ranks, demand.each, demand.charged, demand.alike, apart,
+        )  # fmt: skip
+
+    def _forget(self) -> None:
+        """Others leave: what was learned of those that wait is void."""
+        for memo in (self._refused, self._no_room, self._no_part, self._part_ns, self._none_stop):
+            memo.clear()
 
     def _fits_now(self, demand: Demand) -> Mapping[int, int] | None:
         planner = self._planner
@@ -392,14 +414,16 @@ class _Turn:
 
     def _stop_for(self, demand: Demand, line: Line) -> bool:
         """Stop others for the job, and for those after it that are like it; whether that worked for it."""
-        if not any(self._cluster.soft.get(leaf) for leaf in rights(self._cluster.shares, demand).leaves()):
+        leaves = rights(self._cluster.shares, demand).leaves()
+        if not any(self._cluster.soft.get(leaf) for leaf in leaves):
             return False
         if self._candidates is None:
             self._candidates = Candidates(self._cluster, self._now_ns)
-        like = _class(demand)
+        like = self._like(demand)
         if demand.ranks and demand.most:  # which slices they leave is not known yet
             demand = replace(demand, charged=demand.most)
-        if self.parts is not None and (self._cluster.users or not demand.ranks):
+        # where nobody who may be stopped has a part, what is solved for whole devices is all there is
+        if self.parts is not None and (not demand.ranks or self._candidates.in_parts(leaves)):
             made = stop_in_parts(
                 self._cluster, self._candidates, self.parts, demand, self._preempt_one, self._whole_then,
                 self._now_ns + self._rules.hold_ns,
@@ -438,8 +462,7 @@ class _Turn:
 
     def _stopped(self, demand: Demand, answer: Preemption) -> None:
         self._done.stops.append(answer)
-        for memo in (self._refused, self._no_room, self._none_stop):
-            memo.clear()
+        self._forget()
         if self._planner is not None:
             self._planner.tell(demand, answer.hold.devices)
         victims = len(answer.victims)
@@ -464,9 +487,4 @@ class _Turn:
         self._done.waits[demand.job] = answer.because
         self._done.planned_ns.pop(demand.job, None)  # it need not wait for that
         self._planner = self._candidates = None  # what they know of has moved
-        for memo in (self._refused, self._no_room, self._none_stop):
-            memo.clear()
-
-
-def _class(demand: Demand) -> _Class:
-    return (demand.queue, demand.level, demand.ranks, demand.each, demand.charged, demand.alike)
+        self._forget()

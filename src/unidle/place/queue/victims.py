@@ -46,6 +46,7 @@ class Candidates:
         self.size, self.leaf, self.each, self.asks = rows.size, rows.leaf, rows.each, rows.asks
         self.density = self.cost / np.maximum(rows.milli / 1_000, 0.001)  # cost per device
         self.spread = rows.nodes > 1
+        self.parted: Mask = rows.milli > 1_000 * rows.size
         self.alive = np.ones(len(self.jobs), np.bool_)
         self.items = self._items(rows)
         self._seen = self._cluster.changes
@@ -63,6 +64,11 @@ class Candidates:
         cost = -(-self.cost[job] * devices // np.maximum(self.size[job], 1))
         order = np.lexsort((job, self.density[job], node))
         return Items(node[order], devices[order], cost[order], job[order], (devices // self.each[job])[order])
+
+    def in_parts(self, leaves: Sequence[int]) -> bool:
+        """Whether any job of these queues has parts of devices."""
+        self.refresh()
+        return bool((self.parted & self.alive & np.isin(self.leaf, leaves)).any())
 
     def refresh(self) -> None:
         """Take up what was started or stopped since the last look."""
