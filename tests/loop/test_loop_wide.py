@@ -80,9 +80,9 @@ FLEET: File = {
     "nodes": [
         {"id": "n0", "devices": {"count": 1, "kind": "gpu", "model": H100, "memory": "80GiB", "share": {}}},
         {"id": "n1", "devices": {"count": 1, "kind": "gpu", "model": H100, "memory": "80GiB", "slices_ppm": [400_000, 600_000]}},
-        {"id": "n2", "devices": [{"count": 1, "kind": "gpu", "model": "A100"}, {"kind": "cpu", "slices_ppm": [500_000, 500_000]}]},
+        {"id": "n2", "devices": [{"count": 1, "kind": "gpu", "model": "A100"}, {"kind": "gpu", "vendor": "amd", "slices_ppm": [500_000, 500_000]}]},
     ],
-    "queues": [{"name": "a", "limit": {"gpu": 0.5}}, {"name": "g", "guarantee": {"gpu": 2.5}}, {"name": "b"}],
+    "queues": [{"name": "a", "limit": {"gpu": 0.5}}, {"name": "g", "guarantee": {"gpu": 3.5}}, {"name": "b"}],
 }  # fmt: skip
 HALF: File = {"share": {"fraction": 0.5, "mode": "time"}}
 
@@ -108,7 +108,7 @@ def part(name: str, share: int, of: str = "", compute: int = 0) -> CutPart:
 REST = part("1", 500_000)
 BROKEN: dict[str, list[ev.Event]] = {
     "a declared slice is large enough": [job("a", **HALF), placed("a", "n1/0#0")],
-    "a slice is kept apart": [job("a", device="any", **HALF), placed("a", "n2/1#0")],
+    "a slice is kept apart": [job("a", share={"fraction": 0.5, "mode": "mps"}), placed("a", "n2/1#0")],
     "who asks for a part gets a part": [job("a", **HALF), placed("a", "n0/0")],
     "whole devices where there are some": [job("a"), placed("a", "n1/0#0")],
     "is for those who asked for one": [job("a"), cut("time", part("0", 500_000, "a", 500_000), REST), placed("a", "n0/0#1.0")],
