@@ -17,10 +17,11 @@ from unidle.errors import BadInput
 from unidle.events import types as ev
 from unidle.fleet import Device, Fleet, Node, Tier
 from unidle.fleet.queues import QueueSpec
-from unidle.jobs import JobSpec, Requests, Topology
+from unidle.jobs import JobSpec, Requests, Select, Topology, Where
 from unidle.place.plan import Plan
 from unidle.place.scheduler import Scheduler
 from unidle.store.memory import MemoryStore
+from unidle.view.fold import apply
 from unidle.view.state import View
 
 
@@ -327,3 +328,23 @@ def test_every_job_that_waits_has_a_reason_however_far_back_it_is():
     assert "needs 1 GPU, 0 of 1 are free" in judged["j001"].text
     assert judged["j259"].code == "depth"
     assert "behind the first 200 jobs" in judged["j259"].text
+
+
+def test_a_limit_of_a_model_binds_jobs_that_name_it_in_short() -> None:
+    h100, a100 = "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB"
+    nodes = tuple(
+        Node(n, "", tuple(Device(f"{n}/{i}", n, i, "gpu", model) for i in range(4)))
+        for n, model in (("n0", h100), ("n1", a100))
+    )
+    queue = QueueSpec("q", limit={f"gpu:{h100}": 1.0})
+    spec = JobSpec(("x",), device="gpu", queue="q", where=Where(Select(include=("h100",))))
+    view = View()
+    told: list[ev.Event] = [ev.FleetSeen(Fleet(nodes=nodes, queues=(queue,)))]
+    told += [ev.JobSubmitted(f"j{k}", spec) for k in range(3)]
+    for event in told:
+        apply(view, event, view.seq + 1, view.seq + 1)
+    plan = Scheduler().decide(view, 10)
+    assert [place.job for place in plan.places] == ["j0"]
+    assert {wait.because.code for wait in plan.waits} == {"quota"}
+    apply(view, ev.AttemptPlaced("j0", 1, plan.places[0].places, plan.places[0].because), view.seq + 1, 11)
+    assert view.usage.held["j0"][1] == {"gpu": 1000, f"gpu:{h100}": 1000}

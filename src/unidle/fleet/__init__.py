@@ -19,6 +19,7 @@ from unidle.fleet.model import (
     as_declared,
     declared_ppm,
     device_of,
+    models_of,
     slices_of,
 )
 
@@ -41,5 +42,6 @@ __all__ = [
     "as_declared",
     "declared_ppm",
     "device_of",
+    "models_of",
     "slices_of",
 ]

@@ -189,6 +189,11 @@ def device_of(slice_id: str) -> str:
     return slice_id.partition("#")[0]
 
 
+def models_of(fleet: Fleet) -> tuple[str, ...]:
+    """The models of devices that a fleet has, in order."""
+    return tuple(sorted({device.model for node in fleet.nodes for device in node.devices if device.model}))
+
+
 def declared_ppm(device: Device, slice_id: str) -> int:
     """The share of a slice of a device that is cut as declared, whatever its generation."""
     number = slice_id.partition("#")[2].rpartition(".")[2]

@@ -392,7 +392,7 @@ class Books:
 
     def _charged(self, spec: JobSpec, kind: str, milli: int) -> Amounts:
         """What the job's queue is charged, of devices and of those of a model where it names just one."""
-        resources = charged(spec, kind, milli)
+        resources = charged(spec, kind, milli, self.tree.models)
         return tuple(resources.get(resource, 0) for resource in self.tree.resources)
 
 

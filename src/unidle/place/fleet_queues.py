@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from unidle.fleet import WHOLE_PPM, Device, Fleet, slices_of
+from unidle.fleet import WHOLE_PPM, Device, Fleet, models_of, slices_of
 from unidle.fleet.queues import QueueSpec
 from unidle.jobs import JobSpec, Reason, Share
 from unidle.place.queue.charge import most_of
@@ -180,7 +180,7 @@ def charges_of_parts(sharing: SharingRound, spec: JobSpec) -> tuple[int, int]:
 
 
 def _amounts(tree: QueueTree, spec: JobSpec, kind: str, milli: int) -> Amounts:
-    amounts = charged(spec, kind, milli)
+    amounts = charged(spec, kind, milli, tree.models)
     return tuple(amounts.get(resource, 0) for resource in tree.resources)
 
 
@@ -224,4 +224,4 @@ def tree_of_queues(fleet: Fleet) -> QueueTree:
     models = sorted({f"{d.kind}:{d.model}" for d in fleet.devices() if d.model}) if named else []
     if named <= {"gpu", "cpu", *models}:
         models = [model for model in models if model in named]
-    return QueueTree.of(specs, ("gpu", "cpu", *models), fleet.zone)
+    return QueueTree.of(specs, ("gpu", "cpu", *models), fleet.zone, models_of(fleet))

@@ -36,6 +36,15 @@ def names_model(name: str, model: str) -> bool:
     return bool(wanted) and wanted <= _words(model)
 
 
+@lru_cache(maxsize=4096)
+def the_model(names: tuple[str, ...], models: tuple[str, ...]) -> str | None:
+    """The one of these models that is meant by these names, as a person writes them; None where that is none or several."""
+    meant = [model for model in models if any(names_model(name, model) for name in names)]
+    exact = [model for model in meant if names == (model,)]
+    found = exact or meant
+    return found[0] if len(found) == 1 else None
+
+
 def names_uuid(name: str, uuid: str) -> bool:
     """Whether ``name`` is the UUID or a beginning of it."""
     return bool(uuid) and (name == uuid or (len(name) >= _SHORTEST and uuid.startswith(name)))

@@ -23,7 +23,7 @@ from unidle.view.cuts import renamed
 from unidle.view.ranks import RankView, take_up
 from unidle.view.speeds import learn
 from unidle.view.state import AttemptView, IdleNotice, JobView, Prediction, Promise, UseView, View
-from unidle.view.usage import milli_of
+from unidle.view.usage import charged, milli_of
 
 FOLD_VERSION: Final = 6
 """Grows when the same log would give another view; older snapshots are then passed over."""
@@ -157,7 +157,8 @@ def _attempt_placed(view: View, event: ev.AttemptPlaced, now: int) -> None:
     occupancy.take(ids)
     kind = occupancy.kind_of(ids[0])
     milli = sum([milli_of(slices[k].share_ppm) for k in numbers])
-    view.usage.start(job.id, job.spec, kind, milli, now, view.fleet.history.half_life_ns)
+    amounts = charged(job.spec, kind, milli, view.models)
+    view.usage.start(job.id, job.spec.queue, amounts, now, view.fleet.history.half_life_ns)
 
 
 def _stop_asked(view: View, event: ev.StopAsked, now: int) -> None:

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from unidle.events.types import Outcome, Predicted, StopAsked, Use
-from unidle.fleet import CutMode, Device, Fleet, Health, slices_of
+from unidle.fleet import CutMode, Device, Fleet, Health, models_of, slices_of
 from unidle.jobs import TERMINAL, JobSpec, JobState, RankPlace, Reason
 from unidle.jobs.speeds import Speeds
 from unidle.ledger.book import Book
@@ -249,6 +249,7 @@ class View:
     # by mode, load and other load: the sum of slow-downs that were seen, in ppm, and how many
     pairs: dict[tuple[CutMode, str, str], tuple[int, int]] = field(default_factory=dict)
     _occupancy: Occupancy | None = None
+    _models: tuple[str, ...] | None = None
     _cuttable: dict[str, int] | None = None
     _in_parts: dict[str, tuple[int, int]] | None = None
     _hosts: dict[str, list[int]] | None = None
@@ -263,6 +264,13 @@ class View:
             taken = {s for job in self.live for s in _held(self.jobs[job])}
             self._occupancy = Occupancy.of(self.fleet, taken, self.unfit())
         return self._occupancy
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The models of devices that the fleet has, in order."""
+        if self._models is None:
+            self._models = models_of(self.fleet)
+        return self._models
 
     @property
     def hosts(self) -> dict[str, list[int]]:
@@ -345,7 +353,7 @@ class View:
             self._queue.add(job)
 
     def fleet_changed(self) -> None:
-        self._occupancy = self._cuttable = self._in_parts = None
+        self._occupancy = self._cuttable = self._in_parts = self._models = None
 
     def cuttable(self, device_id: str) -> Device | None:
         """A device that may be cut on demand, or is cut, by its id; None for others."""

@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 
 from unidle.jobs import JobSpec
+from unidle.share.select import the_model
 
 PPB: Final = 1_000_000_000
 PPM: Final = 1_000_000
@@ -54,13 +55,14 @@ def milli_of(share_ppm: int) -> int:
     return max(1, share_ppm // 1_000)
 
 
-def charged(spec: JobSpec, kind: str, milli: int) -> dict[str, int]:
+def charged(spec: JobSpec, kind: str, milli: int, models: tuple[str, ...]) -> dict[str, int]:
     """What a job's queue is charged, in thousandths by resource, for ``milli`` thousandths of devices.
 
-    Devices count by their kind, and as ``kind:MODEL`` too where the job names just one model.
+    Devices count by their kind, and as ``kind:MODEL`` too where what the job names means just one of the fleet's ``models``.
     """
-    models = spec.where.models.include
-    return {kind: milli, f"{kind}:{models[0]}": milli} if len(models) == 1 else {kind: milli}
+    names = spec.where.models.include
+    model = the_model(names, models) if names else None
+    return {kind: milli} if model is None else {kind: milli, f"{kind}:{model}": milli}
 
 
 class QueueUse(msgspec.Struct, array_like=True):
@@ -99,13 +101,14 @@ class Usage(msgspec.Struct, array_like=True):
     queues: dict[str, QueueUse] = {}
     held: dict[str, tuple[str, dict[str, int]]] = {}
 
-    def start(self, job: str, spec: JobSpec, kind: str, milli: int, now_ns: int, half_life_ns: int) -> None:
-        """An attempt of the job holds so many thousandths of devices of this kind from now on."""
-        amounts = charged(spec, kind, milli)
-        self.held[job] = (spec.queue, amounts)
-        queue = self.queues.get(spec.queue)
+    def start(
+        self, job: str, queue_name: str, amounts: dict[str, int], now_ns: int, half_life_ns: int
+    ) -> None:
+        """An attempt of the job holds what its queue is charged from now on."""
+        self.held[job] = (queue_name, amounts)
+        queue = self.queues.get(queue_name)
         if queue is None:
-            queue = self.queues[spec.queue] = QueueUse(now_ns)
+            queue = self.queues[queue_name] = QueueUse(now_ns)
         queue.change(amounts, +1, now_ns, half_life_ns)
 
     def end(self, job: str, now_ns: int, half_life_ns: int) -> None:

@@ -46,9 +46,16 @@ class QueueTree:
     children: tuple[tuple[int, ...], ...]
     index: Mapping[str, int]
     zone: Zone = UTC
+    models: tuple[str, ...] = ()  # of devices, that the fleet has
 
     @classmethod
-    def of(cls, specs: Iterable[QueueSpec], resources: Sequence[str], zone: Zone = UTC) -> QueueTree:
+    def of(
+        cls,
+        specs: Iterable[QueueSpec],
+        resources: Sequence[str],
+        zone: Zone = UTC,
+        models: tuple[str, ...] = (),
+    ) -> QueueTree:
         """Check the queues and make the tree; :class:`BadInput` for the first mistake, also inside a window."""
         ordered = tuple(check(tuple(specs), resources))
         index = {spec.name: k for k, spec in enumerate(ordered, 1)}
@@ -56,7 +63,7 @@ class QueueTree:
         children: list[list[int]] = [[] for _ in parent]
         for k, above in enumerate(parent[1:], 1):
             children[above].append(k)
-        tree = cls(tuple(resources), ordered, parent, tuple(map(tuple, children)), index, zone)
+        tree = cls(tuple(resources), ordered, parent, tuple(map(tuple, children)), index, zone, models)
         for minute in sorted({0} | {e for s in ordered for w in s.windows for e in w.when.edges()}):
             _check_amounts(tree, tree.at_minute(minute))
         return tree
