@@ -148,7 +148,9 @@ def test_a_part_costs_what_it_counts_and_not_a_whole_device() -> None:
 
 
 def test_jobs_that_can_never_start_are_no_demand_in_a_summary() -> None:
-    view = view_of(fleet_from_mapping({"nodes": [{"id": "n0", "devices": {"count": 2}}]}, "test"))
+    view = view_of(
+        fleet_from_mapping({"nodes": [{"id": "n0", "devices": {"count": 2, "kind": "gpu"}}]}, "test")
+    )
     for name, ranks in (("fits", 2), ("never", 5), ("new", 1)):
         tell(view, ev.JobSubmitted(name, JobSpec(("x",), ranks=ranks, device="gpu")))
     tell(view, ev.JobJudged("fits", Reason("no_fit", "")))

@@ -27,6 +27,7 @@ from unidle.share.refusal import Refused as NoPart
 from unidle.view.occupancy import NodeSlots
 from unidle.view.state import JobView, View
 from unidle.view.waiting import Shape
+from unidle.words import are, counted
 
 Like: TypeAlias = tuple[Shape, Apart | None]
 """See :meth:`GangRound.like`."""
@@ -187,7 +188,10 @@ class GangRound:
                 Reason("never_fits", f"{never.because.text}: it can never start here", never.because.figures)
             )
         answer = self.sharing.find(job, spec, Terms(every=True))
-        return Refused(answer.because) if not isinstance(answer, Given) else static
+        if not isinstance(answer, Given):
+            return Refused(answer.because)
+        text = f"{counted(spec.ranks, 'part')} for it {are(spec.ranks)} free, and kept for jobs before it"
+        return Refused(Reason("kept", text, {"needs": spec.ranks, "devices": len(answer.devices)}))
 
     def classes(self, spec: JobSpec) -> list[RankClass]:
         """The classes of the job's ranks on the pools that it may use."""

@@ -15,6 +15,7 @@ from unidle.fleet import WHOLE_PPM, Device, Node, Slice, slices_of
 from unidle.jobs import JobSpec, Share, Where
 from unidle.place.pools import Pool
 from unidle.place.tree import Bools, Ints
+from unidle.share.mig_models import mig_models, model_of, named_so
 from unidle.share.select import may_use, may_use_any
 
 Masks: TypeAlias = NDArray[np.uint64]
@@ -41,10 +42,10 @@ class Pieces:
         self._ppm = np.zeros(shape, np.int32)
         self._memory = np.zeros(shape, np.int64)  # bytes of the slice
         self._cut = np.zeros(shape, np.bool_)
-        self._models: dict[tuple[str, str], tuple[int, Device]] = {}  # by vendor and model
+        self._models: dict[tuple[str, str, int], tuple[int, Device]] = {}  # by vendor, model and memory
         for rows in alike.values():
             for bit, (device, piece) in enumerate(pieces_of(nodes[positions[rows[0]]], kind)):
-                model = (device.vendor, device.model)
+                model = (device.vendor, device.model, device.memory_bytes)
                 code = self._models.setdefault(model, (len(self._models), device))[0]
                 self._model[rows, bit], self._ppm[rows, bit] = code, piece.share_ppm
                 self._memory[rows, bit] = device.memory_bytes * piece.share_ppm // WHOLE_PPM
@@ -87,7 +88,11 @@ class Pieces:
         return named
 
     def _parts(self, share: Share) -> Bools:
+        """Declared slices that are large enough, on devices that can be kept apart in the way that is wanted."""
         enough: Bools = self._cut & (self._ppm >= share.compute_ppm) & (self._memory >= share.memory_bytes)
+        if share.profile or share.mode != "any":
+            least = np.array([_least_ppm(device, share) for _, device in self._models.values()], np.int64)
+            enough &= self._ppm >= least[self._model]
         return enough
 
     def _packed(self, fits: Bools) -> Masks:
@@ -95,6 +100,20 @@ class Pieces:
         packed = np.packbits(fits, axis=1, bitorder="little")
         masks[self._rows, : packed.shape[1]] = packed
         return masks.view("<u8").astype(np.uint64, copy=False)
+
+
+def _least_ppm(device: Device, share: Share) -> int:
+    """What a slice of this device has at least for a MIG profile or a mode; more than all where it never does."""
+    if device.kind == "cpu" or (device.vendor != "nvidia" and (share.profile or share.mode != "time")):
+        return WHOLE_PPM + 1
+    if not share.profile and share.mode != "mig":
+        return 0
+    known = model_of(device.model, device.memory_bytes)
+    maybe = (known,) if known else named_so(device.model) if device.model else mig_models()
+    if not share.profile:
+        return 0 if maybe else WHOLE_PPM + 1
+    sizes = (model.compute_ppm(model.profile(share.profile)) for model in maybe if model.knows(share.profile))
+    return min(sizes, default=WHOLE_PPM + 1)
 
 
 _Form: TypeAlias = tuple[tuple[str, str], tuple[int, ...], int]

@@ -31,9 +31,9 @@ class Unidle:
         return self._for(view, bool(spec.wish)).ever(view, spec)
 
     def _for(self, view: View, wish: bool) -> Policy:
+        if not wish and _is_plain(view.fleet):  # also after others wished for more: the view alone says it
+            return self._simple
         if self._full is None:
-            if not wish and _is_plain(view.fleet):
-                return self._simple
             from unidle.place.scheduler import Scheduler
 
             self._full = Scheduler()

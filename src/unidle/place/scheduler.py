@@ -116,6 +116,8 @@ class Scheduler:
 
     def ever(self, view: View, spec: JobSpec) -> bool:
         """Whether the whole fleet, empty and healthy, holds a gang of this job."""
+        if spec.device == "any" and view.fleet.queues:  # room of one kind and quota of another are neither
+            return any(self.ever(view, replace(spec, device=kind)) for kind in ("gpu", "cpu"))
         if _never_by_quota(view, spec) is not None:
             return False
         ground = self._on(view)
@@ -171,7 +173,7 @@ def _waiting(
     """Why those wait of whom it is not known yet: what is in the way, and the planned start where there is one."""
     found: list[Wait] = []
     in_the_way: dict[Shape, Fit | Refused] = {}
-    no_part: dict[Like, Reason] = {}
+    no_part: dict[tuple[Like, str], Reason] = {}
     starts = {start.job for start in answer.starts}
     told = view.unjudged.union(move.job for move in answer.moves)
     for job in sorted((view.jobs.open[job] for job in told), key=lambda job: job.order):
@@ -179,9 +181,11 @@ def _waiting(
             continue
         because = queues.never.get(job.id) or answer.waits.get(job.id, queues.too_deep)
         if because is PARTS_WAIT or because.code == PARTS_LATER:
-            like = round_.like(job)
+            # of the devices that its queue lets it have
+            of_kind = queues.family(job.id).parts or job.spec
+            like = (round_.like(job), of_kind.device)
             if like not in no_part:
-                no_part[like] = round_.refusal(job.spec, job.id).because
+                no_part[like] = round_.refusal(of_kind, job.id).because
             now = no_part[like]
             text = now.text if because is PARTS_WAIT else f"{now.text}; {because.text}"
             because = Reason(now.code, text, {**now.figures, **because.figures})
