@@ -54,7 +54,7 @@ class Unidle:
         self._free_milli = -1
 
     def key(self, request: Request) -> Hashable:
-        return request.cpu_milli, request.gpus, request.gpu_milli
+        return request.cpu_milli, self._left.memory_mib(request), request.gpus, request.gpu_milli
 
     def score(self, pool: Pool, request: Request, nodes: Nodes) -> tuple[IntArray, IntArray]:
         fgd_pct, levels, _ = self._mix
