@@ -23,12 +23,14 @@ _REQUESTED: Final = 1.3  # times the capacity
 _AT_THE_END: Final = 3  # times as much as what is packed when the capacity has been requested
 _SEED: Final = 1 << 40  # far from seeds that anyone would name
 _STAGE: Final = 1_500  # nodes; a larger fleet is represented by every k-th
-_ROUNDS: Final = (2, 2, 4, 8)  # rehearsals of each candidate that is left
-_WORK: Final = 330_000  # decisions in all, after the first round
+_WORK: Final = 300_000  # decisions in all
+_LITTLE: Final = 30_000
+# Rehearsals of each candidate that is left, and after how many decisions there are no more.
+_ROUNDS: Final = ((2, _WORK), (2, _WORK), (4, _WORK), (8, _LITTLE), (16, _LITTLE))
 _BEHIND_POINTS: Final = 0.15  # of the capacity: less is not worth dropping a candidate for
 _SURE: Final = 2.0  # standard errors
-_SAFE: Final = 1.0  # standard errors that a gain over the plain policies must exceed
-_ALIKE: Final = 4  # rehearsals with equal shares that tell two candidates alike
+_SAFE: Final = 1.0  # standard errors that the gain over the plain policies must exceed
+NOTHING_POINTS: Final = 0.03  # of the capacity: less than that is no loss
 
 
 @dataclass(slots=True)
@@ -54,7 +56,7 @@ class Standing:
 
     def rank(self, k: int) -> tuple[float, float]:
         """Higher is better: safely not below the plain ones, then what is packed."""
-        return min(0.0, self.gain(k, -_SAFE)), float(self.worth(k).mean())
+        return min(0.0, self.gain(k, -_SAFE) + NOTHING_POINTS), float(self.worth(k).mean())
 
     def best(self, of: Sequence[int]) -> int:
         """The first where several are as good."""
@@ -69,7 +71,7 @@ class Standing:
             behind = self.worth(best) - self.worth(k)
             surely = float(_bounds(behind[:, None], -_SURE)[0])
             less = min(surely, float(behind.mean()) - _BEHIND_POINTS) > 0 and self.rank(k)[0] <= safe
-            alike = len(behind) >= _ALIKE and any(self.shares[k] == self.shares[other] for other in kept)
+            alike = any(self.shares[k] == self.shares[other] for other in kept)
             if k == best or not (less or alike or self.gain(k, _SURE) < safe - _BEHIND_POINTS):
                 kept.append(k)
         return kept
@@ -100,9 +102,9 @@ def rehearse(
     decisions = _REQUESTED * capacity_milli * len(demands) / asked_milli  # of one rehearsal, about
     left = list(range(len(candidates)))
     seed, spent = _SEED, 0.0
-    for seeds in _ROUNDS:
+    for seeds, work in _ROUNDS:
         if spent:
-            paid_for = int((_WORK - spent) / (decisions * seeds))
+            paid_for = int((work - spent) / (decisions * seeds))
             left = standing.left(left)[: max(0, paid_for - plain)]
             if len(left) < 2:
                 break
