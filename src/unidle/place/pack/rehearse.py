@@ -23,10 +23,9 @@ _REQUESTED: Final = 1.3  # times the capacity
 _AT_THE_END: Final = 3  # times as much as what is packed when the capacity has been requested
 _SEED: Final = 1 << 40  # far from seeds that anyone would name
 _STAGE: Final = 1_500  # nodes; a larger fleet is represented by every k-th
-_WORK: Final = 300_000  # decisions in all
-_LITTLE: Final = 20_000
+_WORK, _LESS, _LITTLE = 300_000, 200_000, 20_000  # decisions in all, but for the first round
 # Rehearsals of each candidate that is left, and after how many decisions there are no more.
-_ROUNDS: Final = ((2, _WORK), (2, _WORK), (4, _WORK), (8, _LITTLE), (16, _LITTLE))
+_ROUNDS: Final = ((2, _WORK), (2, _WORK), (4, _LESS), (8, _LITTLE), (16, _LITTLE))
 _BEHIND_POINTS: Final = 0.15  # of the capacity: less is not worth dropping a candidate for
 _SURE: Final = 2.0  # standard errors
 _SAFE: Final = 1.0  # standard errors that the gain over the plain policies must exceed
