@@ -100,16 +100,18 @@ def test_growth_is_what_the_measure_grows_by(nodes: list[NodeSize], demands: lis
     if (choice := packer.decide(request)) is None:
         return
     at = np.array([choice.node])
+    memory = pool.memory_mib[at]
 
     def now() -> tuple[float, float]:
         model, cpu, gpu = pool.model[at], pool.cpu_milli[at], pool.gpu_milli[at]
-        usable = copies.usable(model, cpu, copies.by_gpus(gpu))
+        usable = copies.usable(model, cpu, memory, copies.by_gpus(gpu))
         return float(fragments.of(model, cpu, gpu)[0]), float(gpu.sum() - usable[0])
 
     place = (0, choice.gpus[0]) if request.part else (0,)
     growth = fragments.growth(pool, request, at)[place], left.loss(request, at)[place]
     before = now()
     packer.bind(request, choice)
+    memory = memory - left.memory_mib(request)  # in its steps
     after = now()
     assert growth == pytest.approx((after[0] - before[0], after[1] - before[1]), abs=1e-6)
 
@@ -124,5 +126,25 @@ def test_the_target_workload_covers_95_percent_of_the_pods():
 def test_copies_see_cpu_that_runs_out_before_the_gpus_do():
     pool = Pool([node(cpu=12_000, gpus=4)])
     copies = Copies(target_of(pool, part(500, cpu=4_000)))
-    usable = copies.usable(pool.model, pool.cpu_milli, copies.by_gpus(pool.gpu_milli))
+    usable = copies.usable(pool.model, pool.cpu_milli, pool.memory_mib, copies.by_gpus(pool.gpu_milli))
     assert usable.tolist() == [1500]  # 3 copies by CPU, 8 by GPUs
+
+
+def test_copies_see_memory_that_runs_out_before_the_gpus_do():
+    pool = Pool([node(memory=900, gpus=4), node("n1", memory=0, gpus=4)])
+    copies = Copies(target_of(pool, part(500, memory_mib=250), part(500, memory_mib=350)))
+    usable = copies.usable(pool.model, pool.cpu_milli, pool.memory_mib, copies.by_gpus(pool.gpu_milli))
+    assert usable.tolist() == pytest.approx([1500, 0], abs=5)  # 300 MiB in the mean: 3 copies, 8 by GPUs
+    careless = Copies(target_of(pool, part(500)))
+    usable = careless.usable(pool.model, pool.cpu_milli, pool.memory_mib, careless.by_gpus(pool.gpu_milli))
+    assert usable.tolist() == [4000, 4000]  # who asks for no memory is not bounded by it
+
+
+def test_memory_makes_few_classes_of_requests():
+    pool = Pool([node(memory=64_000)])
+    left = CopiesLeft(Copies(target_of(pool, part(500))), pool)
+    counted = {left.memory_mib(pool.request(part(500, memory_mib=mib))) for mib in range(64_001)}
+    assert len(counted) == 65 and min(counted) == 0 and max(counted) == 64_000
+    assert all(
+        left.memory_mib(pool.request(part(500, memory_mib=mib))) >= mib for mib in range(0, 64_000, 77)
+    )

@@ -52,9 +52,11 @@ class Unidle:
         self._extra: IntArray | None = None
         self._spread: list[Floats] = []
         self._free_milli = -1
+        self._capacity_milli = int(pool.capacity_milli.sum())
+        self._priced: dict[int, IntArray] = {}  # ``_extra`` for requests of so many milli GPU
 
     def key(self, request: Request) -> Hashable:
-        return request.cpu_milli, request.gpus, request.gpu_milli
+        return request.cpu_milli, self._left.memory_mib(request), request.gpus, request.gpu_milli
 
     def score(self, pool: Pool, request: Request, nodes: Nodes) -> tuple[IntArray, IntArray]:
         fgd_pct, levels, _ = self._mix
@@ -71,14 +73,17 @@ class Unidle:
     def pick(self, pool: Pool, request: Request, scores: IntArray, /) -> int:
         if not request.gpus or (extra := self._scarcity(pool)) is None:
             return int(scores.argmax())
-        extra = extra * min(request.total_gpu_milli, WHOLE_MILLI) // WHOLE_MILLI
-        return int(np.where(scores < 0, np.iinfo(np.int64).min, scores - extra).argmax())
+        milli = min(request.total_gpu_milli, WHOLE_MILLI)
+        price = self._priced.get(milli)
+        if price is None:
+            price = self._priced[milli] = extra * milli // WHOLE_MILLI
+        return int(np.where(scores < 0, np.iinfo(np.int64).min, scores - price).argmax())
 
     def _scarcity(self, pool: Pool) -> IntArray | None:
         """Levels that a whole GPU of each node costs for its scarcity: (n,); None where no node is scarce."""
         free_milli = int(pool.free_milli.sum())
         moved = abs(free_milli - self._free_milli) * 1_000_000
-        if self._free_milli < 0 or moved > _AGAIN_PPM * int(pool.capacity_milli.sum()):
+        if self._free_milli < 0 or moved > _AGAIN_PPM * self._capacity_milli:
             sums = np.bincount(self._shape_of, pool.free_milli, len(self._pressure.shapes))
             free = sums.astype(np.float64)
             if self._mix.even:
@@ -92,4 +97,5 @@ class Unidle:
             levels = np.rint(extra).astype(np.int64)
             self._extra = levels[self._shape_of] if levels.any() else None
             self._free_milli = free_milli
+            self._priced.clear()
         return self._extra

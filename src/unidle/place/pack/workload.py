@@ -20,9 +20,13 @@ COVER_PPM: Final = 950_000
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Specifications as columns of shape (w,); ``share`` sums to 1, ``allowed`` is (w, models + 1)."""
+    """Specifications as columns of shape (w,); ``share`` sums to 1, ``allowed`` is (w, models + 1).
+
+    ``memory_mib`` is the mean of the pods of each, which it does not tell apart.
+    """
 
     cpu_milli: IntArray
+    memory_mib: IntArray
     gpus: IntArray
     gpu_milli: IntArray
     share: Floats
@@ -31,7 +35,12 @@ class Target:
 
 def target_workload(requests: Iterable[Request], models: int, cover_ppm: int = COVER_PPM) -> Target:
     """The target workload of these pods on a pool with ``models`` GPU models."""
-    counts = Counter((r.cpu_milli, r.gpu_milli, r.gpus, r.terms.models) for r in requests)
+    counts: Counter[tuple[int, int, int, int]] = Counter()
+    memory_mib: Counter[tuple[int, int, int, int]] = Counter()
+    for r in requests:
+        spec = r.cpu_milli, r.gpu_milli, r.gpus, r.terms.models
+        counts[spec] += 1
+        memory_mib[spec] += r.memory_mib
     total = counts.total()
     # Equal counts: the larger specification first, as published.
     ordered = sorted(counts.items(), key=lambda item: (item[1], item[0]), reverse=True)
@@ -46,6 +55,7 @@ def target_workload(requests: Iterable[Request], models: int, cover_ppm: int = C
     masks = [spec[3] for spec, _ in kept]
     return Target(
         cpu_milli=columns[:, 0],
+        memory_mib=np.array([memory_mib[spec] // count for spec, count in kept], np.int64),
         gpu_milli=columns[:, 1],
         gpus=columns[:, 2],
         share=np.array([count for _, count in kept], np.float64) / max(covered, 1),
