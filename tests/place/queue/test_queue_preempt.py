@@ -440,7 +440,7 @@ def test_stops_that_follow_from_stops_come_to_an_end(data):
     """A stops B, B's restart stops C: in a nested tree, with two resources and gangs, at a demand that only grows.
 
     One more job comes in each round until all are there; who is stopped asks again at once. Nobody is stopped twice
-    for the same job, so no two stop each other in turn, and there are fewer stops than ordered pairs of jobs.
+    for the same job but where that was stopped itself in between, so no two stop each other in turn.
     """
     per, nodes = 4, data.draw(st.integers(1, 2))
 
@@ -461,7 +461,7 @@ def test_stops_that_follow_from_stops_come_to_an_end(data):
         coming.append(Demand(f"j{k}", queue, level, ranks, 1, (ranks * 1000, ranks * cpus * 1000), asks=asks))
     jobs, waiting = {demand.job: demand for demand in coming}, list[Demand]()
     cluster = Cluster(np.full(nodes, per), books, hosts=np.full((2, nodes), per * 2000))
-    stops: list[tuple[str, str]] = []
+    stops: list[tuple[str, int, str]] = []  # for whom, how often that was stopped before, and who
     for at in range(len(jobs) ** 2 + len(jobs) + 1):
         changed = bool(coming)
         waiting += [coming.pop(0)] if coming else []
@@ -473,7 +473,8 @@ def test_stops_that_follow_from_stops_come_to_an_end(data):
                 answer = preempt(cluster, demand, anywhere(demand.ranks), at * HOUR)
                 if isinstance(answer, Reason):
                     continue
-                stops += [(demand.job, victim) for victim in answer.victims]
+                before = sum(victim == demand.job for _, _, victim in stops)
+                stops += [(demand.job, before, victim) for victim in answer.victims]
                 waiting += [jobs[victim] for victim in answer.victims]
                 devices = dict(answer.hold.devices)
             else:
