@@ -25,20 +25,22 @@ def _time(text: str, example: str) -> Meta:
 
 
 Percent = Annotated[float, Meta(ge=0.01, le=100)]
-Words = Annotated[
-    tuple[Annotated[str, Meta(min_length=1, max_length=4096)], ...],
-    Meta(
+_Words = tuple[Annotated[str, Meta(min_length=1, max_length=4096)], ...]
+
+
+def _words(least: int) -> Meta:
+    return Meta(
+        min_length=least,
         max_length=256,
         description="The program and its words, without a shell; {node}, {device} and {address} are filled in.",
         examples=[["ssh", "{address}", "systemctl", "reboot"]],
-    ),
-]
+    )
 
 
 class HookPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A command of the site. Exit code 0: done, or fit; for checks 3: could not tell; else it failed, or is unfit."""
 
-    command: Words = ()
+    command: Annotated[_Words, _words(0)] = ()
     timeout: Annotated[DurationText | None, _time("It is ended after this; 10m (quick: 1m).", "10m")] = None
     tries: Annotated[
         Annotated[int, Meta(ge=1, le=100)] | None,
@@ -47,14 +49,20 @@ class HookPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     pause: Annotated[DurationText | None, _time("Between two tries; 10s.", "10s")] = None
 
 
+class RungPart(HookPart, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A remedy: a command of the site that is done when it exits with 0."""
+
+    command: Annotated[_Words, _words(1)]
+
+
 class RemedyPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The rungs of the ladder that the site has, from below."""
 
-    reset_gpu: Annotated[HookPart | None, Meta(description="Resets one device; {device} is filled in.")] = (
+    reset_gpu: Annotated[RungPart | None, Meta(description="Resets one device; {device} is filled in.")] = (
         None
     )
-    reboot: Annotated[HookPart | None, Meta(description="Reboots the node.")] = None
-    replace: Annotated[HookPart | None, Meta(description="Has the node replaced.")] = None
+    reboot: Annotated[RungPart | None, Meta(description="Reboots the node.")] = None
+    replace: Annotated[RungPart | None, Meta(description="Has the node replaced.")] = None
 
 
 class OutPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -131,19 +139,13 @@ def guard_of(document: Document, part: GuardPart | None) -> GuardPolicy:
     if part is None:
         return _USUAL
     path: Path = ("guard",)
-    rungs: tuple[tuple[Rung, HookPart | None], ...] = (
+    rungs: tuple[tuple[Rung, RungPart | None], ...] = (
         ("reset_gpu", part.remedy.reset_gpu), ("reboot", part.remedy.reboot), ("replace", part.remedy.replace),
     )  # fmt: skip
     remedies: dict[Rung, Hook] = {}
     for rung, given in rungs:
-        if given is None:
-            continue
-        if not given.command:
-            raise document.error(
-                (*path, "remedy", rung, "command"), "the field is missing",
-                remedy=f"for instance command: [ssh, '{{address}}', {rung}]",
-            )  # fmt: skip
-        remedies[rung] = _hook(document, given, Hook(), (*path, "remedy", rung))
+        if given is not None:
+            remedies[rung] = _hook(document, given, Hook(), (*path, "remedy", rung))
     times = {
         f"{name}_ns": _duration(document, getattr(part, name), getattr(_USUAL, f"{name}_ns"), (*path, name))
         for name in _TIMES
