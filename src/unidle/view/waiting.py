@@ -41,7 +41,9 @@ class Waiting:
         self._verdicts: dict[str, int] = {}  # how many jobs by code
         self._shapes: dict[str, Shape] = {}  # by job
         self._since_ns: dict[str, int] = {}  # by job
-        self._ages: list[tuple[int, str]] = []  # the same, the longest first
+        self._ages: list[tuple[int, str]] | None = (
+            None  # the same, the longest first; kept once it is asked for
+        )
         for job in jobs:
             if job.state in ("queued", "restarting"):
                 self.add(job)
@@ -52,6 +54,8 @@ class Waiting:
 
     def since_ns(self, after_ns: int = -1) -> int | None:
         """Since when the job waits that waits the longest, of those that wait since a time beyond ``after_ns``."""
+        if self._ages is None:
+            self._ages = sorted((at_ns, job) for job, at_ns in self._since_ns.items())
         at = bisect_left(self._ages, (after_ns + 1, ""))
         return self._ages[at][0] if at < len(self._ages) else None
 
@@ -60,7 +64,8 @@ class Waiting:
         shape = self._shapes[job.id] = job.shape
         insort(self.lines.setdefault(shape, []), (-job.spec.priority, job.order, job.id))
         self._since_ns[job.id] = job.waiting_since_ns
-        insort(self._ages, (job.waiting_since_ns, job.id))
+        if self._ages is not None:
+            insort(self._ages, (job.waiting_since_ns, job.id))
         if job.verdict is None:
             self.unjudged.add(job.id)
         else:
@@ -74,7 +79,9 @@ class Waiting:
             del line[bisect_left(line, (-job.spec.priority, job.order, job.id))]
             if not line:
                 del self.lines[shape]
-            del self._ages[bisect_left(self._ages, (self._since_ns.pop(job.id), job.id))]
+            since_ns = self._since_ns.pop(job.id)
+            if self._ages is not None:
+                del self._ages[bisect_left(self._ages, (since_ns, job.id))]
         self._no_longer_unjudged(job.id)
         if job.verdict is not None:
             self._count(job.verdict.code, -1)
