@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import socket
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -182,6 +184,31 @@ def test_the_next_holder_takes_over_what_a_killed_one_held(ranks: Callable[..., 
     again = ranks(0)
     assert again.address != a.address
     assert again.copies() == [(0, 3)]
+
+
+def test_a_holder_that_bids_farewell_stays_for_the_rank_that_comes(ranks: Callable[..., Rank]) -> None:
+    a = ranks(0)
+    a.hello()
+    assert a.link is not None
+    wire.send(a.link, {"do": "bye"})
+    a.link.close()
+    time.sleep(1.5)
+    b = ranks(0, session="bb")
+    time.sleep(1.5)  # the farewell would be over
+    assert b.hello() == ""
+    assert b.address == a.address
+
+
+def test_whenever_a_rank_comes_while_a_holder_ends_it_finds_one(ranks: Callable[..., Rank]) -> None:
+    for k in range(16):
+        rank = ranks(0, session=f"{k:02x}")
+        assert rank.hello() == ""
+        assert rank.link is not None
+        rank.link.close()
+        rank.link = None
+        with contextlib.suppress(Gone), wire.connect(rank.address) as link:
+            wire.ask(link, {"do": "end"})
+        time.sleep(k * 0.04)
 
 
 def test_a_copy_that_was_cut_short_is_not_offered(ranks: Callable[..., Rank]) -> None:

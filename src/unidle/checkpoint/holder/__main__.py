@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import fcntl
 import os
 import signal
 import sys
@@ -21,8 +20,8 @@ def main() -> int:
         os.makedirs(given.hold, mode=0o700, exist_ok=True)
         if os.stat(given.hold).st_uid != os.getuid():
             raise OSError(f"{given.hold} belongs to another user")
-        gate = os.open(f"{given.hold}.start", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        fcntl.flock(gate, fcntl.LOCK_EX)
+        gate = wire.gate(given.hold)
+        os.makedirs(given.hold, mode=0o700, exist_ok=True)  # one that ended may have taken it along
         if wire.running(given.hold) is not None:
             return 0
     except OSError as error:
@@ -54,10 +53,6 @@ def _serve(given: argparse.Namespace, gate: int, tell: int) -> int:
         for fd in (0, 1, 2):
             os.dup2(null, fd)
     holder.serve()
-    try:
-        os.unlink(f"{holder.hold}.start")
-    except OSError:
-        pass
     return 0
 
 

@@ -55,7 +55,7 @@ class Holder:
         )
         self._lock = threading.Condition()
         self._clients: dict[int, Client] = {}
-        self._finished = False
+        self._finished = self._ending = False
         self._idle_since_s = time.monotonic()
         self._storage_lock = -1
         self._kept = Kept(hold)
@@ -84,8 +84,19 @@ class Holder:
             threading.Thread(target=self._connection, args=(link,), daemon=True).start()
         self._listen.close()
         with contextlib.suppress(OSError):
-            os.unlink(os.path.join(self.storage, INNER, "holders", os.path.basename(self.hold) + ".json"))
-        shutil.rmtree(self.hold, ignore_errors=True)
+            self._clear()
+
+    def _clear(self) -> None:
+        """Remove what is this holder's, where no other one has begun in its place."""
+        gate = wire.gate(self.hold)
+        with open(os.path.join(self.hold, wire.ADDRESS), encoding="utf-8") as file:
+            mine = json.load(file).get("token") == self.address.token
+        if mine:
+            with contextlib.suppress(OSError):
+                os.unlink(os.path.join(self.storage, INNER, "holders", os.path.basename(self.hold) + ".json"))
+            shutil.rmtree(self.hold, ignore_errors=True)
+            os.unlink(f"{self.hold}{wire.GATE}")
+        os.close(gate)
 
     def finish(self) -> None:
         """No rank will come any more: end once what is on its way to storage is there."""
@@ -100,7 +111,8 @@ class Holder:
                 self._idle_since_s = now_s
                 return False
             self._unlock_storage()
-            return now_s > self._idle_since_s + (_FAREWELL_S if self._finished else self.linger_s)
+            self._ending = now_s > self._idle_since_s + (_FAREWELL_S if self._finished else self.linger_s)
+            return self._ending
 
     # ---- connections
 
@@ -121,7 +133,9 @@ class Holder:
 
     def _serve_one(self, link: socket.socket, message: Message) -> None:
         do = message["do"]
-        if do == "hello":
+        if do == "coming":
+            wire.send(link, {"ok": self._stays()})
+        elif do == "hello":
             self._hello(link, message)
         elif do == "copied":
             self._copied(link, message)
@@ -167,6 +181,12 @@ class Holder:
         with client.lock:
             wire.send(link, {"ok": True})
 
+    def _stays(self) -> bool:
+        """A rank is about to register: whether this holder is still there for it."""
+        with self._lock:
+            self._finished, self._idle_since_s = False, time.monotonic()
+            return not self._ending
+
     def _wait_for_room(self, session: str) -> str:
         """Empty once no rank of another session is connected; else who is."""
         with self._lock:
@@ -195,7 +215,7 @@ class Holder:
         folder = os.path.join(self.storage, INNER)
         path = os.path.join(folder, "lock")
         with self._lock:
-            if self._storage_lock >= 0 and _is_same(self._storage_lock, path):
+            if self._storage_lock >= 0 and wire.is_same(self._storage_lock, path):
                 return ""
             self._unlock_storage()
         try:
@@ -271,15 +291,6 @@ class Holder:
             lead = self._clients.get(0)
         if lead is not None:
             lead.tell(message)
-
-
-def _is_same(fd: int, path: str) -> bool:
-    """Whether the open file is still the one of that name (the directory may have been deleted)."""
-    try:
-        there, mine = os.stat(path), os.fstat(fd)
-    except OSError:
-        return False
-    return (there.st_dev, there.st_ino) == (mine.st_dev, mine.st_ino)
 
 
 def _write_private(path: str, text: str) -> None:

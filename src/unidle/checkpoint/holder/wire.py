@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
@@ -21,6 +22,7 @@ Message = dict[str, Any]
 _HEAD: Final = struct.Struct("!IQ")
 _TEXT_MOST_BYTES: Final = 1 << 28
 ADDRESS: Final = "holder.json"
+GATE: Final = ".start"
 CONNECT_S: Final = 5.0
 START_S: Final = 30.0
 
@@ -169,18 +171,39 @@ def own_host() -> str:
         return "127.0.0.1"
 
 
-def running(hold: str) -> Address | None:
-    """The address of the holder that serves ``hold``, if it answers."""
+def running(hold: str, *, coming: bool = False) -> Address | None:
+    """The address of the holder that serves ``hold``, if it answers; with ``coming`` it stays for the rank that asks."""
     try:
         with open(os.path.join(hold, ADDRESS), encoding="utf-8") as file:
             address = address_from(json.load(file))
     except (OSError, ValueError, KeyError, TypeError):
         return None
     try:
-        connect(replace(address, host="127.0.0.1")).close()
+        with connect(replace(address, host="127.0.0.1")) as link:
+            stays = not coming or bool(ask(link, {"do": "coming"})[0].get("ok"))
     except Gone:
         return None
-    return address
+    return address if stays else None
+
+
+def gate(hold: str) -> int:
+    """The lock without which no holder of ``hold`` begins, or ends; as a descriptor. Raises OSError."""
+    path = f"{hold}{GATE}"
+    while True:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        if is_same(fd, path):
+            return fd
+        os.close(fd)  # who had it before has removed it
+
+
+def is_same(fd: int, path: str) -> bool:
+    """Whether the open file is still the one of that name."""
+    try:
+        there, mine = os.stat(path), os.fstat(fd)
+    except OSError:
+        return False
+    return (there.st_dev, there.st_ino) == (mine.st_dev, mine.st_ino)
 
 
 def environment() -> dict[str, str]:
@@ -198,7 +221,7 @@ def environment() -> dict[str, str]:
 
 def start(storage: str, hold: str, node: str, linger_s: float) -> Address:
     """The holder of ``hold``, started where there is none. Raises :class:`Gone`."""
-    found = running(hold)
+    found = running(hold, coming=True)
     if found is not None:
         return found
     command = [
@@ -210,7 +233,7 @@ def start(storage: str, hold: str, node: str, linger_s: float) -> Address:
         stderr=subprocess.PIPE, text=True, start_new_session=True, timeout=START_S, check=False,
     )  # fmt: skip
     end = time.monotonic() + CONNECT_S
-    while (found := running(hold)) is None:
+    while (found := running(hold, coming=True)) is None:
         if time.monotonic() > end or done.returncode:
             raise Gone(f"no holder could be started: {done.stderr.strip()[-500:]}")
         time.sleep(0.02)
