@@ -122,3 +122,12 @@ def test_a_damaged_file_of_positions_means_a_new_beginning(tmp_path: Path, text:
         assert some(one)[0] == 0
         one.close(logged=True)
     assert int(json.loads(file.read_text())["n1 count"]) > 0
+
+
+def test_where_a_detector_began_is_kept_before_anything_it_heard_is_logged(tmp_path: Path) -> None:
+    file = tmp_path / "positions.json"
+    with watched(file) as one:
+        some(one, logged=False)
+        assert json.loads(file.read_text()) == {
+            "n1 count": "0"
+        }  # as a controller leaves it that is killed now

@@ -50,6 +50,7 @@ class _Post:
     lost: int = 0
     heard: list[Heard] = field(default_factory=list)
     now_kept: str = ""
+    begins: str = ""  # where it began
     thread: threading.Thread | None = None
 
 
@@ -85,6 +86,12 @@ class Watcher:
         seeing: list[Seeing] = []
         now_s = time.monotonic()
         with self._lock:
+            for (
+                post
+            ) in self._posts:  # where it began counts from now on: a controller may be killed at any moment
+                if post.begins and post.wanted.key not in self._saved:
+                    self._saved[post.wanted.key] = post.begins
+                    self._save_s = 0.0
             if logged:
                 self._saved.update(self._taken)
                 self._taken = {}
@@ -126,6 +133,7 @@ class Watcher:
             try:
                 if detector is None:
                     detector = post.wanted.make(post.kept)
+                    post.begins = detector.keep()
                 if not full:
                     found = detector.look(boottime_ns() + self._offset_ns)
                 (why_not, lost), kept = detector.seeing(), detector.keep()
