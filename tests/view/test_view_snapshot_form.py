@@ -17,7 +17,7 @@ KEPT = (
     View, JobView, AttemptView, RankView, UseView, IdleNotice, Predicted, Prediction, Usage, QueueUse, Known, SpeedRun, Book,
     SliceRef,
 )  # fmt: skip
-FORM = (6, 2157256139)
+FORM = (7, 2157256139)
 
 
 def form() -> int:

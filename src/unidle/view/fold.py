@@ -25,7 +25,7 @@ from unidle.view.speeds import learn
 from unidle.view.state import AttemptView, IdleNotice, JobView, Prediction, Promise, UseView, View
 from unidle.view.usage import charged, milli_of
 
-FOLD_VERSION: Final = 6
+FOLD_VERSION: Final = 7
 """Grows when the same log would give another view; older snapshots are then passed over."""
 
 _NOTICES_KEPT: Final = 31  # of an attempt that is told again and again
