@@ -32,6 +32,10 @@ def trace(tmp_path: Path) -> Path:
     return path
 
 
+def unidle_alone(fleet: Path, trace: Path) -> tuple[str | Path, ...]:
+    return ("replay", "trace", "--fleet", fleet, "--trace", trace, "--policy", "unidle")
+
+
 def test_policies_stand_side_by_side_for_people_and_for_scripts(fleet: Path, trace: Path) -> None:
     command = ("replay", "trace", "--fleet", fleet, "--trace", trace, "--policy", "firstfit,spread")
     done = unidle(*command)
@@ -73,19 +77,8 @@ def test_a_prediction_that_came_true_is_said_to_be_so(fleet: Path, tmp_path: Pat
     trace = tmp_path / "told.csv"
     head, *_ = TRACE.splitlines()
     trace.write_text(f"{head},estimate_s\na,0,100,4,,,,,,,1,100\n")
-    command = (
-        "replay",
-        "trace",
-        "--fleet",
-        fleet,
-        "--trace",
-        trace,
-        "--policy",
-        "unidle",
-        "--save",
-        tmp_path / "k",
-    )
-    assert unidle(*command).returncode == 0
+    command = unidle_alone(fleet, trace)
+    assert unidle(*command, "--save", tmp_path / "k").returncode == 0
     told = unidle("explain", "a", "--store", tmp_path / "k" / "unidle.db").stdout
     assert told.count("from the job file's estimate_s; and so it was\n") == 2  # its run time, and its cost
 
@@ -132,18 +125,7 @@ def test_what_waits_when_a_replay_is_stopped_is_explained_and_repeated_from_a_sn
     fleet: Path, trace: Path, tmp_path: Path
 ) -> None:
     kept, snapshot = tmp_path / "kept", tmp_path / "snapshot"
-    command = (
-        "replay",
-        "trace",
-        "--fleet",
-        fleet,
-        "--trace",
-        trace,
-        "--policy",
-        "unidle",
-        "--estimates",
-        "exact",
-    )
+    command = (*unidle_alone(fleet, trace), "--estimates", "exact")
     done = unidle(*command, "--until", 0.1, "--save", kept)
     assert done.returncode == 0, done.stderr
     assert "the first 0.1 h" in done.stdout

@@ -228,15 +228,16 @@ class RankClass:
         return self._rooms
 
     def rooms_for(self, gang: Gang) -> Rooms:
-        """The same where the gang should go: a single rank on a smallest part that is free."""
+        """The same where the gang should go."""
         rooms = self.rooms
-        return self.whole.beside(self.smallest(rooms.room)) if self.uneven and gang.ranks == 1 else rooms
+        wished = self.wished(gang, rooms.room)
+        return rooms if wished is rooms.room else self.whole.beside(wished)
 
-    def smallest(self, room: Ints) -> Ints:
-        """Of this room, (N,), the nodes on which one rank counts least."""
-        self._catch_up()
-        if not room.any():
+    def wished(self, gang: Gang, room: Ints) -> Ints:
+        """Of this room, (N,), where the gang should go: a single rank where a part is free that counts least."""
+        if not self.uneven or gang.ranks > 1 or not room.any():
             return room
+        self._catch_up()
         return np.where(self._first == self._first[room > 0].min(), room, 0)
 
     @property

@@ -8,7 +8,7 @@ from dataclasses import replace
 from unidle.fleet import Device, device_of
 from unidle.place.books import Books, Family
 from unidle.place.ground import Ground
-from unidle.place.queue.charge import affordable, alike
+from unidle.place.queue.charge import affordable, counted_as
 from unidle.place.queue.model import Demand, Hold, Ints, Running
 from unidle.place.queue.relief import Room
 from unidle.place.sharing import Apart, SharingRound
@@ -69,7 +69,7 @@ class QuotaParts:
         if devices is None:
             return None
         given = self.given.pop(demand.job)
-        return Room(devices, tuple(given.devices), alike(demand.charged, given.milli))
+        return Room(devices, tuple(given.devices), counted_as(demand.charged, given.milli))
 
     def ready(self, demand: Demand) -> bool:
         """Whether a job for which parts are kept has them by now."""
@@ -87,7 +87,7 @@ class QuotaParts:
         if given is None:
             return run
         parts = {name: self._at(device) for name, device in given.devices.items()}
-        charged = alike(run.charged, given.milli)
+        charged = counted_as(run.charged, given.milli)
         return replace(run, devices={}, parts=parts, parts_milli=given.milli, charged=charged)
 
     def apart(self, job: str) -> Apart:

@@ -11,7 +11,7 @@ from unidle.place.books import Books
 from unidle.place.constraint import Gang, GangPlan
 from unidle.place.gang_round import Fit, GangRound
 from unidle.place.ground import RankClass
-from unidle.place.queue.charge import alike
+from unidle.place.queue.charge import counted_as
 from unidle.place.queue.model import Demand, Ints, Running
 from unidle.view.state import View
 
@@ -46,9 +46,11 @@ class QuotaSlices:
         return None
 
     def _may(self, demand: Demand, fit: Fit) -> bool:
-        places, _ = self._gangs.seated(fit)
-        self.milli[demand.job] = milli = self._books.milli_of(places)
-        return milli <= max(demand.charged)
+        milli = self._books.milli_of(self._gangs.seated(fit)[0])
+        may = milli <= max(demand.charged)
+        if may:
+            self.milli[demand.job] = milli
+        return may
 
     def forget(self, job: str) -> None:
         """What was found for the job is void."""
@@ -57,7 +59,7 @@ class QuotaSlices:
     def started(self, run: Running) -> Running:
         """The job that starts now, charged for the slices that it gets."""
         milli = self.milli.get(run.job)
-        return run if milli is None else replace(run, charged=alike(run.charged, milli))
+        return run if milli is None else replace(run, charged=counted_as(run.charged, milli))
 
 
 def cheaper_rooms(rank_class: RankClass, room: Ints, ranks: int) -> Iterator[Ints]:

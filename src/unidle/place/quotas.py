@@ -21,7 +21,7 @@ from unidle.place.gang_round import Fit, GangRound
 from unidle.place.ground import Ground, RankClass
 from unidle.place.pools import Option
 from unidle.place.queue.backfill import Backfill, too_deep
-from unidle.place.queue.charge import affordable, alike
+from unidle.place.queue.charge import affordable, counted_as
 from unidle.place.queue.fair import QueueShare
 from unidle.place.queue.model import Amounts, Demand, Fits, Ints, Running
 from unidle.place.queue.round import Round, Rules, Start, decide
@@ -182,17 +182,15 @@ class QuotaRound:
         for option, rank_class in self._options(demand.job):
             if rank_class.total < gang.ranks:
                 continue
-            rooms = rank_class.rooms if returns else rank_class.rooms_for(gang)
             part = rank_class.rooms.room
             if room is None and not returns and not self.cluster.holds and not self._books.stopping:
-                plan = rooms.place(gang)  # sums by tier are kept
+                plan = rank_class.rooms_for(gang).place(gang)  # sums by tier are kept
                 if plan is not None:
                     plan = well_wired(self._ground, rank_class, plan, gang, rank_class.free)
             else:
                 part = np.minimum(part, self.cluster.room(demand)[here])
                 part = part if room is None else np.minimum(part, room[here])
-                if rank_class.uneven and gang.ranks == 1 and not returns:
-                    part = rank_class.smallest(part)
+                part = part if returns else rank_class.wished(gang, part)
                 plan = self._plan(demand, rank_class, part)
                 if returns and plan is not None:
                     plan = self._returning.plan(demand.job, rank_class, gang, part) or plan
@@ -227,7 +225,7 @@ class QuotaRound:
         if self._at_once(as_, None) is None:
             return None
         given = self._parts.given.get(demand.job) if self._parts is not None else None
-        return alike(as_.charged, self._slices.milli[demand.job] if given is None else given.milli)
+        return counted_as(as_.charged, self._slices.milli[demand.job] if given is None else given.milli)
 
     def _started(self, run: Running) -> Running:
         """The job that starts now, with the parts that it gets and what it is charged for them."""

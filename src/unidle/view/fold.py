@@ -29,7 +29,7 @@ from unidle.view.speeds import learn
 from unidle.view.state import AttemptView, JobView, View
 from unidle.view.usage import charged, milli_of
 
-FOLD_VERSION: Final = 7
+FOLD_VERSION: Final = 8
 """Grows when the same log would give another view; older snapshots are then passed over."""
 
 _NOTICES_KEPT: Final = 31  # of an attempt that is told again and again

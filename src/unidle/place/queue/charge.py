@@ -30,11 +30,11 @@ def most_of(
         return most
     while high - low > 1:
         middle = (low + high) // 2
-        may = shares.refusal(leaf, alike(least, middle), firm=firm, beside=beside) is None
+        may = shares.refusal(leaf, counted_as(least, middle), firm=firm, beside=beside) is None
         low, high = (middle, high) if may else (low, middle)
-    return alike(least, low)
+    return counted_as(least, low)
 
 
-def alike(amounts: Amounts, milli: int) -> Amounts:
+def counted_as(amounts: Amounts, milli: int) -> Amounts:
     """The same resources, charged for so many thousandths of devices."""
     return tuple(milli if amount else 0 for amount in amounts)
