@@ -14,6 +14,8 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+from unidle.engine.local.cgroups import own_hierarchies
+
 TOKEN_VARIABLE = "UNIDLE_TEST_SESSION"
 # Helpers of Python's own multiprocessing live as long as their parent.
 _HARMLESS = (b"multiprocessing.resource_tracker", b"multiprocessing.forkserver")
@@ -90,8 +92,10 @@ def _ancestors() -> set[int]:
 
 
 def _cgroups() -> frozenset[Path]:
+    """Groups at the top of each hierarchy, and in the places where processes of this session can make some."""
     top = Path("/sys/fs/cgroup")
-    tops = [top, *(p for p in top.iterdir() if p.is_dir())] if top.is_dir() else []
+    tops = {top, *(p for p in top.iterdir() if p.is_dir())} if top.is_dir() else set()
+    tops |= {Path(place) for places in own_hierarchies().values() for place in places}
     return frozenset(path for t in tops for path in t.glob("unidle*") if path.is_dir())
 
 

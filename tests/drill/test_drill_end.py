@@ -21,6 +21,7 @@ from unidle.drill.conduct import refuse
 from unidle.drill.disk import Disk
 from unidle.drill.result import compare
 from unidle.drill.scratch import PREFIX, Scratch, marked, sweep
+from unidle.engine.local import cgroups
 from unidle.errors import BadInput, CannotRun
 from unidle.files.drill import Fault
 from waiting import wait_until
@@ -107,6 +108,20 @@ def test_a_drill_that_is_alive_is_not_swept() -> None:
     assert scratch.directory.is_dir()
     scratch.close()
     assert not scratch.directory.exists()
+
+
+@needs.root
+@pytest.mark.usefixtures("scratches")
+def test_control_groups_go_with_the_drill_also_those_that_nobody_entered() -> None:
+    scratch = Scratch()
+    root = scratch.directory / "undisturbed" / "store.db.d" / "runs"
+    root.mkdir(parents=True)
+    name = cgroups.group_name(str(root))
+    group = cgroups.Group(cgroups.group_paths(cgroups.detect(name), name, "gang.1.0"))
+    assert not group.create()
+    assert group.paths
+    scratch.close()
+    assert not [path for path in group.paths.values() if Path(path).parent.exists()]
 
 
 def test_network_faults_need_two_nodes_and_a_result_is_needed(tmp_path: Path) -> None:

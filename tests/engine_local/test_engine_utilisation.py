@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,12 +30,15 @@ time.sleep(600)
 
 
 def started(machine: Machine, *codes: str) -> Gang:
-    """A gang whose ranks run these programs; ``flag`` is a file that is not there yet."""
+    """A gang whose ranks have begun to run these programs; ``flag`` is a file that is not there yet."""
     flag = str(machine.run_root) + ".flag"
-    code = f"import os, sys; flag = {flag!r}; exec({list(codes)!r}[int(os.environ['RANK'])])"
+    code = (
+        f"import os, sys; flag = {flag!r}; open(flag + os.environ['RANK'], 'w').close(); "
+        f"exec({list(codes)!r}[int(os.environ['RANK'])])"
+    )
     gang = machine.start(python(code), len(codes))
     for rank in range(len(codes)):
-        gang.until(lambda rank=rank: "spawn" in gang.kinds(rank))  # type: ignore[misc]
+        gang.until(lambda rank=rank: os.path.exists(f"{flag}{rank}"))  # type: ignore[misc]
     return gang
 
 

@@ -17,6 +17,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from unidle.engine.local import cgroups
+
 PREFIX: Final = "unidle-drill-"
 MARKER: Final = "UNIDLE_DRILL"
 _RECORD: Final = "drill.json"
@@ -32,7 +34,10 @@ class Scratch:
         sweep()
         self.directory = Path(tempfile.mkdtemp(prefix=PREFIX))
         self.name = self.directory.name
-        record = {"pid": os.getpid(), "ticks": ticks_of(os.getpid()), "lab": self.lab_tag}
+        record = {
+            "pid": os.getpid(), "ticks": ticks_of(os.getpid()), "lab": self.lab_tag,
+            "groups": cgroups.own_hierarchies(),
+        }  # fmt: skip
         (self.directory / _RECORD).write_text(json.dumps(record))
         self.memory.mkdir(exist_ok=True)
 
@@ -75,11 +80,9 @@ def sweep() -> None:
 
 def clear(directory: Path) -> None:
     """End the processes that a drill's name marks; then its mounts, disks, control groups, files."""
-    groups: set[Path] = set()
     end = time.monotonic() + _END_S
     while (left := list(marked(directory.name))) and time.monotonic() < end:
         for pid in left:
-            groups.update(_groups(pid))
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.02)
@@ -88,26 +91,23 @@ def clear(directory: Path) -> None:
     for image in directory.rglob("*.img"):
         for line in _quiet("losetup", "--noheadings", "--output", "NAME", "--associated", str(image)).split():
             _quiet("losetup", "--detach", line)
-    _remove_groups(groups)
+    _remove_groups(directory)
     shutil.rmtree(_memory_of(directory), ignore_errors=True)
     shutil.rmtree(directory, ignore_errors=True)
 
 
-def _remove_groups(groups: set[Path]) -> None:
-    """Remove control groups and those that held nothing else; what was killed needs a moment to leave them."""
+def _remove_groups(directory: Path) -> None:
+    """Remove the control groups of all ranks; what was killed needs a moment to leave them."""
+    try:
+        record = json.loads((directory / _RECORD).read_text())
+        parents = [str(parent) for parents in record["groups"].values() for parent in parents]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return
+    names = [cgroups.group_name(str(runs.absolute())) for runs in directory.glob("*/*.d/runs")]
+    left = [f"{parent}/{name}" for parent in parents for name in names]
     end = time.monotonic() + _LEAVE_S
-    left = {path for group in groups for path in (group, group.parent) if _ours(path)}
-    while left and time.monotonic() < end:
-        for path in sorted(left, key=lambda path: len(path.parts), reverse=True):
-            with contextlib.suppress(OSError):
-                path.rmdir()
-        left = {path for path in left if path.exists()}
-        if left:
-            time.sleep(0.05)
-
-
-def _ours(path: Path) -> bool:
-    return path.exists() and any(part.startswith("unidle-") for part in path.parts[-2:])
+    while (left := [path for path in left if not cgroups.remove_tree(path)]) and time.monotonic() < end:
+        time.sleep(0.05)
 
 
 def marked(name: str) -> Iterator[int]:
@@ -141,20 +141,6 @@ def tree(pid: int) -> list[int]:
 
 def _memory_of(directory: Path) -> Path:
     return (_MEMORY if os.access(_MEMORY, os.W_OK) else directory) / f"{directory.name}-memory"
-
-
-def _groups(pid: int) -> Iterator[Path]:
-    """Control groups of a process that unidle made."""
-    with contextlib.suppress(OSError):
-        for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
-            _, names, path = line.split(":", 2)
-            if "unidle-" in path:
-                for place in (
-                    Path("/sys/fs/cgroup").glob("*")
-                    if names
-                    else [Path("/sys/fs/cgroup/unified"), Path("/sys/fs/cgroup")]
-                ):
-                    yield place / path.lstrip("/")
 
 
 def _mounts(directory: Path) -> list[str]:

@@ -134,8 +134,7 @@ class Group:
         """Remove the group and its parent where that is empty; False while something is left in it."""
         gone = True
         for path in self.paths.values():
-            for directory in _below(path):
-                gone = _rmdir(directory) and gone
+            gone = remove_tree(path) and gone
             try:
                 os.rmdir(os.path.dirname(path))
             except OSError:
@@ -233,9 +232,21 @@ def usable(candidates: dict[str, list[str]], name: str) -> dict[str, str]:
     return chosen
 
 
+def own_hierarchies() -> dict[str, list[str]]:
+    """Where this process might make groups: see :func:`hierarchies`."""
+    return hierarchies(_read("/proc/self/mountinfo"), _read("/proc/self/cgroup"))
+
+
 def detect(name: str) -> dict[str, str]:
     """The hierarchies that this process can use for groups below ``name``; empty when there are none."""
-    return usable(hierarchies(_read("/proc/self/mountinfo"), _read("/proc/self/cgroup")), name)
+    return usable(own_hierarchies(), name)
+
+
+def group_name(run_root: str) -> str:
+    """What the groups of all ranks below an absolute run root are in."""
+    import hashlib  # only where a group is named: the supervisor gets its paths
+
+    return "unidle-" + hashlib.sha256(os.fsencode(run_root)).hexdigest()[:8]
 
 
 def group_paths(parents: dict[str, str], name: str, rank: str) -> dict[str, str]:
@@ -327,6 +338,14 @@ def _below(path: str) -> list[str]:
     """``path`` and the groups that its processes made in it, the deepest first."""
     found = [directory for directory, _, _ in os.walk(path)]
     return found[::-1]
+
+
+def remove_tree(path: str) -> bool:
+    """Remove a group and all groups in it; False while processes are left in one."""
+    gone = True
+    for directory in _below(path):
+        gone = _rmdir(directory) and gone
+    return gone
 
 
 def _rmdir(path: str) -> bool:

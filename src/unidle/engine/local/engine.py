@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import select
 import signal
@@ -86,7 +85,7 @@ class LocalEngine:
         self._left = _Leftovers()
         self._poller = select.poll()
         self._watched: dict[int, RankWatch] = {}
-        self._name = "unidle-" + hashlib.sha256(os.fsencode(self._root)).hexdigest()[:8]
+        self._name = cgroups.group_name(str(self._root))
         self._slicer = slicer
         self._has_cuts = any(
             len(d.slices_ppm) > 1 or (d.sharing is not None and "mig" in d.sharing.modes)
