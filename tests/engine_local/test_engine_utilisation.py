@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ctypes
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pynvml
@@ -38,7 +38,7 @@ def started(machine: Machine, *codes: str) -> Gang:
     )
     gang = machine.start(python(code), len(codes))
     for rank in range(len(codes)):
-        gang.until(lambda rank=rank: os.path.exists(f"{flag}{rank}"))  # type: ignore[misc]
+        gang.until(lambda rank=rank: Path(f"{flag}{rank}").exists())  # type: ignore[misc]
     return gang
 
 
