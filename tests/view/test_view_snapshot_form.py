@@ -20,7 +20,7 @@ KEPT = (
     View, JobView, AttemptView, RankView, UseView, IdleNotice, VerdictView, BadCheckpoint, Predicted, Prediction, Usage, QueueUse, Known, SpeedRun, Book,
     SliceRef, FaultView, WatchView, Care, CareView, CheckView, Cordon, Sign, Strike, Window,
 )  # fmt: skip
-FORM = (8, 370581382)
+FORM = (8, 911787413)
 
 
 def form() -> int:

@@ -1,4 +1,4 @@
-"""Who looks after nodes: remedies for sick ones, checks before a gang starts. Each is loaded when there is work for it."""
+"""Who looks after nodes: remedies for sick ones, checks before a gang starts, spares. Each is loaded when there is work."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from unidle.control.hooks import Hands
     from unidle.control.preflight import Preflight
     from unidle.control.remedies import RemedyWatch
+    from unidle.control.spares import SpareWatch
 
 
 class NodeCare:
@@ -25,6 +26,7 @@ class NodeCare:
         self._hands: Hands | None = None
         self._remedies: RemedyWatch | None = None
         self._preflight: Preflight | None = None
+        self._spares: SpareWatch | None = None
 
     @property
     def next_ns(self) -> int | None:
@@ -56,6 +58,8 @@ class NodeCare:
             yield from self._preflight.look(view, now_ns)
         if self._remedies is not None or not view.care.idle:
             yield from self._mender().look(view, now_ns)
+        if view.fleet.guard.keeps_spares or view.spares:
+            yield from self._spare_watch().look(view)
 
     def act(self, view: View) -> None:
         """Begin what the log says is to be begun. Call it when the log is written."""
@@ -74,6 +78,13 @@ class NodeCare:
 
             self._remedies = RemedyWatch(self._shared_hands())
         return self._remedies
+
+    def _spare_watch(self) -> SpareWatch:
+        if self._spares is None:
+            from unidle.control.spares import SpareWatch
+
+            self._spares = SpareWatch()
+        return self._spares
 
     def _shared_hands(self) -> Hands | None:
         if self._hands is None and self._make_hands is not None:

@@ -390,6 +390,8 @@ class Controller:
         attempt = job.live
         if attempt is not None and attempt.stop is None:
             grace_ns = int(job.spec.grace_s * 1e9)
+            if stop.grace_ns is not None:
+                grace_ns = min(grace_ns, stop.grace_ns)
             self._emit(
                 ev.StopAsked(job.id, attempt.number, stop.why, grace_ns, stop.because, for_job=stop.for_job)
             )

@@ -28,6 +28,7 @@ HEALTH: Final[dict[ev.CareState, Health]] = {
 }  # fmt: skip
 LOOK_EVERY_NS: Final = 100_000_000
 _FIT, _UNFIT = 0, 1
+_WITH_JOBS: Final = ("draining", "probation")
 _MOST_MOVES: Final = 32
 _TEXT: Final = 200
 
@@ -161,7 +162,7 @@ class RemedyWatch:
         for here in view.care.targets.values():
             if (
                 here.state != "suspect"
-                and here.opened_ns >= attempt.placed_ns
+                and here.since_ns >= attempt.placed_ns  # it may have begun while the node was on probation
                 and _uses(attempt, here.target)
             ):
                 return ev.Requeued(job.id, Reason("node_sick", f"{here.target} is sick: {here.cause.text}"))
@@ -189,7 +190,7 @@ class RemedyWatch:
             offences=tuple(care.offences.get(identity_of(view, target), ())),
             pending=tuple(care.pending.get(target, ())),
             strikes=tuple(care.strikes.get(target, ())),
-            jobs=_held(view, target) if here is not None and here.state == "draining" else (),
+            jobs=_held(view, target) if here is not None and here.state in _WITH_JOBS else (),
             result=self._result(here) if here is not None and here.busy else None,
             of_node=node if device is not None else "",
             node_busy=at_node is not None and at_node.state != "suspect",
@@ -312,6 +313,8 @@ def _events(view: View, said: Set, by: str) -> Iterator[ev.Event]:
     """The state, and the health that the ledger knows it by."""
     yield ev.RemedySet(said.target, said.state, said.because, said.step, said.try_, said.deadline_ns, by)
     health = "repair" if said.state == "remedy" else HEALTH[said.state]
+    if said.state == "probation" and view.fleet.guard.probation_work != "none":
+        health = "healthy"  # who works there does so on a node in use; its free time is still quarantine
     if said.state == "remedy" and said.step == "reboot":
         health = "boot"
     if view.health.get(said.target, "healthy") != health:

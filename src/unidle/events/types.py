@@ -242,6 +242,12 @@ class CordonSet(_Event, frozen=True, omit_defaults=True):
     because: Reason
 
 
+class SparesSet(_Event, frozen=True, omit_defaults=True):
+    """These nodes are kept as hot spares from now on; no others are."""
+
+    nodes: tuple[str, ...]
+
+
 class MaintenanceSet(_Event, frozen=True, omit_defaults=True):
     """A node is to be worked on from ``from_ns`` to ``until_ns``; ``drain_by_ns``: what runs is stopped by then.
 
@@ -401,6 +407,7 @@ Event: TypeAlias = (
     | CheckpointBad
     | RemedySet
     | CordonSet
+    | SparesSet
     | MaintenanceSet
     | NodeChecked
     | PreflightEnded
@@ -437,6 +444,7 @@ KINDS: Final[dict[str, type[Event]]] = {
     "checkpoint_bad": CheckpointBad,
     "remedy_set": RemedySet,
     "cordon_set": CordonSet,
+    "spares_set": SparesSet,
     "maintenance_set": MaintenanceSet,
     "node_checked": NodeChecked,
     "preflight_ended": PreflightEnded,

@@ -119,7 +119,7 @@ class _Builder:
             history=history_of(self._file.history),
             gpu_links=self._gpu_links,
             idle=idle_of(self._document, self._file.idle, self._file.queues),
-            guard=guard_of(self._document, self._file.guard),
+            guard=guard_of(self._document, self._file.guard, nodes),
         )
 
     def _tiers(self) -> Iterator[Tier]:

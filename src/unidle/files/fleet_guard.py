@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct
 
 from unidle.files.document import Document, Path
+from unidle.files.ranges import expand
 from unidle.files.values import DURATION_SAYS, DurationText, duration_ns, duration_text
+from unidle.fleet import Node
 from unidle.fleet.guard import Breaker, GuardPolicy, Hook, Lemon, Out, Rung
+from unidle.fleet.spares import alike_nodes
+from unidle.words import are, counted
 
 _SHORTEST_NS: Final = 10_000_000
 _LONGEST_NS: Final = 365 * 86_400 * 1_000_000_000
@@ -124,17 +129,32 @@ class GuardPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             description="A check after a remedy that could not tell, but found nothing wrong, counts as a proof."
         ),
     ] = False
+    spares: Annotated[
+        Annotated[int, Meta(ge=0, le=200_000)] | tuple[Annotated[str, Meta(min_length=1)], ...],
+        Meta(
+            description="Nodes that are kept for gangs that lost something to a fault: so many of each kind and model, or"
+            " these. Meanwhile low jobs may fill them.",
+            examples=[1, ["n7", "n[8-9]"]],
+        ),
+    ] = 0
+    spare_grace: Annotated[
+        DurationText | None, _time("The longest grace of a job that fills a spare; 2s.", "2s")
+    ] = None
+    probation_work: Annotated[
+        Literal["none", "low"],
+        Meta(description="Who may use a repaired node while it is watched; low: jobs of that level."),
+    ] = "none"
     out: Annotated[OutPart, Meta(description="How much may be out at once.")] = OutPart()
     breaker: Annotated[BreakerPart, Meta(description="When nothing is removed any more.")] = BreakerPart()
     lemon: Annotated[LemonPart, Meta(description="When repairs do not help.")] = LemonPart()
 
 
 _TIMES: Final = (
-    "drain", "drain_hard", "suspect", "quarantine", "probation", "probation_every", "preflight_age",
+    "drain", "drain_hard", "suspect", "quarantine", "probation", "probation_every", "preflight_age", "spare_grace",
 )  # fmt: skip
 
 
-def guard_of(document: Document, part: GuardPart | None) -> GuardPolicy:
+def guard_of(document: Document, part: GuardPart | None, nodes: Sequence[Node]) -> GuardPolicy:
     """The policy; without the section nodes are not checked before a gang, and there is no remedy."""
     if part is None:
         return _USUAL
@@ -162,8 +182,56 @@ def guard_of(document: Document, part: GuardPart | None) -> GuardPolicy:
         lemon=Lemon(part.lemon.times, _duration(document, part.lemon.within, Lemon().within_ns, (*path, "lemon", "within"))),
         preflight=part.preflight,
         accept_unknown=part.accept_unknown,
+        spares=_spare_count(document, part, nodes),
+        spare_nodes=_spare_nodes(document, part, nodes),
+        probation_work=part.probation_work,
         **times,
     )  # fmt: skip
+
+
+def _spare_count(document: Document, part: GuardPart, nodes: Sequence[Node]) -> int:
+    if not isinstance(part.spares, int):
+        return 0
+    for kind, alike in alike_nodes(nodes).items() if part.spares else ():
+        if part.spares >= len(alike):
+            raise document.error(
+                ("guard", "spares"),
+                f"would leave no node with {kind} for other jobs: there {are(len(alike))} {counted(len(alike), 'node')}"
+                " of that kind",
+                value=part.spares,
+                remedy=f"keep at most {len(alike) - 1} of each kind, or name the nodes: spares: [{nodes[-1].id}]",
+            )
+    return part.spares
+
+
+def _spare_nodes(document: Document, part: GuardPart, nodes: Sequence[Node]) -> tuple[str, ...]:
+    if isinstance(part.spares, int):
+        return ()
+    known = {node.id for node in nodes if node.devices}
+    found: dict[str, None] = {}
+    for k, text in enumerate(part.spares):
+        path: Path = ("guard", "spares", k)
+        try:
+            names = expand(text, len(nodes))
+        except ValueError as problem:
+            raise document.error(
+                path, str(problem), value=text, remedy="for instance n7, or n[8-9]"
+            ) from None
+        for name in names:
+            if name not in known:
+                raise document.error(
+                    path,
+                    "the fleet has no such node with devices",
+                    value=name,
+                    remedy=f"for instance {nodes[-1].id}",
+                )
+            found[name] = None
+    if len(found) == len(known):
+        raise document.error(
+            ("guard", "spares"), "would leave no node for other jobs", value=list(part.spares),
+            remedy="name fewer nodes",
+        )  # fmt: skip
+    return tuple(found)
 
 
 def _hook(document: Document, part: HookPart, usual: Hook, path: Path) -> Hook:
@@ -212,6 +280,7 @@ def guard_as_data(policy: GuardPolicy) -> dict[str, object] | None:
             found[name] = duration_text(ns)
     if policy.accept_unknown:
         found["accept_unknown"] = True
+    found |= _kept_back_as_data(policy)
     out, breaker, lemon = policy.out, policy.breaker, policy.lemon
     if out != usual.out:
         given = {"nodes": out.most} if out.most is not None else {}
@@ -226,6 +295,15 @@ def guard_as_data(policy: GuardPolicy) -> dict[str, object] | None:
         found["breaker"] = {"nodes": breaker.nodes, "percent": breaker.ppm / 1e4, "within": within}
     if lemon != usual.lemon:
         found["lemon"] = {"times": lemon.times, "within": duration_text(lemon.within_ns)}
+    return found
+
+
+def _kept_back_as_data(policy: GuardPolicy) -> dict[str, object]:
+    found: dict[str, object] = {}
+    if policy.keeps_spares:
+        found["spares"] = policy.spares or list(policy.spare_nodes)
+    if policy.probation_work != _USUAL.probation_work:
+        found["probation_work"] = policy.probation_work
     return found
 
 

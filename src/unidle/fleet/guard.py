@@ -10,6 +10,7 @@ RUNGS: Final[tuple[Rung, ...]] = ("reset_gpu", "reboot", "replace")
 """The ladder, from below. The steps below these, another process or another gang, are the job's own restarts."""
 
 Preflight = Literal["off", "quick", "standard"]
+ProbationWork = Literal["none", "low"]
 _S: Final = 1_000_000_000
 _MINUTE: Final = 60 * _S
 _HOUR: Final = 60 * _MINUTE
@@ -63,6 +64,8 @@ class GuardPolicy:
     """See ``docs/how-to/sick-nodes.md``. ``prove`` is the check after a remedy, ``quick`` the one before a gang.
 
     With ``accept_unknown`` a check after a remedy that finds nothing wrong, but could not tell, counts as a proof.
+    ``spares``: so many nodes of each kind, or ``spare_nodes``: these, are kept for gangs that lost something to a fault;
+    filler that is in their way has at most ``spare_grace_ns`` to stop.
     """
 
     remedies: dict[Rung, Hook] = field(default_factory=dict)
@@ -80,3 +83,11 @@ class GuardPolicy:
     preflight: Preflight = "off"
     preflight_age_ns: int = 10 * _MINUTE
     accept_unknown: bool = False
+    spares: int = 0
+    spare_nodes: tuple[str, ...] = ()
+    spare_grace_ns: int = 2 * _S
+    probation_work: ProbationWork = "none"
+
+    @property
+    def keeps_spares(self) -> bool:
+        return bool(self.spares or self.spare_nodes)

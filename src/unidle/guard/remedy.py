@@ -1,7 +1,8 @@
 """From sick to back in use: what to do next about one node or device. Pure.
 
     healthy -> suspect -> draining -> quarantine -> remedy -> proving -> probation -> healthy
-                                          ^------------------------/            \\-> quarantine (it fell again)
+                                          ^------------------------/            \\-> quarantine (it fell again;
+    where a job worked on it meanwhile, over draining)
     draining, quarantine -> out: nobody but a human (`unidle guard return`) brings it back
 
 Every state but ``out`` ends by itself: it has a deadline, a bounded number of tries, or both.
@@ -409,14 +410,25 @@ def _fell(here: CareView, facts: Facts, policy: GuardPolicy, now_ns: int) -> Set
     return Set(here.target, "quarantine", Reason("fell", above.because.text), step, 1, above.deadline_ns)
 
 
+def _cleared(here: CareView, said: Set, facts: Facts, now_ns: int) -> tuple[Move, ...]:
+    """It leaves probation for worse: who works there is stopped at once, before any remedy begins."""
+    if not facts.jobs:
+        return (said,)
+    if said.state == "quarantine":
+        return (Set(here.target, "draining", said.because, said.step, 0, now_ns),)
+    because = Reason("node_sick", f"{here.target} is taken out of use: {said.because.text}")
+    return (*(StopJob(job.job, job.attempt, True, because) for job in facts.jobs if not job.stopping), said)
+
+
 def _probation(here: CareView, facts: Facts, policy: GuardPolicy, now_ns: int) -> tuple[Move, ...]:
     if facts.pending:
-        return (_fell(here, facts, policy, now_ns),)
+        return _cleared(here, _fell(here, facts, policy, now_ns), facts, now_ns)
     rest = Reason("probation", here.because.text)
     if here.step:
         late = now_ns >= here.at_ns + policy.quick.timeout_ns + SLACK_NS
         if facts.result is not None and facts.result.answer == "failed":
-            return (_climb(here, here.rung, f"unfit on probation: {facts.result.text}", policy, now_ns),)
+            above = _climb(here, here.rung, f"unfit on probation: {facts.result.text}", policy, now_ns)
+            return _cleared(here, above, facts, now_ns)
         if facts.result is not None or late:
             return (Set(here.target, "probation", rest, "", here.try_, here.deadline_ns),)
         return ()

@@ -152,6 +152,11 @@ class JobSpec:
         return self.ranks * self.devices_per_rank
 
     @property
+    def filler(self) -> bool:
+        """Whether it may be stopped at any moment: of level low, without a minimum runtime, on whole devices."""
+        return self.preemption == "low" and not self.min_runtime_s and self.share is None
+
+    @property
     def ignored_ranks(self) -> frozenset[int]:
         """Ranks whose failure does not stop the gang, by the first restart policy that speaks of them."""
         said = [p for p in self.restart.policies if p.event == "fail"]

@@ -40,6 +40,7 @@ from unidle.place.queue.tree import ROOT
 from unidle.place.queue.waiting import Waiting
 from unidle.place.queued import KINDS
 from unidle.place.refused import never_fits
+from unidle.place.reserve import OPEN, Access
 from unidle.place.sharing import SharingRound
 from unidle.view.state import AttemptView, JobView, View
 from unidle.view.usage import charged, milli_of
@@ -81,7 +82,7 @@ class Books:
         # nothing is used: for what can never start
         self._empty = Shares(self.tree, self._whole, now_ns, fairness_of(ground.fleet))
         self._refused: dict[tuple[Shape, str], Reason | None] = {}
-        self._health: dict[str, Health] = {}
+        self._health: tuple[dict[str, Health], frozenset[str]] = ({}, frozenset())
         self.capacity = self._whole
         self.shares = Shares(self.tree, self._whole, now_ns, fairness_of(ground.fleet))
         size = len(self.kinds) * self.width
@@ -91,7 +92,7 @@ class Books:
         self.waiting = Waiting(self.shares, Backfill())
         self.never: dict[str, Reason] = {}
         self.families: dict[str, Family] = {}  # by job that waits
-        self._by_shape: dict[tuple[Shape, str], Family] = {}
+        self._by_shape: dict[tuple[Shape, str, Access], Family] = {}
         self._shape_of: dict[str, Shape] = {}  # where the view says it for all at once: to find it takes long
         self._not_before: list[tuple[int, str]] = []  # jobs that wait for their time, a heap
         self._live: dict[str, Running] = {}  # also those that stop
@@ -113,9 +114,11 @@ class Books:
     def follow(self, view: View, now_ns: int) -> None:
         """Take up what changed since the last call."""
         self._view = view
-        if view.barred != self._health:
-            self._health = dict(view.barred)
+        if (state := (view.barred, view.on_trial)) != self._health:
+            self._health = dict(state[0]), state[1]
             unfit = view.unfit()
+            if state[1]:  # jobs of level low may use it: it is capacity
+                unfit -= view.slices_of(state[1])
             self.capacity = totals(view.fleet, self.tree.resources, unfit) if unfit else self._whole
         self.shares.begin(now_ns, self.capacity)
         for job in list(self.cluster.holds):
@@ -301,20 +304,24 @@ class Books:
         by_queue = (
             job.spec.share is not None or job.spec.device == "any"
         )  # its limits say what is for the job
-        key = (shape, self._queue(job.spec) if by_queue else "")
+        access = self._ground.access(job.spec, job)
+        key = (shape, self._queue(job.spec) if by_queue else "", access)
         found = self._by_shape.get(key)
         if found is None:
             if len(self._by_shape) >= _FAMILIES_KEPT:
                 self._by_shape.clear()
-            found = self._by_shape[key] = self._family_of(job.spec)
+            found = self._by_shape[key] = self._family_of(job.spec, access)
         return found
 
-    def _family_of(self, spec: JobSpec) -> Family:
+    def _family_of(self, spec: JobSpec, access: Access) -> Family:
         """The family on the first kind of devices that the job may ever have, with that on another kind."""
         kinds = [kind for kind in KINDS[spec.device] if kind in self.kinds]
         if len(kinds) < 2:
-            return self._of_one_kind(spec)
-        found = [self._of_one_kind(replace(spec, device="gpu" if kind == "gpu" else "cpu")) for kind in kinds]
+            return self._of_one_kind(spec, access)
+        found = [
+            self._of_one_kind(replace(spec, device="gpu" if kind == "gpu" else "cpu"), access)
+            for kind in kinds
+        ]
         able = [family for family in found if family.never is None and self._may_ever(spec, family)]
         if not able:
             return next((family for family in found if family.never is None), found[0])
@@ -328,7 +335,7 @@ class Books:
         refusal = self._empty.refusal(leaf, family.charged, firm=spec.preemption != "low")
         return refusal is None or (refusal.queue == ROOT and refusal.rule == "full")
 
-    def _of_one_kind(self, spec: JobSpec) -> Family:
+    def _of_one_kind(self, spec: JobSpec, access: Access) -> Family:
         gang = gang_of(spec)
         over = None
         if (parts := self._parts_of(spec, gang)) is not None:
@@ -336,7 +343,7 @@ class Books:
                 return parts
             over = parts.never
         options: list[tuple[Option, RankClass]] = []
-        for option, rank_class in candidates(self._ground, spec):
+        for option, rank_class in candidates(self._ground, spec, access=access):
             kind = options[0][1].kind if options else rank_class.kind
             if rank_class.kind not in self.kinds or rank_class.kind != kind:
                 continue
@@ -345,12 +352,13 @@ class Books:
         if options:
             kind = options[0][1].kind
             alike = f"{kind} {spec.layout} {spec.requests} {spec.where} {spec.topology} {spec.share} {spec.hardware}"
+            alike += f" {access}" if access != OPEN else ""
             charges = [rank_class.charges(spec.devices) for _, rank_class in options]
             least, most = min(least for least, _ in charges), max(most for _, most in charges)
             amounts = [self._charged(spec, kind, milli) for milli in (least, most)]
             by_place = amounts[1] if most > least else ()
             return Family(gang, tuple(options), None, amounts[0], _asks(spec), alike, most=by_place)
-        refused = never_fits(self._ground, spec)
+        refused = never_fits(self._ground, spec, access)
         never = over or (refused.because if refused is not None else _NO_DEVICE)
         return Family(gang, (), never, (), _asks(spec), "")
 

@@ -18,6 +18,7 @@ from unidle.place.pools import Option, Pool, candidates
 from unidle.place.queued import InQueueOrder, in_words
 from unidle.place.refused import Refused, most_devices, never_fits, waits, with_models
 from unidle.place.repairing import Returning
+from unidle.place.reserve import Access
 from unidle.place.sharing import Apart, SharingRound
 from unidle.place.sharing_gang import Given, Terms
 from unidle.place.traffic import usual_traffic
@@ -135,13 +136,13 @@ class GangRound:
     def recuts(self) -> tuple[Recut, ...]:
         return self.sharing.recuts() if self.sharing is not None else ()
 
-    def fit(self, spec: JobSpec, job: JobView | None = None) -> Fit | Refused:
-        """Where a gang of this job goes now, or why it cannot."""
-        return self.find(spec, job) or self.refusal(spec)
+    def fit(self, spec: JobSpec, access: Access | None = None) -> Fit | Refused:
+        """Where a gang of such a job goes now, or why it cannot."""
+        return self.find(spec, access=access) or self.refusal(spec, access=access)
 
-    def find(self, spec: JobSpec, job: JobView | None = None) -> Fit | None:
+    def find(self, spec: JobSpec, job: JobView | None = None, access: Access | None = None) -> Fit | None:
         """Where a gang of this job goes now; where it was, as far as it can."""
-        gang, options = gang_of(spec), candidates(self._ground, spec, self._view, job)
+        gang, options = gang_of(spec), candidates(self._ground, spec, self._view, job, access)
         for option, rank_class in options if job is None else self._returning.home_first(job.id, options):
             plan = rank_class.rooms_for(gang).place(gang) if rank_class.total >= gang.ranks else None
             if plan is not None:
@@ -160,11 +161,13 @@ class GangRound:
             fit.choice = pools.why(options, next(o for o in options if o.pool == option.pool))
         return fit
 
-    def refusal(self, spec: JobSpec, job: str = "") -> Refused:
+    def refusal(self, spec: JobSpec, job: str = "", access: Access | None = None) -> Refused:
         """Why a gang of this job, for which no place was found, has none."""
         gang = gang_of(spec)
+        if access is None:
+            access = self._ground.access(spec, self._view.jobs.open.get(job))
         reasons, models = [], []
-        for option, rank_class in candidates(self._ground, spec, self._view):
+        for option, rank_class in candidates(self._ground, spec, self._view, access=access):
             if rank_class.never(gang) is not None:
                 continue
             refused = waits(spec, rank_class, why_blocked(rank_class.rooms, gang))
@@ -172,7 +175,7 @@ class GangRound:
             if option.pool.models and not option.mixed:
                 figures = refused.because.figures
                 models.append(f"{option.name} {figures['free']} of {figures['devices']} free")
-        static = never_fits(self._ground, spec) or with_models(most_devices(reasons), models)
+        static = never_fits(self._ground, spec, access) or with_models(most_devices(reasons), models)
         if self.sharing is not None and spec.share is not None:
             return self._no_part(spec, job, static)
         return static
@@ -193,9 +196,9 @@ class GangRound:
         text = f"{counted(spec.ranks, 'part')} for it {are(spec.ranks)} free, and kept for jobs before it"
         return Refused(Reason("kept", text, {"needs": spec.ranks, "devices": len(answer.devices)}))
 
-    def classes(self, spec: JobSpec) -> list[RankClass]:
+    def classes(self, spec: JobSpec, access: Access | None = None) -> list[RankClass]:
         """The classes of the job's ranks on the pools that it may use."""
-        return [rank_class for _, rank_class in candidates(self._ground, spec, self._view)]
+        return [one for _, one in candidates(self._ground, spec, self._view, access=access)]
 
     def rank_class(self, spec: JobSpec, pool: Pool) -> RankClass:
         """The class of the job's ranks on the devices of a pool, with what this round gave away."""

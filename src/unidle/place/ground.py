@@ -8,6 +8,7 @@ position in the tree.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 import numpy as np
@@ -19,9 +20,10 @@ from unidle.place.gang import Rooms
 from unidle.place.inner import Inner
 from unidle.place.pieces import Masks, Pieces, counted, mask_of, pieces_of, words_of
 from unidle.place.pools import FleetPools, Pool
+from unidle.place.reserve import OPEN, Access, Reserve, access_of
 from unidle.place.tree import Bools, Ints, Tree, tree_of
 from unidle.view.occupancy import NodeSlots, Occupancy
-from unidle.view.state import View
+from unidle.view.state import JobView, View
 from unidle.view.usage import milli_of
 
 _PLENTY: Final = 1 << 60
@@ -36,7 +38,8 @@ class Ground:
     requested: those of the view, less what :meth:`take` gave away until :meth:`undo`.
     """
 
-    def __init__(self, view: View) -> None:
+    def __init__(self, view: View, *, keeps_back: bool = True) -> None:
+        """Without ``keeps_back`` spares are nodes like others, and what is on probation is for nobody."""
         self.fleet: Fleet = view.fleet
         self.occupancy: Occupancy = view.occupancy
         self.tree: Tree = tree_of(view.fleet)
@@ -52,7 +55,7 @@ class Ground:
         }
         self.pieces = {kind: Pieces(kind, self.nodes, at) for kind, at in self.positions.items()}
         self.pools = FleetPools(view.fleet)
-        self.classes: dict[tuple[Pool, str], RankClass] = {}
+        self.classes: dict[tuple[Pool, str, Access], RankClass] = {}
         self._classes_kept = _CLASSES_KEPT * max(len(self.pools.count), 1)
         self.inner = Inner(view.fleet.gpu_links)
         self.memo: object = None  # of who decides on this ground, see ``place.quotas``
@@ -67,17 +70,23 @@ class Ground:
         self._given_from = 0
         self._touched: list[int] = []
         self._forgotten = 0  # touches before them
+        policy = view.fleet.guard
+        keeps = keeps_back and (policy.keeps_spares or policy.probation_work != "none")
+        self.reserve = Reserve(view, self.place, self.pieces) if keeps else None
         self._read(view)
 
     def _read(self, view: View) -> None:
         """Everything anew from the view."""
+        if self.reserve is not None:
+            self.reserve.follow(view)
         self._seen = self.occupancy.changes.since(0)[0]
         self._seen_hosts = view.requested.since(0)[0]
         self.free: dict[str, Masks] = {}
         for kind, slots in self.slots.items():
             words = self.pieces[kind].words
             self.free[kind] = np.zeros((len(self.nodes), words), np.uint64)
-            self.free[kind][list(slots)] = [words_of(s.free, words) for s in slots.values()]
+            masks = [self._mask(kind, position, s) for position, s in slots.items()]
+            self.free[kind][list(slots)] = [words_of(mask, words) for mask in masks]
         self.hosts: Ints = self.whole.copy()
         for node in view.hosts:
             self._host_changed(node, view)
@@ -92,16 +101,29 @@ class Ground:
         if changes is None or nodes is None:
             self._read(view)
             return True
+        kept = self.reserve.follow(view) if self.reserve is not None else ()
         for kind, order in dict.fromkeys(changes):
-            position = self.positions[kind][order]
-            free = self.slots[kind][position].free
-            self.free[kind][position] = words_of(free, self.pieces[kind].words)
-            self._touched.append(position)
+            self._read_node(kind, self.positions[kind][order])
+        for position in sorted(kept):
+            for kind in self.slots:
+                if position in self.slots[kind]:
+                    self._read_node(kind, position)
         for node in dict.fromkeys(nodes):
             self._host_changed(node, view)
         if len(self._touched) > _TOUCHES_KEPT:
             self._forget()
         return True
+
+    def _read_node(self, kind: str, position: int) -> None:
+        free = self._mask(kind, position, self.slots[kind][position])
+        self.free[kind][position] = words_of(free, self.pieces[kind].words)
+        self._touched.append(position)
+
+    def _mask(self, kind: str, position: int, slots: NodeSlots) -> int:
+        """The free slices of a node; with those on probation that somebody may use."""
+        if self.reserve is None:
+            return slots.free
+        return slots.free | self.reserve.trial.get(kind, {}).get(position, 0)
 
     def _host_changed(self, node: str, view: View) -> None:
         position = self.place.get(node)  # a rank may run on a node that the fleet does not have any more
@@ -132,8 +154,15 @@ class Ground:
             self.hosts[1, position] -= ranks * asked.memory_bytes
         self._touched.append(position)
 
+    def keep_firm(self, nodes: Iterable[str]) -> None:
+        """Work that may not be stopped at once goes on these nodes: other spares take their place, until :meth:`undo`."""
+        if self.reserve is not None:
+            self._touched += sorted(self.reserve.took(nodes))
+
     def undo(self) -> None:
         """Take back all that was given away."""
+        if self.reserve is not None:
+            self._touched += sorted(self.reserve.undo())
         if self._before is not None:
             self.free, self.hosts = self._before
             self._before = None
@@ -166,14 +195,20 @@ class Ground:
         """What the ranks of one class have in common."""
         return repr((spec.devices_per_rank, spec.requests, spec.where, spec.share))
 
-    def rank_class(self, spec: JobSpec, pool: Pool, asked: str | None = None) -> RankClass:
+    def access(self, spec: JobSpec, job: JobView | None = None) -> Access:
+        """What of the reserve such a job may use; all of it where nothing is kept back."""
+        return OPEN if self.reserve is None else access_of(spec, job)
+
+    def rank_class(
+        self, spec: JobSpec, pool: Pool, asked: str | None = None, access: Access = OPEN
+    ) -> RankClass:
         """The class of a job's ranks on the devices of this pool; ``asked``: :meth:`asked` of it, where known."""
-        key = (pool, self.asked(spec) if asked is None else asked)
+        key = (pool, self.asked(spec) if asked is None else asked, access)
         found = self.classes.pop(key, None)
         if found is None:
             if len(self.classes) >= self._classes_kept:
                 del self.classes[next(iter(self.classes))]  # the one that was not asked for the longest
-            found = RankClass(self, spec, pool)
+            found = RankClass(self, spec, pool, access)
         self.classes[key] = found
         return found
 
@@ -196,8 +231,9 @@ class RankClass:
     ``rooms`` counts how many of them fit now; ``whole`` how many would if all were free and healthy.
     """
 
-    def __init__(self, ground: Ground, spec: JobSpec, pool: Pool) -> None:
+    def __init__(self, ground: Ground, spec: JobSpec, pool: Pool, access: Access = OPEN) -> None:
         kind = pool.kind
+        self.access = access
         self.pool, self.kind, self.each, self.requests = pool, kind, spec.devices_per_rank, spec.requests
         self.asks = bool(spec.requests.cpus or spec.requests.memory_bytes)
         self._ground = ground
@@ -220,6 +256,7 @@ class RankClass:
         self._first: Ints = self._first_steps(np.arange(len(self._left)))
         self._total = int(self._rooms.room.sum())
         self.whole = Rooms(ground.tree, self.room(self.most, ground.whole))
+        self._closed: tuple[int, Ints] | None = None  # by version of the reserve
 
     @property
     def rooms(self) -> Rooms:
@@ -302,13 +339,51 @@ class RankClass:
     def never(self, gang: Gang) -> Blocked | None:
         """Why not even the whole fleet, empty and healthy, holds the gang; None where it does."""
         if gang not in self._ever:
-            answer = self.whole.plan(gang)
+            answer = self._empty().plan(gang)
             self._ever[gang] = answer if isinstance(answer, Blocked) else None
         return self._ever[gang]
+
+    def _empty(self) -> Rooms:
+        """The room of the empty fleet, without its spares where they are not for this class."""
+        reserve = self._ground.reserve
+        if reserve is None or self.access.spares or not reserve.ever.any():
+            return self.whole
+        return self.whole.beside(np.where(reserve.ever, 0, self.whole.room))
+
+    def closed(self) -> Ints | None:
+        """How many of its devices on each node are kept from this class now; None where none is. Shape (N,)."""
+        shut = self._shut()
+        if shut is None:
+            return None
+        version = self._ground.reserve.version if self._ground.reserve is not None else 0
+        if self._closed is None or self._closed[0] != version:
+            self._closed = version, counted(self._allowed & shut)
+        return self._closed[1]
+
+    def spare_devices(self, *, ever: bool = False) -> int:
+        """Devices that this class could have were they not kept as spares: now, or of the empty fleet."""
+        reserve = self._ground.reserve
+        if reserve is None or self.access.spares:
+            return 0
+        return int(self.most[reserve.ever if ever else reserve.spare_at].sum())
+
+    def in_time(self, room: Ints) -> Ints:
+        """Of a room that others may leave, (N,) in ranks, what this class may have of it."""
+        part = np.minimum(room, self.whole.room)
+        closed = self.closed()
+        return part if closed is None else np.maximum(part - -(-closed // self.each), 0)
+
+    def _shut(self) -> Masks | None:
+        reserve = self._ground.reserve
+        known = reserve is not None and self.kind in self._ground.pieces
+        return reserve.shut(self.access, self.kind) if reserve is not None and known else None
 
     def _free(self, rows: slice | int | Ints) -> Masks:
         free = self._ground.free.get(self.kind)
         allowed: Masks = self._allowed[rows]
+        shut = self._shut()
+        if shut is not None:
+            allowed = allowed & ~shut[rows]
         return allowed if free is None else free[rows] & allowed
 
     def _catch_up(self) -> None:

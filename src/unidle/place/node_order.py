@@ -25,6 +25,7 @@ from unidle.place.gang_round import Fit, GangRound
 from unidle.place.ground import Ground, RankClass
 from unidle.place.plan import Plan
 from unidle.place.refused import Refused
+from unidle.place.reserve import Access
 from unidle.place.sharing_gang import Given
 from unidle.place.tree import Ints
 from unidle.view.state import JobView, View
@@ -63,7 +64,7 @@ class NodeOrder:
     def _round(self, view: View) -> _Round:
         ground = self._ground
         if ground is None or not ground.follow(view):
-            ground = self._ground = Ground(view)
+            ground = self._ground = Ground(view, keeps_back=False)
         return _Round(ground, view, self._choose, (self._code, self._first))
 
 
@@ -72,14 +73,19 @@ class _Round(GangRound):
         super().__init__(ground, view)
         self._choose, self._words = choose, words
 
-    def find(self, spec: JobSpec, job: JobView | None = None) -> Fit | None:  # noqa: ARG002
+    def find(
+        self,
+        spec: JobSpec,
+        job: JobView | None = None,  # noqa: ARG002
+        access: Access | None = None,  # noqa: ARG002
+    ) -> Fit | None:
         for pool in self._ground.pools.vendors(spec):
             rank_class = self.rank_class(spec, pool)
             if int(rank_class.rooms.room.sum()) >= spec.ranks:
                 return self._fit(rank_class, spec.ranks)
         return None
 
-    def refusal(self, spec: JobSpec, job: str = "") -> Refused:  # noqa: ARG002
+    def refusal(self, spec: JobSpec, job: str = "", access: Access | None = None) -> Refused:  # noqa: ARG002
         return super().refusal(_bare(spec))
 
     def ever(self, spec: JobSpec) -> bool:

@@ -31,13 +31,14 @@ class Wait:
 class Stop:
     """Stop this job's attempt and let it wait again, to make room for ``for_job``.
 
-    ``why`` is ``moved`` where devices are kept for it elsewhere.
+    ``why`` is ``moved`` where devices are kept for it elsewhere. ``grace_ns``: it has no longer than that to stop.
     """
 
     job: str
     because: Reason
     for_job: str | None = None
     why: Literal["preempted", "moved"] = "preempted"
+    grace_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,9 @@ class Unidle:
 
 
 def _is_plain(fleet: Fleet) -> bool:
-    """One node, nothing to keep off it, nothing cut, no queues, GPUs alike as far as is known."""
+    """One node, nothing to keep off it or back, nothing cut, no queues, GPUs alike as far as is known."""
+    if fleet.guard.keeps_spares or fleet.guard.probation_work != "none":
+        return False
     if len(fleet.nodes) > 1 or fleet.queues or fleet.gpu_links or any(node.taints for node in fleet.nodes):
         return False
     gpus = {(device.vendor, device.model) for device in fleet.devices() if device.kind == "gpu"}

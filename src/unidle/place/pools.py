@@ -25,6 +25,7 @@ from unidle.words import counted
 if TYPE_CHECKING:
     from unidle.fleet import Device, Fleet
     from unidle.place.ground import Ground, RankClass
+    from unidle.place.reserve import Access
     from unidle.view.state import JobView, View
 
 _MEMO: Final = 256
@@ -181,12 +182,14 @@ class FleetPools:
 
 
 def candidates(
-    ground: Ground, spec: JobSpec, view: View | None = None, job: JobView | None = None
-) -> Iterator[tuple[Option, RankClass]]:
+    ground: Ground, spec: JobSpec, view: View | None = None, job: JobView | None = None,
+    access: Access | None = None,
+) -> Iterator[tuple[Option, RankClass]]:  # fmt: skip
     """The pools of a job in order, each with the class of its ranks there; mixed ones only where they are due.
 
-    Without a view in the order of jobs without a wish.
+    Without a view in the order of jobs without a wish. ``access``: that of ``job``, where it is known.
     """
+    access = ground.access(spec, job) if access is None else access
     tried: list[RankClass] = []
     asked = ground.asked(spec)
     for option in ground.pools.options(spec, view, job):
@@ -194,7 +197,7 @@ def candidates(
             gang = gang_of(spec)
             if any(rank_class.never(gang) is None for rank_class in tried):
                 continue
-        rank_class = ground.rank_class(spec, option.pool, asked)
+        rank_class = ground.rank_class(spec, option.pool, asked, access)
         if option.pool.models and not option.mixed:
             tried.append(rank_class)
         yield option, rank_class

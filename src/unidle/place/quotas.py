@@ -24,14 +24,18 @@ from unidle.place.queue.backfill import Backfill, too_deep
 from unidle.place.queue.charge import affordable, counted_as
 from unidle.place.queue.fair import QueueShare
 from unidle.place.queue.model import Amounts, Demand, Fits, Ints, Running
+from unidle.place.queue.preempt import Preemption, preempt
 from unidle.place.queue.round import Round, Rules, Start, decide
-from unidle.place.queue.victims import Mask
+from unidle.place.queue.victims import Candidates, Mask, anyone
 from unidle.place.quota_parts import QuotaParts
 from unidle.place.quota_slices import QuotaSlices
 from unidle.place.repairing import Returning
+from unidle.place.reserve import first_choice
 from unidle.place.sharing_gang import Given
+from unidle.place.tree import Bools
 from unidle.place.wired import well_wired
 from unidle.view.state import View
+from unidle.words import counted, does
 
 Options: TypeAlias = tuple[tuple[Option, RankClass], ...]
 
@@ -88,6 +92,7 @@ class QuotaRound:
                 ready=self._ready, at_once=self._at_once, on_start=lambda start: on_start(self._placement(start)),
                 wants_time=unjudged.__contains__, settle=False, fits_of_running=self._fits_running,
                 parts=self._parts, others_of=self._others_of, by_place=self._by_place, as_started=self._started,
+                from_spares=self._from_spares,
             )  # fmt: skip
         finally:
             self.cluster.journal.back_to(0)
@@ -175,7 +180,22 @@ class QuotaRound:
         return None if self._parts is None else self._parts.at_once(demand, room)
 
     def _on_declared(self, demand: Demand, room: Ints | None) -> Mapping[int, int] | None:
-        """The same on whole devices, and on parts that are declared."""
+        """The same on whole devices, and on parts that are declared: first where it had better go."""
+        better = self._first_choice(demand.job)
+        found = None if better is None else self._on_nodes(demand, room, better)
+        return found or self._on_nodes(demand, room)
+
+    def _first_choice(self, job: str) -> Bools | None:
+        if self._ground.reserve is None:
+            return None
+        view, last = self._view.jobs[job], self._returning.last(job)
+        own = last.before if last is not None else np.zeros(self._width, np.int64)
+        return first_choice(self._ground.reserve, self._ground.access(view.spec, view), own)
+
+    def _on_nodes(
+        self, demand: Demand, room: Ints | None, nodes: Bools | None = None
+    ) -> Mapping[int, int] | None:
+        """Where it could start now on some of the nodes, (N,); None: on any."""
         gang, first = self.family(demand.job).gang, self._first(demand.job)
         here = slice(first, first + self._width)
         returns = self._returning.last(demand.job) is not None
@@ -183,13 +203,15 @@ class QuotaRound:
             if rank_class.total < gang.ranks:
                 continue
             part = rank_class.rooms.room
-            if room is None and not returns and not self.cluster.holds and not self._books.stopping:
+            anywhere = room is None and nodes is None
+            if anywhere and not returns and not self.cluster.holds and not self._books.stopping:
                 plan = rank_class.rooms_for(gang).place(gang)  # sums by tier are kept
                 if plan is not None:
                     plan = well_wired(self._ground, rank_class, plan, gang, rank_class.free)
             else:
                 part = np.minimum(part, self.cluster.room(demand)[here])
                 part = part if room is None else np.minimum(part, room[here])
+                part = part if nodes is None else np.where(nodes, part, 0)
                 part = part if returns else rank_class.wished(gang, part)
                 plan = self._plan(demand, rank_class, part)
                 if returns and plan is not None:
@@ -251,11 +273,10 @@ class QuotaRound:
         def fits(room: Ints) -> Ints | None:
             for _, rank_class in options:
                 # who holds the CPU and memory of a node later is not known: what it has in all bounds the room
-                whole = rank_class.whole
-                part = np.minimum(room[first : first + self._width], whole.room)
+                part = rank_class.in_time(room[first : first + self._width])
                 if int(part.sum()) < gang.ranks:
                     continue
-                held = whole.beside(part).counts(gang)
+                held = rank_class.whole.beside(part).counts(gang)
                 if held is not None:
                     counts = np.zeros(len(room), np.int64)
                     counts[first + held[0]] = held[1]
@@ -264,6 +285,33 @@ class QuotaRound:
 
         return fits
 
+    def _from_spares(self, demand: Demand) -> Preemption | None:
+        """Stop filler on spares for a job that comes back after a fault, whatever its level and whose the filler is."""
+        reserve, jobs = self._ground.reserve, self._view.jobs.open
+        if reserve is None or not reserve.spares or not demand.ranks or demand.level == "low":
+            return None
+        if not jobs[demand.job].comes_back:
+            return None
+
+        def fills(run: Running) -> bool:
+            if run.level != "low" or not jobs[run.job].spec.filler:
+                return False
+            return any(reserve.spare_at[index % self._width] for index in run.devices)
+
+        known = Candidates(self.cluster, self._now_ns, fills)
+        if not known.jobs:
+            return None
+        self._think_of(demand)
+        asked = replace(demand, charged=demand.most) if demand.most else demand
+        made = preempt(
+            self.cluster, asked, self._fits(demand), self._now_ns, hold_ns=self._rules.hold_ns,
+            domains=self._domains(demand), candidates=known, rights_of=anyone,
+        )  # fmt: skip
+        if isinstance(made, Reason):
+            return None
+        self._ground.keep_firm(self.node(index) for index in made.hold.devices)
+        return replace(made, spares=True, because=_for_who_comes_back(made)) if made.victims else made
+
     def _allowed(self, demand: Demand) -> Mask | None:
         """The nodes that hold a single rank; None where more than their devices counts."""
         options, first = self._options(demand.job), self._first(demand.job)
@@ -271,7 +319,7 @@ class QuotaRound:
             return None
         mask = np.zeros(len(self.cluster.free), np.bool_)
         for _, rank_class in options:
-            mask[first : first + self._width] |= rank_class.whole.room > 0
+            mask[first : first + self._width] |= rank_class.in_time(rank_class.whole.room) > 0
         return mask
 
     def _domains(self, demand: Demand) -> list[tuple[int, int]] | None:
@@ -319,3 +367,9 @@ class QuotaRound:
         found = affordable(cluster.shares, cluster.shares.tree.leaf(demand.queue), demand)
         cluster.journal.back_to(before)
         return found
+
+
+def _for_who_comes_back(made: Preemption) -> Reason:
+    victims, devices = len(made.victims), sum(made.hold.devices.values())
+    text = f"{counted(victims, 'low job')} on spares {does(victims, 'make')} room for {counted(devices, 'device')}"
+    return replace(made.because, text=f"{text} of a job that comes back after a fault")

@@ -9,6 +9,7 @@ from unidle.jobs import JobSpec, Reason
 from unidle.place.constraint import Barrier, Blocked, gang_of
 from unidle.place.ground import Ground, RankClass
 from unidle.place.pools import Option, candidates
+from unidle.place.reserve import Access
 from unidle.place.shortage import narrowed, scattered, wanted
 from unidle.words import are
 
@@ -20,11 +21,11 @@ class Refused(NamedTuple):
     barriers: tuple[Barrier, ...] = ()
 
 
-def never_fits(ground: Ground, spec: JobSpec) -> Refused | None:
+def never_fits(ground: Ground, spec: JobSpec, access: Access | None = None) -> Refused | None:
     """Why no state of this fleet holds the gang; None where one does."""
     gang = gang_of(spec)
     refused: list[tuple[Option, RankClass, Blocked]] = []
-    for option, rank_class in candidates(ground, spec):
+    for option, rank_class in candidates(ground, spec, access=access):
         verdict = rank_class.never(gang)
         if verdict is None:
             return None
@@ -50,6 +51,9 @@ def _too_large(
     else:
         text = verdict.what + (option.on if verdict.because.code != "unknown_tier" else "")
     figures = {**verdict.because.figures, "needs": needs, "devices": total}
+    if kept := rank_class.spare_devices(ever=True):
+        text += f" ({kept} are kept as spares)"
+        figures["kept_as_spare"] = kept
     because = Reason("never_fits", f"{text}: it can never start here", figures)
     return Refused(because, tuple(b.of_empty_fleet() for b in verdict.barriers if b.constraint is not None))
 
@@ -60,12 +64,29 @@ def waits(spec: JobSpec, rank_class: RankClass, blocked: Blocked) -> Refused:
     free = room * spec.devices_per_rank
     figures = {**blocked.because.figures, "needs": needs, "free": free, "devices": rank_class.devices}
     if blocked.because.code != "no_room":
-        return Refused(Reason("no_fit", blocked.because.text, figures), blocked.barriers)
+        text = blocked.because.text + kept_back(rank_class, figures)
+        return Refused(Reason("no_fit", text, figures), blocked.barriers)
     if left >= needs:
         text = f"{scattered(spec, room, rank_class.kind, 'the fleet now')}; {left} of {rank_class.devices} devices are free"
     else:
         text = f"needs {needs} {wanted(spec, rank_class.kind)}, {left} of {rank_class.devices} {are(left)} free for it"
+    text += kept_back(rank_class, figures)
     return Refused(Reason("no_fit", text, figures), blocked.barriers)
+
+
+def kept_back(rank_class: RankClass, figures: dict[str, int | float | str]) -> str:
+    """How many devices are kept from such jobs, and as what; also into the figures. Empty where none is."""
+    spare = rank_class.spare_devices()
+    closed = rank_class.closed()
+    trial = (int(closed.sum()) if closed is not None else 0) - spare
+    text = ""
+    if spare:
+        figures["kept_as_spare"] = spare
+        text += f"; {spare} {are(spare)} kept as {'a spare' if spare == 1 else 'spares'}"
+    if trial > 0:
+        figures["on_probation"] = trial
+        text += f"; {trial} {are(trial)} on probation"
+    return text
 
 
 def with_models(refused: Refused, models: Sequence[str]) -> Refused:

@@ -22,11 +22,12 @@ from unidle.place.queue.round import PARTS_LATER, PARTS_WAIT
 from unidle.place.queue.why import why_moved
 from unidle.place.queued import noun, starves, starves_ns
 from unidle.place.refused import Refused, never_fits
+from unidle.place.reserve import Access
 from unidle.place.sharing import SharingRound
 from unidle.place.sharing_gang import Given
 from unidle.place.traffic import usual_traffic
 from unidle.view.fold import collector_paused
-from unidle.view.state import View
+from unidle.view.state import JobView, View
 from unidle.view.waiting import Shape
 from unidle.words import are
 
@@ -49,7 +50,7 @@ class Scheduler:
             return self._decide(view, now_ns)
 
     def _decide(self, view: View, now_ns: int) -> Plan:
-        if _needs_quotas(view) or starves(view, now_ns):
+        if _needs_quotas(view) or view.fleet.guard.keeps_spares or starves(view, now_ns):
             return self._decide_by_quota(view, now_ns)
         round_ = GangRound(self._on(view), view)
         try:
@@ -76,23 +77,29 @@ class Scheduler:
         places: list[Place] = []
 
         def place(start: Placement) -> None:
+            job = view.jobs[start.job]
             if start.given is not None:
                 places.append(Place(start.job, round_.take_parts(start.given), start.given.because))
+                keep_firm(job, places[-1])
                 return
             assert start.rank_class is not None
             assert start.plan is not None
             assert start.option is not None
-            job = view.jobs[start.job]
             fit = start.fit or round_.mapped(start.rank_class, start.plan, start.gang, job)
             fit = round_.chosen(fit, start.option, job.spec, job)
             places.append(Place(start.job, round_.take(fit), fit.because()))
+            keep_firm(job, places[-1])
+
+        def keep_firm(job: JobView, made: Place) -> None:
+            if ground.reserve is not None and not job.spec.filler:
+                ground.keep_firm(place.node for place in made.places)
 
         try:
             answer = queues.decide(place)
-            waits = _waiting(view, now_ns, round_, queues, answer)
+            waits = _waiting(view, now_ns, round_, queues, answer, ground)
         finally:
             round_.undo()
-        keeps, stops = _stops(queues, answer)
+        keeps, stops = _stops(queues, answer, view.fleet.guard.spare_grace_ns)
         # what was reserved before these starts were known may have kept others from theirs
         again_ns = now_ns if places and answer.kept_back else answer.again_ns
         return Plan(tuple(places), waits, keeps, stops, again_ns, round_.recuts())
@@ -168,11 +175,11 @@ _FOR_ROOM: Final = frozenset({"planned", "reserved", "never_free", "depth"})
 
 
 def _waiting(
-    view: View, now_ns: int, round_: GangRound, queues: QuotaRound, answer: Round
+    view: View, now_ns: int, round_: GangRound, queues: QuotaRound, answer: Round, ground: Ground
 ) -> tuple[Wait, ...]:
     """Why those wait of whom it is not known yet: what is in the way, and the planned start where there is one."""
     found: list[Wait] = []
-    in_the_way: dict[Shape, Fit | Refused] = {}
+    in_the_way: dict[tuple[Shape, Access], Fit | Refused] = {}
     no_part: dict[tuple[Like, str], Reason] = {}
     starts = {start.job for start in answer.starts}
     told = view.unjudged.union(move.job for move in answer.moves)
@@ -191,9 +198,10 @@ def _waiting(
             because = Reason(now.code, text, {**now.figures, **because.figures})
         figures, text = because.figures, because.text
         if because.code in _FOR_ROOM:
-            way = in_the_way.get(job.shape) or round_.fit(job.spec)
-            in_the_way[job.shape] = way
-            now = way.because if isinstance(way, Refused) else _kept(round_, job.spec)
+            access = ground.access(job.spec, job)
+            way = in_the_way.get((job.shape, access)) or round_.fit(job.spec, access)
+            in_the_way[job.shape, access] = way
+            now = way.because if isinstance(way, Refused) else _kept(round_, job.spec, access)
             figures, text = {**now.figures, **figures}, f"{now.text}; {text}"
         if (nobody := answer.nobody.get(job.id)) is not None:
             text = f"{text}; nobody is stopped for it: {nobody.text}"
@@ -204,20 +212,23 @@ def _waiting(
     return tuple(found)
 
 
-def _kept(round_: GangRound, spec: JobSpec) -> Reason:
+def _kept(round_: GangRound, spec: JobSpec, access: Access) -> Reason:
     """What is free for a job that would fit, were it not for those before it."""
-    rooms = [(int(c.rooms.room.sum()), c.devices) for c in round_.classes(spec)]
+    rooms = [(int(c.rooms.room.sum()), c.devices) for c in round_.classes(spec, access)]
     free, devices = max(rooms)[0] * spec.devices_per_rank, max(rooms)[1]
     text = f"needs {spec.devices} {noun(spec.device, spec.devices)}, {free} of {devices} {are(free)} free, and kept for jobs before it"
     return Reason("kept", text, {"needs": spec.devices, "free": free, "devices": devices})
 
 
-def _stops(queues: QuotaRound, answer: Round) -> tuple[tuple[Keep, ...], tuple[Stop, ...]]:
+def _stops(
+    queues: QuotaRound, answer: Round, spare_grace_ns: int
+) -> tuple[tuple[Keep, ...], tuple[Stop, ...]]:
     keeps, stops = [], []
     for made in answer.stops:
         devices = {queues.node(index): count for index, count in made.hold.devices.items()}
         keeps.append(Keep(made.job, queues.kind_of(made.job), devices, made.hold.expires_ns, made.because))
-        stops += [Stop(victim, made.because, made.job) for victim in made.victims]
+        grace_ns = spare_grace_ns if made.spares else None
+        stops += [Stop(victim, made.because, made.job, grace_ns=grace_ns) for victim in made.victims]
     for move in answer.moves:
         for hold in (move.hold, *move.moves):
             devices = {queues.node(index): count for index, count in hold.devices.items()}

@@ -136,11 +136,13 @@ class Devices:
         view, nodes = self._view, self._view.fleet.nodes
         tried = refused_before(view.jobs.open.get(job))
         known: dict[str, bool] = {}
+        reserve = self._ground.reserve
 
         def usable(node: Node) -> bool:
             if node.id not in known:
                 known[node.id] = (
                     node.id not in view.barred
+                    and (reserve is None or node.id not in reserve.spares)
                     and _may_use_node(node, spec)
                     and self.host_room(node, spec) >= 1
                 )

@@ -157,8 +157,11 @@ def _attempt_placed(view: View, event: ev.AttemptPlaced, now: int) -> None:
     view.promised.pop(job.id, None)
     view.live.add(job.id)
     view.request(job, +1)
+    view.count_firm(job, +1)
     _free_cause(view, now)
     numbers, slices = view.book.indexes(ids), view.book.slices
+    if view.closed or view.spares:
+        of_fleet.entered(view, numbers, now)
     view.book.take(numbers, now, wanted, job.id)
     occupancy.take(ids)
     kind = occupancy.kind_of(ids[0])
@@ -243,6 +246,7 @@ def _attempt_ended(view: View, event: ev.AttemptEnded, now: int) -> None:
     job = _job(view, event.job)
     attempt = _attempt(view, job, event.attempt)
     view.request(job, -1)
+    view.count_firm(job, -1)
     attempt.ended_ns = now
     attempt.outcome = event.outcome
     attempt.why = event.because
@@ -260,7 +264,8 @@ def _attempt_ended(view: View, event: ev.AttemptEnded, now: int) -> None:
     numbers = book.indexes(ids)
     book.give_back(numbers, now)
     occupancy = view.occupancy
-    if not book.down and not view.closed and occupancy.knows_all(ids):  # nearly always
+    quiet = not (book.down or view.closed or view.spares)
+    if quiet and occupancy.knows_all(ids):  # nearly always
         occupancy.give_back(ids)
         return
     of_fleet.left(view, ids, now)
@@ -398,6 +403,7 @@ _HANDLERS: Final[dict[type, Callable[[View, Any, int], None]]] = {
     ev.CheckpointBad: checkpoint_bad,
     ev.RemedySet: remedies.remedy_set,
     ev.CordonSet: remedies.cordon_set,
+    ev.SparesSet: of_fleet.spares_set,
     ev.MaintenanceSet: remedies.maintenance_set,
     ev.NodeChecked: remedies.node_checked,
     ev.PreflightEnded: _preflight_ended,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from unidle.errors import StoreDamaged
 from unidle.events import types as ev
@@ -11,6 +12,9 @@ from unidle.ledger.book import SliceRef
 from unidle.view.cuts import carried, recut
 from unidle.view.records import UseView
 from unidle.view.state import View
+
+_SPARE: Final = "reserved"
+"""The leaf of a spare's free time; such a slice is free for those who may use spares."""
 
 
 def controller_started(view: View, event: ev.ControllerStarted, now: int) -> None:
@@ -116,12 +120,30 @@ def close(view: View, target: str, leaf: Health | None, now: int) -> None:
             _set_down(view, k, now)
 
 
+def spares_set(view: View, event: ev.SparesSet, now: int) -> None:
+    changed = view.spares.symmetric_difference(event.nodes)
+    view.spares = set(event.nodes)
+    for k, ref in enumerate(view.book.slices):
+        if ref.gone_ns is None and ref.node in changed and not view.book.held[k]:
+            _set_down(view, k, now)
+
+
+def entered(view: View, numbers: Iterable[int], now: int) -> None:
+    """A job gets these slices: that those of a spare are kept, or those on probation closed, ends meanwhile."""
+    for k in numbers:
+        if k in view.book.down:
+            ref = view.book.slices[k]
+            view.book.set_down(k, _down_leaf(view, ref.device, ref.node, held=True), now)
+
+
 def left(view: View, slice_ids: Iterable[str], now: int) -> None:
     """A job has left these slices; those that take no new one are not free."""
     for slice_id in slice_ids:
         k = view.book.index(slice_id)
         ref = view.book.slices[k]
-        if ref.gone_ns is None and (ref.device in view.closed or ref.node in view.closed):
+        if ref.gone_ns is None and (
+            ref.device in view.closed or ref.node in view.closed or ref.node in view.spares
+        ):
             _set_down(view, k, now)
 
 
@@ -131,10 +153,13 @@ def _set_down(view: View, k: int, now: int) -> None:
     leaf = _down_leaf(view, ref.device, ref.node, held=book.held[k])
     book.set_down(k, leaf, now)
     if view.occupancy.knows(ref.id) and not book.held[k]:
-        (view.occupancy.take if leaf else view.occupancy.give_back)([ref.id])
+        usable = leaf is None or leaf == _SPARE
+        (view.occupancy.give_back if usable else view.occupancy.take)([ref.id])
 
 
 def _down_leaf(view: View, device: str, node: str, *, held: bool = False) -> str | None:
-    """Why a device's slices are down: its own health before its node's, then that it takes no new job."""
+    """Why a device's slices are not simply free: its own health before its node's, that it takes no new job, a spare's."""
     leaf = view.health.get(device) or view.health.get(node)
-    return leaf if leaf or held else view.closed.get(device) or view.closed.get(node)
+    if leaf or held:
+        return leaf
+    return view.closed.get(device) or view.closed.get(node) or (_SPARE if node in view.spares else None)

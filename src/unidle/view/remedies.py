@@ -56,4 +56,6 @@ def _reclose(view: View, target: str, now: int) -> None:
         leaf = "maintenance" if here.step == "maintenance" else "quarantine"
     elif target in view.care.cordons:
         leaf = "maintenance"
+    elif here is not None and here.state == "probation" and view.fleet.guard.probation_work != "none":
+        leaf = "quarantine"
     close(view, target, leaf, now)

@@ -5,7 +5,7 @@ What a snapshot keeps are the public fields; indexes (names with a leading under
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -145,6 +145,19 @@ class JobView(msgspec.Struct, array_like=True):
         return self.state in TERMINAL
 
     @property
+    def comes_back(self) -> bool:
+        """Whether it waits because its last attempt failed, or was stopped as it hung or its node is sick."""
+        if self.live is not None:
+            return False
+        for attempt in reversed(self.attempts):
+            why = attempt.stop.why if attempt.stop is not None else None
+            if why in ("service_stopped", "moved"):  # says nothing of what went before
+                continue
+            failed = attempt.outcome == "failed" and why in (None, "rank_failed")
+            return failed or why in ("hung", "node_sick")
+        return False
+
+    @property
     def shape(self) -> Shape:
         return Shape.of(self.spec)
 
@@ -229,6 +242,7 @@ class View:
     pairs: dict[tuple[CutMode, str, str], tuple[int, int]] = field(default_factory=dict)
     faults: list[FaultView] = field(default_factory=list)  # of nodes and devices, the latest
     watching: dict[str, dict[str, WatchView]] = field(default_factory=dict)  # by node and detector
+    spares: set[str] = field(default_factory=set)  # nodes that are kept as hot spares
     failures: int = 0  # attempts that failed, but for commands that do not exist
     device_ns: int = 0  # time of devices under attempts that have ended
     _occupancy: Occupancy | None = None
@@ -236,6 +250,7 @@ class View:
     _cuttable: dict[str, int] | None = None
     _in_parts: dict[str, tuple[int, int]] | None = None
     _hosts: dict[str, list[int]] | None = None
+    _firm: dict[str, int] | None = None
     _queue: Waiting | None = None
     _changed: Changes[str] | None = None  # jobs of which a placement policy sees something new
     _requested: Changes[str] | None = None  # nodes on which ``hosts`` changed
@@ -277,6 +292,28 @@ class View:
                 self._requested.add(place.node)
 
     @property
+    def firm(self) -> dict[str, int]:
+        """By node, how many ranks are there, or are to come, of jobs that may not be stopped at any moment."""
+        if self._firm is None:
+            self._firm = {}
+            for job in self.live:
+                self.count_firm(self.jobs[job], +1)
+        promised = [p.devices for name, p in self.promised.items() if not self.jobs[name].spec.filler]
+        if not promised:
+            return self._firm
+        return {**self._firm, **{node: 1 for devices in promised for node in devices}}
+
+    def count_firm(self, job: JobView, sign: int) -> None:
+        """The ranks of the job's live attempt come to (+1) or leave (-1) their nodes."""
+        attempt = job.live
+        if self._firm is None or attempt is None or job.spec.filler:
+            return
+        for place in attempt.places:
+            self._firm[place.node] = self._firm.get(place.node, 0) + sign
+            if not self._firm[place.node]:
+                del self._firm[place.node]
+
+    @property
     def requested(self) -> Changes[str]:
         """Nodes on which requests changed, from the first call on."""
         _ = self.hosts
@@ -306,16 +343,33 @@ class View:
         """Nodes and devices that no job may be placed on."""
         return {**self.closed, **self.health} if self.closed else self.health
 
+    @property
+    def on_trial(self) -> frozenset[str]:
+        """Of these, the nodes and devices on probation that jobs of level low may use."""
+        if self.fleet.guard.probation_work == "none" or not self.closed:
+            return frozenset()
+        return frozenset(
+            target
+            for target, here in self.care.targets.items()
+            if here.state == "probation"
+            and self.closed.get(target) == "quarantine"
+            and target not in self.health
+            and here.node not in self.health
+            and here.node not in self.care.cordons
+        )
+
     def unfit(self) -> set[str]:
         """Slices on nodes and devices that are not healthy, or take no new job."""
         barred = self.barred
-        if not barred:
-            return set()
+        return self.slices_of(barred) if barred else set()
+
+    def slices_of(self, targets: Container[str]) -> set[str]:
+        """Slices on these nodes and devices."""
         return {
             piece.id
             for node in self.fleet.nodes
             for device in node.devices
-            if node.id in barred or device.id in barred
+            if node.id in targets or device.id in targets
             for piece in slices_of(device)
         }
 

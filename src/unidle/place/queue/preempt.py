@@ -22,6 +22,7 @@ import numpy as np
 from unidle.jobs import Reason
 from unidle.place.queue.cluster import Cluster
 from unidle.place.queue.cover import Steps, cheapest, choose, offers, rank_costs
+from unidle.place.queue.fair import Shares
 from unidle.place.queue.model import Demand, Fits, Hold, Ints, alike
 from unidle.place.queue.search import cheapest as cheapest_choice
 from unidle.place.queue.search import prefix
@@ -35,18 +36,23 @@ HOLD_NS: Final = 600_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Preemption:
-    """Stop ``victims``, which loses ``lost_us`` device-microseconds; the job starts on what ``hold`` keeps."""
+    """Stop ``victims``, which loses ``lost_us`` device-microseconds; the job starts on what ``hold`` keeps.
+
+    ``spares``: they are filler on spares, and the job comes back after a fault.
+    """
 
     job: str
     victims: tuple[str, ...]
     lost_us: int
     hold: Hold
     because: Reason
+    spares: bool = False
 
 
 def preempt(
     cluster: Cluster, demand: Demand, fits: Fits, now_ns: int, *,
     domains: Domains | None = None, hold_ns: int = HOLD_NS, candidates: Candidates | None = None,
+    rights_of: Callable[[Shares, Demand], Rights] = rights,
 ) -> Preemption | Reason:  # fmt: skip
     """Make room for a gang. The cluster is changed (victims stopped, devices held), or left as it was.
 
@@ -57,12 +63,12 @@ def preempt(
     known.refresh()
     before = cluster.journal.mark()
     first: Reason | None = None
-    for relief in chain([()], _reliefs(cluster, known, demand)):
+    for relief in chain([()], _reliefs(cluster, known, demand, rights_of)):
         for k in relief:
             cluster.stop(known.jobs[k].job)
         known.stopped(relief)
         solver = Solver(known, cluster, demand, fits, domains)
-        may = rights(cluster.shares, demand)
+        may = rights_of(cluster.shares, demand)
         allowed = known.alive & (known.size > 0) & np.isin(known.leaf, may.leaves())
         choice = cheapest_choice(solver, known, allowed, demand.ranks, may)
         why = None
@@ -79,13 +85,15 @@ def preempt(
     return first or Reason("no_victims", "")
 
 
-def _reliefs(cluster: Cluster, known: Candidates, demand: Demand) -> Iterator[tuple[int, ...]]:
+def _reliefs(
+    cluster: Cluster, known: Candidates, demand: Demand, rights_of: Callable[[Shares, Demand], Rights]
+) -> Iterator[tuple[int, ...]]:
     """Jobs to stop first, within one of the demand's own departments, so that it is below what it deserves.
 
     Only then may room be taken from other departments, too. The smallest department first.
     """
     shares, tree = cluster.shares, cluster.shares.tree
-    may = rights(shares, demand)
+    may = rights_of(shares, demand)
     path = tree.path(tree.leaf(demand.queue))[:-1]
     for at in path:
         used, deserved = shares.used[at], shares.quota.deserved[at]

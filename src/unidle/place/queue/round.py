@@ -41,6 +41,8 @@ AtOnce: TypeAlias = Callable[[Demand, Ints | None], Mapping[int, int] | None]
 that is given (ranks by node); None where it could not."""
 ByPlace: TypeAlias = Callable[[Demand], Amounts | None]
 """``by_place(demand)``: what the job would be charged where it could start now but for its quota, or None."""
+FromSpares: TypeAlias = Callable[[Demand], Preemption | None]
+"""``from_spares(demand)``: whom of those that fill spares to stop for a job that comes back, or None."""
 PARTS_WAIT: Final = Reason("no_share", "no device that may be cut has a part for it")
 PARTS_LATER: Final = "parts_later"  # code of the reason of one that waits for a part, with its planned start
 _OTHERWISE: Final = frozenset({"behind", "gathering", "consolidate"})  # waits for something else than room
@@ -95,6 +97,7 @@ def decide(
     others_of: Callable[[Demand], Sequence[Demand]] | None = None, by_place: ByPlace = lambda _: None,
     as_started: Callable[[Running], Running] = lambda run: run,
     wants_time: Callable[[str], bool] = lambda _: True, settle: bool = True,
+    from_spares: FromSpares = lambda _: None,
 ) -> Round:  # fmt: skip
     """Decide on all waiting jobs. ``cluster`` and ``waiting`` are changed as decided.
 
@@ -105,6 +108,7 @@ def decide(
     ``parts`` knows of parts of devices, and is needed where demands are for such; ``others_of`` says what a job
     would take instead, on another kind of devices. ``by_place`` is asked of demands whose charge depends on their
     place, and ``as_started`` tells of a job that starts what it is really charged.
+    ``from_spares`` is asked first to make room, and has then changed the cluster.
     Starts are foretold for jobs that ``wants_time`` names, and where room is reserved. Without ``settle``
     all that was changed can be undone by the cluster's journal.
     """
@@ -116,7 +120,7 @@ def decide(
     turn.fits_of_running, turn.ready = fits_of_running, ready
     turn.on_start, turn.wants_time = on_start, wants_time
     turn.parts, turn.others_of = parts, others_of
-    turn.by_place, turn.as_started = by_place, as_started
+    turn.by_place, turn.as_started, turn.from_spares = by_place, as_started, from_spares
     if at_once is not None:
         turn.at_once = at_once
     turn.run()
@@ -141,6 +145,7 @@ class _Turn:
     others_of: Callable[[Demand], Sequence[Demand]] | None = None
     by_place: ByPlace
     as_started: Callable[[Running], Running]
+    from_spares: FromSpares
     again_ns: int | None = None  # when moving others may pay though it does not now
     _asked_to_move = False
     on_start: Callable[[Start], None]
@@ -160,6 +165,7 @@ class _Turn:
         self._refused: dict[_Class, Reason] = {}  # jobs like this may not start, and none may stop for them
         self._no_room: set[_Class] = set()  # the nodes do not hold jobs like this, and none may stop for them
         self._no_part: set[_Class] = set()  # no device has a part for jobs like this
+        self._no_spare: set[_Class] = set()  # no filler can make room for jobs like this
         self._part_ns: dict[_Class, int | None] = {}  # when a part is expected to be free for them
         self._none_stop: Nobody[_Class] = Nobody(cluster)  # nobody may be stopped for jobs like this
 
@@ -276,6 +282,11 @@ class _Turn:
                 return
         # stopping others neither raises a limit nor lets a firm job borrow, but for jobs of its own queue
         helps = refusal is None or refusal.rule in ("kept", "full") or demand.level == "high"
+        if helps and like not in self._no_spare:
+            if (made := self.from_spares(demand)) is not None:
+                self._stopped(demand, made)
+                return
+            self._no_spare.add(like)
         # where only others' reservations are in its way, nobody is stopped
         in_the_way = refusal is None and self._fits_without_reservations(leaf, demand)
         self._done.kept_back |= in_the_way
@@ -379,7 +390,14 @@ class _Turn:
 
     def _forget(self) -> None:
         """Others leave: what was learned of those that wait is void."""
-        for memo in (self._refused, self._no_room, self._no_part, self._part_ns, self._none_stop):
+        for memo in (
+            self._refused,
+            self._no_room,
+            self._no_part,
+            self._part_ns,
+            self._none_stop,
+            self._no_spare,
+        ):
             memo.clear()
 
     def _fits_now(self, demand: Demand) -> Mapping[int, int] | None:

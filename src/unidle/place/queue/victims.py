@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,7 @@ from unidle.place.queue.stoppable import Rows, rows_of
 from unidle.place.queue.tree import ROOT
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
+_PLENTY: Final = 1 << 60
 
 
 class Candidates:
@@ -156,6 +157,14 @@ def rights(shares: Shares, demand: Demand, copies: int = 1) -> Rights:
                 if sibling != at:
                     takeable(shares, sibling, (), resource, bounds, above)
     return Rights(resource, leaf if demand.level == "high" else None, bounds, above)
+
+
+def anyone(shares: Shares, demand: Demand) -> Rights:
+    """All that the demand could take, of whichever queue and without bound: for candidates that have no right to stay."""
+    leaves: dict[int, tuple[int, ...]] = {
+        leaf: (leaf,) for leaf, children in enumerate(shares.tree.children) if not children
+    }
+    return Rights(dominant(shares, demand.charged), None, leaves, dict.fromkeys(leaves, _PLENTY))
 
 
 def copies_deserved(shares: Shares, demand: Demand, most: int) -> int:

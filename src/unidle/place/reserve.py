@@ -1,0 +1,152 @@
+"""What a ground keeps back: hot spares, and nodes and devices on probation; and who may use them.
+
+Spares are for jobs that come back after a fault, and for filler, which makes room for those at once. What is on
+probation is for jobs of level low, where the fleet file says so. For all others the slices are as if they were taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from unidle.fleet import slices_of
+from unidle.fleet.spares import Spares
+from unidle.jobs import JobSpec
+from unidle.place.pieces import Masks, Pieces, words_of
+from unidle.place.tree import Bools, Ints
+from unidle.view.state import JobView, View
+
+
+class Access(NamedTuple):
+    """What of that a job may use."""
+
+    spares: bool = True
+    probation: bool = True
+
+
+OPEN: Final = Access()
+_EVERY: Final = tuple(Access(spares, probation) for spares in (False, True) for probation in (False, True))
+
+
+def access_of(spec: JobSpec, job: JobView | None = None) -> Access:
+    """``job``: the one that asks, where it is known; without it as for one that never ran."""
+    if spec.preemption == "low":
+        return Access(spec.filler, True)
+    return Access(job is not None and job.comes_back and spec.share is None, False)
+
+
+class Reserve:
+    """``spares`` by name and ``at``, (N,), where they or something on probation are. ``version`` grows with each change."""
+
+    def __init__(self, view: View, place: dict[str, int], pieces: dict[str, Pieces]) -> None:
+        self._place, self._pieces = place, pieces
+        self._rule = Spares(view.fleet)
+        self._busy: dict[str, int] = {}
+        self._started: set[str] = set()  # nodes with work of this round that may not be stopped at once
+        self._unfit: set[str] = set()
+        self.spares: frozenset[str] = frozenset()
+        self.trial: dict[
+            str, dict[int, int]
+        ] = {}  # by kind and position, slices on probation that nobody has
+        self._trial_at: dict[str, dict[int, int]] = {}  # the same with those that somebody has
+        self.at: Bools = np.zeros(len(place), np.bool_)
+        self.spare_at: Bools = np.zeros(len(place), np.bool_)
+        self.version = 0
+        self._shut: dict[tuple[Access, str], Masks | None] = {}
+        self.ever: Bools = np.zeros(len(place), np.bool_)  # spares of the empty, healthy fleet
+        self.ever[[place[name] for name in self._rule.of()]] = True
+
+    def follow(self, view: View) -> set[int]:
+        """Take up what the view says now; positions at which something changed."""
+        trial, trial_at = self._on_trial(view)
+        changed = {
+            position
+            for now, before in ((trial, self.trial), (trial_at, self._trial_at))
+            for kind in now.keys() | before.keys()
+            for position in now.get(kind, {}).keys() | before.get(kind, {}).keys()
+            if now.get(kind, {}).get(position) != before.get(kind, {}).get(position)
+        }
+        self.trial, self._trial_at = trial, trial_at
+        self._busy, self._unfit = view.firm, self._rule.unfit(view.barred)
+        self._started.clear()
+        return changed | self._choose(anew=bool(changed))
+
+    def took(self, nodes: Iterable[str]) -> set[int]:
+        """Work of this round that may not be stopped at once goes on these nodes, until :meth:`undo`."""
+        self._started.update(nodes)
+        return self._choose() if not self.spares.isdisjoint(self._started) else set()
+
+    def undo(self) -> set[int]:
+        """Forget what this round gave away."""
+        if not self._started:
+            return set()
+        self._started.clear()
+        return self._choose()
+
+    def shut(self, access: Access, kind: str) -> Masks | None:
+        """The slices of a kind that such a job may not use; None where it may use all."""
+        key = (access, kind)
+        if key not in self._shut:
+            self._shut[key] = self._masks(access, kind)
+        return self._shut[key]
+
+    def _choose(self, *, anew: bool = False) -> set[int]:
+        spares = self._rule.choose(self._busy, self._started, self._unfit)
+        changed = {self._place[name] for name in spares ^ self.spares}
+        if changed or anew:
+            self.spares = spares
+            self.spare_at = np.zeros_like(self.at)
+            self.spare_at[[self._place[name] for name in spares]] = True
+            self.at = self.spare_at.copy()
+            self.at[[position for kind in self._trial_at.values() for position in kind]] = True
+            self._shut.clear()
+            self.version += 1
+        return changed
+
+    def _masks(self, access: Access, kind: str) -> Masks | None:
+        trial = {} if access.probation else self._trial_at.get(kind, {})
+        if (access.spares or not self.spares) and not trial:
+            return None
+        words = self._pieces[kind].words
+        found = np.zeros((len(self.at), words), np.uint64)
+        if not access.spares:
+            found[self.spare_at] = np.uint64(0xFFFF_FFFF_FFFF_FFFF)
+        for position, mask in trial.items():
+            found[position] |= np.array(words_of(mask, words), np.uint64)
+        return found
+
+    def _on_trial(self, view: View) -> tuple[dict[str, dict[int, int]], dict[str, dict[int, int]]]:
+        """Slices on probation: those that nobody has, and all."""
+        targets = view.on_trial
+        free: dict[str, dict[int, int]] = {}
+        every: dict[str, dict[int, int]] = {}
+        if not targets:
+            return free, every
+        nodes = {target if target in self._place else target.rpartition("/")[0] for target in targets}
+        for node in view.fleet.nodes:
+            for device in node.devices if node.id in nodes else ():
+                if (node.id not in targets and device.id not in targets) or device.id in view.health:
+                    continue
+                for piece in slices_of(device):
+                    kind, _, bit = view.occupancy.where(piece.id)
+                    held = view.book.held[view.book.index(piece.id)] or view.occupancy.is_part(piece.id)
+                    for found, mask in ((every, 1 << bit), (free, 0 if held else 1 << bit)):
+                        at = found.setdefault(kind, {})
+                        position = self._place[node.id]
+                        at[position] = at.get(position, 0) | mask
+        return free, every
+
+
+def first_choice(reserve: Reserve | None, access: Access, own: Ints) -> Bools | None:
+    """The nodes that such a job had better use, (N,); None where it has no choice.
+
+    Filler goes where others may not, first; who comes back leaves spares alone as long as it can, but for nodes on
+    which it was (``own``: its ranks by position).
+    """
+    if reserve is None or access == Access(False, False) or not reserve.at.any():
+        return None
+    if access.probation:
+        return reserve.at
+    return ~reserve.spare_at | (own > 0)
