@@ -47,6 +47,7 @@ class Known:
     not_before_ns: int = 0
     over: str | None = None
     cancelled: bool = False
+    back: bool = False  # its last attempt failed, or was stopped as it hung or its node is sick
     placed_ns: list[int] = field(default_factory=list)
 
 
@@ -235,6 +236,7 @@ class Checker:
         held = Held(event.attempt, self._now_ns, slices, nodes, ranks_by_node, kinds.pop())
         job.live, job.attempts = held, event.attempt
         job.placed_ns.append(self._now_ns)
+        self._spares_stay(who, job, nodes)
         self._wishes(who, spec, [place.node for place in event.places])
         self._hosts(ranks_by_node)
         kept = self.promised.pop(event.job, None)
@@ -298,6 +300,37 @@ class Checker:
             self._need(not node.cpus or cpus <= node.cpus + 1e-9, "no node over its CPU", name)
             self._need(not node.memory_bytes or memory <= node.memory_bytes, "no node over its memory", name)
 
+    # -- spares --------------------------------------------------------------------------------------
+
+    def _spares_stay(self, who: str, job: Known, nodes: Counter[str]) -> None:
+        """A job that may not be stopped at once, and lost nothing to a fault, leaves as many spares as there were."""
+        guard = self.fleet.guard
+        if not guard.keeps_spares or job.spec.filler or (job.back and job.spec.preemption != "low"):
+            return
+        named = set(guard.spare_nodes).intersection(nodes)
+        self._need(not named, "spares are for who comes back, and filler", f"{who}: {sorted(named)}")
+        for alike in self._alike() if guard.spares else ():
+            after = sum(self._is_clean(node) for node in alike)
+            before = after + sum(node in nodes and self._is_clean(node, besides=job) for node in alike)
+            text = f"{who} leaves {after} of {before}"
+            self._need(after >= min(guard.spares, before), "so many nodes are kept as spares", text)
+
+    def _alike(self) -> list[list[str]]:
+        """Names of nodes with devices of the same kinds and models."""
+        found: dict[frozenset[tuple[str, str, str]], list[str]] = {}
+        for node in self.fleet.nodes:
+            kinds = frozenset((d.kind, d.vendor, d.model) for d in node.devices)
+            found.setdefault(kinds, []).append(node.id)
+        return list(found.values())
+
+    def _is_clean(self, node: str, besides: Known | None = None) -> bool:
+        if not all(self.healthy(device) for device in self.nodes[node].devices):
+            return False
+        return not any(
+            job is not besides and job.live is not None and node in job.live.by_node and not job.spec.filler
+            for job in self.jobs.values()
+        )
+
     # -- quota ---------------------------------------------------------------------------------------
 
     def _quota(self, name: str, capacity: int) -> None:
@@ -355,9 +388,9 @@ class Checker:
         self._need(ran_ns >= least_ns, "minimum runtime kept", f"{who} ran {ran_ns} ns")
         same = job.spec.queue == waiter.spec.queue
         rank = {"low": 0, "medium": 1, "high": 2}[waiter.spec.preemption]
-        self._need(
-            not same or rank == 2, "within a queue only high jobs preempt", f"{who} for {event.for_job}"
-        )
+        fills = waiter.back and rank and job.spec.filler and self.fleet.guard.keeps_spares
+        allowed = not same or rank == 2 or fills
+        self._need(allowed, "within a queue only high jobs preempt", f"{who} for {event.for_job}")
         pair = (event.job, event.for_job, waiter.undone + self._voided)
         self._need(pair not in self._pairs, "no job is stopped twice for the same preemptor", str(pair))
         self._pairs.add(pair)
@@ -416,6 +449,10 @@ class Checker:
                 del self._owner[piece]
             job.live = None
             job.undone += event.outcome in ("failed", "preempted")
+            why = held.stop.why if held is not None and held.stop is not None else None
+            if why not in ("service_stopped", "moved"):
+                failed = event.outcome == "failed" and why in (None, "rank_failed")
+                job.back = failed or why in ("hung", "node_sick")
         elif isinstance(event, ev.RetryPlanned):
             job.not_before_ns = event.not_before_ns
         else:

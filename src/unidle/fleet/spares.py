@@ -22,6 +22,10 @@ class Spares:
         alike = alike_nodes(fleet.nodes).values() if self._count else ()
         self._groups = [nodes[::-1] for nodes in alike]
 
+    def __bool__(self) -> bool:
+        """Whether the fleet keeps any."""
+        return bool(self._named or self._count)
+
     def of(self, firm: Container[str] = (), barred: Collection[str] = ()) -> frozenset[str]:
         """The spares where ``firm`` nodes have work that may not be stopped at once, and ``barred`` ones are not in use."""
         return self.choose(firm, self.unfit(barred))

@@ -415,7 +415,8 @@ def _cleared(here: CareView, said: Set, facts: Facts, now_ns: int) -> tuple[Move
     if not facts.jobs:
         return (said,)
     if said.state == "quarantine":
-        return (Set(here.target, "draining", said.because, said.step, 0, now_ns),)
+        over_ns = now_ns - 1  # nobody is waited for
+        return (Set(here.target, "draining", said.because, said.step, 0, over_ns),)
     because = Reason("node_sick", f"{here.target} is taken out of use: {said.because.text}")
     return (*(StopJob(job.job, job.attempt, True, because) for job in facts.jobs if not job.stopping), said)
 

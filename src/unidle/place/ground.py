@@ -360,12 +360,19 @@ class RankClass:
             self._closed = version, counted(self._allowed & shut)
         return self._closed[1]
 
-    def spare_devices(self, *, ever: bool = False) -> int:
-        """Devices that this class could have were they not kept as spares: now, or of the empty fleet."""
+    def spares_ever(self) -> int:
+        """Devices that this class could have were they not the spares of the empty fleet."""
         reserve = self._ground.reserve
-        if reserve is None or self.access.spares:
-            return 0
-        return int(self.most[reserve.ever if ever else reserve.spare_at].sum())
+        return 0 if reserve is None or self.access.spares else int(self.most[reserve.ever].sum())
+
+    def kept_back(self) -> dict[str, int]:
+        """How many devices are kept from this class now, by why (see :meth:`Reserve.kept`)."""
+        reserve = self._ground.reserve
+        if reserve is None or self.kind not in self._ground.pieces:
+            return {}
+        masks = reserve.kept(self.access, self.kind)
+        counts = {why: int(counted(self._allowed & mask).sum()) for why, mask in masks.items()}
+        return {why: count for why, count in counts.items() if count}
 
     def in_time(self, room: Ints) -> Ints:
         """Of a room that others may leave, (N,) in ranks, what this class may have of it."""

@@ -371,5 +371,5 @@ class QuotaRound:
 
 def _for_who_comes_back(made: Preemption) -> Reason:
     victims, devices = len(made.victims), sum(made.hold.devices.values())
-    text = f"{counted(victims, 'low job')} on spares {does(victims, 'make')} room for {counted(devices, 'device')}"
-    return replace(made.because, text=f"{text} of a job that comes back after a fault")
+    text = f"{counted(victims, 'low job')} on spares {does(victims, 'make')} room for a job of {counted(devices, 'device')}"
+    return replace(made.because, text=f"{text} that comes back after a fault")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from unidle.jobs import JobSpec, Reason
 from unidle.place.constraint import Barrier, Blocked, gang_of
@@ -12,6 +12,11 @@ from unidle.place.pools import Option, candidates
 from unidle.place.reserve import Access
 from unidle.place.shortage import narrowed, scattered, wanted
 from unidle.words import are
+
+_KEPT: Final = {
+    "spare": ("kept_as_spare", "kept as spare"), "probation": ("on_probation", "on probation"),
+    "place": ("kept_for_return", "kept for gangs that come back"),
+}  # fmt: skip
 
 
 class Refused(NamedTuple):
@@ -51,8 +56,8 @@ def _too_large(
     else:
         text = verdict.what + (option.on if verdict.because.code != "unknown_tier" else "")
     figures = {**verdict.because.figures, "needs": needs, "devices": total}
-    if kept := rank_class.spare_devices(ever=True):
-        text += f" ({kept} are kept as spares)"
+    if kept := rank_class.spares_ever():
+        text += f" ({kept} of these {are(kept)} kept as spare)"
         figures["kept_as_spare"] = kept
     because = Reason("never_fits", f"{text}: it can never start here", figures)
     return Refused(because, tuple(b.of_empty_fleet() for b in verdict.barriers if b.constraint is not None))
@@ -76,16 +81,11 @@ def waits(spec: JobSpec, rank_class: RankClass, blocked: Blocked) -> Refused:
 
 def kept_back(rank_class: RankClass, figures: dict[str, int | float | str]) -> str:
     """How many devices are kept from such jobs, and as what; also into the figures. Empty where none is."""
-    spare = rank_class.spare_devices()
-    closed = rank_class.closed()
-    trial = (int(closed.sum()) if closed is not None else 0) - spare
     text = ""
-    if spare:
-        figures["kept_as_spare"] = spare
-        text += f"; {spare} {are(spare)} kept as {'a spare' if spare == 1 else 'spares'}"
-    if trial > 0:
-        figures["on_probation"] = trial
-        text += f"; {trial} {are(trial)} on probation"
+    for why, count in rank_class.kept_back().items():
+        name, words = _KEPT[why]
+        figures[name] = count
+        text += f"; {count} {are(count)} {words}"
     return text
 
 

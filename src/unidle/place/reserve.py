@@ -7,34 +7,39 @@ probation is for jobs of level low, where the fleet file says so. For all others
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 
 from unidle.fleet import slices_of
 from unidle.fleet.spares import Spares
 from unidle.jobs import JobSpec
-from unidle.place.pieces import Masks, Pieces, words_of
+from unidle.place.pieces import WORD, Masks, Pieces, words_of
 from unidle.place.tree import Bools, Ints
 from unidle.view.state import JobView, View
 
 
 class Access(NamedTuple):
-    """What of that a job may use."""
+    """What of that a job may use; ``places``: those of gangs that come back soon."""
 
     spares: bool = True
     probation: bool = True
+    places: bool = True
 
 
 OPEN: Final = Access()
-_EVERY: Final = tuple(Access(spares, probation) for spares in (False, True) for probation in (False, True))
+_ALL_BITS: Final = np.uint64((1 << WORD) - 1)
+_NONE: Final = Access(spares=False, probation=False, places=False)
+_Bits: TypeAlias = dict[str, dict[int, int]]
+"""By kind and position, slices of a node as bits."""
 
 
 def access_of(spec: JobSpec, job: JobView | None = None) -> Access:
     """``job``: the one that asks, where it is known; without it as for one that never ran."""
     if spec.preemption == "low":
-        return Access(spec.filler, True)
-    return Access(job is not None and job.comes_back and spec.share is None, False)
+        return Access(spec.filler, probation=True, places=False)
+    back = job is not None and job.comes_back and spec.share is None
+    return Access(back, probation=False, places=back)
 
 
 class Reserve:
@@ -47,10 +52,10 @@ class Reserve:
         self._started: set[str] = set()  # nodes with work of this round that may not be stopped at once
         self._unfit: set[str] = set()
         self.spares: frozenset[str] = frozenset()
-        self.trial: dict[
-            str, dict[int, int]
-        ] = {}  # by kind and position, slices on probation that nobody has
-        self._trial_at: dict[str, dict[int, int]] = {}  # the same with those that somebody has
+        self.trial: _Bits = {}  # slices on probation that nobody has
+        self._trial_at: _Bits = {}  # the same with those that somebody has
+        self._places: _Bits = {}  # slices of gangs that come back
+        self.coming_back: frozenset[str] = frozenset()  # these gangs
         self.at: Bools = np.zeros(len(place), np.bool_)
         self.spare_at: Bools = np.zeros(len(place), np.bool_)
         self.version = 0
@@ -60,16 +65,12 @@ class Reserve:
 
     def follow(self, view: View) -> set[int]:
         """Take up what the view says now; positions at which something changed."""
-        trial, trial_at = self._on_trial(view)
-        changed = {
-            position
-            for now, before in ((trial, self.trial), (trial_at, self._trial_at))
-            for kind in now.keys() | before.keys()
-            for position in now.get(kind, {}).keys() | before.get(kind, {}).keys()
-            if now.get(kind, {}).get(position) != before.get(kind, {}).get(position)
-        }
-        self.trial, self._trial_at = trial, trial_at
-        self._busy, self._unfit = view.firm, self._rule.unfit(view.barred)
+        before = self.trial, self._trial_at, self._places
+        self.trial, self._trial_at = self._on_trial(view)
+        self._places = self._of_who_comes_back(view) if self._rule else {}
+        now = self.trial, self._trial_at, self._places
+        changed = set[int]().union(*(_changed(a, b) for a, b in zip(before, now, strict=True)))
+        self._busy, self._unfit = view.firm if self._rule else {}, self._rule.unfit(view.barred)
         self._started.clear()
         return changed | self._choose(anew=bool(changed))
 
@@ -89,8 +90,21 @@ class Reserve:
         """The slices of a kind that such a job may not use; None where it may use all."""
         key = (access, kind)
         if key not in self._shut:
-            self._shut[key] = self._masks(access, kind)
+            masks = self.kept(access, kind).values()
+            self._shut[key] = np.bitwise_or.reduce(list(masks)) if masks else None
         return self._shut[key]
+
+    def kept(self, access: Access, kind: str) -> dict[str, Masks]:
+        """The same by why: ``spare``, ``probation``, ``place``."""
+        found: dict[str, Masks] = {}
+        if self.spares and not access.spares:
+            found["spare"] = np.zeros((len(self.at), self._pieces[kind].words), np.uint64)
+            found["spare"][self.spare_at] = _ALL_BITS
+        if not access.probation and (bits := self._trial_at.get(kind)):
+            found["probation"] = self._masks(bits, kind)
+        if not access.places and (bits := self._places.get(kind)):
+            found["place"] = self._masks(bits, kind)
+        return found
 
     def _choose(self, *, anew: bool = False) -> set[int]:
         spares = self._rule.choose(self._busy, self._started, self._unfit)
@@ -105,23 +119,29 @@ class Reserve:
             self.version += 1
         return changed
 
-    def _masks(self, access: Access, kind: str) -> Masks | None:
-        trial = {} if access.probation else self._trial_at.get(kind, {})
-        if (access.spares or not self.spares) and not trial:
-            return None
+    def _masks(self, bits: dict[int, int], kind: str) -> Masks:
         words = self._pieces[kind].words
         found = np.zeros((len(self.at), words), np.uint64)
-        if not access.spares:
-            found[self.spare_at] = np.uint64(0xFFFF_FFFF_FFFF_FFFF)
-        for position, mask in trial.items():
-            found[position] |= np.array(words_of(mask, words), np.uint64)
+        for position, mask in bits.items():
+            found[position] = words_of(mask, words)
         return found
 
-    def _on_trial(self, view: View) -> tuple[dict[str, dict[int, int]], dict[str, dict[int, int]]]:
+    def _of_who_comes_back(self, view: View) -> _Bits:
+        """Slices on which gangs were that come back soon."""
+        jobs, found = view.coming_back(), _Bits()
+        self.coming_back = frozenset(job.id for job in jobs)
+        for piece in (s for job in jobs for place in job.attempts[-1].places for s in place.slices):
+            if view.occupancy.knows(piece):
+                kind, order, bit = view.occupancy.where(piece)
+                at = found.setdefault(kind, {})
+                position = self._place[view.occupancy.nodes[kind][order].node]
+                at[position] = at.get(position, 0) | 1 << bit
+        return found
+
+    def _on_trial(self, view: View) -> tuple[_Bits, _Bits]:
         """Slices on probation: those that nobody has, and all."""
         targets = view.on_trial
-        free: dict[str, dict[int, int]] = {}
-        every: dict[str, dict[int, int]] = {}
+        free, every = _Bits(), _Bits()
         if not targets:
             return free, every
         nodes = {target if target in self._place else target.rpartition("/")[0] for target in targets}
@@ -139,13 +159,20 @@ class Reserve:
         return free, every
 
 
+def _changed(a: _Bits, b: _Bits) -> set[int]:
+    """Positions at which two differ."""
+    kinds = a.keys() | b.keys()
+    both = [(a.get(kind, {}), b.get(kind, {})) for kind in kinds]
+    return {at for one, other in both for at in one.keys() | other.keys() if one.get(at) != other.get(at)}
+
+
 def first_choice(reserve: Reserve | None, access: Access, own: Ints) -> Bools | None:
     """The nodes that such a job had better use, (N,); None where it has no choice.
 
     Filler goes where others may not, first; who comes back leaves spares alone as long as it can, but for nodes on
     which it was (``own``: its ranks by position).
     """
-    if reserve is None or access == Access(False, False) or not reserve.at.any():
+    if reserve is None or access == _NONE or not reserve.at.any():
         return None
     if access.probation:
         return reserve.at

@@ -50,7 +50,7 @@ class Scheduler:
             return self._decide(view, now_ns)
 
     def _decide(self, view: View, now_ns: int) -> Plan:
-        if _needs_quotas(view) or view.fleet.guard.keeps_spares or starves(view, now_ns):
+        if _needs_quotas(view) or starves(view, now_ns):
             return self._decide_by_quota(view, now_ns)
         round_ = GangRound(self._on(view), view)
         try:
@@ -102,6 +102,9 @@ class Scheduler:
         keeps, stops = _stops(queues, answer, view.fleet.guard.spare_grace_ns)
         # what was reserved before these starts were known may have kept others from theirs
         again_ns = now_ns if places and answer.kept_back else answer.again_ns
+        decided = {made.job for made in places} | {wait.job for wait in waits}
+        if ground.reserve is not None and not decided.isdisjoint(ground.reserve.coming_back):
+            again_ns = now_ns  # what was kept for them is for others now
         return Plan(tuple(places), waits, keeps, stops, again_ns, round_.recuts())
 
     def try_one(self, view: View, spec: JobSpec) -> Placed | Refused:
@@ -168,7 +171,11 @@ def _never_by_quota(view: View, spec: JobSpec, sharing: SharingRound | None = No
 def _needs_quotas(view: View) -> bool:
     """Whether anything but priority and order of submission decides who starts."""
     named = view.fleet.queues or view.fleet.migration or view.promised
-    return bool(named) or any(shape.ranked for shape in view.waiting)
+    if named or any(shape.ranked for shape in view.waiting):
+        return True
+    # who comes back may have filler stopped
+    waiting = (view.jobs.open[job] for line in view.waiting.values() for _, _, job in line)
+    return view.fleet.guard.keeps_spares and any(job.comes_back for job in waiting)
 
 
 _FOR_ROOM: Final = frozenset({"planned", "reserved", "never_free", "depth"})

@@ -34,6 +34,9 @@ from unidle.view.records import (
 from unidle.view.usage import Usage
 from unidle.view.waiting import Shape, Waiting
 
+KEEPS_PLACES_NS: Final = 30_000_000_000
+"""Where spares are kept, a gang with a longer back-off leaves its places to others."""
+
 
 class AttemptView(msgspec.Struct, array_like=True):
     number: int
@@ -156,6 +159,12 @@ class JobView(msgspec.Struct, array_like=True):
             failed = attempt.outcome == "failed" and why in (None, "rank_failed")
             return failed or why in ("hung", "node_sick")
         return False
+
+    @property
+    def keeps_places(self) -> bool:
+        """Whether it comes back so soon that its places may wait for it."""
+        soon = self.not_before_ns - self.waiting_since_ns <= KEEPS_PLACES_NS
+        return soon and self.spec.preemption != "low" and self.spec.share is None
 
     @property
     def shape(self) -> Shape:
@@ -298,10 +307,14 @@ class View:
             self._firm = {}
             for job in self.live:
                 self.count_firm(self.jobs[job], +1)
-        promised = [p.devices for name, p in self.promised.items() if not self.jobs[name].spec.filler]
-        if not promised:
-            return self._firm
-        return {**self._firm, **{node: 1 for devices in promised for node in devices}}
+        more = [set(p.devices) for name, p in self.promised.items() if not self.jobs[name].spec.filler]
+        more += [{place.node for place in job.attempts[-1].places} for job in self.coming_back()]
+        return {**self._firm, **{node: 1 for nodes in more for node in nodes}} if more else self._firm
+
+    def coming_back(self) -> list[JobView]:
+        """Gangs whose last places are kept for them: they come back after a fault soon, and were not told to wait yet."""
+        waiting = (self.jobs.open[name] for name in sorted(self.unjudged))
+        return [job for job in waiting if job.attempts and job.comes_back and job.keeps_places]
 
     def count_firm(self, job: JobView, sign: int) -> None:
         """The ranks of the job's live attempt come to (+1) or leave (-1) their nodes."""
