@@ -31,7 +31,7 @@ WHY = Reason("x", "x")
 def spare_worlds(draw: st.DrawFn) -> File:
     """A world of two nodes at least, some of which are kept: so many of each kind where all kinds have enough, else one."""
     file = draw(wide_worlds().filter(lambda file: len(file["fleet"]["nodes"]) > 1))
-    groups = alike_nodes(fleet_from_mapping(_without_quota(file["fleet"]), "fleet").nodes)
+    groups = alike_nodes(fleet_from_mapping(_hardware(file["fleet"]), "fleet").nodes)
     least = min(len(names) for names in groups.values())
     counts = list(range(1, least))
     names = [node["id"] for node in file["fleet"]["nodes"]]
@@ -42,8 +42,8 @@ def spare_worlds(draw: st.DrawFn) -> File:
     return file
 
 
-def _without_quota(fleet: File) -> File:
-    return {key: value for key, value in fleet.items() if key != "queues"}
+def _hardware(fleet: File) -> File:
+    return {key: value for key, value in fleet.items() if key in ("nodes", "tiers")}
 
 
 @some
