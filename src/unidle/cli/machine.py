@@ -28,6 +28,7 @@ from unidle.cli.common import (
 from unidle.cli.probe import probe_app
 from unidle.errors import BadInput
 from unidle.fleet import WHOLE_PPM, Device, device_of, slices_of
+from unidle.fleet.spares import Spares
 from unidle.words import counted
 
 
@@ -84,20 +85,21 @@ def fleet(
         for job in view.live:
             for slice_id in (s for place in view.jobs[job].attempts[-1].places for s in place.slices):
                 holders.setdefault(device_of(slice_id), set()).add(job)
-        found, health = view.fleet, dict(view.health)
+        found, health, spares = view.fleet, dict(view.health), frozenset(view.spares)
         blind = {node.id: not_watched(view, node.id) for node in found.nodes}
     else:
         from unidle.cli.run import find_fleet
 
         found, holders, health, told = find_fleet(fleet_file, cpu_devices), {}, {}, set()
         blind = None  # nobody has looked yet
+        spares = Spares(found).of()
     lines: list[dict[str, Any]] = []
     for node in found.nodes:
         for device in node.devices:
             state = health.get(device.id) or health.get(node.id) or "healthy"
             lines.append(
                 {"device": device.id, "node": node.id, "tier": node.parent, "kind": device.kind, "model": device.model,
-                 "vendor": device.vendor if device.kind == "gpu" else None, "gpu_links": node.gpu_links or None, "memory_bytes": device.memory_bytes, "slices_ppm": [s.share_ppm for s in slices_of(device)], "health": state,
+                 "vendor": device.vendor if device.kind == "gpu" else None, "gpu_links": node.gpu_links or None, "memory_bytes": device.memory_bytes, "slices_ppm": [s.share_ppm for s in slices_of(device)], "health": state, "spare": node.id in spares,
                  "share": _sharing(device), "cut": _cut(device),
                  "watched": blind is not None and not blind[node.id], "not_watched": None if blind is None else blind[node.id] or None,
                  "jobs": sorted(holders.get(device.id, ())), "idle": sorted(told.intersection(holders.get(device.id, ())))}
@@ -126,7 +128,8 @@ def _say_devices(lines: list[dict[str, Any]]) -> None:
             _health(line),
             _watched(line),
             _parts(line),
-            " ".join(job + " (idle)" * (job in line["idle"]) for job in line["jobs"]) or "free",
+            (" ".join(job + " (idle)" * (job in line["idle"]) for job in line["jobs"]) or "free")
+            + " (spare)" * line["spare"],
         ]
         for line in lines
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -20,6 +21,7 @@ from unidle.cli.common import (
     table,
 )
 from unidle.errors import BadInput
+from unidle.fleet import device_of
 from unidle.words import counted
 
 if TYPE_CHECKING:
@@ -72,9 +74,9 @@ def nodes(
         return
     rows = [
         [
-            line["target"], line["state"] + (" (cordoned)" if line["cordoned_by"] else ""), line["step"] or "",
+            line["target"], _state(line), line["step"] or "",
             str(line["try"] or ""), "" if line["since_ns"] is None else age(view.time_ns - line["since_ns"]),
-            _left(line["deadline_ns"], view.time_ns), str(line["offences"] or ""), line["because"],
+            _left(line["deadline_ns"], view.time_ns), str(line["offences"] or ""), _because(line),
         ]
         for line in found
     ]  # fmt: skip
@@ -84,6 +86,17 @@ def nodes(
         say("no node is sick")
 
 
+def _state(line: dict[str, Any]) -> str:
+    cordoned = " (cordoned)" if line["cordoned_by"] else ""
+    return line["state"] + cordoned + (" (spare)" if line["spare"] else "")
+
+
+def _because(line: dict[str, Any]) -> str:
+    """Why it is so, and who makes use of it meanwhile."""
+    filled = f"filled by {', '.join(line['filler'])}" if line["filler"] else ""
+    return "; ".join(filter(None, (line["because"], filled)))
+
+
 def _left(deadline_ns: int | None, now_ns: int) -> str:
     return "" if deadline_ns is None else age(max(deadline_ns - now_ns, 0))
 
@@ -91,10 +104,24 @@ def _left(deadline_ns: int | None, now_ns: int) -> str:
 def _lines(view: View) -> list[dict[str, Any]]:
     names = [node.id for node in view.fleet.nodes]
     names += [target for target in view.care.targets if target not in set(names)]
-    return [_line(view, name) for name in names]
+    fillers = _fillers(view)
+    return [_line(view, name, fillers.get(name, [])) for name in names]
 
 
-def _line(view: View, target: str) -> dict[str, Any]:
+def _fillers(view: View) -> dict[str, list[str]]:
+    """By spare, and by node and device on probation, the jobs that fill it."""
+    found: dict[str, list[str]] = {}
+    kept = view.spares | view.on_trial
+    for job in sorted(view.live) if kept else ():
+        live = view.jobs.open[job].live
+        places = live.places if live is not None else ()
+        used = {name for place in places for name in (place.node, *map(device_of, place.slices))}
+        for name in kept.intersection(used) if view.jobs.open[job].spec.preemption == "low" else ():
+            found.setdefault(name, []).append(job)
+    return found
+
+
+def _line(view: View, target: str, filler: Sequence[str] = ()) -> dict[str, Any]:
     from unidle.view.remedies import identity_of
 
     care = view.care
@@ -114,6 +141,7 @@ def _line(view: View, target: str) -> dict[str, Any]:
         "maintenance": None if window is None else {
             "from_ns": window.from_ns, "until_ns": window.until_ns, "drain_by_ns": window.drain_by_ns, "by": window.by,
         },
+        "spare": target in view.spares, "filler": list(filler),
         "offences": len(care.offences.get(identity_of(view, target), ())),
         "last_check": None if not checks else {
             "at_ns": checks[-1].at_ns, "tier": checks[-1].tier, "fit": checks[-1].fit, "because": checks[-1].because,
