@@ -10,6 +10,7 @@ import yaml
 from unidle.errors import BadInput
 from unidle.files.fleet import fleet_from_mapping, fleet_to_yaml
 from unidle.fleet.guard import Breaker, GuardPolicy, Hook, Lemon, Out
+from unidle.fleet.spares import Spares
 
 NODES = [{"id": "n", "devices": {"count": 1, "kind": "cpu"}}]
 FULL: dict[str, Any] = {
@@ -53,9 +54,49 @@ def test_every_field_counts_and_comes_back_as_text() -> None:
         ({"out": {"percent": 0}}, "guard.out.percent"),
         ({"prove": {"tries": 0}}, "guard.prove.tries"),
         ({"preflight": "maybe"}, "guard.preflight"),
+        ({"spares": 1}, "guard.spares"),
+        ({"spares": -1}, "guard.spares"),
+        ({"spares": "n"}, "guard.spares"),
+        ({"spares": ["n2"]}, "guard.spares[0]"),
+        ({"spares": ["n["]}, "guard.spares[0]"),
+        ({"spares": ["n"]}, "guard.spares"),
+        ({"spare_grace": "soon"}, "guard.spare_grace"),
+        ({"probation_work": "high"}, "guard.probation_work"),
     ],
 )
 def test_what_is_wrong_is_one_error_that_names_the_field(guard: dict[str, Any], field: str) -> None:
     with pytest.raises(BadInput) as error:
         policy(guard)
     assert field in error.value.line()
+
+
+# -- spares ------------------------------------------------------------------------------------------------
+
+MIXED = [
+    {"id": "a[1-3]", "devices": {"count": 2, "kind": "gpu", "model": "A100"}},
+    {"id": "h[1-2]", "devices": {"count": 2, "kind": "gpu", "model": "H100"}},
+    {"id": "front", "cpus": 4},
+]
+
+
+@pytest.mark.parametrize(
+    ("spares", "kept"), [(1, ["a3", "h2"]), (["a2", "h[1-2]"], ["a2", "h1", "h2"]), (0, []), ([], [])]
+)
+def test_spares_are_so_many_of_each_kind_or_those_that_are_named(spares: Any, kept: list[str]) -> None:
+    fleet = fleet_from_mapping({"nodes": MIXED, "guard": {"spares": spares, "spare_grace": "3s"}}, "fleet")
+    assert sorted(Spares(fleet).of()) == kept and fleet.guard.spare_grace_ns == 3 * S
+    again = fleet_from_mapping(yaml.safe_load(fleet_to_yaml(fleet)), "again").guard
+    assert again == fleet.guard and again.keeps_spares == bool(kept)
+
+
+def test_the_last_usable_nodes_without_other_work_are_spares() -> None:
+    fleet = fleet_from_mapping({"nodes": MIXED[:1], "guard": {"spares": 1}}, "fleet")
+    assert Spares(fleet).of(firm={"a3": 1}) == {"a2"}
+    assert Spares(fleet).of(firm={"a3": 1}, barred=["a2/1"]) == {"a1"}
+    assert Spares(fleet).of(firm={"a1": 1, "a3": 1}, barred=["a2"]) == set()
+
+
+def test_as_many_spares_as_nodes_of_a_kind_are_refused_with_the_kind() -> None:
+    with pytest.raises(BadInput, match="no node with H100 GPUs for other jobs: there are 2") as error:
+        fleet_from_mapping({"nodes": MIXED, "guard": {"spares": 2}}, "fleet")
+    assert "keep at most 1" in error.value.line()

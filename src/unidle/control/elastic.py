@@ -25,12 +25,18 @@ class ElasticSizes:
     def choose(self, view: View, policy: Policy, now_ns: int) -> Iterator[ev.Resized]:
         """Before a decision: each waiting elastic job gets the largest size that it would place, else its least.
 
+        One for which devices are being freed keeps its size.
+
         Each event is to be folded before the next one is asked for.
         """
         if not self._jobs:
             return
         self._jobs &= view.jobs.open.keys()
-        waiting = [job for name in self._jobs if _waits(job := view.jobs.open[name], now_ns)]
+        waiting = [
+            job
+            for name in self._jobs
+            if _waits(job := view.jobs.open[name], now_ns) and name not in view.promised
+        ]
         for job in sorted(waiting, key=lambda job: (-job.spec.priority, job.order)):
             before = job.spec.ranks
             try:
@@ -66,7 +72,10 @@ def _largest(view: View, job: JobView, policy: Policy, now_ns: int) -> tuple[int
 def _starts(view: View, job: JobView, ranks: int, policy: Policy, now_ns: int) -> bool:
     if job.spec.ranks != ranks:
         view.resize(job, ranks)
-    return any(place.job == job.id for place in policy.decide(view, now_ns).places)
+    plan = policy.decide(view, now_ns)
+    starts = any(place.job == job.id for place in plan.places)
+    # filler on spares leaves so soon that it is worth the wait
+    return starts or any(stop.for_job == job.id and stop.grace_ns is not None for stop in plan.stops)
 
 
 def _because(job: JobView, size: int, fits: bool) -> Reason:
