@@ -7,7 +7,7 @@ from dataclasses import replace
 from sim.worlds import S, fleet_of
 from unidle.events import types as ev
 from unidle.fleet.guard import GuardPolicy
-from unidle.view.state import View
+from unidle.view.kept import busy_nodes, comes_back, coming_back, on_trial
 from view.telling import WHY, Telling
 
 LOW = {"preemption": "low"}
@@ -53,49 +53,46 @@ def test_a_job_on_a_node_that_becomes_a_spare_keeps_its_time() -> None:
 
 def test_probation_is_quarantine_but_for_who_works_there() -> None:
     told = remedy(guarded(GuardPolicy(probation_work="low"), 1).at(2), "n0", "probation")
-    assert told.view.on_trial == {"n0"} and not told.view.occupancy.is_free("n0/0")
+    assert on_trial(told.view) == {"n0"} and not told.view.occupancy.is_free("n0/0")
     told.at(5).submit("j", **LOW).place("j", "n0/0").at(9).end("j", 0, "succeeded").done("j", "succeeded")
     remedy(told.at(12), "n0", "healthy").at(14)
     assert told.ledger("n0/0") == [
         (0, 2, "no_demand"), (2, 5, "quarantine"), (5, 9, "useful"), (9, 12, "quarantine"), (12, 14, "no_demand"),
     ]  # fmt: skip
-    assert told.view.occupancy.is_free("n0/0") and not told.view.on_trial
+    assert told.view.occupancy.is_free("n0/0") and not on_trial(told.view)
 
 
 def test_without_leave_nobody_works_on_probation_and_a_cordon_goes_before_it() -> None:
-    assert not remedy(guarded(GuardPolicy(), 1), "n0", "probation").view.on_trial
+    assert not on_trial(remedy(guarded(GuardPolicy(), 1), "n0", "probation").view)
     told = remedy(guarded(GuardPolicy(probation_work="low"), 1), "n0", "probation")
-    assert not told.tell(ev.CordonSet("n0", True, "ann", WHY)).view.on_trial
-
-
-def firm(view: View) -> dict[str, int]:
-    return dict(view.firm)
+    assert not on_trial(told.tell(ev.CordonSet("n0", True, "ann", WHY)).view)
 
 
 def test_firm_work_is_counted_by_node_and_filler_is_not() -> None:
     told = Telling(2, 2).submit("j").submit("low", **LOW).submit("least", **LOW, min_runtime_s=5)
-    assert firm(told.view) == {}
+    assert told.view.firm == {}
     told.place("j", "n0/0", "n1/0").place("low", "n0/1").place("least", "n1/1")
-    assert firm(told.view) == {"n0": 1, "n1": 2}
+    assert told.view.firm == {"n0": 1, "n1": 2}
     told.end("j", 0, "succeeded").done("j", "succeeded")
-    assert firm(told.view) == {"n1": 1}
-    assert told.tell(ev.Promised("least", "gpu", {"n0": 1}, 9 * S, WHY)) and firm(told.view) == {"n1": 1}
+    assert told.view.firm == {"n1": 1}
+    told.tell(ev.Promised("least", "gpu", {"n0": 1}, 9 * S, WHY))
+    assert busy_nodes(told.view) == {"n0", "n1"}
 
 
 def test_the_places_of_a_gang_that_comes_back_soon_are_kept_until_it_was_told_to_wait() -> None:
     told = Telling(1, 1).submit("j").place("j", "n0/0").at(5).end("j", 1, "failed").retry("j", 2)
-    assert [job.id for job in told.view.coming_back()] == ["j"] and "n0" in told.view.firm
+    assert [job.id for job in coming_back(told.view)] == ["j"] and busy_nodes(told.view) == {"n0"}
     told.tell(ev.JobJudged("j", WHY))
-    assert not told.view.coming_back() and "n0" not in told.view.firm
+    assert not coming_back(told.view) and not busy_nodes(told.view)
 
 
 def test_who_was_cancelled_preempted_or_comes_back_late_keeps_no_place() -> None:
     late = Telling(1).submit("j").place("j", "n0/0").at(5).end("j", 1, "failed").retry("j", 60)
-    assert late.job("j").comes_back and not late.view.coming_back()
+    assert comes_back(late.job("j")) and not coming_back(late.view)
     told = Telling(1).submit("j", **LOW).place("j", "n0/0")
     told.tell(ev.StopAsked("j", 1, "preempted", 0, WHY)).end("j", 1, "preempted")
     told.tell(ev.Requeued("j", WHY))
-    assert not told.job("j").comes_back
+    assert not comes_back(told.job("j"))
     moved = Telling(1).submit("j").place("j", "n0/0").end("j", 1, "failed").retry("j").place("j", "n0/0")
     moved.tell(ev.StopAsked("j", 2, "service_stopped", 0, WHY)).end("j", 1, "preempted")
-    assert moved.tell(ev.Requeued("j", WHY)).job("j").comes_back
+    assert comes_back(moved.tell(ev.Requeued("j", WHY)).job("j"))

@@ -88,7 +88,7 @@ def nodes(
 
 def _state(line: dict[str, Any]) -> str:
     cordoned = " (cordoned)" if line["cordoned_by"] else ""
-    return line["state"] + cordoned + (" (spare)" if line["spare"] else "")
+    return str(line["state"]) + cordoned + (" (spare)" if line["spare"] else "")
 
 
 def _because(line: dict[str, Any]) -> str:
@@ -111,7 +111,9 @@ def _lines(view: View) -> list[dict[str, Any]]:
 def _fillers(view: View) -> dict[str, list[str]]:
     """By spare, and by node and device on probation, the jobs that fill it."""
     found: dict[str, list[str]] = {}
-    kept = view.spares | view.on_trial
+    from unidle.view.kept import on_trial
+
+    kept = view.spares | on_trial(view)
     for job in sorted(view.live) if kept else ():
         live = view.jobs.open[job].live
         places = live.places if live is not None else ()

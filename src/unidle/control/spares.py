@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from unidle.events import types as ev
 from unidle.fleet import Fleet
 from unidle.fleet.spares import Spares
+from unidle.view.kept import busy_nodes
 from unidle.view.state import View
 
 _KEEPING: tuple[str, ...] = ("", "unidle")
@@ -28,6 +29,6 @@ class SpareWatch:
         self._seq = view.seq
         if self._rule is None or self._fleet is not view.fleet:
             self._fleet, self._rule = view.fleet, Spares(view.fleet)
-        spares = self._rule.of(view.firm, view.barred) if view.policy in _KEEPING else frozenset()
+        spares = self._rule.of(busy_nodes(view), view.barred) if view.policy in _KEEPING else frozenset()
         if spares != view.spares:
             yield ev.SparesSet(tuple(sorted(spares)))

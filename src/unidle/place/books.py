@@ -42,6 +42,7 @@ from unidle.place.queued import KINDS
 from unidle.place.refused import never_fits
 from unidle.place.reserve import OPEN, Access
 from unidle.place.sharing import SharingRound
+from unidle.view.kept import on_trial
 from unidle.view.state import AttemptView, JobView, View
 from unidle.view.usage import charged, milli_of
 from unidle.view.waiting import Shape
@@ -114,7 +115,7 @@ class Books:
     def follow(self, view: View, now_ns: int) -> None:
         """Take up what changed since the last call."""
         self._view = view
-        if (state := (view.barred, view.on_trial)) != self._health:
+        if (state := (view.barred, on_trial(view))) != self._health:
             self._health = dict(state[0]), state[1]
             unfit = view.unfit()
             if state[1]:  # jobs of level low may use it: it is capacity

@@ -34,6 +34,7 @@ from unidle.place.reserve import first_choice
 from unidle.place.sharing_gang import Given
 from unidle.place.tree import Bools
 from unidle.place.wired import well_wired
+from unidle.view.kept import comes_back
 from unidle.view.state import View
 from unidle.words import counted, does
 
@@ -290,7 +291,7 @@ class QuotaRound:
         reserve, jobs = self._ground.reserve, self._view.jobs.open
         if reserve is None or not reserve.spares or not demand.ranks or demand.level == "low":
             return None
-        if not jobs[demand.job].comes_back:
+        if not comes_back(jobs[demand.job]):
             return None
 
         def fills(run: Running) -> bool:

@@ -16,6 +16,7 @@ from unidle.fleet.spares import Spares
 from unidle.jobs import JobSpec
 from unidle.place.pieces import WORD, Masks, Pieces, words_of
 from unidle.place.tree import Bools, Ints
+from unidle.view.kept import busy_nodes, comes_back, coming_back, on_trial
 from unidle.view.state import JobView, View
 
 
@@ -38,7 +39,7 @@ def access_of(spec: JobSpec, job: JobView | None = None) -> Access:
     """``job``: the one that asks, where it is known; without it as for one that never ran."""
     if spec.preemption == "low":
         return Access(spec.filler, probation=True, places=False)
-    back = job is not None and job.comes_back and spec.share is None
+    back = job is not None and comes_back(job) and spec.share is None
     return Access(back, probation=False, places=back)
 
 
@@ -48,7 +49,7 @@ class Reserve:
     def __init__(self, view: View, place: dict[str, int], pieces: dict[str, Pieces]) -> None:
         self._place, self._pieces = place, pieces
         self._rule = Spares(view.fleet)
-        self._busy: dict[str, int] = {}
+        self._busy: set[str] = set()
         self._started: set[str] = set()  # nodes with work of this round that may not be stopped at once
         self._unfit: set[str] = set()
         self.spares: frozenset[str] = frozenset()
@@ -70,7 +71,7 @@ class Reserve:
         self._places = self._of_who_comes_back(view) if self._rule else {}
         now = self.trial, self._trial_at, self._places
         changed = set[int]().union(*(_changed(a, b) for a, b in zip(before, now, strict=True)))
-        self._busy, self._unfit = view.firm if self._rule else {}, self._rule.unfit(view.barred)
+        self._busy, self._unfit = busy_nodes(view) if self._rule else set(), self._rule.unfit(view.barred)
         self._started.clear()
         return changed | self._choose(anew=bool(changed))
 
@@ -128,7 +129,7 @@ class Reserve:
 
     def _of_who_comes_back(self, view: View) -> _Bits:
         """Slices on which gangs were that come back soon."""
-        jobs, found = view.coming_back(), _Bits()
+        jobs, found = coming_back(view), _Bits()
         self.coming_back = frozenset(job.id for job in jobs)
         for piece in (s for job in jobs for place in job.attempts[-1].places for s in place.slices):
             if view.occupancy.knows(piece):
@@ -140,7 +141,7 @@ class Reserve:
 
     def _on_trial(self, view: View) -> tuple[_Bits, _Bits]:
         """Slices on probation: those that nobody has, and all."""
-        targets = view.on_trial
+        targets = on_trial(view)
         free, every = _Bits(), _Bits()
         if not targets:
             return free, every

@@ -27,6 +27,7 @@ from unidle.place.sharing import SharingRound
 from unidle.place.sharing_gang import Given
 from unidle.place.traffic import usual_traffic
 from unidle.view.fold import collector_paused
+from unidle.view.kept import comes_back
 from unidle.view.state import JobView, View
 from unidle.view.waiting import Shape
 from unidle.words import are
@@ -175,7 +176,7 @@ def _needs_quotas(view: View) -> bool:
         return True
     # who comes back may have filler stopped
     waiting = (view.jobs.open[job] for line in view.waiting.values() for _, _, job in line)
-    return view.fleet.guard.keeps_spares and any(job.comes_back for job in waiting)
+    return view.fleet.guard.keeps_spares and any(comes_back(job) for job in waiting)
 
 
 _FOR_ROOM: Final = frozenset({"planned", "reserved", "never_free", "depth"})

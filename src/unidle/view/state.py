@@ -34,9 +34,6 @@ from unidle.view.records import (
 from unidle.view.usage import Usage
 from unidle.view.waiting import Shape, Waiting
 
-KEEPS_PLACES_NS: Final = 30_000_000_000
-"""Where spares are kept, a gang with a longer back-off leaves its places to others."""
-
 
 class AttemptView(msgspec.Struct, array_like=True):
     number: int
@@ -146,25 +143,6 @@ class JobView(msgspec.Struct, array_like=True):
     @property
     def terminal(self) -> bool:
         return self.state in TERMINAL
-
-    @property
-    def comes_back(self) -> bool:
-        """Whether it waits because its last attempt failed, or was stopped as it hung or its node is sick."""
-        if self.live is not None:
-            return False
-        for attempt in reversed(self.attempts):
-            why = attempt.stop.why if attempt.stop is not None else None
-            if why in ("service_stopped", "moved"):  # says nothing of what went before
-                continue
-            failed = attempt.outcome == "failed" and why in (None, "rank_failed")
-            return failed or why in ("hung", "node_sick")
-        return False
-
-    @property
-    def keeps_places(self) -> bool:
-        """Whether it comes back so soon that its places may wait for it."""
-        soon = self.not_before_ns - self.waiting_since_ns <= KEEPS_PLACES_NS
-        return soon and self.spec.preemption != "low" and self.spec.share is None
 
     @property
     def shape(self) -> Shape:
@@ -302,19 +280,12 @@ class View:
 
     @property
     def firm(self) -> dict[str, int]:
-        """By node, how many ranks are there, or are to come, of jobs that may not be stopped at any moment."""
+        """By node, how many ranks of live jobs are there that may not be stopped at any moment."""
         if self._firm is None:
             self._firm = {}
             for job in self.live:
                 self.count_firm(self.jobs[job], +1)
-        more = [set(p.devices) for name, p in self.promised.items() if not self.jobs[name].spec.filler]
-        more += [{place.node for place in job.attempts[-1].places} for job in self.coming_back()]
-        return {**self._firm, **{node: 1 for nodes in more for node in nodes}} if more else self._firm
-
-    def coming_back(self) -> list[JobView]:
-        """Gangs whose last places are kept for them: they come back after a fault soon, and were not told to wait yet."""
-        waiting = (self.jobs.open[name] for name in sorted(self.unjudged))
-        return [job for job in waiting if job.attempts and job.comes_back and job.keeps_places]
+        return self._firm
 
     def count_firm(self, job: JobView, sign: int) -> None:
         """The ranks of the job's live attempt come to (+1) or leave (-1) their nodes."""
@@ -355,21 +326,6 @@ class View:
     def barred(self) -> dict[str, Health]:
         """Nodes and devices that no job may be placed on."""
         return {**self.closed, **self.health} if self.closed else self.health
-
-    @property
-    def on_trial(self) -> frozenset[str]:
-        """Of these, the nodes and devices on probation that jobs of level low may use."""
-        if self.fleet.guard.probation_work == "none" or not self.closed:
-            return frozenset()
-        return frozenset(
-            target
-            for target, here in self.care.targets.items()
-            if here.state == "probation"
-            and self.closed.get(target) == "quarantine"
-            and target not in self.health
-            and here.node not in self.health
-            and here.node not in self.care.cordons
-        )
 
     def unfit(self) -> set[str]:
         """Slices on nodes and devices that are not healthy, or take no new job."""
