@@ -30,6 +30,7 @@ _NAMES: Final = ("exit", "hang", "cut", "slow")
 _NO_FAULT: Final = Fault("kill", "rank:0")
 _ENDS: Final = ("exit", "hang", "cut")  # what any fault may come to
 _ONSET_NS: Final = 2_000_000_000  # an onset is reckoned backwards, and may be too early by so much
+_SLOW_ONSET_NS: Final = 5_000_000_000  # it takes some seconds of steps to tell
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +145,9 @@ def _incident(
     """
     assert one.inject_ns is not None
     since_ns = one.inject_ns - EARLY_NS
-    found = [i for i in found if i.onset_ns >= one.inject_ns - _ONSET_NS]
+    found = [
+        i for i in found if i.onset_ns >= one.inject_ns - (_SLOW_ONSET_NS if i.kind == "slow" else _ONSET_NS)
+    ]
     later = [
         i for i in found if i.verdict_ns is not None and since_ns <= i.verdict_ns and i.onset_ns < until_ns
     ]

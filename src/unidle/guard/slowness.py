@@ -30,6 +30,7 @@ GAP: Final = 0.09  # others wait so much more of their time: a rank 25 % slower 
 GAP_MORE: Final = 0.08  # than they did while steps were short
 GAP_ALWAYS: Final = 0.17  # so much is told though it was never otherwise
 STEADY: Final = 0.75  # in so many of the looks
+CONFIRMED: Final = 2  # looks in a row
 RANK_SLOWER: Final = 1.08  # steps take so much longer than they did, where a rank is slow
 LINK_SLOWER: Final = 1.2
 CALM: Final = 1.08  # while they take no longer than this, it is learned what is usual
@@ -111,6 +112,7 @@ class SlowJudge:
     _links: _Calm[Pair] = field(default_factory=_Calm)
     _gaps: _Calm[int] = field(default_factory=_Calm)
     _standing: Slow | None = None
+    _times: int = 0  # looks in a row that found it
 
     def judge(self, seen: GangVitals, steps_ns: Sequence[int]) -> Slow | None:
         """Who slows the gang as of this look; None while nobody does or too little was seen."""
@@ -216,16 +218,18 @@ class SlowJudge:
         return Slow(rank, 0, 1 - self._best_ns / step_ns, text, tuple(bad))
 
     def _dated(self, found: Slow | None, from_ns: int, step_ns: float) -> Slow | None:
-        """With the time since when: that of the first of the long steps, where steps became longer."""
-        before, self._standing = self._standing, None
+        """What several looks in a row found, with the time since when: that of the first long step, where there are any."""
+        before = self._standing
         if found is None:
+            self._standing, self._times = None, 0
             return None
-        same = before is not None and (before.rank, before.rank is None and before.pairs) == (
-            found.rank, found.rank is None and found.pairs
-        )  # fmt: skip
-        since_ns = before.since_ns if same and before is not None else self._longer_since(step_ns) or from_ns
-        self._standing = replace(found, since_ns=since_ns)
-        return self._standing
+        same = before is not None and _what(before) == _what(found)
+        self._times = self._times + 1 if same else 1
+        if before is not None and same and self._times > CONFIRMED:
+            self._standing = replace(found, since_ns=before.since_ns)
+        else:
+            self._standing = replace(found, since_ns=self._longer_since(step_ns) or from_ns)
+        return self._standing if self._times >= CONFIRMED else None
 
     def _longer_since(self, step_ns: float) -> int | None:
         """When the first of the latest steps began most of which are longer than they were; None where they are not."""
@@ -240,6 +244,10 @@ class SlowJudge:
             if end - begun > limit_ns:
                 first = begun
         return first
+
+
+def _what(found: Slow) -> tuple[int | None, tuple[Pair, ...]]:
+    return found.rank, found.pairs if found.rank is None else ()
 
 
 def _window(seen: GangVitals) -> _Window:
