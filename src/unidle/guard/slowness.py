@@ -26,8 +26,11 @@ WINDOW_NS: Final = 20 * _S
 NEED_NS: Final = 4 * _S  # of time between usual steps
 NEED_STEPS: Final = 4
 USUAL_TIMES: Final = 1.6  # of the median step: longer ones hold something else than a step
-GAP: Final = 0.09  # others wait so much more of their time: a rank 25 % slower gives 0.20
-GAP_MORE: Final = 0.08  # than they did while steps were short
+GAPS: Final = (
+    (1, 0.15),
+    (3, 0.08),
+)  # others wait so much more of their time, over so many times NEED: 25 % slower gives 0.20
+GAP_MORE: Final = 0.07  # than they did while steps were short
 GAP_ALWAYS: Final = 0.17  # so much is told though it was never otherwise
 STEADY: Final = 0.75  # in so many of the looks
 CONFIRMED: Final = 2  # looks in a row
@@ -125,23 +128,27 @@ class SlowJudge:
             return None
         step_ns = self._recent_step_ns(gaps, seen.at_ns)
         need_ns = max(NEED_NS, int(NEED_STEPS * step_ns))
-        keep_ns = max(WINDOW_NS, 2 * need_ns)
+        keep_ns = max(WINDOW_NS, 4 * need_ns)
         while self._windows and self._windows[0].at_ns < seen.at_ns - keep_ns:
             self._windows.popleft()
-        usual = _latest(self._usual(step_ns, seen.at_ns - keep_ns), need_ns)
+        between = self._usual(step_ns, seen.at_ns - keep_ns)
+        usual = _latest(between, need_ns)
         if not usual:
             return None
         long_ns = median(gaps[-_MEDIAN_STEPS:])
         self._best_ns = min(self._best_ns or long_ns, long_ns)
-        links, gap = _uses(_latest(list(self._windows), need_ns)), self._gaps_of(usual)
+        links = _uses(_latest(list(self._windows), need_ns))
         if max(step_ns, long_ns) <= CALM * self._best_ns:
             after_ns = max(WINDOW_NS // 2, int(_MEDIAN_STEPS * step_ns))
             self._links.learn(links, seen.at_ns, after_ns)
-            self._gaps.learn({rank: (figure,) for rank, figure in gap.items()}, seen.at_ns, after_ns)
+            gaps_now = {rank: (gap,) for rank, gap in self._gaps_of(usual).items()}
+            self._gaps.learn(gaps_now, seen.at_ns, after_ns)
         else:
             self._links.disturbed()
             self._gaps.disturbed()
-        link, rank = self._link(links, step_ns), self._rank(gap, usual, step_ns)
+        spans = [(_latest(between, times * need_ns), least) for times, least in GAPS]
+        ranks = (self._rank(span, step_ns, least) for span, least in spans if span)
+        link, rank = self._link(links, step_ns), next((one for one in ranks if one is not None), None)
         found = link if link is not None and link.rank is None else rank or link
         return self._dated(found, usual[0].from_ns, step_ns)
 
@@ -174,15 +181,15 @@ class SlowJudge:
                     found[rank] = (others[0] if len(others) < 3 else others[len(others) // 4]) - mean
         return found
 
-    def _rank(self, gaps: Mapping[int, float], usual: Sequence[_Window], step_ns: float) -> Slow | None:
-        worst: Slow | None = None
+    def _rank(self, usual: Sequence[_Window], step_ns: float, least: float) -> Slow | None:
+        gaps, worst = self._gaps_of(usual), None
         for group in self.groups:
             mine = [rank for rank in group if rank in gaps]
             if len(mine) < 2:
                 continue
             slow = max(mine, key=lambda rank: (gaps[rank], -rank))
             before = (self._gaps.of(slow) or (0.0,))[0]
-            became = step_ns >= RANK_SLOWER * self._best_ns and gaps[slow] >= max(GAP, before + GAP_MORE)
+            became = step_ns >= RANK_SLOWER * self._best_ns and gaps[slow] >= max(least, before + GAP_MORE)
             if not (became or gaps[slow] >= GAP_ALWAYS) or (worst is not None and gaps[slow] <= worst.share):
                 continue
             if not _steadily_least(slow, group, usual):
