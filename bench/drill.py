@@ -45,6 +45,7 @@ class Kind:
     limit_s: float
     spread: int = 0  # steps by which its time is drawn
     peer: str | None = None
+    usual: bool = False  # the bound is one of the median
 
 
 KINDS: Final = (
@@ -54,14 +55,14 @@ KINDS: Final = (
     Kind("a link that is cut", 13, lambda c: fail.link(*c.sample(NODES, 2)).cut().at_step(0), 10.0, 3, OURS),
     Kind(
         "a rank 25 % slower or more", 130,
-        lambda c: fail.rank(c.randrange(RANKS)).slow(c.uniform(1.25, 2.0)).for_s(14).at_step(0), 10.0, 20,
+        lambda c: fail.rank(c.randrange(RANKS)).slow(c.uniform(1.25, 2.0)).for_s(14).at_step(0), 5.0, 20, usual=True,
     ),
     Kind(
         "a link with a delay or a bound", 130,
         lambda c: (
             fail.link(*c.sample(NODES, 2)).delay(c.uniform(15, 40)) if c.random() < 0.5
             else fail.link(*c.sample(NODES, 2)).rate(c.uniform(1, 4))
-        ).for_s(14).at_step(0), 12.0, 20,
+        ).for_s(14).at_step(0), 5.0, 20, usual=True,
     ),
 )  # fmt: skip
 
@@ -139,9 +140,11 @@ def _named(kind: Kind, report: Report, how: str) -> Iterator[Row]:
     )  # fmt: skip
     taken = seconds(report, lambda one: one.ns.verdict)
     if taken:
+        middle, worst = statistics.median(taken), max(taken)
+        shown = middle if kind.usual else worst
         yield Row(
-            f"{kind.name}: onset to verdict, worst", "s", max(taken), goal=f"at most {kind.limit_s:g} s", holds=max(taken) <= kind.limit_s,
-            how=f"{how}, {len(taken)} tries, median {statistics.median(taken):.2f} s",
+            f"{kind.name}: onset to verdict, {'median' if kind.usual else 'worst'}", "s", shown, goal=f"at most {kind.limit_s:g} s",
+            holds=shown <= kind.limit_s, how=f"{how}, {len(taken)} tries, median {middle:.2f} s, worst {worst:.2f} s",
         )  # fmt: skip
 
 

@@ -145,3 +145,5 @@ def test_two_links_of_a_node_are_limited_and_mended_one_by_one(lab: Lab) -> None
     assert "rate 1Mbit" not in rates() and "rate 2Mbit" in rates()
     lab.mend("n1")
     assert "rate 2Mbit" not in rates()
+    lab.limit("n1", "n3", 3_000_000)  # a second time
+    assert "rate 3Mbit" in rates()

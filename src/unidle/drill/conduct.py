@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -235,6 +236,13 @@ class _Conductor:
                 undo = inject(self.stage, fault, self.chance)
             except NotYet as soon:
                 self.why[number] = str(soon)
+                continue
+            except (OSError, subprocess.CalledProcessError) as error:
+                said = getattr(error, "stderr", None)
+                self.done[number] = Injected(
+                    fault, why=f"it cannot be done: {said.decode().strip() if said else error}"
+                )
+                self.tell(f"{fault.kind} {fault.target}: {self.done[number].why}")
                 continue
             if fault.kind == "slow":
                 at_ns = time.time_ns()  # it was measured first

@@ -146,7 +146,7 @@ class SlowJudge:
         else:
             self._links.disturbed()
             self._gaps.disturbed()
-        spans = [(_latest(between, times * need_ns), least) for times, least in GAPS]
+        spans = [(_latest(between, int(times * need_ns)), least) for times, least in GAPS]
         ranks = (self._rank(span, step_ns, least) for span, least in spans if span)
         link, rank = self._link(links, step_ns), next((one for one in ranks if one is not None), None)
         found = link if link is not None and link.rank is None else rank or link
