@@ -124,7 +124,7 @@ def ring(bad: Sequence[tuple[int, int]], from_s: float, rtt_ms: float, busy: flo
 
 
 @pytest.mark.parametrize(
-    ("rtt_ms", "busy"), [(20.0, 0.1), (0.4, 0.9), (300.0, 0.95)], ids=["late", "full", "both"]
+    ("rtt_ms", "busy"), [(20.0, 0.3), (0.4, 0.9), (300.0, 0.95)], ids=["late", "full", "both"]
 )
 def test_a_slow_link_is_named_by_its_ends(rtt_ms: float, busy: float) -> None:
     said = judged(

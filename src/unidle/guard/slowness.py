@@ -40,6 +40,7 @@ CALM: Final = 1.08  # while they take no longer than this, it is learned what is
 RTT_TIMES: Final = 3
 RTT_MORE_NS: Final = 3_000_000  # acknowledgements of small messages wait for company
 BUSY_MORE: Final = 0.3  # of the time
+BUSY_TOO: Final = 0.12  # where round trips are longer: else they are of no weight
 AS_BAD: Final = 0.4  # of the worst link: what is less bad suffers from that one
 _STEPS: Final = 512
 _MEDIAN_STEPS: Final = 32
@@ -288,7 +289,7 @@ def _uses(windows: Sequence[_Window]) -> dict[Pair, _Use]:
 
 def _is_worse(now: _Use, calm: _Use) -> bool:
     later = now.rtt_ns >= RTT_TIMES * calm.rtt_ns and now.rtt_ns - calm.rtt_ns >= RTT_MORE_NS
-    return later or now.busy >= calm.busy + BUSY_MORE
+    return (later and now.busy >= calm.busy + BUSY_TOO) or now.busy >= calm.busy + BUSY_MORE
 
 
 def _as_bad(worse: Mapping[Pair, _Use]) -> list[Pair]:
