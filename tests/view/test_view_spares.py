@@ -75,7 +75,7 @@ def test_firm_work_is_counted_by_node_and_filler_is_not() -> None:
     assert told.view.firm == {"n0": 1, "n1": 2}
     told.end("j", 0, "succeeded").done("j", "succeeded")
     assert told.view.firm == {"n1": 1}
-    told.tell(ev.Promised("least", "gpu", {"n0": 1}, 9 * S, WHY))
+    told.submit("waits").tell(ev.Promised("waits", "gpu", {"n0": 1}, 9 * S, WHY))
     assert busy_nodes(told.view) == {"n0", "n1"}
 
 

@@ -75,6 +75,7 @@ def fleet(
         return
     not_both(context, "store", fleet=fleet_file, cpu_devices=cpu_devices)
     if store is not None and fleet_file is None:
+        from unidle.view.kept import on_trial
         from unidle.view.watching import not_watched
 
         opened = read_store(store)
@@ -85,7 +86,8 @@ def fleet(
         for job in view.live:
             for slice_id in (s for place in view.jobs[job].attempts[-1].places for s in place.slices):
                 holders.setdefault(device_of(slice_id), set()).add(job)
-        found, health, spares = view.fleet, dict(view.health), frozenset(view.spares)
+        found, spares = view.fleet, frozenset(view.spares)
+        health = {**view.health, **dict.fromkeys(on_trial(view), "quarantine")}
         blind = {node.id: not_watched(view, node.id) for node in found.nodes}
     else:
         from unidle.cli.run import find_fleet

@@ -14,6 +14,7 @@ from unidle.place.queued import KINDS
 from unidle.predict.estimate import Estimate
 from unidle.predict.run_time import RunHistory, quantile_estimate, remaining_ns
 from unidle.predict.start import Holder, Waiter, planned_starts
+from unidle.view.kept import free_for_most
 from unidle.view.state import JobView, View
 
 PLANNED: Final = 1_000
@@ -98,7 +99,7 @@ class Forecaster:
         found: dict[str, list[int]] = {}
         for bound in range(3):
             for kinds, members in _by_kind(waiting):
-                free = sum(view.occupancy.free.get(kind, 0) for kind in kinds)
+                free = sum(free_for_most(view, kind) for kind in kinds)
                 holders = [
                     Holder(ends_ns, job.devices)
                     for job in running

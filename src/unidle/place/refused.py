@@ -11,7 +11,7 @@ from unidle.place.ground import Ground, RankClass
 from unidle.place.pools import Option, candidates
 from unidle.place.reserve import Access
 from unidle.place.shortage import narrowed, scattered, wanted
-from unidle.words import are
+from unidle.words import are, counted
 
 _KEPT: Final = {
     "spare": ("kept_as_spare", "kept as spare"), "probation": ("on_probation", "on probation"),
@@ -57,7 +57,7 @@ def _too_large(
         text = verdict.what + (option.on if verdict.because.code != "unknown_tier" else "")
     figures = {**verdict.because.figures, "needs": needs, "devices": total}
     if kept := rank_class.spares_ever():
-        text += f" ({kept} of these {are(kept)} kept as spare)"
+        text += f" ({counted(kept, 'device')} {are(kept)} kept as spare)"
         figures["kept_as_spare"] = kept
     because = Reason("never_fits", f"{text}: it can never start here", figures)
     return Refused(because, tuple(b.of_empty_fleet() for b in verdict.barriers if b.constraint is not None))

@@ -51,6 +51,7 @@ class _Counting:
     def __init__(self, view: View, tree: Tree) -> None:
         self._tree = tree
         self.hidden = _hidden(view.fleet.nodes)
+        self._spares = view.spares
         self._codes: dict[str, int] = {}
         self.classes: list[NodeClass] = []
         slots: dict[str, list[NodeSlots]] = {}
@@ -64,6 +65,8 @@ class _Counting:
 
     def _of(self, node: Node, slots: list[NodeSlots]) -> list[_Key]:
         free = {s for found in slots for bit, s in enumerate(found.slices) if found.free >> bit & 1}
+        if node.id in self._spares:  # jobs that come from elsewhere do not get it
+            free = set()
         labels = {key: value for key, value in node.labels.items() if key not in self.hidden}
         total: Counter[int] = Counter()
         left: Counter[int] = Counter()

@@ -45,6 +45,15 @@ def busy_nodes(view: View) -> set[str]:
     return found
 
 
+def free_for_most(view: View, kind: str) -> int:
+    """Free slices of a kind, without those of spares."""
+    kept = 0
+    if view.spares:
+        slots = view.occupancy.nodes.get(kind, ())
+        kept = sum(node.free.bit_count() for node in slots if node.node in view.spares)
+    return view.occupancy.free.get(kind, 0) - kept
+
+
 def on_trial(view: View) -> frozenset[str]:
     """Nodes and devices on probation that jobs of level low may use, of those that are barred for others."""
     care, closed = view.care, view.closed
