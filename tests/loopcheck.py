@@ -324,7 +324,10 @@ class Checker:
         return list(found.values())
 
     def _is_clean(self, node: str, besides: Known | None = None) -> bool:
+        """Usable whole, with nobody there, nor to come, who may not be stopped at once."""
         if not all(self.healthy(device) for device in self.nodes[node].devices):
+            return False
+        if any(node in kept.devices and not self.jobs[to].spec.filler for to, kept in self.promised.items()):
             return False
         return not any(
             job is not besides and job.live is not None and node in job.live.by_node and not job.spec.filler
