@@ -46,6 +46,8 @@ class Log:
             apply(self.view, event, row.seq, row.time_ns)
             if isinstance(event, _TOLD) or row.kind == "fault_seen":
                 self.told.append((row.time_ns, event))
+
+
 _GUARD: Final = {"preflight": "off", "suspect": "1s", "probation": "1s"}
 """A drill hurts the same few nodes again and again: none stays out for what was done to it on purpose."""
 
