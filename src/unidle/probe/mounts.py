@@ -76,35 +76,37 @@ def mount_of(path: str, mounts: Mapping[str, Mount | None]) -> Mount | None:
 
     Symbolic links are followed as far as they are on the machine itself: reading one on a dead mount never returns.
     """
-    todo = _parts(path)
-    here = ""
+    todo, here = _parts(path), ""
     for _ in range(_MOST_LINKS):
-        while todo:
+        target = ""
+        while todo and not target:
             one = todo.pop(0)
             if one == "..":
-                here = os.path.dirname(here)  # noqa: PTH120 - as text: nothing may be looked up
+                here = here.rpartition("/")[0]
                 continue
             here = f"{here}/{one}"
-            if (mount := _above(here, mounts)) is not None:
-                return mount
-            if here in mounts:
-                continue
-            try:
-                target = os.readlink(here)  # noqa: PTH115
-            except OSError:
-                continue
-            here = "" if target.startswith("/") else os.path.dirname(here)  # noqa: PTH120
-            todo = _parts(target) + todo
-            break
-        else:
-            return None
+            if _above(here, mounts) is not None:
+                return _above(os.path.normpath("/".join((here, *todo))), mounts)
+            target = _link_at(here)
+        if not target:
+            return _above(here, mounts)
+        here = "" if target.startswith("/") else here.rpartition("/")[0]
+        todo = _parts(target) + todo
     return None
 
 
+def _link_at(path: str) -> str:
+    """Where the symbolic link leads to; empty where there is none."""
+    try:
+        return os.readlink(path)  # noqa: PTH115 - as text: ``Path`` would change it
+    except OSError:
+        return ""
+
+
 def _above(path: str, mounts: Mapping[str, Mount | None]) -> Mount | None:
-    """The remote mount that the innermost mount above ``path`` is."""
+    """The innermost mount above a path, where that is to be asked."""
     place = path
-    while place not in mounts and place:
+    while place and place not in mounts:
         place = place.rpartition("/")[0]
     return mounts.get(place or "/")
 
