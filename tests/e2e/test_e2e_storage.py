@@ -47,3 +47,25 @@ def test_a_file_server_that_stops_answering_is_named_and_so_is_the_end_of_it(tmp
         finally:
             run.terminate()
             run.wait(60)
+
+
+@needs.root
+@pytest.mark.slow
+def test_a_gang_can_be_stopped_while_the_directory_of_its_checkpoints_does_not_answer(tmp_path: Path) -> None:
+    store, job, fleet = tmp_path / "s.db", tmp_path / "job.yaml", tmp_path / "fleet.yaml"
+    fleet.write_text(FLEET)
+    with stubborn(tmp_path / "far") as mount:
+        job.write_text(JOB.format(workdir=tmp_path, checkpoints=mount.place / "ck"))
+        run = start("run", job, "--store", store, "--fleet", fleet)
+        try:
+            wait_until(lambda: (tmp_path / "s.db.d/mounts").exists(), 30, "the gang")
+            mount.stall()
+            assert mount.held.wait(30)
+            run.terminate()
+            run.wait(60)  # the mount is still dead
+            [listed] = ask("list", "--store", store)
+            assert listed["state"] == "cancelled"
+        finally:
+            mount.answer()
+            run.kill()
+            run.wait(60)
