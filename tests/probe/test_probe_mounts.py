@@ -7,6 +7,8 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import needs
 from fuse import StubbornMount, stubborn
@@ -14,6 +16,7 @@ from unidle.probe.mounts import ASK_EVERY_NS, Answer, Mount, MountWatch, mount_o
 from waiting import wait_until
 
 S = 1_000_000_000
+FAR = Mount("/data", "nfs4", "filer:/vol")
 TABLE = r"""
 21 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
 30 21 0:40 / /data rw,relatime shared:9 - nfs4 filer:/vol/a\040b rw,vers=4.2,hard
@@ -45,6 +48,17 @@ def test_file_systems_of_others_are_told_from_those_of_the_machine() -> None:
 def test_a_path_is_on_the_innermost_mount_above_it(path: str, place: str | None) -> None:
     found = mount_of(path, remote_mounts(TABLE))
     assert (found and found.place) == place
+
+
+NAMES = st.lists(st.sampled_from(["..", ".", "", "x", "data", "scratch", "nothing here"]), max_size=8)
+
+
+@given(NAMES)
+def test_without_links_a_path_is_where_its_text_says(names: list[str]) -> None:
+    mounts: dict[str, Mount | None] = {"/": None, "/data": FAR, "/data/scratch": None, "/x/data": FAR}
+    text = os.path.normpath("/./" + "/".join(names))
+    above = max((p for p in mounts if text == p or text.startswith(p.rstrip("/") + "/")), key=len)
+    assert mount_of("/" + "/".join(names), mounts) == mounts[above]
 
 
 def test_on_a_machine_without_disks_everything_is_on_the_file_server() -> None:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 ASK_EVERY_NS: Final = 10_000_000_000
+_TABLE_EVERY_NS: Final = 5_000_000_000
 _MOST_LINKS: Final = 40  # as many symbolic links on one path as the kernel follows
 _REMOTE: Final = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "ceph", "lustre", "gpfs", "beegfs", "wekafs", "afs", "9p", "virtiofs",
@@ -141,17 +142,15 @@ class MountWatch:
     def __init__(self, locks: Path, mountinfo: Path = Path("/proc/self/mountinfo")) -> None:
         self._locks, self._table = locks, mountinfo
         self._asked: dict[str, _Asked] = {}
+        self._found: dict[str, Mount] = {}
+        self._looked_for: frozenset[str] = frozenset()
+        self._read_ns = 0
         self._why = ""
 
     def look(self, directories: Collection[str], now_ns: int) -> dict[str, tuple[Mount, Answer]]:
         """By directory of ``directories`` (absolute paths) that is on a mount to ask: the mount, and what came. Never waits."""
         self._why = ""
-        try:
-            mounts = remote_mounts(self._table.read_text(errors="surrogateescape")) if directories else {}
-        except OSError as error:
-            self._why = f"{self._table}: {error.strerror}"
-            return {}
-        found = {path: mount for path in directories if (mount := mount_of(path, mounts)) is not None}
+        found = self._mounts_of(frozenset(directories), now_ns)
         for place in dict.fromkeys(mount.place for mount in found.values()):
             self._follow(place, self._asked.setdefault(place, _Asked()), now_ns)
         wanted = {mount.place for mount in found.values()}
@@ -160,6 +159,20 @@ class MountWatch:
             if self._ended(asked) is not None:
                 del self._asked[place]
         return {path: (mount, self._answer(self._asked[mount.place])) for path, mount in found.items()}
+
+    def _mounts_of(self, directories: frozenset[str], now_ns: int) -> dict[str, Mount]:
+        """The mounts to ask; a machine may have thousands, so the table is not read at every look."""
+        if directories == self._looked_for and 0 <= now_ns - self._read_ns < _TABLE_EVERY_NS:
+            return self._found
+        try:
+            mounts = remote_mounts(self._table.read_text(errors="surrogateescape")) if directories else {}
+        except OSError as error:
+            self._why = f"{self._table}: {error.strerror}"
+            self._looked_for = frozenset()
+            return {}
+        self._looked_for, self._read_ns = directories, now_ns
+        self._found = {path: mount for path in directories if (mount := mount_of(path, mounts)) is not None}
+        return self._found
 
     def why_not(self) -> str:
         """Why mounts cannot be asked now; empty where they can."""
