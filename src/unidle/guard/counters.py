@@ -143,7 +143,7 @@ def machine_faults(
         if growth != old and growth.steps and growth.steps[-1][0] == growth.at_ns:
             yield from _link_faults(name, old, growth, limits)
     for name, times in now.alarm_times.items():
-        if times == LASTS:
+        if times == LASTS and before.alarm_times.get(name) != LASTS:
             yield _alarm(name)
 
 
@@ -195,8 +195,13 @@ def counted_up(before: MachineReading | None, counts: Mapping[str, int], at_ns: 
     return found
 
 
-def counted_alarms(before: MachineReading | None, raised: Collection[str]) -> dict[str, int]:
-    """How many readings in a row found each alarm raised; one that stands at the first reading is no news."""
+def counted_alarms(before: MachineReading | None, raised: Collection[str] | None) -> Mapping[str, int]:
+    """How many readings in a row found each alarm raised; one that stands at the first reading is no news.
+
+    ``raised`` None: they were not read.
+    """
+    if raised is None:
+        return before.alarm_times if before is not None else {}
     if before is None:
         return dict.fromkeys(raised, LASTS + 1)
     return {name: min(before.alarm_times.get(name, 0), LASTS) + 1 for name in raised}

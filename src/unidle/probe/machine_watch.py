@@ -40,9 +40,9 @@ _IFF_UP: Final = 0x1
 _PHYSICAL: Final = ("", "1", "32")  # ARPHRD_ETHER, ARPHRD_INFINIBAND
 _NO_ALARMS: Final = ("cap_alarm", "intrusion")  # power at its cap is as it should be; an open lid is no fault
 _KEPT_TO_NS: Final = 600_000_000_000  # so often at most what is kept of a quiet machine changes
-_ERRORS_EVERY_NS: Final = (
-    30_000_000_000  # reading one of a port's error counters is a command to its firmware
-)
+# a port's error counter is a command to its firmware, a disk's alarm one to the disk
+_ERRORS_EVERY_NS: Final = 30_000_000_000
+_ALARMS_EVERY_NS: Final = 10_000_000_000
 
 
 class _Parts:
@@ -54,7 +54,7 @@ class _Parts:
 
     def heard(
         self, now_ns: int, source: str, links: Mapping[str, bool], counts: Mapping[str, int],
-        errors: Mapping[str, int] | None = None, alarms: Collection[str] = (),
+        errors: Mapping[str, int] | None = None, alarms: Collection[str] | None = None,
     ) -> list[Heard]:  # fmt: skip
         before = self._before
         now = MachineReading(
@@ -89,18 +89,24 @@ class MachineWatch:
     def __init__(self, node: str, kept: str, sysfs: Path = Path("/sys"), model: str = "") -> None:
         self._sysfs = sysfs
         self._parts = _Parts(node, kept, model)
-        self._errors_ns: int | None = None
+        self._read_ns: dict[str, int] = {}
 
     def look(self, now_ns: int) -> list[Heard]:
         if self.seeing()[0]:
             return []
         links, counts = links_of(self._sysfs), losses_of(self._sysfs)
-        if self._errors_ns is None or not 0 <= now_ns - self._errors_ns < _ERRORS_EVERY_NS:
-            self._errors_ns = now_ns
+        if self._due("errors", _ERRORS_EVERY_NS, now_ns):
             counts |= port_errors_of(self._sysfs)
-        return self._parts.heard(
-            now_ns, "/sys", links, counts, errors_of(self._sysfs), alarms_of(self._sysfs)
-        )
+        alarms = alarms_of(self._sysfs) if self._due("alarms", _ALARMS_EVERY_NS, now_ns) else None
+        return self._parts.heard(now_ns, "/sys", links, counts, errors_of(self._sysfs), alarms)
+
+    def _due(self, what: str, every_ns: int, now_ns: int) -> bool:
+        """Whether what is costly is to be read now."""
+        last_ns = self._read_ns.get(what)
+        if last_ns is not None and 0 <= now_ns - last_ns < every_ns:
+            return False
+        self._read_ns[what] = now_ns
+        return True
 
     def seeing(self) -> tuple[str, int]:
         why = "" if (self._sysfs / "class").is_dir() else f"{self._sysfs}: the kernel's tree is not there"
