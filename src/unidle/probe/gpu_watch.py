@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from unidle.guard.log.reader import Reader
 
 GPUS: Final = "GPUs"
-PATIENCE_S: Final = 5.0
+PATIENCE_S: Final = 10.0
 """A look at the driver that takes longer hangs: the watch goes on without, and says so."""
 _CLOSE_S: Final = 0.5
 
