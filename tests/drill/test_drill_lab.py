@@ -91,6 +91,7 @@ def test_a_link_that_is_cut_between_two_nodes_names_both_ends(lab: Lab, tmp_path
         verdict = wait_until(lambda: jobs_of(store)["ring"].attempts[0].verdicts, 30, "a verdict")[0]
         assert verdict.kind == "cut"
         assert "0-1" in verdict.because.text and "0-2" not in verdict.because.text
+        assert ask("guard", "incidents", "--store", store)[0]["link"] == "n1-n2"
         lab.mend("n1", "n2")
         wait_until(lambda: jobs_of(store)["ring"].attempts[0].verdict is None, 60, "the end of it")
         run.send_signal(signal.SIGINT)
@@ -145,3 +146,5 @@ def test_two_links_of_a_node_are_limited_and_mended_one_by_one(lab: Lab) -> None
     assert "rate 1Mbit" not in rates() and "rate 2Mbit" in rates()
     lab.mend("n1")
     assert "rate 2Mbit" not in rates()
+    lab.limit("n1", "n3", 3_000_000)  # a second time
+    assert "rate 3Mbit" in rates()

@@ -12,9 +12,7 @@ from pathlib import Path
 
 import pytest
 
-import needs
 from engine_local.local_gangs import Gang, Machine, python
-from unidle.engine.local.connections import unacknowledged
 from unidle.engine.local.looks import look_at, worker_of
 from unidle.jobs.vitals import Doing
 from waiting import wait_until
@@ -105,61 +103,3 @@ def test_the_ranks_of_a_gang_are_looked_at_until_they_end(machine: Machine) -> N
     time_of_a_look = time.monotonic() + 1.2
     wait_until(lambda: (gang.pump(), time.monotonic() > time_of_a_look)[1], 10)
     assert not gang.vitals
-
-
-def ip(*words: str) -> None:
-    subprocess.run(["ip", *words], check=True)
-
-
-@contextmanager
-def pair_of_namespaces() -> Iterator[tuple[str, str]]:
-    """Two network namespaces with one link; 10.9.8.1 and 10.9.8.2."""
-    names = (f"ud{os.getpid()}a", f"ud{os.getpid()}b")
-    try:
-        for name in names:
-            ip("netns", "add", name)
-        ip(
-            "link",
-            "add",
-            "eth0",
-            "netns",
-            names[0],
-            "type",
-            "veth",
-            "peer",
-            "name",
-            "eth0",
-            "netns",
-            names[1],
-        )
-        for k, name in enumerate(names, 1):
-            ip("-n", name, "addr", "add", f"10.9.8.{k}/24", "dev", "eth0")
-            for device in ("eth0", "lo"):
-                ip("-n", name, "link", "set", device, "up")
-        yield names
-    finally:
-        for name in names:
-            subprocess.run(["ip", "netns", "del", name], check=False)
-
-
-@needs.shaping
-def test_what_a_cut_link_holds_up_is_seen_at_its_sender() -> None:
-    listens = "import socket; s = socket.create_server(('10.9.8.1', 5000)); c, _ = s.accept(); print('up', flush=True)\nwhile True: c.recv(99)"
-    sends = "import socket, time; c = socket.create_connection(('10.9.8.1', 5000)); print('up', flush=True)\nwhile True: c.send(b'x'); time.sleep(0.05)"
-    with (
-        pair_of_namespaces() as (a, b),
-        subprocess.Popen(["ip", "netns", "exec", a, *python(listens)], stdout=subprocess.PIPE) as server,
-    ):
-        time.sleep(0.5)
-        with subprocess.Popen(["ip", "netns", "exec", b, *python(sends)], stdout=subprocess.PIPE) as client:
-            try:
-                for child in (server, client):
-                    assert child.stdout is not None and child.stdout.readline() == b"up\n"
-                pids = {0: server.pid, 1: client.pid}
-                wait_until(lambda: not unacknowledged(pids), 20, "a link that works")
-                ip("-n", a, "link", "set", "eth0", "down")
-                wait_until(lambda: unacknowledged(pids).get(1, ((), ()))[1] == {0}, 20, "what is stuck")
-                assert 0 not in unacknowledged(pids)
-            finally:
-                server.kill()
-                client.kill()

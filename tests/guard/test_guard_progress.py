@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unidle.guard.progress import BUSY_NS, Finding, GangJudge, Progress
-from unidle.jobs.vitals import GangVitals, RankVitals
+from unidle.jobs.vitals import GangVitals, LinkVitals, RankVitals
 
 S = 1_000_000_000
 TICK = S // 2
@@ -163,18 +163,20 @@ def test_a_cut_link_names_its_ends_and_the_rank_on_most_of_them() -> None:
     def ranks(at: int) -> list[RankVitals]:
         if at <= 4 * S:
             return [COMPUTES] * 4
-        stuck = replace(WAITS, stuck=(3,), stuck_ns=4 * S + 1)
-        return [stuck, WAITS, stuck, replace(WAITS, stuck=(0,), stuck_ns=4 * S + 1)]
+        stuck = replace(WAITS, links=(LinkVitals(3, stuck=True),), stuck_ns=4 * S + 1)
+        return [stuck, WAITS, stuck, replace(WAITS, links=(LinkVitals(0, stuck=True),), stuck_ns=4 * S + 1)]
 
     found = first_certain(told(ranks, 12, steps=[1, 2, 3, 4]))
     assert found is not None and (found[1].kind, found[1].rank) == ("cut", 3)
     assert "0-3, 2-3" in found[1].text and found[0] <= 8
-    two = first_certain(told(lambda at: [replace(WAITS, stuck=(1,), stuck_ns=1), WAITS], 8))
-    assert two is not None and two[1].rank is None and two[1].peers == (0, 1)
+    two = first_certain(
+        told(lambda at: [replace(WAITS, links=(LinkVitals(1, stuck=True),), stuck_ns=1), WAITS], 8)
+    )
+    assert two is not None and two[1].rank is None and two[1].pairs == ((0, 1),)
 
 
 def test_a_lossy_link_on_which_steps_still_come_is_not_cut() -> None:
-    ranks = [replace(WAITS, stuck=(1,), stuck_ns=1), replace(COMPUTES)]
+    ranks = [replace(WAITS, links=(LinkVitals(1, stuck=True),), stuck_ns=1), replace(COMPUTES)]
     assert first_certain(told(lambda _: ranks, 12, steps=[0.5 * k for k in range(1, 24)])) is None
 
 

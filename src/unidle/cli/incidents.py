@@ -52,7 +52,7 @@ def incidents(
 def as_object(one: Incident) -> dict[str, Any]:
     """One incident as ``--json`` prints it."""
     return {
-        "job": one.job, "attempt": one.attempt, "kind": one.kind, "rank": one.rank, "node": one.node or None, "device": one.device or None,
+        "job": one.job, "attempt": one.attempt, "kind": one.kind, "rank": one.rank, "node": one.node or None, "device": one.device or None, "link": one.link or None,
         "onset_ns": one.onset_ns, "signal_ns": one.signal_ns, "verdict_ns": one.verdict_ns,
         "resumed_ns": one.resumed_ns, "lost_steps": one.lost_steps,
         "cost": None if one.cost_micro is None else one.cost_micro / 1e6,
@@ -64,7 +64,7 @@ def _lines(found: list[Incident], currency: str) -> list[str]:
     rows = [
         [
             clock_time(one.onset_ns), one.job or "-", "-" if one.attempt is None else str(one.attempt), one.kind, "" if one.rank is None else str(one.rank),
-            one.node, _after(one.onset_ns, one.verdict_ns), _after(one.onset_ns, one.resumed_ns), str(one.lost_steps),
+            one.node or one.link, _after(one.onset_ns, one.verdict_ns), _after(one.onset_ns, one.resumed_ns), str(one.lost_steps),
             f"{one.device_ns / 1e9:.1f}", "" if one.cost_micro is None else f"{one.cost_micro / 1e6:.2f} {currency}",
         ]
         for one in found

@@ -44,7 +44,8 @@ class GuardWatch:
             from unidle.guard.progress import GangJudge
             from unidle.guard.slowness import SlowJudge
 
-            self._judges[key] = (GangJudge(), SlowJudge(peers_of(job.spec)))
+            nodes = [place.node for place in attempt.places]
+            self._judges[key] = (GangJudge(nodes), SlowJudge(peers_of(job.spec), nodes))
         judge, slow_judge = self._judges[key]
         progress = progress_of(attempt)
         found = judge.judge(vitals, progress)
@@ -87,12 +88,8 @@ def progress_of(attempt: AttemptView) -> Progress:
 def _verdict(job: JobView, attempt: AttemptView, found: Finding) -> ev.VerdictReached:
     from unidle.guard.restarts import acts_on_hang
 
-    node = "" if found.rank is None else attempt.places[found.rank].node
+    node, because = _laid_on(attempt, found, found.kind, {})
     acts = acts_on_hang(job.spec, found.rank)
-    text = found.text
-    if found.rank is not None:
-        text += f" (node {node})"
-    because = Reason(found.kind, text, {} if found.rank is None else {"rank": found.rank})
     return ev.VerdictReached(
         job.id, attempt.number, found.kind, found.onset_ns, found.signal_ns, acts, because, found.rank, node
     )
@@ -100,12 +97,21 @@ def _verdict(job: JobView, attempt: AttemptView, found: Finding) -> ev.VerdictRe
 
 def _slow(job: JobView, attempt: AttemptView, found: Slow, at_ns: int) -> ev.VerdictReached:
     """A gang that is slowed down goes on: it is told, and nothing follows by itself."""
-    node = "" if found.rank is None else attempt.places[found.rank].node
-    text = found.text + (f" (node {node})" if node else "")
-    figures: dict[str, int | float | str] = {"share": round(found.share, 3)}
-    if found.rank is not None:
-        figures["rank"] = found.rank
-    because = Reason("slow", text, figures)
+    node, because = _laid_on(attempt, found, "slow", {"share": round(found.share, 3)})
     return ev.VerdictReached(
         job.id, attempt.number, "slow", found.since_ns, at_ns, False, because, found.rank, node
     )
+
+
+def _laid_on(
+    attempt: AttemptView, found: Finding | Slow, code: str, figures: dict[str, int | float | str]
+) -> tuple[str, Reason]:
+    """The node of the rank that something is laid on, and why, with the link where it is one."""
+    if found.rank is not None:
+        node = attempt.places[found.rank].node
+        return node, Reason(code, f"{found.text} (node {node})", figures | {"rank": found.rank})
+    links = {frozenset(attempt.places[end].node for end in pair) for pair in found.pairs}
+    if len(links) != 1 or len(ends := sorted(links.pop())) != 2:
+        return "", Reason(code, found.text, figures)
+    link = "-".join(ends)
+    return "", Reason(code, f"{found.text} (link {link})", figures | {"link": link})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ from unidle.checkpoint.verify import verify
 from unidle.drill.disk import why_no_disk
 from unidle.drill.inject import NotYet, Undo, inject, newest_checkpoint
 from unidle.drill.lab import Lab
-from unidle.drill.phases import Injected, Outcome, outcomes, replayed_steps
+from unidle.drill.phases import Injected, Outcome, misnamed, outcomes, replayed_steps
 from unidle.drill.result import Cache, Difference, compare, key_of
 from unidle.drill.scratch import Scratch
 from unidle.drill.stage import DISK_KINDS, Stage
@@ -41,7 +42,10 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a drill showed. Steps and their times (wall-clock ns) are those of the disturbed run."""
+    """What a drill showed. Steps and their times (wall-clock ns) are those of the disturbed run.
+
+    ``misnamed``: verdicts on others than those whom a fault had hurt.
+    """
 
     outcomes: list[Outcome]
     job: str
@@ -55,6 +59,7 @@ class Report:
     ended_ns: int
     steps: list[tuple[int, int]]
     why: str
+    misnamed: list[str]
 
     @property
     def survived(self) -> bool:
@@ -232,6 +237,13 @@ class _Conductor:
             except NotYet as soon:
                 self.why[number] = str(soon)
                 continue
+            except (OSError, subprocess.CalledProcessError) as error:
+                said = getattr(error, "stderr", None)
+                self.done[number] = Injected(
+                    fault, why=f"it cannot be done: {said.decode().strip() if said else error}"
+                )
+                self.tell(f"{fault.kind} {fault.target}: {self.done[number].why}")
+                continue
             if fault.kind == "slow":
                 at_ns = time.time_ns()  # it was measured first
             self.done[number] = self._found(Injected(fault, at_ns, attempt.number, step))
@@ -314,8 +326,9 @@ class _Conductor:
             {(t, n) for a in job.attempts for r in a.ranks for t, n in zip(r.step_ns, r.step_n, strict=True)}
         )
         return Report(
-            outcomes(self.drill, view, job, self.stage.log.told, injected), job.id, job.state, len(job.attempts),
+            outcomes(view, job, self.stage.log.told, injected), job.id, job.state, len(job.attempts),
             replayed_steps(job), result, seconds, undisturbed_s, begun_ns, time.time_ns(), steps, why,
+            misnamed(view, job, injected),
         )  # fmt: skip
 
     def _why_not(self, number: int, fault: Fault) -> str:

@@ -80,14 +80,17 @@ class Lab:
                     "ip", "-n", self.space(a), "neigh", "del", self.address(b), "dev", INTERFACE, check=False
                 )
                 if (a, b) in self._rates:
-                    self._rates.discard((a, b))
-                    prio, minor = self._numbers(b)
-                    _tc(
-                        self.space(a),
-                        *f"filter del dev {INTERFACE} parent 1: prio {prio}".split(),
-                        check=False,
-                    )
-                    _tc(self.space(a), *f"class del dev {INTERFACE} classid 1:{minor}".split(), check=False)
+                    self._unlimit(a, b)
+
+    def _unlimit(self, node: str, other: str) -> None:
+        """No bound any more on what goes from a node to another."""
+        self._rates.discard((node, other))
+        space, (prio, minor) = self.space(node), self._numbers(other)
+        if not any(made == node for made, _ in self._rates):
+            _tc(space, *f"qdisc del dev {INTERFACE} root".split(), check=False)
+            return
+        _tc(space, *f"filter del dev {INTERFACE} parent 1: prio {prio}".split(), check=False)
+        _tc(space, *f"class del dev {INTERFACE} classid 1:{minor}".split(), check=False)
 
     def limit(self, node: str, other: str, bits_per_s: int) -> None:
         """At most so many bits a second pass between two nodes, in each direction."""

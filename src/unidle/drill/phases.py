@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Final
 
 from unidle.events import types as ev
-from unidle.files.drill import Drill, Fault
+from unidle.files.drill import Fault
 from unidle.view.incidents import Incident, incidents_of
 from unidle.view.state import AttemptView, JobView, View
 
@@ -27,9 +26,11 @@ _EXPECTED: Final[dict[str, tuple[str, ...]]] = {
     "nvml": ("gpu", "node"),
     "controller_kill": (),
 }
+_NAMES: Final = ("exit", "hang", "cut", "slow")
+_NO_FAULT: Final = Fault("kill", "rank:0")
 _ENDS: Final = ("exit", "hang", "cut")  # what any fault may come to
 _ONSET_NS: Final = 2_000_000_000  # an onset is reckoned backwards, and may be too early by so much
-_PAIR: Final = re.compile(r"\b(\d+)-(\d+)\b")
+_SLOW_ONSET_NS: Final = 5_000_000_000  # it takes some seconds of steps to tell
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +83,7 @@ class Outcome:
 
 
 def outcomes(
-    drill: Drill, view: View, job: JobView, told: Sequence[tuple[int, ev.Event]], injected: Sequence[Injected]
+    view: View, job: JobView, told: Sequence[tuple[int, ev.Event]], injected: Sequence[Injected]
 ) -> list[Outcome]:
     """One for each fault, in their order."""
     found = sorted(incidents_of(view, job), key=lambda one: one.verdict_ns or one.onset_ns)
@@ -99,9 +100,23 @@ def outcomes(
             for o in injected
             if o is not one and o.inject_ns is not None and abs(o.inject_ns - one.inject_ns) <= 2 * EARLY_NS
         ]
-        mine = _incident(drill, job, one, found, until_ns, others)
-        results.append(_outcome(drill, job, told, one, mine, until_ns))
+        mine = _incident(job, one, found, until_ns, others)
+        results.append(_outcome(job, told, one, mine, until_ns))
     return results
+
+
+def misnamed(view: View, job: JobView, injected: Sequence[Injected]) -> list[str]:
+    """Whom verdicts named that none of the two faults before them had hurt, each with the reason that was given."""
+    begun = sorted((one for one in injected if one.inject_ns is not None), key=lambda one: one.inject_ns or 0)
+    found = []
+    for incident in incidents_of(view, job):
+        if incident.kind not in _NAMES or incident.verdict_ns is None:
+            continue
+        before = [one for one in begun if (one.inject_ns or 0) - EARLY_NS <= incident.verdict_ns][-2:]
+        named = {named_by(one.fault, incident) for one in before} or {named_by(_NO_FAULT, incident)}
+        if named != {None} and not any(_is_right(job, one, incident) for one in before):
+            found.append(f"{min(filter(None, named))}: {incident.because}")
+    return found
 
 
 def replayed_steps(job: JobView) -> int:
@@ -118,7 +133,6 @@ def replayed_steps(job: JobView) -> int:
 
 
 def _incident(
-    drill: Drill,
     job: JobView,
     one: Injected,
     found: Iterable[Incident],
@@ -131,30 +145,27 @@ def _incident(
     """
     assert one.inject_ns is not None
     since_ns = one.inject_ns - EARLY_NS
-    found = [i for i in found if i.onset_ns >= one.inject_ns - _ONSET_NS]
+    found = [
+        i for i in found if i.onset_ns >= one.inject_ns - (_SLOW_ONSET_NS if i.kind == "slow" else _ONSET_NS)
+    ]
     later = [
         i for i in found if i.verdict_ns is not None and since_ns <= i.verdict_ns and i.onset_ns < until_ns
     ]
     candidates = [i for i in later if i.kind in _EXPECTED[one.fault.kind]]
     candidates = candidates or [i for i in later if i.onset_ns >= since_ns and i.kind in _ENDS]
-    right = [i for i in candidates if _is_right(drill, job, one, i)]
-    left = [i for i in candidates if not any(_is_right(drill, job, other, i) for other in others)]
+    right = [i for i in candidates if _is_right(job, one, i)]
+    left = [i for i in candidates if not any(_is_right(job, other, i) for other in others)]
     return next(iter(right or left), None)
 
 
-def _is_right(drill: Drill, job: JobView, one: Injected, incident: Incident) -> bool:
-    return named_by(drill, job, one.fault, incident) in _right_names(job, one)
+def _is_right(job: JobView, one: Injected, incident: Incident) -> bool:
+    return named_by(one.fault, incident) in _right_names(job, one)
 
 
-def named_by(drill: Drill, job: JobView, fault: Fault, incident: Incident) -> str | None:
+def named_by(fault: Fault, incident: Incident) -> str | None:
     """Whom an incident's verdict named, in the form of a fault's target."""
-    places = () if incident.attempt is None else job.attempts[incident.attempt - 1].places
-    if fault.target_kind == "link" and incident.rank is None:
-        pairs = _PAIR.findall(incident.because)
-        nodes = {frozenset(places[int(end)].node for end in pair if int(end) < len(places)) for pair in pairs}
-        if len(nodes) == 1 and len(ends := sorted(nodes.pop(), key=drill.nodes.index)) == 2:
-            return f"link:{ends[0]}-{ends[1]}"
-        return None
+    if incident.link:
+        return f"link:{incident.link}"
     if fault.target_kind == "node" and incident.node:
         return f"node:{incident.node}"
     if incident.rank is not None:
@@ -179,7 +190,7 @@ def _right_names(job: JobView, one: Injected) -> set[str]:
 
 
 def _outcome(
-    drill: Drill, job: JobView, told: Sequence[tuple[int, ev.Event]], one: Injected, incident: Incident | None,
+    job: JobView, told: Sequence[tuple[int, ev.Event]], one: Injected, incident: Incident | None,
     until_ns: int,
 ) -> Outcome:  # fmt: skip
     assert one.inject_ns is not None
@@ -187,7 +198,7 @@ def _outcome(
     named, because, right = one.found, one.why, _right_names(job, one)
     ns = Phases(one.inject_ns, one.found_ns, one.found_ns)
     if incident is not None:
-        named, because = named_by(drill, job, one.fault, incident), incident.because
+        named, because = named_by(one.fault, incident), incident.because
         ns = replace(ns, signal=incident.signal_ns, verdict=incident.verdict_ns)
     for time_ns, event in told:
         if not since_ns <= time_ns < until_ns:

@@ -70,10 +70,13 @@ def summary(report: Report) -> list[str]:
 
 
 def reasons(report: Report) -> list[str]:
-    """One line for each fault: what unidle said of it."""
+    """One line for each fault: what unidle said of it; and what it said of others."""
     return [
-        f"{number} {one.fault.kind} {one.fault.target}: {one.because}"
-        for number, one in enumerate(report.outcomes, 1)
+        *(
+            f"{number} {one.fault.kind} {one.fault.target}: {one.because}"
+            for number, one in enumerate(report.outcomes, 1)
+        ),
+        *(f"no fault hurt {said}" for said in report.misnamed),
     ]
 
 
@@ -122,6 +125,7 @@ def as_object(report: Report) -> dict[str, object]:
     """What ``--json`` prints."""
     return {
         "faults": [_as_object(one) for one in report.outcomes],
+        "misnamed": report.misnamed,
         "lost_steps": report.lost_steps,
         "result_equal": report.result is not None and report.result.equal,
         "result": None if report.result is None else report.result.text,

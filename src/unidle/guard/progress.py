@@ -10,11 +10,12 @@ or says (``unidle.rank``) that it evaluates, saves, restores or compiles. Such a
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+from unidle.guard.ends import Pair, at_fault
 from unidle.jobs.vitals import Doing, GangVitals, RankVitals
 
 FindingKind = Literal["hang", "cut"]
@@ -41,7 +42,7 @@ class Finding:
     """What is wrong with a gang. ``rank`` is whom it is laid on, None where that cannot be told.
 
     ``onset_ns`` is since when, ``signal_ns`` when the first sign of it was seen; ``certain``: long
-    enough to act on.
+    enough to act on. ``pairs``: ranks between which nothing gets through.
     """
 
     kind: FindingKind
@@ -50,7 +51,7 @@ class Finding:
     signal_ns: int
     certain: bool
     text: str
-    peers: tuple[int, ...] = ()
+    pairs: tuple[Pair, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +70,9 @@ class Progress:
 
 @dataclass(slots=True)
 class GangJudge:
-    """Judges one attempt. :meth:`judge` takes looks in order of time."""
+    """Judges one attempt. :meth:`judge` takes looks in order of time. ``nodes``: where each rank is."""
 
+    nodes: Sequence[str] = ()
     _last_step_ns: int = 0
     _gaps: deque[int] = field(default_factory=lambda: deque(maxlen=_GAPS))
     _silent_ns: int | None = None  # since when no rank moved
@@ -129,19 +131,15 @@ class GangJudge:
         stuck = [r for r in seen.ranks if r.stuck]
         if not stuck or self._last_step_ns > min(r.stuck_ns for r in stuck):
             return None
-        pairs = sorted({tuple(sorted((r.rank, peer))) for r in stuck for peer in r.stuck if peer >= 0})
+        pairs = sorted({(min(r.rank, p), max(r.rank, p)) for r in stuck for p in r.stuck if p >= 0})
         since_ns = min(r.stuck_ns for r in stuck)
-        ends = Counter(end for pair in pairs for end in pair)
-        most = max(ends.values(), default=0)
-        worst = sorted(rank for rank, count in ends.items() if count == most)
-        rank: int | None = worst[0] if len(worst) == 1 else None
+        rank = at_fault(pairs, (), self.nodes)
         text = "nothing is acknowledged any more between ranks " + ", ".join(f"{a}-{b}" for a, b in pairs[:8])
         if not pairs:
             rank = stuck[0].rank
             text = f"rank {rank} gets no answer from an address outside the gang"
-        peers = tuple(sorted(ends)) if rank is None else (rank,)
         certain = seen.at_ns - since_ns >= CUT_NS
-        return self._find("cut", rank, since_ns, seen, certain, text, peers)
+        return self._find("cut", rank, since_ns, seen, certain, text, tuple(pairs))
 
     def _silent(self, seen: GangVitals, progress: Progress) -> Finding | None:
         """No rank computes, reads or writes, and none says why."""
@@ -198,11 +196,11 @@ class GangJudge:
 
     def _find(
         self, kind: FindingKind, rank: int | None, onset_ns: int, seen: GangVitals, certain: bool, text: str,
-        peers: tuple[int, ...] = (),
+        pairs: tuple[Pair, ...] = (),
     ) -> Finding:  # fmt: skip
         key = (kind, -1 if rank is None else rank)
         signal_ns = self._signals.setdefault(key, seen.at_ns)
-        return Finding(kind, rank, onset_ns, min(signal_ns, seen.at_ns), certain, text, peers)
+        return Finding(kind, rank, onset_ns, min(signal_ns, seen.at_ns), certain, text, pairs)
 
     def _forget_others(self, found: Finding | None) -> None:
         kept = () if found is None else ((found.kind, -1 if found.rank is None else found.rank),)

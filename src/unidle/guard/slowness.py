@@ -1,20 +1,23 @@
-"""Which rank, or which link, slows a gang down: the one that the others wait for. Pure.
+"""Which rank, or which link, slows a gang down. Pure.
 
 In a gang that works in step everybody has the pace of the slowest, so steps do not tell who that is.
 Waiting does: the slow rank waits least. Only time between steps of usual length counts, so that
 evaluation, a checkpoint, a compilation or a collector's pause on one rank is not taken for slowness.
-A rank is compared with those that do the same work (its peers).
+A rank is compared with those that do the same work (its peers), and with itself while steps were short:
+the one that writes the log is always a little behind. A link is compared with itself: what is sent on it
+takes longer to be acknowledged.
 """
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections import deque
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from statistics import median
-from typing import Final
+from statistics import fmean, median
+from typing import Final, Generic, NamedTuple, TypeVar
 
+from unidle.guard.ends import Pair, at_fault
 from unidle.jobs.vitals import GangVitals
 from unidle.words import counted
 
@@ -23,76 +26,141 @@ WINDOW_NS: Final = 20 * _S
 NEED_NS: Final = 4 * _S  # of time between usual steps
 NEED_STEPS: Final = 4
 USUAL_TIMES: Final = 1.6  # of the median step: longer ones hold something else than a step
-GAP: Final = 0.10  # others wait so much more of their time: a rank 25 % slower gives 0.20
+GAPS: Final = (
+    (1, 0.15),
+    (3, 0.08),
+)  # others wait so much more of their time, over so many times NEED: 25 % slower gives 0.20
+GAP_MORE: Final = 0.07  # than they did while steps were short
+GAP_ALWAYS: Final = 0.17  # so much is told though it was never otherwise
 STEADY: Final = 0.75  # in so many of the looks
-QUEUED: Final = 0.7
-SLOWER: Final = 1.5  # steps take so much longer than they did, where a link is slow
+CONFIRMED: Final = 2  # looks in a row
+RANK_SLOWER: Final = 1.08  # steps take so much longer than they did, where a rank is slow
+LINK_SLOWER: Final = 1.2
+CALM: Final = 1.08  # while they take no longer than this, it is learned what is usual
+RTT_TIMES: Final = 3
+RTT_MORE_NS: Final = 3_000_000  # acknowledgements of small messages wait for company
+BUSY_MORE: Final = 0.3  # of the time
+BUSY_TOO: Final = 0.12  # where round trips are longer: else they are of no weight
+AS_BAD: Final = 0.4  # of the worst link: what is less bad suffers from that one
 _STEPS: Final = 512
+_MEDIAN_STEPS: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Slow:
-    """Who slows the gang: a rank, or the ranks at the ends of a link. ``share``: of the others' time."""
+    """Who slows the gang: a rank, or what is between ``pairs`` of ranks. ``share``: of the others' time."""
 
     rank: int | None
     since_ns: int
     share: float
     text: str
-    peers: tuple[int, ...] = ()
+    pairs: tuple[Pair, ...] = ()
 
 
-@dataclass(slots=True)
+class _Use(NamedTuple):
+    """How a connection is used: part of the time that data was on its way, and its round trip."""
+
+    busy: float
+    rtt_ns: float
+
+
+@dataclass(frozen=True, slots=True)
 class _Window:
     from_ns: int
     at_ns: int
     waiting: dict[int, float]
-    queued: tuple[tuple[int, int], ...]
+    links: dict[Pair, _Use]
+
+
+_K = TypeVar("_K", bound=Hashable)
+
+
+@dataclass(slots=True)
+class _Calm(Generic[_K]):
+    """The most that was seen of each thing (some figures) while steps were short.
+
+    Steps are known to be longer only some time after something is slow, so what is seen counts when that has passed.
+    """
+
+    _known: dict[_K, tuple[float, ...]] = field(default_factory=dict)
+    _waiting: deque[tuple[int, Mapping[_K, tuple[float, ...]]]] = field(default_factory=deque)
+
+    def learn(self, now: Mapping[_K, tuple[float, ...]], at_ns: int, after_ns: int) -> None:
+        self._waiting.append((at_ns, now))
+        while self._waiting[0][0] < at_ns - after_ns:
+            for key, figures in self._waiting.popleft()[1].items():
+                self._known[key] = tuple(map(max, figures, self._known.get(key, figures)))
+
+    def disturbed(self) -> None:
+        """Steps are long now: of what waits only the first may be believed, and only where nothing is known."""
+        while len(self._waiting) > 1:
+            self._waiting.pop()
+
+    def of(self, key: _K) -> tuple[float, ...] | None:
+        first = self._waiting[0][1] if self._waiting else {}
+        return self._known.get(key) or first.get(key)
 
 
 @dataclass(slots=True)
 class SlowJudge:
-    """Judges one attempt. ``groups`` are ranks that do the same work; each is compared with its group."""
+    """Judges one attempt. ``groups`` are ranks that do the same work; each is compared with its group.
+
+    ``nodes``: where each rank is.
+    """
 
     groups: Sequence[Sequence[int]]
+    nodes: Sequence[str] = ()
     _windows: deque[_Window] = field(default_factory=deque)
     _steps: deque[int] = field(default_factory=lambda: deque(maxlen=_STEPS))
     _best_ns: float = 0.0  # the shortest usual step so far
-    _since_ns: dict[tuple[int, ...], int] = field(default_factory=dict)
+    _links: _Calm[Pair] = field(default_factory=_Calm)
+    _gaps: _Calm[int] = field(default_factory=_Calm)
+    _standing: Slow | None = None
+    _times: int = 0  # looks in a row that found it
 
     def judge(self, seen: GangVitals, steps_ns: Sequence[int]) -> Slow | None:
         """Who slows the gang as of this look; None while nobody does or too little was seen."""
         for at_ns in steps_ns:
             if not self._steps or at_ns > self._steps[-1]:
                 self._steps.append(at_ns)
-        span_ns = max(seen.at_ns - seen.from_ns, 1)
-        waiting = {r.rank: min(r.waiting_ns / span_ns, 1.0) for r in seen.ranks}
-        queued = tuple(
-            sorted({(min(r.rank, p), max(r.rank, p)) for r in seen.ranks for p in r.queued if p >= 0})
-        )
-        self._windows.append(_Window(seen.from_ns, seen.at_ns, waiting, queued))
-        step_ns = self._usual_step_ns()
-        if step_ns is None:
+        self._windows.append(_window(seen))
+        gaps = [b - a for a, b in pairwise(self._steps)]
+        if len(gaps) < NEED_STEPS:
             return None
-        keep_ns = max(WINDOW_NS, int(2 * NEED_STEPS * step_ns))
+        step_ns = self._recent_step_ns(gaps, seen.at_ns)
+        need_ns = max(NEED_NS, int(NEED_STEPS * step_ns))
+        keep_ns = max(WINDOW_NS, 4 * need_ns)
         while self._windows and self._windows[0].at_ns < seen.at_ns - keep_ns:
             self._windows.popleft()
-        usual = _latest(self._usual(step_ns, seen.at_ns - keep_ns), max(NEED_NS, int(NEED_STEPS * step_ns)))
+        between = self._usual(step_ns, seen.at_ns - keep_ns)
+        usual = _latest(between, need_ns)
         if not usual:
             return None
-        found = self._rank(usual) or self._link(usual, step_ns)
-        self._best_ns = min(self._best_ns or step_ns, step_ns)
-        return self._dated(found, usual)
+        long_ns = median(gaps[-_MEDIAN_STEPS:])
+        self._best_ns = min(self._best_ns or long_ns, long_ns)
+        links = _uses(_latest(list(self._windows), need_ns))
+        if max(step_ns, long_ns) <= CALM * self._best_ns:
+            after_ns = max(WINDOW_NS // 2, int(_MEDIAN_STEPS * step_ns))
+            self._links.learn(links, seen.at_ns, after_ns)
+            gaps_now = {rank: (gap,) for rank, gap in self._gaps_of(usual).items()}
+            self._gaps.learn(gaps_now, seen.at_ns, after_ns)
+        else:
+            self._links.disturbed()
+            self._gaps.disturbed()
+        spans = [(_latest(between, int(times * need_ns)), least) for times, least in GAPS]
+        ranks = (self._rank(span, step_ns, least) for span, least in spans if span)
+        link, rank = self._link(links, step_ns), next((one for one in ranks if one is not None), None)
+        found = link if link is not None and link.rank is None else rank or link
+        return self._dated(found, usual[0].from_ns, step_ns)
 
-    def _usual_step_ns(self) -> float | None:
-        gaps = [b - a for a, b in pairwise(self._steps)]
-        return median(gaps[-32:]) if len(gaps) >= NEED_STEPS else None
+    def _recent_step_ns(self, gaps: Sequence[int], at_ns: int) -> float:
+        """The usual step of the last seconds."""
+        late = sum(end >= at_ns - NEED_NS for end in self._steps)
+        return median(gaps[-max(late, NEED_STEPS) :])
 
     def _usual(self, step_ns: float, from_ns: int) -> list[_Window]:
         """Looks that lie between steps of usual length."""
-        steps = list(self._steps)
-        usual = [(a, b) for a, b in pairwise(steps) if b > from_ns and b - a <= USUAL_TIMES * step_ns]
-        if not usual:
-            return []
+        usual = [(a, b) for a, b in pairwise(self._steps) if b > from_ns and b - a <= USUAL_TIMES * step_ns]
         runs: list[list[int]] = []
         for a, b in usual:
             if runs and runs[-1][1] == a:
@@ -101,55 +169,147 @@ class SlowJudge:
                 runs.append([a, b])
         return [w for w in self._windows if any(a <= w.from_ns and w.at_ns <= b for a, b in runs)]
 
-    def _rank(self, usual: Sequence[_Window]) -> Slow | None:
-        worst: Slow | None = None
+    def _gaps_of(self, usual: Sequence[_Window]) -> dict[int, float]:
+        """By how much of the time each rank waits less than those that do the same."""
+        found = {}
         for group in self.groups:
-            means = {r: _mean([w.waiting[r] for w in usual if r in w.waiting]) for r in group}
-            if len(means) < 2:
+            means = {
+                r: fmean(mine) for r in group if (mine := [w.waiting[r] for w in usual if r in w.waiting])
+            }
+            for rank, mean in means.items():
+                others = sorted(means[r] for r in means if r != rank)
+                if others:
+                    found[rank] = (others[0] if len(others) < 3 else others[len(others) // 4]) - mean
+        return found
+
+    def _rank(self, usual: Sequence[_Window], step_ns: float, least: float) -> Slow | None:
+        gaps, worst = self._gaps_of(usual), None
+        for group in self.groups:
+            mine = [rank for rank in group if rank in gaps]
+            if len(mine) < 2:
                 continue
-            slow = min(means, key=lambda r: (means[r], r))
-            others = [means[r] for r in group if r != slow]
-            gap = (
-                min(others) - means[slow]
-                if len(others) < 3
-                else sorted(others)[len(others) // 4] - means[slow]
+            slow = max(mine, key=lambda rank: (gaps[rank], -rank))
+            before = (self._gaps.of(slow) or (0.0,))[0]
+            became = step_ns >= RANK_SLOWER * self._best_ns and gaps[slow] >= max(least, before + GAP_MORE)
+            if not (became or gaps[slow] >= GAP_ALWAYS) or (worst is not None and gaps[slow] <= worst.share):
+                continue
+            if not _steadily_least(slow, group, usual):
+                continue
+            others = len(mine) - 1
+            text = (
+                f"rank {slow} is slower than {counted(others, 'other')} that {'does' if others == 1 else 'do'} the same, "
+                f"and waits {gaps[slow]:.0%} of the time less"
             )
-            if gap < GAP or (worst is not None and gap <= worst.share):
-                continue
-            steady = [w for w in usual if slow in w.waiting and len(w.waiting) > 1]
-            lowest = sum(
-                w.waiting[slow] <= median(w.waiting[r] for r in group if r in w.waiting) for w in steady
-            )
-            if lowest < STEADY * len(steady):
-                continue
-            text = f"rank {slow} is slower than {counted(len(others), 'other')} that {'does' if len(others) == 1 else 'do'} the same, and waits {gap:.0%} of the time less"
-            worst = Slow(slow, 0, gap, text)
+            worst = Slow(slow, 0, gaps[slow], text)
         return worst
 
-    def _link(self, usual: Sequence[_Window], step_ns: float) -> Slow | None:
-        """A link on which data waits nearly all the time, while on others it does not."""
-        if not self._best_ns or step_ns < SLOWER * self._best_ns:
+    def _link(self, now: Mapping[Pair, _Use], step_ns: float) -> Slow | None:
+        """Connections on which data takes much longer than it did while steps were short."""
+        if step_ns < LINK_SLOWER * self._best_ns:
             return None
-        counts = Counter(pair for w in usual for pair in w.queued)
-        full = sorted(pair for pair, count in counts.items() if count >= QUEUED * len(usual))
-        if not full:
+        before = {pair: _Use(*calm) for pair in now if (calm := self._links.of(pair))}
+        worse = {
+            pair: _Use(now[pair].busy - calm.busy, now[pair].rtt_ns - calm.rtt_ns)
+            for pair, calm in before.items()
+            if _is_worse(now[pair], calm)
+        }
+        bad = _as_bad(worse)
+        if not bad:
             return None
-        ends = Counter(end for pair in full for end in pair)
-        most = max(ends.values())
-        worst = [rank for rank, count in ends.items() if count == most]
-        rank = worst[0] if len(worst) == 1 and most > 1 else None
-        names = ", ".join(f"{a}-{b}" for a, b in full[:8])
-        text = f"data waits to be sent between ranks {names}: steps take {step_ns / self._best_ns:.1f} times as long as before"
-        return Slow(rank, 0, 1 - self._best_ns / step_ns, text, tuple(sorted(ends)))
+        rank = at_fault(bad, [pair for pair in now if pair not in worse], self.nodes)
+        names = ", ".join(f"{a}-{b}" for a, b in bad[:8]) + (", ..." if len(bad) > 8 else "")
+        worst = max(bad, key=lambda pair: now[pair].rtt_ns)
+        text = (
+            f"data between ranks {names} takes longer to arrive ({_words(now[worst])}; {_words(before[worst])} before): "
+            f"steps take {step_ns / self._best_ns:.1f} times as long"
+        )
+        return Slow(rank, 0, 1 - self._best_ns / step_ns, text, tuple(bad))
 
-    def _dated(self, found: Slow | None, usual: Sequence[_Window]) -> Slow | None:
-        key = () if found is None else ((-1 if found.rank is None else found.rank), *found.peers)
-        for other in self._since_ns.keys() - {key}:
-            del self._since_ns[other]
+    def _dated(self, found: Slow | None, from_ns: int, step_ns: float) -> Slow | None:
+        """What several looks in a row found, with the time since when: that of the first long step, where there are any."""
+        before = self._standing
         if found is None:
+            self._standing, self._times = None, 0
             return None
-        since_ns = self._since_ns.setdefault(key, usual[0].from_ns)
-        return Slow(found.rank, since_ns, found.share, found.text, found.peers)
+        same = before is not None and _what(before) == _what(found)
+        self._times = self._times + 1 if same else 1
+        if before is not None and same and self._times > CONFIRMED:
+            self._standing = replace(found, since_ns=before.since_ns)
+        else:
+            self._standing = replace(found, since_ns=self._longer_since(step_ns) or from_ns)
+        return self._standing if self._times >= CONFIRMED else None
+
+    def _longer_since(self, step_ns: float) -> int | None:
+        """When the first of the latest steps began most of which are longer than they were; None where they are not."""
+        if step_ns < RANK_SLOWER * self._best_ns:
+            return None
+        limit_ns = (step_ns + self._best_ns) / 2
+        first, long = None, 0
+        for count, (begun, end) in enumerate(reversed(list(pairwise(self._steps))), 1):
+            long += end - begun > limit_ns
+            if long < STEADY * count:
+                break
+            if end - begun > limit_ns:
+                first = begun
+        return first
+
+
+def _what(found: Slow) -> tuple[int | None, tuple[Pair, ...]]:
+    return found.rank, found.pairs if found.rank is None else ()
+
+
+def _window(seen: GangVitals) -> _Window:
+    span_ns = max(seen.at_ns - seen.from_ns, 1)
+    links: dict[Pair, _Use] = {}
+    for rank in seen.ranks:
+        for link in rank.links:
+            if link.peer < 0:
+                continue
+            pair = (min(rank.rank, link.peer), max(rank.rank, link.peer))
+            known = links.get(pair, _Use(0.0, 0))  # of both directions the worse
+            links[pair] = _Use(max(link.busy_ns / span_ns, known.busy), max(link.rtt_ns, known.rtt_ns))
+    waiting = {r.rank: min(r.waiting_ns / span_ns, 1.0) for r in seen.ranks}
+    return _Window(seen.from_ns, seen.at_ns, waiting, links)
+
+
+def _uses(windows: Sequence[_Window]) -> dict[Pair, _Use]:
+    """How the connections were used that were seen more than once."""
+    seen: dict[Pair, list[_Use]] = {}
+    for window in windows:
+        for pair, use in window.links.items():
+            seen.setdefault(pair, []).append(use)
+    return {
+        pair: _Use(
+            sum(use.busy for use in uses) / len(windows), median([u.rtt_ns for u in uses if u.rtt_ns] or [0])
+        )
+        for pair, uses in seen.items()
+        if len(uses) > 1
+    }
+
+
+def _is_worse(now: _Use, calm: _Use) -> bool:
+    later = now.rtt_ns >= RTT_TIMES * calm.rtt_ns and now.rtt_ns - calm.rtt_ns >= RTT_MORE_NS
+    return (later and now.busy >= calm.busy + BUSY_TOO) or now.busy >= calm.busy + BUSY_MORE
+
+
+def _as_bad(worse: Mapping[Pair, _Use]) -> list[Pair]:
+    """Those that became worse by about as much as the worst."""
+    if not worse:
+        return []
+    busy, rtt_ns = (max(use.busy for use in worse.values()), max(use.rtt_ns for use in worse.values()))
+    return sorted(
+        pair for pair, use in worse.items() if use.rtt_ns >= AS_BAD * max(rtt_ns, 1) or (rtt_ns < RTT_MORE_NS and use.busy >= AS_BAD * busy)
+    )  # fmt: skip
+
+
+def _steadily_least(rank: int, group: Collection[int], usual: Sequence[_Window]) -> bool:
+    steady = [w for w in usual if rank in w.waiting and len(w.waiting) > 1]
+    lowest = sum(w.waiting[rank] <= median(w.waiting[r] for r in group if r in w.waiting) for w in steady)
+    return lowest >= STEADY * len(steady)
+
+
+def _words(use: _Use) -> str:
+    return f"round trip {use.rtt_ns / 1e6:.1f} ms, busy {use.busy:.0%}"
 
 
 def _latest(windows: Sequence[_Window], length_ns: int) -> Sequence[_Window]:
@@ -160,7 +320,3 @@ def _latest(windows: Sequence[_Window], length_ns: int) -> Sequence[_Window]:
         if covered_ns >= length_ns:
             return windows[-k:]
     return ()
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values) if values else 0.0

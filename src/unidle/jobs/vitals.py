@@ -10,14 +10,27 @@ Doing = Literal["running", "network", "lock", "pipe", "child", "sleep", "disk", 
 
 
 @dataclass(frozen=True, slots=True)
+class LinkVitals:
+    """The way from a rank to ``peer`` (-1: somebody outside the gang) between two looks, where it has sent something.
+
+    ``busy_ns``: how long something of it was not acknowledged yet. ``rtt_ns``: until an acknowledgement comes, smoothed; 0
+    where none came or it is not known. ``stuck``: nothing is acknowledged although it was sent again, twice or more.
+    """
+
+    peer: int
+    busy_ns: int = 0
+    rtt_ns: int = 0
+    stuck: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class RankVitals:
     """One rank between two looks of its gang, and at the later one.
 
     ``since_ns``: from when on every look found it at ``doing``. ``cpu_ns`` and ``io_bytes`` are what all its
     processes used and moved in between. ``timed``: its wait ends by itself, at ``wakes_ns`` where that is known.
-    ``halted`` counts its other processes that are stopped; ``disk``: one of its processes waits for a disk. ``stuck`` are ranks (-1: somebody outside the gang)
-    that have acknowledged nothing of what it sent since ``stuck_ns``; to those in ``queued`` it has sent what did not arrive yet.
-    ``waiting_ns``: how long in between its main thread waited for a lock or the network.
+    ``halted`` counts its other processes that are stopped; ``disk``: one of its processes waits for a disk. Some of its ``links`` are
+    stuck since ``stuck_ns`` (0: none is). ``waiting_ns``: how long in between its main thread waited for a lock or the network.
     """
 
     rank: int
@@ -29,10 +42,14 @@ class RankVitals:
     wakes_ns: int | None = None
     halted: int = 0
     disk: bool = False
-    stuck: tuple[int, ...] = ()
     stuck_ns: int = 0
     waiting_ns: int = 0
-    queued: tuple[int, ...] = ()
+    links: tuple[LinkVitals, ...] = ()
+
+    @property
+    def stuck(self) -> tuple[int, ...]:
+        """To whom nothing gets through."""
+        return tuple(link.peer for link in self.links if link.stuck)
 
 
 @dataclass(frozen=True, slots=True)

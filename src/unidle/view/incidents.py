@@ -3,7 +3,7 @@ and devices that hurt none. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -45,6 +45,7 @@ class Incident:
     cost_micro: int | None
     because: str
     device: str = ""
+    link: str = ""  # of the nodes at its ends, where it is laid on that
 
 
 def incidents(view: View) -> list[Incident]:
@@ -67,12 +68,12 @@ def incidents_of(view: View, job: JobView) -> Iterator[Incident]:
     if not any(a.verdicts or a.bad or any(r.failed for r in a.ranks) for a in job.attempts):
         return
     for attempt, durable in zip(job.attempts, durable_points(job), strict=True):
-        after = job.attempts[attempt.number] if attempt.number < len(job.attempts) else None
+        after = job.attempts[attempt.number :]
         for verdict in attempt.verdicts:
             yield _of_verdict(view, job, attempt, after, durable, verdict)
         for bad in attempt.bad:
             yield Incident(
-                job.id, attempt.number, "storage", None, "", bad.at_ns, bad.at_ns, bad.at_ns, _resumed_ns(attempt), 0, 0,
+                job.id, attempt.number, "storage", None, "", bad.at_ns, bad.at_ns, bad.at_ns, _resumed_ns([attempt, *after]), 0, 0,
                 None, bad.because.text,
             )  # fmt: skip
         if (one := _of_exit(view, job, attempt, after, durable)) is not None:
@@ -83,7 +84,7 @@ def _of_verdict(
     view: View,
     job: JobView,
     attempt: AttemptView,
-    after: AttemptView | None,
+    after: Sequence[AttemptView],
     durable: Durable,
     said: VerdictView,
 ) -> Incident:
@@ -91,7 +92,12 @@ def _of_verdict(
     ended = said.over_ns is None and (said is _blamed(attempt) or (hung and said.kind not in _FAULTS))
     resumed_ns = _resumed_ns(after) if ended else said.over_ns
     lost = _lost(view, attempt, durable, said.onset_ns) if ended else (0, 0)
-    until_ns = resumed_ns or attempt.ended_ns or job.ended_ns or view.time_ns
+    until_ns = (
+        (_paid_ns(after, resumed_ns) if ended else resumed_ns)
+        or attempt.ended_ns
+        or job.ended_ns
+        or view.time_ns
+    )
     if said.kind in _FAULTS and not ended:
         until_ns = said.over_ns or said.onset_ns  # the job went on
     share_ppm = int(
@@ -102,12 +108,12 @@ def _of_verdict(
     )
     return Incident(
         job.id, attempt.number, said.kind, said.rank, said.node, said.onset_ns, said.signal_ns, said.at_ns, resumed_ns,
-        lost[0], device_ns, _micro(view, job, attempt, device_ns), said.because.text,
+        lost[0], device_ns, _micro(view, job, attempt, device_ns), said.because.text, link=str(said.because.figures.get("link", "")),
     )  # fmt: skip
 
 
 def _of_exit(
-    view: View, job: JobView, attempt: AttemptView, after: AttemptView | None, durable: Durable
+    view: View, job: JobView, attempt: AttemptView, after: Sequence[AttemptView], durable: Durable
 ) -> Incident | None:
     """The incident of a rank that failed by itself; None where the attempt had none."""
     stop = attempt.stop
@@ -121,7 +127,7 @@ def _of_exit(
     onset_ns = attempt.ranks[rank].end_ns or min(failed)[0]
     resumed_ns = _resumed_ns(after)
     steps, lost_ns = _lost(view, attempt, durable, onset_ns)
-    until_ns = resumed_ns or job.ended_ns or view.time_ns
+    until_ns = _paid_ns(after, resumed_ns) or job.ended_ns or view.time_ns
     device_ns = lost_ns + max(until_ns - onset_ns, 0) * width_ppm(view.book, attempt) // _PPM
     because = stop.because if stop is not None else attempt.why
     return Incident(
@@ -148,14 +154,22 @@ def _blamed(attempt: AttemptView) -> VerdictView | None:
     return next(near, None)
 
 
-def _resumed_ns(after: AttemptView | None) -> int | None:
-    """When the next attempt was past its first step, or, for a job that shows none, when it was all there."""
-    if after is None:
-        return None
-    first = min((r.step_ns[0] for r in after.ranks if r.step_ns), default=None)
-    if first is None and after.outcome == "succeeded":
-        first = max((r.spawn_ns for r in after.ranks if r.spawn_ns is not None), default=None)
-    return first
+def _resumed_ns(after: Sequence[AttemptView]) -> int | None:
+    """When a later attempt was past its first step, or, for a job that shows none, when it was all there."""
+    for attempt in after:
+        first = min((r.step_ns[0] for r in attempt.ranks if r.step_ns), default=None)
+        if first is None and attempt.outcome == "succeeded":
+            first = max((r.spawn_ns for r in attempt.ranks if r.spawn_ns is not None), default=None)
+        if first is not None:
+            return first
+    return None
+
+
+def _paid_ns(after: Sequence[AttemptView], resumed_ns: int | None) -> int | None:
+    """Until when time is laid to an incident: a next attempt that ended before its first step is one of its own."""
+    if after and after[0].ended_ns is not None and (resumed_ns is None or after[0].ended_ns < resumed_ns):
+        return after[0].ended_ns
+    return resumed_ns
 
 
 def _lost(view: View, attempt: AttemptView, durable: Durable, onset_ns: int) -> tuple[int, int]:

@@ -1,62 +1,88 @@
-"""TCP connections between ranks, as each rank's network namespace lists them: who does not acknowledge."""
+"""TCP connections between ranks: who does not acknowledge, and how much of the time data is on its way."""
 
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Iterator, Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
-from unidle.engine.local.looks import sockets_of
+from unidle.engine.local.sockets import Address, NotAllowed, Tcp, connections_of, inodes_of
+from unidle.jobs.vitals import LinkVitals
 
 _ESTABLISHED: Final = b"01"
 _RETRANSMITS: Final = b"01"
+_STUCK_TRIES: Final = 2
 _OUTSIDE: Final = -1
+_LOOPBACK: Final = ("127.", "::1")
+_MAPPED: Final = bytes(10) + b"\xff\xff"
+
+_Place = tuple[str, Address]  # network namespace where the address means something in it only
 
 
-class _Row(NamedTuple):
-    here: tuple[str, bytes]  # network namespace, address:port
-    there: bytes
-    inode: int
-    queued: bool
-    stuck: bool
+class Connections:
+    """The connections of one gang's ranks from reading to reading."""
+
+    def __init__(self) -> None:
+        self._before: dict[tuple[int, int], Tcp] = {}
+
+    def read(
+        self, pids: Mapping[int, int], span_ns: int, *, idle: bool = True
+    ) -> dict[int, tuple[LinkVitals, ...]]:
+        """Per rank its links to others that were in use. ``pids``: the working process of each rank.
+
+        ``span_ns``: since the last reading. Where sockets may not be copied the kernel has to list all connections,
+        for 20 ms: that is done only while the gang is ``idle``, and says nothing of times.
+        """
+        spaces = {rank: _namespace(pid) for rank, pid in pids.items()}
+        try:
+            found = {rank: connections_of(pid) for rank, pid in pids.items()}
+        except NotAllowed:
+            self._before.clear()
+            if not idle:
+                return {}
+            found = _listed(pids, spaces)
+        at = {_place(spaces[rank], tcp.here): rank for rank, held in found.items() for tcp in held.values()}
+        links: dict[int, tuple[LinkVitals, ...]] = {}
+        now: dict[tuple[int, int], Tcp] = {}
+        for rank, held in found.items():
+            by_peer: dict[int, LinkVitals] = {}
+            for inode, tcp in held.items():
+                key = (pids[rank], inode)
+                now[key] = tcp
+                link = _link(
+                    at.get(_place(spaces[rank], tcp.there), _OUTSIDE), tcp, self._before.get(key), span_ns
+                )
+                if link is not None:
+                    by_peer[link.peer] = _together(by_peer.get(link.peer), link)
+            if by_peer:
+                links[rank] = tuple(by_peer[peer] for peer in sorted(by_peer))
+        self._before = now
+        return links
 
 
-class Peers(NamedTuple):
-    """Ranks (-1: somebody outside the gang) to whom a rank has sent something that is not acknowledged.
+def _link(peer: int, tcp: Tcp, before: Tcp | None, span_ns: int) -> LinkVitals | None:
+    """What a connection says of the way to ``peer``; None when nothing was sent."""
+    if tcp.busy_us < 0:  # times are not known
+        return LinkVitals(peer, span_ns, 0, tcp.retransmits >= _STUCK_TRIES) if tcp.queued else None
+    busy_us = 0 if before is None else max(tcp.busy_us - before.busy_us, 0)
+    moved = before is not None and tcp.acked_bytes != before.acked_bytes
+    if not tcp.queued and not moved:
+        return None
+    stuck = tcp.queued and tcp.retransmits >= _STUCK_TRIES
+    return LinkVitals(peer, min(busy_us * 1000, span_ns), tcp.rtt_us * 1000 if moved else 0, stuck)
 
-    ``queued``: any of it; ``stuck``: although it was sent again, twice or more.
-    """
 
-    queued: set[int]
-    stuck: set[int]
+def _together(one: LinkVitals | None, other: LinkVitals) -> LinkVitals:
+    if one is None:
+        return other
+    return LinkVitals(
+        one.peer, max(one.busy_ns, other.busy_ns), max(one.rtt_ns, other.rtt_ns), one.stuck or other.stuck
+    )
 
 
-def unacknowledged(pids: Mapping[int, int]) -> dict[int, Peers]:
-    """Per rank those who do not acknowledge what it sent. ``pids``: the working process of each rank."""
-    rows: dict[str, list[_Row]] = {}
-    spaces = {rank: _namespace(pid) for rank, pid in pids.items()}
-    for rank, space in spaces.items():
-        if space not in rows:
-            rows[space] = list(_rows(pids[rank], space))
-    if not any(row.queued for listed in rows.values() for row in listed):
-        return {}  # mostly so; to find out whose sockets they are costs more than all the rest
-    owner = {(space, inode): rank for rank, space in spaces.items() for inode in sockets_of(pids[rank])}
-    at: dict[bytes, int] = {}  # address and port -> the rank there
-    for space, listed in rows.items():
-        for row in listed:
-            if (rank_here := owner.get((space, row.inode))) is not None:
-                at[row.here[1]] = rank_here
-    found: dict[int, Peers] = {}
-    for space, listed in rows.items():
-        for row in listed:
-            rank_of = owner.get((space, row.inode))
-            if not row.queued or rank_of is None:
-                continue
-            peers, peer = found.setdefault(rank_of, Peers(set(), set())), at.get(row.there, _OUTSIDE)
-            peers.queued.add(peer)
-            if row.stuck:
-                peers.stuck.add(peer)
-    return found
+def _place(space: str, address: Address) -> _Place:
+    return (space if address[0].startswith(_LOOPBACK) else "", address)
 
 
 def _namespace(pid: int) -> str:
@@ -66,7 +92,21 @@ def _namespace(pid: int) -> str:
         return ""
 
 
-def _rows(pid: int, space: str) -> Iterator[_Row]:
+# -- as the kernel lists them for everybody --------------------------------------------------------
+
+
+def _listed(pids: Mapping[int, int], spaces: Mapping[int, str]) -> dict[int, dict[int, Tcp]]:
+    """The same from each network namespace's tables, without times (``busy_us`` is -1)."""
+    rows = {space: dict(_rows(pids[rank])) for rank, space in spaces.items()}
+    if not any(tcp.queued for held in rows.values() for tcp in held.values()):
+        return {}  # mostly so; to find out whose sockets they are costs more than all the rest
+    return {
+        rank: {inode: rows[spaces[rank]][inode] for inode in inodes_of(pid) if inode in rows[spaces[rank]]}
+        for rank, pid in pids.items()
+    }
+
+
+def _rows(pid: int) -> Iterator[tuple[int, Tcp]]:
     for table in ("tcp", "tcp6"):
         try:
             with open(f"/proc/{pid}/net/{table}", "rb") as file:
@@ -77,13 +117,17 @@ def _rows(pid: int, space: str) -> Iterator[_Row]:
             words = line.split()
             if len(words) < 10 or words[3] != _ESTABLISHED:
                 continue
-            sent, timer, tries = words[4][:8], words[5][:2], int(words[6], 16)
-            queued = int(sent, 16) > 0
-            stuck = queued and timer == _RETRANSMITS and tries >= 2
-            yield _Row((space, _address(words[1])), _address(words[2]), int(words[9]), queued, stuck)
+            queued = int(words[4][:8], 16) > 0
+            tries = int(words[6], 16) if words[5][:2] == _RETRANSMITS else 0
+            yield int(words[9]), Tcp(_address(words[1]), _address(words[2]), queued, tries, 0, 0, -1)
 
 
-def _address(text: bytes) -> bytes:
+def _address(text: bytes) -> Address:
     """IPv4 addresses look alike in both tables."""
-    host, _, port = text.partition(b":")
-    return (host[-8:] if host.startswith(b"0000000000000000FFFF0000") else host) + b":" + port
+    host, _, port = text.decode("ascii").partition(":")
+    words = [bytes.fromhex(host[at : at + 8])[::-1] for at in range(0, len(host), 8)]
+    packed = b"".join(words)
+    if len(packed) == 16 and packed.startswith(_MAPPED):
+        packed = packed[12:]
+    family = socket.AF_INET if len(packed) == 4 else socket.AF_INET6
+    return socket.inet_ntop(family, packed), int(port, 16)

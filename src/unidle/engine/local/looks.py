@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import struct
 import time
@@ -142,20 +141,3 @@ def io_bytes(pid: int) -> int:
             return sum(int(line.split()[1]) for line in file.read().splitlines()[:2])
     except (OSError, IndexError, ValueError):
         return 0
-
-
-def sockets_of(pid: int) -> set[int]:
-    """Inodes of the sockets that a process has open."""
-    found: set[int] = set()
-    try:
-        names = os.listdir(f"/proc/{pid}/fd")
-    except OSError:
-        return found
-    for name in names:
-        try:
-            target = os.readlink(f"/proc/{pid}/fd/{name}")
-        except OSError:
-            continue
-        if target.startswith("socket:["):
-            found.add(int(target[8:-1]))
-    return found

@@ -14,7 +14,7 @@ from typing import Final
 
 from unidle.clock import boottime_ns
 from unidle.engine.local import tree
-from unidle.engine.local.connections import Peers, unacknowledged
+from unidle.engine.local.connections import Connections
 from unidle.engine.local.looks import Look, cpu_ticks, io_bytes, look_at, on_cpu_ns, worker_of
 from unidle.jobs.vitals import GangVitals, RankVitals
 
@@ -23,7 +23,6 @@ TELL_EVERY_NS: Final = 500_000_000
 _TICK_NS: Final = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _MOSTLY: Final = 0.5
 _WAITS: Final = ("lock", "network", "pipe")
-_NOBODY: Final = Peers(set(), set())
 
 Key = tuple[str, int]
 
@@ -46,6 +45,7 @@ class _Rank:
 @dataclass(slots=True)
 class _Gang:
     ranks: dict[int, _Rank] = field(default_factory=dict)
+    connections: Connections = field(default_factory=Connections)
     told_ns: int = 0
 
 
@@ -125,9 +125,9 @@ def _look(key: Key, gang: _Gang, pids: dict[int, int], offset_ns: int) -> GangVi
 
 def _told(key: Key, gang: _Gang, from_ns: int, now_ns: int, offset_ns: int) -> GangVitals:
     below = tree.below_each([rank.pid for rank in gang.ranks.values()])
-    # the kernel needs 20 ms to list connections, so it is asked only while nearly everybody waits
     idle = all(rank.waits >= _MOSTLY * rank.looks for rank in gang.ranks.values())
-    stuck = unacknowledged({number: rank.worker for number, rank in gang.ranks.items()}) if idle else {}
+    workers = {number: rank.worker for number, rank in gang.ranks.items()}
+    links = gang.connections.read(workers, now_ns + offset_ns - from_ns, idle=idle)
     found = []
     for number, rank in sorted(gang.ranks.items()):
         if (worker := worker_of(rank.pid)) != rank.worker:
@@ -139,14 +139,15 @@ def _told(key: Key, gang: _Gang, from_ns: int, now_ns: int, offset_ns: int) -> G
         moved = sum(map(io_bytes, pids))
         used_ns, bytes_ = max(cpu_ns - rank.cpu_ns, 0), max(moved - rank.io_bytes, 0)
         rank.cpu_ns, rank.io_bytes = cpu_ns, moved
-        peers, queued = stuck.get(number, _NOBODY)[::-1]
-        rank.stuck_ns = (rank.stuck_ns or now_ns) if peers else 0
+        mine = links.get(number, ())
+        stuck = any(link.stuck for link in mine)
+        rank.stuck_ns = (rank.stuck_ns or now_ns) if stuck else 0
         wakes_ns = rank.look.wakes_ns
         found.append(
             RankVitals(
                 number, rank.look.doing, rank.since_ns + offset_ns, used_ns, bytes_, rank.look.timed,
-                None if wakes_ns is None else wakes_ns + offset_ns, halted, "D" in states.values(), tuple(sorted(peers)),
-                rank.stuck_ns + offset_ns if peers else 0, _waited_ns(rank, now_ns), tuple(sorted(queued)),
+                None if wakes_ns is None else wakes_ns + offset_ns, halted, "D" in states.values(),
+                rank.stuck_ns + offset_ns if stuck else 0, _waited_ns(rank, now_ns), mine,
             )
         )  # fmt: skip
     return GangVitals(*key, from_ns, now_ns + offset_ns, tuple(found))
