@@ -134,7 +134,9 @@ class LocalEngine:
         if command.attempt > 1 and self._is_fresh(gang):
             self._between.look(command)
             gang.to_launch = command
-        if not self._between.holds(command.job, command.attempt):
+        if self._waits(command):
+            gang.to_launch = command
+        else:
             self._launch(gang, command)
 
     def stop(self, command: StopGang) -> None:
@@ -208,7 +210,7 @@ class LocalEngine:
         found: list[RankMarks | Utilised | GangVitals | CheckpointLook] = []
         now_ns = self._clock.now_ns()
         for (job, attempt), gang in self._gangs.items():
-            if gang.to_launch and not self._between.holds(job, attempt):
+            if gang.to_launch and not self._waits(gang.to_launch):
                 self._launch(gang, gang.to_launch)
             for watch in gang.watches:
                 self._advance(watch, now_ns)
@@ -370,6 +372,14 @@ class LocalEngine:
         fds = [watch.lock_fd] if port_fd is None else [watch.lock_fd, port_fd]
         env = launch.common_environment(command, os.environ)
         return self._warm.spawn(command.spec.command, env, watch.directory, fds, space)
+
+    def _waits(self, command: StartGang) -> bool:
+        """Whether a start has to wait for the look at its checkpoint, or does so for a warm Python."""
+        if self._between.holds(command.job, command.attempt):
+            return True
+        if self._warm is None or not command.spec.restart.warm:
+            return False
+        return self._warm.is_near(command.spec.command, launch.common_environment(command, os.environ))
 
     def _keep_warm(self, gang: _Gang, now_ns: int) -> None:
         """Once a gang that wants it is under way, prepare for its next start."""
