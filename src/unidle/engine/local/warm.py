@@ -22,7 +22,7 @@ from typing import Final
 
 from unidle.engine.local.become import script_of
 
-MODULES: Final = ("torch", "torch.distributed", "torch.nn.parallel", "torch.distributed.fsdp", "torch._dynamo", "torch.utils.data")  # fmt: skip
+MODULES: Final = ("torch", "torch.distributed", "torch.nn.parallel", "torch.distributed.fsdp", "torch.distributed.checkpoint", "torch._dynamo", "torch.utils.data")  # fmt: skip
 _PYTHON: Final = re.compile(r"python(\d(\.\d+)?)?\Z")
 _ANSWER_S: Final = 2.0
 _WORTH_S: Final = 8.0  # of waiting: so long does it take when all ranks import at once on few cores
