@@ -13,6 +13,7 @@ from unidle.events import types as ev
 from unidle.files.fleet import fleet_from_mapping
 from unidle.fleet import Fleet
 from unidle.guard.log import LogLine, Reader
+from unidle.guard.log.model import Finding
 from unidle.jobs import Reason
 from unidle.probe.heard import Heard, Seeing
 from unidle.probe.watcher import Watcher
@@ -123,6 +124,26 @@ def test_two_devices_that_fail_at_once_are_two_faults() -> None:
     world = World().line(XID.format(code=48, pid=1))
     world.line(XID.format(code=48, pid=1).replace("3b", "5e"), device="n0/1")
     assert sorted(f.device for f in faults(world.take(101))) == ["n0/0", "n0/1"]
+
+
+def test_two_links_of_a_node_that_fail_at_once_are_two_faults_and_the_next_controller_knows_both() -> None:
+    world = World()
+
+    def down() -> None:
+        for card in ("mlx5_0 port 1", "mlx5_1 port 1"):
+            lost = Finding(
+                0, "nic", None, card, "culprit", "check_link", f"{card}: the link is down", rank=40
+            )
+            world.said.heard.append(Heard("n0", MACHINE, "", lost, 100 * S, 100 * S, "/sys"))
+
+    down()
+    assert [f.because.figures["hardware"] for f in faults(world.take(101))] == [
+        "mlx5_0 port 1",
+        "mlx5_1 port 1",
+    ]
+    world.detectors = Detectors(Fleet(), Path("/nonexistent/watch.json"), 0, watcher=world.said)
+    down()
+    assert faults(world.take(102)) == []
 
 
 def test_a_fault_hits_the_jobs_on_its_device_and_no_other() -> None:

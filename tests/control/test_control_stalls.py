@@ -52,3 +52,15 @@ def test_a_verdict_of_another_kind_is_not_ended_by_it(telling: Telling) -> None:
     assert look(telling, ("running", 0), ("running", 0)) == []
     standing = telling.view.jobs["job"].attempts[0].verdict
     assert standing is not None and standing.kind == "hang"
+
+
+def test_a_stall_that_became_a_hang_ends_after_it(telling: Telling) -> None:
+    look(telling, ("disk", 11), ("disk", 12))
+    telling.tell(
+        ev.VerdictReached("job", 1, "hang", AT_NS, AT_NS, False, Reason("hang", "it hangs"), 0, "n0")
+    )
+    assert look(telling, ("running", 0), ("running", 0)) == []
+    telling.tell(ev.VerdictOver("job", 1, Reason("over", "over: it hangs")))
+    [over] = look(telling, ("running", 0), ("running", 0))
+    assert isinstance(over, ev.VerdictOver) and "storage" in over.because.text
+    assert all(verdict.over_ns is not None for verdict in telling.view.jobs["job"].attempts[0].verdicts)

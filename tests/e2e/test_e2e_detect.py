@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+import needs
 from e2e.commands import UNIDLE, ask, unidle
 from e2e.gangs import jobs_of, submit
 from waiting import wait_until
@@ -143,6 +144,48 @@ def test_a_running_job_that_is_hit_goes_on_elsewhere_and_has_the_fault_among_its
     assert hit["signal_ns"] <= hit["verdict_ns"]
     assert "fallen off the bus" in hit["because"]
     assert (own["kind"], own["attempt"]) == ("exit", 2)
+
+
+@needs.root
+def test_a_link_that_flaps_under_one_controller_and_while_none_looks_is_one_fault(tmp_path: Path) -> None:
+    store, fleet, name = tmp_path / "s.db", tmp_path / "fleet.json", f"unidle-f{os.getpid()}"
+    node = {"id": "n1", "devices": {"kind": "cpu"}, "netns": name, "address": "10.9.8.7", "watch": {"kernel_log": "off"}}  # fmt: skip
+    fleet.write_text(json.dumps({"nodes": [node]}))
+
+    def ip(*words: str) -> None:
+        subprocess.run(["ip", "-n", name, *words], check=True, capture_output=True)
+
+    def flap(times: int) -> None:
+        for _ in range(times):
+            ip("link", "set", "d1", "down")
+            ip("link", "set", "d1", "up")
+
+    def counted() -> int:
+        """Lost carriers as the controller has kept them."""
+        try:
+            told = json.loads((tmp_path / "s.db.d/watch.json").read_text())["n1 machine"]
+            return int(json.loads(told)["growths"]["d0 carrier"]["count"])
+        except (OSError, ValueError, KeyError):
+            return -1
+
+    subprocess.run(["ip", "netns", "add", name], check=True)
+    try:
+        ip("link", "add", "d0", "type", "veth", "peer", "name", "d1")
+        ip("addr", "add", "10.9.8.7/24", "dev", "d0")
+        ip("link", "set", "d0", "up")
+        ip("link", "set", "d1", "up")
+        with up(fleet, store, ends=signal.SIGKILL):
+            before = wait_until(lambda: counted() + 1, 30, "the first look") - 1
+            flap(3)
+            wait_until(lambda: counted() == before + 3, 30, "three lost carriers")
+        assert ask("guard", "incidents", "--store", store) == []
+        flap(3)
+        with up(fleet, store):
+            [fault] = faults(store, 1)
+            assert (fault["node"], fault["kind"]) == ("n1", "node")
+            assert "the link went down 6 times in 24 h" in fault["because"]
+    finally:
+        subprocess.run(["ip", "netns", "del", name], check=False)
 
 
 def test_watching_one_plain_node_loads_no_numpy_and_no_rules_before_there_is_a_line() -> None:

@@ -17,6 +17,7 @@ from engine_local.local_gangs import python
 from unidle.drill.lab import Lab
 from unidle.engine.local import connections, sockets
 from unidle.engine.local.connections import Connections
+from unidle.engine.local.reach import Reach
 from unidle.jobs.vitals import LinkVitals
 from waiting import wait_until
 
@@ -118,6 +119,24 @@ def test_what_a_cut_link_holds_up_is_seen_at_its_sender(
         wait_until(lambda: read(seen, pids).get((1, 0), LinkVitals(0)).stuck, 20, "what is stuck")
         links = read(seen, pids)
         assert {ends for ends, link in links.items() if link.stuck} == {(1, 0)}
+
+
+@needs.shaping
+@pytest.mark.parametrize(
+    ("cut", "fails"),
+    [(("n2",), {("n1", "n2"), ("n2", "n3")}), (("n1", "n3"), {("n1", "n3")}), ((), set())],
+    ids=["node", "link", "nothing"],
+)
+def test_nodes_are_asked_whom_they_reach(lab: Lab, cut: tuple[str, ...], fails: set[tuple[str, str]]) -> None:
+    reach = Reach(
+        {name: lab.space(name) for name in lab.names}, {name: lab.address(name) for name in lab.names}
+    )
+    if cut:
+        lab.cut(*cut)
+    reach.ask(set(lab.names), ())
+    wait_until(lambda: any(reach.answer()), 20, "the answers")
+    links = {("n1", "n2"), ("n1", "n3"), ("n2", "n3")}
+    assert reach.answer() == (links - fails, fails)
 
 
 def refuse_copies(monkeypatch: pytest.MonkeyPatch) -> None:

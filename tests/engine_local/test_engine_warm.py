@@ -70,6 +70,15 @@ def is_warm(pid: int) -> bool:
     return b"_unidle_local" in Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
+def test_a_start_waits_for_a_warm_python_that_is_on_its_way(machine: Machine, tmp_path: Path) -> None:
+    (tmp_path / "slow_import.py").write_text("import time; time.sleep(1.5)")
+    (tmp_path / "script.py").write_text("import sys; print('slow_import' in sys.modules)")
+    command = command_of(tmp_path / "script.py", env={"PYTHONPATH": str(tmp_path)})
+    pool = machine.engine._warm = WarmPool(("slow_import",))
+    pool.prepare(command.spec.command, launch.common_environment(command, os.environ))
+    assert run(machine, command).log() == "True\n"
+
+
 def test_a_script_cannot_tell_that_it_was_started_warm(machine: Machine, tmp_path: Path) -> None:
     script = tmp_path / "tell.py"
     script.write_text(TELL)

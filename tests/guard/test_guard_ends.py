@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from unidle.guard.ends import Pair, at_fault
+from unidle.guard.ends import at_fault
+from unidle.jobs.vitals import Pair
 
 NODES = ["n1", "n1", "n2", "n3"]
 

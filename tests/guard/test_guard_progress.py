@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unidle.guard.progress import BUSY_NS, Finding, GangJudge, Progress
-from unidle.jobs.vitals import GangVitals, LinkVitals, RankVitals
+from unidle.jobs.vitals import GangVitals, LinkVitals, Pair, RankVitals
 
 S = 1_000_000_000
 TICK = S // 2
@@ -173,6 +173,21 @@ def test_a_cut_link_names_its_ends_and_the_rank_on_most_of_them() -> None:
         told(lambda at: [replace(WAITS, links=(LinkVitals(1, stuck=True),), stuck_ns=1), WAITS], 8)
     )
     assert two is not None and two[1].rank is None and two[1].pairs == ((0, 1),)
+
+
+def test_a_cut_node_is_told_from_a_cut_link_by_whom_the_nodes_reach() -> None:
+    stuck = [replace(WAITS, links=(LinkVitals(1, stuck=True),), stuck_ns=1), WAITS, WAITS]
+
+    def found(reached: tuple[Pair, ...], unreached: tuple[Pair, ...]) -> Finding | None:
+        judge, said = GangJudge(["n1", "n2", "n3"]), None
+        for at in range(S // 2, 8 * S, S // 2):
+            seen = GangVitals("job", 1, at - S // 2, at, tuple(stuck), reached, unreached)
+            said = judge.judge(seen, Progress(0)) or said
+        return said
+
+    node, link = found(((0, 2),), ((0, 1), (1, 2))), found(((0, 2), (1, 2)), ((0, 1),))
+    assert node is not None and node.rank == 1 and "n2 and n3" in node.text
+    assert link is not None and link.rank is None and link.pairs == ((0, 1),)
 
 
 def test_a_lossy_link_on_which_steps_still_come_is_not_cut() -> None:

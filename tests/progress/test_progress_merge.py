@@ -12,9 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import needs
+from fuse import stubborn
 from progress.feeding import SECOND, cut, steps
 from unidle.engine.local.progress import HelperPipe, Progress
 from unidle.events.marks import Mark
+from waiting import wait_until
 
 OFFSET = 7 * SECOND
 
@@ -201,3 +204,38 @@ def test_end_tells_what_was_held_back_and_what_went_wrong() -> None:
         "records that unidle.rank dropped, as the pipe was full: 12",
         "lines on unidle.rank's pipe that are no records: 1",
     ]
+
+
+@needs.root
+def test_a_checkpoint_directory_that_does_not_answer_stops_nothing_else(tmp_path: Path) -> None:
+    with stubborn(tmp_path / "far") as mount:
+        progress = Progress(checkpoint_path=str(mount.place))
+        now_ns = progress._now_ns()
+        mount.stall()
+        assert progress.tick(now_ns + SECOND) == []
+        assert mount.held.is_set(), "a look at the directory is out"
+        marks = progress.helper(record(k="step", t=now_ns + SECOND, n=4), now_ns + 2 * SECOND)
+        marks += progress.tick(now_ns + 4 * SECOND) + progress.finish(now_ns + 30 * SECOND)
+        assert [mark["n"] for mark in marks if mark["k"] == "step"] == [4]
+        assert [mark["text"] for mark in marks if mark["k"] == "note"] == [
+            "the checkpoint directory does not answer: what was saved last is not known"
+        ]
+
+
+@needs.root
+def test_a_directory_that_answers_again_is_looked_at_again(tmp_path: Path) -> None:
+    with stubborn(tmp_path / "far") as mount:
+        progress = Progress(checkpoint_path=str(mount.place))
+        now_ns = progress._now_ns()
+        mount.stall()
+        progress.tick(now_ns + SECOND)
+        assert mount.held.is_set()
+        mount.answer()
+        wait_until(
+            lambda: not (progress.tick(now_ns + 2 * SECOND) or progress._apart.out), 10, "the directory"
+        )
+        mount.stall()
+        progress.tick(now_ns + 4 * SECOND)
+        assert mount.held.is_set()
+        mount.answer()
+        assert progress.finish(now_ns + 30 * SECOND) == []

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from unidle.control.late_detectors import OVERLAY_VARIABLE
+from unidle.control.storage_watch import StorageWatch
 from unidle.events import types as ev
 from unidle.fleet import Fleet, Node
 from unidle.fleet.watch import Watch
@@ -56,6 +57,7 @@ class Detectors:
     def __init__(self, fleet: Fleet, file: Path, offset_ns: int, *, watcher: Watcher | None = None) -> None:
         wanted, self._static = wanted_of(fleet, offset_ns, os.environ.get(OVERLAY_VARIABLE, ""))
         self._watcher = watcher if watcher is not None else Watcher(wanted, file, offset_ns)
+        self._storage = StorageWatch(file.with_name("mounts"))
         self._groups: dict[_Key, _Group] = {}
         self._told: dict[_Fault, tuple[str, int]] | None = None
 
@@ -65,6 +67,7 @@ class Detectors:
     def close(self, *, logged: bool = False) -> None:
         """``logged``: the events that :meth:`take` gave are in the store."""
         self._watcher.close(logged=logged and not self._waits)
+        self._storage.close()
 
     @property
     def _waits(self) -> bool:
@@ -74,6 +77,7 @@ class Detectors:
         """The events that follow from what was heard since the last call. Each has to be applied before the next."""
         heard, seeing = self._watcher.take(logged=not self._waits)
         yield from _sights(view, [*self._static, *seeing])
+        yield from self._storage.look(view, now_ns)
         for one in heard:
             finding = one.finding
             key = (one.node, finding.device, "" if finding.device else finding.kind)
@@ -104,7 +108,10 @@ class Detectors:
     def _again(self, view: View, batch: Sequence[Heard], one: Heard, action: str) -> bool:
         """Whether the fault ``one`` was told already; it counts as the same while the log keeps telling it."""
         if self._told is None:  # what the last controller has told
-            self._told = {(f.node, f.device, f.kind, f.code): (f.action, f.signal_ns) for f in view.faults}
+            self._told = {
+                (f.node, f.device or str(f.because.figures.get("hardware", "")), f.kind, f.code): (f.action, f.signal_ns)
+                for f in view.faults
+            }  # fmt: skip
         before = self._told.get(_same(one))
         again = before is not None and before[0] == action and one.signal_ns - before[1] <= SAME_NS
         if not again:
@@ -119,7 +126,7 @@ class Detectors:
 
 
 def _same(one: Heard) -> _Fault:
-    return one.node, one.device, one.finding.kind, one.finding.code
+    return one.node, one.device or one.finding.device, one.finding.kind, one.finding.code
 
 
 def _sights(view: View, seeing: Sequence[Seeing]) -> Iterator[ev.WatchSet]:
@@ -245,8 +252,9 @@ def _gpus(node: Node, names: Names, kept: str, overlay: str) -> Detector:
 def _machine(node: Node, kept: str) -> Detector:
     from unidle.probe.machine_watch import MachineWatch, SpaceWatch
 
+    model = node.devices[0].model if node.devices else ""
     if not node.netns:
-        return MachineWatch(node.id, kept)
+        return MachineWatch(node.id, kept, model=model)
     from unidle.engine.local.netns import enter
 
-    return SpaceWatch(node.id, node.netns, node.address, kept, enter)
+    return SpaceWatch(node.id, node.netns, node.address, kept, enter, model)

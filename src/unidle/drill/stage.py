@@ -48,6 +48,10 @@ class Log:
                 self.told.append((row.time_ns, event))
 
 
+_GUARD: Final = {"preflight": "off", "suspect": "1s", "probation": "1s"}
+"""A drill hurts the same few nodes again and again: none stays out for what was done to it on purpose."""
+
+
 class Stage:
     """One run of the drill's job. ``name`` tells runs of one drill apart; close it in any case."""
 
@@ -202,7 +206,7 @@ class Stage:
                     "pci": pci,
                 }
             nodes.append(node)
-        return {"nodes": nodes}
+        return {"nodes": nodes, "guard": _GUARD}
 
 
 def _mirrored(drill: Drill, place: Path) -> tuple[Path, Path | None]:

@@ -2,15 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from unidle.guard.log.model import Action, Finding, Severity
+from unidle.guard.growth import Growth, grown
+from unidle.guard.log.model import Action, Finding, Role, Severity
 from unidle.words import counted
 
 LASTS: Final = 3
 """Readings in a row that have to say so before what comes and goes (a slow clock, a carrier) is a fault."""
+HOUR_NS: Final = 3_600_000_000_000
+LOSSES_NS: Final = 24 * HOUR_NS
+"""The window of the threshold ``carrier_losses_24h``."""
+FLAPS_NS: Final = 6 * HOUR_NS
+"""The window of the threshold ``ib_flaps_6h``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counter:
+    """A counter of a link: the threshold that bounds it, within which window, and what it counts."""
+
+    threshold: str
+    window_ns: int
+    counts: str
+
+
+_LINK: Final = "ib_link_errors_1h"
+_PACKET: Final = "ib_packet_errors_1h"
+_RDMA: Final = "rdma_errors_1h"
+# the kernel's sysfs-class-net, and sysfs-class-infiniband with hw_counters of mlx5
+COUNTERS: Final[Mapping[str, Counter]] = {
+    "carrier": Counter("carrier_losses_24h", LOSSES_NS, "lost carriers"),
+    "link_downed": Counter("ib_flaps_6h", FLAPS_NS, "links that went down"),
+    "symbol_error": Counter(_LINK, HOUR_NS, "symbol errors"),
+    "link_error_recovery": Counter(_LINK, HOUR_NS, "recoveries of the link"),
+    "local_link_integrity_errors": Counter(_LINK, HOUR_NS, "times too many errors on the wire"),
+    "port_rcv_errors": Counter(_LINK, HOUR_NS, "packets received with an error"),
+    "excessive_buffer_overrun_errors": Counter(_LINK, HOUR_NS, "overruns of a buffer"),
+    "port_rcv_remote_physical_errors": Counter(_PACKET, HOUR_NS, "packets that another link had damaged"),
+    "port_rcv_constraint_errors": Counter(_PACKET, HOUR_NS, "packets refused on arrival"),
+    "port_xmit_constraint_errors": Counter(_PACKET, HOUR_NS, "packets refused before sending"),
+    "port_xmit_discards": Counter(_PACKET, HOUR_NS, "packets thrown away before sending"),
+    "out_of_sequence": Counter(_RDMA, HOUR_NS, "packets out of sequence"),
+    "packet_seq_err": Counter(_RDMA, HOUR_NS, "reports of a lost packet"),
+    "implied_nak_seq_err": Counter(_RDMA, HOUR_NS, "answers that did not come"),
+    "local_ack_timeout_err": Counter(_RDMA, HOUR_NS, "packets that nobody acknowledged"),
+    "rnr_nak_retry_err": Counter(_RDMA, HOUR_NS, "receivers that were never ready"),
+    "rx_icrc_encapsulated": Counter(_RDMA, HOUR_NS, "packets with a wrong checksum"),
+}
+_FLAPS: Final = frozenset({"carrier", "link_downed"})
+ERRORS: Final = tuple(name for name in COUNTERS if name not in _FLAPS)
 # bits of nvmlClocksEventReasons (NVML API reference): those that take speed away for a fault of power, cooling or board
 SLOWED: Final[Mapping[int, tuple[str, str]]] = {
     0x08: ("power", "the board slows the GPU down"),
@@ -41,12 +83,15 @@ class MachineReading:
     """What the kernel tells of the machine's parts, by name. ``down_times``: readings in a row that found a link down.
 
     ``links`` are network interfaces and InfiniBand ports: whether each has a carrier. ``errors`` counts what memory
-    controllers and GPUs of AMD could not correct.
+    controllers and GPUs of AMD could not correct. ``growths`` are the counters of links, by ``LINK COUNTER``
+    (:data:`COUNTERS`). ``alarm_times``: readings in a row that found an alarm of a sensor raised (``CHIP ALARM``).
     """
 
     links: Mapping[str, bool] = field(default_factory=dict)
     down_times: Mapping[str, int] = field(default_factory=dict)
     errors: Mapping[str, int] = field(default_factory=dict)
+    growths: Mapping[str, Growth] = field(default_factory=dict)
+    alarm_times: Mapping[str, int] = field(default_factory=dict)
 
 
 def gpu_faults(before: GpuReading | None, now: GpuReading, hardware: str) -> Iterator[Finding]:
@@ -76,8 +121,13 @@ def gpu_faults(before: GpuReading | None, now: GpuReading, hardware: str) -> Ite
             yield _found(kind, hardware, "check_hardware", text, "error", 30)
 
 
-def machine_faults(before: MachineReading | None, now: MachineReading) -> Iterator[Finding]:
-    """What is newly wrong with the machine's parts; a link that was down at first, or is new, is no news."""
+def machine_faults(
+    before: MachineReading | None, now: MachineReading, limits: Mapping[str, float | None]
+) -> Iterator[Finding]:
+    """What is newly wrong with the machine's parts; a link that was down at first, or is new, is no news.
+
+    ``limits``: by name of threshold, the most that is no fault.
+    """
     if before is None:
         return
     for name, times in now.down_times.items():
@@ -88,6 +138,73 @@ def machine_faults(before: MachineReading | None, now: MachineReading) -> Iterat
             text = f"{name}: {_more(before.errors.get(name), count)} could not be corrected"
             kind = "mce" if name.startswith("mc") else "amdgpu"
             yield _found(kind, name, "drain" if kind == "mce" else "reset_gpu", text, "fatal", 60)
+    for name, growth in now.growths.items():
+        old = before.growths.get(name)
+        if growth != old and growth.steps and growth.steps[-1][0] == growth.at_ns:
+            yield from _link_faults(name, old, growth, limits)
+    for name, times in now.alarm_times.items():
+        if times == LASTS and before.alarm_times.get(name) != LASTS:
+            yield _alarm(name)
+
+
+def _link_faults(
+    name: str, before: Growth | None, now: Growth, limits: Mapping[str, float | None]
+) -> Iterator[Finding]:
+    """Of a counter that has just gone up: a fault when it passes its limit, and for a lost link before that a word."""
+    link, _, counter = name.rpartition(" ")
+    known = COUNTERS[counter]
+    from_ns = now.at_ns - known.window_ns
+    many, few = now.since(from_ns), before.since(from_ns) if before is not None else 0
+    most = limits.get(known.threshold)
+    hours = known.window_ns // HOUR_NS
+    if most is not None and few <= most < many:
+        if counter in _FLAPS:
+            text = f"{link}: the link went down {counted(many, 'time')} in {hours} h"
+            yield _found("nic", link, "check_link", text, "error", 45)
+        else:
+            text = f"{link}: {many} {known.counts} in {hours} h ({counter})"
+            yield _found("nic", link, "watch", text, "warning", 20)
+    elif counter in _FLAPS:
+        text = f"{link}: the link went down and came back, {counted(many, 'time')} in {hours} h"
+        yield _found("nic", link, "ignore", text, "info", 0, "info")
+
+
+def _alarm(name: str) -> Finding:
+    """``CHIP ALARM``, such as ``temp1_crit_alarm``: heat and fans are of the cooling, the rest is of the power supply."""
+    chip, _, alarm = name.rpartition(" ")
+    cooling = alarm.startswith(("temp", "fan"))
+    text = f"{chip}: the sensor {alarm} says that {'cooling' if cooling else 'power'} is not as it should be"
+    kind = "thermal" if cooling else "power"
+    if "crit" in alarm or "emergency" in alarm or alarm.startswith("fan"):
+        return _found(kind, chip, "check_hardware", text, "error", 40)
+    return _found(kind, chip, "watch", text, "warning", 20)
+
+
+def counted_up(before: MachineReading | None, counts: Mapping[str, int], at_ns: int) -> dict[str, Growth]:
+    """The growths after a reading of ``counts`` (by ``LINK COUNTER``); a link that is away keeps its own for a while."""
+    known = before.growths if before is not None else {}
+    found: dict[str, Growth] = {}
+    for name in (*known, *(name for name in counts if name not in known)):
+        counter = COUNTERS.get(name.rpartition(" ")[2])
+        if counter is None:
+            continue
+        if name in counts:
+            found[name] = grown(known.get(name), counts[name], at_ns, counter.window_ns)
+        elif at_ns - known[name].at_ns < counter.window_ns:
+            found[name] = known[name]
+    return found
+
+
+def counted_alarms(before: MachineReading | None, raised: Collection[str] | None) -> Mapping[str, int]:
+    """How many readings in a row found each alarm raised; one that stands at the first reading is no news.
+
+    ``raised`` None: they were not read.
+    """
+    if raised is None:
+        return before.alarm_times if before is not None else {}
+    if before is None:
+        return dict.fromkeys(raised, LASTS + 1)
+    return {name: min(before.alarm_times.get(name, 0), LASTS) + 1 for name in raised}
 
 
 def counted_down(before: MachineReading | None, links: Mapping[str, bool]) -> dict[str, int]:
@@ -116,5 +233,13 @@ def _more(before: int | None, now: int | None) -> str:
     return counted((now or 0) - (before or 0), "error")
 
 
-def _found(kind: str, device: str, action: Action, because: str, severity: Severity, rank: int) -> Finding:
-    return Finding(0, kind, None, device, "culprit", action, because, severity, rank)
+def _found(
+    kind: str,
+    device: str,
+    action: Action,
+    because: str,
+    severity: Severity,
+    rank: int,
+    role: Role = "culprit",
+) -> Finding:
+    return Finding(0, kind, None, device, role, action, because, severity, rank)

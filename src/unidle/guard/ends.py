@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Sequence
 
-Pair = tuple[int, int]
-"""Two ranks, the lower first."""
+from unidle.jobs.vitals import Pair
 
 
 def at_fault(bad: Collection[Pair], fine: Collection[Pair], nodes: Sequence[str]) -> int | None:

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from unidle.guard.ends import Pair, at_fault
-from unidle.jobs.vitals import Doing, GangVitals, RankVitals
+from unidle.guard.ends import at_fault
+from unidle.jobs.vitals import Doing, GangVitals, Pair, RankVitals
 
 FindingKind = Literal["hang", "cut"]
 
@@ -133,13 +133,15 @@ class GangJudge:
             return None
         pairs = sorted({(min(r.rank, p), max(r.rank, p)) for r in stuck for p in r.stuck if p >= 0})
         since_ns = min(r.stuck_ns for r in stuck)
-        rank = at_fault(pairs, (), self.nodes)
+        rank = at_fault(seen.unreached or pairs, seen.reached, self.nodes)
         text = "nothing is acknowledged any more between ranks " + ", ".join(f"{a}-{b}" for a, b in pairs[:8])
         if not pairs:
             rank = stuck[0].rank
             text = f"rank {rank} gets no answer from an address outside the gang"
+        if seen.unreached:
+            text += f"; {_links(seen.unreached, self.nodes)} not reach each other"
         certain = seen.at_ns - since_ns >= CUT_NS
-        return self._find("cut", rank, since_ns, seen, certain, text, tuple(pairs))
+        return self._find("cut", rank, since_ns, seen, certain, text, seen.unreached or tuple(pairs))
 
     def _silent(self, seen: GangVitals, progress: Progress) -> Finding | None:
         """No rank computes, reads or writes, and none says why."""
@@ -235,6 +237,11 @@ _WORDS: Final[dict[Doing, str]] = {
     "running": "compute", "network": "wait for the network", "lock": "wait for a lock or thread", "pipe": "wait for a pipe",
     "child": "wait for a child process", "sleep": "sleep", "disk": "wait for a disk", "stopped": "are stopped", "gone": "are gone",
 }  # fmt: skip
+
+
+def _links(pairs: Sequence[Pair], nodes: Sequence[str]) -> str:
+    named = [f"{nodes[a]} and {nodes[b]}" for a, b in pairs[:8]]
+    return f"{', '.join(named)}{', ...' if len(pairs) > 8 else ''} do"
 
 
 def _ranks(ranks: Sequence[RankVitals]) -> str:

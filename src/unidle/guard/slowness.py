@@ -17,8 +17,8 @@ from itertools import pairwise
 from statistics import fmean, median
 from typing import Final, Generic, NamedTuple, TypeVar
 
-from unidle.guard.ends import Pair, at_fault
-from unidle.jobs.vitals import GangVitals
+from unidle.guard.ends import at_fault
+from unidle.jobs.vitals import GangVitals, Pair
 from unidle.words import counted
 
 _S: Final = 1_000_000_000

@@ -7,6 +7,8 @@ from typing import Literal
 
 Doing = Literal["running", "network", "lock", "pipe", "child", "sleep", "disk", "stopped", "gone"]
 """What a rank's main thread was found at: it computes (or wants a CPU), or waits for this."""
+Pair = tuple[int, int]
+"""Two ranks, the lower first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +56,15 @@ class RankVitals:
 
 @dataclass(frozen=True, slots=True)
 class GangVitals:
-    """The ranks of one attempt that are alive, in ``[from_ns, at_ns)``."""
+    """The ranks of one attempt that are alive, in ``[from_ns, at_ns)``.
+
+    While something is stuck: ``reached`` are ranks whose nodes were found to reach each other, ``unreached`` those whose do not.
+    """
 
     job: str
     attempt: int
     from_ns: int
     at_ns: int
     ranks: tuple[RankVitals, ...]
+    reached: tuple[Pair, ...] = ()
+    unreached: tuple[Pair, ...] = ()

@@ -1,4 +1,5 @@
-"""Watches what the kernel tells of a machine's parts: network links, InfiniBand ports, memory controllers, AMD's GPUs.
+"""Watches what the kernel tells of a machine's parts: network links, InfiniBand ports, memory controllers, AMD's GPUs,
+sensors of power and cooling.
 
 For a node that is a network namespace of this machine it is the namespace itself, and the interface with its address.
 """
@@ -6,20 +7,29 @@ For a node that is a network namespace of this machine it is the namespace itsel
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import socket
 import struct
-from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from unidle.fleet.pci import read_text
 from unidle.fleet.ras import ras_errors
-from unidle.guard.counters import LASTS, MachineReading, counted_down, machine_faults
+from unidle.guard.counters import (
+    LASTS,
+    MachineReading,
+    counted_alarms,
+    counted_down,
+    counted_up,
+    machine_faults,
+)
 from unidle.guard.log.model import Finding
 from unidle.probe.heard import Heard
+from unidle.probe.link_counters import carrier_losses, carrier_losses_here, port_errors
 
 MACHINE: Final = "machine"
 SPACES: Final = Path("/run/netns")
@@ -28,28 +38,82 @@ _SIOCGIFADDR: Final = 0x8915
 _IFF_RUNNING: Final = 0x40
 _IFF_UP: Final = 0x1
 _PHYSICAL: Final = ("", "1", "32")  # ARPHRD_ETHER, ARPHRD_INFINIBAND
+_NO_ALARMS: Final = ("cap_alarm", "intrusion")  # power at its cap is as it should be; an open lid is no fault
+_KEPT_TO_NS: Final = 600_000_000_000  # so often at most what is kept of a quiet machine changes
+# a port's error counter is a command to its firmware, a disk's alarm one to the disk
+_ERRORS_EVERY_NS: Final = 30_000_000_000
+_ALARMS_EVERY_NS: Final = 10_000_000_000
+
+
+class _Parts:
+    """The parts of one node: the last reading, and what is wrong by the next one. ``model``: of its devices."""
+
+    def __init__(self, node: str, kept: str, model: str) -> None:
+        self._node, self._model = node, model
+        self._before = _kept(kept)
+
+    def heard(
+        self, now_ns: int, source: str, links: Mapping[str, bool], counts: Mapping[str, int],
+        errors: Mapping[str, int] | None = None, alarms: Collection[str] | None = None,
+    ) -> list[Heard]:  # fmt: skip
+        before = self._before
+        now = MachineReading(
+            links, counted_down(before, links), errors or {}, counted_up(before, counts, now_ns),
+            counted_alarms(before, alarms),
+        )  # fmt: skip
+        limits = self._limits() if any(one.steps for one in now.growths.values()) else {}
+        self._before = now
+        return [self.of(finding, now_ns, source) for finding in machine_faults(before, now, limits)]
+
+    def of(self, finding: Finding, now_ns: int, source: str) -> Heard:
+        return Heard(self._node, MACHINE, "", finding, now_ns, now_ns, source)
+
+    def _limits(self) -> dict[str, float | None]:
+        from unidle.probe.check.thresholds import shipped  # most machines never need them
+
+        return asdict(shipped().of(self._model))
+
+    def keep(self) -> str:
+        if self._before is None:
+            return ""
+        growths = {
+            name: replace(one, at_ns=one.at_ns - one.at_ns % _KEPT_TO_NS)
+            for name, one in self._before.growths.items()
+        }
+        return msgspec.json.encode(replace(self._before, down_times={}, growths=growths)).decode()
 
 
 class MachineWatch:
     """A :class:`~unidle.probe.heard.Detector` on ``/sys`` (``sysfs``) of the machine that is the node."""
 
-    def __init__(self, node: str, kept: str, sysfs: Path = Path("/sys")) -> None:
-        self._node, self._sysfs = node, sysfs
-        self._before = _kept(kept)
+    def __init__(self, node: str, kept: str, sysfs: Path = Path("/sys"), model: str = "") -> None:
+        self._sysfs = sysfs
+        self._parts = _Parts(node, kept, model)
+        self._read_ns: dict[str, int] = {}
 
     def look(self, now_ns: int) -> list[Heard]:
-        links = links_of(self._sysfs)
-        now = MachineReading(links, counted_down(self._before, links), errors_of(self._sysfs))
-        heard = [_heard(self._node, f, now_ns, "/sys") for f in machine_faults(self._before, now)]
-        self._before = now
-        return heard
+        if self.seeing()[0]:
+            return []
+        links, counts = links_of(self._sysfs), losses_of(self._sysfs)
+        if self._due("errors", _ERRORS_EVERY_NS, now_ns):
+            counts |= port_errors_of(self._sysfs)
+        alarms = alarms_of(self._sysfs) if self._due("alarms", _ALARMS_EVERY_NS, now_ns) else None
+        return self._parts.heard(now_ns, "/sys", links, counts, errors_of(self._sysfs), alarms)
+
+    def _due(self, what: str, every_ns: int, now_ns: int) -> bool:
+        """Whether what is costly is to be read now."""
+        last_ns = self._read_ns.get(what)
+        if last_ns is not None and 0 <= now_ns - last_ns < every_ns:
+            return False
+        self._read_ns[what] = now_ns
+        return True
 
     def seeing(self) -> tuple[str, int]:
         why = "" if (self._sysfs / "class").is_dir() else f"{self._sysfs}: the kernel's tree is not there"
         return why, 0
 
     def keep(self) -> str:
-        return "" if self._before is None else json.dumps(asdict(self._before))
+        return self._parts.keep()
 
     def close(self) -> None:
         """Nothing is open."""
@@ -58,9 +122,11 @@ class MachineWatch:
 class SpaceWatch:
     """A :class:`~unidle.probe.heard.Detector` on a network namespace; ``enter`` moves the calling thread into one."""
 
-    def __init__(self, node: str, space: str, address: str, kept: str, enter: Callable[[str], None]) -> None:
-        self._node, self._space, self._address, self._enter = node, space, address, enter
-        self._before = _kept(kept)
+    def __init__(
+        self, node: str, space: str, address: str, kept: str, enter: Callable[[str], None], model: str = ""
+    ) -> None:
+        self._space, self._address, self._enter = space, address, enter
+        self._parts = _Parts(node, kept, model)
         self._inside = self._was_there = False
         self._silent_times = 0
         self._why = ""
@@ -69,19 +135,18 @@ class SpaceWatch:
         if not (SPACES / self._space).exists():
             return self._gone(now_ns)
         self._silent_times = 0
-        if not self._inside:
-            try:
+        try:
+            if not self._inside:
                 self._enter(self._space)
-            except OSError as error:
-                self._why = f"{error}; run as root"
-                return []
-            self._inside, self._why = True, ""
-        self._was_there = True
-        links = _links_here(self._address)
-        now = MachineReading(links, counted_down(self._before, links))
-        heard = [_heard(self._node, f, now_ns, self._space) for f in machine_faults(self._before, now)]
-        self._before = now
-        return heard
+            links = _links_here(self._address)
+            losses = carrier_losses_here() if links else {}
+        except OSError as error:
+            self._why = f"{error}; run as root" if not self._inside else f"{self._space}: {error}"
+            return []
+        self._inside = self._was_there = True
+        self._why = "" if links else f"no interface of {self._space} has the address {self._address}"
+        counts = {f"{name} carrier": losses[name] for name in links if name in losses}
+        return self._parts.heard(now_ns, self._space, links, counts)
 
     def _gone(self, now_ns: int) -> list[Heard]:
         self._silent_times += 1
@@ -92,13 +157,13 @@ class SpaceWatch:
             return []
         text = f"its network namespace {self._space} is gone: nothing reaches the node any more"
         finding = Finding(0, "silent", None, "", "culprit", "reboot_node", text, "fatal", 80)
-        return [_heard(self._node, finding, now_ns, self._space)]
+        return [self._parts.of(finding, now_ns, self._space)]
 
     def seeing(self) -> tuple[str, int]:
         return self._why, 0
 
     def keep(self) -> str:
-        return "" if self._before is None else json.dumps(asdict(self._before))
+        return self._parts.keep()
 
     def close(self) -> None:
         """Nothing is open."""
@@ -110,16 +175,38 @@ def links_of(sysfs: Path) -> dict[str, bool]:
     (The kernel's ``sysfs-class-net`` and ``sysfs-class-infiniband``.) An interface that was switched off is left out.
     """
     found: dict[str, bool] = {}
-    for path in sorted((sysfs / "class/net").glob("*")):
+    for path in _interfaces(sysfs):
         flags = read_text(path / "flags")
-        hardware = (path / "device").exists() and read_text(path / "type") in _PHYSICAL
-        if hardware and flags.startswith("0x") and int(flags, 16) & _IFF_UP:
+        if flags.startswith("0x") and int(flags, 16) & _IFF_UP:
             found[path.name] = read_text(path / "carrier") == "1"
-    for path in sorted((sysfs / "class/infiniband").glob("*/ports/*")):
+    for path in _ports(sysfs):
         state = read_text(path / "state")  # "4: ACTIVE"
         if state:
-            found[f"{path.parts[-3]} port {path.name}"] = state.startswith("4")
+            found[_port_name(path)] = state.startswith("4")
     return found
+
+
+def losses_of(sysfs: Path) -> dict[str, int]:
+    """How often the links of :func:`links_of` went down, by ``LINK COUNTER``."""
+    found: dict[str, int] = {}
+    for path in _interfaces(sysfs):
+        losses = carrier_losses(path)
+        if losses is not None:
+            found[f"{path.name} carrier"] = losses
+    for path in _ports(sysfs):
+        downed = read_text(path / "counters/link_downed")
+        if downed.isdecimal():
+            found[f"{_port_name(path)} link_downed"] = int(downed)
+    return found
+
+
+def port_errors_of(sysfs: Path) -> dict[str, int]:
+    """The error counters of all InfiniBand and RoCE ports, by ``LINK COUNTER``."""
+    return {
+        f"{_port_name(path)} {counter}": count
+        for path in _ports(sysfs)
+        for counter, count in port_errors(path).items()
+    }
 
 
 def errors_of(sysfs: Path) -> dict[str, int]:
@@ -130,6 +217,36 @@ def errors_of(sysfs: Path) -> dict[str, int]:
         if count.isdecimal():
             found[path.name] = int(count)
     return found
+
+
+def alarms_of(sysfs: Path) -> list[str]:
+    """The alarms that sensors of power and cooling raise now, as ``CHIP ALARM`` (the kernel's hwmon interface)."""
+    found: list[str] = []
+    for chip in sorted((sysfs / "class/hwmon").glob("hwmon*")):
+        # numbers change from boot to boot, the device behind them does not
+        device = (chip / "device").resolve().name if (chip / "device").exists() else chip.name
+        name = f"{read_text(chip / 'name') or 'sensor'} {device}"
+        paths = sorted([*chip.glob("*_alarm"), *chip.glob("fan*_fault")])
+        raised = [path.name for path in paths if read_text(path) == "1"]
+        found += [f"{name} {alarm}" for alarm in raised if not any(word in alarm for word in _NO_ALARMS)]
+    return found
+
+
+def _interfaces(sysfs: Path) -> list[Path]:
+    """Those of the hardware."""
+    return [
+        path
+        for path in sorted((sysfs / "class/net").glob("*"))
+        if (path / "device").exists() and read_text(path / "type") in _PHYSICAL
+    ]
+
+
+def _ports(sysfs: Path) -> list[Path]:
+    return sorted((sysfs / "class/infiniband").glob("*/ports/*"))
+
+
+def _port_name(port: Path) -> str:
+    return f"{port.parts[-3]} port {port.name}"
 
 
 def _links_here(address: str) -> dict[str, bool]:
@@ -149,15 +266,8 @@ def _links_here(address: str) -> dict[str, bool]:
     return found
 
 
-def _heard(node: str, finding: Finding, now_ns: int, source: str) -> Heard:
-    return Heard(node, MACHINE, "", finding, now_ns, now_ns, source)
-
-
 def _kept(text: str) -> MachineReading | None:
     try:
-        told = json.loads(text) if text else None
-    except ValueError:
+        return msgspec.json.decode(text, type=MachineReading) if text else None
+    except msgspec.DecodeError:
         return None
-    if not isinstance(told, Mapping) or set(told) != {"links", "down_times", "errors"}:
-        return None
-    return MachineReading(dict(told["links"]), {}, dict(told["errors"]))

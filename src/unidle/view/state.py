@@ -55,8 +55,8 @@ class AttemptView(msgspec.Struct, array_like=True):
 
     @property
     def verdict(self) -> VerdictView | None:
-        """What is wrong with it now, as far as that is known."""
-        return self.verdicts[-1] if self.verdicts and self.verdicts[-1].over_ns is None else None
+        """What is wrong with it now, as far as that is known: the latest that is not over."""
+        return next((verdict for verdict in reversed(self.verdicts) if verdict.over_ns is None), None)
 
     @property
     def live(self) -> bool:

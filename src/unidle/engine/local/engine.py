@@ -47,6 +47,7 @@ LOOK_AFTER_NS = 200_000_000  # a run that is over before needs no watch, nor the
 class _Gang:
     watches: list[RankWatch]
     to_launch: StartGang | None = None  # ranks may have to be started
+    nodes: tuple[str, ...] = ()  # where each rank is
     pids: dict[int, int] = field(default_factory=dict)  # by rank, as far as they are alive
     command: StartGang | None = None  # of a job that wants its restarts warm
     alive_ns: int = 0  # since when all its ranks are there
@@ -54,6 +55,11 @@ class _Gang:
     followed: bool = False  # whether those in pids are looked at
     under_way: bool = False  # it showed a step
     prepared: bool = False
+
+    def take(self, command: StartGang) -> None:
+        """Keep what is needed of the command after the start."""
+        self.nodes = tuple(place.node for place in command.places)
+        self.command = command if command.spec.restart.warm else None
 
 
 @dataclass(slots=True)
@@ -115,7 +121,7 @@ class LocalEngine:
             command = attempt.command
             gang = self._gang(command.job, command.attempt, len(command.places), attempt.marks_known)
             gang.to_launch = command
-            gang.command = command if command.spec.restart.warm else None
+            gang.take(command)
             self._between.prepare(command)
             if self._is_cut(command):
                 self._slices().adopt(command.job, command.attempt)
@@ -123,12 +129,14 @@ class LocalEngine:
     def start(self, command: StartGang) -> None:
         """Start the ranks that no one has begun; failures arrive as marks."""
         gang = self._gang(command.job, command.attempt, len(command.places))
-        gang.command = command if command.spec.restart.warm else None
+        gang.take(command)
         self._between.prepare(command)
         if command.attempt > 1 and self._is_fresh(gang):
             self._between.look(command)
             gang.to_launch = command
-        if not self._between.holds(command.job, command.attempt):
+        if self._waits(command):
+            gang.to_launch = command
+        else:
             self._launch(gang, command)
 
     def stop(self, command: StopGang) -> None:
@@ -202,7 +210,7 @@ class LocalEngine:
         found: list[RankMarks | Utilised | GangVitals | CheckpointLook] = []
         now_ns = self._clock.now_ns()
         for (job, attempt), gang in self._gangs.items():
-            if gang.to_launch and not self._between.holds(job, attempt):
+            if gang.to_launch and not self._waits(gang.to_launch):
                 self._launch(gang, gang.to_launch)
             for watch in gang.watches:
                 self._advance(watch, now_ns)
@@ -232,11 +240,13 @@ class LocalEngine:
             gang.first_ns = gang.first_ns or now_ns
             if not pids or now_ns - gang.first_ns < LOOK_AFTER_NS:
                 return
+            from unidle.engine.local.reach import Reach
             from unidle.engine.local.vitals import VitalsWatch
 
-            self._vitals = VitalsWatch(self._clock.offset_ns)
+            addresses = {node.id: node.address for node in self._fleet.nodes if node.address}
+            self._vitals = VitalsWatch(self._clock.offset_ns, lambda: Reach(self._spaces, addresses))
         gang.followed = True
-        self._vitals.follow(key, pids)
+        self._vitals.follow(key, pids, gang.nodes)
 
     def wait(self, until_ns: int | None) -> None:
         """Return when a supervisor has ended, after a short tick, or at ``until_ns``."""
@@ -362,6 +372,14 @@ class LocalEngine:
         fds = [watch.lock_fd] if port_fd is None else [watch.lock_fd, port_fd]
         env = launch.common_environment(command, os.environ)
         return self._warm.spawn(command.spec.command, env, watch.directory, fds, space)
+
+    def _waits(self, command: StartGang) -> bool:
+        """Whether a start has to wait for the look at its checkpoint, or does so for a warm Python."""
+        if self._between.holds(command.job, command.attempt):
+            return True
+        if self._warm is None or not command.spec.restart.warm:
+            return False
+        return self._warm.is_near(command.spec.command, launch.common_environment(command, os.environ))
 
     def _keep_warm(self, gang: _Gang, now_ns: int) -> None:
         """Once a gang that wants it is under way, prepare for its next start."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -16,7 +16,8 @@ from unidle.clock import boottime_ns
 from unidle.engine.local import tree
 from unidle.engine.local.connections import Connections
 from unidle.engine.local.looks import Look, cpu_ticks, io_bytes, look_at, on_cpu_ns, worker_of
-from unidle.jobs.vitals import GangVitals, RankVitals
+from unidle.engine.local.reach import Reach
+from unidle.jobs.vitals import GangVitals, Pair, RankVitals
 
 LOOK_EVERY_S: Final = 0.1
 TELL_EVERY_NS: Final = 500_000_000
@@ -44,29 +45,37 @@ class _Rank:
 
 @dataclass(slots=True)
 class _Gang:
+    reach: Reach
+    nodes: Sequence[str]
     ranks: dict[int, _Rank] = field(default_factory=dict)
     connections: Connections = field(default_factory=Connections)
     told_ns: int = 0
 
 
 class VitalsWatch:
-    """Watches gangs; ``offset_ns`` turns the boot-time clock into the log's time. Starts its thread when needed."""
+    """Watches gangs; ``offset_ns`` turns the boot-time clock into the log's time. Starts its thread when needed.
 
-    def __init__(self, offset_ns: int) -> None:
-        self._offset_ns = offset_ns
+    ``new_reach`` makes what tries the links between nodes, one for each gang.
+    """
+
+    def __init__(self, offset_ns: int, new_reach: Callable[[], Reach]) -> None:
+        self._offset_ns, self._new_reach = offset_ns, new_reach
         self._lock = threading.Lock()
-        self._gangs: dict[Key, dict[int, int]] = {}
+        self._gangs: dict[Key, tuple[dict[int, int], Sequence[str]]] = {}
         self._found: list[GangVitals] = []
         self._thread: threading.Thread | None = None
         self._end = threading.Event()
 
-    def follow(self, key: Key, pids: dict[int, int]) -> None:
-        """These are the gang's ranks that are alive, each with the process that its supervisor started."""
+    def follow(self, key: Key, pids: dict[int, int], nodes: Sequence[str]) -> None:
+        """These are the gang's ranks that are alive, each with the process that its supervisor started.
+
+        ``nodes``: where each rank is.
+        """
         with self._lock:
             if not pids:
                 self._gangs.pop(key, None)
                 return
-            self._gangs[key] = pids
+            self._gangs[key] = (pids, nodes)
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="unidle-vitals", daemon=True)
             self._thread.start()
@@ -90,11 +99,13 @@ class VitalsWatch:
         gangs: dict[Key, _Gang] = {}
         while not self._end.wait(LOOK_EVERY_S):
             with self._lock:
-                wanted = {key: dict(pids) for key, pids in self._gangs.items()}
+                wanted = {key: (dict(pids), nodes) for key, (pids, nodes) in self._gangs.items()}
             for key in gangs.keys() - wanted.keys():
                 del gangs[key]
-            for key, pids in wanted.items():
-                told = _look(key, gangs.setdefault(key, _Gang()), pids, self._offset_ns)
+            for key, (pids, nodes) in wanted.items():
+                if key not in gangs:
+                    gangs[key] = _Gang(self._new_reach(), nodes)
+                told = _look(key, gangs[key], pids, self._offset_ns)
                 if told is not None:
                     with self._lock:
                         self._found.append(told)
@@ -150,7 +161,21 @@ def _told(key: Key, gang: _Gang, from_ns: int, now_ns: int, offset_ns: int) -> G
                 rank.stuck_ns + offset_ns if stuck else 0, _waited_ns(rank, now_ns), mine,
             )
         )  # fmt: skip
-    return GangVitals(*key, from_ns, now_ns + offset_ns, tuple(found))
+    return GangVitals(*key, from_ns, now_ns + offset_ns, tuple(found), *_reached(gang, found))
+
+
+def _reached(gang: _Gang, ranks: Sequence[RankVitals]) -> tuple[tuple[Pair, ...], tuple[Pair, ...]]:
+    """Ranks on nodes that reach each other, and on nodes that do not; none while all gets through."""
+    stuck = {end for rank in ranks for peer in rank.stuck for end in (rank.rank, peer) if end >= 0}
+    if not stuck or not gang.nodes:
+        return (), ()
+    gang.reach.ask(set(gang.nodes), {gang.nodes[end] for end in stuck})
+    first = {node: rank for rank, node in reversed(list(enumerate(gang.nodes)))}
+    works, fails = (
+        tuple(sorted((min(first[a], first[b]), max(first[a], first[b])) for a, b in links))
+        for links in gang.reach.answer()
+    )
+    return works, fails
 
 
 def _waited_ns(rank: _Rank, now_ns: int) -> int:

@@ -7,12 +7,14 @@ It is an offer: whatever it cannot do, or not yet, is started cold.
 from __future__ import annotations
 
 import array
+import contextlib
 import json
 import os
 import re
 import shutil
 import socket
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,9 +22,10 @@ from typing import Final
 
 from unidle.engine.local.become import script_of
 
-MODULES: Final = ("torch", "torch.distributed", "torch.nn.parallel", "torch.distributed.fsdp", "torch._dynamo", "torch.utils.data")  # fmt: skip
+MODULES: Final = ("torch", "torch.distributed", "torch.nn.parallel", "torch.distributed.fsdp", "torch.distributed.checkpoint", "torch._dynamo", "torch.utils.data")  # fmt: skip
 _PYTHON: Final = re.compile(r"python(\d(\.\d+)?)?\Z")
 _ANSWER_S: Final = 2.0
+_WORTH_S: Final = 8.0  # of waiting: so long does it take when all ranks import at once on few cores
 _HERE: Final = str(Path(__file__).parent)
 # The package goes by a name that no script imports, and nothing stays in sys.path.
 _BOOT: Final = (
@@ -39,6 +42,7 @@ class _Zygote:
     channel: socket.socket
     ready: bool = False
     why_not: str = ""
+    wanted_s: float = 0.0  # when somebody began to wait for it
 
 
 class WarmPool:
@@ -61,6 +65,18 @@ class WarmPool:
         zygote = self._zygotes[key]
         self._hear(zygote, 0.0)
         return zygote.why_not
+
+    def is_near(self, argv: Sequence[str], env: Mapping[str, str]) -> bool:
+        """Whether a start should wait a little: a warm Python for it is still importing, which is hurried on from now."""
+        key = _key(argv, env)
+        zygote = self._zygotes.get(key) if key is not None else None
+        if zygote is None or self._is_ready(zygote) or zygote.why_not:
+            return False
+        if not zygote.wanted_s:
+            zygote.wanted_s = time.monotonic()
+            with contextlib.suppress(OSError):  # else it takes only time that nobody else wants
+                os.sched_setscheduler(zygote.process.pid, os.SCHED_OTHER, os.sched_param(0))
+        return time.monotonic() - zygote.wanted_s < _WORTH_S
 
     def spawn(
         self, argv: Sequence[str], env: Mapping[str, str], directory: str, fds: Sequence[int], space: str = ""

@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import Final
 
 from unidle.fleet.pci import read_text
+from unidle.guard.counters import FLAPS_NS, LOSSES_NS
 from unidle.probe.check.history import kept, uptime_s
 from unidle.probe.check.model import Absent, Check, Context, Found, Outcome, least, most, unknown
+from unidle.probe.link_counters import carrier_losses
 
 _IFF_UP: Final = 0x1
 _ETHERNET: Final = "1"  # ARPHRD_ETHER
-_DAY_S: Final = 86_400.0
-_IB_WINDOW_S: Final = 6 * 3600.0
+_DAY_S: Final = LOSSES_NS / 1e9
+_IB_WINDOW_S: Final = FLAPS_NS / 1e9
 _NEVER_ALONE: Final = ("ifb", "dummy", "docker", "virbr", "cni", "tun", "tap", "bonding_masters")
 
 
@@ -64,14 +66,13 @@ def _nic(path: Path) -> _Nic:
     flags = read_text(path / "flags")
     speed = number("speed")
     changes = number("carrier_changes")
-    down = read_text(path / "carrier_down_count")
     up = read_text(path / "carrier_up_count")
     return _Nic(
         path.name,
         (path / "device").exists() and read_text(path / "type") in ("", _ETHERNET, "32"),
         bool(int(flags, 16) & _IFF_UP) if flags.startswith("0x") else False,
         read_text(path / "carrier") == "1",
-        int(down) if down.isdecimal() else changes // 2,
+        carrier_losses(path) or 0,
         int(up) if up.isdecimal() else changes - changes // 2,
         speed if speed > 0 else None,
         sum(number(f"statistics/{way}_packets") for way in ("rx", "tx")),

@@ -29,7 +29,11 @@ class Nvml(Protocol):
 
 
 class Missing(Exception):
-    """The library cannot be opened; the text says why."""
+    """The library cannot be opened, or does not start; the text says why. ``code``: NVML's own error, where it gave one."""
+
+    def __init__(self, text: str, code: int | None = None) -> None:
+        super().__init__(text)
+        self.code = code
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +64,7 @@ def opened(given: Nvml | None) -> Iterator[Nvml]:
     try:
         nvml.nvmlInit()
     except nvml.NVMLError as error:
-        raise Missing(f"NVML does not start: {error}") from None
+        raise Missing(f"NVML does not start: {error}", getattr(error, "value", None)) from None
     try:
         yield nvml
     finally:

@@ -49,6 +49,9 @@ class Thresholds:
     gemm_wrong: Number = None
     carrier_losses_24h: Number = None
     ib_flaps_6h: Number = None
+    ib_link_errors_1h: Number = None
+    ib_packet_errors_1h: Number = None
+    rdma_errors_1h: Number = None
     ib_ports: Number = None
     nic_error_ppm: Number = None
     nic_gbps: Number = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from .apart import Apart
 from .checkpoints import CheckpointWatch
 from .helper import HelperPipe
 from .own import validate_pattern
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 _SCAN_NS = 500_000_000
 _SCAN_SHARE = 200  # scanning may take one part in 200 of the time
+# a scan that takes longer goes on by itself: the rank has to be heard and stopped meanwhile
+_FIRST_S, _PATIENCE_S, _LAST_S = 5.0, 0.2, 2.0
 
 
 class Progress:
@@ -41,8 +44,9 @@ class Progress:
         self._watch = CheckpointWatch(checkpoint_path) if checkpoint_path else None
         self._told_saved = -1
         self._next_scan_ns = 0
+        self._apart = Apart()
         if self._watch is not None:
-            self._scan(self._watch, self._now_ns())
+            self._scan(self._watch, self._now_ns(), _FIRST_S)
 
     def output(self, stream: str, data: bytes, t_ns: int) -> list[Mark]:
         """Marks for a chunk of output, read at ``t_ns``."""
@@ -62,8 +66,8 @@ class Progress:
         """Marks that were held back or come from the checkpoint directory. Call it every 0.1 to 1 s."""
         marks = self._note(t_ns)
         marks += self._printed(self._scanner.tick(t_ns)) + self._once(self._helper.tick(t_ns))
-        if self._watch is not None and t_ns >= self._next_scan_ns:
-            marks += self._seen(self._scan(self._watch, t_ns))
+        if self._watch is not None and (self._apart.out or t_ns >= self._next_scan_ns):
+            marks += self._seen(self._scan(self._watch, t_ns, 0.0 if self._apart.out else _PATIENCE_S))
         return marks
 
     def finish(self, t_ns: int) -> list[Mark]:
@@ -74,16 +78,28 @@ class Progress:
             )
         if self._helper.garbage:
             self._notes.append(f"lines on unidle.rank's pipe that are no records: {self._helper.garbage}")
+        found = [] if self._watch is None else self._last_scan(self._watch, t_ns)
         marks = self._note(t_ns)
         marks += self._printed(self._scanner.flush(t_ns)) + self._once(self._helper.flush(t_ns))
-        if self._watch is not None:
-            marks += self._seen(self._watch.scan(t_ns, final=True))
+        return marks + self._seen(found)
+
+    def _scan(self, watch: CheckpointWatch, t_ns: int, wait_s: float, final: bool = False) -> list[Mark]:
+        """Marks of a scan, or of the one that is still out; none where it is not back after ``wait_s``."""
+        if not self._apart.out:
+            self._apart.start(lambda: watch.scan(t_ns, final))
+        marks = self._apart.take(wait_s)
+        if marks is None:
+            return []
+        # by CPU time, not wall time: on a busy machine a cheap scan takes long
+        self._next_scan_ns = t_ns + max(_SCAN_NS, _SCAN_SHARE * self._apart.used_ns)
         return marks
 
-    def _scan(self, watch: CheckpointWatch, t_ns: int) -> list[Mark]:
-        before_ns = time.process_time_ns()  # not wall time: on a busy machine a cheap scan takes long
-        marks = watch.scan(t_ns)
-        self._next_scan_ns = t_ns + max(_SCAN_NS, _SCAN_SHARE * (time.process_time_ns() - before_ns))
+    def _last_scan(self, watch: CheckpointWatch, t_ns: int) -> list[Mark]:
+        marks = self._scan(watch, t_ns, _LAST_S) if self._apart.out else []
+        if not self._apart.out:
+            marks += self._scan(watch, t_ns, _LAST_S, final=True)
+        if self._apart.out:
+            self._notes.append("the checkpoint directory does not answer: what was saved last is not known")
         return marks
 
     def _now_ns(self) -> int:

@@ -1,0 +1,93 @@
+"""Daemons that NVIDIA's driver cannot do without, as ``/proc`` shows them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from unidle.fleet.pci import read_text
+from unidle.guard.counters import LASTS
+from unidle.guard.log.model import Action, Finding
+
+FABRIC, PERSISTENCE = "nvidia-fabricmanager", "nvidia-persistenced"
+_EVERY_NS: Final = 10_000_000_000
+_COMM: Final = 15  # the kernel keeps so much of a process's name
+_NAMES: Final = {FABRIC: "nv-fabricmanager"[:_COMM], PERSISTENCE: PERSISTENCE[:_COMM]}
+_NVSWITCH: Final = ("0x10de", "0x0680")  # NVIDIA, bridge (pci.ids)
+_INITS: Final = ("systemd", "init")
+
+
+class Missed(NamedTuple):
+    """How many looks in a row did not find a daemon, and whether an earlier one did."""
+
+    times: int = 0
+    known: bool = False
+
+
+class Services:
+    """Daemons of one machine, whose ``/proc`` and ``/sys`` are under ``root``; ``missed`` goes on where another left off."""
+
+    def __init__(self, root: Path, missed: dict[str, Missed]) -> None:
+        self._root = root
+        self.missed = missed
+        self._pids: dict[str, Path] = {}
+        self._next_ns = 0
+        self._switches: bool | None = None
+        self._sees_all = False
+
+    def look(self, now_ns: int) -> list[Finding]:
+        """Daemons that have just been missed for the third time. A machine with NVSwitches needs the fabric manager; the
+        other one is missed only where it has been."""
+        if now_ns < self._next_ns:
+            return []
+        self._next_ns = now_ns + _EVERY_NS
+        if self._switches is None:
+            self._switches = self._has_switches()
+            self._sees_all = read_text(self._root / "proc/1/comm") in _INITS
+        self._find()
+        return [finding for name in _NAMES if (finding := self._miss(name)) is not None]
+
+    def why_not(self) -> str:
+        """Why the fabric manager cannot be seen where there has to be one; empty where it can."""
+        if not self._switches or self._sees_all or FABRIC in self._pids:
+            return ""
+        return "the machine's processes cannot be seen from here, nor whether the fabric manager runs; run outside the container"
+
+    def _has_switches(self) -> bool:
+        for path in (self._root / "sys/bus/pci/devices").glob("*"):
+            vendor, kind = read_text(path / "vendor"), read_text(path / "class")
+            if vendor == _NVSWITCH[0] and kind.startswith(_NVSWITCH[1]):
+                return True
+        return False
+
+    def _find(self) -> None:
+        """Where each daemon is; all processes are looked through only while one is missed."""
+        self._pids = {n: path for n, path in self._pids.items() if read_text(path / "comm") == _NAMES[n]}
+        if len(self._pids) == len(_NAMES):
+            return
+        for path in (self._root / "proc").glob("[0-9]*"):
+            comm = read_text(path / "comm")
+            for name, short in _NAMES.items():
+                if comm == short:
+                    self._pids.setdefault(name, path)
+
+    def _miss(self, name: str) -> Finding | None:
+        before = self.missed.get(name, Missed())
+        if name in self._pids:
+            self.missed[name] = Missed(0, True)
+            return None
+        if not self._sees_all or not (before.known or (name == FABRIC and self._switches)):
+            return None
+        self.missed[name] = Missed(min(before.times, LASTS) + 1, before.known)
+        return _finding(name) if before.times + 1 == LASTS else None
+
+
+def _finding(name: str) -> Finding:
+    action: Action = "restart_service" if name == FABRIC else "watch"
+    text = (
+        "the fabric manager does not run: no new process can use the GPUs behind the NVSwitches (CUDA error 802)"
+        if name == FABRIC
+        else f"{name} has ended: the driver lets go of GPUs between jobs, and the next one waits for them"
+    )
+    severity, rank = ("error", 50) if name == FABRIC else ("warning", 20)
+    return Finding(0, "service", None, name, "culprit", action, text, severity, rank)  # type: ignore[arg-type]
