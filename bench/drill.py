@@ -105,8 +105,9 @@ def drilled(
     """One run of the example with these faults."""
     base = load_drill(EXAMPLE / "drill.yaml")
     total = steps or FIRST + apart * (len(faults) + 1)
-    command = tuple(str(total) if word == "320" else word for word in base.job.command)
-    job = replace(base.job, command=command, restart=Restart(1000, 0.0, ("any",), warm))
+    words = list(base.job.command)
+    words[words.index("--steps") + 1] = str(total)
+    job = replace(base.job, command=tuple(words), restart=Restart(1000, 0.0, ("any",), warm))
     drill = Drill(job, base.nodes, base.devices, tuple(faults), result=base.result, timeout_s=3000)
     report = conduct(drill, cache, lambda text: print(text, file=sys.stderr))
     for one in report.outcomes:

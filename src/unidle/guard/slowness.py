@@ -148,7 +148,8 @@ class SlowJudge:
             self._links.disturbed()
             self._gaps.disturbed()
         spans = [(_latest(between, int(times * need_ns)), least) for times, least in GAPS]
-        ranks = (self._rank(span, step_ns, least) for span, least in spans if span)
+        now = self._gaps_of(usual)  # what was so for long has to be so still
+        ranks = (self._rank(span, now, step_ns, least) for span, least in spans if span)
         link, rank = self._link(links, step_ns), next((one for one in ranks if one is not None), None)
         found = link if link is not None and link.rank is None else rank or link
         return self._dated(found, usual[0].from_ns, step_ns)
@@ -182,8 +183,10 @@ class SlowJudge:
                     found[rank] = (others[0] if len(others) < 3 else others[len(others) // 4]) - mean
         return found
 
-    def _rank(self, usual: Sequence[_Window], step_ns: float, least: float) -> Slow | None:
-        gaps, worst = self._gaps_of(usual), None
+    def _rank(
+        self, usual: Sequence[_Window], now: Mapping[int, float], step_ns: float, least: float
+    ) -> Slow | None:
+        gaps, worst = {rank: min(gap, now.get(rank, gap)) for rank, gap in self._gaps_of(usual).items()}, None
         for group in self.groups:
             mine = [rank for rank in group if rank in gaps]
             if len(mine) < 2:
