@@ -12,8 +12,10 @@ from pathlib import Path
 
 import pytest
 
+import needs
 from engine_local.local_gangs import Gang, Machine, python
 from unidle.engine.local.looks import look_at, worker_of
+from unidle.jobs import Limits
 from unidle.jobs.vitals import Doing
 from waiting import wait_until
 
@@ -103,3 +105,11 @@ def test_the_ranks_of_a_gang_are_looked_at_until_they_end(machine: Machine) -> N
     time_of_a_look = time.monotonic() + 1.2
     wait_until(lambda: (gang.pump(), time.monotonic() > time_of_a_look)[1], 10)
     assert not gang.vitals
+
+
+@needs.cgroups
+def test_what_a_cpu_quota_holds_is_seen(machine: Machine) -> None:
+    gang = machine.start(python("while True: pass"), limits=Limits(cpus=0.25))
+    gang.until(
+        lambda: any(v.ranks and v.ranks[0].throttled_ns > S // 10 for v in gang.vitals), what="the quota"
+    )

@@ -103,6 +103,26 @@ def test_ranks_of_one_stage_are_compared_with_each_other_only() -> None:
     assert {one.rank for one in judged(8, work, 80, groups=stages) if one is not None} == {5}
 
 
+def test_a_quota_that_holds_the_slow_rank_is_told() -> None:
+    judge, said = SlowJudge([[0, 1, 2]]), []
+    for at in range(TICK, 30 * S, TICK):
+        ranks = [
+            RankVitals(
+                rank,
+                "running",
+                0,
+                waiting_ns=TICK // 20 if rank == 1 else TICK // 2,
+                throttled_ns=TICK // 4 * (rank == 1),
+            )
+            for rank in range(3)
+        ]
+        said.append(
+            judge.judge(GangVitals("job", 1, at - TICK, at, tuple(ranks)), range(S, at + 1, S // 5)[-64:])
+        )
+    assert said[-1] is not None and said[-1].rank == 1
+    assert "quota of its control group holds it 25% of the time" in said[-1].text
+
+
 def test_it_is_over_when_the_rank_is_as_fast_as_the_others_again() -> None:
     said = judged(4, lambda rank, step: 0.2 * (1.4 if rank == 1 and 50 < step < 150 else 1), 90)
     assert any(said)

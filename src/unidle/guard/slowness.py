@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from operator import attrgetter
 from statistics import fmean, median
 from typing import Final, Generic, NamedTuple, TypeVar
 
@@ -37,6 +38,7 @@ CONFIRMED: Final = 2  # looks in a row
 RANK_SLOWER: Final = 1.08  # steps take so much longer than they did, where a rank is slow
 LINK_SLOWER: Final = 1.2
 CALM: Final = 1.08  # while they take no longer than this, it is learned what is usual
+HELD: Final = 0.05  # of the time, and it is worth a word
 RTT_TIMES: Final = 3
 RTT_MORE_NS: Final = 3_000_000  # acknowledgements of small messages wait for company
 BUSY_MORE: Final = 0.3  # of the time
@@ -69,6 +71,7 @@ class _Window:
     from_ns: int
     at_ns: int
     waiting: dict[int, float]
+    held: dict[int, float]  # by a CPU quota
     links: dict[Pair, _Use]
 
 
@@ -203,6 +206,9 @@ class SlowJudge:
                 f"rank {slow} is slower than {counted(others, 'other')} that {'does' if others == 1 else 'do'} the same, "
                 f"and waits {gaps[slow]:.0%} of the time less"
             )
+            held = fmean([window.held.get(slow, 0.0) for window in usual])
+            if held >= HELD:
+                text += f"; the CPU quota of its control group holds it {held:.0%} of the time"
             worst = Slow(slow, 0, gaps[slow], text)
         return worst
 
@@ -271,8 +277,11 @@ def _window(seen: GangVitals) -> _Window:
             pair = (min(rank.rank, link.peer), max(rank.rank, link.peer))
             known = links.get(pair, _Use(0.0, 0))  # of both directions the worse
             links[pair] = _Use(max(link.busy_ns / span_ns, known.busy), max(link.rtt_ns, known.rtt_ns))
-    waiting = {r.rank: min(r.waiting_ns / span_ns, 1.0) for r in seen.ranks}
-    return _Window(seen.from_ns, seen.at_ns, waiting, links)
+    waiting, held = (
+        {r.rank: min(ns(r) / span_ns, 1.0) for r in seen.ranks}
+        for ns in (attrgetter("waiting_ns"), attrgetter("throttled_ns"))
+    )
+    return _Window(seen.from_ns, seen.at_ns, waiting, held, links)
 
 
 def _uses(windows: Sequence[_Window]) -> dict[Pair, _Use]:

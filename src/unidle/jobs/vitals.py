@@ -32,7 +32,8 @@ class RankVitals:
     ``since_ns``: from when on every look found it at ``doing``. ``cpu_ns`` and ``io_bytes`` are what all its
     processes used and moved in between. ``timed``: its wait ends by itself, at ``wakes_ns`` where that is known.
     ``halted`` counts its other processes that are stopped; ``disk``: one of its processes waits for a disk. Some of its ``links`` are
-    stuck since ``stuck_ns`` (0: none is). ``waiting_ns``: how long in between its main thread waited for a lock or the network.
+    stuck since ``stuck_ns`` (0: none is). ``throttled_ns``: how long in between the CPU quota of its control group
+    held it. ``waiting_ns``: how long in between its main thread waited for a lock or the network.
     """
 
     rank: int
@@ -46,6 +47,7 @@ class RankVitals:
     disk: bool = False
     stuck_ns: int = 0
     waiting_ns: int = 0
+    throttled_ns: int = 0
     links: tuple[LinkVitals, ...] = ()
 
     @property

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+import os
 import platform
 import struct
 import time
 from typing import Final, NamedTuple
 
 from unidle.engine.local import tree
+from unidle.engine.local.cgroups import hierarchies
 from unidle.jobs.vitals import Doing
 
 _NETWORK: Final = ("epoll_wait", "epoll_pwait", "poll", "ppoll", "select", "pselect6", "recvfrom", "recvmsg", "accept", "accept4", "connect", "sendto", "sendmsg")  # fmt: skip
@@ -140,4 +143,33 @@ def io_bytes(pid: int) -> int:
         with open(f"/proc/{pid}/io", "rb") as file:
             return sum(int(line.split()[1]) for line in file.read().splitlines()[:2])
     except (OSError, IndexError, ValueError):
+        return 0
+
+
+def quota_of(pid: int) -> str:
+    """Where the kernel tells how its control group's CPU quota holds a process: a file ``cpu.stat``, or nothing."""
+    try:
+        with open(f"/proc/{pid}/cgroup", encoding="ascii", errors="replace") as file:
+            return _cpu_stat(file.read())
+    except OSError:
+        return ""
+
+
+@functools.lru_cache(4096)
+def _cpu_stat(own: str) -> str:
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as file:
+        found = hierarchies(file.read(), own)
+    paths = [f"{found[use][0]}/cpu.stat" for use in ("cpu", "unified") if use in found]
+    return next((path for path in paths if os.path.exists(path)), "")
+
+
+def throttled_ns(stat: str) -> int:
+    """How long the quota has held the group of a ``cpu.stat`` so far, over all CPUs: v1 in ns, v2 in us."""
+    try:
+        with open(stat, encoding="ascii") as file:
+            words = dict(line.split() for line in file)
+        return (
+            int(words["throttled_time"]) if "throttled_time" in words else int(words["throttled_usec"]) * 1000
+        )
+    except (OSError, ValueError, KeyError):
         return 0

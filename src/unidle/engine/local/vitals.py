@@ -15,7 +15,16 @@ from typing import Final
 from unidle.clock import boottime_ns
 from unidle.engine.local import tree
 from unidle.engine.local.connections import Connections
-from unidle.engine.local.looks import Look, cpu_ticks, io_bytes, look_at, on_cpu_ns, worker_of
+from unidle.engine.local.looks import (
+    Look,
+    cpu_ticks,
+    io_bytes,
+    look_at,
+    on_cpu_ns,
+    quota_of,
+    throttled_ns,
+    worker_of,
+)
 from unidle.engine.local.reach import Reach
 from unidle.jobs.vitals import GangVitals, Pair, RankVitals
 
@@ -41,6 +50,8 @@ class _Rank:
     off: int = 0  # of these, how many found it not running
     waits: int = 0  # and how many found it waiting for others
     off_cpu_ns: int = 0  # the worker's time off the CPU then
+    quota: str = ""  # where its group's is told
+    held_ns: int = 0  # by that quota, so far
 
 
 @dataclass(slots=True)
@@ -158,7 +169,7 @@ def _told(key: Key, gang: _Gang, from_ns: int, now_ns: int, offset_ns: int) -> G
             RankVitals(
                 number, rank.look.doing, rank.since_ns + offset_ns, used_ns, bytes_, rank.look.timed,
                 None if wakes_ns is None else wakes_ns + offset_ns, halted, "D" in states.values(),
-                rank.stuck_ns + offset_ns if stuck else 0, _waited_ns(rank, now_ns), mine,
+                rank.stuck_ns + offset_ns if stuck else 0, _waited_ns(rank, now_ns), _held_ns(rank), mine,
             )
         )  # fmt: skip
     return GangVitals(*key, from_ns, now_ns + offset_ns, tuple(found), *_reached(gang, found))
@@ -176,6 +187,13 @@ def _reached(gang: _Gang, ranks: Sequence[RankVitals]) -> tuple[tuple[Pair, ...]
         for links in gang.reach.answer()
     )
     return works, fails
+
+
+def _held_ns(rank: _Rank) -> int:
+    """How long the CPU quota of the worker's group has held it since the last call."""
+    before, rank.quota = rank.quota, quota_of(rank.worker)
+    before_ns, rank.held_ns = rank.held_ns, throttled_ns(rank.quota) if rank.quota else 0
+    return max(rank.held_ns - before_ns, 0) if rank.quota == before else 0
 
 
 def _waited_ns(rank: _Rank, now_ns: int) -> int:
