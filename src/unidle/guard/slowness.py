@@ -27,10 +27,13 @@ WINDOW_NS: Final = 20 * _S
 NEED_NS: Final = 4 * _S  # of time between usual steps
 NEED_STEPS: Final = 4
 USUAL_TIMES: Final = 1.6  # of the median step: longer ones hold something else than a step
+LOOSE_TIMES: Final = 4.0  # where steps are too uneven for that: a quota lets a rank run in bursts
 GAPS: Final = (
     (1, 0.15),
     (3, 0.08),
 )  # others wait so much more of their time, over so many times NEED: 25 % slower gives 0.20
+LOOSE_GAP: Final = (1.5, 0.15)  # and then in most looks
+LOOSE_PART: Final = 0.7
 GAP_MORE: Final = 0.07  # than they did while steps were short
 GAP_ALWAYS: Final = 0.17  # so much is told though it was never otherwise
 STEADY: Final = 0.75  # in so many of the looks
@@ -135,36 +138,47 @@ class SlowJudge:
         keep_ns = max(WINDOW_NS, 4 * need_ns)
         while self._windows and self._windows[0].at_ns < seen.at_ns - keep_ns:
             self._windows.popleft()
-        between = self._usual(step_ns, seen.at_ns - keep_ns)
-        usual = _latest(between, need_ns)
-        if not usual:
-            return None
         long_ns = median(gaps[-_MEDIAN_STEPS:])
         self._best_ns = min(self._best_ns or long_ns, long_ns)
+        between = self._usual(step_ns, seen.at_ns - keep_ns, USUAL_TIMES)
+        usual = _latest(between, need_ns)
         links = _uses(_latest(list(self._windows), need_ns))
-        if max(step_ns, long_ns) <= CALM * self._best_ns:
+        if max(step_ns, long_ns) > CALM * self._best_ns:
+            self._links.disturbed()
+            self._gaps.disturbed()
+        elif usual:
             after_ns = max(WINDOW_NS // 2, int(_MEDIAN_STEPS * step_ns))
             self._links.learn(links, seen.at_ns, after_ns)
             gaps_now = {rank: (gap,) for rank, gap in self._gaps_of(usual).items()}
             self._gaps.learn(gaps_now, seen.at_ns, after_ns)
+        if not usual or usual[0].from_ns < seen.at_ns - 2 * need_ns:
+            rank = self._unevenly(step_ns, seen.at_ns - 2 * need_ns, need_ns)
         else:
-            self._links.disturbed()
-            self._gaps.disturbed()
-        spans = [(_latest(between, int(times * need_ns)), least) for times, least in GAPS]
-        now = self._gaps_of(usual)  # what was so for long has to be so still
-        ranks = (self._rank(span, now, step_ns, least) for span, least in spans if span)
-        link, rank = self._link(links, step_ns), next((one for one in ranks if one is not None), None)
+            now = self._gaps_of(usual)  # what was so for long has to be so still
+            spans = [(_latest(between, int(times * need_ns)), least) for times, least in GAPS]
+            ranks = (
+                self._rank(span, self._gaps_of(span), now, step_ns, least) for span, least in spans if span
+            )
+            rank = next((one for one in ranks if one is not None), None)
+        link = self._link(links, step_ns)
         found = link if link is not None and link.rank is None else rank or link
-        return self._dated(found, usual[0].from_ns, step_ns)
+        return self._dated(found, (usual or list(self._windows))[0].from_ns, step_ns)
 
     def _recent_step_ns(self, gaps: Sequence[int], at_ns: int) -> float:
         """The usual step of the last seconds."""
         late = sum(end >= at_ns - NEED_NS for end in self._steps)
         return median(gaps[-max(late, NEED_STEPS) :])
 
-    def _usual(self, step_ns: float, from_ns: int) -> list[_Window]:
-        """Looks that lie between steps of usual length."""
-        usual = [(a, b) for a, b in pairwise(self._steps) if b > from_ns and b - a <= USUAL_TIMES * step_ns]
+    def _unevenly(self, step_ns: float, from_ns: int, need_ns: int) -> Slow | None:
+        """The slow rank where hardly any look lies between usual steps only."""
+        times, least = LOOSE_GAP
+        looks = _latest(self._usual(step_ns, from_ns, LOOSE_TIMES), int(times * need_ns))
+        gaps = self._gaps_in_most(looks)
+        return self._rank(looks, gaps, gaps, step_ns, least) if looks else None
+
+    def _usual(self, step_ns: float, from_ns: int, times: float) -> list[_Window]:
+        """Looks that lie between steps of usual length, or up to so many times that."""
+        usual = [(a, b) for a, b in pairwise(self._steps) if b > from_ns and b - a <= times * step_ns]
         runs: list[list[int]] = []
         for a, b in usual:
             if runs and runs[-1][1] == a:
@@ -186,10 +200,21 @@ class SlowJudge:
                     found[rank] = (others[0] if len(others) < 3 else others[len(others) // 4]) - mean
         return found
 
+    def _gaps_in_most(self, looks: Sequence[_Window]) -> dict[int, float]:
+        """The same, as most of the looks have it."""
+        each: dict[int, list[float]] = {}
+        for group in self.groups:
+            for look in looks:
+                for rank in group:
+                    others = [look.waiting[r] for r in group if r != rank and r in look.waiting]
+                    if others and rank in look.waiting:
+                        each.setdefault(rank, []).append(median(others) - look.waiting[rank])
+        return {rank: sorted(gaps, reverse=True)[int(LOOSE_PART * len(gaps))] for rank, gaps in each.items()}
+
     def _rank(
-        self, usual: Sequence[_Window], now: Mapping[int, float], step_ns: float, least: float
-    ) -> Slow | None:
-        gaps, worst = {rank: min(gap, now.get(rank, gap)) for rank, gap in self._gaps_of(usual).items()}, None
+        self, usual: Sequence[_Window], gaps: Mapping[int, float], now: Mapping[int, float], step_ns: float, least: float
+    ) -> Slow | None:  # fmt: skip
+        gaps, worst = {rank: min(gap, now.get(rank, gap)) for rank, gap in gaps.items()}, None
         for group in self.groups:
             mine = [rank for rank in group if rank in gaps]
             if len(mine) < 2:
