@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from dataclasses import fields
 
 from unidle.events.types import Predicted
 from unidle.jobs.speeds import Known, SpeedRun
@@ -13,8 +14,10 @@ from unidle.view.checkpoints import BadCheckpoint
 from unidle.view.fold import FOLD_VERSION
 from unidle.view.ranks import RankView
 from unidle.view.records import FaultView, IdleNotice, Prediction, UseView, VerdictView, WatchView
+from unidle.view.snapshot import decode, encode
 from unidle.view.state import AttemptView, JobView, View
 from unidle.view.usage import QueueUse, Usage
+from view.telling import Telling
 
 KEPT = (
     View, JobView, AttemptView, RankView, UseView, IdleNotice, VerdictView, BadCheckpoint, Predicted, Prediction, Usage, QueueUse, Known, SpeedRun, Book,
@@ -35,3 +38,14 @@ def form() -> int:
 
 def test_a_change_of_the_view_comes_with_a_new_fold_version():
     assert (FOLD_VERSION, form()) == FORM, "raise FOLD_VERSION in unidle.view.fold and set FORM to this pair"
+
+
+def test_a_snapshot_keeps_no_index_that_is_made_from_the_rest() -> None:
+    told = Telling(2).submit("j").place("j", "n0/0")
+    private = [field.name for field in fields(View) if field.name.startswith("_")]
+    for name in private:
+        getattr(told.view, name[1:], None)  # made when it is asked for
+    assert told.view.firm == {"n0": 1}
+    kept = decode(encode(told.view))
+    assert kept is not None
+    assert [name for name in private if getattr(kept, name) is not None] == []

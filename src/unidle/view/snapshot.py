@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, Final
 
 import msgspec
@@ -14,10 +14,7 @@ from unidle.view.state import JobTable, JobView, View
 
 def encode(view: View) -> Snapshot:
     """What the log says, without the indexes that are rebuilt from it."""
-    bare = replace(
-        view, book=replace(view.book, _index={}), _occupancy=None, _cuttable=None, _in_parts=None, _hosts=None, _queue=None,
-        _changed=None, _requested=None,
-    )  # fmt: skip
+    bare = replace(view, book=replace(view.book, _index={}), **_NO_INDEX)
     return Snapshot(view.seq, FOLD_VERSION, _ENCODER.encode(bare))
 
 
@@ -45,6 +42,7 @@ def _table(kind: type, value: dict[str, Any]) -> JobTable:
     return JobTable({k: v if isinstance(v, bytes) else msgspec.convert(v, JobView) for k, v in value.items()})
 
 
+_NO_INDEX: Final[dict[str, Any]] = {field.name: None for field in fields(View) if field.name.startswith("_")}
 _ENCODER: Final = msgspec.msgpack.Encoder(enc_hook=_plain)
 _DECODER: Final = msgspec.msgpack.Decoder(View, dec_hook=_table)
 
