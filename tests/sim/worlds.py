@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import msgspec
@@ -305,10 +305,11 @@ def ledger_rows(store: MemoryStore, view: View) -> list[Row]:
 
 def canonical(view: View) -> bytes:
     """The view as bytes, whatever the order of what has none, and how often it was taken up."""
-    bare = replace(view, jobs=JobTable(), _occupancy=None, _cuttable=None, _in_parts=None, _queue=None)
+    indexes: dict[str, Any] = {field.name: None for field in fields(view) if field.name.startswith("_")}
+    bare = replace(view, jobs=JobTable(), **indexes)
     plain = msgspec.to_builtins(bare, order="deterministic", enc_hook=JobTable.plain)
     plain["jobs"] = msgspec.to_builtins(list(view.jobs.values()), order="deterministic")
-    for name in ("seq", "running", "_occupancy", "_queue"):
+    for name in ("seq", "running", *indexes):
         del plain[name]
     book = plain["book"]
     book["closed"] = sorted(book["closed"], key=repr)
