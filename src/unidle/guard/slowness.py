@@ -143,26 +143,36 @@ class SlowJudge:
         between = self._usual(step_ns, seen.at_ns - keep_ns, USUAL_TIMES)
         usual = _latest(between, need_ns)
         links = _uses(_latest(list(self._windows), need_ns))
-        if max(step_ns, long_ns) > CALM * self._best_ns:
+        self._learn(usual, links, max(step_ns, long_ns), seen.at_ns)
+        if not usual or usual[0].from_ns < seen.at_ns - 2 * need_ns:
+            rank = self._unevenly(step_ns, seen.at_ns - 2 * need_ns, need_ns)
+        else:
+            rank = self._evenly(between, usual, step_ns, need_ns)
+        link = self._link(links, step_ns)
+        found = link if link is not None and link.rank is None else rank or link
+        return self._dated(found, (usual or list(self._windows))[0].from_ns, step_ns)
+
+    def _learn(
+        self, usual: Sequence[_Window], links: Mapping[Pair, _Use], step_ns: float, at_ns: int
+    ) -> None:
+        """What is usual, while steps are short."""
+        if step_ns > CALM * self._best_ns:
             self._links.disturbed()
             self._gaps.disturbed()
         elif usual:
             after_ns = max(WINDOW_NS // 2, int(_MEDIAN_STEPS * step_ns))
-            self._links.learn(links, seen.at_ns, after_ns)
-            gaps_now = {rank: (gap,) for rank, gap in self._gaps_of(usual).items()}
-            self._gaps.learn(gaps_now, seen.at_ns, after_ns)
-        if not usual or usual[0].from_ns < seen.at_ns - 2 * need_ns:
-            rank = self._unevenly(step_ns, seen.at_ns - 2 * need_ns, need_ns)
-        else:
-            now = self._gaps_of(usual)  # what was so for long has to be so still
-            spans = [(_latest(between, int(times * need_ns)), least) for times, least in GAPS]
-            ranks = (
-                self._rank(span, self._gaps_of(span), now, step_ns, least) for span, least in spans if span
-            )
-            rank = next((one for one in ranks if one is not None), None)
-        link = self._link(links, step_ns)
-        found = link if link is not None and link.rank is None else rank or link
-        return self._dated(found, (usual or list(self._windows))[0].from_ns, step_ns)
+            self._links.learn(links, at_ns, after_ns)
+            gaps = {rank: (gap,) for rank, gap in self._gaps_of(usual).items()}
+            self._gaps.learn(gaps, at_ns, after_ns)
+
+    def _evenly(
+        self, between: Sequence[_Window], usual: Sequence[_Window], step_ns: float, need_ns: int
+    ) -> Slow | None:
+        """The slow rank, by looks between usual steps: a strong sign soon, a weak one after longer."""
+        now = self._gaps_of(usual)  # what was so for long has to be so still
+        spans = [(_latest(between, int(times * need_ns)), least) for times, least in GAPS]
+        ranks = (self._rank(span, self._gaps_of(span), now, step_ns, least) for span, least in spans if span)
+        return next((one for one in ranks if one is not None), None)
 
     def _recent_step_ns(self, gaps: Sequence[int], at_ns: int) -> float:
         """The usual step of the last seconds."""
@@ -194,10 +204,11 @@ class SlowJudge:
             means = {
                 r: fmean(mine) for r in group if (mine := [w.waiting[r] for w in usual if r in w.waiting])
             }
-            for rank, mean in means.items():
-                others = sorted(means[r] for r in means if r != rank)
-                if others:
-                    found[rank] = (others[0] if len(others) < 3 else others[len(others) // 4]) - mean
+            ordered = sorted((mean, rank) for rank, mean in means.items())
+            least = 0 if len(ordered) < 4 else (len(ordered) - 1) // 4
+            for k, (mean, rank) in enumerate(ordered):
+                if len(ordered) > 1:
+                    found[rank] = _other(ordered, k, least) - mean
         return found
 
     def _gaps_in_most(self, looks: Sequence[_Window]) -> dict[int, float]:
@@ -205,10 +216,11 @@ class SlowJudge:
         each: dict[int, list[float]] = {}
         for group in self.groups:
             for look in looks:
-                for rank in group:
-                    others = [look.waiting[r] for r in group if r != rank and r in look.waiting]
-                    if others and rank in look.waiting:
-                        each.setdefault(rank, []).append(median(others) - look.waiting[rank])
+                ordered = sorted((look.waiting[rank], rank) for rank in group if rank in look.waiting)
+                others = len(ordered) - 1
+                for k, (waited, rank) in enumerate(ordered if others else ()):
+                    middle = (_other(ordered, k, (others - 1) // 2) + _other(ordered, k, others // 2)) / 2
+                    each.setdefault(rank, []).append(middle - waited)
         return {rank: sorted(gaps, reverse=True)[int(LOOSE_PART * len(gaps))] for rank, gaps in each.items()}
 
     def _rank(
@@ -286,6 +298,11 @@ class SlowJudge:
             if end - begun > limit_ns:
                 first = begun
         return first
+
+
+def _other(ordered: Sequence[tuple[float, int]], but: int, number: int) -> float:
+    """The value at ``number`` of those in order without the one at ``but``."""
+    return ordered[number if number < but else number + 1][0]
 
 
 def _what(found: Slow) -> tuple[int | None, tuple[Pair, ...]]:
