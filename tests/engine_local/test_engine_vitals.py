@@ -110,6 +110,10 @@ def test_the_ranks_of_a_gang_are_looked_at_until_they_end(machine: Machine) -> N
 @needs.cgroups
 def test_what_a_cpu_quota_holds_is_seen(machine: Machine) -> None:
     gang = machine.start(python("while True: pass"), limits=Limits(cpus=0.25))
-    gang.until(
-        lambda: any(v.ranks and v.ranks[0].throttled_ns > S // 10 for v in gang.vitals), what="the quota"
+    held = gang.until(
+        lambda: [
+            v.ranks[0].throttled_ns for v in gang.vitals if v.ranks and v.ranks[0].throttled_ns > S // 10
+        ],
+        what="the quota",
     )
+    assert held
