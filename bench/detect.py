@@ -37,15 +37,15 @@ FLOOD_GOAL_PERCENT = 50.0
 FLOOD_GOAL_MIB = 64.0
 
 
-def write_fleet(root: Path, *, watched: bool) -> Path:
+def write_fleet(root: Path, *, watched: bool, devices: int) -> Path:
     watch: dict[str, object] = {"kernel_log": "off"}
     if watched:
         watch = {
             "kernel_log": f"n[1-{NODES}].log",
             "nvml": f"nvml-n[1-{NODES}].json",
-            "pci": [f"0000:{k:02x}:00.0" for k in range(1, 9)],
+            "pci": [f"0000:{k:02x}:00.0" for k in range(1, devices + 1)],
         }
-    fleet = {"nodes": [{"id": f"n[1-{NODES}]", "devices": {"count": 8, "kind": "cpu"}, "watch": watch}]}
+    fleet = {"nodes": [{"id": f"n[1-{NODES}]", "devices": {"count": devices, "kind": "cpu"}, "watch": watch}]}
     path = root / "fleet.json"
     path.write_text(json.dumps(fleet))
     for k in range(1, NODES + 1):
@@ -54,9 +54,9 @@ def write_fleet(root: Path, *, watched: bool) -> Path:
 
 
 @contextmanager
-def controller(root: Path, *, watched: bool) -> Iterator[subprocess.Popen[str]]:
+def controller(root: Path, *, watched: bool, devices: int = 8) -> Iterator[subprocess.Popen[str]]:
     root.mkdir()
-    fleet = write_fleet(root, watched=watched)
+    fleet = write_fleet(root, watched=watched, devices=devices)
     command = [sys.executable, "-m", "unidle", "up", "--fleet", str(fleet), "--store", str(root / "s.db"), "--progress", "plain"]  # fmt: skip
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
@@ -80,13 +80,14 @@ def faults(root: Path) -> list[FaultView]:
 def latencies(root: Path, count: int, seed: int) -> list[float]:
     """Seconds from the write of a line to the fault in the store, of ``count`` lines on different devices and nodes."""
     chance, found = random.Random(seed), []
-    with controller(root, watched=True):
+    # one line for each device: a second one of the same would tell nothing new
+    with controller(root, watched=True, devices=-(-count // NODES)):
         time.sleep(2)
         for k in range(count):
             time.sleep(chance.uniform(0.1, 0.6))
             log = root / f"n{k % NODES + 1}.log"
             with log.open("a") as file:
-                file.write(FAULT.format(at=1000 + 70 * k, bus=k // NODES % 8 + 1))
+                file.write(FAULT.format(at=1000 + 70 * k, bus=k // NODES + 1))
             began = time.monotonic()
             while len(faults(root)) <= k and time.monotonic() - began < 10:
                 time.sleep(0.01)

@@ -25,8 +25,9 @@ from unidle.place.queue.backfill import Backfill
 from unidle.place.queue.cluster import Cluster
 from unidle.place.queue.fair import Shares
 from unidle.place.queue.model import Demand, Fits, Ints, Running
+from unidle.place.queue.outcome import Round, Rules
 from unidle.place.queue.preempt import Preemption, preempt, preempt_all
-from unidle.place.queue.round import Round, Rules, decide
+from unidle.place.queue.round import decide
 from unidle.place.queue.tree import QueueTree
 from unidle.place.queue.waiting import Waiting
 

@@ -96,14 +96,18 @@ def _cgroups() -> frozenset[Path]:
     top = Path("/sys/fs/cgroup")
     tops = {top, *(p for p in top.iterdir() if p.is_dir())} if top.is_dir() else set()
     tops |= {Path(place) for places in own_hierarchies().values() for place in places}
-    return frozenset(path for t in tops for path in t.glob("unidle*") if path.is_dir())
+    found: set[Path] = set()
+    for t in tops:
+        with contextlib.suppress(FileNotFoundError):  # another's group, gone meanwhile
+            found.update(path for path in t.glob("unidle*") if path.is_dir())
+    return frozenset(found)
 
 
 def _foreign(group: Path, before: Before) -> bool:
     """Whether the group is in use by processes that are not of this session."""
-    for procs in [group / "cgroup.procs", *group.rglob("cgroup.procs")]:
+    for below, _, files in os.walk(group):  # passes over what vanishes meanwhile; rglob raises
         try:
-            pids = procs.read_text().split()
+            pids = (Path(below) / "cgroup.procs").read_text().split() if "cgroup.procs" in files else []
         except OSError:
             continue
         ours = {pid for pid, _ in processes(before.token)}

@@ -305,7 +305,7 @@ class Checker:
     def _spares_stay(self, who: str, job: Known, nodes: Counter[str]) -> None:
         """A job that may not be stopped at once, and lost nothing to a fault, leaves as many spares as there were."""
         guard = self.fleet.guard
-        if not guard.keeps_spares or job.spec.filler or (job.back and job.spec.preemption != "low"):
+        if not self._leaves_spares(job):
             return
         named = set(guard.spare_nodes).intersection(nodes)
         self._need(not named, "spares are for who comes back, and filler", f"{who}: {sorted(named)}")
@@ -314,6 +314,10 @@ class Checker:
             before = after + sum(node in nodes and self._is_clean(node, besides=job) for node in alike)
             text = f"{who} leaves {after} of {before}"
             self._need(after >= min(guard.spares, before), "so many nodes are kept as spares", text)
+
+    def _leaves_spares(self, job: Known) -> bool:
+        entitled = job.spec.filler or (job.back and job.spec.preemption != "low")
+        return self.fleet.guard.keeps_spares and not entitled
 
     def _alike(self) -> list[list[str]]:
         """Names of nodes with devices of the same kinds and models."""

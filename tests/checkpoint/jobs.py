@@ -60,7 +60,10 @@ class Job:
 
     def kill_holder(self, node: str) -> None:
         with contextlib.suppress(OSError):
-            os.kill(json.loads((self.hold(node) / wire.ADDRESS).read_text())["pid"], signal.SIGKILL)
+            self.signal_holder(node, signal.SIGKILL)
+
+    def signal_holder(self, node: str, number: int) -> None:
+        os.kill(json.loads((self.hold(node) / wire.ADDRESS).read_text())["pid"], number)
 
     def lose_node(self, node: str) -> None:
         """What a node's end takes with it, apart from its ranks."""

@@ -17,16 +17,17 @@ from unidle.ledger.current import check_batches
 from unidle.ledger.export import standing_rows
 from unidle.place.policy import Unidle
 from unidle.store.memory import MemoryStore
+from unidle.view.jobs import JobView
 from unidle.view.snapshot import load_view
 from unidle.view.source import ledger_source
-from unidle.view.state import JobView
 
 S = 1_000_000_000
 SECONDS = ("work", "startup", "step", "checkpoint", "restore", "stop", "quiet_at", "quiet")
 
 
 class IdleWorld:
-    """``fleet``: fields of a fleet file. ``jobs``: name -> fields of a job file, and ``does``: a ``SimJob`` in seconds."""
+    """``fleet``: fields of a fleet file. ``jobs``: name -> fields of a job file, and ``does``: a ``SimJob`` in seconds
+    (``fails``: attempt -> [rank, after so many, exit code])."""
 
     def __init__(self, fleet: dict[str, Any], jobs: dict[str, dict[str, Any]]) -> None:
         self.jobs = jobs
@@ -80,4 +81,7 @@ class IdleWorld:
     def _workload(self, command: StartGang) -> SimJob:
         does = dict(self.jobs[command.job]["does"])
         times = {f"{name}_ns": int(does.pop(f"{name}_s") * S) for name in SECONDS if f"{name}_s" in does}
-        return SimJob(**times, **does)
+        fails = {
+            k: (rank, int(after_s * S), code) for k, (rank, after_s, code) in does.pop("fails", {}).items()
+        }
+        return SimJob(**times, **does, fails=fails)

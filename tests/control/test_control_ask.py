@@ -18,7 +18,8 @@ from unidle.fleet.queues import QueueSpec
 from unidle.jobs import NEVER, JobSpec, Topology
 from unidle.place.registry import policy_names
 from unidle.store.memory import MemoryStore
-from unidle.view.state import JobView, View
+from unidle.view.jobs import JobView
+from unidle.view.state import View
 
 S = 1_000_000_000
 POLICIES = policy_names()

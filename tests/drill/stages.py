@@ -14,13 +14,19 @@ GANG = Path(__file__).with_name("gang.py")
 
 
 def drill_of(
-    tmp_path: Path, *faults: Fault, steps: int = 100, nodes: int = 3, work_s: float = 0.0, retries: int = 5
+    tmp_path: Path,
+    *faults: Fault,
+    steps: int = 100,
+    nodes: int = 3,
+    sleep_s: float = 0.02,
+    work_s: float = 0.0,
+    retries: int = 5,
 ) -> Drill:
     workdir = tmp_path / "work"
     workdir.mkdir(exist_ok=True)
     fields = {
         "name": "gang",
-        "command": [sys.executable, str(GANG), str(steps), "0.02", str(work_s)],
+        "command": [sys.executable, str(GANG), str(steps), str(sleep_s), str(work_s)],
         "workdir": str(workdir),
         "ranks": 3,
         "checkpoint": {"path": "checkpoints"},

@@ -10,6 +10,8 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -17,8 +19,9 @@ import needs
 from drill.stages import GANG, drill_of
 from e2e.commands import UNIDLE, unidle
 from unidle.drill import fail
-from unidle.drill.conduct import refuse
+from unidle.drill.conduct import _Conductor, refuse
 from unidle.drill.disk import Disk
+from unidle.drill.phases import Injected
 from unidle.drill.result import compare
 from unidle.drill.scratch import PREFIX, Scratch, marked, sweep
 from unidle.engine.local import cgroups
@@ -122,6 +125,18 @@ def test_control_groups_go_with_the_drill_also_those_that_nobody_entered() -> No
     assert group.paths
     scratch.close()
     assert not [path for path in group.paths.values() if Path(path).parent.exists()]
+
+
+def test_faults_at_different_steps_are_apart_also_where_a_look_saw_both_steps(tmp_path: Path) -> None:
+    first, second, same = fail.rank(1).at_step(3), fail.rank(2).at_step(5), fail.rank(0).at_step(3)
+    conductor = _Conductor(drill_of(tmp_path, first, second, same, nodes=1), None, print)  # type: ignore[arg-type]
+    seen = [9]
+    job: Any = SimpleNamespace(attempts=[None], steps=lambda: seen[-1])
+    assert [conductor._is_time(job, k, one) for k, one in enumerate((first, second, same))] == [True] * 3
+    conductor.done[0] = Injected(first, 1, 1, 9)
+    assert [conductor._is_time(job, k, one) for k, one in ((1, second), (2, same))] == [False, True]
+    seen.append(10)
+    assert conductor._is_time(job, 1, second)
 
 
 def test_network_faults_need_two_nodes_and_a_result_is_needed(tmp_path: Path) -> None:

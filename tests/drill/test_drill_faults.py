@@ -74,8 +74,10 @@ def test_a_killed_controller_is_followed_by_another_and_the_gang_does_not_notice
 
 @pytest.mark.parametrize("how", ["truncate", "flip", "remove"])
 def test_a_damaged_checkpoint_is_found_and_the_one_before_it_is_used(place: Path, how: str) -> None:
-    # at one time: on a busy machine the gang would save another one between the two
-    report = carried_out(place, fail.checkpoint().corrupt(how).at_step(32), fail.rank(1).at_step(32), nodes=1)
+    # at one time and in slow steps: on a busy machine the gang would save another one between the two
+    report = carried_out(
+        place, fail.checkpoint().corrupt(how).at_step(32), fail.rank(1).at_step(32), nodes=1, steps=50, sleep_s=0.15,
+    )  # fmt: skip
     damaged, killed = report.outcomes
     assert report.survived, report
     assert killed.named == "rank:1"

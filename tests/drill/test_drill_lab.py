@@ -61,7 +61,7 @@ def test_ranks_reach_each_other_by_the_addresses_of_their_nodes(lab: Lab, tmp_pa
     with running(
         "run", job, "--fleet", fleet, "--store", tmp_path / "s.db", stdout=subprocess.DEVNULL
     ) as run:
-        assert run.wait(60) == 0
+        assert run.wait(180) == 0
     gang = json.loads(next(tmp_path.glob("s.db.d/runs/*/1/gang.json")).read_text())
     assert gang["master_addr"] == lab.address("n1")
 

@@ -13,8 +13,8 @@ from typing import Any
 from e2e.commands import start, unidle
 from unidle.errors import StoreError
 from unidle.store.open import open_store
+from unidle.view.jobs import JobView
 from unidle.view.snapshot import load_view
-from unidle.view.state import JobView
 from waiting import wait_until
 
 CGROUPS = Path("/sys/fs/cgroup")

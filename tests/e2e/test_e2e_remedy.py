@@ -146,6 +146,23 @@ def test_an_unfit_node_is_found_before_the_gang_starts_and_a_person_brings_it_ba
     assert sum(row["end_ns"] - row["start_ns"] for row in rows(store) if row["leaf"] == "preflight") > 0
 
 
+def test_a_gang_whose_controller_died_during_the_check_starts_only_when_it_is_checked(tmp_path: Path) -> None:
+    store, path = tmp_path / "s.db", tmp_path
+    check = hook(path, "quick", "sleep 2")
+    file = fleet(path, quick=check, preflight="quick")
+    with running("up", "--fleet", file, "--store", store) as controller:
+        submit(store, path / "job.json", "sleep 0.1")
+        wait_until(lambda: begun(path), 20, "the check")
+        controller.kill()
+        controller.wait()
+    done = unidle("up", "--store", store, "--fleet", file, "--until-idle")
+    assert done.returncode == 0, done.stderr
+    (attempt,) = jobs_of(store)["job"].attempts
+    assert attempt.checked_ns is not None
+    assert all(rank.spawn_ns > attempt.checked_ns for rank in attempt.ranks)
+    assert len(begun(path)) > 1  # nobody looks for what the dead one began
+
+
 def test_maintenance_drains_the_node_and_gives_it_back_by_itself(tmp_path: Path) -> None:
     store, path = tmp_path / "s.db", tmp_path
     file = fleet(path, prove=hook(path, "prove"), quick=hook(path, "quick"), drain="0.5s")

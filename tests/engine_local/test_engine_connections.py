@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -15,7 +16,7 @@ import pytest
 import needs
 from engine_local.local_gangs import python
 from unidle.drill.lab import Lab
-from unidle.engine.local import connections, sockets
+from unidle.engine.local import sockets
 from unidle.engine.local.connections import Connections
 from unidle.engine.local.reach import Reach
 from unidle.jobs.vitals import LinkVitals
@@ -142,10 +143,10 @@ def test_nodes_are_asked_whom_they_reach(lab: Lab, cut: tuple[str, ...], fails: 
 def refuse_copies(monkeypatch: pytest.MonkeyPatch) -> None:
     """As for a user who may not trace the ranks."""
 
-    def refused(_pid: int) -> dict[int, sockets.Tcp]:
+    def refused(_sockets: sockets.Sockets) -> dict[int, sockets.Tcp]:
         raise sockets.NotAllowed
 
-    monkeypatch.setattr(connections, "connections_of", refused)
+    monkeypatch.setattr(sockets.Sockets, "read", refused)
 
 
 @needs.root
@@ -155,11 +156,45 @@ def test_who_may_not_copy_sockets_of_a_process_is_told_so(tmp_path: Path) -> Non
         "import os, sys, unidle.engine.local.sockets as s\n"
         "s.inodes_of = lambda pid: {1: 3}\n"
         "os.setresuid(65534, 65534, 65534)\n"
-        f"try: s.connections_of({os.getpid()})\n"
+        f"try: s.Sockets({os.getpid()}).read()\n"
         "except s.NotAllowed: print('not allowed')"
     )
     done = subprocess.run([sys.executable, "-c", looks], capture_output=True, text=True, cwd=tmp_path)
     assert done.stdout == "not allowed\n", done.stderr
+
+
+def test_connections_are_followed_while_others_come_and_go() -> None:
+    """What a number stands for changes; each reading says what there is of those that were listed, or lists anew."""
+    with socket.create_server(("127.0.0.1", 0)) as server, sockets_of_this_process() as seen:
+        assert list(seen.read()) == []
+        first = socket.create_connection(server.getsockname())
+        other = server.accept()[0]
+        ends = {inode(first), inode(other)}
+        assert seen.read().keys() == ends
+        first.sendall(b"x" * 1000)
+        wait_until(lambda: seen.read()[inode(first)].acked_bytes >= 1000, 5, "the bytes to be acknowledged")
+        number = first.fileno()
+        second = socket.create_connection(server.getsockname())
+        os.dup2(second.fileno(), number)  # another connection under the same number
+        found = seen.read()
+        assert found.keys() == {inode(other), inode(second)} or found.keys() == {inode(second)}
+        assert found[inode(second)].there == server.getsockname()
+        for one in (first, second, other):
+            one.close()
+        assert seen.read() == {}
+
+
+@contextmanager
+def sockets_of_this_process() -> Iterator[sockets.Sockets]:
+    seen = sockets.Sockets(os.getpid())
+    try:
+        yield seen
+    finally:
+        seen.close()
+
+
+def inode(one: socket.socket) -> int:
+    return os.fstat(one.fileno()).st_ino
 
 
 def test_ranks_on_one_machine_know_each_other_by_loopback() -> None:

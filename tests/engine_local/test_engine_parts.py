@@ -19,7 +19,7 @@ from unidle.fleet import Sharing as CutOnDemand
 from unidle.jobs import JobSpec, Share
 from unidle.place.policy import Unidle
 from unidle.store.memory import MemoryStore
-from unidle.view.state import JobView
+from unidle.view.jobs import JobView
 from waiting import wait_until
 
 MIG_7G = 0  # NVML's id of 7g.80gb

@@ -14,7 +14,7 @@ import pytest
 
 import needs
 from engine_local.local_gangs import Gang, Machine, python
-from unidle.engine.local.looks import look_at, worker_of
+from unidle.engine.local.looks import Eye, look_at, worker_of
 from unidle.jobs import Limits
 from unidle.jobs.vitals import Doing
 from waiting import wait_until
@@ -67,6 +67,40 @@ def test_when_a_sleeping_rank_will_wake_up_is_known() -> None:
         wakes_ns = look_at(child.pid).wakes_ns
     assert wakes_ns is not None
     assert 590 * S < wakes_ns - time.clock_gettime_ns(time.CLOCK_BOOTTIME) <= 600 * S
+
+
+def test_an_eye_that_stays_open_sees_the_same_until_the_end() -> None:
+    with process("os.read(0, 1)\ntime.sleep(600)") as child:
+        eye = Eye(child.pid)
+        wait_until(lambda: eye.look().doing == "pipe", 20, "pipe")
+        assert child.stdin is not None
+        child.stdin.write(b"x")
+        child.stdin.flush()
+        wait_until(lambda: eye.look().doing == "sleep", 20, "sleep")
+        child.send_signal(signal.SIGSTOP)
+        wait_until(lambda: eye.look().doing == "stopped", 20, "stopped")
+    assert eye.look().doing == "gone"
+    eye.close()
+    open_files = [os.path.realpath(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")]  # noqa: PTH208
+    assert not any(f"/proc/{child.pid}/" in name for name in open_files)
+
+
+@pytest.mark.parametrize(
+    ("code", "doing"),
+    [
+        ("while True: pass", "running"),
+        ("import select, socket; a, b = socket.socketpair(); b.recv(1)", "network"),
+    ],
+)
+def test_connections_of_ranks_that_work_are_read_now_and_then_and_of_those_that_wait_at_each_look(
+    machine: Machine, code: str, doing: Doing
+) -> None:
+    gang = machine.start(python(code))
+    gang.until(lambda: gang.vitals and gang.vitals[-1].ranks[0].doing == doing, what=doing)
+    del gang.vitals[:]
+    gang.until(lambda: len(gang.vitals) >= 9, what="looks")
+    read = [one.links_read for one in gang.vitals[1:]]
+    assert all(read) if doing == "network" else 0 < sum(read) < len(read)
 
 
 def test_a_wrapper_is_seen_through() -> None:

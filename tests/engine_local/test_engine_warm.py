@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 
 from engine_local.local_gangs import Gang, Machine
 from unidle.engine.local import launch
-from unidle.engine.local.become import script_of
+from unidle.engine.local.become import script_of, wait_for_listener
 from unidle.engine.local.warm import WarmPool
 from unidle.engine.protocol import StartGang
 from unidle.jobs import JobSpec, RankPlace, Restart
@@ -52,17 +53,19 @@ def command_of(
 
 def warmed(machine: Machine, command: StartGang, modules: Sequence[str] = ("json",)) -> WarmPool:
     """The machine's engine with a Python ready for the command."""
+    if machine.engine._warm is not None:  # it began one of its own for a gang that ran long
+        machine.engine._warm.close()
     pool = machine.engine._warm = WarmPool(modules)
     env = launch.common_environment(command, os.environ)
     assert pool.prepare(command.spec.command, env) == ""
     [zygote] = pool._zygotes.values()
-    wait_until(lambda: pool._is_ready(zygote), what="a warm Python")
+    wait_until(lambda: pool._is_ready(zygote), timeout_s=150, what="a warm Python")
     return pool
 
 
-def run(machine: Machine, command: StartGang) -> Gang:
+def run(machine: Machine, command: StartGang, timeout_s: float = 30.0) -> Gang:
     gang = machine.begin(command)
-    gang.ends()
+    gang.ends(timeout_s)
     return gang
 
 
@@ -126,6 +129,52 @@ def test_a_warm_script_ends_as_a_cold_one(
         logs.append(gang.log())
     assert logs[1] == logs[0]
     assert says in logs[1]
+
+
+EARLY = """
+import os, time
+from torch.distributed.rendezvous import rendezvous
+rank, asks = int(os.environ["RANK"]), "asks" + os.environ["UNIDLE_JOB"]
+if rank == 1:
+    open(asks, "w").close()
+while not os.path.exists(asks):
+    time.sleep(0.01)
+time.sleep(0.5 * (rank == 0))
+store, *_ = next(rendezvous("env://"))
+store.set(str(rank), "here")
+store.get(str(1 - rank))
+if rank == 0:
+    store.get("gone")
+else:
+    store.set("gone", "yes")
+"""
+
+
+def test_a_rank_that_comes_before_the_store_of_rank_0_asks_once_it_is_there(
+    machine: Machine, tmp_path: Path
+) -> None:
+    (tmp_path / "early.py").write_text(EARLY)
+    # torch tells of it when it is refused
+    env = {"TORCH_CPP_LOG_LEVEL": "INFO", "TORCH_DISTRIBUTED_DEBUG": "DETAIL"}
+    refused = []
+    for job in ("cold", "warm"):
+        command = command_of(tmp_path / "early.py", ranks=2, job=job, env=env)
+        if job == "warm":
+            warmed(machine, command, ("torch", "torch.distributed"))
+        gang = run(machine, command, 150)  # to import torch cold takes long on a busy machine
+        assert gang.codes() == [0, 0], gang.log(0) + gang.log(1)
+        refused.append("will retry" in gang.log(1))
+    assert refused == [True, False]
+
+
+def test_waiting_for_a_listener_ends_with_it_and_with_the_time() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        wait_for_listener("127.0.0.1", port, 60.0)
+        with server.accept()[0] as link:
+            assert link.recv(1) == b""  # it said nothing, and went
+    wait_for_listener("127.0.0.1", port, 0.05)
+    wait_for_listener("no such host", port, 60.0)
 
 
 def test_workers_of_multiprocessing_find_the_script_again(machine: Machine, tmp_path: Path) -> None:

@@ -28,9 +28,9 @@ def policy(guard: dict[str, Any]) -> GuardPolicy:
     return fleet_from_mapping({"nodes": NODES, "guard": guard}, "fleet").guard
 
 
-def test_without_the_section_nothing_is_checked_and_nothing_repaired() -> None:
+def test_without_the_section_there_is_a_short_check_and_nothing_is_repaired() -> None:
     fleet = fleet_from_mapping({"nodes": NODES}, "fleet")
-    assert fleet.guard == GuardPolicy() and fleet.guard.preflight == "off" and not fleet.guard.remedies
+    assert fleet.guard == GuardPolicy() and fleet.guard.preflight == "auto" and not fleet.guard.remedies
     assert policy({}).preflight == "quick"
 
 

@@ -12,7 +12,8 @@ from unidle.guard.restarts import acts_on_hang, backoff_s
 from unidle.jobs import JobSpec, Reason, Restart, RestartPolicy, Role
 from unidle.place.first_fit import FirstFit
 from unidle.view.fold import apply
-from unidle.view.state import JobView, View
+from unidle.view.jobs import JobView
+from unidle.view.state import View
 
 S = 1_000_000_000
 

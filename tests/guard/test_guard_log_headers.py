@@ -6,7 +6,7 @@ import json
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from unidle.guard.log import LogLine, Reader, Splitter
@@ -145,11 +145,16 @@ def test_a_date_that_does_not_exist_is_no_stamp_and_no_error():
 
 @given(st.binary(max_size=400))
 def test_no_bytes_stop_the_reader(data: bytes):
-    Reader().consider(LogLine(1, data))
-    Reader().consider(LogLine(1, b"NVRM: Xid (PCI:0000:3b:00): 79" + data))
+    reader = Reader()
+    reader.consider(LogLine(1, data))
+    reader.consider(LogLine(2, b"NVRM: Xid (PCI:0000:3b:00): 79" + data))
+    found = reader.read(LogLine(3, SAID.encode()))
+    assert found is not None and found.code == 79  # and what comes after is read as ever
 
 
 @given(st.binary(max_size=300), st.lists(st.integers(0, 300), max_size=6))
+@example(b"\x00\n", [1])
+@example(b"-" * LINE_BYTES + b"a\n", [1])
 def test_lines_do_not_depend_on_how_the_stream_was_cut(data: bytes, cuts: list[int]):
     marks = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
     for needles in ((), (b"\x00", b"a", b"\xff")):

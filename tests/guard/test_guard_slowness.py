@@ -19,7 +19,7 @@ Links = Callable[[int, float], tuple[LinkVitals, ...]]  # of a rank at a time in
 
 def judged(
     ranks: int, work: Work, seconds: float, *, noise: float = 0.03, seed: int = 0, links: Links = lambda _rank, _at: (),
-    groups: Sequence[Sequence[int]] | None = None, nodes: Sequence[str] = (),
+    groups: Sequence[Sequence[int]] | None = None, nodes: Sequence[str] = (), read_every: int = 1,
 ) -> list[Slow | None]:  # fmt: skip
     """What a judge says at each look. A step takes as long as its slowest rank; the others wait for it."""
     chance = random.Random(seed)
@@ -36,12 +36,18 @@ def judged(
     judge = SlowJudge(groups or [list(range(ranks))], nodes)
     said = []
     for at in range(TICK, int(seconds * S), TICK):
-        seen = []
+        seen, read = [], at // TICK % read_every == 0
         for rank in range(ranks):
             waited = sum(max(0.0, min(b, at / S) - max(a, (at - TICK) / S)) for a, b in waits[rank])
-            seen.append(RankVitals(rank, "running", 0, waiting_ns=int(waited * S), links=links(rank, at / S)))
+            seen.append(
+                RankVitals(
+                    rank, "running", 0, waiting_ns=int(waited * S), links=links(rank, at / S) if read else ()
+                )
+            )
         done = [int(t * S) for t in steps if t * S <= at]
-        said.append(judge.judge(GangVitals("job", 1, at - TICK, at, tuple(seen)), done[-64:]))
+        said.append(
+            judge.judge(GangVitals("job", 1, at - TICK, at, tuple(seen), links_read=read), done[-64:])
+        )
     return said
 
 
@@ -143,13 +149,15 @@ def ring(bad: Sequence[tuple[int, int]], from_s: float, rtt_ms: float, busy: flo
     return links
 
 
+@pytest.mark.parametrize("read_every", [1, 4])
 @pytest.mark.parametrize(
     ("rtt_ms", "busy"), [(20.0, 0.3), (0.4, 0.9), (300.0, 0.95)], ids=["late", "full", "both"]
 )
-def test_a_slow_link_is_named_by_its_ends(rtt_ms: float, busy: float) -> None:
+def test_a_slow_link_is_named_by_its_ends(rtt_ms: float, busy: float, read_every: int) -> None:
     said = judged(
-        4, lambda _rank, step: 0.1 if step < 150 else 0.14, 60, links=ring([(1, 2)], 18.0, rtt_ms, busy)
-    )
+        4, lambda _rank, step: 0.1 if step < 150 else 0.14, 60, links=ring([(1, 2)], 18.0, rtt_ms, busy),
+        read_every=read_every,
+    )  # fmt: skip
     found = [one for one in said if one is not None]
     assert found
     assert {one.pairs for one in found} == {((1, 2),)}

@@ -13,7 +13,7 @@ from unidle.events import types as ev
 from unidle.jobs import Reason
 from unidle.place.ground import Ground
 from unidle.place.quotas import QuotaRound
-from unidle.view.state import JobView
+from unidle.view.jobs import JobView
 
 Wrong = Iterator[str]
 

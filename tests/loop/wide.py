@@ -81,7 +81,7 @@ def fleets(draw: st.DrawFn, most: int) -> File:
     if not _some(draw, 4):
         found["queues"] = draw(queues(found))
     _add(
-        draw, found, ("migration", 4, ({"gain_least": 0.01}, {"gain_least": 1})), ("history", 4, ({"weight": 0}, {"weight": 1})),
+        draw, found, ("migration", 4, ({"gain_least": 1}, {"gain_least": 2})), ("history", 4, ({"weight": 0}, {"weight": 1})),
     )  # fmt: skip
     return found
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from loopcheck import Checker, Held, Promise, _gives_way
+from loopcheck import Checker, Held, Known, Promise, _gives_way
 from unidle.events import types as ev
 from unidle.fleet import WHOLE_PPM, CutPart, Fleet
 from unidle.jobs import JobSpec
@@ -145,15 +145,15 @@ class WideChecker(Checker):
         devices = [self.device_of[piece] for place in event.places for piece in place.slices]
         models = {(device.vendor, device.model) for device in devices}
         if not spec.hardware.mix and devices[0].kind == "gpu" and len(models) > 1:
-            one = [model for model in models if self._could_hold(model, spec)]
+            one = [model for model in models if self._could_hold(model, self.jobs[event.job])]
             self._need(not one, "a gang is of one model where one could hold it", f"{event.job}: {one}")
         vendors = {device.vendor for device in devices if device.kind == "gpu"}
         self._need(len(vendors) <= 1, "a gang is of one vendor", f"{event.job}: {vendors}")
         self._begun.append((event.job, self._quota_now()))
 
-    def _could_hold(self, model: tuple[str, str], spec: JobSpec) -> bool:
+    def _could_hold(self, model: tuple[str, str], job: Known) -> bool:
         """Whether the devices of one model alone are enough for a gang without other wishes."""
-        plain = JobSpec(("x",))
+        plain, spec = JobSpec(("x",)), job.spec
         if (spec.share, spec.topology, spec.requests, spec.where) != (
             None,
             None,
@@ -161,7 +161,12 @@ class WideChecker(Checker):
             plain.where,
         ):
             return False
-        nodes = [node for node in self.fleet.nodes if not node.taints]
+        guard, leaves_spares = self.fleet.guard, self._leaves_spares(job)
+        if leaves_spares and guard.spares:
+            return False  # some of them are kept from it, whichever
+        nodes = [
+            n for n in self.fleet.nodes if not n.taints and not (leaves_spares and n.id in guard.spare_nodes)
+        ]
         each = [
             sum((d.vendor, d.model) == model and len(d.slices_ppm) == 1 for d in node.devices)
             for node in nodes

@@ -17,7 +17,8 @@ from unidle.files.job import job_from_mapping
 from unidle.place.plan import Plan
 from unidle.place.scheduler import Scheduler
 from unidle.store.memory import MemoryStore
-from unidle.view.state import JobView, View
+from unidle.view.jobs import JobView
+from unidle.view.state import View
 
 FOLDER = Path(__file__).parent.parent / "scenarios/fleets"
 SCENARIOS: list[dict[str, Any]] = [

@@ -21,7 +21,8 @@ from unidle.events import types as ev
 from unidle.files.fleet import fleet_from_mapping
 from unidle.files.job import job_from_mapping
 from unidle.store.memory import MemoryStore
-from unidle.view.state import JobView, View
+from unidle.view.jobs import JobView
+from unidle.view.state import View
 
 ROOT = Path(__file__).parents[1] / "scenarios"
 FILES = sorted([*(ROOT / "moving").glob("*.yaml"), *(ROOT / "repair" / "loop").glob("*.yaml")])

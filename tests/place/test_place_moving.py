@@ -19,8 +19,9 @@ from unidle.fleet.queues import Migration
 from unidle.jobs import JobSpec, Reason, Topology
 from unidle.place.price import begin_ns, restart_ns, settled_ns
 from unidle.store.memory import MemoryStore
+from unidle.view.jobs import AttemptView, JobView
 from unidle.view.ranks import RankView
-from unidle.view.state import AttemptView, JobView, View
+from unidle.view.state import View
 
 STARTUP_S = 7
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
 import threading
 from collections import deque
 from pathlib import Path
@@ -318,6 +320,41 @@ def test_inside_a_container_the_fabric_manager_is_not_watched_instead_of_missed(
     one = watch(RecordedDriver(), root=tmp_path)
     assert machine.looks(one, 5) == []
     assert "run outside the container" in one.seeing()[0]
+
+
+def test_a_device_plugin_that_dies_is_told_once_and_not_while_its_kubelet_is_away(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, switches=False)
+    place = tmp_path / "var/lib/kubelet/device-plugins"
+    place.mkdir(parents=True)
+
+    def serving(name: str) -> socket.socket:
+        (place / name).unlink(missing_ok=True)
+        server, here = socket.socket(socket.AF_UNIX), Path.cwd()
+        os.chdir(place)  # a socket's path is short
+        try:
+            server.bind(name)
+        finally:
+            os.chdir(here)
+        server.listen(64)
+        return server
+
+    kubelet, plugin = serving("kubelet.sock"), serving("nvidia-gpu.sock")
+    serving("never-was.sock").close()  # its file alone is there
+    one = watch(RecordedDriver(), root=tmp_path)
+    assert machine.looks(one, 3) == []
+    plugin.close()
+    kubelet.close()
+    assert machine.looks(one, 5, 100) == [], "no kubelet, no plugins"
+    kubelet = serving("kubelet.sock")
+    assert machine.looks(one, 2, 200) == []
+    again = watch(RecordedDriver(), one.keep(), root=tmp_path)
+    assert machine.looks(again, 4, 300) == [("nvidia-gpu.sock", "restart_service")]
+    plugin = serving("nvidia-gpu.sock")
+    assert machine.looks(again, 2, 400) == []
+    plugin.close()
+    (place / "nvidia-gpu.sock").unlink()
+    assert machine.looks(again, 4, 500) == [("nvidia-gpu.sock", "restart_service")]
+    kubelet.close()
 
 
 def test_fewer_gpus_than_declared_is_not_a_watched_node() -> None:

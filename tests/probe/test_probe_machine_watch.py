@@ -89,11 +89,17 @@ def flapped(sysfs: Path, link: str, times: int) -> None:
     write(sysfs / "class/net" / link, carrier_down_count=str(times), carrier_changes=str(2 * times + 1))
 
 
-def test_a_link_that_comes_back_between_two_readings_is_a_fault_at_the_fifth_time(tmp_path: Path) -> None:
-    machine(tmp_path)
-    flapped(tmp_path, "eth0", 100)  # what was before is no news
-    one = MachineWatch("n1", "", tmp_path)
+def watched(sysfs: Path, times: int) -> MachineWatch:
+    """A watch that has looked once at a machine whose first link had flapped so often before."""
+    machine(sysfs)
+    flapped(sysfs, "eth0", times)
+    one = MachineWatch("n1", "", sysfs)
     one.look(0)
+    return one
+
+
+def test_a_link_that_comes_back_between_two_readings_is_a_fault_at_the_fifth_time(tmp_path: Path) -> None:
+    one = watched(tmp_path, 100)  # what was before is no news
     seen = []
     for hour in range(1, 9):
         flapped(tmp_path, "eth0", 100 + hour)
@@ -117,10 +123,7 @@ def test_lost_carriers_of_another_day_do_not_count_and_later_ones_are_another_fa
 
 
 def test_lost_carriers_are_counted_over_controllers_and_those_in_between_as_well(tmp_path: Path) -> None:
-    machine(tmp_path)
-    flapped(tmp_path, "eth0", 0)
-    one = MachineWatch("n1", "", tmp_path)
-    one.look(0)
+    one = watched(tmp_path, 0)
     flapped(tmp_path, "eth0", 3)
     assert told(one.look(HOUR)) == []
     flapped(tmp_path, "eth0", 5)
@@ -131,19 +134,13 @@ def test_lost_carriers_are_counted_over_controllers_and_those_in_between_as_well
 
 
 def test_where_nobody_looked_for_long_only_the_part_of_the_window_counts(tmp_path: Path) -> None:
-    machine(tmp_path)
-    flapped(tmp_path, "eth0", 0)
-    one = MachineWatch("n1", "", tmp_path)
-    one.look(0)
+    one = watched(tmp_path, 0)
     flapped(tmp_path, "eth0", 20)  # in ten days: two a day
     assert told(MachineWatch("n1", one.keep(), tmp_path).look(240 * HOUR)) == []
 
 
 def test_a_driver_that_is_loaded_again_begins_its_counters_anew(tmp_path: Path) -> None:
-    machine(tmp_path)
-    flapped(tmp_path, "eth0", 50)
-    one = MachineWatch("n1", "", tmp_path)
-    one.look(0)
+    one = watched(tmp_path, 50)
     flapped(tmp_path, "eth0", 20)
     assert one.look(S) == []
     flapped(tmp_path, "eth0", 25)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import json
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import needs
-from fuse import stubborn
+from fuse import StubbornMount, stubborn
 from progress.feeding import SECOND, cut, steps
 from unidle.engine.local.progress import HelperPipe, Progress
 from unidle.events.marks import Mark
@@ -206,14 +208,21 @@ def test_end_tells_what_was_held_back_and_what_went_wrong() -> None:
     ]
 
 
-@needs.root
-def test_a_checkpoint_directory_that_does_not_answer_stops_nothing_else(tmp_path: Path) -> None:
-    with stubborn(tmp_path / "far") as mount:
+@contextmanager
+def stalled(far: Path) -> Iterator[tuple[StubbornMount, Progress, int]]:
+    """A rank whose checkpoint directory does not answer the look that is out, and the time before that look."""
+    with stubborn(far) as mount:
         progress = Progress(checkpoint_path=str(mount.place))
         now_ns = progress._now_ns()
         mount.stall()
         assert progress.tick(now_ns + SECOND) == []
         assert mount.held.is_set(), "a look at the directory is out"
+        yield mount, progress, now_ns
+
+
+@needs.root
+def test_a_checkpoint_directory_that_does_not_answer_stops_nothing_else(tmp_path: Path) -> None:
+    with stalled(tmp_path / "far") as (_, progress, now_ns):
         marks = progress.helper(record(k="step", t=now_ns + SECOND, n=4), now_ns + 2 * SECOND)
         marks += progress.tick(now_ns + 4 * SECOND) + progress.finish(now_ns + 30 * SECOND)
         assert [mark["n"] for mark in marks if mark["k"] == "step"] == [4]
@@ -224,12 +233,7 @@ def test_a_checkpoint_directory_that_does_not_answer_stops_nothing_else(tmp_path
 
 @needs.root
 def test_a_directory_that_answers_again_is_looked_at_again(tmp_path: Path) -> None:
-    with stubborn(tmp_path / "far") as mount:
-        progress = Progress(checkpoint_path=str(mount.place))
-        now_ns = progress._now_ns()
-        mount.stall()
-        progress.tick(now_ns + SECOND)
-        assert mount.held.is_set()
+    with stalled(tmp_path / "far") as (mount, progress, now_ns):
         mount.answer()
         wait_until(
             lambda: not (progress.tick(now_ns + 2 * SECOND) or progress._apart.out), 10, "the directory"

@@ -25,8 +25,9 @@ from unidle.place.first_fit import FirstFit
 from unidle.store.memory import MemoryStore
 from unidle.store.protocol import Lease, Snapshot
 from unidle.view.accounts import post_ended
+from unidle.view.jobs import JobTable
 from unidle.view.source import ledger_source, save_snapshot
-from unidle.view.state import JobTable, View
+from unidle.view.state import View
 
 LONG_NS = 10**17
 HANG = 0  # a rank that exits 0 too early leaves a gang that hangs

@@ -12,7 +12,8 @@ from unidle.ledger.current import check, net
 from unidle.ledger.tables import SliceInfo
 from unidle.view.accounts import entries
 from unidle.view.fold import apply
-from unidle.view.state import JobView, View
+from unidle.view.jobs import JobView
+from unidle.view.state import View
 
 WHY = Reason("test", "because")
 

@@ -12,10 +12,11 @@ from unidle.ledger.rows import Entry
 from unidle.view.care import Care, CareView, CheckView, Cordon, Sign, Strike, Window
 from unidle.view.checkpoints import BadCheckpoint
 from unidle.view.fold import FOLD_VERSION
+from unidle.view.jobs import AttemptView, JobView
 from unidle.view.ranks import RankView
 from unidle.view.records import FaultView, IdleNotice, Prediction, UseView, VerdictView, WatchView
 from unidle.view.snapshot import decode, encode
-from unidle.view.state import AttemptView, JobView, View
+from unidle.view.state import View
 from unidle.view.usage import QueueUse, Usage
 from view.telling import Telling
 

@@ -17,7 +17,8 @@ from unidle.words import counted
 
 if TYPE_CHECKING:
     from unidle.store.protocol import Store
-    from unidle.view.state import JobView, View
+    from unidle.view.jobs import JobView
+    from unidle.view.state import View
 
 StoreOption = Annotated[
     str | None,

@@ -11,8 +11,9 @@ from unidle.engine.local import rundir
 from unidle.engine.local.logs import LogReader
 from unidle.store.protocol import Store
 from unidle.view.fold import fold
+from unidle.view.jobs import JobView
 from unidle.view.snapshot import load_view
-from unidle.view.state import JobView, View
+from unidle.view.state import View
 
 _ASK_EVERY_S = 0.2
 _VIEW_EVERY_S = 1.0

@@ -11,7 +11,8 @@ from typing import Literal
 from unidle.cli.common import age, printable
 from unidle.events import types as ev
 from unidle.guard.lifecycle import how_ended
-from unidle.view.state import JobView, View
+from unidle.view.jobs import JobView
+from unidle.view.state import View
 from unidle.words import counted
 
 Progress = Literal["auto", "live", "plain", "off"]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict
+from collections.abc import Collection
+from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any
 
 import typer
@@ -27,7 +28,7 @@ from unidle.cli.common import (
 )
 from unidle.cli.probe import probe_app
 from unidle.errors import BadInput
-from unidle.fleet import WHOLE_PPM, Device, device_of, slices_of
+from unidle.fleet import WHOLE_PPM, Device, Fleet, device_of, slices_of
 from unidle.fleet.spares import Spares
 from unidle.words import counted
 
@@ -75,37 +76,13 @@ def fleet(
         return
     not_both(context, "store", fleet=fleet_file, cpu_devices=cpu_devices)
     if store is not None and fleet_file is None:
-        from unidle.view.kept import on_trial
-        from unidle.view.watching import not_watched
-
-        opened = read_store(store)
-        view = need_fleet(read_view(opened), store)
-        opened.close()
-        holders: dict[str, set[str]] = {}
-        told = {job for job in view.live if view.jobs[job].attempts[-1].notice is not None}
-        for job in view.live:
-            for slice_id in (s for place in view.jobs[job].attempts[-1].places for s in place.slices):
-                holders.setdefault(device_of(slice_id), set()).add(job)
-        found, spares = view.fleet, frozenset(view.spares)
-        health = {**view.health, **dict.fromkeys(on_trial(view), "quarantine")}
-        blind = {node.id: not_watched(view, node.id) for node in found.nodes}
+        shown = _of_store(store)
     else:
         from unidle.cli.run import find_fleet
 
-        found, holders, health, told = find_fleet(fleet_file, cpu_devices), {}, {}, set()
-        blind = None  # nobody has looked yet
-        spares = Spares(found).of()
-    lines: list[dict[str, Any]] = []
-    for node in found.nodes:
-        for device in node.devices:
-            state = health.get(device.id) or health.get(node.id) or "healthy"
-            lines.append(
-                {"device": device.id, "node": node.id, "tier": node.parent, "kind": device.kind, "model": device.model,
-                 "vendor": device.vendor if device.kind == "gpu" else None, "gpu_links": node.gpu_links or None, "memory_bytes": device.memory_bytes, "slices_ppm": [s.share_ppm for s in slices_of(device)], "health": state, "spare": node.id in spares,
-                 "share": _sharing(device), "cut": _cut(device),
-                 "watched": blind is not None and not blind[node.id], "not_watched": None if blind is None else blind[node.id] or None,
-                 "jobs": sorted(holders.get(device.id, ())), "idle": sorted(told.intersection(holders.get(device.id, ())))}
-            )  # fmt: skip
+        declared = find_fleet(fleet_file, cpu_devices)
+        shown = _Shown(declared, Spares(declared).of())
+    found, lines = shown.fleet, _device_lines(shown)
     if as_json:
         tiers = [{"id": t.id, "kind": t.kind, "parent": t.parent} for t in found.tiers]
         links = {name: asdict(one) for name, one in found.gpu_links.items()}
@@ -118,6 +95,53 @@ def fleet(
         alike = sum(node.gpu_links == name for node in found.nodes)
         say(f"links {name}: {describe(one)} ({counted(alike, 'node')})")
     say(f"{counted(len(lines), 'device')} on {counted(len(found.nodes), 'node')} ({found.source})")
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """A fleet, and what is known of its nodes and devices. ``holders``: jobs by device; ``told``: idle ones."""
+
+    fleet: Fleet
+    spares: Collection[str]
+    health: dict[str, str] = field(default_factory=dict)
+    holders: dict[str, set[str]] = field(default_factory=dict)
+    told: set[str] = field(default_factory=set)
+    blind: dict[str, str] | None = None  # by node, why nobody watches it; None: nobody has looked yet
+
+
+def _of_store(store: str) -> _Shown:
+    """The fleet as the controller of a store sees it."""
+    from unidle.view.kept import on_trial
+    from unidle.view.watching import not_watched
+
+    opened = read_store(store)
+    view = need_fleet(read_view(opened), store)
+    opened.close()
+    holders: dict[str, set[str]] = {}
+    told = {job for job in view.live if view.jobs[job].attempts[-1].notice is not None}
+    for job in view.live:
+        for slice_id in (s for place in view.jobs[job].attempts[-1].places for s in place.slices):
+            holders.setdefault(device_of(slice_id), set()).add(job)
+    health = {**view.health, **dict.fromkeys(on_trial(view), "quarantine")}
+    blind = {node.id: not_watched(view, node.id) for node in view.fleet.nodes}
+    return _Shown(view.fleet, view.spares, health, holders, told, blind)
+
+
+def _device_lines(shown: _Shown) -> list[dict[str, Any]]:
+    """What is said of each device, as ``--json`` gives it."""
+    health, holders, blind = shown.health, shown.holders, shown.blind
+    lines: list[dict[str, Any]] = []
+    for node in shown.fleet.nodes:
+        for device in node.devices:
+            state = health.get(device.id) or health.get(node.id) or "healthy"
+            lines.append(
+                {"device": device.id, "node": node.id, "tier": node.parent, "kind": device.kind, "model": device.model,
+                 "vendor": device.vendor if device.kind == "gpu" else None, "gpu_links": node.gpu_links or None, "memory_bytes": device.memory_bytes, "slices_ppm": [s.share_ppm for s in slices_of(device)], "health": state, "spare": node.id in shown.spares,
+                 "share": _sharing(device), "cut": _cut(device),
+                 "watched": blind is not None and not blind[node.id], "not_watched": None if blind is None else blind[node.id] or None,
+                 "jobs": sorted(holders.get(device.id, ())), "idle": sorted(shown.told.intersection(holders.get(device.id, ())))}
+            )  # fmt: skip
+    return lines
 
 
 def _say_devices(lines: list[dict[str, Any]]) -> None:

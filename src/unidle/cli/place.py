@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from unidle.jobs import JobSpec
     from unidle.place.mapping import GroupTime
     from unidle.place.scheduler import Placed, Refused
-    from unidle.view.state import JobView, View
+    from unidle.view.jobs import JobView
+    from unidle.view.state import View
 
 _NODES_SHOWN = 20
 _WAITS = "name a job file, or a job that waits: `unidle list` shows them"

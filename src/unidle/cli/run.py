@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from unidle.files.fleet_notices import Channel
     from unidle.fleet import Fleet
     from unidle.jobs import JobSpec, Reason
-    from unidle.view.state import JobView
+    from unidle.view.jobs import JobView
 
 JobFileArgument = Annotated[
     str | None,

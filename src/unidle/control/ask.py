@@ -11,7 +11,8 @@ from unidle.jobs import JobSpec, Reason
 from unidle.place.plan import Keep, Place, Plan, Policy, Stop
 from unidle.place.policy import Unidle
 from unidle.view.fold import apply
-from unidle.view.state import JobView, View
+from unidle.view.jobs import JobView
+from unidle.view.state import View
 
 ASKED: Final = "asked"
 """The job that is only asked about."""

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from unidle.events import types as ev
-from unidle.view.state import AttemptView, JobView, View
+from unidle.view.jobs import AttemptView, JobView
+from unidle.view.state import View
 
 if TYPE_CHECKING:
     from unidle.control.hooks import Hands
@@ -44,13 +45,13 @@ class NodeCare:
 
     def holds(self, view: View, job: JobView, attempt: AttemptView) -> bool:
         """Whether the attempt is not to start yet: its nodes are checked first."""
-        if self._make_hands is None or view.fleet.guard.preflight == "off":
+        if self._make_hands is None or not _is_checked(view, job, attempt):
             return False
         if self._preflight is None:
             from unidle.control.preflight import Preflight
 
             self._preflight = Preflight(self._shared_hands(), self._name)
-        return self._preflight.holds(view, job, attempt)
+        return self._preflight.holds(job, attempt)
 
     def look(self, view: View, now_ns: int) -> Iterator[ev.Event]:
         """What follows now; each event is to be applied to the view before the next is asked for."""
@@ -90,3 +91,16 @@ class NodeCare:
         if self._hands is None and self._make_hands is not None:
             self._hands = self._make_hands()
         return self._hands
+
+
+def _is_checked(view: View, job: JobView, attempt: AttemptView) -> bool:
+    """Whether the nodes of an attempt are to be checked before it starts."""
+    wish = view.fleet.guard.preflight
+    if wish != "auto":
+        return wish != "off"
+    nodes = {place.node for place in attempt.places}
+    if attempt.number > 1 and nodes <= {p.node for p in job.attempts[attempt.number - 2].places}:
+        return False  # they were watched until a moment ago
+    return len(attempt.places) > 1 or any(
+        d.kind == "gpu" for n in view.fleet.nodes if n.id in nodes for d in n.devices
+    )

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from unidle.place.plan import Place
-from unidle.view.state import JobView, View
+from unidle.view.jobs import JobView
+from unidle.view.state import View
 
 
 def in_the_way(view: View, place: Place, now_ns: int) -> list[str]:

@@ -14,8 +14,9 @@ from unidle.ledger.money import MICRO
 from unidle.ledger.query import summary
 from unidle.ledger.sources import LedgerSource
 from unidle.ledger.taxonomy import GROUP_OF
+from unidle.view.jobs import JobView
 from unidle.view.source import prices
-from unidle.view.state import JobView, View
+from unidle.view.state import View
 
 _S: Final = 1e9
 _HOUR_NS: Final = 3_600_000_000_000

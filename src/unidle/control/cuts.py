@@ -6,7 +6,8 @@ from unidle.engine.protocol import LiveAttempt, PartOf, StartGang
 from unidle.events import types as ev
 from unidle.fleet import device_of
 from unidle.jobs import Reason
-from unidle.view.state import AttemptView, JobView, View
+from unidle.view.jobs import AttemptView, JobView
+from unidle.view.state import View
 from unidle.words import counted, does
 
 

@@ -10,8 +10,9 @@ from unidle.guard.lifecycle import how_ended
 from unidle.jobs import NEVER, NEVER_BY_QUEUE, JobSpec, Reason
 from unidle.predict.outcome import Checked, checked
 from unidle.view.accounts import durable_points
+from unidle.view.jobs import AttemptView, JobView
 from unidle.view.ranks import RankView
-from unidle.view.state import AttemptView, JobView, View
+from unidle.view.state import View
 from unidle.words import counted
 
 if TYPE_CHECKING:

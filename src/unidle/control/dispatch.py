@@ -17,8 +17,9 @@ from unidle.place.dispatch import Prefer, Verdict, judge, ranked
 from unidle.place.summary import summary_of
 from unidle.store.open import open_store
 from unidle.store.protocol import Store
+from unidle.view.jobs import JobView
 from unidle.view.snapshot import load_view
-from unidle.view.state import JobView, View
+from unidle.view.state import View
 
 MOVER: Final = "unidle clusters: moved to "
 LOOKED_BACK: Final = 2_000

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from unidle.events import types as ev
 from unidle.jobs import Reason
 from unidle.place.plan import Policy
-from unidle.view.state import JobView, View
+from unidle.view.jobs import JobView
+from unidle.view.state import View
 from unidle.words import counted
 
 

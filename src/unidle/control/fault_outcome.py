@@ -12,8 +12,9 @@ from unidle.ledger.query import summary
 from unidle.ledger.ratios import USEFUL
 from unidle.ledger.taxonomy import GROUP_OF
 from unidle.store.protocol import Store
+from unidle.view.jobs import JobView
 from unidle.view.source import ledger_source, prices
-from unidle.view.state import JobView, View
+from unidle.view.state import View
 
 _S: Final = 1e9
 _HOUR_NS: Final = 3600e9

@@ -14,8 +14,9 @@ from unidle.place.queued import KINDS
 from unidle.predict.estimate import Estimate
 from unidle.predict.run_time import RunHistory, quantile_estimate, remaining_ns
 from unidle.predict.start import Holder, Waiter, planned_starts
+from unidle.view.jobs import JobView
 from unidle.view.kept import free_for_most
-from unidle.view.state import JobView, View
+from unidle.view.state import View
 
 PLANNED: Final = 1_000
 """Waiting jobs, from the head of the queue, for which a start is foretold."""

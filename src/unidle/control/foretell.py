@@ -11,8 +11,9 @@ from unidle.predict.estimate import Estimate
 from unidle.predict.hardware import Forecast, forecasts, price_of
 from unidle.predict.outcome import paid_micro
 from unidle.view.accounts import durable_points
+from unidle.view.jobs import AttemptView, JobView
 from unidle.view.speeds import attempt_run, job_runs, slices_under, width_ppm
-from unidle.view.state import AttemptView, JobView, View
+from unidle.view.state import View
 from unidle.words import counted
 
 OWN: Final = "its own first"

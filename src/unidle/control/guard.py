@@ -9,7 +9,8 @@ from unidle.control.stalls import stalls
 from unidle.events import types as ev
 from unidle.jobs import JobSpec, Reason
 from unidle.jobs.vitals import GangVitals
-from unidle.view.state import AttemptView, JobView, View
+from unidle.view.jobs import AttemptView, JobView
+from unidle.view.state import View
 
 if TYPE_CHECKING:
     from unidle.guard.progress import Finding, GangJudge, Progress

@@ -22,8 +22,9 @@ from unidle.place.registry import DEFAULT, policy_named
 from unidle.share.select import names_model
 from unidle.store.protocol import Store
 from unidle.view.frozen import view_of
+from unidle.view.jobs import JobView
 from unidle.view.speeds import width_ppm
-from unidle.view.state import JobView, View
+from unidle.view.state import View
 from unidle.words import counted
 
 # What a job would need on any devices: its steps, and what it does between them. Work that was lost

@@ -11,7 +11,8 @@ from unidle.fleet import Fleet
 from unidle.fleet.idle import IdleTerms
 from unidle.share.idle import Holder, IdlePlan, decide_idle, measure_every_ns
 from unidle.view.holders import holder_of, terms_of
-from unidle.view.state import AttemptView, JobView, View
+from unidle.view.jobs import AttemptView, JobView
+from unidle.view.state import View
 
 
 class IdleWatch:

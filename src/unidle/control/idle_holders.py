@@ -7,7 +7,8 @@ from typing import Any
 from unidle.ledger.money import HOUR_NS, to_micro
 from unidle.share.idle import Holder
 from unidle.view.holders import holder_of, terms_of
-from unidle.view.state import AttemptView, JobView, View
+from unidle.view.jobs import AttemptView, JobView
+from unidle.view.state import View
 
 Plain = dict[str, Any]
 

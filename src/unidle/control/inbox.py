@@ -9,7 +9,8 @@ import msgspec
 
 from unidle.jobs import JobSpec, Reason
 from unidle.store.protocol import Request
-from unidle.view.state import JobView, View
+from unidle.view.jobs import JobView
+from unidle.view.state import View
 
 NOT_TAKEN_UP = Reason("not_taken_up", "nobody has taken it up yet: is `unidle up` running on this store?")
 

@@ -7,7 +7,6 @@ finds the decision in the log, and sends the (idempotent) command again.
 
 from __future__ import annotations
 
-import heapq
 import os
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
@@ -16,17 +15,18 @@ import msgspec
 
 from unidle.clock import Clock
 from unidle.control import clearing, cuts
+from unidle.control.agenda import Agenda
 from unidle.control.care import NodeCare
 from unidle.control.elastic import ElasticSizes
 from unidle.control.forecast import Forecaster
 from unidle.control.idle import IdleWatch
 from unidle.control.inbox import CancelRequest, SubmitRequest
+from unidle.control.recorder import Recorder, Watcher
 from unidle.control.recover import bad_checkpoint
 from unidle.engine.protocol import (
     CheckpointLook,
     Engine,
     HealthChange,
-    RankMarks,
     StopGang,
     Utilised,
 )
@@ -37,11 +37,10 @@ from unidle.guard import lifecycle
 from unidle.jobs import JobSpec, Reason
 from unidle.jobs.vitals import GangVitals
 from unidle.place.plan import Place, Plan, Policy, Stop
-from unidle.store.protocol import Lease, NewEvent, Request, Store
+from unidle.store.protocol import Lease, Request, Store
 from unidle.view import snapshot
-from unidle.view.fold import apply
-from unidle.view.source import save_snapshot
-from unidle.view.state import AttemptView, JobView, View
+from unidle.view.jobs import AttemptView, JobView
+from unidle.view.state import View
 
 if TYPE_CHECKING:
     from unidle.control.detectors import Detectors
@@ -51,11 +50,7 @@ if TYPE_CHECKING:
 
 SIGHTING_EVERY_NS: Final = 10_000_000_000
 INBOX_EVERY_NS: Final = 250_000_000
-SNAPSHOT_EVERY_EVENTS: Final = 50_000
-_NEVER_NS: Final = 1 << 63
 HELD_AFTER_NS: Final = 60_000_000_000  # what was promised, after those who held it have to be gone
-
-Watcher = Callable[[ev.Event, int], None]
 
 
 class Controller:
@@ -68,28 +63,24 @@ class Controller:
         forecaster: Forecaster | None = None, care: NodeCare | None = None, notices: NoticeDesk | None = None,
         detectors: Detectors | LateDetectors | None = None,
     ) -> None:  # fmt: skip
-        self._store, self._lease, self._engine = store, lease, engine
+        self._store, self._engine = store, engine
         self._policy, self._clock = policy, clock
         self._inbox_every_ns = inbox_every_ns
         self._sighting_every_ns = sighting_every_ns
-        self._watcher = watcher
         self._forecaster = forecaster
         self._notices = notices
         self._detectors = detectors
         self.view = snapshot.load_view(store) if view is None else view
-        self._new: list[NewEvent] = []
-        self._done_requests: list[int] = []
+        self._recorder = Recorder(store, lease, clock, self.view, notices, watcher)
+        self._emit = self._recorder.emit
         self._commands: list[Callable[[], None]] = []
-        self._touched: dict[str, None] = {}  # in order, so that the same run gives the same log
-        self._timers: list[tuple[int, str]] = []
+        self._agenda = Agenda()
         self._holders = IdleWatch()
         self._guard: GuardWatch | None = None
         self._sizes = ElasticSizes()
         self._care = care if care is not None else NodeCare()
-        self._again_ns = _NEVER_NS  # when the policy asked to be called again
         self._place = True
         self._inbox_ns = 0
-        self._snapshot_seq = self.view.seq
         self._accepting = True
 
     # -- life ------------------------------------------------------------------------------------
@@ -114,7 +105,8 @@ class Controller:
         if fleet != as_declared(self.view.fleet):
             self._emit(ev.FleetSeen(fleet))
         live = [job for job in self.view.jobs.open.values() if job.live is not None]
-        self._engine.adopt([cuts.live_attempt(self.view, job, job.attempts[-1]) for job in live])
+        begun = [job for job in live if not self._is_held(job, job.attempts[-1])]
+        self._engine.adopt([cuts.live_attempt(self.view, job, job.attempts[-1]) for job in begun])
         self._engine.keep(self.view.jobs.open.keys())
         for job in self.view.jobs.open.values():
             self._touch(job)
@@ -130,13 +122,12 @@ class Controller:
         """Leave in good order; what runs keeps running and is adopted by the next controller."""
         self._emit(ev.ControllerStopped(why))
         self._flush()
-        if self.view.seq > self._snapshot_seq:
-            self._save_snapshot()
+        self._recorder.snapshot(after_events=1)
         self._engine.close()
 
     def watch(self, watcher: Watcher) -> None:
         """Call ``watcher(event, time_ns)`` for every event from now on."""
-        self._watcher = watcher
+        self._recorder.watcher = watcher
 
     def idle(self) -> bool:
         """Nothing runs, nothing waits that could ever start, and the inbox is empty."""
@@ -149,7 +140,7 @@ class Controller:
     @property
     def looks_again(self) -> bool:
         """Jobs wait, and the policy asked to be called again at a time of its own."""
-        return bool(self.view.waiting) and any(not job for _, job in self._timers)
+        return bool(self.view.waiting) and self._agenda.calls_again
 
     # -- asked from outside ----------------------------------------------------------------------
 
@@ -206,8 +197,7 @@ class Controller:
         if now - self.view.book.seen_ns >= self._sighting_every_ns:
             self._emit(ev.Sighted())
         self._flush()
-        if self.view.seq - self._snapshot_seq >= SNAPSHOT_EVERY_EVENTS:
-            self._save_snapshot()
+        self._recorder.snapshot()
         return self._next_ns(now)
 
     def run(self, until: Callable[[], bool]) -> None:
@@ -227,15 +217,15 @@ class Controller:
             elif isinstance(seen, Utilised):
                 if (event := self._holders.measured(self.view, seen)) is not None:
                     self._emit(event)
-                    self._touched[seen.job] = None
+                    self._agenda.touch(seen.job)
             elif isinstance(seen, CheckpointLook):
                 if seen.job in self.view.jobs:
                     self._emit(bad_checkpoint(seen))
             elif isinstance(seen, GangVitals):
                 self._take_vitals(seen)
             else:
-                self._emit_marks(seen)
-                self._touched[seen.job] = None
+                self._recorder.emit_marks(seen)
+                self._agenda.touch(seen.job)
         if self._detectors is not None:
             for said in self._detectors.take(self.view, self._clock.now_ns()):
                 self._emit(said)
@@ -247,7 +237,7 @@ class Controller:
             self._guard = GuardWatch()
         for said in self._guard.look(self.view, seen):
             self._emit(said)
-            self._touched[seen.job] = None
+            self._agenda.touch(seen.job)
 
     def _take_requests(self) -> None:
         now = self._clock.now_ns()
@@ -259,7 +249,7 @@ class Controller:
                 self._take_request(request)
             except msgspec.MsgspecError as error:  # it must not stop every controller that comes
                 self._emit(ev.RequestRefused(request.kind, Reason("unreadable", f"cannot be read: {error}")))
-            self._done_requests.append(request.id)
+            self._recorder.request_done(request.id)
 
     def _take_request(self, request: Request) -> None:
         if request.kind == "submit":
@@ -290,17 +280,11 @@ class Controller:
 
     def _decide(self) -> None:
         now = self._clock.now_ns()
-        while self._timers and self._timers[0][0] <= now:
-            at_ns, job_id = heapq.heappop(self._timers)
-            if job_id:
-                self._touched[job_id] = None
-            elif at_ns == self._again_ns:
-                self._again_ns = _NEVER_NS
+        if self._agenda.due(now):
             self._place = True
         for job_id in self._holders.due(now):
-            self._touched[job_id] = None
-        touched, self._touched = self._touched, {}
-        for job_id in touched:
+            self._agenda.touch(job_id)
+        for job_id in self._agenda.take():
             self._decide_job(self.view.jobs[job_id], now)
         if self._place and self._accepting:
             self._place = False
@@ -370,9 +354,8 @@ class Controller:
                 self._emit(said)
         if plan.again_ns is not None and plan.again_ns <= now:
             self._place = True
-        elif plan.again_ns is not None and plan.again_ns < self._again_ns:
-            self._again_ns = plan.again_ns
-            heapq.heappush(self._timers, (plan.again_ns, ""))
+        elif plan.again_ns is not None:
+            self._agenda.call_again(plan.again_ns)
         return {node for clash in late.values() for node in clash}
 
     def _place_gang(self, place: Place, now: int) -> None:
@@ -399,38 +382,23 @@ class Controller:
 
     # -- log and commands ------------------------------------------------------------------------
 
-    def _emit(self, event: ev.Event, source: str = "control", source_seq: int | None = None) -> None:
-        view = self.view
-        seq = view.seq + 1
-        apply(view, event, seq, self._clock.now_ns())
-        kind, body = ev.encode(event)
-        number = seq if source_seq is None else source_seq
-        self._new.append(NewEvent(view.time_ns, source, number, kind, body))
-        if self._notices is not None:
-            self._notices.saw(event, seq, view.time_ns)
-        if self._watcher is not None:
-            self._watcher(event, view.time_ns)
-
-    def _emit_marks(self, seen: RankMarks) -> None:
-        event = ev.RankSaw(seen.job, seen.attempt, seen.rank, seen.first, seen.marks)
-        self._emit(event, f"rank:{seen.job}/{seen.attempt}/{seen.rank}", seen.first)
-
     def _flush(self) -> None:
-        if self._new or self._done_requests:
-            self._store.append(self._lease, self._new, done_requests=self._done_requests)
-            self._new, self._done_requests = [], []
-        if self._notices is not None:
-            self._notices.turn(self.view.seq, self._clock.now_ns())
+        self._recorder.flush()
         commands, self._commands = self._commands, []
         for command in commands:
             command()
         self._care.act(self.view)
 
     def _command_start(self, job: JobView, attempt: AttemptView) -> None:
-        if self._care.holds(self.view, job, attempt):
+        if self._is_held(job, attempt):
             return
         command = cuts.start_of(self.view, job, attempt)
         self._commands.append(lambda: self._engine.start(command))
+
+    def _is_held(self, job: JobView, attempt: AttemptView) -> bool:
+        """Whether its nodes are checked first: none of its ranks has begun then."""
+        starts = attempt.stop is None and not attempt.all_spawned
+        return starts and self._care.holds(self.view, job, attempt)
 
     def _command_stop(self, job: JobView, attempt: AttemptView) -> None:
         if attempt.stop is not None:
@@ -440,7 +408,7 @@ class Controller:
             self._commands.append(lambda: self._engine.stop(command))
 
     def _touch(self, job: JobView) -> None:
-        self._touched[job.id] = None
+        self._agenda.touch(job.id)
         self._sizes.add(job)
         self._set_timers(job)
 
@@ -449,18 +417,14 @@ class Controller:
         times: Iterable[int | None] = (lifecycle.next_deadline_ns(job), job.not_before_ns or None)
         for time_ns in times:
             if time_ns is not None and time_ns > self._clock.now_ns():
-                heapq.heappush(self._timers, (time_ns, job.id))
-
-    def _save_snapshot(self) -> None:
-        save_snapshot(self._store, self._lease, self.view)
-        self._snapshot_seq = self.view.seq
+                self._agenda.at(time_ns, job.id)
 
     def _next_ns(self, now: int) -> int | None:
-        if self._touched or self._commands or (self._place and self._accepting and self.view.waiting):
+        if self._agenda.waits or self._commands or (self._place and self._accepting and self.view.waiting):
             return now
         times = [self.view.book.seen_ns + self._sighting_every_ns]
-        if self._timers:
-            times.append(self._timers[0][0])
+        if (agenda_ns := self._agenda.next_ns) is not None:
+            times.append(agenda_ns)
         if self._holders.next_ns is not None:
             times.append(self._holders.next_ns)
         if (care_ns := self._care.next_ns) is not None:

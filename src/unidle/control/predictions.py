@@ -11,8 +11,9 @@ from unidle.jobs import JobSpec
 from unidle.jobs.speeds import SpeedRun, known_of
 from unidle.predict.hardware import Forecast, forecasts, price_of
 from unidle.predict.outcome import score
+from unidle.view.jobs import JobView
 from unidle.view.speeds import job_runs
-from unidle.view.state import JobView, View
+from unidle.view.state import View
 
 Plain = dict[str, Any]
 BATCH: Final = 1_000  # steps that a cost is told for

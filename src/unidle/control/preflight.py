@@ -15,7 +15,8 @@ from unidle.fleet import Node
 from unidle.guard.preflight import Decision, Result, Rules, Tier, decide_gang
 from unidle.jobs import Reason
 from unidle.view.care import CheckView
-from unidle.view.state import AttemptView, JobView, View
+from unidle.view.jobs import AttemptView, JobView
+from unidle.view.state import View
 from unidle.words import counted
 
 LOOK_EVERY_NS: Final = 50_000_000
@@ -40,9 +41,9 @@ class Preflight:
         """When :meth:`look` may have an answer though nothing happened."""
         return self._next_ns
 
-    def holds(self, view: View, job: JobView, attempt: AttemptView) -> bool:
+    def holds(self, job: JobView, attempt: AttemptView) -> bool:
         """Whether the attempt is not to start yet; :meth:`look` says when it is."""
-        if self._hands is None or view.fleet.guard.preflight == "off" or attempt.checked_ns is not None:
+        if self._hands is None or attempt.checked_ns is not None:
             return False
         if any(rank.spawn_ns is not None for rank in attempt.ranks):
             return False
@@ -93,8 +94,9 @@ class Preflight:
         names = {place.node for place in attempt.places}
         nodes = {node.id: node for node in view.fleet.nodes if node.id in names}
         known = {name: (_results_of(view, node), _changed_ns(view, name)) for name, node in nodes.items()}
-        rules = Rules(policy.preflight_age_ns, _STANDARD_NS, policy.quick.tries, policy.quick.pause_ns)
-        if policy.preflight == "quick":
+        tries = 1 if policy.preflight == "auto" else policy.quick.tries  # nobody asked to be kept waiting
+        rules = Rules(policy.preflight_age_ns, _STANDARD_NS, tries, policy.quick.pause_ns)
+        if policy.preflight != "standard":
             known = {name: (_as_thorough(results), None) for name, (results, _) in known.items()}
         _, each = decide_gang(known, now_ns, rules)
         waits = False
@@ -103,9 +105,9 @@ class Preflight:
             if one.action == "again" and tier is not None:
                 waits = True
                 self._check(
-                    view, nodes[one.node], "quick" if policy.preflight == "quick" else tier, one, now_ns
+                    view, nodes[one.node], tier if policy.preflight == "standard" else "quick", one, now_ns
                 )
-            elif one.action == "taint" and (at_ns := known[one.node][0][-1].at_ns) != self._told.get(
+            elif _may_taint(view, one) and (at_ns := known[one.node][0][-1].at_ns) != self._told.get(
                 one.node
             ):
                 self._told[one.node] = at_ns
@@ -141,6 +143,11 @@ class Preflight:
         self._count += 1
         order = Order(f"preflight-{self._name}-{self._count}", words, hook.timeout_ns)
         self._running[node.netns] = (order, node, tier)
+
+
+def _may_taint(view: View, decision: Decision) -> bool:
+    """A fleet of one node has no other one to go to: what is wrong with it is told, and it is used."""
+    return decision.action == "taint" and (len(view.fleet.nodes) > 1 or view.fleet.guard.preflight != "auto")
 
 
 def _results_of(view: View, node: Node) -> list[Result]:

@@ -12,17 +12,19 @@ import msgspec
 
 from unidle.control.hooks import Hands, Order, Outcome
 from unidle.events import types as ev
+from unidle.events.guard import CareState
 from unidle.fleet import Device, Fleet, Health, Node
 from unidle.fleet.guard import RUNGS
 from unidle.guard import maintenance, remedy
-from unidle.guard.remedy import Answer, Facts, Held, Result, Set, StopJob
+from unidle.guard.facts import Answer, Facts, Held, Result, Set, StopJob
 from unidle.jobs import Reason
 from unidle.view.care import CareView
+from unidle.view.jobs import AttemptView, JobView
 from unidle.view.remedies import identity_of
-from unidle.view.state import AttemptView, JobView, View
+from unidle.view.state import View
 from unidle.words import counted
 
-HEALTH: Final[dict[ev.CareState, Health]] = {
+HEALTH: Final[dict[CareState, Health]] = {
     "healthy": "healthy", "suspect": "healthy", "draining": "healthy", "quarantine": "quarantine", "remedy": "repair",
     "proving": "quarantine", "probation": "quarantine", "out": "fault", "maintenance": "maintenance",
 }  # fmt: skip

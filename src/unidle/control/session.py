@@ -14,7 +14,8 @@ from unidle.clock import RealClock, boot_id
 from unidle.control.care import NodeCare
 from unidle.control.forecast import Forecaster
 from unidle.control.late_detectors import LateDetectors
-from unidle.control.loop import Controller, Watcher
+from unidle.control.loop import Controller
+from unidle.control.recorder import Watcher
 from unidle.engine.local.engine import LocalEngine
 from unidle.errors import StoreError
 from unidle.fleet import Fleet

@@ -8,7 +8,8 @@ from typing import Final
 
 from unidle.clock import VirtualClock
 from unidle.control.forecast import Forecaster
-from unidle.control.loop import Controller, Watcher
+from unidle.control.loop import Controller
+from unidle.control.recorder import Watcher
 from unidle.engine.sim.engine import SimEngine
 from unidle.engine.sim.faults import Fault
 from unidle.engine.sim.workload import Workload

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Final
 from unidle.events import types as ev
 from unidle.jobs import Reason
 from unidle.jobs.vitals import GangVitals, RankVitals
+from unidle.view.jobs import AttemptView
 from unidle.view.records import VerdictView
-from unidle.view.state import AttemptView, View
+from unidle.view.state import View
 from unidle.words import plural
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from unidle.errors import BadInput, CannotRun
 from unidle.events import types as ev
 from unidle.files.drill import Drill, Fault
 from unidle.files.fleet_file import NodePart
-from unidle.view.state import JobView
+from unidle.view.jobs import JobView
 from unidle.words import counted
 
 NETWORK_KINDS: Final = ("cut", "delay", "rate")
@@ -257,7 +257,13 @@ class _Conductor:
         if not job.attempts:
             return False
         if fault.at_step is not None:
-            return job.steps() >= fault.at_step
+            # a look that came late must not make one of two faults that were to be apart
+            earlier = (
+                self.done[k].step or 0
+                for k in self.done
+                if (self.drill.faults[k].at_step or 0) < fault.at_step
+            )
+            return job.steps() >= fault.at_step and job.steps() > max(earlier, default=-1)
         if fault.at_s is not None:
             first = job.attempts[0]
             spawned_ns = max((r.spawn_ns or 0 for r in first.ranks), default=0)

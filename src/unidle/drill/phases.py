@@ -9,14 +9,15 @@ from typing import Final
 from unidle.events import types as ev
 from unidle.files.drill import Fault
 from unidle.view.incidents import Incident, incidents_of
-from unidle.view.state import AttemptView, JobView, View
+from unidle.view.jobs import AttemptView, JobView
+from unidle.view.state import View
 
 EARLY_NS: Final = 50_000_000  # the log's clock and the injector's may differ by this
 _EXPECTED: Final[dict[str, tuple[str, ...]]] = {
     "kill": ("exit",),
     "stop": ("hang",),
     "slow": ("slow",),
-    "cut": ("cut", "hang", "exit"),
+    "cut": ("cut", "hang", "exit", "node"),  # node: its link went down too often
     "delay": ("slow", "hang", "cut"),
     "rate": ("slow", "cut", "hang"),
     "disk_full": ("storage",),

@@ -26,7 +26,8 @@ from unidle.files.drill import Drill
 from unidle.store.open import open_store
 from unidle.store.protocol import Store
 from unidle.view.fold import apply
-from unidle.view.state import AttemptView, JobView, View
+from unidle.view.jobs import AttemptView, JobView
+from unidle.view.state import View
 
 DISK_KINDS: Final = ("disk_full", "disk_slow")
 _QUIET_END_S: Final = 15.0

@@ -1,4 +1,4 @@
-"""The vocabulary of the log. State is a fold over these (``unidle.view``)."""
+"""The vocabulary of the log. State is a fold over these (``unidle.view``); those of guard are in ``unidle.events.guard``."""
 
 from __future__ import annotations
 
@@ -7,6 +7,18 @@ from typing import Final, Literal, TypeAlias
 import msgspec
 
 from unidle.errors import StoreDamaged
+from unidle.events.base import Base
+from unidle.events.guard import CheckpointBad as CheckpointBad
+from unidle.events.guard import CordonSet as CordonSet
+from unidle.events.guard import FaultSeen as FaultSeen
+from unidle.events.guard import MaintenanceSet as MaintenanceSet
+from unidle.events.guard import NodeChecked as NodeChecked
+from unidle.events.guard import PreflightEnded as PreflightEnded
+from unidle.events.guard import RemedySet as RemedySet
+from unidle.events.guard import SparesSet as SparesSet
+from unidle.events.guard import VerdictOver as VerdictOver
+from unidle.events.guard import VerdictReached as VerdictReached
+from unidle.events.guard import WatchSet as WatchSet
 from unidle.events.marks import Mark
 from unidle.fleet import Cut, Fleet, Health
 from unidle.jobs import JobSpec, Reason
@@ -27,19 +39,11 @@ StopWhy = Literal[
 ]
 EndState = Literal["succeeded", "failed", "cancelled"]
 Use = Literal["busy", "quiet", "unknown"]
-IncidentKind = Literal["exit", "hang", "cut", "slow", "gpu", "storage", "node"]
-CareState = Literal[
-    "healthy", "suspect", "draining", "quarantine", "remedy", "proving", "probation", "out", "maintenance"
-]
 PredictedWhat = Literal["start", "run_time", "step_time", "cost"]
 """A moment; a duration, all attempts together; of one attempt, the mean; money, all attempts together."""
 
 
-class _Event(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Base of all events: immutable, compact in the log."""
-
-
-class ControllerStarted(_Event, frozen=True, omit_defaults=True):
+class ControllerStarted(Base, frozen=True, omit_defaults=True):
     """A writer took the store up (``purpose``: the command that did).
 
     Each of its sightings covers the ``covers_ns`` after it: it promises another one before they end.
@@ -56,23 +60,23 @@ class ControllerStarted(_Event, frozen=True, omit_defaults=True):
     policy: str = ""
 
 
-class ControllerStopped(_Event, frozen=True, omit_defaults=True):
+class ControllerStopped(Base, frozen=True, omit_defaults=True):
     """The writer left in good order."""
 
     why: str
 
 
-class Sighted(_Event, frozen=True, omit_defaults=True):
+class Sighted(Base, frozen=True, omit_defaults=True):
     """The controller is there and sees the fleet unchanged."""
 
 
-class FleetSeen(_Event, frozen=True, omit_defaults=True):
+class FleetSeen(Base, frozen=True, omit_defaults=True):
     """The fleet as it is from now on."""
 
     fleet: Fleet
 
 
-class HealthSet(_Event, frozen=True, omit_defaults=True):
+class HealthSet(Base, frozen=True, omit_defaults=True):
     """A node or device changed health (``target``: a node or device id)."""
 
     target: str
@@ -80,7 +84,7 @@ class HealthSet(_Event, frozen=True, omit_defaults=True):
     because: Reason
 
 
-class DeviceCut(_Event, frozen=True, omit_defaults=True):
+class DeviceCut(Base, frozen=True, omit_defaults=True):
     """A device is cut anew: parts in use stay as they are, the others are new slices.
 
     A part without a job that is all of the device means that it is whole again.
@@ -91,31 +95,31 @@ class DeviceCut(_Event, frozen=True, omit_defaults=True):
     because: Reason
 
 
-class JobSubmitted(_Event, frozen=True, omit_defaults=True):
+class JobSubmitted(Base, frozen=True, omit_defaults=True):
     job: str
     spec: JobSpec
 
 
-class CancelAsked(_Event, frozen=True, omit_defaults=True):
+class CancelAsked(Base, frozen=True, omit_defaults=True):
     job: str
     by: str
 
 
-class RequestRefused(_Event, frozen=True, omit_defaults=True):
+class RequestRefused(Base, frozen=True, omit_defaults=True):
     """A request in the inbox could not be read: it was put away."""
 
     request: str  # its kind
     because: Reason
 
 
-class JobJudged(_Event, frozen=True, omit_defaults=True):
+class JobJudged(Base, frozen=True, omit_defaults=True):
     """The placement policy looked at a waiting job and could not place it."""
 
     job: str
     because: Reason
 
 
-class AttemptPlaced(_Event, frozen=True, omit_defaults=True):
+class AttemptPlaced(Base, frozen=True, omit_defaults=True):
     """A gang was given its slices; ``places`` in rank order."""
 
     job: str
@@ -124,7 +128,7 @@ class AttemptPlaced(_Event, frozen=True, omit_defaults=True):
     because: Reason
 
 
-class RankSaw(_Event, frozen=True, omit_defaults=True, gc=False):
+class RankSaw(Base, frozen=True, omit_defaults=True, gc=False):
     """Marks ``first``, ``first + 1``, ... of one rank."""
 
     job: str
@@ -134,7 +138,7 @@ class RankSaw(_Event, frozen=True, omit_defaults=True, gc=False):
     marks: tuple[Mark, ...]
 
 
-class StopAsked(_Event, frozen=True, omit_defaults=True):
+class StopAsked(Base, frozen=True, omit_defaults=True):
     """An attempt is to be stopped; ``culprit`` is the rank that failed first, where one did.
 
     ``for_job`` is the waiting job that it makes room for, where that is why; ``requeue`` says of an idle
@@ -151,135 +155,7 @@ class StopAsked(_Event, frozen=True, omit_defaults=True):
     requeue: bool = False
 
 
-class VerdictReached(_Event, frozen=True, omit_defaults=True):
-    """What is wrong with an attempt, and whom it is laid on: ``rank`` and ``node``, where that can be told.
-
-    ``onset_ns``: since when; ``signal_ns``: when the first sign was seen. ``acts``: something follows from it.
-    """
-
-    job: str
-    attempt: int
-    kind: IncidentKind
-    onset_ns: int
-    signal_ns: int
-    acts: bool
-    because: Reason
-    rank: int | None = None
-    node: str = ""
-
-
-class VerdictOver(_Event, frozen=True, omit_defaults=True):
-    """The attempt goes on as if nothing had been: what the last verdict said is over."""
-
-    job: str
-    attempt: int
-    because: Reason
-
-
-class FaultSeen(_Event, frozen=True, omit_defaults=True):
-    """Something is wrong with a node, or with one of its devices (``device``: its id; empty: it concerns the node).
-
-    ``kind``, ``code`` and ``action`` are those of ``unidle guard classify``. ``onset_ns``: when it happened, as far as
-    that was said; ``signal_ns``: when it was seen.
-    """
-
-    node: str
-    kind: str
-    action: str
-    onset_ns: int
-    signal_ns: int
-    because: Reason
-    device: str = ""
-    code: int | None = None
-
-
-class WatchSet(_Event, frozen=True, omit_defaults=True):
-    """From now on a detector sees a node, or cannot (``why_not``): what it cannot see is not known to be well.
-
-    ``lost``: how much it had to pass over so far, because it came faster than it could be read.
-    """
-
-    node: str
-    detector: str
-    why_not: str = ""
-    lost: int = 0
-
-
-class CheckpointBad(_Event, frozen=True, omit_defaults=True):
-    """A checkpoint that ``attempt`` might have gone on from cannot be trusted."""
-
-    job: str
-    attempt: int
-    path: str
-    because: Reason
-    step: int | None = None
-
-
-class RemedySet(_Event, frozen=True, omit_defaults=True):
-    """What is done about a sick node or device (``target``) from now on, until ``deadline_ns`` (0: no end).
-
-    ``step``: of ``remedy``, ``quarantine`` and ``draining`` the rung of the ladder that is at work or comes next; of
-    ``proving`` and ``probation`` the tier of the check that runs; of ``suspect`` what keeps it there. ``try_`` counts
-    tries of the step from 1. ``by``: the person who asked for it, empty where the machine decided. A remedy or check
-    is begun once for each such event: its position in the log is its name.
-    """
-
-    target: str
-    state: CareState
-    because: Reason
-    step: str = ""
-    try_: int = 0
-    deadline_ns: int = 0
-    by: str = ""
-
-
-class CordonSet(_Event, frozen=True, omit_defaults=True):
-    """Somebody (``by``) keeps new jobs off a node, or lets them on again; unidle itself never does the latter."""
-
-    node: str
-    on: bool
-    by: str
-    because: Reason
-
-
-class SparesSet(_Event, frozen=True, omit_defaults=True):
-    """These nodes are kept as hot spares from now on; no others are."""
-
-    nodes: tuple[str, ...]
-
-
-class MaintenanceSet(_Event, frozen=True, omit_defaults=True):
-    """A node is to be worked on from ``from_ns`` to ``until_ns``; ``drain_by_ns``: what runs is stopped by then.
-
-    With ``until_ns`` 0 what was planned for the node is off.
-    """
-
-    node: str
-    from_ns: int
-    until_ns: int
-    drain_by_ns: int
-    by: str
-
-
-class NodeChecked(_Event, frozen=True, omit_defaults=True):
-    """A check of a node ended; ``fit`` is None where it could not tell."""
-
-    node: str
-    tier: str
-    fit: bool | None
-    because: str = ""
-
-
-class PreflightEnded(_Event, frozen=True, omit_defaults=True):
-    """The nodes of an attempt were checked before it starts; without ``ok`` it does not start."""
-
-    job: str
-    attempt: int
-    ok: bool
-    because: Reason
-
-
-class UtilisationSeen(_Event, frozen=True, omit_defaults=True):
+class UtilisationSeen(Base, frozen=True, omit_defaults=True):
     """An attempt whose devices are watched turned busy or quiet, or cannot be measured (``text``: why).
 
     ``since_ns``: from when on every measurement said so. Measurements that say the same are not logged.
@@ -292,7 +168,7 @@ class UtilisationSeen(_Event, frozen=True, omit_defaults=True):
     text: str = ""
 
 
-class IdleTold(_Event, frozen=True, omit_defaults=True):
+class IdleTold(Base, frozen=True, omit_defaults=True):
     """An attempt that has shown no work since ``since_ns`` was given notice.
 
     After ``notice_ns`` more without work it is released; 0 says that it is not.
@@ -306,7 +182,7 @@ class IdleTold(_Event, frozen=True, omit_defaults=True):
     because: Reason
 
 
-class IdleOver(_Event, frozen=True, omit_defaults=True):
+class IdleOver(Base, frozen=True, omit_defaults=True):
     """The notice is void: the attempt works again, or the policy leaves it alone now."""
 
     job: str
@@ -314,7 +190,7 @@ class IdleOver(_Event, frozen=True, omit_defaults=True):
     because: Reason
 
 
-class AttemptEnded(_Event, frozen=True, omit_defaults=True):
+class AttemptEnded(Base, frozen=True, omit_defaults=True):
     """No rank of the attempt is left; its slices are free."""
 
     job: str
@@ -323,7 +199,7 @@ class AttemptEnded(_Event, frozen=True, omit_defaults=True):
     because: Reason
 
 
-class RetryPlanned(_Event, frozen=True, omit_defaults=True):
+class RetryPlanned(Base, frozen=True, omit_defaults=True):
     """Another attempt follows; ``policy``: which of the job's restart policies says so, with a count of its own."""
 
     job: str
@@ -332,7 +208,7 @@ class RetryPlanned(_Event, frozen=True, omit_defaults=True):
     policy: int | None = None
 
 
-class Requeued(_Event, frozen=True, omit_defaults=True):
+class Requeued(Base, frozen=True, omit_defaults=True):
     """The job waits again without having failed, or (``policy``) as a restart policy of it says."""
 
     job: str
@@ -340,7 +216,7 @@ class Requeued(_Event, frozen=True, omit_defaults=True):
     policy: int | None = None
 
 
-class Resized(_Event, frozen=True, omit_defaults=True):
+class Resized(Base, frozen=True, omit_defaults=True):
     """An elastic job that waits will start with so many ranks."""
 
     job: str
@@ -348,7 +224,7 @@ class Resized(_Event, frozen=True, omit_defaults=True):
     because: Reason
 
 
-class Promised(_Event, frozen=True, omit_defaults=True):
+class Promised(Base, frozen=True, omit_defaults=True):
     """Devices of one kind, by node, are kept for a waiting job until ``expires_ns``."""
 
     job: str
@@ -358,13 +234,13 @@ class Promised(_Event, frozen=True, omit_defaults=True):
     because: Reason
 
 
-class JobEnded(_Event, frozen=True, omit_defaults=True):
+class JobEnded(Base, frozen=True, omit_defaults=True):
     job: str
     state: EndState
     because: Reason
 
 
-class Predicted(_Event, frozen=True, omit_defaults=True):
+class Predicted(Base, frozen=True, omit_defaults=True):
     """A predictor said something of a job; what came true is derived from the log.
 
     ``low_ns`` and ``high_ns`` bound the truth with probability ``level_ppm`` (0: none is claimed);

@@ -109,8 +109,11 @@ class GuardPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         HookPart()
     )
     preflight: Annotated[
-        Literal["off", "quick", "standard"],
-        Meta(description="Check nodes before a gang starts; standard: new and repaired ones thoroughly."),
+        Literal["auto", "off", "quick", "standard"],
+        Meta(
+            description="Check nodes before a gang starts; auto: where it has several ranks or GPUs, by one short look;"
+            " standard: new and repaired ones thoroughly."
+        ),
     ] = "quick"
     preflight_age: Annotated[DurationText | None, _time("How long a check counts; 10m.", "10m")] = None
     drain: Annotated[DurationText | None, _time("How long jobs have to save a checkpoint; 5m.", "5m")] = None
@@ -155,7 +158,7 @@ _TIMES: Final = (
 
 
 def guard_of(document: Document, part: GuardPart | None, nodes: Sequence[Node]) -> GuardPolicy:
-    """The policy; without the section nodes are not checked before a gang, and there is no remedy."""
+    """The policy; without the section there is no remedy, and a short check before a gang."""
     if part is None:
         return _USUAL
     path: Path = ("guard",)

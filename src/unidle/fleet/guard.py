@@ -9,7 +9,8 @@ Rung = Literal["reset_gpu", "reboot", "replace"]
 RUNGS: Final[tuple[Rung, ...]] = ("reset_gpu", "reboot", "replace")
 """The ladder, from below. The steps below these, another process or another gang, are the job's own restarts."""
 
-Preflight = Literal["off", "quick", "standard"]
+Preflight = Literal["auto", "off", "quick", "standard"]
+"""``auto``: the quick check before what has several ranks or GPUs."""
 ProbationWork = Literal["none", "low"]
 _S: Final = 1_000_000_000
 _MINUTE: Final = 60 * _S
@@ -80,7 +81,7 @@ class GuardPolicy:
     out: Out = Out()
     breaker: Breaker = Breaker()
     lemon: Lemon = Lemon()
-    preflight: Preflight = "off"
+    preflight: Preflight = "auto"
     preflight_age_ns: int = 10 * _MINUTE
     accept_unknown: bool = False
     spares: int = 0

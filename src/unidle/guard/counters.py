@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from unidle.guard.growth import Growth, grown
 from unidle.guard.log.model import Action, Finding, Role, Severity
@@ -12,6 +12,24 @@ from unidle.words import counted
 
 LASTS: Final = 3
 """Readings in a row that have to say so before what comes and goes (a slow clock, a carrier) is a fault."""
+
+
+class Missed(NamedTuple):
+    """How many looks in a row did not find a service, and whether an earlier one did."""
+
+    times: int = 0
+    known: bool = False
+
+    def after(self, found: bool) -> Missed:
+        """The same after one look more."""
+        return Missed(0, True) if found else Missed(min(self.times, LASTS) + 1, self.known)
+
+    @property
+    def is_news(self) -> bool:
+        """Whether it has just been missed often enough."""
+        return self.times == LASTS
+
+
 HOUR_NS: Final = 3_600_000_000_000
 LOSSES_NS: Final = 24 * HOUR_NS
 """The window of the threshold ``carrier_losses_24h``."""

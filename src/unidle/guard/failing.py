@@ -7,7 +7,8 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 from unidle.checkpoint.interval import observed_mttf
-from unidle.view.state import AttemptView, JobView, View
+from unidle.view.jobs import AttemptView, JobView
+from unidle.view.state import View
 
 _S: Final = 1e9
 _PRIOR_S: Final = 86_400.0  # a gang of which nothing is known fails once a day

@@ -10,8 +10,8 @@ from unidle.events import types as ev
 from unidle.guard.restarts import backoff_s, by_policy, is_ignored
 from unidle.jobs import Reason, Restart
 from unidle.share.refusal import CUT_REFUSED
+from unidle.view.jobs import AttemptView, JobView
 from unidle.view.ranks import RankView
-from unidle.view.state import AttemptView, JobView
 from unidle.words import counted
 
 _S: Final = 1_000_000_000

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final, Literal
 
 from unidle.fleet.guard import GuardPolicy
-from unidle.guard.remedy import CHECK, DRAINED, Set
+from unidle.guard.facts import CHECK, DRAINED, Set
 from unidle.jobs import JobSpec, Reason
 from unidle.view.care import CareView, Window
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from unidle.events import types as ev
 from unidle.jobs import JobSpec, Reason, Restart, RestartEvent, RestartPolicy, role_of
-from unidle.view.state import JobView
+from unidle.view.jobs import JobView
 from unidle.words import counted
 
 _S: Final = 1_000_000_000

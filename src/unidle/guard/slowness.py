@@ -10,6 +10,7 @@ takes longer to be acknowledged.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -75,7 +76,7 @@ class _Window:
     at_ns: int
     waiting: dict[int, float]
     held: dict[int, float]  # by a CPU quota
-    links: dict[Pair, _Use]
+    links: dict[Pair, _Use] | None  # None: not looked at
 
 
 _K = TypeVar("_K", bound=Hashable)
@@ -188,7 +189,9 @@ class SlowJudge:
 
     def _usual(self, step_ns: float, from_ns: int, times: float) -> list[_Window]:
         """Looks that lie between steps of usual length, or up to so many times that."""
-        usual = [(a, b) for a, b in pairwise(self._steps) if b > from_ns and b - a <= times * step_ns]
+        steps = list(self._steps)
+        late = steps[max(bisect_right(steps, from_ns) - 1, 0) :]
+        usual = [(a, b) for a, b in pairwise(late) if b - a <= times * step_ns]
         runs: list[list[int]] = []
         for a, b in usual:
             if runs and runs[-1][1] == a:
@@ -323,18 +326,19 @@ def _window(seen: GangVitals) -> _Window:
         {r.rank: min(ns(r) / span_ns, 1.0) for r in seen.ranks}
         for ns in (attrgetter("waiting_ns"), attrgetter("throttled_ns"))
     )
-    return _Window(seen.from_ns, seen.at_ns, waiting, held, links)
+    return _Window(seen.from_ns, seen.at_ns, waiting, held, links if seen.links_read else None)
 
 
 def _uses(windows: Sequence[_Window]) -> dict[Pair, _Use]:
     """How the connections were used that were seen more than once."""
     seen: dict[Pair, list[_Use]] = {}
-    for window in windows:
-        for pair, use in window.links.items():
+    read = [window.links for window in windows if window.links is not None]
+    for links in read:
+        for pair, use in links.items():
             seen.setdefault(pair, []).append(use)
     return {
         pair: _Use(
-            sum(use.busy for use in uses) / len(windows), median([u.rtt_ns for u in uses if u.rtt_ns] or [0])
+            sum(use.busy for use in uses) / len(read), median([u.rtt_ns for u in uses if u.rtt_ns] or [0])
         )
         for pair, uses in seen.items()
         if len(uses) > 1

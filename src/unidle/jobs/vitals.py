@@ -60,7 +60,8 @@ class RankVitals:
 class GangVitals:
     """The ranks of one attempt that are alive, in ``[from_ns, at_ns)``.
 
-    While something is stuck: ``reached`` are ranks whose nodes were found to reach each other, ``unreached`` those whose do not.
+    ``links_read``: whether this look was at links too. While something is stuck: ``reached`` are ranks whose nodes
+    were found to reach each other, ``unreached`` those whose do not.
     """
 
     job: str
@@ -70,3 +71,4 @@ class GangVitals:
     ranks: tuple[RankVitals, ...]
     reached: tuple[Pair, ...] = ()
     unreached: tuple[Pair, ...] = ()
+    links_read: bool = True

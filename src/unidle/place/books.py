@@ -8,66 +8,35 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
 from unidle.fleet import Health, device_of
-from unidle.jobs import JobSpec, RankPlace, Reason
-from unidle.place.constraint import Gang, gang_of
+from unidle.jobs import RankPlace, Reason
+from unidle.place.families import Family, FamilyTable, asks_of
 from unidle.place.fleet_queues import (
-    ALL,
-    Bounds,
-    charges_of_parts,
-    never_in,
-    never_in_parts,
     totals,
     tree_of_queues,
 )
-from unidle.place.ground import Ground, RankClass
+from unidle.place.ground import Ground
 from unidle.place.pieces import counted
-from unidle.place.pools import Option, candidates
 from unidle.place.price import restart_ns, settled_ns
 from unidle.place.queue.backfill import Backfill
 from unidle.place.queue.cluster import Cluster, requested
 from unidle.place.queue.fair import Shares
-from unidle.place.queue.model import Amounts, Asks, Demand, Hold, Running
+from unidle.place.queue.model import Demand, Hold, Running
 from unidle.place.queue.past import fairness_of, take_history
-from unidle.place.queue.spec import MILLI
-from unidle.place.queue.tree import ROOT
 from unidle.place.queue.waiting import Waiting
-from unidle.place.queued import KINDS
-from unidle.place.refused import never_fits
-from unidle.place.reserve import OPEN, Access
-from unidle.place.sharing import SharingRound
+from unidle.view.jobs import AttemptView, JobView
 from unidle.view.kept import on_trial
-from unidle.view.state import AttemptView, JobView, View
-from unidle.view.usage import charged, milli_of
+from unidle.view.state import View
+from unidle.view.usage import milli_of
 from unidle.view.waiting import Shape
 
 S: Final = 1_000_000_000
-_NO_DEVICE: Final = Reason("never_fits", "no such device: it can never start here")
-_FAMILIES_KEPT: Final = 4_096
 _TRUSTED: Final = 2  # a foretold run time is taken for an estimate where it is at most so many times as long
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Family:
-    """What gangs of one shape have in common: the pools of devices that they go on, or why they can never start."""
-
-    gang: Gang
-    options: tuple[tuple[Option, RankClass], ...]
-    never: Reason | None
-    charged: Amounts
-    asks: Asks
-    alike: str
-    parts: JobSpec | None = (
-        None  # for parts of devices that are cut on demand: the job, on one kind of devices
-    )
-    most: Amounts = ()  # where the charge depends on the place: the most, and ``charged`` is the least
-    other: Family | None = None  # the same on another kind of devices, where the job may have any
 
 
 class Books:
@@ -78,11 +47,10 @@ class Books:
         self.kinds = tuple(kind for kind in ("gpu", "cpu") if ground.occupancy.nodes.get(kind))
         self.width = len(ground.nodes)
         self.tree = tree_of_queues(ground.fleet)
-        self._declared = bool(ground.fleet.queues)
         self._whole = totals(ground.fleet, self.tree.resources, frozenset())
         # nothing is used: for what can never start
-        self._empty = Shares(self.tree, self._whole, now_ns, fairness_of(ground.fleet))
-        self._refused: dict[tuple[Shape, str], Reason | None] = {}
+        empty = Shares(self.tree, self._whole, now_ns, fairness_of(ground.fleet))
+        self._table = FamilyTable(ground, self.kinds, empty)
         self._health: tuple[dict[str, Health], frozenset[str]] = ({}, frozenset())
         self.capacity = self._whole
         self.shares = Shares(self.tree, self._whole, now_ns, fairness_of(ground.fleet))
@@ -93,7 +61,6 @@ class Books:
         self.waiting = Waiting(self.shares, Backfill())
         self.never: dict[str, Reason] = {}
         self.families: dict[str, Family] = {}  # by job that waits
-        self._by_shape: dict[tuple[Shape, str, Access], Family] = {}
         self._shape_of: dict[str, Shape] = {}  # where the view says it for all at once: to find it takes long
         self._not_before: list[tuple[int, str]] = []  # jobs that wait for their time, a heap
         self._live: dict[str, Running] = {}  # also those that stop
@@ -109,7 +76,6 @@ class Books:
             str, int
         ] = {}  # devices of which somebody has got or left a part since the last count
         self._seen, self._seen_ground = -1, -1
-        self._bounds = Bounds.of(ground.fleet)
         self._view: View | None = None
 
     def follow(self, view: View, now_ns: int) -> None:
@@ -245,10 +211,10 @@ class Books:
         stop = attempt.stop
         ends = stop is not None and stop.why != "moved"  # its devices come back by themselves
         return Running(
-            job.id, self._queue(spec), "medium" if ends else spec.preemption, attempt.placed_ns, held,
-            self._charged(spec, kind, milli), attempt.saved_ns, int(spec.min_runtime_s * S),
+            job.id, self._table.queue(spec), "medium" if ends else spec.preemption, attempt.placed_ns, held,
+            self._table.charged(spec, kind, milli), attempt.saved_ns, int(spec.min_runtime_s * S),
             restart_ns(job), run_time_ns(job), checkpoints=spec.checkpoint_path is not None and stop is None,
-            ranks=spec.ranks, each=spec.devices_per_rank, settled_ns=settled_ns(job), asks=_asks(spec),
+            ranks=spec.ranks, each=spec.devices_per_rank, settled_ns=settled_ns(job), asks=asks_of(spec),
             parts=parts, parts_milli=milli if parts else 0,
         )  # fmt: skip
 
@@ -272,8 +238,7 @@ class Books:
 
     def _add(self, job: JobView) -> None:
         """The job waits."""
-        queue = self._queue(job.spec)
-        refused, family = self._never(job, queue), self.family(job)
+        refused, family = self._table.refused(job.spec, self._shape(job)), self.family(job)
         if refused is not None or family.never is not None:
             self.never[job.id] = refused or family.never or Reason("never_fits", "")
             return
@@ -284,113 +249,17 @@ class Books:
         """What the job asks for, on the devices of this family."""
         spec = job.spec
         return Demand(
-            job.id, self._queue(spec), spec.preemption, 0 if family.parts else spec.ranks, spec.devices_per_rank,
+            job.id, self._table.queue(spec), spec.preemption, 0 if family.parts else spec.ranks, spec.devices_per_rank,
             family.charged, job.waiting_since_ns, run_time_ns(job), spec.priority, int(spec.min_runtime_s * S),
             restart_ns(job), spec.checkpoint_path is not None, family.alike, family.asks, family.most,
         )  # fmt: skip
 
-    def _never(self, job: JobView, queue: str) -> Reason | None:
-        """Why the queue never lets jobs of this shape start; None where it does."""
-        key = (self._shape_of.get(job.id) or job.shape, queue)
-        if key not in self._refused:
-            if len(self._refused) >= _FAMILIES_KEPT:
-                self._refused.clear()
-            least = partial(self._bounds.least_milli, job.spec)
-            self._refused[key] = never_in(self._empty, job.spec, queue, self.kinds, least)
-        return self._refused[key]
-
     def family(self, job: JobView) -> Family:
         """What the job has in common with those of its shape."""
-        shape = self._shape_of.get(job.id) or job.shape
-        by_queue = (
-            job.spec.share is not None or job.spec.device == "any"
-        )  # its limits say what is for the job
-        access = self._ground.access(job.spec, job)
-        key = (shape, self._queue(job.spec) if by_queue else "", access)
-        found = self._by_shape.get(key)
-        if found is None:
-            if len(self._by_shape) >= _FAMILIES_KEPT:
-                self._by_shape.clear()
-            found = self._by_shape[key] = self._family_of(job.spec, access)
-        return found
+        return self._table.of(job, self._shape(job), self._view)
 
-    def _family_of(self, spec: JobSpec, access: Access) -> Family:
-        """The family on the first kind of devices that the job may ever have, with that on another kind."""
-        kinds = [kind for kind in KINDS[spec.device] if kind in self.kinds]
-        if len(kinds) < 2:
-            return self._of_one_kind(spec, access)
-        found = [
-            self._of_one_kind(replace(spec, device="gpu" if kind == "gpu" else "cpu"), access)
-            for kind in kinds
-        ]
-        able = [family for family in found if family.never is None and self._may_ever(spec, family)]
-        if not able:
-            return next((family for family in found if family.never is None), found[0])
-        return replace(able[0], other=able[1]) if len(able) > 1 else able[0]
-
-    def _may_ever(self, spec: JobSpec, family: Family) -> bool:
-        """Whether the queue lets the job have these devices in some state."""
-        leaf = self.tree.index.get(self._queue(spec))
-        if leaf is None or any(queue.windows for queue in self.tree.specs):
-            return True
-        refusal = self._empty.refusal(leaf, family.charged, firm=spec.preemption != "low")
-        return refusal is None or (refusal.queue == ROOT and refusal.rule == "full")
-
-    def _of_one_kind(self, spec: JobSpec, access: Access) -> Family:
-        gang = gang_of(spec)
-        over = None
-        if (parts := self._parts_of(spec, gang)) is not None:
-            if parts.never is None:
-                return parts
-            over = parts.never
-        options: list[tuple[Option, RankClass]] = []
-        for option, rank_class in candidates(self._ground, spec, access=access):
-            kind = options[0][1].kind if options else rank_class.kind
-            if rank_class.kind not in self.kinds or rank_class.kind != kind:
-                continue
-            if rank_class.never(gang) is None:
-                options.append((option, rank_class))
-        if options:
-            kind = options[0][1].kind
-            alike = f"{kind} {spec.layout} {spec.requests} {spec.where} {spec.topology} {spec.share} {spec.hardware}"
-            alike += f" {access}" if access != OPEN else ""
-            charges = [rank_class.charges(spec.devices) for _, rank_class in options]
-            least, most = min(least for least, _ in charges), max(most for _, most in charges)
-            amounts = [self._charged(spec, kind, milli) for milli in (least, most)]
-            by_place = amounts[1] if most > least else ()
-            return Family(gang, tuple(options), None, amounts[0], _asks(spec), alike, most=by_place)
-        refused = never_fits(self._ground, spec, access)
-        never = over or (refused.because if refused is not None else _NO_DEVICE)
-        return Family(gang, (), never, (), _asks(spec), "")
-
-    def _queue(self, spec: JobSpec) -> str:
-        return spec.queue if self._declared else ALL
-
-    def _parts_of(self, spec: JobSpec, gang: Gang) -> Family | None:
-        """The family of a job that may get parts of devices that are cut on demand; None where it never gets any.
-
-        Its ``never`` says that only the queue's limit keeps them from it.
-        """
-        if spec.share is None or self._view is None or not self._view.cuttable_nodes():
-            return None
-        sharing = SharingRound(self._ground, self._view)
-        for kind in KINDS[spec.device]:
-            of_kind = replace(spec, device="gpu" if kind == "gpu" else "cpu")
-            if kind not in self.kinds or sharing.never(of_kind) is not None:
-                continue
-            over = never_in_parts(self._empty, sharing, of_kind, self._queue(spec))
-            if over is not None:
-                return Family(gang, (), over, (), _asks(spec), "")
-            declared = [(o, c) for o, c in candidates(self._ground, of_kind) if c.never(gang) is None]
-            least, most = charges_of_parts(sharing, of_kind)
-            if declared:  # which may count less, and more
-                slices = (d.slices_ppm for d in self._ground.fleet.devices() if d.kind == kind)
-                least = min(least, spec.ranks * milli_of(min(map(min, slices))))
-                most = max(most, spec.ranks * MILLI)
-            alike = f"parts {kind} {spec.requests} {spec.where} {spec.topology} {spec.share} {spec.ranks} {spec.hardware}"
-            amounts = [self._charged(spec, kind, milli) for milli in (least, most)]
-            return Family(gang, tuple(declared), None, amounts[0], _asks(spec), alike, of_kind, amounts[1])
-        return None
+    def _shape(self, job: JobView) -> Shape:
+        return self._shape_of.get(job.id) or job.shape
 
     def milli_of(self, places: Iterable[RankPlace]) -> int:
         """Thousandths of devices that these places hold: a part of a device counts by its share."""
@@ -398,11 +267,6 @@ class Books:
         book = self._view.book
         held = book.indexes(s for place in places for s in place.slices)
         return sum(milli_of(book.slices[k].share_ppm) for k in held)
-
-    def _charged(self, spec: JobSpec, kind: str, milli: int) -> Amounts:
-        """What the job's queue is charged, of devices and of those of a model where it names just one."""
-        resources = charged(spec, kind, milli, self.tree.models)
-        return tuple(resources.get(resource, 0) for resource in self.tree.resources)
 
 
 def run_time_ns(job: JobView) -> int | None:
@@ -416,7 +280,3 @@ def run_time_ns(job: JobView) -> int | None:
     if said is None or said.high_ns > _TRUSTED * said.value_ns:
         return None
     return said.value_ns
-
-
-def _asks(spec: JobSpec) -> Asks:
-    return spec.requests.cpu_milli, spec.requests.memory_bytes

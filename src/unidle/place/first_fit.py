@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from unidle.jobs import JobSpec, RankPlace, Reason
 from unidle.place.plan import Place, Plan, Wait
 from unidle.place.queued import KINDS, InQueueOrder, noun
+from unidle.view.jobs import JobView
 from unidle.view.occupancy import NodeSlots, Occupancy
-from unidle.view.state import JobView, View
+from unidle.view.state import View
 from unidle.view.waiting import Shape
 from unidle.words import are, counted
 

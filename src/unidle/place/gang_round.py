@@ -10,12 +10,13 @@ import numpy as np
 from unidle.jobs import JobSpec, Layout, RankPlace, Reason
 from unidle.place.blocked import why_blocked
 from unidle.place.constraint import Gang, GangPlan, gang_of
-from unidle.place.ground import Ground, RankClass
+from unidle.place.ground import Ground
 from unidle.place.inner import Seats, text_of
 from unidle.place.mapping import Mapping, map_ranks
 from unidle.place.plan import Place, Plan, Recut, Wait
 from unidle.place.pools import Option, Pool, candidates
 from unidle.place.queued import InQueueOrder, in_words
+from unidle.place.rank_class import RankClass
 from unidle.place.refused import Refused, most_devices, never_fits, waits, with_models
 from unidle.place.repairing import Returning
 from unidle.place.reserve import Access
@@ -25,8 +26,9 @@ from unidle.place.traffic import usual_traffic
 from unidle.place.tree import Ints
 from unidle.place.wired import seats_of, well_wired
 from unidle.share.refusal import Refused as NoPart
+from unidle.view.jobs import JobView
 from unidle.view.occupancy import NodeSlots
-from unidle.view.state import JobView, View
+from unidle.view.state import View
 from unidle.view.waiting import Shape
 from unidle.words import are, counted
 

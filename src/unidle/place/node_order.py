@@ -22,13 +22,15 @@ import numpy as np
 from unidle.jobs import JobSpec, Reason
 from unidle.place.constraint import GangPlan
 from unidle.place.gang_round import Fit, GangRound
-from unidle.place.ground import Ground, RankClass
+from unidle.place.ground import Ground
 from unidle.place.plan import Plan
+from unidle.place.rank_class import RankClass
 from unidle.place.refused import Refused
 from unidle.place.reserve import Access
 from unidle.place.sharing_gang import Given
 from unidle.place.tree import Ints
-from unidle.view.state import JobView, View
+from unidle.view.jobs import JobView
+from unidle.view.state import View
 from unidle.words import counted
 
 Chosen: TypeAlias = list[tuple[int, int]]  # nodes by their order in the fleet, and how many ranks go there

@@ -24,9 +24,11 @@ from unidle.words import counted
 
 if TYPE_CHECKING:
     from unidle.fleet import Device, Fleet
-    from unidle.place.ground import Ground, RankClass
+    from unidle.place.ground import Ground
+    from unidle.place.rank_class import RankClass
     from unidle.place.reserve import Access
-    from unidle.view.state import JobView, View
+    from unidle.view.jobs import JobView
+    from unidle.view.state import View
 
 _MEMO: Final = 256
 Model = tuple[str, str]  # vendor, model

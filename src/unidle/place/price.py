@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from unidle.view.state import AttemptView, JobView
+from unidle.view.jobs import AttemptView, JobView
 
 RESTART_NS: Final = 30_000_000_000  # until a stopped job is at work again, where nothing was measured
 

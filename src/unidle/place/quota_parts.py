@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from unidle.fleet import Device, device_of
-from unidle.place.books import Books, Family
+from unidle.place.books import Books
+from unidle.place.families import Family
 from unidle.place.ground import Ground
 from unidle.place.queue.charge import affordable, counted_as
 from unidle.place.queue.model import Demand, Hold, Ints, Running

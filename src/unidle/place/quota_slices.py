@@ -10,9 +10,9 @@ import numpy as np
 from unidle.place.books import Books
 from unidle.place.constraint import Gang, GangPlan
 from unidle.place.gang_round import Fit, GangRound
-from unidle.place.ground import RankClass
 from unidle.place.queue.charge import counted_as
 from unidle.place.queue.model import Demand, Ints, Running
+from unidle.place.rank_class import RankClass
 from unidle.view.state import View
 
 PlanIn = Callable[[Ints], GangPlan | None]

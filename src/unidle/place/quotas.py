@@ -15,20 +15,23 @@ from typing import TypeAlias
 import numpy as np
 
 from unidle.jobs import Reason
-from unidle.place.books import Books, Family
+from unidle.place.books import Books
 from unidle.place.constraint import Gang, GangPlan
+from unidle.place.families import Family
 from unidle.place.gang_round import Fit, GangRound
-from unidle.place.ground import Ground, RankClass
+from unidle.place.ground import Ground
 from unidle.place.pools import Option
 from unidle.place.queue.backfill import Backfill, too_deep
 from unidle.place.queue.charge import affordable, counted_as
 from unidle.place.queue.fair import QueueShare
 from unidle.place.queue.model import Amounts, Demand, Fits, Ints, Running
+from unidle.place.queue.outcome import Round, Rules, Start
 from unidle.place.queue.preempt import Preemption, preempt
-from unidle.place.queue.round import Round, Rules, Start, decide
+from unidle.place.queue.round import decide
 from unidle.place.queue.victims import Candidates, Mask, anyone
 from unidle.place.quota_parts import QuotaParts
 from unidle.place.quota_slices import QuotaSlices
+from unidle.place.rank_class import RankClass
 from unidle.place.repairing import Returning
 from unidle.place.reserve import first_choice
 from unidle.place.sharing_gang import Given

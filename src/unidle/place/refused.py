@@ -7,8 +7,9 @@ from typing import Final, NamedTuple
 
 from unidle.jobs import JobSpec, Reason
 from unidle.place.constraint import Barrier, Blocked, gang_of
-from unidle.place.ground import Ground, RankClass
+from unidle.place.ground import Ground
 from unidle.place.pools import Option, candidates
+from unidle.place.rank_class import RankClass
 from unidle.place.reserve import Access
 from unidle.place.shortage import narrowed, scattered, wanted
 from unidle.words import are, counted

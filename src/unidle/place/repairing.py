@@ -16,16 +16,18 @@ import numpy as np
 from unidle.jobs import Layout, Reason
 from unidle.place.constraint import Gang, GangPlan, gang_of
 from unidle.place.gang import plan_gang
-from unidle.place.ground import Ground, RankClass
+from unidle.place.ground import Ground
 from unidle.place.mapping import Mapping, map_ranks, ordered
 from unidle.place.pools import Option, candidates
 from unidle.place.queue.model import Fits, Ints, Running
 from unidle.place.queue.repair import Bounds, Repair, repair
 from unidle.place.queued import in_words
+from unidle.place.rank_class import RankClass
 from unidle.place.relabel import closest
 from unidle.place.traffic import tree_chain, usual_traffic
 from unidle.place.tree import NODE, Tree
-from unidle.view.state import AttemptView, JobView, View
+from unidle.view.jobs import AttemptView, JobView
+from unidle.view.state import View
 from unidle.words import does
 
 Choice: TypeAlias = tuple[Option, RankClass]

@@ -16,8 +16,9 @@ from unidle.fleet.spares import Spares
 from unidle.jobs import JobSpec
 from unidle.place.pieces import WORD, Masks, Pieces, words_of
 from unidle.place.tree import Bools, Ints
+from unidle.view.jobs import JobView
 from unidle.view.kept import busy_nodes, comes_back, coming_back, on_trial
-from unidle.view.state import JobView, View
+from unidle.view.state import View
 
 
 class Access(NamedTuple):

@@ -18,7 +18,7 @@ from unidle.place.gang_round import Fit, GangRound, Like
 from unidle.place.ground import Ground
 from unidle.place.mapping import Mapping, map_ranks
 from unidle.place.plan import Keep, Place, Plan, Stop, Wait
-from unidle.place.queue.round import PARTS_LATER, PARTS_WAIT
+from unidle.place.queue.parts import PARTS_LATER, PARTS_WAIT
 from unidle.place.queue.why import why_moved
 from unidle.place.queued import noun, starves, starves_ns
 from unidle.place.refused import Refused, never_fits
@@ -27,13 +27,14 @@ from unidle.place.sharing import SharingRound
 from unidle.place.sharing_gang import Given
 from unidle.place.traffic import usual_traffic
 from unidle.view.fold import collector_paused
+from unidle.view.jobs import JobView
 from unidle.view.kept import comes_back
-from unidle.view.state import JobView, View
+from unidle.view.state import View
 from unidle.view.waiting import Shape
 from unidle.words import are
 
 if TYPE_CHECKING:
-    from unidle.place.queue.round import Round
+    from unidle.place.queue.outcome import Round
     from unidle.place.quotas import Placement, QuotaRound
 
 

@@ -28,7 +28,8 @@ from unidle.share.loads import Interference
 from unidle.share.offers import Gpu, promises
 from unidle.share.parts import share_of
 from unidle.share.refusal import Refused, refused
-from unidle.view.state import JobView, View
+from unidle.view.jobs import JobView
+from unidle.view.state import View
 from unidle.words import counted
 
 _ANY: Final = Terms()

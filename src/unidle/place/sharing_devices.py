@@ -17,7 +17,8 @@ from unidle.share.parts import mig_model, slice_id, used_parts, without_parts
 from unidle.share.refusal import CUT_REFUSED, Refused
 from unidle.share.select import may_use, may_use_any
 from unidle.view.cuts import recut
-from unidle.view.state import JobView, View
+from unidle.view.jobs import JobView
+from unidle.view.state import View
 
 
 @dataclass(slots=True)

@@ -8,7 +8,7 @@ from typing import Final, Protocol
 
 from unidle.fleet import WHOLE_PPM, Device
 from unidle.jobs import JobSpec, RankPlace, Reason, Share
-from unidle.place.queue.round import PARTS_WAIT
+from unidle.place.queue.parts import PARTS_WAIT
 from unidle.share.choose import Choice, choose
 from unidle.share.loads import Interference
 from unidle.share.modes import Oversubscription

@@ -6,8 +6,9 @@ from collections.abc import Callable, Container, Sequence
 from typing import Final
 
 from unidle.place.constraint import Gang, GangPlan
-from unidle.place.ground import Ground, RankClass
+from unidle.place.ground import Ground
 from unidle.place.inner import Seats
+from unidle.place.rank_class import RankClass
 
 _LOOKED_AT: Final = 64  # nodes whose links are compared for one gang
 

@@ -6,9 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from unidle.predict.hardware import price_of
+from unidle.view.jobs import JobView
 from unidle.view.records import Prediction
 from unidle.view.speeds import attempt_run, slices_under
-from unidle.view.state import JobView, View
+from unidle.view.state import View
 
 _HOUR_NS = 3_600_000_000_000
 

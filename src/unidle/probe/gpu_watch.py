@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from unidle.fleet import Device, Node
-from unidle.guard.counters import GpuReading, counted_slow, gpu_faults
+from unidle.guard.counters import GpuReading, Missed, counted_slow, gpu_faults
 from unidle.guard.log.model import Finding, LogLine
 from unidle.probe.check.nvml import Nvml
 from unidle.probe.gpu_driver import GpuDriver, Seen
 from unidle.probe.heard import Heard
 from unidle.probe.names import Names
 from unidle.probe.patient import Patient
-from unidle.probe.services import Missed, Services
+from unidle.probe.services import Services
 
 if TYPE_CHECKING:
     from unidle.guard.log.reader import Reader

@@ -1,13 +1,14 @@
-"""Daemons that NVIDIA's driver cannot do without, as ``/proc`` shows them."""
+"""Daemons that NVIDIA's driver cannot do without, as ``/proc`` shows them, and Kubernetes' device plugins."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from unidle.fleet.pci import read_text
-from unidle.guard.counters import LASTS
+from unidle.guard.counters import Missed
 from unidle.guard.log.model import Action, Finding
+from unidle.probe.device_plugins import DevicePlugins
 
 FABRIC, PERSISTENCE = "nvidia-fabricmanager", "nvidia-persistenced"
 _EVERY_NS: Final = 10_000_000_000
@@ -15,13 +16,6 @@ _COMM: Final = 15  # the kernel keeps so much of a process's name
 _NAMES: Final = {FABRIC: "nv-fabricmanager"[:_COMM], PERSISTENCE: PERSISTENCE[:_COMM]}
 _NVSWITCH: Final = ("0x10de", "0x0680")  # NVIDIA, bridge (pci.ids)
 _INITS: Final = ("systemd", "init")
-
-
-class Missed(NamedTuple):
-    """How many looks in a row did not find a daemon, and whether an earlier one did."""
-
-    times: int = 0
-    known: bool = False
 
 
 class Services:
@@ -34,10 +28,11 @@ class Services:
         self._next_ns = 0
         self._switches: bool | None = None
         self._sees_all = False
+        self._plugins = DevicePlugins(root, missed)
 
     def look(self, now_ns: int) -> list[Finding]:
         """Daemons that have just been missed for the third time. A machine with NVSwitches needs the fabric manager; the
-        other one is missed only where it has been."""
+        other ones are missed only where they have been."""
         if now_ns < self._next_ns:
             return []
         self._next_ns = now_ns + _EVERY_NS
@@ -45,12 +40,13 @@ class Services:
             self._switches = self._has_switches()
             self._sees_all = read_text(self._root / "proc/1/comm") in _INITS
         self._find()
-        return [finding for name in _NAMES if (finding := self._miss(name)) is not None]
+        found = [finding for name in _NAMES if (finding := self._miss(name)) is not None]
+        return [*found, *self._plugins.look()]
 
     def why_not(self) -> str:
-        """Why the fabric manager cannot be seen where there has to be one; empty where it can."""
+        """Why the fabric manager, where there has to be one, or a device plugin cannot be seen; empty where they can."""
         if not self._switches or self._sees_all or FABRIC in self._pids:
-            return ""
+            return self._plugins.why_not
         return "the machine's processes cannot be seen from here, nor whether the fabric manager runs; run outside the container"
 
     def _has_switches(self) -> bool:
@@ -72,14 +68,11 @@ class Services:
                     self._pids.setdefault(name, path)
 
     def _miss(self, name: str) -> Finding | None:
-        before = self.missed.get(name, Missed())
-        if name in self._pids:
-            self.missed[name] = Missed(0, True)
+        before, runs = self.missed.get(name, Missed()), name in self._pids
+        if not runs and (not self._sees_all or not (before.known or (name == FABRIC and self._switches))):
             return None
-        if not self._sees_all or not (before.known or (name == FABRIC and self._switches)):
-            return None
-        self.missed[name] = Missed(min(before.times, LASTS) + 1, before.known)
-        return _finding(name) if before.times + 1 == LASTS else None
+        now = self.missed[name] = before.after(runs)
+        return _finding(name) if now.is_news else None
 
 
 def _finding(name: str) -> Finding:

@@ -25,8 +25,9 @@ from unidle.report.model import (
 )
 from unidle.store.protocol import Store, StoredEvent
 from unidle.view.accounts import durable_points
+from unidle.view.jobs import AttemptView, JobView
 from unidle.view.source import ledger_source, prices
-from unidle.view.state import AttemptView, JobView, View
+from unidle.view.state import View
 
 if TYPE_CHECKING:
     from unidle.ledger.answers import Summary

@@ -9,8 +9,9 @@ from typing import NamedTuple
 from unidle.ledger.attempt import AttemptTrace, Fate, Halt, RankTrace, attempt_entries
 from unidle.ledger.rows import Entry
 from unidle.ledger.taxonomy import How
+from unidle.view.jobs import AttemptView, JobView
 from unidle.view.ranks import RankView
-from unidle.view.state import AttemptView, JobView, View
+from unidle.view.state import View
 
 
 class Durable(NamedTuple):

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from unidle.events.types import CareState, CordonSet, FaultSeen, MaintenanceSet, NodeChecked, RemedySet
+from unidle.events.guard import CareState, CordonSet, FaultSeen, MaintenanceSet, NodeChecked, RemedySet
 from unidle.jobs import Reason
 
 _HOUR_NS: Final = 3_600_000_000_000
@@ -30,7 +30,7 @@ class Sign(msgspec.Struct, array_like=True, frozen=True):
 
 
 class CareView(msgspec.Struct, array_like=True):
-    """What is done about a target now (see ``unidle.events.types.RemedySet``).
+    """What is done about a target now (see ``unidle.events.guard.RemedySet``).
 
     ``since_ns``: since when in this state; ``at_ns``, ``seq``: of the last event; ``opened_ns``: since when it
     is not healthy. ``cause`` is why that began; ``rung`` the last remedy that was tried.

@@ -9,7 +9,7 @@ import msgspec
 from unidle.jobs import Reason
 
 if TYPE_CHECKING:
-    from unidle.events.types import CheckpointBad
+    from unidle.events.guard import CheckpointBad
     from unidle.view.state import View
 
 _KEPT = 31

@@ -10,8 +10,9 @@ from typing import Final
 
 from unidle.fleet import Device, device_of
 from unidle.share.pairs import Pairs, Work
+from unidle.view.jobs import AttemptView, JobView
 from unidle.view.records import Stay
-from unidle.view.state import AttemptView, JobView, View
+from unidle.view.state import View
 
 PAIRS_KEPT: Final = 4096
 STAYS_KEPT: Final = 256  # on one device

@@ -11,30 +11,17 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from msgspec import structs
-
 from unidle.errors import StoreDamaged
 from unidle.events import types as ev
-from unidle.jobs import JobState, transition
 from unidle.store.protocol import StoredEvent
 from unidle.view import fold_fleet as of_fleet
+from unidle.view import fold_jobs as of_jobs
 from unidle.view import remedies, watching
-from unidle.view.accounts import expected_postings
-from unidle.view.care import Strike, struck
 from unidle.view.checkpoints import checkpoint_bad
-from unidle.view.cuts import renamed
-from unidle.view.ranks import RankView, take_up
-from unidle.view.records import IdleNotice, Prediction, Promise, UseView, VerdictView
-from unidle.view.speeds import learn
-from unidle.view.state import AttemptView, JobView, View
-from unidle.view.usage import charged, milli_of
+from unidle.view.state import View
 
 FOLD_VERSION: Final = 8
 """Grows when the same log would give another view; older snapshots are then passed over."""
-
-_NOTICES_KEPT: Final = 31  # of an attempt that is told again and again
-_VERDICTS_KEPT: Final = 63
-_NO_COMMAND: Final = (126, 127)  # exit codes: nothing to do with the fleet
 
 
 def fold(view: View, events: Iterable[StoredEvent]) -> View:
@@ -68,313 +55,10 @@ def apply(view: View, event: ev.Event, seq: int, time_ns: int) -> None:
     if not view.first_ns:
         view.first_ns = now
     if isinstance(event, ev.RankSaw):  # four of five events
-        _rank_saw(view, event, now)
+        of_jobs.rank_saw(view, event, now)
     else:
         view.book.sight(now)
         _HANDLERS[type(event)](view, event, now)
-
-
-def _job(view: View, job: str) -> JobView:
-    try:
-        return view.jobs.open.get(job) or view.jobs[job]
-    except KeyError:
-        raise StoreDamaged(
-            "the log names a job that it never submitted",
-            field=f"event {view.seq}", value=job, remedy="run `unidle store check`",
-        ) from None  # fmt: skip
-
-
-def _set_state(view: View, job: JobView, state: JobState) -> None:
-    after = transition(job.state, state)
-    if job.state in ("queued", "restarting"):
-        view.queue.remove(job)
-    job.state = after
-    view.touch(job.id)
-    if state in ("queued", "restarting"):
-        view.enqueue(job)
-
-
-_FREE_CAUSES: Final = {
-    "gathering": "gathering", "reserved": "gathering", "consolidate": "gathering",
-    "quota": "quota", "behind": "quota", "no_right_to_preempt": "quota", "over_limit": "quota",
-    "no_queue": "no_demand", "never_fits": "no_demand",
-}  # fmt: skip
-_KEPT_BACK: Final = _FREE_CAUSES.keys() | {"planned"}
-"""Codes of jobs that wait although devices may be free, by a decision."""
-_CAUSE_ORDER: Final = ("fragmented", "gathering", "quota")
-
-
-def _free_cause(view: View, now: int) -> None:
-    """Why free time is free: the first of these that keeps a job waiting, else there is no demand.
-
-    What no state of the fleet could ever serve is no demand for what is free.
-    """
-    codes, cause = view.queue.codes(), "no_demand"
-    if codes:
-        causes = {_FREE_CAUSES.get(code, "fragmented") for code in codes}
-        cause = next((c for c in _CAUSE_ORDER if c in causes), cause)
-    view.book.set_free_cause(cause, now)
-
-
-# -- jobs --------------------------------------------------------------------------------------------
-
-
-def _job_submitted(view: View, event: ev.JobSubmitted, now: int) -> None:
-    if event.job in view.jobs:
-        return  # the same request, taken over twice
-    job = JobView(event.job, event.spec, len(view.jobs), now, waiting_since_ns=now)
-    view.jobs.add(job)
-    view.enqueue(job)
-    view.touch(job.id)
-
-
-def _cancel_asked(view: View, event: ev.CancelAsked, _now: int) -> None:
-    job = _job(view, event.job)
-    if not job.terminal and job.cancel_by is None:
-        job.cancel_by = event.by
-
-
-def _job_judged(view: View, event: ev.JobJudged, now: int) -> None:
-    job = _job(view, event.job)
-    view.queue.judge(job, event.because)
-    _free_cause(view, now)
-
-
-def _attempt_placed(view: View, event: ev.AttemptPlaced, now: int) -> None:
-    job = _job(view, event.job)
-    wanted = max(job.waiting_since_ns, job.not_before_ns)
-    if job.verdict is not None and job.verdict.code in _KEPT_BACK:
-        wanted = now  # what was free meanwhile was so for that reason: the decision was there
-    _set_state(view, job, "starting")
-    places, occupancy = event.places, view.occupancy
-    ids = [s for place in places for s in place.slices]
-    if not occupancy.knows_all(ids):
-        places = renamed(view.fleet, places)
-        ids = [s for place in places for s in place.slices]
-    ranks = [RankView() for _ in places]
-    job.attempts.append(AttemptView(event.attempt, now, places, event.because, ranks))
-    job.verdict = None
-    view.promised.pop(job.id, None)
-    view.live.add(job.id)
-    view.request(job, +1)
-    view.count_firm(job, +1)
-    _free_cause(view, now)
-    numbers, slices = view.book.indexes(ids), view.book.slices
-    if view.closed or view.spares:
-        of_fleet.entered(view, numbers, now)
-    view.book.take(numbers, now, wanted, job.id)
-    occupancy.take(ids)
-    kind = occupancy.kind_of(ids[0])
-    milli = sum([milli_of(slices[k].share_ppm) for k in numbers])
-    amounts = charged(job.spec, kind, milli, view.models)
-    view.usage.start(job.id, job.spec.queue, amounts, now, view.fleet.history.half_life_ns)
-
-
-def _stop_asked(view: View, event: ev.StopAsked, now: int) -> None:
-    attempt = _attempt(view, _job(view, event.job), event.attempt)
-    if not attempt.live:
-        return
-    attempt.stop_ns = attempt.stop_ns or now
-    attempt.stop = event
-    view.touch(event.job)
-
-
-def _verdict_reached(view: View, event: ev.VerdictReached, now: int) -> None:
-    attempt = _attempt(view, _job(view, event.job), event.attempt)
-    if attempt.live:
-        said = VerdictView(
-            now,
-            event.kind,
-            event.rank,
-            event.node,
-            event.onset_ns,
-            event.signal_ns,
-            event.acts,
-            event.because,
-        )
-        attempt.verdicts = [*attempt.verdicts[-_VERDICTS_KEPT:], said]
-        if event.node and event.kind in ("hang", "cut"):
-            struck(view.care, event.node, Strike(now, event.job, event.attempt, event.because))
-
-
-def _preflight_ended(view: View, event: ev.PreflightEnded, now: int) -> None:
-    attempt = _attempt(view, _job(view, event.job), event.attempt)
-    if attempt.live:
-        attempt.checked_ns = now
-
-
-def _verdict_over(view: View, event: ev.VerdictOver, now: int) -> None:
-    verdict = _attempt(view, _job(view, event.job), event.attempt).verdict
-    if verdict is not None:
-        verdict.over_ns = now
-
-
-def _utilisation_seen(view: View, event: ev.UtilisationSeen, now: int) -> None:
-    attempt = _attempt(view, _job(view, event.job), event.attempt)
-    if not attempt.live:
-        return
-    since_ns, busy_ns = min(event.since_ns, now), attempt.use.busy_ns
-    if event.use == "busy":
-        busy_ns = now
-    elif attempt.use.use == "busy":
-        busy_ns = max(busy_ns, since_ns)
-    attempt.use = UseView(event.use, now, since_ns, busy_ns, event.text)
-
-
-def _idle_told(view: View, event: ev.IdleTold, now: int) -> None:
-    attempt = _attempt(view, _job(view, event.job), event.attempt)
-    if attempt.live:
-        said = IdleNotice(now, event.since_ns, event.evidence, event.notice_ns, event.because)
-        attempt.notices = [*attempt.notices[-_NOTICES_KEPT:], said]
-
-
-def _idle_over(view: View, event: ev.IdleOver, now: int) -> None:
-    notice = _attempt(view, _job(view, event.job), event.attempt).notice
-    if notice is not None:
-        notice.over_ns, notice.over = now, event.because
-
-
-def _promised(view: View, event: ev.Promised, _now: int) -> None:
-    job = _job(view, event.job)
-    live = job.live
-    moves = live is not None and live.stop is not None and live.stop.why == "moved"
-    if not job.terminal and (live is None or moves):
-        view.promised[job.id] = Promise(event.kind, event.devices, event.expires_ns)
-
-
-def _attempt_ended(view: View, event: ev.AttemptEnded, now: int) -> None:
-    job = _job(view, event.job)
-    attempt = _attempt(view, job, event.attempt)
-    view.request(job, -1)
-    view.count_firm(job, -1)
-    attempt.ended_ns = now
-    attempt.outcome = event.outcome
-    attempt.why = event.because
-    view.failures += event.outcome == "failed" and event.because.figures.get("code") not in _NO_COMMAND
-    view.device_ns += (now - attempt.placed_ns) * job.devices_of(attempt)
-    view.live.discard(job.id)
-    view.usage.end(job.id, now, view.fleet.history.half_life_ns)
-    view.touch(job.id)
-    if view.cuttable_nodes():
-        from unidle.view import company  # not needed where nothing is cut
-
-        company.left(view, job, attempt)
-    ids = [s for place in attempt.places for s in place.slices]
-    book = view.book
-    numbers = book.indexes(ids)
-    book.give_back(numbers, now)
-    occupancy = view.occupancy
-    quiet = not (book.down or view.closed or view.spares)
-    if quiet and occupancy.knows_all(ids):  # nearly always
-        occupancy.give_back(ids)
-        return
-    of_fleet.left(view, ids, now)
-    for slice_id, k in zip(ids, numbers, strict=True):
-        if not occupancy.knows(slice_id):
-            book.remove(k, now)
-        elif k not in book.down:
-            occupancy.give_back([slice_id])
-
-
-def _retry_planned(view: View, event: ev.RetryPlanned, now: int) -> None:
-    job = _job(view, event.job)
-    if event.policy is None:
-        job.retries += 1
-    else:
-        _count_policy(job, event.policy)
-    job.retry = job.attempts[-1].then = event.because
-    _wait_again(view, job, "restarting", event.not_before_ns, now)
-
-
-def _requeued(view: View, event: ev.Requeued, now: int) -> None:
-    job = _job(view, event.job)
-    job.retry = event.because
-    if event.policy is not None:
-        _count_policy(job, event.policy)
-    if job.state in ("queued", "restarting"):
-        job.waiting_since_ns = now
-        return  # it has waited too long, and waits on
-    if job.attempts:
-        job.attempts[-1].then = event.because
-    _wait_again(view, job, "queued", 0, now)  # no back-off: the decision under way may place it
-
-
-def _count_policy(job: JobView, policy: int) -> None:
-    job.policy_uses = {**job.policy_uses, policy: job.policy_uses.get(policy, 0) + 1}
-
-
-def _resized(view: View, event: ev.Resized, _now: int) -> None:
-    job = _job(view, event.job)
-    job.resized = event.because
-    view.resize(job, event.ranks)
-
-
-def _wait_again(view: View, job: JobView, state: JobState, not_before_ns: int, now: int) -> None:
-    job.not_before_ns = not_before_ns
-    job.waiting_since_ns = now
-    job.verdict = None
-    _set_state(view, job, state)
-
-
-def _job_ended(view: View, event: ev.JobEnded, now: int) -> None:
-    job = _job(view, event.job)
-    if event.state == "succeeded" and job.state == "starting":
-        _set_state(view, job, "running")
-    _set_state(view, job, event.state)
-    job.ended_ns = now
-    job.because = event.because
-    _free_cause(view, now)
-    view.promised.pop(job.id, None)
-    learn(view.speeds, view.book, job)
-    view.jobs.put_away(job)
-    view.unposted.append(job.id)
-    view.unposted_size += expected_postings(job)
-
-
-def _predicted(view: View, event: ev.Predicted, now: int) -> None:
-    job = view.jobs.open.get(event.job)
-    if job is None:
-        _job(view, event.job)  # known, and over: nothing can be foretold of it
-        return
-    job.predictions.append(Prediction(**structs.asdict(event), at_ns=now))
-    view.touch(job.id)
-
-
-# -- ranks -------------------------------------------------------------------------------------------
-
-
-def _attempt(view: View, job: JobView, number: int) -> AttemptView:
-    if not 1 <= number <= len(job.attempts):
-        raise StoreDamaged(
-            "the log names an attempt that it never placed",
-            field=f"event {view.seq}", value=f"{job.id} attempt {number}", remedy="run `unidle store check`",
-        )  # fmt: skip
-    return job.attempts[number - 1]
-
-
-def _rank_saw(view: View, event: ev.RankSaw, _now: int) -> None:
-    job = view.jobs.open.get(event.job)
-    if job is None:
-        _job(view, event.job)  # known, and its books are closed
-        return
-    attempts, number = job.attempts, event.attempt
-    attempt = attempts[number - 1] if 0 < number <= len(attempts) else _attempt(view, job, number)
-    ranks, rank_number = attempt.ranks, event.rank
-    if not 0 <= rank_number < len(ranks):
-        raise StoreDamaged(
-            "the log names a rank that its gang does not have",
-            field=f"event {view.seq}", value=f"{event.job} rank {rank_number}", remedy="run `unidle store check`",
-        )  # fmt: skip
-    rank = ranks[rank_number]
-    if view.followed:
-        saved, began = rank.saves[-1] if rank.saves else None, (rank.ready_ns, not rank.step_ns)
-        take_up(rank, event.first, event.marks)
-        if (rank.saves and rank.saves[-1] is not saved) or (rank.ready_ns, not rank.step_ns) != began:
-            view.touch(event.job)
-    else:
-        take_up(rank, event.first, event.marks)
-    if job.state == "starting" and attempt is job.attempts[-1] and attempt.live and attempt.all_spawned:
-        _set_state(view, job, "running")
 
 
 def _fault_seen(view: View, event: ev.FaultSeen, now: int) -> None:
@@ -389,15 +73,15 @@ _HANDLERS: Final[dict[type, Callable[[View, Any, int], None]]] = {
     ev.FleetSeen: of_fleet.fleet_seen,
     ev.HealthSet: of_fleet.health_set,
     ev.DeviceCut: of_fleet.device_cut,
-    ev.JobSubmitted: _job_submitted,
-    ev.CancelAsked: _cancel_asked,
+    ev.JobSubmitted: of_jobs.job_submitted,
+    ev.CancelAsked: of_jobs.cancel_asked,
     ev.RequestRefused: of_fleet.request_refused,
-    ev.JobJudged: _job_judged,
-    ev.AttemptPlaced: _attempt_placed,
-    ev.RankSaw: _rank_saw,
-    ev.StopAsked: _stop_asked,
-    ev.VerdictReached: _verdict_reached,
-    ev.VerdictOver: _verdict_over,
+    ev.JobJudged: of_jobs.job_judged,
+    ev.AttemptPlaced: of_jobs.attempt_placed,
+    ev.RankSaw: of_jobs.rank_saw,
+    ev.StopAsked: of_jobs.stop_asked,
+    ev.VerdictReached: of_jobs.verdict_reached,
+    ev.VerdictOver: of_jobs.verdict_over,
     ev.FaultSeen: _fault_seen,
     ev.WatchSet: watching.watch_set,
     ev.CheckpointBad: checkpoint_bad,
@@ -406,15 +90,15 @@ _HANDLERS: Final[dict[type, Callable[[View, Any, int], None]]] = {
     ev.SparesSet: of_fleet.spares_set,
     ev.MaintenanceSet: remedies.maintenance_set,
     ev.NodeChecked: remedies.node_checked,
-    ev.PreflightEnded: _preflight_ended,
-    ev.UtilisationSeen: _utilisation_seen,
-    ev.IdleTold: _idle_told,
-    ev.IdleOver: _idle_over,
-    ev.AttemptEnded: _attempt_ended,
-    ev.RetryPlanned: _retry_planned,
-    ev.Requeued: _requeued,
-    ev.Resized: _resized,
-    ev.Promised: _promised,
-    ev.JobEnded: _job_ended,
-    ev.Predicted: _predicted,
+    ev.PreflightEnded: of_jobs.preflight_ended,
+    ev.UtilisationSeen: of_jobs.utilisation_seen,
+    ev.IdleTold: of_jobs.idle_told,
+    ev.IdleOver: of_jobs.idle_over,
+    ev.AttemptEnded: of_jobs.attempt_ended,
+    ev.RetryPlanned: of_jobs.retry_planned,
+    ev.Requeued: of_jobs.requeued,
+    ev.Resized: of_jobs.resized,
+    ev.Promised: of_jobs.promised,
+    ev.JobEnded: of_jobs.job_ended,
+    ev.Predicted: of_jobs.predicted,
 }

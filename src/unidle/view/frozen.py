@@ -9,8 +9,9 @@ from unidle.files.snapshot import Attempt, Kept, OpenJob, Pair, PlacementSnapsho
 from unidle.fleet import Fleet
 from unidle.jobs import Reason
 from unidle.view.fold import apply
+from unidle.view.jobs import AttemptView, JobView
 from unidle.view.ranks import RankView
-from unidle.view.state import AttemptView, JobView, View
+from unidle.view.state import View
 from unidle.view.usage import QueueUse
 
 PAST_KEPT: Final = 64

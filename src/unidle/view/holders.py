@@ -6,7 +6,8 @@ from itertools import pairwise
 
 from unidle.fleet.idle import IdleTerms
 from unidle.share.idle import Attempt, Evidence, Holder, Notice
-from unidle.view.state import AttemptView, JobView, View
+from unidle.view.jobs import AttemptView, JobView
+from unidle.view.state import View
 
 
 def holder_of(view: View, job: JobView, attempt: AttemptView, now_ns: int) -> Holder:

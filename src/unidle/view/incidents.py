@@ -7,13 +7,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from unidle.events.types import IncidentKind
+from unidle.events.guard import IncidentKind
 from unidle.fleet import device_of
 from unidle.ledger.money import HOUR_NS, to_micro
 from unidle.view.accounts import Durable, durable_points
+from unidle.view.jobs import AttemptView, JobView
 from unidle.view.records import FaultView, VerdictView
 from unidle.view.speeds import width_ppm
-from unidle.view.state import AttemptView, JobView, View
+from unidle.view.state import View
 from unidle.view.watching import incident_kind
 
 _PPM = 1_000_000

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from unidle.view.state import JobView, View
+from unidle.view.jobs import JobView
+from unidle.view.state import View
 
 KEEPS_PLACES_NS: Final = 30_000_000_000
 """Where spares are kept, a gang with a longer back-off leaves its places to others."""

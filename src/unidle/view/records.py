@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from unidle.events.types import IncidentKind, Predicted, Use
+from unidle.events.guard import IncidentKind
+from unidle.events.types import Predicted, Use
 from unidle.jobs import Reason
 from unidle.share.idle import Evidence
 
@@ -37,7 +38,7 @@ class IdleNotice(msgspec.Struct, array_like=True):
 
 
 class VerdictView(msgspec.Struct, array_like=True):
-    """What was found wrong with an attempt (see ``unidle.events.types.VerdictReached``), until ``over_ns``."""
+    """What was found wrong with an attempt (see ``unidle.events.guard.VerdictReached``), until ``over_ns``."""
 
     at_ns: int
     kind: IncidentKind
@@ -51,7 +52,7 @@ class VerdictView(msgspec.Struct, array_like=True):
 
 
 class FaultView(msgspec.Struct, array_like=True, frozen=True):
-    """A fault of a node or device (see ``unidle.events.types.FaultSeen``); ``jobs`` are those that it hit."""
+    """A fault of a node or device (see ``unidle.events.guard.FaultSeen``); ``jobs`` are those that it hit."""
 
     at_ns: int
     node: str
@@ -66,7 +67,7 @@ class FaultView(msgspec.Struct, array_like=True, frozen=True):
 
 
 class WatchView(msgspec.Struct, array_like=True, frozen=True):
-    """Since ``at_ns`` a detector sees a node, or cannot (see ``unidle.events.types.WatchSet``)."""
+    """Since ``at_ns`` a detector sees a node, or cannot (see ``unidle.events.guard.WatchSet``)."""
 
     at_ns: int
     why_not: str = ""

@@ -9,7 +9,8 @@ import msgspec
 
 from unidle.store.protocol import Snapshot, Store
 from unidle.view.fold import FOLD_VERSION, collector_paused, fold
-from unidle.view.state import JobTable, JobView, View
+from unidle.view.jobs import JobTable, JobView
+from unidle.view.state import View
 
 
 def encode(view: View) -> Snapshot:

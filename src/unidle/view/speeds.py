@@ -13,7 +13,7 @@ from unidle.jobs.speeds import Known, SpeedRun, Speeds
 
 if TYPE_CHECKING:
     from unidle.ledger.book import Book, SliceRef
-    from unidle.view.state import AttemptView, JobView
+    from unidle.view.jobs import AttemptView, JobView
 
 PARTS: Final = 4
 """Parts that the steps of one attempt are cut into, to see how much they vary."""

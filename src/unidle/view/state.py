@@ -5,199 +5,24 @@ What a snapshot keeps are the public fields; indexes (names with a leading under
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container
 from dataclasses import dataclass, field, replace
-from typing import Final
 
-import msgspec
-
-from unidle.events.types import Outcome, StopAsked
 from unidle.fleet import CutMode, Device, Fleet, Health, models_of, slices_of
-from unidle.jobs import TERMINAL, JobSpec, JobState, RankPlace, Reason
 from unidle.jobs.speeds import Speeds
 from unidle.ledger.book import Book
 from unidle.view.care import Care
 from unidle.view.changes import Changes
-from unidle.view.checkpoints import BadCheckpoint
+from unidle.view.jobs import JobTable, JobView
 from unidle.view.occupancy import Occupancy
-from unidle.view.ranks import RankView
 from unidle.view.records import (
     FaultView,
-    IdleNotice,
-    Prediction,
     Promise,
     Stay,
-    UseView,
-    VerdictView,
     WatchView,
 )
 from unidle.view.usage import Usage
 from unidle.view.waiting import Shape, Waiting
-
-
-class AttemptView(msgspec.Struct, array_like=True):
-    number: int
-    placed_ns: int
-    places: tuple[RankPlace, ...]
-    because: Reason
-    ranks: list[RankView]
-    stop: StopAsked | None = None
-    stop_ns: int | None = None
-    ended_ns: int | None = None
-    outcome: Outcome | None = None
-    why: Reason | None = None
-    then: Reason | None = None  # why another attempt follows
-    use: UseView = UseView()
-    notices: list[IdleNotice] = []
-    verdicts: list[VerdictView] = []
-    bad: list[BadCheckpoint] = []  # checkpoints that it could not go on from
-    checked_ns: int | None = None  # when its nodes had been checked before it starts
-
-    @property
-    def verdict(self) -> VerdictView | None:
-        """What is wrong with it now, as far as that is known: the latest that is not over."""
-        return next((verdict for verdict in reversed(self.verdicts) if verdict.over_ns is None), None)
-
-    @property
-    def live(self) -> bool:
-        return self.ended_ns is None
-
-    @property
-    def notice(self) -> IdleNotice | None:
-        """The notice to an idle holder that stands."""
-        return self.notices[-1] if self.notices and self.notices[-1].over_ns is None else None
-
-    @property
-    def all_spawned(self) -> bool:
-        # mostly the last one says no: a generator would take longer
-        for rank in reversed(self.ranks):  # noqa: SIM110
-            if rank.spawn_ns is None:
-                return False
-        return True
-
-    @property
-    def all_ended(self) -> bool:
-        for rank in reversed(self.ranks):  # noqa: SIM110
-            if rank.end_ns is None:
-                return False
-        return True
-
-    @property
-    def left_places(self) -> bool:
-        """Whether its places may be free still: it failed, was moved, or the service was stopped."""
-        stop = self.stop
-        return self.outcome == "failed" or (
-            stop is not None and stop.why in ("service_stopped", "moved", "node_sick")
-        )
-
-    @property
-    def begun_ns(self) -> int | None:
-        """When it began its first step (said, else when that was done); None before that was seen."""
-        told = next((r for r in self.ranks if r.ready_ns is not None or r.step_ns), None)
-        if told is None:
-            return None
-        return told.ready_ns if told.ready_ns is not None else told.step_ns[0]
-
-    @property
-    def saved_ns(self) -> int | None:
-        """When it last saved its state; None before it did."""
-        return max((r.saves[-1][0] for r in self.ranks if r.saves), default=None)
-
-    def last_step(self) -> int | None:
-        """The highest step that any rank reported."""
-        return max([r.step_n[-1] for r in self.ranks if r.step_n], default=None)
-
-    @property
-    def restored_step(self) -> int | None:
-        """The step after which it went on, where the script said so."""
-        return next((r.restored for r in self.ranks if r.restored is not None), None)
-
-    def first_step(self) -> int | None:
-        return min((r.step_n[0] for r in self.ranks if r.step_n), default=None)
-
-
-class JobView(msgspec.Struct, array_like=True):
-    id: str
-    spec: JobSpec
-    order: int  # position in the order of submission
-    submitted_ns: int
-    state: JobState = "queued"
-    attempts: list[AttemptView] = []
-    waiting_since_ns: int = 0
-    not_before_ns: int = 0
-    verdict: Reason | None = None  # why it waits
-    retry: Reason | None = None
-    retries: int = 0
-    policy_uses: dict[int, int] = {}  # of restart policies, by their place in the list
-    resized: Reason | None = None  # why it has as many ranks as it has
-    cancel_by: str | None = None
-    ended_ns: int | None = None
-    because: Reason | None = None
-    predictions: list[Prediction] = []
-
-    @property
-    def live(self) -> AttemptView | None:
-        """The attempt that holds slices now, if any."""
-        return self.attempts[-1] if self.attempts and self.attempts[-1].live else None
-
-    @property
-    def terminal(self) -> bool:
-        return self.state in TERMINAL
-
-    @property
-    def shape(self) -> Shape:
-        return Shape.of(self.spec)
-
-    def steps(self) -> int:
-        """The highest step that any attempt reported; 0 where none was seen."""
-        return max([s for a in self.attempts if (s := a.last_step()) is not None], default=0)
-
-    def devices_of(self, attempt: AttemptView) -> int:
-        """Devices of an attempt: an elastic job's differ in size."""
-        return len(attempt.places) * self.spec.devices_per_rank
-
-    def run_ns(self, now_ns: int) -> int:
-        """Time under attempts so far."""
-        return sum((a.ended_ns if a.ended_ns is not None else now_ns) - a.placed_ns for a in self.attempts)
-
-
-class JobTable(Mapping[str, JobView]):
-    """Jobs in the order of submission. One that has ended is kept packed, and unpacked at each look."""
-
-    __slots__ = ("_kept", "open")
-
-    def __init__(self, kept: dict[str, JobView | bytes] | None = None) -> None:
-        self._kept = kept if kept is not None else {}
-        self.open = {id_: job for id_, job in self._kept.items() if isinstance(job, JobView)}
-
-    def add(self, job: JobView) -> None:
-        self._kept[job.id] = self.open[job.id] = job
-
-    def put_away(self, job: JobView) -> None:
-        """The job has ended and is kept packed."""
-        self._kept[job.id] = _PACK.encode(job)
-        self.open.pop(job.id, None)
-
-    def plain(self) -> dict[str, JobView | bytes]:
-        """As a snapshot keeps it."""
-        return self._kept
-
-    def __getitem__(self, job_id: str) -> JobView:
-        job = self._kept[job_id]
-        return _UNPACK.decode(job) if isinstance(job, bytes) else job
-
-    def __contains__(self, job_id: object) -> bool:
-        return job_id in self._kept
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._kept)
-
-    def __len__(self) -> int:
-        return len(self._kept)
-
-
-_PACK: Final = msgspec.msgpack.Encoder()
-_UNPACK: Final = msgspec.msgpack.Decoder(JobView)
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from unidle.jobs import JobSpec, Reason
 
 if TYPE_CHECKING:
-    from unidle.view.state import JobView
+    from unidle.view.jobs import JobView
 
 
 class Shape(NamedTuple):

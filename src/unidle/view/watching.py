@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from unidle.events import types as ev
-from unidle.events.types import IncidentKind
+from unidle.events.guard import IncidentKind
 from unidle.fleet import device_of
 from unidle.view.records import FaultView, WatchView
 from unidle.view.state import View

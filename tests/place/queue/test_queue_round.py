@@ -14,8 +14,9 @@ from unidle.fleet.queues import QueueSpec
 from unidle.place.queue.backfill import Backfill
 from unidle.place.queue.cluster import Cluster
 from unidle.place.queue.model import Demand, Running
+from unidle.place.queue.outcome import Round, Rules
 from unidle.place.queue.relief import Room
-from unidle.place.queue.round import Round, Rules, decide
+from unidle.place.queue.round import decide
 from unidle.place.queue.waiting import Waiting
 
 S = 1_000_000_000

@@ -13,7 +13,8 @@ from unidle.fleet.queues import QueueSpec
 from unidle.place.queue.backfill import Backfill, in_order
 from unidle.place.queue.cluster import Cluster
 from unidle.place.queue.model import Demand, Hold, Running
-from unidle.place.queue.round import Round, decide
+from unidle.place.queue.outcome import Round
+from unidle.place.queue.round import decide
 from unidle.place.queue.waiting import Line, Waiting
 
 POLICY = Backfill(age_ns=HOUR, starved_ns=10 * HOUR)

@@ -93,14 +93,13 @@ class Saves:
         """A shard is durable and was read back. The last one completes the checkpoint."""
         key = (session, step)
         with self._lock:
-            if key in self._failed:
-                return
-            save = self._saves.setdefault(key, _Save(world, time.monotonic()))
-            save.shards[shard.rank] = shard
-            if len(save.shards) < world:
-                return
-            shards = list(save.shards.values())
-            self._open += 1
+            dropped = key in self._failed
+            shards = [] if dropped else self._whole(key, world, shard)
+            self._open += bool(shards)
+        if dropped:
+            disk.discard(self._storage, session, step)
+        if not shards:
+            return
         try:
             path = disk.finish(self._storage, session, step, shards)
         except OSError as error:
@@ -113,15 +112,22 @@ class Saves:
         self._tell({"event": "stored", "step": step, "path": path})
         self._tests.put((step, path))
 
+    def _whole(self, key: tuple[str, int], world: int, shard: Shard) -> list[Shard]:
+        """All shards of a save, once this one is the last."""
+        save = self._saves.setdefault(key, _Save(world, time.monotonic()))
+        save.shards[shard.rank] = shard
+        return list(save.shards.values()) if len(save.shards) >= world else []
+
     def failed(self, session: str, step: int, rank: int, why: str) -> None:
         """A shard could not be written: the whole checkpoint is dropped, once."""
         with self._lock:
             key = (session, step)
             self._saves.pop(key, None)
-            if key in self._failed:
-                return
+            known = key in self._failed
             self._failed.add(key)
-        disk.discard(self._storage, session, step)
+        disk.discard(self._storage, session, step)  # again for each shard, which makes the directory anew
+        if known:
+            return
         who = f"rank {rank}: " if rank >= 0 else ""
         self._tell({"event": "failed", "step": step, "why": who + why})
 
@@ -158,7 +164,7 @@ class Saves:
             self.hear(news)
             return
         with (
-            contextlib.suppress(Gone),
+            contextlib.suppress(Gone, OSError),
             wire.connect(wire.newest(self._storage, lead)) as link,
         ):  # without rank 0's holder there is no checkpoint
             wire.ask(link, news)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import json
@@ -136,11 +137,19 @@ def directory_id(storage: str) -> str:
     """What tells a checkpoint directory from another one that had its name before. Made at the first call. Raises OSError."""
     path = os.path.join(storage, INNER, "id")
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    try:
-        with open(path, "x", encoding="ascii") as file:
-            file.write(secrets.token_hex(8))
-    except FileExistsError:
-        pass
+    if not os.path.exists(path):
+        identity = secrets.token_hex(8)
+        beside = f"{path}.{identity}.tmp"
+        with open(beside, "x", encoding="ascii") as file:
+            file.write(identity)
+        try:
+            os.link(beside, path)  # whole, or not there: another process may look at any moment
+        except FileExistsError:
+            pass
+        except OSError:
+            os.replace(beside, path)  # a file system without hard links
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(beside)
     with open(path, encoding="ascii") as file:
         return file.read()
 

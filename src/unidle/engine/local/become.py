@@ -6,13 +6,17 @@ import atexit
 import os
 import runpy
 import signal
+import socket
 import sys
 import threading
+import time
 from types import ModuleType
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+LISTENS_S = 5.0
 
 
 def script_of(argv: Sequence[str]) -> tuple[str, str, list[str]] | None:
@@ -53,9 +57,44 @@ def _as_new(env: dict[str, str]) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_IGN)  # as Python itself does at its start
+    rendezvous = sys.modules.get("torch.distributed.rendezvous")
+    if rendezvous is not None:
+        _look_often(rendezvous)
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         numpy.random.seed()  # else all ranks draw the same numbers
+
+
+def _look_often(rendezvous: ModuleType) -> None:
+    """Let ranks that come before rank 0's store find it at once.
+
+    They come a few milliseconds before it when all fork at the same time, and torch's client, once refused,
+    looks again after up to two seconds only.
+    """
+    store = getattr(rendezvous, "TCPStore", None)
+    if store is None:
+        return
+
+    def patient(host_name: str, port: int, *rest: object, **named: object) -> object:
+        if not named.get("is_master", rest[1] if len(rest) > 1 else False):
+            wait_for_listener(host_name, port, LISTENS_S)
+        return store(host_name, port, *rest, **named)
+
+    rendezvous.TCPStore = patient  # type: ignore[attr-defined]
+
+
+def wait_for_listener(host: str, port: int, limit_s: float) -> None:
+    """Return once somebody listens there, connections fail otherwise than by being refused, or ``limit_s`` is over."""
+    end_s, pause_s = time.monotonic() + limit_s, 0.002
+    while time.monotonic() < end_s:
+        try:
+            socket.create_connection((host, port), timeout=limit_s).close()
+            return
+        except ConnectionRefusedError:
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, 0.02)
+        except OSError:
+            return
 
 
 def _run(kind: str, name: str, arguments: list[str]) -> int:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
-from unidle.engine.local.sockets import Address, NotAllowed, Tcp, connections_of, inodes_of
+from unidle.engine.local.sockets import Address, NotAllowed, Sockets, Tcp, inodes_of
 from unidle.jobs.vitals import LinkVitals
 
 _ESTABLISHED: Final = b"01"
@@ -25,6 +25,8 @@ class Connections:
 
     def __init__(self) -> None:
         self._before: dict[tuple[int, int], Tcp] = {}
+        self._sockets: dict[int, Sockets] = {}  # by process
+        self._spaces: dict[int, str] = {}  # likewise
 
     def read(
         self, pids: Mapping[int, int], span_ns: int, *, idle: bool = True
@@ -34,9 +36,11 @@ class Connections:
         ``span_ns``: since the last reading. Where sockets may not be copied the kernel has to list all connections,
         for 20 ms: that is done only while the gang is ``idle``, and says nothing of times.
         """
-        spaces = {rank: _namespace(pid) for rank, pid in pids.items()}
+        self.close(self._sockets.keys() - pids.values())
+        self._spaces = {pid: self._spaces.get(pid) or _namespace(pid) for pid in pids.values()}
+        spaces = {rank: self._spaces[pid] for rank, pid in pids.items()}
         try:
-            found = {rank: connections_of(pid) for rank, pid in pids.items()}
+            found = {rank: self._of(pid) for rank, pid in pids.items()}
         except NotAllowed:
             self._before.clear()
             if not idle:
@@ -59,6 +63,16 @@ class Connections:
                 links[rank] = tuple(by_peer[peer] for peer in sorted(by_peer))
         self._before = now
         return links
+
+    def close(self, gone: Collection[int] | None = None) -> None:
+        """Let go of these processes, or of all."""
+        for pid in list(self._sockets) if gone is None else gone:
+            self._sockets.pop(pid).close()
+
+    def _of(self, pid: int) -> dict[int, Tcp]:
+        if pid not in self._sockets:
+            self._sockets[pid] = Sockets(pid)
+        return self._sockets[pid].read()
 
 
 def _link(peer: int, tcp: Tcp, before: Tcp | None, span_ns: int) -> LinkVitals | None:

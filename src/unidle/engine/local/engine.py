@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import signal
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import nullcontext
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from unidle.clock import RealClock
 from unidle.engine.local import cgroups, launch, rundir
 from unidle.engine.local.between import Between
-from unidle.engine.local.cgroups import Group
+from unidle.engine.local.following import Supervisors
 from unidle.engine.local.watch import RankWatch
 from unidle.engine.protocol import (
     CheckpointLook,
@@ -62,14 +61,6 @@ class _Gang:
         self.command = command if command.spec.restart.warm else None
 
 
-@dataclass(slots=True)
-class _Leftovers:
-    """What others still have to let go of before it can be removed or collected."""
-
-    groups: list[Group] = field(default_factory=list)
-    children: set[int] = field(default_factory=set)
-
-
 class LocalEngine:
     """Runs gangs on this machine (``unidle.engine.protocol.Engine``).
 
@@ -88,9 +79,7 @@ class LocalEngine:
         self._spaces = {node.id: node.netns for node in fleet.nodes if node.netns}
         self._clock = clock
         self._gangs: dict[tuple[str, int], _Gang] = {}
-        self._left = _Leftovers()
-        self._poller = select.poll()
-        self._watched: dict[int, RankWatch] = {}
+        self._supervisors = Supervisors()
         self._name = cgroups.group_name(str(self._root))
         self._slicer = slicer
         self._has_cuts = any(
@@ -143,7 +132,7 @@ class LocalEngine:
         """Ask the supervisors to end their ranks; they do so even if this process ends now."""
         for watch in self._gang(command.job, command.attempt, command.ranks).watches:
             watch.ask_stop(command.grace_ns, self._clock.now_ns())
-            self._follow(watch)
+            self._supervisors.follow(watch)
 
     def watch(self, command: WatchGang) -> None:
         """Begin or cease to measure whether an attempt's devices are used; read at each :meth:`poll`."""
@@ -183,7 +172,7 @@ class LocalEngine:
         now_ns = self._clock.now_ns()
         for watch in gang.watches:
             watch.look(now_ns)
-            self._follow(watch)
+            self._supervisors.follow(watch)
         return all(watch.state == "unstarted" for watch in gang.watches)
 
     def freeze(self, job: str, attempt: int) -> bool:
@@ -203,9 +192,7 @@ class LocalEngine:
 
     def poll(self) -> list[RankMarks | Utilised | GangVitals | CheckpointLook]:
         """New marks of all ranks, the ends of those whose supervisor died, and how the others are."""
-        for fd, _ in self._poller.poll(0):
-            watch = self._watched[fd]
-            self._unfollow(watch)
+        for watch in self._supervisors.ended():
             watch.died()
         found: list[RankMarks | Utilised | GangVitals | CheckpointLook] = []
         now_ns = self._clock.now_ns()
@@ -226,7 +213,7 @@ class LocalEngine:
         if self._vitals is not None:
             found += self._vitals.take()
         found += self._between.poll()
-        self._clean()
+        self._supervisors.clean()
         return found
 
     def _follow_vitals(self, key: tuple[str, int], gang: _Gang, now_ns: int) -> None:
@@ -254,7 +241,7 @@ class LocalEngine:
         timeout_ms = STARTING_TICK_MS if busy else STEADY_TICK_MS
         if until_ns is not None:
             timeout_ms = min(timeout_ms, max(0, until_ns - self._clock.now_ns()) // 1_000_000)
-        self._poller.poll(timeout_ms)
+        self._supervisors.wait(timeout_ms)
 
     def close(self) -> None:
         """Let go of every rank without touching it."""
@@ -265,7 +252,7 @@ class LocalEngine:
         self._between.close()
         for job, attempt in list(self._gangs):
             self._forget(job, attempt)
-        self._clean()
+        self._supervisors.clean()
 
     def _is_cut(self, command: StartGang) -> bool:
         """Whether ranks of the gang may get parts of devices."""
@@ -281,7 +268,7 @@ class LocalEngine:
     def _forget(self, job: str, attempt: int) -> None:
         gang = self._gangs.pop((job, attempt), None)
         for watch in gang.watches if gang else ():
-            self._unfollow(watch)
+            self._supervisors.unfollow(watch)
             watch.let_go()
 
     @cached_property
@@ -307,7 +294,7 @@ class LocalEngine:
         now_ns = self._clock.now_ns()
         for watch in gang.watches:
             watch.look(now_ns)
-            self._follow(watch)
+            self._supervisors.follow(watch)
         # one whose supervisor is on its way may yet turn out to be unstarted
         gang.to_launch = command if any(watch.state == "unknown" for watch in gang.watches) else None
         unstarted = [w for w in gang.watches if w.state == "unstarted" and not w.stop_asked]
@@ -361,7 +348,7 @@ class LocalEngine:
         if pid is None:
             pid = launch.spawn_supervisor(watch.directory, watch.lock_fd, port_fd, space)
         watch.started(pid)
-        self._follow(watch)
+        self._supervisors.follow(watch)
 
     def _spawn_warm(
         self, command: StartGang, watch: RankWatch, port_fd: int | None, space: str
@@ -399,36 +386,12 @@ class LocalEngine:
     def _advance(self, watch: RankWatch, now_ns: int) -> None:
         was_ended = watch.state == "ended"
         watch.advance(now_ns)
-        self._follow(watch)
+        self._supervisors.follow(watch)
         if watch.state == "ended" and not was_ended:
-            self._unfollow(watch)
-            self._left.groups.append(watch.group)
-
-    def _follow(self, watch: RankWatch) -> None:
-        """Wake up when the watch's supervisor ends."""
-        if watch.pidfd is not None and watch.pidfd not in self._watched:
-            self._watched[watch.pidfd] = watch
-            self._poller.register(watch.pidfd, select.POLLIN)
-            if watch.pid is not None:
-                self._left.children.add(watch.pid)
-
-    def _unfollow(self, watch: RankWatch) -> None:
-        for fd in [fd for fd, other in self._watched.items() if other is watch]:
-            self._poller.unregister(fd)
-            del self._watched[fd]
+            self._supervisors.left(watch)
 
     def _alive(self, job: str, attempt: int) -> Iterator[RankWatch]:
         yield from (w for w in self._watches((job, attempt)) if w.state == "alive")
-
-    def _clean(self) -> None:
-        """Remove control groups of ranks that ended, and collect supervisors that were our children."""
-        self._left.groups = [group for group in self._left.groups if not group.remove()]
-        for pid in list(self._left.children):
-            try:
-                if os.waitpid(pid, os.WNOHANG)[0]:
-                    self._left.children.discard(pid)
-            except ChildProcessError:
-                self._left.children.discard(pid)
 
 
 def _check_name(job: str) -> None:

@@ -32,6 +32,7 @@ _WCHAN: Final[tuple[tuple[str, Doing], ...]] = (
     ("pipe", "pipe"), ("do_wait", "child"),
 )  # fmt: skip
 _ABSOLUTE: Final = 1  # TIMER_ABSTIME
+_MOST_BYTES: Final = 4096
 
 
 class Look(NamedTuple):
@@ -42,29 +43,54 @@ class Look(NamedTuple):
     wakes_ns: int | None = None
 
 
+class Eye:
+    """Looks at one process again and again. With ``keep`` its files stay open: a look is two system calls then, not six."""
+
+    def __init__(self, pid: int, *, keep: bool = True) -> None:
+        self.pid, self._keep = pid, keep
+        self._fds: dict[str, int] = {}
+
+    def look(self) -> Look:
+        """What the main thread does now; it may have moved on a moment later."""
+        try:
+            state = tree.fields_of(self._said("stat"))[0]
+        except OSError:
+            return Look("gone")
+        if state in b"ZX":
+            return Look("gone")
+        if state in b"Tt":
+            return Look("stopped")
+        if state == b"D":
+            return Look("disk")
+        if state == b"R":
+            return Look("running")
+        try:
+            words = self._said("syscall").split()
+        except OSError:
+            return Look(_by_wchan(self.pid))
+        if words[:1] == [b"running"]:
+            return Look("running")
+        name = _NAMES.get(int(words[0]), "") if len(words) > 6 else ""
+        if not name:
+            return Look(_by_wchan(self.pid))
+        return _blocked_in(self.pid, name, [int(word, 16) for word in words[1:7]])
+
+    def close(self) -> None:
+        for fd in self._fds.values():
+            os.close(fd)
+        self._fds.clear()
+
+    def _said(self, name: str) -> bytes:
+        if not self._keep:
+            return tree.said(f"/proc/{self.pid}/{name}")
+        if name not in self._fds:
+            self._fds[name] = os.open(f"/proc/{self.pid}/{name}", os.O_RDONLY | os.O_CLOEXEC)
+        return os.pread(self._fds[name], _MOST_BYTES, 0)
+
+
 def look_at(pid: int) -> Look:
-    """What the main thread of ``pid`` does now; it may have moved on a moment later."""
-    stat = tree.stat_of(pid)
-    if stat is None or stat[0] in "ZX":
-        return Look("gone")
-    state = stat[0]
-    if state in "Tt":
-        return Look("stopped")
-    if state == "D":
-        return Look("disk")
-    if state == "R":
-        return Look("running")
-    try:
-        with open(f"/proc/{pid}/syscall", "rb") as file:
-            words = file.read().split()
-    except OSError:
-        return Look(_by_wchan(pid))
-    if words[:1] == [b"running"]:
-        return Look("running")
-    name = _NAMES.get(int(words[0]), "") if len(words) > 6 else ""
-    if not name:
-        return Look(_by_wchan(pid))
-    return _blocked_in(pid, name, [int(word, 16) for word in words[1:7]])
+    """One look at the main thread of ``pid``."""
+    return Eye(pid, keep=False).look()
 
 
 def _blocked_in(pid: int, name: str, args: list[int]) -> Look:
@@ -82,8 +108,7 @@ def _blocked_in(pid: int, name: str, args: list[int]) -> Look:
 
 def _by_wchan(pid: int) -> Doing:
     try:
-        with open(f"/proc/{pid}/wchan", "rb") as file:
-            where = file.read().decode("ascii", "replace")
+        where = tree.said(f"/proc/{pid}/wchan").decode("ascii", "replace")
     except OSError:
         return "lock"
     return next((doing for part, doing in _WCHAN if part in where), "lock")
@@ -119,19 +144,22 @@ def worker_of(pid: int) -> int:
 
 def cpu_ticks(pid: int) -> int:
     """Clock ticks of CPU that a process used, and those that its children used that it waited for."""
+    return state_and_ticks(pid)[1]
+
+
+def state_and_ticks(pid: int) -> tuple[str, int]:
+    """The state letter of a process, Z for one that is gone, and its ticks as :func:`cpu_ticks` counts them."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            text = file.read()
+        fields = tree.fields_of(tree.said(f"/proc/{pid}/stat"))
     except OSError:
-        return 0
-    return sum(map(int, text[text.rfind(b")") + 2 :].split()[11:15]))
+        return "Z", 0
+    return fields[0].decode("ascii"), sum(map(int, fields[11:15]))
 
 
 def on_cpu_ns(pid: int) -> int:
     """Time that the main thread of ``pid`` has run, or wanted to and had to wait for a CPU."""
     try:
-        with open(f"/proc/{pid}/schedstat", "rb") as file:
-            ran_ns, wanted_ns, _ = map(int, file.read().split())
+        ran_ns, wanted_ns, _ = map(int, tree.said(f"/proc/{pid}/schedstat").split())
     except (OSError, ValueError):
         return 0
     return ran_ns + wanted_ns
@@ -140,8 +168,7 @@ def on_cpu_ns(pid: int) -> int:
 def io_bytes(pid: int) -> int:
     """Bytes that a process has read and written by system calls, of files, pipes and (mostly) sockets."""
     try:
-        with open(f"/proc/{pid}/io", "rb") as file:
-            return sum(int(line.split()[1]) for line in file.read().splitlines()[:2])
+        return sum(int(line.split()[1]) for line in tree.said(f"/proc/{pid}/io").splitlines()[:2])
     except (OSError, IndexError, ValueError):
         return 0
 
@@ -149,8 +176,7 @@ def io_bytes(pid: int) -> int:
 def quota_of(pid: int) -> str:
     """Where the kernel tells how its control group's CPU quota holds a process: a file ``cpu.stat``, or nothing."""
     try:
-        with open(f"/proc/{pid}/cgroup", encoding="ascii", errors="replace") as file:
-            return _cpu_stat(file.read())
+        return _cpu_stat(tree.said(f"/proc/{pid}/cgroup").decode("ascii", "replace"))
     except OSError:
         return ""
 
@@ -166,8 +192,7 @@ def _cpu_stat(own: str) -> str:
 def throttled_ns(stat: str) -> int:
     """How long the quota has held the group of a ``cpu.stat`` so far, over all CPUs: v1 in ns, v2 in us."""
     try:
-        with open(stat, encoding="ascii") as file:
-            words = dict(line.split() for line in file)
+        words = dict(line.split() for line in tree.said(stat).decode("ascii").splitlines())
         return (
             int(words["throttled_time"]) if "throttled_time" in words else int(words["throttled_usec"]) * 1000
         )

@@ -21,6 +21,7 @@ _ESTABLISHED: Final = 1
 _INFO: Final = struct.Struct("=B x B 21x I 40x I 48x Q 16x I 20x Q Q")
 # tcpi_state, _retransmits, _unacked, _rtt, _bytes_acked, _notsent_bytes, _busy_time, _rwnd_limited (linux/tcp.h)
 _MAPPED: Final = "::ffff:"
+_LIST_EVERY: Final = 5  # readings
 _LIBC: Final = ctypes.CDLL(None, use_errno=True) if platform.system() == "Linux" else None
 
 
@@ -59,59 +60,101 @@ def inodes_of(pid: int) -> dict[int, int]:
     return found
 
 
-def connections_of(pid: int) -> dict[int, Tcp]:
-    """Established TCP connections of a process by inode. Errors: :class:`NotAllowed`."""
-    descriptors = inodes_of(pid)
-    if not descriptors:
-        return {}
-    if _LIBC is None:
-        raise NotAllowed
-    try:
-        process = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return {}
-    except OSError as error:
-        raise NotAllowed from error
-    try:
-        copies = ((inode, _copy(process, number)) for inode, number in descriptors.items())
-        return {
-            inode: tcp for inode, copy in copies if copy is not None and (tcp := _asked(copy)) is not None
-        }
-    finally:
-        os.close(process)
+class Sockets:
+    """The established TCP connections of one process, from reading to reading.
 
+    What is open is listed only now and then, and what is no connection is asked once: a reading is four system calls
+    a connection.
+    """
 
-def _copy(process: int, number: int) -> int | None:
-    assert _LIBC is not None
-    fd = int(_LIBC.syscall(_GETFD, process, number, 0))
-    if fd >= 0:
-        return fd
-    if ctypes.get_errno() in _CLOSED:
-        return None
-    raise NotAllowed
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._process = -1
+        self._known: dict[int, tuple[int, Address, Address]] = {}  # inode: its descriptor, and both ends
+        self._other: dict[int, int] = {}  # sockets that are never TCP connections: inode -> descriptor
+        self._unlisted = 0  # readings
+        self._info = ctypes.create_string_buffer(_TCP_INFO_BYTES)
+
+    def read(self) -> dict[int, Tcp]:
+        """The connections by inode. Errors: :class:`NotAllowed`."""
+        if not self._known or self._unlisted == _LIST_EVERY:
+            return self._listed()
+        self._unlisted += 1
+        found: dict[int, Tcp] = {}
+        for inode, (number, here, there) in self._known.items():
+            copy = self._copy(number, inode)
+            if copy < 0:  # it was closed
+                return self._listed()
+            try:
+                tcp = self._told(copy, here, there)
+            finally:
+                os.close(copy)
+            if tcp is not None:
+                found[inode] = tcp
+        return found
+
+    def close(self) -> None:
+        if self._process >= 0:
+            os.close(self._process)
+            self._process = -1
+
+    def _listed(self) -> dict[int, Tcp]:
+        descriptors = inodes_of(self._pid)
+        self._unlisted, self._known = 0, {}
+        self._other = {inode: at for inode, at in self._other.items() if descriptors.get(inode) == at}
+        found: dict[int, Tcp] = {}
+        for inode, number in descriptors.items():
+            if inode in self._other or (copy := self._copy(number, inode)) < 0:
+                continue
+            with socket.socket(fileno=copy) as ours:
+                if ours.type != socket.SOCK_STREAM or ours.family not in (socket.AF_INET, socket.AF_INET6):
+                    self._other[inode] = number
+                    continue
+                try:
+                    here, there = _plain(ours.getsockname()), _plain(ours.getpeername())
+                except OSError:
+                    continue  # it listens, or is not connected yet
+                if (tcp := self._told(copy, here, there)) is not None:
+                    self._known[inode] = (number, here, there)
+                    found[inode] = tcp
+        return found
+
+    def _copy(self, number: int, inode: int) -> int:
+        """A descriptor of ours for a socket of the process; -1 where the process has it no more."""
+        if _LIBC is None:
+            raise NotAllowed
+        if self._process < 0:
+            try:
+                self._process = os.pidfd_open(self._pid)
+            except ProcessLookupError:
+                return -1
+            except OSError as error:
+                raise NotAllowed from error
+        copy = int(_LIBC.syscall(_GETFD, self._process, number, 0))
+        if copy < 0:
+            if ctypes.get_errno() in _CLOSED:
+                return -1
+            raise NotAllowed
+        if os.fstat(copy).st_ino == inode:
+            return copy
+        os.close(copy)
+        return -1  # the number is another one's by now
+
+    def _told(self, copy: int, here: Address, there: Address) -> Tcp | None:
+        """What the kernel says of a connection, None where it is not established."""
+        assert _LIBC is not None
+        size = ctypes.c_uint32(_TCP_INFO_BYTES)
+        if _LIBC.getsockopt(copy, socket.IPPROTO_TCP, socket.TCP_INFO, self._info, ctypes.byref(size)):
+            return None
+        if size.value < _INFO.size:
+            raise NotAllowed  # a kernel before 4.10
+        state, retransmits, unacked, rtt_us, acked, notsent, busy_us, full_us = _INFO.unpack_from(self._info)
+        if state != _ESTABLISHED:
+            return None
+        return Tcp(here, there, bool(unacked or notsent), retransmits, rtt_us, acked, busy_us - full_us)
 
 
 _CLOSED: Final = (3, 9)  # ESRCH, EBADF: the process, or its descriptor, is gone
-
-
-def _asked(fd: int) -> Tcp | None:
-    """What there is to say of a socket, which is closed; None for one that is no connection."""
-    try:
-        with socket.socket(fileno=fd) as copy:
-            if copy.type != socket.SOCK_STREAM or copy.family not in (socket.AF_INET, socket.AF_INET6):
-                return None
-            info = copy.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
-            here, there = copy.getsockname(), copy.getpeername()
-    except OSError:
-        return None
-    if len(info) < _INFO.size:
-        raise NotAllowed  # a kernel before 4.10
-    state, retransmits, unacked, rtt_us, acked, notsent, busy_us, full_us = _INFO.unpack_from(info)
-    if state != _ESTABLISHED:
-        return None
-    return Tcp(
-        _plain(here), _plain(there), bool(unacked or notsent), retransmits, rtt_us, acked, busy_us - full_us
-    )
 
 
 def _plain(address: tuple[str, int]) -> Address:

@@ -9,6 +9,7 @@ import msgspec
 from unidle.events.marks import Mark
 
 CHUNK_BYTES = 1024 * 1024
+_FIRST_BYTES = 16 * 1024  # mostly there is little, and room for a chunk costs more than to read it
 
 _DECODER = msgspec.json.Decoder(Mark)
 _ENCODER = msgspec.json.Encoder()
@@ -69,9 +70,9 @@ class JournalTail:
         try:
             if self._fd is None:
                 self._fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
-            if os.fstat(self._fd).st_size <= self._offset:
-                return []
-            data = os.pread(self._fd, CHUNK_BYTES, self._offset)
+            data = os.pread(self._fd, _FIRST_BYTES, self._offset)
+            if len(data) == _FIRST_BYTES:
+                data += os.pread(self._fd, CHUNK_BYTES - len(data), self._offset + len(data))
         except OSError:
             return []  # not there yet, or a disk that may recover
         self.behind = len(data) == CHUNK_BYTES

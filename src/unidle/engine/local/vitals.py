@@ -1,7 +1,8 @@
 """Looks at the ranks of running gangs, many times a second and from outside, and tells what they do.
 
 A thread of its own does it: a controller that is busy deciding must not take that for a rank that hangs.
-A look costs some ten microseconds a rank; connections and control groups are read every half second.
+A look costs some ten microseconds a rank; control groups are read every half second, and so are connections while
+ranks wait for something.
 """
 
 from __future__ import annotations
@@ -9,29 +10,34 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from unidle.clock import boottime_ns
 from unidle.engine.local import tree
 from unidle.engine.local.connections import Connections
 from unidle.engine.local.looks import (
+    Eye,
     Look,
-    cpu_ticks,
     io_bytes,
-    look_at,
     on_cpu_ns,
     quota_of,
+    state_and_ticks,
     throttled_ns,
     worker_of,
 )
 from unidle.engine.local.reach import Reach
-from unidle.jobs.vitals import GangVitals, Pair, RankVitals
+from unidle.jobs.vitals import GangVitals, LinkVitals, Pair, RankVitals
 
 LOOK_EVERY_S: Final = 0.1
 TELL_EVERY_NS: Final = 500_000_000
 _TICK_NS: Final = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+_LINKS_EVERY_NS: Final = 1_900_000_000
 _MOSTLY: Final = 0.5
+_SOME: Final = 0.25
+_KEEP_MOST: Final = 64  # ranks of a gang whose files stay open
+_QUOTA_EVERY: Final = 10  # tells: processes seldom change their group
+_WRAPS: Final = ("child", "gone")  # what a process does in whose place another one may work
 _WAITS: Final = ("lock", "network", "pipe")
 
 Key = tuple[str, int]
@@ -40,7 +46,7 @@ Key = tuple[str, int]
 @dataclass(slots=True)
 class _Rank:
     pid: int  # of the process that the supervisor started
-    worker: int
+    worker: Eye
     look: Look
     since_ns: int
     cpu_ns: int = 0
@@ -52,6 +58,7 @@ class _Rank:
     off_cpu_ns: int = 0  # the worker's time off the CPU then
     quota: str = ""  # where its group's is told
     held_ns: int = 0  # by that quota, so far
+    tells: int = 0
 
 
 @dataclass(slots=True)
@@ -61,6 +68,12 @@ class _Gang:
     ranks: dict[int, _Rank] = field(default_factory=dict)
     connections: Connections = field(default_factory=Connections)
     told_ns: int = 0
+    linked_ns: int = 0  # when its connections were read
+
+    def close(self) -> None:
+        self.connections.close()
+        for rank in self.ranks.values():
+            rank.worker.close()
 
 
 class VitalsWatch:
@@ -112,7 +125,7 @@ class VitalsWatch:
             with self._lock:
                 wanted = {key: (dict(pids), nodes) for key, (pids, nodes) in self._gangs.items()}
             for key in gangs.keys() - wanted.keys():
-                del gangs[key]
+                gangs.pop(key).close()
             for key, (pids, nodes) in wanted.items():
                 if key not in gangs:
                     gangs[key] = _Gang(self._new_reach(), nodes)
@@ -121,18 +134,23 @@ class VitalsWatch:
                     with self._lock:
                         self._found.append(told)
                         del self._found[:-256]  # nobody takes them: the controller is gone or stands still
+        for gang in gangs.values():
+            gang.close()
 
 
 def _look(key: Key, gang: _Gang, pids: dict[int, int], offset_ns: int) -> GangVitals | None:
     """One look at a gang; what to tell of it when that is due."""
     now_ns = boottime_ns()
     for rank in gang.ranks.keys() - pids.keys():
-        del gang.ranks[rank]
+        gang.ranks.pop(rank).worker.close()
     for rank, pid in pids.items():
         known = gang.ranks.get(rank)
         if known is None or known.pid != pid:
-            known = gang.ranks[rank] = _Rank(pid, pid, look_at(pid), now_ns)
-        look = look_at(known.worker)
+            if known is not None:
+                known.worker.close()
+            eye = Eye(pid, keep=len(pids) <= _KEEP_MOST)
+            known = gang.ranks[rank] = _Rank(pid, eye, eye.look(), now_ns)
+        look = known.worker.look()
         if look.doing != known.look.doing:
             known.since_ns = now_ns
         known.look = look
@@ -147,32 +165,55 @@ def _look(key: Key, gang: _Gang, pids: dict[int, int], offset_ns: int) -> GangVi
 
 def _told(key: Key, gang: _Gang, from_ns: int, now_ns: int, offset_ns: int) -> GangVitals:
     below = tree.below_each([rank.pid for rank in gang.ranks.values()])
-    idle = all(rank.waits >= _MOSTLY * rank.looks for rank in gang.ranks.values())
-    workers = {number: rank.worker for number, rank in gang.ranks.items()}
-    links = gang.connections.read(workers, now_ns + offset_ns - from_ns, idle=idle)
+    links = _links(gang, now_ns, now_ns + offset_ns - from_ns)
     found = []
     for number, rank in sorted(gang.ranks.items()):
-        if (worker := worker_of(rank.pid)) != rank.worker:
-            rank.worker, rank.off, rank.off_cpu_ns = worker, 0, now_ns - on_cpu_ns(worker)
+        wraps = rank.worker.pid != rank.pid or rank.look.doing in _WRAPS
+        if wraps and (worker := worker_of(rank.pid)) != rank.worker.pid:
+            rank.worker.close()
+            rank.worker = Eye(worker, keep=len(gang.ranks) <= _KEEP_MOST)
+            rank.off, rank.off_cpu_ns = 0, now_ns - on_cpu_ns(worker)
         pids = below[rank.pid]
-        states = {pid: (tree.stat_of(pid) or "Z")[0] for pid in pids}
-        halted = sum(pid != rank.worker and state in "Tt" for pid, state in states.items())
-        cpu_ns = sum(map(cpu_ticks, pids)) * _TICK_NS
+        seen = {pid: state_and_ticks(pid) for pid in pids}
+        halted = sum(pid != rank.worker.pid and state in "Tt" for pid, (state, _) in seen.items())
+        on_disk = any(state == "D" for state, _ in seen.values())
+        cpu_ns = sum(ticks for _, ticks in seen.values()) * _TICK_NS
         moved = sum(map(io_bytes, pids))
         used_ns, bytes_ = max(cpu_ns - rank.cpu_ns, 0), max(moved - rank.io_bytes, 0)
         rank.cpu_ns, rank.io_bytes = cpu_ns, moved
-        mine = links.get(number, ())
+        mine = (links or {}).get(number, ())
         stuck = any(link.stuck for link in mine)
         rank.stuck_ns = (rank.stuck_ns or now_ns) if stuck else 0
         wakes_ns = rank.look.wakes_ns
         found.append(
             RankVitals(
                 number, rank.look.doing, rank.since_ns + offset_ns, used_ns, bytes_, rank.look.timed,
-                None if wakes_ns is None else wakes_ns + offset_ns, halted, "D" in states.values(),
+                None if wakes_ns is None else wakes_ns + offset_ns, halted, on_disk,
                 rank.stuck_ns + offset_ns if stuck else 0, _waited_ns(rank, now_ns), _held_ns(rank), mine,
             )
         )  # fmt: skip
-    return GangVitals(*key, from_ns, now_ns + offset_ns, tuple(found), *_reached(gang, found))
+    return GangVitals(
+        *key, from_ns, now_ns + offset_ns, tuple(found), *_reached(gang, found), links_read=links is not None
+    )
+
+
+def _links(gang: _Gang, now_ns: int, span_ns: int) -> dict[int, tuple[LinkVitals, ...]] | None:
+    """Each rank's links as in the last ``span_ns``; None where they are not read.
+
+    While ranks mostly work nobody waits for a link, and what is usual is known from a reading now and then.
+    """
+    ranks = gang.ranks.values()
+    waits = sum(rank.waits for rank in ranks) >= _SOME * sum(rank.looks for rank in ranks)
+    if not waits and now_ns - gang.linked_ns < _LINKS_EVERY_NS and not any(rank.stuck_ns for rank in ranks):
+        return None
+    idle = all(rank.waits >= _MOSTLY * rank.looks for rank in ranks)
+    workers = {number: rank.worker.pid for number, rank in gang.ranks.items()}
+    passed_ns, gang.linked_ns = now_ns - (gang.linked_ns or now_ns - span_ns), now_ns
+    found = gang.connections.read(workers, passed_ns, idle=idle)
+    return {
+        rank: tuple(replace(link, busy_ns=link.busy_ns * span_ns // max(passed_ns, 1)) for link in links)
+        for rank, links in found.items()
+    }
 
 
 def _reached(gang: _Gang, ranks: Sequence[RankVitals]) -> tuple[tuple[Pair, ...], tuple[Pair, ...]]:
@@ -191,7 +232,10 @@ def _reached(gang: _Gang, ranks: Sequence[RankVitals]) -> tuple[tuple[Pair, ...]
 
 def _held_ns(rank: _Rank) -> int:
     """How long the CPU quota of the worker's group has held it since the last call."""
-    before, rank.quota = rank.quota, quota_of(rank.worker)
+    before = rank.quota
+    if rank.tells % _QUOTA_EVERY == 0:
+        rank.quota = quota_of(rank.worker.pid)
+    rank.tells += 1
     before_ns, rank.held_ns = rank.held_ns, throttled_ns(rank.quota) if rank.quota else 0
     return max(rank.held_ns - before_ns, 0) if rank.quota == before else 0
 
@@ -202,7 +246,7 @@ def _waited_ns(rank: _Rank, now_ns: int) -> int:
     What it neither ran nor wanted to is exact; of that, the part of the looks that found it waiting
     for one of these and not asleep, stopped or at a disk.
     """
-    off_ns = now_ns - on_cpu_ns(rank.worker)
+    off_ns = now_ns - on_cpu_ns(rank.worker.pid)
     passed_ns, rank.off_cpu_ns = max(off_ns - rank.off_cpu_ns, 0), off_ns
     off, waits = rank.off, rank.waits
     rank.looks = rank.off = rank.waits = 0

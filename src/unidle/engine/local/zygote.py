@@ -10,6 +10,7 @@ nothing and ends with the socket's other end; the ranks that came from it do not
 from __future__ import annotations
 
 import array
+import gc
 import importlib
 import json
 import os
@@ -32,16 +33,17 @@ def main(arguments: Sequence[str]) -> None:
     """Import ``arguments[1:]``, then serve the socket whose descriptor is ``arguments[0]``."""
     server = socket.socket(fileno=int(arguments[0]))
     server.set_inheritable(False)
-    idle = _run_when_idle()
+    usual = _run_when_idle()
     began = time.monotonic()
     missing = [name for name in arguments[1:] if not _imported(name)]
     threads = len(os.listdir("/proc/self/task"))
+    gc.freeze()  # a collection in a rank would else copy every page that it shares with the others
     told = {"missing": missing, "threads": threads, "seconds": time.monotonic() - began}
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # supervisors are reaped by the kernel
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         server.sendall(json.dumps(told).encode())
-        while _serve(server, idle):
+        while _serve(server, usual):
             pass
     except (BrokenPipeError, ConnectionResetError):
         pass  # the engine is gone
@@ -55,18 +57,19 @@ def _imported(name: str) -> bool:
     return True
 
 
-def _run_when_idle() -> bool:
-    """Take only time that nobody else wants, where that can be undone for the ranks."""
+def _run_when_idle() -> int | None:
+    """Take only time that nobody else wants, where that can be undone for the ranks; the policy that they are to have."""
     if os.geteuid() != 0:
-        return False
+        return None
     try:
+        usual = os.sched_getscheduler(0)
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     except OSError:
-        return False
-    return True
+        return None
+    return usual if usual in (os.SCHED_BATCH, os.SCHED_IDLE) else os.SCHED_OTHER
 
 
-def _serve(server: socket.socket, idle: bool) -> bool:
+def _serve(server: socket.socket, usual: int | None) -> bool:
     """Answer one request; False when there will be no more."""
     message, fds = _receive(server)
     if not message:
@@ -75,7 +78,7 @@ def _serve(server: socket.socket, idle: bool) -> bool:
     pid = os.fork()
     if pid == 0:
         request = json.loads(message)
-        _supervise(request["directory"], fds, idle, request["netns"])
+        _supervise(request["directory"], fds, usual, request["netns"])
     signal.pthread_sigmask(signal.SIG_UNBLOCK, BLOCKED)
     for fd in fds:
         os.close(fd)
@@ -92,13 +95,13 @@ def _receive(server: socket.socket) -> tuple[bytes, list[int]]:
     return message, list(fds)
 
 
-def _supervise(directory: str, fds: list[int], idle: bool, space: str) -> None:
+def _supervise(directory: str, fds: list[int], usual: int | None, space: str) -> None:
     """The child's side: the supervisor of one rank, as if it had been started for it. Never returns."""
     code = 1
     try:
         os.setsid()
-        if idle:
-            os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+        if usual is not None:
+            os.sched_setscheduler(0, usual, os.sched_param(0))
         if space:
             netns.enter(space)
         null = os.open(os.devnull, os.O_RDWR)

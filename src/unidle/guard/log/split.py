@@ -66,7 +66,8 @@ class Splitter:
             start = block.rfind(b"\n", counted, end) + 1 or counted
             number += block.count(b"\n", counted, start) + 1
             counted = end + 1
-            lines.append(LogLine(number, clean(block[start:end])))
+            if end - start <= LINE_BYTES or self._is_sought(block[start : start + LINE_BYTES]):
+                lines.append(LogLine(number, clean(block[start:end])))
         self.number = number + block.count(b"\n", counted)
         return lines
 
@@ -80,9 +81,12 @@ class Splitter:
         if not self._open_bytes:
             return []
         self.number += 1
-        line = LogLine(self.number, clean(self._open))
-        self._open, self._open_bytes = b"", 0
-        return [line] if not self._needles or any(n in line.data for n in self._needles) else []
+        kept = self._open
+        self.forget()
+        return [LogLine(self.number, clean(kept))] if self._is_sought(kept) else []
+
+    def _is_sought(self, kept: bytes) -> bool:
+        return not self._needles or any(needle in kept for needle in self._needles)
 
     def forget(self) -> None:
         """Drop the line that has not ended: what it belonged to is gone."""

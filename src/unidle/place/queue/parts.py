@@ -14,6 +14,8 @@ from unidle.place.queue.relief import Then, cheapest_relief, stop_for
 from unidle.place.queue.victims import Candidates
 
 NO_PART: Final = Reason("no_victims", "stopping those that may be stopped leaves no part of a device for it")
+PARTS_WAIT: Final = Reason("no_share", "no device that may be cut has a part for it")
+PARTS_LATER: Final = "parts_later"  # code of the reason of one that waits for a part, with its planned start
 
 
 class Parts(Protocol):
@@ -49,6 +51,13 @@ def part_free_ns(
             found, high = ends[middle - 1][0], middle - 1
         cluster.journal.back_to(before)
     return found
+
+
+def starts_in(wait_ns: int) -> Reason:
+    """Why one waits for a part that is expected to be free by then."""
+    wait_s = wait_ns // 1_000_000_000
+    text = f"as running jobs are expected to end, it starts in {wait_s} s"
+    return Reason(PARTS_LATER, text, {"wait_s": wait_s})
 
 
 def stop_in_parts(

@@ -8,84 +8,36 @@ it waits, the first ones with room reserved for them, which no later job may del
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Final, TypeAlias
 
 import numpy as np
 
-from unidle.fleet.queues import Migration
 from unidle.jobs import Reason
 from unidle.place.queue.ahead import Ahead
-from unidle.place.queue.backfill import Backfill, Planner
+from unidle.place.queue.backfill import Planner
 from unidle.place.queue.charge import affordable
 from unidle.place.queue.cluster import Cluster
-from unidle.place.queue.consolidate import Consolidation, consolidate
+from unidle.place.queue.consolidate import consolidate
 from unidle.place.queue.fair import Refusal
 from unidle.place.queue.model import Amounts, Demand, Fits, Ints, Running, started
 from unidle.place.queue.nobody import Nobody
-from unidle.place.queue.parts import Parts, part_free_ns, stop_in_parts, whole_again
-from unidle.place.queue.preempt import HOLD_NS, Preemption, preempt, preempt_all
+from unidle.place.queue.outcome import AtOnce, ByPlace, FromSpares, Round, Rules, Start
+from unidle.place.queue.parts import PARTS_WAIT, Parts, part_free_ns, starts_in, whole_again
+from unidle.place.queue.preempt import Preemption
 from unidle.place.queue.profile import Profile
-from unidle.place.queue.relief import Room
 from unidle.place.queue.solve import Domains
+from unidle.place.queue.stopping import Stopping
 from unidle.place.queue.tree import ROOT
-from unidle.place.queue.victims import Candidates, Mask, rights
+from unidle.place.queue.victims import Mask
 from unidle.place.queue.waiting import Line, Waiting
 from unidle.place.queue.why import behind, refused
 from unidle.words import are, counted
 
 LOOK_AGAIN_NS: Final = 60_000_000_000  # after a move that did not pay, at the earliest
 LOOKS: Final = 8  # in the time that a job waits
-AtOnce: TypeAlias = Callable[[Demand, Ints | None], Mapping[int, int] | None]
-"""``at_once(demand, room)``: devices by node on which the job could start now, using no more than ``room`` where
-that is given (ranks by node); None where it could not."""
-ByPlace: TypeAlias = Callable[[Demand], Amounts | None]
-"""``by_place(demand)``: what the job would be charged where it could start now but for its quota, or None."""
-FromSpares: TypeAlias = Callable[[Demand], Preemption | None]
-"""``from_spares(demand)``: whom of those that fill spares to stop for a job that comes back, or None."""
-PARTS_WAIT: Final = Reason("no_share", "no device that may be cut has a part for it")
-PARTS_LATER: Final = "parts_later"  # code of the reason of one that waits for a part, with its planned start
 _OTHERWISE: Final = frozenset({"behind", "gathering", "consolidate"})  # waits for something else than room
-TOGETHER_MOST: Final = 64  # jobs for which others are stopped before another queue has its turn
 _Class: TypeAlias = tuple[str, str, int, int, Amounts, str, Hashable]
-
-
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """In each queue at most ``backfill.depth`` jobs that cannot start are passed over in a round."""
-
-    backfill: Backfill = field(default_factory=Backfill)
-    migration: Migration | None = None
-    hold_ns: int = HOLD_NS
-
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    """The job starts with these devices by node."""
-
-    job: str
-    devices: Mapping[int, int]
-    because: Reason
-
-
-@dataclass(slots=True)
-class Round:
-    """What was decided, each list in order. ``planned_ns``: expected starts of jobs that wait.
-
-    Jobs further back in their queue than the depth that is looked at have no entry in ``waits``.
-    """
-
-    starts: list[Start] = field(default_factory=list)
-    stops: list[Preemption] = field(default_factory=list)
-    moves: list[Consolidation] = field(default_factory=list)
-    waits: dict[str, Reason] = field(default_factory=dict)
-    planned_ns: dict[str, int] = field(default_factory=dict)
-    nobody: dict[str, Reason] = field(default_factory=dict)  # why nobody is stopped for one that waits
-    expired: tuple[str, ...] = ()
-    again_ns: int | None = None  # when time alone may change the answer
-    kept_back: bool = (
-        False  # reservations of this round were in somebody's way: another round may see it otherwise
-    )
 
 
 def decide(
@@ -159,7 +111,7 @@ class _Turn:
         self._now_ns, self._rules, self._done = now_ns, rules, done
         self.at_once: AtOnce = self._by_devices
         self._planner: Planner | None = None
-        self._candidates: Candidates | None = None
+        self._stopping: Stopping | None = None
         self._ahead = Ahead(cluster, now_ns, rules.backfill.otherwise_ns)
         self._heads: set[int] = set()  # queues whose first refused job has its quota reserved
         self._refused: dict[_Class, Reason] = {}  # jobs like this may not start, and none may stop for them
@@ -346,9 +298,7 @@ class _Turn:
             self._part_ns[like] = part_free_ns(self._cluster, self.parts, leaf, demand, ends)
         start_ns = self._part_ns[like]
         if start_ns is not None:
-            wait_s = (start_ns - self._now_ns) // 1_000_000_000
-            text = f"as running jobs are expected to end, it starts in {wait_s} s"
-            self._done.waits[demand.job] = Reason(PARTS_LATER, text, {"wait_s": wait_s})
+            self._done.waits[demand.job] = starts_in(start_ns - self._now_ns)
             self._done.planned_ns[demand.job] = start_ns
 
     def _later(self, leaf: int, demand: Demand, after_ns: int = 0) -> None:
@@ -432,51 +382,18 @@ class _Turn:
 
     def _stop_for(self, demand: Demand, line: Line) -> bool:
         """Stop others for the job, and for those after it that are like it; whether that worked for it."""
-        leaves = rights(self._cluster.shares, demand).leaves()
-        if not any(self._cluster.soft.get(leaf) for leaf in leaves):
-            return False
-        if self._candidates is None:
-            self._candidates = Candidates(self._cluster, self._now_ns)
-        like = self._like(demand)
-        if demand.ranks and demand.most:  # which slices they leave is not known yet
-            demand = replace(demand, charged=demand.most)
-        # where nobody who may be stopped has a part, what is solved for whole devices is all there is
-        if self.parts is not None and (not demand.ranks or self._candidates.in_parts(leaves)):
-            made = stop_in_parts(
-                self._cluster, self._candidates, self.parts, demand, self._preempt_one, self._whole_then,
-                self._now_ns + self._rules.hold_ns,
+        if self._stopping is None:
+            self._stopping = Stopping(
+                self._cluster, self._fits_of, self._now_ns, self._rules.hold_ns, self.domains_of, self.allowed_of,
+                self.parts, lambda job: self._by_devices(job, None),
             )  # fmt: skip
-            if isinstance(made, Preemption):
-                self._stopped(demand, made)
-            else:
-                self._none_stop[like] = made
-            return isinstance(made, Preemption)
-        jobs = [demand]
-        if demand.ranks == 1 and not demand.most and self.allowed_of is not None:
-            jobs += line.alike(demand, TOGETHER_MOST - 1)
-        answers = preempt_all(
-            self._cluster, jobs, self._fits_of, self._now_ns, domains_of=self.domains_of,
-            allowed_of=self.allowed_of, hold_ns=self._rules.hold_ns, candidates=self._candidates,
-        )  # fmt: skip
-        for job in jobs:
-            answer = answers[job.job]
+        like, made = self._like(demand), self._stopping.stop_for(demand, line)
+        for job, answer in made:
             if isinstance(answer, Preemption):
                 self._stopped(job, answer)
-            elif job is demand:
+            elif job.job == demand.job:
                 self._none_stop[like] = answer
-        line.back(job for job in jobs[1:] if job.job not in self._cluster.holds)
-        return demand.job in self._cluster.holds
-
-    def _preempt_one(self, demand: Demand) -> Preemption | Reason:
-        return preempt(
-            self._cluster, demand, self._fits_of(demand), self._now_ns, hold_ns=self._rules.hold_ns,
-            domains=self.domains_of(demand) if self.domains_of else None, candidates=self._candidates,
-        )  # fmt: skip
-
-    def _whole_then(self, demand: Demand, _gone: frozenset[str]) -> Room | None:
-        """What a job would start on that wants whole devices."""
-        found = self._by_devices(demand, None)
-        return None if found is None else Room(found, (), demand.charged)
+        return bool(made) and isinstance(made[0][1], Preemption)
 
     def _stopped(self, demand: Demand, answer: Preemption) -> None:
         self._done.stops.append(answer)
@@ -504,5 +421,5 @@ class _Turn:
         self._done.moves.append(answer)
         self._done.waits[demand.job] = answer.because
         self._done.planned_ns.pop(demand.job, None)  # it need not wait for that
-        self._planner = self._candidates = None  # what they know of has moved
+        self._planner = self._stopping = None  # what they know of has moved
         self._forget()

@@ -6,7 +6,7 @@ import os
 import secrets
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
@@ -66,6 +66,7 @@ class Checkpointer:
         self._offsets: Offsets = {}
         self._writers: dict[str, int | None] | None = None
         self._newest: int | None = None  # the step of the last copy that every rank made
+        self._owed: int | None = None  # the last step, where its save was due and could not be made
         self._storing: set[int] = set()  # with rank 0: steps on their way to storage
         self._untested: set[int] = set()  # stored, and its restore test is not done
         self._on_its_way: Message | None = None
@@ -121,16 +122,11 @@ class Checkpointer:
         in_memory = self._memory_every and n % self._memory_every == 0
         if not in_memory and self._due.counts_steps and not due:
             return  # every rank knows that
-        ready = (
-            self._client.alive
-            and self._stage.free() is not None
-            and self._stage.all_sent()
-            and not self._broken
-        )
         lead = self._ranks.rank == 0
         not_ready, store, storing, first = self._ranks.most(
-            [not ready, due and lead, bool(self._storing), self._writers is None]
+            [not self._ready, due and lead, bool(self._storing), self._writers is None]
         )
+        self._owed = n if store and (not_ready or storing) else None
         if not_ready or not ((store and not storing) or in_memory):
             return
         if first:
@@ -138,25 +134,49 @@ class Checkpointer:
         self._save(n, bool(store and not storing))
 
     def close(self, timeout_s: float = 600.0) -> None:
-        """Wait until what was begun is on storage, and let go of the memory. Called on every rank at the end."""
-        self._stage.wait()
+        """Wait until what was begun is on storage, and let go of the memory. Called on every rank right after the last step.
+
+        A save that was due with that step, when the one before was still on its way, is made here.
+        """
         end_s = time.monotonic() + timeout_s
+        self._settle(end_s)
+        if self._owed is not None:
+            not_ready, first = self._ranks.most([not self._ready, self._writers is None])
+            if not not_ready:
+                if first:
+                    self._share_out()
+                self._save(self._owed, store=True)
+                self._settle(end_s)
+        self._client.tell({"do": "bye"})
+        self._client.close()
+        self._stage.remove()
+
+    @property
+    def _ready(self) -> bool:
+        """Whether this rank could make a copy now."""
+        return (
+            self._client.alive
+            and self._stage.free() is not None
+            and self._stage.all_sent()
+            and not self._broken
+        )
+
+    def _settle(self, end_s: float) -> None:
+        """Wait until what was begun is on storage on every rank."""
+        self._stage.wait()
         while True:
             self._hear(start=False)
             waits = self._client.alive and bool(self._storing | self._untested)
             if not self._ranks.most([waits and time.monotonic() < end_s])[0]:
-                break
+                return
             time.sleep(0.02)
-        self._client.tell({"do": "bye"})
-        self._client.close()
-        self._stage.remove()
 
     # ---- joining
 
     def _join(self, options: Message, problem: str) -> None:
         """Find or start the holder of this node, get to know those of the others, and register."""
         mine: Message = {"node": self._ranks.node, "why": problem, "address": None}
-        self._agree(mine)
+        self._raise_first([mine])  # all have it from rank 0
         try:
             if not os.access(self.directory, os.W_OK | os.X_OK):
                 raise PermissionError(30, "it cannot be written")
@@ -186,6 +206,10 @@ class Checkpointer:
     def _agree(self, mine: Message) -> list[Message]:
         """What every rank found; an error on all of them where one has a problem."""
         found: list[Message] = self._ranks.gather(mine)
+        self._raise_first(found)
+        return found
+
+    def _raise_first(self, found: Iterable[Message]) -> None:
         for other in found:
             if other["why"]:
                 self._client.close()
@@ -193,7 +217,6 @@ class Checkpointer:
                     str(other["why"]), field="directory", value=self.directory,
                     remedy="give each job a directory of its own that it may write",
                 )  # fmt: skip
-        return found
 
     # ---- saving
 

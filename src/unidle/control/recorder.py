@@ -1,0 +1,71 @@
+"""What the loop says: folded into the view at once, and put into the log in one transaction per turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from unidle.clock import Clock
+from unidle.engine.protocol import RankMarks
+from unidle.events import types as ev
+from unidle.store.protocol import Lease, NewEvent, Store
+from unidle.view.fold import apply
+from unidle.view.source import save_snapshot
+from unidle.view.state import View
+
+if TYPE_CHECKING:
+    from unidle.notices.desk import NoticeDesk
+
+SNAPSHOT_EVERY_EVENTS: Final = 50_000
+
+Watcher = Callable[[ev.Event, int], None]
+
+
+class Recorder:
+    """Writes the log of one store, and keeps its view. ``watcher(event, time_ns)`` is called for every event."""
+
+    def __init__(
+        self, store: Store, lease: Lease, clock: Clock, view: View, notices: NoticeDesk | None, watcher: Watcher | None,
+    ) -> None:  # fmt: skip
+        self._store, self._lease, self._clock, self._view = store, lease, clock, view
+        self._notices = notices
+        self.watcher = watcher
+        self._new: list[NewEvent] = []
+        self._done_requests: list[int] = []
+        self._snapshot_seq = view.seq
+
+    def emit(self, event: ev.Event, source: str = "control", source_seq: int | None = None) -> None:
+        """Say one event, now. ``source_seq``: its number at its source, where that counts its own."""
+        view = self._view
+        seq = view.seq + 1
+        apply(view, event, seq, self._clock.now_ns())
+        kind, body = ev.encode(event)
+        number = seq if source_seq is None else source_seq
+        self._new.append(NewEvent(view.time_ns, source, number, kind, body))
+        if self._notices is not None:
+            self._notices.saw(event, seq, view.time_ns)
+        if self.watcher is not None:
+            self.watcher(event, view.time_ns)
+
+    def emit_marks(self, seen: RankMarks) -> None:
+        """Say what a rank left, numbered as the rank did."""
+        event = ev.RankSaw(seen.job, seen.attempt, seen.rank, seen.first, seen.marks)
+        self.emit(event, f"rank:{seen.job}/{seen.attempt}/{seen.rank}", seen.first)
+
+    def request_done(self, request: int) -> None:
+        """The request, by its id, leaves the inbox with what is said of it."""
+        self._done_requests.append(request)
+
+    def flush(self) -> None:
+        """Put all that was said into the log."""
+        if self._new or self._done_requests:
+            self._store.append(self._lease, self._new, done_requests=self._done_requests)
+            self._new, self._done_requests = [], []
+        if self._notices is not None:
+            self._notices.turn(self._view.seq, self._clock.now_ns())
+
+    def snapshot(self, after_events: int = SNAPSHOT_EVERY_EVENTS) -> None:
+        """Keep the view, if so many events came since the last time."""
+        if self._view.seq - self._snapshot_seq >= after_events:
+            save_snapshot(self._store, self._lease, self._view)
+            self._snapshot_seq = self._view.seq

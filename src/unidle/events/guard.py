@@ -1,0 +1,141 @@
+"""What the log says of sick attempts, nodes and devices, and of what is done about them."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from unidle.events.base import Base
+from unidle.jobs import Reason
+
+IncidentKind = Literal["exit", "hang", "cut", "slow", "gpu", "storage", "node"]
+CareState = Literal[
+    "healthy", "suspect", "draining", "quarantine", "remedy", "proving", "probation", "out", "maintenance"
+]
+
+
+class VerdictReached(Base, frozen=True, omit_defaults=True):
+    """What is wrong with an attempt, and whom it is laid on: ``rank`` and ``node``, where that can be told.
+
+    ``onset_ns``: since when; ``signal_ns``: when the first sign was seen. ``acts``: something follows from it.
+    """
+
+    job: str
+    attempt: int
+    kind: IncidentKind
+    onset_ns: int
+    signal_ns: int
+    acts: bool
+    because: Reason
+    rank: int | None = None
+    node: str = ""
+
+
+class VerdictOver(Base, frozen=True, omit_defaults=True):
+    """The attempt goes on as if nothing had been: what the last verdict said is over."""
+
+    job: str
+    attempt: int
+    because: Reason
+
+
+class FaultSeen(Base, frozen=True, omit_defaults=True):
+    """Something is wrong with a node, or with one of its devices (``device``: its id; empty: it concerns the node).
+
+    ``kind``, ``code`` and ``action`` are those of ``unidle guard classify``. ``onset_ns``: when it happened, as far as
+    that was said; ``signal_ns``: when it was seen.
+    """
+
+    node: str
+    kind: str
+    action: str
+    onset_ns: int
+    signal_ns: int
+    because: Reason
+    device: str = ""
+    code: int | None = None
+
+
+class WatchSet(Base, frozen=True, omit_defaults=True):
+    """From now on a detector sees a node, or cannot (``why_not``): what it cannot see is not known to be well.
+
+    ``lost``: how much it had to pass over so far, because it came faster than it could be read.
+    """
+
+    node: str
+    detector: str
+    why_not: str = ""
+    lost: int = 0
+
+
+class CheckpointBad(Base, frozen=True, omit_defaults=True):
+    """A checkpoint that ``attempt`` might have gone on from cannot be trusted."""
+
+    job: str
+    attempt: int
+    path: str
+    because: Reason
+    step: int | None = None
+
+
+class RemedySet(Base, frozen=True, omit_defaults=True):
+    """What is done about a sick node or device (``target``) from now on, until ``deadline_ns`` (0: no end).
+
+    ``step``: of ``remedy``, ``quarantine`` and ``draining`` the rung of the ladder that is at work or comes next; of
+    ``proving`` and ``probation`` the tier of the check that runs; of ``suspect`` what keeps it there. ``try_`` counts
+    tries of the step from 1. ``by``: the person who asked for it, empty where the machine decided. A remedy or check
+    is begun once for each such event: its position in the log is its name.
+    """
+
+    target: str
+    state: CareState
+    because: Reason
+    step: str = ""
+    try_: int = 0
+    deadline_ns: int = 0
+    by: str = ""
+
+
+class CordonSet(Base, frozen=True, omit_defaults=True):
+    """Somebody (``by``) keeps new jobs off a node, or lets them on again; unidle itself never does the latter."""
+
+    node: str
+    on: bool
+    by: str
+    because: Reason
+
+
+class SparesSet(Base, frozen=True, omit_defaults=True):
+    """These nodes are kept as hot spares from now on; no others are."""
+
+    nodes: tuple[str, ...]
+
+
+class MaintenanceSet(Base, frozen=True, omit_defaults=True):
+    """A node is to be worked on from ``from_ns`` to ``until_ns``; ``drain_by_ns``: what runs is stopped by then.
+
+    With ``until_ns`` 0 what was planned for the node is off.
+    """
+
+    node: str
+    from_ns: int
+    until_ns: int
+    drain_by_ns: int
+    by: str
+
+
+class NodeChecked(Base, frozen=True, omit_defaults=True):
+    """A check of a node ended; ``fit`` is None where it could not tell."""
+
+    node: str
+    tier: str
+    fit: bool | None
+    because: str = ""
+
+
+class PreflightEnded(Base, frozen=True, omit_defaults=True):
+    """The nodes of an attempt were checked before it starts; without ``ok`` it does not start."""
+
+    job: str
+    attempt: int
+    ok: bool
+    because: Reason
