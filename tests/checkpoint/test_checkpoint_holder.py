@@ -170,6 +170,7 @@ def test_a_shard_that_cannot_be_written_drops_the_whole_checkpoint(
     assert a.hears("stored")["step"] == 6
 
 
+@pytest.mark.slow
 def test_the_ranks_of_another_job_are_refused_while_one_lives(ranks: Callable[..., Rank]) -> None:
     a, other = ranks(0), ranks(0, session="bb")
     assert a.hello() == ""
@@ -180,6 +181,7 @@ def test_the_ranks_of_another_job_are_refused_while_one_lives(ranks: Callable[..
     assert again.hello() == ""
 
 
+@pytest.mark.slow
 def test_another_node_cannot_take_a_directory_that_is_in_use(ranks: Callable[..., Rank]) -> None:
     assert ranks(0).hello() == ""
     assert "rank 0 of another job" in ranks(0, node="elsewhere", session="bb").hello()

@@ -35,6 +35,7 @@ def send(file: Path, job: Path) -> dict[str, object]:
     return answer
 
 
+@pytest.mark.slow
 def test_a_job_goes_where_it_starts_and_moves_when_room_comes_free_elsewhere(tmp_path: Path) -> None:
     file = clusters(tmp_path)
     east, west = tmp_path / "east.db", tmp_path / "west.db"

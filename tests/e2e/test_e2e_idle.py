@@ -62,6 +62,7 @@ def test_a_sleeper_is_told_and_released_and_its_output_is_left_alone(tmp_path: P
     assert stop["time_ns"] - figures["since_ns"] == pytest.approx(figures["quiet_ns"], abs=1e9)
 
 
+@pytest.mark.slow
 def test_one_that_computes_without_a_step_is_neither_told_nor_released(tmp_path: Path, fleet: Path) -> None:
     store = tmp_path / "s.db"
     options = ("--store", store, "--fleet", fleet, "--name", "computes")
@@ -70,6 +71,7 @@ def test_one_that_computes_without_a_step_is_neither_told_nor_released(tmp_path:
     assert "idle notice" not in [d["what"] for d in ask("explain", "computes", "--store", store)["decisions"]]
 
 
+@pytest.mark.slow
 def test_a_notice_outlives_its_controller_and_is_counted_anew_by_the_next(tmp_path: Path) -> None:
     store, fleet = tmp_path / "s.db", tmp_path / "fleet.yaml"
     fleet.write_text(FLEET.replace("notice: 3s", "notice: 8s"))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from e2e import gangs
 from e2e.commands import ask, unidle
 
@@ -24,6 +26,7 @@ def fleet(path: Path, text: str = FLEET) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_queue_takes_back_what_it_lent_and_the_books_show_it(tmp_path: Path) -> None:
     store = tmp_path / "s.db"
     for k in range(4):

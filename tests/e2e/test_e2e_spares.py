@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from e2e import gangs
 from e2e.commands import ask, rows, unidle
 from waiting import wait_until
@@ -32,6 +34,7 @@ def nodes(store: Path) -> dict[str, dict[str, Any]]:
     return {line["target"]: line for line in ask("guard", "nodes", "--store", store)}
 
 
+@pytest.mark.slow
 def test_a_gang_whose_node_falls_sick_goes_on_on_the_spare_though_others_wait(tmp_path: Path) -> None:
     store, fleet, end = tmp_path / "s.db", tmp_path / "fleet.yaml", tmp_path / "end"
     deaf = f"trap '' TERM; until [ -e {end} ]; do sleep 0.1; done"

@@ -118,9 +118,15 @@ def test_a_job_that_asks_for_none_has_none(machine: Machine, held: Held) -> None
 @needs.shaping
 def test_the_holder_of_a_node_with_a_network_of_its_own_is_in_it(tmp_path: Path, held: Held) -> None:
     lab = Lab(("left", "right"))
+    nodes = tuple(replace(n, address=lab.address(n.id), netns=lab.space(n.id)) for n in FLEET.nodes)
+    machine = Machine(tmp_path / "apart", grouped=True)
+
+    def said() -> dict[str, str]:
+        """Where the nodes' holders are, by what other nodes read."""
+        texts = [path.read_text() for path in (held.storage / ".unidle" / "holders").glob("*.json")]
+        return {one["node"]: one["host"] for one in map(json.loads, texts)}
+
     try:
-        nodes = tuple(replace(n, address=lab.address(n.id), netns=lab.space(n.id)) for n in FLEET.nodes)
-        machine = Machine(tmp_path / "apart", grouped=True)
         machine.engine.close()
         machine.engine = machine.new_engine(Fleet(nodes=nodes))
         gang = machine.begin(held.command())
@@ -129,11 +135,13 @@ def test_the_holder_of_a_node_with_a_network_of_its_own_is_in_it(tmp_path: Path,
                 Path(f"/proc/{pid}/ns/net").stat().st_ino
                 == Path(f"/run/netns/{lab.space(node)}").stat().st_ino
             )
-            said = [json.loads(p.read_text()) for p in (held.storage / ".unidle" / "holders").glob("*.json")]
-            assert {one["host"] for one in said if one["node"] == node} == {lab.address(node)}
+        gang.until(
+            lambda: len(said()) == 2, what="both said to other nodes"
+        )  # after they are found on their own
+        assert said() == {node.id: lab.address(node.id) for node in nodes}
         over(gang)
         machine.engine.finish("job")
         gang.until(lambda: not any(held.hold.iterdir()), what="no copies")
-        machine.close()
     finally:
+        machine.close()
         lab.close()

@@ -31,6 +31,7 @@ def port_of(directory: Path) -> int:
     return int(json.loads((directory / "gang.json").read_text())["master_port"])
 
 
+@pytest.mark.slow
 def test_four_real_ranks_meet_on_the_reserved_port(machine: Machine, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(ALL_REDUCE)

@@ -26,6 +26,7 @@ def train(place: Path, ranks: int = 3) -> Gang:  # with two, sums are the same i
     )
 
 
+@pytest.mark.slow
 def test_killed_and_resumed_training_ends_like_undisturbed_training(
     tmp_path: Path, wait_until: Callable[..., Any]
 ) -> None:
