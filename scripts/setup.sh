@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Makes .venv from the lock file, and installs what the tests need besides Python.
 #
-#   scripts/setup.sh          .venv with every locked package, and unidle itself
-#   scripts/setup.sh tests    the same, then PostgreSQL and Chromium where they are missing
+#   scripts/setup.sh          .venv with every locked package, unidle itself, and its native part where Rust is
+#   scripts/setup.sh tests    the same, then PostgreSQL, Chromium, clang and the like where they are missing
 #
 # A second call finds nothing to do. An interrupted one is taken up again: the stamp that says
 # "done" is written last. Index addresses, proxies and caches come from PIP_* and UV_* as usual.
@@ -85,6 +85,28 @@ make_venv() {
   step "create $venv with $python ($("$python" -V))" "$python" -m venv "$venv"
 }
 
+# The profiler's native part is Rust: built here, from the locked crates, when its sources changed.
+native_inputs() { cat <(find native -type f -not -path '*/target/*' -not -path '*/fuzz/*' | LC_ALL=C sort | xargs cksum) <(cksum requirements.lock) | cksum; }
+
+setup_native() {
+  local wanted done=$venv/unidle-native
+  wanted=$(native_inputs)
+  [ -f "$done" ] && [ "$(<"$done")" = "$wanted" ] && return
+  if ! command -v cargo >/dev/null; then
+    say "no cargo: \`unidle profile\` cannot be built (https://rustup.rs, version $(sed -n 's/^rust-version = "\(.*\)"/\1/p' native/Cargo.toml) or newer); all else works"
+    return
+  fi
+  exec 9>.cache/setup.lock
+  command -v flock >/dev/null && flock 9
+  [ -f "$done" ] && [ "$(<"$done")" = "$wanted" ] && return
+  rm -f -- "$done"
+  # A user who cannot have the crates can still have all the rest; CI cannot.
+  (step "build the profiler's native part (about a minute)" \
+    env PATH="$PWD/$venv/bin:$PATH" "$venv/bin/uv" pip install --python "$venv/bin/python" --no-deps --no-build-isolation --reinstall ./native) ||
+    { [ -z "${CI:-}" ] || exit 1; say "\`unidle profile\` is left out; all else works"; return 0; }
+  printf '%s\n' "$wanted" >"$done"
+}
+
 # Prints the lock file's entries whose names match the extended regular expression $1 (with -v: all others).
 locked() {
   awk -v want="$1" -v invert="${2:-}" '
@@ -132,7 +154,7 @@ setup_python() {
     make_venv "$python"
     printf '%s\n' "$root" >"$venv/unidle-place"
   fi
-  rm -f -- "$stamp"
+  rm -f -- "$stamp" "$venv/unidle-native" # what is not in the lock file is taken out below
   install_packages
   printf '%s\n' "$wanted" >"$stamp"
   say "done: $venv/bin/unidle"
@@ -146,6 +168,7 @@ setup_tests() {
   have_postgresql || missing+=(postgresql)
   have_chromium || missing+=(chromium fonts-dejavu-core)
   command -v ip >/dev/null && command -v tc >/dev/null || missing+=(iproute2)
+  command -v clang >/dev/null && command -v llvm-strip >/dev/null || missing+=(clang llvm)
   ((${#missing[@]})) || return 0
   if ! can_apt; then
     say "not here: ${missing[*]}; tests that need them will be skipped (Debian, as root: apt-get install ${missing[*]})"
@@ -160,9 +183,13 @@ setup_tests() {
 }
 
 case ${1:-python} in
-  python) setup_python ;;
-  tests)
+  python)
     setup_python # not joined by &&: that would turn errexit off inside
+    setup_native
+    ;;
+  tests)
+    setup_python
+    setup_native
     setup_tests
     ;;
   *) fail "unknown part '$1'; known: python, tests" ;;
