@@ -2,10 +2,12 @@
 
 pub mod code;
 pub mod elf;
+pub mod hostile;
 pub mod image;
 pub mod maps;
 pub mod memory;
 pub mod python;
+pub mod recording;
 pub mod sample;
 pub mod splice;
 pub mod symbols;
