@@ -80,7 +80,6 @@ impl Symbols {
         list.sort();
         Symbols {
             list,
-            full: true,
             ..Symbols::default()
         }
     }

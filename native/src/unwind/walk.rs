@@ -95,6 +95,7 @@ impl<'a> Stack<'a> {
             .ok()
             .and_then(|o| self.bytes.get(o..o.checked_add(8)?))
         {
+            self.used = self.used.max(far as usize + 8);
             return Some(u64::from_le_bytes(b.try_into().ok()?));
         }
         let word = self.read_above(addr);
