@@ -58,14 +58,14 @@ impl Recording {
         let files = lock(&kept.files);
         let mut files: Vec<(u64, RecordedFile)> = files
             .iter()
-            .filter_map(|(start, (image, source))| {
+            .map(|(start, (image, source))| {
                 let file = RecordedFile {
                     name: image.name.clone(),
                     len: source.len(),
                     pieces: lock(&source.pieces).clone(),
                     told: image.told(),
                 };
-                Some((*start, file))
+                (*start, file)
             })
             .collect();
         files.sort_by_key(|f| f.0);
