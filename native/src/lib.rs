@@ -1,5 +1,6 @@
 //! The profiler's hot path.
 
+pub mod kernel;
 pub mod memory;
 pub mod python;
 pub mod sample;
