@@ -64,10 +64,11 @@ struct walk {
 	struct sample sample;
 };
 
-/* Too large for a program's stack. Only on_clock uses it, and that never interrupts itself. */
+/* One for each CPU, but no per-CPU array: of those a value is 32 KiB at most. Only `clocked` uses it, and that never
+ * interrupts itself. */
 struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1); /* the agent says how many CPUs there are */
 	__type(key, __u32);
 	__type(value, struct walk);
 } walks SEC(".maps");
@@ -453,7 +454,9 @@ int exited(__u64 *ctx)
 
 static inline_always struct walk *walk_of_this_cpu(void)
 {
-	return bpf_map_lookup_elem(&walks, &zero);
+	__u32 cpu = bpf_get_smp_processor_id();
+
+	return bpf_map_lookup_elem(&walks, &cpu);
 }
 
 #define read_user(into, from) bpf_probe_read_user((into), sizeof(*(into)), (const void *)(from))

@@ -66,10 +66,12 @@ impl Kernel {
         let cpus = online_cpus()?.len() as u32;
         // Room for more than a second of full samples of every CPU, so that a slow look at a new library drops nothing.
         let ring_bytes = (cpus * (4 << 20)).next_power_of_two().clamp(8 << 20, 32 << 20);
+        let possible_cpus = aya::util::nr_cpus().map_err(|(_, e)| e)? as u32;
         let mut bpf = EbpfLoader::new()
             .btf(Some(&btf))
             .verifier_log_level(VerifierLogLevel::DISABLE)
             .map_max_entries("ring", ring_bytes)
+            .map_max_entries("walks", possible_cpus)
             .load(OBJECT)
             .map_err(|e| explain(&e))?;
         load_programs(&mut bpf, &btf)?;
@@ -184,10 +186,14 @@ impl Kernel {
         self.ring.as_raw_fd()
     }
 
-    /// The next record that waits in the ring is given to `each`; false where there is none.
-    pub fn next<T>(&mut self, each: impl FnOnce(Option<Record<'_>>) -> T) -> Option<T> {
-        let item = self.ring.next()?;
-        Some(each(Record::parse(&item)))
+    /// Copies the next record that waits in the ring; false where there is none.
+    pub fn next_into(&mut self, into: &mut Vec<u8>) -> bool {
+        let Some(item) = self.ring.next() else {
+            return false;
+        };
+        into.clear();
+        into.extend_from_slice(&item);
+        true
     }
 
     /// Nanoseconds that all programs ran so far; nothing where the kernel does not measure it.
