@@ -114,6 +114,7 @@ impl Target {
             return out;
         }
         let walked = self.walk(sample);
+        self.modules.name_roots(&*self.world, &walked, frames);
         let native: Vec<Native> = walked
             .frames
             .iter()
@@ -158,6 +159,11 @@ impl Target {
             Ok(true) => self.walk_once(sample).0,
             _ => walked,
         }
+    }
+
+    /// What the linker calls the function at an address.
+    pub fn name_of(&mut self, addr: u64) -> String {
+        self.modules.raw_name(&*self.world, addr).unwrap_or_default()
     }
 
     fn walk_once(&mut self, sample: &RawSample<'_>) -> (Walked, bool) {
