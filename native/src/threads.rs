@@ -75,6 +75,8 @@ pub struct Seen {
     pub tick_ns: u64,
     /// Where it stands since its `seq` had this value, and the table's generation that the number belongs to.
     pub stands: Option<(u32, u32, StackId)>,
+    /// What its stack was made from when it was last read while it was blocked, the generation, and the stack.
+    pub looked: Option<(u64, u32, StackId)>,
 }
 
 /// A row of `Profile.threads`.
@@ -94,6 +96,7 @@ impl Seen {
             told_ns: place.first,
             tick_ns: place.first,
             stands: None,
+            looked: None,
         }
     }
 

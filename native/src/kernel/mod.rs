@@ -77,16 +77,11 @@ impl Kernel {
         load_programs(&mut bpf, &btf)?;
         let threads = Threads::new(map(&bpf, "threads")?.fd().as_fd())?;
         let counted = shared::Counted::new(map(&bpf, "counted")?.fd().as_fd())?;
-        let mut vacant: Stack<MapData, u32> = take(&mut bpf, "vacant")?;
-        // The last pushed is the first taken: low places are used first.
-        for place in (0..THREADS_MAX as u32).rev() {
-            vacant.push(place, 0).map_err(|e| explain(&e))?;
-        }
         Ok(Kernel {
             targets: take(&mut bpf, "targets")?,
             places: take(&mut bpf, "places")?,
             ring: take(&mut bpf, "ring")?,
-            vacant,
+            vacant: take(&mut bpf, "vacant")?,
             threads,
             counted,
             stats: aya::sys::enable_stats(aya::sys::Stats::RunTime).ok(),
