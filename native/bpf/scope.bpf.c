@@ -644,7 +644,9 @@ int clocked(void *ctx)
 	w->sample.n_kernel = n > 0 ? (__u32)n / 8 : 0;
 	/* A process that is coming to its end has no user side any more. */
 	w->sample.n_stack = 0;
-	if (!(task->flags & 4)) { /* PF_EXITING */
+	if (task->flags & 4) { /* PF_EXITING */
+		w->sample.ip = w->sample.sp = 0;
+	} else {
 		if (target->python.version)
 			python_frames(w, target, t, task);
 		w->sample.n_stack = copy_stack(w, user.sp);

@@ -10,10 +10,10 @@ use crate::blocked::{wait_name, Sockets};
 use crate::kernel::{state, Kernel, Record, SampleRecord, ThreadPlace, STACK_BYTES};
 use crate::memory::ProcessMemory;
 use crate::processes::{thread_name, Processes};
-use crate::quality::Quality;
+use crate::quality::{Marks, Quality};
 use crate::sample::{PyFrameRaw, RawSample, Regs};
 use crate::table::{Rows, StackId, State, Table, ThreadKey};
-use crate::threads::{merge, Seen, ThreadRow, Times};
+use crate::threads::{merge, Seen, Stand, ThreadRow, Times};
 
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
@@ -78,7 +78,10 @@ impl Session {
         let mut kernel = Kernel::load()?;
         let mut stacks = Stacks::default();
         // Processes are known before anything is seen of them, so that their samples can be resolved at once.
-        let pids: Vec<u32> = pids.iter().map(|pid| process_of(*pid)).collect::<io::Result<_>>()?;
+        let pids: Vec<u32> = pids
+            .iter()
+            .map(|pid| process_of(*pid))
+            .collect::<io::Result<_>>()?;
         let mut found = Vec::new();
         for &pid in &pids {
             found.push((pid, stacks.processes.open(pid, start_ns)?));
@@ -250,15 +253,14 @@ impl Session {
             // Outer callers beyond the copy have not moved since; if they have, the stack does not reach its root.
             live: record.stack.len() == STACK_BYTES,
         };
-        self.stacks
-            .processes
-            .known(record.pid, None, record.time_ns);
-        let resolved = self
-            .stacks
-            .processes
-            .resolve(&sample, &mut self.stacks.table);
-        self.quality
-            .sampled(&resolved, record.time_ns, !sample.python.is_empty());
+        self.stacks.processes.known(record.pid, None, record.time_ns);
+        let resolved = self.stacks.processes.resolve(&sample, &mut self.stacks.table);
+        let marks = if record.regs.sp == 0 {
+            Marks::NOTHING
+        } else {
+            Marks::of(&resolved, !sample.python.is_empty())
+        };
+        self.quality.sampled(marks, record.time_ns);
         let stack = self.stack_of(&resolved.frames, "(not resolved)");
         let period_ns = self.period_ns();
         self.stacks
@@ -316,21 +318,24 @@ impl Session {
             return;
         }
         let key = seen.key;
-        if let Some((_, _, stack)) = seen.stands.filter(|s| (s.0, s.1) == (seq, generation)) {
-            self.stacks.table.add(key, what, stack, 1, passed_ns);
+        let stood = seen.stands.filter(|s| s.0 == seq && s.1.generation == generation);
+        if let Some((_, stand)) = stood {
+            self.quality.sampled(stand.marks, now_ns);
+            self.stacks.table.add(key, what, stand.stack, 1, passed_ns);
             return;
         }
-        let Some((place, stack)) = self.stack_of_blocked(n) else {
+        let Some((place, stand)) = self.stack_of_blocked(n) else {
             return;
         };
         if let Some(seen) = &mut self.seen[n] {
-            seen.stands = Some((place.seq, generation, stack));
+            seen.stands = Some((place.seq, stand));
         }
         // Where the last look was long ago (the agent was late), this stack stands for what it is known to have lasted.
         let lasted_ns = now_ns.saturating_sub(place.since).max(self.period_ns());
+        self.quality.sampled(stand.marks, now_ns);
         self.stacks
             .table
-            .add(key, what, stack, 1, passed_ns.min(lasted_ns));
+            .add(key, what, stand.stack, 1, passed_ns.min(lasted_ns));
     }
 
     fn enter(&mut self, n: usize, now_ns: u64) -> bool {
@@ -348,10 +353,7 @@ impl Session {
         };
         if self.seen[n].is_none() {
             self.seen[n] = Some(Seen::new(&place));
-            self.stacks
-                .processes
-                .known(place.pid, None, place.since)
-                .threads += 1;
+            self.stacks.processes.known(place.pid, None, place.since).threads += 1;
         }
         if let Some(mut seen) = self.seen[n].take() {
             let row = seen.tell_end(&place);
@@ -365,7 +367,7 @@ impl Session {
 
     /// The stack of a thread that does not run, and its place as it was then. Nothing where the thread moved meanwhile
     /// (counted), unless it came back to the very same place.
-    fn stack_of_blocked(&mut self, n: usize) -> Option<(ThreadPlace, StackId)> {
+    fn stack_of_blocked(&mut self, n: usize) -> Option<(ThreadPlace, Stand)> {
         for _ in 0..2 {
             let mut before = self.kernel.threads.read(n)?;
             if !matches!(before.state, state::OFF | state::RUNQ) {
@@ -384,14 +386,14 @@ impl Session {
             let print = fingerprint(&before, &self.buffers.stack[..read], &self.buffers.python);
             let generation = self.stacks.table.generation;
             let again = self.seen[n].as_ref().and_then(|s| s.looked);
-            let stack = match again.filter(|a| (a.0, a.1) == (print, generation)) {
-                Some((_, _, stack)) => stack,
+            let stand = match again.filter(|a| a.0 == print && a.1.generation == generation) {
+                Some((_, stand)) => stand,
                 None => self.resolve_blocked(&before, read),
             };
             if let Some(seen) = &mut self.seen[n] {
-                seen.looked = Some((print, generation, stack));
+                seen.looked = Some((print, stand));
             }
-            return Some((before, stack));
+            return Some((before, stand));
         }
         self.quality.moved += 1;
         None
@@ -414,7 +416,7 @@ impl Session {
         n
     }
 
-    fn resolve_blocked(&mut self, place: &ThreadPlace, n_stack: usize) -> StackId {
+    fn resolve_blocked(&mut self, place: &ThreadPlace, n_stack: usize) -> Stand {
         let regs: Regs = place.regs;
         let sample = RawSample {
             pid: place.pid,
@@ -427,14 +429,11 @@ impl Session {
             live: true,
         };
         let mut frames = Vec::new();
+        let mut marks = Marks::NOTHING;
         // A thread that never ran has no user side yet.
         if regs.ip != 0 {
-            let resolved = self
-                .stacks
-                .processes
-                .resolve(&sample, &mut self.stacks.table);
-                self.quality
-                .sampled(&resolved, sample.time_ns, !sample.python.is_empty());
+            let resolved = self.stacks.processes.resolve(&sample, &mut self.stacks.table);
+            marks = Marks::of(&resolved, !sample.python.is_empty());
             frames = resolved.frames;
         }
         let wait = if place.state == state::RUNQ {
@@ -446,7 +445,11 @@ impl Session {
             })
         };
         frames.push(self.stacks.table.frames.wait(&wait));
-        self.stacks.table.stack(&frames)
+        Stand {
+            stack: self.stacks.table.stack(&frames),
+            generation: self.stacks.table.generation,
+            marks,
+        }
     }
 
     // ---- what changes slowly --------------------------------------------------------------------------------------
@@ -454,10 +457,7 @@ impl Session {
     fn look_for_python(&mut self, now_ns: u64) {
         for (pid, config) in self.stacks.processes.look_for_python(now_ns) {
             if self.kernel.is_watched(pid)
-                && self
-                    .kernel
-                    .watch(pid, self.options.follow, Some(config))
-                    .is_err()
+                && self.kernel.watch(pid, self.options.follow, Some(config)).is_err()
             {
                 self.quality.unreadable += 1;
             }
@@ -534,9 +534,7 @@ impl Session {
         let start_ns = std::mem::replace(&mut self.since_ns, end_ns);
         let notes = self.stacks.processes.notes();
         drop(cpu);
-        let quality = self
-            .quality
-            .take(&self.kernel, end_ns - start_ns, crowded, notes);
+        let quality = self.quality.take(&self.kernel, end_ns - start_ns, crowded, notes);
         let mut threads: Vec<_> = threads.into_iter().collect();
         threads.sort_unstable_by_key(|(key, _)| *key);
         Taken {
@@ -549,9 +547,7 @@ impl Session {
         }
     }
 
-    fn told_processes(
-        &mut self,
-    ) -> Vec<(u32, String, u32, String, Option<i64>, String, bool)> {
+    fn told_processes(&mut self) -> Vec<(u32, String, u32, String, Option<i64>, String, bool)> {
         let rows = self
             .stacks
             .processes
@@ -582,7 +578,13 @@ impl Session {
 fn fingerprint(place: &ThreadPlace, stack: &[u8], python: &[PyFrameRaw]) -> u64 {
     use std::hash::Hasher;
     let mut hasher = rustc_hash::FxHasher::default();
-    for word in [place.regs.ip, place.regs.sp, place.regs.bp, place.call as u64, place.args[0]] {
+    for word in [
+        place.regs.ip,
+        place.regs.sp,
+        place.regs.bp,
+        place.call as u64,
+        place.args[0],
+    ] {
         hasher.write_u64(word);
     }
     hasher.write_u32(place.task_state ^ place.state << 24);
@@ -605,8 +607,8 @@ fn process_of(pid: u32) -> io::Result<u32> {
     if !alive(pid) {
         return Err(not_found("is not there"));
     }
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))
-        .map_err(|_| not_found("is not there"))?;
+    let status =
+        std::fs::read_to_string(format!("/proc/{pid}/status")).map_err(|_| not_found("is not there"))?;
     // Threads of the kernel have no memory of their own.
     if !status.contains("\nVmSize:") {
         return Err(not_found("is one of the kernel's own threads"));

@@ -137,9 +137,7 @@ impl Table {
             line: 0,
             module: String::new(),
         });
-        self.stacks
-            .intern(&[frame], usize::MAX)
-            .unwrap_or_default()
+        self.stacks.intern(&[frame], usize::MAX).unwrap_or_default()
     }
 
     pub fn add(&mut self, thread: ThreadKey, state: State, stack: StackId, count: u64, ns: u64) {
