@@ -288,6 +288,7 @@ mod tests {
         while !told.command.starts_with("sleep") {
             told = Process::described(child.id());
         }
+        told = Process::described(child.id());
         child.kill().expect("it lives");
         child.wait().expect("it was ours");
         assert_eq!(told.command, "sleep 100");

@@ -165,7 +165,11 @@ fn columns<'py>(py: Python<'py>, taken: Taken) -> PyResult<Bound<'py, PyDict>> {
         )
     });
     told.set_item("threads", rows(py, threads)?)?;
-    told.set_item("processes", rows(py, taken.processes.into_iter())?)?;
+    let processes = taken
+        .processes
+        .into_iter()
+        .map(|p| (p.pid, p.command, p.parent, p.python, p.rank, p.job, p.ended));
+    told.set_item("processes", rows(py, processes)?)?;
     for empty in ["calls", "spans", "memory"] {
         told.set_item(empty, PyList::empty(py))?;
     }

@@ -143,8 +143,11 @@ impl Table {
     pub fn add(&mut self, thread: ThreadKey, state: State, stack: StackId, count: u64, ns: u64) {
         let mut key = (thread, state, stack);
         if self.samples.len() >= self.bound && !self.samples.contains_key(&key) {
-            self.crowded += count;
-            key.2 = self.named_stack("(other stacks)");
+            let other = self.named_stack("(other stacks)");
+            if stack != other {
+                self.crowded += count;
+                key.2 = other;
+            }
         }
         let sum = self.samples.entry(key).or_default();
         sum.count += count;

@@ -1,19 +1,25 @@
 //! One look at running processes with tier T0: samples from the ring, ticks for threads that do not run, exact times.
 
+mod clock;
+mod tell;
+mod ticks;
+
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
 
 use rustc_hash::FxHashMap;
 
-use crate::blocked::{wait_name, Sockets};
-use crate::kernel::{state, Kernel, Record, SampleRecord, ThreadPlace, STACK_BYTES};
-use crate::memory::ProcessMemory;
-use crate::processes::{thread_name, Processes};
+use crate::blocked::Sockets;
+use crate::kernel::{Kernel, Record, SampleRecord, STACK_BYTES};
+use crate::processes::Processes;
 use crate::quality::{Marks, Quality};
-use crate::sample::{PyFrameRaw, RawSample, Regs};
-use crate::table::{Rows, StackId, State, Table, ThreadKey};
-use crate::threads::{merge, Seen, Stand, ThreadRow, Times};
+use crate::sample::{PyFrameRaw, RawSample};
+use crate::table::{StackId, State, Table, ThreadKey};
+use crate::threads::{merge, Seen, ThreadRow};
+use clock::timer;
+pub use clock::{clock_ns, monotonic_ns};
+pub use tell::{ProcessRow, Taken};
 
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
@@ -51,17 +57,6 @@ struct Buffers {
     python: Vec<PyFrameRaw>,
     kernel: Vec<u64>,
     record: Vec<u8>,
-}
-
-/// What came since the last take.
-pub struct Taken {
-    pub start_ns: u64,
-    pub end_ns: u64,
-    pub rows: Rows,
-    pub threads: Vec<(ThreadKey, ThreadRow)>,
-    /// `(pid, command, parent, python, rank, job, ended)`
-    pub processes: Vec<(u32, String, u32, String, Option<i64>, String, bool)>,
-    pub quality: crate::quality::Told,
 }
 
 /// The longest that the ring waits to be read when nothing else happens.
@@ -228,7 +223,7 @@ impl Session {
             }
             self.buffers.record = record;
             n += 1;
-            if n.is_multiple_of(64) && monotonic_ns() > until_ns.saturating_add(1_000_000_000) {
+            if n % 64 == 0 && monotonic_ns() > until_ns.saturating_add(1_000_000_000) {
                 return;
             }
         }
@@ -279,181 +274,6 @@ impl Session {
         self.stacks.table.stack(frames)
     }
 
-    // ---- ticks ----------------------------------------------------------------------------------------------------
-
-    /// Looks at every thread: those that do not run, and stand where they stood, only have their time added.
-    fn tick(&mut self) {
-        let now_ns = monotonic_ns();
-        self.tick_ns = now_ns;
-        let used = self.kernel.places_used();
-        if self.seen.len() < used {
-            self.seen.resize_with(used, || None);
-        }
-        for n in 0..used {
-            let (seq, doing) = self.kernel.threads.glance(n);
-            match doing {
-                state::FREE => {}
-                state::ENDED => self.thread_ended(n),
-                _ => self.look_at(n, seq, doing, now_ns),
-            }
-        }
-    }
-
-    fn look_at(&mut self, n: usize, seq: u32, doing: u32, now_ns: u64) {
-        if self.seen[n].is_none() && !self.enter(n, now_ns) {
-            return;
-        }
-        let generation = self.stacks.table.generation;
-        let Some(seen) = &mut self.seen[n] else {
-            return;
-        };
-        let passed_ns = now_ns.saturating_sub(seen.tick_ns);
-        seen.tick_ns = seen.tick_ns.max(now_ns);
-        let what = match doing {
-            state::OFF => State::Off,
-            state::RUNQ => State::Runq,
-            _ => return,
-        };
-        if !self.options.off_cpu || passed_ns == 0 {
-            return;
-        }
-        let key = seen.key;
-        let stood = seen.stands.filter(|s| s.0 == seq && s.1.generation == generation);
-        if let Some((_, stand)) = stood {
-            self.quality.sampled(stand.marks, now_ns);
-            self.stacks.table.add(key, what, stand.stack, 1, passed_ns);
-            return;
-        }
-        let Some((place, stand)) = self.stack_of_blocked(n) else {
-            return;
-        };
-        if let Some(seen) = &mut self.seen[n] {
-            seen.stands = Some((place.seq, stand));
-        }
-        // Where the last look was long ago (the agent was late), this stack stands for what it is known to have lasted.
-        let lasted_ns = now_ns.saturating_sub(place.since).max(self.period_ns());
-        self.quality.sampled(stand.marks, now_ns);
-        self.stacks
-            .table
-            .add(key, what, stand.stack, 1, passed_ns.min(lasted_ns));
-    }
-
-    fn enter(&mut self, n: usize, now_ns: u64) -> bool {
-        let Some(place) = self.kernel.threads.read(n) else {
-            return false;
-        };
-        self.seen[n] = Some(Seen::new(&place));
-        self.stacks.processes.known(place.pid, None, now_ns).threads += 1;
-        true
-    }
-
-    fn thread_ended(&mut self, n: usize) {
-        let Some(place) = self.kernel.threads.read(n) else {
-            return;
-        };
-        if self.seen[n].is_none() {
-            self.seen[n] = Some(Seen::new(&place));
-            self.stacks.processes.known(place.pid, None, place.since).threads += 1;
-        }
-        if let Some(mut seen) = self.seen[n].take() {
-            let row = seen.tell_end(&place);
-            merge(&mut self.ended, seen.key, row);
-            if let Some(process) = self.stacks.processes.get_mut(seen.key.0) {
-                process.threads = process.threads.saturating_sub(1);
-            }
-        }
-        self.kernel.free(n);
-    }
-
-    /// The stack of a thread that does not run, and its place as it was then. Nothing where the thread moved meanwhile
-    /// (counted), unless it came back to the very same place.
-    fn stack_of_blocked(&mut self, n: usize) -> Option<(ThreadPlace, Stand)> {
-        for _ in 0..2 {
-            let mut before = self.kernel.threads.read(n)?;
-            if !matches!(before.state, state::OFF | state::RUNQ) {
-                break;
-            }
-            let read = self.read_blocked(&before);
-            let (seq, doing) = self.kernel.threads.glance(n);
-            if seq != before.seq {
-                let now = self.kernel.threads.read(n)?;
-                let same = now.regs == before.regs && now.call == before.call;
-                if !same || !matches!(doing, state::OFF | state::RUNQ) {
-                    continue;
-                }
-                before = now;
-            }
-            let print = fingerprint(&before, &self.buffers.stack[..read], &self.buffers.python);
-            let generation = self.stacks.table.generation;
-            let again = self.seen[n].as_ref().and_then(|s| s.looked);
-            let stand = match again.filter(|a| a.0 == print && a.1.generation == generation) {
-                Some((_, stand)) => stand,
-                None => self.resolve_blocked(&before, read),
-            };
-            if let Some(seen) = &mut self.seen[n] {
-                seen.looked = Some((print, stand));
-            }
-            return Some((before, stand));
-        }
-        self.quality.moved += 1;
-        None
-    }
-
-    /// Copies the stack and the Python frames; gives how much of the stack there was.
-    fn read_blocked(&mut self, place: &ThreadPlace) -> usize {
-        self.buffers.python.clear();
-        if place.regs.sp == 0 {
-            return 0;
-        }
-        let memory = ProcessMemory::new(place.pid);
-        let n = memory
-            .read_some(place.regs.sp, &mut self.buffers.stack)
-            .unwrap_or(0);
-        let fsbase = (place.fsbase != 0).then_some(place.fsbase);
-        if let Some(target) = self.stacks.processes.target(place.pid) {
-            target.python_frames(place.tid, fsbase, &mut self.buffers.python);
-        }
-        n
-    }
-
-    fn resolve_blocked(&mut self, place: &ThreadPlace, n_stack: usize) -> Stand {
-        let regs: Regs = place.regs;
-        let sample = RawSample {
-            pid: place.pid,
-            tid: place.tid,
-            time_ns: self.tick_ns,
-            regs,
-            stack: &self.buffers.stack[..n_stack],
-            python: &self.buffers.python,
-            kernel: &[],
-            live: true,
-        };
-        let mut frames = Vec::new();
-        let mut marks = Marks::NOTHING;
-        // A thread that never ran has no user side yet.
-        if regs.ip != 0 {
-            let resolved = self.stacks.processes.resolve(&sample, &mut self.stacks.table);
-            marks = Marks::of(&resolved, !sample.python.is_empty());
-            frames = resolved.frames;
-        }
-        let wait = if place.state == state::RUNQ {
-            "run queue".to_owned()
-        } else {
-            let sockets = &mut self.sockets;
-            wait_name(place.call, place.task_state, || {
-                sockets.fd(place.pid, place.args[0])
-            })
-        };
-        frames.push(self.stacks.table.frames.wait(&wait));
-        Stand {
-            stack: self.stacks.table.stack(&frames),
-            generation: self.stacks.table.generation,
-            marks,
-        }
-    }
-
-    // ---- what changes slowly --------------------------------------------------------------------------------------
-
     fn look_for_python(&mut self, now_ns: u64) {
         for (pid, config) in self.stacks.processes.look_for_python(now_ns) {
             if self.kernel.is_watched(pid)
@@ -501,104 +321,6 @@ impl Session {
             }
         }
     }
-
-    // ---- telling --------------------------------------------------------------------------------------------------
-
-    /// Everything since the last take, with the intervals that last still closed at this moment.
-    pub fn take(&mut self) -> Taken {
-        let cpu = self.quality.own_time();
-        self.drain(monotonic_ns());
-        self.tick();
-        let end_ns = monotonic_ns();
-        let mut threads = std::mem::take(&mut self.ended);
-        for n in 0..self.seen.len() {
-            let Some(place) = self.seen[n].as_ref().and(self.kernel.threads.read(n)) else {
-                continue;
-            };
-            if let Some(seen) = &mut self.seen[n] {
-                if place.state == state::ENDED {
-                    continue; // told at the next tick
-                }
-                let mut row = seen.tell(&place, end_ns);
-                row.name = thread_name(place.pid, place.tid);
-                merge(&mut threads, seen.key, row);
-            }
-        }
-        let exact = threads
-            .iter()
-            .map(|(key, row)| (*key, exact(&row.times, self.options.off_cpu)))
-            .collect();
-        let crowded = std::mem::take(&mut self.stacks.table.crowded);
-        let (rows, _) = self.stacks.table.take(&exact, &[]);
-        let processes = self.told_processes();
-        let start_ns = std::mem::replace(&mut self.since_ns, end_ns);
-        let notes = self.stacks.processes.notes();
-        drop(cpu);
-        let quality = self.quality.take(&self.kernel, end_ns - start_ns, crowded, notes);
-        let mut threads: Vec<_> = threads.into_iter().collect();
-        threads.sort_unstable_by_key(|(key, _)| *key);
-        Taken {
-            start_ns,
-            end_ns,
-            rows,
-            threads,
-            processes,
-            quality,
-        }
-    }
-
-    fn told_processes(&mut self) -> Vec<(u32, String, u32, String, Option<i64>, String, bool)> {
-        let rows = self
-            .stacks
-            .processes
-            .iter()
-            .map(|(pid, p)| {
-                (
-                    pid,
-                    p.command.clone(),
-                    p.parent,
-                    p.python.clone(),
-                    p.rank,
-                    p.job.clone(),
-                    p.ended,
-                )
-            })
-            .collect();
-        self.stacks.processes.forget_ended(self.since_ns);
-        rows
-    }
-
-    /// `(name, runs, nanoseconds)` of every BPF program so far.
-    pub fn program_costs(&self) -> Vec<(String, u64, u64)> {
-        self.kernel.program_costs()
-    }
-}
-
-/// Threads that wait in a loop stand in the same place again and again: all that their stack is made from is the same.
-fn fingerprint(place: &ThreadPlace, stack: &[u8], python: &[PyFrameRaw]) -> u64 {
-    use std::hash::Hasher;
-    let mut hasher = rustc_hash::FxHasher::default();
-    for word in [
-        place.regs.ip,
-        place.regs.sp,
-        place.regs.bp,
-        place.call as u64,
-        place.args[0],
-    ] {
-        hasher.write_u64(word);
-    }
-    hasher.write_u32(place.task_state ^ place.state << 24);
-    hasher.write(stack);
-    for frame in python {
-        hasher.write_u64(frame.code);
-        hasher.write_u64(frame.instr);
-    }
-    hasher.finish()
-}
-
-fn exact(times: &Times, off_cpu: bool) -> [Option<u64>; 3] {
-    let off = |ns| off_cpu.then_some(ns);
-    [Some(times.on), off(times.off), off(times.runq)]
 }
 
 /// The process that a number stands for: it may be that of one of its threads. Errors: `NotFound`.
@@ -639,46 +361,4 @@ fn children(pid: u32) -> Vec<u32> {
                 .collect::<Vec<u32>>()
         })
         .collect()
-}
-
-/// The clock that BPF has.
-pub fn monotonic_ns() -> u64 {
-    clock_ns(libc::CLOCK_MONOTONIC)
-}
-
-pub fn clock_ns(clock: libc::clockid_t) -> u64 {
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: a valid place for the answer; these clocks always exist.
-    unsafe { libc::clock_gettime(clock, &mut time) };
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
-}
-
-/// Expires `hz` times a second, on a grid that does not shift when the agent is late.
-fn timer(hz: u32) -> io::Result<OwnedFd> {
-    let flags = libc::TFD_CLOEXEC | libc::TFD_NONBLOCK;
-    // SAFETY: plain arguments.
-    let fd = unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, flags) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the descriptor is new and ours.
-    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-    let period_ns = 1_000_000_000 / i64::from(hz.max(1));
-    let period = libc::timespec {
-        tv_sec: period_ns / 1_000_000_000,
-        tv_nsec: period_ns % 1_000_000_000,
-    };
-    let spec = libc::itimerspec {
-        it_interval: period,
-        it_value: period,
-    };
-    // SAFETY: valid pointers, and none for the old value.
-    let set = unsafe { libc::timerfd_settime(fd.as_raw_fd(), 0, &spec, std::ptr::null_mut()) };
-    if set < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(fd)
 }
