@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use unidle_scope::memory::{Memory, ProcessMemory};
+use unidle_scope::recording::Recording;
 use unidle_scope::sample::{Frames, Kind, RawSample, Regs};
 use unidle_scope::target::Target;
 
@@ -32,6 +33,24 @@ fn stopped<T>(tid: i32, look: impl FnOnce(Regs, u64) -> T) -> Option<T> {
         libc::ptrace(libc::PTRACE_DETACH, tid, 0, 0);
         out
     }
+}
+
+/// Writes a recording. `--hide=OLD=NEW` (of one length) replaces what no one else should read.
+fn keep(path: &str, sample: &RawSample<'_>, args: &[String]) {
+    let Ok((recording, _)) = Recording::take(sample, &mut Frames::default()) else {
+        return;
+    };
+    let mut bytes = recording.to_bytes();
+    for (old, new) in args
+        .iter()
+        .filter_map(|a| a.strip_prefix("--hide=")?.split_once('='))
+    {
+        assert_eq!(old.len(), new.len(), "of one length");
+        while let Some(at) = bytes.windows(old.len()).position(|w| w == old.as_bytes()) {
+            bytes[at..at + new.len()].copy_from_slice(new.as_bytes());
+        }
+    }
+    std::fs::write(path, bytes).expect("written");
 }
 
 fn main() {
@@ -94,6 +113,9 @@ fn main() {
             let bad = !r.rooted || r.mismatch;
             if has("--guessed") {
                 guessed += usize::from(target.walk(&sample).guessed > 0);
+            }
+            if let Some(prefix) = args.iter().find_map(|a| a.strip_prefix("--record=")) {
+                keep(&format!("{prefix}{n}.sample"), &sample, &args);
             }
             if has("--bad") && bad {
                 let walked = target.walk(&sample);
