@@ -23,6 +23,8 @@
 #define WHAT_FREE 2
 #define WHAT_REALLOC 3
 #define WHAT_SET_DEVICE 4
+#define WHAT_ALLOC_OUTER 5 /* allocates by calling an inner one, whose end is cheaper to see */
+#define WHAT_ALLOC_INNER 6 /* counts for nothing outside an outer one */
 
 #define FLAG_TIMED 1
 #define FLAG_SPAN 2
@@ -89,7 +91,7 @@ struct site {
 struct allocating {
 	__u64 sp, back, size, out, old, old_size;
 	struct site_key site, old_site;
-	__u32 fn, flags;
+	__u32 fn, flags; /* fn 0: waits for an inner one */
 };
 struct stack_event {
 	struct site_key site;
@@ -165,15 +167,23 @@ INLINE void lose(__u32 what)
 		*n += 1;
 }
 
+/* The empty asm keeps each load at its own constant offset: the verifier refuses a computed one. */
+#define ARG_CASE(n)                          \
+	case n: {                            \
+		__u64 v = REG_ARG##n(r);     \
+		asm volatile("" : "+r"(v));  \
+		return v;                    \
+	}
+
 INLINE __u64 arg(struct user_regs *r, __u32 n)
 {
 	switch (n) {
-	case 0: return REG_ARG0(r);
-	case 1: return REG_ARG1(r);
-	case 2: return REG_ARG2(r);
-	case 3: return REG_ARG3(r);
-	case 4: return REG_ARG4(r);
-	case 5: return REG_ARG5(r);
+		ARG_CASE(0)
+		ARG_CASE(1)
+		ARG_CASE(2)
+		ARG_CASE(3)
+		ARG_CASE(4)
+		ARG_CASE(5)
 	}
 	return 0;
 }
@@ -482,7 +492,9 @@ INLINE void allocation_begins(struct user_regs *r, __u64 id, __u64 c, __u64 size
 	struct allocating *outer = bpf_map_lookup_elem(&allocs, &id);
 	if (is_inner(outer, r))
 		return;
-	struct allocating a = {.sp = r->sp, .size = size, .fn = FN(c), .flags = FLAGS(c)};
+	struct allocating a = {.sp = r->sp, .size = size, .flags = FLAGS(c)};
+	if (WHAT(c) != WHAT_ALLOC_OUTER)
+		a.fn = FN(c);
 	bpf_probe_read_user(&a.back, 8, (void *)r->sp);
 	if (ADDR_ARG(c) != NO_ARG)
 		a.out = arg(r, ADDR_ARG(c));
@@ -505,6 +517,33 @@ INLINE void allocation_begins(struct user_regs *r, __u64 id, __u64 c, __u64 size
 	if (site && !site->told && a.site.hash && tell_stack(r, id, &a.site))
 		site->told = 1;
 	bpf_map_update_elem(&allocs, &id, &a, BPF_ANY);
+}
+
+INLINE void inner_begins(struct user_regs *r, __u64 id, __u64 c)
+{
+	struct allocating *outer = bpf_map_lookup_elem(&allocs, &id);
+	if (outer && !outer->fn && is_inner(outer, r))
+		outer->out = arg(r, ADDR_ARG(c));
+}
+
+INLINE void inner_ends(struct user_regs *r, __u64 id, __u64 c)
+{
+	struct allocating *a = bpf_map_lookup_elem(&allocs, &id);
+	__u64 address = 0;
+	if (!a || a->fn || !a->out)
+		return;
+	if ((__u32)REG_RET(r) == 0)
+		bpf_probe_read_user(&address, 8, (void *)a->out);
+	if (address) {
+		struct site *site = bpf_map_lookup_elem(&sites, &a->site);
+		if (site) {
+			__sync_fetch_and_add(&site->allocations, 1);
+			__sync_fetch_and_add(&site->allocated, a->size);
+		}
+		struct site_key at = a->site;
+		remember(id >> 32, 0, address, a->size, &at);
+	}
+	bpf_map_delete_elem(&allocs, &id);
 }
 
 INLINE void allocation_ends(struct user_regs *r, __u64 id, __u64 c)
@@ -546,6 +585,10 @@ INLINE int on_enter(struct user_regs *r, int memory)
 		*hit += 1;
 	if (!bpf_map_lookup_elem(&watched, &tgid))
 		return 0;
+	if (memory && WHAT(c) == WHAT_ALLOC_INNER) {
+		inner_begins(r, id, c);
+		return 0;
+	}
 	__u64 size = size_of(r, c);
 	struct call *call = call_of(id, FN(c));
 	if (call) {
@@ -583,6 +626,10 @@ INLINE int on_leave(struct user_regs *r, int memory)
 		*hit += 1;
 	if (!bpf_map_lookup_elem(&watched, &tgid))
 		return 0;
+	if (memory && WHAT(c) == WHAT_ALLOC_INNER) {
+		inner_ends(r, id, c);
+		return 0;
+	}
 	if (memory && (WHAT(c) == WHAT_ALLOC || WHAT(c) == WHAT_REALLOC))
 		allocation_ends(r, id, c);
 	if (!(FLAGS(c) & FLAG_TIMED))

@@ -131,7 +131,7 @@ fn wanted(elf: &Elf<'_>, group: &Group) -> Vec<(String, u64, u64, &'static Funct
 
 fn ends_wanted(functions: &Functions) -> bool {
     use super::groups::What;
-    functions.timed || matches!(functions.what, What::Alloc | What::Realloc)
+    functions.timed || matches!(functions.what, What::Alloc | What::Realloc | What::AllocInner)
 }
 
 /// The parts of functions that the compiler moved away, by the name of the function.
@@ -174,6 +174,11 @@ fn exit(
 ) -> Exit {
     if !ends_wanted(functions) {
         return Exit::Unseen;
+    }
+    // A return probe is the cheaper one (a `ret` has to be stepped over). But while a call lasts it hides the callers from
+    // whoever unwinds the stack: not for calls that take long, and never where an exception may come by.
+    if functions.plain_c && !functions.span {
+        return Exit::Return;
     }
     let own = cold.get(symbol).copied().unwrap_or_default();
     match exits(code, address, |to| (own.0..own.1).contains(&to)) {

@@ -8,6 +8,10 @@ pub enum What {
     Free = 2,
     Realloc = 3,
     SetDevice = 4,
+    /// Allocates by calling an inner function, whose end is cheaper to see than its own (and no exception leaves it).
+    AllocOuter = 5,
+    /// Counts for nothing where it is not called by an outer one.
+    AllocInner = 6,
 }
 
 /// Where a block of memory is.
@@ -66,6 +70,8 @@ pub struct Group {
     pub libraries: &'static [&'static str],
     /// Not where the process has this library too: its calls would be seen twice.
     pub unless: Option<&'static str>,
+    /// Only where the process has this library.
+    pub only_with: Option<&'static str>,
     /// Also looks into the table of local symbols.
     pub local: bool,
     pub functions: &'static [Functions],
@@ -278,8 +284,15 @@ const CACHING_ALLOCATOR: &[Functions] = &[
 ];
 
 const TENSOR_MEMORY: &[Functions] = &[
-    Functions { symbols: "_ZN3c109alloc_cpuEm", kind: "alloc", what: What::Alloc, size: Size::Arg(0), ..COUNT },
+    Functions { symbols: "_ZN3c109alloc_cpuEm", kind: "alloc", what: What::AllocOuter, size: Size::Arg(0), ..COUNT },
     Functions { symbols: "_ZN3c108free_cpuEPv", ..FREE },
+    Functions {
+        symbols: "posix_memalign",
+        what: What::AllocInner,
+        address: Address::Arg(0),
+        status: true,
+        ..C_ALLOC
+    },
 ];
 
 const MALLOC: &[Functions] = &[
@@ -311,7 +324,7 @@ const PYTHON: &[&str] = &["libpython3", "python3", "python"];
 const CUDART: &[&str] = &["libcudart"];
 const CUDA: &[&str] = &["libcuda"];
 
-const GROUP: Group = Group { name: "", libraries: &[], unless: None, local: false, functions: &[] };
+const GROUP: Group = Group { name: "", libraries: &[], unless: None, only_with: None, local: false, functions: &[] };
 
 /// Every group. A group's place is its number in the kernel: at most 31 of them.
 pub const GROUPS: &[Group] = &[
@@ -326,7 +339,7 @@ pub const GROUPS: &[Group] = &[
     Group { name: "gil", libraries: PYTHON, local: true, functions: GIL, ..GROUP },
     Group { name: "operators", libraries: TORCH_CPU, functions: OPERATORS, ..GROUP },
     Group { name: "operator times", libraries: TORCH_CPU, local: true, functions: OPERATOR_TIMES, ..GROUP },
-    Group { name: "tensor memory", libraries: &["libc10"], functions: TENSOR_MEMORY, ..GROUP },
+    Group { name: "tensor memory", libraries: &["libc10", "libc"], only_with: Some("libc10"), functions: TENSOR_MEMORY, ..GROUP },
     Group { name: "caching allocator", libraries: &["libc10_cuda"], local: true, functions: CACHING_ALLOCATOR, ..GROUP },
     Group { name: "cuda memory", libraries: CUDART, functions: CUDA_MEMORY, ..GROUP },
     Group {

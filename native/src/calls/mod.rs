@@ -128,7 +128,8 @@ pub struct Calls {
     links: Vec<OwnedFd>,
     processes: BTreeMap<u32, Process>,
     ended: Vec<u32>,
-    files: FxHashSet<(String, u64)>,
+    /// Groups and the files in which they were looked for.
+    files: FxHashSet<(usize, (String, u64))>,
     functions: Vec<(String, &'static str)>,
     numbers: FxHashMap<(String, &'static str), u32>,
     previous: FxHashMap<CallKey, CallSum>,
@@ -260,9 +261,6 @@ impl Calls {
             }
         }
         for mapping in &mappings {
-            if self.files.contains(&mapping.file) {
-                continue;
-            }
             let has = |library: &str| libraries.iter().any(|l| groups::is_library(l, library));
             let groups: Vec<usize> = self
                 .wanted
@@ -270,12 +268,13 @@ impl Calls {
                 .iter()
                 .copied()
                 .filter(|&n| GROUPS[n].libraries.iter().any(|l| groups::is_library(mapping.name(), l)))
-                .filter(|&n| !GROUPS[n].unless.is_some_and(has))
+                .filter(|&n| !GROUPS[n].unless.is_some_and(has) && GROUPS[n].only_with.is_none_or(has))
+                .filter(|&n| !self.files.contains(&(n, mapping.file.clone())))
                 .collect();
             if groups.is_empty() {
                 continue;
             }
-            self.files.insert(mapping.file.clone());
+            self.files.extend(groups.iter().map(|&n| (n, mapping.file.clone())));
             self.probe_file(pid, mapping, &groups);
         }
         if let Some(process) = self.processes.get_mut(&pid) {
