@@ -155,9 +155,9 @@ RING(stacks, 8388608);
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, TEXT_WORDS);
+	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, __u64);
+	__type(value, __u64[TEXT_WORDS]);
 } text SEC(".maps");
 
 INLINE void lose(__u32 what)
@@ -334,7 +334,7 @@ INLINE int python_frame(struct python_walk *w, __u64 id)
 }
 
 struct scan {
-	__u64 *words;
+	__u64 *words, *text;
 	__u64 hash;
 };
 
@@ -347,9 +347,7 @@ static long scan_word(__u32 i, struct scan *s)
 	if (word < 0x10000 || word >> 47)
 		return 0;
 	__u32 bit = (__u32)(((word >> 16) * 0x9e3779b97f4a7c15ull) >> 44);
-	__u32 at = bit >> 6;
-	__u64 *bits = bpf_map_lookup_elem(&text, &at);
-	if (bits && *bits >> (bit & 63) & 1)
+	if (s->text[(bit >> 6) & (TEXT_WORDS - 1)] >> (bit & 63) & 1)
 		s->hash = mix(s->hash, word);
 	return 0;
 }
@@ -359,7 +357,8 @@ INLINE __u64 site_hash(struct user_regs *r, __u64 id, __u32 fn)
 	__u32 zero = 0;
 	struct scan s = {.hash = mix(fn, r->sp & 0xfff)};
 	s.words = bpf_map_lookup_elem(&scratch, &zero);
-	if (s.words && !bpf_probe_read_user(s.words, SCAN_WORDS * 8, (void *)r->sp)) {
+	s.text = bpf_map_lookup_elem(&text, &zero);
+	if (s.words && s.text && !bpf_probe_read_user(s.words, SCAN_WORDS * 8, (void *)r->sp)) {
 		s.hash = mix(s.hash, s.words[0]);
 		bpf_loop(SCAN_WORDS, scan_word, &s, 0);
 	}

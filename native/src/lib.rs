@@ -1,9 +1,17 @@
 //! The profiler's hot path.
 
+pub mod code;
+pub mod elf;
+pub mod image;
+pub mod maps;
 pub mod memory;
 pub mod python;
 pub mod sample;
+pub mod splice;
+pub mod symbols;
 pub mod target;
+pub mod unwind;
+pub mod world;
 pub mod calls;
 
 #[cfg(feature = "python")]

@@ -119,6 +119,19 @@ impl Map {
             .map(drop)
     }
 
+    /// An entry of an array whose values are lists of 64-bit numbers.
+    pub fn put_words(&self, key: u32, words: &[u64]) -> io::Result<()> {
+        if size_of_val(words) != self.value_size as usize {
+            return Err(io::Error::from_raw_os_error(libc::EINVAL));
+        }
+        Attr::new()
+            .u32(0, self.fd.as_raw_fd() as u32)
+            .u64(8, address(&key))
+            .u64(16, words.as_ptr() as u64)
+            .call(MAP_UPDATE)
+            .map(drop)
+    }
+
     pub fn delete<K: Plain>(&self, key: &K) -> io::Result<()> {
         Attr::new()
             .u32(0, self.fd.as_raw_fd() as u32)

@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::time::Instant;
 
 use super::bpf;
-use super::elf::{Entry, Exit, Found};
+use super::functions::{Entry, Exit, Found};
 use super::kernel::{Kernel, Program};
 use super::maps;
 

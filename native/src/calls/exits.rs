@@ -1,35 +1,42 @@
 //! Where a function ends. A return probe would do too, but it swaps the return address on the stack: an exception that
 //! passes it ends the process, and an unwinder cannot pass it while the call lasts. A probe at each `ret` does neither.
 
-/// The offsets of all exits in a function's code, or nothing where not all of them can be known (it ends in a jump to
-/// another function, or holds bytes that are no instructions).
-///
-/// `is_own` says whether an address outside belongs to the function (the part that the compiler moved away as cold).
-pub fn exits(code: &[u8], address: u64, is_own: impl Fn(u64) -> bool) -> Option<Vec<u64>> {
-    imp::exits(code, address, is_own).filter(|found| !found.is_empty())
+/// Where a function's code leaves it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Exits {
+    /// Offsets of its return instructions.
+    pub returns: Vec<u64>,
+    /// Addresses outside that it jumps to: other functions, or its own part that the compiler moved away as cold.
+    pub outside: Vec<u64>,
+}
+
+/// Nothing where not all exits can be known: it jumps to where a register points, or holds bytes that are no instructions.
+pub fn exits(code: &[u8], address: u64) -> Option<Exits> {
+    imp::exits(code, address)
 }
 
 #[cfg(target_arch = "x86_64")]
 mod imp {
+    use super::Exits;
     use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind};
 
-    pub fn exits(code: &[u8], address: u64, is_own: impl Fn(u64) -> bool) -> Option<Vec<u64>> {
+    pub fn exits(code: &[u8], address: u64) -> Option<Exits> {
         let end = address.checked_add(code.len() as u64)?;
         let mut decoder = Decoder::with_ip(64, code, address, DecoderOptions::NONE);
         let mut instruction = Instruction::default();
         let mut before = Mnemonic::INVALID;
-        let mut found = Vec::new();
+        let mut found = Exits::default();
         while decoder.can_decode() {
             decoder.decode_out(&mut instruction);
             if instruction.is_invalid() {
                 return None;
             }
             match instruction.flow_control() {
-                FlowControl::Return => found.push(instruction.ip() - address),
+                FlowControl::Return => found.returns.push(instruction.ip() - address),
                 FlowControl::UnconditionalBranch | FlowControl::ConditionalBranch => {
                     let to = instruction.near_branch_target();
-                    if !(address..end).contains(&to) && !is_own(to) {
-                        return None;
+                    if !(address..end).contains(&to) {
+                        found.outside.push(to);
                     }
                 }
                 // A table of a switch is added to its base just before, or is indexed; anything else calls away.
@@ -52,20 +59,22 @@ mod imp {
 
 #[cfg(target_arch = "aarch64")]
 mod imp {
-    pub fn exits(code: &[u8], address: u64, is_own: impl Fn(u64) -> bool) -> Option<Vec<u64>> {
+    use super::Exits;
+
+    pub fn exits(code: &[u8], address: u64) -> Option<Exits> {
         let end = address.checked_add(code.len() as u64)?;
-        let mut found = Vec::new();
+        let mut found = Exits::default();
         for (n, word) in code.chunks_exact(4).enumerate() {
             let at = address + 4 * n as u64;
             let word = u32::from_le_bytes([word[0], word[1], word[2], word[3]]);
             match word {
                 // ret, retaa, retab
-                w if w & 0xffff_fc1f == 0xd65f_0000 || w & 0xffff_fbff == 0xd65f_0bff => found.push(at - address),
+                w if w & 0xffff_fc1f == 0xd65f_0000 || w & 0xffff_fbff == 0xd65f_0bff => found.returns.push(at - address),
                 // b: 26 bits of words
                 w if w >> 26 == 0b000101 => {
                     let to = at.wrapping_add_signed(i64::from((w << 6) as i32 >> 4));
-                    if !(address..end).contains(&to) && !is_own(to) {
-                        return None;
+                    if !(address..end).contains(&to) {
+                        found.outside.push(to);
                     }
                 }
                 // br and braa: a switch and a call away look the same
@@ -79,7 +88,9 @@ mod imp {
 
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod imp {
-    pub fn exits(_code: &[u8], _address: u64, _is_own: impl Fn(u64) -> bool) -> Option<Vec<u64>> {
+    use super::Exits;
+
+    pub fn exits(_code: &[u8], _address: u64) -> Option<Exits> {
         None
     }
 }
@@ -90,41 +101,37 @@ mod tests {
 
     const AT: u64 = 0x1000;
 
-    fn of(code: &[u8]) -> Option<Vec<u64>> {
-        exits(code, AT, |_| false)
+    fn of(code: &[u8]) -> Option<(Vec<u64>, Vec<u64>)> {
+        exits(code, AT).map(|e| (e.returns, e.outside))
     }
 
     #[test]
     fn every_return_is_found() {
-        // test edi,edi; je +2; inc eax ... ret; xor eax,eax; ret
-        assert_eq!(of(&[0x85, 0xff, 0x74, 0x01, 0xc3, 0x31, 0xc0, 0xc3]), Some(vec![4, 7]));
-        // rep ret, and a constant that holds 0xc3: mov eax, 0xc3
-        assert_eq!(of(&[0xb8, 0xc3, 0, 0, 0, 0xf3, 0xc3]), Some(vec![5]));
+        // test edi,edi; je +1; ret; xor eax,eax; ret
+        assert_eq!(of(&[0x85, 0xff, 0x74, 0x01, 0xc3, 0x31, 0xc0, 0xc3]), Some((vec![4, 7], vec![])));
+        // a constant that holds 0xc3, and rep ret
+        assert_eq!(of(&[0xb8, 0xc3, 0, 0, 0, 0xf3, 0xc3]), Some((vec![5], vec![])));
     }
 
     #[test]
-    fn a_function_that_ends_elsewhere_has_no_known_exits() {
-        assert_eq!(of(&[0x75, 0x01, 0xc3, 0xe9, 0, 1, 0, 0]), None); // jmp away
+    fn jumps_away_are_told() {
+        assert_eq!(of(&[0x75, 0x01, 0xc3, 0xe9, 0, 1, 0, 0]), Some((vec![2], vec![AT + 8 + 0x100])));
+        assert_eq!(of(&[0x0f, 0x85, 0, 1, 0, 0, 0xc3]), Some((vec![6], vec![AT + 6 + 0x100])));
+    }
+
+    #[test]
+    fn a_function_that_ends_who_knows_where_has_no_known_exits() {
         assert_eq!(of(&[0xff, 0xe0]), None); // jmp rax
         assert_eq!(of(&[0xff, 0x60, 0x18]), None); // jmp [rax+0x18]
-        assert_eq!(of(&[0x90, 0x90]), None); // never returns
         assert_eq!(of(&[0xc3, 0x06]), None); // no instruction of 64 bits
-        assert_eq!(of(&[]), None);
-    }
-
-    #[test]
-    fn a_jump_to_its_own_cold_part_is_no_exit() {
-        let code = [0x0f, 0x85, 0, 1, 0, 0, 0xc3];
-        assert_eq!(exits(&code, AT, |_| false), None);
-        assert_eq!(exits(&code, AT, |to| to == AT + 6 + 0x100), Some(vec![6]));
     }
 
     #[test]
     fn a_switch_is_no_exit() {
         // add rdx,rax; jmp rdx; ret
-        assert_eq!(of(&[0x48, 0x01, 0xc2, 0xff, 0xe2, 0xc3]), Some(vec![5]));
+        assert_eq!(of(&[0x48, 0x01, 0xc2, 0xff, 0xe2, 0xc3]), Some((vec![5], vec![])));
         // notrack jmp [rdx*8+0x0]
-        assert_eq!(of(&[0x3e, 0xff, 0x24, 0xd5, 0, 0, 0, 0, 0xc3]), Some(vec![8]));
+        assert_eq!(of(&[0x3e, 0xff, 0x24, 0xd5, 0, 0, 0, 0, 0xc3]), Some((vec![8], vec![])));
     }
 
     #[test]
@@ -137,7 +144,7 @@ mod tests {
                     (seed >> 56) as u8
                 })
                 .collect();
-            if let Some(found) = of(&code) {
+            if let Some((found, _)) = of(&code) {
                 assert!(found.iter().all(|&at| at < 48));
             }
         }

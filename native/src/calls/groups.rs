@@ -108,7 +108,7 @@ const OPTIMIZER: &[Functions] = &[Functions {
 }];
 
 const BACKWARD: &[Functions] = &[Functions {
-    symbols: "_Z22THPEngine_run_backwardP7_objectS0_S0_",
+    symbols: "_Z*22THPEngine_run_backwardP7_objectS0_S0_",
     kind: "backward",
     plain_c: true,
     ..SPAN
@@ -338,7 +338,7 @@ pub const GROUPS: &[Group] = &[
     Group { name: "gc", libraries: PYTHON, local: true, functions: GC, ..GROUP },
     Group { name: "gil", libraries: PYTHON, local: true, functions: GIL, ..GROUP },
     Group { name: "operators", libraries: TORCH_CPU, functions: OPERATORS, ..GROUP },
-    Group { name: "operator times", libraries: TORCH_CPU, local: true, functions: OPERATOR_TIMES, ..GROUP },
+    Group { name: "operator times", libraries: TORCH_CPU, functions: OPERATOR_TIMES, ..GROUP },
     Group { name: "tensor memory", libraries: &["libc10", "libc"], only_with: Some("libc10"), functions: TENSOR_MEMORY, ..GROUP },
     Group { name: "caching allocator", libraries: &["libc10_cuda"], local: true, functions: CACHING_ALLOCATOR, ..GROUP },
     Group { name: "cuda memory", libraries: CUDART, functions: CUDA_MEMORY, ..GROUP },
@@ -422,6 +422,7 @@ pub fn shown(symbol: &str) -> String {
 /// The names of a mangled `_ZN...E` or `_Z` function, without its arguments.
 fn nested(symbol: &str) -> Option<Vec<&str>> {
     let rest = symbol.strip_prefix("_Z")?;
+    let rest = rest.strip_prefix('L').unwrap_or(rest); // local to its file
     let (mut rest, many) = match rest.strip_prefix('N') {
         Some(rest) => (rest.strip_prefix('K').unwrap_or(rest), true),
         None => (rest, false),
@@ -449,7 +450,7 @@ mod tests {
         assert_eq!(shown("_ZN2at4_ops5addmm4callERKNS_6TensorES4_S4_RKN3c106ScalarES8_"), "aten::addmm");
         assert_eq!(shown("_ZN2at4_ops10add_Tensor4callERKNS_6TensorES4_RKN3c106ScalarE"), "aten::add_Tensor");
         assert_eq!(shown("_ZN4c10d16ProcessGroupGloo9allreduceERSt6vector"), "c10d::ProcessGroupGloo::allreduce");
-        assert_eq!(shown("_Z22THPEngine_run_backwardP7_objectS0_S0_"), "THPEngine_run_backward");
+        assert_eq!(shown("_ZL22THPEngine_run_backwardP7_objectS0_S0_"), "THPEngine_run_backward");
         assert_eq!(shown("cudaMemcpyAsync_ptsz"), "cudaMemcpyAsync");
         assert_eq!(shown("gc_collect_main.constprop.0"), "gc_collect_main");
         assert_eq!(shown("_ZN999999999999999999999x"), "_ZN999999999999999999999x");

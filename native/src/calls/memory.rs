@@ -29,18 +29,17 @@ impl Memory {
     pub fn text(&mut self, kernel: &Kernel, mappings: &[Mapping]) -> io::Result<()> {
         self.text.resize(TEXT_WORDS, 0);
         let map = kernel.map("text")?;
-        let mut changed = FxHashSet::default();
+        let before = self.text.iter().map(|w| w.count_ones()).sum::<u32>();
         for mapping in mappings {
             for granule in mapping.start >> 16..=(mapping.end.saturating_sub(1)) >> 16 {
                 let bit = (granule.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 44) as usize;
-                let (at, mask) = (bit >> 6, 1u64 << (bit & 63));
-                if self.text[at] & mask == 0 {
-                    self.text[at] |= mask;
-                    changed.insert(at);
-                }
+                self.text[bit >> 6] |= 1u64 << (bit & 63);
             }
         }
-        changed.into_iter().try_for_each(|at| map.put(&(at as u32), &self.text[at]))
+        if self.text.iter().map(|w| w.count_ones()).sum::<u32>() == before {
+            return Ok(());
+        }
+        map.put_words(0, &self.text)
     }
 
     /// One record of the ring: a call site that was not known before.

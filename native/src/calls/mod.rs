@@ -7,8 +7,8 @@
 mod bpf;
 mod cookie;
 mod cost;
-mod elf;
 mod exits;
+mod functions;
 mod govern;
 mod groups;
 mod kernel;
@@ -33,7 +33,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::python::PyConfig;
 use crate::sample::RawSample;
 use cost::Cost;
-use elf::{Exit, Found};
+use functions::{Exit, Found};
 use govern::Load;
 use groups::{Group, What, FILE_CALLS, GROUPS};
 use kernel::{CallKey, CallSum, Kernel, Program, SpanEvent};
@@ -287,7 +287,7 @@ impl Calls {
         let wanted: Vec<&'static Group> = groups.iter().map(|&n| &GROUPS[n]).collect();
         let mut last = None;
         for way in mapping.ways(pid) {
-            let found = match elf::find(&way, &wanted) {
+            let found = match functions::find(&way, &wanted) {
                 Ok(found) => found,
                 Err(error) => {
                     last = Some(error);

@@ -1,5 +1,6 @@
 //! `Calls` for Python: counts of one or several processes, without samples.
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use pyo3::exceptions::{PyOSError, PyPermissionError, PyValueError};
@@ -64,8 +65,19 @@ impl Resolver for Own {
 /// Counts calls of running processes. ``wanted`` switches things on: ``{"operators": True, "budget_pct": 5.0}``.
 #[pyclass(module = "unidle_scope")]
 pub struct Calls {
+    inner: Mutex<Inner>,
+}
+
+/// Nothing left to call where it is closed.
+struct Inner {
     calls: Option<super::Calls>,
     resolver: Own,
+}
+
+impl Calls {
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 #[pymethods]
@@ -74,26 +86,29 @@ impl Calls {
     #[pyo3(signature = (pids, wanted=None))]
     fn new(py: Python<'_>, pids: Vec<u32>, wanted: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
         let wanted = wanted_of(wanted)?;
-        let mut resolver = Own::default();
-        let calls = py
-            .detach(|| super::Calls::attach(&pids, wanted, &mut resolver))
-            .map_err(|error| match error.raw_os_error() {
+        let made = py.detach(|| {
+            let mut resolver = Own::default();
+            let calls = super::Calls::attach(&pids, wanted, &mut resolver)?;
+            Ok::<_, std::io::Error>(Inner { calls: Some(calls), resolver })
+        });
+        let inner = made.map_err(|error| match error.raw_os_error() {
                 Some(libc::EPERM | libc::EACCES) => PyPermissionError::new_err(format!("calls: {error}")),
                 _ => PyOSError::new_err(format!("calls: {error}")),
             })?;
-        Ok(Calls { calls: Some(calls), resolver })
+        Ok(Calls { inner: Mutex::new(inner) })
     }
 
     /// Works for that long: rings, new libraries, governor. Returns how many watched processes live.
-    fn run(&mut self, py: Python<'_>, seconds: f64) -> PyResult<usize> {
+    fn run(&self, py: Python<'_>, seconds: f64) -> PyResult<usize> {
         let end = Instant::now() + Duration::try_from_secs_f64(seconds).map_err(|e| PyValueError::new_err(e.to_string()))?;
         loop {
             py.check_signals()?;
             let left = end.saturating_duration_since(Instant::now());
             let alive = py.detach(|| {
-                let Some(calls) = self.calls.as_mut() else { return 0 };
                 std::thread::sleep(left.min(Duration::from_millis(20)));
-                calls.poll(&mut self.resolver);
+                let inner = &mut *self.inner();
+                let Some(calls) = inner.calls.as_mut() else { return 0 };
+                calls.poll(&mut inner.resolver);
                 calls.watched().len()
             });
             if alive == 0 || left.is_zero() {
@@ -102,20 +117,28 @@ impl Calls {
         }
     }
 
-    fn add(&mut self, pid: u32) -> PyResult<()> {
-        match self.calls.as_mut() {
-            Some(calls) => Ok(calls.add(pid, &mut self.resolver)?),
-            None => Err(PyValueError::new_err("calls: is closed")),
-        }
+    fn add(&self, py: Python<'_>, pid: u32) -> PyResult<()> {
+        py.detach(|| {
+            let inner = &mut *self.inner();
+            match inner.calls.as_mut() {
+                Some(calls) => Ok(calls.add(pid, &mut inner.resolver)?),
+                None => Err(PyValueError::new_err("calls: is closed")),
+            }
+        })
     }
 
     /// Rows since the last take, as the fields of ``Call``, ``Span``, ``Held``; and all frames and stacks so far.
-    fn take<'py>(&mut self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+    fn take<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let out = PyDict::new(py);
-        let Some(calls) = self.calls.as_mut() else {
+        let taken = py.detach(|| {
+            let inner = &mut *self.inner();
+            let rows = inner.calls.as_mut()?.take(&mut inner.resolver);
+            Some(rows)
+        });
+        let Some(rows) = taken else {
             return Err(PyValueError::new_err("calls: is closed"));
         };
-        let rows = calls.take(&mut self.resolver);
+        let inner = &*self.inner();
         let list = PyList::empty(py);
         for r in rows.calls {
             list.append((r.pid, r.tid, r.name, r.kind, r.count, r.ns, r.bytes, None::<u32>))?;
@@ -132,27 +155,27 @@ impl Calls {
         }
         out.set_item("memory", list)?;
         let list = PyList::empty(py);
-        for f in self.resolver.frames.iter() {
+        for f in inner.resolver.frames.iter() {
             list.append((f.kind.name(), &f.function, &f.file, f.line, &f.module))?;
         }
         out.set_item("frames", list)?;
-        out.set_item("stacks", self.resolver.stacks.clone())?;
+        out.set_item("stacks", inner.resolver.stacks.clone())?;
         out.set_item("spans_dropped", rows.spans_dropped)?;
-        out.set_item("notes", calls.notes().to_vec())?;
+        out.set_item("notes", inner.calls.as_ref().map(super::Calls::notes).unwrap_or_default())?;
         Ok(out)
     }
 
     /// Groups with probes on, and how many.
     #[getter]
     fn probes(&self) -> Vec<(&'static str, usize)> {
-        self.calls.as_ref().map(super::Calls::probes).unwrap_or_default()
+        self.inner().calls.as_ref().map(super::Calls::probes).unwrap_or_default()
     }
 
     /// Nanoseconds of one hit here: ``nop``, ``emulated``, ``stepped``, ``returned``.
     #[getter]
     fn cost<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let out = PyDict::new(py);
-        if let Some(calls) = &self.calls {
+        if let Some(calls) = &self.inner().calls {
             let cost = calls.cost();
             for (name, ns) in
                 [("nop", cost.nop), ("emulated", cost.emulated), ("stepped", cost.stepped), ("returned", cost.returned)]
@@ -165,13 +188,12 @@ impl Calls {
 
     #[getter]
     fn notes(&self) -> Vec<String> {
-        self.calls.as_ref().map(|c| c.notes().to_vec()).unwrap_or_default()
+        self.inner().calls.as_ref().map(|c| c.notes().to_vec()).unwrap_or_default()
     }
 
     /// Takes all probes off.
-    fn close(&mut self, py: Python<'_>) {
-        let calls = self.calls.take();
-        py.detach(|| drop(calls));
+    fn close(&self, py: Python<'_>) {
+        py.detach(|| drop(self.inner().calls.take()));
     }
 }
 
