@@ -1,5 +1,6 @@
 //! The profiler's hot path.
 
+pub mod calls;
 pub mod code;
 pub mod elf;
 pub mod image;
@@ -12,7 +13,6 @@ pub mod symbols;
 pub mod target;
 pub mod unwind;
 pub mod world;
-pub mod calls;
 
 #[cfg(feature = "python")]
 #[pyo3::pymodule]

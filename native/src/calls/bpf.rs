@@ -257,10 +257,7 @@ impl Code<'_> {
                 .u32(72, btf.as_raw_fd() as u32)
                 .u32(76, self.functions_size)
                 .u64(80, self.functions.as_ptr() as u64)
-                .u32(
-                    88,
-                    self.functions.len() as u32 / self.functions_size.max(1),
-                );
+                .u32(88, self.functions.len() as u32 / self.functions_size.max(1));
         }
         attr
     }
@@ -331,7 +328,7 @@ pub fn link_one(
             -1,
             0,
             -1,
-            8u64 /* PERF_FLAG_FD_CLOEXEC */,
+            8u64, /* PERF_FLAG_FD_CLOEXEC */
         )
     };
     if fd < 0 {

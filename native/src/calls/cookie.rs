@@ -36,7 +36,7 @@ pub fn cookie(function: u32, group: u8, of: &Functions, timed: bool, by_return: 
 
 #[cfg(test)]
 mod tests {
-    use super::super::groups::{GROUPS, What};
+    use super::super::groups::{What, GROUPS};
     use super::*;
 
     #[test]

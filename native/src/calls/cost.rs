@@ -2,10 +2,10 @@
 
 use std::ffi::CString;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::time::Instant;
 
-use super::bpf;
 use super::functions::{Entry, Exit, Found};
 use super::kernel::{Kernel, Program};
 use super::maps;
@@ -22,7 +22,12 @@ pub struct Cost {
 
 impl Cost {
     /// Where nothing could be measured: rather too much than too little.
-    pub const UNKNOWN: Cost = Cost { nop: 10_000.0, emulated: 10_000.0, stepped: 20_000.0, returned: 20_000.0 };
+    pub const UNKNOWN: Cost = Cost {
+        nop: 10_000.0,
+        emulated: 10_000.0,
+        stepped: 20_000.0,
+        returned: 20_000.0,
+    };
 
     fn of_entry(&self, entry: Entry) -> f64 {
         match entry {
@@ -68,6 +73,12 @@ std::arch::global_asm!(
     ".globl unidle_calls_nop",
     "unidle_calls_nop: .byte 0x0f, 0x1f, 0x44, 0x00, 0x00",
     "ret",
+    ".p2align 5",
+    ".hidden unidle_calls_returned",
+    ".globl unidle_calls_returned",
+    "unidle_calls_returned: push rbp",
+    "pop rbp",
+    "ret",
 );
 
 #[cfg(target_arch = "aarch64")]
@@ -86,27 +97,36 @@ std::arch::global_asm!(
     ".globl unidle_calls_nop",
     "unidle_calls_nop: nop",
     "ret",
+    ".hidden unidle_calls_returned",
+    ".globl unidle_calls_returned",
+    "unidle_calls_returned: nop",
+    "ret",
 );
 
 extern "C" {
     fn unidle_calls_emulated();
     fn unidle_calls_stepped();
     fn unidle_calls_nop();
+    fn unidle_calls_returned();
 }
 
 type Function = unsafe extern "C" fn();
 
 /// Probes functions of this process and calls them some thousand times (about 50 ms where a trap takes 10 us).
-pub fn measure(kernel: &mut Kernel) -> io::Result<Cost> {
+///
+/// The probes go to `keep`: to take one off waits for every CPU, which takes longer than all the rest, and nobody calls
+/// these functions again.
+pub fn measure(kernel: &mut Kernel, keep: &mut Vec<OwnedFd>) -> io::Result<Cost> {
+    let mut one = |function, on_return| one(kernel, keep, function, on_return);
     Ok(Cost {
-        nop: one(kernel, unidle_calls_nop, false)?,
-        emulated: one(kernel, unidle_calls_emulated, false)?,
-        stepped: one(kernel, unidle_calls_stepped, false)?,
-        returned: one(kernel, unidle_calls_emulated, true)?,
+        nop: one(unidle_calls_nop, false)?,
+        emulated: one(unidle_calls_emulated, false)?,
+        stepped: one(unidle_calls_stepped, false)?,
+        returned: one(unidle_calls_returned, true)?,
     })
 }
 
-fn one(kernel: &mut Kernel, function: Function, on_return: bool) -> io::Result<f64> {
+fn one(kernel: &mut Kernel, keep: &mut Vec<OwnedFd>, function: Function, on_return: bool) -> io::Result<f64> {
     let address = function as usize as u64;
     let pid = std::process::id();
     let mapping = maps::executable(pid)?
@@ -115,23 +135,19 @@ fn one(kernel: &mut Kernel, function: Function, on_return: bool) -> io::Result<f
         .ok_or_else(|| io::Error::other("own code is not mapped from a file"))?;
     let offset = mapping.offset + (address - mapping.start);
     let free = time(function);
-    let multi = {
-        kernel.program(Program::Enter)?;
-        kernel.multi
-    };
-    let program = kernel.program(if on_return { Program::Leave } else { Program::Enter })?;
     // Group 31 is nobody's; this process is not watched, so nothing is counted.
-    let cookie = 31u64 << 24;
+    let cookie = [31u64 << 24];
+    let program = if on_return { Program::Leave } else { Program::Enter };
     let mut last = io::Error::other("no way to own code");
     for way in mapping.ways(pid) {
-        let Ok(path) = CString::new(way.as_os_str().as_bytes()) else { continue };
-        let link = if multi {
-            bpf::link_many(program, &path, &[offset], &[cookie], on_return).map(|l| vec![l])
-        } else {
-            bpf::link_one(program, &path, offset, cookie, on_return).map(Vec::from)
+        let Ok(path) = CString::new(way.as_os_str().as_bytes()) else {
+            continue;
         };
-        match link {
-            Ok(_link) => return Ok((time(function) - free).max(1.0)),
+        match kernel.link(program, &path, &[offset], &cookie, on_return) {
+            Ok(links) => {
+                keep.extend(links);
+                return Ok((time(function) - free).max(1.0));
+            }
             Err(error) => last = error,
         }
     }

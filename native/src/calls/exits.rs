@@ -69,7 +69,9 @@ mod imp {
             let word = u32::from_le_bytes([word[0], word[1], word[2], word[3]]);
             match word {
                 // ret, retaa, retab
-                w if w & 0xffff_fc1f == 0xd65f_0000 || w & 0xffff_fbff == 0xd65f_0bff => found.returns.push(at - address),
+                w if w & 0xffff_fc1f == 0xd65f_0000 || w & 0xffff_fbff == 0xd65f_0bff => {
+                    found.returns.push(at - address)
+                }
                 // b: 26 bits of words
                 w if w >> 26 == 0b000101 => {
                     let to = at.wrapping_add_signed(i64::from((w << 6) as i32 >> 4));
@@ -108,15 +110,24 @@ mod tests {
     #[test]
     fn every_return_is_found() {
         // test edi,edi; je +1; ret; xor eax,eax; ret
-        assert_eq!(of(&[0x85, 0xff, 0x74, 0x01, 0xc3, 0x31, 0xc0, 0xc3]), Some((vec![4, 7], vec![])));
+        assert_eq!(
+            of(&[0x85, 0xff, 0x74, 0x01, 0xc3, 0x31, 0xc0, 0xc3]),
+            Some((vec![4, 7], vec![]))
+        );
         // a constant that holds 0xc3, and rep ret
         assert_eq!(of(&[0xb8, 0xc3, 0, 0, 0, 0xf3, 0xc3]), Some((vec![5], vec![])));
     }
 
     #[test]
     fn jumps_away_are_told() {
-        assert_eq!(of(&[0x75, 0x01, 0xc3, 0xe9, 0, 1, 0, 0]), Some((vec![2], vec![AT + 8 + 0x100])));
-        assert_eq!(of(&[0x0f, 0x85, 0, 1, 0, 0, 0xc3]), Some((vec![6], vec![AT + 6 + 0x100])));
+        assert_eq!(
+            of(&[0x75, 0x01, 0xc3, 0xe9, 0, 1, 0, 0]),
+            Some((vec![2], vec![AT + 8 + 0x100]))
+        );
+        assert_eq!(
+            of(&[0x0f, 0x85, 0, 1, 0, 0, 0xc3]),
+            Some((vec![6], vec![AT + 6 + 0x100]))
+        );
     }
 
     #[test]
@@ -131,7 +142,10 @@ mod tests {
         // add rdx,rax; jmp rdx; ret
         assert_eq!(of(&[0x48, 0x01, 0xc2, 0xff, 0xe2, 0xc3]), Some((vec![5], vec![])));
         // notrack jmp [rdx*8+0x0]
-        assert_eq!(of(&[0x3e, 0xff, 0x24, 0xd5, 0, 0, 0, 0, 0xc3]), Some((vec![8], vec![])));
+        assert_eq!(
+            of(&[0x3e, 0xff, 0x24, 0xd5, 0, 0, 0, 0, 0xc3]),
+            Some((vec![8], vec![]))
+        );
     }
 
     #[test]
@@ -140,7 +154,9 @@ mod tests {
         for _ in 0..2000 {
             let code: Vec<u8> = (0..48)
                 .map(|_| {
-                    seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                    seed = seed
+                        .wrapping_mul(6364136223846793005)
+                        .wrapping_add(1442695040888963407);
                     (seed >> 56) as u8
                 })
                 .collect();

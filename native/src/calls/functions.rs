@@ -63,20 +63,35 @@ pub fn find(path: &Path, groups: &[&'static Group]) -> io::Result<Vec<Vec<Found>
         if local && !groups.iter().any(|g| g.local) {
             continue;
         }
-        let Some(table) = Table::read(&elf, table) else { continue };
+        let Some(table) = Table::read(&elf, table) else {
+            continue;
+        };
         for (group, found) in groups.iter().zip(&mut found) {
             if !local || group.local {
                 candidates(&elf, &table, group, found);
             }
         }
     }
-    let away: FxHashSet<u64> = found.iter().flatten().flat_map(|c| c.outside().iter().copied()).collect();
+    let away: FxHashSet<u64> = found
+        .iter()
+        .flatten()
+        .flat_map(|c| c.outside().iter().copied())
+        .collect();
     let cold = cold_parts(&elf, away);
     let finish = |c: Candidate| {
         let exit = c.exit(&cold);
-        Found { symbol: c.symbol, functions: c.functions, offset: c.offset, entry: c.entry, exit }
+        Found {
+            symbol: c.symbol,
+            functions: c.functions,
+            offset: c.offset,
+            entry: c.entry,
+            exit,
+        }
     };
-    Ok(found.into_iter().map(|list| list.into_iter().map(finish).collect()).collect())
+    Ok(found
+        .into_iter()
+        .map(|list| list.into_iter().map(finish).collect())
+        .collect())
 }
 
 struct Candidate {
@@ -103,7 +118,10 @@ impl Candidate {
         if functions.plain_c && !functions.span {
             return Exit::Return;
         }
-        let own = |to: &u64| cold.get(to).is_some_and(|name| name.strip_suffix(".cold") == Some(&self.symbol));
+        let own = |to: &u64| {
+            cold.get(to)
+                .is_some_and(|name| name.strip_suffix(".cold") == Some(&self.symbol))
+        };
         match &self.exits {
             Some(e) if !e.returns.is_empty() && e.outside.iter().all(own) => {
                 Exit::At(e.returns.iter().map(|n| self.offset + n).collect())
@@ -135,7 +153,10 @@ impl Table {
             let mut bytes = vec![0; size as usize];
             elf.source.read_bulk(offset, &mut bytes).then_some(bytes)
         };
-        Some(Table { symbols: bulk(section.offset, section.size)?, names: bulk(names.offset, names.size)? })
+        Some(Table {
+            symbols: bulk(section.offset, section.size)?,
+            names: bulk(names.offset, names.size)?,
+        })
     }
 
     /// Functions that are defined: name, address, size.
@@ -166,7 +187,11 @@ impl Symbol {
         if kind == STT_GNU_IFUNC || kind != STT_FUNC || section == 0 || address == 0 {
             return None;
         }
-        Some(Symbol { name: u32::from_le_bytes(raw.get(..4)?.try_into().ok()?), address, size: u64_at(16)? })
+        Some(Symbol {
+            name: u32::from_le_bytes(raw.get(..4)?.try_into().ok()?),
+            address,
+            size: u64_at(16)?,
+        })
     }
 }
 
@@ -177,10 +202,20 @@ fn candidates(elf: &Elf, table: &Table, group: &'static Group, into: &mut Vec<Ca
             continue;
         }
         // Variants for streams per thread are the same function to whoever looks at it.
-        let plain = name.strip_suffix("_ptsz").or_else(|| name.strip_suffix("_ptds")).unwrap_or(name);
-        let Some(functions) = group.functions.iter().find(|f| fits(f.symbols, plain)) else { continue };
-        let inside = elf.segments.iter().any(|s| s.executable && address >= s.vaddr && address - s.vaddr < s.file_size);
-        let Some(offset) = elf.offset_of_vaddr(address).filter(|_| inside) else { continue };
+        let plain = name
+            .strip_suffix("_ptsz")
+            .or_else(|| name.strip_suffix("_ptds"))
+            .unwrap_or(name);
+        let Some(functions) = group.functions.iter().find(|f| fits(f.symbols, plain)) else {
+            continue;
+        };
+        let inside = elf
+            .segments
+            .iter()
+            .any(|s| s.executable && address >= s.vaddr && address - s.vaddr < s.file_size);
+        let Some(offset) = elf.offset_of_vaddr(address).filter(|_| inside) else {
+            continue;
+        };
         if !seen.insert(offset) {
             continue; // an alias
         }
@@ -210,12 +245,17 @@ fn cold_parts(elf: &Elf, addresses: FxHashSet<u64>) -> FxHashMap<u64, String> {
     let Some(section) = elf.section(".symtab").filter(|_| !addresses.is_empty()) else {
         return out;
     };
-    let Some(names) = elf.sections.get(section.link as usize) else { return out };
+    let Some(names) = elf.sections.get(section.link as usize) else {
+        return out;
+    };
     let mut piece = vec![0u8; SYMBOL * (64 << 10)];
     let mut at = 0;
     while at < section.size.min(TABLE_MAX) {
         let n = (section.size - at).min(piece.len() as u64) as usize;
-        if !elf.source.read_bulk(section.offset.saturating_add(at), &mut piece[..n]) {
+        if !elf
+            .source
+            .read_bulk(section.offset.saturating_add(at), &mut piece[..n])
+        {
             break;
         }
         at += n as u64;
@@ -254,7 +294,11 @@ mod tests {
     #[test]
     fn malloc_is_found_in_the_c_library_of_this_process() {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-        let Some(libc) = maps.lines().filter_map(|l| l.split_whitespace().nth(5)).find(|p| p.contains("/libc.so")) else {
+        let Some(libc) = maps
+            .lines()
+            .filter_map(|l| l.split_whitespace().nth(5))
+            .find(|p| p.contains("/libc.so"))
+        else {
             return; // a static build has none
         };
         let group = GROUPS.iter().find(|g| g.name == "malloc").unwrap();
@@ -263,7 +307,10 @@ mod tests {
             let f = found.iter().find(|f| f.symbol == name).unwrap();
             assert_eq!(f.exit, Exit::Return, "{name}");
         }
-        assert_eq!(found.iter().find(|f| f.symbol == "free").unwrap().exit, Exit::Unseen);
+        assert_eq!(
+            found.iter().find(|f| f.symbol == "free").unwrap().exit,
+            Exit::Unseen
+        );
     }
 
     #[test]

@@ -79,12 +79,22 @@ mod tests {
     use super::*;
 
     fn load(group: &'static str, rate: f64) -> Load {
-        Load { group, entries: rate, exits: 0.0, entry_ns: 9500.0, exit_ns: 0.0 }
+        Load {
+            group,
+            entries: rate,
+            exits: 0.0,
+            entry_ns: 9500.0,
+            exit_ns: 0.0,
+        }
     }
 
     #[test]
     fn the_greediest_goes_first_and_no_more_than_needed() {
-        let loads = [load("gc", 10.0), load("operators", 48_000.0), load("collectives", 1_000.0)];
+        let loads = [
+            load("gc", 10.0),
+            load("operators", 48_000.0),
+            load("collectives", 1_000.0),
+        ];
         let gone = judge(&loads, 2.0);
         assert_eq!(gone.len(), 1);
         assert_eq!(
@@ -98,7 +108,10 @@ mod tests {
     #[test]
     fn a_budget_of_nothing_takes_all_that_cost_and_idle_groups_stay() {
         let loads = [load("a", 1.0), load("b", 0.0)];
-        assert_eq!(judge(&loads, 0.0).iter().map(|r| r.group).collect::<Vec<_>>(), ["a"]);
+        assert_eq!(
+            judge(&loads, 0.0).iter().map(|r| r.group).collect::<Vec<_>>(),
+            ["a"]
+        );
     }
 
     #[test]
@@ -113,9 +126,17 @@ mod tests {
                 })
                 .collect();
             let gone: Vec<_> = judge(&loads, 2.0).into_iter().map(|r| r.group).collect();
-            let left: f64 = loads.iter().filter(|l| !gone.contains(&l.group)).map(Load::cost_pct).sum();
+            let left: f64 = loads
+                .iter()
+                .filter(|l| !gone.contains(&l.group))
+                .map(Load::cost_pct)
+                .sum();
             assert!(left <= 2.0 + 1e-9);
-            let largest_left = loads.iter().filter(|l| !gone.contains(&l.group)).map(Load::cost_pct).fold(0.0, f64::max);
+            let largest_left = loads
+                .iter()
+                .filter(|l| !gone.contains(&l.group))
+                .map(Load::cost_pct)
+                .fold(0.0, f64::max);
             for load in loads.iter().filter(|l| gone.contains(&l.group)) {
                 assert!(load.cost_pct() >= largest_left);
             }

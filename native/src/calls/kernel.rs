@@ -1,6 +1,7 @@
 //! The object of `bpf/calls.bpf.c` in the kernel: its maps, its programs, its rings.
 
 use std::collections::HashMap;
+use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -24,18 +25,55 @@ macro_rules! plain {
     };
 }
 
-plain!(CallKey { tgid: u32, tid: u32, function: u32, pad: u32 });
+plain!(CallKey {
+    tgid: u32,
+    tid: u32,
+    function: u32,
+    pad: u32
+});
 plain!(
     /// `struct call`: calls since they are counted, and of those the ones whose end was seen.
     CallSum { count: u64, bytes: u64, ns: u64, timed: u64 }
 );
-plain!(SiteKey { hash: u64, tgid: u32, device: u32 });
-plain!(SiteSum { allocations: u64, allocated: u64, live: u64, live_bytes: u64, told: u64 });
-plain!(SpanEvent { tgid: u32, tid: u32, function: u32, pad: u32, start_ns: u64, end_ns: u64, bytes: u64 });
-plain!(StartKey { id: u64, sp: u64, function: u32, pad: u32 });
+plain!(SiteKey {
+    hash: u64,
+    tgid: u32,
+    device: u32
+});
+plain!(SiteSum {
+    allocations: u64,
+    allocated: u64,
+    live: u64,
+    live_bytes: u64,
+    told: u64
+});
+plain!(SpanEvent {
+    tgid: u32,
+    tid: u32,
+    function: u32,
+    pad: u32,
+    start_ns: u64,
+    end_ns: u64,
+    bytes: u64
+});
+plain!(StartKey {
+    id: u64,
+    sp: u64,
+    function: u32,
+    pad: u32
+});
 plain!(Start { ns: u64, bytes: u64 });
-plain!(LiveKey { tgid: u32, device_class: u32, address: u64 });
-plain!(Live { size: u64, hash: u64, tgid: u32, device: u32 });
+plain!(LiveKey {
+    tgid: u32,
+    device_class: u32,
+    address: u64
+});
+plain!(Live {
+    size: u64,
+    hash: u64,
+    tgid: u32,
+    device: u32
+});
 plain!(
     /// The start of `struct stack_event`; the Python frames and the stack follow.
     StackHead {
@@ -178,6 +216,28 @@ impl Kernel {
             self.programs.insert(which, fd);
         }
         self.programs.get(&which).ok_or_else(|| other(which.name()))
+    }
+
+    /// Puts a program at places of a file. The probes last as long as the descriptors.
+    pub fn link(
+        &mut self,
+        program: Program,
+        path: &CString,
+        offsets: &[u64],
+        cookies: &[u64],
+        on_return: bool,
+    ) -> io::Result<Vec<OwnedFd>> {
+        self.program(program)?; // settles whether many can be linked at once
+        let multi = self.multi;
+        let fd = self.program(program)?;
+        if multi {
+            return Ok(vec![bpf::link_many(fd, path, offsets, cookies, on_return)?]);
+        }
+        let mut links = Vec::with_capacity(2 * offsets.len());
+        for (&offset, &cookie) in offsets.iter().zip(cookies) {
+            links.extend(bpf::link_one(fd, path, offset, cookie, on_return)?);
+        }
+        Ok(links)
     }
 
     /// Loads and attaches a program at a tracepoint with BTF.

@@ -44,12 +44,19 @@ impl Memory {
 
     /// One record of the ring: a call site that was not known before.
     pub fn stack(&mut self, record: &[u8], resolver: &mut dyn Resolver) {
-        let Some((head, python, stack)) = parse(record) else { return };
+        let Some((head, python, stack)) = parse(record) else {
+            return;
+        };
         let sample = RawSample {
             pid: head.tgid,
             tid: head.tid,
             time_ns: head.time_ns,
-            regs: Regs { ip: head.ip, sp: head.sp, bp: head.bp, lr: head.lr },
+            regs: Regs {
+                ip: head.ip,
+                sp: head.sp,
+                bp: head.bp,
+                lr: head.lr,
+            },
             stack,
             python: &python,
             kernel: &[],
@@ -60,24 +67,31 @@ impl Memory {
     }
 
     /// A row for each place and device: what it allocated since the last call, and what is live now.
-    pub fn rows(&mut self, kernel: &Kernel, resolver: &mut dyn Resolver, into: &mut Vec<HeldRow>) -> io::Result<()> {
+    pub fn rows(
+        &mut self,
+        kernel: &Kernel,
+        resolver: &mut dyn Resolver,
+        into: &mut Vec<HeldRow>,
+    ) -> io::Result<()> {
         let mut joined: FxHashMap<(u32, u32, u32), HeldRow> = FxHashMap::default();
         for (key, now) in kernel.map("sites")?.all::<SiteKey, SiteSum>()? {
             let before = self.previous.insert(key, now).unwrap_or_default();
-            if now.allocations == before.allocations && now.live == 0 && before.live == 0 {
+            if now.allocations == before.allocations && now.live == 0 {
                 continue;
             }
             let known = self.stacks.get(&(key.hash, key.tgid)).copied();
             let stack = known.unwrap_or_else(|| resolver.unknown());
-            let row = joined.entry((key.tgid, stack, key.device)).or_insert_with(|| HeldRow {
-                pid: key.tgid,
-                stack,
-                device: device(key.device),
-                allocated_bytes: 0,
-                allocations: 0,
-                live_bytes: 0,
-                live: 0,
-            });
+            let row = joined
+                .entry((key.tgid, stack, key.device))
+                .or_insert_with(|| HeldRow {
+                    pid: key.tgid,
+                    stack,
+                    device: device(key.device),
+                    allocated_bytes: 0,
+                    allocations: 0,
+                    live_bytes: 0,
+                    live: 0,
+                });
             row.allocated_bytes += now.allocated.saturating_sub(before.allocated);
             row.allocations += now.allocations.saturating_sub(before.allocations);
             row.live_bytes = row.live_bytes.saturating_add(now.live_bytes);
@@ -122,13 +136,20 @@ fn parse(record: &[u8]) -> Option<(StackHead, Vec<PyFrameRaw>, &[u8])> {
     let head: StackHead = kernel::read(record)?;
     let frames = record.get(size_of::<StackHead>()..)?;
     let stack = frames.get(PYTHON_MAX * PY_FRAME..)?;
-    let word = |bytes: &[u8], at: usize| -> Option<u64> { Some(u64::from_ne_bytes(bytes.get(at..at + 8)?.try_into().ok()?)) };
+    let word = |bytes: &[u8], at: usize| -> Option<u64> {
+        Some(u64::from_ne_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
+    };
     let python = frames
         .chunks_exact(PY_FRAME)
         .take((head.n_python as usize).min(PYTHON_MAX))
         .filter_map(|f| {
             let both = word(f, 16)?;
-            Some(PyFrameRaw { code: word(f, 0)?, instr: word(f, 8)?, owner: both as u32, flags: (both >> 32) as u32 })
+            Some(PyFrameRaw {
+                code: word(f, 0)?,
+                instr: word(f, 8)?,
+                owner: both as u32,
+                flags: (both >> 32) as u32,
+            })
         })
         .collect();
     Some((head, python, stack.get(..head.stack_bytes as usize)?))
@@ -155,6 +176,9 @@ mod tests {
 
     #[test]
     fn devices_have_the_names_of_the_model() {
-        assert_eq!([device(0), device(1), device(3), device(DEVICE_UNKNOWN)], ["host", "cuda:0", "cuda:2", "cuda:?"]);
+        assert_eq!(
+            [device(0), device(1), device(3), device(DEVICE_UNKNOWN)],
+            ["host", "cuda:0", "cuda:2", "cuda:?"]
+        );
     }
 }

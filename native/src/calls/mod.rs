@@ -157,8 +157,10 @@ impl Calls {
         let cost = if wanted.groups.is_empty() {
             Cost::UNKNOWN
         } else {
-            cost::measure(&mut kernel).unwrap_or_else(|error| {
-                notes.push(format!("calls: the cost of a probe could not be measured: {error}"));
+            cost::measure(&mut kernel, &mut links).unwrap_or_else(|error| {
+                notes.push(format!(
+                    "calls: the cost of a probe could not be measured: {error}"
+                ));
                 Cost::UNKNOWN
             })
         };
@@ -241,7 +243,9 @@ impl Calls {
         for (program, tracepoint) in wanted {
             match self.kernel.trace(program, tracepoint) {
                 Ok(link) => self.links.push(link),
-                Err(error) => self.notes.push(format!("{tracepoint}: does not load here: {error}")),
+                Err(error) => self
+                    .notes
+                    .push(format!("{tracepoint}: does not load here: {error}")),
             }
         }
         if self.wanted.rdma {
@@ -267,14 +271,20 @@ impl Calls {
                 .groups
                 .iter()
                 .copied()
-                .filter(|&n| GROUPS[n].libraries.iter().any(|l| groups::is_library(mapping.name(), l)))
+                .filter(|&n| {
+                    GROUPS[n]
+                        .libraries
+                        .iter()
+                        .any(|l| groups::is_library(mapping.name(), l))
+                })
                 .filter(|&n| !GROUPS[n].unless.is_some_and(has) && GROUPS[n].only_with.is_none_or(has))
                 .filter(|&n| !self.files.contains(&(n, mapping.file.clone())))
                 .collect();
             if groups.is_empty() {
                 continue;
             }
-            self.files.extend(groups.iter().map(|&n| (n, mapping.file.clone())));
+            self.files
+                .extend(groups.iter().map(|&n| (n, mapping.file.clone())));
             self.probe_file(pid, mapping, &groups);
         }
         if let Some(process) = self.processes.get_mut(&pid) {
@@ -294,10 +304,16 @@ impl Calls {
                     continue;
                 }
             };
-            let Ok(path) = CString::new(way.as_os_str().as_bytes()) else { continue };
+            let Ok(path) = CString::new(way.as_os_str().as_bytes()) else {
+                continue;
+            };
             for (&n, found) in groups.iter().zip(found) {
                 if let Err(error) = self.probe_group(n, &path, found) {
-                    self.note(format!("{}: no probes in {}: {error}", GROUPS[n].name, mapping.name()));
+                    self.note(format!(
+                        "{}: no probes in {}: {error}",
+                        GROUPS[n].name,
+                        mapping.name()
+                    ));
                 }
             }
             return;
@@ -330,7 +346,9 @@ impl Calls {
             return Ok(());
         }
         let found = self.bounded(n, found);
-        let memory = found.iter().any(|f| !matches!(f.functions.what, What::Count | What::SetDevice));
+        let memory = found
+            .iter()
+            .any(|f| !matches!(f.functions.what, What::Count | What::SetDevice));
         let (enter, leave) = if memory {
             (Program::EnterMemory, Program::LeaveMemory)
         } else {
@@ -363,7 +381,7 @@ impl Calls {
             if offsets.is_empty() {
                 continue;
             }
-            links.extend(link(&mut self.kernel, program, path, offsets, cookies, on_return)?);
+            links.extend(self.kernel.link(program, path, offsets, cookies, on_return)?);
         }
         let (entry_ns, exit_ns) = self.cost.of(&found);
         let hits = self.hits(n);
@@ -407,12 +425,18 @@ impl Calls {
             })
             .collect();
         if !untraced.is_empty() {
-            self.note(format!("{}: no such library is loaded (yet)", untraced.join(", ")));
+            self.note(format!(
+                "{}: no such library is loaded (yet)",
+                untraced.join(", ")
+            ));
         }
     }
 
     fn hits(&self, n: usize) -> (u64, u64) {
-        (self.kernel.sum("hits", n as u32), self.kernel.sum("hits", n as u32 + 32))
+        (
+            self.kernel.sum("hits", n as u32),
+            self.kernel.sum("hits", n as u32 + 32),
+        )
     }
 
     /// Empties the rings, looks for new libraries and processes, and lets the governor judge. To be called some times a
@@ -429,10 +453,23 @@ impl Calls {
     }
 
     fn drain(&mut self, resolver: &mut dyn Resolver) {
-        let Calls { kernel, spans, spans_dropped, functions, wanted, memory, .. } = self;
+        let Calls {
+            kernel,
+            spans,
+            spans_dropped,
+            functions,
+            wanted,
+            memory,
+            ..
+        } = self;
         kernel.spans.drain(|record| {
-            let Some(event) = kernel::read::<SpanEvent>(record) else { return };
-            let Some((name, kind)) = functions.get(event.function.wrapping_sub(FIRST_FUNCTION) as usize) else { return };
+            let Some(event) = kernel::read::<SpanEvent>(record) else {
+                return;
+            };
+            let Some((name, kind)) = functions.get(event.function.wrapping_sub(FIRST_FUNCTION) as usize)
+            else {
+                return;
+            };
             if spans.len() >= wanted.max_spans {
                 *spans_dropped += 1;
                 return;
@@ -481,7 +518,10 @@ impl Calls {
         let mut means = [0.0; 4];
         for (at, program) in Program::ALL.into_iter().enumerate() {
             let now = self.kernel.stats(program);
-            let (ns, n) = (now.0.saturating_sub(self.runs[at].0), now.1.saturating_sub(self.runs[at].1));
+            let (ns, n) = (
+                now.0.saturating_sub(self.runs[at].0),
+                now.1.saturating_sub(self.runs[at].1),
+            );
             means[at] = if n == 0 { 0.0 } else { ns as f64 / n as f64 };
             self.runs[at] = now;
         }
@@ -493,11 +533,18 @@ impl Calls {
         self.governed = Instant::now();
         let runs = self.runs();
         let mut loads = Vec::new();
-        let on: Vec<usize> = self.active.iter().filter(|(_, a)| !a.off).map(|(&n, _)| n).collect();
+        let on: Vec<usize> = self
+            .active
+            .iter()
+            .filter(|(_, a)| !a.off)
+            .map(|(&n, _)| n)
+            .collect();
         for n in on {
             let now = self.hits(n);
             let memory = wanted::is_memory(&GROUPS[n]);
-            let Some(active) = self.active.get_mut(&n) else { continue };
+            let Some(active) = self.active.get_mut(&n) else {
+                continue;
+            };
             loads.push(Load {
                 group: GROUPS[n].name,
                 entries: now.0.saturating_sub(active.hits.0) as f64 / seconds,
@@ -508,10 +555,15 @@ impl Calls {
             active.hits = now;
         }
         for removal in govern::judge(&loads, self.wanted.budget_pct) {
-            let Some(n) = GROUPS.iter().position(|g| g.name == removal.group) else { continue };
-            let Some(active) = self.active.get_mut(&n) else { continue };
+            let Some(n) = GROUPS.iter().position(|g| g.name == removal.group) else {
+                continue;
+            };
+            let Some(active) = self.active.get_mut(&n) else {
+                continue;
+            };
             active.off = true;
-            active.links.clear();
+            let links = std::mem::take(&mut active.links);
+            take_off(links);
             let after = active.since.elapsed().as_secs_f64();
             self.note(removal.note(after, self.wanted.budget_pct));
         }
@@ -541,7 +593,10 @@ impl Calls {
         Some(match function {
             1..=3 => (TCP[function as usize - 1].to_owned(), "tcp"),
             16..FIRST_FUNCTION => (FILE_CALLS.get(function as usize - 16)?.to_string(), "file"),
-            _ => self.functions.get((function - FIRST_FUNCTION.min(function)) as usize)?.clone(),
+            _ => self
+                .functions
+                .get((function - FIRST_FUNCTION.min(function)) as usize)?
+                .clone(),
         })
     }
 
@@ -557,7 +612,9 @@ impl Calls {
             if count == 0 && timed == 0 {
                 continue;
             }
-            let Some((name, kind)) = self.name(key.function) else { continue };
+            let Some((name, kind)) = self.name(key.function) else {
+                continue;
+            };
             into.push(CallRow {
                 pid: key.tgid,
                 tid: key.tid,
@@ -579,7 +636,10 @@ impl Calls {
         let now = rdma::ports(Path::new("/sys/class/infiniband"));
         for (port, after) in &now {
             let before = self.ports.get(port).copied().unwrap_or_default();
-            for (way, a, b) in [("sent", after.sent, before.sent), ("received", after.received, before.received)] {
+            for (way, a, b) in [
+                ("sent", after.sent, before.sent),
+                ("received", after.received, before.received),
+            ] {
                 into.push(CallRow {
                     pid: 0,
                     tid: 0,
@@ -641,23 +701,26 @@ impl Calls {
     }
 }
 
-fn link(
-    kernel: &mut Kernel,
-    program: Program,
-    path: &CString,
-    offsets: &[u64],
-    cookies: &[u64],
-    on_return: bool,
-) -> io::Result<Vec<OwnedFd>> {
-    kernel.program(program)?;
-    let multi = kernel.multi;
-    let fd = kernel.program(program)?;
-    if multi {
-        return Ok(vec![bpf::link_many(fd, path, offsets, cookies, on_return)?]);
+/// Taking a probe off waits until no CPU can be in it; many at once wait together.
+fn take_off(mut links: Vec<OwnedFd>) {
+    let share = links.len().div_ceil(64).max(1);
+    std::thread::scope(|scope| {
+        while !links.is_empty() {
+            let part = links.split_off(links.len().saturating_sub(share));
+            // Where no thread can be had the links are dropped here.
+            let _ = std::thread::Builder::new().spawn_scoped(scope, move || drop(part));
+        }
+    });
+}
+
+impl Drop for Calls {
+    fn drop(&mut self) {
+        let mut links = std::mem::take(&mut self.links);
+        links.extend(
+            std::mem::take(&mut self.active)
+                .into_values()
+                .flat_map(|a| a.links),
+        );
+        take_off(links);
     }
-    let mut links = Vec::with_capacity(2 * offsets.len());
-    for (&offset, &cookie) in offsets.iter().zip(cookies) {
-        links.extend(bpf::link_one(fd, path, offset, cookie, on_return)?);
-    }
-    Ok(links)
 }

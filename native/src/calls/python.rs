@@ -34,7 +34,10 @@ impl Own {
     }
 
     fn target(&mut self, pid: u32) -> Option<&mut Target> {
-        self.targets.entry(pid).or_insert_with(|| Target::open(pid).ok()).as_mut()
+        self.targets
+            .entry(pid)
+            .or_insert_with(|| Target::open(pid).ok())
+            .as_mut()
     }
 }
 
@@ -89,25 +92,33 @@ impl Calls {
         let made = py.detach(|| {
             let mut resolver = Own::default();
             let calls = super::Calls::attach(&pids, wanted, &mut resolver)?;
-            Ok::<_, std::io::Error>(Inner { calls: Some(calls), resolver })
+            Ok::<_, std::io::Error>(Inner {
+                calls: Some(calls),
+                resolver,
+            })
         });
         let inner = made.map_err(|error| match error.raw_os_error() {
-                Some(libc::EPERM | libc::EACCES) => PyPermissionError::new_err(format!("calls: {error}")),
-                _ => PyOSError::new_err(format!("calls: {error}")),
-            })?;
-        Ok(Calls { inner: Mutex::new(inner) })
+            Some(libc::EPERM | libc::EACCES) => PyPermissionError::new_err(format!("calls: {error}")),
+            _ => PyOSError::new_err(format!("calls: {error}")),
+        })?;
+        Ok(Calls {
+            inner: Mutex::new(inner),
+        })
     }
 
     /// Works for that long: rings, new libraries, governor. Returns how many watched processes live.
     fn run(&self, py: Python<'_>, seconds: f64) -> PyResult<usize> {
-        let end = Instant::now() + Duration::try_from_secs_f64(seconds).map_err(|e| PyValueError::new_err(e.to_string()))?;
+        let end = Instant::now()
+            + Duration::try_from_secs_f64(seconds).map_err(|e| PyValueError::new_err(e.to_string()))?;
         loop {
             py.check_signals()?;
             let left = end.saturating_duration_since(Instant::now());
             let alive = py.detach(|| {
                 std::thread::sleep(left.min(Duration::from_millis(20)));
                 let inner = &mut *self.inner();
-                let Some(calls) = inner.calls.as_mut() else { return 0 };
+                let Some(calls) = inner.calls.as_mut() else {
+                    return 0;
+                };
                 calls.poll(&mut inner.resolver);
                 calls.watched().len()
             });
@@ -151,7 +162,15 @@ impl Calls {
         out.set_item("spans", list)?;
         let list = PyList::empty(py);
         for r in rows.memory {
-            list.append((r.pid, r.stack, r.device, r.allocated_bytes, r.allocations, r.live_bytes, r.live))?;
+            list.append((
+                r.pid,
+                r.stack,
+                r.device,
+                r.allocated_bytes,
+                r.allocations,
+                r.live_bytes,
+                r.live,
+            ))?;
         }
         out.set_item("memory", list)?;
         let list = PyList::empty(py);
@@ -161,14 +180,21 @@ impl Calls {
         out.set_item("frames", list)?;
         out.set_item("stacks", inner.resolver.stacks.clone())?;
         out.set_item("spans_dropped", rows.spans_dropped)?;
-        out.set_item("notes", inner.calls.as_ref().map(super::Calls::notes).unwrap_or_default())?;
+        out.set_item(
+            "notes",
+            inner.calls.as_ref().map(super::Calls::notes).unwrap_or_default(),
+        )?;
         Ok(out)
     }
 
     /// Groups with probes on, and how many.
     #[getter]
     fn probes(&self) -> Vec<(&'static str, usize)> {
-        self.inner().calls.as_ref().map(super::Calls::probes).unwrap_or_default()
+        self.inner()
+            .calls
+            .as_ref()
+            .map(super::Calls::probes)
+            .unwrap_or_default()
     }
 
     /// Nanoseconds of one hit here: ``nop``, ``emulated``, ``stepped``, ``returned``.
@@ -177,9 +203,12 @@ impl Calls {
         let out = PyDict::new(py);
         if let Some(calls) = &self.inner().calls {
             let cost = calls.cost();
-            for (name, ns) in
-                [("nop", cost.nop), ("emulated", cost.emulated), ("stepped", cost.stepped), ("returned", cost.returned)]
-            {
+            for (name, ns) in [
+                ("nop", cost.nop),
+                ("emulated", cost.emulated),
+                ("stepped", cost.stepped),
+                ("returned", cost.returned),
+            ] {
                 out.set_item(name, ns)?;
             }
         }
@@ -188,7 +217,11 @@ impl Calls {
 
     #[getter]
     fn notes(&self) -> Vec<String> {
-        self.inner().calls.as_ref().map(|c| c.notes().to_vec()).unwrap_or_default()
+        self.inner()
+            .calls
+            .as_ref()
+            .map(|c| c.notes().to_vec())
+            .unwrap_or_default()
     }
 
     /// Takes all probes off.
@@ -201,7 +234,12 @@ impl Calls {
 pub fn wanted_of(told: Option<&Bound<'_, PyDict>>) -> PyResult<Wanted> {
     let mut wanted = Wanted::default();
     let Some(told) = told else { return Ok(wanted) };
-    if told.get_item("only")?.map(|v| v.is_truthy()).transpose()?.unwrap_or(false) {
+    if told
+        .get_item("only")?
+        .map(|v| v.is_truthy())
+        .transpose()?
+        .unwrap_or(false)
+    {
         wanted = Wanted::nothing();
     }
     for (name, value) in told {
@@ -213,7 +251,9 @@ pub fn wanted_of(told: Option<&Bound<'_, PyDict>>) -> PyResult<Wanted> {
             _ if wanted.switch(&name, value.is_truthy()?) => {}
             _ => {
                 let names = Wanted::names().join(", ");
-                return Err(PyValueError::new_err(format!("calls: nothing is called {name:?}; there are {names}")));
+                return Err(PyValueError::new_err(format!(
+                    "calls: nothing is called {name:?}; there are {names}"
+                )));
             }
         }
     }

@@ -23,15 +23,20 @@ pub fn ports(root: &Path) -> BTreeMap<String, Port> {
     for (device, path) in entries(root) {
         for (port, path) in entries(&path.join("ports")) {
             let counter = |name: &str| -> Option<u64> {
-                std::fs::read_to_string(path.join("counters").join(name)).ok()?.trim().parse().ok()
+                std::fs::read_to_string(path.join("counters").join(name))
+                    .ok()?
+                    .trim()
+                    .parse()
+                    .ok()
             };
             // The data counters are in words of four bytes (InfiniBand specification, PortCountersExtended).
             let way = |data: &str, packets: &str| {
                 counter(data).map(|words| (counter(packets).unwrap_or(0), words.saturating_mul(4)))
             };
-            if let (Some(sent), Some(received)) =
-                (way("port_xmit_data", "port_xmit_packets"), way("port_rcv_data", "port_rcv_packets"))
-            {
+            if let (Some(sent), Some(received)) = (
+                way("port_xmit_data", "port_xmit_packets"),
+                way("port_rcv_data", "port_rcv_packets"),
+            ) {
                 out.insert(format!("{device}/{port}"), Port { sent, received });
             }
         }
@@ -49,15 +54,24 @@ mod tests {
         let counters = root.join("mlx5_0/ports/1/counters");
         std::fs::create_dir_all(&counters).unwrap();
         std::fs::create_dir_all(root.join("mlx5_0/ports/2")).unwrap();
-        for (name, value) in
-            [("port_xmit_data", "10\n"), ("port_xmit_packets", "3\n"), ("port_rcv_data", "20\n"), ("port_rcv_packets", "4\n")]
-        {
+        for (name, value) in [
+            ("port_xmit_data", "10\n"),
+            ("port_xmit_packets", "3\n"),
+            ("port_rcv_data", "20\n"),
+            ("port_rcv_packets", "4\n"),
+        ] {
             std::fs::write(counters.join(name), value).unwrap();
         }
         let found = ports(&root);
         std::fs::remove_dir_all(&root).unwrap();
         assert_eq!(found.len(), 1);
-        assert_eq!(found["mlx5_0/1"], Port { sent: (3, 40), received: (4, 80) });
+        assert_eq!(
+            found["mlx5_0/1"],
+            Port {
+                sent: (3, 40),
+                received: (4, 80)
+            }
+        );
         assert!(ports(&root).is_empty());
     }
 }

@@ -90,9 +90,7 @@ impl Ring {
             let len = u64::from(header & !(BUSY | DISCARDED));
             if header & DISCARDED == 0 && len <= self.size {
                 // SAFETY: the record is whole, and not overwritten before the read position moves on.
-                each(unsafe {
-                    std::slice::from_raw_parts(record.add(HEADER as usize), len as usize)
-                });
+                each(unsafe { std::slice::from_raw_parts(record.add(HEADER as usize), len as usize) });
             }
             at += (len + HEADER).next_multiple_of(8);
             read_at.store(at, Ordering::Release);

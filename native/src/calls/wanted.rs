@@ -30,7 +30,16 @@ const SWITCHES: &[(&str, bool, &[&str])] = &[
     ("gil", false, &["gil"]),
     ("operators", false, &["operators"]),
     ("operator_times", false, &["operator times"]),
-    ("memory", false, &["tensor memory", "caching allocator", "cuda memory", "cuda driver memory"]),
+    (
+        "memory",
+        false,
+        &[
+            "tensor memory",
+            "caching allocator",
+            "cuda memory",
+            "cuda driver memory",
+        ],
+    ),
     ("malloc", false, &["malloc"]),
 ];
 
@@ -56,7 +65,13 @@ impl Default for Wanted {
 impl Wanted {
     /// Nothing but what is switched on afterwards.
     pub fn nothing() -> Self {
-        Wanted { groups: Vec::new(), tcp: false, files: false, rdma: false, ..Wanted::default() }
+        Wanted {
+            groups: Vec::new(),
+            tcp: false,
+            files: false,
+            rdma: false,
+            ..Wanted::default()
+        }
     }
 
     /// Switches a thing on or off. False: there is none of that name.
@@ -89,7 +104,15 @@ impl Wanted {
     }
 
     pub fn names() -> Vec<&'static str> {
-        let plain = ["tcp", "files", "rdma", "follow", "multi", "budget_pct", "max_spans"];
+        let plain = [
+            "tcp",
+            "files",
+            "rdma",
+            "follow",
+            "multi",
+            "budget_pct",
+            "max_spans",
+        ];
         SWITCHES.iter().map(|s| s.0).chain(plain).collect()
     }
 
@@ -100,20 +123,71 @@ impl Wanted {
 }
 
 pub fn is_memory(group: &Group) -> bool {
-    group.functions.iter().any(|f| !matches!(f.what, What::Count | What::SetDevice))
+    group
+        .functions
+        .iter()
+        .any(|f| !matches!(f.what, What::Count | What::SetDevice))
 }
 
 /// Operators by how likely they are, for kernels where only some can be probed: the place in a list, else behind it.
 pub fn rank_of_operator(name: &str) -> usize {
     const COMMON: &[&str] = &[
-        "linear", "matmul", "mm", "addmm", "bmm", "conv", "relu", "gelu", "softmax", "layer_norm", "batch_norm",
-        "dropout", "embedding", "add", "mul", "sub", "div", "sum", "mean", "cat", "view", "reshape", "transpose", "t",
-        "permute", "expand", "select", "slice", "index", "copy", "to", "_to_copy", "empty", "zeros", "clone", "detach",
-        "contiguous", "cross_entropy", "nll_loss", "scaled_dot_product", "threshold", "zero_", "fill_", "item",
-        "_local_scalar_dense", "sqrt", "addcmul", "addcdiv", "lerp", "_foreach",
+        "linear",
+        "matmul",
+        "mm",
+        "addmm",
+        "bmm",
+        "conv",
+        "relu",
+        "gelu",
+        "softmax",
+        "layer_norm",
+        "batch_norm",
+        "dropout",
+        "embedding",
+        "add",
+        "mul",
+        "sub",
+        "div",
+        "sum",
+        "mean",
+        "cat",
+        "view",
+        "reshape",
+        "transpose",
+        "t",
+        "permute",
+        "expand",
+        "select",
+        "slice",
+        "index",
+        "copy",
+        "to",
+        "_to_copy",
+        "empty",
+        "zeros",
+        "clone",
+        "detach",
+        "contiguous",
+        "cross_entropy",
+        "nll_loss",
+        "scaled_dot_product",
+        "threshold",
+        "zero_",
+        "fill_",
+        "item",
+        "_local_scalar_dense",
+        "sqrt",
+        "addcmul",
+        "addcdiv",
+        "lerp",
+        "_foreach",
     ];
     let plain = name.strip_prefix("aten::").unwrap_or(name);
-    COMMON.iter().position(|c| plain.starts_with(c)).unwrap_or(COMMON.len())
+    COMMON
+        .iter()
+        .position(|c| plain.starts_with(c))
+        .unwrap_or(COMMON.len())
 }
 
 #[cfg(test)]
@@ -123,7 +197,11 @@ mod tests {
     #[test]
     fn every_group_has_a_switch_and_every_switch_a_group() {
         for group in GROUPS {
-            assert!(SWITCHES.iter().any(|s| s.2.contains(&group.name)), "{}", group.name);
+            assert!(
+                SWITCHES.iter().any(|s| s.2.contains(&group.name)),
+                "{}",
+                group.name
+            );
         }
         for (_, _, groups) in SWITCHES {
             assert!(groups.iter().all(|name| GROUPS.iter().any(|g| g.name == *name)));
