@@ -58,6 +58,7 @@ pub struct Found {
 pub fn find(path: &Path, groups: &[&'static Group]) -> io::Result<Vec<Vec<Found>>> {
     let source: Arc<dyn Source> = Arc::new(FileSource::new(File::open(path)?)?);
     let elf = Elf::parse(source).ok_or_else(|| io::Error::other("no ELF file of 64 bits"))?;
+    let patterns: Vec<Patterns> = groups.iter().map(|g| Patterns::of(g)).collect();
     let mut found: Vec<Vec<Candidate>> = groups.iter().map(|_| Vec::new()).collect();
     for (table, local) in [(".dynsym", false), (".symtab", true)] {
         if local && !groups.iter().any(|g| g.local) {
@@ -66,9 +67,9 @@ pub fn find(path: &Path, groups: &[&'static Group]) -> io::Result<Vec<Vec<Found>
         let Some(table) = Table::read(&elf, table) else {
             continue;
         };
-        for (group, found) in groups.iter().zip(&mut found) {
+        for ((group, patterns), found) in groups.iter().zip(&patterns).zip(&mut found) {
             if !local || group.local {
-                candidates(&elf, &table, group, found);
+                candidates(&elf, &table, patterns, found);
             }
         }
     }
@@ -92,6 +93,23 @@ pub fn find(path: &Path, groups: &[&'static Group]) -> io::Result<Vec<Vec<Found>
         .into_iter()
         .map(|list| list.into_iter().map(finish).collect())
         .collect())
+}
+
+/// The patterns of a group, taken apart once.
+struct Patterns(Vec<(&'static str, &'static Functions)>);
+
+impl Patterns {
+    fn of(group: &Group) -> Patterns {
+        let each = |f: &'static Functions| f.symbols.split('|').map(move |p| (p.trim(), f));
+        Patterns(group.functions.iter().flat_map(each).collect())
+    }
+
+    fn functions(&self, symbol: &str) -> Option<&'static Functions> {
+        self.0
+            .iter()
+            .find(|(pattern, _)| fits(pattern, symbol))
+            .map(|(_, f)| *f)
+    }
 }
 
 struct Candidate {
@@ -195,7 +213,7 @@ impl Symbol {
     }
 }
 
-fn candidates(elf: &Elf, table: &Table, group: &'static Group, into: &mut Vec<Candidate>) {
+fn candidates(elf: &Elf, table: &Table, patterns: &Patterns, into: &mut Vec<Candidate>) {
     let mut seen: FxHashSet<u64> = into.iter().map(|c| c.offset).collect();
     for (name, address, size) in table.functions() {
         if name.ends_with(".cold") || name.contains(".cold.") {
@@ -206,7 +224,7 @@ fn candidates(elf: &Elf, table: &Table, group: &'static Group, into: &mut Vec<Ca
             .strip_suffix("_ptsz")
             .or_else(|| name.strip_suffix("_ptds"))
             .unwrap_or(name);
-        let Some(functions) = group.functions.iter().find(|f| fits(f.symbols, plain)) else {
+        let Some(functions) = patterns.functions(plain) else {
             continue;
         };
         let inside = elf
