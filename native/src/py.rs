@@ -203,6 +203,7 @@ fn loaded_programs() -> PyResult<Vec<String>> {
 fn unidle_scope(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<Session>()?;
     m.add_class::<crate::calls::python::Calls>()?;
+    m.add_function(wrap_pyfunction!(crate::calls::python::probes_of, m)?)?;
     m.add_function(wrap_pyfunction!(loaded_programs, m)?)?;
     m.add("FORM", FORM)?;
     m.add("SOURCES", SOURCES.into_py_dict(m.py())?)?;
