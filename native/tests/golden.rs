@@ -82,7 +82,7 @@ fn a_stack_that_was_copied_in_part_is_not_rooted_and_keeps_its_python_frames() {
         let mut recording = Recording::of_bytes(&bytes).expect("a recording");
         let mut frames = Frames::default();
         let whole = recording.play(&mut frames).expect("mappings");
-        recording.stack.truncate(recording.stack.len() / 2 & !7);
+        recording.stack.truncate((recording.stack.len() / 2) & !7);
         let half = recording.play(&mut frames).expect("mappings");
         assert!(
             !half.rooted && !half.complete && half.native < whole.native,
@@ -146,7 +146,8 @@ fn own_program_with_flipped_bytes_is_read_without_panic() {
 
 #[test]
 fn the_corpus_of_the_fuzzer_goes_through_its_entries() {
-    let entries: [(&str, fn(&[u8])); 4] = [
+    type Entry = (&'static str, fn(&[u8]));
+    let entries: [Entry; 4] = [
         ("elf", hostile::elf),
         ("eh_frame", hostile::eh_frame),
         ("perf_map", hostile::perf_map),
