@@ -68,7 +68,7 @@ impl Session {
         let inner = py
             .detach(|| session::Session::start(&pids, options, wanted))
             .map_err(raised)?;
-        let mut misses = Vec::new();
+        let mut misses = inner.misses.clone();
         if !off_cpu {
             misses.push("where threads wait: looked at on CPUs only".to_owned());
         }

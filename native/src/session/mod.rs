@@ -33,6 +33,8 @@ pub struct Options {
 pub struct Session {
     options: Options,
     calls: Option<Calls>,
+    /// What this session cannot see, one line each.
+    pub misses: Vec<String>,
     kernel: Kernel,
     stacks: Stacks,
     quality: Quality,
@@ -87,6 +89,7 @@ impl Session {
             timer: timer(options.hz)?,
             options,
             calls: None,
+            misses: Vec::new(),
             quality: Quality::new(start_ns, &kernel),
             kernel,
             stacks,
@@ -106,7 +109,12 @@ impl Session {
         if let Some(wanted) = wanted {
             session.stacks.table.pinned = wanted.memory();
             let watched: Vec<u32> = session.stacks.processes.iter().map(|(pid, _)| pid).collect();
-            session.calls = Some(Calls::attach(&watched, wanted, &mut session.stacks)?);
+            match Calls::attach(&watched, wanted, &mut session.stacks) {
+                Ok(calls) => session.calls = Some(calls),
+                Err(error) => session
+                    .misses
+                    .push(format!("calls (steps, collectives, copies): {error}")),
+            }
         }
         Ok(session)
     }
