@@ -78,7 +78,16 @@ impl Modules {
             self.calls.clear();
             self.shown.clear();
         }
-        self.loaded.clear();
+        // Opening a large library again takes a tenth of a second: what is mapped as it was stays open.
+        let kept = std::mem::take(&mut self.loaded);
+        self.loaded = kept
+            .into_iter()
+            .filter_map(|(n, loaded)| {
+                let was = self.maps.list.get(n)?;
+                let now = maps.list.binary_search_by_key(&was.start, |m| m.start).ok()?;
+                (maps.list.get(now)? == was).then_some((now, loaded))
+            })
+            .collect();
         self.maps = maps;
         !same
     }
