@@ -67,10 +67,19 @@ def small() -> Profile:
         Thread(100, 101, "pt_autograd_0", 0, 300 * MS, 0, START, START + 10_000 * MS),
         Thread(200, 200, "python", 4000 * MS, 6000 * MS, 0, START, START + 10_000 * MS),
     )
-    spans = tuple(
-        Span(100, 100, "gloo::allreduce", "collective", START + k * 900 * MS, START + (k * 900 + 120) * MS, 4096)
-        for k in range(10)
-    ) + (
+    spans = (
+        *(
+            Span(
+                100,
+                100,
+                "gloo::allreduce",
+                "collective",
+                START + k * 900 * MS,
+                START + (k * 900 + 120) * MS,
+                4096,
+            )
+            for k in range(10)
+        ),
         Span(100, 100, "inner", "copy", START + 10 * MS, START + 20 * MS),
         Span(100, 100, "crossing", "copy", START + 100 * MS, START + 200 * MS),
         Span(200, 200, "gc", "gc", START + 5 * MS, START + 5 * MS),
@@ -109,7 +118,9 @@ def hostile() -> Profile:
         samples=tuple(Sample(7, 7, k, ("on", "off", "runq")[k % 3], 1, 10 * MS) for k in range(len(stacks))),
         threads=tuple(Thread(7, 70 + k, name, 1, 1, 1, START, START) for k, name in enumerate(HOSTILE)),
         processes=tuple(Process(7 + k, name, 1, "", None, name) for k, name in enumerate(HOSTILE)),
-        spans=tuple(Span(7, 7, name, name, START + k * MS, START + k * MS + 5, k) for k, name in enumerate(HOSTILE)),
+        spans=tuple(
+            Span(7, 7, name, name, START + k * MS, START + k * MS + 5, k) for k, name in enumerate(HOSTILE)
+        ),
         memory=tuple(Held(7, k, name, 10, 1, 5, 1) for k, name in enumerate(HOSTILE)),
         calls=(),
         quality=replace(base.quality, notes=HOSTILE),
@@ -148,11 +159,14 @@ def large(frames: int, stacks: int, samples: int, *, threads: int = 16, seed: in
     )  # fmt: skip
     made: list[tuple[int, ...]] = [(0,)]
     for k in range(1, stacks):
-        trunk = made[chance.randrange(max(1, len(made) // 2), len(made) + 1) - 1] if len(made) > 1 else made[0]
+        trunk = (
+            made[chance.randrange(max(1, len(made) // 2), len(made) + 1) - 1] if len(made) > 1 else made[0]
+        )
         kept = trunk[: max(1, chance.randrange(len(trunk)) + 1)][:60]
         made.append((*kept, *((k * 7 + j) % frames for j in range(chance.randrange(1, 12)))))
     seen = tuple(
-        Sample(1, 1 + k % threads, k % stacks, ("on", "off", "runq")[k % 3], 1, 10 * MS) for k in range(samples)
+        Sample(1, 1 + k % threads, k % stacks, ("on", "off", "runq")[k % 3], 1, 10 * MS)
+        for k in range(samples)
     )
     return Profile(
         tier="T0", start_ns=START, end_ns=START + 10_000 * MS, frames=rows, stacks=tuple(made), samples=seen,

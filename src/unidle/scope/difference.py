@@ -121,13 +121,13 @@ def _by_stack(
 def _functions(frames: Iterable[Frame]) -> tuple[list[int], list[Frame]]:
     """By frame the number of its function, and each function as a frame without a line."""
     known: dict[Frame, int] = {}
-    numbers = [
-        known.setdefault(Frame(f.kind, f.function, f.file, 0, f.module), len(known)) for f in frames
-    ]
+    numbers = [known.setdefault(Frame(f.kind, f.function, f.file, 0, f.module), len(known)) for f in frames]
     return numbers, list(known)
 
 
-def _by_frame(sums: _Sums, stacks: tuple[tuple[int, ...], ...], numbers: Mapping[int, int] | range | list[int]) -> _Sums:
+def _by_frame(
+    sums: _Sums, stacks: tuple[tuple[int, ...], ...], numbers: Mapping[int, int] | range | list[int]
+) -> _Sums:
     found: _Sums = {}
     for stack, (ns, count) in sums.items():
         for n in {numbers[frame] for frame in stacks[stack]}:

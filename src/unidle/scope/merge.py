@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TypeVar
@@ -106,7 +106,9 @@ def _samples(moved: Iterable[_Moved]) -> tuple[Sample, ...]:
     )
 
 
-def _united(rows: Iterable[_Row], key, add) -> tuple[_Row, ...]:  # type: ignore[no-untyped-def]
+def _united(
+    rows: Iterable[_Row], key: Callable[[_Row], object], add: Callable[[_Row, _Row], _Row]
+) -> tuple[_Row, ...]:
     found: dict[object, _Row] = {}
     for row in rows:
         name = key(row)

@@ -32,14 +32,23 @@ FORMATS: Final[dict[str, Format]] = {
     for form in (
         Format("html", ".html", "text/html; charset=utf-8", html.write, "any browser, without a network"),
         Format("speedscope", ".speedscope.json", "application/json", speedscope.write, "speedscope"),
-        Format("pprof", ".pb.gz", "application/octet-stream", pprof.write, "go tool pprof; Perfetto; Pyroscope"),
+        Format("pprof", ".pb.gz", "application/octet-stream", pprof.write, "go tool pprof; Pyroscope"),
         Format(
-            "folded", ".folded", "text/plain; charset=utf-8", folded.write, "flamegraph.pl; inferno; speedscope"
+            "folded",
+            ".folded",
+            "text/plain; charset=utf-8",
+            folded.write,
+            "flamegraph.pl; inferno; speedscope",
         ),
         Format("perfetto", ".pftrace", "application/octet-stream", perfetto.write, "Perfetto"),
         Format("chrome", ".trace.json", "application/json", chrome.write, "Perfetto; chrome://tracing"),
         Format(
-            "otlp", ".otlp.pb", "application/x-protobuf", otlp.write, "OpenTelemetry collectors", experimental=True
+            "otlp",
+            ".otlp.pb",
+            "application/x-protobuf",
+            otlp.write,
+            "OpenTelemetry collectors",
+            experimental=True,
         ),
         Format("json", ".profile.json", "application/json", _own, "unidle profile --against"),
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from itertools import count
 from typing import Any, Final
 
 from unidle.scope.export import names, timeline
@@ -26,13 +27,40 @@ def write(profile: Profile, *, steps: Sequence[Span] = ()) -> bytes:
         "displayTimeUnit": "ms",
         "otherData": dict(names.quality(profile)) | {"start_utc_ns": str(profile.wall_start_ns)},
     }
-    return json.dumps(told, separators=(",", ":")).encode()
+    # Names as they are: Perfetto shows the escapes of ASCII-only JSON instead of what they stand for.
+    return json.dumps(told, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "backslashreplace")
 
 
 def _events(profile: Profile, steps: Sequence[Span]) -> Iterator[dict[str, Any]]:
-    threads, ranks = names.threads_of(profile), names.ranks_of(profile)
-    for step in (*steps, *profile.spans):
+    threads = names.threads_of(profile)
+    for step in steps:
         threads.setdefault(step.pid, {})
+    yield from _descriptions(profile, threads)
+    own = count(_OWN_TRACKS)
+    for pid, of_steps in timeline.steps_by_process(steps).items():
+        for lane in timeline.lanes(of_steps):
+            track = next(own)
+            yield _named("thread_name", pid, track, name="steps")
+            yield _named("thread_sort_index", pid, track, sort_index=-1)
+            yield from (_complete(profile, span, track) for span in lane)
+    for (pid, tid), spans in timeline.by_thread(profile.spans).items():
+        for k, lane in enumerate(timeline.lanes(spans)):
+            track = next(own) if k else tid
+            if k:
+                yield _named(
+                    "thread_name", pid, track, name=f"{threads[pid][tid] or tid}, calls that overlap"
+                )
+            yield from (_complete(profile, span, track) for span in lane)
+    for (pid, tid), facts in timeline.thread_facts(profile).items():
+        if facts:
+            yield {
+                "ph": "i", "s": "t", "name": "thread totals", "cat": "scope",
+                "pid": pid, "tid": tid, "ts": _us(profile, profile.end_ns), "args": facts,
+            }  # fmt: skip
+
+
+def _descriptions(profile: Profile, threads: dict[int, dict[int, str]]) -> Iterator[dict[str, Any]]:
+    ranks = names.ranks_of(profile)
     for pid, name in _process_names(profile, threads).items():
         yield _named("process_name", pid, 0, name=name)
         if pid in ranks:
@@ -40,28 +68,6 @@ def _events(profile: Profile, steps: Sequence[Span]) -> Iterator[dict[str, Any]]
     for pid, of_process in threads.items():
         for tid, name in of_process.items():
             yield _named("thread_name", pid, tid, name=name or names.thread_label(tid, ""))
-    own = _OWN_TRACKS
-    for pid, of_steps in timeline.steps_by_process(steps).items():
-        for lane in timeline.lanes(of_steps):
-            own += 1
-            yield _named("thread_name", pid, own, name="steps")
-            yield _named("thread_sort_index", pid, own, sort_index=-1)
-            yield from (_complete(profile, span, own) for span in lane)
-    for (pid, tid), spans in timeline.by_thread(profile.spans).items():
-        for k, lane in enumerate(timeline.lanes(spans)):
-            track = tid
-            if k:
-                own += 1
-                track = own
-                yield _named("thread_name", pid, own, name=f"{threads[pid][tid] or tid}, calls that overlap")
-            yield from (_complete(profile, span, track) for span in lane)
-    end = _us(profile, profile.end_ns)
-    for (pid, tid), facts in timeline.thread_facts(profile).items():
-        if facts:
-            yield {
-                "ph": "i", "s": "t", "name": "thread totals", "cat": "scope",
-                "pid": pid, "tid": tid, "ts": end, "args": facts,
-            }  # fmt: skip
 
 
 def _process_names(profile: Profile, threads: dict[int, dict[int, str]]) -> dict[int, str]:

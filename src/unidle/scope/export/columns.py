@@ -39,7 +39,9 @@ class Columns:
         self.made[name] = ("f8", np.asarray(values, dtype="<f8"))
 
     def layout(self) -> list[list[object]]:
-        return [[name, kind, len(values)] for name, (kind, values) in sorted(self.made.items(), key=_wide_first)]
+        return [
+            [name, kind, len(values)] for name, (kind, values) in sorted(self.made.items(), key=_wide_first)
+        ]
 
     def write(self) -> str:
         raw = b"".join(values.tobytes() for _, (_, values) in sorted(self.made.items(), key=_wide_first))
@@ -67,7 +69,7 @@ def pack(profile: Profile, before: Profile | None, category: Category | None) ->
         members = _groups(side, groups)
         _take_samples(side, k, stacks[k], paths, members, threads, categories, category, rows)
         _take_memory(side, k, stacks[k], paths, members, devices, held)
-    _write_tree(columns, interned, paths, rows, held)
+    _write_tree(columns, interned, rows, held)
     told = {
         "groups": groups.rows,
         "threads": threads.rows,
@@ -81,7 +83,7 @@ def pack(profile: Profile, before: Profile | None, category: Category | None) ->
 
 
 class _Rows:
-    """Rows of whole numbers of which the first is a path and the last ``wide`` may be above 2^32."""
+    """Rows of whole numbers, of which the first is a stack."""
 
     def __init__(self) -> None:
         self.rows: list[tuple[int, ...]] = []
@@ -168,14 +170,19 @@ def _take_memory(
         )
 
 
-def _write_tree(columns: Columns, interned: Interned, paths: _Paths, rows: _Rows, held: _Rows) -> None:
+def _write_tree(columns: Columns, interned: Interned, rows: _Rows, held: _Rows) -> None:
     used = {row[0] for row in (*rows.rows, *held.rows)}
     parents, frames, ends = _tree(list(interned.stacks), used)
     columns.whole("above", [n - parent for n, parent in enumerate(parents)])
     columns.whole("frame", frames)
     for prefix, table, small, wide in (
         ("time", rows.rows, ("thread", "state", "category", "count"), ("ns",)),
-        ("held", held.rows, ("group", "side", "device", "allocations", "live"), ("allocated_bytes", "live_bytes")),
+        (
+            "held",
+            held.rows,
+            ("group", "side", "device", "allocations", "live"),
+            ("allocated_bytes", "live_bytes"),
+        ),
     ):
         turned = list(zip(*table, strict=True)) or [()] * (1 + len(small) + len(wide))
         columns.whole(f"{prefix}.node", [ends[path] for path in turned[0]])

@@ -50,8 +50,8 @@ def write(
                 "is unknown", field=field, value=value, remedy=f"one of {', '.join(get_args(known))}"
             )
     sums: dict[str, int] = {}
-    for stack, value in _rows(profile, weight, states, threads, lines):
-        sums[stack] = sums.get(stack, 0) + value
+    for stack, amount in _rows(profile, weight, states, threads, lines):
+        sums[stack] = sums.get(stack, 0) + amount
     header = [f'# {name}: "{_quoted(value)}"' for name, value in names.quality(profile).items()]
     header.insert(0, f'# unidle scope, weights: "{"microseconds" if weight == "us" else weight}"')
     body = (f"{stack} {value}" for stack, value in _whole(sums, 1000 if weight == "us" else 1))

@@ -107,8 +107,7 @@ def _header(profile: Profile, before: Profile | None, title: str, before_name: s
         f"{profile.seconds:.1f} s",
         f"{facts['samples']} samples",
         f"{facts['drops']} dropped",
-        f"{facts['rooted']} rooted",
-        f"{facts['symbolised']} symbolised",
+        *(f"{facts[name]} {name}" for name in ("rooted", "symbolised") if profile.quality.samples),
         f"tier {profile.tier}",
     ]
     if before is not None:
@@ -148,7 +147,7 @@ def _facts(title: str, profile: Profile) -> str:
 
 
 def _colours(categories: list[str]) -> dict[str, str]:
-    colours = {}
+    colours: dict[str, str] = {}
     for name in dict.fromkeys(names.visible(name) for name in categories):
         further = _FURTHER[len(colours) % len(_FURTHER)]
         colours[name] = CATEGORY_COLOURS.get(name, further)

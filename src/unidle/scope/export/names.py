@@ -6,7 +6,7 @@ import unicodedata
 from collections.abc import Mapping
 from typing import Final
 
-from unidle.scope.model import Frame, Profile, State
+from unidle.scope.model import Frame, Profile, Quality, State
 
 STATES: Final[dict[State, str]] = {"on": "on CPU", "off": "off CPU", "runq": "waiting for a CPU"}
 STATE_ORDER: Final[tuple[State, ...]] = ("on", "off", "runq")
@@ -70,8 +70,9 @@ def process_labels(profile: Profile) -> dict[int, str]:
 def threads_of(profile: Profile) -> dict[int, dict[int, str]]:
     """By process and thread number the thread's name. Threads that only a sample, span or call names are there too."""
     found: dict[int, dict[int, str]] = {}
-    for row in (*profile.samples, *profile.spans, *profile.calls):
-        found.setdefault(row.pid, {}).setdefault(row.tid, "")
+    for rows in (profile.samples, profile.spans, profile.calls):
+        for row in rows:
+            found.setdefault(row.pid, {}).setdefault(row.tid, "")
     for thread in profile.threads:
         found.setdefault(thread.pid, {})[thread.tid] = visible(thread.name)
     return found
@@ -103,6 +104,10 @@ def _percent(value: float | None) -> str:
     return "not measured" if value is None else f"{value:.3g} %"
 
 
+def _share(told: Quality, value: float, digits: int) -> str:
+    return f"{value:.{digits}f} %" if told.samples else "no samples"
+
+
 def quality(profile: Profile) -> Mapping[str, str]:
     """The header that every file carries: how far its figures can be trusted, each fact as a short text."""
     told = profile.quality
@@ -113,9 +118,9 @@ def quality(profile: Profile) -> Mapping[str, str]:
         "samples": f"{told.samples:,}",
         "drops": f"{told.drops:,}",
         "spans dropped": f"{told.spans_dropped:,}",
-        "rooted": f"{told.rooted_pct:.2f} %",
-        "symbolised": f"{told.symbolised_pct:.2f} %",
-        "merge mismatch": f"{told.merge_mismatch_pct:.3f} %",
+        "rooted": _share(told, told.rooted_pct, 2),
+        "symbolised": _share(told, told.symbolised_pct, 2),
+        "merge mismatch": _share(told, told.merge_mismatch_pct, 3),
         "overhead in the kernel": _percent(told.bpf_cpu_pct),
         "overhead of the agent": _percent(told.agent_cpu_pct),
         "first complete sample after": "not measured" if first is None else f"{first / 1e6:.1f} ms",

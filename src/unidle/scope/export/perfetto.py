@@ -1,8 +1,8 @@
 """Perfetto's native trace: a track per process and thread with its spans, steps, and memory as heap profiles.
 
 Samples of a :class:`Profile` are sums and have no moments. A callstack sample in this format (``PerfSample``,
-``StreamingProfilePacket``) has one, so writing them would invent it: their flame graph is in the pprof file, which the
-same viewer opens. Memory needs no moments (``ProfilePacket``), and is here.
+``StreamingProfilePacket``) has one, so writing them would invent it: their flame graph is in the formats that hold
+sums. Memory needs no moments (``ProfilePacket``), and is here.
 
 Source: ``perfetto_trace.proto``; the numbers of its fields stand beside their use.
 """
@@ -66,9 +66,7 @@ def _packets(profile: Profile, steps: Sequence[Span]) -> Iterator[bytes]:
             yield _event(profile.end_ns, _INSTANT, tracks.of_thread[key], "thread totals", "scope", facts)
     quality = tracks.new()
     yield _track(quality, text(2, "quality"))
-    yield _event(
-        profile.start_ns, _BEGIN, quality, "quality of this trace", "scope", names.quality(profile)
-    )
+    yield _event(profile.start_ns, _BEGIN, quality, "quality of this trace", "scope", names.quality(profile))
     yield _event(profile.end_ns, _END, quality)
     if profile.memory:
         yield _memory(profile)
@@ -124,7 +122,12 @@ def _slices(uuid: int, lane: Iterable[Span]) -> Iterator[bytes]:
 
 
 def _event(
-    at_ns: int, kind: int, uuid: int, name: str = "", category: str = "", facts: Mapping[str, Any] | None = None
+    at_ns: int,
+    kind: int,
+    uuid: int,
+    name: str = "",
+    category: str = "",
+    facts: Mapping[str, Any] | None = None,
 ) -> bytes:
     told = number(9, kind) + number(11, uuid)
     if kind != _END:
@@ -159,7 +162,10 @@ def _memory(profile: Profile) -> bytes:
     callstacks = {n: k for k, n in enumerate(stacks, 1)}
     rows: list[Any] = frames.rows
     interned = [message(5, number(1, n) + text(2, str(row))) for n, row in enumerate(functions.rows, 1)]
-    for field in (17, 18):  # module paths and source paths are two name spaces; both find theirs in this table
+    for field in (
+        17,
+        18,
+    ):  # module paths and source paths are two name spaces; both find theirs in this table
         interned += [message(field, number(1, n) + text(2, str(row))) for n, row in enumerate(paths.rows, 1)]
     interned += [
         message(19, number(1, n) + number(7, int(str(path)))) for n, path in enumerate(mappings.rows, 1)
@@ -197,4 +203,6 @@ def _dump(
         )
         for held in rows
     )
-    return number(1, pid) + samples + number(9, profile.end_ns) + text(11, f"memory of {names.visible(device)}")
+    return (
+        number(1, pid) + samples + number(9, profile.end_ns) + text(11, f"memory of {names.visible(device)}")
+    )

@@ -19,18 +19,20 @@ def lanes(spans: Iterable[Span]) -> list[list[Span]]:
     open_ends: list[list[int]] = []
     for span in sorted(spans, key=lambda s: (s.start_ns, -s.end_ns)):
         end = max(span.start_ns, span.end_ns)
-        for lane, ends in zip(made, open_ends, strict=True):
-            while ends and ends[-1] <= span.start_ns:
-                ends.pop()
-            if not ends or ends[-1] >= end:
-                break
-        else:
-            lane, ends = [], []
-            made.append(lane)
-            open_ends.append(ends)
-        lane.append(span)
-        ends.append(end)
+        k = next((k for k, ends in enumerate(open_ends) if _takes(ends, span.start_ns, end)), len(made))
+        if k == len(made):
+            made.append([])
+            open_ends.append([])
+        made[k].append(span)
+        open_ends[k].append(end)
     return made
+
+
+def _takes(ends: list[int], start: int, end: int) -> bool:
+    """Whether a span fits into a lane whose open spans end at ``ends``, outermost first. Those that are over are taken out."""
+    while ends and ends[-1] <= start:
+        ends.pop()
+    return not ends or ends[-1] >= end
 
 
 def by_thread(spans: Iterable[Span]) -> dict[tuple[int, int], list[Span]]:
@@ -47,7 +49,8 @@ def thread_facts(profile: Profile) -> dict[tuple[int, int], dict[str, Any]]:
     }
     exact = {(thread.pid, thread.tid) for thread in profile.threads}
     for thread in profile.threads:
-        for state, ns in (("on", thread.on_ns), ("off", thread.off_ns), ("runq", thread.runq_ns)):
+        times = (thread.on_ns, thread.off_ns, thread.runq_ns)
+        for state, ns in zip(names.STATE_ORDER, times, strict=True):
             facts[thread.pid, thread.tid][f"{names.STATES[state]} (ms)"] = ns / 1e6
     for sample in profile.samples:
         if (sample.pid, sample.tid) not in exact:

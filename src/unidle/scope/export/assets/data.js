@@ -21,6 +21,7 @@ async function readProfile() {
 }
 
 function timeText(ns) {
+  if (ns === 0) return "0";
   for (const [unit, name] of [[1e9, "s"], [1e6, "ms"], [1e3, "us"]]) {
     if (ns >= unit) return `${(ns / unit).toLocaleString("en", { maximumSignificantDigits: Math.max(3, String(Math.floor(ns / unit)).length) })} ${name}`;
   }
@@ -35,7 +36,7 @@ function bytesText(bytes) {
 }
 
 function percentText(part, whole) {
-  if (!(whole > 0)) return "0 %";
+  if (!(whole > 0) || part === 0) return "0 %";
   const share = 100 * part / whole;
   return share > 0 && share < 0.1 ? "<0.1 %" : `${share.toFixed(1)} %`;
 }

@@ -138,7 +138,7 @@ class Flame {
   change(node) {
     const a = this.graph.shareNow(node), b = this.graph.shareBefore(node);
     if (a + b === 0) return [this.plain, this.ink];
-    const size = Math.min(1, Math.abs(a - b) / 0.01) * Math.abs((a - b) / (a + b)) ** 0.6;
+    const size = Math.min(1, Math.abs(a - b) / 0.01) * Math.abs((a - b) / (a + b)) ** 0.4;
     const from = rgbOf(this.plain), to = a > b ? RISE : FALL;
     const colour = hexOf(from.map((c, k) => Math.round(c + (to[k] - c) * size)));
     return [colour, inkOn(colour)];

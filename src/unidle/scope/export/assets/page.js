@@ -20,7 +20,7 @@ class Page {
     this.flame = new Flame(byId("flame"), document.querySelector("#flame canvas"));
     this.readHash();
     this.history = [];
-    byId("graph").hidden = byId("top").hidden = false;
+    byId("graph").hidden = false;
     this.fillControls();
     this.bind();
     this.apply();
@@ -232,7 +232,7 @@ class Page {
   focusOn(node) {
     this.path = [];
     for (let at = node; at.parent; at = at.parent) this.path.unshift(at.key);
-    this.flame.cursor = node;
+    this.flame.cursor = node.parent ? node : null;
     this.flame.show(this.graph, node);
     byId("flame").scrollTop = this.choice.upward ? byId("flame").scrollHeight : 0;
     this.flame.reveal(node);
@@ -268,7 +268,8 @@ class Page {
     this.syncControls();
     const empty = this.graph.root.width === 0;
     byId("nothing").hidden = !empty;
-    byId("flame").hidden = empty;
+    byId("nothing").textContent = this.sumOf(this.shows[0]) > 0 ? "Nothing was seen of this choice; choose another time, process or thread above." : "Nothing was seen at all. Look longer, or at another process: unidle profile PID --seconds 30";
+    for (const id of ["flame", "under", "keys", "detail", "crumbs", "top"]) byId(id).hidden = empty;
     this.match();
     this.focusOn(this.resolve());
     this.legend();
@@ -394,7 +395,6 @@ class Page {
     let rows = graph.table(lines);
     if (flame.hit) rows = rows.filter((row) => flame.hit[stacks.functionOf(row.key, lines)]);
     rows.sort((p, q) => sort[2](q) - sort[2](p) || q.total - p.total || p.key - q.key);
-    const names = [["name", lines ? "line" : "function"], ["place", "where"]];
     const heads = columns.map(([id, name, key]) => {
       const head = make("th", { className: key ? "number" : "", scope: "col" }, key ? make("button", { textContent: name, onclick: () => { this.choice.sort = id; this.table(); this.writeHash(); } }) : name);
       if (id === sort[0]) head.setAttribute("aria-sort", "descending");
@@ -404,10 +404,10 @@ class Page {
       const name = stacks.name(row.key, lines), place = stacks.place(row.key, lines), mark = make("i");
       mark.style.setProperty("--c", KIND_COLOURS[stacks.kind(row.key, lines)]);
       const link = make("button", { textContent: name, title: "search for it", onclick: () => this.find(`^${stacks.label(stacks.functionOf(row.key, lines), false).replace(/[\\^$.*+?()[\]{}|\/]/g, "\\$&")}$`) });
-      return make("tr", {}, ...columns.map(([, , key, text]) => make("td", { className: key ? "number" : "", textContent: text(row) })), make("td", { className: "name", title: name }, mark, link), make("td", { className: "place", title: place, textContent: place }));
+      return make("tr", {}, make("td", { className: "name", title: name }, mark, link), ...columns.map(([, , key, text]) => make("td", { className: key ? "number" : "", textContent: text(row) })), make("td", { className: "place", title: place, textContent: place }));
     });
     const table = document.querySelector("#top table");
-    table.tHead.replaceChildren(make("tr", {}, ...heads, ...names.map(([, name]) => make("th", { scope: "col", textContent: name }))));
+    table.tHead.replaceChildren(make("tr", {}, make("th", { scope: "col", textContent: lines ? "line" : "function" }), ...heads, make("th", { scope: "col", textContent: "where" })));
     table.tBodies[0].replaceChildren(...body);
     byId("top-title").textContent = `${graph.before ? "What changed" : "Top"}: ${lines ? "lines" : "functions"}`;
     byId("more").textContent = rows.length > TOP_ROWS ? `${wholeText(rows.length - TOP_ROWS)} more; a search narrows the list.` : "";
