@@ -19,7 +19,7 @@ from unidle.scope.model import Profile
 def pprof_says(path: Path, *options: str) -> str:
     environment = os.environ | {"GOTOOLCHAIN": "local", "PPROF_TMPDIR": str(path.parent)}
     ran = subprocess.run(
-        [readers.go(), "tool", "pprof", "-symbolize=none", *options, str(path)],
+        [readers.go(), "tool", "pprof", *options, str(path)],
         check=False,
         capture_output=True,
         text=True,
@@ -42,10 +42,11 @@ def test_gos_pprof_finds_the_same_times(small: Path) -> None:
     top = pprof_says(small, "-top", "-unit=ms", "-nodecount=50")
     rows = {
         m[5]: (m[1], m[3])
-        for m in re.finditer(r"^\s*(\S+)\s+(\S+%)\s+\S+%\s+(\S+)\s+(\S+%)\s+(.+)$", top, re.MULTILINE)
+        for m in re.finditer(r"^ *(\S+) +(\S+%) +\S+% +(\S+) +(\S+%)  (.+)$", top, re.MULTILINE)
     }
     assert rows["mkl_blas_avx512_sgemm_kernel"][0] == "8000ms"
-    assert rows["train_step"] == ("0", "10000ms")
+    assert rows["train_step"] == rows["<module>"] == ("0", "10000ms")
+    assert "at::_ops::addmm::call(at::Tensor const&, at::Tensor const&)" in rows
     off = pprof_says(small, "-top", "-sample_index=off-cpu", "-unit=ms")
     assert re.search(r"7000ms\s+\S+\s+\S+\s+7000ms\s+\S+\s+\[futex\]", off)
     waiting = pprof_says(small, "-top", "-sample_index=cpu-wait", "-unit=ms")
@@ -56,13 +57,13 @@ def test_gos_pprof_finds_labels_lines_modules_and_the_quality(small: Path) -> No
     raw = pprof_says(small, "-raw")
     for fact in names.quality(profiles.small()).items():
         assert "Comment: {}: {}".format(*fact) in raw
-    assert "rank:[1]" in raw
+    assert "rank:[rank 1]" in raw
     assert "thread:[pt_autograd_0 (tid 101)]" in raw
     assert "state:[waiting for a CPU]" in raw
     assert "train_step /app/train.py:43" in raw
     assert "libtorch_cpu.so" in raw
     assert "Period: 10101010" in raw
-    focused = pprof_says(small, "-top", "-unit=ms", "-tagfocus=rank=1", "-sample_index=off-cpu")
+    focused = pprof_says(small, "-top", "-unit=ms", "-tagfocus=rank=rank 1", "-sample_index=off-cpu")
     assert re.search(r"5500ms\s+\S+\s+\S+\s+5500ms\s+\S+\s+\[futex\]", focused)
 
 

@@ -28,7 +28,7 @@ _COLUMN: Final = {"on": 1, "off": 2, "runq": 3}
 
 
 def write(profile: Profile) -> bytes:
-    """The profile, compressed. Labels: ``thread``, ``tid``, ``pid``, ``process``, ``rank``, ``state``, ``device``.
+    """The profile, compressed. Labels (``rank`` is a text, as pprof takes a bare number for a range): ``thread``, ``tid``, ``pid``, ``process``, ``rank``, ``state``, ``device``.
 
     Comments carry the quality. Memory columns are there where memory was looked at.
     """
@@ -85,8 +85,9 @@ def _places(profile: Profile, strings: Strings) -> tuple[list[bytes], list[bytes
     for n, (mapping, function, line) in _numbered(locations):
         lines = number(1, function) + number(2, line)
         tables.append(message(4, number(1, n) + number(2, mapping) + message(4, lines)))
+    # No system name: pprof would take ours for a mangled one, and cut `<module>` and arguments off.
     tables += [
-        message(5, number(1, n) + number(2, name) + number(3, name) + number(4, file))
+        message(5, number(1, n) + number(2, name) + number(4, file))
         for n, (name, file) in _numbered(functions)
     ]
     return stacks, tables
@@ -124,7 +125,7 @@ def _process_labels(profile: Profile, strings: Strings) -> dict[int, bytes]:
     return {
         pid: _text(strings, "process", name)
         + _number(strings, "pid", pid)
-        + (_text(strings, "rank", str(ranks[pid])) if pid in ranks else b"")
+        + (_text(strings, "rank", f"rank {ranks[pid]}") if pid in ranks else b"")
         for pid, name in names.process_labels(profile).items()
     }
 
