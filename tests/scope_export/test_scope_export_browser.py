@@ -179,7 +179,7 @@ def test_keys_move_through_the_graph(page: Browser) -> None:
     page.press("ArrowRight")
     assert page.run("page.graph.name(page.flame.cursor)") == "__next__"
     told = text(page, "#detail")
-    assert "7,000,000,007 ns" in told or "7,000,000,00" in told
+    assert f"{sum(s.ns for s in profiles.small().samples if s.stack == 1):,} ns" in told
     assert "dataloader.py" in told
     page.press("Enter")
     assert page.run("page.graph.name(page.flame.focus)") == "__next__"
@@ -269,7 +269,7 @@ def test_the_table_tells_self_and_total_and_sorts(page: Browser) -> None:
 
 def test_a_cause_colours_and_filters(page: Browser) -> None:
     page.click('#budget button[data-category="data"]')
-    assert whole(page) == 7_000_000_007 - 5 or whole(page) == sum(
+    assert whole(page) == sum(
         s.ns for s in profiles.small().samples if category(profiles.small(), s) == "data"
     )
     page.click('#budget button[data-category="data"]')

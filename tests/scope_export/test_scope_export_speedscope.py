@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
 
+import needs
+from report.browser import Browser
 from scope_export import profiles, readers
 from unidle.scope.export import speedscope
 from unidle.scope.model import Profile
@@ -54,3 +58,15 @@ def test_memory_is_in_bytes_by_process_and_device() -> None:
 def test_without_lines_the_lines_of_a_function_are_one_frame() -> None:
     steps = [f for f in told(profiles.small(), lines=False)["shared"]["frames"] if f["name"] == "train_step"]
     assert steps == [{"name": "train_step", "file": "/app/train.py"}]
+
+
+@needs.browser
+def test_speedscope_itself_opens_the_file(tmp_path: Path) -> None:
+    encoded = base64.b64encode(speedscope.write(profiles.small())).decode()
+    (tmp_path / "load.js").write_text(f"speedscope.loadFileFromBase64('small.json', '{encoded}')")
+    with Browser(needs.chromium() or "", tmp_path / "browser") as page:
+        program = readers.speedscope() / "dist/release/index.html"
+        page.open(program, f"#localProfilePath={tmp_path / 'load.js'}")
+        page.wait("document.body.innerText.includes('rank 0 (pid 100), python (tid 100): all')")
+        assert "2,030 samples" in page.run("document.title")
+        assert page.problems == []

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from unidle.scope.export import names
 from unidle.scope.export.wire import Table
@@ -20,8 +21,14 @@ from unidle.scope.merge import Interned
 from unidle.scope.model import Frame, FrameKind, Profile, Sample
 
 Category = Callable[[Profile, Sample], str]
+_Numbers = Sequence[int] | npt.NDArray[np.int64]
 
 KINDS: Final[tuple[FrameKind, ...]] = ("python", "native", "kernel", "wait", "device")
+# What a row of time and one of memory hold behind its stack; what may be above 2^32 stands last.
+_TIME: Final = ("thread", "state", "category")
+_TIME_WIDE: Final = ("count", "ns")
+_HELD: Final = ("group", "side", "device")
+_HELD_WIDE: Final = ("allocations", "live", "allocated_bytes", "live_bytes")
 WAITING: Final = Frame("wait", names.STATES["runq"])
 
 
@@ -31,10 +38,10 @@ class Columns:
 
     made: dict[str, tuple[str, Any]] = field(default_factory=dict)
 
-    def whole(self, name: str, values: Sequence[int]) -> None:
+    def whole(self, name: str, values: _Numbers) -> None:
         self.made[name] = ("u4", np.asarray(values, dtype="<u4"))
 
-    def wide(self, name: str, values: Sequence[int]) -> None:
+    def wide(self, name: str, values: _Numbers) -> None:
         """Values above 2^32: as doubles, exact up to 2^53 (104 days in nanoseconds)."""
         self.made[name] = ("f8", np.asarray(values, dtype="<f8"))
 
@@ -176,18 +183,15 @@ def _write_tree(columns: Columns, interned: Interned, rows: _Rows, held: _Rows) 
     columns.whole("above", [n - parent for n, parent in enumerate(parents)])
     columns.whole("frame", frames)
     for prefix, table, small, wide in (
-        ("time", rows.rows, ("thread", "state", "category", "count"), ("ns",)),
-        (
-            "held",
-            held.rows,
-            ("group", "side", "device", "allocations", "live"),
-            ("allocated_bytes", "live_bytes"),
-        ),
+        ("time", rows.rows, _TIME, _TIME_WIDE),
+        ("held", held.rows, _HELD, _HELD_WIDE),
     ):
-        turned = list(zip(*table, strict=True)) or [()] * (1 + len(small) + len(wide))
-        columns.whole(f"{prefix}.node", [ends[path] for path in turned[0]])
-        for name, values in zip((*small, *wide), turned[1:], strict=True):
-            (columns.wide if name in wide or name == "count" else columns.whole)(f"{prefix}.{name}", values)
+        turned = np.asarray(table, dtype="<i8").reshape(-1, 1 + len(small) + len(wide)).T
+        columns.whole(f"{prefix}.node", [ends[path] for path in turned[0].tolist()])
+        for name, values in zip(small, turned[1:], strict=False):
+            columns.whole(f"{prefix}.{name}", values)
+        for name, values in zip(wide, turned[1 + len(small) :], strict=True):
+            columns.wide(f"{prefix}.{name}", values)
 
 
 def _tree(stacks: list[tuple[int, ...]], used: set[int]) -> tuple[list[int], list[int], dict[int, int]]:

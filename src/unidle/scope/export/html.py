@@ -17,7 +17,7 @@ from unidle.scope.export import columns, names
 from unidle.scope.export.columns import Category
 from unidle.scope.model import Profile
 
-_SCRIPTS: Final = ("data.js", "tree.js", "flame.js", "save.js", "page.js")
+_SCRIPTS: Final = ("data.js", "tree.js", "flame.js", "save.js", "table.js", "page.js")
 
 # Colours of the budget's categories. Groups as in the ledger: useful work green, what waits in warm colours.
 CATEGORY_COLOURS: Final[dict[str, str]] = {

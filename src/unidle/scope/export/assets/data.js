@@ -2,7 +2,8 @@
 // What the file carries, and how its numbers are written.
 
 async function inflated(id) {
-  const bytes = Uint8Array.from(atob(document.getElementById(id).textContent), (c) => c.charCodeAt(0));
+  const text = atob(document.getElementById(id).textContent), bytes = new Uint8Array(text.length);
+  for (let k = 0; k < bytes.length; k++) bytes[k] = text.charCodeAt(k);
   const plain = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
   return new Response(plain).arrayBuffer();
 }

@@ -11,7 +11,6 @@ const NUMBERS = { group: -1, device: -1, category: -1 };
 const FLAGS = ["inverted", "upward", "lines", "topLines"];
 const MEMORY = { live: "memory, live", allocated: "memory, allocated" };
 const KIND_NAMES = { python: "Python", native: "native", kernel: "kernel", wait: "waiting", device: "device" };
-const TOP_ROWS = 50;
 
 class Page {
   constructor(stacks) {
@@ -21,9 +20,10 @@ class Page {
     this.readHash();
     this.history = [];
     byId("graph").hidden = false;
+    this.top = new Top(this);
     this.fillControls();
     this.bind();
-    this.apply();
+    this.draw();
   }
 
   get inMemory() { return this.choice.show in MEMORY; }
@@ -260,6 +260,11 @@ class Page {
   }
 
   apply() {
+    this.draw();
+    this.top.draw();
+  }
+
+  draw() {
     const { choice, stacks, flame } = this, { compare } = choice;
     const now = stacks.weigh({ ...choice, side: 0 });
     const other = compare === "before" ? { ...choice, side: 1 } : { ...choice, side: 0, group: Number(compare.slice(1)) };
@@ -273,7 +278,6 @@ class Page {
     this.match();
     this.focusOn(this.resolve());
     this.legend();
-    this.table();
   }
 
   find(text) {
@@ -299,7 +303,7 @@ class Page {
   search() {
     this.match();
     this.flame.draw();
-    this.table();
+    this.top.draw();
   }
 
   amount(value) { return this.inMemory ? bytesText(value) : timeText(value); }
@@ -368,55 +372,14 @@ class Page {
     }
     byId("legend").replaceChildren(...rows);
   }
-
-  // ---- the table
-
-  columns() {
-    const { graph } = this, { now, before } = graph, what = this.inMemory ? "bytes" : "time";
-    const rows = [
-      ["self", `self ${what}`, (row) => row.self, (row) => this.amount(row.self)],
-      ["self %", "self %", (row) => row.self, (row) => percentText(row.self, now.whole)],
-      ["total", `total ${what}`, (row) => row.total, (row) => this.amount(row.total)],
-      ["total %", "total %", (row) => row.total, (row) => percentText(row.total, now.whole)],
-    ];
-    if (!before) return rows;
-    const points = (row) => 100 * ((now.whole > 0 ? row.total / now.whole : 0) - (before.whole > 0 ? row.before / before.whole : 0));
-    return [
-      ["change", "change, points", (row) => Math.abs(points(row)), (row) => pointsText(points(row))],
-      ["sure", "", null, (row) => graph.hint(row.count, row.beforeCount)],
-      ["before", "before %", (row) => row.before, (row) => percentText(row.before, before.whole)],
-      ...rows.slice(3), ...rows.slice(0, 2),
-    ];
-  }
-
-  table() {
-    const { choice, stacks, graph, flame } = this, lines = choice.topLines, columns = this.columns();
-    const sort = columns.find(([id, , key]) => id === choice.sort && key) || columns[0];
-    let rows = graph.table(lines);
-    if (flame.hit) rows = rows.filter((row) => flame.hit[stacks.functionOf(row.key, lines)]);
-    rows.sort((p, q) => sort[2](q) - sort[2](p) || q.total - p.total || p.key - q.key);
-    const heads = columns.map(([id, name, key]) => {
-      const head = make("th", { className: key ? "number" : "", scope: "col" }, key ? make("button", { textContent: name, onclick: () => { this.choice.sort = id; this.table(); this.writeHash(); } }) : name);
-      if (id === sort[0]) head.setAttribute("aria-sort", "descending");
-      return head;
-    });
-    const body = rows.slice(0, TOP_ROWS).map((row) => {
-      const name = stacks.name(row.key, lines), place = stacks.place(row.key, lines), mark = make("i");
-      mark.style.setProperty("--c", KIND_COLOURS[stacks.kind(row.key, lines)]);
-      const link = make("button", { textContent: name, title: "search for it", onclick: () => this.find(`^${stacks.label(stacks.functionOf(row.key, lines), false).replace(/[\\^$.*+?()[\]{}|\/]/g, "\\$&")}$`) });
-      return make("tr", {}, make("td", { className: "name", title: name }, mark, link), ...columns.map(([, , key, text]) => make("td", { className: key ? "number" : "", textContent: text(row) })), make("td", { className: "place", title: place, textContent: place }));
-    });
-    const table = document.querySelector("#top table");
-    table.tHead.replaceChildren(make("tr", {}, make("th", { scope: "col", textContent: lines ? "line" : "function" }), ...heads, make("th", { scope: "col", textContent: "where" })));
-    table.tBodies[0].replaceChildren(...body);
-    byId("top-title").textContent = `${graph.before ? "What changed" : "Top"}: ${lines ? "lines" : "functions"}`;
-    byId("more").textContent = rows.length > TOP_ROWS ? `${wholeText(rows.length - TOP_ROWS)} more; a search narrows the list.` : "";
-  }
 }
 
 readProfile().then((stacks) => {
-  window.page = new Page(stacks);
-  document.documentElement.dataset.ready = "1";
+  const page = window.page = new Page(stacks);
+  requestAnimationFrame(() => setTimeout(() => { // the graph is painted before the table is summed
+    page.top.draw();
+    document.documentElement.dataset.ready = "1";
+  }));
 }, (error) => {
   document.querySelector("main").prepend(make("p", { className: "empty", textContent: `This file cannot be read: ${error.message}` }));
   throw error;
