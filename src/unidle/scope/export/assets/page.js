@@ -26,6 +26,12 @@ class Page {
     this.draw();
   }
 
+  // What is compared with, by name.
+  get base() {
+    const { compare } = this.choice, name = compare === "before" ? this.told.before : this.told.groups[Number(compare.slice(1))];
+    return name.length > 28 ? `${name.slice(0, 27)}…` : name;
+  }
+
   get inMemory() { return this.choice.show in MEMORY; }
 
   // ---- the address
@@ -296,7 +302,7 @@ class Page {
     }
     flame.hit = found ? found.hit : null;
     box.setAttribute("aria-invalid", String(Boolean(wrong)));
-    const before = found && this.graph.before ? ` (${percentText(found.before, 1)} in what it is compared with)` : "";
+    const before = found && this.graph.before ? ` (${percentText(found.before, 1)} in ${this.base})` : "";
     byId("matches").textContent = found ? `${wholeText(found.functions)} found, ${percentText(found.now, 1)}${before}` : wrong;
   }
 
@@ -320,7 +326,7 @@ class Page {
     if (this.flame.focus !== graph.root && this.flame.focus !== node) rows.push(["of the zoomed", percentText(node.a, this.flame.focus.a)]);
     if (!graph.inverted && node.self > 0) rows.push(["itself", `${this.amount(node.self)}, ${percentText(node.self, now.whole)}`]);
     rows.push([counts, wholeText(node.samples)]);
-    if (before) rows.push(["before", `${this.amount(node.b)}, ${percentText(node.b, before.whole)} of all`], ["change", `${pointsText(graph.points(node))} points (${graph.hint(node.samples, node.samplesBefore)})`]);
+    if (before) rows.push([`in ${this.base}`, `${this.amount(node.b)}, ${percentText(node.b, before.whole)} of all`], ["change", `${pointsText(graph.points(node))} points (${graph.hint(node.samples, node.samplesBefore)})`]);
     const lines = graph.linesOf(node);
     if (lines.length && (lines.length > 1 || lines[0][1] > 0)) rows.push(["lines", lines.slice(0, 5).map(([line, weight]) => `${line}: ${percentText(weight, node.a)}`).join(", ") + (lines.length > 5 ? ", …" : "")]);
     const category = this.told.categories.length && !this.inMemory ? graph.category(node) : -1;
@@ -359,7 +365,7 @@ class Page {
     const { graph, told } = this, rows = [];
     const add = (colour, text) => { const mark = make("i"); mark.style.setProperty("--c", colour); rows.push(make("span", {}, mark, text)); };
     if (graph.before) {
-      add(hexOf(RISE), "a larger share than before");
+      add(hexOf(RISE), `a larger share than in ${this.base}`);
       add(hexOf(FALL), "a smaller one");
       rows.push(make("span", { className: "quiet", textContent: "width: the mean of both shares" }));
     } else if (this.choice.colour === "category") {

@@ -18,7 +18,7 @@ class Top {
     return [
       ["change", "change, points", (row) => Math.abs(points(row)), (row) => pointsText(points(row))],
       ["sure", "", null, (row) => graph.hint(row.count, row.beforeCount)],
-      ["before", "before %", (row) => row.before, (row) => percentText(row.before, before.whole)],
+      ["before", `in ${this.page.base}`, (row) => row.before, (row) => percentText(row.before, before.whole)],
       ...rows.slice(3), ...rows.slice(0, 2),
     ];
   }
