@@ -79,6 +79,7 @@ class Rule:
     wait: tuple[Pattern, ...] = ()
     unless: tuple[Pattern, ...] = ()
     waits_for: Literal["threads"] | None = None
+    rest: bool = False
     example: Example | None = None
     source: str = "unidle"
 
