@@ -69,6 +69,7 @@ def profile(
     from unidle.scope.rules import all_rules
 
     wanted = Destination.of(form, out)
+    wanted.check()
     book = all_rules(*([rules] if rules is not None else []))
     if saved is not None:
         if target is not None:
@@ -78,7 +79,6 @@ def profile(
     if target is None:
         raise BadInput("say whose time it is about", field="PID|JOB", remedy="for instance `unidle profile 4242`, or a job of `unidle list`")  # fmt: skip
     found = _found(target, store, rank, children)
-    wanted.check()
     seen, machine = _look(found, seconds, hz=hz, off_cpu=off_cpu, operators=operators, memory=memory, tier=tier)
     _tell(seen, book, machine, wanted, as_json)
 
@@ -138,23 +138,20 @@ def _ended(target: Target) -> TargetEnded:
 
 def _tell(profile: Profile, rules: Rules, machine: Machine | None, wanted: Any, as_json: bool) -> None:
     """The first screen or its JSON, and the file that was asked for."""
-    from unidle.scope.budget import budgets_of
-    from unidle.scope.steps import steps_of
-    from unidle.scope.summary import answer, screen
+    from unidle.cli.profile_live import line_of_source, safe
+    from unidle.scope.summary import answer, report_of, screen
 
-    budgets = budgets_of(profile, rules)
-    steps = steps_of(profile, budgets.shape)
-    if not wanted.to_stdout:
-        if as_json:
-            print_json(answer(profile, budgets, steps, machine))
-        else:
-            colour = sys.stdout.isatty() and not _plain()
-            from unidle.cli.profile_live import line_of_source, safe
-
-            for line in screen(profile, budgets, steps, machine, colour=colour, source=line_of_source(profile)):
-                show(safe(line))
+    report = report_of(profile, rules, machine)
+    if wanted.to_stdout:
+        pass  # the file is all that belongs there
+    elif as_json:
+        print_json(answer(report))
+    else:
+        colour = sys.stdout.isatty() and not _plain()
+        for line in screen(report, colour=colour, source=line_of_source(profile)):
+            show(safe(line))
     if wanted.form is not None:
-        place = wanted.write(profile, lambda: answer(profile, budgets, steps, machine))
+        place = wanted.write(profile, lambda: answer(report))
         if place:
             warn(f"wrote {place}")
 

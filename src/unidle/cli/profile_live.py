@@ -50,7 +50,7 @@ class Progress:
             sys.stderr.flush()
         return not self._stopped
 
-    def _stop(self, number: int, frame: FrameType | None) -> None:
+    def _stop(self, *_: object) -> None:
         if self._stopped:
             raise KeyboardInterrupt
         self._stopped = True
