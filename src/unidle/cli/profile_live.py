@@ -39,8 +39,8 @@ class Progress:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()
 
-    def tell(self, *_: object) -> bool:
-        """Called now and then during the look; False ends it."""
+    def goes_on(self) -> bool:
+        """Called now and then during the look; False after Ctrl-C."""
         now = time.monotonic()
         if self._shown and now - self._last >= _EVERY_S:
             self._last = now

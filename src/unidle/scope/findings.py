@@ -20,6 +20,8 @@ LEAST_SHARE: Final = 0.05
 _BOOKKEEPING: Final = 0.5
 _FEW_LINES: Final = 2
 
+# What is told as small operators, where they are the cause.
+_AROUND: Final = frozenset({"python-code", "python-in-library", "forward", "backward", "operators", "optimizer"})
 # Functions that do an operator's arithmetic; what else PyTorch spends is bookkeeping around it.
 _ARITHMETIC: Final = re.compile(
     r"gemm|gemv|conv|kernel|vectorized|omp_fn|mkl_|dnnl|blas|axpy|softmax|_avx|avx512|loop2d|memcpy|memmove|memset|copy_|"
@@ -81,8 +83,7 @@ def findings_of(
         found.append(_explained(case))
     small = _small_operators(profile, thread)
     if small is not None:
-        merged = {"python-code", "python-in-library"}
-        found = [one for one in found if one.cause not in merged or one.share > small.share] + [small]
+        found = [one for one in found if one.cause not in _AROUND] + [small]
     found.sort(key=lambda one: (-one.share, one.cause))
     if len(found) > 1 and found[0].cause == "no-cpu-of-others":
         found[:2] = found[1], found[0]  # what other programs do is no cause in this one
