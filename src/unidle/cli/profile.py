@@ -115,20 +115,21 @@ def _look(target: Target, seconds: float, children: bool, **wanted: Any) -> tupl
     from unidle.scope.targets import Beside, any_lives
     from unidle.scope.tiers import watch
 
-    try:
-        watched = watch(target.pids, follow=children, **wanted)
-    except BadInput:
-        if any_lives(target.pids):
-            raise
-        raise _ended(target) from None
-    with watched, Progress(seconds) as progress:
-        beside = Beside(target)
-        end = time.monotonic() + seconds
-        while (left := end - time.monotonic()) > 0 and progress.goes_on():
-            if not watched.run(min(left, _PROGRESS_S)):
-                break
-        seen = target.named(watched.take())
-        machine = beside.machine([process.pid for process in seen.processes])
+    with Progress(seconds) as progress:
+        try:
+            watched = watch(target.pids, follow=children, **wanted)
+        except BadInput:
+            if any_lives(target.pids):
+                raise
+            raise _ended(target) from None
+        with watched:
+            beside = Beside(target)
+            end = time.monotonic() + seconds
+            while (left := end - time.monotonic()) > 0 and progress.goes_on():
+                if not watched.run(min(left, _PROGRESS_S)):
+                    break
+            seen = target.named(watched.take())
+            machine = beside.machine([process.pid for process in seen.processes])
     if not seen.samples and not any_lives(target.pids):
         raise _ended(target)
     return seen, machine

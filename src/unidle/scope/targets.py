@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from unidle.engine.local import rundir, tree
-from unidle.errors import BadInput, CannotRun
+from unidle.errors import BadInput, CannotRun, TargetEnded
 from unidle.scope.findings import Machine
 from unidle.scope.model import Profile
 
@@ -44,12 +44,12 @@ class Target:
 
 
 def of_process(pid: int, *, children: bool = True) -> Target:
-    """A process and, if wanted, those below it. Errors: BadInput where there is none, CannotRun where it may not be seen."""
+    """A process and, if wanted, those below it. Errors: BadInput where there is none, TargetEnded, CannotRun."""
     stat = tree.stat_of(pid)
     if stat is None or pid <= 0:
         raise BadInput("no such process", field="PID", value=pid, remedy="`ps aux` lists them")
     if stat[0] in "ZX":
-        raise BadInput("the process has ended", field="PID", value=pid, remedy="name one that runs")
+        raise TargetEnded("the process has ended", field="PID", value=pid, remedy="name one that runs")
     if not _command(pid):
         raise BadInput("is a thread of the kernel, which has no stacks to tell", field="PID", value=pid, remedy="name a program's process")  # fmt: skip
     need_right(pid)
