@@ -163,7 +163,7 @@ def _subjects(
     if ranked:
         found = [Subject(pid, best[pid], processes[pid].rank) for pid in ranked]
         return tuple(sorted(found, key=lambda s: (s.rank or 0, s.pid)))
-    steps = [pid for pid in sorted(best) if any(marks.get((pid, best[pid]), {}).get(m) for m in ("step", "tensor"))]
+    steps = _with_steps(processes, best, marks)
     if not steps:
         everyone = [pid for pid in best if processes[pid].parent not in best] or list(best) or sorted(processes)
         work = {pid: sum(ns for (one, _), ns in busy.items() if one == pid) for pid in best or processes}
@@ -177,6 +177,28 @@ def _subjects(
     return tuple(
         Subject(pid, best.get(pid, pid), n if siblings else None, siblings) for n, pid in enumerate(steps)
     )  # fmt: skip
+
+
+def _with_steps(
+    processes: Mapping[int, Process], best: Mapping[int, int], marks: Mapping[Key, Mapping[str, int]]
+) -> list[int]:
+    """Processes that step. One below another that steps as much is its helper; one that hardly steps is none."""
+    times = {pid: marks.get((pid, tid), {}).get("step", 0) for pid, tid in best.items()}
+    least = max(times.values(), default=0) // 20
+    if not least:
+        return []
+    stepping = {pid: ns for pid, ns in times.items() if ns > least}
+
+    def is_helper(pid: int) -> bool:
+        above, seen = processes[pid].parent, {pid}
+        while above in processes and above not in seen:
+            if stepping.get(above, 0) * 2 >= stepping[pid]:
+                return True
+            seen.add(above)
+            above = processes[above].parent
+        return False
+
+    return [pid for pid in sorted(stepping) if not is_helper(pid)]
 
 
 def _below_its_rank(pid: int, processes: Mapping[int, Process], kinds: Mapping[int, ProcessKind]) -> bool:

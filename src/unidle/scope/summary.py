@@ -126,7 +126,8 @@ def _to_tell(report: Report) -> list[Finding]:
     if len(threads) > 1:
         late = [one for one in report.findings(threads[1]) if one.category != "collective"]
         found = [one for one in found if one.category == "collective"][:1] + late[:2]
-    told = [one for one in found if one.share >= 0.08][:_MOST_FINDINGS]
+    lost = next((one.share for one in found if one.cause == "no-cpu-of-others"), 0.0)
+    told = [one for one in found if one.share >= 0.08 * (1 - lost)][:_MOST_FINDINGS]
     return told or found[:1]
 
 
