@@ -20,13 +20,22 @@ from scope.worlds import TORCH, World, at
 from unidle.scope.rules import CATEGORIES
 from waiting import wait_until
 
-LOADER = (at("train", 4), f"_MultiProcessingDataLoaderIter._next_data {TORCH}/utils/data/dataloader.py", "wait poll")
+LOADER = (
+    at("train", 4),
+    f"_MultiProcessingDataLoaderIter._next_data {TORCH}/utils/data/dataloader.py",
+    "wait poll",
+)
 SPIN = "print('ready', flush=True)\ndef churn():\n    while True:\n        sum(range(1000))\nchurn()\n"
 
 
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
-    w = World().process(1).sees(1, "on", 3000, "_start [python3.11]", at("train", 6)).sees(1, "off", 7000, *LOADER)
+    w = (
+        World()
+        .process(1)
+        .sees(1, "on", 3000, "_start [python3.11]", at("train", 6))
+        .sees(1, "off", 7000, *LOADER)
+    )
     path = tmp_path / "saved.json"
     path.write_text(json.dumps(w.profile().to_json()))
     return path
@@ -115,7 +124,9 @@ def test_bad_input_gets_one_line_and_exit_code_2(words: list[str], told: str, tm
     assert len(done.stderr.splitlines()) == 1
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"stacks": 3}', "{", '{"form": 99, "stacks": []}', "[" * 5000])
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"stacks": 3}', "{", '{"form": 99, "stacks": []}', "[" * 5000]
+)
 def test_a_file_that_is_no_profile_is_told(tmp_path: Path, text: str) -> None:
     path = tmp_path / "x.json"
     path.write_text(text)
@@ -126,7 +137,9 @@ def test_a_file_that_is_no_profile_is_told(tmp_path: Path, text: str) -> None:
 
 def test_rules_of_ones_own_go_first(saved: Path, tmp_path: Path) -> None:
     rules = tmp_path / "rules.yaml"
-    rules.write_text('rules:\n- {name: mine, category: idle, says: "plays", frame: "train <user>", do: "work"}\n')
+    rules.write_text(
+        'rules:\n- {name: mine, category: idle, says: "plays", frame: "train <user>", do: "work"}\n'
+    )
     assert looked("--from", saved, "--rules", rules)["budget"]["idle"] == 100.0
     done = unidle("profile", "--from", saved, "--rules", rules)
     assert "100 % of the time it plays" in done.stdout
@@ -180,7 +193,13 @@ def test_a_running_loop_in_python_is_found_with_its_line(tmp_path: Path) -> None
     found = next(one for one in told["findings"] if one["category"] == "python")
     assert found["lines"][0]["function"] == "churn"
     assert told["ranks"][0]["pid"] == spin.pid
-    assert told["steps"] == {"count": None, "p50_ms": None, "p99_ms": None, "of": None, "why_not": told["steps"]["why_not"]}
+    assert told["steps"] == {
+        "count": None,
+        "p50_ms": None,
+        "p99_ms": None,
+        "of": None,
+        "why_not": told["steps"]["why_not"],
+    }
 
 
 @needs.ebpf

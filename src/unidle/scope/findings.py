@@ -37,7 +37,9 @@ class Machine:
     """What else was there while the look lasted; nothing where it is not known."""
 
     cpus: int | None = None  # that the process may use
-    others: tuple[tuple[int, str, float], ...] = ()  # pid, command and CPUs used of processes that were not watched
+    others: tuple[
+        tuple[int, str, float], ...
+    ] = ()  # pid, command and CPUs used of processes that were not watched
     busy: float | None = None  # CPUs in use by everything on the machine, what lived only shortly included
 
 
@@ -122,7 +124,8 @@ def compared(profile: Profile, budgets: Budgets) -> Comparison | None:
     if len(budgets.training) < 2:
         return None
     named = tuple(
-        replace(one, rank=subjects[one.pid].rank if one.pid in subjects else None) for one in profile.processes
+        replace(one, rank=subjects[one.pid].rank if one.pid in subjects else None)
+        for one in profile.processes
     )
     shares = {one.pid: percentages(one.ns) for one in budgets.training}
     threads = {one.pid: one.tid for one in budgets.training}
@@ -144,7 +147,9 @@ def _explained(case: _Case) -> Finding:
         rule.name, rule.category, case.share, rule.says, lines, do=rule.do, rank=rank_of(case.budgets, case.thread)
     )  # fmt: skip
     if rule.name in _WORK and len(times) > 1:
-        parts = ", ".join(f"{one.name} {100 * ns / case.thread.wall_ns:.0f} %" for one, ns in times.most_common())
+        parts = ", ".join(
+            f"{one.name} {100 * ns / case.thread.wall_ns:.0f} %" for one, ns in times.most_common()
+        )
         plain = replace(plain, says="computes", details=(parts,), do="")
     explain = _EXPLAIN.get(rule.name)
     return explain(case, plain) if explain is not None else plain
@@ -154,7 +159,9 @@ def _loader(case: _Case, plain: Finding) -> Finding:
     """Where the workers spend their time; whether they are the bottleneck at all."""
     shape, budgets = case.budgets.shape, case.budgets
     parents = {p.pid: p.parent for p in case.profile.processes}
-    pids = [pid for pid in shape.pids("loader") if parents.get(pid) in (case.thread.pid, None, 0)] or shape.pids("loader")
+    pids = [
+        pid for pid in shape.pids("loader") if parents.get(pid) in (case.thread.pid, None, 0)
+    ] or shape.pids("loader")
     workers = [budgets.threads[pid, pid] for pid in pids if (pid, pid) in budgets.threads]
     if not workers:
         return replace(plain, details=("its workers were not watched: look without --no-children",))
@@ -201,7 +208,11 @@ def _others(case: _Case, plain: Finding) -> Finding:
 def _pool(case: _Case, plain: Finding) -> Finding:
     shape = case.budgets.shape
     parents = {p.pid: p.parent for p in case.profile.processes}
-    mine = [p for p in shape.kinds if parents.get(p) == case.thread.pid and shape.kinds[p] in ("pool", "program", "loader")]
+    mine = [
+        p
+        for p in shape.kinds
+        if parents.get(p) == case.thread.pid and shape.kinds[p] in ("pool", "program", "loader")
+    ]
     workers = [case.budgets.threads[p, p] for p in mine if (p, p) in case.budgets.threads]
     if not workers:
         return _others(case, plain)
@@ -237,7 +248,11 @@ def _gil(case: _Case, plain: Finding) -> Finding:
 
 
 def _runs_python(profile: Profile, cell: Cell) -> bool:
-    return cell.rule.category in ("python", "data") and cell.stack is not None and bool(profile.stacks[cell.stack])
+    return (
+        cell.rule.category in ("python", "data")
+        and cell.stack is not None
+        and bool(profile.stacks[cell.stack])
+    )
 
 
 def _lock(case: _Case, plain: Finding) -> Finding:
@@ -267,13 +282,17 @@ def _no_cpu(case: _Case, plain: Finding) -> Finding:
         wanting += wants * 10 > wall
     job = sum(use.values()) / wall
     known = f" of {counted(case.machine.cpus, 'CPU')}" if case.machine.cpus else " CPUs"
-    details = [f"{counted(wanting, 'thread')} of this job {does(wanting, 'want')} a CPU; together they get {job:.1f}{known}"]
+    details = [
+        f"{counted(wanting, 'thread')} of this job {does(wanting, 'want')} a CPU; together they get {job:.1f}{known}"
+    ]
     do = plain.do
     foreign = case.machine.cpus is not None and wanting <= case.machine.cpus
     if case.machine.others and (foreign or case.machine.cpus is None or job < 0.7 * case.machine.cpus):
         pid, command, cpus = case.machine.others[0]
         total = max(sum(cpus for *_, cpus in case.machine.others), (case.machine.busy or 0.0) - job)
-        details.append(f"other programs have {total:.1f} CPUs, most of it {_command(command)} (pid {pid}, {cpus:.1f})")
+        details.append(
+            f"other programs have {total:.1f} CPUs, most of it {_command(command)} (pid {pid}, {cpus:.1f})"
+        )
         do = f"move pid {pid} elsewhere, or keep it to other CPUs (taskset, a cgroup)"
         foreign = True
     elif foreign:
@@ -292,7 +311,9 @@ def _no_cpu(case: _Case, plain: Finding) -> Finding:
 def _collective(case: _Case, plain: Finding) -> Finding:
     """Who is late, and what it does meanwhile; or that nobody is, and the collective itself is slow."""
     if len(case.budgets.training) < 2:
-        return replace(plain, details=("the other ranks were not watched: give the job's name or its launcher's pid",))
+        return replace(
+            plain, details=("the other ranks were not watched: give the job's name or its launcher's pid",)
+        )
     late = late_rank(case.budgets, case.comparison)
     if late is None:
         why = case.comparison.text if case.comparison else "no rank is late"
@@ -313,7 +334,9 @@ def _collective(case: _Case, plain: Finding) -> Finding:
 
 
 def _work_of(profile: Profile, thread: ThreadBudget) -> list[Line]:
-    return lines_of(profile, (cell for cell in thread.cells if cell.rule.category != "collective"), whole_functions=True)
+    return lines_of(
+        profile, (cell for cell in thread.cells if cell.rule.category != "collective"), whole_functions=True
+    )
 
 
 def _spin(case: _Case, plain: Finding) -> Finding:
@@ -325,7 +348,9 @@ def _spin(case: _Case, plain: Finding) -> Finding:
     if not team:
         return plain
     cpus = f" on {counted(case.machine.cpus, 'CPU')}" if case.machine.cpus else ""
-    return replace(plain, details=(f"{counted(len(team) + 1, 'thread')} of the process compute together{cpus}",))
+    return replace(
+        plain, details=(f"{counted(len(team) + 1, 'thread')} of the process compute together{cpus}",)
+    )
 
 
 def _native_team(profile: Profile, cell: Cell) -> bool:
@@ -390,4 +415,3 @@ _EXPLAIN: Final[dict[str, Callable[[_Case, Finding], Finding]]] = {
     "autograd-thread": _others, "gil": _gil, "gil-inlined": _gil, "lock": _lock, "own-lock": _lock, "no-cpu": _no_cpu,
     "collective-wait": _collective, "threads-spin": _spin, "threads-barrier": _spin, "child-process": _child,
 }  # fmt: skip
-

@@ -130,7 +130,9 @@ class Beside:
         most = sorted(((cpus, pid) for pid, cpus in used.items() if cpus >= _BUSY_CPUS), reverse=True)[:5]
         named = tuple((pid, _command(pid) or f"pid {pid}", round(cpus, 2)) for cpus, pid in most)
         busy = _busy_seconds()
-        return Machine(self._cpus, named, None if busy is None or self._busy is None else (busy - self._busy) / seconds)
+        return Machine(
+            self._cpus, named, None if busy is None or self._busy is None else (busy - self._busy) / seconds
+        )
 
 
 def _target(
