@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Final, TypeVar
 
 from unidle.scope.model import Frame, Profile, State, Thread
@@ -107,11 +108,14 @@ def budgets_of(profile: Profile, rules: Rules, shape: Shape | None = None) -> Bu
         by_thread[s.pid, s.tid][s.state][found[named], s.stack] += s.ns
         counts[s.pid, s.tid][s.state] += s.count
     order = {id(rule): n for n, rule in enumerate(rules.rules)}
+    name = _names(profile)
     threads = {(t.pid, t.tid): t for t in profile.threads if t.tid >= 0}
     for key in by_thread:
         if key not in threads:
             threads[key] = Thread(*key, "", 0, 0, 0, profile.start_ns, profile.end_ns)
-    cells = {key: _cells(profile, thread, by_thread.get(key, {}), order) for key, thread in threads.items()}
+    cells = {
+        key: _cells(profile, thread, by_thread.get(key, {}), order, name) for key, thread in threads.items()
+    }
     return Budgets(
         shape,
         {
@@ -150,6 +154,7 @@ def _cells(
     thread: Thread,
     sampled: Mapping[State, Counter[tuple[Rule, int]]],
     order: Mapping[int, int],
+    name: Callable[[int], object],
 ) -> tuple[Cell, ...]:
     """The exact time of each state, split as its samples are; where it has none, said to be unseen."""
     exact: dict[State, int] = {"on": thread.on_ns, "off": thread.off_ns, "runq": thread.runq_ns}
@@ -175,17 +180,21 @@ def _cells(
         for n, part in zip(
             numbers, allot(total, [sum(ns for *_, ns in of_rule[n]) for n in numbers]), strict=True
         ):
-            rows = sorted(of_rule[n], key=lambda row: (-row[2], _name(profile, row[1])))
+            rows = sorted(of_rule[n], key=lambda row: (-row[2], name(row[1])))
             for (rule, stack, _), ns in zip(rows, allot(part, [ns for *_, ns in rows]), strict=True):
                 cells.append(Cell(rule, stack, state, ns))
     return tuple(cells)
 
 
-def _name(profile: Profile, stack: int) -> tuple[tuple[str, str, str, int], ...]:
-    return tuple(
-        (f.kind, f.function, f.module + f.file, f.line)
-        for f in map(profile.frames.__getitem__, profile.stacks[stack])
-    )
+def _names(profile: Profile) -> Callable[[int], object]:
+    """What a stack is called, whatever its number is."""
+    texts = [(f.kind, f.function, f.module + f.file, f.line) for f in profile.frames]
+
+    @cache
+    def name(stack: int) -> object:
+        return [texts[n] for n in profile.stacks[stack]]
+
+    return name
 
 
 def _resolved(

@@ -273,37 +273,39 @@ def _lock(case: _Case, plain: Finding) -> Finding:
 def _no_cpu(case: _Case, plain: Finding) -> Finding:
     """Who has the CPUs: threads of this job, or other programs."""
     wall = max(case.profile.end_ns - case.profile.start_ns, 1)
-    use: Counter[int] = Counter()
-    wanting = 0
+    used, wanting = 0, 0
+    wants: Counter[int] = Counter()  # by process: threads that want a CPU for a tenth of the time or more
     for one in case.budgets.threads.values():
         on = sum(cell.ns for cell in one.cells if cell.state == "on")
-        wants = on + sum(cell.ns for cell in one.cells if cell.state == "runq")
-        use[one.pid] += on
-        wanting += wants * 10 > wall
-    job = sum(use.values()) / wall
+        ready = sum(cell.ns for cell in one.cells if cell.state == "runq")
+        used += on
+        if (on + ready) * 10 > wall:
+            wanting += 1
+            wants[one.pid] += 1
+    job = used / wall
     known = f" of {counted(case.machine.cpus, 'CPU')}" if case.machine.cpus else " CPUs"
     details = [
         f"{counted(wanting, 'thread')} of this job {does(wanting, 'want')} a CPU; together they get {job:.1f}{known}"
     ]
     do = plain.do
     foreign = case.machine.cpus is not None and wanting <= case.machine.cpus
-    if case.machine.others and (foreign or case.machine.cpus is None or job < 0.7 * case.machine.cpus):
+    elsewhere = max(sum(cpus for *_, cpus in case.machine.others), (case.machine.busy or 0.0) - job)
+    below = Counter(
+        _command(p.command) for p in case.profile.processes if p.pid != case.thread.pid and wants.get(p.pid)
+    )
+    if below and not foreign:
+        command = below.most_common(1)[0][0]
+        details.append(f"{counted(sum(below.values()), 'other process')} of it: {command}")
+    if case.machine.others and (foreign or elsewhere > 0.5 * (case.machine.cpus or 1)):
         pid, command, cpus = case.machine.others[0]
-        total = max(sum(cpus for *_, cpus in case.machine.others), (case.machine.busy or 0.0) - job)
         details.append(
-            f"other programs have {total:.1f} CPUs, most of it {_command(command)} (pid {pid}, {cpus:.1f})"
+            f"other programs have {elsewhere:.1f} CPUs, most of it {_command(command)} (pid {pid}, {cpus:.1f})"
         )
-        do = f"move pid {pid} elsewhere, or keep it to other CPUs (taskset, a cgroup)"
-        foreign = True
+        do = f"move pid {pid} elsewhere, or keep it to other CPUs (taskset, a cgroup)" if foreign else do
     elif foreign:
-        busy = "" if case.machine.busy is None else f" ({max(case.machine.busy - job, 0.0):.1f} of them)"
+        busy = "" if case.machine.busy is None else f" ({elsewhere:.1f} of them)"
         details.append(f"so other programs of this machine have the CPUs{busy}")
         do = "see who they are (top), and keep them to other CPUs (taskset, a cgroup)"
-    elif len(use) > 1:
-        pid, _ = max(use.items(), key=lambda item: (item[1], -item[0]))
-        if pid != case.thread.pid:
-            commands = {p.pid: p.command for p in case.profile.processes}
-            details.append(f"most of it has pid {pid} ({_command(commands.get(pid, ''))})")
     cause = "no-cpu-of-others" if foreign else plain.cause
     return replace(plain, cause=cause, details=tuple(details), do=do, lines_are="it wants to run")
 

@@ -64,9 +64,9 @@ class Example:
     thread: ThreadKind = "training"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Rule:
-    """What a thread does, by its stack: see the head of ``rules.yaml`` for the fields."""
+    """What a thread does, by its stack: see the head of ``rules.yaml`` for the fields. Each is itself only."""
 
     name: str
     category: Category
