@@ -114,7 +114,7 @@ def budgets_of(profile: Profile, rules: Rules, shape: Shape | None = None) -> Bu
         if key not in threads:
             threads[key] = Thread(*key, "", 0, 0, 0, profile.start_ns, profile.end_ns)
     cells = {
-        key: _cells(profile, thread, by_thread.get(key, {}), order, name) for key, thread in threads.items()
+        key: _cells(thread, by_thread.get(key, {}), order, name) for key, thread in threads.items()
     }
     return Budgets(
         shape,
@@ -150,7 +150,6 @@ def allot(total: int, weights: Sequence[int]) -> list[int]:
 
 
 def _cells(
-    profile: Profile,
     thread: Thread,
     sampled: Mapping[State, Counter[tuple[Rule, int]]],
     order: Mapping[int, int],
