@@ -256,13 +256,18 @@ impl Session {
             .stacks
             .processes
             .resolve(&sample, &mut self.stacks.table);
+        debug(&sample, &resolved, &self.stacks);
         self.quality
             .sampled(&resolved, record.time_ns, !sample.python.is_empty());
         let stack = self.stack_of(&resolved.frames, "(not resolved)");
-        let period_ns = 1_000_000_000 / u64::from(self.options.hz.max(1));
+        let period_ns = self.period_ns();
         self.stacks
             .table
             .add((record.pid, record.tid), State::On, stack, 1, period_ns);
+    }
+
+    fn period_ns(&self) -> u64 {
+        1_000_000_000 / u64::from(self.options.hz.max(1))
     }
 
     fn stack_of(&mut self, frames: &[u32], otherwise: &str) -> StackId {
@@ -311,19 +316,21 @@ impl Session {
             return;
         }
         let key = seen.key;
-        let stack = match seen.stands {
-            Some((at, of, stack)) if at == seq && of == generation => Some(stack),
-            _ => {
-                let found = self.stack_of_blocked(n);
-                if let (Some(seen), Some((seq, stack))) = (&mut self.seen[n], found) {
-                    seen.stands = Some((seq, generation, stack));
-                }
-                found.map(|(_, stack)| stack)
-            }
-        };
-        if let Some(stack) = stack {
+        if let Some((_, _, stack)) = seen.stands.filter(|s| (s.0, s.1) == (seq, generation)) {
             self.stacks.table.add(key, what, stack, 1, passed_ns);
+            return;
         }
+        let Some((place, stack)) = self.stack_of_blocked(n) else {
+            return;
+        };
+        if let Some(seen) = &mut self.seen[n] {
+            seen.stands = Some((place.seq, generation, stack));
+        }
+        // Where the last look was long ago (the agent was late), this stack stands for what it is known to have lasted.
+        let lasted_ns = now_ns.saturating_sub(place.since).max(self.period_ns());
+        self.stacks
+            .table
+            .add(key, what, stack, 1, passed_ns.min(lasted_ns));
     }
 
     fn enter(&mut self, n: usize, now_ns: u64) -> bool {
@@ -356,11 +363,11 @@ impl Session {
         self.kernel.free(n);
     }
 
-    /// The stack of a thread that does not run, and the `seq` it belongs to. Nothing where the thread moved meanwhile
+    /// The stack of a thread that does not run, and its place as it was then. Nothing where the thread moved meanwhile
     /// (counted), unless it came back to the very same place.
-    fn stack_of_blocked(&mut self, n: usize) -> Option<(u32, StackId)> {
+    fn stack_of_blocked(&mut self, n: usize) -> Option<(ThreadPlace, StackId)> {
         for _ in 0..2 {
-            let before = self.kernel.threads.read(n)?;
+            let mut before = self.kernel.threads.read(n)?;
             if !matches!(before.state, state::OFF | state::RUNQ) {
                 break;
             }
@@ -372,8 +379,10 @@ impl Session {
                 if !same || !matches!(doing, state::OFF | state::RUNQ) {
                     continue;
                 }
+                before = now;
             }
-            return Some((seq, self.resolve_blocked(&before, read)));
+            let stack = self.resolve_blocked(&before, read);
+            return Some((before, stack));
         }
         self.quality.moved += 1;
         None
@@ -415,6 +424,7 @@ impl Session {
                 .stacks
                 .processes
                 .resolve(&sample, &mut self.stacks.table);
+            debug(&sample, &resolved, &self.stacks);
             self.quality
                 .sampled(&resolved, sample.time_ns, !sample.python.is_empty());
             frames = resolved.frames;
@@ -645,4 +655,12 @@ fn timer(hz: u32) -> io::Result<OwnedFd> {
         return Err(io::Error::last_os_error());
     }
     Ok(fd)
+}
+
+fn debug(sample: &RawSample<'_>, resolved: &crate::sample::Resolved, stacks: &Stacks) {
+    if resolved.mismatch && std::env::var_os("CORE_DEBUG").is_some() {
+        eprintln!("MISMATCH live {} ip {:x} n_python {} python {:?}", sample.live, sample.regs.ip, sample.python.len(), sample.python);
+        for f in &resolved.frames { let f = stacks.table.frames.get(*f).unwrap(); eprint!("{}:{};", f.function, f.line); }
+        eprintln!();
+    }
 }

@@ -46,6 +46,8 @@ pub struct Section {
 pub struct Elf {
     pub source: Arc<dyn Source>,
     pub machine: u16,
+    /// Where a program starts.
+    pub entry: u64,
     pub segments: Vec<Segment>,
     pub sections: Vec<Section>,
     /// `vaddr` and size of `.eh_frame_hdr`.
@@ -75,6 +77,7 @@ impl Elf {
         let mut elf = Elf {
             source,
             machine: u16_at(&head, 18)?,
+            entry: u64_at(&head, 24)?,
             segments: Vec::new(),
             sections: Vec::new(),
             eh_frame_hdr: None,

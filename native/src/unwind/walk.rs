@@ -170,7 +170,8 @@ impl<C: Code> Walker<'_, '_, '_, C> {
             let followed = rule.follow(&mut regs, exact, &mut |addr| stack.read(addr));
             let off_the_end = std::mem::replace(&mut self.stack.ran_off, ran_off);
             match followed {
-                Ok(()) if regs.ip() == 0 => return Outcome::Rooted,
+                // No return address: the bottom of a stack, unless it is a trial that went astray.
+                Ok(()) if regs.ip() == 0 && deep == 0 => return Outcome::Rooted,
                 Ok(()) if self.code.is_code(regs.ip()) => exact = rule.signal,
                 Ok(()) => {
                     self.code.missed(regs.ip());
