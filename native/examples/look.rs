@@ -22,7 +22,12 @@ fn stopped<T>(tid: i32, look: impl FnOnce(Regs, u64) -> T) -> Option<T> {
         libc::waitpid(tid, &mut status, libc::__WALL);
         let mut r: libc::user_regs_struct = std::mem::zeroed();
         let read = libc::ptrace(libc::PTRACE_GETREGS, tid, 0, &mut r);
-        let regs = Regs { ip: r.rip, sp: r.rsp, bp: r.rbp, lr: 0 };
+        let regs = Regs {
+            ip: r.rip,
+            sp: r.rsp,
+            bp: r.rbp,
+            lr: 0,
+        };
         let out = (read == 0).then(|| look(regs, r.fs_base));
         libc::ptrace(libc::PTRACE_DETACH, tid, 0, 0);
         out
@@ -37,14 +42,21 @@ fn main() {
     let began = Instant::now();
     let mut target = Target::open(pid).expect("target");
     let mut frames = Frames::default();
-    println!("opened in {:?}; python {:?}; {:?}", began.elapsed(), target.python().map(|p| p.name()), target.notes());
+    println!(
+        "opened in {:?}; python {:?}; {:?}",
+        began.elapsed(),
+        target.python().map(|p| p.name()),
+        target.notes()
+    );
     let memory = ProcessMemory::new(pid);
     let (mut n, mut rooted, mut mismatch, mut native, mut unsymbolised, mut complete) = (0, 0, 0, 0, 0, 0);
     let mut guessed = 0;
     let (mut first, mut warm) = (None, Vec::new());
     let mut seen: BTreeMap<String, usize> = BTreeMap::new();
     for _ in 0..samples {
-        let Ok(list) = std::fs::read_dir(format!("/proc/{pid}/task")) else { break };
+        let Ok(list) = std::fs::read_dir(format!("/proc/{pid}/task")) else {
+            break;
+        };
         for task in list.flatten() {
             let tid: u32 = task.file_name().to_string_lossy().parse().expect("a thread");
             let looked = stopped(tid as i32, |regs, fsbase| {
@@ -55,7 +67,9 @@ fn main() {
                 target.python_frames(tid, Some(fsbase), &mut python);
                 (regs, stack, python)
             });
-            let Some((regs, stack, python)) = looked else { continue };
+            let Some((regs, stack, python)) = looked else {
+                continue;
+            };
             let at = Instant::now();
             let sample = RawSample {
                 pid,
@@ -98,7 +112,12 @@ fn main() {
                         _ => format!("{} [{}]", f.function, f.module),
                     })
                     .collect();
-                let mark = format!("rooted={} mismatch={} python={}\n    ", r.rooted, r.mismatch, python.len());
+                let mark = format!(
+                    "rooted={} mismatch={} python={}\n    ",
+                    r.rooted,
+                    r.mismatch,
+                    python.len()
+                );
                 *seen.entry(mark + &names.join("\n    ")).or_default() += 1;
             }
         }
@@ -116,9 +135,16 @@ fn main() {
         pct(complete, n),
         pct((native - unsymbolised) as usize, native as usize)
     );
-    println!("first {first:?}; median {:?}; max {:?}", warm.get(warm.len() / 2), warm.last());
+    println!(
+        "first {first:?}; median {:?}; max {:?}",
+        warm.get(warm.len() / 2),
+        warm.last()
+    );
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    for line in status.lines().filter(|l| l.starts_with("Rss") || l.starts_with("VmRSS")) {
+    for line in status
+        .lines()
+        .filter(|l| l.starts_with("Rss") || l.starts_with("VmRSS"))
+    {
         println!("{line}");
     }
     let _ = memory.u64(0);

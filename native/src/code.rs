@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use crate::image::Image;
+use crate::image::{Image, LOOP};
 use crate::maps::{Mapping, Maps};
 use crate::sample::{Frame, Frames, Kind};
 use crate::splice::{Class, Native};
 use crate::symbols::PerfMap;
-use crate::unwind::{call_target, ends_in_call, Code, Rule, PROLOGUE_MAX, Walked};
+use crate::unwind::{call_target, ends_in_call, Code, Rule, Walked, PROLOGUE_MAX};
 use crate::world::World;
 
 /// Addresses that are remembered of one process.
@@ -145,7 +145,9 @@ impl Modules {
             return;
         };
         if unnamed(&self.shown, call.lookup) && self.libc_without_name(world, call.lookup) {
-            let starts = self.raw_name(world, main.lookup).is_some_and(|n| n.starts_with("__libc_start_main"));
+            let starts = self
+                .raw_name(world, main.lookup)
+                .is_some_and(|n| n.starts_with("__libc_start_main"));
             if starts {
                 self.give_name(world, call.lookup, "__libc_start_call_main", frames);
             }
@@ -201,7 +203,14 @@ impl Modules {
         if let Some((image, vaddr)) = self.image_at(world, addr) {
             if let Some(named) = image.symbol(vaddr) {
                 let class = class_of(&named.raw);
-                return (native_frame(image.shown(&named).to_string(), &image.name), class, true);
+                return (
+                    native_frame(image.shown(&named).to_string(), &image.name),
+                    class,
+                    true,
+                );
+            }
+            if image.is_loop_part(vaddr) {
+                return (native_frame(LOOP.into(), &image.name), Class::Loop, true);
             }
             if image.elf.entry == image.unwind(vaddr).map_or(vaddr, |f| f.start) {
                 return (native_frame("_start".into(), &image.name), Class::Plain, true);
@@ -252,7 +261,7 @@ fn native_frame(function: String, module: &str) -> Frame {
 
 fn class_of(raw: &str) -> Class {
     let name = raw.split(['.', '@']).next().unwrap_or(raw);
-    if name == "_PyEval_EvalFrameDefault" {
+    if name == LOOP {
         Class::Loop
     } else if name.starts_with("_TAIL_CALL_") {
         Class::LoopPart

@@ -50,19 +50,19 @@ impl Session {
         calls: Option<Bound<'_, PyDict>>,
     ) -> PyResult<Session> {
         if !(1..=10_000).contains(&hz) {
-            return Err(PyValueError::new_err(format!("hz is {hz}: 1 to 10000 is possible")));
+            return Err(PyValueError::new_err(format!(
+                "hz is {hz}: 1 to 10000 is possible"
+            )));
         }
         if let Some(tier) = tier.filter(|t| t != "T0") {
-            return Err(PyOSError::new_err(format!("tier {tier} is not in this module: T0 is")));
+            return Err(PyOSError::new_err(format!(
+                "tier {tier} is not in this module: T0 is"
+            )));
         }
         if calls.is_some_and(|c| !c.is_empty()) {
             return Err(PyValueError::new_err("calls are not in this module"));
         }
-        let options = Options {
-            hz,
-            off_cpu,
-            follow,
-        };
+        let options = Options { hz, off_cpu, follow };
         let inner = py
             .detach(|| session::Session::start(&pids, options))
             .map_err(raised)?;
@@ -165,7 +165,11 @@ fn columns<'py>(py: Python<'py>, taken: Taken) -> PyResult<Bound<'py, PyDict>> {
         )
     });
     told.set_item("threads", rows(py, threads)?)?;
-    told.set_item("processes", rows(py, taken.processes.into_iter())?)?;
+    let processes = taken
+        .processes
+        .into_iter()
+        .map(|p| (p.pid, p.command, p.parent, p.python, p.rank, p.job, p.ended));
+    told.set_item("processes", rows(py, processes)?)?;
     for empty in ["calls", "spans", "memory"] {
         told.set_item(empty, PyList::empty(py))?;
     }
