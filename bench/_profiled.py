@@ -34,20 +34,29 @@ RESAMPLES = 4000
 
 
 @dataclass(frozen=True, slots=True)
+class Step:
+    """When it ended, how long it took, and the process's processor time in it."""
+
+    end_ns: int
+    took_ns: int
+    cpu_ns: int
+
+
+@dataclass(frozen=True, slots=True)
 class Training:
     """A running bench/jobs/training.py."""
 
     pid: int
     output: Path
 
-    def steps(self) -> list[tuple[int, int]]:
-        """End and duration of every step so far, in nanoseconds."""
+    def steps(self) -> list[Step]:
+        """Every step so far."""
         text = self.output.read_bytes()
         rows = text[: text.rfind(b"\n") + 1].splitlines()
-        return [(int(end), int(took)) for end, took in (row.split() for row in rows)]
+        return [Step(*map(int, row.split())) for row in rows]
 
-    def between(self, start_ns: int, end_ns: int) -> list[int]:
-        return [took for end, took in self.steps() if start_ns < end - took and end <= end_ns]
+    def between(self, start_ns: int, end_ns: int) -> list[Step]:
+        return [s for s in self.steps() if start_ns < s.end_ns - s.took_ns and s.end_ns <= end_ns]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +73,7 @@ class Looked:
 
     cpu_pct: float = 0.0
     rss_mb: float = 0.0
-    steps: list[int] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
 
 
 @contextmanager
@@ -147,8 +156,8 @@ def looked(tool: Tool, target: Training, settle_s: float, seconds: float) -> Loo
     return Looked(cost, memory, steps)
 
 
-def bare(target: Training, seconds: float) -> list[int]:
-    """Durations of steps while nobody looks."""
+def bare(target: Training, seconds: float) -> list[Step]:
+    """Steps while nobody looks."""
     return _steps_for(target, seconds)
 
 
@@ -171,7 +180,7 @@ def interval(values: Sequence[float], seed: int = 0) -> tuple[float, float, floa
     return statistics.fmean(values), means[int(0.025 * RESAMPLES)], means[int(0.975 * RESAMPLES)]
 
 
-def _steps_for(target: Training, seconds: float) -> list[int]:
+def _steps_for(target: Training, seconds: float) -> list[Step]:
     start = time.monotonic_ns()
     time.sleep(seconds)
     return target.between(start, time.monotonic_ns())
