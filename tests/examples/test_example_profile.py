@@ -42,13 +42,12 @@ def test_a_script_says_what_it_does_and_not_what_is_wrong(script: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda s: s.stem)
-def test_a_script_steps_until_it_is_stopped(script: Path, seed: int, tmp_path: Path) -> None:
+def test_a_script_steps_until_it_is_stopped(script: Path, tmp_path: Path) -> None:
     env = {**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
     with tempfile.TemporaryFile() as out:
         process = subprocess.Popen(
-            [sys.executable, str(script), "--seed", str(seed)], stdout=out, stderr=out, env=env
+            [sys.executable, str(script), "--seed", "1"], stdout=out, stderr=out, env=env
         )
         try:
 
@@ -58,8 +57,8 @@ def test_a_script_steps_until_it_is_stopped(script: Path, seed: int, tmp_path: P
 
             wait_until(lambda: "step " in told() or process.poll() is not None, 120, f"{script.name}'s steps")
             assert process.poll() is None, told()
+            assert "Traceback" not in told()
         finally:
             process.terminate()
             process.wait(30)
-        assert "Traceback" not in told()
     assert [p.name for p in tmp_path.iterdir() if not p.name.startswith("torchinductor_")] == []

@@ -123,6 +123,22 @@ def test_stages_of_a_pipeline_are_not_blamed_for_its_bubble() -> None:
         assert found.late == ()
 
 
+@pytest.mark.parametrize(
+    ("begins", "waits"),
+    [
+        ("c10d::ProcessGroupGloo::send", "c10d::ProcessGroupGloo::RecvWork::wait"),
+        ("c10d::ProcessGroupNCCL::recv", "c10d::ProcessGroupNCCL::WorkNCCL::wait"),
+        ("ncclSend", "ncclGroupEnd"),
+        ("c10d::ProcessGroupGloo::recvAnysource", "c10d::Work::wait"),
+    ],
+)
+def test_sends_and_receives_are_known_by_all_their_names(begins: str, waits: str) -> None:
+    made = Gang(2, with_late(steady(1, 30, 0.01), 0, 10), name=waits).profile()
+    calls = tuple(Span(s.pid, s.tid, begins, "collective", s.start_ns, s.start_ns + 1000) for s in made.spans)
+    found = compare(Profile("T0", 0, made.end_ns, spans=(*made.spans, *calls), processes=made.processes))
+    assert found.verdict == "cannot tell", found.text
+
+
 def test_with_peers_told_the_late_one_of_several_pipelines_is_named() -> None:
     """Stage 1 of the second pipeline takes longer than stage 1 of the others."""
     spans: list[Span] = []

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from math import sqrt
 from statistics import median, stdev
 from typing import Final
 
-from unidle.scope.model import Frame, Profile
+from unidle.scope.model import Frame, Profile, Sample, Span, Thread
 from unidle.scope.ranks import Comparison, Measure, RankView, judge
 
 BATCHES: Final = 16  # means of so many parts of the time tell the error of the whole
@@ -18,7 +20,10 @@ LEAST_BATCHES: Final = 4
 EXPOSED: Final = 0.25  # of all time in collectives is on the training thread: then that is what counts
 UNSEEN: Final = 0.2  # of the time: stacks wait so much more than spans tell (of calls that have not ended)
 
-_ONE_TO_ONE: Final = re.compile(r"(?<![a-z])i?(send|recv)(?![a-z])|p2p|point_?to_?point", re.IGNORECASE)
+_ONE_TO_ONE: Final = re.compile(
+    r"(?:^|[^a-z])i?(?:send|recv)(?:[^a-z]|anysource|work|$)|nccl(?:send|recv)|p2p|point_?to_?point",
+    re.IGNORECASE,
+)
 _WAITS: Final = re.compile(r"wait|barrier|synchronize|finalize", re.IGNORECASE)
 _COLLECTIVE: Final = re.compile(
     r"\b(c10d::(?!TCPStore)|gloo::|ProcessGroup(Gloo|NCCL|MPI|Wrapper)|nccl[A-Z]|MPI_(All|Barrier|Bcast|Wait))"
@@ -57,8 +62,9 @@ def views(
     nodes may be put together: nothing in them depends on a clock.
     """
     known = _rank_processes(profile)
+    own = _by_process(profile)
     made = [
-        _Rank(profile, rank, pid, (budgets or {}).get(pid), (steps or {}).get(pid), (threads or {}).get(pid))
+        _Rank(own[pid], rank, pid, (budgets or {}).get(pid), (steps or {}).get(pid), (threads or {}).get(pid))
         for pid, rank in known.items()
     ]
     measure = _measure(made)
@@ -87,7 +93,7 @@ def own_line(frames: Sequence[Frame]) -> str:
 
 
 class _Rank:
-    """One rank process, and its figures by every measure that its profile allows."""
+    """One rank process, and its figures by every measure that its part of the profile allows."""
 
     def __init__(
         self,
@@ -100,7 +106,7 @@ class _Rank:
     ) -> None:
         self.profile, self.rank, self.pid = profile, rank, pid
         self.budget = dict(budget or {})
-        spans = [s for s in profile.spans if s.pid == pid]
+        spans = profile.spans
         backward = sorted((s.start_ns, s.tid) for s in spans if s.kind == "backward")
         tids = [tid for _, tid in backward]
         self.thread = thread or (max(set(tids), key=tids.count) if tids else pid)
@@ -166,18 +172,20 @@ class _Rank:
         return whole, error, max(len(shares) - 1, 1)
 
     def _one_to_one(self, exposed: bool) -> float:
-        """Part of the waiting that is for one peer."""
+        """Part of the waiting that is for one peer: of its time, or of the calls where all waits have one name."""
         used = [s for s in self.collectives if not exposed or s.tid == self.thread]
-        alone = union((s.start_ns, s.end_ns) for s in used if _ONE_TO_ONE.search(s.name))
+        alone = length(union((s.start_ns, s.end_ns) for s in used if _ONE_TO_ONE.search(s.name)))
         whole = length(union((s.start_ns, s.end_ns) for s in used))
-        return length(alone) / whole if whole else 0.0
+        begun = [s.name for s in self.collectives if not _WAITS.search(s.name)]
+        calls = sum(_ONE_TO_ONE.search(name) is not None for name in begun) / len(begun) if begun else 0.0
+        return max(alone / whole if whole else 0.0, calls)
 
     def _from_samples(self) -> tuple[dict[str, float], float, int]:
         """Shares of time by line outside collectives, the share inside, and the number of samples."""
         profile, waiting, count = self.profile, 0, 0
         lines: dict[str, int] = {}
         for s in profile.samples:
-            if s.pid != self.pid or s.tid != self.thread:
+            if s.tid != self.thread:
                 continue
             count += s.count
             frames = profile.stack(s.stack)
@@ -213,14 +221,32 @@ def _rank_processes(profile: Profile) -> dict[int, int]:
     return {pid: rank for rank, pid in enumerate(sorted(talking))}
 
 
+def _by_process(profile: Profile) -> Mapping[int, Profile]:
+    """The part of each process: its spans, samples and threads."""
+    spans: dict[int, list[Span]] = defaultdict(list)
+    samples: dict[int, list[Sample]] = defaultdict(list)
+    threads: dict[int, list[Thread]] = defaultdict(list)
+    for s in profile.spans:
+        spans[s.pid].append(s)
+    for one in profile.samples:
+        samples[one.pid].append(one)
+    for thread in profile.threads:
+        threads[thread.pid].append(thread)
+    return {
+        pid: replace(
+            profile, spans=tuple(spans[pid]), samples=tuple(samples[pid]), threads=tuple(threads[pid])
+        )
+        for pid in {*spans, *samples, *threads, *(p.pid for p in profile.processes)}
+    }
+
+
 def _window(profile: Profile, pid: int, tid: int) -> tuple[int, int]:
     """In the rank's own clock: its training thread's; else, of a rank of spans alone, from the first to the last one."""
     for thread in profile.threads:
         if (thread.pid, thread.tid) == (pid, tid) and thread.last_ns > thread.first_ns:
             return thread.first_ns, thread.last_ns
-    spans = [s for s in profile.spans if s.pid == pid]
-    if spans and not any(s.pid == pid for s in profile.samples):
-        return min(s.start_ns for s in spans), max(s.end_ns for s in spans)
+    if profile.spans and not profile.samples:
+        return min(s.start_ns for s in profile.spans), max(s.end_ns for s in profile.spans)
     return profile.start_ns, profile.end_ns
 
 

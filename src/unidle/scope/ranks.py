@@ -19,7 +19,9 @@ from typing import Final, Literal
 
 WAITING: Final = ("collective",)
 NEED_SHARE: Final = 0.01  # of the time: less is not worth a name
-NEED_SPREADS: Final = 4.0  # times the typical distance of ranks from the middle one
+NEED_SPREADS: Final = (
+    4.0  # times the typical distance of ranks from the middle one; fewer where few ranks tell it badly
+)
 NEED_CONFIDENCE: Final = 0.95
 SURE: Final = 0.999  # more is never claimed: the model itself may be wrong
 STRUCTURAL: Final = 0.3  # of the waiting is for one peer's data: a pipeline
@@ -55,8 +57,9 @@ class RankView:
 class Cause:
     """Something that a late rank has more of than the others."""
 
-    what: str  # a category of the budget
-    more_ms: float  # per step
+    what: str  # a category of the budget, or nothing where only a line is known
+    more_pct: float  # of its time
+    more_ms: float | None  # per step, nothing where steps are not seen
     line: str = ""  # "train.py:31 load", or nothing
 
 
@@ -189,7 +192,7 @@ def _blame(view: RankView, group: Sequence[RankView], step_ms: float | None, may
         late_pct=100 * late,
         late_ms=None if step_ms is None else late * step_ms,
         confidence=confidence,
-        is_late=is_late and late >= NEED_SPREADS * _spread(group),
+        is_late=is_late and late >= min(NEED_SPREADS, (len(group) - 1) / 2) * _spread(group),
         causes=_causes(view, others, late, step_ms) if is_late else (),
         steps=step_times(view.steps_ns),
     )
@@ -239,14 +242,15 @@ def _causes(
         for name, pct in view.budget.items()
         if name not in WAITING
     }
-    scale = step_ms if step_ms is not None else 1000.0  # without steps: per second
     line, share = _line(view, others)
     told = line if share >= EXPLAINS * late else ""
     found = sorted(((m, name) for name, m in more.items() if m >= EXPLAINS * late), reverse=True)
-    causes = [Cause(name, m * scale, told if k == 0 else "") for k, (m, name) in enumerate(found)]
-    if not causes and told:
-        causes = [Cause("", share * scale, told)]
-    return tuple(causes)
+    if not found and told:
+        found = [(share, "")]
+    return tuple(
+        Cause(name, 100 * m, None if step_ms is None else m * step_ms, told if k == 0 else "")
+        for k, (m, name) in enumerate(found)
+    )
 
 
 def _line(view: RankView, others: Sequence[RankView]) -> tuple[str, float]:
@@ -259,18 +263,18 @@ def _line(view: RankView, others: Sequence[RankView]) -> tuple[str, float]:
 
 
 def _late_text(found: Sequence[Blame], step_ms: float | None) -> str:
-    first, *more = sorted(found, key=lambda b: -b.late_pct)
-    others = f" (and {len(more)} more)" if more else ""
+    first, *rest = sorted(found, key=lambda b: -b.late_pct)
+    others = f" (and {len(rest)} more)" if rest else ""
     if first.late_ms is None or step_ms is None:
         much = f"the others wait {first.late_pct:.0f} % of the time longer than it does"
     else:
         much = f"{first.late_ms:.1f} ms of each step of {step_ms:.1f} ms"
-    text = f"rank {first.rank}{others} is late: {much}, {100 * first.confidence:.0f} % sure"
+    text = f"rank {first.rank}{others} is late: {much}, {int(100 * first.confidence)} % sure"
     if not first.causes:
         return f"{text}; its budget does not say why"
     cause = first.causes[0]
-    why = f"{cause.what} +{cause.more_ms:.1f} ms" if cause.what else f"+{cause.more_ms:.1f} ms"
-    return f"{text}; {why}{', ' + cause.line if cause.line else ''}"
+    more = f"+{cause.more_pct:.0f} %" if cause.more_ms is None else f"+{cause.more_ms:.1f} ms"
+    return f"{text}; {f'{cause.what} {more}'.strip()}{', ' + cause.line if cause.line else ''}"
 
 
 def _even_text(views: Sequence[RankView]) -> str:
@@ -287,7 +291,10 @@ def _row(b: Blame) -> dict[str, object]:
         "wait_ms": _rounded(b.wait_ms),
         "wait_pct": round(b.wait_pct, 2),
         "confidence": round(b.confidence, 3),
-        "causes": [{"what": c.what, "more_ms": round(c.more_ms, 2), "line": c.line} for c in b.causes],
+        "causes": [
+            {"what": c.what, "more_pct": round(c.more_pct, 2), "more_ms": _rounded(c.more_ms), "line": c.line}
+            for c in b.causes
+        ],
         "steps": None
         if b.steps is None
         else {"count": b.steps.count, "p50_ms": _rounded(b.steps.p50_ms), "p99_ms": _rounded(b.steps.p99_ms)},
