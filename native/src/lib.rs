@@ -2,8 +2,11 @@
 
 pub mod blocked;
 pub mod kernel;
+pub mod look;
 pub mod memory;
+pub mod perf;
 pub mod processes;
+pub mod procfs;
 #[cfg(feature = "python")]
 mod py;
 pub mod python;

@@ -4,25 +4,29 @@
 //! its stack gets the time, for the price of one small read. Else `syscall` says whether it runs. Of a running thread
 //! only Python frames can be read, from memory that changes meanwhile; of a blocked one the whole stack.
 
+use std::collections::hash_map::Entry;
 use std::fs;
-use std::io;
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
 
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 
 use crate::blocked::{wait_name, Sockets};
 use crate::memory::ProcessMemory;
 use crate::procfs::parse::{self, Place};
 use crate::procfs::thread::{Blocked, Thread};
 use crate::sample::{PyFrameRaw, RawSample, Regs, Resolved};
-use crate::table::{State, Table, ThreadKey};
+use crate::session::Stacks;
+use crate::table::{State, ThreadKey};
 use crate::target::Target;
 
 /// From the stack pointer upwards.
 pub const STACK_BYTES: usize = 32 << 10;
 /// Threads whose files stay open.
 const KEPT_OPEN: usize = 256;
-/// Looks between two lists of threads and children.
+/// Looks between two lists of threads and children, and between two looks for changed mappings.
 const LOOKS_PER_LIST: u64 = 10;
+const LOOKS_PER_REFRESH: u64 = 100;
 
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counts {
@@ -30,52 +34,60 @@ pub struct Counts {
     /// Samples with native frames, and how many of those reach the thread's start.
     pub native: u64,
     pub rooted: u64,
+    pub with_python: u64,
     pub mismatches: u64,
     pub frames: u64,
     pub unsymbolised: u64,
     /// Thrown away because the thread moved while it was read.
-    pub drops: u64,
+    pub moved: u64,
     /// Looks at running threads whose frames changed while they were read: what two reads agree on was kept.
     pub torn: u64,
+    pub first_ns: Option<u64>,
 }
 
-#[derive(Debug)]
-pub struct Process {
-    pub command: String,
-    pub parent: u32,
-    pub python: String,
-    pub ended: bool,
-    started: u64,
-    notes: Vec<String>,
+impl Counts {
+    pub fn add(&mut self, resolved: &Resolved, python: bool, time_ns: u64) {
+        self.samples += 1;
+        self.with_python += u64::from(python);
+        self.mismatches += u64::from(resolved.mismatch);
+        self.frames += u64::from(resolved.native);
+        self.unsymbolised += u64::from(resolved.unsymbolised);
+        if resolved.native > 0 {
+            self.native += 1;
+            self.rooted += u64::from(resolved.rooted);
+        }
+        if resolved.complete && self.first_ns.is_none() {
+            self.first_ns = Some(time_ns);
+        }
+    }
 }
 
 pub struct Watch {
-    pub table: Table,
+    pub stacks: Stacks,
     pub counts: Counts,
-    pub processes: FxHashMap<u32, Process>,
     pub threads: FxHashMap<ThreadKey, Thread>,
-    /// Ended since the last take, with their times.
+    /// Threads that ended since the last take, with their times.
     pub gone: Vec<(ThreadKey, Thread)>,
-    pub targets: FxHashMap<u32, Target>,
+    /// When each process started, which tells it from a later one of the same number.
+    started: FxHashMap<u32, u64>,
     follow: bool,
     off_cpu: bool,
-    /// Somebody else samples threads that run (perf events): here only their times are kept.
-    pub on_cpu: bool,
+    /// False: somebody else samples threads that run (perf events), and here only their times are kept.
+    on_cpu: bool,
     looks: u64,
     sockets: Sockets,
     stack: Vec<u8>,
-    python: [Vec<PyFrameRaw>; 2],
+    pub python: [Vec<PyFrameRaw>; 2],
 }
 
 impl Watch {
     pub fn new(follow: bool, off_cpu: bool, on_cpu: bool) -> Watch {
         Watch {
-            table: Table::default(),
+            stacks: Stacks::default(),
             counts: Counts::default(),
-            processes: FxHashMap::default(),
             threads: FxHashMap::default(),
             gone: Vec::new(),
-            targets: FxHashMap::default(),
+            started: FxHashMap::default(),
             follow,
             off_cpu,
             on_cpu,
@@ -86,59 +98,44 @@ impl Watch {
         }
     }
 
-    /// Errors: no such process, or no right to read its memory, in one line each.
+    /// Errors: no such process, or no right to look into it, in one line each.
     pub fn add(&mut self, pid: u32, now_ns: u64) -> io::Result<()> {
-        if self.processes.get(&pid).is_some_and(|p| !p.ended) {
+        if self.started.contains_key(&pid) {
             return Ok(());
         }
-        let stat = process_stat(pid)
-            .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("no process {pid}")))?;
-        if stat.ended() {
-            return Err(io::Error::new(
+        let stat = process_stat(pid).filter(|s| !s.ended()).ok_or_else(|| {
+            io::Error::new(
                 io::ErrorKind::NotFound,
-                format!("process {pid} has ended"),
-            ));
+                format!("process {pid} is not there"),
+            )
+        })?;
+        // Perf events need no right to read memory: they show what they can without it.
+        if self.on_cpu {
+            may_read(pid)?;
         }
-        may_read(pid)?;
-        let target = Target::open(pid)?;
-        let command = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        let command = parse::command(&command);
-        let process = Process {
-            command: if command.is_empty() { stat.name } else { command },
-            parent: stat.parent,
-            python: target.python().map(|p| p.name()).unwrap_or_default(),
-            ended: false,
-            started: stat.started,
-            notes: target.notes().to_vec(),
-        };
-        self.processes.insert(pid, process);
-        self.targets.insert(pid, target);
+        self.stacks.processes.open(pid, now_ns)?;
+        self.started.insert(pid, stat.started);
         self.list(pid, now_ns);
         Ok(())
     }
 
     pub fn live(&self) -> usize {
-        self.processes.values().filter(|p| !p.ended).count()
+        self.started.len()
     }
 
-    pub fn notes(&self) -> Vec<String> {
-        let mut notes: Vec<String> = self
-            .processes
-            .iter()
-            .flat_map(|(pid, p)| p.notes.iter().map(move |n| format!("process {pid}: {n}")))
-            .collect();
-        notes.sort();
-        notes
+    pub fn pids(&self) -> Vec<u32> {
+        let mut pids: Vec<u32> = self.started.keys().copied().collect();
+        pids.sort_unstable();
+        pids
     }
 
     /// One look at every thread. `now_ns` is the kernel's monotonic clock.
     pub fn look(&mut self, now_ns: u64) {
-        if self.looks % LOOKS_PER_LIST == 0 {
-            let mut pids: Vec<u32> = self.processes.iter().filter(|(_, p)| !p.ended).map(|(pid, _)| *pid).collect();
-            pids.sort_unstable();
-            for pid in pids {
+        if self.looks.is_multiple_of(LOOKS_PER_LIST) {
+            for pid in self.pids() {
                 self.list(pid, now_ns);
             }
+            self.stacks.processes.look_for_python(now_ns);
         }
         self.looks += 1;
         let keys: Vec<ThreadKey> = self.threads.keys().copied().collect();
@@ -166,36 +163,42 @@ impl Watch {
         }
         thread.last_ns = now_ns;
         let times = thread.times;
-        if thread.exact {
-            if let Some(known) = thread.blocked {
-                if known.times == times && known.generation == self.table.generation {
-                    if self.off_cpu {
-                        self.table.add(key, State::Off, known.stack, 1, took);
-                        self.counts.samples += 1;
-                    }
-                    return true;
-                }
+        let known = thread.blocked.filter(|known| {
+            thread.exact
+                && known.times == times
+                && known.generation == self.stacks.table.generation
+        });
+        if let Some(known) = known {
+            if self.off_cpu {
+                self.stacks.table.add(key, State::Off, known.stack, 1, took);
             }
+            return true;
         }
         thread.blocked = None;
-        let place = match thread.place() {
-            Ok(place) => place,
-            // ESRCH of a thread that has ended; a kernel without this file ends here as well.
-            Err(e) => return e.kind() == io::ErrorKind::InvalidData,
-        };
-        match place {
-            Place::Running => {
-                if self.on_cpu {
-                    let waited = times.runq_ns.saturating_sub(before.runq_ns).min(took);
-                    self.running(key, took, waited, now_ns);
-                }
+        if !self.off_cpu && !self.on_cpu {
+            return true;
+        }
+        match thread.place() {
+            Ok(Place::Running) if self.on_cpu => {
+                let waited = times.runq_ns.saturating_sub(before.runq_ns).min(took);
+                self.running(key, took, waited, now_ns);
             }
-            Place::Blocked { call, arguments, sp, ip } => {
-                if self.off_cpu {
-                    let regs = Regs { ip, sp, ..Regs::default() };
-                    self.asleep(key, took, now_ns, regs, call, arguments[0]);
-                }
+            Ok(Place::Blocked {
+                call,
+                arguments,
+                sp,
+                ip,
+            }) if self.off_cpu => {
+                let regs = Regs {
+                    ip,
+                    sp,
+                    ..Regs::default()
+                };
+                self.asleep(key, took, now_ns, regs, (call, arguments[0]));
             }
+            Ok(_) => {}
+            // No right to read it (perf events need less), or a text that is not understood: its times are kept.
+            Err(e) => return e.raw_os_error() != Some(libc::ESRCH),
         }
         true
     }
@@ -203,51 +206,57 @@ impl Watch {
     fn running(&mut self, key: ThreadKey, took: u64, waited: u64, now_ns: u64) {
         let (pid, tid) = key;
         let [first, second] = &mut self.python;
-        let Some(target) = self.targets.get_mut(&pid) else {
+        let Some(target) = self.stacks.processes.target(pid) else {
             return;
         };
-        let torn = agreed_frames(target, tid, first, second);
-        self.counts.torn += u64::from(torn);
-        let stack = if first.is_empty() {
-            self.table.named_stack("(running, native)")
+        self.counts.torn += u64::from(agreed_frames(target, tid, first, second));
+        let sample = RawSample {
+            pid,
+            tid,
+            time_ns: now_ns,
+            regs: Regs::default(),
+            stack: &[],
+            python: first,
+            kernel: &[],
+            live: true,
+        };
+        let table = &mut self.stacks.table;
+        let resolved = if first.is_empty() {
+            Resolved::default()
         } else {
-            let sample = RawSample {
-                pid,
-                tid,
-                time_ns: now_ns,
-                regs: Regs::default(),
-                stack: &[],
-                python: first,
-                kernel: &[],
-                live: true,
-            };
-            let resolved = target.resolve(&sample, &mut self.table.frames);
-            if resolved.frames.is_empty() {
-                self.table.named_stack("(running, native)")
-            } else {
-                self.table.stack(&resolved.frames)
-            }
+            target.resolve(&sample, &mut table.frames)
+        };
+        let stack = if resolved.frames.is_empty() {
+            table.named_stack("(running without Python frames)")
+        } else {
+            self.counts.first_ns.get_or_insert(now_ns);
+            table.stack(&resolved.frames)
         };
         self.counts.samples += 1;
-        self.table.add(key, State::On, stack, 1, took - waited);
+        table.add(key, State::On, stack, 1, took - waited);
         if waited > 0 {
-            self.table.add(key, State::Runq, stack, 0, waited);
+            table.add(key, State::Runq, stack, 0, waited);
         }
     }
 
-    fn asleep(&mut self, key: ThreadKey, took: u64, now_ns: u64, regs: Regs, call: i64, argument: u64) {
+    fn asleep(&mut self, key: ThreadKey, took: u64, now_ns: u64, regs: Regs, call: (i64, u64)) {
         let (pid, tid) = key;
-        let (Some(target), Some(thread)) = (self.targets.get_mut(&pid), self.threads.get_mut(&key)) else {
+        let Some(thread) = self.threads.get_mut(&key) else {
             return;
         };
-        let memory = ProcessMemory::new(pid);
-        let n = memory.read_some(regs.sp, &mut self.stack).unwrap_or(0);
+        let n = ProcessMemory::new(pid)
+            .read_some(regs.sp, &mut self.stack)
+            .unwrap_or(0);
         let python = &mut self.python[0];
+        python.clear();
+        let Some(target) = self.stacks.processes.target(pid) else {
+            return;
+        };
         target.python_frames(tid, None, python);
         let state = thread.stat().map_or(1, |s| s.task_state());
         // If it was on a CPU since its times were read, stack and frames may be of two moments.
         if thread.exact && thread.read_times() != Some(thread.times) {
-            self.counts.drops += 1;
+            self.counts.moved += 1;
             return;
         }
         let sample = RawSample {
@@ -260,77 +269,76 @@ impl Watch {
             kernel: &[],
             live: true,
         };
-        let resolved = target.resolve(&sample, &mut self.table.frames);
+        let table = &mut self.stacks.table;
+        let resolved = target.resolve(&sample, &mut table.frames);
+        self.counts.add(&resolved, !python.is_empty(), now_ns);
         let sockets = &mut self.sockets;
-        let what = wait_name(call, state, || sockets.fd(pid, argument));
-        self.counts.add(&resolved);
+        let what = wait_name(call.0, state, || sockets.fd(pid, call.1));
         let mut frames = resolved.frames;
-        frames.push(self.table.frames.wait(&what));
-        let stack = self.table.stack(&frames);
-        self.table.add(key, State::Off, stack, 1, took);
+        frames.push(table.frames.wait(&what));
+        let stack = table.stack(&frames);
+        table.add(key, State::Off, stack, 1, took);
         thread.blocked = Some(Blocked {
             stack,
             times: thread.times,
-            generation: self.table.generation,
+            generation: table.generation,
         });
     }
 
     /// New threads and children of a process, and whether it is still the one that was added.
     fn list(&mut self, pid: u32, now_ns: u64) {
-        let stat = process_stat(pid);
-        let Some(process) = self.processes.get_mut(&pid) else {
+        let Some(&started) = self.started.get(&pid) else {
             return;
         };
-        if stat.is_none_or(|s| s.ended() || s.started != process.started) {
-            process.ended = true;
-            self.targets.remove(&pid);
+        if process_stat(pid).is_none_or(|s| s.ended() || s.started != started) {
+            self.ended(pid, now_ns);
             return;
         }
         let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else {
             return;
         };
-        let tids: FxHashSet<u32> = tasks
-            .flatten()
-            .filter_map(|e| e.file_name().to_str()?.parse().ok())
-            .collect();
         let mut born = Vec::new();
-        for tid in tids {
+        for tid in tasks
+            .flatten()
+            .filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok())
+        {
             if self.follow {
                 let told = fs::read_to_string(format!("/proc/{pid}/task/{tid}/children"));
                 born.extend(parse::children(&told.unwrap_or_default()));
             }
             let keep = self.threads.len() < KEPT_OPEN;
-            if let std::collections::hash_map::Entry::Vacant(place) = self.threads.entry((pid, tid)) {
+            if let Entry::Vacant(place) = self.threads.entry((pid, tid)) {
                 if let Some(thread) = Thread::open(pid, tid, now_ns, keep) {
                     place.insert(thread);
                 }
             }
         }
         for child in born {
-            if !self.processes.contains_key(&child) {
+            if !self.started.contains_key(&child) {
                 // A child that ended at once, or that runs as another user, is none of ours.
                 let _ = self.add(child, now_ns);
             }
         }
-        if self.looks % (LOOKS_PER_LIST * 10) == 0 {
-            if let (Some(target), Some(process)) = (self.targets.get_mut(&pid), self.processes.get_mut(&pid)) {
-                if target.refresh().unwrap_or(false) && process.python.is_empty() {
-                    process.python = target.python().map(|p| p.name()).unwrap_or_default();
-                }
+        if self.looks.is_multiple_of(LOOKS_PER_REFRESH) {
+            if let Some(target) = self.stacks.processes.target(pid) {
+                let _ = target.refresh();
             }
         }
     }
-}
 
-impl Counts {
-    pub fn add(&mut self, resolved: &Resolved) {
-        self.samples += 1;
-        self.mismatches += u64::from(resolved.mismatch);
-        self.frames += u64::from(resolved.native);
-        self.unsymbolised += u64::from(resolved.unsymbolised);
-        if resolved.native > 0 {
-            self.native += 1;
-            self.rooted += u64::from(resolved.rooted);
+    fn ended(&mut self, pid: u32, now_ns: u64) {
+        self.started.remove(&pid);
+        self.stacks.processes.exited(pid, now_ns);
+        let keys: Vec<ThreadKey> = self
+            .threads
+            .keys()
+            .filter(|key| key.0 == pid)
+            .copied()
+            .collect();
+        for key in keys {
+            if let Some(thread) = self.threads.remove(&key) {
+                self.gone.push((key, thread));
+            }
         }
     }
 }
@@ -370,40 +378,48 @@ pub fn process_stat(pid: u32) -> Option<parse::Stat> {
     parse::stat(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 
-/// Whether this user may read a process's memory: asked of the kernel, by a read of nothing that matters.
-pub fn may_read(pid: u32) -> io::Result<()> {
-    match fs::read_to_string(format!("/proc/{pid}/syscall")) {
-        Ok(_) => Ok(()),
-        Err(e) if e.kind() == io::ErrorKind::NotFound => Err(io::Error::new(
-            io::ErrorKind::Unsupported,
-            "the kernel has no /proc/PID/syscall (CONFIG_HAVE_ARCH_TRACEHOOK)",
+/// Why this user may not look into a process of another one; nothing where it may, or where it is not there.
+pub fn refused(pid: u32) -> Option<String> {
+    let owner = fs::metadata(format!("/proc/{pid}")).ok()?.uid();
+    // SAFETY: takes nothing and always succeeds.
+    let own = unsafe { libc::geteuid() };
+    if owner == own {
+        return None;
+    }
+    // The kernel's own answer: opening this file asks for the right to trace the process.
+    match may_trace(pid) {
+        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => Some(format!(
+            "process {pid} belongs to user {owner}, and this is user {own}: run as that user or as root (CAP_SYS_PTRACE)"
         )),
-        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
-            Err(io::Error::new(io::ErrorKind::PermissionDenied, refusal(pid)))
-        }
-        Err(e) => Err(e),
+        _ => None,
     }
 }
 
-fn refusal(pid: u32) -> String {
-    use std::os::unix::fs::MetadataExt;
-    let owner = fs::metadata(format!("/proc/{pid}")).map_or(u32::MAX, |m| m.uid());
-    // SAFETY: takes nothing and always succeeds.
-    let own = unsafe { libc::geteuid() };
-    if owner != own {
-        return format!(
-            "process {pid} belongs to user {owner}, and this is user {own}: run as that user or as root (CAP_SYS_PTRACE)"
-        );
+/// Whether this user may read a process's memory. Errors: `PermissionDenied` with what forbids it, `Unsupported`.
+pub fn may_read(pid: u32) -> io::Result<()> {
+    match may_trace(pid) {
+        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
+            let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
+            let reason = match scope.trim() {
+                "" | "0" => "it changed its user or forbids dumps, or is in another user namespace; run as root".to_owned(),
+                scope => format!("kernel.yama.ptrace_scope is {scope}; set it to 0, or run as root"),
+            };
+            Err(io::Error::new(
+                io::ErrorKind::PermissionDenied,
+                format!("process {pid} may not be read: {reason}"),
+            ))
+        }
+        Err(e) if e.kind() == io::ErrorKind::NotFound && process_stat(pid).is_some() => Err(io::Error::new(
+            io::ErrorKind::Unsupported,
+            "the kernel has no /proc/PID/syscall",
+        )),
+        _ => Ok(()),
     }
-    let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
-    match scope.trim() {
-        "" | "0" => format!(
-            "process {pid} may not be read (it changed its user, or is in another user namespace): run as root"
-        ),
-        scope => format!(
-            "process {pid} may not be read: kernel.yama.ptrace_scope is {scope}; set it to 0, or run as root"
-        ),
-    }
+}
+
+fn may_trace(pid: u32) -> io::Result<()> {
+    let mut file = fs::File::open(format!("/proc/{pid}/syscall"))?;
+    file.read(&mut [0; 256]).map(|_| ())
 }
 
 #[cfg(test)]
