@@ -1,8 +1,12 @@
 //! The profiler's hot path.
 
 pub mod blocked;
+pub mod code;
+pub mod elf;
+pub mod image;
 pub mod kernel;
 pub mod look;
+pub mod maps;
 pub mod memory;
 pub mod perf;
 pub mod processes;
@@ -13,6 +17,10 @@ pub mod python;
 pub mod quality;
 pub mod sample;
 pub mod session;
+pub mod splice;
+pub mod symbols;
 pub mod table;
 pub mod target;
 pub mod threads;
+pub mod unwind;
+pub mod world;

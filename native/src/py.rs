@@ -6,12 +6,21 @@ use std::time::Duration;
 
 use pyo3::exceptions::{PyOSError, PyPermissionError, PyProcessLookupError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList, PyTuple};
+use pyo3::types::{IntoPyDict, PyDict, PyList, PyTuple};
 
 use crate::session::{self, Options, Taken};
 
 /// The form of [`Session::take`]'s answer. The Python side takes exactly this one.
 const FORM: u32 = 1;
+
+/// The programs' source goes with them, so that whoever runs them can read them.
+const SOURCES: [(&str, &str); 5] = [
+    ("scope.bpf.c", include_str!("../bpf/scope.bpf.c")),
+    ("scope.h", include_str!("../bpf/scope.h")),
+    ("python.h", include_str!("../bpf/python.h")),
+    ("helpers.h", include_str!("../bpf/helpers.h")),
+    ("vmlinux.h", include_str!("../bpf/vmlinux.h")),
+];
 
 /// How long the interpreter is left alone before it may handle signals.
 const SLICE: Duration = Duration::from_millis(200);
@@ -182,9 +191,17 @@ where
     PyList::new(py, rows.collect::<Vec<_>>())
 }
 
+/// Names of the BPF programs that the kernel has now, of whoever loaded them.
+#[pyfunction]
+fn loaded_programs() -> PyResult<Vec<String>> {
+    crate::kernel::loaded_programs().map_err(raised)
+}
+
 #[pymodule]
 fn unidle_scope(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<Session>()?;
+    m.add_function(wrap_pyfunction!(loaded_programs, m)?)?;
     m.add("FORM", FORM)?;
+    m.add("SOURCES", SOURCES.into_py_dict(m.py())?)?;
     m.add("__version__", env!("CARGO_PKG_VERSION"))
 }

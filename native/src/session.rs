@@ -78,9 +78,10 @@ impl Session {
         let mut kernel = Kernel::load()?;
         let mut stacks = Stacks::default();
         // Processes are known before anything is seen of them, so that their samples can be resolved at once.
+        let pids: Vec<u32> = pids.iter().map(|pid| process_of(*pid)).collect::<io::Result<_>>()?;
         let mut found = Vec::new();
-        for &pid in pids {
-            found.push((pid, open(&mut stacks, pid)?));
+        for &pid in &pids {
+            found.push((pid, stacks.processes.open(pid, start_ns)?));
         }
         kernel.attach(options.hz)?;
         for (pid, python) in found {
@@ -106,13 +107,14 @@ impl Session {
             },
         };
         // What blocked a moment before its process was opened may have forked since: everything after is seen by BPF.
-        session.enter_children(pids)?;
+        session.enter_children(&pids)?;
         Ok(session)
     }
 
     /// Watches one more process, and its children if children are followed.
     pub fn add(&mut self, pid: u32) -> io::Result<()> {
-        let python = open(&mut self.stacks, pid)?;
+        let pid = process_of(pid)?;
+        let python = self.stacks.processes.open(pid, monotonic_ns())?;
         self.kernel.watch(pid, self.options.follow, python)?;
         self.kernel.enter_threads()?;
         self.enter_children(&[pid])
@@ -131,7 +133,7 @@ impl Session {
                     continue;
                 }
                 // A child that ends while it is being entered was seen by nobody.
-                if let Ok(python) = open(&mut self.stacks, child) {
+                if let Ok(python) = self.stacks.processes.open(child, monotonic_ns()) {
                     self.kernel.watch(child, true, python)?;
                     todo.push(child);
                     entered = true;
@@ -563,14 +565,22 @@ fn exact(times: &Times, off_cpu: bool) -> [Option<u64>; 3] {
     [Some(times.on), off(times.off), off(times.runq)]
 }
 
-fn open(stacks: &mut Stacks, pid: u32) -> io::Result<Option<crate::python::PyConfig>> {
+/// The process that a number stands for: it may be that of one of its threads. Errors: `NotFound`.
+fn process_of(pid: u32) -> io::Result<u32> {
+    let not_found = |what: &str| io::Error::new(io::ErrorKind::NotFound, format!("process {pid} {what}"));
     if !alive(pid) {
-        return Err(io::Error::new(
-            io::ErrorKind::NotFound,
-            format!("process {pid} is not there"),
-        ));
+        return Err(not_found("is not there"));
     }
-    stacks.processes.open(pid, monotonic_ns())
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))
+        .map_err(|_| not_found("is not there"))?;
+    // Threads of the kernel have no memory of their own.
+    if !status.contains("\nVmSize:") {
+        return Err(not_found("is one of the kernel's own threads"));
+    }
+    status
+        .lines()
+        .find_map(|line| line.strip_prefix("Tgid:")?.trim().parse().ok())
+        .ok_or_else(|| not_found("is not there"))
 }
 
 /// Zombies do not live.

@@ -224,6 +224,16 @@ impl Kernel {
     }
 }
 
+/// Names of the BPF programs that the kernel has now, of whoever loaded them.
+pub fn loaded_programs() -> io::Result<Vec<String>> {
+    aya::programs::loaded_programs()
+        .map(|info| match info {
+            Ok(info) => Ok(String::from_utf8_lossy(info.name()).into_owned()),
+            Err(e) => Err(explain(&e)),
+        })
+        .collect()
+}
+
 fn load_programs(bpf: &mut Ebpf, btf: &Btf) -> io::Result<()> {
     for (name, at) in [
         ("forked", "sched_process_fork"),

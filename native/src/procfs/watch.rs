@@ -210,27 +210,13 @@ impl Watch {
             return;
         };
         self.counts.torn += u64::from(agreed_frames(target, tid, first, second));
-        let sample = RawSample {
-            pid,
-            tid,
-            time_ns: now_ns,
-            regs: Regs::default(),
-            stack: &[],
-            python: first,
-            kernel: &[],
-            live: true,
-        };
         let table = &mut self.stacks.table;
-        let resolved = if first.is_empty() {
-            Resolved::default()
-        } else {
-            target.resolve(&sample, &mut table.frames)
-        };
-        let stack = if resolved.frames.is_empty() {
+        let frames = target.show_python(first, &mut table.frames);
+        let stack = if frames.is_empty() {
             table.named_stack("(running without Python frames)")
         } else {
             self.counts.first_ns.get_or_insert(now_ns);
-            table.stack(&resolved.frames)
+            table.stack(&frames)
         };
         self.counts.samples += 1;
         table.add(key, State::On, stack, 1, took - waited);
