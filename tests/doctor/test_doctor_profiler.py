@@ -103,7 +103,7 @@ def test_what_is_tried_works_for_root_and_not_for_nobody() -> None:
 
 
 def test_trying_leaves_no_descriptor_open() -> None:
-    before = set(os.listdir("/proc/self/fd"))
+    before = set(Path("/proc/self/fd").iterdir())
     profiler.try_bpf()
     profiler.try_perf()
-    assert set(os.listdir("/proc/self/fd")) == before
+    assert set(Path("/proc/self/fd").iterdir()) == before

@@ -249,7 +249,7 @@ def test_every_cut_of_a_trace_is_one_clear_error(tmp_path: Path) -> None:
 def test_a_cut_of_a_compressed_trace_is_one_clear_error(tmp_path: Path) -> None:
     squeezed = gzip.compress(json.dumps(cuda_trace()).encode())
     for end in range(2, len(squeezed), 7):
-        with pytest.raises(BadInput, match="gzip|middle|empty"):
+        with pytest.raises(BadInput, match=r"gzip|middle|empty"):
             read(put(tmp_path, squeezed[:end]))
 
 
@@ -312,10 +312,9 @@ def test_no_change_of_bytes_gives_anything_but_a_profile_or_bad_input(
         whole[at : at + data.draw(st.integers(0, 4))] = data.draw(st.binary(max_size=4))
     try:
         profile = read(put(tmp_path, bytes(whole)))
-    except BadInput as error:
-        assert "\n" not in error.line()
-    else:
-        assert Profile.from_json(profile.to_json()) == profile
+    except BadInput:
+        return
+    assert Profile.from_json(profile.to_json()) == profile
 
 
 PY_SPY = """process 41:"python train.py";thread (77): loader;<module> (train.py:10);read (_io.so) 30

@@ -67,7 +67,7 @@ impl AsRawFd for Event {
 }
 
 impl Event {
-    pub fn open(tid: i32, cpu: i32, hz: u32, kernel: bool, _follow: bool) -> io::Result<Event> {
+    pub fn open(tid: i32, cpu: i32, hz: u32, kernel: bool) -> io::Result<Event> {
         let mut flags = DISABLED
             | INHERIT
             | EXCLUDE_HYPERVISOR

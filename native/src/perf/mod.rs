@@ -27,7 +27,6 @@ pub struct Perf {
     rings: Vec<Ring>,
     events: Vec<Event>,
     hz: u32,
-    follow: bool,
     /// Samples in the kernel are allowed.
     pub kernel: bool,
 }
@@ -37,12 +36,11 @@ const EVENTS_MAX: usize = 16_384;
 
 impl Perf {
     /// Errors: `PermissionDenied` or `Unsupported`, with what would be needed.
-    pub fn open(pids: &[u32], hz: u32, follow: bool) -> io::Result<Perf> {
+    pub fn open(pids: &[u32], hz: u32) -> io::Result<Perf> {
         let mut perf = Perf {
             rings: Vec::new(),
             events: Vec::new(),
             hz,
-            follow,
             kernel: true,
         };
         match perf.add(pids) {
@@ -73,8 +71,8 @@ impl Perf {
             ));
         }
         for tid in tids {
-            for (n, cpu) in cpus.iter().enumerate() {
-                let event = match Event::open(tid, *cpu, self.hz, self.kernel, self.follow) {
+            for cpu in &cpus {
+                let event = match Event::open(tid, *cpu, self.hz, self.kernel) {
                     Ok(event) => event,
                     // It ended meanwhile, or the CPU went off.
                     Err(e) if matches!(e.raw_os_error(), Some(libc::ESRCH | libc::ENODEV)) => continue,
@@ -87,7 +85,6 @@ impl Perf {
                     }
                     None => self.rings.push(Ring::new(event, *cpu)?),
                 }
-                let _ = n;
             }
         }
         if self.rings.is_empty() {
@@ -116,10 +113,11 @@ impl Perf {
         };
         // SAFETY: a valid array with its length, a valid time, and no mask.
         let n = unsafe { libc::ppoll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, &time, std::ptr::null()) };
-        let hung_up = fds.iter().all(|fd| fd.revents & libc::POLLHUP != 0);
-        if n > 0 && hung_up && !fds.is_empty() {
-            // Every thread that had an event is gone: without this the caller would not sleep at all.
-            std::thread::sleep(std::time::Duration::from_nanos(ns));
+        let any = |what| fds.iter().any(|fd| fd.revents & what != 0);
+        if n > 0 && any(libc::POLLHUP) && !any(libc::POLLIN) {
+            // The thread whose event has the ring is gone, and poll says so at once and for ever; others may still
+            // write into the ring.
+            std::thread::sleep(std::time::Duration::from_nanos(ns.min(1_000_000)));
         }
         match n {
             -1 => Err(io::Error::last_os_error())

@@ -7,7 +7,7 @@ use rustc_hash::FxHashMap;
 
 use crate::perf::{Perf, Sampled};
 use crate::procfs::thread::Thread;
-use crate::procfs::watch::{agreed_frames, Counts, Watch};
+use crate::procfs::watch::{agreed_frames, may_read, Counts, Watch};
 use crate::quality::Told;
 use crate::sample::RawSample;
 use crate::session::{clock_ns, monotonic_ns, Options, Taken};
@@ -39,7 +39,7 @@ impl ProcfsSession {
             watch.add(pid, start_ns)?;
         }
         let perf = if perf {
-            Some(Perf::open(&watch.pids(), options.hz, options.follow)?)
+            Some(Perf::open(&watch.pids(), options.hz)?)
         } else {
             None
         };
@@ -60,6 +60,10 @@ impl ProcfsSession {
         let mut misses = Vec::new();
         match &self.perf {
             Some(perf) => {
+                let unread = self.watch.pids().into_iter().find_map(|p| may_read(p).err());
+                if let Some(reason) = unread {
+                    misses.push(format!("Python frames, and stacks of threads that wait: {reason}"));
+                }
                 if !perf.kernel {
                     misses.push(
                         "time in the kernel: kernel.perf_event_paranoid allows samples of user code only (1 allows both)"
@@ -137,6 +141,7 @@ impl ProcfsSession {
         };
         let watch = &mut self.watch;
         let period_ns = 1_000_000_000 / u64::from(self.options.hz.max(1));
+        let follow = self.options.follow;
         let unfit = &mut self.unfit;
         self.lost += perf.drain(|event| match event {
             Sampled::Sample(sample) => sampled(watch, &sample, period_ns, unfit),
@@ -146,7 +151,7 @@ impl ProcfsSession {
                 }
             }
             Sampled::Forked { pid, parent } => {
-                if pid != parent {
+                if pid != parent && follow {
                     // Its threads are found at once, and not only with the next list.
                     let _ = watch.add(pid, monotonic_ns());
                 }
@@ -259,6 +264,9 @@ impl ProcfsSession {
 /// A sample of a thread that ran a moment ago: its Python frames are read now, and joined only if they fit.
 fn sampled(watch: &mut Watch, sample: &RawSample<'_>, period_ns: u64, unfit: &mut u64) {
     let key = (sample.pid, sample.tid);
+    if !watch.watches(sample.pid) {
+        return; // a child that is not to be followed
+    }
     let [first, second] = &mut watch.python;
     let Some(target) = watch.stacks.processes.target(sample.pid) else {
         return;
@@ -282,6 +290,10 @@ fn sampled(watch: &mut Watch, sample: &RawSample<'_>, period_ns: u64, unfit: &mu
         table.stack(&resolved.frames)
     };
     table.add(key, State::On, stack, 1, period_ns);
+    let generation = table.generation;
+    if let Some(thread) = watch.threads.get_mut(&key) {
+        thread.ran = Some((stack, generation));
+    }
 }
 
 fn told(

@@ -48,6 +48,14 @@ pub struct Thread {
     pub taken: Times,
     pub times: Times,
     pub blocked: Option<Blocked>,
+    /// The stack it last ran with, and the table's generation: it waits for a CPU there as well.
+    pub ran: Option<(StackId, u32)>,
+    /// It ran or waited for a CPU at the last look.
+    pub runnable: bool,
+    /// The last look before its times changed.
+    pub changed_ns: u64,
+    /// Told of before the kernel had booked it.
+    lent_ns: u64,
     pub exact: bool,
     stat: String,
     schedstat: Again,
@@ -66,6 +74,10 @@ impl Thread {
             taken: Times::default(),
             times: Times::default(),
             blocked: None,
+            ran: None,
+            runnable: false,
+            changed_ns: now_ns,
+            lent_ns: 0,
             exact: true,
             stat: at("stat"),
             schedstat: Again::new(at("schedstat"), keep),
@@ -97,7 +109,23 @@ impl Thread {
         parse::syscall(text).ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
-    /// Time in each state since the last time: on a CPU, off, waiting for one. Nothing where it is not known.
+    /// Reads the times anew at `now_ns`. False: the thread has ended.
+    pub fn update(&mut self, now_ns: u64) -> bool {
+        if self.exact {
+            let Some(times) = self.read_times() else {
+                return false;
+            };
+            if times != self.times {
+                self.changed_ns = self.last_ns;
+            }
+            self.times = times;
+        }
+        self.last_ns = now_ns;
+        true
+    }
+
+    /// Time in each state since the last time: on a CPU, off, waiting for one. Nothing where it is not known. The kernel
+    /// books waiting for a CPU when it ends: of a thread that is runnable, what is not booked yet is taken as such.
     pub fn take(&mut self, now_ns: u64) -> [Option<u64>; 3] {
         let wall = now_ns.saturating_sub(self.since_ns);
         self.since_ns = now_ns;
@@ -107,9 +135,22 @@ impl Thread {
         let on = self.times.on_ns.saturating_sub(self.taken.on_ns);
         let runq = self.times.runq_ns.saturating_sub(self.taken.runq_ns);
         self.taken = self.times;
+        let mut lent = std::mem::take(&mut self.lent_ns);
+        let mut repaid = |ns: u64| {
+            let part = ns.min(lent);
+            lent -= part;
+            ns - part
+        };
+        let runq = repaid(runq);
         // The kernel books running time at its ticks: a few milliseconds may have come before the window.
-        let on = on.min(wall);
-        let runq = runq.min(wall - on);
+        let on = repaid(on).min(wall);
+        let mut runq = runq.min(wall - on);
+        if self.runnable {
+            self.lent_ns = now_ns
+                .saturating_sub(self.changed_ns)
+                .min(wall - on - runq);
+            runq += self.lent_ns;
+        }
         [Some(on), Some(wall - on - runq), Some(runq)]
     }
 }

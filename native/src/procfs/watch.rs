@@ -123,6 +123,10 @@ impl Watch {
         self.started.len()
     }
 
+    pub fn watches(&self, pid: u32) -> bool {
+        self.started.contains_key(&pid)
+    }
+
     pub fn pids(&self) -> Vec<u32> {
         let mut pids: Vec<u32> = self.started.keys().copied().collect();
         pids.sort_unstable();
@@ -155,13 +159,9 @@ impl Watch {
         };
         let before = thread.times;
         let took = now_ns.saturating_sub(thread.last_ns);
-        if thread.exact {
-            match thread.read_times() {
-                Some(times) => thread.times = times,
-                None => return false,
-            }
+        if !thread.update(now_ns) {
+            return false;
         }
-        thread.last_ns = now_ns;
         let times = thread.times;
         let known = thread.blocked.filter(|known| {
             thread.exact
@@ -175,13 +175,19 @@ impl Watch {
             return true;
         }
         thread.blocked = None;
-        if !self.off_cpu && !self.on_cpu {
-            return true;
-        }
-        match thread.place() {
-            Ok(Place::Running) if self.on_cpu => {
+        let place = thread.place();
+        thread.runnable = matches!(place, Ok(Place::Running));
+        match place {
+            Ok(Place::Running) => {
                 let waited = times.runq_ns.saturating_sub(before.runq_ns).min(took);
-                self.running(key, took, waited, now_ns);
+                let ran = thread.ran;
+                if self.on_cpu {
+                    self.running(key, took, waited, now_ns);
+                } else if let Some((stack, generation)) = ran.filter(|_| waited > 0) {
+                    if generation == self.stacks.table.generation {
+                        self.stacks.table.add(key, State::Runq, stack, 0, waited);
+                    }
+                }
             }
             Ok(Place::Blocked {
                 call,
@@ -442,5 +448,12 @@ mod tests {
         thread.times.runq_ns = thread.taken.runq_ns + 900;
         assert_eq!(thread.take(2_000), [Some(600), Some(0), Some(400)]);
         assert_eq!(thread.take(2_500), [Some(0), Some(500), Some(0)]);
+        // It waits for a CPU since 2,600, which is booked only when it gets one: told once, not twice.
+        thread.runnable = true;
+        thread.changed_ns = 2_600;
+        assert_eq!(thread.take(3_000), [Some(0), Some(100), Some(400)]);
+        thread.runnable = false;
+        thread.times.runq_ns += 450;
+        assert_eq!(thread.take(3_500), [Some(0), Some(450), Some(50)]);
     }
 }

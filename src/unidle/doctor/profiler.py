@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from unidle.doctor.check import Check, read
+from unidle.doctor.check import Check, State, read
 from unidle.doctor.kernel import CAP_PERFMON, CAP_SYS_ADMIN
 
 CAP_SYS_PTRACE: Final = 19
@@ -68,7 +68,7 @@ def profiler(known: Facts) -> list[Check]:
         return [Check("profiler", "ok", detail, _USE), _memory(known)]
     reasons = "; ".join(f"not {tier}: {refused[tier]}" for tier in sorted(refused) if tier < works)
     remedy = _remedy(known, works)
-    state = "missing" if works == "T3" else "limited"
+    state: State = "missing" if works == "T3" else "limited"
     return [Check("profiler", state, f"{detail}; {reasons}", _USE, remedy), _memory(known)]
 
 
