@@ -145,7 +145,7 @@ class Builder:
         """Only stacks that a sample names are written out: inner nodes of the tree would be as many again."""
         parents = list(self.stacks.nodes)
         numbers: dict[int, int] = {}
-        rows = []
+        rows: list[tuple[int, ...]] = []
         for _, _, stack, _ in self.samples:
             if stack in numbers:
                 continue
