@@ -150,27 +150,29 @@ static inline_always struct thread *known(__u32 tid, __u32 *place)
 	return bpf_map_lookup_elem(&threads, at);
 }
 
-static inline_always void used(__u32 place)
+/* A place that was given back, or else the next that was never used. */
+static inline_always bool vacancy(__u32 *place)
 {
-	struct counters *c = bpf_map_lookup_elem(&counted, &zero);
+	struct counters *c;
+	__u64 next;
 
+	if (!bpf_map_pop_elem(&vacant, place))
+		return 1;
+	c = bpf_map_lookup_elem(&counted, &zero);
 	if (!c)
-		return;
-	for (int i = 0; i < 4; i++) {
-		__u64 high = c->high;
-
-		if (high > place || __sync_val_compare_and_swap(&c->high, high, place + 1ull) == high)
-			return;
-	}
+		return 0;
+	next = __sync_fetch_and_add(&c->high, 1);
+	*place = (__u32)next;
+	return next < THREADS_MAX;
 }
 
 /* Nothing where the table is full, or where another CPU was quicker. */
 static inline_always struct thread *enter(__u32 pid, __u32 tid, __u32 state, __u64 now)
 {
 	struct thread *t;
-	__u32 place;
+	__u32 place = 0;
 
-	if (bpf_map_pop_elem(&vacant, &place)) {
+	if (!vacancy(&place)) {
 		count(lost_threads, 1);
 		return 0;
 	}
@@ -199,7 +201,6 @@ static inline_always struct thread *enter(__u32 pid, __u32 tid, __u32 state, __u
 		bpf_map_push_elem(&vacant, &place, 0);
 		return 0;
 	}
-	used(place);
 	return t;
 }
 
@@ -643,7 +644,9 @@ int clocked(void *ctx)
 	w->sample.n_kernel = n > 0 ? (__u32)n / 8 : 0;
 	/* A process that is coming to its end has no user side any more. */
 	w->sample.n_stack = 0;
-	if (!(task->flags & 4)) { /* PF_EXITING */
+	if (task->flags & 4) { /* PF_EXITING */
+		w->sample.ip = w->sample.sp = 0;
+	} else {
 		if (target->python.version)
 			python_frames(w, target, t, task);
 		w->sample.n_stack = copy_stack(w, user.sp);

@@ -70,7 +70,7 @@ struct counters {
 	__u64 torn;           /* Python frames that could not be read */
 	__u64 cut;            /* more than PY_FRAMES_MAX Python frames */
 	__u64 without_python; /* samples of Python's processes from threads that have no thread state */
-	__u64 high;           /* places of the table of threads that were ever used */
+	__u64 high;           /* places of the table of threads that were ever used, or asked for */
 };
 
 enum record {

@@ -42,10 +42,16 @@ fn call_of(call: i64) -> Call {
         l::SYS_poll => return Call::Plain("poll"),
         l::SYS_select => return Call::Plain("select"),
         l::SYS_pause => return Call::Plain("signal"),
-        l::SYS_open | l::SYS_stat | l::SYS_lstat | l::SYS_access | l::SYS_unlink | l::SYS_rename
-        | l::SYS_mkdir | l::SYS_rmdir | l::SYS_getdents | l::SYS_readlink => {
-            return Call::Plain("file system")
-        }
+        l::SYS_open
+        | l::SYS_stat
+        | l::SYS_lstat
+        | l::SYS_access
+        | l::SYS_unlink
+        | l::SYS_rename
+        | l::SYS_mkdir
+        | l::SYS_rmdir
+        | l::SYS_getdents
+        | l::SYS_readlink => return Call::Plain("file system"),
         l::SYS_fork | l::SYS_vfork => return Call::Plain("fork"),
         _ => {}
     }
@@ -68,19 +74,35 @@ fn call_of(call: i64) -> Call {
         }
         l::SYS_io_uring_enter => Call::Plain("io_uring"),
         l::SYS_io_getevents | l::SYS_io_submit => Call::Plain("aio"),
-        l::SYS_fsync | l::SYS_fdatasync | l::SYS_sync_file_range | l::SYS_msync | l::SYS_sync
+        l::SYS_fsync
+        | l::SYS_fdatasync
+        | l::SYS_sync_file_range
+        | l::SYS_msync
+        | l::SYS_sync
         | l::SYS_syncfs => Call::Plain("sync file"),
         l::SYS_flock => Call::Plain("lock file"),
         l::SYS_fcntl => Call::Plain("lock file"),
-        l::SYS_openat | l::SYS_newfstatat | l::SYS_statx | l::SYS_getdents64 | l::SYS_unlinkat
-        | l::SYS_renameat2 | l::SYS_fstat | l::SYS_ftruncate | l::SYS_fallocate
-        | l::SYS_faccessat | l::SYS_close | l::SYS_mkdirat => Call::Plain("file system"),
-        l::SYS_mmap | l::SYS_munmap | l::SYS_mprotect | l::SYS_brk | l::SYS_madvise
-        | l::SYS_mremap | l::SYS_mlock => Call::Plain("memory map"),
+        l::SYS_openat
+        | l::SYS_newfstatat
+        | l::SYS_statx
+        | l::SYS_getdents64
+        | l::SYS_unlinkat
+        | l::SYS_renameat2
+        | l::SYS_fstat
+        | l::SYS_ftruncate
+        | l::SYS_fallocate
+        | l::SYS_faccessat
+        | l::SYS_close
+        | l::SYS_mkdirat => Call::Plain("file system"),
+        l::SYS_mmap
+        | l::SYS_munmap
+        | l::SYS_mprotect
+        | l::SYS_brk
+        | l::SYS_madvise
+        | l::SYS_mremap
+        | l::SYS_mlock => Call::Plain("memory map"),
         l::SYS_membarrier => Call::Plain("membarrier"),
-        l::SYS_read | l::SYS_pread64 | l::SYS_readv | l::SYS_preadv | l::SYS_preadv2 => {
-            Call::On("read")
-        }
+        l::SYS_read | l::SYS_pread64 | l::SYS_readv | l::SYS_preadv | l::SYS_preadv2 => Call::On("read"),
         l::SYS_write | l::SYS_pwrite64 | l::SYS_writev | l::SYS_pwritev | l::SYS_pwritev2 => {
             Call::On("write")
         }
@@ -138,10 +160,7 @@ fn on_fd(verb: &str, fd: Fd) -> String {
 
 /// What `/proc/PID/fd/N` points to. `socket` tells the kind of a socket by its inode.
 pub fn fd_kind(link: &str, socket: impl FnOnce(u64) -> Fd) -> Fd {
-    let bracketed = |prefix: &str| {
-        link.strip_prefix(prefix)
-            .and_then(|rest| rest.strip_suffix(']'))
-    };
+    let bracketed = |prefix: &str| link.strip_prefix(prefix).and_then(|rest| rest.strip_suffix(']'));
     if let Some(inode) = bracketed("socket:[") {
         return inode.parse().map_or(Fd::Socket, socket);
     }
@@ -162,8 +181,7 @@ pub fn fd_kind(link: &str, socket: impl FnOnce(u64) -> Fd) -> Fd {
 
 /// `nvidia0` and `nvidia1` are one kind of device, as are `infiniband/uverbs0` and `infiniband/uverbs1`.
 fn device_name(name: &str) -> String {
-    name.trim_end_matches(|c: char| c.is_ascii_digit())
-        .to_owned()
+    name.trim_end_matches(|c: char| c.is_ascii_digit()).to_owned()
 }
 
 /// What sockets are, by inode: looked up in the process's own network namespace, once for each socket.
@@ -238,10 +256,7 @@ mod tests {
         assert_eq!(name(libc::SYS_pread64, Fd::File), "read file");
         assert_eq!(name(libc::SYS_sendmsg, Fd::Unix), "send unix");
         assert_eq!(name(libc::SYS_clock_nanosleep, Fd::Unknown), "sleep");
-        assert_eq!(
-            name(libc::SYS_ioctl, Fd::Device("nvidia".into())),
-            "ioctl nvidia"
-        );
+        assert_eq!(name(libc::SYS_ioctl, Fd::Device("nvidia".into())), "ioctl nvidia");
         assert_eq!(name(-1, Fd::Unknown), "page fault");
     }
 

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use crate::image::Image;
+use crate::image::{Image, LOOP};
 use crate::maps::{Mapping, Maps};
 use crate::sample::{Frame, Frames, Kind};
 use crate::splice::{Class, Native};
 use crate::symbols::PerfMap;
-use crate::unwind::{call_target, ends_in_call, Code, Rule, PROLOGUE_MAX};
+use crate::unwind::{call_target, ends_in_call, Code, Rule, Walked, PROLOGUE_MAX};
 use crate::world::World;
 
 /// Addresses that are remembered of one process.
@@ -78,7 +78,16 @@ impl Modules {
             self.calls.clear();
             self.shown.clear();
         }
-        self.loaded.clear();
+        // Opening a large library again takes a tenth of a second: what is mapped as it was stays open.
+        let kept = std::mem::take(&mut self.loaded);
+        self.loaded = kept
+            .into_iter()
+            .filter_map(|(n, loaded)| {
+                let was = self.maps.list.get(n)?;
+                let now = maps.list.binary_search_by_key(&was.start, |m| m.start).ok()?;
+                (maps.list.get(now)? == was).then_some((now, loaded))
+            })
+            .collect();
         self.maps = maps;
         !same
     }
@@ -116,6 +125,60 @@ impl Modules {
         Some(image.symbol(vaddr)?.raw)
     }
 
+    /// The C library's functions that start threads and programs have no symbols where it was stripped. They can be
+    /// told by their place: `clone3` and `start_thread` at a thread's root, `__libc_start_call_main` between
+    /// `__libc_start_main` and the program.
+    pub fn name_roots(&mut self, world: &dyn World, walked: &Walked, frames: &mut Frames) {
+        let mut above = walked.frames.iter().rev();
+        let (true, Some(root)) = (walked.rooted, above.next()) else {
+            return;
+        };
+        let unnamed = |shown: &FxHashMap<u64, Shown>, at: u64| shown.get(&at).is_none_or(|s| !s.symbolised);
+        if unnamed(&self.shown, root.lookup) && self.libc_without_name(world, root.lookup) {
+            self.give_name(world, root.lookup, "clone3", frames);
+            if let Some(next) = above.next().filter(|f| self.libc_without_name(world, f.lookup)) {
+                self.give_name(world, next.lookup, "start_thread", frames);
+            }
+            return;
+        }
+        let (Some(main), Some(call)) = (above.next(), above.next()) else {
+            return;
+        };
+        if unnamed(&self.shown, call.lookup) && self.libc_without_name(world, call.lookup) {
+            let starts = self
+                .raw_name(world, main.lookup)
+                .is_some_and(|n| n.starts_with("__libc_start_main"));
+            if starts {
+                self.give_name(world, call.lookup, "__libc_start_call_main", frames);
+            }
+        }
+    }
+
+    fn libc_without_name(&mut self, world: &dyn World, addr: u64) -> bool {
+        self.image_at(world, addr).is_some_and(|(image, vaddr)| {
+            let libc = image.name.starts_with("libc.so.6") || image.name.starts_with("libc-2.");
+            libc && !image.symbols().full && image.symbol(vaddr).is_none()
+        })
+    }
+
+    fn give_name(&mut self, world: &dyn World, addr: u64, name: &str, frames: &mut Frames) {
+        let Some((image, _)) = self.image_at(world, addr) else {
+            return;
+        };
+        let frame = frames.intern(native_frame(name.to_owned(), &image.name));
+        let native = Native {
+            frame,
+            class: Class::Plain,
+        };
+        self.shown.insert(
+            addr,
+            Shown {
+                native,
+                symbolised: true,
+            },
+        );
+    }
+
     /// The frame to show for an address; whether it has a symbol.
     pub fn show(&mut self, world: &dyn World, addr: u64, frames: &mut Frames) -> (Native, bool) {
         if let Some(shown) = self.shown.get(&addr) {
@@ -137,22 +200,25 @@ impl Modules {
     }
 
     fn name(&mut self, world: &dyn World, addr: u64) -> (Frame, Class, bool) {
-        let frame = |function: String, module: &str| Frame {
-            kind: Kind::Native,
-            function,
-            file: String::new(),
-            line: 0,
-            module: module.to_owned(),
-        };
         if let Some((image, vaddr)) = self.image_at(world, addr) {
             if let Some(named) = image.symbol(vaddr) {
                 let class = class_of(&named.raw);
-                return (frame(image.shown(&named).to_string(), &image.name), class, true);
+                return (
+                    native_frame(image.shown(&named).to_string(), &image.name),
+                    class,
+                    true,
+                );
+            }
+            if image.is_loop_part(vaddr) {
+                return (native_frame(LOOP.into(), &image.name), Class::Loop, true);
+            }
+            if image.elf.entry == image.unwind(vaddr).map_or(vaddr, |f| f.start) {
+                return (native_frame("_start".into(), &image.name), Class::Plain, true);
             }
             // The start of the function, so that all places in it are one frame.
             let start = image.unwind(vaddr).map_or(vaddr, |f| f.start);
             let function = format!("{}+{start:#x}", image.name);
-            return (frame(function, &image.name), Class::Plain, false);
+            return (native_frame(function, &image.name), Class::Plain, false);
         }
         if let Some((_, name)) = self.generated(world, addr) {
             let class = if name.starts_with("py::") {
@@ -160,14 +226,14 @@ impl Modules {
             } else {
                 Class::Plain
             };
-            return (frame(name, "[generated]"), class, true);
+            return (native_frame(name, "[generated]"), class, true);
         }
         let module = match self.maps.find(addr).map(|m| &self.maps.list[m]) {
             Some(m) if m.path.is_empty() => "[generated]".to_owned(),
             Some(m) => m.name().to_owned(),
             None => "[unmapped]".to_owned(),
         };
-        (frame(module.clone(), &module), Class::Plain, false)
+        (native_frame(module.clone(), &module), Class::Plain, false)
     }
 
     fn generated(&mut self, world: &dyn World, addr: u64) -> Option<(u64, String)> {
@@ -183,9 +249,19 @@ impl Modules {
     }
 }
 
+fn native_frame(function: String, module: &str) -> Frame {
+    Frame {
+        kind: Kind::Native,
+        function,
+        file: String::new(),
+        line: 0,
+        module: module.to_owned(),
+    }
+}
+
 fn class_of(raw: &str) -> Class {
     let name = raw.split(['.', '@']).next().unwrap_or(raw);
-    if name == "_PyEval_EvalFrameDefault" {
+    if name == LOOP {
         Class::Loop
     } else if name.starts_with("_TAIL_CALL_") {
         Class::LoopPart

@@ -6,11 +6,14 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use rustc_hash::FxHashMap;
 
-use crate::elf::{build_id_of_notes, Elf, FileSource, Source};
+use crate::elf::{build_id_of_notes, Elf, FileSource, Source, EM_X86_64};
 use crate::maps::Mapping;
 use crate::memory::Memory;
 use crate::symbols::{demangle, find_by_name, Symbols};
-use crate::unwind::{Found, UnwindTable};
+use crate::unwind::{Arch, Cfa, Found, UnwindTable};
+
+/// The function that runs Python code.
+pub const LOOP: &str = "_PyEval_EvalFrameDefault";
 
 /// The name of a function, and where it starts.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,6 +24,15 @@ pub struct Named {
     pub raw: String,
 }
 
+/// Symbols that were asked for: what a recording keeps of a symbol table. Start, size, name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Told {
+    /// Functions by an address in them.
+    pub functions: Vec<(u64, u64, String)>,
+    /// Symbols by their name.
+    pub asked: Vec<(u64, u64, String)>,
+}
+
 /// Unwind data and symbols of one file. Addresses are the file's own.
 pub struct Image {
     /// File name without its directory.
@@ -28,6 +40,12 @@ pub struct Image {
     pub elf: Elf,
     table: UnwindTable,
     symbols: OnceLock<Symbols>,
+    /// Symbols come from there, and what was asked is kept.
+    plain: Option<(Arc<Image>, Mutex<Told>)>,
+    /// Symbols by name come from here.
+    asked: Option<Vec<(u64, u64, String)>>,
+    /// Parts of the interpreter's loop that the compiler moved elsewhere and that have no symbol.
+    loop_parts: OnceLock<Vec<(u64, u64)>>,
     /// Demangled names by the start of their function.
     shown: Mutex<FxHashMap<u64, Arc<str>>>,
 }
@@ -41,15 +59,37 @@ impl Image {
             table: UnwindTable::new(elf.clone()),
             elf,
             symbols: OnceLock::new(),
+            plain: None,
+            asked: None,
+            loop_parts: OnceLock::new(),
             shown: Mutex::default(),
         })
     }
 
-    /// With symbols that are known already.
-    pub fn with_symbols(name: &str, source: Arc<dyn Source>, symbols: Symbols) -> Option<Image> {
-        let image = Self::new(name, source)?;
-        let _ = image.symbols.set(symbols);
+    /// The same file with its bytes from another source, and a record of the symbols that are asked for.
+    pub(crate) fn telling(plain: Arc<Image>, source: Arc<dyn Source>) -> Option<Image> {
+        let mut image = Self::new(&plain.name, source)?;
+        image.plain = Some((plain, Mutex::default()));
         Some(image)
+    }
+
+    /// A file of which only those symbols are known.
+    pub(crate) fn told_before(name: &str, source: Arc<dyn Source>, told: Told) -> Option<Image> {
+        let mut image = Self::new(name, source)?;
+        let _ = image.symbols.set(Symbols::of_list(told.functions));
+        image.asked = Some(told.asked);
+        Some(image)
+    }
+
+    pub(crate) fn told(&self) -> Told {
+        let told = |(_, told): &(_, Mutex<Told>)| told.lock().unwrap_or_else(|e| e.into_inner()).clone();
+        self.plain.as_ref().map(told).unwrap_or_default()
+    }
+
+    fn tell(&self, note: impl FnOnce(&mut Told)) {
+        if let Some((_, told)) = &self.plain {
+            note(&mut told.lock().unwrap_or_else(|e| e.into_inner()));
+        }
     }
 
     pub fn unwind(&self, vaddr: u64) -> Option<Found> {
@@ -57,11 +97,20 @@ impl Image {
     }
 
     pub fn symbols(&self) -> &Symbols {
-        self.symbols.get_or_init(|| Symbols::read(&self.elf))
+        match &self.plain {
+            Some((plain, _)) => plain.symbols(),
+            None => self.symbols.get_or_init(|| Symbols::read(&self.elf)),
+        }
     }
 
     pub fn symbol(&self, vaddr: u64) -> Option<Named> {
         let (symbol, size) = self.symbols().find_sized(vaddr)?;
+        self.tell(|told| {
+            let entry = (symbol.start, size, symbol.name.clone());
+            if !told.functions.contains(&entry) {
+                told.functions.push(entry);
+            }
+        });
         Some(Named {
             start: symbol.start,
             size,
@@ -80,7 +129,65 @@ impl Image {
 
     /// Address and size of a symbol by its exact name.
     pub fn address_of(&self, name: &str) -> Option<(u64, u64)> {
-        find_by_name(&self.elf, name)
+        if let Some(asked) = &self.asked {
+            return asked.iter().find(|a| a.2 == name).map(|a| (a.0, a.1));
+        }
+        let elf = self.plain.as_ref().map_or(&self.elf, |(plain, _)| &plain.elf);
+        let found = find_by_name(elf, name)?;
+        self.tell(|told| told.asked.push((found.0, found.1, name.to_owned())));
+        Some(found)
+    }
+
+    /// Is this a part of the interpreter's loop without a symbol of its own?
+    pub fn is_loop_part(&self, vaddr: u64) -> bool {
+        let parts = self.loop_parts.get_or_init(|| self.find_loop_parts());
+        parts.iter().any(|p| p.0 <= vaddr && vaddr < p.1)
+    }
+
+    /// Compilers split the loop into parts (up to nearly all of it) whose symbols are gone from a stripped file. A part
+    /// is where the named one jumps to, if no function begins there: unwind data finds a frame already made.
+    fn find_loop_parts(&self) -> Vec<(u64, u64)> {
+        const LOOP_MAX: u64 = 1 << 20;
+        let mut parts: Vec<(u64, u64)> = Vec::new();
+        let Some((start, size)) = self.address_of(LOOP).filter(|l| l.1 <= LOOP_MAX && l.0 < 1 << 48) else {
+            return parts;
+        };
+        let mut code = vec![0u8; size as usize];
+        if self.elf.machine != EM_X86_64 || !self.elf.read_vaddr(start, &mut code) {
+            return parts;
+        }
+        let ahead = |i: usize| {
+            Some(i64::from(i32::from_le_bytes(
+                code.get(i..i + 4)?.try_into().ok()?,
+            )))
+        };
+        let mut targets: Vec<u64> = Vec::new();
+        for i in 0..code.len().saturating_sub(6) {
+            // jmp rel32; jcc rel32
+            let operand = match (code[i], code[i + 1]) {
+                (0xe9, _) => i + 1,
+                (0x0f, 0x80..=0x8f) => i + 2,
+                _ => continue,
+            };
+            let to = ahead(operand).map(|far| (start + operand as u64 + 4).wrapping_add_signed(far));
+            targets.extend(to.filter(|t| !(start..start + size).contains(t)));
+        }
+        targets.sort_unstable();
+        targets.dedup();
+        for target in targets {
+            if parts.iter().any(|p| p.0 <= target && target < p.1) {
+                continue;
+            }
+            let Some(found) = self.unwind(target) else {
+                continue;
+            };
+            let begins = self.unwind(found.start).map(|f| f.rule.cfa.clone());
+            let a_function = begins == Some(Cfa::Register(Arch::X86_64.sp, 8));
+            if !a_function && self.symbols().find(found.start).is_none() {
+                parts.push((found.start, found.end));
+            }
+        }
+        parts
     }
 
     /// A stub of the linker that jumps on to a function of another file.

@@ -3,6 +3,7 @@
 pub mod blocked;
 pub mod code;
 pub mod elf;
+pub mod hostile;
 pub mod image;
 pub mod kernel;
 pub mod look;
@@ -15,6 +16,7 @@ pub mod procfs;
 mod py;
 pub mod python;
 pub mod quality;
+pub mod recording;
 pub mod sample;
 pub mod session;
 pub mod splice;

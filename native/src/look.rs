@@ -100,11 +100,7 @@ pub fn start(pids: &[u32], options: Options, wanted: Option<&str>) -> io::Result
     Err(io::Error::new(kind, why.join("; ")))
 }
 
-fn start_one(
-    pids: &[u32],
-    options: Options,
-    tier: &str,
-) -> io::Result<(Box<dyn Look>, Vec<String>)> {
+fn start_one(pids: &[u32], options: Options, tier: &str) -> io::Result<(Box<dyn Look>, Vec<String>)> {
     if tier == "T0" {
         let session = Session::start(pids, options)?;
         return Ok((Box::new(session), Vec::new()));

@@ -227,6 +227,18 @@ impl RecordedMemory {
         self.pieces.insert(from, (joined_at, joined));
     }
 
+    /// Nothing unless the pieces are sorted and apart, as [`RecordedMemory::pieces`] gives them.
+    pub fn of_pieces(pieces: Vec<(u64, Vec<u8>)>) -> Option<RecordedMemory> {
+        let mut free = Some(0u64);
+        for (at, b) in &pieces {
+            if free.is_none_or(|f| *at < f) {
+                return None;
+            }
+            free = at.checked_add(b.len() as u64);
+        }
+        Some(RecordedMemory { pieces })
+    }
+
     pub fn pieces(&self) -> &[(u64, Vec<u8>)] {
         &self.pieces
     }

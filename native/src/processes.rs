@@ -80,10 +80,7 @@ impl Processes {
     /// A number that a new process has now is not the old one's any more.
     pub fn forked(&mut self, pid: u32, parent: u32, now_ns: u64) {
         self.all.remove(&pid);
-        let python_to_find = self
-            .all
-            .get(&parent)
-            .is_none_or(|p| p.python.is_empty());
+        let python_to_find = self.all.get(&parent).is_none_or(|p| p.python.is_empty());
         let process = self.known(pid, Some(parent), now_ns);
         if !python_to_find {
             // BPF has copied the parent's.
@@ -138,9 +135,8 @@ impl Processes {
             .filter(|p| !p.ended && p.like_parent)
             .map(|p| p.parent)
             .collect();
-        self.all.retain(|pid, p| {
-            !(p.ended && p.threads == 0 && p.ended_ns < until_ns) || needed.contains(pid)
-        });
+        self.all
+            .retain(|pid, p| !(p.ended && p.threads == 0 && p.ended_ns < until_ns) || needed.contains(pid));
     }
 
     /// Looks for Python where it was not there yet: in processes that exec'd or began a moment ago, and ever more rarely
@@ -156,7 +152,11 @@ impl Processes {
             let config = match &mut process.target {
                 Some(target) => {
                     let changed = target.refresh().unwrap_or(false);
-                    if changed { target.python() } else { None }
+                    if changed {
+                        target.python()
+                    } else {
+                        None
+                    }
                 }
                 None => match Target::open(*pid) {
                     Ok(target) => process.take_target(target, now_ns),
@@ -288,6 +288,7 @@ mod tests {
         while !told.command.starts_with("sleep") {
             told = Process::described(child.id());
         }
+        told = Process::described(child.id());
         child.kill().expect("it lives");
         child.wait().expect("it was ours");
         assert_eq!(told.command, "sleep 100");

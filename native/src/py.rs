@@ -51,7 +51,9 @@ impl Session {
         calls: Option<Bound<'_, PyDict>>,
     ) -> PyResult<Session> {
         if !(1..=10_000).contains(&hz) {
-            return Err(PyValueError::new_err(format!("hz is {hz}: 1 to 10000 is possible")));
+            return Err(PyValueError::new_err(format!(
+                "hz is {hz}: 1 to 10000 is possible"
+            )));
         }
         if let Some(tier) = tier.iter().find(|t| !TIERS.contains(&t.as_str())) {
             return Err(PyValueError::new_err(format!("tier is {tier}: T0, T1 and T2 are possible")));
@@ -162,7 +164,11 @@ fn columns<'py>(py: Python<'py>, taken: Taken) -> PyResult<Bound<'py, PyDict>> {
         )
     });
     told.set_item("threads", rows(py, threads)?)?;
-    told.set_item("processes", rows(py, taken.processes.into_iter())?)?;
+    let processes = taken
+        .processes
+        .into_iter()
+        .map(|p| (p.pid, p.command, p.parent, p.python, p.rank, p.job, p.ended));
+    told.set_item("processes", rows(py, processes)?)?;
     for empty in ["calls", "spans", "memory"] {
         told.set_item(empty, PyList::empty(py))?;
     }

@@ -40,6 +40,40 @@ pub struct Told {
     pub notes: Vec<String>,
 }
 
+/// How well a stack could be resolved. Goes with it where it is used again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Marks {
+    pub rooted: bool,
+    pub complete: bool,
+    pub mismatch: bool,
+    pub python: bool,
+    pub native: u32,
+    pub unsymbolised: u32,
+}
+
+impl Marks {
+    pub fn of(resolved: &Resolved, python: bool) -> Marks {
+        Marks {
+            rooted: resolved.rooted,
+            complete: resolved.complete,
+            mismatch: resolved.mismatch,
+            python,
+            native: resolved.native,
+            unsymbolised: resolved.unsymbolised,
+        }
+    }
+
+    /// Of a thread without a user side (it never ran, or is about to end): there is nothing to miss.
+    pub const NOTHING: Marks = Marks {
+        rooted: true,
+        complete: false,
+        mismatch: false,
+        python: false,
+        native: 0,
+        unsymbolised: 0,
+    };
+}
+
 impl Quality {
     pub fn new(start_ns: u64, kernel: &Kernel) -> Quality {
         Quality {
@@ -50,14 +84,15 @@ impl Quality {
         }
     }
 
-    pub fn sampled(&mut self, resolved: &Resolved, time_ns: u64, python: bool) {
+    /// One more sample, at `time_ns`, whose stack came out so.
+    pub fn sampled(&mut self, marks: Marks, time_ns: u64) {
         self.samples += 1;
-        self.rooted += u64::from(resolved.rooted);
-        self.native += u64::from(resolved.native);
-        self.unsymbolised += u64::from(resolved.unsymbolised);
-        self.with_python += u64::from(python);
-        self.mismatches += u64::from(resolved.mismatch);
-        if resolved.complete && self.first_sample_ns.is_none() {
+        self.rooted += u64::from(marks.rooted);
+        self.native += u64::from(marks.native);
+        self.unsymbolised += u64::from(marks.unsymbolised);
+        self.with_python += u64::from(marks.python);
+        self.mismatches += u64::from(marks.mismatch);
+        if marks.complete && self.first_sample_ns.is_none() {
             self.first_sample_ns = Some(time_ns.saturating_sub(self.start_ns));
         }
     }
@@ -71,13 +106,7 @@ impl Quality {
     }
 
     /// The quality of the window that ends now, and the start of the next one.
-    pub fn take(
-        &mut self,
-        kernel: &Kernel,
-        window_ns: u64,
-        crowded: u64,
-        notes: Vec<String>,
-    ) -> Told {
+    pub fn take(&mut self, kernel: &Kernel, window_ns: u64, crowded: u64, notes: Vec<String>) -> Told {
         let run_ns = kernel.run_ns();
         let counters = kernel.counters();
         let old = std::mem::replace(&mut self.counters, counters);
@@ -108,22 +137,37 @@ impl Quality {
         told
     }
 
-    fn notes(
-        &self,
-        old: &Counters,
-        new: &Counters,
-        crowded: u64,
-        mut notes: Vec<String>,
-    ) -> Vec<String> {
+    fn notes(&self, old: &Counters, new: &Counters, crowded: u64, mut notes: Vec<String>) -> Vec<String> {
         let counts = [
-            (new.lost_events - old.lost_events, "forks, execs or ends were not heard of"),
-            (new.lost_threads - old.lost_threads, "threads found no place: more than 16384 at once"),
-            (new.lost_targets - old.lost_targets, "children found no place: more than 8192 at once"),
-            (new.torn - old.torn, "samples fell while the interpreter moved its frames"),
-            (new.cut - old.cut, "samples had more than 128 Python frames: the outer ones are cut off"),
-            (self.moved, "looks at blocked threads were thrown away, because the thread moved meanwhile"),
+            (
+                new.lost_events - old.lost_events,
+                "forks, execs or ends were not heard of",
+            ),
+            (
+                new.lost_threads - old.lost_threads,
+                "threads found no place: more than 16384 at once",
+            ),
+            (
+                new.lost_targets - old.lost_targets,
+                "children found no place: more than 8192 at once",
+            ),
+            (
+                new.torn - old.torn,
+                "samples fell while the interpreter moved its frames",
+            ),
+            (
+                new.cut - old.cut,
+                "samples had more than 128 Python frames: the outer ones are cut off",
+            ),
+            (
+                self.moved,
+                "looks at blocked threads were thrown away, because the thread moved meanwhile",
+            ),
             (self.unreadable, "records of the kernel side could not be used"),
-            (crowded, "samples had one stack too many and stand under (other stacks)"),
+            (
+                crowded,
+                "samples had one stack too many and stand under (other stacks)",
+            ),
         ];
         notes.extend(
             counts
@@ -155,8 +199,7 @@ pub struct OwnTime {
 impl Drop for OwnTime {
     fn drop(&mut self) {
         let spent = clock_ns(libc::CLOCK_THREAD_CPUTIME_ID).saturating_sub(self.from_ns);
-        self.into
-            .fetch_add(spent, Ordering::Relaxed);
+        self.into.fetch_add(spent, Ordering::Relaxed);
     }
 }
 

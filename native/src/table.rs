@@ -137,16 +137,17 @@ impl Table {
             line: 0,
             module: String::new(),
         });
-        self.stacks
-            .intern(&[frame], usize::MAX)
-            .unwrap_or_default()
+        self.stacks.intern(&[frame], usize::MAX).unwrap_or_default()
     }
 
     pub fn add(&mut self, thread: ThreadKey, state: State, stack: StackId, count: u64, ns: u64) {
         let mut key = (thread, state, stack);
         if self.samples.len() >= self.bound && !self.samples.contains_key(&key) {
-            self.crowded += count;
-            key.2 = self.named_stack("(other stacks)");
+            let other = self.named_stack("(other stacks)");
+            if stack != other {
+                self.crowded += count;
+                key.2 = other;
+            }
         }
         let sum = self.samples.entry(key).or_default();
         sum.count += count;

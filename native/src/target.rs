@@ -15,6 +15,8 @@ use crate::world::{Live, World};
 
 /// Mappings are not read again more often than this for addresses that are not in them.
 const REFRESH_NS: u64 = 100_000_000;
+/// Where reading them again explained nothing, it is done ever more rarely.
+const REFRESH_MOST_NS: u64 = 5_000_000_000;
 
 /// A process that is looked at. `Send`; not shared between threads without a lock.
 pub struct Target {
@@ -28,6 +30,7 @@ pub struct Target {
     kernel_frames: FxHashMap<u64, FrameId>,
     threads: FxHashMap<u32, u64>,
     refreshed_ns: u64,
+    refresh_pause_ns: u64,
     shown: Vec<Option<FrameId>>,
 }
 
@@ -50,6 +53,7 @@ impl Target {
             kernel_frames: FxHashMap::default(),
             threads: FxHashMap::default(),
             refreshed_ns: 0,
+            refresh_pause_ns: REFRESH_NS,
             shown: Vec::new(),
         };
         target.refresh()?;
@@ -114,6 +118,7 @@ impl Target {
             return out;
         }
         let walked = self.walk(sample);
+        self.modules.name_roots(&*self.world, &walked, frames);
         let native: Vec<Native> = walked
             .frames
             .iter()
@@ -160,15 +165,27 @@ impl Target {
     /// Return addresses of a sample, leaf first. Mappings are read again if they turn out to be old.
     pub fn walk(&mut self, sample: &RawSample<'_>) -> Walked {
         let (walked, unmapped) = self.walk_once(sample);
-        let old = unmapped && sample.time_ns.saturating_sub(self.refreshed_ns) >= REFRESH_NS;
+        let old = unmapped && sample.time_ns.saturating_sub(self.refreshed_ns) >= self.refresh_pause_ns;
         if !old {
             return walked;
         }
         self.refreshed_ns = sample.time_ns;
         match self.refresh() {
-            Ok(true) => self.walk_once(sample).0,
-            _ => walked,
+            Ok(true) => {
+                self.refresh_pause_ns = REFRESH_NS;
+                self.walk_once(sample).0
+            }
+            // The address was none: the next such one is believed for longer.
+            _ => {
+                self.refresh_pause_ns = (self.refresh_pause_ns * 2).min(REFRESH_MOST_NS);
+                walked
+            }
         }
+    }
+
+    /// What the linker calls the function at an address.
+    pub fn name_of(&mut self, addr: u64) -> String {
+        self.modules.raw_name(&*self.world, addr).unwrap_or_default()
     }
 
     fn walk_once(&mut self, sample: &RawSample<'_>) -> (Walked, bool) {

@@ -3,6 +3,7 @@
 use rustc_hash::FxHashMap;
 
 use crate::kernel::{state, ThreadPlace};
+use crate::quality::Marks;
 use crate::table::{StackId, ThreadKey};
 
 /// Times since the thread was first seen, with the state that lasts still counted up to now.
@@ -46,8 +47,7 @@ impl Times {
         ];
         for i in 0..3 {
             while change[i] < 0 {
-                let Some(largest) = (0..3).max_by_key(|&j| change[j]).filter(|&j| change[j] > 0)
-                else {
+                let Some(largest) = (0..3).max_by_key(|&j| change[j]).filter(|&j| change[j] > 0) else {
                     change[i] = 0;
                     break;
                 };
@@ -64,6 +64,14 @@ impl Times {
     }
 }
 
+/// A stack that may be used again, as long as the table's generation is the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stand {
+    pub generation: u32,
+    pub stack: StackId,
+    pub marks: Marks,
+}
+
 /// A thread with a place in BPF's table.
 #[derive(Clone, Debug)]
 pub struct Seen {
@@ -73,8 +81,10 @@ pub struct Seen {
     told_ns: u64,
     /// When it was last looked at.
     pub tick_ns: u64,
-    /// Where it stands since its `seq` had this value, and the table's generation that the number belongs to.
-    pub stands: Option<(u32, u32, StackId)>,
+    /// Where it has stood since its `seq` had this value.
+    pub stands: Option<(u32, Stand)>,
+    /// What its stack was made from when it was last read while it was blocked, and what came out.
+    pub looked: Option<(u64, Stand)>,
 }
 
 /// A row of `Profile.threads`.
@@ -94,6 +104,7 @@ impl Seen {
             told_ns: place.first,
             tick_ns: place.first,
             stands: None,
+            looked: None,
         }
     }
 
@@ -184,10 +195,24 @@ mod tests {
     fn the_three_times_sum_to_the_whole_exactly() {
         let mut seen = Seen::new(&place(state::ON, 100, 100, 0, 0, 0));
         let row = seen.tell(&place(state::OFF, 100, 150, 40, 0, 10), 170);
-        assert_eq!(row.times, Times { on: 40, off: 20, runq: 10 });
+        assert_eq!(
+            row.times,
+            Times {
+                on: 40,
+                off: 20,
+                runq: 10
+            }
+        );
         assert_eq!((row.first_ns, row.last_ns), (100, 170));
         let row = seen.tell(&place(state::ON, 100, 200, 40, 45, 15), 205);
-        assert_eq!(row.times, Times { on: 5, off: 25, runq: 5 });
+        assert_eq!(
+            row.times,
+            Times {
+                on: 5,
+                off: 25,
+                runq: 5
+            }
+        );
         assert_eq!(row.times.total(), row.last_ns - row.first_ns);
         let row = seen.tell_end(&place(state::ENDED, 100, 300, 135, 50, 15));
         assert_eq!(row.times.total(), row.last_ns - row.first_ns);
@@ -217,14 +242,25 @@ mod tests {
         let mut rows = FxHashMap::default();
         let row = |first_ns, last_ns| ThreadRow {
             name: "x".into(),
-            times: Times { on: last_ns - first_ns, off: 0, runq: 0 },
+            times: Times {
+                on: last_ns - first_ns,
+                off: 0,
+                runq: 0,
+            },
             first_ns,
             last_ns,
         };
         merge(&mut rows, (1, 1), row(500, 600));
         merge(&mut rows, (1, 1), row(100, 300));
         let told = &rows[&(1, 1)];
-        assert_eq!(told.times, Times { on: 300, off: 200, runq: 0 });
+        assert_eq!(
+            told.times,
+            Times {
+                on: 300,
+                off: 200,
+                runq: 0
+            }
+        );
         assert_eq!(told.times.total(), told.last_ns - told.first_ns);
     }
 }

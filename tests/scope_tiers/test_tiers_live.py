@@ -233,7 +233,7 @@ os.setgroups([]); os.setgid(uid); os.setuid(uid)
 try:
     profile = look([pid], 0.5, tier=tier)
     print(profile.tier, *profile.misses, sep="\\n")
-    print(*{f.function for f in profile.frames}, sep="\\n")
+    print(*profile.quality.notes, *{f.function for f in profile.frames}, sep="\\n")
 except unidle.errors.CannotRun as error:
     print("refused", error.exit_code, error.line(), sep="\\n")
 """
@@ -312,3 +312,14 @@ def test_no_descriptor_is_left_open() -> None:
         for tier in TIERS:
             look([process.pid], 0.1, tier=tier)
         assert set(Path("/proc/self/fd").iterdir()) == before
+
+
+def test_files_that_a_user_may_not_read_are_named(tmp_path: Path) -> None:
+    hidden = tmp_path / "hidden"
+    hidden.mkdir(mode=0o700)
+    copy = hidden / "python3"
+    copy.write_bytes(Path(readable_by_all()).resolve().read_bytes())
+    copy.chmod(0o755)
+    with running(OWNED_BY_NOBODY + PROPORTIONS, python=str(copy)) as process:
+        told = as_user(NOBODY, process.pid)
+    assert any(f"may not read {copy}" in line for line in told), told

@@ -46,6 +46,8 @@ pub struct Section {
 pub struct Elf {
     pub source: Arc<dyn Source>,
     pub machine: u16,
+    /// Where a program starts.
+    pub entry: u64,
     pub segments: Vec<Segment>,
     pub sections: Vec<Section>,
     /// `vaddr` and size of `.eh_frame_hdr`.
@@ -75,6 +77,7 @@ impl Elf {
         let mut elf = Elf {
             source,
             machine: u16_at(&head, 18)?,
+            entry: u64_at(&head, 24)?,
             segments: Vec::new(),
             sections: Vec::new(),
             eh_frame_hdr: None,
@@ -92,7 +95,7 @@ impl Elf {
     }
 
     fn read_segments(&mut self, at: u64, entry: u16, count: u16) -> Option<()> {
-        if entry < 56 || count > SEGMENTS_MAX {
+        if entry != 56 || count > SEGMENTS_MAX {
             return None;
         }
         let mut b = vec![0u8; usize::from(entry) * usize::from(count)];
@@ -103,7 +106,8 @@ impl Elf {
             let (kind, flags) = (u32_at(p, 0)?, u32_at(p, 4)?);
             let (offset, vaddr) = (u64_at(p, 8)?, u64_at(p, 16)?);
             let (file_size, memory_size) = (u64_at(p, 32)?, u64_at(p, 40)?);
-            let sane = offset.checked_add(file_size).is_some() && vaddr.checked_add(memory_size).is_some();
+            let size = file_size.max(memory_size);
+            let sane = offset.checked_add(size).is_some() && vaddr.checked_add(size).is_some();
             match kind {
                 PT_LOAD if sane => self.segments.push(Segment {
                     vaddr,
@@ -121,7 +125,7 @@ impl Elf {
     }
 
     fn read_sections(&mut self, at: u64, entry: u16, count: u16, names: u16) -> Option<()> {
-        if at == 0 || entry < 64 {
+        if at == 0 || entry != 64 {
             return None;
         }
         let mut first = [0u8; 64];

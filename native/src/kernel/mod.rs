@@ -12,8 +12,7 @@ use aya::programs::{BtfTracePoint, Iter, PerfEvent, ProgramError};
 use aya::{Btf, Ebpf, EbpfLoader, VerifierLogLevel};
 
 pub use layout::{
-    state, Counters, Record, SampleRecord, TargetEntry, ThreadPlace, STACK_BYTES, TARGET_FOLLOW,
-    THREADS_MAX,
+    state, Counters, Record, SampleRecord, TargetEntry, ThreadPlace, STACK_BYTES, TARGET_FOLLOW, THREADS_MAX,
 };
 pub use shared::Threads;
 
@@ -58,9 +57,7 @@ impl Kernel {
         // SAFETY: a valid pointer to a value that lives for the call.
         unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &limit) };
         if !std::path::Path::new("/sys/kernel/btf/vmlinux").exists() {
-            return Err(unsupported(
-                "the kernel has no BTF (/sys/kernel/btf/vmlinux)",
-            ));
+            return Err(unsupported("the kernel has no BTF (/sys/kernel/btf/vmlinux)"));
         }
         let btf = Btf::from_sys_fs().map_err(|e| unsupported(&format!("the kernel's BTF: {e}")))?;
         let cpus = online_cpus()?.len() as u32;
@@ -77,16 +74,11 @@ impl Kernel {
         load_programs(&mut bpf, &btf)?;
         let threads = Threads::new(map(&bpf, "threads")?.fd().as_fd())?;
         let counted = shared::Counted::new(map(&bpf, "counted")?.fd().as_fd())?;
-        let mut vacant: Stack<MapData, u32> = take(&mut bpf, "vacant")?;
-        // The last pushed is the first taken: low places are used first.
-        for place in (0..THREADS_MAX as u32).rev() {
-            vacant.push(place, 0).map_err(|e| explain(&e))?;
-        }
         Ok(Kernel {
             targets: take(&mut bpf, "targets")?,
             places: take(&mut bpf, "places")?,
             ring: take(&mut bpf, "ring")?,
-            vacant,
+            vacant: take(&mut bpf, "vacant")?,
             threads,
             counted,
             stats: aya::sys::enable_stats(aya::sys::Stats::RunTime).ok(),
@@ -129,9 +121,7 @@ impl Kernel {
             pad: 0,
             python: python.unwrap_or_default(),
         };
-        self.targets
-            .insert(pid, entry, 0)
-            .map_err(|e| explain(&e))
+        self.targets.insert(pid, entry, 0).map_err(|e| explain(&e))
     }
 
     pub fn unwatch(&mut self, pid: u32) {
@@ -241,15 +231,10 @@ fn load_programs(bpf: &mut Ebpf, btf: &Btf) -> io::Result<()> {
         ("exited", "sched_process_exit"),
         ("woken", "sched_wakeup"),
     ] {
-        tracepoint(bpf, name)?
-            .load(at, btf)
-            .map_err(|e| explain(&e))?;
+        tracepoint(bpf, name)?.load(at, btf).map_err(|e| explain(&e))?;
     }
     // An argument more since 5.18: where the kernel refuses it, the other program reads the task instead.
-    if tracepoint(bpf, "switched")?
-        .load("sched_switch", btf)
-        .is_err()
-    {
+    if tracepoint(bpf, "switched")?.load("sched_switch", btf).is_err() {
         tracepoint(bpf, "switched_before_5_18")?
             .load("sched_switch", btf)
             .map_err(|e| explain(&e))?;

@@ -33,10 +33,7 @@ impl Mapped {
         if at == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        Ok(Mapped {
-            at: at.cast(),
-            bytes,
-        })
+        Ok(Mapped { at: at.cast(), bytes })
     }
 }
 

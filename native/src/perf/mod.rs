@@ -20,7 +20,10 @@ pub enum Sampled<'a> {
     Sample(RawSample<'a>),
     /// A file was mapped.
     Mapped(u32),
-    Forked { pid: u32, parent: u32 },
+    Forked {
+        pid: u32,
+        parent: u32,
+    },
 }
 
 pub struct Perf {
@@ -112,7 +115,14 @@ impl Perf {
             tv_nsec: (ns % 1_000_000_000) as i64,
         };
         // SAFETY: a valid array with its length, a valid time, and no mask.
-        let n = unsafe { libc::ppoll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, &time, std::ptr::null()) };
+        let n = unsafe {
+            libc::ppoll(
+                fds.as_mut_ptr(),
+                fds.len() as libc::nfds_t,
+                &time,
+                std::ptr::null(),
+            )
+        };
         let any = |what| fds.iter().any(|fd| fd.revents & what != 0);
         if n > 0 && any(libc::POLLHUP) && !any(libc::POLLIN) {
             // The thread whose event has the ring is gone, and poll says so at once and for ever; others may still
@@ -120,8 +130,13 @@ impl Perf {
             std::thread::sleep(std::time::Duration::from_nanos(ns.min(1_000_000)));
         }
         match n {
-            -1 => Err(io::Error::last_os_error())
-                .or_else(|e| if e.kind() == io::ErrorKind::Interrupted { Ok(()) } else { Err(e) }),
+            -1 => Err(io::Error::last_os_error()).or_else(|e| {
+                if e.kind() == io::ErrorKind::Interrupted {
+                    Ok(())
+                } else {
+                    Err(e)
+                }
+            }),
             _ => Ok(()),
         }
     }

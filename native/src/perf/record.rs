@@ -177,6 +177,19 @@ pub fn next<'a>(
     Ok(Some((kind, body, tail.wrapping_add(length))))
 }
 
+/// Bytes that may be anything, as a ring and as the body of a record of every kind (for fuzzing: nothing may panic).
+pub fn hostile(data: &[u8]) {
+    for kind in 0..16 {
+        let _ = parse(kind, data);
+    }
+    let size = data.len().checked_ilog2().map_or(0, |n| 1 << n);
+    let (mut tail, head, mut copy) = (0, size as u64, Vec::new());
+    while let Ok(Some((kind, body, after))) = next(&data[..size], tail, head, &mut copy) {
+        let _ = parse(kind, body);
+        tail = after;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -241,7 +254,9 @@ mod tests {
         };
         let mut copy = Vec::new();
         for round in 0..20_000usize {
-            let body: Vec<u8> = (0..round % 300).map(|_| byte() & if round % 2 == 0 { 0x0f } else { 0xff }).collect();
+            let body: Vec<u8> = (0..round % 300)
+                .map(|_| byte() & if round % 2 == 0 { 0x0f } else { 0xff })
+                .collect();
             for kind in 0..16 {
                 let _ = parse(kind, &body);
             }
@@ -268,7 +283,11 @@ mod tests {
         assert_eq!(after, tail + 24);
         assert_eq!(
             parse(kind, body),
-            Some(Record::Fork { pid: 1, parent: 2, tid: 3 })
+            Some(Record::Fork {
+                pid: 1,
+                parent: 2,
+                tid: 3
+            })
         );
         assert_eq!(next(&ring, tail, tail, &mut Vec::new()), Ok(None));
         assert!(next(&ring, tail, tail + 16, &mut Vec::new()).is_err());

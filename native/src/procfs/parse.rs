@@ -54,9 +54,7 @@ pub struct Times {
 }
 
 pub fn schedstat(text: &str) -> Option<Times> {
-    let mut fields = text
-        .split_ascii_whitespace()
-        .map(|f| f.parse::<u64>().ok());
+    let mut fields = text.split_ascii_whitespace().map(|f| f.parse::<u64>().ok());
     let mut next = || fields.next().flatten();
     Some(Times {
         on_ns: next()?,
@@ -153,7 +151,12 @@ mod tests {
         assert_eq!(syscall("running\n"), Some(Place::Running));
         assert!(matches!(
             syscall("-1 0x1 0x2"),
-            Some(Place::Blocked { call: -1, sp: 1, ip: 2, .. })
+            Some(Place::Blocked {
+                call: -1,
+                sp: 1,
+                ip: 2,
+                ..
+            })
         ));
         for bad in ["", "7", "7 0x1 0x2", "x y z", "7 5 6 7 8 9 a b c", "-1 0x1"] {
             assert_eq!(syscall(bad), None, "{bad}");
@@ -164,7 +167,11 @@ mod tests {
     fn times_need_all_three_fields() {
         assert_eq!(
             schedstat("10 20 3\n"),
-            Some(Times { on_ns: 10, runq_ns: 20, slices: 3 })
+            Some(Times {
+                on_ns: 10,
+                runq_ns: 20,
+                slices: 3
+            })
         );
         assert_eq!(schedstat("10 20"), None);
         assert_eq!(schedstat("10 x 3"), None);
@@ -182,9 +189,6 @@ mod tests {
         let s = stat(&read("stat").expect("stat")).expect("a line of stat");
         assert_eq!(s.state, 'R');
         assert!(schedstat(&read("schedstat").expect("schedstat")).is_some());
-        assert_eq!(
-            syscall(&read("syscall").expect("syscall")),
-            Some(Place::Running)
-        );
+        assert_eq!(syscall(&read("syscall").expect("syscall")), Some(Place::Running));
     }
 }

@@ -10,7 +10,7 @@ use crate::procfs::thread::Thread;
 use crate::procfs::watch::{agreed_frames, may_read, Counts, Watch};
 use crate::quality::Told;
 use crate::sample::RawSample;
-use crate::session::{clock_ns, monotonic_ns, Options, Taken};
+use crate::session::{clock_ns, monotonic_ns, Options, ProcessRow, Taken};
 use crate::table::{Rows, State, ThreadKey};
 use crate::threads::{merge, ThreadRow, Times};
 
@@ -62,7 +62,9 @@ impl ProcfsSession {
             Some(perf) => {
                 let unread = self.watch.pids().into_iter().find_map(|p| may_read(p).err());
                 if let Some(reason) = unread {
-                    misses.push(format!("Python frames, and stacks of threads that wait: {reason}"));
+                    misses.push(format!(
+                        "Python frames, and stacks of threads that wait: {reason}"
+                    ));
                 }
                 if !perf.kernel {
                     misses.push(
@@ -77,16 +79,15 @@ impl ProcfsSession {
                 );
             }
             None => misses.push(
-                "native and kernel frames of threads that run: only their Python frames can be read".to_owned(),
+                "native and kernel frames of threads that run: only their Python frames can be read"
+                    .to_owned(),
             ),
         }
         misses.push(
             "calls: no counts of operators, copies, collectives and allocations, no bytes of sockets and files"
                 .to_owned(),
         );
-        misses.push(
-            "threads and processes that live for less than a tenth of a second".to_owned(),
-        );
+        misses.push("threads and processes that live for less than a tenth of a second".to_owned());
         misses
     }
 
@@ -196,21 +197,20 @@ impl ProcfsSession {
         let processes = stacks
             .processes
             .iter()
-            .map(|(pid, p)| {
-                (
-                    pid,
-                    p.command.clone(),
-                    p.parent,
-                    p.python.clone(),
-                    p.rank,
-                    p.job.clone(),
-                    p.ended,
-                )
+            .map(|(pid, p)| ProcessRow {
+                pid,
+                command: p.command.clone(),
+                parent: p.parent,
+                python: p.python.clone(),
+                rank: p.rank,
+                job: p.job.clone(),
+                ended: p.ended,
             })
             .collect();
         stacks.processes.forget_ended(start_ns);
         let counts = std::mem::take(&mut self.watch.counts);
         self.watch.counts.first_ns = counts.first_ns;
+        notes.extend(self.watch.notes());
         notes.extend(self.notes(&counts, crowded));
         let quality = self.told_quality(&counts, end_ns - start_ns, notes);
         let mut threads: Vec<_> = threads.into_iter().collect();
@@ -227,10 +227,22 @@ impl ProcfsSession {
 
     fn notes(&mut self, counts: &Counts, crowded: u64) -> Vec<String> {
         [
-            (counts.moved, "looks at blocked threads were thrown away, because the thread moved meanwhile"),
-            (counts.torn, "looks at running threads met changing frames: what two reads had in common was kept"),
-            (std::mem::take(&mut self.unfit), "samples lost their Python frames, which did not fit to the native stack"),
-            (crowded, "samples had one stack too many and stand under (other stacks)"),
+            (
+                counts.moved,
+                "looks at blocked threads were thrown away, because the thread moved meanwhile",
+            ),
+            (
+                counts.torn,
+                "looks at running threads met changing frames: what two reads had in common was kept",
+            ),
+            (
+                std::mem::take(&mut self.unfit),
+                "samples lost their Python frames, which did not fit to the native stack",
+            ),
+            (
+                crowded,
+                "samples had one stack too many and stand under (other stacks)",
+            ),
         ]
         .into_iter()
         .filter(|(n, _)| *n > 0)

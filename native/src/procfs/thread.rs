@@ -146,9 +146,7 @@ impl Thread {
         let on = repaid(on).min(wall);
         let mut runq = runq.min(wall - on);
         if self.runnable {
-            self.lent_ns = now_ns
-                .saturating_sub(self.changed_ns)
-                .min(wall - on - runq);
+            self.lent_ns = now_ns.saturating_sub(self.changed_ns).min(wall - on - runq);
             runq += self.lent_ns;
         }
         [Some(on), Some(wall - on - runq), Some(runq)]

@@ -70,6 +70,8 @@ pub struct Watch {
     pub gone: Vec<(ThreadKey, Thread)>,
     /// When each process started, which tells it from a later one of the same number.
     started: FxHashMap<u32, u64>,
+    /// A file of each process that may not be read, if there is one.
+    closed: FxHashMap<u32, String>,
     follow: bool,
     off_cpu: bool,
     /// False: somebody else samples threads that run (perf events), and here only their times are kept.
@@ -88,6 +90,7 @@ impl Watch {
             threads: FxHashMap::default(),
             gone: Vec::new(),
             started: FxHashMap::default(),
+            closed: FxHashMap::default(),
             follow,
             off_cpu,
             on_cpu,
@@ -103,24 +106,39 @@ impl Watch {
         if self.started.contains_key(&pid) {
             return Ok(());
         }
-        let stat = process_stat(pid).filter(|s| !s.ended()).ok_or_else(|| {
-            io::Error::new(
-                io::ErrorKind::NotFound,
-                format!("process {pid} is not there"),
-            )
-        })?;
+        let stat = process_stat(pid)
+            .filter(|s| !s.ended())
+            .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("process {pid} is not there")))?;
         // Perf events need no right to read memory: they show what they can without it.
         if self.on_cpu {
             may_read(pid)?;
         }
         self.stacks.processes.open(pid, now_ns)?;
         self.started.insert(pid, stat.started);
+        if let Some(file) = closed_file(pid) {
+            self.closed.insert(pid, file);
+        }
         self.list(pid, now_ns);
         Ok(())
     }
 
     pub fn live(&self) -> usize {
         self.started.len()
+    }
+
+    /// Processes whose programs this user may not read: without them there are no symbols, and no Python is found.
+    pub fn notes(&self) -> Vec<String> {
+        let mut notes: Vec<String> = self
+            .closed
+            .iter()
+            .map(|(pid, file)| {
+                format!(
+                    "process {pid}: this user may not read {file}: no symbols of it, and perhaps no Python frames"
+                )
+            })
+            .collect();
+        notes.sort();
+        notes
     }
 
     pub fn watches(&self, pid: u32) -> bool {
@@ -164,9 +182,7 @@ impl Watch {
         }
         let times = thread.times;
         let known = thread.blocked.filter(|known| {
-            thread.exact
-                && known.times == times
-                && known.generation == self.stacks.table.generation
+            thread.exact && known.times == times && known.generation == self.stacks.table.generation
         });
         if let Some(known) = known {
             if self.off_cpu {
@@ -321,12 +337,7 @@ impl Watch {
     fn ended(&mut self, pid: u32, now_ns: u64) {
         self.started.remove(&pid);
         self.stacks.processes.exited(pid, now_ns);
-        let keys: Vec<ThreadKey> = self
-            .threads
-            .keys()
-            .filter(|key| key.0 == pid)
-            .copied()
-            .collect();
+        let keys: Vec<ThreadKey> = self.threads.keys().filter(|key| key.0 == pid).copied().collect();
         for key in keys {
             if let Some(thread) = self.threads.remove(&key) {
                 self.gone.push((key, thread));
@@ -370,6 +381,24 @@ pub fn process_stat(pid: u32) -> Option<parse::Stat> {
     parse::stat(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 
+/// A file that a process runs code of, and that this user may not read.
+fn closed_file(pid: u32) -> Option<String> {
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).ok()?;
+    maps.lines()
+        .filter_map(|line| {
+            let mut fields = line.split_ascii_whitespace();
+            let rights = fields.nth(1)?;
+            let path = fields.nth(3)?;
+            (rights.contains('x') && path.starts_with('/')).then_some(path)
+        })
+        .find(|path| {
+            let seen = fs::File::open(format!("/proc/{pid}/root{path}"));
+            seen.is_err_and(|e| e.kind() == io::ErrorKind::PermissionDenied)
+                && fs::File::open(path).is_err_and(|e| e.kind() == io::ErrorKind::PermissionDenied)
+        })
+        .map(str::to_owned)
+}
+
 /// Why this user may not look into a process of another one; nothing where it may, or where it is not there.
 pub fn refused(pid: u32) -> Option<String> {
     let owner = fs::metadata(format!("/proc/{pid}")).ok()?.uid();
@@ -393,7 +422,10 @@ pub fn may_read(pid: u32) -> io::Result<()> {
         Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
             let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
             let reason = match scope.trim() {
-                "" | "0" => "it changed its user or forbids dumps, or is in another user namespace; run as root".to_owned(),
+                "" | "0" => {
+                    "it changed its user or forbids dumps, or is in another user namespace; run as root"
+                        .to_owned()
+                }
                 scope => format!("kernel.yama.ptrace_scope is {scope}; set it to 0, or run as root"),
             };
             Err(io::Error::new(
@@ -421,7 +453,10 @@ mod tests {
     fn frames(codes: &[u64]) -> Vec<PyFrameRaw> {
         codes
             .iter()
-            .map(|&code| PyFrameRaw { code, ..PyFrameRaw::default() })
+            .map(|&code| PyFrameRaw {
+                code,
+                ..PyFrameRaw::default()
+            })
             .collect()
     }
 

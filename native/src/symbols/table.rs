@@ -80,7 +80,6 @@ impl Symbols {
         list.sort();
         Symbols {
             list,
-            full: true,
             ..Symbols::default()
         }
     }
@@ -166,7 +165,7 @@ impl Symbols {
             )
         })?;
         let symbol = Symbol {
-            start: self.base + u64::from(best.start),
+            start: self.base.wrapping_add(best.start.into()),
             name,
         };
         Some((symbol, u64::from(best.size)))
@@ -181,7 +180,7 @@ impl Symbols {
             .entries
             .iter()
             .find(|e| self.name(e.name & NAME_BITS).is_some_and(|n| n == wanted))?;
-        Some(self.base + u64::from(found.start))
+        Some(self.base.wrapping_add(found.start.into()))
     }
 
     fn name(&self, at: u32) -> Option<String> {
@@ -247,7 +246,10 @@ pub fn find_by_name(elf: &Elf, wanted: &str) -> Option<(u64, u64)> {
         let mut b = [0u8; 24];
         let mut text = vec![0u8; wanted.len() + 1];
         (0..count).find_map(|i| {
-            if !elf.source.read_at(section.offset + i * SYMBOL_SIZE, &mut b) {
+            if !elf
+                .source
+                .read_at(section.offset.checked_add(i * SYMBOL_SIZE)?, &mut b)
+            {
                 return None;
             }
             let name = u64::from(u32::from_le_bytes(b[..4].try_into().ok()?));

@@ -4,6 +4,7 @@ use crate::elf::{EM_AARCH64, EM_X86_64};
 use crate::sample::Regs;
 
 pub const REGISTERS: usize = 34;
+const X86_64_IP: usize = 16;
 
 /// Which registers have which role on one kind of processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,6 +76,11 @@ impl Registers {
 
     pub fn get(&self, register: u8) -> Option<u64> {
         let i = usize::from(register);
+        // The column of the return address stands for the instruction pointer of the frame itself: stubs of the
+        // linker tell by it how far they got.
+        if self.arch.lr.is_none() && i == X86_64_IP {
+            return Some(self.ip);
+        }
         (i < REGISTERS && self.known & (1 << i) != 0).then(|| self.values[i])
     }
 

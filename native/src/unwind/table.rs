@@ -19,6 +19,7 @@ pub struct Found {
     pub rule: Arc<Rule>,
     /// First address of the FDE: of the function, or of the part of it that was moved away.
     pub start: u64,
+    pub end: u64,
 }
 
 /// Where the FDEs of a file stand. Addresses are the file's own.
@@ -103,6 +104,7 @@ impl UnwindTable {
         Some(Found {
             rule: Arc::new(rule),
             start: fde.initial_address(),
+            end: fde.end_address(),
         })
     }
 

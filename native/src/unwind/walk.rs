@@ -11,6 +11,8 @@ use crate::memory::Memory;
 pub const FRAMES_MAX: usize = 512;
 /// Bytes of the stack that are searched for a return address, at each frame without unwind data.
 const SCAN_MAX: u64 = 32 << 10;
+/// No stack is larger, as far as running off its copy goes.
+const STACK_MAX: u64 = 1 << 30;
 /// Steps of all trials together, for one stack.
 const STEPS_MAX: u32 = 6000;
 /// Continuations that are tried, for one stack.
@@ -58,6 +60,8 @@ pub struct Walked {
     pub cut_off: bool,
     /// Frames whose caller was found by trial.
     pub guessed: u32,
+    /// Bytes of the stack's copy up to the highest that was read.
+    pub stack_used: usize,
 }
 
 /// A copy of a stack; what lies above it is read from memory where that is allowed.
@@ -68,6 +72,7 @@ pub struct Stack<'a> {
     page: (u64, Vec<u8>),
     /// An address above the copy was asked for and could not be read.
     ran_off: bool,
+    used: usize,
 }
 
 impl<'a> Stack<'a> {
@@ -80,6 +85,7 @@ impl<'a> Stack<'a> {
             above,
             page: (0, Vec::new()),
             ran_off: false,
+            used: 0,
         }
     }
 
@@ -89,10 +95,11 @@ impl<'a> Stack<'a> {
             .ok()
             .and_then(|o| self.bytes.get(o..o.checked_add(8)?))
         {
+            self.used = self.used.max(far as usize + 8);
             return Some(u64::from_le_bytes(b.try_into().ok()?));
         }
         let word = self.read_above(addr);
-        self.ran_off |= word.is_none() && far < self.bytes.len() as u64 + (8 << 20);
+        self.ran_off |= word.is_none() && far < self.bytes.len() as u64 + STACK_MAX;
         word
     }
 
@@ -147,6 +154,7 @@ pub fn walk<C: Code>(code: &mut C, regs: Registers, stack: &mut Stack<'_>) -> Wa
         rooted: outcome == Outcome::Rooted,
         cut_off: outcome == Outcome::CutOff,
         guessed: walker.guessed,
+        stack_used: walker.stack.used,
     }
 }
 
@@ -170,7 +178,8 @@ impl<C: Code> Walker<'_, '_, '_, C> {
             let followed = rule.follow(&mut regs, exact, &mut |addr| stack.read(addr));
             let off_the_end = std::mem::replace(&mut self.stack.ran_off, ran_off);
             match followed {
-                Ok(()) if regs.ip() == 0 => return Outcome::Rooted,
+                // No return address: the bottom of a stack, unless it is a trial that went astray.
+                Ok(()) if regs.ip() == 0 && deep == 0 => return Outcome::Rooted,
                 Ok(()) if self.code.is_code(regs.ip()) => exact = rule.signal,
                 Ok(()) => {
                     self.code.missed(regs.ip());
@@ -281,10 +290,10 @@ impl<C: Code> Walker<'_, '_, '_, C> {
         else {
             return false;
         };
-        let (Some(saved), Some(ip)) = (self.stack.read(bp), self.stack.read(bp + 8)) else {
+        let (Some(saved), Some(ip)) = (self.stack.read(bp), self.stack.read(bp.wrapping_add(8))) else {
             return false;
         };
-        self.code.follows_call(ip) && self.attempt((ip, bp + 16, Some(saved)), regs, deep, best)
+        self.code.follows_call(ip) && self.attempt((ip, bp.wrapping_add(16), Some(saved)), regs, deep, best)
     }
 
     fn by_scan(

@@ -1,0 +1,103 @@
+//! What a session tells: everything since the last time.
+
+use super::{monotonic_ns, Session};
+use crate::kernel::state;
+use crate::processes::thread_name;
+use crate::quality::Told;
+use crate::table::{Rows, ThreadKey};
+use crate::threads::{merge, ThreadRow, Times};
+
+/// What came since the last take.
+pub struct Taken {
+    pub start_ns: u64,
+    pub end_ns: u64,
+    pub rows: Rows,
+    pub threads: Vec<(ThreadKey, ThreadRow)>,
+    pub processes: Vec<ProcessRow>,
+    pub quality: Told,
+}
+
+/// A row of `Profile.processes`.
+pub struct ProcessRow {
+    pub pid: u32,
+    pub command: String,
+    pub parent: u32,
+    pub python: String,
+    pub rank: Option<i64>,
+    pub job: String,
+    pub ended: bool,
+}
+
+impl Session {
+    /// Everything since the last take, with the intervals that last still closed at this moment.
+    pub fn take(&mut self) -> Taken {
+        let cpu = self.quality.own_time();
+        self.drain(monotonic_ns());
+        self.tick();
+        let end_ns = monotonic_ns();
+        let mut threads = std::mem::take(&mut self.ended);
+        for n in 0..self.seen.len() {
+            let Some(place) = self.seen[n].as_ref().and(self.kernel.threads.read(n)) else {
+                continue;
+            };
+            if let Some(seen) = &mut self.seen[n] {
+                if place.state == state::ENDED {
+                    continue; // told at the next tick
+                }
+                let mut row = seen.tell(&place, end_ns);
+                row.name = thread_name(place.pid, place.tid);
+                merge(&mut threads, seen.key, row);
+            }
+        }
+        let exact = threads
+            .iter()
+            .map(|(key, row)| (*key, exact(&row.times, self.options.off_cpu)))
+            .collect();
+        let crowded = std::mem::take(&mut self.stacks.table.crowded);
+        let (rows, _) = self.stacks.table.take(&exact, &[]);
+        let processes = self.told_processes();
+        let start_ns = std::mem::replace(&mut self.since_ns, end_ns);
+        let notes = self.stacks.processes.notes();
+        drop(cpu);
+        let quality = self.quality.take(&self.kernel, end_ns - start_ns, crowded, notes);
+        let mut threads: Vec<_> = threads.into_iter().collect();
+        threads.sort_unstable_by_key(|(key, _)| *key);
+        Taken {
+            start_ns,
+            end_ns,
+            rows,
+            threads,
+            processes,
+            quality,
+        }
+    }
+
+    fn told_processes(&mut self) -> Vec<ProcessRow> {
+        let rows = self
+            .stacks
+            .processes
+            .iter()
+            .map(|(pid, p)| ProcessRow {
+                pid,
+                command: p.command.clone(),
+                parent: p.parent,
+                python: p.python.clone(),
+                rank: p.rank,
+                job: p.job.clone(),
+                ended: p.ended,
+            })
+            .collect();
+        self.stacks.processes.forget_ended(self.since_ns);
+        rows
+    }
+
+    /// `(name, runs, nanoseconds)` of every BPF program so far.
+    pub fn program_costs(&self) -> Vec<(String, u64, u64)> {
+        self.kernel.program_costs()
+    }
+}
+
+fn exact(times: &Times, off_cpu: bool) -> [Option<u64>; 3] {
+    let off = |ns| off_cpu.then_some(ns);
+    [Some(times.on), off(times.off), off(times.runq)]
+}
