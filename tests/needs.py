@@ -101,7 +101,7 @@ def can_load_bpf() -> bool:
     try:
         import unidle_scope
 
-        unidle_scope.Session([os.getpid()], hz=1).close()
+        unidle_scope.Session([os.getpid()], hz=1, tier="T0").close()
     except (ImportError, OSError):
         return False
     return True

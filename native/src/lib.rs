@@ -7,9 +7,12 @@ pub mod elf;
 pub mod hostile;
 pub mod image;
 pub mod kernel;
+pub mod look;
 pub mod maps;
 pub mod memory;
+pub mod perf;
 pub mod processes;
+pub mod procfs;
 #[cfg(feature = "python")]
 mod py;
 pub mod python;

@@ -8,7 +8,8 @@ use pyo3::exceptions::{PyOSError, PyPermissionError, PyProcessLookupError, PyVal
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyDict, PyList, PyTuple};
 
-use crate::session::{self, Options, Taken};
+use crate::look::{self, Look, Started, TIERS};
+use crate::session::{Options, Taken};
 
 /// The form of [`Session::take`]'s answer. The Python side takes exactly this one.
 const FORM: u32 = 1;
@@ -31,7 +32,7 @@ const SLICE: Duration = Duration::from_millis(200);
 #[pyclass(module = "unidle_scope")]
 struct Session {
     /// The lock is never waited for: it only says that two threads cannot use a session at once.
-    inner: Mutex<Option<session::Session>>,
+    inner: Mutex<Option<Box<dyn Look>>>,
     #[pyo3(get)]
     tier: String,
     #[pyo3(get)]
@@ -56,25 +57,21 @@ impl Session {
                 "hz is {hz}: 1 to 10000 is possible"
             )));
         }
-        if let Some(tier) = tier.filter(|t| t != "T0") {
-            return Err(PyOSError::new_err(format!(
-                "tier {tier} is not in this module: T0 is"
+        if let Some(tier) = tier.iter().find(|t| !TIERS.contains(&t.as_str())) {
+            return Err(PyValueError::new_err(format!(
+                "tier is {tier}: T0, T1 and T2 are possible"
             )));
         }
         let wanted = calls
             .map(|calls| crate::calls::python::wanted_of(Some(&calls)))
             .transpose()?;
         let options = Options { hz, off_cpu, follow };
-        let inner = py
-            .detach(|| session::Session::start(&pids, options, wanted))
+        let Started { look, tier, misses } = py
+            .detach(|| look::start(&pids, options, tier.as_deref(), wanted))
             .map_err(raised)?;
-        let mut misses = inner.misses.clone();
-        if !off_cpu {
-            misses.push("where threads wait: looked at on CPUs only".to_owned());
-        }
         Ok(Session {
-            inner: Mutex::new(Some(inner)),
-            tier: "T0".to_owned(),
+            inner: Mutex::new(Some(look)),
+            tier: tier.to_owned(),
             misses,
         })
     }
@@ -120,7 +117,7 @@ impl Session {
     }
 }
 
-fn open(inner: &mut Mutex<Option<session::Session>>) -> PyResult<&mut session::Session> {
+fn open(inner: &mut Mutex<Option<Box<dyn Look>>>) -> PyResult<&mut Box<dyn Look>> {
     inner
         .get_mut()
         .ok()

@@ -152,6 +152,17 @@ impl Target {
         out
     }
 
+    /// Python frames alone, root first, of a thread that runs: its native stack cannot be read.
+    pub fn show_python(&mut self, python: &[PyFrameRaw], frames: &mut Frames) -> Vec<FrameId> {
+        let Some(layout) = &self.layout else {
+            return Vec::new();
+        };
+        let mut shown = Vec::new();
+        self.codes
+            .show(self.world.memory(), layout, python, frames, &mut shown);
+        shown.into_iter().rev().flatten().collect()
+    }
+
     /// Return addresses of a sample, leaf first. Mappings are read again if they turn out to be old.
     pub fn walk(&mut self, sample: &RawSample<'_>) -> Walked {
         let (walked, unmapped) = self.walk_once(sample);

@@ -17,7 +17,7 @@ def checks(
 
     The disk that is looked at holds ``store``, a path; else ``data_dir``; else the current directory.
     """
-    from unidle.doctor import gpu, kernel, machine, tools
+    from unidle.doctor import gpu, kernel, machine, profiler, tools
 
     root = Path("/")
     place = Path(store or data_dir or ".")
@@ -31,6 +31,7 @@ def checks(
         kernel.user_namespaces(root),
         kernel.ebpf(root, kernel.capabilities(root)),
         kernel.perf_events(root, kernel.capabilities(root)),
+        *profiler.profiler(profiler.facts(root, kernel.capabilities(root))),
         machine.disk(root, place),
         machine.clock(root),
         machine.time_sync(machine.kernel_time_state()),

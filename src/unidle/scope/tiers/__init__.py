@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Final, Literal, Protocol, Self, cast
+from typing import Final, Literal, Protocol, Self, cast, get_args
 
-from unidle.errors import BadInput, CannotRun
+from unidle.errors import BadInput
 from unidle.scope.model import Profile, Tier
 
 __all__ = ["HZ", "Watch", "look", "watch"]
@@ -18,7 +18,7 @@ __all__ = ["HZ", "Watch", "look", "watch"]
 HZ: Final = 99  # not 100: what happens every 10 ms is not always met at the same moment
 _PROGRESS_S: Final = 0.25
 
-LiveTier = Literal["T0"]
+LiveTier = Literal["T0", "T1", "T2"]
 
 
 class Watch(Protocol):
@@ -59,8 +59,12 @@ def watch(
     works: one line with what is missing.
     """
     _check(pids, hz)
-    if tier not in (None, "T0"):
-        raise CannotRun("does not look at running processes here", field="tier", value=tier, remedy="use T0")
+    if tier == "T3":
+        raise BadInput(
+            "is for files of other profilers", field="tier", value=tier, remedy="give one with --from"
+        )
+    if tier is not None and tier not in get_args(LiveTier):
+        raise BadInput("is none", field="tier", value=tier, remedy="T0, T1 and T2 look at running processes")
     from unidle.scope.tiers import native
 
     return native.attach(

@@ -1,4 +1,4 @@
-"""Tier T0: the native module's sessions as profiles.
+"""Tiers T0 to T2: the native module's sessions as profiles.
 
 The module ``unidle_scope`` (distribution ``unidle-scope``) is optional; where it is missing or of another age, one
 :class:`CannotRun` says how to get it.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 from unidle.errors import BadInput, CannotRun
 from unidle.scope import model
@@ -38,7 +38,7 @@ class NativeWatch:
 
     @property
     def tier(self) -> model.Tier:
-        return "T0"
+        return cast("model.Tier", self._session.tier)
 
     @property
     def misses(self) -> tuple[str, ...]:
@@ -137,6 +137,7 @@ def _explained() -> Iterator[None]:
     except ProcessLookupError as error:
         raise BadInput(str(error), field="pid") from None
     except PermissionError as error:
-        raise CannotRun(f"tier T0 is not permitted: {error}", remedy=_RIGHTS) from None
+        remedy = None if "run as" in str(error) else _RIGHTS
+        raise CannotRun(f"is not permitted: {error}", field="profile", remedy=remedy) from None
     except OSError as error:
-        raise CannotRun(f"tier T0 does not work here: {error}", remedy="see unidle doctor") from None
+        raise CannotRun(f"does not work here: {error}", field="profile", remedy="see unidle doctor") from None

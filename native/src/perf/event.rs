@@ -1,0 +1,277 @@
+//! The system call, the ring's memory, and what they need of the machine.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::perf::record;
+
+/// `struct perf_event_attr` up to version 5 (linux/perf_event.h).
+#[derive(Default)]
+#[repr(C)]
+struct Attr {
+    kind: u32,
+    size: u32,
+    config: u64,
+    frequency: u64,
+    sample_type: u64,
+    read_format: u64,
+    flags: u64,
+    wakeup_events: u32,
+    bp_type: u32,
+    config1: u64,
+    config2: u64,
+    branch_sample_type: u64,
+    sample_regs_user: u64,
+    sample_stack_user: u32,
+    clockid: i32,
+    sample_regs_intr: u64,
+    aux_watermark: u32,
+    sample_max_stack: u16,
+    reserved: u16,
+}
+
+const _: () = assert!(std::mem::size_of::<Attr>() == 112);
+
+const SOFTWARE: u32 = 1;
+const CPU_CLOCK: u64 = 0;
+const DISABLED: u64 = 1 << 0;
+const INHERIT: u64 = 1 << 1;
+const EXCLUDE_KERNEL: u64 = 1 << 5;
+const EXCLUDE_HYPERVISOR: u64 = 1 << 6;
+const MMAP_RECORDS: u64 = 1 << 8;
+const FREQUENCY: u64 = 1 << 10;
+const TASK_RECORDS: u64 = 1 << 13;
+const EXCLUDE_CALLCHAIN_USER: u64 = 1 << 22;
+const USE_CLOCKID: u64 = 1 << 25;
+const FD_CLOEXEC: u64 = 1 << 3;
+const ENABLE: libc::c_ulong = 0x2400;
+const SET_OUTPUT: libc::c_ulong = 0x2405;
+
+/// A multiple of 8, and with the rest of a record below its 64 KiB.
+const STACK_BYTES: u32 = 32 << 10;
+/// Pages of a ring, from the largest that is tried. 128 are what each user may have on each CPU (perf_event_mlock_kb).
+const PAGES: [usize; 4] = [128, 64, 32, 16];
+/// Where the positions of reader and writer lie in the ring's first page.
+const DATA_HEAD: usize = 1024;
+const DATA_TAIL: usize = 1032;
+
+#[derive(Debug)]
+pub struct Event(OwnedFd);
+
+impl AsRawFd for Event {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
+impl Event {
+    pub fn open(tid: i32, cpu: i32, hz: u32, kernel: bool) -> io::Result<Event> {
+        let mut flags = DISABLED
+            | INHERIT
+            | EXCLUDE_HYPERVISOR
+            | MMAP_RECORDS
+            | FREQUENCY
+            | TASK_RECORDS
+            | EXCLUDE_CALLCHAIN_USER
+            | USE_CLOCKID;
+        if !kernel {
+            flags |= EXCLUDE_KERNEL;
+        }
+        let attr = Attr {
+            kind: SOFTWARE,
+            size: std::mem::size_of::<Attr>() as u32,
+            config: CPU_CLOCK,
+            frequency: u64::from(hz),
+            sample_type: record::SAMPLE_TYPE,
+            flags,
+            wakeup_events: 1,
+            sample_regs_user: record::REGS_MASK,
+            sample_stack_user: STACK_BYTES,
+            clockid: libc::CLOCK_MONOTONIC,
+            ..Attr::default()
+        };
+        // SAFETY: `attr` lives for the call and says its own size; the rest are plain numbers.
+        let fd = unsafe { libc::syscall(libc::SYS_perf_event_open, &attr, tid, cpu, -1, FD_CLOEXEC) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the descriptor is new and ours.
+        Ok(Event(unsafe { OwnedFd::from_raw_fd(fd as RawFd) }))
+    }
+
+    pub fn enable(&self) -> io::Result<()> {
+        self.control(ENABLE, 0)
+    }
+
+    pub fn send_to(&self, ring: &Ring) -> io::Result<()> {
+        self.control(SET_OUTPUT, ring.event.as_raw_fd())
+    }
+
+    fn control(&self, what: libc::c_ulong, argument: RawFd) -> io::Result<()> {
+        // SAFETY: a request of perf events with a plain number.
+        let result = unsafe { libc::ioctl(self.as_raw_fd(), what as _, argument) };
+        if result < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(())
+    }
+}
+
+/// The ring of one CPU, which belongs to its first event.
+pub struct Ring {
+    pub event: Event,
+    pub cpu: i32,
+    base: *mut u8,
+    page: usize,
+    bytes: usize,
+    copy: Vec<u8>,
+}
+
+// SAFETY: the mapping belongs to this value alone, and nothing of it depends on the thread.
+unsafe impl Send for Ring {}
+
+impl Ring {
+    pub fn new(event: Event, cpu: i32) -> io::Result<Ring> {
+        // SAFETY: takes a number and gives one.
+        let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
+        let mut error = io::Error::from(io::ErrorKind::OutOfMemory);
+        for pages in PAGES {
+            let length = (1 + pages) * page;
+            // SAFETY: a new mapping at an address that the kernel chooses.
+            let base = unsafe {
+                libc::mmap(
+                    std::ptr::null_mut(),
+                    length,
+                    libc::PROT_READ | libc::PROT_WRITE,
+                    libc::MAP_SHARED,
+                    event.as_raw_fd(),
+                    0,
+                )
+            };
+            if base != libc::MAP_FAILED {
+                return Ok(Ring {
+                    event,
+                    cpu,
+                    base: base.cast(),
+                    page,
+                    bytes: pages * page,
+                    copy: Vec::new(),
+                });
+            }
+            error = io::Error::last_os_error();
+        }
+        Err(error)
+    }
+
+    fn position(&self, offset: usize) -> &AtomicU64 {
+        // SAFETY: inside the first page, aligned to 8, and only ever used atomically, by the kernel as well.
+        unsafe { &*self.base.add(offset).cast::<AtomicU64>() }
+    }
+
+    /// Every record that is there now. Gives the sum of what `told` gives.
+    pub fn drain(&mut self, mut told: impl FnMut(u32, &[u8]) -> u64) -> u64 {
+        let head = self.position(DATA_HEAD).load(Ordering::Acquire);
+        let mut tail = self.position(DATA_TAIL).load(Ordering::Relaxed);
+        let mut copy = std::mem::take(&mut self.copy);
+        let mut sum = 0;
+        // SAFETY: the data follow the first page; the kernel writes only beyond `head` until the tail is moved.
+        let data = unsafe { std::slice::from_raw_parts(self.base.add(self.page), self.bytes) };
+        loop {
+            match record::next(data, tail, head, &mut copy) {
+                Ok(Some((kind, body, after))) => {
+                    sum += told(kind, body);
+                    tail = after;
+                }
+                Ok(None) => break,
+                Err(()) => {
+                    sum += 1;
+                    tail = head;
+                    break;
+                }
+            }
+        }
+        self.copy = copy;
+        self.position(DATA_TAIL).store(tail, Ordering::Release);
+        sum
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        // SAFETY: the mapping that `new` made, with its length.
+        unsafe { libc::munmap(self.base.cast(), self.page + self.bytes) };
+    }
+}
+
+pub fn paranoid() -> Option<i32> {
+    let text = fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").ok()?;
+    text.trim().parse().ok()
+}
+
+/// Says what an error of perf events means here.
+pub fn explain(error: io::Error) -> io::Error {
+    match error.raw_os_error() {
+        Some(libc::EACCES | libc::EPERM) => {
+            let level = paranoid().map_or("unknown".to_owned(), |n| n.to_string());
+            io::Error::new(
+                io::ErrorKind::PermissionDenied,
+                format!(
+                    "perf events are refused: kernel.perf_event_paranoid is {level}; 2 or less allows them for own \
+                     processes (or CAP_PERFMON)"
+                ),
+            )
+        }
+        Some(libc::ENOSYS | libc::ENOENT | libc::EOPNOTSUPP | libc::EINVAL) => io::Error::new(
+            io::ErrorKind::Unsupported,
+            format!("the kernel has no perf events as they are needed here: {error}"),
+        ),
+        Some(libc::EMFILE | libc::ENFILE) => io::Error::new(
+            io::ErrorKind::Unsupported,
+            "perf events need more descriptors than this user may open (ulimit -n)",
+        ),
+        _ => error,
+    }
+}
+
+pub fn online_cpus() -> io::Result<Vec<i32>> {
+    let text = fs::read_to_string("/sys/devices/system/cpu/online")?;
+    let mut cpus = Vec::new();
+    for part in text.trim().split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        if let (Ok(first), Ok(last)) = (first.parse::<i32>(), last.parse::<i32>()) {
+            cpus.extend(first..=last.min(first.saturating_add(8192)));
+        }
+    }
+    Ok(cpus)
+}
+
+pub fn threads(pid: u32) -> Vec<i32> {
+    let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else {
+        return Vec::new();
+    };
+    tasks
+        .flatten()
+        .filter_map(|e| e.file_name().to_str()?.parse().ok())
+        .collect()
+}
+
+/// Whether so many descriptors may be open at once; the soft limit is raised as far as it goes.
+pub fn descriptors(wanted: u64) -> bool {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: a valid place for the answer, and then a valid value.
+    unsafe {
+        if libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) != 0 {
+            return false;
+        }
+        if limit.rlim_cur < wanted && limit.rlim_cur < limit.rlim_max {
+            limit.rlim_cur = limit.rlim_max.min(wanted.max(limit.rlim_cur));
+            libc::setrlimit(libc::RLIMIT_NOFILE, &limit);
+        }
+    }
+    limit.rlim_cur >= wanted
+}
