@@ -20,7 +20,7 @@ use crate::table::{StackId, State, ThreadKey};
 use crate::threads::{merge, Seen, ThreadRow};
 use clock::timer;
 pub use clock::{clock_ns, monotonic_ns};
-use stacks::Stacks;
+pub use stacks::Stacks;
 pub use tell::{ProcessRow, Taken};
 
 #[derive(Clone, Copy, Debug)]
