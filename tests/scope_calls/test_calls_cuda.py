@@ -70,7 +70,7 @@ def library(pattern: str) -> Path:
 
 
 @pytest.mark.parametrize(
-    "pattern, groups",
+    ("pattern", "groups"),
     [
         ("nvidia/**/lib/libcudart.so.*", {"cuda", "cuda memory"}),
         ("nvidia/**/lib/libnccl.so.*", {"nccl"}),

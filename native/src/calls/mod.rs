@@ -421,7 +421,7 @@ impl Calls {
             .into_iter()
             .filter(|name| {
                 let n = GROUPS.iter().position(|g| g.name == *name);
-                n.is_some_and(|n| self.wanted.groups.contains(&n) && self.active.get(&n).is_none())
+                n.is_some_and(|n| self.wanted.groups.contains(&n) && !self.active.contains_key(&n))
             })
             .collect();
         if !untraced.is_empty() {

@@ -236,7 +236,10 @@ impl Calls {
 /// ``(symbol, shown name, offset in the file, entry, exit)``. Needs no right but to read the file.
 #[pyfunction]
 pub fn probes_of(path: std::path::PathBuf) -> PyResult<Vec<ProbesOf>> {
-    let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+    let name = path
+        .file_name()
+        .map(|n| n.to_string_lossy().into_owned())
+        .unwrap_or_default();
     let groups: Vec<&'static Group> = GROUPS
         .iter()
         .filter(|g| g.libraries.iter().any(|l| groups::is_library(&name, l)))
@@ -244,15 +247,28 @@ pub fn probes_of(path: std::path::PathBuf) -> PyResult<Vec<ProbesOf>> {
     let found = functions::find(&path, &groups)?;
     let mut out = Vec::new();
     for (group, found) in groups.iter().zip(found) {
-        for pattern in group.functions.iter().flat_map(|f| f.symbols.split('|')).map(str::trim) {
-            let fitting = found.iter().filter(|f| groups::fits(pattern, f.symbol.split("_pt").next().unwrap_or("")));
+        for pattern in group
+            .functions
+            .iter()
+            .flat_map(|f| f.symbols.split('|'))
+            .map(str::trim)
+        {
+            let fitting = found
+                .iter()
+                .filter(|f| groups::fits(pattern, f.symbol.split("_pt").next().unwrap_or("")));
             let rows = fitting.map(|f| {
                 let exit = match &f.exit {
                     Exit::Unseen => "unseen".to_owned(),
                     Exit::Return => "return probe".to_owned(),
                     Exit::At(places) => format!("{} places", places.len()),
                 };
-                (f.symbol.clone(), groups::shown(&f.symbol), f.offset, format!("{:?}", f.entry).to_lowercase(), exit)
+                (
+                    f.symbol.clone(),
+                    groups::shown(&f.symbol),
+                    f.offset,
+                    format!("{:?}", f.entry).to_lowercase(),
+                    exit,
+                )
             });
             out.push((group.name, pattern, rows.collect()));
         }
@@ -260,7 +276,11 @@ pub fn probes_of(path: std::path::PathBuf) -> PyResult<Vec<ProbesOf>> {
     Ok(out)
 }
 
-type ProbesOf = (&'static str, &'static str, Vec<(String, String, u64, String, String)>);
+type ProbesOf = (
+    &'static str,
+    &'static str,
+    Vec<(String, String, u64, String, String)>,
+);
 
 /// What a dictionary of switches wants; nothing at all is the default. Errors name a switch that does not exist.
 pub fn wanted_of(told: Option<&Bound<'_, PyDict>>) -> PyResult<Wanted> {
