@@ -47,8 +47,8 @@ const FIRST_FUNCTION: u32 = 256;
 const TCP: [&str; 3] = ["send", "receive", "retransmit"];
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 const GOVERN_EVERY: Duration = Duration::from_millis(250);
-/// Probes that are attached one by one where they cannot be attached together.
-const SINGLE_MAX: usize = 400;
+/// Probes of a group that are attached one by one where they cannot be attached together: each takes 50 ms to take off.
+const SINGLE_MAX: usize = 128;
 
 /// A group that has probes somewhere.
 struct Active {
