@@ -128,7 +128,11 @@ def test_tensors_are_exact_and_known_by_their_python_line() -> None:
         python_names = [
             taken["frames"][n][1] for n in taken["stacks"][stack] if taken["frames"][n][0] == "python"
         ]
-        by_function[next(name for name in ("first", "second") if name in python_names)] = (allocated, count, live)
+        by_function[next(name for name in ("first", "second") if name in python_names)] = (
+            allocated,
+            count,
+            live,
+        )
     assert by_function == {"first": (220_000, 10, 10), "second": (14_000, 7, 0)}
 
 

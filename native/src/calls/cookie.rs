@@ -36,7 +36,8 @@ pub fn cookie(function: u32, group: u8, of: &Functions, timed: bool, by_return: 
 
 #[cfg(test)]
 mod tests {
-    use super::super::groups::{What, GROUPS};
+    use super::super::catalogue::GROUPS;
+    use super::super::groups::What;
     use super::*;
 
     #[test]

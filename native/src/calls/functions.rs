@@ -306,7 +306,7 @@ fn entry(code: &[u8]) -> Entry {
 
 #[cfg(test)]
 mod tests {
-    use super::super::groups::GROUPS;
+    use super::super::catalogue::GROUPS;
     use super::*;
 
     #[test]

@@ -5,6 +5,7 @@
 //! when it ends, however it ends, the kernel takes all of them off.
 
 mod bpf;
+mod catalogue;
 mod cookie;
 mod cost;
 mod exits;
@@ -18,6 +19,7 @@ mod memory;
 pub mod python;
 mod rdma;
 mod ring;
+mod rows;
 mod wanted;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,14 +32,14 @@ use std::time::{Duration, Instant};
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::python::PyConfig;
-use crate::sample::RawSample;
+use catalogue::GROUPS;
 use cost::Cost;
 use functions::{Exit, Found};
 use govern::Load;
-use groups::{Group, What, FILE_CALLS, GROUPS};
+use groups::{Group, What, FILE_CALLS};
 use kernel::{CallKey, CallSum, Kernel, Program, SpanEvent};
 use memory::Memory;
+pub use rows::{CallRow, HeldRow, Resolver, Rows, SpanRow};
 pub use wanted::Wanted;
 
 /// Number of the first function that is not the kernel object's own (TCP, files).
@@ -45,61 +47,8 @@ const FIRST_FUNCTION: u32 = 256;
 const TCP: [&str; 3] = ["send", "receive", "retransmit"];
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 const GOVERN_EVERY: Duration = Duration::from_millis(250);
-/// Probes that are attached one by one where they cannot be attached together.
-const SINGLE_MAX: usize = 400;
-
-/// Turns what was seen of a thread into the number of a stack, and knows the processes' Python.
-pub trait Resolver {
-    fn stack(&mut self, sample: &RawSample<'_>) -> u32;
-    /// The stack of what has no known place.
-    fn unknown(&mut self) -> u32;
-    fn python(&mut self, pid: u32) -> Option<PyConfig>;
-}
-
-/// A row of `Profile.calls`: what came since the last look.
-#[derive(Clone, Debug, PartialEq)]
-pub struct CallRow {
-    pub pid: u32,
-    pub tid: u32,
-    pub name: String,
-    pub kind: &'static str,
-    pub count: u64,
-    /// Of the calls whose end was seen.
-    pub ns: Option<u64>,
-    pub bytes: u64,
-}
-
-/// A row of `Profile.spans`.
-#[derive(Clone, Debug, PartialEq)]
-pub struct SpanRow {
-    pub pid: u32,
-    pub tid: u32,
-    pub name: String,
-    pub kind: &'static str,
-    pub start_ns: u64,
-    pub end_ns: u64,
-    pub bytes: u64,
-}
-
-/// A row of `Profile.memory`: allocated since the last look, live now.
-#[derive(Clone, Debug, PartialEq)]
-pub struct HeldRow {
-    pub pid: u32,
-    pub stack: u32,
-    pub device: String,
-    pub allocated_bytes: u64,
-    pub allocations: u64,
-    pub live_bytes: u64,
-    pub live: u64,
-}
-
-#[derive(Clone, Debug, Default)]
-pub struct Rows {
-    pub calls: Vec<CallRow>,
-    pub spans: Vec<SpanRow>,
-    pub memory: Vec<HeldRow>,
-    pub spans_dropped: u64,
-}
+/// Probes of a group that are attached one by one where they cannot be attached together: each takes 50 ms to take off.
+const SINGLE_MAX: usize = 128;
 
 /// A group that has probes somewhere.
 struct Active {
@@ -421,7 +370,7 @@ impl Calls {
             .into_iter()
             .filter(|name| {
                 let n = GROUPS.iter().position(|g| g.name == *name);
-                n.is_some_and(|n| self.wanted.groups.contains(&n) && self.active.get(&n).is_none())
+                n.is_some_and(|n| self.wanted.groups.contains(&n) && !self.active.contains_key(&n))
             })
             .collect();
         if !untraced.is_empty() {

@@ -8,8 +8,9 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use rustc_hash::FxHashMap;
 
+use super::catalogue::GROUPS;
 use super::functions::{self, Exit};
-use super::groups::{self, Group, GROUPS};
+use super::groups::{self, Group};
 use super::{Resolver, Wanted};
 use crate::python::PyConfig;
 use crate::sample::{FrameId, Frames, RawSample};

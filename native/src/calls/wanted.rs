@@ -1,6 +1,7 @@
 //! What a session wants to have counted.
 
-use super::groups::{Group, What, GROUPS};
+use super::catalogue::GROUPS;
+use super::groups::{Group, What};
 
 /// What to probe, and how much it may cost.
 #[derive(Clone, Debug)]
