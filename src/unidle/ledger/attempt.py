@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice, pairwise
 from typing import Literal, NamedTuple
 
+from unidle.ledger.carve import OBSERVER, Look, carve
 from unidle.ledger.classify import Facts, classify
 from unidle.ledger.rows import Entry
 from unidle.ledger.taxonomy import GROUPS, How
@@ -35,6 +36,7 @@ class RankTrace(NamedTuple):
     spans: Sequence[tuple[int, int, str]] = ()  # (start, end, leaf of group held or step)
     observer: str = ""
     down: Sequence[tuple[int, int, str]] = ()  # (start, end, leaf of group down)
+    looks: Sequence[Look] = ()  # what was found by looking at it, in order of time
 
 
 class AttemptTrace(NamedTuple):
@@ -44,7 +46,8 @@ class AttemptTrace(NamedTuple):
     checkpoint of this attempt (or the next attempt's first step) proves to be kept, with
     ``durable_ns`` the time from which on work was not kept. ``job_steps`` tells whether any attempt
     of the job ever showed a step. From ``idle_ns`` on, if given, the attempt did nothing, known as
-    ``idle_how`` says. Until ``checked_ns``, if given, its nodes were checked.
+    ``idle_how`` says. Until ``checked_ns``, if given, its nodes were checked. ``watched_ns`` is when a step was first
+    seen from outside, where that was looked for.
     """
 
     job: str
@@ -62,6 +65,7 @@ class AttemptTrace(NamedTuple):
     idle_ns: int | None = None
     idle_how: How = "inferred"
     checked_ns: int | None = None
+    watched_ns: int | None = None
 
 
 class _Piece(NamedTuple):
@@ -102,8 +106,8 @@ def _alike(ranks: Sequence[RankTrace], lead: RankTrace | None) -> list[tuple[Ran
     for rank in ranks:
         source = rank if rank.step_n else lead
         ready = rank.ready_ns if rank.ready_ns is not None or source is None else source.ready_ns
-        own = (tuple(rank.spans), tuple(rank.down)) if rank.spans or rank.down else None
-        key = (rank.end_ns, ready, id(source), own)
+        own = (tuple(rank.spans), tuple(rank.down), tuple(rank.looks))
+        key = (rank.end_ns, ready, id(source), own if any(own) else None)
         groups.setdefault(key, (rank, []))[1].extend(rank.slices)
     return list(groups.values())
 
@@ -148,6 +152,8 @@ def _rank_pieces(
         tiled = _overlay(pieces, rank, begin_work, work_end)
     if trace.idle_ns is not None:
         tiled = _idle(tiled, max(trace.idle_ns, begin_work), work_end, trace.idle_how)
+    if rank.looks:
+        tiled = carve([piece for piece in tiled if piece.start_ns < piece.end_ns], rank.looks)
     lost_from = _lost_from(trace, rank, lead, begin_work)
     for piece in tiled:
         if piece.start_ns >= piece.end_ns:
@@ -184,10 +190,12 @@ def _work(trace: AttemptTrace, rank: RankTrace, lead: RankTrace | None, begin: i
 
 
 def _work_without_steps(trace: AttemptTrace, begin: int, end: int) -> list[_Piece]:
+    seen = end if trace.watched_ns is None else min(max(trace.watched_ns, begin), end)
+    watched = _Piece(seen, end, "useful", -1, "inferred", OBSERVER)
     if trace.job_steps or trace.fate == "open":
-        return [_Piece(begin, end, "start", -1, "inferred", "supervisor")]
+        return [_Piece(begin, seen, "start", -1, "inferred", "supervisor"), watched]
     # The job never showed a step: once it is over, the time that its processes lived is its work.
-    return [_Piece(begin, end, "useful", -1, "inferred", "process", was="start")]
+    return [_Piece(begin, seen, "useful", -1, "inferred", "process", was="start"), watched]
 
 
 def _first_begin(trace: AttemptTrace, rank: RankTrace, source: RankTrace, begin: int) -> int:
@@ -217,6 +225,8 @@ def _lost_from(trace: AttemptTrace, rank: RankTrace, lead: RankTrace | None, beg
         return None
     source = rank if rank.step_n else lead
     if source is None:
+        if trace.job_steps and trace.watched_ns is not None:
+            return max(begin, trace.watched_ns)
         return None if trace.job_steps else begin
     first = _first_begin(trace, rank, source, begin)
     return first if trace.durable_ns is None else max(first, trace.durable_ns)
