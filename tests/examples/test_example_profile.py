@@ -1,0 +1,65 @@
+"""The scripts with a planted cause: they run as they are, end when told, and do not give their cause away."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from waiting import wait_until
+
+PLACE = Path(__file__).resolve().parents[2] / "examples" / "profile"
+SCRIPTS = sorted(PLACE.glob("*.py"))
+SECRET = re.compile(
+    r"slow|bottleneck|planted|cause|straggl|oversubscri|contention|\bGIL\b|checkpoint|collat|tokeni|fsync|block",
+    re.IGNORECASE,
+)
+
+
+def test_the_answers_name_every_script_once() -> None:
+    question, answers = (PLACE / "README.md").read_text().split("## Answers")
+    for script in SCRIPTS:
+        assert answers.count(f"| `{script.name}` |") == 1
+        assert question.count(f"| `{script.name}` |") == 1
+    assert len(SCRIPTS) == 13
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda s: s.stem)
+def test_a_script_says_what_it_does_and_not_what_is_wrong(script: Path) -> None:
+    text = script.read_text()
+    told = ast.get_docstring(ast.parse(text)) or ""
+    assert "Runs until it is stopped" in told
+    assert not SECRET.search(told)
+    assert not SECRET.search(script.stem)
+    assert "unidle" not in text
+    assert 40 <= len(text.splitlines()) <= 120
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda s: s.stem)
+def test_a_script_steps_until_it_is_stopped(script: Path, seed: int, tmp_path: Path) -> None:
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
+    with tempfile.TemporaryFile() as out:
+        process = subprocess.Popen(
+            [sys.executable, str(script), "--seed", str(seed)], stdout=out, stderr=out, env=env
+        )
+        try:
+
+            def told() -> str:
+                out.seek(0)
+                return out.read().decode()
+
+            wait_until(lambda: "step " in told() or process.poll() is not None, 120, f"{script.name}'s steps")
+            assert process.poll() is None, told()
+        finally:
+            process.terminate()
+            process.wait(30)
+        assert "Traceback" not in told()
+    assert [p.name for p in tmp_path.iterdir() if not p.name.startswith("torchinductor_")] == []
