@@ -1,0 +1,46 @@
+"""Files for other tools: one profile, many formats. Each carries the quality of what it tells."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from unidle.scope.export import chrome, folded, html, otlp, perfetto, pprof, speedscope
+from unidle.scope.model import Profile
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A form of file. ``write`` takes a profile and makes the file's bytes; its module's ``write`` has more options."""
+
+    name: str
+    suffix: str
+    media_type: str
+    write: Callable[[Profile], bytes]
+    opens: str  # what reads it
+    experimental: bool = False
+
+
+def _own(profile: Profile) -> bytes:
+    return json.dumps(profile.to_json(), separators=(",", ":")).encode()
+
+
+FORMATS: Final[dict[str, Format]] = {
+    form.name: form
+    for form in (
+        Format("html", ".html", "text/html; charset=utf-8", html.write, "any browser, without a network"),
+        Format("speedscope", ".speedscope.json", "application/json", speedscope.write, "speedscope"),
+        Format("pprof", ".pb.gz", "application/octet-stream", pprof.write, "go tool pprof; Perfetto; Pyroscope"),
+        Format(
+            "folded", ".folded", "text/plain; charset=utf-8", folded.write, "flamegraph.pl; inferno; speedscope"
+        ),
+        Format("perfetto", ".pftrace", "application/octet-stream", perfetto.write, "Perfetto"),
+        Format("chrome", ".trace.json", "application/json", chrome.write, "Perfetto; chrome://tracing"),
+        Format(
+            "otlp", ".otlp.pb", "application/x-protobuf", otlp.write, "OpenTelemetry collectors", experimental=True
+        ),
+        Format("json", ".profile.json", "application/json", _own, "unidle profile --against"),
+    )
+}
