@@ -16,7 +16,6 @@ from unidle.store.profiles import ProfileKey, ProfileRow, ProfileShelf
 from unidle.store.tools import check
 
 
-
 def row(start_ns: int, rank: int = 0, *, job: str = "j", attempt: int = 1, body: bytes = b"p") -> ProfileRow:
     return ProfileRow(job, start_ns, attempt, rank, start_ns + 10, 1, body)
 
@@ -89,7 +88,9 @@ def test_who_only_reads_cannot_write(durable):
 @pytest.mark.parametrize("change", ["body = ?", "end_ns = 77", "looks = 9", "crc = 0"])
 def test_a_damaged_row_is_passed_over_and_told(shelf, durable, change):
     shelf.add([row(0), row(10)])
-    shelf._db.execute(f"UPDATE unidle_profiles SET {change} WHERE start_ns = 0", (b"x",) if "?" in change else ())
+    shelf._db.execute(
+        f"UPDATE unidle_profiles SET {change} WHERE start_ns = 0", (b"x",) if "?" in change else ()
+    )
     assert list(shelf.rows("j", 0, 100)) == [row(10)] and shelf.damaged == 1
     report = check(durable.open(create=False))
     assert report.problem_count == 1 and "profile of 'j' attempt 1 rank 0 from 0" in report.problems[0]

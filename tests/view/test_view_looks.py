@@ -61,7 +61,10 @@ def test_a_look_that_is_told_twice_or_overlaps_another_counts_once() -> None:
 
 def test_more_than_the_window_holds_is_made_to_fit() -> None:
     found = sums(looked(told(), 10, 20, data_stall=90, straggler_wait=10, nonsense=5))
-    assert (found[("data_stall", "measured", "scope")], found[("straggler_wait", "measured", "scope")]) == (9 * S, S)
+    assert (found[("data_stall", "measured", "scope")], found[("straggler_wait", "measured", "scope")]) == (
+        9 * S,
+        S,
+    )
 
 
 def test_looks_at_what_the_log_does_not_know_change_nothing() -> None:

@@ -33,9 +33,9 @@ class ProfilePart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     hz: Annotated[int, Meta(ge=1, le=999, description="Samples of each thread in a second of a look.")] = (
         _USUAL.hz
     )
-    seconds: Annotated[
-        float, Meta(ge=0.2, le=60, description="How long a look lasts.", examples=[2])
-    ] = _USUAL.look_ns / _S
+    seconds: Annotated[float, Meta(ge=0.2, le=60, description="How long a look lasts.", examples=[2])] = (
+        _USUAL.look_ns / _S
+    )
     every_s: Annotated[
         float,
         Meta(

@@ -8,8 +8,9 @@ inferred. Before the first look, after the last one and across longer breaks not
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final, NamedTuple, Protocol, TypeVar
+from typing import Final, NamedTuple
 
+from unidle.ledger.pieces import Piece
 from unidle.ledger.taxonomy import How
 
 CARVED: Final = ("data_stall", "checkpoint", "exposed_local", "straggler_wait", "host_gap")
@@ -30,21 +31,6 @@ class Look(NamedTuple):
     end_ns: int
     parts: tuple[tuple[str, int], ...]
     seen: bool = True
-
-
-class Piece(Protocol):
-    """What is carved: an interval with its leaf, as a NamedTuple."""
-
-    @property
-    def start_ns(self) -> int: ...
-    @property
-    def end_ns(self) -> int: ...
-    @property
-    def leaf(self) -> str: ...
-    def _replace(self: _P, **changes: object) -> _P: ...
-
-
-_P = TypeVar("_P", bound=Piece)
 
 
 class _Window(NamedTuple):
@@ -80,16 +66,16 @@ def fitted(parts: Mapping[str, int], length_ns: int) -> tuple[tuple[str, int], .
     return tuple((leaf, ns) for (leaf, _), ns in zip(kept, amounts, strict=True) if ns)
 
 
-def carve(pieces: Sequence[_P], looks: Sequence[Look]) -> Iterator[_P]:
+def carve(pieces: Sequence[Piece], looks: Sequence[Look]) -> Iterator[Piece]:
     """``pieces`` (in order, none overlaps another) with the looks' causes in place of useful time.
 
     The pieces that come out cover the same time. What is no useful time stays as it is; a cause that others laid
     over the window already is taken off what the look found, so that nothing counts twice.
     """
     at = 0
-    left: _P | None = None  # of the piece that a window ended in
+    left: Piece | None = None  # of the piece that a window ended in
     for window in windows(looks):
-        inside: list[_P] = []
+        inside: list[Piece] = []
         while left is not None or at < len(pieces):
             piece = left if left is not None else pieces[at]
             if piece.start_ns >= window.end_ns:
@@ -127,7 +113,7 @@ def windows(looks: Sequence[Look]) -> Iterator[_Window]:
         before = look
 
 
-def _laid(pieces: list[_P], window: _Window) -> Iterator[_P]:
+def _laid(pieces: list[Piece], window: _Window) -> Iterator[Piece]:
     """The pieces of one window, with its causes at the end of each of some places in it."""
     useful_ns = sum(p.end_ns - p.start_ns for p in pieces if p.leaf == "useful")
     wanted = _wanted(pieces, window, useful_ns)
@@ -160,17 +146,17 @@ def _wanted(pieces: Sequence[Piece], window: _Window, useful_ns: int) -> list[in
     return amounts if sum(amounts) <= useful_ns else apportion(useful_ns, amounts)
 
 
-def _places(pieces: list[_P]) -> Iterator[list[_P]]:
+def _places(pieces: list[Piece]) -> Iterator[list[Piece]]:
     stride = -(-len(pieces) // _PLACES)
     for k in range(0, len(pieces), stride):
         yield pieces[k : k + stride]
 
 
-def _filled(pieces: list[_P], amounts: Sequence[int], how: How) -> Iterator[_P]:
+def _filled(pieces: list[Piece], amounts: Sequence[int], how: How) -> Iterator[Piece]:
     """The last useful time of ``pieces`` becomes the causes, in their order."""
     leaves = [leaf for leaf, ns in zip(CARVED, amounts, strict=True) if ns]
     left = [ns for ns in amounts if ns]
-    made: list[_P] = []  # from the end
+    made: list[Piece] = []  # from the end
     for piece in reversed(pieces):
         end_ns = piece.end_ns
         while left and piece.leaf == "useful" and end_ns > piece.start_ns:

@@ -152,4 +152,4 @@ def _unpacked(row: Sequence[object]) -> ProfileRow | None:
     *fields, crc, body = row
     if blob_crc(body, *fields) != crc:  # type: ignore[arg-type]
         return None
-    return ProfileRow(*fields[:6], body)  # type: ignore[arg-type]
+    return ProfileRow._make((*fields[:6], body))

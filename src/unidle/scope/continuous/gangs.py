@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -55,7 +54,7 @@ class RankFinder:
 
 def _spawned(directory: str) -> tuple[int, int] | None:
     """Process id and start time of the rank, as its journal has them."""
-    tail = JournalTail(os.path.join(directory, rundir.JOURNAL))
+    tail = JournalTail(f"{directory}/{rundir.JOURNAL}")
     try:
         for _ in range(_CHUNKS_MOST):
             tail.read()

@@ -45,9 +45,7 @@ class Keeper:
             self._shelf.add(rows)
             for row in rows:
                 before = held.get(row.job, Held(0, row.start_ns))
-                held[row.job] = Held(
-                    before.n_bytes + len(row.body), min(before.oldest_ns, row.start_ns)
-                )
+                held[row.job] = Held(before.n_bytes + len(row.body), min(before.oldest_ns, row.start_ns))
             for job in {row.job for row in rows}:
                 if held[job].n_bytes > self._policy.job_most_bytes:
                     self._shrink(job, int(self._policy.job_most_bytes * FIT))

@@ -13,7 +13,11 @@ _HOST: Final = ("python", "lock", "cpu_contention", "other")
 
 
 def leaves_of(
-    budget: Mapping[str, float], window_ns: int, *, late_share: float = 0.0, device_idle_share: float | None = None
+    budget: Mapping[str, float],
+    window_ns: int,
+    *,
+    late_share: float = 0.0,
+    device_idle_share: float | None = None,
 ) -> dict[str, int]:
     """How much of a window went to each leaf of ``unidle.ledger.carve.CARVED``; the rest is not known to be lost.
 

@@ -25,7 +25,9 @@ _BODY_MOST: Final = 256 << 20  # bytes of JSON of one window
 _LEVEL: Final = 6
 
 
-def part_of(profile: Profile, pids: Collection[int], *, rank: int | None = None, job: str = "", root: int = 0) -> Profile:
+def part_of(
+    profile: Profile, pids: Collection[int], *, rank: int | None = None, job: str = "", root: int = 0
+) -> Profile:
     """The rows of some processes. The one of them that is ``root`` gets the rank and the job."""
     mine = frozenset(pids)
     samples = tuple(s for s in profile.samples if s.pid in mine)
@@ -76,7 +78,11 @@ def small(profile: Profile, *, stacks_most: int = STACKS_MOST) -> Profile:
     for s in profile.samples:
         weights[s.stack] = weights.get(s.stack, 0) + s.ns
     made = replace(
-        profile, memory=(), calls=calls, spans=tuple(spans), quality=replace(profile.quality, spans_dropped=spans_dropped)
+        profile,
+        memory=(),
+        calls=calls,
+        spans=tuple(spans),
+        quality=replace(profile.quality, spans_dropped=spans_dropped),
     )
     if len(weights) <= stacks_most:
         return compact(made)
