@@ -1,0 +1,255 @@
+"""The budget of a thread: each nanosecond of its wall time has one category.
+
+The exact times on a CPU, blocked and waiting for a CPU come from the kernel; samples say how the first two split.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from unidle.scope.model import Frame, Profile, State, Thread
+from unidle.scope.rules import CATEGORIES, Category, Rule, Rules
+from unidle.scope.shape import Key, Shape, shape_of
+
+K = TypeVar("K")
+FEW_SAMPLES: Final = 50
+_Z95: Final = 1.96
+
+UNSAMPLED: Final = Rule("unsampled", "other", "was not sampled in")
+NO_CPU: Final = Rule(
+    "no-cpu", "cpu_contention", "is ready to run and gets no CPU",
+    "fewer threads or processes (OMP_NUM_THREADS, num_workers), or more CPUs for this job",
+)  # fmt: skip
+_UNSEEN: Final[Mapping[State, Rule]] = {"on": UNSAMPLED, "off": UNSAMPLED, "runq": NO_CPU}
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """Time of a thread with one stack in one state, and the rule that it falls under. ``stack`` is None where unseen."""
+
+    rule: Rule
+    stack: int | None
+    state: State
+    ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadBudget:
+    """A thread's wall time by category. ``ns`` sums to ``wall_ns``; so do the cells."""
+
+    pid: int
+    tid: int
+    name: str
+    wall_ns: int
+    ns: Mapping[Category, int]
+    cells: tuple[Cell, ...]
+    samples: int
+    interval_pct: Mapping[Category, float]  # half the width of the 95 % interval of the share, from the samples alone
+
+    @property
+    def few(self) -> bool:
+        """Whether there are too few samples to split its time."""
+        return self.samples < FEW_SAMPLES
+
+    def share(self, category: Category) -> float:
+        return self.ns.get(category, 0) / self.wall_ns if self.wall_ns else 0.0
+
+    @property
+    def rest_ns(self) -> int:
+        """Time without work: of a DataLoader worker, the time it waits for orders."""
+        return sum(cell.ns for cell in self.cells if cell.rule.rest)
+
+
+@dataclass(frozen=True, slots=True)
+class Budgets:
+    """Those of all threads, and who they are."""
+
+    shape: Shape
+    threads: Mapping[Key, ThreadBudget]
+
+    @property
+    def training(self) -> tuple[ThreadBudget, ...]:
+        """The training threads, in the order of ranks. One that nothing is known of is left out."""
+        keys = [(subject.pid, subject.tid) for subject in self.shape.subjects]
+        return tuple(self.threads[key] for key in keys if key in self.threads)
+
+    @property
+    def total_ns(self) -> Mapping[Category, int]:
+        """The training threads' time together."""
+        total: Counter[Category] = Counter()
+        for one in self.training:
+            total.update(one.ns)
+        return {category: total[category] for category in CATEGORIES}
+
+    def of_process(self, pid: int) -> tuple[ThreadBudget, ...]:
+        return tuple(one for key, one in sorted(self.threads.items()) if key[0] == pid)
+
+
+def budgets_of(profile: Profile, rules: Rules, shape: Shape | None = None) -> Budgets:
+    """Every thread's budget. Pure, and the same for the same samples in any order."""
+    shape = shape or shape_of(profile)
+    by_thread: dict[Key, dict[State, Counter[tuple[Rule, int]]]] = defaultdict(lambda: defaultdict(Counter))
+    counts: dict[Key, Counter[State]] = defaultdict(Counter)
+    training = shape.training
+    kinds = {(s.pid, s.tid): "training" if (s.pid, s.tid) in training else "other" for s in profile.samples}
+    keyed = [(s.stack, s.state, kinds[s.pid, s.tid]) for s in profile.samples]
+    found = rules.of_each(profile.frames, profile.stacks, keyed)  # type: ignore[arg-type]  # kinds are ThreadKind
+    for s, key in zip(profile.samples, keyed, strict=True):
+        by_thread[s.pid, s.tid][s.state][found[key], s.stack] += s.ns  # type: ignore[index]
+        counts[s.pid, s.tid][s.state] += s.count
+    order = {id(rule): n for n, rule in enumerate(rules.rules)}
+    threads = {(t.pid, t.tid): t for t in profile.threads}
+    for key in by_thread:
+        if key not in threads:
+            threads[key] = Thread(*key, "", 0, 0, 0, profile.start_ns, profile.end_ns)
+    cells = {key: _cells(profile, thread, by_thread.get(key, {}), order) for key, thread in threads.items()}
+    return Budgets(
+        shape,
+        {
+            key: _budget(threads[key], own, _resolved(key, own, cells, shape), counts[key])
+            for key, own in cells.items()
+            if own
+        },
+    )
+
+
+def percentages(ns: Mapping[Category, int], places: int = 2) -> dict[str, float]:
+    """Shares in percent that sum to 100 exactly at so many decimal places; nothing of nothing is all ``other``."""
+    unit = 10**places
+    weights = [max(ns.get(category, 0), 0) for category in CATEGORIES]
+    if not any(weights):
+        weights[-1] = 1
+    parts = allot(100 * unit, weights)
+    return {category: part / unit for category, part in zip(CATEGORIES, parts, strict=True)}
+
+
+def allot(total: int, weights: Sequence[int]) -> list[int]:
+    """``total`` in whole parts in proportion to the weights: the largest remainders get what is left, the first of equals."""
+    whole = sum(weights)
+    if whole <= 0:
+        return [0] * len(weights)
+    parts = [total * weight // whole for weight in weights]
+    left = total - sum(parts)
+    last = sorted(range(len(weights)), key=lambda n: (-(total * weights[n] % whole), n))
+    for n in last[:left]:
+        parts[n] += 1
+    return parts
+
+
+def _cells(
+    profile: Profile, thread: Thread, sampled: Mapping[State, Counter[tuple[Rule, int]]], order: Mapping[int, int]
+) -> tuple[Cell, ...]:
+    """The exact time of each state, split as its samples are; where it has none, said to be unseen."""
+    exact: dict[State, int] = {"on": thread.on_ns, "off": thread.off_ns, "runq": thread.runq_ns}
+    known = any(exact.values())
+    cells: list[Cell] = []
+    for state, total in exact.items():
+        weights = sampled.get(state, Counter())
+        total = total if known else sum(weights.values())
+        if total <= 0:
+            continue
+        if not sum(weights.values()):
+            cells.append(Cell(_UNSEEN[state], None, state, total))
+            continue
+        # First by rule, then within it, so that a category does not depend on how stacks are numbered.
+        of_rule: dict[int, list[tuple[Rule, int, int]]] = defaultdict(list)
+        for (rule, stack), ns in weights.items():
+            of_rule[order.get(id(rule), len(order))].append((rule, stack, ns))
+        numbers = sorted(of_rule)
+        for n, part in zip(numbers, allot(total, [sum(ns for *_, ns in of_rule[n]) for n in numbers]), strict=True):
+            rows = sorted(of_rule[n], key=lambda row: (-row[2], _name(profile, row[1])))
+            for (rule, stack, _), ns in zip(rows, allot(part, [ns for *_, ns in rows]), strict=True):
+                cells.append(Cell(rule, stack, state, ns))
+    return tuple(cells)
+
+
+def _name(profile: Profile, stack: int) -> tuple[tuple[str, str, str, int], ...]:
+    return tuple((f.kind, f.function, f.module + f.file, f.line) for f in map(profile.frames.__getitem__, profile.stacks[stack]))
+
+
+def _resolved(key: Key, own: Iterable[Cell], cells: Mapping[Key, tuple[Cell, ...]], shape: Shape) -> Counter[Category]:
+    """Time by category; waits for other threads of the process by what those do."""
+    ns: Counter[Category] = Counter()
+    waiting: Counter[Rule] = Counter()
+    for cell in own:
+        if cell.rule.waits_for:
+            waiting[cell.rule] += cell.ns
+        else:
+            ns[cell.rule.category] += cell.ns
+    if not waiting:
+        return ns
+    whole = sum(cell.ns for cell in own)
+    for rule, total in sorted(waiting.items(), key=lambda item: item[0].name):
+        mix = helpers_mix(key, rule, cells, shape, least_ns=whole // 20)
+        if not sum(mix.values()):
+            ns[rule.category] += total
+            continue
+        weights = [mix[category] for category in CATEGORIES]
+        for category, part in zip(CATEGORIES, allot(total, weights), strict=True):
+            ns[category] += part
+    return ns
+
+
+def helpers_mix(
+    key: Key, rule: Rule, cells: Mapping[Key, tuple[Cell, ...]], shape: Shape, least_ns: int
+) -> Counter[Category]:
+    """What the threads do that a thread waits for: the autograd engine's, or other Python threads with work."""
+    mix: Counter[Category] = Counter()
+    for helper in helpers_of(key, rule, cells, shape, least_ns):
+        for cell in cells[helper]:
+            if not cell.rule.rest and not cell.rule.waits_for:
+                mix[cell.rule.category] += cell.ns
+    return mix
+
+
+def helpers_of(
+    key: Key, rule: Rule, cells: Mapping[Key, tuple[Cell, ...]], shape: Shape, least_ns: int
+) -> list[Key]:
+    """The threads of the same process that a thread under this rule may wait for."""
+    found = []
+    for other in sorted(cells):
+        if other[0] != key[0] or other == key:
+            continue
+        marks = shape.marks.get(other, {})
+        wanted = marks.get("engine", 0) if rule.name.startswith("autograd") else sum(marks.values()) - marks.get("helper", 0)
+        work = sum(cell.ns for cell in cells[other] if not cell.rule.rest and not cell.rule.waits_for)
+        if wanted and work > least_ns:
+            found.append(other)
+    return found
+
+
+def _budget(thread: Thread, cells: tuple[Cell, ...], ns: Counter[Category], counts: Mapping[State, int]) -> ThreadBudget:
+    wall = sum(cell.ns for cell in cells)
+    return ThreadBudget(
+        thread.pid, thread.tid, thread.name, wall, {category: ns[category] for category in CATEGORIES}, cells,
+        sum(counts.values()), _intervals(cells, counts, wall),
+    )  # fmt: skip
+
+
+def _intervals(cells: Sequence[Cell], counts: Mapping[State, int], wall: int) -> dict[Category, float]:
+    """Half widths in percent. The states' own times are exact, so only the split within each is uncertain.
+
+    The shares are drawn towards the middle (two more samples either way), so that what was never seen is not certain.
+    Source: Agresti and Coull, "Approximate is better than exact", The American Statistician 52, 1998.
+    """
+    variance: Counter[Category] = Counter()
+    for state in ("on", "off"):
+        total = sum(cell.ns for cell in cells if cell.state == state)
+        n = counts.get(state, 0)
+        if not total or not wall:
+            continue
+        weight = total / wall
+        for category in CATEGORIES:
+            share = sum(cell.ns for cell in cells if cell.state == state and cell.rule.category == category) / total
+            drawn = (share * n + 2) / (n + 4)
+            variance[category] += weight**2 * drawn * (1 - drawn) / (n + 4)  # type: ignore[assignment]
+    return {category: round(100 * _Z95 * math.sqrt(variance[category]), 2) for category in CATEGORIES}
+
+
+def frames_of(profile: Profile, cell: Cell) -> tuple[Frame, ...]:
+    """The cell's stack, root first; nothing where it was not seen."""
+    return () if cell.stack is None else profile.stack(cell.stack)

@@ -1,0 +1,346 @@
+"""What an engineer should know first: causes in plain words, biggest first, with the code line to look at and what helps."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from unidle.scope.budget import Budgets, Cell, ThreadBudget, helpers_of
+from unidle.scope.lines import Line, lines_of
+from unidle.scope.model import Frame, Profile
+from unidle.scope.rules import Category, leaf_of
+from unidle.words import counted, does
+
+LEAST_SHARE: Final = 0.05
+_LATE_POINTS: Final = 0.08  # a rank that waits this much less than the others is late
+_BOOKKEEPING: Final = 0.5
+_FEW_LINES: Final = 2
+
+# Functions that do an operator's arithmetic; what else PyTorch spends is bookkeeping around it.
+_ARITHMETIC: Final = re.compile(
+    r"gemm|gemv|conv|kernel|vectorized|omp_fn|mkl_|dnnl|blas|axpy|softmax|_avx|avx512|loop2d|memcpy|memmove|memset|copy_|"
+    r"fft|lapack|getrf|potrf|sort|svd|dot_|reduce|parallel|norm|dropout|embedding|random|uniform|normal|bernoulli|cumsum",
+    re.IGNORECASE,
+)
+_OF_TORCH: Final = re.compile(r"libtorch|libc10|_C\.cpython")
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What else was there while the look lasted; nothing where it is not known."""
+
+    cpus: int | None = None  # that the process may use
+    others: tuple[tuple[int, str, float], ...] = ()  # pid, command and CPUs used of processes that were not watched
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One cause. ``says`` completes "it ..."; ``details`` are sentences; ``share`` is of the training thread's time."""
+
+    cause: str
+    category: Category
+    share: float
+    says: str
+    lines: tuple[Line, ...] = ()
+    lines_are: str = "at"
+    details: tuple[str, ...] = ()
+    do: str = ""
+    rank: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """What a cause is explained from."""
+
+    profile: Profile
+    budgets: Budgets
+    thread: ThreadBudget
+    cells: tuple[Cell, ...]
+    machine: Machine
+    share: float = 0.0
+
+
+def findings_of(
+    profile: Profile, budgets: Budgets, thread: ThreadBudget, machine: Machine | None = None
+) -> list[Finding]:
+    """Causes of a training thread's time, biggest first; those under 5 % only where nothing else is."""
+    machine = machine or Machine()
+    groups: dict[str, list[Cell]] = defaultdict(list)
+    for cell in thread.cells:
+        groups[cell.rule.says].append(cell)
+    found = []
+    for cells in groups.values():
+        share = sum(cell.ns for cell in cells) / thread.wall_ns
+        case = _Case(profile, budgets, thread, tuple(cells), machine, share)
+        found.append(_explained(case))
+    small = _small_operators(profile, thread)
+    if small is not None:
+        merged = {"python-code", "python-in-library"}
+        found = [one for one in found if one.cause not in merged or one.share > small.share] + [small]
+    found.sort(key=lambda one: (-one.share, one.cause))
+    big = [one for one in found if one.share >= LEAST_SHARE]
+    return big or found[:1]
+
+
+def late_rank(budgets: Budgets) -> tuple[ThreadBudget, float] | None:
+    """The training thread that waits least for its peers while the others wait for it, and by how much of the time less."""
+    threads = budgets.training
+    if len(threads) < 2:
+        return None
+    waits = sorted((_waits_for_peers(one), n) for n, one in enumerate(threads))
+    least, n = waits[0]
+    others = [share for share, _ in waits[1:]]
+    gap = others[len(others) // 2] - least
+    return (threads[n], gap) if gap >= _LATE_POINTS else None
+
+
+def rank_of(budgets: Budgets, thread: ThreadBudget) -> int | None:
+    """The rank of a training thread's process."""
+    return next((s.rank for s in budgets.shape.subjects if (s.pid, s.tid) == (thread.pid, thread.tid)), None)
+
+
+def what_instead(profile: Profile, thread: ThreadBudget) -> tuple[str, list[Line]]:
+    """What a late rank does while the others wait: its biggest cause outside of collectives, and its lines."""
+    by: Counter[str] = Counter()
+    for cell in thread.cells:
+        if cell.rule.category != "collective":
+            by[cell.rule.says] += cell.ns
+    if not by:
+        return "", []
+    says = max(sorted(by), key=lambda one: by[one])
+    cells = [cell for cell in thread.cells if cell.rule.says == says]
+    return f"{says} ({100 * by[says] / thread.wall_ns:.0f} %)", lines_of(profile, cells, whole_functions=True)[:_FEW_LINES]
+
+
+def _waits_for_peers(thread: ThreadBudget) -> float:
+    waits = sum(c.ns for c in thread.cells if c.rule.category == "collective" and c.state == "off")
+    return waits / thread.wall_ns if thread.wall_ns else 0.0
+
+
+def _explained(case: _Case) -> Finding:
+    rule = case.cells[0].rule
+    lines = tuple(lines_of(case.profile, case.cells, whole_functions=True)[:_FEW_LINES])
+    plain = Finding(
+        rule.name, rule.category, case.share, rule.says, lines, do=rule.do, rank=rank_of(case.budgets, case.thread)
+    )  # fmt: skip
+    explain = _EXPLAIN.get(rule.name)
+    return explain(case, plain) if explain is not None else plain
+
+
+def _loader(case: _Case, plain: Finding) -> Finding:
+    """Where the workers spend their time; whether they are the bottleneck at all."""
+    shape, budgets = case.budgets.shape, case.budgets
+    parents = {p.pid: p.parent for p in case.profile.processes}
+    pids = [pid for pid in shape.pids("loader") if parents.get(pid) in (case.thread.pid, None, 0)] or shape.pids("loader")
+    workers = [budgets.threads[pid, pid] for pid in pids if (pid, pid) in budgets.threads]
+    if not workers:
+        return replace(plain, details=("its workers were not watched: look without --no-children",))
+    busy = [1 - one.rest_ns / one.wall_ns for one in workers if one.wall_ns]
+    says = f"{counted(len(workers), 'worker')}, busy {_range(busy)} of the time"
+    no_cpu = sum(one.ns.get("cpu_contention", 0) for one in workers) / sum(one.wall_ns for one in workers)
+    if no_cpu > 0.15:
+        says += f" ({100 * no_cpu:.0f} % of it waiting for a CPU)"
+    lines = tuple(work_lines_joined(case.profile, workers)[:_FEW_LINES])
+    if busy and max(busy) < 0.5:
+        return replace(
+            plain, details=(says, "so the batches' way here takes the time, not their making"), lines=lines or plain.lines,
+            do="smaller batches or shared memory for them; a larger prefetch_factor; persistent_workers=True",
+            lines_are="there",
+        )  # fmt: skip
+    do = f"more workers (num_workers is {len(workers)}), or make this line cheaper"
+    if case.machine.cpus is not None and len(workers) >= case.machine.cpus:
+        do = f"make this line cheaper: {counted(case.machine.cpus, 'CPU')} for {counted(len(workers), 'worker')} allow no more workers"
+    return replace(plain, details=(says,), lines=lines or plain.lines, lines_are="they are in", do=do)
+
+
+def work_lines_joined(profile: Profile, threads: Iterable[ThreadBudget]) -> list[Line]:
+    """Lines of threads' work, a function's together."""
+    cells = [cell for one in threads for cell in one.cells if not cell.rule.rest]
+    return lines_of(profile, cells, whole_functions=True)
+
+
+def _others(case: _Case, plain: Finding) -> Finding:
+    """What the threads do that this one waits for."""
+    own = case.thread.pid, case.thread.tid
+    cells = {key: one.cells for key, one in case.budgets.threads.items()}
+    rule = case.cells[0].rule
+    keys = helpers_of(own, rule, cells, case.budgets.shape, case.thread.wall_ns // 20)
+    threads = [case.budgets.threads[key] for key in keys]
+    if not threads:
+        return plain
+    names = ", ".join(sorted({one.name or str(one.tid) for one in threads})[:3])
+    busy = [1 - one.rest_ns / one.wall_ns for one in threads if one.wall_ns]
+    lines = tuple(work_lines_joined(case.profile, threads)[:_FEW_LINES])
+    what = f"{counted(len(threads), 'thread')} ({names}) {does(len(threads), 'work')} {_range(busy)} of the time meanwhile"
+    return replace(plain, details=(what,), lines=lines or plain.lines, lines_are="they are in")
+
+
+def _pool(case: _Case, plain: Finding) -> Finding:
+    shape = case.budgets.shape
+    parents = {p.pid: p.parent for p in case.profile.processes}
+    mine = [p for p in shape.kinds if parents.get(p) == case.thread.pid and shape.kinds[p] in ("pool", "program", "loader")]
+    workers = [case.budgets.threads[p, p] for p in mine if (p, p) in case.budgets.threads]
+    if not workers:
+        return _others(case, plain)
+    busy = [1 - one.rest_ns / one.wall_ns for one in workers if one.wall_ns]
+    lines = tuple(work_lines_joined(case.profile, workers)[:_FEW_LINES])
+    says = f"{counted(len(workers), 'process')} of its own, busy {_range(busy)} of the time"
+    return replace(plain, details=(says,), lines=lines or plain.lines, lines_are="they are in")
+
+
+def _gil(case: _Case, plain: Finding) -> Finding:
+    """Who holds the interpreter: the other threads of the process that run Python."""
+    others = [
+        one for one in case.budgets.of_process(case.thread.pid)
+        if one.tid != case.thread.tid and any(c.state == "on" and _runs_python(case.profile, c) for c in one.cells)
+    ]  # fmt: skip
+    cells = [c for one in others for c in one.cells if c.state == "on" and _runs_python(case.profile, c)]
+    if not cells:
+        return plain
+    held = sum(cell.ns for cell in cells) / case.thread.wall_ns
+    what = f"{counted(len(others), 'other thread')} of the process {does(len(others), 'run')} Python for {100 * held:.0f} % of the time"
+    lines = tuple(lines_of(case.profile, cells, whole_functions=True)[:_FEW_LINES])
+    return replace(plain, details=(what,), lines=lines, lines_are="they are in")
+
+
+def _runs_python(profile: Profile, cell: Cell) -> bool:
+    return cell.rule.category in ("python", "data") and cell.stack is not None and bool(profile.stacks[cell.stack])
+
+
+def _lock(case: _Case, plain: Finding) -> Finding:
+    """What the other Python threads do meanwhile: one of them holds the lock."""
+    others = [one for one in case.budgets.of_process(case.thread.pid) if one.tid != case.thread.tid]
+    waiting = [one for one in others if one.share("lock") > 0.2]
+    cells = [c for one in others for c in one.cells if not c.rule.rest and c.rule.category != "lock"]
+    lines = [one for one in lines_of(case.profile, cells, whole_functions=True) if one.place.file][:1]
+    details = []
+    if waiting:
+        details.append(f"{counted(len(waiting), 'other thread')} {does(len(waiting), 'wait')} for locks too")
+    if lines:
+        says = max(cells, key=lambda c: c.ns).rule.says
+        details.append(f"meanwhile another thread {says}: {lines[0].place.text}")
+    return replace(plain, details=tuple(details))
+
+
+def _no_cpu(case: _Case, plain: Finding) -> Finding:
+    """Who has the CPUs: threads of this job, or other programs."""
+    wall = max(case.profile.end_ns - case.profile.start_ns, 1)
+    use: Counter[int] = Counter()
+    wanting = 0
+    for one in case.budgets.threads.values():
+        on = sum(cell.ns for cell in one.cells if cell.state == "on")
+        wants = on + sum(cell.ns for cell in one.cells if cell.state == "runq")
+        use[one.pid] += on
+        wanting += wants * 10 > one.wall_ns
+    job = sum(use.values()) / wall
+    known = f" of {counted(case.machine.cpus, 'CPU')}" if case.machine.cpus else " CPUs"
+    details = [f"{counted(wanting, 'thread')} of this job {does(wanting, 'want')} a CPU; together they get {job:.1f}{known}"]
+    do = plain.do
+    if case.machine.others and (case.machine.cpus is None or job < 0.7 * case.machine.cpus):
+        pid, command, cpus = case.machine.others[0]
+        details.append(f"another program has {cpus:.1f} CPUs: {_command(command)} (pid {pid})")
+        do = f"move pid {pid} elsewhere, or keep it to other CPUs (taskset, a cgroup)"
+    elif len(use) > 1:
+        pid, most = max(use.items(), key=lambda item: (item[1], -item[0]))
+        if pid != case.thread.pid:
+            commands = {p.pid: p.command for p in case.profile.processes}
+            details.append(f"most of it has pid {pid} ({_command(commands.get(pid, ''))})")
+    return replace(plain, details=tuple(details), do=do, lines=())
+
+
+def _collective(case: _Case, plain: Finding) -> Finding:
+    """Who is late, and what it does meanwhile; or that nobody is, and the collective itself is slow."""
+    late = late_rank(case.budgets)
+    if len(case.budgets.training) < 2:
+        return replace(plain, details=("the other ranks were not watched: give the job's name or its launcher's pid",))
+    if late is None:
+        return replace(plain, details=("no rank is late: all wait alike, so the link or the collective's size is the limit",))
+    thread, gap = late
+    rank = rank_of(case.budgets, thread)
+    name = f"rank {rank}" if rank is not None else f"pid {thread.pid}"
+    what, lines = what_instead(case.profile, thread)
+    says = f"{name} (pid {thread.pid}) is late: it waits {100 * gap:.0f} points less than the others, and {what}"
+    return replace(
+        plain, says=f"waits for {name}, which is late" if thread is not case.thread else plain.says, details=(says,),
+        lines=tuple(lines) or plain.lines, lines_are=f"{name} is in", do="make this line cheaper on that rank, or share the work out evenly",
+    )  # fmt: skip
+
+
+def _spin(case: _Case, plain: Finding) -> Finding:
+    own = case.budgets.of_process(case.thread.pid)
+    team = [
+        one for one in own
+        if one.tid != case.thread.tid and any(c.state != "off" and _native_team(case.profile, c) for c in one.cells)
+    ]  # fmt: skip
+    if not team:
+        return plain
+    cpus = f" on {counted(case.machine.cpus, 'CPU')}" if case.machine.cpus else ""
+    return replace(plain, details=(f"{counted(len(team) + 1, 'thread')} of the process compute together{cpus}",))
+
+
+def _native_team(profile: Profile, cell: Cell) -> bool:
+    return cell.stack is not None and not any(f.kind == "python" for f in profile.stack(cell.stack))
+
+
+def _small_operators(profile: Profile, thread: ThreadBudget) -> Finding | None:
+    """Python and PyTorch's bookkeeping around operators that are too small, where they take more than the arithmetic does."""
+    around: list[Cell] = []
+    arithmetic = 0
+    for cell in thread.cells:
+        if cell.state != "on" or cell.stack is None or cell.rule.category not in ("python", "compute"):
+            continue
+        stack = profile.stack(cell.stack)
+        if not _near_tensors(stack):
+            continue
+        if _is_arithmetic(stack):
+            arithmetic += cell.ns
+        else:
+            around.append(cell)
+    of_torch = sum(c.ns for c in around if c.rule.category == "compute")
+    lost = sum(cell.ns for cell in around)
+    share = lost / thread.wall_ns if thread.wall_ns else 0.0
+    if share < 0.2 or lost < _BOOKKEEPING * (lost + arithmetic) or of_torch * 5 < lost:
+        return None
+    lines = tuple(lines_of(profile, around, whole_functions=True)[:_FEW_LINES])
+    return Finding(
+        "small-operators", "python", share, "runs Python and PyTorch's bookkeeping around small operators", lines,
+        details=(f"the operators' own arithmetic takes {100 * arithmetic / thread.wall_ns:.0f} %",),
+        do="fewer and larger operators (batch the loop into one tensor), torch.compile, foreach or fused optimizers",
+    )  # fmt: skip
+
+
+def _near_tensors(stack: Sequence[Frame]) -> bool:
+    """Whether the code is at a tensor operator: native code of PyTorch is in the stack, or the line runs PyTorch's Python."""
+    return any((f.kind == "native" and _OF_TORCH.match(f.module)) or "/torch/" in f.file for f in stack)
+
+
+def _is_arithmetic(stack: Sequence[Frame]) -> bool:
+    at = leaf_of(stack)
+    if at is None or stack[at].kind == "python":
+        return False
+    deepest = [frame for frame in stack[max(at - 3, 0) :] if frame.kind == "native"]
+    return any(_ARITHMETIC.search(frame.function.partition("<")[0]) for frame in deepest)
+
+
+def _range(shares: Sequence[float]) -> str:
+    if not shares:
+        return "an unknown share"
+    low, high = round(100 * min(shares)), round(100 * max(shares))
+    return f"{high} %" if high - low < 3 else f"{low} to {high} %"
+
+
+def _command(command: str, limit: int = 48) -> str:
+    words = command.split()
+    text = " ".join([words[0].rpartition("/")[2], *words[1:]]) if words else "?"
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+_EXPLAIN: Final[dict[str, Callable[[_Case, Finding], Finding]]] = {
+    "loader-wait": _loader, "worker-pool": _pool, "queue-of-batches": _others, "thread-join": _others,
+    "autograd-thread": _others, "gil": _gil, "gil-inlined": _gil, "lock": _lock, "no-cpu": _no_cpu,
+    "collective-wait": _collective, "threads-spin": _spin, "threads-barrier": _spin, "child-process": _pool,
+}  # fmt: skip
+
