@@ -1,0 +1,232 @@
+//! Memory of another process, or of a recording.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::OnceLock;
+
+/// Something that bytes can be read from by address.
+pub trait Memory {
+    /// Fills all of `into` from `addr` on. False: not all of it could be read, and `into` holds anything.
+    fn read(&self, addr: u64, into: &mut [u8]) -> bool;
+
+    fn u8(&self, addr: u64) -> Option<u8> {
+        let mut b = [0; 1];
+        self.read(addr, &mut b).then(|| b[0])
+    }
+
+    fn u32(&self, addr: u64) -> Option<u32> {
+        let mut b = [0; 4];
+        self.read(addr, &mut b).then(|| u32::from_le_bytes(b))
+    }
+
+    fn u64(&self, addr: u64) -> Option<u64> {
+        let mut b = [0; 8];
+        self.read(addr, &mut b).then(|| u64::from_le_bytes(b))
+    }
+
+    /// `len` bytes, or nothing. The caller bounds `len`.
+    fn bytes(&self, addr: u64, len: usize) -> Option<Vec<u8>> {
+        let mut b = vec![0; len];
+        self.read(addr, &mut b).then_some(b)
+    }
+
+    /// The bytes up to a zero, at most `limit` of them.
+    fn cstr(&self, addr: u64, limit: usize) -> Option<Vec<u8>> {
+        let mut out = Vec::new();
+        let mut chunk = [0u8; 64];
+        while out.len() < limit {
+            let at = addr.checked_add(out.len() as u64)?;
+            // Never across a page that may not be there.
+            let n = (64 - (at % 64) as usize).min(limit - out.len());
+            if !self.read(at, &mut chunk[..n]) {
+                return None;
+            }
+            match chunk[..n].iter().position(|&b| b == 0) {
+                Some(end) => {
+                    out.extend_from_slice(&chunk[..end]);
+                    return Some(out);
+                }
+                None => out.extend_from_slice(&chunk[..n]),
+            }
+        }
+        Some(out)
+    }
+}
+
+impl<M: Memory + ?Sized> Memory for &M {
+    fn read(&self, addr: u64, into: &mut [u8]) -> bool {
+        (**self).read(addr, into)
+    }
+}
+
+/// Nothing can be read.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoMemory;
+
+impl Memory for NoMemory {
+    fn read(&self, _addr: u64, into: &mut [u8]) -> bool {
+        into.is_empty()
+    }
+}
+
+/// The memory of a process that lives, by `process_vm_readv`; through `/proc/PID/mem` where that call is refused.
+#[derive(Debug)]
+pub struct ProcessMemory {
+    pid: u32,
+    file: OnceLock<Option<File>>,
+}
+
+impl ProcessMemory {
+    pub fn new(pid: u32) -> Self {
+        Self {
+            pid,
+            file: OnceLock::new(),
+        }
+    }
+
+    /// How many bytes from `addr` on could be read: fewer than asked where the mapping ends.
+    pub fn read_some(&self, addr: u64, into: &mut [u8]) -> io::Result<usize> {
+        if into.is_empty() {
+            return Ok(0);
+        }
+        let local = libc::iovec {
+            iov_base: into.as_mut_ptr().cast(),
+            iov_len: into.len(),
+        };
+        let remote = libc::iovec {
+            iov_base: addr as *mut libc::c_void,
+            iov_len: into.len(),
+        };
+        // SAFETY: `local` describes `into`, which lives and is writable for the whole call; the kernel checks `remote`.
+        let n =
+            unsafe { libc::process_vm_readv(self.pid as libc::pid_t, &local, 1, &remote, 1, 0) };
+        if n >= 0 {
+            return Ok(n as usize);
+        }
+        let error = io::Error::last_os_error();
+        match error.raw_os_error() {
+            Some(libc::EPERM | libc::ENOSYS) => match self.file() {
+                Some(file) => file.read_at(into, addr),
+                None => Err(error),
+            },
+            _ => Err(error),
+        }
+    }
+
+    fn file(&self) -> Option<&File> {
+        self.file
+            .get_or_init(|| File::open(format!("/proc/{}/mem", self.pid)).ok())
+            .as_ref()
+    }
+}
+
+impl Memory for ProcessMemory {
+    fn read(&self, addr: u64, into: &mut [u8]) -> bool {
+        let mut done = 0;
+        while done < into.len() {
+            let Some(at) = addr.checked_add(done as u64) else {
+                return false;
+            };
+            match self.read_some(at, &mut into[done..]) {
+                Ok(n) if n > 0 => done += n,
+                _ => return false,
+            }
+        }
+        true
+    }
+}
+
+/// Pieces of memory that were kept: of a recording, or written by a test.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RecordedMemory {
+    /// Sorted by address, and none touches the next.
+    pieces: Vec<(u64, Vec<u8>)>,
+}
+
+impl RecordedMemory {
+    /// Adds a piece; what was known of the same addresses is overwritten.
+    pub fn put(&mut self, addr: u64, bytes: &[u8]) {
+        if bytes.is_empty() || addr.checked_add(bytes.len() as u64).is_none() {
+            return;
+        }
+        let end = addr + bytes.len() as u64;
+        let from = self
+            .pieces
+            .partition_point(|(a, b)| a + (b.len() as u64) < addr);
+        let to = self.pieces.partition_point(|(a, _)| *a <= end);
+        let mut joined_at = addr;
+        let mut joined_end = end;
+        if from < to {
+            joined_at = joined_at.min(self.pieces[from].0);
+            let (a, b) = &self.pieces[to - 1];
+            joined_end = joined_end.max(a + b.len() as u64);
+        }
+        let mut joined = vec![0; (joined_end - joined_at) as usize];
+        for (a, b) in self.pieces.drain(from..to) {
+            let o = (a - joined_at) as usize;
+            joined[o..o + b.len()].copy_from_slice(&b);
+        }
+        let o = (addr - joined_at) as usize;
+        joined[o..o + bytes.len()].copy_from_slice(bytes);
+        self.pieces.insert(from, (joined_at, joined));
+    }
+
+    pub fn pieces(&self) -> &[(u64, Vec<u8>)] {
+        &self.pieces
+    }
+}
+
+impl Memory for RecordedMemory {
+    fn read(&self, addr: u64, into: &mut [u8]) -> bool {
+        let i = self.pieces.partition_point(|(a, _)| *a <= addr);
+        let Some((at, bytes)) = i.checked_sub(1).and_then(|i| self.pieces.get(i)) else {
+            return into.is_empty();
+        };
+        let offset = (addr - at) as usize;
+        match bytes.get(offset..).and_then(|b| b.get(..into.len())) {
+            Some(b) => {
+                into.copy_from_slice(b);
+                true
+            }
+            None => into.is_empty(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_that_touch_are_one_and_the_later_write_wins() {
+        let mut m = RecordedMemory::default();
+        m.put(100, &[1, 2, 3, 4]);
+        m.put(110, &[9, 9]);
+        m.put(103, &[7, 7, 7, 7, 7, 7, 7]);
+        assert_eq!(m.pieces().len(), 1);
+        assert_eq!(
+            m.bytes(100, 12),
+            Some(vec![1, 2, 3, 7, 7, 7, 7, 7, 7, 7, 9, 9])
+        );
+        assert_eq!(m.bytes(100, 13), None);
+        assert_eq!(m.bytes(99, 1), None);
+        assert_eq!(m.u32(u64::MAX - 1), None);
+    }
+
+    #[test]
+    fn own_memory_is_read_and_a_hole_is_not() {
+        let text = b"held in the heap of this test\0";
+        let m = ProcessMemory::new(std::process::id());
+        assert_eq!(
+            m.cstr(text.as_ptr() as u64, 200).as_deref(),
+            Some(&text[..29])
+        );
+        assert_eq!(
+            m.cstr(text.as_ptr() as u64, 4).as_deref(),
+            Some(&b"held"[..])
+        );
+        assert_eq!(m.u64(8), None);
+        assert_eq!(m.u64(u64::MAX - 3), None);
+    }
+}

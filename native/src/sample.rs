@@ -1,0 +1,153 @@
+//! What a tier hands over for one look at one thread, and what comes out of it: plain data without any reading.
+
+/// The registers that unwinding starts from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Regs {
+    pub ip: u64,
+    pub sp: u64,
+    pub bp: u64,
+    /// The link register of aarch64; 0 elsewhere.
+    pub lr: u64,
+}
+
+/// One interpreter frame of CPython as it lies in memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct PyFrameRaw {
+    /// Address of the code object, without the tag bits of 3.14.
+    pub code: u64,
+    /// `prev_instr` (3.11, 3.12) or `instr_ptr` (3.13 and later).
+    pub instr: u64,
+    /// `frame.owner`: 0 thread, 1 generator, 2 frame object, 3 and 4 the interpreter's own entry frames (3.12 and later).
+    pub owner: u32,
+    /// Bit 0: `is_entry` (3.11 only).
+    pub flags: u32,
+}
+
+impl PyFrameRaw {
+    pub const IS_ENTRY: u32 = 1;
+    /// The first owner that stands for the interpreter itself and not for a function (3.12 and later).
+    pub const OWNED_BY_INTERPRETER: u32 = 3;
+}
+
+/// One look at one thread, before anything is resolved.
+#[derive(Clone, Copy, Debug)]
+pub struct RawSample<'a> {
+    /// As the profiler's own pid namespace numbers it.
+    pub pid: u32,
+    pub tid: u32,
+    /// Kernel's monotonic clock.
+    pub time_ns: u64,
+    /// All zero where the thread has no user side (then `stack` and `python` are empty).
+    pub regs: Regs,
+    /// Memory from `regs.sp` upwards.
+    pub stack: &'a [u8],
+    /// Leaf first.
+    pub python: &'a [PyFrameRaw],
+    /// Return addresses in the kernel, leaf first.
+    pub kernel: &'a [u64],
+    /// The thread does not run (it is blocked), so that its memory may still be read while the sample is resolved.
+    pub live: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Kind {
+    Python,
+    Native,
+    Kernel,
+    Wait,
+}
+
+impl Kind {
+    /// The name in the data model of the Python side.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Python => "python",
+            Kind::Native => "native",
+            Kind::Kernel => "kernel",
+            Kind::Wait => "wait",
+        }
+    }
+}
+
+/// One line of a stack as it is shown.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Frame {
+    pub kind: Kind,
+    pub function: String,
+    /// Source file; empty for native frames.
+    pub file: String,
+    /// 0 where it is not known.
+    pub line: u32,
+    /// File name of the shared object or program, without its directory.
+    pub module: String,
+}
+
+/// The number of a frame in [`Frames`].
+pub type FrameId = u32;
+
+/// All frames that were ever shown, each once. Shared by all targets of a session.
+#[derive(Debug, Default)]
+pub struct Frames {
+    list: Vec<std::sync::Arc<Frame>>,
+    numbers: rustc_hash::FxHashMap<std::sync::Arc<Frame>, FrameId>,
+}
+
+impl Frames {
+    /// The number of this frame; equal frames have one number.
+    pub fn intern(&mut self, frame: Frame) -> FrameId {
+        if let Some(&id) = self.numbers.get(&frame) {
+            return id;
+        }
+        let id = self.list.len() as FrameId;
+        let frame = std::sync::Arc::new(frame);
+        self.list.push(frame.clone());
+        self.numbers.insert(frame, id);
+        id
+    }
+
+    pub fn get(&self, id: FrameId) -> Option<&Frame> {
+        self.list.get(id as usize).map(|f| &**f)
+    }
+
+    pub fn len(&self) -> usize {
+        self.list.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &Frame> {
+        self.list.iter().map(|f| &**f)
+    }
+
+    /// A leaf that says what a blocked thread waits in.
+    pub fn wait(&mut self, what: &str) -> FrameId {
+        self.intern(Frame {
+            kind: Kind::Wait,
+            function: what.to_owned(),
+            file: String::new(),
+            line: 0,
+            module: String::new(),
+        })
+    }
+}
+
+/// A sample with its stack resolved.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Resolved {
+    /// Root first.
+    pub frames: Vec<FrameId>,
+    /// The native stack reaches the function that started the thread.
+    pub rooted: bool,
+    /// Native and Python stacks did not fit together (the Python frames then stand in one block).
+    pub mismatch: bool,
+    /// How many native frames have no symbol.
+    pub unsymbolised: u32,
+    /// How many native frames there are at all.
+    pub native: u32,
+    /// Rooted, no mismatch, nothing cut off.
+    pub complete: bool,
+}
