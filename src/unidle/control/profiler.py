@@ -66,10 +66,14 @@ class _Talk:
 
 
 class Profiler:
-    """Keeps one profiler process going while jobs run. ``command`` is what is run, for tests of other profilers."""
+    """Keeps one profiler process going while jobs run. What it writes to its standard error is in ``errors``.
 
-    def __init__(self, orders: Orders, errors: Path, *, command: Sequence[str] = COMMAND) -> None:
-        self._orders, self._errors, self._command = orders, errors, tuple(command)
+    ``command``: what is run, where that is not :data:`COMMAND`.
+    """
+
+    def __init__(self, orders: Orders, errors: Path, *, command: Sequence[str] = ()) -> None:
+        self._orders, self._errors = orders, errors
+        self._command = tuple(command or COMMAND)
         self._lock = threading.Lock()
         self._live: Live = ()
         self._found: list[ev.Event] = []
