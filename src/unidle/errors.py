@@ -47,6 +47,12 @@ class CannotRun(UnidleError):
     exit_code = 3
 
 
+class TargetEnded(UnidleError):
+    """What was to be looked at ended before anything was seen of it."""
+
+    exit_code = 5
+
+
 class StoreError(UnidleError):
     """The store cannot be used as asked."""
 

@@ -21,6 +21,7 @@ EXIT_CODES: Final[dict[int, str]] = {
     2: "bad input: an option, a job file, a fleet file, a job that does not exist",
     3: "cannot run here: for instance the gang needs more devices than the fleet has; for `check`: could not tell",
     4: "the store is held by another writer, or cannot be used",
+    5: "for `profile`: the process or job ended before anything was seen of it",
     130: "interrupted",
 }
 
@@ -41,6 +42,7 @@ _ROOMS: Final[dict[str, tuple[str, ...]]] = {
     "drill": ("drill",),
     "checkpoint": ("checkpoint",),
     "store": ("store",),
+    "profile": ("profile",),
     "machine": ("fleet", "schema", "doctor"),
 }
 

@@ -1,0 +1,182 @@
+"""``unidle profile``: where the time of running, unmodified processes goes."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from unidle.cli.common import JsonOption, StoreOption, data_dir, need_job, print_json, read_store, read_view, show, warn
+from unidle.errors import BadInput, CannotRun, TargetEnded
+
+if TYPE_CHECKING:
+    from unidle.scope.findings import Machine
+    from unidle.scope.model import Profile
+    from unidle.scope.rules import Rules
+    from unidle.scope.targets import Target
+
+Form = Literal["html", "speedscope", "pprof", "folded", "perfetto", "chrome", "otlp", "json"]
+
+
+def register(app: typer.Typer) -> None:
+    """Add this room's command."""
+    app.command("profile")(profile)
+
+
+def profile(
+    target: Annotated[
+        str | None,
+        typer.Argument(metavar="PID|JOB", show_default=False, help="A process (with those below it), or a job that runs on this machine."),
+    ] = None,
+    seconds: Annotated[
+        float, typer.Option("--seconds", metavar="N", min=0.1, max=86400, help="How long to look.")
+    ] = 10,
+    hz: Annotated[int, typer.Option("--hz", metavar="N", min=1, max=4999, help="Samples a second.")] = 99,
+    off_cpu: Annotated[
+        bool, typer.Option("--off-cpu/--no-off-cpu", help="Look at waiting threads too.")
+    ] = True,
+    memory: Annotated[bool, typer.Option("--memory", help="Follow allocations (probes; dearer).")] = False,
+    operators: Annotated[bool, typer.Option("--operators", help="Count operators (probes; dearer).")] = False,
+    tier: Annotated[
+        Literal["T0", "T1", "T2", "T3"] | None,
+        typer.Option("--tier", show_default=False, help="How to look; default: the best that works here."),
+    ] = None,
+    rules: Annotated[
+        str | None, typer.Option("--rules", metavar="FILE", show_default=False, help="Rules of your own, asked before unidle's.")
+    ] = None,
+    form: Annotated[
+        Form | None, typer.Option("--format", show_default=False, help="Write a file for another tool.")
+    ] = None,
+    out: Annotated[
+        str | None, typer.Option("--out", "-o", metavar="FILE", show_default=False, help="Where to write it; default: standard output. Its suffix may name the format.")
+    ] = None,
+    saved: Annotated[
+        str | None, typer.Option("--from", metavar="FILE", show_default=False, help="Show a profile that was written with --format json.")
+    ] = None,
+    rank: Annotated[
+        int | None, typer.Option("--rank", metavar="K", min=0, show_default=False, help="Of a job only this rank.")
+    ] = None,
+    children: Annotated[
+        bool, typer.Option("--children/--no-children", help="Look at the processes below it too.")
+    ] = True,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:  # fmt: skip
+    """Show where the time of a running process or job goes, without a change to it. Exit codes: 0 shown, 2 bad input,
+    3 not permitted or not possible here, 5 it ended before anything was seen."""
+    from unidle.cli.profile_file import Destination
+    from unidle.scope.rules import all_rules
+
+    wanted = Destination.of(form, out)
+    book = all_rules(*([rules] if rules is not None else []))
+    if saved is not None:
+        if target is not None:
+            raise BadInput("do not go together", field="PID|JOB, --from", remedy="leave one out")
+        _tell(_read(saved), book, None, wanted, as_json)
+        return
+    if target is None:
+        raise BadInput("say whose time it is about", field="PID|JOB", remedy="for instance `unidle profile 4242`, or a job of `unidle list`")  # fmt: skip
+    found = _found(target, store, rank, children)
+    wanted.check()
+    seen, machine = _look(found, seconds, hz=hz, off_cpu=off_cpu, operators=operators, memory=memory, tier=tier)
+    _tell(seen, book, machine, wanted, as_json)
+
+
+def _found(target: str, store: str | None, rank: int | None, children: bool) -> Target:
+    """The processes that the user means."""
+    from unidle.control.session import run_root
+    from unidle.scope.targets import of_process, of_ranks
+
+    if target.isdecimal() and len(target) < 10:
+        if rank is not None:
+            raise BadInput("is for jobs", field="--rank", value=rank, remedy="leave it out, or name the job")
+        return of_process(int(target), children=children)
+    opened = read_store(store)
+    try:
+        job = need_job(read_view(opened), target)
+        root = run_root(opened, data_dir())
+    finally:
+        opened.close()
+    if job.live is None:
+        raise CannotRun(f"the job does not run: it is {job.state}", field="JOB", value=job.id, remedy="`unidle list` shows what runs")  # fmt: skip
+    ranks = range(len(job.live.ranks))
+    if rank is not None and rank not in ranks:
+        raise BadInput("the job has no such rank", field="--rank", value=rank, remedy=f"0 to {len(ranks) - 1}")
+    return of_ranks(root, job.id, job.live.number, ranks if rank is None else [rank], children=children)
+
+
+def _look(target: Target, seconds: float, **wanted: Any) -> tuple[Profile, Machine]:
+    """The look itself. Ctrl-C ends it early and keeps what was seen."""
+    from unidle.cli.profile_live import Progress
+    from unidle.scope.targets import Beside, any_lives
+    from unidle.scope.tiers import look
+
+    beside = Beside(target)
+    with Progress(seconds) as progress:
+        try:
+            seen = look(list(target.pids), seconds, while_looking=progress.tell, **wanted)
+        except ProcessLookupError:
+            raise _ended(target) from None
+        except PermissionError as error:
+            raise CannotRun(
+                f"not permitted: {error}", field="--tier", value=wanted["tier"],
+                remedy="`sudo unidle profile` has every tier; `unidle doctor` says what T1 and T2 need",
+            ) from None  # fmt: skip
+    seen = target.named(seen)
+    if not seen.samples and not any_lives(target.pids):
+        raise _ended(target)
+    return seen, beside.machine([process.pid for process in seen.processes])
+
+
+def _ended(target: Target) -> TargetEnded:
+    return TargetEnded(
+        "it ended before anything was seen", field="JOB" if target.job else "PID", value=target.job or target.pids[0],
+        remedy="start the look while it runs",
+    )  # fmt: skip
+
+
+def _tell(profile: Profile, rules: Rules, machine: Machine | None, wanted: Any, as_json: bool) -> None:
+    """The first screen or its JSON, and the file that was asked for."""
+    from unidle.scope.budget import budgets_of
+    from unidle.scope.steps import steps_of
+    from unidle.scope.summary import answer, screen
+
+    budgets = budgets_of(profile, rules)
+    steps = steps_of(profile, budgets.shape)
+    if not wanted.to_stdout:
+        if as_json:
+            print_json(answer(profile, budgets, steps, machine))
+        else:
+            colour = sys.stdout.isatty() and not _plain()
+            from unidle.cli.profile_live import line_of_source, safe
+
+            for line in screen(profile, budgets, steps, machine, colour=colour, source=line_of_source(profile)):
+                show(safe(line))
+    if wanted.form is not None:
+        place = wanted.write(profile, lambda: answer(profile, budgets, steps, machine))
+        if place:
+            warn(f"wrote {place}")
+
+
+def _plain() -> bool:
+    import os
+
+    return bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
+
+
+def _read(path: str) -> Profile:
+    """A profile that was saved. Errors: BadInput."""
+    import json
+
+    from unidle.files.load import read_text
+    from unidle.scope.model import Profile
+
+    text = read_text(path, what="profile", limit_bytes=1 << 30)
+    try:
+        told = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise BadInput(f"is not JSON: {error}", field="--from", value=path, remedy="name a file of `unidle profile --format json`") from None  # fmt: skip
+    if not isinstance(told, dict) or "stacks" not in told:
+        raise BadInput("holds no profile", field="--from", value=path, remedy="name a file of `unidle profile --format json`")  # fmt: skip
+    return Profile.from_json(told)

@@ -1,0 +1,119 @@
+"""The file that ``unidle profile`` writes: checked before the look, and never lost after it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Self
+
+from unidle.cli.common import cannot_write, data_dir, warn
+from unidle.cli.output import whole_file
+from unidle.errors import BadInput
+from unidle.scope.model import Profile
+
+_BINARY: Final = ("pprof", "perfetto", "otlp")
+_FLAG: Final = "--out"
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """What is written where: no ``form`` is no file, no ``path`` is standard output."""
+
+    form: str | None
+    path: str | None
+
+    @classmethod
+    def of(cls, form: str | None, path: str | None) -> Self:
+        """From the options. Errors: BadInput where a format cannot be told, or does not belong on a terminal."""
+        if path is not None and not path:
+            raise BadInput("is empty", field=_FLAG, value=path, remedy="name a file")
+        if form is None and path is not None:
+            form = _by_suffix(path)
+        if form in _BINARY and path in (None, "-") and sys.stdout.isatty():
+            raise BadInput(f"{form} does not belong on a terminal", field="--format", value=form, remedy="--out FILE")
+        return cls(form, path)
+
+    @property
+    def to_stdout(self) -> bool:
+        """Whether the file is all that may be printed."""
+        return self.form is not None and self.path in (None, "-")
+
+    def check(self) -> None:
+        """Errors: BadInput where the file could not be made now. Nothing is left behind."""
+        if self.path in (None, "-"):
+            return
+        target = Path(os.path.realpath(str(self.path)))
+        try:
+            if target.exists() and not target.is_file():
+                if target.is_dir():
+                    raise IsADirectoryError(21, "Is a directory")
+                return
+            trial = target.with_name(target.name + ".part")
+            trial.open("wb").close()
+            trial.unlink()
+        except OSError as error:
+            raise cannot_write(_FLAG, str(self.path), error) from error
+
+    def write(self, profile: Profile, answer: Callable[[], dict[str, Any]]) -> str | None:
+        """Writes it and says where; None for standard output.
+
+        Where the place fails only now (a full disk), the profile goes to another one, which the error names.
+        """
+        content = _content(str(self.form), profile, answer)
+        try:
+            with whole_file(self.path, _FLAG) as stream:
+                stream.write(content)
+        except BadInput as error:
+            if self.path in (None, "-"):
+                raise
+            saved = _elsewhere(content, Path(str(self.path)).name)
+            if saved is None:
+                raise
+            raise BadInput(error.problem, field=_FLAG, value=self.path, remedy=f"it was saved as {saved}") from error
+        return None if self.path in (None, "-") else str(self.path)
+
+
+def _content(form: str, profile: Profile, answer: Callable[[], dict[str, Any]]) -> bytes:
+    """The JSON form is the answer and the profile in one: what it tells, and what it tells it from."""
+    from unidle.scope.export import FORMATS
+
+    if form != "json":
+        return FORMATS[form].write(profile)
+    told = answer()
+    told["thread_budgets"] = told.pop("threads")
+    return json.dumps({**told, **profile.to_json()}, separators=(",", ":")).encode() + b"\n"
+
+
+def _by_suffix(path: str) -> str:
+    from unidle.scope.export import FORMATS
+
+    suffixes = sorted(((form.suffix, form.name) for form in FORMATS.values()), key=lambda pair: -len(pair[0]))
+    for suffix, name in [*suffixes, (".json", "json"), (".htm", "html"), (".txt", "folded"), (".pb", "pprof")]:
+        if path.endswith(suffix):
+            return name
+    raise BadInput(
+        "its suffix names no format", field=_FLAG, value=path, remedy=f"say --format {'|'.join(FORMATS)}"
+    )
+
+
+def _elsewhere(content: bytes, name: str) -> Path | None:
+    """Saves what could not be written where it was wanted: in the user's data directory, else among temporary files."""
+    for directory in (data_dir() / "profiles", Path(tempfile.gettempdir())):
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            descriptor, place = tempfile.mkstemp(prefix="profile-", suffix=f"-{name}", dir=directory)
+        except OSError:
+            continue
+        try:
+            with os.fdopen(descriptor, "wb") as stream:
+                stream.write(content)
+            return Path(place)
+        except OSError as error:
+            Path(place).unlink(missing_ok=True)
+            warn(f"{directory}: {error.strerror}")
+    return None

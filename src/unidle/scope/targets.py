@@ -1,0 +1,197 @@
+"""Which processes a look is at: a process and those below it, or the ranks of a running job; and what else runs beside them."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+from unidle.engine.local import rundir, tree
+from unidle.errors import BadInput, CannotRun
+from unidle.scope.findings import Machine
+from unidle.scope.model import Profile
+
+RANK_VARIABLES: Final = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
+_ROOT_RIGHTS: Final = (19, 21)  # CAP_SYS_PTRACE, CAP_SYS_ADMIN
+_BUSY_CPUS: Final = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Processes to look at. ``ranks`` names those that are known to be a rank; ``job`` is empty without one."""
+
+    pids: tuple[int, ...]
+    ranks: Mapping[int, int] = field(default_factory=dict)
+    job: str = ""
+    commands: Mapping[int, str] = field(default_factory=dict)
+
+    def named(self, profile: Profile) -> Profile:
+        """The profile with the ranks and the job that its tier could not know."""
+        processes = tuple(
+            replace(
+                process,
+                rank=self.ranks.get(process.pid, process.rank),
+                job=process.job or self.job,
+                command=process.command or self.commands.get(process.pid, ""),
+            )
+            for process in profile.processes
+        )
+        return replace(profile, processes=processes)
+
+
+def of_process(pid: int, *, children: bool = True) -> Target:
+    """A process and, if wanted, those below it. Errors: BadInput where there is none, CannotRun where it may not be seen."""
+    stat = tree.stat_of(pid)
+    if stat is None or pid <= 0:
+        raise BadInput("no such process", field="PID", value=pid, remedy="`ps aux` lists them")
+    if stat[0] in "ZX":
+        raise BadInput("the process has ended", field="PID", value=pid, remedy="name one that runs")
+    if not _command(pid):
+        raise BadInput("is a thread of the kernel, which has no stacks to tell", field="PID", value=pid, remedy="name a program's process")  # fmt: skip
+    need_right(pid)
+    return _target([pid], children=children)
+
+
+def of_ranks(root: Path, job: str, attempt: int, ranks: Sequence[int], *, children: bool = True) -> Target:
+    """The ranks of an attempt that run on this machine. Errors: CannotRun where none does, or may not be seen."""
+    found: dict[int, int] = {}
+    for rank in ranks:
+        pid = _rank_pid(rundir.rank_dir(root, job, attempt, rank))
+        if pid is not None:
+            found[pid] = rank
+    if not found:
+        raise CannotRun(
+            "no rank of it runs on this machine now", field="JOB", value=job,
+            remedy="`unidle list` shows what runs; ask on the machine where it does",
+        )  # fmt: skip
+    for pid in found:
+        need_right(pid)
+    return _target(list(found), children=children, ranks=found, job=job)
+
+
+def need_right(pid: int) -> None:
+    """Errors: CannotRun where this user may not look at the process, with what would help."""
+    try:
+        owner = Path(f"/proc/{pid}").stat().st_uid
+    except OSError:
+        return
+    if owner == os.geteuid() or os.geteuid() == 0 or _capabilities() & sum(1 << n for n in _ROOT_RIGHTS):
+        return
+    try:
+        name = pwd.getpwuid(owner).pw_name
+    except KeyError:
+        name = str(owner)
+    raise CannotRun(
+        f"the process belongs to {name}, and you may not look at it", field="PID", value=pid,
+        remedy=f"`sudo unidle profile {pid}` has every tier; {name} has T1 and T2 without root",
+    )  # fmt: skip
+
+
+def rank_of_environment(pid: int) -> int | None:
+    """The rank that a process was started with, by what torchrun, MPI and Slurm call it."""
+    try:
+        entries = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return None
+    told = dict(entry.split(b"=", 1) for entry in entries if b"=" in entry)
+    for name in RANK_VARIABLES:
+        value = told.get(name.encode(), b"")
+        if value.isdigit():
+            return int(value)
+    return None
+
+
+def any_lives(pids: Sequence[int]) -> bool:
+    """Whether one of the processes still runs."""
+    return any(tree.is_live(pid) for pid in pids)
+
+
+class Beside:
+    """What other programs use while a look lasts: CPU times of all processes before and after it."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._cpus = _allowed_cpus(target.pids[0])
+        self._before = _cpu_seconds()
+        self._since = time.monotonic()
+
+    def machine(self, watched: Sequence[int]) -> Machine:
+        """``watched``: pids that the profile tells of."""
+        seconds = max(time.monotonic() - self._since, 1e-3)
+        mine = {*watched, *self._target.pids, os.getpid()}
+        used = {
+            pid: (total - self._before.get(pid, 0.0)) / seconds for pid, total in _cpu_seconds().items() if pid not in mine
+        }  # fmt: skip
+        most = sorted(((cpus, pid) for pid, cpus in used.items() if cpus >= _BUSY_CPUS), reverse=True)[:5]
+        return Machine(self._cpus, tuple((pid, _command(pid) or f"pid {pid}", round(cpus, 2)) for cpus, pid in most))
+
+
+def _target(
+    roots: Sequence[int], *, children: bool, ranks: Mapping[int, int] | None = None, job: str = ""
+) -> Target:
+    pids = list(roots)
+    if children:
+        for root in roots:
+            pids += sorted(tree.descendants(root) - set(pids))
+    known = dict(ranks or {})
+    if not known:
+        known = {pid: rank for pid in pids if (rank := rank_of_environment(pid)) is not None}
+    return Target(tuple(pids), known, job, {pid: _command(pid) for pid in pids})
+
+
+def _rank_pid(directory: str) -> int | None:
+    """The rank's own process by its journal, if it still is that one."""
+    import json
+
+    try:
+        lines = Path(directory, rundir.JOURNAL).read_bytes().splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        try:
+            mark = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(mark, dict) and mark.get("k") == "spawn" and isinstance(mark.get("pid"), int):
+            pid = int(mark["pid"])
+            return pid if tree.is_live(pid) and tree.ticks_of(pid) == mark.get("ticks") else None
+    return None
+
+
+def _allowed_cpus(pid: int) -> int | None:
+    try:
+        return len(os.sched_getaffinity(pid))
+    except OSError:
+        return None
+
+
+def _cpu_seconds() -> dict[int, float]:
+    tick = os.sysconf("SC_CLK_TCK")
+    found = {}
+    for pid in tree.all_pids():
+        try:
+            fields = tree.fields_of(tree.said(f"/proc/{pid}/stat"))
+        except OSError:
+            continue
+        found[pid] = (int(fields[11]) + int(fields[12])) / tick
+    return found
+
+
+def _command(pid: int) -> str:
+    try:
+        text = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+    except OSError:
+        return ""
+    return text[:1000]
+
+
+def _capabilities() -> int:
+    try:
+        status = Path("/proc/self/status").read_text()
+    except OSError:
+        return 0
+    return next((int(line.split()[1], 16) for line in status.splitlines() if line.startswith("CapEff:")), 0)
