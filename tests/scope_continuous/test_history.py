@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import time
 from contextlib import closing
 from dataclasses import replace
 
 import pytest
 
+from e2e.commands import unidle
 from scope_continuous.profiles import S, profile, times
+from sim.worlds import fleet_of
 from unidle.cli.profile_history import Question, answer_of, difference_json, difference_lines, moment
 from unidle.errors import BadInput, CannotRun, TargetEnded
 from unidle.events import types as ev
@@ -19,7 +22,7 @@ from unidle.scope.rules import all_rules
 from unidle.store.open import open_store
 from unidle.store.profiles import ProfileRow, ProfileShelf
 from unidle.store.protocol import NewEvent
-from sim.worlds import fleet_of
+
 
 NOW = time.time_ns()
 
@@ -144,3 +147,22 @@ def test_moments_are_read_as_people_write_them():
     assert moment("90s", NOW, "x") == NOW - 90 * S and moment("1.5h", NOW, "x") == NOW - 5400 * S
     assert moment("1700000000000000000", NOW, "x") == 1700000000000000000
     assert moment("2026-01-31T12:00:00+00:00", NOW, "x") == 1769860800 * S
+
+
+def test_the_command_shows_the_past_and_what_changed(store):
+    path, shelf = store
+    shelf.add([row(7200 + k, "slow", 200) for k in range(0, 30, 10)])
+    shelf.add([row(60 + k, "slow", 1800) for k in range(0, 30, 10)])
+    done = unidle("profile", "job-1", "--since", "1h", "--store", path)
+    assert done.returncode == 0, done.stderr
+    assert "3 looks at rank 0 of attempt 1" in done.stdout
+    told = json.loads(unidle("profile", "job-1", "--since", "1h", "--store", path, "--json").stdout)
+    assert round(sum(told["budget"].values()), 6) == 100
+    done = unidle("profile", "job-1", "--since", "1h", "--against", "3h..1h", "--store", path)
+    assert done.returncode == 0 and "slow (train.py)" in done.stdout
+    told = json.loads(unidle("profile", "job-1", "--since", "1h", "--against", "3h..1h", "--store", path, "--json").stdout)
+    assert {"before", "after", "budget", "functions"} <= told.keys()
+    done = unidle("profile", "job-1", "--since", "1h", "--store", path, "--format", "folded")
+    assert done.returncode == 0 and "slow" in done.stdout
+    assert unidle("profile", "job-1", "--since", "nonsense", "--store", path).returncode == 2
+    assert unidle("profile", "job-1", "--until", "2d", "--store", path).returncode == 5

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from unidle.view.state import View
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_DIGITS = 20  # more than any number of nanoseconds has
 _SHOWN = 12
 _LEAST_POINTS = 0.5
 
@@ -84,18 +85,23 @@ def moment(text: str, now_ns: int, field: str) -> int:
     """A moment as the user writes it. Errors: :class:`BadInput`."""
     import datetime as dt
 
-    if text.isdecimal():
-        return int(text)
-    if text[-1:] in _UNITS and text[:-1].replace(".", "", 1).isdecimal():
-        return max(now_ns - int(float(text[:-1]) * _UNITS[text[-1]] * 1e9), 0)
-    if text == "now":
-        return now_ns
+    number, unit = text[:-1], _UNITS.get(text[-1:])
     try:
-        return int(dt.datetime.fromisoformat(text).timestamp() * 1_000_000) * 1000
+        if text == "now":
+            return now_ns
+        if text.isdecimal():
+            ns = int(text) if len(text) < _DIGITS else -1
+        elif unit is not None and number.replace(".", "", 1).isdecimal():
+            ns = max(now_ns - int(float(number) * unit * 1e9), 0)
+        else:
+            ns = int(dt.datetime.fromisoformat(text).timestamp() * 1_000_000) * 1000
+        if 0 <= ns < 2**63:
+            return ns
     except (ValueError, OverflowError):
-        raise BadInput(
-            "is not a time", field=field, value=text, remedy="15m, 2h or 1d ago, 2026-01-31T12:00:00, or nanoseconds"
-        ) from None  # fmt: skip
+        pass
+    raise BadInput(
+        "is not a time", field=field, value=text[:40], remedy="15m, 2h or 1d ago, 2026-01-31T12:00:00, or nanoseconds"
+    )  # fmt: skip
 
 
 def _against(question: Question, wanted: Wanted, now_ns: int) -> Wanted | None:
