@@ -95,6 +95,18 @@ def _quietly(*command: str) -> bool:
     return subprocess.run(command, check=False, capture_output=True).returncode == 0
 
 
+@cache
+def can_load_bpf() -> bool:
+    """Whether the profiler's native part is there and the kernel takes its programs (tried, not guessed)."""
+    try:
+        import unidle_scope
+
+        unidle_scope.Session([os.getpid()], hz=1).close()
+    except (ImportError, OSError):
+        return False
+    return True
+
+
 def is_root() -> bool:
     return os.geteuid() == 0
 
@@ -118,4 +130,7 @@ journal = pytest.mark.skipif(
     journald() is None, reason="needs root and systemd-journald (apt-get install systemd)"
 )
 cgroups = pytest.mark.skipif(not cgroup_roots(), reason="needs leave to make control groups")
+ebpf = pytest.mark.skipif(
+    not can_load_bpf(), reason="needs the module unidle_scope, and root with BPF and BTF"
+)
 gpu = pytest.mark.skipif(gpus() == 0, reason="GPU: needs one that NVML finds")

@@ -1,14 +1,24 @@
 //! The profiler's hot path.
 
-pub mod memory;
-pub mod python;
-pub mod sample;
-pub mod target;
+pub mod blocked;
 pub mod calls;
-
+pub mod code;
+pub mod elf;
+pub mod image;
+pub mod kernel;
+pub mod maps;
+pub mod memory;
+pub mod processes;
 #[cfg(feature = "python")]
-#[pyo3::pymodule]
-mod unidle_scope {
-    #[pymodule_export]
-    use crate::calls::python::Calls;
-}
+mod py;
+pub mod python;
+pub mod quality;
+pub mod sample;
+pub mod session;
+pub mod splice;
+pub mod symbols;
+pub mod table;
+pub mod target;
+pub mod threads;
+pub mod unwind;
+pub mod world;

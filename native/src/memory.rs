@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::OnceLock;
 
 /// Something that bytes can be read from by address.
-pub trait Memory {
+pub trait Memory: Send + Sync {
     /// Fills all of `into` from `addr` on. False: not all of it could be read, and `into` holds anything.
     fn read(&self, addr: u64, into: &mut [u8]) -> bool;
 
@@ -29,6 +29,15 @@ pub trait Memory {
     fn bytes(&self, addr: u64, len: usize) -> Option<Vec<u8>> {
         let mut b = vec![0; len];
         self.read(addr, &mut b).then_some(b)
+    }
+
+    /// `len` bytes from each of `addrs` into `into`, one after the other: which of them could be read.
+    fn read_many(&self, addrs: &[u64], len: usize, into: &mut [u8]) -> Vec<bool> {
+        addrs
+            .iter()
+            .zip(into.chunks_exact_mut(len))
+            .map(|(&a, b)| self.read(a, b))
+            .collect()
     }
 
     /// The bytes up to a zero, at most `limit` of them.
@@ -99,8 +108,7 @@ impl ProcessMemory {
             iov_len: into.len(),
         };
         // SAFETY: `local` describes `into`, which lives and is writable for the whole call; the kernel checks `remote`.
-        let n =
-            unsafe { libc::process_vm_readv(self.pid as libc::pid_t, &local, 1, &remote, 1, 0) };
+        let n = unsafe { libc::process_vm_readv(self.pid as libc::pid_t, &local, 1, &remote, 1, 0) };
         if n >= 0 {
             return Ok(n as usize);
         }
@@ -112,6 +120,37 @@ impl ProcessMemory {
             },
             _ => Err(error),
         }
+    }
+
+    fn read_all_at_once(&self, addrs: &[u64], len: usize, into: &mut [u8]) -> bool {
+        let wanted = addrs.len() * len;
+        if into.len() < wanted {
+            return false;
+        }
+        let local = libc::iovec {
+            iov_base: into.as_mut_ptr().cast(),
+            iov_len: wanted,
+        };
+        let remote: Vec<libc::iovec> = addrs
+            .iter()
+            .map(|&a| libc::iovec {
+                iov_base: a as *mut libc::c_void,
+                iov_len: len,
+            })
+            .collect();
+        // SAFETY: `local` describes the first `wanted` bytes of `into`, which are there and writable; the kernel checks
+        // each of `remote`, whose count is the vector's length.
+        let n = unsafe {
+            libc::process_vm_readv(
+                self.pid as libc::pid_t,
+                &local,
+                1,
+                remote.as_ptr(),
+                remote.len() as u64,
+                0,
+            )
+        };
+        usize::try_from(n) == Ok(wanted)
     }
 
     fn file(&self) -> Option<&File> {
@@ -135,6 +174,24 @@ impl Memory for ProcessMemory {
         }
         true
     }
+
+    fn read_many(&self, addrs: &[u64], len: usize, into: &mut [u8]) -> Vec<bool> {
+        const AT_ONCE: usize = 256;
+        let mut done = Vec::with_capacity(addrs.len());
+        for (addrs, into) in addrs.chunks(AT_ONCE).zip(into.chunks_mut(AT_ONCE * len)) {
+            if self.read_all_at_once(addrs, len, into) {
+                done.resize(done.len() + addrs.len(), true);
+            } else {
+                done.extend(
+                    addrs
+                        .iter()
+                        .zip(into.chunks_exact_mut(len))
+                        .map(|(&a, b)| self.read(a, b)),
+                );
+            }
+        }
+        done
+    }
 }
 
 /// Pieces of memory that were kept: of a recording, or written by a test.
@@ -151,9 +208,7 @@ impl RecordedMemory {
             return;
         }
         let end = addr + bytes.len() as u64;
-        let from = self
-            .pieces
-            .partition_point(|(a, b)| a + (b.len() as u64) < addr);
+        let from = self.pieces.partition_point(|(a, b)| a + (b.len() as u64) < addr);
         let to = self.pieces.partition_point(|(a, _)| *a <= end);
         let mut joined_at = addr;
         let mut joined_end = end;
@@ -205,10 +260,7 @@ mod tests {
         m.put(110, &[9, 9]);
         m.put(103, &[7, 7, 7, 7, 7, 7, 7]);
         assert_eq!(m.pieces().len(), 1);
-        assert_eq!(
-            m.bytes(100, 12),
-            Some(vec![1, 2, 3, 7, 7, 7, 7, 7, 7, 7, 9, 9])
-        );
+        assert_eq!(m.bytes(100, 12), Some(vec![1, 2, 3, 7, 7, 7, 7, 7, 7, 7, 9, 9]));
         assert_eq!(m.bytes(100, 13), None);
         assert_eq!(m.bytes(99, 1), None);
         assert_eq!(m.u32(u64::MAX - 1), None);
@@ -218,14 +270,8 @@ mod tests {
     fn own_memory_is_read_and_a_hole_is_not() {
         let text = b"held in the heap of this test\0";
         let m = ProcessMemory::new(std::process::id());
-        assert_eq!(
-            m.cstr(text.as_ptr() as u64, 200).as_deref(),
-            Some(&text[..29])
-        );
-        assert_eq!(
-            m.cstr(text.as_ptr() as u64, 4).as_deref(),
-            Some(&b"held"[..])
-        );
+        assert_eq!(m.cstr(text.as_ptr() as u64, 200).as_deref(), Some(&text[..29]));
+        assert_eq!(m.cstr(text.as_ptr() as u64, 4).as_deref(), Some(&b"held"[..]));
         assert_eq!(m.u64(8), None);
         assert_eq!(m.u64(u64::MAX - 3), None);
     }

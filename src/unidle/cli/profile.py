@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from unidle.scope.rules import Rules
     from unidle.scope.targets import Target
 
+_PROGRESS_S: Final = 0.2
 Form = Literal["html", "speedscope", "pprof", "folded", "perfetto", "chrome", "otlp", "json"]
 
 
@@ -33,7 +34,7 @@ def profile(
     seconds: Annotated[
         float, typer.Option("--seconds", metavar="N", min=0.1, max=86400, help="How long to look.")
     ] = 10,
-    hz: Annotated[int, typer.Option("--hz", metavar="N", min=1, max=4999, help="Samples a second.")] = 99,
+    hz: Annotated[int, typer.Option("--hz", metavar="N", min=1, max=1000, help="Samples a second.")] = 99,
     off_cpu: Annotated[
         bool, typer.Option("--off-cpu/--no-off-cpu", help="Look at waiting threads too.")
     ] = True,
@@ -90,6 +91,7 @@ def profile(
     from unidle.scope.rules import all_rules
 
     wanted = Destination.of(form, out)
+    wanted.check()
     book = all_rules(*([rules] if rules is not None else []))
     if saved is not None:
         if target is not None:
@@ -103,8 +105,7 @@ def profile(
         _tell_past(past, book, wanted, as_json)
         return
     found = _found(target, store, rank, children)
-    wanted.check()
-    seen, machine = _look(found, seconds, hz=hz, off_cpu=off_cpu, operators=operators, memory=memory, tier=tier)
+    seen, machine = _look(found, seconds, children, hz=hz, off_cpu=off_cpu, operators=operators, memory=memory, tier=tier)
     _tell(seen, book, machine, wanted, as_json)
 
 
@@ -131,27 +132,31 @@ def _found(target: str, store: str | None, rank: int | None, children: bool) -> 
     return of_ranks(root, job.id, job.live.number, ranks if rank is None else [rank], children=children)
 
 
-def _look(target: Target, seconds: float, **wanted: Any) -> tuple[Profile, Machine]:
+def _look(target: Target, seconds: float, children: bool, **wanted: Any) -> tuple[Profile, Machine]:
     """The look itself. Ctrl-C ends it early and keeps what was seen."""
+    import time
+
     from unidle.cli.profile_live import Progress
     from unidle.scope.targets import Beside, any_lives
-    from unidle.scope.tiers import look
+    from unidle.scope.tiers import watch
 
-    beside = Beside(target)
-    with Progress(seconds) as progress:
-        try:
-            seen = look(list(target.pids), seconds, while_looking=progress.tell, **wanted)
-        except ProcessLookupError:
-            raise _ended(target) from None
-        except PermissionError as error:
-            raise CannotRun(
-                f"not permitted: {error}", field="--tier", value=wanted["tier"],
-                remedy="`sudo unidle profile` has every tier; `unidle doctor` says what T1 and T2 need",
-            ) from None  # fmt: skip
-    seen = target.named(seen)
+    try:
+        watched = watch(target.pids, follow=children, **wanted)
+    except BadInput:
+        if any_lives(target.pids):
+            raise
+        raise _ended(target) from None
+    with watched, Progress(seconds) as progress:
+        beside = Beside(target)
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0 and progress.goes_on():
+            if not watched.run(min(left, _PROGRESS_S)):
+                break
+        seen = target.named(watched.take())
+        machine = beside.machine([process.pid for process in seen.processes])
     if not seen.samples and not any_lives(target.pids):
         raise _ended(target)
-    return seen, beside.machine([process.pid for process in seen.processes])
+    return seen, machine
 
 
 def _ended(target: Target) -> TargetEnded:
@@ -181,23 +186,20 @@ def _tell_past(question: Question, rules: Rules, wanted: Any, as_json: bool) -> 
 
 def _tell(profile: Profile, rules: Rules, machine: Machine | None, wanted: Any, as_json: bool) -> None:
     """The first screen or its JSON, and the file that was asked for."""
-    from unidle.scope.budget import budgets_of
-    from unidle.scope.steps import steps_of
-    from unidle.scope.summary import answer, screen
+    from unidle.cli.profile_live import line_of_source, safe
+    from unidle.scope.summary import answer, report_of, screen
 
-    budgets = budgets_of(profile, rules)
-    steps = steps_of(profile, budgets.shape)
-    if not wanted.to_stdout:
-        if as_json:
-            print_json(answer(profile, budgets, steps, machine))
-        else:
-            colour = sys.stdout.isatty() and not _plain()
-            from unidle.cli.profile_live import line_of_source, safe
-
-            for line in screen(profile, budgets, steps, machine, colour=colour, source=line_of_source(profile)):
-                show(safe(line))
+    report = report_of(profile, rules, machine)
+    if wanted.to_stdout:
+        pass  # the file is all that belongs there
+    elif as_json:
+        print_json(answer(report))
+    else:
+        colour = sys.stdout.isatty() and not _plain()
+        for line in screen(report, colour=colour, source=line_of_source(profile)):
+            show(safe(line))
     if wanted.form is not None:
-        place = wanted.write(profile, lambda: answer(profile, budgets, steps, machine))
+        place = wanted.write(profile, lambda: answer(report))
         if place:
             warn(f"wrote {place}")
 

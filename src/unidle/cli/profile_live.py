@@ -39,8 +39,8 @@ class Progress:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()
 
-    def tell(self, *_: object) -> bool:
-        """Called now and then during the look; False ends it."""
+    def goes_on(self) -> bool:
+        """Called now and then during the look; False after Ctrl-C."""
         now = time.monotonic()
         if self._shown and now - self._last >= _EVERY_S:
             self._last = now
@@ -50,7 +50,7 @@ class Progress:
             sys.stderr.flush()
         return not self._stopped
 
-    def _stop(self, number: int, frame: FrameType | None) -> None:
+    def _stop(self, *_: object) -> None:
         if self._stopped:
             raise KeyboardInterrupt
         self._stopped = True

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from unidle.scope.model import Frame, Profile, State, Thread
-from unidle.scope.rules import CATEGORIES, Category, Rule, Rules
+from unidle.scope.rules import CATEGORIES, Category, Rule, Rules, ThreadKind
 from unidle.scope.shape import Key, Shape, shape_of
 
 K = TypeVar("K")
@@ -95,14 +95,17 @@ def budgets_of(profile: Profile, rules: Rules, shape: Shape | None = None) -> Bu
     by_thread: dict[Key, dict[State, Counter[tuple[Rule, int]]]] = defaultdict(lambda: defaultdict(Counter))
     counts: dict[Key, Counter[State]] = defaultdict(Counter)
     training = shape.training
-    kinds = {(s.pid, s.tid): "training" if (s.pid, s.tid) in training else "other" for s in profile.samples}
-    keyed = [(s.stack, s.state, kinds[s.pid, s.tid]) for s in profile.samples]
-    found = rules.of_each(profile.frames, profile.stacks, keyed)  # type: ignore[arg-type]  # kinds are ThreadKind
-    for s, key in zip(profile.samples, keyed, strict=True):
-        by_thread[s.pid, s.tid][s.state][found[key], s.stack] += s.ns  # type: ignore[index]
+    samples = [s for s in profile.samples if s.tid >= 0]  # streams of a device are no threads
+    kinds: dict[Key, ThreadKind] = {
+        (s.pid, s.tid): "training" if (s.pid, s.tid) in training else "other" for s in samples
+    }
+    keyed = [(s.stack, s.state, kinds[s.pid, s.tid]) for s in samples]
+    found = rules.of_each(profile.frames, profile.stacks, keyed)
+    for s, named in zip(samples, keyed, strict=True):
+        by_thread[s.pid, s.tid][s.state][found[named], s.stack] += s.ns
         counts[s.pid, s.tid][s.state] += s.count
     order = {id(rule): n for n, rule in enumerate(rules.rules)}
-    threads = {(t.pid, t.tid): t for t in profile.threads}
+    threads = {(t.pid, t.tid): t for t in profile.threads if t.tid >= 0}
     for key in by_thread:
         if key not in threads:
             threads[key] = Thread(*key, "", 0, 0, 0, profile.start_ns, profile.end_ns)
@@ -152,6 +155,8 @@ def _cells(
         total = total if known else sum(weights.values())
         if total <= 0:
             continue
+        if state == "runq" and not sum(weights.values()):  # it waits where it runs
+            weights = Counter({(NO_CPU, stack): ns for (_, stack), ns in sampled.get("on", Counter()).items()})
         if not sum(weights.values()):
             cells.append(Cell(_UNSEEN[state], None, state, total))
             continue

@@ -8,17 +8,20 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from unidle.scope.budget import Budgets, Cell, ThreadBudget, helpers_of
+from unidle.scope.budget import Budgets, Cell, ThreadBudget, helpers_of, percentages
 from unidle.scope.lines import Line, lines_of
 from unidle.scope.model import Frame, Profile
+from unidle.scope.rank_views import compare
+from unidle.scope.ranks import Blame, Comparison
 from unidle.scope.rules import Category, leaf_of
 from unidle.words import counted, does
 
 LEAST_SHARE: Final = 0.05
-_LATE_POINTS: Final = 0.08  # a rank that waits this much less than the others is late
 _BOOKKEEPING: Final = 0.5
 _FEW_LINES: Final = 2
 
+# What is told as small operators, where they are the cause.
+_AROUND: Final = frozenset({"python-code", "python-in-library", "forward", "backward", "operators", "optimizer"})
 # Functions that do an operator's arithmetic; what else PyTorch spends is bookkeeping around it.
 _ARITHMETIC: Final = re.compile(
     r"gemm|gemv|conv|kernel|vectorized|omp_fn|mkl_|dnnl|blas|axpy|softmax|_avx|avx512|loop2d|memcpy|memmove|memset|copy_|"
@@ -60,12 +63,14 @@ class _Case:
     thread: ThreadBudget
     cells: tuple[Cell, ...]
     machine: Machine
-    share: float = 0.0
+    comparison: Comparison | None
+    share: float
 
 
 def findings_of(
-    profile: Profile, budgets: Budgets, thread: ThreadBudget, machine: Machine | None = None
-) -> list[Finding]:
+    profile: Profile, budgets: Budgets, thread: ThreadBudget, machine: Machine | None = None,
+    comparison: Comparison | None = None,
+) -> list[Finding]:  # fmt: skip
     """Causes of a training thread's time, biggest first; those under 5 % only where nothing else is."""
     machine = machine or Machine()
     groups: dict[str, list[Cell]] = defaultdict(list)
@@ -74,50 +79,43 @@ def findings_of(
     found = []
     for cells in groups.values():
         share = sum(cell.ns for cell in cells) / thread.wall_ns
-        case = _Case(profile, budgets, thread, tuple(cells), machine, share)
+        case = _Case(profile, budgets, thread, tuple(cells), machine, comparison, share)
         found.append(_explained(case))
     small = _small_operators(profile, thread)
     if small is not None:
-        merged = {"python-code", "python-in-library"}
-        found = [one for one in found if one.cause not in merged or one.share > small.share] + [small]
+        found = [one for one in found if one.cause not in _AROUND] + [small]
     found.sort(key=lambda one: (-one.share, one.cause))
+    if len(found) > 1 and found[0].cause == "no-cpu-of-others":
+        found[:2] = found[1], found[0]  # what other programs do is no cause in this one
     big = [one for one in found if one.share >= LEAST_SHARE]
     return big or found[:1]
 
 
-def late_rank(budgets: Budgets) -> tuple[ThreadBudget, float] | None:
-    """The training thread that waits least for its peers while the others wait for it, and by how much of the time less."""
-    threads = budgets.training
-    if len(threads) < 2:
+def late_rank(budgets: Budgets, comparison: Comparison | None) -> tuple[ThreadBudget, Blame] | None:
+    """The latest of the late ranks: its training thread, and how it compares with the others."""
+    if comparison is None or not comparison.late:
         return None
-    waits = sorted((_waits_for_peers(one), n) for n, one in enumerate(threads))
-    least, n = waits[0]
-    others = [share for share, _ in waits[1:]]
-    gap = others[len(others) // 2] - least
-    return (threads[n], gap) if gap >= _LATE_POINTS else None
+    blame = next(one for one in comparison.ranks if one.rank == comparison.late[0])
+    thread = next((one for one in budgets.training if one.pid == blame.pid), None)
+    return None if thread is None else (thread, blame)
+
+
+def compared(profile: Profile, budgets: Budgets) -> Comparison | None:
+    """Who of the ranks is late; nothing where there is one only."""
+    subjects = {subject.pid: subject for subject in budgets.shape.subjects}
+    if len(budgets.training) < 2:
+        return None
+    named = tuple(
+        replace(one, rank=subjects[one.pid].rank if one.pid in subjects else None) for one in profile.processes
+    )
+    shares = {one.pid: percentages(one.ns) for one in budgets.training}
+    threads = {one.pid: one.tid for one in budgets.training}
+    return compare(replace(profile, processes=named), budgets=shares, threads=threads)
 
 
 def rank_of(budgets: Budgets, thread: ThreadBudget) -> int | None:
     """The rank of a training thread's process."""
     return next((s.rank for s in budgets.shape.subjects if (s.pid, s.tid) == (thread.pid, thread.tid)), None)
-
-
-def what_instead(profile: Profile, thread: ThreadBudget) -> tuple[str, list[Line]]:
-    """What a late rank does while the others wait: its biggest cause outside of collectives, and its lines."""
-    by: Counter[str] = Counter()
-    for cell in thread.cells:
-        if cell.rule.category != "collective":
-            by[cell.rule.says] += cell.ns
-    if not by:
-        return "", []
-    says = max(sorted(by), key=lambda one: by[one])
-    cells = [cell for cell in thread.cells if cell.rule.says == says]
-    return f"{says} ({100 * by[says] / thread.wall_ns:.0f} %)", lines_of(profile, cells, whole_functions=True)[:_FEW_LINES]
-
-
-def _waits_for_peers(thread: ThreadBudget) -> float:
-    waits = sum(c.ns for c in thread.cells if c.rule.category == "collective" and c.state == "off")
-    return waits / thread.wall_ns if thread.wall_ns else 0.0
 
 
 def _explained(case: _Case) -> Finding:
@@ -143,7 +141,7 @@ def _loader(case: _Case, plain: Finding) -> Finding:
     no_cpu = sum(one.ns.get("cpu_contention", 0) for one in workers) / sum(one.wall_ns for one in workers)
     if no_cpu > 0.15:
         says += f" ({100 * no_cpu:.0f} % of it waiting for a CPU)"
-    lines = tuple(work_lines_joined(case.profile, workers)[:_FEW_LINES])
+    lines = tuple(_work_lines(case.profile, workers)[:_FEW_LINES])
     if busy and max(busy) < 0.5:
         return replace(
             plain, details=(says, "so the batches' way here takes the time, not their making"), lines=lines or plain.lines,
@@ -156,7 +154,7 @@ def _loader(case: _Case, plain: Finding) -> Finding:
     return replace(plain, details=(says,), lines=lines or plain.lines, lines_are="they are in", do=do)
 
 
-def work_lines_joined(profile: Profile, threads: Iterable[ThreadBudget]) -> list[Line]:
+def _work_lines(profile: Profile, threads: Iterable[ThreadBudget]) -> list[Line]:
     """Lines of threads' work, a function's together."""
     cells = [cell for one in threads for cell in one.cells if not cell.rule.rest]
     return lines_of(profile, cells, whole_functions=True)
@@ -173,7 +171,7 @@ def _others(case: _Case, plain: Finding) -> Finding:
         return plain
     names = ", ".join(sorted({one.name or str(one.tid) for one in threads})[:3])
     busy = [1 - one.rest_ns / one.wall_ns for one in threads if one.wall_ns]
-    lines = tuple(work_lines_joined(case.profile, threads)[:_FEW_LINES])
+    lines = tuple(_work_lines(case.profile, threads)[:_FEW_LINES])
     what = f"{counted(len(threads), 'thread')} ({names}) {does(len(threads), 'work')} {_range(busy)} of the time meanwhile"
     return replace(plain, details=(what,), lines=lines or plain.lines, lines_are="they are in")
 
@@ -186,7 +184,7 @@ def _pool(case: _Case, plain: Finding) -> Finding:
     if not workers:
         return _others(case, plain)
     busy = [1 - one.rest_ns / one.wall_ns for one in workers if one.wall_ns]
-    lines = tuple(work_lines_joined(case.profile, workers)[:_FEW_LINES])
+    lines = tuple(_work_lines(case.profile, workers)[:_FEW_LINES])
     says = f"{counted(len(workers), 'process')} of its own, busy {_range(busy)} of the time"
     return replace(plain, details=(says,), lines=lines or plain.lines, lines_are="they are in")
 
@@ -239,34 +237,50 @@ def _no_cpu(case: _Case, plain: Finding) -> Finding:
     known = f" of {counted(case.machine.cpus, 'CPU')}" if case.machine.cpus else " CPUs"
     details = [f"{counted(wanting, 'thread')} of this job {does(wanting, 'want')} a CPU; together they get {job:.1f}{known}"]
     do = plain.do
-    if case.machine.others and (case.machine.cpus is None or job < 0.7 * case.machine.cpus):
+    foreign = case.machine.cpus is not None and wanting <= case.machine.cpus
+    if case.machine.others and (foreign or case.machine.cpus is None or job < 0.7 * case.machine.cpus):
         pid, command, cpus = case.machine.others[0]
-        details.append(f"another program has {cpus:.1f} CPUs: {_command(command)} (pid {pid})")
+        total = sum(cpus for *_, cpus in case.machine.others)
+        details.append(f"other programs have {total:.1f} CPUs, most of it {_command(command)} (pid {pid}, {cpus:.1f})")
         do = f"move pid {pid} elsewhere, or keep it to other CPUs (taskset, a cgroup)"
+        foreign = True
+    elif foreign:
+        details.append("so other programs of this machine have the CPUs")
+        do = "see who they are (top), and keep them to other CPUs (taskset, a cgroup)"
     elif len(use) > 1:
-        pid, most = max(use.items(), key=lambda item: (item[1], -item[0]))
+        pid, _ = max(use.items(), key=lambda item: (item[1], -item[0]))
         if pid != case.thread.pid:
             commands = {p.pid: p.command for p in case.profile.processes}
             details.append(f"most of it has pid {pid} ({_command(commands.get(pid, ''))})")
-    return replace(plain, details=tuple(details), do=do, lines=())
+    cause = "no-cpu-of-others" if foreign else plain.cause
+    return replace(plain, cause=cause, details=tuple(details), do=do, lines_are="it wants to run")
 
 
 def _collective(case: _Case, plain: Finding) -> Finding:
     """Who is late, and what it does meanwhile; or that nobody is, and the collective itself is slow."""
-    late = late_rank(case.budgets)
     if len(case.budgets.training) < 2:
         return replace(plain, details=("the other ranks were not watched: give the job's name or its launcher's pid",))
+    late = late_rank(case.budgets, case.comparison)
     if late is None:
-        return replace(plain, details=("no rank is late: all wait alike, so the link or the collective's size is the limit",))
-    thread, gap = late
-    rank = rank_of(case.budgets, thread)
-    name = f"rank {rank}" if rank is not None else f"pid {thread.pid}"
-    what, lines = what_instead(case.profile, thread)
-    says = f"{name} (pid {thread.pid}) is late: it waits {100 * gap:.0f} points less than the others, and {what}"
+        why = case.comparison.text if case.comparison else "no rank is late"
+        return replace(plain, details=(why,))
+    thread, blame = late
+    name = f"rank {blame.rank}"
+    says = f"{name} (pid {blame.pid}) is late: it waits {blame.late_pct:.0f} points less than the others"
+    more = [f"{cause.what}{f' at {cause.line}' if cause.line else ''}" for cause in blame.causes[:2]]
+    if more:
+        says += f", and has more of {' and of '.join(more)}"
+    lines = [one for one in _work_of(case.profile, thread) if one.place.file]
+    lines.sort(key=lambda one: not any(f"{one.place.where} " in f"{cause.line} " for cause in blame.causes))
     return replace(
         plain, says=f"waits for {name}, which is late" if thread is not case.thread else plain.says, details=(says,),
-        lines=tuple(lines) or plain.lines, lines_are=f"{name} is in", do="make this line cheaper on that rank, or share the work out evenly",
+        lines=tuple(lines[:_FEW_LINES]) or plain.lines, lines_are=f"{name} is in",
+        do="make that cheaper on that rank, or share the work out evenly",
     )  # fmt: skip
+
+
+def _work_of(profile: Profile, thread: ThreadBudget) -> list[Line]:
+    return lines_of(profile, (cell for cell in thread.cells if cell.rule.category != "collective"), whole_functions=True)
 
 
 def _spin(case: _Case, plain: Finding) -> Finding:
@@ -340,7 +354,7 @@ def _command(command: str, limit: int = 48) -> str:
 
 _EXPLAIN: Final[dict[str, Callable[[_Case, Finding], Finding]]] = {
     "loader-wait": _loader, "worker-pool": _pool, "queue-of-batches": _others, "thread-join": _others,
-    "autograd-thread": _others, "gil": _gil, "gil-inlined": _gil, "lock": _lock, "no-cpu": _no_cpu,
+    "autograd-thread": _others, "gil": _gil, "gil-inlined": _gil, "lock": _lock, "own-lock": _lock, "no-cpu": _no_cpu,
     "collective-wait": _collective, "threads-spin": _spin, "threads-barrier": _spin, "child-process": _pool,
 }  # fmt: skip
 

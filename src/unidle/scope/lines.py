@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from unidle.scope.budget import Cell, ThreadBudget
+from unidle.scope.budget import Cell
 from unidle.scope.model import Frame, Profile
 from unidle.scope.rules import is_user_file, leaf_of
 
@@ -69,11 +69,6 @@ def lines_of(profile: Profile, cells: Iterable[Cell], *, whole_functions: bool =
         by_place = _joined(by_place)
     lines = [_line(place, own) for place, own in by_place.items()]
     return sorted(lines, key=lambda one: (-one.ns, one.place.file, one.place.line, one.place.function))
-
-
-def work_lines(profile: Profile, threads: Iterable[ThreadBudget]) -> list[Line]:
-    """The lines of threads, without the time in which they have no work."""
-    return lines_of(profile, (cell for one in threads for cell in one.cells if not cell.rule.rest))
 
 
 def _joined(by_place: dict[Place, list[Cell]]) -> dict[Place, list[Cell]]:

@@ -195,7 +195,8 @@ class _Fields:
         for kind in get_args(FrameKind):
             self._kinds[kind] = sum(1 << n for p, n in numbers.items() if kind in _kinds(p))
         for name in ("function", "file", "module"):
-            self._texts[name] = _Texts({n: getattr(p, name) for p, n in numbers.items()})
+            told = {n: getattr(p, name) for p, n in numbers.items()}
+            self._texts[name] = _Texts({n: _anywhere(text) for n, text in told.items()} if name == "file" else told)
         self._for_user = sum(1 << n for p, n in numbers.items() if p.user)
 
     def of(self, frame: Frame) -> int:
@@ -320,6 +321,14 @@ def _kinds(pattern: Pattern) -> tuple[str, ...]:
 def _rooted(file: str) -> str:
     """``torch/x.py`` and ``/a/torch/x.py`` alike have a slash before each part."""
     return file if file.startswith(("/", "<")) else f"/{file}"
+
+
+def _anywhere(files: str) -> str:
+    """``train.py`` is that file in any directory."""
+    parts = (part[1:] if part.startswith("!") else part for part in files.split("|"))
+    rooted = [part if not part or part[0] in "/*<" else f"*/{part}" for part in parts]
+    marks = ["!" if part.startswith("!") else "" for part in files.split("|")]
+    return "|".join(mark + part for mark, part in zip(marks, rooted, strict=True))
 
 
 def _one_of(globs: Iterable[str]) -> re.Pattern[str]:

@@ -81,7 +81,7 @@ def shape_of(profile: Profile) -> Shape:
     """Pure: the same for the same samples in any order."""
     marks = _marks(profile)
     processes = {process.pid: process for process in profile.processes}
-    for pid, _ in [*marks, *((t.pid, t.tid) for t in profile.threads)]:
+    for pid, _ in [*marks, *((t.pid, t.tid) for t in profile.threads if t.tid >= 0)]:
         processes.setdefault(pid, Process(pid, ""))
     kinds = {pid: _kind(process, marks) for pid, process in processes.items()}
     busy = _busy(profile)
@@ -104,8 +104,10 @@ def _marks(profile: Profile) -> dict[Key, Mapping[str, int]]:
     found: dict[Key, Counter[str]] = defaultdict(Counter)
     names = _marker().of_each(profile.frames, profile.stacks, ((s.stack, s.state, "other") for s in profile.samples))
     for s in profile.samples:
+        if s.tid < 0:  # a stream of a device
+            continue
         found[s.pid, s.tid][names[s.stack, s.state, "other"].name] += s.ns
-    for thread in profile.threads:
+    for thread in (t for t in profile.threads if t.tid >= 0):
         found.setdefault((thread.pid, thread.tid), Counter())
     return dict(found)
 

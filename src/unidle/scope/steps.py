@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 from unidle.scope.model import Profile, Span
@@ -81,7 +82,7 @@ def _from_spans(profile: Profile, key: Key) -> Steps | None:
         spans = [s for s in spans if s.tid == key[1]] or spans
         ends = _ends(spans, kind)
         if len(ends) >= _LEAST_SPANS:
-            lasted = tuple(b - a for a, b in zip(ends, ends[1:], strict=False))
+            lasted = tuple(b - a for a, b in pairwise(ends))
             return Steps(*key, len(ends), kind, lasted, tuple(ends))
     return None
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from unidle.scope.budget import FEW_SAMPLES, Budgets, ThreadBudget, percentages
-from unidle.scope.findings import Finding, Machine, findings_of, late_rank, rank_of
+from unidle.scope.budget import FEW_SAMPLES, Budgets, ThreadBudget, budgets_of, percentages
+from unidle.scope.findings import Finding, Machine, compared, findings_of, late_rank, rank_of
 from unidle.scope.lines import Line, lines_of
 from unidle.scope.model import Profile
-from unidle.scope.rules import CATEGORIES, Category, is_user_file
-from unidle.scope.steps import StepReport
+from unidle.scope.ranks import Comparison
+from unidle.scope.rules import CATEGORIES, Category, Rules, is_user_file
+from unidle.scope.steps import StepReport, steps_of
 from unidle.words import counted
 
 Source = Callable[[str, int], str | None]  # the text of a line of a file
@@ -34,10 +35,31 @@ _MOST_LINES: Final = 6
 _MOST_RANKS: Final = 16
 
 
-def answer(
-    profile: Profile, budgets: Budgets, steps: StepReport, machine: Machine | None = None
-) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A profile and all that follows from it."""
+
+    profile: Profile
+    budgets: Budgets
+    steps: StepReport
+    comparison: Comparison | None  # of the ranks, where there are several
+    machine: Machine
+
+    def findings(self, thread: ThreadBudget) -> list[Finding]:
+        """Causes of a training thread's time, biggest first."""
+        return findings_of(self.profile, self.budgets, thread, self.machine, self.comparison)
+
+
+def report_of(profile: Profile, rules: Rules, machine: Machine | None = None) -> Report:
+    """Pure. ``machine``: what else was there while the look lasted, where that is known."""
+    budgets = budgets_of(profile, rules)
+    steps = steps_of(profile, budgets.shape)
+    return Report(profile, budgets, steps, compared(profile, budgets), machine or Machine())
+
+
+def answer(report: Report) -> dict[str, Any]:
     """What ``--json`` prints. ``budget`` sums to 100 over all categories: the training threads of all ranks together."""
+    profile, budgets, steps = report.profile, report.budgets, report.steps
     quality = profile.quality
     threads = budgets.training
     return {
@@ -57,9 +79,10 @@ def answer(
             "count": steps.count, "p50_ms": steps.quantile_ms(0.5), "p99_ms": steps.quantile_ms(0.99),
             "of": next((one.of for one in steps.ranks.values()), None), "why_not": steps.why_not or None,
         },
-        "ranks": [_rank(profile, budgets, steps, one) for one in threads],
+        "ranks": [_rank(report, one) for one in threads],
+        "verdict": report.comparison.text if report.comparison else None,
         "findings": [
-            _finding(one) for thread in _first_to_tell(budgets) for one in findings_of(profile, budgets, thread, machine)
+            _finding(one) for thread in _first_to_tell(report) for one in report.findings(thread)
         ],
         "lines": [_line(one, threads) for one in _lines(profile, budgets)[:50]],
         "threads": [_thread(budgets, one) for _, one in sorted(budgets.threads.items())],
@@ -67,45 +90,42 @@ def answer(
 
 
 def screen(
-    profile: Profile, budgets: Budgets, steps: StepReport, machine: Machine | None = None, *,
-    colour: bool = False, source: Source | None = None, width: int = WIDTH,
-) -> list[str]:  # fmt: skip
+    report: Report, *, colour: bool = False, source: Source | None = None, width: int = WIDTH
+) -> list[str]:
     """The first screen, as lines of at most ``width`` columns."""
+    profile, budgets, steps = report.profile, report.budgets, report.steps
     if not budgets.training:
         return ["nothing was seen of these processes", *_trust(profile, budgets, width)]
     parts = [
         _title(profile, budgets, width),
         [""],
-        *[_told(one, source, width, colour) for one in _to_tell(profile, budgets, machine)],
+        *[_told(one, source, width, colour) for one in _to_tell(report)],
         _bars(budgets, width, colour),
         _top_lines(profile, budgets, width),
-        _ranks(profile, budgets, steps, width),
+        _ranks(report, width),
         _steps(steps, width),
         _trust(profile, budgets, width),
     ]
     return [line for part in parts for line in part]
 
 
-def _first_to_tell(budgets: Budgets) -> list[ThreadBudget]:
-    """The late rank, if one is: the others only wait for it. Else the first one."""
-    threads = budgets.training
-    if not threads:
-        return []
-    late = late_rank(budgets)
+def _first_to_tell(report: Report) -> list[ThreadBudget]:
+    """Of a gang with a late rank one that waits for it, and the late one. Else the first one."""
+    threads = report.budgets.training
+    late = late_rank(report.budgets, report.comparison)
     if late is None:
-        return [threads[0]]
+        return list(threads[:1])
     waiting = max((one for one in threads if one is not late[0]), key=lambda one: one.share("collective"))
     return [waiting, late[0]]
 
 
-def _to_tell(profile: Profile, budgets: Budgets, machine: Machine | None) -> list[Finding]:
-    """The biggest causes of the thread to look at. Of a gang with a late rank: why the others wait, then what it does."""
-    threads = _first_to_tell(budgets)
-    found = findings_of(profile, budgets, threads[0], machine)
+def _to_tell(report: Report) -> list[Finding]:
+    """The biggest causes of the thread to look at. Of a gang with a late rank: that the others wait, then what it does."""
+    threads = _first_to_tell(report)
+    found = report.findings(threads[0])
     if len(threads) > 1:
-        late = [one for one in findings_of(profile, budgets, threads[1], machine) if one.category != "collective"]
-        found = [one for one in found if one.category == "collective"][:1] + late[:1] + found
-        found = list({(one.cause, one.rank): one for one in found}.values())
+        late = [one for one in report.findings(threads[1]) if one.category != "collective"]
+        found = [one for one in found if one.category == "collective"][:1] + late[:2]
     told = [one for one in found if one.share >= 0.08][:_MOST_FINDINGS]
     return told or found[:1]
 
@@ -114,7 +134,7 @@ def _title(profile: Profile, budgets: Budgets, width: int) -> list[str]:
     threads = budgets.training
     first = threads[0]
     process = next((p for p in profile.processes if p.pid == first.pid), None)
-    command = _clip(_program(process.command) if process else f"pid {first.pid}", width - 24)
+    command = _clip(_script(profile, first.pid), width - 30)
     python = f", Python {process.python}" if process and process.python else ""
     who = f"pid {first.pid}" if len(threads) == 1 else f"{len(threads)} ranks"
     main = "" if first.tid == first.pid else f", its thread {first.name or ''} ({first.tid}) trains"
@@ -183,23 +203,29 @@ def _top_lines(profile: Profile, budgets: Budgets, width: int) -> list[str]:
     return [head, *(_clip(f"  {a}  {_middle(b, room):<{room}}  {c}", width) for a, b, c in rows), ""]
 
 
-def _ranks(profile: Profile, budgets: Budgets, steps: StepReport, width: int) -> list[str]:
+def _ranks(report: Report, width: int) -> list[str]:
+    budgets = report.budgets
     threads = budgets.training
     if len(threads) < 2:
-        return _workers(profile, budgets, width)
-    used = [c for c in CATEGORIES if any(one.share(c) >= 0.02 for one in threads)][:6]
-    late = late_rank(budgets)
-    head = f"  {'rank':>5} {'pid':>8} " + " ".join(f"{c[:11]:>11}" for c in used)
-    lines = ["Ranks (percent of each one's time)", _clip(head, width)]
-    for one in threads[:_MOST_RANKS]:
+        return _workers(report.profile, budgets, width)
+    most = sorted(CATEGORIES, key=lambda c: (-max(one.share(c) for one in threads), c))
+    used = [c for c in most if any(one.share(c) >= 0.02 for one in threads)]
+    while sum(len(c) + 2 for c in used) > width - 22:
+        used.pop()
+    blames = {one.pid: one for one in report.comparison.ranks} if report.comparison else {}
+    lines = ["Ranks (percent of each one's time)", f"  {'rank':>5} {'pid':>8}" + "".join(f"  {c}" for c in used)]
+    shown = sorted(threads, key=lambda one: not (one.pid in blames and blames[one.pid].is_late))[:_MOST_RANKS]
+    for one in (thread for thread in threads if thread in shown):
         rank = rank_of(budgets, one)
-        cells = " ".join(f"{100 * one.share(c):>11.1f}" for c in used)
-        mark = "  late" if late and late[0] is one else ""
-        lines.append(_clip(f"  {'-' if rank is None else rank:>5} {one.pid:>8} {cells}{mark}", width))
+        cells = "".join(f"  {100 * one.share(c):>{len(c)}.1f}" for c in used)
+        mark = "  late" if one.pid in blames and blames[one.pid].is_late else ""
+        lines.append(_clip(f"  {'-' if rank is None else rank:>5} {one.pid:>8}{cells}{mark}", width))
     if len(threads) > _MOST_RANKS:
         lines.append(f"  and {len(threads) - _MOST_RANKS} more: --json has all")
     if any(subject.rank_is_inferred for subject in budgets.shape.subjects):
         lines.append("  the ranks are numbered in the order in which they were started")
+    if report.comparison is not None:
+        lines += textwrap.wrap(report.comparison.text, width, initial_indent="  ", subsequent_indent="  ")
     return [*lines, ""]
 
 
@@ -271,15 +297,18 @@ def _interval(threads: Sequence[ThreadBudget]) -> dict[str, float]:
     }
 
 
-def _rank(profile: Profile, budgets: Budgets, steps: StepReport, one: ThreadBudget) -> dict[str, Any]:
+def _rank(report: Report, one: ThreadBudget) -> dict[str, Any]:
+    profile, budgets, steps = report.profile, report.budgets, report.steps
     own = steps.ranks.get((one.pid, one.tid))
     subject = next(s for s in budgets.shape.subjects if (s.pid, s.tid) == (one.pid, one.tid))
     process = next((p for p in profile.processes if p.pid == one.pid), None)
-    late = late_rank(budgets)
+    rows = report.comparison.to_json() if report.comparison else []
+    blame = next((row for row in rows if row.get("pid") == one.pid), None)
     return {
+        **(blame or {}),
         "rank": subject.rank, "rank_is_inferred": subject.rank_is_inferred, "pid": one.pid, "tid": one.tid,
         "job": process.job if process else "", "ended": bool(process and process.ended), "wall_ns": one.wall_ns,
-        "samples": one.samples, "budget": percentages(one.ns), "late": late is not None and late[0] is one,
+        "samples": one.samples, "budget": percentages(one.ns), "late": blame is not None and bool(blame.get("late")),
         "steps": {
             "count": own.count if own else None, "p50_ms": own.quantile_ms(0.5) if own else None,
             "p99_ms": own.quantile_ms(0.99) if own else None,
@@ -309,6 +338,18 @@ def _line(one: Line, threads: Sequence[ThreadBudget]) -> dict[str, Any]:
         "on_cpu_pct": round(100 * one.on_ns / wall, 2),
         "by_category": {name: round(100 * ns / wall, 2) for name, ns in one.by_category},
     }  # fmt: skip
+
+
+def _script(profile: Profile, pid: int) -> str:
+    """The script that a process runs, or that the one runs which started it."""
+    processes = {process.pid: process for process in profile.processes}
+    at, seen = processes.get(pid), {0}
+    while at is not None and at.pid not in seen:
+        if any(word.endswith(".py") for word in at.command.split()):
+            return _program(at.command)
+        seen.add(at.pid)
+        at = processes.get(at.parent)
+    return _program(processes[pid].command) if pid in processes else f"pid {pid}"
 
 
 def _program(command: str) -> str:

@@ -1,0 +1,285 @@
+//! The code of one process: which file each address belongs to, how it unwinds, what it is called.
+
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+
+use crate::image::Image;
+use crate::maps::{Mapping, Maps};
+use crate::sample::{Frame, Frames, Kind};
+use crate::splice::{Class, Native};
+use crate::symbols::PerfMap;
+use crate::unwind::{call_target, ends_in_call, Code, Rule, PROLOGUE_MAX};
+use crate::world::World;
+
+/// Addresses that are remembered of one process.
+const ADDRESSES_MAX: usize = 1 << 16;
+/// The longest call instruction.
+const CALL_MAX: usize = 7;
+
+/// Functions that processes and threads start in.
+const ROOTS: [&str; 13] = [
+    "_start",
+    "_start_c",
+    "__libc_start_main",
+    "__libc_start_main_impl",
+    "__libc_start_call_main",
+    "start_thread",
+    "clone",
+    "clone3",
+    "__clone",
+    "__clone3",
+    "__clone_internal",
+    "_dl_start_user",
+    "start",
+];
+
+/// A native frame's name, as far as the stack needs it.
+#[derive(Clone, Copy, Debug)]
+struct Shown {
+    native: Native,
+    symbolised: bool,
+}
+
+struct Loaded {
+    image: Arc<Image>,
+    /// Address in the process less address in the file.
+    bias: u64,
+}
+
+/// The mappings of a process, and what was learnt of the code in them.
+#[derive(Default)]
+pub struct Modules {
+    pub maps: Maps,
+    loaded: FxHashMap<usize, Option<Loaded>>,
+    rules: FxHashMap<u64, Option<Arc<Rule>>>,
+    calls: FxHashMap<u64, bool>,
+    shown: FxHashMap<u64, Shown>,
+    perf_map: PerfMap,
+    perf_map_mark: u64,
+}
+
+impl Modules {
+    /// Takes the mappings as they are now. True if they changed: then what was learnt is forgotten.
+    pub fn update(&mut self, text: &[u8]) -> bool {
+        let maps = Maps::parse(text);
+        if maps == self.maps {
+            return false;
+        }
+        // Memory that was allocated changes the list, but not what is known of code.
+        let code = |m: &&Mapping| m.executable;
+        let same = maps
+            .list
+            .iter()
+            .filter(code)
+            .eq(self.maps.list.iter().filter(code));
+        if !same {
+            self.rules.clear();
+            self.calls.clear();
+            self.shown.clear();
+        }
+        self.loaded.clear();
+        self.maps = maps;
+        !same
+    }
+
+    fn load(&mut self, world: &dyn World, mapping: usize) -> Option<&Loaded> {
+        let Modules { maps, loaded, .. } = self;
+        let m = maps.list.get(mapping)?;
+        loaded
+            .entry(mapping)
+            .or_insert_with(|| {
+                let image = world.image(m)?;
+                let vaddr = if m.path == "[vdso]" {
+                    image.elf.segments.first()?.vaddr
+                } else {
+                    image.elf.vaddr_of_mapped(m.offset, m.executable)?
+                };
+                Some(Loaded {
+                    bias: m.start.wrapping_sub(vaddr),
+                    image,
+                })
+            })
+            .as_ref()
+    }
+
+    /// The file that an address belongs to, and the address in it.
+    pub fn image_at(&mut self, world: &dyn World, addr: u64) -> Option<(Arc<Image>, u64)> {
+        let mapping = self.maps.find(addr)?;
+        let loaded = self.load(world, mapping)?;
+        Some((loaded.image.clone(), addr.wrapping_sub(loaded.bias)))
+    }
+
+    /// What the function at an address is called by the linker.
+    pub fn raw_name(&mut self, world: &dyn World, addr: u64) -> Option<String> {
+        let (image, vaddr) = self.image_at(world, addr)?;
+        Some(image.symbol(vaddr)?.raw)
+    }
+
+    /// The frame to show for an address; whether it has a symbol.
+    pub fn show(&mut self, world: &dyn World, addr: u64, frames: &mut Frames) -> (Native, bool) {
+        if let Some(shown) = self.shown.get(&addr) {
+            return (shown.native, shown.symbolised);
+        }
+        if self.shown.len() >= ADDRESSES_MAX {
+            self.shown.clear();
+        }
+        let (frame, class, symbolised) = self.name(world, addr);
+        let native = Native {
+            frame: frames.intern(frame),
+            class,
+        };
+        // Generated code gets its name later than its first sample.
+        if symbolised || self.maps.find(addr).is_some_and(|m| self.maps.list[m].is_file()) {
+            self.shown.insert(addr, Shown { native, symbolised });
+        }
+        (native, symbolised)
+    }
+
+    fn name(&mut self, world: &dyn World, addr: u64) -> (Frame, Class, bool) {
+        let frame = |function: String, module: &str| Frame {
+            kind: Kind::Native,
+            function,
+            file: String::new(),
+            line: 0,
+            module: module.to_owned(),
+        };
+        if let Some((image, vaddr)) = self.image_at(world, addr) {
+            if let Some(named) = image.symbol(vaddr) {
+                let class = class_of(&named.raw);
+                return (frame(image.shown(&named).to_string(), &image.name), class, true);
+            }
+            // The start of the function, so that all places in it are one frame.
+            let start = image.unwind(vaddr).map_or(vaddr, |f| f.start);
+            let function = format!("{}+{start:#x}", image.name);
+            return (frame(function, &image.name), Class::Plain, false);
+        }
+        if let Some((_, name)) = self.generated(world, addr) {
+            let class = if name.starts_with("py::") {
+                Class::Stub
+            } else {
+                Class::Plain
+            };
+            return (frame(name, "[generated]"), class, true);
+        }
+        let module = match self.maps.find(addr).map(|m| &self.maps.list[m]) {
+            Some(m) if m.path.is_empty() => "[generated]".to_owned(),
+            Some(m) => m.name().to_owned(),
+            None => "[unmapped]".to_owned(),
+        };
+        (frame(module.clone(), &module), Class::Plain, false)
+    }
+
+    fn generated(&mut self, world: &dyn World, addr: u64) -> Option<(u64, String)> {
+        if self.perf_map.find(addr).is_none() {
+            if let Some((mark, text)) = world.perf_map(self.perf_map_mark) {
+                self.perf_map_mark = mark;
+                self.perf_map = PerfMap::parse(&text);
+            }
+        }
+        self.perf_map
+            .find(addr)
+            .map(|(start, name)| (start, name.to_owned()))
+    }
+}
+
+fn class_of(raw: &str) -> Class {
+    let name = raw.split(['.', '@']).next().unwrap_or(raw);
+    if name == "_PyEval_EvalFrameDefault" {
+        Class::Loop
+    } else if name.starts_with("_TAIL_CALL_") {
+        Class::LoopPart
+    } else {
+        Class::Plain
+    }
+}
+
+/// The code of a process, for the walk over one of its stacks.
+pub struct CodeOf<'a> {
+    pub modules: &'a mut Modules,
+    pub world: &'a dyn World,
+    /// Unwind data led to an address that is not in the mappings: they are out of date.
+    pub unmapped: bool,
+}
+
+impl CodeOf<'_> {
+    /// Bytes of code: from the file, or from memory where there is none.
+    fn bytes(&mut self, addr: u64, into: &mut [u8]) -> bool {
+        match self.modules.image_at(self.world, addr) {
+            Some((image, vaddr)) => image.elf.read_vaddr(vaddr, into),
+            None => self.world.memory().read(addr, into),
+        }
+    }
+
+    fn before(&mut self, addr: u64) -> Option<[u8; CALL_MAX]> {
+        let mut b = [0u8; CALL_MAX];
+        self.bytes(addr.checked_sub(CALL_MAX as u64)?, &mut b)
+            .then_some(b)
+    }
+}
+
+impl Code for CodeOf<'_> {
+    fn rule(&mut self, addr: u64) -> Option<Arc<Rule>> {
+        if let Some(rule) = self.modules.rules.get(&addr) {
+            return rule.clone();
+        }
+        let found = self.modules.image_at(self.world, addr);
+        let rule = found
+            .and_then(|(image, vaddr)| image.unwind(vaddr))
+            .map(|f| f.rule);
+        if self.modules.rules.len() >= ADDRESSES_MAX {
+            self.modules.rules.clear();
+        }
+        self.modules.rules.insert(addr, rule.clone());
+        rule
+    }
+
+    fn is_code(&self, addr: u64) -> bool {
+        self.modules.maps.is_code(addr)
+    }
+
+    fn follows_call(&mut self, addr: u64) -> bool {
+        if !self.is_code(addr) {
+            return false;
+        }
+        if let Some(&known) = self.modules.calls.get(&addr) {
+            return known;
+        }
+        let follows = self.before(addr).is_some_and(|b| ends_in_call(&b));
+        if self.modules.calls.len() >= ADDRESSES_MAX {
+            self.modules.calls.clear();
+        }
+        self.modules.calls.insert(addr, follows);
+        follows
+    }
+
+    fn call_target(&mut self, addr: u64) -> Option<u64> {
+        call_target(&self.before(addr)?, addr)
+    }
+
+    fn is_stub(&mut self, addr: u64) -> bool {
+        self.modules
+            .image_at(self.world, addr)
+            .is_some_and(|(image, vaddr)| image.is_stub(vaddr))
+    }
+
+    fn function(&mut self, addr: u64) -> Option<(u64, Vec<u8>)> {
+        let (image, vaddr) = self.modules.image_at(self.world, addr)?;
+        let start = image.symbol(vaddr)?.start;
+        let mut code = vec![0u8; PROLOGUE_MAX];
+        let whole = image.elf.read_vaddr(start, &mut code);
+        Some((
+            addr.wrapping_sub(vaddr - start),
+            if whole { code } else { Vec::new() },
+        ))
+    }
+
+    fn is_root(&mut self, addr: u64) -> bool {
+        let name = self.modules.raw_name(self.world, addr);
+        name.is_some_and(|n| ROOTS.contains(&n.split('@').next().unwrap_or(&n)))
+    }
+
+    fn missed(&mut self, _addr: u64) {
+        self.unmapped = true;
+    }
+}

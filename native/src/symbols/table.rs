@@ -1,0 +1,265 @@
+//! Function symbols of one file: `.symtab`, else `.dynsym`. Kept compactly (12 bytes a symbol; names stay in the file).
+
+use std::sync::Arc;
+
+use crate::elf::{Elf, Section, Source};
+
+const SHT_SYMTAB: u32 = 2;
+const SHT_DYNSYM: u32 = 11;
+const SYMBOL_SIZE: u64 = 24;
+const STT_NOTYPE: u8 = 0;
+const STT_FUNC: u8 = 2;
+const STT_GNU_IFUNC: u8 = 10;
+
+/// At most so many symbols of a file are read.
+const SYMBOLS_MAX: u64 = 8 << 20;
+/// Longer names are cut off.
+const NAME_MAX: usize = 4096;
+/// Symbols at the same address that are compared by name.
+const ALIASES_MAX: usize = 16;
+const PIECE: usize = 24 << 14;
+
+/// A function.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Symbol {
+    pub start: u64,
+    /// As the linker knows it, mangled.
+    pub name: String,
+}
+
+#[derive(Clone, Copy)]
+struct Entry {
+    start: u32,
+    size: u32,
+    /// Place of the name in the string table, and in the two highest bits the rank among aliases.
+    name: u32,
+}
+
+/// Symbols of a file, sorted by address.
+#[derive(Default)]
+pub struct Symbols {
+    base: u64,
+    entries: Vec<Entry>,
+    names: Option<Names>,
+    /// There was a full symbol table: a gap between its symbols is no function without a name.
+    pub full: bool,
+    /// Instead of the above, in recordings.
+    list: Vec<(u64, u64, String)>,
+}
+
+struct Names {
+    source: Arc<dyn Source>,
+    offset: u64,
+    size: u64,
+}
+
+impl Symbols {
+    pub fn read(elf: &Elf) -> Symbols {
+        let of_kind = |kind| {
+            elf.sections
+                .iter()
+                .find(|s| s.kind == kind && s.size >= SYMBOL_SIZE * 2)
+        };
+        let full = of_kind(SHT_SYMTAB).and_then(|s| Self::read_section(elf, s));
+        let mut symbols = match full {
+            Some(symbols) if !symbols.entries.is_empty() => Symbols {
+                full: true,
+                ..symbols
+            },
+            _ => of_kind(SHT_DYNSYM)
+                .and_then(|s| Self::read_section(elf, s))
+                .unwrap_or_default(),
+        };
+        symbols.entries.sort_unstable_by_key(|e| e.start);
+        symbols.entries.shrink_to_fit();
+        symbols
+    }
+
+    /// Symbols that are known otherwise: start, size, mangled name.
+    pub fn of_list(mut list: Vec<(u64, u64, String)>) -> Symbols {
+        list.sort();
+        Symbols {
+            list,
+            full: true,
+            ..Symbols::default()
+        }
+    }
+
+    fn read_section(elf: &Elf, section: &Section) -> Option<Symbols> {
+        let strings = elf.sections.get(section.link as usize)?;
+        let base = elf.segments.iter().map(|s| s.vaddr).min()? & !4095;
+        let count = (section.size / SYMBOL_SIZE)
+            .min(SYMBOLS_MAX)
+            .min(elf.source.len() / SYMBOL_SIZE);
+        let mut symbols = Symbols {
+            base,
+            names: Some(Names {
+                source: elf.source.clone(),
+                offset: strings.offset,
+                size: strings.size,
+            }),
+            ..Symbols::default()
+        };
+        let mut piece = vec![0u8; PIECE];
+        let mut left = count * SYMBOL_SIZE;
+        let mut at = section.offset;
+        while left > 0 {
+            let n = left.min(PIECE as u64) as usize;
+            if !elf.source.read_bulk(at, &mut piece[..n]) {
+                break;
+            }
+            symbols
+                .entries
+                .extend(piece[..n].chunks_exact(24).filter_map(|b| entry(b, base)));
+            at += n as u64;
+            left -= n as u64;
+        }
+        Some(symbols)
+    }
+
+    pub fn len(&self) -> usize {
+        self.entries.len() + self.list.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The function that holds an address. Of several names for one function the plainest is taken.
+    pub fn find(&self, vaddr: u64) -> Option<Symbol> {
+        self.find_sized(vaddr).map(|(symbol, _)| symbol)
+    }
+
+    /// As above, with the function's size (0: not known).
+    pub fn find_sized(&self, vaddr: u64) -> Option<(Symbol, u64)> {
+        if !self.list.is_empty() {
+            let i = self.list.partition_point(|s| s.0 <= vaddr).checked_sub(1)?;
+            let (start, size, name) = self.list.get(i)?.clone();
+            return (size == 0 || vaddr - start < size).then_some((Symbol { start, name }, size));
+        }
+        let far = u32::try_from(vaddr.checked_sub(self.base)?).ok()?;
+        let end = self.entries.partition_point(|e| e.start <= far);
+        // A symbol of a smaller part may start within a larger one: look at a few before.
+        let mut start = None;
+        for e in self.entries[..end].iter().rev().take(ALIASES_MAX) {
+            if start.is_some_and(|s: Entry| s.start != e.start) {
+                break;
+            }
+            let holds = far - e.start < e.size;
+            if holds && start.is_none_or(|s: Entry| s.size == 0) || start.is_none() && e.size == 0 {
+                start = Some(*e);
+            }
+        }
+        let best = start?;
+        let aliases = self.entries[..end]
+            .iter()
+            .rev()
+            .skip_while(|e| e.start != best.start)
+            .take_while(|e| e.start == best.start)
+            .take(ALIASES_MAX);
+        let named = aliases.filter_map(|e| Some((e.name >> 30, self.name(e.name & NAME_BITS)?)));
+        let (_, name) = named.min_by_key(|(rank, name)| {
+            (
+                name.starts_with('_') && !name.starts_with("_Z"),
+                *rank,
+                name.len(),
+            )
+        })?;
+        let symbol = Symbol {
+            start: self.base + u64::from(best.start),
+            name,
+        };
+        Some((symbol, u64::from(best.size)))
+    }
+
+    /// Address of a symbol by its name; looks at all of them.
+    pub fn address_of(&self, wanted: &str) -> Option<u64> {
+        if let Some(s) = self.list.iter().find(|s| s.2 == wanted) {
+            return Some(s.0);
+        }
+        let found = self
+            .entries
+            .iter()
+            .find(|e| self.name(e.name & NAME_BITS).is_some_and(|n| n == wanted))?;
+        Some(self.base + u64::from(found.start))
+    }
+
+    fn name(&self, at: u32) -> Option<String> {
+        let names = self.names.as_ref()?;
+        string_at(&*names.source, names.offset, names.size, u64::from(at))
+    }
+}
+
+const NAME_BITS: u32 = (1 << 30) - 1;
+
+/// A zero-terminated string of a string table.
+pub fn string_at(source: &dyn Source, table: u64, size: u64, at: u64) -> Option<String> {
+    let mut out = Vec::new();
+    let mut b = [0u8; 128];
+    while out.len() < NAME_MAX {
+        let from = at.checked_add(out.len() as u64)?;
+        let n = size.checked_sub(from)?.min(128) as usize;
+        if n == 0 || !source.read_at(table.checked_add(from)?, &mut b[..n]) {
+            break;
+        }
+        match b[..n].iter().position(|&c| c == 0) {
+            Some(end) => {
+                out.extend_from_slice(&b[..end]);
+                break;
+            }
+            None => out.extend_from_slice(&b[..n]),
+        }
+    }
+    (!out.is_empty()).then(|| String::from_utf8_lossy(&out).into_owned())
+}
+
+fn entry(b: &[u8], base: u64) -> Option<Entry> {
+    let name = u32::from_le_bytes(b.get(..4)?.try_into().ok()?);
+    let (kind, bind) = (b[4] & 15, b[4] >> 4);
+    let section = u16::from_le_bytes(b.get(6..8)?.try_into().ok()?);
+    let value = u64::from_le_bytes(b.get(8..16)?.try_into().ok()?);
+    let size = u64::from_le_bytes(b.get(16..24)?.try_into().ok()?);
+    // Labels of hand-written code have no type; those without a size would swallow what follows them.
+    let code = matches!(kind, STT_FUNC | STT_GNU_IFUNC) || (kind == STT_NOTYPE && size > 0);
+    if !code || section == 0 || section >= 0xff00 || value == 0 || name == 0 || name > NAME_BITS {
+        return None;
+    }
+    let rank = match bind {
+        1 => 0u32, // global
+        2 => 1,    // weak
+        _ => 2,
+    };
+    Some(Entry {
+        start: u32::try_from(value.checked_sub(base)?).ok()?,
+        size: u32::try_from(size).unwrap_or(u32::MAX),
+        name: name | rank << 30,
+    })
+}
+
+/// Finds a data or function symbol by its exact name in `.dynsym`, else in `.symtab`: (address, size).
+pub fn find_by_name(elf: &Elf, wanted: &str) -> Option<(u64, u64)> {
+    [SHT_DYNSYM, SHT_SYMTAB].into_iter().find_map(|kind| {
+        let section = elf.sections.iter().find(|s| s.kind == kind)?;
+        let strings = elf.sections.get(section.link as usize)?;
+        let count = (section.size / SYMBOL_SIZE)
+            .min(SYMBOLS_MAX)
+            .min(elf.source.len() / SYMBOL_SIZE);
+        let mut b = [0u8; 24];
+        let mut text = vec![0u8; wanted.len() + 1];
+        (0..count).find_map(|i| {
+            if !elf.source.read_at(section.offset + i * SYMBOL_SIZE, &mut b) {
+                return None;
+            }
+            let name = u64::from(u32::from_le_bytes(b[..4].try_into().ok()?));
+            let defined = u16::from_le_bytes(b[6..8].try_into().ok()?) != 0;
+            let fits = name.checked_add(text.len() as u64)? <= strings.size;
+            if !defined || !fits || !elf.source.read_at(strings.offset.checked_add(name)?, &mut text) {
+                return None;
+            }
+            let equal = text.last() == Some(&0) && text[..wanted.len()] == *wanted.as_bytes();
+            let value = u64::from_le_bytes(b[8..16].try_into().ok()?);
+            let size = u64::from_le_bytes(b[16..24].try_into().ok()?);
+            (equal && value != 0).then_some((value, size))
+        })
+    })
+}
