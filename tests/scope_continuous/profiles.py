@@ -8,7 +8,12 @@ S = 1_000_000_000
 
 
 def profile(
-    *stacks: tuple[str, int], pid: int = 10, start_s: float = 0, seconds: float = 2, spans: int = 0, rank: int | None = None
+    *stacks: tuple[str, int],
+    pid: int = 10,
+    start_s: float = 0,
+    seconds: float = 2,
+    spans: int = 0,
+    rank: int | None = None,
 ) -> Profile:
     """One thread on a CPU: by folded stack the milliseconds."""
     start_ns, end_ns = int(start_s * S), int((start_s + seconds) * S)

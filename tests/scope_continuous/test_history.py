@@ -23,13 +23,16 @@ from unidle.store.open import open_store
 from unidle.store.profiles import ProfileRow, ProfileShelf
 from unidle.store.protocol import NewEvent
 
-
 NOW = time.time_ns()
 
 
-def row(ago_s: float, function: str, ms: int = 1000, *, rank: int = 0, attempt: int = 1, looks: int = 1) -> ProfileRow:
+def row(
+    ago_s: float, function: str, ms: int = 1000, *, rank: int = 0, attempt: int = 1, looks: int = 1
+) -> ProfileRow:
     start_ns = NOW - int(ago_s * S)
-    made = profile((f"main;{function}", ms), ("main;idle", 2000 - ms), pid=10 + rank, start_s=1000 - ago_s, rank=rank)
+    made = profile(
+        (f"main;{function}", ms), ("main;idle", 2000 - ms), pid=10 + rank, start_s=1000 - ago_s, rank=rank
+    )
     return ProfileRow("job-1", start_ns, attempt, rank, start_ns + 2 * S, looks, windows.packed(made))
 
 
@@ -50,7 +53,9 @@ def store(tmp_path):
     with closing(open_store(path, create=True)) as opened:
         lease = opened.acquire("test")
         encoded = [ev.encode(event) for event in told]
-        opened.append(lease, [NewEvent(NOW - 9000 * S + n, "control", n, *one) for n, one in enumerate(encoded)])
+        opened.append(
+            lease, [NewEvent(NOW - 9000 * S + n, "control", n, *one) for n, one in enumerate(encoded)]
+        )
         yield path, ProfileShelf(opened, lease.token)
 
 
@@ -61,13 +66,16 @@ def test_windows_that_overlap_the_time_are_one_profile(store):
     assert times(found.profile) == {"main;new": 3000, "main;idle": 3000}
     assert found.source.startswith("2 looks at 2 ranks of attempt 1")
     assert times(answer_of(Question("job-1", path, until="1h")).profile)["main;old"] == 1000
-    assert times(answer_of(Question("job-1", path, since="1h", rank=1)).profile) == {"main;new": 1000, "main;idle": 1000}
+    assert times(answer_of(Question("job-1", path, since="1h", rank=1)).profile) == {
+        "main;new": 1000,
+        "main;idle": 1000,
+    }
     (only,) = answer_of(Question("job-1", path, since="1h", rank=1)).profile.processes
     assert only.rank == 1
 
 
 def test_a_window_at_the_edge_counts(store):
-    path, shelf = store
+    _, shelf = store
     shelf.add([row(60, "f")])
     now = history.Wanted("job-1", NOW - 59 * S, NOW)
     assert history.read(shelf, now).looks == 1
@@ -160,7 +168,9 @@ def test_the_command_shows_the_past_and_what_changed(store):
     assert round(sum(told["budget"].values()), 6) == 100
     done = unidle("profile", "job-1", "--since", "1h", "--against", "3h..1h", "--store", path)
     assert done.returncode == 0 and "slow (train.py)" in done.stdout
-    told = json.loads(unidle("profile", "job-1", "--since", "1h", "--against", "3h..1h", "--store", path, "--json").stdout)
+    told = json.loads(
+        unidle("profile", "job-1", "--since", "1h", "--against", "3h..1h", "--store", path, "--json").stdout
+    )
     assert {"before", "after", "budget", "functions"} <= told.keys()
     done = unidle("profile", "job-1", "--since", "1h", "--store", path, "--format", "folded")
     assert done.returncode == 0 and "slow" in done.stdout

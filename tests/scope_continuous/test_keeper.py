@@ -51,7 +51,10 @@ def test_the_bound_holds_when_windows_can_be_put_together_no_more(shelf):
     keeper = Keeper(shelf, POLICY)
     body = windows.packed(profile(*((f"main;g{k}", k + 1) for k in range(60))))
     for k in range(0, 3000, 50):
-        rows = [ProfileRow(f"job{k + n}", (k + n) * 60 * S, 1, 0, (k + n) * 60 * S + S, 1, body) for n in range(50)]
+        rows = [
+            ProfileRow(f"job{k + n}", (k + n) * 60 * S, 1, 0, (k + n) * 60 * S + S, 1, body)
+            for n in range(50)
+        ]
         keeper.keep(rows, k * 60 * S)
         assert on_disk(shelf) == keeper.n_bytes <= POLICY.most_bytes
     left = sorted(shelf.held())

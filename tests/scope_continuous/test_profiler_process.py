@@ -7,7 +7,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -67,7 +67,7 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path, monkeypatch) -> Iterator[Callable[..., object]]:
+def world(tmp_path, monkeypatch) -> Callable[..., AbstractContextManager[World]]:
     """A function that takes a store up, as a context."""
     monkeypatch.setattr(of_profiler, "COMMAND", PROFILER)
     monkeypatch.setattr(of_profiler, "FIRST_PAUSE_S", 0.05)
@@ -79,12 +79,17 @@ def world(tmp_path, monkeypatch) -> Iterator[Callable[..., object]]:
         events: list[ev.Event] = []
         with closing(open_store(address, create=True)) as store:
             opened = take_up(
-                store, fleet, tmp_path, "test", watcher=lambda event, _: events.append(event), profile_to=address
+                store,
+                fleet,
+                tmp_path,
+                "test",
+                watcher=lambda event, _: events.append(event),
+                profile_to=address,
             )
             with opened as session:
                 yield World(address, session, events)
 
-    yield made
+    return made
 
 
 def rows_of(address: str, job: str) -> list:
@@ -184,8 +189,14 @@ def test_where_nobody_asks_for_it_there_is_no_profiler(world):
     ("program", "says"),
     [
         (["-c", "import sys; sys.exit('no eyes')"], "the profiler ended with code 1: no eyes"),
-        (["-c", "print('nonsense', flush=True); import time; time.sleep(60)"], "the profiler says what cannot be read"),
-        (["-c", "import os; os.close(1); import time; time.sleep(60)"], "the profiler was killed by signal 9"),
+        (
+            ["-c", "print('nonsense', flush=True); import time; time.sleep(60)"],
+            "the profiler says what cannot be read",
+        ),
+        (
+            ["-c", "import os; os.close(1); import time; time.sleep(60)"],
+            "the profiler was killed by signal 9",
+        ),
     ],
 )
 def test_a_profiler_that_does_not_work_is_said(world, monkeypatch, program, says):
@@ -201,7 +212,10 @@ def test_one_that_hangs_is_ended_and_said(world, monkeypatch):
     monkeypatch.setattr(of_profiler, "SILENT_S", 0.2)
     with world() as w:
         w.submit("j")
-        w.run(lambda: any("did not answer" in event.why_not for event in w.seen(ev.ProfilerSet)), "that it hangs")
+        w.run(
+            lambda: any("did not answer" in event.why_not for event in w.seen(ev.ProfilerSet)),
+            "that it hangs",
+        )
         w.end("j")
 
 

@@ -19,7 +19,9 @@ def test_a_profile_comes_back_as_it_was_kept():
     assert windows.unpacked(windows.packed(one)) == one
 
 
-@pytest.mark.parametrize("body", [b"", b"x", zlib.compress(b"[]"), zlib.compress(b"{}"), windows.packed(profile())[:-3]])
+@pytest.mark.parametrize(
+    "body", [b"", b"x", zlib.compress(b"[]"), zlib.compress(b"{}"), windows.packed(profile())[:-3]]
+)
 def test_what_is_no_profile_is_refused(body):
     with pytest.raises(BadInput):
         windows.unpacked(body)
@@ -36,12 +38,16 @@ def test_small_keeps_all_time_and_the_stacks_that_took_most():
     one = profile(*((f"main;f{k}", 10 * (k + 1)) for k in range(20)))
     made = windows.small(one, stacks_most=5)
     assert len(made.stacks) == 5 and sum(times(made).values()) == sum(times(one).values())
-    assert {name for name in times(made) if name != windows.REST.function} == {f"main;f{k}" for k in range(16, 20)}
+    assert {name for name in times(made) if name != windows.REST.function} == {
+        f"main;f{k}" for k in range(16, 20)
+    }
     assert windows.unpacked(windows.packed(made)) == made
 
 
 def test_windows_put_together_have_no_time_between_them():
-    made = windows.together([[profile(("a", 500), spans=2)], [profile(("a", 700), ("b", 100), start_s=60, spans=2)]])
+    made = windows.together(
+        [[profile(("a", 500), spans=2)], [profile(("a", 700), ("b", 100), start_s=60, spans=2)]]
+    )
     assert made.seconds == 4 and times(made) == {"a": 1200, "b": 100}
     (thread,) = made.threads
     assert (thread.last_ns - thread.first_ns, thread.on_ns + thread.off_ns) == (4 * S, 4 * S)

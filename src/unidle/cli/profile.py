@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
-from unidle.cli.common import JsonOption, StoreOption, data_dir, need_job, print_json, read_store, read_view, show, warn
+from unidle.cli.common import (
+    JsonOption,
+    StoreOption,
+    data_dir,
+    need_job,
+    print_json,
+    read_store,
+    read_view,
+    show,
+    warn,
+)
 from unidle.errors import BadInput, CannotRun, TargetEnded
 
 if TYPE_CHECKING:

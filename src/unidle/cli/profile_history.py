@@ -149,7 +149,12 @@ def difference_lines(answer: Answer, rules: Rules) -> list[str]:
     assert answer.other is not None
     before, after = _budget(answer.other, rules), _budget(answer.profile, rules)
     rows = [
-        [category, f"{before[category]:.1f}", f"{after[category]:.1f}", f"{after[category] - before[category]:+.1f}"]
+        [
+            category,
+            f"{before[category]:.1f}",
+            f"{after[category]:.1f}",
+            f"{after[category] - before[category]:+.1f}",
+        ]
         for category in before
         if max(before[category], after[category]) >= 0.05
     ]
@@ -196,14 +201,16 @@ def _budget(profile: Profile, rules: Rules) -> dict[str, float]:
 
 
 def _telling(found: Difference) -> list[list[str]]:
-    rows = []
-    for change in found.functions:
-        if abs(change.points) >= _LEAST_POINTS and change.hint != "unclear":
-            rows.append(
-                [_name(change), f"{100 * change.before.share:.1f}", f"{100 * change.after.share:.1f}",
-                 f"{change.points:+.1f}", change.hint]
-            )  # fmt: skip
-    return rows[:_SHOWN]
+    changes = [
+        change for change in found.functions if abs(change.points) >= _LEAST_POINTS and change.hint != "unclear"
+    ]
+    return [
+        [
+            _name(change), f"{100 * change.before.share:.1f}", f"{100 * change.after.share:.1f}",
+            f"{change.points:+.1f}", change.hint,
+        ]
+        for change in changes[:_SHOWN]
+    ]  # fmt: skip
 
 
 def _name(change: Change) -> str:

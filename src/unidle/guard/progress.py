@@ -25,7 +25,9 @@ STOPPED_NS: Final = 2 * _S  # debuggers and profilers stop a process for a momen
 CUT_NS: Final = 2 * _S
 SILENT_NS: Final = 3 * _S
 SILENT_BEFORE_STEPS_NS: Final = 120 * _S
-SILENT_WATCHED_NS: Final = 20 * _S  # steps are seen now and then only: not all of a job's usual pauses are known
+SILENT_WATCHED_NS: Final = (
+    20 * _S
+)  # steps are seen now and then only: not all of a job's usual pauses are known
 BLIND_LOOKS: Final = 3  # so many looks in a row that see no step, where looks saw some
 SPAN_NS: Final = 600 * _S  # what says that it saves or evaluates is believed for so long
 BUSY_NS: Final = 300 * _S  # a gang that computes without a step, as evaluation or compilation would
