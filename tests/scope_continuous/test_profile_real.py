@@ -6,16 +6,12 @@ import json
 import sys
 from contextlib import closing
 
-import pytest
-
+import needs
 from e2e.commands import start, unidle
 from e2e.gangs import jobs_of
-from needs import can_load_bpf
 from unidle.store.open import open_store
 from unidle.store.profiles import ProfileShelf
 from waiting import wait_until
-
-pytestmark = pytest.mark.skipif(not can_load_bpf(), reason="needs the profiler's native part, and root")
 
 SCRIPT = """
 import time
@@ -39,6 +35,7 @@ FLEET = {
 }
 
 
+@needs.ebpf
 def test_what_a_silent_script_does_is_known_afterwards(tmp_path):
     store = tmp_path / "s.db"
     (tmp_path / "fleet.yaml").write_text(json.dumps(FLEET))
