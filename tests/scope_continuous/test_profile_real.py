@@ -53,7 +53,9 @@ def test_what_a_silent_script_does_is_known_afterwards(tmp_path):
             done = unidle("profile", _job(store), "--since", "1h", "--store", store, "--format", "folded")
             assert done.returncode == 0, done.stderr
             assert "crunch" in done.stdout and "rest" in done.stdout
-            told = json.loads(unidle("profile", _job(store), "--since", "1h", "--store", store, "--json").stdout)
+            told = json.loads(
+                unidle("profile", _job(store), "--since", "1h", "--store", store, "--json").stdout
+            )
             assert round(sum(told["budget"].values()), 6) == 100
         finally:
             process.terminate()

@@ -133,7 +133,7 @@ def _against(question: Question, wanted: Wanted, now_ns: int) -> Wanted | None:
 def told(past: Past) -> str:
     """In one line what it is of."""
     ranks, attempts = past.ranks, past.attempts
-    of = f"rank {ranks[0]}" if len(ranks) == 1 else f"{len(ranks)} ranks"
+    of = f"rank {ranks[0]}" if len(ranks) == 1 else counted(len(ranks), "rank")
     tries = f"attempt {attempts[0]}" if len(attempts) == 1 else f"attempts {attempts[0]} to {attempts[-1]}"
     text = f"{counted(past.looks, 'look')} at {of} of {tries}, {clock_time(past.start_ns)[:19]} to {clock_time(past.end_ns)[:19]}"
     if past.damaged:
@@ -202,7 +202,9 @@ def _budget(profile: Profile, rules: Rules) -> dict[str, float]:
 
 def _telling(found: Difference) -> list[list[str]]:
     changes = [
-        change for change in found.functions if abs(change.points) >= _LEAST_POINTS and change.hint != "unclear"
+        change
+        for change in found.functions
+        if abs(change.points) >= _LEAST_POINTS and change.hint != "unclear"
     ]
     return [
         [
