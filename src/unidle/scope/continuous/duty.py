@@ -45,10 +45,11 @@ class Duty:
         elif cycle_s < self.every_s / 4 and self.hz < self.hz_wanted:
             self.hz = min(self.hz * 2, self.hz_wanted)
 
-    def next_s(self, now_s: float, *, news: bool = False) -> float:
-        """When the next look is due; ``news``: there is something that was never looked at, so it need not wait its turn."""
+    def next_s(self, now_s: float, *, news_s: float | None = None) -> float:
+        """When the next look is due. From ``news_s`` on there is something that was never looked at, so that it need not
+        wait its turn; the very first look need not be paid for before."""
         paid_s = (self._at_s if self._at_s is not None else now_s) + self._owed_s / (self.share * AIM)
         if self._last_s is None:
-            return now_s  # the first look comes at once, and is paid for afterwards
-        turn_s = now_s if news else self._last_s + self.every_s
-        return max(paid_s, turn_s)
+            return now_s if news_s is None else max(now_s, news_s)
+        turn_s = self._last_s + self.every_s
+        return max(paid_s, turn_s if news_s is None else min(turn_s, news_s), now_s)

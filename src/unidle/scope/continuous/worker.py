@@ -34,6 +34,7 @@ from unidle.store.profiles import ProfileRow, ProfileShelf
 NICE: Final = 19
 REFUSED: Final = 3  # the exit code where looking is not permitted or not possible here
 LOST: Final = 4  # the exit code where another controller has the store
+SETTLE: Final = 0.25  # of the time between looks: what begins imports first, which tells little
 _AGAIN_S: Final = 1.0  # ranks that are being started are looked for again
 _LINE_MOST: Final = 1 << 20
 
@@ -76,6 +77,7 @@ class Worker:
     finder: gangs.RankFinder = field(init=False)
     live: tuple[Attempt, ...] = ()
     _seen: set[tuple[str, int]] = field(default_factory=set)
+    _since: dict[tuple[str, int], float] = field(default_factory=dict)  # when it was first heard of
     _told: str | None = None
     kernel_s: float = 0.0  # what looking cost in the kernel, on the account of those who were looked at
     _eyes: dict[tuple[str, int, int], tuple[str, tuple[str, ...]]] = field(default_factory=dict)
@@ -89,12 +91,15 @@ class Worker:
         """When to look the next time; None while nothing runs."""
         if not self.live:
             return None
-        news = any(a[:2] not in self._seen for a in self.live)
-        return self.duty.next_s(now_s, news=news)
+        ripe_s = self.duty.every_s * SETTLE
+        news = [since_s + ripe_s for key, since_s in self._since.items() if key not in self._seen]
+        return self.duty.next_s(now_s, news_s=min(news, default=None))
 
-    def attend(self, live: tuple[Attempt, ...]) -> None:
+    def attend(self, live: tuple[Attempt, ...], now_s: float = 0.0) -> None:
+        """These run now, at ``now_s`` of the clock of :meth:`due_s`."""
         self.live = live
         names = {a[:2] for a in live}
+        self._since = {name: self._since.get(name, now_s) for name in names}
         self._seen &= names
         self._eyes = {key: eye for key, eye in self._eyes.items() if key[:2] in names}
 
@@ -269,7 +274,7 @@ def _serve(worker: Worker, lines: _Lines, come: list[bytes]) -> None:
 
     while True:
         for line in come:
-            worker.attend(msgspec.json.decode(line, type=Attend).live)
+            worker.attend(msgspec.json.decode(line, type=Attend).live, time.monotonic())
         now_s = time.monotonic()
         worker.duty.used(now_s, used())
         due_s = worker.due_s(now_s)
