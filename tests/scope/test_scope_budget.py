@@ -7,14 +7,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scope.worlds import STD, TORCH, World, at
 from unidle.scope.budget import allot, budgets_of, percentages
 from unidle.scope.merge import merge
 from unidle.scope.model import Profile
 from unidle.scope.rules import CATEGORIES, Rules, shipped
-from scope.worlds import STD, TORCH, World, at
 
 RULES = Rules(shipped())
-FORWARD = ("_start [python3.11]", at("train", 5), f"forward {TORCH}/nn/modules/linear.py", "sgemm_ [libtorch_cpu.so]")
+FORWARD = (
+    "_start [python3.11]",
+    at("train", 5),
+    f"forward {TORCH}/nn/modules/linear.py",
+    "sgemm_ [libtorch_cpu.so]",
+)
 LOADER = (at("train", 4), f"_MultiProcessingDataLoaderIter._next_data {TORCH}/utils/data/dataloader.py", f"select {STD}/selectors.py", "wait poll")  # fmt: skip
 BACKWARD = (at("train", 6), "THPEngine_run_backward [libtorch_python.so]", "sgemm_ [libtorch_cpu.so]")
 SAVE = (at("keep", 9), f"save {TORCH}/serialization.py", "wait write file")
@@ -62,12 +67,16 @@ def test_each_nanosecond_of_a_thread_has_one_category(samples: list, times: dict
 
 
 @given(seen, st.randoms(use_true_random=False))
-def test_the_order_of_samples_and_the_numbers_of_stacks_do_not_matter(samples: list, chance: random.Random) -> None:
+def test_the_order_of_samples_and_the_numbers_of_stacks_do_not_matter(
+    samples: list, chance: random.Random
+) -> None:
     first = budgets_of(world(samples), RULES)
     shuffled = list(samples)
     chance.shuffle(shuffled)
     second = budgets_of(world(shuffled), RULES)
-    assert {key: one.ns for key, one in first.threads.items()} == {key: one.ns for key, one in second.threads.items()}
+    assert {key: one.ns for key, one in first.threads.items()} == {
+        key: one.ns for key, one in second.threads.items()
+    }
     assert first.shape.subjects == second.shape.subjects
     assert first.shape.kinds == second.shape.kinds
 
@@ -82,7 +91,9 @@ def test_two_looks_merged_have_the_time_of_both(a: list, b: list) -> None:
         assert found.wall_ns == wall
         if not any(cell.rule.waits_for for cell in found.cells):
             for category in CATEGORIES:
-                assert found.ns[category] == sum(p.threads[key].ns[category] for p in parts if key in p.threads)
+                assert found.ns[category] == sum(
+                    p.threads[key].ns[category] for p in parts if key in p.threads
+                )
 
 
 @given(st.integers(0, 10**12), st.lists(st.integers(0, 10**9), min_size=1, max_size=30))
@@ -121,12 +132,18 @@ def test_time_that_was_not_sampled_is_other_and_waiting_for_a_cpu_is_not() -> No
 def test_a_wait_for_a_cpu_belongs_to_the_line_that_wants_to_run() -> None:
     w = World().sees(1, "on", 100, *SPIN).exactly(1, 100, 0, 900)
     cells = [cell for cell in budgets_of(w.profile(), RULES).threads[1, 1].cells if cell.state == "runq"]
-    assert [(cell.rule.category, cell.stack is None, cell.ns) for cell in cells] == [("cpu_contention", False, 900_000_000)]
+    assert [(cell.rule.category, cell.stack is None, cell.ns) for cell in cells] == [
+        ("cpu_contention", False, 900_000_000)
+    ]
 
 
 def test_the_interval_narrows_with_samples_and_knows_the_exact_states() -> None:
-    few = budgets_of(World().sees(1, "on", 100, *FORWARD).sees(1, "on", 100, *SPIN).profile(), RULES).threads[1, 1]
-    many = budgets_of(World().sees(1, "on", 10_000, *FORWARD).sees(1, "on", 10_000, *SPIN).profile(), RULES).threads[1, 1]
+    few = budgets_of(World().sees(1, "on", 100, *FORWARD).sees(1, "on", 100, *SPIN).profile(), RULES).threads[
+        1, 1
+    ]
+    many = budgets_of(
+        World().sees(1, "on", 10_000, *FORWARD).sees(1, "on", 10_000, *SPIN).profile(), RULES
+    ).threads[1, 1]
     assert many.interval_pct["compute"] < few.interval_pct["compute"] / 5
     assert 2 < many.interval_pct["compute"] < 3  # 1.96 * sqrt(1/4 / 2000)
     waits = budgets_of(World().sees(1, "runq", 100, *SPIN).profile(), RULES).threads[1, 1]
@@ -134,8 +151,18 @@ def test_the_interval_narrows_with_samples_and_knows_the_exact_states() -> None:
 
 
 def test_a_main_thread_that_joins_the_one_that_trains_is_not_the_training_thread() -> None:
-    join = (at("main", 30), f"join {STD}/threading.py", "lock_PyThread_acquire_lock [libpython3.11.so.1.0]", "wait futex")
-    w = World().sees(1, "off", 10_000, *join).sees(1, "on", 8000, *BACKWARD, tid=2).sees(1, "off", 2000, *LOADER, tid=2)
+    join = (
+        at("main", 30),
+        f"join {STD}/threading.py",
+        "lock_PyThread_acquire_lock [libpython3.11.so.1.0]",
+        "wait futex",
+    )
+    w = (
+        World()
+        .sees(1, "off", 10_000, *join)
+        .sees(1, "on", 8000, *BACKWARD, tid=2)
+        .sees(1, "off", 2000, *LOADER, tid=2)
+    )
     budgets = budgets_of(w.profile(), RULES)
     assert [(s.pid, s.tid) for s in budgets.shape.subjects] == [(1, 2)]
     assert budgets.training[0].ns["compute"] == 8_000_000_000
@@ -145,17 +172,38 @@ def test_a_main_thread_that_joins_the_one_that_trains_is_not_the_training_thread
 
 
 def test_a_wait_for_a_thread_that_has_no_work_is_a_lock() -> None:
-    waits = (at("main", 30), f"wait {STD}/threading.py", "lock_PyThread_acquire_lock [libpython3.11.so.1.0]", "wait futex")
+    waits = (
+        at("main", 30),
+        f"wait {STD}/threading.py",
+        "lock_PyThread_acquire_lock [libpython3.11.so.1.0]",
+        "wait futex",
+    )
     rests = (f"run {TORCH}/../tqdm/_monitor.py", f"wait {STD}/threading.py", "wait futex")
-    w = World().sees(1, "off", 9000, *waits).sees(1, "on", 1000, *BACKWARD).sees(1, "off", 10_000, *rests, tid=2)
+    w = (
+        World()
+        .sees(1, "off", 9000, *waits)
+        .sees(1, "on", 1000, *BACKWARD)
+        .sees(1, "off", 10_000, *rests, tid=2)
+    )
     assert budgets_of(w.profile(), RULES).threads[1, 1].ns["lock"] == 9_000_000_000
 
 
 def test_the_autograd_thread_lends_its_category_to_the_one_that_waits_for_it() -> None:
     waits = (at("train", 6), "THPEngine_run_backward [libtorch_python.so]", "torch::autograd::Engine::execute [libtorch_cpu.so]", "wait futex")  # fmt: skip
-    sync = ("torch::autograd::Engine::thread_init [libtorch_cpu.so]", "cudaStreamSynchronize [libcudart.so.12]")
+    sync = (
+        "torch::autograd::Engine::thread_init [libtorch_cpu.so]",
+        "cudaStreamSynchronize [libcudart.so.12]",
+    )
     w = World().sees(1, "off", 1000, *waits).sees(1, "on", 1000, *FORWARD).sees(1, "on", 2000, *sync, tid=7)
-    w.sees(1, "off", 2000, f"_feed {STD}/multiprocessing/queues.py", f"wait {STD}/threading.py", "wait futex", tid=8)
+    w.sees(
+        1,
+        "off",
+        2000,
+        f"_feed {STD}/multiprocessing/queues.py",
+        f"wait {STD}/threading.py",
+        "wait futex",
+        tid=8,
+    )
     assert budgets_of(w.profile(), RULES).threads[1, 1].ns["device_sync"] == 1_000_000_000
 
 
@@ -169,7 +217,15 @@ def test_loaders_pools_helpers_launchers_and_ranks_are_told_apart() -> None:
     w.sees(5, "on", 9000, f"worker {STD}/multiprocessing/pool.py", at("work", 3))
     w.sees(6, "off", 9000, f"main {STD}/multiprocessing/resource_tracker.py", "wait read pipe")
     shape = budgets_of(w.profile(), RULES).shape
-    assert dict(shape.kinds) == {1: "launcher", 2: "rank", 3: "rank", 4: "loader", 5: "pool", 6: "helper", 7: "program"}
+    assert dict(shape.kinds) == {
+        1: "launcher",
+        2: "rank",
+        3: "rank",
+        4: "loader",
+        5: "pool",
+        6: "helper",
+        7: "program",
+    }
     assert [(s.pid, s.rank, s.rank_is_inferred) for s in shape.subjects] == [(2, 0, True), (3, 1, True)]
 
 

@@ -118,7 +118,10 @@ def test_patterns_match_as_they_are_written(text: str, frame: Frame, matches: bo
 
 
 def test_the_leaf_is_whom_the_c_library_and_the_kernel_work_for() -> None:
-    stack = [frame_of(f) for f in ("f a.py", "at::add [libtorch_cpu.so]", "malloc [libc.so.6]", "clear_page [kernel]")]
+    stack = [
+        frame_of(f)
+        for f in ("f a.py", "at::add [libtorch_cpu.so]", "malloc [libc.so.6]", "clear_page [kernel]")
+    ]
     assert leaf_of(stack) == 1
     assert leaf_of([frame_of("malloc [libc.so.6]")]) == 0
     assert leaf_of([frame_of("clear_page [kernel]")]) is None
@@ -174,7 +177,13 @@ def test_an_example_that_goes_to_an_earlier_rule_is_told(tmp_path: Path) -> None
     path = tmp_path / "own.yaml"
     told = [
         {"name": "wide", "category": "data", "says": "x", "frame": "f <user>"},
-        {"name": "narrow", "category": "idle", "says": "x", "frame": "f a.py", "example": {"stack": ["f a.py"]}},
+        {
+            "name": "narrow",
+            "category": "idle",
+            "says": "x",
+            "frame": "f a.py",
+            "example": {"stack": ["f a.py"]},
+        },
     ]
     path.write_text(yaml.safe_dump({"rules": told}))
     with pytest.raises(BadInput, match="narrow is taken by wide"):

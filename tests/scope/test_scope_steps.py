@@ -34,7 +34,9 @@ def test_steps_last_from_one_call_of_the_optimizer_to_the_next() -> None:
 
 
 def test_a_call_inside_another_is_no_step_of_its_own() -> None:
-    found = report(calls("backward", [0, 100, 200], lasts_ms=50) + calls("backward", [10, 110, 210], lasts_ms=5))
+    found = report(
+        calls("backward", [0, 100, 200], lasts_ms=50) + calls("backward", [10, 110, 210], lasts_ms=5)
+    )
     assert (found.count, found.quantile_ms(0.5)) == (3, 100.0)
 
 

@@ -37,21 +37,43 @@ def trainer(share_ms: int = 2000) -> World:
 
 
 def test_slow_workers_are_named_with_their_line_and_how_busy_they_are() -> None:
-    w = trainer(3000).sees(1, "off", 7000, START, MAIN, at("train", 4), NEXT, f"select {STD}/selectors.py", "wait poll")
+    w = trainer(3000).sees(
+        1, "off", 7000, START, MAIN, at("train", 4), NEXT, f"select {STD}/selectors.py", "wait poll"
+    )
     for pid in (8, 9):
         w.process(pid, parent=1)
         w.sees(pid, "on", 9800, f"_worker_loop {TORCH}/utils/data/_utils/worker.py", at("Images.__getitem__", 41, "/home/me/data.py"), "inflate [libz.so]")  # fmt: skip
-        w.sees(pid, "off", 200, f"_worker_loop {TORCH}/utils/data/_utils/worker.py", f"get {STD}/multiprocessing/queues.py", "wait poll")
+        w.sees(
+            pid,
+            "off",
+            200,
+            f"_worker_loop {TORCH}/utils/data/_utils/worker.py",
+            f"get {STD}/multiprocessing/queues.py",
+            "wait poll",
+        )
     said = first(w)
-    assert said.startswith("70 % of the time it waits for the DataLoader's workers 2 workers, busy 98 % of the time")
+    assert said.startswith(
+        "70 % of the time it waits for the DataLoader's workers 2 workers, busy 98 % of the time"
+    )
     assert "Images.__getitem__ (data.py:41)" in said
     assert "num_workers is 2" in said
 
 
 def test_workers_that_rest_are_not_blamed() -> None:
-    w = trainer(3000).sees(1, "off", 7000, MAIN, NEXT, f"select {STD}/selectors.py", "wait poll").process(8, parent=1)
+    w = (
+        trainer(3000)
+        .sees(1, "off", 7000, MAIN, NEXT, f"select {STD}/selectors.py", "wait poll")
+        .process(8, parent=1)
+    )
     w.sees(8, "on", 1000, f"_worker_loop {TORCH}/utils/data/_utils/worker.py", at("__getitem__", 1))
-    w.sees(8, "off", 9000, f"_worker_loop {TORCH}/utils/data/_utils/worker.py", f"get {STD}/multiprocessing/queues.py", "wait poll")
+    w.sees(
+        8,
+        "off",
+        9000,
+        f"_worker_loop {TORCH}/utils/data/_utils/worker.py",
+        f"get {STD}/multiprocessing/queues.py",
+        "wait poll",
+    )
     assert "the batches' way here takes the time" in first(w)
 
 
@@ -86,7 +108,9 @@ def test_the_planted_cause_is_the_first_thing_said(case: str) -> None:
 
 
 def test_threads_that_hold_the_interpreter_are_shown_with_their_lines() -> None:
-    w = trainer(2000).sees(1, "off", 8000, START, MAIN, at("train", 9), "take_gil [libpython3.11.so.1.0]", "wait futex")
+    w = trainer(2000).sees(
+        1, "off", 8000, START, MAIN, at("train", 9), "take_gil [libpython3.11.so.1.0]", "wait futex"
+    )
     w.sees(1, "on", 9000, START, at("Plot.draw", 77, "/home/me/plot.py"), tid=2, name="drawer")
     said = first(w)
     assert "global lock (GIL)" in said
@@ -96,7 +120,9 @@ def test_threads_that_hold_the_interpreter_are_shown_with_their_lines() -> None:
 
 def test_a_lock_says_what_the_other_thread_does_with_it() -> None:
     w = trainer(2000).sees(1, "off", 8000, START, MAIN, at("Visits.batch", 9), LOCK, "wait futex")
-    w.sees(1, "off", 9000, START, at("Visits.note", 21), "time_sleep [libpython3.11.so.1.0]", "wait sleep", tid=2)
+    w.sees(
+        1, "off", 9000, START, at("Visits.note", 21), "time_sleep [libpython3.11.so.1.0]", "wait sleep", tid=2
+    )
     said = first(w)
     assert "waits for a lock" in said
     assert "Visits.note (train.py:21)" in said
@@ -125,7 +151,11 @@ def test_another_program_that_has_the_cpus_is_named_after_the_jobs_own_cause() -
 
 def test_small_operators_are_told_from_large_ones() -> None:
     small, large = trainer(100), trainer(100)
-    around = (at("Cell.forward", 14), "torch::autograd::THPVariable_mul [libtorch_python.so]", "at::_ops::mul_Tensor::call [libtorch_cpu.so]")
+    around = (
+        at("Cell.forward", 14),
+        "torch::autograd::THPVariable_mul [libtorch_python.so]",
+        "at::_ops::mul_Tensor::call [libtorch_cpu.so]",
+    )
     small.sees(1, "on", 5000, START, MAIN, *around, "c10::TensorImpl::TensorImpl [libc10.so]")
     small.sees(1, "on", 3000, START, MAIN, at("Cell.forward", 14), f"linear {TORCH}/nn/functional.py")
     large.sees(1, "on", 8000, START, MAIN, *around, "mul_kernel [libtorch_cpu.so]")
@@ -143,7 +173,16 @@ def gang(late_more_ms: int = 4000) -> World:
         w.sees(pid, "on", 5000, *BACKWARD)
         if own:
             w.sees(pid, "on", own, START, MAIN, at("augment_twice", 66))
-        w.sees(pid, "off", 5000 - own, START, MAIN, at("train", 6), "c10d::Work::wait [libtorch_cpu.so]", "wait futex")
+        w.sees(
+            pid,
+            "off",
+            5000 - own,
+            START,
+            MAIN,
+            at("train", 6),
+            "c10d::Work::wait [libtorch_cpu.so]",
+            "wait futex",
+        )
     return w
 
 
@@ -188,5 +227,10 @@ def test_a_profile_of_nothing_is_said_to_be_one() -> None:
 
 def test_hostile_names_stay_within_the_screen() -> None:
     long = Frame("python", "f" * 500, "/home/" + "d" * 300 + ".py", 10**9)
-    w = World().process(1, "x" * 1000).sees(1, "on", 5000, START, long).sees(1, "on", 5000, START, at("a\nb\x1b[31m", 1))
+    w = (
+        World()
+        .process(1, "x" * 1000)
+        .sees(1, "on", 5000, START, long)
+        .sees(1, "on", 5000, START, at("a\nb\x1b[31m", 1))
+    )
     assert told(w)

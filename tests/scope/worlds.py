@@ -25,12 +25,20 @@ class World:
     spans: list[Span] = field(default_factory=list)
     seconds: float = 10.0
 
-    def process(self, pid: int, command: str = "python train.py", parent: int = 1, rank: int | None = None) -> World:
+    def process(
+        self, pid: int, command: str = "python train.py", parent: int = 1, rank: int | None = None
+    ) -> World:
         self.processes.append(Process(pid, command, parent, "3.11", rank))
         return self
 
     def sees(
-        self, pid: int, state: State, ms: int, *stack: str | Frame, tid: int | None = None, name: str = "python"
+        self,
+        pid: int,
+        state: State,
+        ms: int,
+        *stack: str | Frame,
+        tid: int | None = None,
+        name: str = "python",
     ) -> World:
         tid = pid if tid is None else tid
         frames = [one if isinstance(one, Frame) else frame_of(one) for one in stack]
@@ -53,7 +61,9 @@ class World:
         end = round(self.seconds * 1e9)
         threads = tuple(Thread(*key, self.names[key], *times[key], 0, end) for key in times)
         pids = {one.pid for one in self.processes}
-        known = [Process(pid, "python train.py", 1, "3.11") for pid in sorted({key[0] for key in times} - pids)]
+        known = [
+            Process(pid, "python train.py", 1, "3.11") for pid in sorted({key[0] for key in times} - pids)
+        ]
         return Profile(
             "T0", 0, end, tuple(self.frames), tuple(self.stacks), tuple(self.samples), threads,
             tuple(self.processes + known), spans=tuple(self.spans), quality=Quality(samples=len(self.samples)),

@@ -115,7 +115,9 @@ def profile(
         _tell_past(past, book, wanted, as_json)
         return
     found = _found(target, store, rank, children)
-    seen, machine = _look(found, seconds, children, hz=hz, off_cpu=off_cpu, operators=operators, memory=memory, tier=tier)
+    seen, machine = _look(
+        found, seconds, children, hz=hz, off_cpu=off_cpu, operators=operators, memory=memory, tier=tier
+    )
     _tell(seen, book, machine, wanted, as_json)
 
 
@@ -138,7 +140,9 @@ def _found(target: str, store: str | None, rank: int | None, children: bool) -> 
         raise CannotRun(f"the job does not run: it is {job.state}", field="JOB", value=job.id, remedy="`unidle list` shows what runs")  # fmt: skip
     ranks = range(len(job.live.ranks))
     if rank is not None and rank not in ranks:
-        raise BadInput("the job has no such rank", field="--rank", value=rank, remedy=f"0 to {len(ranks) - 1}")
+        raise BadInput(
+            "the job has no such rank", field="--rank", value=rank, remedy=f"0 to {len(ranks) - 1}"
+        )
     return of_ranks(root, job.id, job.live.number, ranks if rank is None else [rank], children=children)
 
 
@@ -150,20 +154,21 @@ def _look(target: Target, seconds: float, children: bool, **wanted: Any) -> tupl
     from unidle.scope.targets import Beside, any_lives
     from unidle.scope.tiers import watch
 
-    try:
-        watched = watch(target.pids, follow=children, **wanted)
-    except BadInput:
-        if any_lives(target.pids):
-            raise
-        raise _ended(target) from None
-    with watched, Progress(seconds) as progress:
-        beside = Beside(target)
-        end = time.monotonic() + seconds
-        while (left := end - time.monotonic()) > 0 and progress.goes_on():
-            if not watched.run(min(left, _PROGRESS_S)):
-                break
-        seen = target.named(watched.take())
-        machine = beside.machine([process.pid for process in seen.processes])
+    with Progress(seconds) as progress:
+        try:
+            watched = watch(target.pids, follow=children, **wanted)
+        except BadInput:
+            if any_lives(target.pids):
+                raise
+            raise _ended(target) from None
+        with watched:
+            beside = Beside(target)
+            end = time.monotonic() + seconds
+            while (left := end - time.monotonic()) > 0 and progress.goes_on():
+                if not watched.run(min(left, _PROGRESS_S)):
+                    break
+            seen = target.named(watched.take())
+            machine = beside.machine([process.pid for process in seen.processes])
     if not seen.samples and not any_lives(target.pids):
         raise _ended(target)
     return seen, machine

@@ -35,7 +35,9 @@ class Destination:
         if form is None and path is not None:
             form = _by_suffix(path)
         if form in _BINARY and path in (None, "-") and sys.stdout.isatty():
-            raise BadInput(f"{form} does not belong on a terminal", field="--format", value=form, remedy="--out FILE")
+            raise BadInput(
+                f"{form} does not belong on a terminal", field="--format", value=form, remedy="--out FILE"
+            )
         return cls(form, path)
 
     @property
@@ -74,7 +76,9 @@ class Destination:
             saved = _elsewhere(content, Path(str(self.path)).name)
             if saved is None:
                 raise
-            raise BadInput(error.problem, field=_FLAG, value=self.path, remedy=f"it was saved as {saved}") from error
+            raise BadInput(
+                error.problem, field=_FLAG, value=self.path, remedy=f"it was saved as {saved}"
+            ) from error
         return None if self.path in (None, "-") else str(self.path)
 
 
@@ -93,7 +97,13 @@ def _by_suffix(path: str) -> str:
     from unidle.scope.export import FORMATS
 
     suffixes = sorted(((form.suffix, form.name) for form in FORMATS.values()), key=lambda pair: -len(pair[0]))
-    for suffix, name in [*suffixes, (".json", "json"), (".htm", "html"), (".txt", "folded"), (".pb", "pprof")]:
+    for suffix, name in [
+        *suffixes,
+        (".json", "json"),
+        (".htm", "html"),
+        (".txt", "folded"),
+        (".pb", "pprof"),
+    ]:
         if path.endswith(suffix):
             return name
     raise BadInput(

@@ -33,7 +33,9 @@ class Progress:
         self._before = signal.signal(signal.SIGINT, self._stop)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
         signal.signal(signal.SIGINT, self._before)
         if self._shown:
             sys.stderr.write("\r\x1b[K")
@@ -46,7 +48,9 @@ class Progress:
             self._last = now
             done = min((now - self._started) / self._seconds, 1.0)
             bar = ("█" * round(done * _WIDTH)).ljust(_WIDTH, "░")
-            sys.stderr.write(f"\r{bar} {now - self._started:.0f} of {self._seconds:g} s, Ctrl-C shows what was seen so far")
+            sys.stderr.write(
+                f"\r{bar} {now - self._started:.0f} of {self._seconds:g} s, Ctrl-C shows what was seen so far"
+            )
             sys.stderr.flush()
         return not self._stopped
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Final, TypeVar
 
 from unidle.scope.model import Frame, Profile, State, Thread
@@ -48,7 +49,9 @@ class ThreadBudget:
     ns: Mapping[Category, int]
     cells: tuple[Cell, ...]
     samples: int
-    interval_pct: Mapping[Category, float]  # half the width of the 95 % interval of the share, from the samples alone
+    interval_pct: Mapping[
+        Category, float
+    ]  # half the width of the 95 % interval of the share, from the samples alone
 
     @property
     def few(self) -> bool:
@@ -105,11 +108,14 @@ def budgets_of(profile: Profile, rules: Rules, shape: Shape | None = None) -> Bu
         by_thread[s.pid, s.tid][s.state][found[named], s.stack] += s.ns
         counts[s.pid, s.tid][s.state] += s.count
     order = {id(rule): n for n, rule in enumerate(rules.rules)}
+    name = _names(profile)
     threads = {(t.pid, t.tid): t for t in profile.threads if t.tid >= 0}
     for key in by_thread:
         if key not in threads:
             threads[key] = Thread(*key, "", 0, 0, 0, profile.start_ns, profile.end_ns)
-    cells = {key: _cells(profile, thread, by_thread.get(key, {}), order) for key, thread in threads.items()}
+    cells = {
+        key: _cells(thread, by_thread.get(key, {}), order, name) for key, thread in threads.items()
+    }
     return Budgets(
         shape,
         {
@@ -144,7 +150,10 @@ def allot(total: int, weights: Sequence[int]) -> list[int]:
 
 
 def _cells(
-    profile: Profile, thread: Thread, sampled: Mapping[State, Counter[tuple[Rule, int]]], order: Mapping[int, int]
+    thread: Thread,
+    sampled: Mapping[State, Counter[tuple[Rule, int]]],
+    order: Mapping[int, int],
+    name: Callable[[int], object],
 ) -> tuple[Cell, ...]:
     """The exact time of each state, split as its samples are; where it has none, said to be unseen."""
     exact: dict[State, int] = {"on": thread.on_ns, "off": thread.off_ns, "runq": thread.runq_ns}
@@ -156,7 +165,9 @@ def _cells(
         if total <= 0:
             continue
         if state == "runq" and not sum(weights.values()):  # it waits where it runs
-            weights = Counter({(NO_CPU, stack): ns for (_, stack), ns in sampled.get("on", Counter()).items()})
+            weights = Counter(
+                {(NO_CPU, stack): ns for (_, stack), ns in sampled.get("on", Counter()).items()}
+            )
         if not sum(weights.values()):
             cells.append(Cell(_UNSEEN[state], None, state, total))
             continue
@@ -165,18 +176,29 @@ def _cells(
         for (rule, stack), ns in weights.items():
             of_rule[order.get(id(rule), len(order))].append((rule, stack, ns))
         numbers = sorted(of_rule)
-        for n, part in zip(numbers, allot(total, [sum(ns for *_, ns in of_rule[n]) for n in numbers]), strict=True):
-            rows = sorted(of_rule[n], key=lambda row: (-row[2], _name(profile, row[1])))
+        for n, part in zip(
+            numbers, allot(total, [sum(ns for *_, ns in of_rule[n]) for n in numbers]), strict=True
+        ):
+            rows = sorted(of_rule[n], key=lambda row: (-row[2], name(row[1])))
             for (rule, stack, _), ns in zip(rows, allot(part, [ns for *_, ns in rows]), strict=True):
                 cells.append(Cell(rule, stack, state, ns))
     return tuple(cells)
 
 
-def _name(profile: Profile, stack: int) -> tuple[tuple[str, str, str, int], ...]:
-    return tuple((f.kind, f.function, f.module + f.file, f.line) for f in map(profile.frames.__getitem__, profile.stacks[stack]))
+def _names(profile: Profile) -> Callable[[int], object]:
+    """What a stack is called, whatever its number is."""
+    texts = [(f.kind, f.function, f.module + f.file, f.line) for f in profile.frames]
+
+    @cache
+    def name(stack: int) -> object:
+        return [texts[n] for n in profile.stacks[stack]]
+
+    return name
 
 
-def _resolved(key: Key, own: Iterable[Cell], cells: Mapping[Key, tuple[Cell, ...]], shape: Shape) -> Counter[Category]:
+def _resolved(
+    key: Key, own: Iterable[Cell], cells: Mapping[Key, tuple[Cell, ...]], shape: Shape
+) -> Counter[Category]:
     """Time by category; waits for other threads of the process by what those do."""
     ns: Counter[Category] = Counter()
     waiting: Counter[Rule] = Counter()
@@ -220,14 +242,20 @@ def helpers_of(
         if other[0] != key[0] or other == key:
             continue
         marks = shape.marks.get(other, {})
-        wanted = marks.get("engine", 0) if rule.name.startswith("autograd") else sum(marks.values()) - marks.get("helper", 0)
+        wanted = (
+            marks.get("engine", 0)
+            if rule.name.startswith("autograd")
+            else sum(marks.values()) - marks.get("helper", 0)
+        )
         work = sum(cell.ns for cell in cells[other] if not cell.rule.rest and not cell.rule.waits_for)
         if wanted and work > least_ns:
             found.append(other)
     return found
 
 
-def _budget(thread: Thread, cells: tuple[Cell, ...], ns: Counter[Category], counts: Mapping[State, int]) -> ThreadBudget:
+def _budget(
+    thread: Thread, cells: tuple[Cell, ...], ns: Counter[Category], counts: Mapping[State, int]
+) -> ThreadBudget:
     wall = sum(cell.ns for cell in cells)
     return ThreadBudget(
         thread.pid, thread.tid, thread.name, wall, {category: ns[category] for category in CATEGORIES}, cells,
@@ -249,7 +277,10 @@ def _intervals(cells: Sequence[Cell], counts: Mapping[State, int], wall: int) ->
             continue
         weight = total / wall
         for category in CATEGORIES:
-            share = sum(cell.ns for cell in cells if cell.state == state and cell.rule.category == category) / total
+            share = (
+                sum(cell.ns for cell in cells if cell.state == state and cell.rule.category == category)
+                / total
+            )
             drawn = (share * n + 2) / (n + 4)
             variance[category] += weight**2 * drawn * (1 - drawn) / (n + 4)  # type: ignore[assignment]
     return {category: round(100 * _Z95 * math.sqrt(variance[category]), 2) for category in CATEGORIES}

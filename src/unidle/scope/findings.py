@@ -13,7 +13,7 @@ from unidle.scope.lines import Line, lines_of
 from unidle.scope.model import Frame, Profile
 from unidle.scope.rank_views import compare
 from unidle.scope.ranks import Blame, Comparison
-from unidle.scope.rules import Category, leaf_of
+from unidle.scope.rules import Category, Rule, leaf_of
 from unidle.words import counted, does
 
 LEAST_SHARE: Final = 0.05
@@ -21,7 +21,8 @@ _BOOKKEEPING: Final = 0.5
 _FEW_LINES: Final = 2
 
 # What is told as small operators, where they are the cause.
-_AROUND: Final = frozenset({"python-code", "python-in-library", "forward", "backward", "operators", "optimizer"})
+_WORK: Final = ("forward", "backward", "optimizer", "operators")
+_AROUND: Final = frozenset({"python-code", "python-in-library", *_WORK})
 # Functions that do an operator's arithmetic; what else PyTorch spends is bookkeeping around it.
 _ARITHMETIC: Final = re.compile(
     r"gemm|gemv|conv|kernel|vectorized|omp_fn|mkl_|dnnl|blas|axpy|softmax|_avx|avx512|loop2d|memcpy|memmove|memset|copy_|"
@@ -36,7 +37,10 @@ class Machine:
     """What else was there while the look lasted; nothing where it is not known."""
 
     cpus: int | None = None  # that the process may use
-    others: tuple[tuple[int, str, float], ...] = ()  # pid, command and CPUs used of processes that were not watched
+    others: tuple[
+        tuple[int, str, float], ...
+    ] = ()  # pid, command and CPUs used of processes that were not watched
+    busy: float | None = None  # CPUs in use by everything on the machine, what lived only shortly included
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +79,7 @@ def findings_of(
     machine = machine or Machine()
     groups: dict[str, list[Cell]] = defaultdict(list)
     for cell in thread.cells:
-        groups[cell.rule.says].append(cell)
+        groups[_cause(cell)].append(cell)
     found = []
     for cells in groups.values():
         share = sum(cell.ns for cell in cells) / thread.wall_ns
@@ -84,11 +88,25 @@ def findings_of(
     small = _small_operators(profile, thread)
     if small is not None:
         found = [one for one in found if one.cause not in _AROUND] + [small]
-    found.sort(key=lambda one: (-one.share, one.cause))
+    # What other programs do is no cause in this one: its own causes are compared in the time that it got.
+    lost = next((one.share for one in found if one.cause == "no-cpu-of-others"), 0.0)
+    found.sort(key=lambda one: (-_weight(one), one.cause))
     if len(found) > 1 and found[0].cause == "no-cpu-of-others":
-        found[:2] = found[1], found[0]  # what other programs do is no cause in this one
-    big = [one for one in found if one.share >= LEAST_SHARE]
+        found[:2] = found[1], found[0]
+    big = [one for one in found if one.share >= LEAST_SHARE * (1 - lost)]
     return big or found[:1]
+
+
+def _cause(cell: Cell) -> str:
+    """Cells of one cause: saving in its several ways is one, computing is one, else it is what the rule says."""
+    if cell.rule.name in _WORK:
+        return "work"
+    return cell.rule.category if cell.rule.category == "checkpoint_io" else cell.rule.says
+
+
+def _weight(finding: Finding) -> float:
+    """Computing is what a job is for: it is told first only where nothing else has half as much time."""
+    return finding.share * (0.5 if finding.cause in _WORK else 1.0)
 
 
 def late_rank(budgets: Budgets, comparison: Comparison | None) -> tuple[ThreadBudget, Blame] | None:
@@ -106,7 +124,8 @@ def compared(profile: Profile, budgets: Budgets) -> Comparison | None:
     if len(budgets.training) < 2:
         return None
     named = tuple(
-        replace(one, rank=subjects[one.pid].rank if one.pid in subjects else None) for one in profile.processes
+        replace(one, rank=subjects[one.pid].rank if one.pid in subjects else None)
+        for one in profile.processes
     )
     shares = {one.pid: percentages(one.ns) for one in budgets.training}
     threads = {one.pid: one.tid for one in budgets.training}
@@ -119,11 +138,19 @@ def rank_of(budgets: Budgets, thread: ThreadBudget) -> int | None:
 
 
 def _explained(case: _Case) -> Finding:
-    rule = case.cells[0].rule
+    times: Counter[Rule] = Counter()
+    for cell in case.cells:
+        times[cell.rule] += cell.ns
+    rule = max(times, key=lambda one: (times[one], one.name))
     lines = tuple(lines_of(case.profile, case.cells, whole_functions=True)[:_FEW_LINES])
     plain = Finding(
         rule.name, rule.category, case.share, rule.says, lines, do=rule.do, rank=rank_of(case.budgets, case.thread)
     )  # fmt: skip
+    if rule.name in _WORK and len(times) > 1:
+        parts = ", ".join(
+            f"{one.name} {100 * ns / case.thread.wall_ns:.0f} %" for one, ns in times.most_common()
+        )
+        plain = replace(plain, says="computes", details=(parts,), do="")
     explain = _EXPLAIN.get(rule.name)
     return explain(case, plain) if explain is not None else plain
 
@@ -132,7 +159,9 @@ def _loader(case: _Case, plain: Finding) -> Finding:
     """Where the workers spend their time; whether they are the bottleneck at all."""
     shape, budgets = case.budgets.shape, case.budgets
     parents = {p.pid: p.parent for p in case.profile.processes}
-    pids = [pid for pid in shape.pids("loader") if parents.get(pid) in (case.thread.pid, None, 0)] or shape.pids("loader")
+    pids = [
+        pid for pid in shape.pids("loader") if parents.get(pid) in (case.thread.pid, None, 0)
+    ] or shape.pids("loader")
     workers = [budgets.threads[pid, pid] for pid in pids if (pid, pid) in budgets.threads]
     if not workers:
         return replace(plain, details=("its workers were not watched: look without --no-children",))
@@ -179,7 +208,11 @@ def _others(case: _Case, plain: Finding) -> Finding:
 def _pool(case: _Case, plain: Finding) -> Finding:
     shape = case.budgets.shape
     parents = {p.pid: p.parent for p in case.profile.processes}
-    mine = [p for p in shape.kinds if parents.get(p) == case.thread.pid and shape.kinds[p] in ("pool", "program", "loader")]
+    mine = [
+        p
+        for p in shape.kinds
+        if parents.get(p) == case.thread.pid and shape.kinds[p] in ("pool", "program", "loader")
+    ]
     workers = [case.budgets.threads[p, p] for p in mine if (p, p) in case.budgets.threads]
     if not workers:
         return _others(case, plain)
@@ -187,6 +220,16 @@ def _pool(case: _Case, plain: Finding) -> Finding:
     lines = tuple(_work_lines(case.profile, workers)[:_FEW_LINES])
     says = f"{counted(len(workers), 'process')} of its own, busy {_range(busy)} of the time"
     return replace(plain, details=(says,), lines=lines or plain.lines, lines_are="they are in")
+
+
+def _child(case: _Case, plain: Finding) -> Finding:
+    """Which programs it started and waited for."""
+    mine = [p for p in case.profile.processes if p.parent == case.thread.pid and case.budgets.shape.kinds.get(p.pid) not in ("loader", "pool", "helper")]  # fmt: skip
+    if not mine:
+        return plain
+    commands = Counter(_command(p.command) for p in mine if p.command)
+    what = f": {commands.most_common(1)[0][0]}" if commands else ""
+    return replace(plain, details=(f"{counted(len(mine), 'program')} while it was watched{what}",))
 
 
 def _gil(case: _Case, plain: Finding) -> Finding:
@@ -205,7 +248,11 @@ def _gil(case: _Case, plain: Finding) -> Finding:
 
 
 def _runs_python(profile: Profile, cell: Cell) -> bool:
-    return cell.rule.category in ("python", "data") and cell.stack is not None and bool(profile.stacks[cell.stack])
+    return (
+        cell.rule.category in ("python", "data")
+        and cell.stack is not None
+        and bool(profile.stacks[cell.stack])
+    )
 
 
 def _lock(case: _Case, plain: Finding) -> Finding:
@@ -226,32 +273,39 @@ def _lock(case: _Case, plain: Finding) -> Finding:
 def _no_cpu(case: _Case, plain: Finding) -> Finding:
     """Who has the CPUs: threads of this job, or other programs."""
     wall = max(case.profile.end_ns - case.profile.start_ns, 1)
-    use: Counter[int] = Counter()
-    wanting = 0
+    used, wanting = 0, 0
+    wants: Counter[int] = Counter()  # by process: threads that want a CPU for a tenth of the time or more
     for one in case.budgets.threads.values():
         on = sum(cell.ns for cell in one.cells if cell.state == "on")
-        wants = on + sum(cell.ns for cell in one.cells if cell.state == "runq")
-        use[one.pid] += on
-        wanting += wants * 10 > one.wall_ns
-    job = sum(use.values()) / wall
+        ready = sum(cell.ns for cell in one.cells if cell.state == "runq")
+        used += on
+        if (on + ready) * 10 > wall:
+            wanting += 1
+            wants[one.pid] += 1
+    job = used / wall
     known = f" of {counted(case.machine.cpus, 'CPU')}" if case.machine.cpus else " CPUs"
-    details = [f"{counted(wanting, 'thread')} of this job {does(wanting, 'want')} a CPU; together they get {job:.1f}{known}"]
+    details = [
+        f"{counted(wanting, 'thread')} of this job {does(wanting, 'want')} a CPU; together they get {job:.1f}{known}"
+    ]
     do = plain.do
     foreign = case.machine.cpus is not None and wanting <= case.machine.cpus
-    if case.machine.others and (foreign or case.machine.cpus is None or job < 0.7 * case.machine.cpus):
+    elsewhere = max(sum(cpus for *_, cpus in case.machine.others), (case.machine.busy or 0.0) - job)
+    below = Counter(
+        _command(p.command) for p in case.profile.processes if p.pid != case.thread.pid and wants.get(p.pid)
+    )
+    if below and not foreign:
+        command = below.most_common(1)[0][0]
+        details.append(f"{counted(sum(below.values()), 'other process')} of it: {command}")
+    if case.machine.others and (foreign or elsewhere > 0.5 * (case.machine.cpus or 1)):
         pid, command, cpus = case.machine.others[0]
-        total = sum(cpus for *_, cpus in case.machine.others)
-        details.append(f"other programs have {total:.1f} CPUs, most of it {_command(command)} (pid {pid}, {cpus:.1f})")
-        do = f"move pid {pid} elsewhere, or keep it to other CPUs (taskset, a cgroup)"
-        foreign = True
+        details.append(
+            f"other programs have {elsewhere:.1f} CPUs, most of it {_command(command)} (pid {pid}, {cpus:.1f})"
+        )
+        do = f"move pid {pid} elsewhere, or keep it to other CPUs (taskset, a cgroup)" if foreign else do
     elif foreign:
-        details.append("so other programs of this machine have the CPUs")
+        busy = "" if case.machine.busy is None else f" ({elsewhere:.1f} of them)"
+        details.append(f"so other programs of this machine have the CPUs{busy}")
         do = "see who they are (top), and keep them to other CPUs (taskset, a cgroup)"
-    elif len(use) > 1:
-        pid, _ = max(use.items(), key=lambda item: (item[1], -item[0]))
-        if pid != case.thread.pid:
-            commands = {p.pid: p.command for p in case.profile.processes}
-            details.append(f"most of it has pid {pid} ({_command(commands.get(pid, ''))})")
     cause = "no-cpu-of-others" if foreign else plain.cause
     return replace(plain, cause=cause, details=tuple(details), do=do, lines_are="it wants to run")
 
@@ -259,7 +313,9 @@ def _no_cpu(case: _Case, plain: Finding) -> Finding:
 def _collective(case: _Case, plain: Finding) -> Finding:
     """Who is late, and what it does meanwhile; or that nobody is, and the collective itself is slow."""
     if len(case.budgets.training) < 2:
-        return replace(plain, details=("the other ranks were not watched: give the job's name or its launcher's pid",))
+        return replace(
+            plain, details=("the other ranks were not watched: give the job's name or its launcher's pid",)
+        )
     late = late_rank(case.budgets, case.comparison)
     if late is None:
         why = case.comparison.text if case.comparison else "no rank is late"
@@ -280,7 +336,9 @@ def _collective(case: _Case, plain: Finding) -> Finding:
 
 
 def _work_of(profile: Profile, thread: ThreadBudget) -> list[Line]:
-    return lines_of(profile, (cell for cell in thread.cells if cell.rule.category != "collective"), whole_functions=True)
+    return lines_of(
+        profile, (cell for cell in thread.cells if cell.rule.category != "collective"), whole_functions=True
+    )
 
 
 def _spin(case: _Case, plain: Finding) -> Finding:
@@ -292,7 +350,9 @@ def _spin(case: _Case, plain: Finding) -> Finding:
     if not team:
         return plain
     cpus = f" on {counted(case.machine.cpus, 'CPU')}" if case.machine.cpus else ""
-    return replace(plain, details=(f"{counted(len(team) + 1, 'thread')} of the process compute together{cpus}",))
+    return replace(
+        plain, details=(f"{counted(len(team) + 1, 'thread')} of the process compute together{cpus}",)
+    )
 
 
 def _native_team(profile: Profile, cell: Cell) -> bool:
@@ -355,6 +415,5 @@ def _command(command: str, limit: int = 48) -> str:
 _EXPLAIN: Final[dict[str, Callable[[_Case, Finding], Finding]]] = {
     "loader-wait": _loader, "worker-pool": _pool, "queue-of-batches": _others, "thread-join": _others,
     "autograd-thread": _others, "gil": _gil, "gil-inlined": _gil, "lock": _lock, "own-lock": _lock, "no-cpu": _no_cpu,
-    "collective-wait": _collective, "threads-spin": _spin, "threads-barrier": _spin, "child-process": _pool,
+    "collective-wait": _collective, "threads-spin": _spin, "threads-barrier": _spin, "child-process": _child,
 }  # fmt: skip
-

@@ -39,7 +39,9 @@ _SERVANTS: Final = re.compile(
 _LIBRARY_FILE: Final = re.compile(r".*/(site-packages|dist-packages)/|.*/lib(64)?/python3(\.\d+)?/|<")
 _PARAMETERS: Final = re.compile(r"\((?!anonymous namespace\))")
 _IN_FILE: Final = re.compile(r"(.*\S) +(<user>|\*|<frozen [^>]*>|\S*/\S*|\S+\.py\*?)\Z")
-_CLONE: Final = re.compile(r"(\.(cold|part|isra|constprop|lto_priv|llvm)(\.\d+)?)+\Z|@@?[A-Z].*\Z|::h[0-9a-f]{16}\Z")
+_CLONE: Final = re.compile(
+    r"(\.(cold|part|isra|constprop|lto_priv|llvm)(\.\d+)?)+\Z|@@?[A-Z].*\Z|::h[0-9a-f]{16}\Z"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +64,9 @@ class Example:
     thread: ThreadKind = "training"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Rule:
-    """What a thread does, by its stack: see the head of ``rules.yaml`` for the fields."""
+    """What a thread does, by its stack: see the head of ``rules.yaml`` for the fields. Each is itself only."""
 
     name: str
     category: Category
@@ -158,7 +160,9 @@ class Rules:
     def _ends(self, stack: Sequence[Frame], bits: Sequence[int]) -> tuple[int, int, int]:
         """The patterns that match the leaf, the deepest Python frame and what is waited in."""
         at = leaf_of(stack)
-        line = next((b for frame, b in zip(reversed(stack), reversed(bits), strict=True) if frame.kind == "python"), 0)
+        line = next(
+            (b for frame, b in zip(reversed(stack), reversed(bits), strict=True) if frame.kind == "python"), 0
+        )
         wait = bits[-1] if stack and stack[-1].kind == "wait" else 0
         return 0 if at is None else bits[at], line, wait
 
@@ -196,7 +200,9 @@ class _Fields:
             self._kinds[kind] = sum(1 << n for p, n in numbers.items() if kind in _kinds(p))
         for name in ("function", "file", "module"):
             told = {n: getattr(p, name) for p, n in numbers.items()}
-            self._texts[name] = _Texts({n: _anywhere(text) for n, text in told.items()} if name == "file" else told)
+            self._texts[name] = _Texts(
+                {n: _anywhere(text) for n, text in told.items()} if name == "file" else told
+            )
         self._for_user = sum(1 << n for p, n in numbers.items() if p.user)
 
     def of(self, frame: Frame) -> int:
@@ -226,7 +232,9 @@ class _Texts:
                 for part in wanted:
                     self._words[part] = self._words.get(part, 0) | 1 << number
             else:
-                self._globs.append((1 << number, _one_of(wanted or ["*"]), _one_of(refused) if refused else None))
+                self._globs.append(
+                    (1 << number, _one_of(wanted or ["*"]), _one_of(refused) if refused else None)
+                )
 
     def of(self, *names: str) -> int:
         """Patterns that one of the names satisfies, and none of them breaks."""
@@ -310,7 +318,9 @@ def frame_of(text: str) -> Frame:
     if pattern.kind == "native":
         return Frame("native", pattern.function, module=pattern.module)
     if pattern.kind != "python":
-        raise ValueError(f"{text!r} needs its file or its module: `{text} train.py` or `{text} [libtorch_cpu.so]`")
+        raise ValueError(
+            f"{text!r} needs its file or its module: `{text} train.py` or `{text} [libtorch_cpu.so]`"
+        )
     return Frame("python", pattern.function, file="train.py" if pattern.user else pattern.file, line=1)
 
 
@@ -325,7 +335,7 @@ def _rooted(file: str) -> str:
 
 def _anywhere(files: str) -> str:
     """``train.py`` is that file in any directory."""
-    parts = (part[1:] if part.startswith("!") else part for part in files.split("|"))
+    parts = (part.removeprefix("!") for part in files.split("|"))
     rooted = [part if not part or part[0] in "/*<" else f"*/{part}" for part in parts]
     marks = ["!" if part.startswith("!") else "" for part in files.split("|")]
     return "|".join(mark + part for mark, part in zip(marks, rooted, strict=True))
@@ -389,4 +399,3 @@ def check_examples(rules: Rules) -> None:
                 f"the example of rule {rule.name} is taken by {found.name}", field="example", value=rule.name,
                 remedy="make the earlier rule narrower, or move this one before it",
             )  # fmt: skip
-

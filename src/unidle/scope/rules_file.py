@@ -106,4 +106,3 @@ def _advise(breach: Breach) -> str | None:
     if isinstance(name, int):
         name = breach.path[-2] if len(breach.path) > 1 else ""
     return _REMEDIES.get(str(name)) or breach.remedy or "docs/how-to/profile.md has the form"
-

@@ -85,7 +85,9 @@ def shape_of(profile: Profile) -> Shape:
         processes.setdefault(pid, Process(pid, ""))
     kinds = {pid: _kind(process, marks) for pid, process in processes.items()}
     busy = _busy(profile)
-    best = {pid: _training_thread(pid, profile, marks, busy) for pid, kind in kinds.items() if kind == "program"}
+    best = {
+        pid: _training_thread(pid, profile, marks, busy) for pid, kind in kinds.items() if kind == "program"
+    }
     chosen = _subjects(processes, kinds, best, marks, busy)
     for subject in chosen:
         if len(chosen) > 1 or subject.rank is not None:
@@ -102,7 +104,9 @@ def _marker() -> Rules:
 
 def _marks(profile: Profile) -> dict[Key, Mapping[str, int]]:
     found: dict[Key, Counter[str]] = defaultdict(Counter)
-    names = _marker().of_each(profile.frames, profile.stacks, ((s.stack, s.state, "other") for s in profile.samples))
+    names = _marker().of_each(
+        profile.frames, profile.stacks, ((s.stack, s.state, "other") for s in profile.samples)
+    )
     for s in profile.samples:
         if s.tid < 0:  # a stream of a device
             continue
@@ -127,7 +131,9 @@ def _kind(process: Process, marks: Mapping[Key, Mapping[str, int]]) -> ProcessKi
     total: Counter[str] = Counter()
     for (pid, tid), names in marks.items():
         if pid == process.pid:
-            total.update({name: ns for name, ns in names.items() if name not in ("helper", "engine") or tid == pid})
+            total.update(
+                {name: ns for name, ns in names.items() if name not in ("helper", "engine") or tid == pid}
+            )
     for kind in ("loader", "pool"):
         if total[kind] * 2 > sum(total.values()):
             return "loader" if kind == "loader" else "pool"
@@ -148,7 +154,9 @@ def _training_thread(
     for mark in ("step", "tensor"):
         scores = {tid: marks[pid, tid].get(mark, 0) for tid in tids}
         best = max(scores, key=lambda tid: (scores[tid], tid == pid, -tid), default=pid)
-        if scores.get(best, 0) * 20 > profile.end_ns - profile.start_ns or (mark == "step" and scores.get(best, 0)):
+        if scores.get(best, 0) * 20 > profile.end_ns - profile.start_ns or (
+            mark == "step" and scores.get(best, 0)
+        ):
             return best
     of_python = [tid for tid in tids if marks[pid, tid].get("python") or marks[pid, tid].get("pool")] or tids
     best = max(of_python, key=lambda tid: (busy.get((pid, tid), 0), tid == pid, -tid), default=pid)
@@ -159,13 +167,17 @@ def _subjects(
     processes: Mapping[int, Process], kinds: Mapping[int, ProcessKind], best: Mapping[int, int],
     marks: Mapping[Key, Mapping[str, int]], busy: Mapping[Key, int],
 ) -> tuple[Subject, ...]:  # fmt: skip
-    ranked = [pid for pid in best if processes[pid].rank is not None and not _below_its_rank(pid, processes, kinds)]
+    ranked = [
+        pid for pid in best if processes[pid].rank is not None and not _below_its_rank(pid, processes, kinds)
+    ]
     if ranked:
         found = [Subject(pid, best[pid], processes[pid].rank) for pid in ranked]
         return tuple(sorted(found, key=lambda s: (s.rank or 0, s.pid)))
-    steps = [pid for pid in sorted(best) if any(marks.get((pid, best[pid]), {}).get(m) for m in ("step", "tensor"))]
+    steps = _with_steps(processes, best, marks)
     if not steps:
-        everyone = [pid for pid in best if processes[pid].parent not in best] or list(best) or sorted(processes)
+        everyone = (
+            [pid for pid in best if processes[pid].parent not in best] or list(best) or sorted(processes)
+        )
         work = {pid: sum(ns for (one, _), ns in busy.items() if one == pid) for pid in best or processes}
         most = max(sorted(work), key=lambda pid: work[pid], default=None)
         top = max(sorted(everyone), key=lambda pid: work.get(pid, 0), default=None)
@@ -177,6 +189,28 @@ def _subjects(
     return tuple(
         Subject(pid, best.get(pid, pid), n if siblings else None, siblings) for n, pid in enumerate(steps)
     )  # fmt: skip
+
+
+def _with_steps(
+    processes: Mapping[int, Process], best: Mapping[int, int], marks: Mapping[Key, Mapping[str, int]]
+) -> list[int]:
+    """Processes that step. One below another that steps as much is its helper; one that hardly steps is none."""
+    times = {pid: marks.get((pid, tid), {}).get("step", 0) for pid, tid in best.items()}
+    least = max(times.values(), default=0) // 20
+    if not least:
+        return []
+    stepping = {pid: ns for pid, ns in times.items() if ns > least}
+
+    def is_helper(pid: int) -> bool:
+        above, seen = processes[pid].parent, {pid}
+        while above in processes and above not in seen:
+            if stepping.get(above, 0) * 2 >= stepping[pid]:
+                return True
+            seen.add(above)
+            above = processes[above].parent
+        return False
+
+    return [pid for pid in sorted(stepping) if not is_helper(pid)]
 
 
 def _below_its_rank(pid: int, processes: Mapping[int, Process], kinds: Mapping[int, ProcessKind]) -> bool:

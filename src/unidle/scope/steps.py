@@ -76,7 +76,8 @@ def quantile(values: Sequence[int], share: float) -> float:
 def _from_spans(profile: Profile, key: Key) -> Steps | None:
     for kind in _KINDS:
         spans = sorted(
-            (s for s in profile.spans if s.kind == kind and s.pid == key[0]), key=lambda s: (s.end_ns, s.start_ns)
+            (s for s in profile.spans if s.kind == kind and s.pid == key[0]),
+            key=lambda s: (s.end_ns, s.start_ns),
         )
         # The thread's own where there are some: an optimizer's or a collective's may come from a helper.
         spans = [s for s in spans if s.tid == key[1]] or spans

@@ -126,7 +126,8 @@ def _to_tell(report: Report) -> list[Finding]:
     if len(threads) > 1:
         late = [one for one in report.findings(threads[1]) if one.category != "collective"]
         found = [one for one in found if one.category == "collective"][:1] + late[:2]
-    told = [one for one in found if one.share >= 0.08][:_MOST_FINDINGS]
+    lost = next((one.share for one in found if one.cause == "no-cpu-of-others"), 0.0)
+    told = [one for one in found if one.share >= 0.08 * (1 - lost)][:_MOST_FINDINGS]
     return told or found[:1]
 
 
@@ -156,7 +157,9 @@ def _told(finding: Finding, source: Source | None, width: int, colour: bool) -> 
     if not any(line.place.file for line in finding.lines) and finding.lines:
         lines.append(_clip(f"     {finding.lines_are} {finding.lines[0].place.text}", width))
     if finding.do:
-        lines += textwrap.wrap(f"try: {finding.do}", width - 5, initial_indent="     ", subsequent_indent="          ")
+        lines += textwrap.wrap(
+            f"try: {finding.do}", width - 5, initial_indent="     ", subsequent_indent="          "
+        )
     return [*lines, ""]
 
 
@@ -172,7 +175,9 @@ def _bars(budgets: Budgets, width: int, colour: bool) -> list[str]:
             continue
         bar = _bar(shares[category] / most, room)
         shown = f"\x1b[38;5;{_COLOURS[category]}m{bar}\x1b[0m" if colour else bar
-        lines.append(f"  {category:<14} {shares[category]:5.1f} % ±{interval[category]:<4.1f} {shown}".rstrip())
+        lines.append(
+            f"  {category:<14} {shares[category]:5.1f} % ±{interval[category]:<4.1f} {shown}".rstrip()
+        )
     rest = [category for category in CATEGORIES if 0 < shares[category] < 0.5]
     if rest:
         lines.append(_clip(f"  under 0.5 %: {', '.join(rest)}", width))
@@ -213,7 +218,10 @@ def _ranks(report: Report, width: int) -> list[str]:
     while sum(len(c) + 2 for c in used) > width - 22:
         used.pop()
     blames = {one.pid: one for one in report.comparison.ranks} if report.comparison else {}
-    lines = ["Ranks (percent of each one's time)", f"  {'rank':>5} {'pid':>8}" + "".join(f"  {c}" for c in used)]
+    lines = [
+        "Ranks (percent of each one's time)",
+        f"  {'rank':>5} {'pid':>8}" + "".join(f"  {c}" for c in used),
+    ]
     shown = sorted(threads, key=lambda one: not (one.pid in blames and blames[one.pid].is_late))[:_MOST_RANKS]
     for one in (thread for thread in threads if thread in shown):
         rank = rank_of(budgets, one)
@@ -240,11 +248,19 @@ def _workers(profile: Profile, budgets: Budgets, width: int) -> list[str]:
         shares = sorted(((one.share(c), c) for c in CATEGORIES if c != "idle"), reverse=True)
         by = ", ".join(f"{c} {100 * share:.0f}" for share, c in shares[:3] if share >= 0.02)
         lines = lines_of(profile, (cell for cell in one.cells if not cell.rule.rest))
-        rows.append((-work, f"  {budgets.shape.kinds.get(one.pid, ''):<8} {one.pid:>8} {one.name[:15]:<15} {by}", lines[:1]))
+        rows.append(
+            (
+                -work,
+                f"  {budgets.shape.kinds.get(one.pid, ''):<8} {one.pid:>8} {one.name[:15]:<15} {by}",
+                lines[:1],
+            )
+        )
     if not rows:
         return []
     rows.sort(key=lambda row: (row[0], row[1]))
-    shown = [_clip(text + (f"  {lines[0].place.text}" if lines else ""), width) for _, text, lines in rows[:5]]
+    shown = [
+        _clip(text + (f"  {lines[0].place.text}" if lines else ""), width) for _, text, lines in rows[:5]
+    ]
     more = [f"  and {len(rows) - 5} more"] if len(rows) > 5 else []
     return ["Other busy threads (percent of each one's time)", *shown, *more, ""]
 
@@ -253,7 +269,9 @@ def _steps(steps: StepReport, width: int) -> list[str]:
     if not steps.count:
         return []
     p50, p99 = steps.quantile_ms(0.5), steps.quantile_ms(0.99)
-    pace = f", median {p50:.4g} ms, 99th percentile {p99:.4g} ms" if p50 is not None and p99 is not None else ""
+    pace = (
+        f", median {p50:.4g} ms, 99th percentile {p99:.4g} ms" if p50 is not None and p99 is not None else ""
+    )
     of = next(iter(steps.ranks.values())).of
     return [_clip(f"{counted(steps.count, 'step')} (calls of {of}){pace}", width), ""]
 
@@ -283,7 +301,9 @@ def _doubts(budgets: Budgets) -> list[str]:
     if not few:
         return []
     least = min(one.samples for one in few)
-    return [f"too few samples ({least}, {FEW_SAMPLES} are wanted) to split the time well: look for longer (--seconds)"]
+    return [
+        f"too few samples ({least}, {FEW_SAMPLES} are wanted) to split the time well: look for longer (--seconds)"
+    ]
 
 
 def _interval(threads: Sequence[ThreadBudget]) -> dict[str, float]:
@@ -292,7 +312,9 @@ def _interval(threads: Sequence[ThreadBudget]) -> dict[str, float]:
     if not wall:
         return dict.fromkeys(CATEGORIES, 0.0)
     return {
-        category: round(sum((one.interval_pct[category] * one.wall_ns / wall) ** 2 for one in threads) ** 0.5, 2)
+        category: round(
+            sum((one.interval_pct[category] * one.wall_ns / wall) ** 2 for one in threads) ** 0.5, 2
+        )
         for category in CATEGORIES
     }
 

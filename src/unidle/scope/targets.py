@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from unidle.engine.local import rundir, tree
-from unidle.errors import BadInput, CannotRun
+from unidle.errors import BadInput, CannotRun, TargetEnded
 from unidle.scope.findings import Machine
 from unidle.scope.model import Profile
 
@@ -44,12 +44,12 @@ class Target:
 
 
 def of_process(pid: int, *, children: bool = True) -> Target:
-    """A process and, if wanted, those below it. Errors: BadInput where there is none, CannotRun where it may not be seen."""
+    """A process and, if wanted, those below it. Errors: BadInput where there is none, TargetEnded, CannotRun."""
     stat = tree.stat_of(pid)
     if stat is None or pid <= 0:
         raise BadInput("no such process", field="PID", value=pid, remedy="`ps aux` lists them")
     if stat[0] in "ZX":
-        raise BadInput("the process has ended", field="PID", value=pid, remedy="name one that runs")
+        raise TargetEnded("the process has ended", field="PID", value=pid, remedy="name one that runs")
     if not _command(pid):
         raise BadInput("is a thread of the kernel, which has no stacks to tell", field="PID", value=pid, remedy="name a program's process")  # fmt: skip
     need_right(pid)
@@ -117,6 +117,7 @@ class Beside:
         self._target = target
         self._cpus = _allowed_cpus(target.pids[0])
         self._before = _cpu_seconds()
+        self._busy = _busy_seconds()
         self._since = time.monotonic()
 
     def machine(self, watched: Sequence[int]) -> Machine:
@@ -127,7 +128,11 @@ class Beside:
             pid: (total - self._before.get(pid, 0.0)) / seconds for pid, total in _cpu_seconds().items() if pid not in mine
         }  # fmt: skip
         most = sorted(((cpus, pid) for pid, cpus in used.items() if cpus >= _BUSY_CPUS), reverse=True)[:5]
-        return Machine(self._cpus, tuple((pid, _command(pid) or f"pid {pid}", round(cpus, 2)) for cpus, pid in most))
+        named = tuple((pid, _command(pid) or f"pid {pid}", round(cpus, 2)) for cpus, pid in most)
+        busy = _busy_seconds()
+        return Machine(
+            self._cpus, named, None if busy is None or self._busy is None else (busy - self._busy) / seconds
+        )
 
 
 def _target(
@@ -179,6 +184,16 @@ def _cpu_seconds() -> dict[int, float]:
             continue
         found[pid] = (int(fields[11]) + int(fields[12])) / tick
     return found
+
+
+def _busy_seconds() -> float | None:
+    """CPU time of everything since the boot."""
+    try:
+        words = tree.said("/proc/stat").split(b"\n", 1)[0].split()
+        user, nice, system, _, _, irq, soft = map(int, words[1:8])
+    except (OSError, ValueError):
+        return None
+    return (user + nice + system + irq + soft) / os.sysconf("SC_CLK_TCK")
 
 
 def _command(pid: int) -> str:
