@@ -186,7 +186,6 @@ def _tell_past(question: Question, rules: Rules, wanted: Any, as_json: bool) -> 
     from unidle.cli.profile_history import answer_of, difference_json, difference_lines
     from unidle.cli.profile_live import safe
 
-    wanted.check()
     answer = answer_of(question)
     if answer.other is None or wanted.form is not None:
         if not (as_json or wanted.to_stdout):

@@ -16,6 +16,7 @@ import msgspec
 from unidle.errors import BadInput
 from unidle.scope.merge import merge, renumbered
 from unidle.scope.model import Call, Frame, Profile, Sample, Span
+from unidle.words import counted
 
 STACKS_MOST: Final = 400
 SPANS_MOST: Final = 256
@@ -175,7 +176,7 @@ def unpacked(body: bytes) -> Profile:
     try:
         plain = inflate.decompress(body, _BODY_MOST)
         if inflate.unconsumed_tail or not inflate.eof:
-            raise BadInput("is torn or too large", field="profile", value=f"{len(body)} bytes")
+            raise BadInput("is torn or too large", field="profile", value=counted(len(body), "byte"))
         told = msgspec.json.decode(plain)
     except (zlib.error, msgspec.DecodeError) as error:
         raise BadInput(f"cannot be read: {error}", field="profile") from None
