@@ -144,10 +144,8 @@ def told(past: Past) -> str:
 def difference_lines(answer: Answer, rules: Rules) -> list[str]:
     """What changed from ``other`` to ``profile``, categories first, then functions; for a terminal, not coloured."""
     from unidle.cli.common import table
-    from unidle.scope.difference import difference
 
-    assert answer.other is not None
-    before, after = _budget(answer.other, rules), _budget(answer.profile, rules)
+    before, after, found = _compared(answer, rules)
     rows = [
         [
             category,
@@ -161,7 +159,6 @@ def difference_lines(answer: Answer, rules: Rules) -> list[str]:
     rows.sort(key=lambda row: -abs(float(row[3])))
     lines = [f"before: {answer.other_source}", f"after:  {answer.source}", ""]
     lines += table(["training threads, %", "before", "after", "points"], rows)
-    found = difference(answer.other, answer.profile)
     changes = _telling(found)
     if changes:
         lines += ["", *table(["function", "before %", "after %", "points", "sure"], changes)]
@@ -172,11 +169,7 @@ def difference_lines(answer: Answer, rules: Rules) -> list[str]:
 
 def difference_json(answer: Answer, rules: Rules) -> dict[str, Any]:
     """The same for machines."""
-    from unidle.scope.difference import difference
-
-    assert answer.other is not None
-    before, after = _budget(answer.other, rules), _budget(answer.profile, rules)
-    found = difference(answer.other, answer.profile, top=50)
+    before, after, found = _compared(answer, rules)
     return {
         "before": answer.other_source,
         "after": answer.source,
@@ -194,10 +187,19 @@ def difference_json(answer: Answer, rules: Rules) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _budget(profile: Profile, rules: Rules) -> dict[str, float]:
+def _compared(answer: Answer, rules: Rules) -> tuple[dict[str, float], dict[str, float], Difference]:
+    """The training threads' budgets on both sides, and how their stacks differ: what helpers wait in tells nothing."""
     from unidle.scope.budget import budgets_of, percentages
+    from unidle.scope.difference import difference
 
-    return percentages(budgets_of(profile, rules).total_ns)
+    assert answer.other is not None
+    sides = [budgets_of(profile, rules) for profile in (answer.other, answer.profile)]
+    before, after = (side.shape.training for side in sides)
+    found = difference(
+        answer.other, answer.profile, top=50,
+        of_before=lambda s: (s.pid, s.tid) in before, of_after=lambda s: (s.pid, s.tid) in after,
+    )  # fmt: skip
+    return percentages(sides[0].total_ns), percentages(sides[1].total_ns), found
 
 
 def _telling(found: Difference) -> list[list[str]]:
