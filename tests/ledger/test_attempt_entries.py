@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unidle.ledger.attempt import AttemptTrace, RankTrace, attempt_entries
+from unidle.ledger.carve import Look, fitted
 from unidle.ledger.rows import Entry
 from unidle.ledger.taxonomy import GROUP_OF
 
@@ -125,6 +126,16 @@ def test_an_attempt_whose_gang_never_came_up_only_waited():
 times = st.integers(0, 120)
 
 
+parts = st.dictionaries(st.sampled_from(["data_stall", "exposed_local", "straggler_wait"]), times, max_size=3)
+
+
+@st.composite
+def looks(draw: st.DrawFn) -> tuple[Look, ...]:
+    edges = sorted(set(draw(st.lists(times, max_size=6))))
+    pairs = zip(edges[::2], edges[1::2], strict=False)
+    return tuple(Look(a, b, fitted(draw(parts), b - a)) for a, b in pairs)
+
+
 @st.composite
 def traces(draw: st.DrawFn) -> AttemptTrace:
     ranks = []
@@ -136,14 +147,15 @@ def traces(draw: st.DrawFn) -> AttemptTrace:
         ranks.append(
             RankTrace(
                 (k,), draw(st.none() | times), draw(st.none() | times), draw(st.none() | times), step_ns,
-                range(1, len(step_ns) + 1), sorted(draw(st.lists(span, max_size=3))), "helper",
+                range(1, len(step_ns) + 1), sorted(draw(st.lists(span, max_size=3))), "helper", (),
+                draw(looks()),
             )
         )  # fmt: skip
     fate = draw(st.sampled_from(["open", "kept", "replayed", "preempted", "no_artefact"]))
     return AttemptTrace(
         "j", 1, 0, None if fate == "open" else 100, tuple(ranks), fate, None, None, draw(st.none() | times),
         draw(st.none() | times), draw(st.sampled_from(["failure", "request"])), draw(st.booleans()),
-        draw(st.none() | times), draw(st.sampled_from(["measured", "inferred"])),
+        draw(st.none() | times), draw(st.sampled_from(["measured", "inferred"])), None, draw(st.none() | times),
     )  # fmt: skip
 
 

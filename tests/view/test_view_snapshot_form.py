@@ -8,12 +8,13 @@ from dataclasses import fields
 from unidle.events.types import Predicted
 from unidle.jobs.speeds import Known, SpeedRun
 from unidle.ledger.book import Book, SliceRef
+from unidle.ledger.carve import Look
 from unidle.ledger.rows import Entry
 from unidle.view.care import Care, CareView, CheckView, Cordon, Sign, Strike, Window
 from unidle.view.checkpoints import BadCheckpoint
 from unidle.view.fold import FOLD_VERSION
 from unidle.view.jobs import AttemptView, JobView
-from unidle.view.ranks import RankView
+from unidle.view.ranks import RankView, Watched
 from unidle.view.records import FaultView, IdleNotice, Prediction, UseView, VerdictView, WatchView
 from unidle.view.snapshot import decode, encode
 from unidle.view.state import View
@@ -22,9 +23,9 @@ from view.telling import Telling
 
 KEPT = (
     View, JobView, AttemptView, RankView, UseView, IdleNotice, VerdictView, BadCheckpoint, Predicted, Prediction, Usage, QueueUse, Known, SpeedRun, Book,
-    SliceRef, FaultView, WatchView, Care, CareView, CheckView, Cordon, Sign, Strike, Window,
+    SliceRef, FaultView, WatchView, Care, CareView, CheckView, Cordon, Sign, Strike, Window, Look, Watched,
 )  # fmt: skip
-FORM = (8, 911787413)
+FORM = (9, 1376038187)
 
 
 def form() -> int:

@@ -128,6 +128,8 @@ def _words(view: View, event: ev.Event) -> str:
         return f"{event.job}: {event.state}: {event.because.text}"
     if isinstance(event, ev.FaultSeen):
         return f"{event.node}: fault: {event.because.text}"
+    if isinstance(event, ev.ProfilerSet):
+        return event.why_not or "running jobs are looked at (`unidle profile JOB --since 1h`)"
     if isinstance(event, ev.RankSaw):
         return _rank_words(view, event)
     return ""

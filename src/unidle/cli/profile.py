@@ -21,6 +21,7 @@ from unidle.cli.common import (
 from unidle.errors import BadInput, CannotRun, TargetEnded
 
 if TYPE_CHECKING:
+    from unidle.cli.profile_history import Question
     from unidle.scope.findings import Machine
     from unidle.scope.model import Profile
     from unidle.scope.rules import Rules
@@ -68,6 +69,25 @@ def profile(
     rank: Annotated[
         int | None, typer.Option("--rank", metavar="K", min=0, show_default=False, help="Of a job only this rank.")
     ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option("--since", metavar="TIME", show_default=False, help="Of a job what was kept (`unidle up --profile`) from then on: 1h, 2026-01-31T12:00."),
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option("--until", metavar="TIME", show_default=False, help="And until then; default: now.")
+    ] = None,
+    attempt: Annotated[
+        int | None, typer.Option("--attempt", metavar="N", min=1, show_default=False, help="What was kept of this attempt.")
+    ] = None,
+    against: Annotated[
+        str | None, typer.Option("--against", metavar="TIME..TIME", show_default=False, help="What changed since another window: 2h..1h.")
+    ] = None,
+    against_rank: Annotated[
+        int | None, typer.Option("--against-rank", metavar="K", min=0, show_default=False, help="What --rank does otherwise than this one.")
+    ] = None,
+    against_attempt: Annotated[
+        int | None, typer.Option("--against-attempt", metavar="N", min=1, show_default=False, help="What --attempt does otherwise than this one.")
+    ] = None,
     children: Annotated[
         bool, typer.Option("--children/--no-children", help="Look at the processes below it too.")
     ] = True,
@@ -77,6 +97,7 @@ def profile(
     """Show where the time of a running process or job goes, without a change to it. Exit codes: 0 shown, 2 bad input,
     3 not permitted or not possible here, 5 it ended before anything was seen."""
     from unidle.cli.profile_file import Destination
+    from unidle.cli.profile_history import Question
     from unidle.scope.rules import all_rules
 
     wanted = Destination.of(form, out)
@@ -89,6 +110,10 @@ def profile(
         return
     if target is None:
         raise BadInput("say whose time it is about", field="PID|JOB", remedy="for instance `unidle profile 4242`, or a job of `unidle list`")  # fmt: skip
+    past = Question(target, store, since, until, attempt, rank, against, against_rank, against_attempt)
+    if past.asked:
+        _tell_past(past, book, wanted, as_json)
+        return
     found = _found(target, store, rank, children)
     seen, machine = _look(
         found, seconds, children, hz=hz, off_cpu=off_cpu, operators=operators, memory=memory, tier=tier
@@ -154,6 +179,23 @@ def _ended(target: Target) -> TargetEnded:
         "it ended before anything was seen", field="JOB" if target.job else "PID", value=target.job or target.pids[0],
         remedy="start the look while it runs",
     )  # fmt: skip
+
+
+def _tell_past(question: Question, rules: Rules, wanted: Any, as_json: bool) -> None:
+    """What was kept of a job, or what changed between two parts of it."""
+    from unidle.cli.profile_history import answer_of, difference_json, difference_lines
+    from unidle.cli.profile_live import safe
+
+    answer = answer_of(question)
+    if answer.other is None or wanted.form is not None:
+        if not (as_json or wanted.to_stdout):
+            show(safe(answer.source))
+        _tell(answer.profile, rules, None, wanted, as_json)
+    elif as_json:
+        print_json(difference_json(answer, rules))
+    else:
+        for line in difference_lines(answer, rules):
+            show(safe(line))
 
 
 def _tell(profile: Profile, rules: Rules, machine: Machine | None, wanted: Any, as_json: bool) -> None:

@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -71,6 +72,10 @@ TimeoutOption = Annotated[
     float | None,
     typer.Option(metavar="SECONDS", show_default=False, help="How long the job may run, restarts included."),
 ]
+ProfileOption = Annotated[
+    bool,
+    typer.Option("--profile", help="Look at running jobs all the time; `unidle profile JOB` then tells of the past."),
+]  # fmt: skip
 
 
 def register(app: typer.Typer) -> None:
@@ -91,6 +96,7 @@ def run(
     max_restarts: MaxRestartsOption = None,
     checkpoint: CheckpointOption = None,
     timeout_s: TimeoutOption = None,
+    profile: ProfileOption = False,
     progress: ProgressOption = "auto",
     report: Annotated[
         str | None, typer.Option(metavar="FILE", show_default=False, help="Where to write the report.")
@@ -108,6 +114,7 @@ def run(
     spec = read_job(job, context.obj, options)
     found, channels = find_fleet_and_channels(fleet, cpu_devices)
     refuse_impossible(spec, found)
+    found = looked_at(found) if profile else found
     address, mode = store_address(store), progress_of(progress)
     try:
         sys.exit(_run(spec, found, channels, address, mode, report, as_json))
@@ -175,6 +182,11 @@ def find_fleet_and_channels(path: str | None, cpu_devices: int | None) -> tuple[
     from unidle.engine.local.devices import discover
 
     return discover(cpu_devices or 8), ()
+
+
+def looked_at(fleet: Fleet) -> Fleet:
+    """The fleet, its running jobs looked at all the time as its file says, or as is usual."""
+    return replace(fleet, profile=replace(fleet.profile, on=True))
 
 
 def _check_queues(path: str, fleet: Fleet) -> None:
@@ -249,7 +261,8 @@ def _run(
     job_id = new_job_id(spec.name)
     make_parent(address)
     store = open_store(address, create=True)
-    with caught() as signals, take_up(store, fleet, data_dir(), "unidle run", channels=channels) as session:
+    opened = take_up(store, fleet, data_dir(), "unidle run", channels=channels, profile_to=address)
+    with caught() as signals, opened as session:
         controller = session.controller
         controller.watch(lambda event, _time: live.tell(controller.view, event))
         controller.submit(job_id, spec)

@@ -11,10 +11,12 @@ import typer
 
 from unidle.cli.common import CpuDevicesOption, FleetOption, StoreOption, data_dir, store_address
 from unidle.cli.run import (
+    ProfileOption,
     ProgressOption,
     Signals,
     caught,
     find_fleet_and_channels,
+    looked_at,
     make_parent,
     progress_of,
     told_what_is_left,
@@ -40,6 +42,7 @@ def up(
     until_idle: Annotated[
         bool, typer.Option("--until-idle", help="Stop when no job is left to drive.")
     ] = False,
+    profile: ProfileOption = False,
     progress: ProgressOption = "auto",
 ) -> None:
     """Serve this store: adopt what runs on it and drive every job, until stopped.
@@ -48,6 +51,7 @@ def up(
     queue; a second Ctrl-C kills them at once.
     """
     found, channels = find_fleet_and_channels(fleet, cpu_devices)
+    found = looked_at(found) if profile else found
     sys.exit(_up(found, channels, store_address(store), until_idle, progress_of(progress)))
 
 
@@ -59,7 +63,8 @@ def _up(fleet: Fleet, channels: tuple[Channel, ...], address: str, until_idle: b
     live = Live(mode)
     make_parent(address)
     store = open_store(address, create=True)
-    with caught() as signals, take_up(store, fleet, data_dir(), "unidle up", channels=channels) as session:
+    opened = take_up(store, fleet, data_dir(), "unidle up", channels=channels, profile_to=address)
+    with caught() as signals, opened as session:
         controller = session.controller
         controller.watch(lambda event, _time: live.tell(controller.view, event))
         devices = counted(len(fleet.devices()), "device")

@@ -50,7 +50,7 @@ class GuardWatch:
         judge, slow_judge = self._judges[key]
         progress = progress_of(attempt)
         found = judge.judge(vitals, progress)
-        slow = slow_judge.judge(vitals, progress.steps_ns)
+        slow = slow_judge.judge(vitals, progress.known_ns)
         said: ev.VerdictReached | None = None
         if found is not None and found.certain:
             said = _verdict(job, attempt, found)
@@ -77,13 +77,17 @@ def peers_of(spec: JobSpec) -> list[list[int]]:
 
 def progress_of(attempt: AttemptView) -> Progress:
     """What the attempt's ranks show of themselves."""
-    from unidle.guard.progress import Progress
+    from unidle.guard.progress import Progress, Watched
 
     lead = next((r for r in attempt.ranks if r.step_ns), None)
     said = [r.open for r in attempt.ranks if r.open is not None and r.open[1] in _EXCUSES]
     since_ns, span = max(said, default=(0, ""))
     begun_ns = max((r.spawn_ns or 0 for r in attempt.ranks), default=0)
-    return Progress(begun_ns, lead.step_ns[-64:] if lead is not None else (), span, since_ns)
+    if lead is not None:
+        return Progress(begun_ns, lead.step_ns[-64:], span, since_ns)
+    seen = next((r.watched for r in attempt.ranks if r.watched_ns is not None), ())
+    watched = [Watched(one.start_ns, one.end_ns, one.step_ns) for one in seen]
+    return Progress(begun_ns, (), span, since_ns, watched)
 
 
 def _verdict(job: JobView, attempt: AttemptView, found: Finding) -> ev.VerdictReached:

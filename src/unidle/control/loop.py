@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from unidle.control.detectors import Detectors
     from unidle.control.guard import GuardWatch
     from unidle.control.late_detectors import LateDetectors
+    from unidle.control.profiler import Profiler
     from unidle.notices.desk import NoticeDesk
 
 SIGHTING_EVERY_NS: Final = 10_000_000_000
@@ -61,7 +62,7 @@ class Controller:
         *, inbox_every_ns: int | None = INBOX_EVERY_NS,
         sighting_every_ns: int = SIGHTING_EVERY_NS, watcher: Watcher | None = None, view: View | None = None,
         forecaster: Forecaster | None = None, care: NodeCare | None = None, notices: NoticeDesk | None = None,
-        detectors: Detectors | LateDetectors | None = None,
+        detectors: Detectors | LateDetectors | None = None, profiler: Profiler | None = None,
     ) -> None:  # fmt: skip
         self._store, self._engine = store, engine
         self._policy, self._clock = policy, clock
@@ -70,6 +71,7 @@ class Controller:
         self._forecaster = forecaster
         self._notices = notices
         self._detectors = detectors
+        self._profiler = profiler
         self.view = snapshot.load_view(store) if view is None else view
         self._recorder = Recorder(store, lease, clock, self.view, notices, watcher)
         self._emit = self._recorder.emit
@@ -226,9 +228,16 @@ class Controller:
             else:
                 self._recorder.emit_marks(seen)
                 self._agenda.touch(seen.job)
+        self._listen()
+
+    def _listen(self) -> None:
+        """To those who watch nodes and look at running jobs."""
         if self._detectors is not None:
             for said in self._detectors.take(self.view, self._clock.now_ns()):
                 self._emit(said)
+        if self._profiler is not None:
+            for found in self._profiler.take(self.view):
+                self._emit(found)
 
     def _take_vitals(self, seen: GangVitals) -> None:
         if self._guard is None:  # most short runs end before the first look

@@ -25,6 +25,7 @@ from unidle.view.snapshot import load_view
 
 if TYPE_CHECKING:
     from unidle.control.hooks import Hands
+    from unidle.control.profiler import Profiler
     from unidle.files.fleet_notices import Channel
     from unidle.notices.desk import NoticeDesk
     from unidle.notices.sender import Send
@@ -63,9 +64,12 @@ def _make_root(root: Path) -> None:
 @contextmanager
 def take_up(
     store: Store, fleet: Fleet, data_dir: Path, purpose: str, watcher: Watcher | None = None,
-    channels: Sequence[Channel] = (),
+    channels: Sequence[Channel] = (), profile_to: str = "",
 ) -> Iterator[Session]:  # fmt: skip
     """Hold the store while the block runs. What runs when it ends keeps running. ``channels`` are told.
+
+    ``profile_to`` is the store's address as it is opened (``store.url`` has no password): jobs are looked at while they
+    run where the fleet asks for that.
 
     Errors: :class:`unidle.errors.StoreHeld` when another live writer holds the store.
     """
@@ -81,9 +85,11 @@ def take_up(
         desk = _desk(store, lease, senders, view.health)
         engine = LocalEngine(root, fleet, clock)
         detectors = LateDetectors(fleet, state_dir(store, data_dir) / "watch.json", clock.offset_ns)
+        profiler = _profiler(profile_to, fleet, root, lease, clock)
         controller = Controller(
             store, lease, engine, Unidle(), clock,
             watcher=watcher, view=view, forecaster=Forecaster.of(view), notices=desk, detectors=detectors,
+            profiler=profiler,
             care=NodeCare(lambda: _hands(state_dir(store, data_dir)), f"{os.getpid()}-{view.seq}"),
         )  # fmt: skip
         try:
@@ -96,11 +102,22 @@ def take_up(
                 desk.close(clock.now_ns())
         finally:
             detectors.close()
+            if profiler is not None:
+                profiler.close()
             engine.close()
             if desk is not None:
                 desk.abandon()
     finally:
         store.release(lease)
+
+
+def _profiler(address: str, fleet: Fleet, root: Path, lease: Lease, clock: RealClock) -> Profiler | None:
+    if not address or not fleet.profile.on:
+        return None
+    from unidle.control.profiler import Orders, Profiler
+
+    orders = Orders(address, str(root), lease.token, clock.offset_ns, fleet.profile)
+    return Profiler(orders, root.parent / "profiler.err")
 
 
 def _hands(place: Path) -> Hands:

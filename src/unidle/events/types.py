@@ -1,4 +1,5 @@
-"""The vocabulary of the log. State is a fold over these (``unidle.view``); those of guard are in ``unidle.events.guard``."""
+"""The vocabulary of the log. State is a fold over these (``unidle.view``); those of guard are in ``unidle.events.guard``,
+those of the profiler in ``unidle.events.scope``."""
 
 from __future__ import annotations
 
@@ -20,6 +21,9 @@ from unidle.events.guard import VerdictOver as VerdictOver
 from unidle.events.guard import VerdictReached as VerdictReached
 from unidle.events.guard import WatchSet as WatchSet
 from unidle.events.marks import Mark
+from unidle.events.scope import BudgetMeasured as BudgetMeasured
+from unidle.events.scope import ProfilerSet as ProfilerSet
+from unidle.events.scope import StepsWatched as StepsWatched
 from unidle.fleet import Cut, Fleet, Health
 from unidle.jobs import JobSpec, Reason
 from unidle.jobs.place import RankPlace
@@ -297,6 +301,9 @@ Event: TypeAlias = (
     | Promised
     | JobEnded
     | Predicted
+    | BudgetMeasured
+    | StepsWatched
+    | ProfilerSet
 )
 
 KINDS: Final[dict[str, type[Event]]] = {
@@ -334,6 +341,9 @@ KINDS: Final[dict[str, type[Event]]] = {
     "promised": Promised,
     "job_ended": JobEnded,
     "predicted": Predicted,
+    "budget_measured": BudgetMeasured,
+    "steps_watched": StepsWatched,
+    "profiler_set": ProfilerSet,
 }
 KIND_OF: Final[dict[type, str]] = {cls: kind for kind, cls in KINDS.items()}
 

@@ -15,6 +15,7 @@ from unidle.files.fleet_idle import idle_of
 from unidle.files.fleet_links import check_gpu_links, gpu_links_of
 from unidle.files.fleet_network import label_keys, links, tiers_by_labels, unknown
 from unidle.files.fleet_notices import Channel, notices_of
+from unidle.files.fleet_profile import profile_of
 from unidle.files.fleet_queues import history_of, migration_of, queues_of, zone_of
 from unidle.files.fleet_share import check_sharing, sharing_of
 from unidle.files.fleet_text import fleet_to_yaml
@@ -120,6 +121,7 @@ class _Builder:
             gpu_links=self._gpu_links,
             idle=idle_of(self._document, self._file.idle, self._file.queues),
             guard=guard_of(self._document, self._file.guard, nodes),
+            profile=profile_of(self._document, self._file.profile),
         )
 
     def _tiers(self) -> Iterator[Tier]:

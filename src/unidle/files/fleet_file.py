@@ -10,6 +10,7 @@ from unidle.files.fleet_guard import GuardPart
 from unidle.files.fleet_idle import IdlePart
 from unidle.files.fleet_links import GpuLinksPart
 from unidle.files.fleet_notices import NoticePart
+from unidle.files.fleet_profile import ProfilePart
 from unidle.files.fleet_queues import HistoryPart, MigrationPart, QueuePart
 from unidle.files.fleet_share import SharingPart
 from unidle.files.fleet_watch import WatchPart
@@ -339,6 +340,13 @@ class FleetFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             examples=[{"preflight": "quick", "remedy": {"reboot": {"command": ["ipmi-cycle", "{node}"]}}}],
         ),
     ] = None
+    profile: Annotated[
+        ProfilePart,
+        Meta(
+            description="Short looks at running jobs, all the time. Without it, there are none.",
+            examples=[{"on": True, "every_s": 60, "keep": "24h"}],
+        ),
+    ] = ProfilePart()
     notices: Annotated[
         tuple[NoticePart, ...],
         Meta(

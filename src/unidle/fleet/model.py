@@ -8,6 +8,7 @@ from typing import Literal
 from unidle.fleet.guard import GuardPolicy
 from unidle.fleet.idle import IdlePolicy
 from unidle.fleet.links import GpuLinks
+from unidle.fleet.profiling import ProfilePolicy
 from unidle.fleet.queues import DAILY, UTC, History, Migration, QueueSpec, Zone
 from unidle.fleet.watch import Watch
 
@@ -169,6 +170,7 @@ class Fleet:
     idle: IdlePolicy = field(default_factory=IdlePolicy)
     guard: GuardPolicy = field(default_factory=GuardPolicy)
     history: History = DAILY
+    profile: ProfilePolicy = field(default_factory=ProfilePolicy)
 
     def devices(self) -> list[Device]:
         return [d for n in self.nodes for d in n.devices]

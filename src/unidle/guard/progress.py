@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from unidle.guard.ends import at_fault
 from unidle.jobs.vitals import Doing, GangVitals, Pair, RankVitals
@@ -25,6 +25,10 @@ STOPPED_NS: Final = 2 * _S  # debuggers and profilers stop a process for a momen
 CUT_NS: Final = 2 * _S
 SILENT_NS: Final = 3 * _S
 SILENT_BEFORE_STEPS_NS: Final = 120 * _S
+SILENT_WATCHED_NS: Final = (
+    20 * _S
+)  # steps are seen now and then only: not all of a job's usual pauses are known
+BLIND_LOOKS: Final = 3  # so many looks in a row that see no step, where looks saw some
 SPAN_NS: Final = 600 * _S  # what says that it saves or evaluates is believed for so long
 BUSY_NS: Final = 300 * _S  # a gang that computes without a step, as evaluation or compilation would
 BUSY_TIMES: Final = 20  # and so many times its longest step
@@ -54,18 +58,33 @@ class Finding:
     pairs: tuple[Pair, ...] = ()
 
 
+class Watched(NamedTuple):
+    """A window in which steps were watched from outside, and when those were complete that were seen."""
+
+    start_ns: int
+    end_ns: int
+    steps_ns: Sequence[int]
+
+
 @dataclass(frozen=True, slots=True)
 class Progress:
     """What the job shows of itself. ``steps_ns``: when its latest steps were complete, in order.
 
     ``begun_ns``: when its ranks were all there. ``span``: some rank says that it does something else than
-    steps now (``eval``, ``save``, ...), since ``span_ns``.
+    steps now (``eval``, ``save``, ...), since ``span_ns``. ``watched``: for a job that shows no steps, short windows in
+    which somebody looked for them; what lies between two windows is not known.
     """
 
     begun_ns: int
     steps_ns: Sequence[int] = ()
     span: str = ""
     span_ns: int = 0
+    watched: Sequence[Watched] = ()
+
+    @property
+    def known_ns(self) -> list[int]:
+        """The steps that are known, from the job or from outside."""
+        return list(self.steps_ns) or [t for window in self.watched for t in window.steps_ns]
 
 
 @dataclass(slots=True)
@@ -76,6 +95,10 @@ class GangJudge:
     _last_step_ns: int = 0
     _gaps: deque[int] = field(default_factory=lambda: deque(maxlen=_GAPS))
     _silent_ns: int | None = None  # since when no rank moved
+    _silences: deque[int] = field(default_factory=lambda: deque(maxlen=_GAPS))  # that were over by themselves
+    _watched_ns: int = 0  # until then steps were watched from outside; 0 where the job shows its own
+    _blind: int = 0  # looks in a row that saw no step
+    _steps_quietly: bool = False  # steps were seen from outside while no rank moved
     _signals: dict[tuple[str, int], int] = field(default_factory=dict)
 
     def judge(self, seen: GangVitals, progress: Progress) -> Finding | None:
@@ -84,6 +107,8 @@ class GangJudge:
         quiet = all(_is_quiet(rank, seen) for rank in seen.ranks)
         stepped = self._last_step_ns > seen.from_ns
         if not quiet or stepped:
+            if self._silent_ns is not None:
+                self._silences.append(seen.from_ns - self._silent_ns)
             self._silent_ns = None
         elif self._silent_ns is None:
             self._silent_ns = seen.from_ns
@@ -147,12 +172,10 @@ class GangJudge:
         """No rank computes, reads or writes, and none says why."""
         if self._silent_ns is None or self._is_excused(seen, progress):
             return None
+        if self._watched_ns and self._steps_quietly and self._blind < BLIND_LOOKS:
+            return None
         usual_ns = max(self._gaps, default=0)
-        need_ns = (
-            max(SILENT_NS, min(GAP_TIMES * usual_ns, BUSY_NS))
-            if self._last_step_ns
-            else SILENT_BEFORE_STEPS_NS
-        )
+        need_ns = self._silence_needed_ns(usual_ns)
         since_ns = max(self._silent_ns, self._last_step_ns)
         waited_ns = seen.at_ns - since_ns
         rank, why = _odd_one_out(seen.ranks)
@@ -170,7 +193,9 @@ class GangJudge:
         """Some rank computes on and on, and the gang's steps do not come."""
         if not self._gaps or self._is_excused(seen, progress):
             return None
-        waited_ns = seen.at_ns - self._last_step_ns
+        if self._watched_ns and self._blind < BLIND_LOOKS:
+            return None
+        waited_ns = (self._watched_ns or seen.at_ns) - self._last_step_ns
         need_ns = max(BUSY_NS, BUSY_TIMES * max(self._gaps))
         if waited_ns < need_ns:
             return None
@@ -180,12 +205,36 @@ class GangJudge:
 
     # -- helpers ---------------------------------------------------------------------------------
 
+    def _silence_needed_ns(self, usual_ns: int) -> int:
+        """How long nothing may move."""
+        if not self._last_step_ns:
+            return SILENT_BEFORE_STEPS_NS
+        if self._watched_ns:
+            usual_ns = max([usual_ns, *self._silences])
+            return max(SILENT_WATCHED_NS, min(GAP_TIMES * usual_ns, BUSY_NS))
+        return max(SILENT_NS, min(GAP_TIMES * usual_ns, BUSY_NS))
+
     def _learn(self, progress: Progress) -> None:
-        for at_ns in progress.steps_ns:
+        if progress.steps_ns:
+            before_ns, self._watched_ns = 0 if self._watched_ns else self._last_step_ns, 0
+            self._take(progress.steps_ns, before_ns)
+            return
+        for window in progress.watched:
+            if window.end_ns <= self._watched_ns:
+                continue
+            self._watched_ns = window.end_ns
+            self._blind = 0 if window.steps_ns else self._blind + 1
+            self._take(window.steps_ns, 0)
+            if self._silent_ns is not None and self._last_step_ns > self._silent_ns + SILENT_NS:
+                self._steps_quietly = True
+
+    def _take(self, steps_ns: Sequence[int], before_ns: int) -> None:
+        """Steps, of which the first follows the one at ``before_ns`` (0: it is not known which)."""
+        for at_ns in steps_ns:
             if at_ns > self._last_step_ns:
-                if self._last_step_ns:
-                    self._gaps.append(at_ns - self._last_step_ns)
-                self._last_step_ns = at_ns
+                if before_ns:
+                    self._gaps.append(at_ns - before_ns)
+                self._last_step_ns = before_ns = at_ns
 
     def _is_excused(self, seen: GangVitals, progress: Progress) -> bool:
         if progress.span and seen.at_ns - progress.span_ns < SPAN_NS:

@@ -13,7 +13,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice, pairwise
 from typing import Literal, NamedTuple
 
+from unidle.ledger.carve import OBSERVER, Look, carve
 from unidle.ledger.classify import Facts, classify
+from unidle.ledger.pieces import Piece
 from unidle.ledger.rows import Entry
 from unidle.ledger.taxonomy import GROUPS, How
 
@@ -35,6 +37,7 @@ class RankTrace(NamedTuple):
     spans: Sequence[tuple[int, int, str]] = ()  # (start, end, leaf of group held or step)
     observer: str = ""
     down: Sequence[tuple[int, int, str]] = ()  # (start, end, leaf of group down)
+    looks: Sequence[Look] = ()  # what was found by looking at it, in order of time
 
 
 class AttemptTrace(NamedTuple):
@@ -44,7 +47,8 @@ class AttemptTrace(NamedTuple):
     checkpoint of this attempt (or the next attempt's first step) proves to be kept, with
     ``durable_ns`` the time from which on work was not kept. ``job_steps`` tells whether any attempt
     of the job ever showed a step. From ``idle_ns`` on, if given, the attempt did nothing, known as
-    ``idle_how`` says. Until ``checked_ns``, if given, its nodes were checked.
+    ``idle_how`` says. Until ``checked_ns``, if given, its nodes were checked. ``watched_ns`` is when a step was first
+    seen from outside, where that was looked for.
     """
 
     job: str
@@ -62,16 +66,7 @@ class AttemptTrace(NamedTuple):
     idle_ns: int | None = None
     idle_how: How = "inferred"
     checked_ns: int | None = None
-
-
-class _Piece(NamedTuple):
-    start_ns: int
-    end_ns: int
-    leaf: str
-    step: int
-    how: How
-    observer: str
-    was: str | None = None  # the leaf that stood before it was corrected
+    watched_ns: int | None = None
 
 
 def attempt_entries(trace: AttemptTrace, now_ns: int) -> list[Entry]:
@@ -87,7 +82,7 @@ def attempt_entries(trace: AttemptTrace, now_ns: int) -> list[Entry]:
         for piece in _rank_pieces(trace, rank, lead, spawned, until):
             _post(trace, piece, same, entries)
         return entries
-    merged: dict[_Piece, list[int]] = {}
+    merged: dict[Piece, list[int]] = {}
     for rank, slices in groups:
         for piece in _rank_pieces(trace, rank, lead, spawned, until):
             merged.setdefault(piece, []).extend(slices)
@@ -102,8 +97,8 @@ def _alike(ranks: Sequence[RankTrace], lead: RankTrace | None) -> list[tuple[Ran
     for rank in ranks:
         source = rank if rank.step_n else lead
         ready = rank.ready_ns if rank.ready_ns is not None or source is None else source.ready_ns
-        own = (tuple(rank.spans), tuple(rank.down)) if rank.spans or rank.down else None
-        key = (rank.end_ns, ready, id(source), own)
+        own = (tuple(rank.spans), tuple(rank.down), tuple(rank.looks))
+        key = (rank.end_ns, ready, id(source), own if any(own) else None)
         groups.setdefault(key, (rank, []))[1].extend(rank.slices)
     return list(groups.values())
 
@@ -118,7 +113,7 @@ def _gang_spawned(trace: AttemptTrace, until: int) -> int | None:
     return min(latest, until)
 
 
-def _post(trace: AttemptTrace, piece: _Piece, slices: tuple[int, ...], entries: list[Entry]) -> None:
+def _post(trace: AttemptTrace, piece: Piece, slices: tuple[int, ...], entries: list[Entry]) -> None:
     start, end, leaf, step, how, observer, was = piece
     new = Entry(slices, start, end, leaf, trace.job, trace.attempt, step, how, observer)
     if was is None:
@@ -130,24 +125,26 @@ def _post(trace: AttemptTrace, piece: _Piece, slices: tuple[int, ...], entries: 
 
 def _rank_pieces(
     trace: AttemptTrace, rank: RankTrace, lead: RankTrace | None, spawned: int | None, until: int
-) -> Iterator[_Piece]:
+) -> Iterator[Piece]:
     """The rank's time from placement to release, without gaps; empty pieces are left out."""
     placed = trace.placed_ns
     gone = until if rank.end_ns is None else min(max(rank.end_ns, placed), until)
     work_end = gone if trace.halted_ns is None else min(gone, max(trace.halted_ns, placed))
     begin_work = work_end if spawned is None else min(spawned, work_end)
     checked = placed if trace.checked_ns is None else min(max(trace.checked_ns, placed), begin_work)
-    pieces = [_Piece(placed, checked, "preflight", -1, "measured", "control")]
-    pieces.append(_Piece(checked, begin_work, "gang_wait", -1, "measured", "supervisor"))
+    pieces = [Piece(placed, checked, "preflight", -1, "measured", "control")]
+    pieces.append(Piece(checked, begin_work, "gang_wait", -1, "measured", "supervisor"))
     pieces += _work(trace, rank, lead, begin_work, work_end)
     after = "hang" if trace.halt == "failure" else "preempting"
-    pieces.append(_Piece(work_end, gone, after, -1, "inferred", "control"))
-    pieces.append(_Piece(gone, until, "idle", -1, "measured", "supervisor"))
-    tiled: Iterator[_Piece] | list[_Piece] = pieces
+    pieces.append(Piece(work_end, gone, after, -1, "inferred", "control"))
+    pieces.append(Piece(gone, until, "idle", -1, "measured", "supervisor"))
+    tiled: Iterator[Piece] | list[Piece] = pieces
     if rank.spans or rank.down:
         tiled = _overlay(pieces, rank, begin_work, work_end)
     if trace.idle_ns is not None:
         tiled = _idle(tiled, max(trace.idle_ns, begin_work), work_end, trace.idle_how)
+    if rank.looks:
+        tiled = carve([piece for piece in tiled if piece.start_ns < piece.end_ns], rank.looks)
     lost_from = _lost_from(trace, rank, lead, begin_work)
     for piece in tiled:
         if piece.start_ns >= piece.end_ns:
@@ -158,7 +155,7 @@ def _rank_pieces(
             yield from _revoke(piece, lost_from, trace.fate)
 
 
-def _work(trace: AttemptTrace, rank: RankTrace, lead: RankTrace | None, begin: int, end: int) -> list[_Piece]:
+def _work(trace: AttemptTrace, rank: RankTrace, lead: RankTrace | None, begin: int, end: int) -> list[Piece]:
     """``[begin, end)``: start, then one piece per step seen, then what follows the last step."""
     source = rank if rank.step_n else lead
     if source is None:
@@ -166,28 +163,30 @@ def _work(trace: AttemptTrace, rank: RankTrace, lead: RankTrace | None, begin: i
     how: How = "measured" if source.observer == "helper" else "inferred"
     count = bisect_right(source.step_ns, end)
     at = min(_first_begin(trace, rank, source, begin), end)
-    pieces = [_Piece(begin, at, "start", -1, how, source.observer)]
+    pieces = [Piece(begin, at, "start", -1, how, source.observer)]
     for k in range(count):
         done = max(source.step_ns[k], at)
-        pieces.append(_Piece(at, done, "useful", source.step_n[k], how, source.observer))
+        pieces.append(Piece(at, done, "useful", source.step_n[k], how, source.observer))
         at = done
     if count == 0:
-        pieces[0] = _Piece(begin, end, "start", -1, how, source.observer)
+        pieces[0] = Piece(begin, end, "start", -1, how, source.observer)
     elif count < len(source.step_n):
         # the rank was gone a moment before the gang's lead told of the step
-        pieces.append(_Piece(at, end, "useful", source.step_n[count], how, source.observer))
+        pieces.append(Piece(at, end, "useful", source.step_n[count], how, source.observer))
     elif trace.ended_ns is not None and trace.fate == "kept":
-        pieces.append(_Piece(at, end, "idle", -1, "inferred", source.observer))
+        pieces.append(Piece(at, end, "idle", -1, "inferred", source.observer))
     else:
-        pieces.append(_Piece(at, end, "useful", -1, "inferred", source.observer))
+        pieces.append(Piece(at, end, "useful", -1, "inferred", source.observer))
     return pieces
 
 
-def _work_without_steps(trace: AttemptTrace, begin: int, end: int) -> list[_Piece]:
+def _work_without_steps(trace: AttemptTrace, begin: int, end: int) -> list[Piece]:
+    seen = end if trace.watched_ns is None else min(max(trace.watched_ns, begin), end)
+    watched = Piece(seen, end, "useful", -1, "inferred", OBSERVER)
     if trace.job_steps or trace.fate == "open":
-        return [_Piece(begin, end, "start", -1, "inferred", "supervisor")]
+        return [Piece(begin, seen, "start", -1, "inferred", "supervisor"), watched]
     # The job never showed a step: once it is over, the time that its processes lived is its work.
-    return [_Piece(begin, end, "useful", -1, "inferred", "process", was="start")]
+    return [Piece(begin, seen, "useful", -1, "inferred", "process", was="start"), watched]
 
 
 def _first_begin(trace: AttemptTrace, rank: RankTrace, source: RankTrace, begin: int) -> int:
@@ -217,12 +216,14 @@ def _lost_from(trace: AttemptTrace, rank: RankTrace, lead: RankTrace | None, beg
         return None
     source = rank if rank.step_n else lead
     if source is None:
+        if trace.job_steps and trace.watched_ns is not None:
+            return max(begin, trace.watched_ns)
         return None if trace.job_steps else begin
     first = _first_begin(trace, rank, source, begin)
     return first if trace.durable_ns is None else max(first, trace.durable_ns)
 
 
-def _revoke(piece: _Piece, lost_from: int, fate: Fate) -> Iterator[_Piece]:
+def _revoke(piece: Piece, lost_from: int, fate: Fate) -> Iterator[Piece]:
     """The part of ``piece`` from ``lost_from`` on gets the leaf of what became of it."""
     cut = max(piece.start_ns, lost_from)
     if piece.start_ns < cut:
@@ -242,7 +243,7 @@ _DOWN = frozenset({"fault", "repair", "maintenance", "quarantine", "boot"})
 _STEP = frozenset(GROUPS["step"])
 
 
-def _idle(pieces: Iterable[_Piece], start: int, end: int, how: How) -> Iterator[_Piece]:
+def _idle(pieces: Iterable[Piece], start: int, end: int, how: How) -> Iterator[Piece]:
     """From ``start`` until ``end`` what was taken for work, because nothing else was known, is idle."""
     for piece in pieces:
         a, b = max(piece.start_ns, start), min(piece.end_ns, end)
@@ -256,7 +257,7 @@ def _idle(pieces: Iterable[_Piece], start: int, end: int, how: How) -> Iterator[
         yield piece._replace(start_ns=b)
 
 
-def _overlay(pieces: Sequence[_Piece], rank: RankTrace, begin: int, end: int) -> Iterator[_Piece]:
+def _overlay(pieces: Sequence[Piece], rank: RankTrace, begin: int, end: int) -> Iterator[Piece]:
     """Lay measured spans (within the work) and faults (anywhere) over the base pieces."""
     spans = [(max(s, begin), min(e, end), leaf) for s, e, leaf in rank.spans]
     claims = sorted([(s, e, leaf, False) for s, e, leaf in spans] + [(*d, True) for d in rank.down])
@@ -279,7 +280,7 @@ def _overlay(pieces: Sequence[_Piece], rank: RankTrace, begin: int, end: int) ->
             yield _claimed(piece._replace(start_ns=a, end_ns=b), over)
 
 
-def _claimed(piece: _Piece, over: Sequence[tuple[int, int, str, bool]]) -> _Piece:
+def _claimed(piece: Piece, over: Sequence[tuple[int, int, str, bool]]) -> Piece:
     down = next((leaf for _, _, leaf, is_down in over if is_down), None)
     held = next((leaf for _, _, leaf, is_down in over if not is_down), None)
     if down is None and held is None:

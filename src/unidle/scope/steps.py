@@ -25,6 +25,7 @@ class Steps:
     count: int
     of: str
     durations_ns: tuple[int, ...] = ()
+    ends_ns: tuple[int, ...] = ()  # when each was over; one more than durations, or none
 
     def quantile_ms(self, share: float) -> float | None:
         return None if not self.durations_ns else round(quantile(self.durations_ns, share) / 1e6, 3)
@@ -83,7 +84,7 @@ def _from_spans(profile: Profile, key: Key) -> Steps | None:
         ends = _ends(spans, kind)
         if len(ends) >= _LEAST_SPANS:
             lasted = tuple(b - a for a, b in pairwise(ends))
-            return Steps(*key, len(ends), kind, lasted)
+            return Steps(*key, len(ends), kind, lasted, tuple(ends))
     return None
 
 

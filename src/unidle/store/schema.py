@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-REVISION: Final = "0002"
+REVISION: Final = "0003"
 VERSION_TABLE: Final = "unidle_schema"  # alembic's table of the current revision
 
 # {key}, {serial}, {int} and {blob} are the dialect's: see Dialect.types.
@@ -59,6 +59,17 @@ TABLES: Final[dict[str, str]] = {
         seq {int} NOT NULL,
         crc {int} NOT NULL,
         body {blob} NOT NULL""",
+    "unidle_profiles": """
+        job TEXT NOT NULL,
+        start_ns {int} NOT NULL,
+        attempt {int} NOT NULL,
+        rank {int} NOT NULL,
+        end_ns {int} NOT NULL,
+        looks {int} NOT NULL,
+        n_bytes {int} NOT NULL,
+        crc {int} NOT NULL,
+        body {blob} NOT NULL,
+        PRIMARY KEY (job, start_ns, attempt, rank)""",
 }
 
 

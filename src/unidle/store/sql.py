@@ -42,7 +42,16 @@ class SqlStore:
         self._lease: Lease | None = None
         self.url = database.url
 
+    @property
+    def database(self) -> Database:
+        """The connection, for what else is kept in the same database."""
+        return self._db
+
     # Lease
+
+    def token(self) -> int:
+        """The token of the last lease that was given."""
+        return self._writer().token
 
     def acquire(self, purpose: str) -> Lease:
         while True:
@@ -229,6 +238,9 @@ class SqlStore:
                     self.segment_body(segment.id)
                 except StoreDamaged as error:
                     yield str(error)
+        from unidle.store.profiles import faults
+
+        yield from faults(self)
 
     def compact(self, lease: Lease) -> tuple[int, int]:
         """Drop superseded snapshots and segments and shrink the database; bytes before and after."""

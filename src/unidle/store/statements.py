@@ -66,3 +66,30 @@ DROP_OLD_SEGMENTS: Final = (
 DROP_OLD_SNAPSHOTS: Final = (
     "DELETE FROM unidle_snapshots WHERE fold_version < (SELECT max(fold_version) FROM unidle_snapshots)"
 )
+
+ADD_PROFILE: Final = (
+    "INSERT INTO unidle_profiles (job, start_ns, attempt, rank, end_ns, looks, n_bytes, crc, body)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (job, start_ns, attempt, rank) DO NOTHING"
+)
+PROFILE: Final = (
+    "SELECT job, start_ns, attempt, rank, end_ns, looks, n_bytes, crc, body FROM unidle_profiles"
+    " WHERE job = ? AND start_ns = ? AND attempt = ? AND rank = ?"
+)
+PROFILE_INFOS: Final = (
+    "SELECT job, start_ns, attempt, rank, end_ns, looks, n_bytes FROM unidle_profiles"
+    " WHERE job = ? ORDER BY start_ns, attempt, rank LIMIT ?"
+)
+PROFILE_SPANS: Final = (
+    "SELECT job, start_ns, attempt, rank, end_ns, looks, n_bytes FROM unidle_profiles"
+    " WHERE job = ? AND start_ns < ? AND end_ns > ? ORDER BY start_ns, attempt, rank"
+)
+PROFILE_TOTALS: Final = (
+    "SELECT job, CAST(sum(n_bytes) AS BIGINT), min(start_ns) FROM unidle_profiles GROUP BY job ORDER BY job"
+)
+PROFILE_KEYS: Final = (
+    "SELECT job, start_ns, attempt, rank FROM unidle_profiles ORDER BY job, start_ns, attempt, rank"
+)
+DROP_PROFILE: Final = (
+    "DELETE FROM unidle_profiles WHERE job = ? AND start_ns = ? AND attempt = ? AND rank = ?"
+)
+DROP_PROFILES_BEFORE: Final = "DELETE FROM unidle_profiles WHERE end_ns <= ?"

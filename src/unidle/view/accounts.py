@@ -32,7 +32,9 @@ def expected_postings(job: JobView) -> int:
     """About how many postings the job's time is."""
     total = 0
     for attempt in job.attempts:
-        total += 4 + max([len(rank.step_n) + len(rank.spans) for rank in attempt.ranks], default=0)
+        total += 4 + max(
+            [len(rank.step_n) + len(rank.spans) + 6 * len(rank.looks) for rank in attempt.ranks], default=0
+        )
     return total
 
 
@@ -61,6 +63,8 @@ def _compact(attempt: AttemptView, durable: Durable) -> None:
         rank.spans.clear()
         rank.saves.clear()
         rank.pending.clear()
+        rank.looks.clear()
+        rank.watched.clear()
     if durable.at_ns is not None:
         attempt.ranks[0].saves.append((durable.at_ns, durable.step))
 
@@ -188,6 +192,7 @@ def _trace(
     return AttemptTrace(
         job.id, attempt.number, attempt.placed_ns, attempt.ended_ns, ranks, _fate(job, attempt),
         base, durable.step, durable.at_ns, halted, halt, any_step, *_idle(attempt), attempt.checked_ns,
+        attempt.watched_ns,
     )  # fmt: skip
 
 
@@ -225,7 +230,7 @@ def _rank_trace(
         down = sorted({d for k in slices for d in book.faults(k, start_ns, end_ns)})
     return RankTrace(
         slices, rank.spawn_ns, rank.end_ns, rank.ready_ns, rank.step_ns, rank.step_n,
-        sorted(rank.spans + hangs) if rank.spans or hangs else (), rank.observer, down,
+        sorted(rank.spans + hangs) if rank.spans or hangs else (), rank.observer, down, rank.looks,
     )  # fmt: skip
 
 

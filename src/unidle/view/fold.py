@@ -16,11 +16,11 @@ from unidle.events import types as ev
 from unidle.store.protocol import StoredEvent
 from unidle.view import fold_fleet as of_fleet
 from unidle.view import fold_jobs as of_jobs
-from unidle.view import remedies, watching
+from unidle.view import looks, remedies, watching
 from unidle.view.checkpoints import checkpoint_bad
 from unidle.view.state import View
 
-FOLD_VERSION: Final = 8
+FOLD_VERSION: Final = 9
 """Grows when the same log would give another view; older snapshots are then passed over."""
 
 
@@ -101,4 +101,7 @@ _HANDLERS: Final[dict[type, Callable[[View, Any, int], None]]] = {
     ev.Promised: of_jobs.promised,
     ev.JobEnded: of_jobs.job_ended,
     ev.Predicted: of_jobs.predicted,
+    ev.BudgetMeasured: looks.budget_measured,
+    ev.StepsWatched: looks.steps_watched,
+    ev.ProfilerSet: looks.profiler_set,
 }

@@ -19,6 +19,7 @@ _SPARE: Final = "reserved"
 
 def controller_started(view: View, event: ev.ControllerStarted, now: int) -> None:
     view.running = True
+    view.profiler = None  # until it says otherwise
     view.book.covers_ns = event.covers_ns
     view.boot, view.clock_offset_ns = event.boot, event.clock_offset_ns
     view.modelled, view.policy = event.modelled, event.policy

@@ -83,6 +83,11 @@ class AttemptView(msgspec.Struct, array_like=True):
         """When it last saved its state; None before it did."""
         return max((r.saves[-1][0] for r in self.ranks if r.saves), default=None)
 
+    @property
+    def watched_ns(self) -> int | None:
+        """When a step of any rank was first seen from outside; None before that."""
+        return min((r.watched_ns for r in self.ranks if r.watched_ns is not None), default=None)
+
     def last_step(self) -> int | None:
         """The highest step that any rank reported."""
         return max([r.step_n[-1] for r in self.ranks if r.step_n], default=None)

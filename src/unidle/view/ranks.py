@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 
 from unidle.events.marks import Mark
+from unidle.ledger.carve import Look
 
 _STEPS_KEPT = 8192
 _SPANS_KEPT = 8192
@@ -22,6 +23,14 @@ _SPAN_LEAF: Final = {
     "comm": "exposed_local",
 }
 _WAITING_LEAF: Final = "data_stall"  # no sign of work, unlike the others
+
+
+class Watched(msgspec.Struct, array_like=True, frozen=True):
+    """Steps that were complete in a window, seen from outside."""
+
+    start_ns: int
+    end_ns: int
+    step_ns: tuple[int, ...]
 
 
 class RankView(msgspec.Struct, array_like=True):
@@ -45,6 +54,9 @@ class RankView(msgspec.Struct, array_like=True):
     worked_ns: int = 0  # the last sign of work: a step, a save, or a span that keeps a device for a reason
     restored: int | None = None  # the step after which it went on, as it said itself
     open: tuple[int, str] | None = None  # since when it spends time on this, as it said itself
+    looks: list[Look] = []  # what was found by looking at it, in order of time
+    watched: list[Watched] = []  # the latest windows in which its steps were watched from outside
+    watched_ns: int | None = None  # when a step was first seen from outside
 
     @property
     def ended(self) -> bool:

@@ -54,6 +54,7 @@ class View:
     pairs: dict[tuple[CutMode, str, str], tuple[int, int]] = field(default_factory=dict)
     faults: list[FaultView] = field(default_factory=list)  # of nodes and devices, the latest
     watching: dict[str, dict[str, WatchView]] = field(default_factory=dict)  # by node and detector
+    profiler: str | None = None  # why running jobs are not looked at though they should be; empty: they are
     spares: set[str] = field(default_factory=set)  # nodes that are kept as hot spares
     failures: int = 0  # attempts that failed, but for commands that do not exist
     device_ns: int = 0  # time of devices under attempts that have ended

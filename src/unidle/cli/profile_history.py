@@ -1,0 +1,286 @@
+"""What ``unidle profile JOB --since 1h`` shows: the past of a job as continuous mode kept it, and comparisons in it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from unidle.cli.common import clock_time, need_job, now_of, read_store, read_view
+from unidle.errors import BadInput, CannotRun, TargetEnded
+from unidle.words import counted
+
+if TYPE_CHECKING:
+    from unidle.scope.difference import Change, Difference
+    from unidle.scope.history import Past, Wanted
+    from unidle.scope.model import Profile
+    from unidle.scope.rules import Rules
+    from unidle.store.profiles import ProfileShelf
+    from unidle.view.state import View
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_DIGITS = 20  # more than any number of nanoseconds has
+_SHOWN = 12
+_LEAST_POINTS = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """The options of the command, as they were given."""
+
+    job: str
+    store: str | None = None
+    since: str | None = None
+    until: str | None = None
+    attempt: int | None = None
+    rank: int | None = None
+    against: str | None = None
+    against_rank: int | None = None
+    against_attempt: int | None = None
+
+    @property
+    def asked(self) -> bool:
+        """Whether it is about the past at all: an option that means it is there (a rank alone does not)."""
+        given = (self.since, self.until, self.attempt, self.against, self.against_rank, self.against_attempt)
+        return any(value is not None for value in given)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """``profile`` is what was asked for, ``source`` says in one line what it is of; ``other`` is what it is compared with."""
+
+    profile: Profile
+    source: str
+    other: Profile | None = None
+    other_source: str = ""
+
+
+def answer_of(question: Question) -> Answer:
+    """Read it from the store.
+
+    Errors: :class:`BadInput` for times and names that make no sense, :class:`CannotRun` where nobody looks at this job,
+    :class:`TargetEnded` where there is nothing in that time.
+    """
+    from unidle.scope.history import Wanted
+
+    with _shelf(question.store) as (shelf, view):
+        job = need_job(view, question.job)
+        now_ns = now_of(view)
+        _check_attempt(job, question.attempt, "--attempt")
+        _check_attempt(job, question.against_attempt, "--against-attempt")
+        until_ns = now_ns if question.until is None else moment(question.until, now_ns, "--until")
+        since_ns = 0 if question.since is None else moment(question.since, now_ns, "--since")
+        _in_order(since_ns, until_ns, "--since")
+        wanted = Wanted(job.id, since_ns, until_ns, question.attempt, question.rank)
+        first = _read(shelf, view, wanted)
+        against = _against(question, wanted, now_ns)
+        if against is None:
+            return Answer(_profile(first), told(first))
+        other = _read(shelf, view, against)
+        return Answer(_profile(first), told(first), _profile(other), told(other))
+
+
+def moment(text: str, now_ns: int, field: str) -> int:
+    """A moment as the user writes it. Errors: :class:`BadInput`."""
+    import datetime as dt
+
+    number, unit = text[:-1], _UNITS.get(text[-1:])
+    try:
+        if text == "now":
+            return now_ns
+        if text.isdecimal():
+            ns = int(text) if len(text) < _DIGITS else -1
+        elif unit is not None and number.replace(".", "", 1).isdecimal():
+            ns = max(now_ns - int(float(number) * unit * 1e9), 0)
+        else:
+            ns = int(dt.datetime.fromisoformat(text).timestamp() * 1_000_000) * 1000
+        if 0 <= ns < 2**63:
+            return ns
+    except (ValueError, OverflowError):
+        pass
+    raise BadInput(
+        "is not a time", field=field, value=text[:40], remedy="15m, 2h or 1d ago, 2026-01-31T12:00:00, or nanoseconds"
+    )  # fmt: skip
+
+
+def _against(question: Question, wanted: Wanted, now_ns: int) -> Wanted | None:
+    from dataclasses import replace
+
+    given = (question.against, question.against_rank, question.against_attempt)
+    if all(value is None for value in given):
+        return None
+    if question.against_rank is not None and question.rank is None:
+        raise BadInput("which rank is compared with it?", field="--against-rank", value=question.against_rank, remedy="add --rank N")  # fmt: skip
+    if question.against_attempt is not None and question.attempt is None:
+        raise BadInput("which attempt is compared with it?", field="--against-attempt", value=question.against_attempt, remedy="add --attempt N")  # fmt: skip
+    other = wanted
+    if question.against is not None:
+        begin, dots, end = question.against.partition("..")
+        if not dots:
+            raise BadInput("is not a window", field="--against", value=question.against, remedy="two moments, for instance 2h..1h")  # fmt: skip
+        since_ns = moment(begin or "0", now_ns, "--against")
+        until_ns = moment(end or "now", now_ns, "--against")
+        _in_order(since_ns, until_ns, "--against")
+        other = replace(other, since_ns=since_ns, until_ns=until_ns)
+    if question.against_rank is not None:
+        other = replace(other, rank=question.against_rank)
+    if question.against_attempt is not None:
+        other = replace(other, attempt=question.against_attempt)
+    return other
+
+
+def told(past: Past) -> str:
+    """In one line what it is of."""
+    ranks, attempts = past.ranks, past.attempts
+    of = f"rank {ranks[0]}" if len(ranks) == 1 else counted(len(ranks), "rank")
+    tries = f"attempt {attempts[0]}" if len(attempts) == 1 else f"attempts {attempts[0]} to {attempts[-1]}"
+    text = f"{counted(past.looks, 'look')} at {of} of {tries}, {clock_time(past.start_ns)[:19]} to {clock_time(past.end_ns)[:19]}"
+    if past.damaged:
+        text += f"; {counted(past.damaged, 'window')} could not be read"
+    return text
+
+
+def difference_lines(answer: Answer, rules: Rules) -> list[str]:
+    """What changed from ``other`` to ``profile``, categories first, then functions; for a terminal, not coloured."""
+    from unidle.cli.common import table
+
+    before, after, found = _compared(answer, rules)
+    rows = [
+        [
+            category,
+            f"{before[category]:.1f}",
+            f"{after[category]:.1f}",
+            f"{after[category] - before[category]:+.1f}",
+        ]
+        for category in before
+        if max(before[category], after[category]) >= 0.05
+    ]
+    rows.sort(key=lambda row: -abs(float(row[3])))
+    lines = [f"before: {answer.other_source}", f"after:  {answer.source}", ""]
+    lines += table(["training threads, %", "before", "after", "points"], rows)
+    changes = _telling(found)
+    if changes:
+        lines += ["", *table(["function", "before %", "after %", "points", "sure"], changes)]
+    else:
+        lines += ["", "no function takes clearly more or less of the time"]
+    return lines
+
+
+def difference_json(answer: Answer, rules: Rules) -> dict[str, Any]:
+    """The same for machines."""
+    before, after, found = _compared(answer, rules)
+    return {
+        "before": answer.other_source,
+        "after": answer.source,
+        "budget": {
+            category: {"before": before[category], "after": after[category]} for category in before
+        },
+        "functions": [
+            {
+                "function": change.frames[0].function, "file": change.frames[0].file, "module": change.frames[0].module,
+                "before_pct": round(100 * change.before.share, 3), "after_pct": round(100 * change.after.share, 3),
+                "points": round(change.points, 3), "sure": change.hint,
+            }
+            for change in found.functions
+        ],
+    }  # fmt: skip
+
+
+def _compared(answer: Answer, rules: Rules) -> tuple[dict[str, float], dict[str, float], Difference]:
+    """The training threads' budgets on both sides, and how their stacks differ: what helpers wait in tells nothing."""
+    from unidle.scope.budget import budgets_of, percentages
+    from unidle.scope.difference import difference
+
+    assert answer.other is not None
+    sides = [budgets_of(profile, rules) for profile in (answer.other, answer.profile)]
+    before, after = (side.shape.training for side in sides)
+    found = difference(
+        answer.other, answer.profile, top=50,
+        of_before=lambda s: (s.pid, s.tid) in before, of_after=lambda s: (s.pid, s.tid) in after,
+    )  # fmt: skip
+    return percentages(sides[0].total_ns), percentages(sides[1].total_ns), found
+
+
+def _telling(found: Difference) -> list[list[str]]:
+    changes = [
+        change
+        for change in found.functions
+        if abs(change.points) >= _LEAST_POINTS and change.hint != "unclear"
+    ]
+    return [
+        [
+            _name(change), f"{100 * change.before.share:.1f}", f"{100 * change.after.share:.1f}",
+            f"{change.points:+.1f}", change.hint,
+        ]
+        for change in changes[:_SHOWN]
+    ]  # fmt: skip
+
+
+def _name(change: Change) -> str:
+    frame = change.frames[0]
+    where = frame.file.rpartition("/")[2] or frame.module
+    return f"{frame.function[:60]} ({where})" if where else frame.function[:80]
+
+
+@contextlib.contextmanager
+def _shelf(store: str | None) -> Iterator[tuple[ProfileShelf, View]]:
+    from unidle.store.profiles import ProfileShelf
+    from unidle.store.sql import SqlStore
+
+    opened = read_store(store)
+    try:
+        assert isinstance(opened, SqlStore)
+        yield ProfileShelf(opened), read_view(opened)
+    finally:
+        opened.close()
+
+
+def _read(shelf: ProfileShelf, view: View, wanted: Wanted) -> Past:
+    from unidle.scope.history import read
+
+    past = read(shelf, wanted)
+    if past.profile is not None:
+        return past
+    _none(shelf, view, wanted, past.damaged)
+    raise AssertionError
+
+
+def _none(shelf: ProfileShelf, view: View, wanted: Wanted, damaged: int) -> None:
+    """Say why there is nothing."""
+    every = shelf.infos_between(wanted.job, 0, 2**63 - 1)
+    if not every:
+        why = f": {view.profiler}" if view.profiler else ""
+        raise CannotRun(
+            f"nobody has looked at this job while it ran{why}", field="JOB", value=wanted.job,
+            remedy="`unidle up --profile`, or `profile: {on: true}` in the fleet file",
+        )  # fmt: skip
+    if not any(wanted.rank in (None, info.rank) for info in every):
+        raise BadInput("was never looked at", field="--rank", value=wanted.rank, remedy=f"known are {_listed({i.rank for i in every})}")  # fmt: skip
+    first, last = min(i.start_ns for i in every), max(i.end_ns for i in every)
+    said = f"{clock_time(first)[:19]} to {clock_time(last)[:19]}"
+    unread = f", but for {counted(damaged, 'window')} that could not be read" if damaged else ""
+    raise TargetEnded(
+        f"nothing was kept of it in that time{unread}", field="--since", value=wanted.job,
+        remedy=f"there is something from {said}",
+    )  # fmt: skip
+
+
+def _profile(past: Past) -> Profile:
+    assert past.profile is not None
+    return past.profile
+
+
+def _check_attempt(job: Any, number: int | None, field: str) -> None:
+    if number is not None and not 1 <= number <= len(job.attempts):
+        raise BadInput("the job has no such attempt", field=field, value=number, remedy=f"it has {counted(len(job.attempts), 'attempt')}")  # fmt: skip
+
+
+def _in_order(since_ns: int, until_ns: int, field: str) -> None:
+    if since_ns >= until_ns:
+        raise BadInput("the window ends before it starts", field=field, remedy="the earlier moment first, for instance 2h..1h")  # fmt: skip
+
+
+def _listed(numbers: set[int] | Sequence[int]) -> str:
+    ordered = sorted(numbers)
+    return ", ".join(map(str, ordered[:8])) + (f" to {ordered[-1]}" if len(ordered) > 8 else "")

@@ -1,0 +1,38 @@
+"""Events of the profiler: what a look at running ranks found, and whether anyone looks."""
+
+from __future__ import annotations
+
+from unidle.events.base import Base
+
+
+class BudgetMeasured(Base, frozen=True, omit_defaults=True):
+    """Where the time of an attempt's ranks went in ``[start_ns, end_ns)``, as seen from outside.
+
+    ``ranks``: by rank the nanoseconds of each leaf of ``unidle.ledger.carve.CARVED``; the rest of the window is not
+    known to be anything but what it was taken for.
+    """
+
+    job: str
+    attempt: int
+    start_ns: int
+    end_ns: int
+    ranks: dict[int, dict[str, int]]
+
+
+class StepsWatched(Base, frozen=True, omit_defaults=True):
+    """Steps that were seen from outside in ``[start_ns, end_ns)``: by rank when each was complete, in order.
+
+    A rank with an empty list was looked at in the same way as before, and completed none.
+    """
+
+    job: str
+    attempt: int
+    start_ns: int
+    end_ns: int
+    ranks: dict[int, tuple[int, ...]]
+
+
+class ProfilerSet(Base, frozen=True, omit_defaults=True):
+    """From now on running jobs are looked at, or not (``why_not``)."""
+
+    why_not: str = ""

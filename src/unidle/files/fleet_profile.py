@@ -1,0 +1,100 @@
+"""What a fleet file says about looking at running jobs all the time."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from msgspec import Meta, Struct
+
+from unidle.files.document import Document
+from unidle.files.values import (
+    DURATION_SAYS,
+    MEMORY_LIMIT_BYTES,
+    MEMORY_SAYS,
+    DurationText,
+    MemoryText,
+    duration_ns,
+    duration_text,
+    memory_bytes,
+)
+from unidle.fleet.profiling import ProfilePolicy
+
+_USUAL: Final = ProfilePolicy()
+_S: Final = 1_000_000_000
+_LEAST_BYTES: Final = 1 << 20
+_KEEP_LEAST_NS: Final = 60 * _S
+_KEEP_MOST_NS: Final = 365 * 86_400 * _S
+
+
+class ProfilePart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Short looks at running jobs, all the time."""
+
+    on: Annotated[bool, Meta(description="Whether running jobs are looked at.")] = False
+    hz: Annotated[int, Meta(ge=1, le=999, description="Samples of each thread in a second of a look.")] = (
+        _USUAL.hz
+    )
+    seconds: Annotated[float, Meta(ge=0.2, le=60, description="How long a look lasts.", examples=[2])] = (
+        _USUAL.look_ns / _S
+    )
+    every_s: Annotated[
+        float,
+        Meta(
+            ge=1, le=86_400, description="From one look to the next; longer where looks cost more than 1 % of a core.",
+            examples=[60],
+        ),
+    ] = _USUAL.every_ns / _S  # fmt: skip
+    keep: Annotated[
+        DurationText | None,
+        Meta(
+            description="How long what was found is kept; 7d.",
+            examples=["24h"],
+            extra={"says": DURATION_SAYS, "remedy": "for instance 24h"},
+        ),
+    ] = None
+    most_bytes: Annotated[
+        Annotated[int, Meta(ge=_LEAST_BYTES, le=MEMORY_LIMIT_BYTES, description="Bytes.")] | MemoryText,
+        Meta(
+            description="What profiles of all jobs may take in the store; one job a quarter of it. Old windows are put"
+            " together first, then dropped.",
+            examples=["256MiB"],
+            extra={"says": f"{MEMORY_SAYS}, 1MiB to 1 PiB"},
+        ),
+    ] = _USUAL.most_bytes
+
+
+def profile_of(document: Document, part: ProfilePart) -> ProfilePolicy:
+    """The policy. Errors: :class:`unidle.errors.BadInput`."""
+    if part.seconds > part.every_s:
+        raise document.error(
+            ("profile", "seconds"), "a look lasts longer than the time from one to the next", value=part.seconds,
+            remedy="make every_s larger",
+        )  # fmt: skip
+    keep_ns = _USUAL.keep_ns if part.keep is None else duration_ns(part.keep)
+    if not _KEEP_LEAST_NS <= keep_ns <= _KEEP_MOST_NS:
+        raise document.error(
+            ("profile", "keep"), "must be from 1 min to 365 days", value=part.keep, remedy="for instance 24h"
+        )
+    most_bytes = memory_bytes(part.most_bytes)
+    if not _LEAST_BYTES <= most_bytes <= MEMORY_LIMIT_BYTES:
+        raise document.error(
+            ("profile", "most_bytes"), "must be from 1MiB to 1 PiB", value=part.most_bytes, remedy="for instance 256MiB"
+        )  # fmt: skip
+    look_ns, every_ns = round(part.seconds * _S), round(part.every_s * _S)
+    return ProfilePolicy(part.on, part.hz, look_ns, every_ns, keep_ns, most_bytes)
+
+
+def profile_as_data(policy: ProfilePolicy) -> dict[str, object] | None:
+    """The section that declares ``policy``; None where it is the usual one."""
+    given, usual = _fields(policy), _fields(_USUAL)
+    return {name: value for name, value in given.items() if value != usual[name]} or None
+
+
+def _fields(policy: ProfilePolicy) -> dict[str, object]:
+    return {
+        "on": policy.on,
+        "hz": policy.hz,
+        "seconds": policy.look_ns / _S,
+        "every_s": policy.every_ns / _S,
+        "keep": duration_text(policy.keep_ns),
+        "most_bytes": policy.most_bytes,
+    }

@@ -1,0 +1,308 @@
+"""The process that looks at running ranks again and again. Its orders come on standard input, what it found goes out.
+
+Lines of JSON both ways. In: first :class:`Orders`, then an :class:`Attend` whenever other attempts run. Out: an event of
+``unidle.events.scope`` as ``[kind, body]``, or ``["next", seconds]``: it will be heard of again within that time. When
+its input ends so does the process: no profiler outlives its controller for longer than one look.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, Protocol
+
+import msgspec
+
+from unidle.errors import CannotRun, LeaseLost, StoreError, UnidleError
+from unidle.events import scope as ev
+from unidle.events import types
+from unidle.fleet.profiling import ProfilePolicy
+from unidle.scope.continuous import gangs, windows
+from unidle.scope.continuous.duty import Duty
+from unidle.scope.continuous.findings import Finding, findings_of
+from unidle.scope.continuous.gangs import Attempt
+from unidle.scope.continuous.keeper import Keeper
+from unidle.scope.continuous.leaves import leaves_of
+from unidle.scope.model import Process, Profile
+from unidle.store.open import open_store
+from unidle.store.profiles import ProfileRow, ProfileShelf
+
+NICE: Final = 19
+REFUSED: Final = 3  # the exit code where looking is not permitted or not possible here
+LOST: Final = 4  # the exit code where another controller has the store
+SETTLE: Final = 0.25  # of the time between looks: what begins imports first, which tells little
+_AGAIN_S: Final = 1.0  # ranks that are being started are looked for again
+_LINE_MOST: Final = 1 << 20
+
+
+class Look(Protocol):
+    """See ``unidle.scope.tiers.look``."""
+
+    def __call__(self, pids: Sequence[int], seconds: float, *, hz: int) -> Profile: ...
+
+
+Judge = Callable[[Profile], Mapping[int, Finding]]
+
+
+class Orders(msgspec.Struct, frozen=True):
+    """The first line. ``offset_ns`` turns the boot-time clock into the log's; ``token`` is the controller's lease."""
+
+    store: str
+    run_root: str
+    token: int
+    offset_ns: int
+    policy: ProfilePolicy
+
+
+class Attend(msgspec.Struct, frozen=True):
+    """The attempts that run now."""
+
+    live: tuple[Attempt, ...]
+
+
+@dataclass(slots=True)
+class Worker:
+    """Looks, keeps and tells. ``tell`` sends one line to the controller; it must not be called from two threads."""
+
+    orders: Orders
+    look: Look
+    judge: Judge
+    keeper: Keeper | None
+    tell: Callable[[str, object], None]
+    duty: Duty = field(init=False)
+    finder: gangs.RankFinder = field(init=False)
+    live: tuple[Attempt, ...] = ()
+    _seen: set[tuple[str, int]] = field(default_factory=set)
+    _since: dict[tuple[str, int], float] = field(default_factory=dict)  # when it was first heard of
+    _told: str | None = None
+    kernel_s: float = 0.0  # what looking cost in the kernel, on the account of those who were looked at
+    _eyes: dict[tuple[str, int, int], tuple[str, tuple[str, ...]]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        policy = self.orders.policy
+        self.duty = Duty(policy.most_ppm / 1e6, policy.every_ns / 1e9, policy.hz)
+        self.finder = gangs.RankFinder(self.orders.run_root)
+
+    def due_s(self, now_s: float) -> float | None:
+        """When to look the next time; None while nothing runs."""
+        if not self.live:
+            return None
+        ripe_s = self.duty.every_s * SETTLE
+        news = [since_s + ripe_s for key, since_s in self._since.items() if key not in self._seen]
+        return self.duty.next_s(now_s, news_s=min(news, default=None))
+
+    def attend(self, live: tuple[Attempt, ...], now_s: float = 0.0) -> None:
+        """These run now, at ``now_s`` of the clock of :meth:`due_s`."""
+        self.live = live
+        names = {a[:2] for a in live}
+        self._since = {name: self._since.get(name, now_s) for name in names}
+        self._seen &= names
+        self._eyes = {key: eye for key, eye in self._eyes.items() if key[:2] in names}
+
+    def once(self) -> bool:
+        """One look at all that runs; False where no rank was there to be looked at."""
+        roots = self.finder.roots(self.live)
+        if not roots:
+            return False
+        before = {attempt: gangs.trees(ranks) for attempt, ranks in roots.items()}
+        pids = sorted({pid for ranks in before.values() for found in ranks.values() for pid in found})
+        try:
+            profile = self.look(pids, self.orders.policy.look_ns / 1e9, hz=self.duty.hz)
+        except (PermissionError, CannotRun) as error:
+            raise CannotRun(f"running jobs cannot be looked at: {error}") from error
+        except UnidleError as error:  # for instance: all of them ended before anything was seen
+            self._say(f"the last look failed: {error}")
+            return False
+        except OSError as error:
+            self._say(f"the last look failed: {error}")
+            return False
+        self.kernel_s += (profile.quality.bpf_cpu_pct or 0.0) / 100 * profile.seconds
+        offset_ns = gangs.log_offset_ns(self.orders.offset_ns)
+        rows: list[ProfileRow] = []
+        for attempt, ranks in roots.items():
+            rows += self._of_attempt(profile, attempt, ranks, before[attempt], offset_ns)
+        self._keep(rows, time.clock_gettime_ns(time.CLOCK_BOOTTIME) + self.orders.offset_ns)
+        return True
+
+    def _of_attempt(
+        self, profile: Profile, attempt: Attempt, roots: Mapping[int, int], before: Mapping[int, set[int]], offset_ns: int
+    ) -> list[ProfileRow]:  # fmt: skip
+        owned = gangs.belonging(profile, before)
+        parts: dict[int, Profile] = {}
+        for rank, pids in owned.items():
+            worker = gangs.worker_of(profile, roots[rank], pids)
+            part = windows.part_of(profile, pids, rank=rank, job=attempt.job, root=worker)
+            if part.samples or part.threads or part.calls:
+                parts[rank] = part
+        if not parts:
+            return []
+        self._seen.add(attempt[:2])
+        start_ns, end_ns = profile.start_ns + offset_ns, profile.end_ns + offset_ns
+        gang = _only(profile, tuple(p for part in parts.values() for p in part.processes))
+        self._tell_findings(gang, attempt, self.judge(gang), (start_ns, end_ns), offset_ns)
+        return [
+            ProfileRow(
+                attempt.job, start_ns, attempt.attempt, rank, end_ns, 1, windows.packed(windows.small(part))
+            )
+            for rank, part in parts.items()
+        ]
+
+    def _tell_findings(
+        self, profile: Profile, attempt: Attempt, found: Mapping[int, Finding], window: tuple[int, int], offset_ns: int
+    ) -> None:  # fmt: skip
+        length_ns = window[1] - window[0]
+        leaves = {
+            rank: leaves_of(one.budget, length_ns, late_share=one.late_share)
+            for rank, one in found.items()
+            if one.budget
+        }
+        if leaves:
+            self._event(ev.BudgetMeasured(attempt.job, attempt.attempt, *window, leaves))
+        steps: dict[int, tuple[int, ...]] = {}
+        for rank, one in found.items():
+            key, eye = (attempt.job, attempt.attempt, rank), (profile.tier, profile.misses)
+            if one.steps_ns:
+                self._eyes[key] = eye
+            elif self._eyes.get(key) != eye or profile.quality.spans_dropped:
+                continue  # no steps because they cannot be seen now: that says nothing
+            steps[rank] = tuple(t + offset_ns for t in one.steps_ns[-64:])
+        if steps:
+            self._event(ev.StepsWatched(attempt.job, attempt.attempt, *window, steps))
+
+    def _keep(self, rows: Sequence[ProfileRow], now_ns: int) -> None:
+        if self.keeper is None or not rows:
+            return
+        try:
+            self.keeper.keep(rows, now_ns)
+        except LeaseLost:
+            raise
+        except StoreError as error:  # a full disk: what is measured still goes to the controller
+            self._say(f"what was found cannot be kept: {error}")
+        else:
+            self._say("")
+
+    def _say(self, why_not: str) -> None:
+        """Tell once that something does not work, and that it works again."""
+        if why_not != self._told:
+            self._told = why_not
+            self._event(ev.ProfilerSet(why_not))
+
+    def _event(self, event: types.Event) -> None:
+        kind, body = types.encode(event)
+        self.tell(kind, msgspec.Raw(body))
+
+
+def _only(profile: Profile, processes: tuple[Process, ...]) -> Profile:
+    """The rows of these processes."""
+    pids = {p.pid for p in processes}
+    return replace(
+        profile,
+        processes=processes,
+        samples=tuple(s for s in profile.samples if s.pid in pids),
+        threads=tuple(t for t in profile.threads if t.pid in pids),
+        calls=tuple(c for c in profile.calls if c.pid in pids),
+        spans=tuple(s for s in profile.spans if s.pid in pids),
+        memory=tuple(h for h in profile.memory if h.pid in pids),
+    )
+
+
+# -- the process ---------------------------------------------------------------------------------------
+
+
+class _Lines:
+    """Whole lines of standard input as they come."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd, self._rest = fd, b""
+        self.ended = False
+
+    def wait(self, seconds: float | None) -> list[bytes]:
+        """Lines that are there after at most so many seconds (None: however long it takes)."""
+        ready, _, _ = select.select([self._fd], [], [], seconds)
+        if not ready:
+            return []
+        data = os.read(self._fd, _LINE_MOST)
+        if not data:
+            self.ended = True
+            return []
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        return lines
+
+
+def serve(look: Look, judge: Judge = findings_of) -> int:
+    """The process's life; its exit code."""
+    os.nice(NICE)
+    lines = _Lines(sys.stdin.fileno())
+    first: list[bytes] = []
+    while not first and not lines.ended:
+        first = lines.wait(None)
+    if not first:
+        return 0
+    orders = msgspec.json.decode(first[0], type=Orders)
+
+    def tell(kind: str, body: object) -> None:
+        os.write(sys.stdout.fileno(), msgspec.json.encode([kind, body]) + b"\n")
+
+    store = open_store(orders.store, create=False)
+    try:
+        keeper = Keeper(ProfileShelf(store, orders.token), orders.policy)
+        _serve(Worker(orders, look, judge, keeper, tell), lines, first[1:])
+    except BrokenPipeError:
+        return 0  # the controller is gone
+    except LeaseLost as error:
+        sys.stderr.write(f"{error}\n")
+        return LOST
+    except CannotRun as error:
+        sys.stderr.write(f"{error}\n")
+        return REFUSED
+    finally:
+        store.close()
+    return 0
+
+
+def _serve(worker: Worker, lines: _Lines, come: list[bytes]) -> None:
+    cpu_s = 0.0  # what importing cost is paid for, too
+
+    def used() -> float:
+        nonlocal cpu_s
+        before, cpu_s = cpu_s, _cpu_s() + worker.kernel_s
+        return cpu_s - before
+
+    while True:
+        for line in come:
+            worker.attend(msgspec.json.decode(line, type=Attend).live, time.monotonic())
+        now_s = time.monotonic()
+        worker.duty.used(now_s, used())
+        due_s = worker.due_s(now_s)
+        if due_s is not None and due_s <= now_s:
+            found = worker.once()
+            now_s = time.monotonic()
+            if found:
+                worker.duty.looked(now_s, used())
+                due_s = worker.due_s(now_s)
+            else:
+                worker.duty.used(now_s, used())
+                due_s = max(worker.due_s(now_s) or 0.0, now_s + _AGAIN_S)
+        pause_s = None if due_s is None else max(due_s - now_s, 0.0)
+        if pause_s is not None:
+            worker.tell("next", pause_s)
+        come = lines.wait(pause_s)
+        if lines.ended:
+            return
+
+
+def _cpu_s() -> float:
+    """CPU time of this process and of the programs that it started."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
+def main() -> int:
+    """``python -m unidle.scope.continuous``: see the head of this file."""
+    from unidle.scope.tiers import look
+
+    return serve(look)
