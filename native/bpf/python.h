@@ -10,6 +10,12 @@
  *   frame  = *(ts + off_ts_frame); with PY_CFRAME once more: frame = *(frame + off_cframe_frame)
  *   code   = *(frame + off_f_executable) & ~7; instr = *(frame + off_f_instr); owner = *(u8 *)(frame + off_f_owner)
  *   is_entry = *(u8 *)(frame + off_f_is_entry) with PY_IS_ENTRY, else 0; frame = *(frame + off_f_previous) until 0
+ *
+ * With PY_CFRAME one more look is needed: the interpreter's loop links its C frame before it has set the current frame
+ * there. The first frame that ends a run (is_entry, or owner >= 3) must be followed by the current frame of the C frame
+ * before: before = *(cframe + off_cframe_previous), expected = before ? *(before + off_cframe_frame) : 0. If *(frame +
+ * off_f_previous) is another one, or the chain breaks before a run ends, what was walked is garbage: drop it and begin
+ * anew at `expected`.
  */
 #ifndef UNIDLE_PYTHON_H
 #define UNIDLE_PYTHON_H
@@ -37,7 +43,7 @@ struct py_config {
 	__u32 off_f_instr;
 	__u32 off_f_owner;
 	__u32 off_f_is_entry;
-	__u32 pad;
+	__u32 off_cframe_previous; /* with PY_CFRAME */
 };
 
 struct py_frame { /* PyFrameRaw */

@@ -22,7 +22,8 @@ pub struct PyConfig {
     pub off_f_instr: u32,
     pub off_f_owner: u32,
     pub off_f_is_entry: u32,
-    pub pad: u32,
+    /// From a C frame to the one before it (3.11, 3.12).
+    pub off_cframe_previous: u32,
 }
 
 impl PyConfig {

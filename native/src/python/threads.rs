@@ -73,36 +73,65 @@ fn current_frame(memory: &dyn Memory, c: &PyConfig, state: u64) -> Option<u64> {
     memory.u64(frame.wrapping_add(c.off_cframe_frame.into()))
 }
 
+/// The current frame of the C frame before the innermost one (3.11, 3.12).
+fn frame_before(memory: &dyn Memory, c: &PyConfig, state: u64) -> Option<u64> {
+    let word = |at: u64, offset: u32| memory.u64(at.wrapping_add(offset.into()));
+    let innermost = word(state, c.off_ts_frame)?;
+    match word(innermost, c.off_cframe_previous)? {
+        0 => Some(0),
+        before => word(before, c.off_cframe_frame),
+    }
+}
+
 /// Frames of a thread, leaf first, at most [`PyConfig::FRAMES_MAX`].
 pub fn frames(memory: &dyn Memory, c: &PyConfig, state: u64, into: &mut Vec<PyFrameRaw>) {
     into.clear();
     let mut at = current_frame(memory, c, state).unwrap_or(0);
-    // One read a frame: all fields lie within 80 bytes.
-    let mut b = [0u8; 96];
-    while at != 0 && into.len() < PyConfig::FRAMES_MAX {
-        if !memory.read(at, &mut b[..88]) && !memory.read(at, &mut b[..72]) {
+    // The loop links its C frame before it sets the current frame in it: what stands there is checked once, where the
+    // innermost run ends.
+    let mut expected = match c.flags & PyConfig::CFRAME {
+        0 => None,
+        _ => frame_before(memory, c, state),
+    };
+    loop {
+        let next = if at == 0 { None } else { frame_at(memory, c, at) };
+        if let Some((frame, previous)) = next {
+            into.push(frame);
+            at = previous;
+        }
+        let ends = next.is_none_or(|(frame, _)| frame.ends_run());
+        if let (true, Some(before)) = (ends, expected) {
+            expected = None;
+            if next.is_none() || at != before {
+                into.clear();
+                at = before;
+                continue;
+            }
+        }
+        if next.is_none() || at == 0 || into.len() >= PyConfig::FRAMES_MAX {
             break;
         }
-        let word = |offset: u32| {
-            let piece = b.get(offset as usize..offset as usize + 8)?;
-            Some(u64::from_le_bytes(piece.try_into().ok()?))
-        };
-        let byte = |offset: u32| b.get(offset as usize).copied();
-        let (Some(code), Some(instr), Some(owner), Some(previous)) = (
-            word(c.off_f_executable),
-            word(c.off_f_instr),
-            byte(c.off_f_owner),
-            word(c.off_f_previous),
-        ) else {
-            break;
-        };
-        let entry = c.flags & PyConfig::IS_ENTRY != 0 && byte(c.off_f_is_entry) == Some(1);
-        into.push(PyFrameRaw {
-            code: code & !7,
-            instr,
-            owner: owner.into(),
-            flags: u32::from(entry) * PyFrameRaw::IS_ENTRY,
-        });
-        at = previous;
     }
+}
+
+/// A frame, and the address of the one before it.
+fn frame_at(memory: &dyn Memory, c: &PyConfig, at: u64) -> Option<(PyFrameRaw, u64)> {
+    // One read a frame: all fields lie within 88 bytes, within 72 in 3.11 and 3.12.
+    let mut b = [0u8; 88];
+    if !memory.read(at, &mut b) && !memory.read(at, &mut b[..72]) {
+        return None;
+    }
+    let word = |offset: u32| {
+        let piece = b.get(offset as usize..offset as usize + 8)?;
+        Some(u64::from_le_bytes(piece.try_into().ok()?))
+    };
+    let byte = |offset: u32| b.get(offset as usize).copied();
+    let entry = c.flags & PyConfig::IS_ENTRY != 0 && byte(c.off_f_is_entry) == Some(1);
+    let frame = PyFrameRaw {
+        code: word(c.off_f_executable)? & !7,
+        instr: word(c.off_f_instr)?,
+        owner: byte(c.off_f_owner)?.into(),
+        flags: u32::from(entry) * PyFrameRaw::IS_ENTRY,
+    };
+    Some((frame, word(c.off_f_previous)?))
 }
