@@ -56,6 +56,8 @@ struct {
 struct walk {
 	struct py_config config;
 	__u64 frame;
+	__u64 before; /* 3.11, 3.12: the frame that the innermost run has to end at; see python.h */
+	__u64 unchecked;
 	__u64 interp;
 	__u64 state;
 	__u64 fsbase;
@@ -531,31 +533,72 @@ static inline_always __u32 byte(struct walk *w, __u32 offset)
 	return offset < sizeof(w->bytes) ? w->bytes[offset] : 0;
 }
 
+/* What was walked is no chain of frames: begin anew where the C frame before says. */
+static inline_always long walk_from_before(struct walk *w)
+{
+	w->unchecked = 0;
+	w->frame = w->before;
+	w->sample.n_python = 0;
+	return 0;
+}
+
 static long next_frame(__u32 i, void *unused)
 {
 	struct walk *w = walk_of_this_cpu();
 	struct py_frame *frame;
+	__u32 n;
 
-	if (!w || !w->frame)
+	if (!w)
 		return 1;
-	if (i >= PY_FRAMES_MAX) {
+	n = w->sample.n_python;
+	if (!w->frame)
+		return w->unchecked ? walk_from_before(w) : 1;
+	if (n >= PY_FRAMES_MAX) {
 		w->sample.head.flags |= SAMPLE_CUT;
 		return 1;
 	}
 	/* Frames lie at addresses that are multiples of 8; every version's is at least 80 bytes long. */
 	if ((w->frame & 7) || bpf_probe_read_user(w->bytes, 80, (const void *)w->frame)) {
+		if (w->unchecked)
+			return walk_from_before(w);
 		w->sample.head.flags |= SAMPLE_TORN;
 		return 1;
 	}
-	frame = &w->sample.python[i & (PY_FRAMES_MAX - 1)];
+	frame = &w->sample.python[n & (PY_FRAMES_MAX - 1)];
 	frame->code = word(w, w->config.off_f_executable) & ~7ull;
 	frame->instr = word(w, w->config.off_f_instr);
 	frame->owner = byte(w, w->config.off_f_owner);
 	frame->flags = 0;
 	if ((w->config.flags & PY_IS_ENTRY) && byte(w, w->config.off_f_is_entry))
 		frame->flags = PY_FRAME_IS_ENTRY;
-	w->sample.n_python = i + 1;
+	w->sample.n_python = n + 1;
 	w->frame = word(w, w->config.off_f_previous);
+	if (w->unchecked && (frame->flags || frame->owner >= 3)) {
+		if (w->frame != w->before)
+			return walk_from_before(w);
+		w->unchecked = 0;
+	}
+	return 0;
+}
+
+/* The current frame; with PY_CFRAME also that of the C frame before, by which the first run is checked. */
+static inline_always long first_frame(struct walk *w, __u64 state)
+{
+	__u64 cframe, before = 0;
+
+	w->before = w->unchecked = 0;
+	if (read_user(&w->frame, state + w->config.off_ts_frame))
+		return -1;
+	if (!(w->config.flags & PY_CFRAME) || !w->frame)
+		return 0;
+	cframe = w->frame;
+	if (read_user(&w->frame, cframe + w->config.off_cframe_frame))
+		return -1;
+	if (read_user(&before, cframe + w->config.off_cframe_previous))
+		return 0;
+	if (before && read_user(&w->before, before + w->config.off_cframe_frame))
+		return 0;
+	w->unchecked = 1;
 	return 0;
 }
 
@@ -572,9 +615,7 @@ static inline_always void python_frames(struct walk *w, struct target *target, s
 		return;
 	}
 	w->frame = 0;
-	if (read_user(&w->frame, state + w->config.off_ts_frame))
-		return;
-	if ((w->config.flags & PY_CFRAME) && w->frame && read_user(&w->frame, w->frame + w->config.off_cframe_frame))
+	if (first_frame(w, state))
 		return;
 	bpf_loop(PY_FRAMES_MAX + 1, next_frame, 0, 0);
 }

@@ -54,7 +54,7 @@ pub struct Marks {
 impl Marks {
     pub fn of(resolved: &Resolved, python: bool) -> Marks {
         Marks {
-            rooted: resolved.rooted,
+            rooted: resolved.rooted || resolved.python_rooted, // or only the copy of the stack was too short
             complete: resolved.complete,
             mismatch: resolved.mismatch,
             python,
