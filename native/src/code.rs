@@ -340,7 +340,13 @@ impl Code for CodeOf<'_> {
     }
 
     fn function(&mut self, addr: u64) -> Option<(u64, Vec<u8>)> {
-        let (image, vaddr) = self.modules.image_at(self.world, addr)?;
+        let Some((image, vaddr)) = self.modules.image_at(self.world, addr) else {
+            let (start, _) = self.modules.generated(self.world, addr)?;
+            return Some((
+                start,
+                self.world.memory().bytes(start, PROLOGUE_MAX).unwrap_or_default(),
+            ));
+        };
         let start = image.symbol(vaddr)?.start;
         let mut code = vec![0u8; PROLOGUE_MAX];
         let whole = image.elf.read_vaddr(start, &mut code);

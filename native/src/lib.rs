@@ -1,6 +1,7 @@
 //! The profiler's hot path.
 
 pub mod blocked;
+pub mod calls;
 pub mod code;
 pub mod elf;
 pub mod hostile;

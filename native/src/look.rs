@@ -3,6 +3,7 @@
 use std::io;
 use std::time::Duration;
 
+use crate::calls::Wanted;
 use crate::procfs::session::ProcfsSession;
 use crate::procfs::watch::refused;
 use crate::session::{Options, Session, Taken};
@@ -64,9 +65,14 @@ pub struct Started {
     pub misses: Vec<String>,
 }
 
-/// Begins with the highest tier that works, or with `wanted` and no other. Errors: `NotFound` (no such process),
+/// Begins with the highest tier that works, or with `tier` and no other. Errors: `NotFound` (no such process),
 /// `PermissionDenied` (one of another user, or no tier is allowed), `Unsupported`.
-pub fn start(pids: &[u32], options: Options, wanted: Option<&str>) -> io::Result<Started> {
+pub fn start(
+    pids: &[u32],
+    options: Options,
+    calls: Option<Wanted>,
+    tier: Option<&str>,
+) -> io::Result<Started> {
     for &pid in pids {
         if let Some(reason) = refused(pid) {
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, reason));
@@ -74,36 +80,46 @@ pub fn start(pids: &[u32], options: Options, wanted: Option<&str>) -> io::Result
     }
     let mut why = Vec::new();
     let mut last = None;
-    for tier in TIERS {
-        if wanted.is_some_and(|w| w != tier) {
+    for one in TIERS {
+        if tier.is_some_and(|t| t != one) {
             continue;
         }
-        match start_one(pids, options, tier) {
+        match start_one(pids, options, calls.clone(), one) {
             Ok((look, mut misses)) => {
                 if !options.off_cpu {
                     misses.push("where threads wait: looked at on CPUs only".to_owned());
                 }
                 misses.extend(why);
-                return Ok(Started { look, tier, misses });
+                return Ok(Started {
+                    look,
+                    tier: one,
+                    misses,
+                });
             }
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(e),
             Err(e) => {
-                why.push(format!("tier {tier} did not start: {e}"));
+                why.push(format!("tier {one} did not start: {e}"));
                 last = Some(e.kind());
             }
         }
     }
     let kind = last.unwrap_or(io::ErrorKind::InvalidInput);
     if why.is_empty() {
-        why.push(format!("there is no tier {}", wanted.unwrap_or_default()));
+        why.push(format!("there is no tier {}", tier.unwrap_or_default()));
     }
     Err(io::Error::new(kind, why.join("; ")))
 }
 
-fn start_one(pids: &[u32], options: Options, tier: &str) -> io::Result<(Box<dyn Look>, Vec<String>)> {
+fn start_one(
+    pids: &[u32],
+    options: Options,
+    calls: Option<Wanted>,
+    tier: &str,
+) -> io::Result<(Box<dyn Look>, Vec<String>)> {
     if tier == "T0" {
-        let session = Session::start(pids, options)?;
-        return Ok((Box::new(session), Vec::new()));
+        let session = Session::start(pids, options, calls)?;
+        let misses = session.misses.clone();
+        return Ok((Box::new(session), misses));
     }
     let session = ProcfsSession::start(pids, options, tier == "T1")?;
     let misses = session.misses();

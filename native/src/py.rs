@@ -15,7 +15,9 @@ use crate::session::{Options, Taken};
 const FORM: u32 = 1;
 
 /// The programs' source goes with them, so that whoever runs them can read them.
-const SOURCES: [(&str, &str); 5] = [
+const SOURCES: [(&str, &str); 7] = [
+    ("calls.bpf.c", include_str!("../bpf/calls.bpf.c")),
+    ("calls_kernel.h", include_str!("../bpf/calls_kernel.h")),
     ("scope.bpf.c", include_str!("../bpf/scope.bpf.c")),
     ("scope.h", include_str!("../bpf/scope.h")),
     ("python.h", include_str!("../bpf/python.h")),
@@ -58,16 +60,12 @@ impl Session {
         if let Some(tier) = tier.iter().find(|t| !TIERS.contains(&t.as_str())) {
             return Err(PyValueError::new_err(format!("tier is {tier}: T0, T1 and T2 are possible")));
         }
-        if calls.is_some_and(|c| !c.is_empty()) {
-            return Err(PyValueError::new_err("calls are not in this module"));
-        }
-        let options = Options {
-            hz,
-            off_cpu,
-            follow,
-        };
+        let wanted = calls
+            .map(|calls| crate::calls::python::wanted_of(Some(&calls)))
+            .transpose()?;
+        let options = Options { hz, off_cpu, follow };
         let Started { look, tier, misses } = py
-            .detach(|| look::start(&pids, options, tier.as_deref()))
+            .detach(|| look::start(&pids, options, wanted, tier.as_deref()))
             .map_err(raised)?;
         Ok(Session {
             inner: Mutex::new(Some(look)),
@@ -169,9 +167,30 @@ fn columns<'py>(py: Python<'py>, taken: Taken) -> PyResult<Bound<'py, PyDict>> {
         .into_iter()
         .map(|p| (p.pid, p.command, p.parent, p.python, p.rank, p.job, p.ended));
     told.set_item("processes", rows(py, processes)?)?;
-    for empty in ["calls", "spans", "memory"] {
-        told.set_item(empty, PyList::empty(py))?;
-    }
+    let calls = taken
+        .calls
+        .calls
+        .into_iter()
+        .map(|c| (c.pid, c.tid, c.name, c.kind, c.count, c.ns, c.bytes));
+    told.set_item("calls", rows(py, calls)?)?;
+    let spans = taken
+        .calls
+        .spans
+        .into_iter()
+        .map(|s| (s.pid, s.tid, s.name, s.kind, s.start_ns, s.end_ns, s.bytes));
+    told.set_item("spans", rows(py, spans)?)?;
+    let memory = taken.calls.memory.into_iter().map(|m| {
+        (
+            m.pid,
+            m.stack,
+            m.device,
+            m.allocated_bytes,
+            m.allocations,
+            m.live_bytes,
+            m.live,
+        )
+    });
+    told.set_item("memory", rows(py, memory)?)?;
     let q = taken.quality;
     let quality = PyDict::new(py);
     quality.set_item("samples", q.samples)?;
@@ -181,6 +200,7 @@ fn columns<'py>(py: Python<'py>, taken: Taken) -> PyResult<Bound<'py, PyDict>> {
     quality.set_item("merge_mismatch_pct", q.merge_mismatch_pct)?;
     quality.set_item("bpf_cpu_pct", q.bpf_cpu_pct)?;
     quality.set_item("agent_cpu_pct", q.agent_cpu_pct)?;
+    quality.set_item("spans_dropped", taken.calls.spans_dropped)?;
     quality.set_item("first_sample_ns", q.first_sample_ns)?;
     quality.set_item("notes", q.notes)?;
     told.set_item("quality", quality)?;
@@ -203,6 +223,8 @@ fn loaded_programs() -> PyResult<Vec<String>> {
 #[pymodule]
 fn unidle_scope(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<Session>()?;
+    m.add_class::<crate::calls::python::Calls>()?;
+    m.add_function(wrap_pyfunction!(crate::calls::python::probes_of, m)?)?;
     m.add_function(wrap_pyfunction!(loaded_programs, m)?)?;
     m.add("FORM", FORM)?;
     m.add("SOURCES", SOURCES.into_py_dict(m.py())?)?;

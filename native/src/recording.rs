@@ -58,14 +58,14 @@ impl Recording {
         let files = lock(&kept.files);
         let mut files: Vec<(u64, RecordedFile)> = files
             .iter()
-            .filter_map(|(start, (image, source))| {
+            .map(|(start, (image, source))| {
                 let file = RecordedFile {
                     name: image.name.clone(),
                     len: source.len(),
                     pieces: lock(&source.pieces).clone(),
                     told: image.told(),
                 };
-                Some((*start, file))
+                (*start, file)
             })
             .collect();
         files.sort_by_key(|f| f.0);
@@ -83,8 +83,12 @@ impl Recording {
 
     /// The stack of the sample. Errors: the mappings are missing.
     pub fn play(&self, frames: &mut Frames) -> io::Result<Resolved> {
-        let mut target = Target::of_world(1, Box::new(Player(self.clone())))?;
-        Ok(target.resolve(&self.sample(), frames))
+        Ok(self.target()?.resolve(&self.sample(), frames))
+    }
+
+    /// The recorded process, for [`Recording::sample`].
+    pub fn target(&self) -> io::Result<Target> {
+        Target::of_world(1, Box::new(Player(self.clone())))
     }
 
     pub fn sample(&self) -> RawSample<'_> {

@@ -29,6 +29,11 @@ impl PyFrameRaw {
     pub const IS_ENTRY: u32 = 1;
     /// The first owner that stands for the interpreter itself and not for a function (3.12 and later).
     pub const OWNED_BY_INTERPRETER: u32 = 3;
+
+    /// The interpreter's loop was entered with this frame, or it is the entry frame that marks that.
+    pub fn ends_run(&self) -> bool {
+        self.flags & Self::IS_ENTRY != 0 || self.owner >= Self::OWNED_BY_INTERPRETER
+    }
 }
 
 /// One look at one thread, before anything is resolved.
@@ -142,6 +147,9 @@ pub struct Resolved {
     pub frames: Vec<FrameId>,
     /// The native stack reaches the function that started the thread.
     pub rooted: bool,
+    /// The Python frames reach the outermost one of the thread: true also where the native stack was copied in part
+    /// (a deep import), so that the stack starts at the program and only the interpreter's own start is missing.
+    pub python_rooted: bool,
     /// Native and Python stacks did not fit together (the Python frames then stand in one block).
     pub mismatch: bool,
     /// How many native frames have no symbol.

@@ -114,7 +114,7 @@ fn runs_of(raw: &[PyFrameRaw]) -> Vec<Run> {
     let mut run = Run::default();
     for (i, f) in raw.iter().enumerate() {
         run.to = i + 1;
-        run.ends = f.flags & PyFrameRaw::IS_ENTRY != 0 || f.owner >= PyFrameRaw::OWNED_BY_INTERPRETER;
+        run.ends = f.ends_run();
         if run.ends {
             runs.push(std::mem::replace(
                 &mut run,

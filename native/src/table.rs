@@ -84,6 +84,8 @@ pub struct Table {
     bound: usize,
     /// Grows when numbers of stacks lose their meaning.
     pub generation: u32,
+    /// Others remember numbers of stacks (of memory that lives): they are never forgotten.
+    pub pinned: bool,
 }
 
 /// Distinct stacks, and rows of samples, that are kept at once: some tens of MB.
@@ -113,6 +115,7 @@ impl Table {
             crowded: 0,
             bound,
             generation: 0,
+            pinned: false,
         }
     }
 
@@ -197,6 +200,9 @@ impl Table {
         }
         let extra = extra.iter().map(|s| compact.stack(*s, self)).collect();
         let rows = compact.rows;
+        if self.pinned {
+            return (rows, extra);
+        }
         if self.stacks.len() > self.bound / 2 || self.frames.len() > self.bound * 2 {
             self.clear();
         }

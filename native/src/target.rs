@@ -146,6 +146,7 @@ impl Target {
         out.frames.reverse();
         out.native = native.len() as u32;
         out.rooted = walked.rooted;
+        out.python_rooted = raw.last().is_some_and(PyFrameRaw::ends_run) && !reach.python_cut;
         out.mismatch = spliced.mismatch;
         out.complete = walked.rooted && !spliced.mismatch && !spliced.cut;
         out

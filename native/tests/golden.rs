@@ -51,7 +51,12 @@ fn recordings_give_the_stacks_that_they_gave_when_they_were_taken() {
         if std::env::var_os("UNIDLE_GOLDEN_WRITE").is_some() {
             fs::write(&expected, &now).expect("written");
         }
-        assert_eq!(now, fs::read_to_string(&expected).expect("its stack"), "{}", path.display());
+        assert_eq!(
+            now,
+            fs::read_to_string(&expected).expect("its stack"),
+            "{}",
+            path.display()
+        );
     }
 }
 
@@ -77,9 +82,13 @@ fn a_stack_that_was_copied_in_part_is_not_rooted_and_keeps_its_python_frames() {
         let mut recording = Recording::of_bytes(&bytes).expect("a recording");
         let mut frames = Frames::default();
         let whole = recording.play(&mut frames).expect("mappings");
-        recording.stack.truncate(recording.stack.len() / 2 & !7);
+        recording.stack.truncate((recording.stack.len() / 2) & !7);
         let half = recording.play(&mut frames).expect("mappings");
-        assert!(!half.rooted && !half.complete && half.native < whole.native, "{}", path.display());
+        assert!(
+            !half.rooted && !half.complete && half.native < whole.native,
+            "{}",
+            path.display()
+        );
         assert!(!half.mismatch, "{}", path.display());
         let python = |r: &unidle_scope::sample::Resolved| {
             let of_kind = |id: &&u32| frames.get(**id).is_some_and(|f| f.kind == Kind::Python);
@@ -137,14 +146,17 @@ fn own_program_with_flipped_bytes_is_read_without_panic() {
 
 #[test]
 fn the_corpus_of_the_fuzzer_goes_through_its_entries() {
-    let entries: [(&str, fn(&[u8])); 4] = [
+    type Entry = (&'static str, fn(&[u8]));
+    let entries: [Entry; 4] = [
         ("elf", hostile::elf),
         ("eh_frame", hostile::eh_frame),
         ("perf_map", hostile::perf_map),
         ("sample", hostile::sample),
     ];
     for (name, entry) in entries {
-        let corpus = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("fuzz/seeds").join(name);
+        let corpus = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+            .join("fuzz/seeds")
+            .join(name);
         let mut n = 0;
         for file in fs::read_dir(&corpus).expect("seeds").flatten() {
             entry(&fs::read(file.path()).expect("seed"));

@@ -41,7 +41,11 @@ fn start(python: &Path, program: &str, home: Option<&str>) -> (Process, String) 
     if let Some(home) = home {
         command.env("PYTHONHOME", home);
     }
-    let child = command.args(["-S", "-c", program]).stdout(Stdio::piped()).spawn().expect("an interpreter");
+    let child = command
+        .args(["-S", "-c", program])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("an interpreter");
     let mut process = Process(child);
     let mut line = String::new();
     let out = process.0.stdout.as_mut().expect("its output");
@@ -56,7 +60,9 @@ fn look(target: &mut Target, tid: u32, frames: &mut Frames) -> (Resolved, Vec<Fr
     loop {
         if let Some(regs) = registers_of_blocked(pid, tid) {
             let mut stack = vec![0; 32 << 10];
-            let n = ProcessMemory::new(pid).read_some(regs.sp, &mut stack).expect("its stack");
+            let n = ProcessMemory::new(pid)
+                .read_some(regs.sp, &mut stack)
+                .expect("its stack");
             let mut python = Vec::new();
             target.python_frames(tid, None, &mut python);
             let sample = RawSample {
@@ -70,7 +76,11 @@ fn look(target: &mut Target, tid: u32, frames: &mut Frames) -> (Resolved, Vec<Fr
                 live: true,
             };
             let resolved = target.resolve(&sample, frames);
-            let shown: Vec<Frame> = resolved.frames.iter().filter_map(|&f| frames.get(f).cloned()).collect();
+            let shown: Vec<Frame> = resolved
+                .frames
+                .iter()
+                .filter_map(|&f| frames.get(f).cloned())
+                .collect();
             if shown.iter().any(|f| f.function == "innermost") && resolved.complete {
                 return (resolved, shown);
             }
@@ -110,13 +120,22 @@ fn blocked_threads_show_python_and_native_frames_in_their_places() {
         assert_eq!(python_of(&shown), expected, "{}", python.display());
         // sorted() is native, between the generator and its key function; the leaf is the C library's read.
         let native = |f: &&Frame| f.kind == Kind::Native;
-        assert!(shown.last().filter(native).is_some_and(|f| f.function.contains("read")), "{shown:#?}");
+        assert!(
+            shown
+                .last()
+                .filter(native)
+                .is_some_and(|f| f.function.contains("read")),
+            "{shown:#?}"
+        );
         let at = |name: &str| shown.iter().position(|f| f.function == name).expect("its frame");
         assert!(at("stages") + 1 < at("outer") && at("outer") + 1 == at("innermost"));
         let (thread, shown) = look(&mut target, tid, &mut frames);
         assert!(thread.rooted);
         let run = python_of(&shown);
-        assert!(run.ends_with(&[("outer", 5), ("innermost", 3)]) && run[0].0 == "Thread._bootstrap", "{run:?}");
+        assert!(
+            run.ends_with(&[("outer", 5), ("innermost", 3)]) && run[0].0 == "Thread._bootstrap",
+            "{run:?}"
+        );
     }
 }
 
@@ -137,7 +156,13 @@ fn a_program_that_was_replaced_on_disk_is_read_from_the_file_that_it_runs() {
 
 #[test]
 fn a_process_without_python_has_native_stacks() {
-    let mut child = Process(Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("cat"));
+    let mut child = Process(
+        Command::new("cat")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("cat"),
+    );
     let pid = child.0.id();
     let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
     let mut frames = Frames::default();
@@ -148,7 +173,9 @@ fn a_process_without_python_has_native_stacks() {
         };
         assert_eq!(target.python(), None);
         let mut stack = vec![0; 8 << 10];
-        let n = ProcessMemory::new(pid).read_some(regs.sp, &mut stack).expect("its stack");
+        let n = ProcessMemory::new(pid)
+            .read_some(regs.sp, &mut stack)
+            .expect("its stack");
         let sample = RawSample {
             pid,
             tid: pid,
@@ -166,7 +193,13 @@ fn a_process_without_python_has_native_stacks() {
     }
     drop(child.0.stdin.take());
     let mut rest = Vec::new();
-    child.0.stdout.take().expect("its output").read_to_end(&mut rest).expect("its end");
+    child
+        .0
+        .stdout
+        .take()
+        .expect("its output")
+        .read_to_end(&mut rest)
+        .expect("its end");
 }
 
 #[test]

@@ -221,6 +221,7 @@ impl ProcfsSession {
             rows,
             threads,
             processes,
+            calls: crate::calls::Rows::default(),
             quality,
         }
     }

@@ -13,11 +13,11 @@ use rustc_hash::FxHashMap;
 
 use crate::blocked::{wait_name, Sockets};
 use crate::memory::ProcessMemory;
+use crate::processes::Processes;
 use crate::procfs::parse::{self, Place};
 use crate::procfs::thread::{Blocked, Thread};
 use crate::sample::{PyFrameRaw, RawSample, Regs, Resolved};
-use crate::session::Stacks;
-use crate::table::{State, ThreadKey};
+use crate::table::{State, Table, ThreadKey};
 use crate::target::Target;
 
 /// From the stack pointer upwards.
@@ -60,6 +60,13 @@ impl Counts {
             self.first_ns = Some(time_ns);
         }
     }
+}
+
+/// Where stacks are resolved, and where they are added up.
+#[derive(Default)]
+pub struct Stacks {
+    pub table: Table,
+    pub processes: Processes,
 }
 
 pub struct Watch {

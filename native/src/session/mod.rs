@@ -1,6 +1,7 @@
 //! One look at running processes with tier T0: samples from the ring, ticks for threads that do not run, exact times.
 
 mod clock;
+mod stacks;
 mod tell;
 mod ticks;
 
@@ -11,14 +12,15 @@ use std::time::Duration;
 use rustc_hash::FxHashMap;
 
 use crate::blocked::Sockets;
+use crate::calls::{Calls, Wanted};
 use crate::kernel::{Kernel, Record, SampleRecord, STACK_BYTES};
-use crate::processes::Processes;
 use crate::quality::{Marks, Quality};
 use crate::sample::{PyFrameRaw, RawSample};
-use crate::table::{StackId, State, Table, ThreadKey};
+use crate::table::{StackId, State, ThreadKey};
 use crate::threads::{merge, Seen, ThreadRow};
 use clock::timer;
 pub use clock::{clock_ns, monotonic_ns};
+use stacks::Stacks;
 pub use tell::{ProcessRow, Taken};
 
 #[derive(Clone, Copy, Debug)]
@@ -28,15 +30,11 @@ pub struct Options {
     pub follow: bool,
 }
 
-/// Resolves stacks and adds them up: what samples, blocked threads and calls share.
-#[derive(Default)]
-pub struct Stacks {
-    pub table: Table,
-    pub processes: Processes,
-}
-
 pub struct Session {
     options: Options,
+    calls: Option<Calls>,
+    /// What this session cannot see, one line each.
+    pub misses: Vec<String>,
     kernel: Kernel,
     stacks: Stacks,
     quality: Quality,
@@ -68,7 +66,7 @@ const HOUSEKEEPING_NS: u64 = 200_000_000;
 impl Session {
     /// Loads, attaches and enters `pids`. Errors: `NotFound` for a pid that is not there, `PermissionDenied`,
     /// `Unsupported` (what is missing for this tier).
-    pub fn start(pids: &[u32], options: Options) -> io::Result<Session> {
+    pub fn start(pids: &[u32], options: Options, wanted: Option<Wanted>) -> io::Result<Session> {
         let start_ns = monotonic_ns();
         let mut kernel = Kernel::load()?;
         let mut stacks = Stacks::default();
@@ -90,6 +88,8 @@ impl Session {
         let mut session = Session {
             timer: timer(options.hz)?,
             options,
+            calls: None,
+            misses: Vec::new(),
             quality: Quality::new(start_ns, &kernel),
             kernel,
             stacks,
@@ -106,6 +106,16 @@ impl Session {
         };
         // What blocked a moment before its process was opened may have forked since: everything after is seen by BPF.
         session.enter_children(&pids)?;
+        if let Some(wanted) = wanted {
+            session.stacks.table.pinned = wanted.memory();
+            let watched: Vec<u32> = session.stacks.processes.iter().map(|(pid, _)| pid).collect();
+            match Calls::attach(&watched, wanted, &mut session.stacks) {
+                Ok(calls) => session.calls = Some(calls),
+                Err(error) => session
+                    .misses
+                    .push(format!("calls (steps, collectives, copies): {error}")),
+            }
+        }
         Ok(session)
     }
 
@@ -115,6 +125,9 @@ impl Session {
         let python = self.stacks.processes.open(pid, monotonic_ns())?;
         self.kernel.watch(pid, self.options.follow, python)?;
         self.kernel.enter_threads()?;
+        if let Some(calls) = &mut self.calls {
+            calls.add(pid, &mut self.stacks)?;
+        }
         self.enter_children(&[pid])
     }
 
@@ -167,6 +180,9 @@ impl Session {
                 self.keep_house(now_ns);
             }
             self.look_for_python(now_ns);
+            if let Some(calls) = &mut self.calls {
+                calls.poll(&mut self.stacks);
+            }
         }
     }
 

@@ -4,7 +4,7 @@ use super::{monotonic_ns, Session};
 use crate::kernel::state;
 use crate::processes::thread_name;
 use crate::quality::Told;
-use crate::table::{Rows, ThreadKey};
+use crate::table::{Rows, StackId, ThreadKey};
 use crate::threads::{merge, ThreadRow, Times};
 
 /// What came since the last take.
@@ -14,6 +14,8 @@ pub struct Taken {
     pub rows: Rows,
     pub threads: Vec<(ThreadKey, ThreadRow)>,
     pub processes: Vec<ProcessRow>,
+    /// Calls, spans and memory, with the numbers of their stacks as in `rows`.
+    pub calls: crate::calls::Rows,
     pub quality: Told,
 }
 
@@ -54,10 +56,19 @@ impl Session {
             .map(|(key, row)| (*key, exact(&row.times, self.options.off_cpu)))
             .collect();
         let crowded = std::mem::take(&mut self.stacks.table.crowded);
-        let (rows, _) = self.stacks.table.take(&exact, &[]);
+        let mut calls = match &mut self.calls {
+            Some(calls) => calls.take(&mut self.stacks),
+            None => crate::calls::Rows::default(),
+        };
+        let held: Vec<StackId> = calls.memory.iter().map(|row| row.stack).collect();
+        let (rows, held) = self.stacks.table.take(&exact, &held);
+        for (row, stack) in calls.memory.iter_mut().zip(held) {
+            row.stack = stack;
+        }
         let processes = self.told_processes();
         let start_ns = std::mem::replace(&mut self.since_ns, end_ns);
-        let notes = self.stacks.processes.notes();
+        let mut notes = self.stacks.processes.notes();
+        notes.extend(self.calls.iter().flat_map(|calls| calls.notes().iter().cloned()));
         drop(cpu);
         let quality = self.quality.take(&self.kernel, end_ns - start_ns, crowded, notes);
         let mut threads: Vec<_> = threads.into_iter().collect();
@@ -68,6 +79,7 @@ impl Session {
             rows,
             threads,
             processes,
+            calls,
             quality,
         }
     }

@@ -18,7 +18,7 @@ const STEPS_MAX: u32 = 6000;
 /// Continuations that are tried, for one stack.
 const TRIALS_MAX: u32 = 256;
 /// Frames without unwind data that may follow each other (or stand in one stack) before trials end.
-const GUESSES_DEEP: u32 = 24;
+const GUESSES_DEEP: u32 = 160;
 /// Words below a return address in which a saved frame pointer is looked for.
 const SAVED_WORDS: u64 = 16;
 

@@ -80,10 +80,11 @@ def attach(
 ) -> NativeWatch:
     """Start a session. Errors: see :func:`unidle.scope.tiers.watch`."""
     module = _module()
-    calls = {name: True for name, wanted in (("operators", operators), ("memory", memory)) if wanted}
+    # Steps, collectives and device calls are always counted: they are few, and the governor takes off what is not.
+    calls = {"operators": operators, "memory": memory, "follow": follow}
     with _explained():
         session = module.Session(
-            list(dict.fromkeys(pids)), hz=hz, off_cpu=off_cpu, follow=follow, tier=tier, calls=calls or None
+            list(dict.fromkeys(pids)), hz=hz, off_cpu=off_cpu, follow=follow, tier=tier, calls=calls
         )
     return NativeWatch(session, hz)
 
