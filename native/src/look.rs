@@ -65,13 +65,13 @@ pub struct Started {
     pub misses: Vec<String>,
 }
 
-/// Begins with the highest tier that works, or with `only` that; `calls` are counted where the tier can. Errors: `NotFound` (no such process),
+/// Begins with the highest tier that works, or with `tier` and no other. Errors: `NotFound` (no such process),
 /// `PermissionDenied` (one of another user, or no tier is allowed), `Unsupported`.
 pub fn start(
     pids: &[u32],
     options: Options,
-    only: Option<&str>,
-    mut calls: Option<Wanted>,
+    calls: Option<Wanted>,
+    tier: Option<&str>,
 ) -> io::Result<Started> {
     for &pid in pids {
         if let Some(reason) = refused(pid) {
@@ -80,28 +80,32 @@ pub fn start(
     }
     let mut why = Vec::new();
     let mut last = None;
-    for tier in TIERS {
-        if only.is_some_and(|o| o != tier) {
+    for one in TIERS {
+        if tier.is_some_and(|t| t != one) {
             continue;
         }
-        match start_one(pids, options, tier, &mut calls) {
+        match start_one(pids, options, calls.clone(), one) {
             Ok((look, mut misses)) => {
                 if !options.off_cpu {
                     misses.push("where threads wait: looked at on CPUs only".to_owned());
                 }
                 misses.extend(why);
-                return Ok(Started { look, tier, misses });
+                return Ok(Started {
+                    look,
+                    tier: one,
+                    misses,
+                });
             }
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(e),
             Err(e) => {
-                why.push(format!("tier {tier} did not start: {e}"));
+                why.push(format!("tier {one} did not start: {e}"));
                 last = Some(e.kind());
             }
         }
     }
     let kind = last.unwrap_or(io::ErrorKind::InvalidInput);
     if why.is_empty() {
-        why.push(format!("there is no tier {}", only.unwrap_or_default()));
+        why.push(format!("there is no tier {}", tier.unwrap_or_default()));
     }
     Err(io::Error::new(kind, why.join("; ")))
 }
@@ -109,11 +113,11 @@ pub fn start(
 fn start_one(
     pids: &[u32],
     options: Options,
+    calls: Option<Wanted>,
     tier: &str,
-    calls: &mut Option<Wanted>,
 ) -> io::Result<(Box<dyn Look>, Vec<String>)> {
     if tier == "T0" {
-        let session = Session::start(pids, options, calls.take())?;
+        let session = Session::start(pids, options, calls)?;
         let misses = session.misses.clone();
         return Ok((Box::new(session), misses));
     }

@@ -58,16 +58,14 @@ impl Session {
             )));
         }
         if let Some(tier) = tier.iter().find(|t| !TIERS.contains(&t.as_str())) {
-            return Err(PyValueError::new_err(format!(
-                "tier is {tier}: T0, T1 and T2 are possible"
-            )));
+            return Err(PyValueError::new_err(format!("tier is {tier}: T0, T1 and T2 are possible")));
         }
         let wanted = calls
             .map(|calls| crate::calls::python::wanted_of(Some(&calls)))
             .transpose()?;
         let options = Options { hz, off_cpu, follow };
         let Started { look, tier, misses } = py
-            .detach(|| look::start(&pids, options, tier.as_deref(), wanted))
+            .detach(|| look::start(&pids, options, wanted, tier.as_deref()))
             .map_err(raised)?;
         Ok(Session {
             inner: Mutex::new(Some(look)),

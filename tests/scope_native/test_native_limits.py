@@ -59,7 +59,7 @@ def test_a_user_without_the_right_is_told_which_one_is_missing() -> None:
         "import os\nfrom unidle.errors import CannotRun\n"
         "import unidle_scope\nfrom unidle.scope.tiers import native\n"
         "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
-        "try:\n    native.attach([os.getpid()], hz=99, off_cpu=True, follow=True)\n"
+        "try:\n    native.attach([os.getpid()], hz=99, off_cpu=True, follow=True, tier='T0')\n"
         "except CannotRun as error:\n    print(error)\n"
     )
     said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout

@@ -36,9 +36,7 @@ def seconds_below(profile: Profile, *names: str) -> float:
     found = 0
     for sample in profile.samples:
         stack = python_names(profile, sample.stack)
-        if sample.state == "on" and any(
-            stack[i : i + len(names)] == list(names) for i in range(len(stack))
-        ):
+        if sample.state == "on" and any(stack[i : i + len(names)] == list(names) for i in range(len(stack))):
             found += sample.ns
     return found / 1e9
 
@@ -143,7 +141,9 @@ def test_code_in_the_kernel_stands_above_the_call_that_led_there() -> None:
 
 
 def test_a_program_without_python_has_native_stacks() -> None:
-    with running("print('ready', flush=True)\nos.execv('/bin/sh', ['sh', '-c', 'while :; do :; done'])\n") as process:
+    with running(
+        "print('ready', flush=True)\nos.execv('/bin/sh', ['sh', '-c', 'while :; do :; done'])\n"
+    ) as process:
         wait_until(lambda: "sh" in Path(f"/proc/{process.pid}/comm").read_text(), what="the exec")
         profile = look([process.pid], 0.5)
     assert profile.processes[0].python == ""

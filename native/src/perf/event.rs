@@ -185,7 +185,7 @@ impl Ring {
                     tail = after;
                 }
                 Ok(None) => break,
-                Err(()) => {
+                Err(record::Damaged) => {
                     sum += 1;
                     tail = head;
                     break;

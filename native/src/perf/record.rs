@@ -137,6 +137,13 @@ fn registers([bp, lr, sp, ip]: [u64; N_REGS]) -> Regs {
     Regs { ip, sp, bp, lr }
 }
 
+/// Kind and body of a record, and the position after it.
+pub type Found<'a> = (u32, &'a [u8], u64);
+
+/// A ring whose positions or lengths cannot be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Damaged;
+
 /// Finds the next record in a ring: `head` and `tail` as the kernel counts them (bytes, never wrapped). Gives its kind
 /// and the position after it; the body is copied where it wraps. Nothing: none is whole. `Err`: the ring is damaged.
 pub fn next<'a>(
@@ -144,7 +151,7 @@ pub fn next<'a>(
     tail: u64,
     head: u64,
     copy: &'a mut Vec<u8>,
-) -> Result<Option<(u32, &'a [u8], u64)>, ()> {
+) -> Result<Option<Found<'a>>, Damaged> {
     const HEADER: u64 = 8;
     let size = ring.len() as u64;
     let there = head.wrapping_sub(tail);
@@ -152,7 +159,7 @@ pub fn next<'a>(
         return Ok(None);
     }
     if size == 0 || !size.is_power_of_two() || there > size || there < HEADER {
-        return Err(());
+        return Err(Damaged);
     }
     let mut header = [0; HEADER as usize];
     for (i, byte) in header.iter_mut().enumerate() {
@@ -161,7 +168,7 @@ pub fn next<'a>(
     let kind = u32::from_ne_bytes([header[0], header[1], header[2], header[3]]);
     let length = u64::from(u16::from_ne_bytes([header[6], header[7]]));
     if length < HEADER || length > there {
-        return Err(());
+        return Err(Damaged);
     }
     let from = ((tail + HEADER) & (size - 1)) as usize;
     let n = (length - HEADER) as usize;

@@ -187,8 +187,9 @@ mod tests {
     fn own_files_are_understood() {
         let read = |name: &str| std::fs::read_to_string(format!("/proc/self/{name}"));
         let s = stat(&read("stat").expect("stat")).expect("a line of stat");
-        assert_eq!(s.state, 'R');
+        assert!(!s.ended() && s.started > 0);
         assert!(schedstat(&read("schedstat").expect("schedstat")).is_some());
-        assert_eq!(syscall(&read("syscall").expect("syscall")), Some(Place::Running));
+        // Of the first thread, which waits for the one that runs this.
+        assert!(syscall(&read("syscall").expect("syscall")).is_some());
     }
 }

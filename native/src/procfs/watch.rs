@@ -13,11 +13,11 @@ use rustc_hash::FxHashMap;
 
 use crate::blocked::{wait_name, Sockets};
 use crate::memory::ProcessMemory;
+use crate::processes::Processes;
 use crate::procfs::parse::{self, Place};
 use crate::procfs::thread::{Blocked, Thread};
 use crate::sample::{PyFrameRaw, RawSample, Regs, Resolved};
-use crate::session::Stacks;
-use crate::table::{State, ThreadKey};
+use crate::table::{State, Table, ThreadKey};
 use crate::target::Target;
 
 /// From the stack pointer upwards.
@@ -60,6 +60,13 @@ impl Counts {
             self.first_ns = Some(time_ns);
         }
     }
+}
+
+/// Where stacks are resolved, and where they are added up.
+#[derive(Default)]
+pub struct Stacks {
+    pub table: Table,
+    pub processes: Processes,
 }
 
 pub struct Watch {
@@ -153,7 +160,7 @@ impl Watch {
 
     /// One look at every thread. `now_ns` is the kernel's monotonic clock.
     pub fn look(&mut self, now_ns: u64) {
-        if self.looks.is_multiple_of(LOOKS_PER_LIST) {
+        if self.looks % LOOKS_PER_LIST == 0 {
             for pid in self.pids() {
                 self.list(pid, now_ns);
             }
@@ -191,14 +198,18 @@ impl Watch {
             return true;
         }
         thread.blocked = None;
+        // What the kernel booked since the last look. Where it books nothing, all of the time is the state's that is seen.
+        let ran_ns = times.on_ns.saturating_sub(before.on_ns).min(took);
+        let waited = times.runq_ns.saturating_sub(before.runq_ns).min(took - ran_ns);
+        let rest = took - ran_ns - waited;
+        let ran_ns = if thread.exact { ran_ns } else { took };
         let place = thread.place();
         thread.runnable = matches!(place, Ok(Place::Running));
         match place {
             Ok(Place::Running) => {
-                let waited = times.runq_ns.saturating_sub(before.runq_ns).min(took);
                 let ran = thread.ran;
                 if self.on_cpu {
-                    self.running(key, took, waited, now_ns);
+                    self.running(key, ran_ns, waited, now_ns);
                 } else if let Some((stack, generation)) = ran.filter(|_| waited > 0) {
                     if generation == self.stacks.table.generation {
                         self.stacks.table.add(key, State::Runq, stack, 0, waited);
@@ -216,7 +227,7 @@ impl Watch {
                     sp,
                     ..Regs::default()
                 };
-                self.asleep(key, took, now_ns, regs, (call, arguments[0]));
+                self.asleep(key, rest, now_ns, regs, (call, arguments[0]));
             }
             Ok(_) => {}
             // No right to read it (perf events need less), or a text that is not understood: its times are kept.
@@ -225,7 +236,11 @@ impl Watch {
         true
     }
 
-    fn running(&mut self, key: ThreadKey, took: u64, waited: u64, now_ns: u64) {
+    /// `ran_ns`: what it ran since the last look. Nothing: it waits for a CPU, and its stack is looked at for that.
+    fn running(&mut self, key: ThreadKey, ran_ns: u64, waited: u64, now_ns: u64) {
+        if ran_ns == 0 && waited == 0 {
+            return;
+        }
         let (pid, tid) = key;
         let [first, second] = &mut self.python;
         let Some(target) = self.stacks.processes.target(pid) else {
@@ -241,7 +256,9 @@ impl Watch {
             table.stack(&frames)
         };
         self.counts.samples += 1;
-        table.add(key, State::On, stack, 1, took - waited);
+        if ran_ns > 0 {
+            table.add(key, State::On, stack, 1, ran_ns);
+        }
         if waited > 0 {
             table.add(key, State::Runq, stack, 0, waited);
         }
@@ -327,7 +344,7 @@ impl Watch {
                 let _ = self.add(child, now_ns);
             }
         }
-        if self.looks.is_multiple_of(LOOKS_PER_REFRESH) {
+        if self.looks % LOOKS_PER_REFRESH == 0 {
             if let Some(target) = self.stacks.processes.target(pid) {
                 let _ = target.refresh();
             }

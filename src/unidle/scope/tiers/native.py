@@ -137,7 +137,6 @@ def _explained() -> Iterator[None]:
     except ProcessLookupError as error:
         raise BadInput(str(error), field="pid") from None
     except PermissionError as error:
-        remedy = None if "run as" in str(error) else _RIGHTS
-        raise CannotRun(f"is not permitted: {error}", field="profile", remedy=remedy) from None
+        raise CannotRun(f"is not permitted: {error}", field="profile", remedy=_RIGHTS) from None
     except OSError as error:
         raise CannotRun(f"does not work here: {error}", field="profile", remedy="see unidle doctor") from None
