@@ -58,7 +58,9 @@ impl Session {
             )));
         }
         if let Some(tier) = tier.iter().find(|t| !TIERS.contains(&t.as_str())) {
-            return Err(PyValueError::new_err(format!("tier is {tier}: T0, T1 and T2 are possible")));
+            return Err(PyValueError::new_err(format!(
+                "tier is {tier}: T0, T1 and T2 are possible"
+            )));
         }
         let wanted = calls
             .map(|calls| crate::calls::python::wanted_of(Some(&calls)))
