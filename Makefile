@@ -28,16 +28,19 @@ test test-slow: setup-tests
 	@scratch=$$(mktemp -d -t unidle-tests.XXXXXX); \
 	$(BIN)/pytest --basetemp="$$scratch/t" -m "$(MARKED)" $(ARGS) && rm -rf "$$scratch"  # kept for a look when a test failed
 
-check: setup ## Lint, format, types, import contract, docs
+check: setup ## Lint, format, types, import contract, docs, native part
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir .cache/site
+	@if command -v cargo >/dev/null; then set -x; cd native; cargo fmt --check; \
+	  cargo clippy --release --all-targets --locked --quiet -- -D warnings; else echo "no cargo: native/ is not checked"; fi
 
 format: setup ## Rewrite the code in the project's format
 	$(BIN)/ruff check --fix --quiet . || true
 	$(BIN)/ruff format .
+	@! command -v cargo >/dev/null || (cd native && cargo fmt)
 
 bench: setup ## Run all benchmarks and rewrite docs/benchmarks.md
 	$(BIN)/python bench/run_all.py $(ARGS)

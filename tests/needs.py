@@ -115,7 +115,9 @@ def has_everything() -> bool:
     """Whether every test but GPU tests must run here. CI has to provide it all."""
     if os.environ.get("CI") == "true":
         return True
-    return is_root() and bool(postgres_bin() and chromium() and cgroup_roots() and can_shape() and journald())
+    programs = all(map(shutil.which, ("cargo", "clang", "llvm-strip", "npm", "node", "go")))
+    found = postgres_bin() and chromium() and cgroup_roots() and can_shape() and journald()
+    return is_root() and programs and can_load_bpf() and bool(found)
 
 
 root = pytest.mark.skipif(not is_root(), reason="needs root")
@@ -132,5 +134,10 @@ journal = pytest.mark.skipif(
 cgroups = pytest.mark.skipif(not cgroup_roots(), reason="needs leave to make control groups")
 ebpf = pytest.mark.skipif(
     not can_load_bpf(), reason="needs the module unidle_scope, and root with BPF and BTF"
+)
+cargo = pytest.mark.skipif(not shutil.which("cargo"), reason="needs Rust (https://rustup.rs)")
+clang = pytest.mark.skipif(
+    not (shutil.which("clang") and shutil.which("llvm-strip")),
+    reason="needs clang (apt-get install clang llvm)",
 )
 gpu = pytest.mark.skipif(gpus() == 0, reason="GPU: needs one that NVML finds")

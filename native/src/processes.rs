@@ -283,12 +283,11 @@ mod tests {
             .env("UNIDLE_JOB", "night-run")
             .spawn()
             .expect("sleep is there");
-        let mut told = Process::described(child.id());
-        // Between fork and exec the child is still called what its parent is.
-        while !told.command.starts_with("sleep") {
-            told = Process::described(child.id());
+        // Until its exec is over the child is still called what its parent is, or has no arguments yet.
+        while command(child.id()) != "sleep 100" {
+            std::thread::yield_now();
         }
-        told = Process::described(child.id());
+        let told = Process::described(child.id());
         child.kill().expect("it lives");
         child.wait().expect("it was ours");
         assert_eq!(told.command, "sleep 100");

@@ -113,9 +113,7 @@ def budgets_of(profile: Profile, rules: Rules, shape: Shape | None = None) -> Bu
     for key in by_thread:
         if key not in threads:
             threads[key] = Thread(*key, "", 0, 0, 0, profile.start_ns, profile.end_ns)
-    cells = {
-        key: _cells(thread, by_thread.get(key, {}), order, name) for key, thread in threads.items()
-    }
+    cells = {key: _cells(thread, by_thread.get(key, {}), order, name) for key, thread in threads.items()}
     return Budgets(
         shape,
         {
