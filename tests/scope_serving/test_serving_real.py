@@ -56,7 +56,7 @@ def seen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         for client in clients:
             client.join()
         relay.close()
-        server.communicate()
+        server.communicate(timeout=60)
         view = serving(relay.spans, begin, time.monotonic_ns())
         yield Seen(view, json.loads(truth.read_text())["requests"], ttft_s)
     finally:
