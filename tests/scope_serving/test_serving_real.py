@@ -35,7 +35,7 @@ class Seen:
 def seen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
     """A server with two clients at once that keep their connections, and a third that asks for its health."""
     truth = tmp_path_factory.mktemp("serving") / "truth.json"
-    command = [sys.executable, str(SERVER), "--truth", str(truth), "--width", "192", "--layers", "4"]
+    command = [sys.executable, str(SERVER), "--truth", str(truth), "--width", "384", "--layers", "4"]
     if request.param == "batched":
         command.append("--batched")
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
