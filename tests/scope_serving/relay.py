@@ -5,6 +5,7 @@ What a client sends is a read of the server, what the server sends a write of it
 
 from __future__ import annotations
 
+import contextlib
 import re
 import socket
 import threading
@@ -31,9 +32,12 @@ class Relay:
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         for one in self._open:
-            one.close()
+            with contextlib.suppress(OSError):  # the other side ended it already
+                one.shutdown(socket.SHUT_RDWR)  # wakes whoever reads from it; closing alone does not
         for thread in list(self._threads):
             thread.join(10)
+        for one in self._open:
+            one.close()
 
     def _accept(self) -> None:
         while True:

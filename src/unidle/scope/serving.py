@@ -207,7 +207,7 @@ def _notes(
     machine_bytes_s: float | None,
 ) -> Iterable[str]:
     if asked and not runs:
-        yield "runs of the model were not seen: a chunk counts as one token"
+        yield "runs of the model were not seen: a chunk counts as one token, and late headers may count as one"
     if asked and not streamed:
         yield (
             "no answer was streamed: the first token is when the model made it"

@@ -23,6 +23,8 @@ LEAST_CHUNK_BYTES: Final = (
     6  # of chunked HTTP with one byte in it; less is a length, a line's end or the end of all
 )
 HEADERS_ONLY: Final = 0.25  # of the time to the next chunk: an answer that begins so soon holds no token yet
+UNLIKE: Final = 1.5  # times the usual size, either way: such a first write has headers in it, and then
+# it holds no token if less time passed before it than after it: a first token takes longer than a later one
 TOGETHER: Final = 0.1  # of the usual time between chunks: writes that close may be parts of one chunk
 PARTS: Final = 0.4  # of all writes are that close: chunks are written in parts; less is chance
 WHOLE_NS: Final = 1_000_000  # an answer whose writes are all that close is no stream,
@@ -166,7 +168,8 @@ def _between(ends: Sequence[int], after: int, until: int) -> Sequence[int]:
 
 def _chunks(answer: _Answer, known: _Runs) -> list[int]:
     """When chunks that hold tokens were sent: headers and what is written together with a chunk are none of their own."""
-    times = [s.end_ns for s in answer.writes if s.n_bytes >= LEAST_CHUNK_BYTES]
+    writes = [s for s in answer.writes if s.n_bytes >= LEAST_CHUNK_BYTES]
+    times = [s.end_ns for s in writes]
     if known.all and answer.writes:
         ends, _ = known.of(answer)
         after = answer.reads[0].start_ns if answer.reads else 0
@@ -180,14 +183,23 @@ def _chunks(answer: _Answer, known: _Runs) -> list[int]:
         waited = times[0] - answer.reads[-1].end_ns
         if times[-1] - times[0] <= max(WHOLE_NS, WHOLE * waited):
             return times[-1:]
-        times = times[1:] if waited < HEADERS_ONLY * (times[1] - times[0]) else times
+        limit = 1.0 if _begins_unlike(writes) else HEADERS_ONLY
+        times = times[1:] if waited < limit * (times[1] - times[0]) else times
     gaps = [b - a for a, b in pairwise(times)]
     close = TOGETHER * _usual(gaps)
-    if gaps and answer.reads and gaps[0] < close:
+    if gaps and answer.reads and gaps[0] < close and len(times) == len(writes) and _begins_unlike(writes):
         times, gaps = times[1:], gaps[1:]  # headers, right before the first token
     if sum(gap < close for gap in gaps) < PARTS * len(gaps):
         return times
     return times[:1] + [at for at, gap in zip(times[1:], gaps, strict=True) if gap >= close]
+
+
+def _begins_unlike(writes: Sequence[Span]) -> bool:
+    """Whether the first write is of another size than the later ones: headers, alone or with a token."""
+    if len(writes) < 3:
+        return False
+    usual = median([s.n_bytes for s in writes[1:]])
+    return not usual / UNLIKE <= writes[0].n_bytes <= usual * UNLIKE
 
 
 def _usual(gaps: Sequence[int]) -> int:
