@@ -90,6 +90,7 @@ native_inputs() { cat <(find native -type f -not -path '*/target/*' -not -path '
 
 setup_native() {
   local wanted done=$venv/unidle-native
+  [ -d native ] || return 0
   wanted=$(native_inputs)
   [ -f "$done" ] && [ "$(<"$done")" = "$wanted" ] && return
   if ! command -v cargo >/dev/null; then

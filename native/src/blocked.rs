@@ -33,7 +33,20 @@ enum Call {
     Other,
 }
 
-fn call_of(call: i64) -> Call {
+const CHANGES: &str = "change files";
+
+/// What opening a file with these flags is: looking one up, or making, emptying or changing one.
+fn opened(flags: u64) -> &'static str {
+    let changes =
+        flags & libc::O_ACCMODE as u64 != libc::O_RDONLY as u64 || flags & libc::O_CREAT as u64 != 0;
+    if changes {
+        CHANGES
+    } else {
+        "file system"
+    }
+}
+
+fn call_of(call: i64, args: [u64; 3]) -> Call {
     use libc as l;
     #[allow(non_upper_case_globals)]
     #[cfg(target_arch = "x86_64")]
@@ -42,16 +55,11 @@ fn call_of(call: i64) -> Call {
         l::SYS_poll => return Call::Plain("poll"),
         l::SYS_select => return Call::Plain("select"),
         l::SYS_pause => return Call::Plain("signal"),
-        l::SYS_open
-        | l::SYS_stat
-        | l::SYS_lstat
-        | l::SYS_access
-        | l::SYS_unlink
-        | l::SYS_rename
-        | l::SYS_mkdir
-        | l::SYS_rmdir
-        | l::SYS_getdents
-        | l::SYS_readlink => return Call::Plain("file system"),
+        l::SYS_open => return Call::Plain(opened(args[1])),
+        l::SYS_unlink | l::SYS_rename | l::SYS_mkdir | l::SYS_rmdir => return Call::Plain(CHANGES),
+        l::SYS_stat | l::SYS_lstat | l::SYS_access | l::SYS_getdents | l::SYS_readlink => {
+            return Call::Plain("file system")
+        }
         l::SYS_fork | l::SYS_vfork => return Call::Plain("fork"),
         _ => {}
     }
@@ -82,18 +90,20 @@ fn call_of(call: i64) -> Call {
         | l::SYS_syncfs => Call::Plain("sync file"),
         l::SYS_flock => Call::Plain("lock file"),
         l::SYS_fcntl => Call::Plain("lock file"),
-        l::SYS_openat
-        | l::SYS_newfstatat
-        | l::SYS_statx
-        | l::SYS_getdents64
-        | l::SYS_unlinkat
+        l::SYS_openat => Call::Plain(opened(args[2])),
+        l::SYS_unlinkat
+        | l::SYS_renameat
         | l::SYS_renameat2
-        | l::SYS_fstat
+        | l::SYS_truncate
         | l::SYS_ftruncate
         | l::SYS_fallocate
+        | l::SYS_mkdirat => Call::Plain(CHANGES),
+        l::SYS_newfstatat
+        | l::SYS_statx
+        | l::SYS_getdents64
+        | l::SYS_fstat
         | l::SYS_faccessat
-        | l::SYS_close
-        | l::SYS_mkdirat => Call::Plain("file system"),
+        | l::SYS_close => Call::Plain("file system"),
         l::SYS_mmap
         | l::SYS_munmap
         | l::SYS_mprotect
@@ -117,9 +127,9 @@ fn call_of(call: i64) -> Call {
 }
 
 /// The name of the wait: `futex`, `read pipe`, `recv tcp`, `sleep`, `page fault`, ... `call` is the system call's number
-/// (negative: the thread is in none), `task_state` the kernel's, `fd` says what the first argument stands for and is
-/// only asked where it matters.
-pub fn wait_name(call: i64, task_state: u32, fd: impl FnOnce() -> Fd) -> String {
+/// (negative: the thread is in none), `args` its first arguments, `task_state` the kernel's, `fd` says what the first
+/// argument stands for and is only asked where it matters.
+pub fn wait_name(call: i64, args: [u64; 3], task_state: u32, fd: impl FnOnce() -> Fd) -> String {
     if task_state & (STOPPED | TRACED) != 0 {
         return "stopped".into();
     }
@@ -129,7 +139,7 @@ pub fn wait_name(call: i64, task_state: u32, fd: impl FnOnce() -> Fd) -> String 
     if call < 0 {
         return "page fault".into();
     }
-    match call_of(call) {
+    match call_of(call, args) {
         Call::Plain(name) => name.into(),
         Call::On(verb) => on_fd(verb, fd()),
         Call::Other if task_state & UNINTERRUPTIBLE != 0 => "disk".into(),
@@ -245,7 +255,7 @@ mod tests {
     use super::*;
 
     fn name(call: i64, fd: Fd) -> String {
-        wait_name(call, 1, || fd)
+        wait_name(call, [0; 3], 1, || fd)
     }
 
     #[test]
@@ -261,15 +271,29 @@ mod tests {
     }
 
     #[test]
+    fn a_file_that_is_opened_to_be_written_is_changed() {
+        let named = |flags: i32| wait_name(libc::SYS_openat, [0, 0, flags as u64], 2, || Fd::Unknown);
+        assert_eq!(named(libc::O_RDONLY | libc::O_CLOEXEC), "file system");
+        assert_eq!(
+            named(libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC),
+            "change files"
+        );
+        assert_eq!(
+            wait_name(libc::SYS_renameat2, [0; 3], 2, || Fd::Unknown),
+            "change files"
+        );
+    }
+
+    #[test]
     fn a_stopped_thread_is_stopped_whatever_it_was_called_in() {
-        assert_eq!(wait_name(libc::SYS_read, 4, || Fd::Pipe), "stopped");
-        assert_eq!(wait_name(-1, 0x8000, || Fd::Pipe), "frozen");
+        assert_eq!(wait_name(libc::SYS_read, [0; 3], 4, || Fd::Pipe), "stopped");
+        assert_eq!(wait_name(-1, [0; 3], 0x8000, || Fd::Pipe), "frozen");
     }
 
     #[test]
     fn an_unknown_call_says_its_number_or_that_it_waits_for_a_disk() {
-        assert_eq!(wait_name(9_999, 1, || Fd::Unknown), "system call 9999");
-        assert_eq!(wait_name(9_999, 2, || Fd::Unknown), "disk");
+        assert_eq!(wait_name(9_999, [0; 3], 1, || Fd::Unknown), "system call 9999");
+        assert_eq!(wait_name(9_999, [0; 3], 2, || Fd::Unknown), "disk");
     }
 
     #[test]

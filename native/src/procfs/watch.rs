@@ -227,7 +227,7 @@ impl Watch {
                     sp,
                     ..Regs::default()
                 };
-                self.asleep(key, rest, now_ns, regs, (call, arguments[0]));
+                self.asleep(key, rest, now_ns, regs, (call, arguments));
             }
             Ok(_) => {}
             // No right to read it (perf events need less), or a text that is not understood: its times are kept.
@@ -264,7 +264,7 @@ impl Watch {
         }
     }
 
-    fn asleep(&mut self, key: ThreadKey, took: u64, now_ns: u64, regs: Regs, call: (i64, u64)) {
+    fn asleep(&mut self, key: ThreadKey, took: u64, now_ns: u64, regs: Regs, call: (i64, [u64; 3])) {
         let (pid, tid) = key;
         let Some(thread) = self.threads.get_mut(&key) else {
             return;
@@ -298,7 +298,7 @@ impl Watch {
         let resolved = target.resolve(&sample, &mut table.frames);
         self.counts.add(&resolved, !python.is_empty(), now_ns);
         let sockets = &mut self.sockets;
-        let what = wait_name(call.0, state, || sockets.fd(pid, call.1));
+        let what = wait_name(call.0, call.1, state, || sockets.fd(pid, call.1[0]));
         let mut frames = resolved.frames;
         frames.push(table.frames.wait(&what));
         let stack = table.stack(&frames);

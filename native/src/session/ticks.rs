@@ -169,7 +169,7 @@ impl Session {
             "run queue".to_owned()
         } else {
             let sockets = &mut self.sockets;
-            wait_name(place.call, place.task_state, || {
+            wait_name(place.call, place.args, place.task_state, || {
                 sockets.fd(place.pid, place.args[0])
             })
         };

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final, TypeVar
 
+from unidle.scope.joins import joined
 from unidle.scope.model import Frame, Profile, State, Thread
 from unidle.scope.rules import CATEGORIES, Category, Rule, Rules, ThreadKind
 from unidle.scope.shape import Key, Shape, shape_of
@@ -107,7 +108,8 @@ def budgets_of(profile: Profile, rules: Rules, shape: Shape | None = None) -> Bu
     for s, named in zip(samples, keyed, strict=True):
         by_thread[s.pid, s.tid][s.state][found[named], s.stack] += s.ns
         counts[s.pid, s.tid][s.state] += s.count
-    order = {id(rule): n for n, rule in enumerate(rules.rules)}
+    by_thread = {key: joined(profile, sampled) for key, sampled in by_thread.items()}
+    order = {rule.name: n for n, rule in enumerate(rules.rules)}
     name = _names(profile)
     threads = {(t.pid, t.tid): t for t in profile.threads if t.tid >= 0}
     for key in by_thread:
@@ -150,7 +152,7 @@ def allot(total: int, weights: Sequence[int]) -> list[int]:
 def _cells(
     thread: Thread,
     sampled: Mapping[State, Counter[tuple[Rule, int]]],
-    order: Mapping[int, int],
+    order: Mapping[str, int],
     name: Callable[[int], object],
 ) -> tuple[Cell, ...]:
     """The exact time of each state, split as its samples are; where it has none, said to be unseen."""
@@ -170,9 +172,9 @@ def _cells(
             cells.append(Cell(_UNSEEN[state], None, state, total))
             continue
         # First by rule, then within it, so that a category does not depend on how stacks are numbered.
-        of_rule: dict[int, list[tuple[Rule, int, int]]] = defaultdict(list)
+        of_rule: dict[tuple[int, str], list[tuple[Rule, int, int]]] = defaultdict(list)
         for (rule, stack), ns in weights.items():
-            of_rule[order.get(id(rule), len(order))].append((rule, stack, ns))
+            of_rule[order.get(rule.name, len(order)), rule.category].append((rule, stack, ns))
         numbers = sorted(of_rule)
         for n, part in zip(
             numbers, allot(total, [sum(ns for *_, ns in of_rule[n]) for n in numbers]), strict=True

@@ -99,7 +99,7 @@ def findings_of(
 
 def _cause(cell: Cell) -> str:
     """Cells of one cause: saving in its several ways is one, computing is one, else it is what the rule says."""
-    if cell.rule.name in _WORK:
+    if cell.rule.name in _WORK or (cell.rule.joins and cell.rule.category == "compute"):
         return "work"
     return cell.rule.category if cell.rule.category == "checkpoint_io" else cell.rule.says
 

@@ -82,6 +82,7 @@ class Rule:
     unless: tuple[Pattern, ...] = ()
     waits_for: Literal["threads"] | None = None
     rest: bool = False
+    joins: bool = False
     example: Example | None = None
     source: str = "unidle"
 

@@ -46,6 +46,7 @@ class _RulePart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     unless: _Texts = ()
     waits_for: Literal["threads"] | None = None
     rest: bool = False
+    joins: bool = False
     example: _ExamplePart | None = None
 
 
@@ -84,7 +85,7 @@ def _rule(document: Document, part: _RulePart, path: Path) -> Rule:
     return Rule(
         part.name, part.category, part.says, part.do, states, part.thread, patterns("frame"), patterns("also"),
         patterns("leaf"), patterns("line"), tuple(_of_wait(p) for p in patterns("wait")), patterns("unless"),
-        part.waits_for, part.rest, example,
+        part.waits_for, part.rest, part.joins, example,
     )  # fmt: skip
 
 

@@ -137,7 +137,7 @@ def _title(profile: Profile, budgets: Budgets, width: int) -> list[str]:
     process = next((p for p in profile.processes if p.pid == first.pid), None)
     command = _clip(_script(profile, first.pid), width - 30)
     python = f", Python {process.python}" if process and process.python else ""
-    who = f"pid {first.pid}" if len(threads) == 1 else f"{len(threads)} ranks"
+    who = f"pid {first.pid}" if len(threads) == 1 else counted(len(threads), "rank")
     main = "" if first.tid == first.pid else f", its thread {first.name or ''} ({first.tid}) trains"
     return [_clip(f"{command}: {who}{python}, {profile.seconds:.1f} s{main}", width)]
 

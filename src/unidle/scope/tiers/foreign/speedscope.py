@@ -12,6 +12,7 @@ from unidle.scope.model import Frame
 from unidle.scope.tiers.foreign.builder import Builder
 from unidle.scope.tiers.foreign.folded import ASSUMED_HZ, frame_of, thread_of
 from unidle.scope.tiers.foreign.source import Stream, damaged
+from unidle.words import counted
 
 _NS: Final = {"seconds": 1e9, "milliseconds": 1e6, "microseconds": 1e3, "nanoseconds": 1.0}
 _NAME: Final = re.compile(
@@ -122,7 +123,8 @@ class _Thread:
     def sampled(self) -> None:
         samples, weights = self.profile.samples, self.profile.weights
         if len(samples) != len(weights):
-            raise damaged(self.where, f"has {len(samples)} samples and {len(weights)} weights")
+            told = f"has {counted(len(samples), 'sample')} and {counted(len(weights), 'weight')}"
+            raise damaged(self.where, told)
         for indices, weight in zip(samples, weights, strict=True):
             self.add(indices, weight)
 
