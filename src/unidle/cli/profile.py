@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from unidle.scope.model import Profile
     from unidle.scope.rules import Rules
     from unidle.scope.targets import Target
+    from unidle.scope.tiers import Watch
 
 _PROGRESS_S: Final = 0.2
 Form = Literal["html", "speedscope", "pprof", "folded", "perfetto", "chrome", "otlp", "json"]
@@ -48,6 +49,9 @@ def profile(
     off_cpu: Annotated[
         bool, typer.Option("--off-cpu/--no-off-cpu", help="Look at waiting threads too.")
     ] = True,
+    top: Annotated[
+        bool, typer.Option("--top", help="Show the last N seconds again and again until Ctrl-C.")
+    ] = False,
     memory: Annotated[bool, typer.Option("--memory", help="Follow allocations (probes; dearer).")] = False,
     operators: Annotated[bool, typer.Option("--operators", help="Count operators (probes; dearer).")] = False,
     tier: Annotated[
@@ -64,7 +68,11 @@ def profile(
         str | None, typer.Option("--out", "-o", metavar="FILE", show_default=False, help="Where to write it; default: standard output. Its suffix may name the format.")
     ] = None,
     saved: Annotated[
-        str | None, typer.Option("--from", metavar="FILE", show_default=False, help="Show a profile that was written with --format json.")
+        str | None, typer.Option("--from", metavar="FILE", show_default=False, help="Show a profile that was written with --format json, or one of another tool (torch.profiler, nsys, NCCL Inspector, py-spy, austin, perf script).")
+    ] = None,
+    imports: Annotated[
+        list[str] | None,
+        typer.Option("--import", metavar="FILE", show_default=False, help="Add what such a file tells of devices in the same time; may be repeated."),
     ] = None,
     rank: Annotated[
         int | None, typer.Option("--rank", metavar="K", min=0, show_default=False, help="Of a job only this rank.")
@@ -106,7 +114,7 @@ def profile(
     if saved is not None:
         if target is not None:
             raise BadInput("do not go together", field="PID|JOB, --from", remedy="leave one out")
-        _tell(_read(saved), book, None, wanted, as_json)
+        _tell(_joined(_read(saved), imports), book, None, wanted, as_json)
         return
     if target is None:
         raise BadInput("say whose time it is about", field="PID|JOB", remedy="for instance `unidle profile 4242`, or a job of `unidle list`")  # fmt: skip
@@ -114,11 +122,29 @@ def profile(
     if past.asked:
         _tell_past(past, book, wanted, as_json)
         return
+    if top:
+        from unidle.cli.profile_top import check_terminal
+
+        check_terminal()
     found = _found(target, store, rank, children)
-    seen, machine = _look(
-        found, seconds, children, hz=hz, off_cpu=off_cpu, operators=operators, memory=memory, tier=tier
-    )
-    _tell(seen, book, machine, wanted, as_json)
+    how = {"hz": hz, "off_cpu": off_cpu, "operators": operators, "memory": memory, "tier": tier}
+    machine = None
+    if top:
+        seen = _top(found, book, seconds, children, **how)
+    else:
+        seen, machine = _look(found, seconds, children, **how)
+    _tell(_joined(seen, imports), book, machine, wanted, as_json)
+
+
+def _joined(profile: Profile, files: list[str] | None) -> Profile:
+    """With what other tools' files tell of devices. Errors: BadInput."""
+    if not files:
+        return profile
+    from unidle.scope.tiers import imported
+
+    for file in files:
+        profile = imported.merge(profile, file)
+    return profile
 
 
 def _found(target: str, store: str | None, rank: int | None, children: bool) -> Target:
@@ -152,26 +178,41 @@ def _look(target: Target, seconds: float, children: bool, **wanted: Any) -> tupl
 
     from unidle.cli.profile_live import Progress
     from unidle.scope.targets import Beside, any_lives
-    from unidle.scope.tiers import watch
 
-    with Progress(seconds) as progress:
-        try:
-            watched = watch(target.pids, follow=children, **wanted)
-        except BadInput:
-            if any_lives(target.pids):
-                raise
-            raise _ended(target) from None
-        with watched:
-            beside = Beside(target)
-            end = time.monotonic() + seconds
-            while (left := end - time.monotonic()) > 0 and progress.goes_on():
-                if not watched.run(min(left, _PROGRESS_S)):
-                    break
-            seen = target.named(watched.take())
-            machine = beside.machine([process.pid for process in seen.processes])
+    with Progress(seconds) as progress, _watched(target, children, wanted) as watched:
+        beside = Beside(target)
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0 and progress.goes_on():
+            if not watched.run(min(left, _PROGRESS_S)):
+                break
+        seen = target.named(watched.take())
+        machine = beside.machine([process.pid for process in seen.processes])
     if not seen.samples and not any_lives(target.pids):
         raise _ended(target)
     return seen, machine
+
+
+def _top(target: Target, rules: Rules, seconds: float, children: bool, **wanted: Any) -> Profile:
+    """The same, drawn again and again; what was seen last is returned."""
+    from unidle.cli.profile_top import top
+
+    with _watched(target, children, wanted) as watched:
+        seen = top(watched, target, rules, seconds)
+    if seen is None:
+        raise _ended(target)
+    return seen
+
+
+def _watched(target: Target, children: bool, wanted: dict[str, Any]) -> Watch:
+    from unidle.scope.targets import any_lives
+    from unidle.scope.tiers import watch
+
+    try:
+        return watch(target.pids, follow=children, **wanted)
+    except BadInput:
+        if any_lives(target.pids):
+            raise
+        raise _ended(target) from None
 
 
 def _ended(target: Target) -> TargetEnded:
@@ -190,7 +231,8 @@ def _tell_past(question: Question, rules: Rules, wanted: Any, as_json: bool) -> 
     if answer.other is None or wanted.form is not None:
         if not (as_json or wanted.to_stdout):
             show(safe(answer.source))
-        _tell(answer.profile, rules, None, wanted, as_json)
+        page = {"before": answer.other, "before_name": answer.other_source} if answer.other else None
+        _tell(answer.profile, rules, None, wanted, as_json, page)
     elif as_json:
         print_json(difference_json(answer, rules))
     else:
@@ -198,10 +240,17 @@ def _tell_past(question: Question, rules: Rules, wanted: Any, as_json: bool) -> 
             show(safe(line))
 
 
-def _tell(profile: Profile, rules: Rules, machine: Machine | None, wanted: Any, as_json: bool) -> None:
-    """The first screen or its JSON, and the file that was asked for."""
+def _tell(
+    profile: Profile,
+    rules: Rules,
+    machine: Machine | None,
+    wanted: Any,
+    as_json: bool,
+    page: dict[str, Any] | None = None,
+) -> None:
+    """The first screen or its JSON, and the file that was asked for; ``page``: what only a page shows."""
     from unidle.cli.profile_live import line_of_source, safe
-    from unidle.scope.summary import answer, report_of, screen
+    from unidle.scope.summary import answer, category_of, report_of, screen
 
     report = report_of(profile, rules, machine)
     if wanted.to_stdout:
@@ -213,7 +262,9 @@ def _tell(profile: Profile, rules: Rules, machine: Machine | None, wanted: Any, 
         for line in screen(report, colour=colour, source=line_of_source(profile)):
             show(safe(line))
     if wanted.form is not None:
-        place = wanted.write(profile, lambda: answer(report))
+        place = wanted.write(
+            profile, lambda: answer(report), {"category": category_of(report), **(page or {})}
+        )
         if place:
             warn(f"wrote {place}")
 
@@ -225,17 +276,7 @@ def _plain() -> bool:
 
 
 def _read(path: str) -> Profile:
-    """A profile that was saved. Errors: BadInput."""
-    import json
+    """A profile that was saved, by unidle or another tool. Errors: BadInput."""
+    from unidle.scope.tiers import imported
 
-    from unidle.files.load import read_text
-    from unidle.scope.model import Profile
-
-    text = read_text(path, what="profile", limit_bytes=1 << 30)
-    try:
-        told = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise BadInput(f"is not JSON: {error}", field="--from", value=path, remedy="name a file of `unidle profile --format json`") from None  # fmt: skip
-    if not isinstance(told, dict) or "stacks" not in told:
-        raise BadInput("holds no profile", field="--from", value=path, remedy="name a file of `unidle profile --format json`")  # fmt: skip
-    return Profile.from_json(told)
+    return imported.read(path)

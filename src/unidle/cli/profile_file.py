@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
@@ -61,12 +61,18 @@ class Destination:
         except OSError as error:
             raise cannot_write(_FLAG, str(self.path), error) from error
 
-    def write(self, profile: Profile, answer: Callable[[], dict[str, Any]]) -> str | None:
+    def write(
+        self,
+        profile: Profile,
+        answer: Callable[[], dict[str, Any]],
+        page: Mapping[str, Any],
+    ) -> str | None:
         """Writes it and says where; None for standard output.
 
+        ``page``: what only a page shows (see ``unidle.scope.export.html``).
         Where the place fails only now (a full disk), the profile goes to another one, which the error names.
         """
-        content = _content(str(self.form), profile, answer)
+        content = _content(str(self.form), profile, answer, page)
         try:
             with whole_file(self.path, _FLAG) as stream:
                 stream.write(content)
@@ -82,9 +88,17 @@ class Destination:
         return None if self.path in (None, "-") else str(self.path)
 
 
-def _content(form: str, profile: Profile, answer: Callable[[], dict[str, Any]]) -> bytes:
+def _content(
+    form: str,
+    profile: Profile,
+    answer: Callable[[], dict[str, Any]],
+    page: Mapping[str, Any],
+) -> bytes:
     """The JSON form is the answer and the profile in one: what it tells, and what it tells it from."""
-    from unidle.scope.export import FORMATS
+    from unidle.scope.export import FORMATS, html
+
+    if form == "html":
+        return html.write(profile, budget=answer()["budget"], **page)
 
     if form != "json":
         return FORMATS[form].write(profile)

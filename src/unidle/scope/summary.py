@@ -8,9 +8,11 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from unidle.scope.budget import FEW_SAMPLES, Budgets, ThreadBudget, budgets_of, percentages
+from unidle.scope.counts import counts_json, counts_lines
 from unidle.scope.findings import Finding, Machine, compared, findings_of, late_rank, rank_of
 from unidle.scope.lines import Line, lines_of
-from unidle.scope.model import Profile
+from unidle.scope.memory import memory_json, memory_lines
+from unidle.scope.model import Profile, Sample
 from unidle.scope.ranks import Comparison
 from unidle.scope.rules import CATEGORIES, Category, Rules, is_user_file
 from unidle.scope.steps import StepReport, steps_of
@@ -50,6 +52,16 @@ class Report:
         return findings_of(self.profile, self.budgets, thread, self.machine, self.comparison)
 
 
+def category_of(report: Report) -> Callable[[Profile, Sample], str]:
+    """Names the category that a sample's time was put into."""
+    known = {
+        (one.pid, one.tid, cell.stack, cell.state): cell.rule.category
+        for one in report.budgets.threads.values()
+        for cell in one.cells
+    }
+    return lambda _, sample: known.get((sample.pid, sample.tid, sample.stack, sample.state), "other")
+
+
 def report_of(profile: Profile, rules: Rules, machine: Machine | None = None) -> Report:
     """Pure. ``machine``: what else was there while the look lasted, where that is known."""
     budgets = budgets_of(profile, rules)
@@ -85,6 +97,8 @@ def answer(report: Report) -> dict[str, Any]:
             _finding(one) for thread in _first_to_tell(report) for one in report.findings(thread)
         ],
         "lines": [_line(one, threads) for one in _lines(profile, budgets)[:50]],
+        "memory": memory_json(profile),
+        "calls": counts_json(profile),
         "threads": [_thread(budgets, one) for _, one in sorted(budgets.threads.items())],
     }  # fmt: skip
 
@@ -104,6 +118,8 @@ def screen(
         _top_lines(profile, budgets, width),
         _ranks(report, width),
         _steps(steps, width),
+        counts_lines(profile, steps.count, width),
+        memory_lines(profile, width),
         _trust(profile, budgets, width),
     ]
     return [line for part in parts for line in part]

@@ -1,0 +1,70 @@
+"""``unidle profile --top``: the first screen again and again, of the last seconds."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import sys
+import time
+from collections import deque
+from types import FrameType
+from typing import Final
+
+from unidle.cli.profile_live import line_of_source, safe
+from unidle.errors import BadInput
+from unidle.scope.merge import merge
+from unidle.scope.model import Profile
+from unidle.scope.rules import Rules
+from unidle.scope.summary import report_of, screen
+from unidle.scope.targets import Beside, Target
+from unidle.scope.tiers import Watch
+
+_EVERY_S: Final = 2.0
+_SLICE_S: Final = 0.2  # so that Ctrl-C is answered at once
+_WIDEST: Final = 120
+
+
+def check_terminal() -> None:
+    """Raises :class:`BadInput` where nothing can be drawn again and again."""
+    if not sys.stdout.isatty():
+        raise BadInput("needs a terminal", field="--top", remedy="leave it out: the same is printed once")
+
+
+def top(watched: Watch, target: Target, rules: Rules, seconds: float) -> Profile | None:
+    """Draw what was seen in the last ``seconds``, every two seconds, until all has ended or Ctrl-C.
+
+    Returns what was drawn last, to be left on the terminal; None where nothing was seen.
+    """
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    windows: deque[Profile] = deque(maxlen=max(round(seconds / _EVERY_S), 1))
+    stopped = False
+
+    def stop(_: int, __: FrameType | None) -> None:
+        nonlocal stopped
+        stopped = True
+
+    before = signal.signal(signal.SIGINT, stop)
+    try:
+        with Live(console=Console(), screen=True, auto_refresh=False) as live:
+            lives = 1
+            while lives and not stopped:
+                beside = Beside(target)
+                end = time.monotonic() + _EVERY_S
+                while (left := end - time.monotonic()) > 0 and not stopped and lives:
+                    lives = watched.run(min(left, _SLICE_S))
+                windows.append(target.named(watched.take()))
+                seen = merge(windows)
+                report = report_of(seen, rules, beside.machine([p.pid for p in seen.processes]))
+                columns, rows = shutil.get_terminal_size()
+                lines = screen(
+                    report, colour=True, source=line_of_source(seen), width=min(columns - 1, _WIDEST)
+                )
+                shown = [*map(safe, lines[: rows - 2]), "", "Ctrl-C ends it"][:rows]
+                live.update(Text.from_ansi("\n".join(shown), no_wrap=True), refresh=True)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    last = merge(windows) if windows else None
+    return last if last is not None and last.samples else None
