@@ -20,7 +20,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_killed_rank_is_named_and_every_phase_is_stamped_in_order(place: Path) -> None:
-    report = carried_out(place, fail.rank(2).at_step(35), nodes=1)
+    # Slow steps: the next save must not come before the kill.
+    report = carried_out(place, fail.rank(2).at_step(35), nodes=1, sleep_s=0.1)
     (one,) = report.outcomes
     assert report.passed, report
     assert (one.named, one.correct) == ("rank:2", True)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from places import open_parent
 from waiting import wait_until
 
 PLACE = Path(__file__).resolve().parents[2] / "examples" / "profile"
@@ -43,9 +44,13 @@ def test_a_script_says_what_it_does_and_not_what_is_wrong(script: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda s: s.stem)
-def test_a_script_steps_until_it_is_stopped(script: Path, tmp_path: Path) -> None:
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
-    with tempfile.TemporaryFile() as out:
+def test_a_script_steps_until_it_is_stopped(script: Path) -> None:
+    # Workers of a DataLoader have sockets below TMPDIR, and the name of a socket has at most 107 characters.
+    with (
+        tempfile.TemporaryDirectory(prefix="unidle-", dir=open_parent()) as short,
+        tempfile.TemporaryFile() as out,
+    ):
+        env = {**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": short, "PYTHONDONTWRITEBYTECODE": "1"}
         process = subprocess.Popen(
             [sys.executable, str(script), "--seed", "1"], stdout=out, stderr=out, env=env
         )
@@ -61,4 +66,5 @@ def test_a_script_steps_until_it_is_stopped(script: Path, tmp_path: Path) -> Non
         finally:
             process.terminate()
             process.wait(30)
-    assert [p.name for p in tmp_path.iterdir() if not p.name.startswith("torchinductor_")] == []
+        left = [p.name for p in Path(short).iterdir() if not p.name.startswith("torchinductor_")]
+        assert left == []

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::prologue::{analyse, Prologue};
+use super::prologue::{analyse, Moved, Old, Prologue};
 use super::registers::Registers;
 use super::rule::{Rule, Stop};
 use crate::memory::Memory;
@@ -13,6 +13,8 @@ pub const FRAMES_MAX: usize = 512;
 const SCAN_MAX: u64 = 32 << 10;
 /// No stack is larger, as far as running off its copy goes.
 const STACK_MAX: u64 = 1 << 30;
+/// So far a function moves its stack pointer for arrays of its own.
+const MOVED_MAX: u64 = 64 << 20;
 /// Steps of all trials together, for one stack.
 const STEPS_MAX: u32 = 6000;
 /// Continuations that are tried, for one stack.
@@ -266,7 +268,13 @@ impl<C: Code> Walker<'_, '_, '_, C> {
         if p.frame_pointer {
             return self.by_frame_pointer(regs, deep, best);
         }
-        let at = regs.sp().wrapping_add(p.depth);
+        let at = match p.moved {
+            None => Some(regs.sp().wrapping_add(p.depth)),
+            Some(moved) => self.old_sp(regs, moved).map(|sp| sp.wrapping_add(moved.depth)),
+        };
+        let Some(at) = at else {
+            return false;
+        };
         let Some(ip) = self.stack.read(at).filter(|&v| self.code.follows_call(v)) else {
             return false;
         };
@@ -275,6 +283,17 @@ impl<C: Code> Walker<'_, '_, '_, C> {
             None => regs.bp(),
         };
         self.attempt((ip, at.wrapping_add(8), bp), regs, deep, best)
+    }
+
+    /// The stack pointer that a function had before it moved it far away.
+    fn old_sp(&mut self, regs: Registers, moved: Moved) -> Option<u64> {
+        let old = match moved.old {
+            Old::Bp => regs.bp()?,
+            Old::At(far) => self.stack.read(regs.sp().wrapping_add(far))?,
+            Old::Elsewhere => return None,
+        };
+        let far = old.checked_sub(regs.sp())?;
+        (far < MOVED_MAX && old % 8 == 0).then_some(old)
     }
 
     fn by_frame_pointer(
