@@ -11,6 +11,7 @@
 #define THREADS_MAX 16384 /* threads that are watched at once */
 #define TARGETS_MAX 8192  /* processes that are watched at once */
 #define STACK_BYTES 32768 /* of a thread's stack that go with a sample */
+#define OUTER_BYTES (24 << 10)
 #define PIECE_BYTES 1024  /* in which it is copied */
 #define KERNEL_FRAMES 64
 
@@ -98,9 +99,12 @@ struct sample {
 	__u32 n_kernel;
 	__u32 n_stack;
 	__u32 slot;
+	__u64 outer; /* address of what follows n_stack bytes of stack: the outer end of one that is larger */
+	__u32 n_outer;
+	__u32 unused;
 	struct py_frame python[PY_FRAMES_MAX];
 	__u64 kernel[KERNEL_FRAMES];
-	__u8 stack[STACK_BYTES]; /* the last: only n_stack bytes are sent */
+	__u8 stack[STACK_BYTES + OUTER_BYTES]; /* the last: only n_stack + n_outer bytes are sent */
 };
 
 #endif

@@ -40,6 +40,10 @@ struct thread_struct {
 	unsigned long fsbase;
 };
 
+struct mm_struct {
+	unsigned long start_stack;
+};
+
 struct task_struct {
 	unsigned int __state;
 	int pid;
@@ -50,6 +54,7 @@ struct task_struct {
 	struct signal_struct *signal;
 	struct pid *thread_pid;
 	struct task_struct *group_leader;
+	struct mm_struct *mm;
 	struct thread_struct thread;
 };
 

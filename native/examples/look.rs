@@ -96,6 +96,7 @@ fn main() {
                 time_ns: began.elapsed().as_nanos() as u64 + 1_000_000_000,
                 regs,
                 stack: &stack,
+                outer: (0, &[]),
                 python: &python,
                 kernel: &[],
                 live: has("--live"),

@@ -98,6 +98,7 @@ impl Recording {
             time_ns: 0,
             regs: self.regs,
             stack: &self.stack,
+            outer: (0, &[]),
             python: &self.python,
             kernel: &[],
             live: false,

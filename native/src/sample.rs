@@ -48,6 +48,8 @@ pub struct RawSample<'a> {
     pub regs: Regs,
     /// Memory from `regs.sp` upwards.
     pub stack: &'a [u8],
+    /// Memory of the outer end of a stack that is larger than `stack`, and its address.
+    pub outer: (u64, &'a [u8]),
     /// Leaf first.
     pub python: &'a [PyFrameRaw],
     /// Return addresses in the kernel, leaf first.

@@ -192,7 +192,7 @@ impl Target {
     fn walk_once(&mut self, sample: &RawSample<'_>) -> (Walked, bool) {
         let world = &*self.world;
         let above = sample.live.then(|| world.memory());
-        let mut stack = Stack::new(sample.regs.sp, sample.stack, above);
+        let mut stack = Stack::new(sample.regs.sp, sample.stack, sample.outer, above);
         let mut code = CodeOf {
             modules: &mut self.modules,
             world,

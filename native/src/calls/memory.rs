@@ -58,6 +58,7 @@ impl Memory {
                 lr: head.lr,
             },
             stack,
+            outer: (0, &[]),
             python: &python,
             kernel: &[],
             live: false,

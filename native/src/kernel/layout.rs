@@ -5,6 +5,7 @@ use crate::sample::{PyFrameRaw, Regs};
 
 pub const THREADS_MAX: usize = 16_384;
 pub const STACK_BYTES: usize = 32_768;
+pub const OUTER_BYTES: usize = 24 << 10;
 pub const KERNEL_FRAMES: usize = 64;
 
 pub const TARGET_FOLLOW: u32 = 1;
@@ -99,10 +100,12 @@ pub struct SampleRecord<'a> {
     python: &'a [u8],
     kernel: &'a [u8],
     pub stack: &'a [u8],
+    /// The outer end of a stack that is larger, and its address.
+    pub outer: (u64, &'a [u8]),
 }
 
 const HEAD: usize = 24;
-const PYTHON_AT: usize = HEAD + 32 + 16;
+const PYTHON_AT: usize = HEAD + 32 + 32;
 const KERNEL_AT: usize = PYTHON_AT + PyConfig::FRAMES_MAX * 24;
 const STACK_AT: usize = KERNEL_AT + KERNEL_FRAMES * 8;
 
@@ -125,6 +128,8 @@ impl<'a> Record<'a> {
                 let n_python = number(HEAD + 32)?.min(PyConfig::FRAMES_MAX);
                 let n_kernel = number(HEAD + 36)?.min(KERNEL_FRAMES);
                 let n_stack = number(HEAD + 40)?.min(STACK_BYTES);
+                let n_outer = number(HEAD + 56)?.min(OUTER_BYTES);
+                let outer_at = STACK_AT + n_stack;
                 Some(Record::Sample(SampleRecord {
                     pid,
                     tid,
@@ -139,7 +144,8 @@ impl<'a> Record<'a> {
                     cut: flags & 2 != 0,
                     python: b.get(PYTHON_AT..PYTHON_AT + n_python * 24)?,
                     kernel: b.get(KERNEL_AT..KERNEL_AT + n_kernel * 8)?,
-                    stack: b.get(STACK_AT..STACK_AT + n_stack)?,
+                    stack: b.get(STACK_AT..outer_at)?,
+                    outer: (u64_at(b, HEAD + 48)?, b.get(outer_at..outer_at + n_outer)?),
                 }))
             }
             2 => Some(Record::Forked { pid, parent: tid }),

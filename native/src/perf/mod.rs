@@ -153,6 +153,7 @@ impl Perf {
                         time_ns: s.time_ns,
                         regs: s.regs,
                         stack: s.stack,
+                        outer: (0, &[]),
                         python: &[],
                         kernel: &s.kernel,
                         live: false,

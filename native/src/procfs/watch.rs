@@ -290,6 +290,7 @@ impl Watch {
             time_ns: now_ns,
             regs,
             stack: &self.stack[..n],
+            outer: (0, &[]),
             python,
             kernel: &[],
             live: true,

@@ -259,6 +259,7 @@ impl Session {
             time_ns: record.time_ns,
             regs: record.regs,
             stack: record.stack,
+            outer: record.outer,
             python: &self.buffers.python,
             kernel: &self.buffers.kernel,
             // Outer callers beyond the copy have not moved since; if they have, the stack does not reach its root.

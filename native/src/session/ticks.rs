@@ -153,6 +153,7 @@ impl Session {
             time_ns: self.tick_ns,
             regs,
             stack: &self.buffers.stack[..n_stack],
+            outer: (0, &[]),
             python: &self.buffers.python,
             kernel: &[],
             live: true,

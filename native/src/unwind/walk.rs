@@ -70,6 +70,7 @@ pub struct Walked {
 pub struct Stack<'a> {
     sp: u64,
     bytes: &'a [u8],
+    outer: (u64, &'a [u8]),
     above: Option<&'a dyn Memory>,
     page: (u64, Vec<u8>),
     /// An address above the copy was asked for and could not be read.
@@ -80,10 +81,11 @@ pub struct Stack<'a> {
 impl<'a> Stack<'a> {
     const PAGE: u64 = 4096;
 
-    pub fn new(sp: u64, bytes: &'a [u8], above: Option<&'a dyn Memory>) -> Self {
+    pub fn new(sp: u64, bytes: &'a [u8], outer: (u64, &'a [u8]), above: Option<&'a dyn Memory>) -> Self {
         Self {
             sp,
             bytes,
+            outer,
             above,
             page: (0, Vec::new()),
             ran_off: false,
@@ -93,12 +95,13 @@ impl<'a> Stack<'a> {
 
     pub fn read(&mut self, addr: u64) -> Option<u64> {
         let far = addr.checked_sub(self.sp)?;
-        if let Some(b) = usize::try_from(far)
-            .ok()
-            .and_then(|o| self.bytes.get(o..o.checked_add(8)?))
-        {
+        if let Some(word) = word_at(self.bytes, far) {
             self.used = self.used.max(far as usize + 8);
-            return Some(u64::from_le_bytes(b.try_into().ok()?));
+            return Some(word);
+        }
+        let outer = addr.checked_sub(self.outer.0);
+        if let Some(word) = outer.and_then(|far| word_at(self.outer.1, far)) {
+            return Some(word);
         }
         let word = self.read_above(addr);
         self.ran_off |= word.is_none() && far < self.bytes.len() as u64 + STACK_MAX;
@@ -117,6 +120,12 @@ impl<'a> Stack<'a> {
             None => memory.u64(addr),
         }
     }
+}
+
+fn word_at(bytes: &[u8], far: u64) -> Option<u64> {
+    let at = usize::try_from(far).ok()?;
+    let word = bytes.get(at..at.checked_add(8)?)?;
+    Some(u64::from_le_bytes(word.try_into().ok()?))
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
