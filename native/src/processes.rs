@@ -151,12 +151,9 @@ impl Processes {
             process.pause_ns = (process.pause_ns * 2).min(LAST_PAUSE_NS);
             let config = match &mut process.target {
                 Some(target) => {
-                    let changed = target.refresh().unwrap_or(false);
-                    if changed {
-                        target.python()
-                    } else {
-                        None
-                    }
+                    // A sample may have opened it, or had it read its mappings again, and found Python then.
+                    let _ = target.refresh();
+                    target.python()
                 }
                 None => match Target::open(*pid) {
                     Ok(target) => process.take_target(target, now_ns),

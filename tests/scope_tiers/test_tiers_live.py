@@ -168,7 +168,10 @@ def test_children_that_come_later_are_followed(tier: str) -> None:
         assert process.stdin is not None
         process.stdin.write("go\n")
         process.stdin.flush()
-        windows = gathered(watched, lambda w: any(f.function == "in_child" for f in w[-1].frames))
+        gathered(watched, lambda w: any(f.function == "in_child" for f in w[-1].frames))
+        windows = gathered(
+            watched, lambda w: any(p.parent == process.pid and p.python for p in w[-1].processes)
+        )
     child = next(p for p in windows[-1].processes if p.parent == process.pid)
     assert child.python == f"{sys.version_info.major}.{sys.version_info.minor}"
 

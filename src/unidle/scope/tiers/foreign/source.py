@@ -88,6 +88,8 @@ def opened(path: str | os.PathLike[str]) -> Iterator[Stream]:
         raise BadInput(
             f"its gzip data is damaged or cut off: {error}", field=name, remedy="copy the file again"
         ) from None
+    except FileNotFoundError:
+        raise BadInput("there is no such file", field=name, remedy="check its path") from None
     except OSError as error:
         raise BadInput(f"cannot be read: {error.strerror or error}", field=name) from None
 
