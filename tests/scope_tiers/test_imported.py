@@ -287,7 +287,7 @@ def test_what_is_damaged_or_unknown_is_refused_in_one_line(tmp_path: Path, text:
 
 def test_a_file_that_is_not_there_and_a_folder_are_refused(tmp_path: Path) -> None:
     for path in (tmp_path / "none", tmp_path):
-        with pytest.raises(BadInput, match="no such file|cannot be read"):
+        with pytest.raises(BadInput, match=r"no such file|cannot be read"):
             read(path)
 
 
