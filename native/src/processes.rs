@@ -8,6 +8,7 @@ use rustc_hash::FxHashMap;
 
 use crate::python::PyConfig;
 use crate::sample::{RawSample, Resolved};
+use crate::session::ProcessRow;
 use crate::table::Table;
 use crate::target::Target;
 
@@ -189,6 +190,24 @@ impl Processes {
             Some(target) => target.resolve(sample, &mut table.frames),
             None => Resolved::default(),
         }
+    }
+
+    /// All of them as rows; those that ended before `since_ns` are told for the last time.
+    pub fn told(&mut self, since_ns: u64) -> Vec<ProcessRow> {
+        let rows = self
+            .iter()
+            .map(|(pid, p)| ProcessRow {
+                pid,
+                command: p.command.clone(),
+                parent: p.parent,
+                python: p.python.clone(),
+                rank: p.rank,
+                job: p.job.clone(),
+                ended: p.ended,
+            })
+            .collect();
+        self.forget_ended(since_ns);
+        rows
     }
 
     /// What could not be done with which process, one line each.

@@ -10,7 +10,7 @@ use crate::procfs::thread::Thread;
 use crate::procfs::watch::{agreed_frames, may_read, Counts, Watch};
 use crate::quality::Told;
 use crate::sample::RawSample;
-use crate::session::{clock_ns, monotonic_ns, Options, ProcessRow, Taken};
+use crate::session::{clock_ns, monotonic_ns, Options, Taken};
 use crate::table::{Rows, State, ThreadKey};
 use crate::threads::{merge, ThreadRow, Times};
 
@@ -194,20 +194,7 @@ impl ProcfsSession {
             }
         }
         let mut notes = stacks.processes.notes();
-        let processes = stacks
-            .processes
-            .iter()
-            .map(|(pid, p)| ProcessRow {
-                pid,
-                command: p.command.clone(),
-                parent: p.parent,
-                python: p.python.clone(),
-                rank: p.rank,
-                job: p.job.clone(),
-                ended: p.ended,
-            })
-            .collect();
-        stacks.processes.forget_ended(start_ns);
+        let processes = stacks.processes.told(start_ns);
         let counts = std::mem::take(&mut self.watch.counts);
         self.watch.counts.first_ns = counts.first_ns;
         notes.extend(self.watch.notes());

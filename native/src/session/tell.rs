@@ -65,7 +65,7 @@ impl Session {
         for (row, stack) in calls.memory.iter_mut().zip(held) {
             row.stack = stack;
         }
-        let processes = self.told_processes();
+        let processes = self.stacks.processes.told(self.since_ns);
         let start_ns = std::mem::replace(&mut self.since_ns, end_ns);
         let mut notes = self.stacks.processes.notes();
         notes.extend(self.calls.iter().flat_map(|calls| calls.notes().iter().cloned()));
@@ -82,25 +82,6 @@ impl Session {
             calls,
             quality,
         }
-    }
-
-    fn told_processes(&mut self) -> Vec<ProcessRow> {
-        let rows = self
-            .stacks
-            .processes
-            .iter()
-            .map(|(pid, p)| ProcessRow {
-                pid,
-                command: p.command.clone(),
-                parent: p.parent,
-                python: p.python.clone(),
-                rank: p.rank,
-                job: p.job.clone(),
-                ended: p.ended,
-            })
-            .collect();
-        self.stacks.processes.forget_ended(self.since_ns);
-        rows
     }
 
     /// `(name, runs, nanoseconds)` of every BPF program so far.
