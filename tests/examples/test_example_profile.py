@@ -21,6 +21,22 @@ SECRET = re.compile(
     r"slow|bottleneck|planted|cause|straggl|oversubscri|contention|\bGIL\b|checkpoint|collat|tokeni|fsync|block",
     re.IGNORECASE,
 )
+# What the compiler keeps, and what multiprocessing leaves where its process is ended by a signal.
+OF_LIBRARIES = ("torchinductor_", "pymp-")
+
+
+def of_session(leader: int) -> list[int]:
+    """Processes of the session that `leader` began, ended ones that wait to be reaped left out."""
+
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, _, session = stat.read_text().rpartition(")")[2].split()[:4]
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if int(session) == leader and state not in "ZX":
+            found.append(int(stat.parent.name))
+    return found
 
 
 def test_the_answers_name_every_script_once() -> None:
@@ -52,7 +68,11 @@ def test_a_script_steps_until_it_is_stopped(script: Path) -> None:
     ):
         env = {**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": short, "PYTHONDONTWRITEBYTECODE": "1"}
         process = subprocess.Popen(
-            [sys.executable, str(script), "--seed", "1"], stdout=out, stderr=out, env=env
+            [sys.executable, str(script), "--seed", "1"],
+            stdout=out,
+            stderr=out,
+            env=env,
+            start_new_session=True,
         )
         try:
 
@@ -66,5 +86,7 @@ def test_a_script_steps_until_it_is_stopped(script: Path) -> None:
         finally:
             process.terminate()
             process.wait(30)
-        left = [p.name for p in Path(short).iterdir() if not p.name.startswith("torchinductor_")]
+            # Workers of a DataLoader look for their parent every few seconds.
+            wait_until(lambda: not of_session(process.pid), 30, f"the end of all that {script.name} began")
+        left = [p.name for p in Path(short).iterdir() if not p.name.startswith(OF_LIBRARIES)]
         assert left == []
