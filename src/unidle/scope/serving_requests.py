@@ -52,6 +52,7 @@ class Request:
     tpot_ns: float | None = None
     model: bool = True  # whether the model ran for it: no health check, no metrics
     warm_up: bool = False
+    over: bool = False  # the end of its answer was seen, and not only that nothing came any more
 
     @property
     def ttft_ns(self) -> int | None:
@@ -242,6 +243,10 @@ class _Runs:
             return ends, own
         return self._threads[self._worker(answer)], True
 
+    def whole(self, after: int, until: int, ends: Sequence[int]) -> int:
+        """How many of these runs lie between two times as a whole, as far as that can be told."""
+        return len(_between(ends, after + round(self.typical_ns / 2), until)) if after else 1
+
     def fit(self, after: int, until: int) -> bool:
         """Whether a whole run lies between two times."""
         begun = bisect_right(self._begun, after)
@@ -281,15 +286,7 @@ def _chunks(answer: _Answer, known: _Runs) -> list[int]:
     writes = [s for s in answer.writes if s.n_bytes >= LEAST_CHUNK_BYTES]
     times = [s.end_ns for s in writes]
     if known.all and answer.writes:
-        ends, _ = known.of(answer)
-        after = answer.reads[0].start_ns if answer.reads else 0
-        told = []
-        for at in times[_headers(writes, known, after) :]:
-            apart = not told or at - told[-1] >= TOGETHER * known.typical_ns
-            if apart and _between(ends, after, at):
-                told.append(at)
-                after = at
-        return told
+        return _chunks_by_runs(answer, writes, known)
     if len(times) > 1 and answer.reads:
         waited = times[0] - answer.reads[-1].end_ns
         if times[-1] - times[0] <= max(WHOLE_NS, WHOLE * waited):
@@ -304,6 +301,33 @@ def _chunks(answer: _Answer, known: _Runs) -> list[int]:
     if sum(gap < close for gap in gaps) < PARTS * len(gaps):
         return times
     return times[:1] + [at for at, gap in zip(times[1:], gaps, strict=True) if gap >= close]
+
+
+def _chunks_by_runs(answer: _Answer, writes: Sequence[Span], known: _Runs) -> list[int]:
+    """The same where runs of the model are seen: a chunk with a token has a run before it that no other chunk is of.
+
+    What is written at once after two runs, because the writer was late, are two chunks: if they are of one size.
+    """
+    ends, _ = known.of(answer)
+    asked = after = answer.reads[0].start_ns if answer.reads else 0
+    told: list[Span] = []
+    runs = 0
+    for write in writes[_headers(writes, known, asked) :]:
+        at = write.end_ns
+        runs += len(_between(ends, after, at))
+        after = at
+        if not runs:
+            continue
+        apart = not told or at - told[-1].end_ns >= TOGETHER * known.typical_ns
+        if apart or _alike(write, told[-1]):
+            runs = max(known.whole(asked, at, ends), 1) if not told else runs
+            told.append(write)
+            runs -= 1
+    return [write.end_ns for write in told]
+
+
+def _alike(one: Span, other: Span) -> bool:
+    return other.n_bytes / UNLIKE <= one.n_bytes <= other.n_bytes * UNLIKE and "head" not in (one.kind, other.kind)
 
 
 def _headers(writes: Sequence[Span], known: _Runs, asked: int) -> int:
@@ -366,6 +390,7 @@ def _request(answer: _Answer, chunks: Sequence[int], known: _Runs, per_chunk: in
         streamed=len(chunks) > 1,
         bytes_in=sum(s.n_bytes for s in answer.reads),
         bytes_out=sum(s.n_bytes for s in answer.writes),
+        over=answer.closed or (bool(answer.writes) and answer.writes[-1].n_bytes < LEAST_CHUNK_BYTES),
     )
     if last is None:
         return replace(made, tokens=0)
