@@ -16,7 +16,10 @@
 #define SIZE_ARG2(c) ((__u32)((c) >> 44) & 0xf) /* multiplied by that argument; 15: none */
 #define FLAGS(c) ((__u32)((c) >> 48) & 0xff)
 #define ADDR_ARG(c) ((__u32)((c) >> 56) & 0xf) /* 15: the address is the return value */
-#define CLASS(c) ((__u32)((c) >> 60) & 0xf)    /* 0: host, 1: device of the thread, 2: device in argument 2 */
+#define CLASS(c) ((__u32)((c) >> 60) & 0xf)    /* 0: host, 1: device of the thread, 2: device in argument 2, 3: pages */
+#define IS_PAGES(c) (CLASS(c) == 3)
+/* A page that the kernel gave and a block of the allocator may begin at one address: they are told apart. */
+#define SPACE(c) (IS_PAGES(c) ? 2 : CLASS(c) ? 1 : 0)
 
 #define WHAT_COUNT 0
 #define WHAT_ALLOC 1
@@ -25,6 +28,7 @@
 #define WHAT_SET_DEVICE 4
 #define WHAT_ALLOC_OUTER 5 /* allocates by calling an inner one, whose end is cheaper to see */
 #define WHAT_ALLOC_INNER 6 /* counts for nothing outside an outer one */
+#define WHAT_BREAK 7       /* moves the end of the heap by its argument, returns where it was */
 
 #define FLAG_TIMED 1
 #define FLAG_SPAN 2
@@ -42,6 +46,12 @@
 #define PY_THREADS_MAX 512
 #define TEXT_WORDS 16384 /* a bit for each 64 KiB of program text, by its hash: 2^20 bits */
 #define DEVICE_UNKNOWN 0xffff
+#define DEVICE_PAGES 0xfffffffe
+#define PROT_WRITE 2
+#define MAP_ANONYMOUS 0x20
+#define MAP_STACK 0x20000
+#define PAGE 4096
+#define TRIM_PAGES 65536 /* of a heap that shrinks: what is above is looked for no more */
 
 #define FN_TCP_SEND 1
 #define FN_TCP_RECV 2
@@ -486,10 +496,20 @@ INLINE int is_inner(struct allocating *outer, struct user_regs *r)
 	return back == outer->back; /* else it was left by an exception */
 }
 
+/* Of what is mapped: memory that can be written, and is neither a file's nor a stack. */
+INLINE int takes_memory(struct user_regs *r)
+{
+	return REG_ARG2(r) & PROT_WRITE && REG_ARG3(r) & MAP_ANONYMOUS && !(REG_ARG3(r) & MAP_STACK);
+}
+
 INLINE void allocation_begins(struct user_regs *r, __u64 id, __u64 c, __u64 size)
 {
 	struct allocating *outer = bpf_map_lookup_elem(&allocs, &id);
 	if (is_inner(outer, r))
+		return;
+	if (IS_PAGES(c) && WHAT(c) == WHAT_ALLOC && !takes_memory(r))
+		return;
+	if (WHAT(c) == WHAT_BREAK && !size) /* asks where the heap ends */
 		return;
 	struct allocating a = {.sp = r->sp, .size = size, .flags = FLAGS(c)};
 	if (WHAT(c) != WHAT_ALLOC_OUTER)
@@ -503,13 +523,21 @@ INLINE void allocation_begins(struct user_regs *r, __u64 id, __u64 c, __u64 size
 		a.site.device = 1 + (device ? *device & 0xffff : DEVICE_UNKNOWN);
 		if (CLASS(c) == 2)
 			a.site.device = 1 + (REG_ARG2(r) & 0xff);
+		if (IS_PAGES(c))
+			a.site.device = DEVICE_PAGES;
 	}
 	if (WHAT(c) == WHAT_REALLOC) {
 		a.old = a.out;
 		if (a.old)
-			forget(id >> 32, !!CLASS(c), a.old, &a);
+			forget(id >> 32, SPACE(c), a.old, &a);
 		if (a.old && !size) /* the C library frees */
 			return;
+		if (IS_PAGES(c) && !a.old_site.tgid) /* a file's, or a stack */
+			return;
+	}
+	if (WHAT(c) == WHAT_BREAK && (long long)size < 0) { /* the heap shrinks: that is nobody's */
+		bpf_map_update_elem(&allocs, &id, &a, BPF_ANY);
+		return;
 	}
 	a.site.hash = site_hash(r, id, FN(c));
 	struct site *site = site_of(&a.site);
@@ -545,6 +573,20 @@ INLINE void inner_ends(struct user_regs *r, __u64 id, __u64 c)
 	bpf_map_delete_elem(&allocs, &id);
 }
 
+struct trim {
+	__u64 page, end;
+	__u32 tgid, pad;
+};
+
+static long trim_page(__u32 i, struct trim *t)
+{
+	if (t->page >= t->end)
+		return 1;
+	forget(t->tgid, 2, t->page, 0);
+	t->page += PAGE;
+	return 0;
+}
+
 INLINE void allocation_ends(struct user_regs *r, __u64 id, __u64 c)
 {
 	struct allocating *a = bpf_map_lookup_elem(&allocs, &id);
@@ -557,17 +599,23 @@ INLINE void allocation_ends(struct user_regs *r, __u64 id, __u64 c)
 		address = REG_RET(r);
 	else
 		bpf_probe_read_user(&address, 8, (void *)a->out);
-	if (address) {
+	if (address > -(__u64)PAGE) /* an error number */
+		address = 0;
+	if (WHAT(c) == WHAT_BREAK && (long long)a->size < 0) {
+		struct trim t = {.page = (address + a->size + PAGE - 1) & -(__u64)PAGE, .end = address, .tgid = id >> 32};
+		if (address)
+			bpf_loop(TRIM_PAGES, trim_page, &t, 0);
+	} else if (address) {
 		struct site *site = bpf_map_lookup_elem(&sites, &a->site);
 		if (site) {
 			__sync_fetch_and_add(&site->allocations, 1);
 			__sync_fetch_and_add(&site->allocated, a->size);
 		}
 		struct site_key at = a->site;
-		remember(id >> 32, !!CLASS(c), address, a->size, &at);
+		remember(id >> 32, SPACE(c), address, a->size, &at);
 	} else if (a->old_site.tgid) { /* a realloc that failed leaves the old block as it was */
 		struct site_key at = a->old_site;
-		remember(id >> 32, !!CLASS(c), a->old, a->old_size, &at);
+		remember(id >> 32, SPACE(c), a->old, a->old_size, &at);
 	}
 	bpf_map_delete_elem(&allocs, &id);
 }
@@ -600,7 +648,7 @@ INLINE int on_enter(struct user_regs *r, int memory)
 	} else if (memory && WHAT(c) == WHAT_FREE) {
 		__u64 address = arg(r, ADDR_ARG(c));
 		if (address)
-			forget(tgid, !!CLASS(c), address, 0);
+			forget(tgid, SPACE(c), address, 0);
 	} else if (memory && WHAT(c) != WHAT_COUNT) {
 		allocation_begins(r, id, c, size);
 	}
@@ -629,7 +677,7 @@ INLINE int on_leave(struct user_regs *r, int memory)
 		inner_ends(r, id, c);
 		return 0;
 	}
-	if (memory && (WHAT(c) == WHAT_ALLOC || WHAT(c) == WHAT_REALLOC))
+	if (memory && (WHAT(c) == WHAT_ALLOC || WHAT(c) == WHAT_REALLOC || WHAT(c) == WHAT_BREAK))
 		allocation_ends(r, id, c);
 	if (!(FLAGS(c) & FLAG_TIMED))
 		return 0;
@@ -698,7 +746,7 @@ int forked(__u64 *ctx)
 	__u32 *known = bpf_map_lookup_elem(&watched, &from);
 	if (!known || child->pid != child->tgid)
 		return 0;
-	__u32 value = *known;
+	__u32 value = 1;
 	bpf_map_update_elem(&watched, &to, &value, BPF_ANY);
 	struct py_config *py = bpf_map_lookup_elem(&pythons, &from);
 	if (py)
@@ -710,8 +758,11 @@ SEC("tp_btf/sched_process_exec")
 int execed(__u64 *ctx)
 {
 	__u32 tgid = bpf_get_current_pid_tgid() >> 32;
-	if (bpf_map_lookup_elem(&watched, &tgid))
+	__u32 anew = 2; /* what the program before it held is gone */
+	if (bpf_map_lookup_elem(&watched, &tgid)) {
 		bpf_map_delete_elem(&pythons, &tgid);
+		bpf_map_update_elem(&watched, &tgid, &anew, BPF_ANY);
+	}
 	return 0;
 }
 

@@ -351,6 +351,58 @@ const GIL: &[Functions] = &[Functions {
     ..TIMED
 }];
 
+/// What allocators take of the kernel, and programs past them: arenas of small Python objects, blocks of their own for
+/// large ones, the heap. Few calls, so they are cheap to follow where `malloc` is not.
+const PAGES: &[Functions] = &[
+    Functions {
+        symbols: "mmap|mmap64",
+        size: Size::Arg(1),
+        place: Place::Pages,
+        ..C_ALLOC
+    },
+    Functions {
+        symbols: "mremap",
+        what: What::Realloc,
+        size: Size::Arg(2),
+        address: Address::Arg(0),
+        place: Place::Pages,
+        ..C_ALLOC
+    },
+    Functions {
+        symbols: "sbrk",
+        what: What::Break,
+        size: Size::Arg(0),
+        place: Place::Pages,
+        ..C_ALLOC
+    },
+    Functions {
+        symbols: "munmap",
+        place: Place::Pages,
+        ..FREE
+    },
+];
+
+const C_LIBRARY: &[&str] = &["libc", "ld-musl-x86_64", "ld-musl-aarch64"];
+/// A preloaded one answers in place of the C library's.
+const ALLOCATORS: &[&str] = &[
+    "libc",
+    "ld-musl-x86_64",
+    "ld-musl-aarch64",
+    "libjemalloc",
+    "libtcmalloc",
+    "libtcmalloc_minimal",
+    "libmimalloc",
+];
+const TENSORS: &[&str] = &[
+    "libc10",
+    "libc",
+    "ld-musl-x86_64",
+    "ld-musl-aarch64",
+    "libjemalloc",
+    "libtcmalloc",
+    "libtcmalloc_minimal",
+    "libmimalloc",
+];
 const TORCH_CPU: &[&str] = &["libtorch_cpu"];
 const PYTHON: &[&str] = &["libpython3", "python3", "python"];
 const CUDART: &[&str] = &["libcudart"];
@@ -439,7 +491,7 @@ pub const GROUPS: &[Group] = &[
     },
     Group {
         name: "tensor memory",
-        libraries: &["libc10", "libc"],
+        libraries: TENSORS,
         only_with: Some("libc10"),
         functions: TENSOR_MEMORY,
         ..GROUP
@@ -466,14 +518,14 @@ pub const GROUPS: &[Group] = &[
     },
     Group {
         name: "malloc",
-        libraries: &[
-            "libc",
-            "libjemalloc",
-            "libtcmalloc",
-            "libtcmalloc_minimal",
-            "libmimalloc",
-        ],
+        libraries: ALLOCATORS,
         functions: MALLOC,
+        ..GROUP
+    },
+    Group {
+        name: "pages",
+        libraries: C_LIBRARY,
+        functions: PAGES,
         ..GROUP
     },
 ];

@@ -13,6 +13,8 @@ pub enum What {
     AllocOuter = 5,
     /// Counts for nothing where it is not called by an outer one.
     AllocInner = 6,
+    /// Moves the end of the heap.
+    Break = 7,
 }
 
 /// Where a block of memory is.
@@ -23,6 +25,8 @@ pub enum Place {
     Device = 1,
     /// The device is the function's argument 2.
     DeviceArg2 = 2,
+    /// Of the host, as the kernel hands it out: what allocators take from it.
+    Pages = 3,
 }
 
 /// How the size of a call comes from its arguments.

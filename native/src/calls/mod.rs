@@ -15,6 +15,7 @@ mod groups;
 mod kernel;
 mod maps;
 mod memory;
+mod memory_growth;
 #[cfg(feature = "python")]
 pub mod python;
 mod rdma;
@@ -39,11 +40,13 @@ use govern::Load;
 use groups::{Group, What, FILE_CALLS};
 use kernel::{CallKey, CallSum, Kernel, Program, SpanEvent};
 use memory::Memory;
-pub use rows::{CallRow, HeldRow, Resolver, Rows, SpanRow};
+pub use rows::{CallRow, HeldRow, MomentRow, Resolver, Rows, SpanRow};
 pub use wanted::Wanted;
 
 /// Number of the first function that is not the kernel object's own (TCP, files).
 const FIRST_FUNCTION: u32 = 256;
+/// What the kernel's program puts for a process that began another program.
+const ANEW: u32 = 2;
 const TCP: [&str; 3] = ["send", "receive", "retransmit"];
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 const GOVERN_EVERY: Duration = Duration::from_millis(250);
@@ -87,6 +90,8 @@ pub struct Calls {
     lost: [u64; kernel::LOST.len()],
     memory: Memory,
     ports: BTreeMap<String, rdma::Port>,
+    /// Memory that is not followed any more, and since when.
+    cuts: Vec<(&'static str, u64)>,
     notes: Vec<String>,
     looked: Instant,
     governed: Instant,
@@ -131,6 +136,7 @@ impl Calls {
             lost: Default::default(),
             memory: Memory::default(),
             ports: BTreeMap::new(),
+            cuts: Vec::new(),
             notes,
             looked: now,
             governed: now,
@@ -399,6 +405,11 @@ impl Calls {
         if self.governed.elapsed() >= GOVERN_EVERY {
             self.govern();
         }
+        if self.wanted.memory() {
+            if let Err(error) = self.memory.moment(&self.kernel) {
+                self.note(format!("memory: {error}"));
+            }
+        }
     }
 
     fn drain(&mut self, resolver: &mut dyn Resolver) {
@@ -439,9 +450,12 @@ impl Calls {
     fn follow(&mut self, resolver: &mut dyn Resolver) {
         if self.wanted.follow {
             let watched = self.kernel.map("watched").and_then(|m| m.all::<u32, u32>());
-            for (pid, _) in watched.unwrap_or_default() {
+            for (pid, value) in watched.unwrap_or_default() {
                 if !self.ended.contains(&pid) {
                     self.processes.entry(pid).or_default();
+                }
+                if value == ANEW {
+                    self.anew(pid);
                 }
             }
         }
@@ -459,6 +473,17 @@ impl Calls {
                 }
                 self.ended.push(pid);
             }
+        }
+    }
+
+    /// Another program runs in the process: what the one before it held is gone.
+    fn anew(&mut self, pid: u32) {
+        if let Ok(watched) = self.kernel.map("watched") {
+            let _ = watched.put(&pid, &1u32);
+        }
+        self.memory.forget(&self.kernel, &FxHashSet::from_iter([pid]));
+        if let Some(process) = self.processes.get_mut(&pid) {
+            process.pages = 0; // looked at anew
         }
     }
 
@@ -503,18 +528,38 @@ impl Calls {
             });
             active.hits = now;
         }
-        for removal in govern::judge(&loads, self.wanted.budget_pct) {
-            let Some(n) = GROUPS.iter().position(|g| g.name == removal.group) else {
-                continue;
-            };
-            let Some(active) = self.active.get_mut(&n) else {
-                continue;
-            };
-            active.off = true;
-            let links = std::mem::take(&mut active.links);
-            take_off(links);
-            let after = active.since.elapsed().as_secs_f64();
-            self.note(removal.note(after, self.wanted.budget_pct));
+        let (memory, others): (Vec<Load>, Vec<Load>) = loads
+            .into_iter()
+            .partition(|load| groups_named(load.group).is_some_and(|n| wanted::is_memory(&GROUPS[n])));
+        // Every object is in `malloc`, so it is called most and worth least: it may take half of what the others may.
+        let (malloc, memory) = memory.into_iter().partition(|load| load.group == "malloc");
+        for (loads, budget_pct) in [
+            (malloc, self.wanted.memory_budget_pct / 2.0),
+            (memory, self.wanted.memory_budget_pct),
+            (others, self.wanted.budget_pct),
+        ] {
+            let loads: Vec<Load> = loads;
+            for removal in govern::judge(&loads, budget_pct) {
+                self.remove(&removal, budget_pct);
+            }
+        }
+    }
+
+    fn remove(&mut self, removal: &govern::Removal, budget_pct: f64) {
+        let Some(n) = groups_named(removal.group) else {
+            return;
+        };
+        let Some(active) = self.active.get_mut(&n) else {
+            return;
+        };
+        active.off = true;
+        let links = std::mem::take(&mut active.links);
+        take_off(links);
+        let after = active.since.elapsed().as_secs_f64();
+        self.note(removal.note(after, budget_pct));
+        if wanted::is_memory(&GROUPS[n]) {
+            self.memory.end_open_calls(&self.kernel);
+            self.cuts.push((GROUPS[n].name, crate::session::monotonic_ns()));
         }
     }
 
@@ -528,10 +573,11 @@ impl Calls {
         };
         self.count(&mut rows.calls);
         if self.wanted.memory() {
-            if let Err(error) = self.memory.rows(&self.kernel, resolver, &mut rows.memory) {
+            if let Err(error) = self.memory.rows(&self.kernel, resolver, &mut rows) {
                 self.note(format!("memory: {error}"));
             }
         }
+        rows.cuts.clone_from(&self.cuts);
         self.count_ports(&mut rows.calls);
         self.losses(&mut rows);
         self.forget_ended();
@@ -648,6 +694,10 @@ impl Calls {
             .get(&pid)
             .is_some_and(|p| p.libraries.iter().any(|l| groups::is_library(l, library)))
     }
+}
+
+fn groups_named(name: &str) -> Option<usize> {
+    GROUPS.iter().position(|g| g.name == name)
 }
 
 /// Taking a probe off waits until no CPU can be in it; many at once wait together.

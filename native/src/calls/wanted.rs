@@ -15,6 +15,8 @@ pub struct Wanted {
     pub follow: bool,
     /// Percent of one CPU that all uprobes together may cost, by the governor's measure.
     pub budget_pct: f64,
+    /// The same for those that follow memory, which nobody has who did not ask for them.
+    pub memory_budget_pct: f64,
     /// Try to attach many probes at once (kernel 6.6).
     pub multi: bool,
     /// Spans kept between two takes; the rest is counted.
@@ -42,6 +44,7 @@ const SWITCHES: &[(&str, bool, &[&str])] = &[
         ],
     ),
     ("malloc", false, &["malloc"]),
+    ("pages", false, &["pages"]),
 ];
 
 impl Default for Wanted {
@@ -53,6 +56,7 @@ impl Default for Wanted {
             rdma: true,
             follow: true,
             budget_pct: 2.0,
+            memory_budget_pct: 50.0,
             multi: true,
             max_spans: 200_000,
         };
@@ -112,6 +116,7 @@ impl Wanted {
             "follow",
             "multi",
             "budget_pct",
+            "memory_budget_pct",
             "max_spans",
         ];
         SWITCHES.iter().map(|s| s.0).chain(plain).collect()

@@ -97,7 +97,7 @@ def answer(report: Report) -> dict[str, Any]:
             _finding(one) for thread in _first_to_tell(report) for one in report.findings(thread)
         ],
         "lines": [_line(one, threads) for one in _lines(profile, budgets)[:50]],
-        "memory": memory_json(profile),
+        "memory": memory_json(profile, _steps_s(report)),
         "calls": counts_json(profile),
         "threads": [_thread(budgets, one) for _, one in sorted(budgets.threads.items())],
     }  # fmt: skip
@@ -119,10 +119,16 @@ def screen(
         _ranks(report, width),
         _steps(steps, width),
         counts_lines(profile, steps.count, width),
-        memory_lines(profile, width),
+        memory_lines(profile, width, _steps_s(report), source),
         _trust(profile, budgets, width),
     ]
     return [line for part in parts for line in part]
+
+
+def _steps_s(report: Report) -> float | None:
+    """Steps a second."""
+    count, seconds = report.steps.count, report.profile.seconds
+    return count / seconds if count and seconds else None
 
 
 def _first_to_tell(report: Report) -> list[ThreadBudget]:
