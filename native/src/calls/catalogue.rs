@@ -530,6 +530,14 @@ pub const GROUPS: &[Group] = &[
     },
 ];
 
+/// The same in the program itself, which may have its allocator inside.
+pub static OWN_MALLOC: Group = Group {
+    name: "malloc",
+    local: true,
+    functions: MALLOC,
+    ..GROUP
+};
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -45,6 +45,8 @@ pub use wanted::Wanted;
 
 /// Number of the first function that is not the kernel object's own (TCP, files).
 const FIRST_FUNCTION: u32 = 256;
+/// What follows memory is worth little when it is cut: it goes when it costs too much for this many judgements in a row.
+const MEMORY_STRIKES: u32 = 6;
 /// What the kernel's program puts for a process that began another program.
 const ANEW: u32 = 2;
 const TCP: [&str; 3] = ["send", "receive", "retransmit"];
@@ -57,6 +59,8 @@ const SINGLE_MAX: usize = 128;
 struct Active {
     links: Vec<OwnedFd>,
     probes: usize,
+    /// Judgements in a row by which it costs too much.
+    strikes: u32,
     /// Weighted sums over its functions.
     entry_ns: f64,
     exit_ns: f64,
@@ -219,7 +223,12 @@ impl Calls {
                 self.kernel.map("pythons")?.put(&pid, &python)?;
             }
         }
-        for mapping in &mappings {
+        // `malloc` last: it is called so often that everything that is still attached after it would take longer.
+        for (mapping, is_last) in mappings
+            .iter()
+            .map(|m| (m, false))
+            .chain(mappings.iter().map(|m| (m, true)))
+        {
             let has = |library: &str| libraries.iter().any(|l| groups::is_library(l, library));
             let groups: Vec<usize> = self
                 .wanted
@@ -234,6 +243,7 @@ impl Calls {
                 })
                 .filter(|&n| !GROUPS[n].unless.is_some_and(has) && GROUPS[n].only_with.is_none_or(has))
                 .filter(|&n| !self.files.contains(&(n, mapping.file.clone())))
+                .filter(|&n| (GROUPS[n].name == "malloc") == is_last)
                 .collect();
             if groups.is_empty() {
                 continue;
@@ -242,10 +252,39 @@ impl Calls {
                 .extend(groups.iter().map(|&n| (n, mapping.file.clone())));
             self.probe_file(pid, mapping, &groups);
         }
+        if let Some(n) = groups_named("malloc").filter(|n| self.wanted.groups.contains(n)) {
+            self.probe_own_allocator(pid, &mappings, n);
+        }
         if let Some(process) = self.processes.get_mut(&pid) {
             *process = Process { pages, libraries };
         }
         Ok(())
+    }
+
+    /// A program that has `malloc` inside answers for its libraries, too.
+    fn probe_own_allocator(&mut self, pid: u32, mappings: &[maps::Mapping], n: usize) {
+        let Ok(program) = std::fs::read_link(format!("/proc/{pid}/exe")) else {
+            return;
+        };
+        let Some(mapping) = mappings.iter().find(|m| Path::new(&m.path) == program) else {
+            return;
+        };
+        if !self.files.insert((n, mapping.file.clone())) {
+            return;
+        }
+        for way in mapping.ways(pid) {
+            let found = functions::find(&way, &[&catalogue::OWN_MALLOC]);
+            let (Ok(mut found), Ok(path)) = (found, CString::new(way.as_os_str().as_bytes())) else {
+                continue;
+            };
+            let found = found.pop().unwrap_or_default();
+            if found.iter().any(|f| f.symbol == "malloc") {
+                if let Err(error) = self.probe_group(n, &path, found) {
+                    self.note(format!("malloc: no probes in {}: {error}", mapping.name()));
+                }
+            }
+            return;
+        }
     }
 
     fn probe_file(&mut self, pid: u32, mapping: &maps::Mapping, groups: &[usize]) {
@@ -343,6 +382,7 @@ impl Calls {
         let active = self.active.entry(n).or_insert_with(|| Active {
             links: Vec::new(),
             probes: 0,
+            strikes: 0,
             entry_ns: 0.0,
             exit_ns: 0.0,
             since: Instant::now(),
@@ -533,14 +573,24 @@ impl Calls {
             .partition(|load| groups_named(load.group).is_some_and(|n| wanted::is_memory(&GROUPS[n])));
         // Every object is in `malloc`, so it is called most and worth least: it may take half of what the others may.
         let (malloc, memory) = memory.into_iter().partition(|load| load.group == "malloc");
-        for (loads, budget_pct) in [
-            (malloc, self.wanted.memory_budget_pct / 2.0),
-            (memory, self.wanted.memory_budget_pct),
-            (others, self.wanted.budget_pct),
+        for (loads, budget_pct, strikes) in [
+            (malloc, self.wanted.memory_budget_pct / 2.0, 1),
+            (memory, self.wanted.memory_budget_pct, MEMORY_STRIKES),
+            (others, self.wanted.budget_pct, 1),
         ] {
             let loads: Vec<Load> = loads;
-            for removal in govern::judge(&loads, budget_pct) {
-                self.remove(&removal, budget_pct);
+            let removals = govern::judge(&loads, budget_pct);
+            for load in &loads {
+                let over = removals.iter().any(|r| r.group == load.group);
+                if let Some(active) = groups_named(load.group).and_then(|n| self.active.get_mut(&n)) {
+                    active.strikes = if over { active.strikes + 1 } else { 0 };
+                }
+            }
+            for removal in removals {
+                let active = groups_named(removal.group).and_then(|n| self.active.get(&n));
+                if active.is_some_and(|a| a.strikes >= strikes) {
+                    self.remove(&removal, budget_pct);
+                }
             }
         }
     }
