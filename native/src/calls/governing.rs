@@ -7,7 +7,9 @@ use std::time::Instant;
 use super::catalogue::GROUPS;
 use super::govern::{self, Load};
 use super::kernel::Program;
-use super::{maps, wanted, Calls, Resolver};
+use rustc_hash::FxHashSet;
+
+use super::{maps, wanted, Calls, Resolver, ANEW, MEMORY_STRIKES};
 
 impl Calls {
     pub(super) fn hits(&self, n: usize) -> (u64, u64) {
@@ -20,9 +22,12 @@ impl Calls {
     pub(super) fn follow(&mut self, resolver: &mut dyn Resolver) {
         if self.wanted.follow {
             let watched = self.kernel.map("watched").and_then(|m| m.all::<u32, u32>());
-            for (pid, _) in watched.unwrap_or_default() {
+            for (pid, value) in watched.unwrap_or_default() {
                 if !self.ended.contains(&pid) {
                     self.processes.entry(pid).or_default();
+                }
+                if value == ANEW {
+                    self.anew(pid);
                 }
             }
         }
@@ -82,6 +87,17 @@ impl Calls {
         }
     }
 
+    /// Another program runs in the process: what the one before it held is gone.
+    fn anew(&mut self, pid: u32) {
+        if let Ok(watched) = self.kernel.map("watched") {
+            let _ = watched.put(&pid, &1u32);
+        }
+        self.memory.forget(&self.kernel, &FxHashSet::from_iter([pid]));
+        if let Some(process) = self.processes.get_mut(&pid) {
+            process.pages = 0; // looked at anew
+        }
+    }
+
     /// Mean run time of the programs since the last judgement: of entries and exits, without and with memory.
     fn runs(&mut self) -> [f64; 4] {
         let mut means = [0.0; 4];
@@ -123,20 +139,54 @@ impl Calls {
             });
             active.hits = now;
         }
-        for removal in govern::judge(&loads, self.wanted.budget_pct) {
-            let Some(n) = GROUPS.iter().position(|g| g.name == removal.group) else {
-                continue;
-            };
-            let Some(active) = self.active.get_mut(&n) else {
-                continue;
-            };
-            active.off = true;
-            let links = std::mem::take(&mut active.links);
-            take_off(links);
-            let after = active.since.elapsed().as_secs_f64();
-            self.note(removal.note(after, self.wanted.budget_pct));
+        let (memory, others): (Vec<Load>, Vec<Load>) = loads
+            .into_iter()
+            .partition(|load| groups_named(load.group).is_some_and(|n| wanted::is_memory(&GROUPS[n])));
+        // Every object is in `malloc`, so it is called most and worth least: it may take half of what the others may.
+        let (malloc, memory) = memory.into_iter().partition(|load| load.group == "malloc");
+        for (loads, budget_pct, strikes) in [
+            (malloc, self.wanted.memory_budget_pct / 2.0, 1),
+            (memory, self.wanted.memory_budget_pct, MEMORY_STRIKES),
+            (others, self.wanted.budget_pct, 1),
+        ] {
+            let loads: Vec<Load> = loads;
+            let removals = govern::judge(&loads, budget_pct);
+            for load in &loads {
+                let over = removals.iter().any(|r| r.group == load.group);
+                if let Some(active) = groups_named(load.group).and_then(|n| self.active.get_mut(&n)) {
+                    active.strikes = if over { active.strikes + 1 } else { 0 };
+                }
+            }
+            for removal in removals {
+                let active = groups_named(removal.group).and_then(|n| self.active.get(&n));
+                if active.is_some_and(|a| a.strikes >= strikes) {
+                    self.remove(&removal, budget_pct);
+                }
+            }
         }
     }
+
+    fn remove(&mut self, removal: &govern::Removal, budget_pct: f64) {
+        let Some(n) = groups_named(removal.group) else {
+            return;
+        };
+        let Some(active) = self.active.get_mut(&n) else {
+            return;
+        };
+        active.off = true;
+        let links = std::mem::take(&mut active.links);
+        take_off(links);
+        let after = active.since.elapsed().as_secs_f64();
+        self.note(removal.note(after, budget_pct));
+        if wanted::is_memory(&GROUPS[n]) {
+            self.memory.end_open_calls(&self.kernel);
+            self.cuts.push((GROUPS[n].name, crate::session::monotonic_ns()));
+        }
+    }
+}
+
+pub(super) fn groups_named(name: &str) -> Option<usize> {
+    GROUPS.iter().position(|g| g.name == name)
 }
 
 /// Taking a probe off waits until no CPU can be in it; many at once wait together.

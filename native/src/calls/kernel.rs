@@ -82,6 +82,14 @@ plain!(Live {
     device: u32
 });
 plain!(
+    /// `struct allocating`: a call that is not over.
+    Allocating {
+        sp: u64, back: u64, size: u64, out: u64, old: u64, old_size: u64,
+        hash: u64, tgid: u32, device: u32, old_hash: u64, old_tgid: u32, old_device: u32,
+        function: u32, flags: u32,
+    }
+);
+plain!(
     /// The start of `struct stack_event`; the Python frames and the stack follow.
     StackHead {
         hash: u64, tgid: u32, device: u32,
@@ -354,6 +362,10 @@ mod tests {
         }
         assert_eq!(object.maps["calls"].value_size() as usize, size_of::<CallSum>());
         assert_eq!(object.maps["sites"].value_size() as usize, size_of::<SiteSum>());
+        assert_eq!(
+            object.maps["allocs"].value_size() as usize,
+            size_of::<Allocating>()
+        );
         assert_eq!(object.maps["lives"].value_size() as usize, size_of::<Live>());
         assert_eq!(object.maps["ports"].key_size() as usize, size_of::<u32>());
         assert_eq!(object.maps["starts"].key_size() as usize, size_of::<StartKey>());

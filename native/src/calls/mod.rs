@@ -18,6 +18,7 @@ mod kernel;
 mod listeners;
 mod maps;
 mod memory;
+mod memory_growth;
 mod probing;
 #[cfg(feature = "python")]
 pub mod python;
@@ -43,12 +44,16 @@ use cost::Cost;
 use groups::Mark;
 use kernel::{CallKey, CallSum, Kernel, Passed, SpanEvent};
 use memory::Memory;
-pub use rows::{CallRow, HeldRow, Resolver, Rows, SpanRow};
+pub use rows::{CallRow, HeldRow, MomentRow, Resolver, Rows, SpanRow};
 use served::{Event, Served};
 pub use wanted::Wanted;
 
 /// Number of the first function that is not the kernel object's own (TCP, files).
 const FIRST_FUNCTION: u32 = 256;
+/// What follows memory is worth little when it is cut: it goes when it costs too much for this many judgements in a row.
+const MEMORY_STRIKES: u32 = 6;
+/// What the kernel's program puts for a process that began another program.
+const ANEW: u32 = 2;
 const TCP: [&str; 3] = ["send", "receive", "retransmit"];
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 const GOVERN_EVERY: Duration = Duration::from_millis(250);
@@ -66,6 +71,8 @@ struct Function {
 struct Active {
     links: Vec<OwnedFd>,
     probes: usize,
+    /// Judgements in a row by which it costs too much.
+    strikes: u32,
     /// Weighted sums over its functions.
     entry_ns: f64,
     exit_ns: f64,
@@ -100,6 +107,8 @@ pub struct Calls {
     memory: Memory,
     served: Served,
     ports: BTreeMap<String, rdma::Port>,
+    /// Memory that is not followed any more, and since when.
+    cuts: Vec<(&'static str, u64)>,
     notes: Vec<String>,
     looked: Instant,
     governed: Instant,
@@ -145,6 +154,7 @@ impl Calls {
             memory: Memory::default(),
             served: Served::default(),
             ports: BTreeMap::new(),
+            cuts: Vec::new(),
             notes,
             looked: now,
             governed: now,
@@ -233,6 +243,11 @@ impl Calls {
         }
         if self.governed.elapsed() >= GOVERN_EVERY {
             self.govern();
+        }
+        if self.wanted.memory() {
+            if let Err(error) = self.memory.moment(&self.kernel) {
+                self.note(format!("memory: {error}"));
+            }
         }
     }
 
