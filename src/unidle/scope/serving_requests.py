@@ -17,7 +17,7 @@ from typing import Final
 from unidle.scope.model import Span
 
 READS: Final = frozenset({"recv", "ask", "get"})  # "ask", "get": HTTP requests begin with these bytes
-WRITES: Final = frozenset({"send", "head"})  # "head": HTTP headers begin it
+WRITES: Final = frozenset({"send", "head", "done"})  # "head": HTTP headers begin it; "done": it ends a stream
 INTERIM_BYTES: Final = 64  # headers of "100 Continue": the body of the request follows
 LEAST_REQUEST_BYTES: Final = (
     26  # "GET / HTTP/1.1", a Host and an empty line; frames of HTTP/2 that ask nothing are less
@@ -221,6 +221,7 @@ class _Runs:
         self._threads: dict[tuple[int, int], list[int]] = defaultdict(list)
         for s in runs:
             self._threads[s.pid, s.tid].append(s.end_ns)
+        self.several = len(self._threads) > 1  # each for one request at a time
         self._begun = sorted(s.start_ns for s in runs)
         self._shared = _shared_threads(answers)
         self.asks = any(a.kind == "ask" for a in answers)
@@ -257,7 +258,9 @@ class _Runs:
         """The thread that most often ends a run right before something of the answer is written."""
         votes: dict[tuple[int, int], int] = defaultdict(int)
         for write in answer.writes:
-            latest = {t: ends[n - 1] for t, ends in self._threads.items() if (n := bisect_right(ends, write.end_ns))}
+            latest = {
+                t: ends[n - 1] for t, ends in self._threads.items() if (n := bisect_right(ends, write.end_ns))
+            }
             if latest:
                 votes[max(latest, key=lambda t: latest[t])] += 1
         return max(votes, key=lambda t: votes[t]) if votes else next(iter(self._threads))
@@ -283,7 +286,7 @@ def _between(ends: Sequence[int], after: int, until: int) -> Sequence[int]:
 
 def _chunks(answer: _Answer, known: _Runs) -> list[int]:
     """When chunks that hold tokens were sent: headers and what is written together with a chunk are none of their own."""
-    writes = [s for s in answer.writes if s.n_bytes >= LEAST_CHUNK_BYTES]
+    writes = [s for s in answer.writes if s.n_bytes >= LEAST_CHUNK_BYTES and s.kind != "done"]
     times = [s.end_ns for s in writes]
     if known.all and answer.writes:
         return _chunks_by_runs(answer, writes, known)
@@ -327,7 +330,10 @@ def _chunks_by_runs(answer: _Answer, writes: Sequence[Span], known: _Runs) -> li
 
 
 def _alike(one: Span, other: Span) -> bool:
-    return other.n_bytes / UNLIKE <= one.n_bytes <= other.n_bytes * UNLIKE and "head" not in (one.kind, other.kind)
+    return other.n_bytes / UNLIKE <= one.n_bytes <= other.n_bytes * UNLIKE and "head" not in (
+        one.kind,
+        other.kind,
+    )
 
 
 def _headers(writes: Sequence[Span], known: _Runs, asked: int) -> int:
@@ -362,7 +368,7 @@ def _tokens_per_chunk(answers: Sequence[_Answer], chunks: Sequence[list[int]], k
     shared = [
         c for a, c in zip(answers, chunks, strict=True) if len(c) > 2 and a.writes and not known.of(a)[1]
     ]
-    if not known.all or not shared:
+    if not known.all or not shared or known.several:
         return 1
     between = [len(_between(known.all, a, b)) for c in shared for a, b in pairwise(c)]
     active = fmean([_active(shared, at) for at in known.all if _active(shared, at)] or [1])
@@ -390,7 +396,8 @@ def _request(answer: _Answer, chunks: Sequence[int], known: _Runs, per_chunk: in
         streamed=len(chunks) > 1,
         bytes_in=sum(s.n_bytes for s in answer.reads),
         bytes_out=sum(s.n_bytes for s in answer.writes),
-        over=answer.closed or (bool(answer.writes) and answer.writes[-1].n_bytes < LEAST_CHUNK_BYTES),
+        over=answer.closed
+        or any(s.kind == "done" or s.n_bytes < LEAST_CHUNK_BYTES for s in answer.writes[-1:]),
     )
     if last is None:
         return replace(made, tokens=0)
@@ -406,7 +413,9 @@ def _request(answer: _Answer, chunks: Sequence[int], known: _Runs, per_chunk: in
     ends, own = known.of_worker(answer)
     its = _between(ends, start, last) if start is not None else ()
     too_short = start is not None and not own and last - start < known.typical_ns
-    looks_up = answer.kind == "get" and not own and known.asks  # health, figures: beside those who ask the model
+    looks_up = (
+        answer.kind == "get" and not own and known.asks
+    )  # health, figures: beside those who ask the model
     if not its or too_short or looks_up:
         return replace(made, tokens=0, first_ns=None, model=start is None)
     return replace(made, tokens=len(its), first_ns=its[0], tpot_ns=_pace(its, len(its) - 1))
