@@ -15,11 +15,18 @@ use crate::session::{Options, Taken};
 const FORM: u32 = 1;
 
 /// The programs' source goes with them, so that whoever runs them can read them.
-const SOURCES: [(&str, &str); 7] = [
+const SOURCES: [(&str, &str); 14] = [
     ("calls.bpf.c", include_str!("../bpf/calls.bpf.c")),
     ("calls_kernel.h", include_str!("../bpf/calls_kernel.h")),
     ("scope.bpf.c", include_str!("../bpf/scope.bpf.c")),
     ("scope.h", include_str!("../bpf/scope.h")),
+    ("scope_maps.h", include_str!("../bpf/scope_maps.h")),
+    ("registers.h", include_str!("../bpf/registers.h")),
+    ("threads.h", include_str!("../bpf/threads.h")),
+    ("switches.h", include_str!("../bpf/switches.h")),
+    ("processes.h", include_str!("../bpf/processes.h")),
+    ("python_walk.h", include_str!("../bpf/python_walk.h")),
+    ("samples.h", include_str!("../bpf/samples.h")),
     ("python.h", include_str!("../bpf/python.h")),
     ("helpers.h", include_str!("../bpf/helpers.h")),
     ("vmlinux.h", include_str!("../bpf/vmlinux.h")),
