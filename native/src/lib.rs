@@ -19,6 +19,7 @@ pub mod python;
 pub mod quality;
 pub mod ranges;
 pub mod recording;
+pub mod ring;
 pub mod sample;
 pub mod session;
 pub mod splice;

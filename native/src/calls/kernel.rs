@@ -146,8 +146,8 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// Makes the maps and gets the code ready. Errors: not permitted, or a kernel without BPF.
-    pub fn load(multi: bool) -> io::Result<Kernel> {
+    /// Makes the maps, with as many entries as `entries` says of each, and gets the code ready. Errors: not permitted, or a kernel without BPF.
+    pub fn load(multi: bool, entries: &dyn Fn(&str, u32) -> u32) -> io::Result<Kernel> {
         let mut object = Object::parse(OBJECT).map_err(other)?;
         let btf = Btf::from_sys_fs().ok();
         let features = BtfFeatures::new(true, true, true, true, true, true, true, true);
@@ -165,7 +165,7 @@ impl Kernel {
                 map.map_type(),
                 map.key_size(),
                 map.value_size(),
-                map.max_entries(),
+                entries(name, map.max_entries()),
                 map.map_flags(),
             )?;
             maps.insert(name.clone(), made);

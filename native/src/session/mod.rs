@@ -110,7 +110,10 @@ impl Session {
             session.stacks.table.pinned = wanted.memory();
             let watched: Vec<u32> = session.stacks.processes.iter().map(|(pid, _)| pid).collect();
             match Calls::attach(&watched, wanted, &mut session.stacks) {
-                Ok(calls) => session.calls = Some(calls),
+                Ok(mut calls) => {
+                    calls.hear_forks();
+                    session.calls = Some(calls);
+                }
                 Err(error) => session
                     .misses
                     .push(format!("calls (steps, collectives, copies): {error}")),
@@ -125,19 +128,24 @@ impl Session {
         let python = self.stacks.processes.open(pid, monotonic_ns())?;
         self.kernel.watch(pid, self.options.follow, python)?;
         self.kernel.enter_threads()?;
+        let entered = self.enter_children(&[pid])?;
         if let Some(calls) = &mut self.calls {
             calls.add(pid, &mut self.stacks)?;
+            for child in entered {
+                let _ = calls.add(child, &mut self.stacks); // it may be gone by now
+            }
         }
-        self.enter_children(&[pid])
+        Ok(())
     }
 
-    /// Children that were there before. Those that come later are entered by BPF as they are forked.
-    fn enter_children(&mut self, pids: &[u32]) -> io::Result<()> {
+    /// Children that were there before: those that were not watched yet. The ones that come later are entered by BPF as
+    /// they are forked.
+    fn enter_children(&mut self, pids: &[u32]) -> io::Result<Vec<u32>> {
+        let mut entered = Vec::new();
         if !self.options.follow {
-            return Ok(());
+            return Ok(entered);
         }
         let mut todo = pids.to_vec();
-        let mut entered = false;
         while let Some(parent) = todo.pop() {
             for child in children(parent) {
                 if self.kernel.is_watched(child) && self.stacks.processes.get(child).is_some() {
@@ -147,14 +155,14 @@ impl Session {
                 if let Ok(python) = self.stacks.processes.open(child, monotonic_ns()) {
                     self.kernel.watch(child, true, python)?;
                     todo.push(child);
-                    entered = true;
+                    entered.push(child);
                 }
             }
         }
-        if entered {
+        if !entered.is_empty() {
             self.kernel.enter_threads()?;
         }
-        Ok(())
+        Ok(entered)
     }
 
     pub fn live(&self) -> usize {
@@ -248,6 +256,9 @@ impl Session {
     fn forked(&mut self, pid: u32, parent: u32) {
         let now_ns = monotonic_ns();
         self.stacks.processes.forked(pid, parent, now_ns);
+        if let Some(calls) = &mut self.calls {
+            calls.forked(pid);
+        }
     }
 
     fn sampled(&mut self, record: &SampleRecord<'_>) {
