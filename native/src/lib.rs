@@ -10,6 +10,7 @@ pub mod kernel;
 pub mod look;
 pub mod maps;
 pub mod memory;
+pub mod own;
 pub mod perf;
 pub mod processes;
 pub mod procfs;

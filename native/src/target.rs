@@ -6,6 +6,7 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use crate::code::{CodeOf, Modules};
+use crate::memory::Paged;
 use crate::python::{self, Codes, Layout, PyConfig, Wanted};
 use crate::sample::{Frame, FrameId, Frames, Kind, PyFrameRaw, RawSample, Regs, Resolved};
 use crate::splice::{splice, Native, Reach};
@@ -81,7 +82,8 @@ impl Target {
         let Some(config) = self.python() else {
             return;
         };
-        let memory = self.world.memory();
+        // Frames lie next to each other.
+        let memory = &Paged::new(self.world.memory());
         let mut wanted = Wanted {
             thread_id: fsbase.filter(|&f| f != 0),
             native_id: None,

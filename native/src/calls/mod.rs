@@ -100,6 +100,7 @@ pub struct Calls {
 impl Calls {
     /// Probes what is wanted in these processes. Errors: not permitted, no BPF, none of the processes lives.
     pub fn attach(pids: &[u32], wanted: Wanted, resolver: &mut dyn Resolver) -> io::Result<Calls> {
+        let _types = crate::kernel::btf(); // held until everything is attached
         let mut kernel = Kernel::load(wanted.multi, &|map, n| entries(&wanted, map, n))?;
         let mut links = Vec::new();
         let mut notes = Vec::new();

@@ -5,6 +5,7 @@ mod shared;
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::sync::{Arc, Mutex, Weak};
 
 use aya::maps::{HashMap, Map, MapData, Stack};
 use aya::programs::perf_event::{PerfEventConfig, PerfEventScope, SamplePolicy, SoftwareEvent};
@@ -58,10 +59,7 @@ impl Kernel {
         };
         // SAFETY: a valid pointer to a value that lives for the call.
         unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &limit) };
-        if !std::path::Path::new("/sys/kernel/btf/vmlinux").exists() {
-            return Err(unsupported("the kernel has no BTF (/sys/kernel/btf/vmlinux)"));
-        }
-        let btf = Btf::from_sys_fs().map_err(|e| unsupported(&format!("the kernel's BTF: {e}")))?;
+        let btf = btf()?;
         let cpus = online_cpus()?.len() as u32;
         // Room for more than a second of full samples of every CPU, so that a slow look at a new library drops nothing.
         let ring_bytes = (cpus * (4 << 20)).next_power_of_two().clamp(8 << 20, 32 << 20);
@@ -213,6 +211,22 @@ impl Kernel {
             })
             .collect()
     }
+}
+
+/// The kernel's types. It takes a while to read them, and they are large: those who need them at the same time share them.
+pub fn btf() -> io::Result<Arc<Btf>> {
+    static SHARED: Mutex<Weak<Btf>> = Mutex::new(Weak::new());
+    let mut shared = SHARED.lock().unwrap_or_else(|e| e.into_inner());
+    if let Some(btf) = shared.upgrade() {
+        return Ok(btf);
+    }
+    if !std::path::Path::new("/sys/kernel/btf/vmlinux").exists() {
+        return Err(unsupported("the kernel has no BTF (/sys/kernel/btf/vmlinux)"));
+    }
+    let btf = Btf::from_sys_fs().map_err(|e| unsupported(&format!("the kernel's BTF: {e}")))?;
+    let btf = Arc::new(btf);
+    *shared = Arc::downgrade(&btf);
+    Ok(btf)
 }
 
 /// Names of the BPF programs that the kernel has now, of whoever loaded them.

@@ -13,7 +13,8 @@ use rustc_hash::FxHashMap;
 
 use crate::blocked::Sockets;
 use crate::calls::{Calls, Wanted};
-use crate::kernel::{Kernel, Record, SampleRecord, STACK_BYTES};
+use crate::kernel::{btf, Kernel, Record, SampleRecord, STACK_BYTES};
+use crate::own::OwnCost;
 use crate::quality::{Marks, Quality};
 use crate::sample::{PyFrameRaw, RawSample};
 use crate::table::{StackId, State, ThreadKey};
@@ -67,7 +68,9 @@ impl Session {
     /// Loads, attaches and enters `pids`. Errors: `NotFound` for a pid that is not there, `PermissionDenied`,
     /// `Unsupported` (what is missing for this tier).
     pub fn start(pids: &[u32], options: Options, wanted: Option<Wanted>) -> io::Result<Session> {
-        let start_ns = monotonic_ns();
+        let (start_ns, own) = (monotonic_ns(), OwnCost::start());
+        // Held until calls are attached, too.
+        let _types = btf();
         let mut kernel = Kernel::load()?;
         let mut stacks = Stacks::default();
         // Processes are known before anything is seen of them, so that their samples can be resolved at once.
@@ -90,7 +93,7 @@ impl Session {
             options,
             calls: None,
             misses: Vec::new(),
-            quality: Quality::new(start_ns, &kernel),
+            quality: Quality::new(start_ns, own, &kernel),
             kernel,
             stacks,
             seen: Vec::new(),
@@ -119,6 +122,7 @@ impl Session {
                     .push(format!("calls (steps, collectives, copies): {error}")),
             }
         }
+        session.quality.own.attached();
         Ok(session)
     }
 
@@ -171,7 +175,6 @@ impl Session {
 
     /// Looks for that long, or until every process has ended. Gives how many live.
     pub fn run(&mut self, time: Duration) -> io::Result<usize> {
-        let _cpu = self.quality.own_time();
         let until_ns = monotonic_ns() + time.as_nanos() as u64;
         loop {
             self.drain(until_ns);
@@ -243,7 +246,7 @@ impl Session {
                 Some(Record::Exited { pid }) => {
                     self.stacks.processes.exited(pid, monotonic_ns());
                 }
-                None => self.quality.unreadable += 1,
+                None => self.quality.seen.unreadable += 1,
             }
             self.buffers.record = record;
             n += 1;
@@ -307,7 +310,7 @@ impl Session {
             if self.kernel.is_watched(pid)
                 && self.kernel.watch(pid, self.options.follow, Some(config)).is_err()
             {
-                self.quality.unreadable += 1;
+                self.quality.seen.unreadable += 1;
             }
         }
     }
