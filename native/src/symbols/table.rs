@@ -177,7 +177,10 @@ impl Symbols {
         let next = self.entries.partition_point(|e| e.start <= far);
         let from = self.entries.get(next.checked_sub(1)?)?.start;
         let to = self.entries.get(next).map_or(u32::MAX, |e| e.start);
-        Some((self.base.wrapping_add(from.into()), self.base.wrapping_add(to.into())))
+        Some((
+            self.base.wrapping_add(from.into()),
+            self.base.wrapping_add(to.into()),
+        ))
     }
 
     /// Address of a symbol by its name; looks at all of them.
