@@ -78,8 +78,9 @@ INLINE int address_of(struct sock *sk, struct passed *p)
 		READ_KERNEL(len, at->len);
 		if (len <= 2) /* its family and no path */
 			return 0;
-		bpf_probe_read_kernel(p->local, 16, at->name[0].sun_path);
-		bpf_probe_read_kernel(p->remote, 16, at->name[0].sun_path + 16);
+		const char *path = (const char *)&at->len + sizeof(int) + 2; /* behind its family */
+		bpf_probe_read_kernel(p->local, 16, path);
+		bpf_probe_read_kernel(p->remote, 16, path + 16);
 	}
 	return 1;
 }
@@ -92,8 +93,9 @@ INLINE void tell_passed(struct sock *sk, __u64 id, int n, __u16 sent)
 	p.ns = bpf_ktime_get_ns();
 	p.socket = (__u64)sk;
 	__u64 at = bytes_at();
-	if (at)
-		bpf_probe_read_user(p.head, sizeof(p.head), (void *)at);
+	__u32 size = n < (int)sizeof(p.head) ? n : sizeof(p.head);
+	if (at && size <= sizeof(p.head))
+		bpf_probe_read_user(p.head, size, (void *)at);
 	if (bpf_ringbuf_output(&traffic, &p, sizeof(p), BPF_RB_NO_WAKEUP))
 		lose(LOST_TRAFFIC);
 }

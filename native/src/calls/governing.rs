@@ -1,12 +1,15 @@
 //! Follows processes as they come and go, and takes probes off that cost more than the budget.
 
+use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Instant;
+
+use rustc_hash::FxHashSet;
 
 use super::catalogue::GROUPS;
 use super::govern::{self, Load};
 use super::kernel::Program;
-use super::{wanted, Calls, Resolver, LIST_EVERY};
+use super::{wanted, Calls, Resolver, ANEW, LIST_EVERY, MEMORY_STRIKES};
 
 impl Calls {
     pub(super) fn hits(&self, n: usize) -> (u64, u64) {
@@ -17,16 +20,21 @@ impl Calls {
     }
 
     pub(super) fn follow(&mut self, resolver: &mut dyn Resolver) {
-        let due = !self.hears_forks || self.listed.elapsed() >= LIST_EVERY;
+        let told = std::mem::take(&mut self.list_now);
+        let due = told || !self.hears_forks || self.listed.elapsed() >= LIST_EVERY;
         if self.wanted.follow && due {
             self.listed = Instant::now();
             let watched = self.kernel.map("watched").and_then(|m| m.all::<u32, u32>());
-            for (pid, _) in watched.unwrap_or_default() {
+            for (pid, value) in watched.unwrap_or_default() {
                 if !self.ended.contains(&pid) {
                     self.processes.entry(pid).or_default();
                 }
+                if value == ANEW {
+                    self.anew(pid);
+                }
             }
         }
+        self.follow_server();
         let pids: Vec<u32> = self.processes.keys().copied().collect();
         for pid in pids {
             let Some(process) = self.processes.get_mut(&pid) else {
@@ -44,6 +52,55 @@ impl Calls {
                 }
                 self.ended.push(pid);
             }
+        }
+    }
+
+    /// Looks now and then whether a process has begun to listen; and takes off what tells nothing new of its model.
+    fn follow_server(&mut self) {
+        if self.wanted.serving && self.served.is_due() {
+            let pids: Vec<u32> = self.processes.keys().copied().collect();
+            if let Err(error) = self.look_for_server(&pids) {
+                self.note(format!("connections of a server: {error}"));
+            }
+        }
+        if self.served.trains {
+            wanted::FORWARDS.into_iter().for_each(|name| self.retire(name));
+        } else if !self.served.runs.needs_layers() {
+            self.retire(wanted::FORWARDS[2]);
+        }
+    }
+
+    /// Where one of these listens, runs of models are wanted too.
+    pub(super) fn look_for_server(&mut self, pids: &[u32]) -> io::Result<()> {
+        if !self.wanted.serving {
+            return Ok(());
+        }
+        for &pid in pids {
+            if self.served.look(&self.kernel, pid)? && !self.served.trains && self.wanted.add_forwards() {
+                // What was looked at already is looked at again.
+                self.processes.values_mut().for_each(|p| p.looked = false);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes off what is no longer needed.
+    fn retire(&mut self, group: &str) {
+        let place = GROUPS.iter().position(|g| g.name == group);
+        if let Some(active) = place.and_then(|n| self.active.get_mut(&n)).filter(|a| !a.off) {
+            active.off = true;
+            take_off(std::mem::take(&mut active.links));
+        }
+    }
+
+    /// Another program runs in the process: what the one before it held is gone.
+    fn anew(&mut self, pid: u32) {
+        if let Ok(watched) = self.kernel.map("watched") {
+            let _ = watched.put(&pid, &1u32);
+        }
+        self.memory.forget(&self.kernel, &FxHashSet::from_iter([pid]));
+        if let Some(process) = self.processes.get_mut(&pid) {
+            process.looked = false; // looked at anew
         }
     }
 
@@ -88,20 +145,54 @@ impl Calls {
             });
             active.hits = now;
         }
-        for removal in govern::judge(&loads, self.wanted.budget_pct) {
-            let Some(n) = GROUPS.iter().position(|g| g.name == removal.group) else {
-                continue;
-            };
-            let Some(active) = self.active.get_mut(&n) else {
-                continue;
-            };
-            active.off = true;
-            let links = std::mem::take(&mut active.links);
-            take_off(links);
-            let after = active.since.elapsed().as_secs_f64();
-            self.note(removal.note(after, self.wanted.budget_pct));
+        let (memory, others): (Vec<Load>, Vec<Load>) = loads
+            .into_iter()
+            .partition(|load| groups_named(load.group).is_some_and(|n| wanted::is_memory(&GROUPS[n])));
+        // Every object is in `malloc`, so it is called most and worth least: it may take half of what the others may.
+        let (malloc, memory) = memory.into_iter().partition(|load| load.group == "malloc");
+        for (loads, budget_pct, strikes) in [
+            (malloc, self.wanted.memory_budget_pct / 2.0, 1),
+            (memory, self.wanted.memory_budget_pct, MEMORY_STRIKES),
+            (others, self.wanted.budget_pct, 1),
+        ] {
+            let loads: Vec<Load> = loads;
+            let removals = govern::judge(&loads, budget_pct);
+            for load in &loads {
+                let over = removals.iter().any(|r| r.group == load.group);
+                if let Some(active) = groups_named(load.group).and_then(|n| self.active.get_mut(&n)) {
+                    active.strikes = if over { active.strikes + 1 } else { 0 };
+                }
+            }
+            for removal in removals {
+                let active = groups_named(removal.group).and_then(|n| self.active.get(&n));
+                if active.is_some_and(|a| a.strikes >= strikes) {
+                    self.remove(&removal, budget_pct);
+                }
+            }
         }
     }
+
+    fn remove(&mut self, removal: &govern::Removal, budget_pct: f64) {
+        let Some(n) = groups_named(removal.group) else {
+            return;
+        };
+        let Some(active) = self.active.get_mut(&n) else {
+            return;
+        };
+        active.off = true;
+        let links = std::mem::take(&mut active.links);
+        take_off(links);
+        let after = active.since.elapsed().as_secs_f64();
+        self.note(removal.note(after, budget_pct));
+        if wanted::is_memory(&GROUPS[n]) {
+            self.memory.end_open_calls(&self.kernel);
+            self.cuts.push((GROUPS[n].name, crate::session::monotonic_ns()));
+        }
+    }
+}
+
+pub(super) fn groups_named(name: &str) -> Option<usize> {
+    GROUPS.iter().position(|g| g.name == name)
 }
 
 /// Taking a probe off waits until no CPU can be in it; many at once wait together.

@@ -56,6 +56,13 @@ plain!(SpanEvent {
     end_ns: u64,
     bytes: u64
 });
+plain!(
+    /// `struct passed`: bytes that were read from or written to a connection of a server.
+    Passed {
+        tgid: u32, tid: u32, ns: u64, socket: u64, bytes: u32, sent: u16, family: u16,
+        local_port: u16, remote_port: u16, local: [u8; 16], remote: [u8; 16], head: [u8; 24], pad: u32,
+    }
+);
 plain!(StartKey {
     id: u64,
     sp: u64,
@@ -74,6 +81,14 @@ plain!(Live {
     tgid: u32,
     device: u32
 });
+plain!(
+    /// `struct allocating`: a call that is not over.
+    Allocating {
+        sp: u64, back: u64, size: u64, out: u64, old: u64, old_size: u64,
+        hash: u64, tgid: u32, device: u32, old_hash: u64, old_tgid: u32, old_device: u32,
+        function: u32, flags: u32,
+    }
+);
 plain!(
     /// The start of `struct stack_event`; the Python frames and the stack follow.
     StackHead {
@@ -121,14 +136,15 @@ impl Program {
     }
 }
 
-/// What was lost, in the order of `LOST_*` in calls.bpf.c.
-pub const LOST: [&str; 6] = [
+/// What was lost, in the order of `LOST_*` in calls.h.
+pub const LOST: [&str; 7] = [
     "spans (ring buffer full)",
     "stacks of call sites put off (ring buffer full)",
     "calls not counted (table of threads and functions full)",
     "live blocks not followed (table full)",
     "calls not timed (table full)",
     "allocations without a place of their own (table of call sites full)",
+    "reads and writes of served connections (ring buffer full)",
 ];
 
 /// The loaded object.
@@ -140,6 +156,7 @@ pub struct Kernel {
     /// Attach to many places at once (6.6 and later).
     pub multi: bool,
     pub spans: Ring,
+    pub traffic: Ring,
     pub stacks: Ring,
     cpus: usize,
 }
@@ -155,7 +172,7 @@ impl Kernel {
             None => None,
         };
         if let Some(btf) = &btf {
-            object.relocate_btf(btf).map_err(other)?;
+            object.relocate_btf(btf).map_err(caused)?;
         }
         let mut maps = HashMap::new();
         for (name, map) in &object.maps {
@@ -181,7 +198,7 @@ impl Kernel {
             .map_err(other)?;
         object.relocate_calls(&text).map_err(other)?;
         let ring = |name: &str| Ring::open(maps.get(name).ok_or_else(|| other(name))?);
-        let (spans, stacks) = (ring("spans")?, ring("stacks")?);
+        let (spans, traffic, stacks) = (ring("spans")?, ring("traffic")?, ring("stacks")?);
         Ok(Kernel {
             object,
             object_btf,
@@ -189,6 +206,7 @@ impl Kernel {
             programs: HashMap::new(),
             multi,
             spans,
+            traffic,
             stacks,
             cpus: possible_cpus(),
         })
@@ -311,6 +329,17 @@ fn other(error: impl std::fmt::Display) -> io::Error {
     io::Error::other(format!("calls: {error}"))
 }
 
+/// With what is behind it: which type or field of the kernel's is not what the program expects.
+fn caused(error: impl std::error::Error) -> io::Error {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    other(text)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -331,7 +360,12 @@ mod tests {
         }
         assert_eq!(object.maps["calls"].value_size() as usize, size_of::<CallSum>());
         assert_eq!(object.maps["sites"].value_size() as usize, size_of::<SiteSum>());
+        assert_eq!(
+            object.maps["allocs"].value_size() as usize,
+            size_of::<Allocating>()
+        );
         assert_eq!(object.maps["lives"].value_size() as usize, size_of::<Live>());
+        assert_eq!(object.maps["ports"].key_size() as usize, size_of::<u32>());
         assert_eq!(object.maps["starts"].key_size() as usize, size_of::<StartKey>());
         assert_eq!(
             object.maps["pythons"].value_size() as usize,

@@ -4,6 +4,7 @@
 //! and takes probes off again that cost more than the budget. Every probe hangs on a file descriptor of this process:
 //! when it ends, however it ends, the kernel takes all of them off.
 
+mod bandwidth;
 mod bpf;
 mod catalogue;
 mod cookie;
@@ -14,15 +15,20 @@ mod govern;
 mod governing;
 mod groups;
 mod kernel;
+mod listeners;
 mod memory;
+mod memory_growth;
 mod probing;
 #[cfg(feature = "python")]
 pub mod python;
 mod rdma;
 mod ring;
 mod rows;
+mod runs;
+mod served;
 mod taking;
 mod wanted;
+mod weights;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -35,13 +41,19 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::maps::{self, CodeWatch, FileId};
 use catalogue::GROUPS;
 use cost::Cost;
-use kernel::{CallKey, CallSum, Kernel, SpanEvent};
+use groups::Mark;
+use kernel::{CallKey, CallSum, Kernel, Passed, SpanEvent};
 use memory::Memory;
-pub use rows::{CallRow, HeldRow, Resolver, Rows, SpanRow};
+pub use rows::{CallRow, HeldRow, MomentRow, Resolver, Rows, SpanRow};
+use served::{Event, Served};
 pub use wanted::Wanted;
 
 /// Number of the first function that is not the kernel object's own (TCP, files).
 const FIRST_FUNCTION: u32 = 256;
+/// What follows memory is worth little when it is cut: it goes when it costs too much for this many judgements in a row.
+const MEMORY_STRIKES: u32 = 6;
+/// What the kernel's program puts for a process that began another program.
+const ANEW: u32 = 2;
 const TCP: [&str; 3] = ["send", "receive", "retransmit"];
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// How often the kernel's list of processes is read where [`Calls::forked`] tells of new ones.
@@ -50,10 +62,19 @@ const GOVERN_EVERY: Duration = Duration::from_millis(250);
 /// Probes of a group that are attached one by one where they cannot be attached together: each takes 50 ms to take off.
 const SINGLE_MAX: usize = 128;
 
+/// A probed function as it is shown.
+struct Function {
+    name: String,
+    kind: &'static str,
+    mark: Option<Mark>,
+}
+
 /// A group that has probes somewhere.
 struct Active {
     links: Vec<OwnedFd>,
     probes: usize,
+    /// Judgements in a row by which it costs too much.
+    strikes: u32,
     /// Weighted sums over its functions.
     entry_ns: f64,
     exit_ns: f64,
@@ -81,18 +102,22 @@ pub struct Calls {
     ended: Vec<u32>,
     /// Groups and the files in which they were looked for.
     files: FxHashSet<(usize, FileId)>,
-    functions: Vec<(String, &'static str)>,
+    functions: Vec<Function>,
     numbers: FxHashMap<(String, &'static str), u32>,
     previous: FxHashMap<CallKey, CallSum>,
     spans: Vec<SpanRow>,
     spans_dropped: u64,
     lost: [u64; kernel::LOST.len()],
     memory: Memory,
+    served: Served,
     ports: BTreeMap<String, rdma::Port>,
+    /// Memory that is not followed any more, and since when.
+    cuts: Vec<(&'static str, u64)>,
     notes: Vec<String>,
     looked: Instant,
     listed: Instant,
     hears_forks: bool,
+    list_now: bool,
     governed: Instant,
     runs: [(u64, u64); 4],
 }
@@ -135,11 +160,14 @@ impl Calls {
             spans_dropped: 0,
             lost: Default::default(),
             memory: Memory::default(),
+            served: Served::default(),
             ports: BTreeMap::new(),
+            cuts: Vec::new(),
             notes,
             looked: now,
             listed: now,
             hears_forks: false,
+            list_now: false,
             governed: now,
             runs: Default::default(),
         };
@@ -162,12 +190,18 @@ impl Calls {
         CodeWatch::default().changed(pid)?;
         self.kernel.map("watched")?.put(&pid, &1u32)?;
         self.processes.entry(pid).or_default();
+        self.look_for_server(&[pid])?;
         self.look(pid, resolver)
     }
 
     /// From here on every child of a watched process is told of by [`Calls::forked`]: they need not be looked for.
     pub fn hear_forks(&mut self) {
         self.hears_forks = true;
+    }
+
+    /// A watched process runs another program now: the kernel's list says which.
+    pub fn execed(&mut self) {
+        self.list_now = true;
     }
 
     pub fn forked(&mut self, pid: u32) {
@@ -238,41 +272,52 @@ impl Calls {
         if self.governed.elapsed() >= GOVERN_EVERY {
             self.govern();
         }
+        if self.wanted.memory() {
+            if let Err(error) = self.memory.moment(&self.kernel) {
+                self.note(format!("memory: {error}"));
+            }
+        }
     }
 
     fn drain(&mut self, resolver: &mut dyn Resolver) {
         let Calls {
             kernel,
-            spans,
-            spans_dropped,
             functions,
-            wanted,
             memory,
+            served,
             ..
         } = self;
+        let mut told = Vec::new();
+        let mut events = Vec::new();
         kernel.spans.drain(|record| {
             let Some(event) = kernel::read::<SpanEvent>(record) else {
                 return;
             };
-            let Some((name, kind)) = functions.get(event.function.wrapping_sub(FIRST_FUNCTION) as usize)
-            else {
+            let Some(function) = functions.get(event.function.wrapping_sub(FIRST_FUNCTION) as usize) else {
                 return;
             };
-            if spans.len() >= wanted.max_spans {
-                *spans_dropped += 1;
-                return;
+            if let Some(mark) = function.mark {
+                return events.push(Event::Mark(mark, event));
             }
-            spans.push(SpanRow {
+            served.trains |= function.kind == "backward";
+            told.push(SpanRow {
                 pid: event.tgid,
                 tid: event.tid,
-                name: name.clone(),
-                kind,
+                name: function.name.clone(),
+                kind: function.kind,
                 start_ns: event.start_ns,
                 end_ns: event.end_ns,
                 bytes: event.bytes,
             });
         });
+        kernel
+            .traffic
+            .drain(|record| events.extend(kernel::read::<Passed>(record).map(Event::Passed)));
+        told.extend(served.seen(events));
         kernel.stacks.drain(|record| memory.stack(record, resolver));
+        let room = self.wanted.max_spans.saturating_sub(self.spans.len());
+        self.spans_dropped += told.len().saturating_sub(room) as u64;
+        self.spans.extend(told.into_iter().take(room));
     }
 
     /// The processes that are watched and live.

@@ -4,13 +4,15 @@ use std::collections::BTreeSet;
 use std::ffi::CString;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::time::Instant;
 
-use super::catalogue::GROUPS;
+use super::catalogue::{self, GROUPS};
 use super::functions::{self, Exit, Found};
+use super::governing::groups_named;
 use super::groups::{self, Group, What};
 use super::kernel::Program;
-use super::{cookie, maps, wanted, Active, Calls, Resolver, FIRST_FUNCTION, SINGLE_MAX};
+use super::{cookie, maps, wanted, Active, Calls, Function, Resolver, FIRST_FUNCTION, SINGLE_MAX};
 
 impl Calls {
     /// Looks what a process has mapped, and probes what is new in it.
@@ -26,7 +28,12 @@ impl Calls {
                 self.kernel.map("pythons")?.put(&pid, &python)?;
             }
         }
-        for mapping in &mappings {
+        // `malloc` last: it is called so often that everything that is still attached after it would take longer.
+        for (mapping, is_last) in mappings
+            .iter()
+            .map(|m| (m, false))
+            .chain(mappings.iter().map(|m| (m, true)))
+        {
             let has = |library: &str| libraries.iter().any(|l| groups::is_library(l, library));
             let groups: Vec<usize> = self
                 .wanted
@@ -41,6 +48,7 @@ impl Calls {
                 })
                 .filter(|&n| !GROUPS[n].unless.is_some_and(has) && GROUPS[n].only_with.is_none_or(has))
                 .filter(|&n| !self.files.contains(&(n, mapping.file())))
+                .filter(|&n| (GROUPS[n].name == "malloc") == is_last)
                 .collect();
             if groups.is_empty() {
                 continue;
@@ -48,11 +56,40 @@ impl Calls {
             self.files.extend(groups.iter().map(|&n| (n, mapping.file())));
             self.probe_file(pid, mapping, &groups);
         }
+        if let Some(n) = groups_named("malloc").filter(|n| self.wanted.groups.contains(n)) {
+            self.probe_own_allocator(pid, &mappings, n);
+        }
         if let Some(process) = self.processes.get_mut(&pid) {
             process.libraries = libraries;
             process.looked = true;
         }
         Ok(())
+    }
+
+    /// A program that has `malloc` inside answers for its libraries, too.
+    fn probe_own_allocator(&mut self, pid: u32, mappings: &[maps::Mapping], n: usize) {
+        let Ok(program) = std::fs::read_link(format!("/proc/{pid}/exe")) else {
+            return;
+        };
+        let Some(mapping) = mappings.iter().find(|m| Path::new(&m.path) == program) else {
+            return;
+        };
+        if !self.files.insert((n, mapping.file())) {
+            return;
+        }
+        for way in mapping.ways(pid) {
+            let found = functions::find(&way, &[&catalogue::OWN_MALLOC]);
+            let (Ok(mut found), Ok(path)) = (found, CString::new(way.as_os_str().as_bytes())) else {
+                continue;
+            };
+            let found = found.pop().unwrap_or_default();
+            if found.iter().any(|f| f.symbol == "malloc") {
+                if let Err(error) = self.probe_group(n, &path, found) {
+                    self.note(format!("malloc: no probes in {}: {error}", mapping.name()));
+                }
+            }
+            return;
+        }
     }
 
     fn probe_file(&mut self, pid: u32, mapping: &maps::Mapping, groups: &[usize]) {
@@ -92,7 +129,11 @@ impl Calls {
             return n;
         }
         let n = FIRST_FUNCTION + self.functions.len() as u32;
-        self.functions.push(key.clone());
+        self.functions.push(Function {
+            name: key.0.clone(),
+            kind,
+            mark: found.functions.mark,
+        });
         self.numbers.insert(key, n);
         n
     }
@@ -144,6 +185,7 @@ impl Calls {
         let active = self.active.entry(n).or_insert_with(|| Active {
             links: Vec::new(),
             probes: 0,
+            strikes: 0,
             entry_ns: 0.0,
             exit_ns: 0.0,
             since: Instant::now(),

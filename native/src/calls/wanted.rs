@@ -11,15 +11,22 @@ pub struct Wanted {
     pub tcp: bool,
     pub files: bool,
     pub rdma: bool,
+    /// What passes on connections of a server, and runs of its model: where one of the processes listens.
+    pub serving: bool,
     /// Children are watched too.
     pub follow: bool,
     /// Percent of one CPU that all uprobes together may cost, by the governor's measure.
     pub budget_pct: f64,
+    /// The same for those that follow memory, which nobody has who did not ask for them.
+    pub memory_budget_pct: f64,
     /// Try to attach many probes at once (kernel 6.6).
     pub multi: bool,
     /// Spans kept between two takes; the rest is counted.
     pub max_spans: usize,
 }
+
+/// Groups that tell runs of a model. They are wanted where a server is.
+pub const FORWARDS: [&str; 3] = ["forwards", "forward ends", "forward layers"];
 
 /// A name that a user may switch, and the groups behind it.
 const SWITCHES: &[(&str, bool, &[&str])] = &[
@@ -42,6 +49,7 @@ const SWITCHES: &[(&str, bool, &[&str])] = &[
         ],
     ),
     ("malloc", false, &["malloc"]),
+    ("pages", false, &["pages"]),
 ];
 
 impl Default for Wanted {
@@ -51,8 +59,10 @@ impl Default for Wanted {
             tcp: true,
             files: false,
             rdma: true,
+            serving: true,
             follow: true,
             budget_pct: 2.0,
+            memory_budget_pct: 50.0,
             multi: true,
             max_spans: 200_000,
         };
@@ -71,6 +81,7 @@ impl Wanted {
             tcp: false,
             files: false,
             rdma: false,
+            serving: false,
             ..Wanted::default()
         }
     }
@@ -81,6 +92,7 @@ impl Wanted {
             "tcp" => self.tcp = on,
             "files" => self.files = on,
             "rdma" => self.rdma = on,
+            "serving" => self.serving = on,
             "follow" => self.follow = on,
             "multi" => self.multi = on,
             _ => {
@@ -109,12 +121,25 @@ impl Wanted {
             "tcp",
             "files",
             "rdma",
+            "serving",
             "follow",
             "multi",
             "budget_pct",
+            "memory_budget_pct",
             "max_spans",
         ];
         SWITCHES.iter().map(|s| s.0).chain(plain).collect()
+    }
+
+    /// Wants runs of models. False: they were wanted already.
+    pub fn add_forwards(&mut self) -> bool {
+        let before = self.groups.len();
+        for (n, group) in GROUPS.iter().enumerate() {
+            if FORWARDS.contains(&group.name) && !self.groups.contains(&n) {
+                self.groups.push(n);
+            }
+        }
+        self.groups.len() > before
     }
 
     /// Whether memory is followed.
@@ -199,7 +224,7 @@ mod tests {
     fn every_group_has_a_switch_and_every_switch_a_group() {
         for group in GROUPS {
             assert!(
-                SWITCHES.iter().any(|s| s.2.contains(&group.name)),
+                FORWARDS.contains(&group.name) || SWITCHES.iter().any(|s| s.2.contains(&group.name)),
                 "{}",
                 group.name
             );

@@ -242,6 +242,9 @@ impl Session {
                 Some(Record::Forked { pid, parent }) => self.forked(pid, parent),
                 Some(Record::Execed { pid }) => {
                     self.stacks.processes.execed(pid, monotonic_ns());
+                    if let Some(calls) = &mut self.calls {
+                        calls.execed();
+                    }
                 }
                 Some(Record::Exited { pid }) => {
                     self.stacks.processes.exited(pid, monotonic_ns());
