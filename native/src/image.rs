@@ -9,6 +9,7 @@ use rustc_hash::FxHashMap;
 use crate::elf::{build_id_of_notes, Elf, FileSource, Source, EM_X86_64};
 use crate::maps::Mapping;
 use crate::memory::Memory;
+use crate::ranges::Ranges;
 use crate::symbols::{demangle, find_by_name, Symbols};
 use crate::unwind::{Arch, Cfa, Found, UnwindTable};
 
@@ -46,6 +47,9 @@ pub struct Image {
     asked: Option<Vec<(u64, u64, String)>>,
     /// Parts of the interpreter's loop that the compiler moved elsewhere and that have no symbol.
     loop_parts: OnceLock<Vec<(u64, u64)>>,
+    /// What was found before: samples fall into the same functions again and again.
+    rows: Mutex<Ranges<Found>>,
+    named: Mutex<Ranges<Arc<Named>>>,
     /// Demangled names by the start of their function.
     shown: Mutex<FxHashMap<u64, Arc<str>>>,
 }
@@ -62,6 +66,8 @@ impl Image {
             plain: None,
             asked: None,
             loop_parts: OnceLock::new(),
+            rows: Mutex::default(),
+            named: Mutex::default(),
             shown: Mutex::default(),
         })
     }
@@ -93,7 +99,14 @@ impl Image {
     }
 
     pub fn unwind(&self, vaddr: u64) -> Option<Found> {
-        self.table.find(vaddr)
+        let known = self.rows.lock().unwrap_or_else(|e| e.into_inner()).find(vaddr);
+        if known.is_some() {
+            return known;
+        }
+        let found = self.table.find(vaddr)?;
+        let mut rows = self.rows.lock().unwrap_or_else(|e| e.into_inner());
+        rows.keep(found.holds.0, found.holds.1, found.clone());
+        Some(found)
     }
 
     pub fn symbols(&self) -> &Symbols {
@@ -103,7 +116,11 @@ impl Image {
         }
     }
 
-    pub fn symbol(&self, vaddr: u64) -> Option<Named> {
+    pub fn symbol(&self, vaddr: u64) -> Option<Arc<Named>> {
+        let known = self.named.lock().unwrap_or_else(|e| e.into_inner()).find(vaddr);
+        if known.is_some() {
+            return known;
+        }
         let (symbol, size) = self.symbols().find_sized(vaddr)?;
         self.tell(|told| {
             let entry = (symbol.start, size, symbol.name.clone());
@@ -111,11 +128,20 @@ impl Image {
                 told.functions.push(entry);
             }
         });
-        Some(Named {
+        let named = Arc::new(Named {
             start: symbol.start,
             size,
             raw: symbol.name,
-        })
+        });
+        if let Some((from, to)) = self.symbols().span(vaddr) {
+            let end = match size {
+                0 => to,
+                _ => to.min(named.start.saturating_add(size)),
+            };
+            let mut known = self.named.lock().unwrap_or_else(|e| e.into_inner());
+            known.keep(from, end, named.clone());
+        }
+        Some(named)
     }
 
     /// The name for people of the function that a symbol names.

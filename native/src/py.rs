@@ -12,10 +12,10 @@ use crate::look::{self, Look, Started, TIERS};
 use crate::session::{Options, Taken};
 
 /// The form of [`Session::take`]'s answer. The Python side takes exactly this one.
-const FORM: u32 = 1;
+const FORM: u32 = 2;
 
 /// The programs' source goes with them, so that whoever runs them can read them.
-const SOURCES: [(&str, &str); 12] = [
+const SOURCES: [(&str, &str); 19] = [
     ("calls.bpf.c", include_str!("../bpf/calls.bpf.c")),
     ("calls.h", include_str!("../bpf/calls.h")),
     ("calls_files.h", include_str!("../bpf/calls_files.h")),
@@ -25,6 +25,13 @@ const SOURCES: [(&str, &str); 12] = [
     ("calls_kernel.h", include_str!("../bpf/calls_kernel.h")),
     ("scope.bpf.c", include_str!("../bpf/scope.bpf.c")),
     ("scope.h", include_str!("../bpf/scope.h")),
+    ("scope_maps.h", include_str!("../bpf/scope_maps.h")),
+    ("registers.h", include_str!("../bpf/registers.h")),
+    ("threads.h", include_str!("../bpf/threads.h")),
+    ("switches.h", include_str!("../bpf/switches.h")),
+    ("processes.h", include_str!("../bpf/processes.h")),
+    ("python_walk.h", include_str!("../bpf/python_walk.h")),
+    ("samples.h", include_str!("../bpf/samples.h")),
     ("python.h", include_str!("../bpf/python.h")),
     ("helpers.h", include_str!("../bpf/helpers.h")),
     ("vmlinux.h", include_str!("../bpf/vmlinux.h")),
@@ -219,6 +226,7 @@ fn columns<'py>(py: Python<'py>, taken: Taken) -> PyResult<Bound<'py, PyDict>> {
     quality.set_item("merge_mismatch_pct", q.merge_mismatch_pct)?;
     quality.set_item("bpf_cpu_pct", q.bpf_cpu_pct)?;
     quality.set_item("agent_cpu_pct", q.agent_cpu_pct)?;
+    quality.set_item("attach_cpu_s", q.attach_cpu_s)?;
     quality.set_item("spans_dropped", taken.calls.spans_dropped)?;
     quality.set_item("first_sample_ns", q.first_sample_ns)?;
     quality.set_item("notes", q.notes)?;

@@ -4,12 +4,12 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
+use rustc_hash::FxHashSet;
+
 use super::catalogue::GROUPS;
 use super::govern::{self, Load};
 use super::kernel::Program;
-use rustc_hash::FxHashSet;
-
-use super::{maps, wanted, Calls, Resolver, ANEW, MEMORY_STRIKES};
+use super::{wanted, Calls, Resolver, ANEW, LIST_EVERY, MEMORY_STRIKES};
 
 impl Calls {
     pub(super) fn hits(&self, n: usize) -> (u64, u64) {
@@ -20,7 +20,10 @@ impl Calls {
     }
 
     pub(super) fn follow(&mut self, resolver: &mut dyn Resolver) {
-        if self.wanted.follow {
+        let told = std::mem::take(&mut self.list_now);
+        let due = told || !self.hears_forks || self.listed.elapsed() >= LIST_EVERY;
+        if self.wanted.follow && due {
+            self.listed = Instant::now();
             let watched = self.kernel.map("watched").and_then(|m| m.all::<u32, u32>());
             for (pid, value) in watched.unwrap_or_default() {
                 if !self.ended.contains(&pid) {
@@ -32,12 +35,15 @@ impl Calls {
             }
         }
         self.follow_server();
-        let pids: Vec<(u32, u64)> = self.processes.iter().map(|(&pid, p)| (pid, p.pages)).collect();
-        for (pid, pages) in pids {
-            let looked = match maps::address_space(pid) {
-                Ok(now) if now == pages => continue,
-                Ok(0) | Err(_) => Err(io::Error::from_raw_os_error(libc::ESRCH)),
+        let pids: Vec<u32> = self.processes.keys().copied().collect();
+        for pid in pids {
+            let Some(process) = self.processes.get_mut(&pid) else {
+                continue;
+            };
+            let looked = match process.code.changed(pid) {
+                Ok(false) if process.looked => continue,
                 Ok(_) => self.look(pid, resolver),
+                Err(error) => Err(error),
             };
             if looked.is_err() {
                 self.processes.remove(&pid);
@@ -72,7 +78,7 @@ impl Calls {
         for &pid in pids {
             if self.served.look(&self.kernel, pid)? && !self.served.trains && self.wanted.add_forwards() {
                 // What was looked at already is looked at again.
-                self.processes.values_mut().for_each(|p| p.pages = 0);
+                self.processes.values_mut().for_each(|p| p.looked = false);
             }
         }
         Ok(())
@@ -94,7 +100,7 @@ impl Calls {
         }
         self.memory.forget(&self.kernel, &FxHashSet::from_iter([pid]));
         if let Some(process) = self.processes.get_mut(&pid) {
-            process.pages = 0; // looked at anew
+            process.looked = false; // looked at anew
         }
     }
 

@@ -171,6 +171,18 @@ impl Symbols {
         Some((symbol, u64::from(best.size)))
     }
 
+    /// The addresses around this one in which no other symbol starts: as far as it reaches, one answer holds for them.
+    pub fn span(&self, vaddr: u64) -> Option<(u64, u64)> {
+        let far = u32::try_from(vaddr.checked_sub(self.base)?).ok()?;
+        let next = self.entries.partition_point(|e| e.start <= far);
+        let from = self.entries.get(next.checked_sub(1)?)?.start;
+        let to = self.entries.get(next).map_or(u32::MAX, |e| e.start);
+        Some((
+            self.base.wrapping_add(from.into()),
+            self.base.wrapping_add(to.into()),
+        ))
+    }
+
     /// Address of a symbol by its name; looks at all of them.
     pub fn address_of(&self, wanted: &str) -> Option<u64> {
         if let Some(s) = self.list.iter().find(|s| s.2 == wanted) {

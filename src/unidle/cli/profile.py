@@ -88,7 +88,6 @@ def _look(options: Options, rules: Rules) -> tuple[Profile, Machine | None]:
 
 def _found(options: Options) -> Target:
     """The processes that the user means."""
-    from unidle.control.session import run_root
     from unidle.scope.targets import of_process, of_ranks
 
     name, rank = options.need_target(), options.rank
@@ -96,6 +95,8 @@ def _found(options: Options) -> Target:
         if rank is not None:
             raise BadInput("is for jobs", field="--rank", value=rank, remedy="leave it out, or name the job")
         return of_process(int(name), children=options.children)
+    from unidle.control.session import run_root  # only jobs need it, and it takes longest to import
+
     opened = read_store(options.store)
     try:
         job = need_job(read_view(opened), name)

@@ -143,7 +143,8 @@ class Quality:
     symbolised_pct: float = 100.0
     merge_mismatch_pct: float = 0.0
     bpf_cpu_pct: float | None = None
-    agent_cpu_pct: float | None = None
+    agent_cpu_pct: float | None = None  # of the profiler's whole process, once it was attached
+    attach_cpu_s: float | None = None  # its processor time until then
     spans_dropped: int = 0
     first_sample_ns: int | None = None  # from attach to the first complete sample
     notes: tuple[str, ...] = ()  # what was left out and why, one line each
@@ -228,7 +229,9 @@ class Profile:
             raise ValueError(f"tier {self.tier!r}")
         if any(not 0 <= n < frames for stack in self.stacks for n in stack):
             raise ValueError("a stack names a frame that is not there")
-        named = [s.stack for s in self.samples] + [h.stack for h in self.memory] + [m.stack for m in self.moments]
+        named = (
+            [s.stack for s in self.samples] + [h.stack for h in self.memory] + [m.stack for m in self.moments]
+        )
         named += [c.stack for c in self.calls if c.stack is not None]
         if any(not 0 <= n < stacks for n in named):
             raise ValueError("a sample names a stack that is not there")

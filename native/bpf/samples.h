@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0 */
+/*
+ * Samples of what runs: a timer on every CPU takes registers, Python's frames, and a piece of the stack.
+ */
+#ifndef UNIDLE_SAMPLES_H
+#define UNIDLE_SAMPLES_H
+
+#include "python_walk.h"
+
+static inline_always __u32 copy_stack(struct walk *w, __u64 sp)
+{
+	__u32 done = 0;
+
+#pragma unroll
+	for (__u32 i = 0; i < STACK_BYTES / PIECE_BYTES; i++) {
+		if (bpf_probe_read_user(w->sample.stack + i * PIECE_BYTES, PIECE_BYTES,
+					(const void *)(sp + i * PIECE_BYTES)))
+			break;
+		done = (i + 1) * PIECE_BYTES;
+	}
+	if (done < STACK_BYTES) {
+		/* What is left up to the end of the page: stacks end where pages do. */
+		__u32 rest = 4096 - ((__u32)(sp + done) & 4095);
+
+		if (rest < PIECE_BYTES && done <= STACK_BYTES - PIECE_BYTES &&
+		    !bpf_probe_read_user(w->sample.stack + done, rest, (const void *)(sp + done)))
+			done += rest;
+	}
+	return done;
+}
+
+/* Arrays of the leaf (MKL packs its matrices there) may be larger than what was copied. Its callers are at the outer end
+ * of the stack: below where the main thread's began, and below the thread's own data for the others. */
+static inline_always __u32 copy_outer(struct walk *w, struct task_struct *task, __u64 from)
+{
+	struct mm_struct *mm = task->mm;
+	__u64 end, start;
+	__u32 done = 0;
+
+	if (!mm)
+		return 0;
+	end = task->pid == task->tgid ? mm->start_stack : thread_pointer(task);
+	end = (end + PIECE_BYTES - 1) & ~(PIECE_BYTES - 1ull);
+	if (end <= from || end - from > (1ull << 30))
+		return 0;
+	start = end - OUTER_BYTES > from ? end - OUTER_BYTES : from;
+	w->sample.outer = start;
+#pragma unroll
+	for (__u32 i = 0; i < OUTER_BYTES / PIECE_BYTES; i++) {
+		if (start + i * PIECE_BYTES >= end ||
+		    bpf_probe_read_user(w->sample.stack + STACK_BYTES + i * PIECE_BYTES, PIECE_BYTES,
+					(const void *)(start + i * PIECE_BYTES)))
+			break;
+		done = (i + 1) * PIECE_BYTES;
+	}
+	return done;
+}
+
+SEC("perf_event")
+int clocked(void *ctx)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	__u32 pid = task->tgid, place = 0;
+	struct target *target = watched(pid);
+	struct thread *t;
+	struct user user;
+	struct walk *w;
+	__u32 size;
+	long n;
+
+	if (!target)
+		return 0;
+	w = walk_of_this_cpu();
+	t = known(task->pid, &place);
+	if (!w)
+		return 0;
+	if (!t) {
+		t = enter(pid, task->pid, ON, bpf_ktime_get_ns());
+		if (!t)
+			return 0;
+		known(task->pid, &place);
+	}
+	if (t->state == RUNNABLE)
+		t->state = ON; /* now it is known: it was on a CPU all the time */
+	t->samples++;
+	user_side(task, &user);
+	w->sample.head.type = SAMPLE;
+	w->sample.head.pid = pid;
+	w->sample.head.tid = task->pid;
+	w->sample.head.flags = 0;
+	w->sample.head.time = bpf_ktime_get_ns();
+	w->sample.slot = place;
+	w->sample.ip = user.ip;
+	w->sample.sp = user.sp;
+	w->sample.bp = user.bp;
+	w->sample.lr = user.lr;
+	w->sample.n_python = 0;
+	n = bpf_get_stack(ctx, w->sample.kernel, sizeof(w->sample.kernel), 0);
+	w->sample.n_kernel = n > 0 ? (__u32)n / 8 : 0;
+	/* A process that is coming to its end has no user side any more. */
+	w->sample.n_stack = w->sample.n_outer = 0;
+	w->sample.outer = 0;
+	if (task->flags & 4) { /* PF_EXITING */
+		w->sample.ip = w->sample.sp = 0;
+	} else {
+		if (target->python.version)
+			python_frames(w, target, t, task);
+		w->sample.n_stack = copy_stack(w, user.sp);
+		if (w->sample.n_stack == STACK_BYTES)
+			w->sample.n_outer = copy_outer(w, task, user.sp + STACK_BYTES);
+	}
+	count(samples, 1);
+	if (w->sample.head.flags & SAMPLE_TORN)
+		count(torn, 1);
+	if (w->sample.head.flags & SAMPLE_CUT)
+		count(cut, 1);
+	size = sizeof(w->sample) - STACK_BYTES - OUTER_BYTES + w->sample.n_stack + w->sample.n_outer;
+	if (size > sizeof(w->sample))
+		size = sizeof(w->sample);
+	if (bpf_ringbuf_output(&ring, &w->sample, size, BPF_RB_NO_WAKEUP))
+		count(drops, 1);
+	return 0;
+}
+
+#endif
