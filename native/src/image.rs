@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use rustc_hash::FxHashMap;
@@ -9,7 +10,7 @@ use rustc_hash::FxHashMap;
 use crate::elf::{build_id_of_notes, Elf, FileSource, Source, EM_X86_64};
 use crate::maps::Mapping;
 use crate::memory::Memory;
-use crate::symbols::{demangle, find_by_name, Symbols};
+use crate::symbols::{debug, demangle, find_by_name, is_stub_name, roots, stubs_at, Stubs, Symbol, Symbols};
 use crate::unwind::{Arch, Cfa, Found, UnwindTable};
 
 /// The function that runs Python code.
@@ -40,6 +41,9 @@ pub struct Image {
     pub elf: Elf,
     table: UnwindTable,
     symbols: OnceLock<Symbols>,
+    /// What holds the symbols that this file was stripped of.
+    elsewhere: OnceLock<Option<Elf>>,
+    stubs: Stubs,
     /// Symbols come from there, and what was asked is kept.
     plain: Option<(Arc<Image>, Mutex<Told>)>,
     /// Symbols by name come from here.
@@ -59,6 +63,8 @@ impl Image {
             table: UnwindTable::new(elf.clone()),
             elf,
             symbols: OnceLock::new(),
+            elsewhere: OnceLock::new(),
+            stubs: Stubs::default(),
             plain: None,
             asked: None,
             loop_parts: OnceLock::new(),
@@ -99,12 +105,21 @@ impl Image {
     pub fn symbols(&self) -> &Symbols {
         match &self.plain {
             Some((plain, _)) => plain.symbols(),
-            None => self.symbols.get_or_init(|| Symbols::read(&self.elf)),
+            None => self
+                .symbols
+                .get_or_init(|| Symbols::read(&self.elf, self.elsewhere())),
         }
     }
 
+    fn elsewhere(&self) -> Option<&Elf> {
+        self.elsewhere.get_or_init(|| debug::unpacked(&self.elf)).as_ref()
+    }
+
     pub fn symbol(&self, vaddr: u64) -> Option<Named> {
-        let (symbol, size) = self.symbols().find_sized(vaddr)?;
+        let (symbol, size) = match &self.plain {
+            Some((plain, _)) => plain.find(vaddr)?,
+            None => self.find(vaddr)?,
+        };
         self.tell(|told| {
             let entry = (symbol.start, size, symbol.name.clone());
             if !told.functions.contains(&entry) {
@@ -116,6 +131,15 @@ impl Image {
             size,
             raw: symbol.name,
         })
+    }
+
+    fn find(&self, vaddr: u64) -> Option<(Symbol, u64)> {
+        // Before a section of stubs stands a function without a size: it would swallow them.
+        if self.is_stub(vaddr) {
+            let recorded = || self.symbols().find_sized(vaddr).filter(|s| is_stub_name(&s.0.name));
+            return self.stubs.find(&self.elf, vaddr).or_else(recorded);
+        }
+        self.symbols().find_sized(vaddr)
     }
 
     /// The name for people of the function that a symbol names.
@@ -132,8 +156,9 @@ impl Image {
         if let Some(asked) = &self.asked {
             return asked.iter().find(|a| a.2 == name).map(|a| (a.0, a.1));
         }
-        let elf = self.plain.as_ref().map_or(&self.elf, |(plain, _)| &plain.elf);
-        let found = find_by_name(elf, name)?;
+        let plain = self.plain.as_ref().map_or(self, |(plain, _)| plain);
+        let elsewhere = || find_by_name(plain.elsewhere()?, name);
+        let found = find_by_name(&plain.elf, name).or_else(elsewhere)?;
         self.tell(|told| told.asked.push((found.0, found.1, name.to_owned())));
         Some(found)
     }
@@ -192,10 +217,12 @@ impl Image {
 
     /// A stub of the linker that jumps on to a function of another file.
     pub fn is_stub(&self, vaddr: u64) -> bool {
-        let stubs = self.elf.sections.iter().filter(|s| s.name.starts_with(".plt"));
-        stubs
-            .into_iter()
-            .any(|s| vaddr >= s.vaddr && vaddr - s.vaddr < s.size)
+        stubs_at(&self.elf, vaddr).is_some()
+    }
+
+    /// Does this file hold the interpreter?
+    pub fn is_interpreter(&self) -> bool {
+        self.elf.section(".PyRuntime").is_some()
     }
 }
 
@@ -222,7 +249,7 @@ pub fn open(pid: u32, mapping: &Mapping, memory: &dyn Memory) -> Option<Arc<Imag
     let file = match exact {
         Some(file) => file,
         None if mapping.deleted => return None,
-        None => File::open(format!("/proc/{pid}/root{}", mapping.path)).ok()?,
+        None => roots::open_below(&roots::root_of(pid), Path::new(&mapping.path))?,
     };
     let meta = file.metadata().ok()?;
     if !meta.is_file() || (by_path && meta.ino() != mapping.inode) {
@@ -240,6 +267,11 @@ pub fn open(pid: u32, mapping: &Mapping, memory: &dyn Memory) -> Option<Arc<Imag
         return Some(image);
     }
     let image = Arc::new(Image::new(mapping.name(), Arc::new(FileSource::new(file).ok()?))?);
+    // Now, while the process is there; what is in the file itself can wait.
+    let roots = [roots::root_of(pid), PathBuf::from("/")];
+    if let Some(found) = debug::find(&image.elf, &mapping.path, &roots) {
+        let _ = image.elsewhere.set(Some(found));
+    }
     if by_path && !same_build(&image, mapping, memory) {
         return None;
     }
