@@ -9,7 +9,7 @@ use crate::maps::{Mapping, Maps};
 use crate::sample::{Frame, Frames, Kind};
 use crate::splice::{Class, Native};
 use crate::symbols::{is_stub_name, PerfMap};
-use crate::unwind::{call_target, ends_in_call, Code, Rule, Walked, PROLOGUE_MAX};
+use crate::unwind::{analyse, call_target, ends_in_call, Code, Prologue, Rule, Walked, PROLOGUE_MAX};
 use crate::world::World;
 
 /// Addresses that are remembered of one process.
@@ -58,6 +58,10 @@ pub struct Modules {
     rules: FxHashMap<u64, Option<Arc<Rule>>>,
     calls: FxHashMap<u64, bool>,
     shown: FxHashMap<u64, Shown>,
+    /// By the start of a function that has a symbol.
+    functions: FxHashMap<u64, Shown>,
+    /// By the start of a function, and how far in it as its beginning goes.
+    prologues: FxHashMap<(u64, u64), Prologue>,
     perf_map: PerfMap,
     perf_map_mark: u64,
 }
@@ -80,6 +84,8 @@ impl Modules {
             self.rules.clear();
             self.calls.clear();
             self.shown.clear();
+            self.functions.clear();
+            self.prologues.clear();
         }
         // Opening a large library again takes a tenth of a second: what is mapped as it was stays open.
         let kept = std::mem::take(&mut self.loaded);
@@ -125,7 +131,7 @@ impl Modules {
     /// What the function at an address is called by the linker.
     pub fn raw_name(&mut self, world: &dyn World, addr: u64) -> Option<String> {
         let (image, vaddr) = self.image_at(world, addr)?;
-        Some(image.symbol(vaddr)?.raw)
+        Some(image.symbol(vaddr)?.raw.clone())
     }
 
     /// The C library's functions that start threads and programs have no symbols where it was stripped. They can be
@@ -190,11 +196,7 @@ impl Modules {
         if self.shown.len() >= ADDRESSES_MAX {
             self.shown.clear();
         }
-        let (frame, class, symbolised) = self.name(world, addr);
-        let native = Native {
-            frame: frames.intern(frame),
-            class,
-        };
+        let Shown { native, symbolised } = self.look_up(world, addr, frames);
         // Generated code gets its name later than its first sample.
         if symbolised || self.maps.find(addr).is_some_and(|m| self.maps.list[m].is_file()) {
             self.shown.insert(addr, Shown { native, symbolised });
@@ -202,16 +204,36 @@ impl Modules {
         (native, symbolised)
     }
 
-    fn name(&mut self, world: &dyn World, addr: u64) -> (Frame, Class, bool) {
-        if let Some((image, vaddr)) = self.image_at(world, addr) {
-            if let Some(named) = image.symbol(vaddr) {
-                let class = class_of(&named.raw);
-                return (
-                    native_frame(image.shown(&named).to_string(), &image.name),
-                    class,
-                    true,
-                );
+    fn look_up(&mut self, world: &dyn World, addr: u64, frames: &mut Frames) -> Shown {
+        let named = self
+            .image_at(world, addr)
+            .and_then(|(image, vaddr)| Some((image.symbol(vaddr)?, image, vaddr)));
+        let Some((named, image, vaddr)) = named else {
+            let (frame, class, symbolised) = self.name_without_symbol(world, addr);
+            let frame = frames.intern(frame);
+            return Shown {
+                native: Native { frame, class },
+                symbolised,
+            };
+        };
+        let start = addr.wrapping_sub(vaddr.wrapping_sub(named.start));
+        if self.functions.len() >= ADDRESSES_MAX {
+            self.functions.clear();
+        }
+        *self.functions.entry(start).or_insert_with(|| {
+            let frame = native_frame(image.shown(&named).to_string(), &image.name);
+            Shown {
+                native: Native {
+                    frame: frames.intern(frame),
+                    class: class_of(&named.raw),
+                },
+                symbolised: true,
             }
+        })
+    }
+
+    fn name_without_symbol(&mut self, world: &dyn World, addr: u64) -> (Frame, Class, bool) {
+        if let Some((image, vaddr)) = self.image_at(world, addr) {
             if image.is_loop_part(vaddr) {
                 return (native_frame(LOOP.into(), &image.name), Class::Loop, true);
             }
@@ -348,26 +370,34 @@ impl Code for CodeOf<'_> {
             .is_some_and(|(image, vaddr)| image.is_stub(vaddr))
     }
 
-    fn function(&mut self, addr: u64) -> Option<(u64, Vec<u8>)> {
+    fn function(&mut self, addr: u64) -> Option<(u64, Prologue)> {
         let Some((image, vaddr)) = self.modules.image_at(self.world, addr) else {
+            // Generated code may be another tomorrow: it is looked at each time.
             let (start, _) = self.modules.generated(self.world, addr)?;
-            return Some((
-                start,
-                self.world.memory().bytes(start, PROLOGUE_MAX).unwrap_or_default(),
-            ));
+            let code = self.world.memory().bytes(start, PROLOGUE_MAX).unwrap_or_default();
+            return Some((start, analyse(&code, addr.saturating_sub(start))));
         };
-        let start = image.symbol(vaddr)?.start;
-        let mut code = vec![0u8; PROLOGUE_MAX];
-        let whole = image.elf.read_vaddr(start, &mut code);
-        Some((
-            addr.wrapping_sub(vaddr - start),
-            if whole { code } else { Vec::new() },
-        ))
+        let first = image.symbol(vaddr)?.start;
+        let start = addr.wrapping_sub(vaddr.wrapping_sub(first));
+        let until = vaddr.saturating_sub(first).min(PROLOGUE_MAX as u64);
+        if let Some(&known) = self.modules.prologues.get(&(start, until)) {
+            return Some((start, known));
+        }
+        let mut code = [0u8; PROLOGUE_MAX];
+        let whole = image.elf.read_vaddr(first, &mut code);
+        let prologue = analyse(if whole { &code } else { &[] }, until);
+        if self.modules.prologues.len() >= ADDRESSES_MAX {
+            self.modules.prologues.clear();
+        }
+        self.modules.prologues.insert((start, until), prologue);
+        Some((start, prologue))
     }
 
     fn is_root(&mut self, addr: u64) -> bool {
-        let name = self.modules.raw_name(self.world, addr);
-        name.is_some_and(|n| !is_stub_name(&n) && ROOTS.contains(&n.split('@').next().unwrap_or(&n)))
+        let found = self.modules.image_at(self.world, addr);
+        let named = found.and_then(|(image, vaddr)| image.symbol(vaddr));
+        let is_root = |raw: &str| !is_stub_name(raw) && ROOTS.contains(&raw.split('@').next().unwrap_or(raw));
+        named.is_some_and(|n| is_root(&n.raw))
     }
 
     fn missed(&mut self, _addr: u64) {

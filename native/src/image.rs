@@ -10,7 +10,10 @@ use rustc_hash::FxHashMap;
 use crate::elf::{build_id_of_notes, Elf, FileSource, Source, EM_X86_64};
 use crate::maps::Mapping;
 use crate::memory::Memory;
-use crate::symbols::{debug, demangle, find_by_name, is_stub_name, roots, stubs_at, Stubs, Symbol, Symbols};
+use crate::ranges::Ranges;
+use crate::symbols::{
+    debug, demangle, find_by_name, is_stub_name, roots, stubs_at, Stubs, Symbol, Symbols,
+};
 use crate::unwind::{Arch, Cfa, Found, UnwindTable};
 
 /// The function that runs Python code.
@@ -50,6 +53,9 @@ pub struct Image {
     asked: Option<Vec<(u64, u64, String)>>,
     /// Parts of the interpreter's loop that the compiler moved elsewhere and that have no symbol.
     loop_parts: OnceLock<Vec<(u64, u64)>>,
+    /// What was found before: samples fall into the same functions again and again.
+    rows: Mutex<Ranges<Found>>,
+    named: Mutex<Ranges<Arc<Named>>>,
     /// Demangled names by the start of their function.
     shown: Mutex<FxHashMap<u64, Arc<str>>>,
 }
@@ -68,6 +74,8 @@ impl Image {
             plain: None,
             asked: None,
             loop_parts: OnceLock::new(),
+            rows: Mutex::default(),
+            named: Mutex::default(),
             shown: Mutex::default(),
         })
     }
@@ -99,7 +107,14 @@ impl Image {
     }
 
     pub fn unwind(&self, vaddr: u64) -> Option<Found> {
-        self.table.find(vaddr)
+        let known = self.rows.lock().unwrap_or_else(|e| e.into_inner()).find(vaddr);
+        if known.is_some() {
+            return known;
+        }
+        let found = self.table.find(vaddr)?;
+        let mut rows = self.rows.lock().unwrap_or_else(|e| e.into_inner());
+        rows.keep(found.holds.0, found.holds.1, found.clone());
+        Some(found)
     }
 
     pub fn symbols(&self) -> &Symbols {
@@ -115,8 +130,12 @@ impl Image {
         self.elsewhere.get_or_init(|| debug::unpacked(&self.elf)).as_ref()
     }
 
-    pub fn symbol(&self, vaddr: u64) -> Option<Named> {
-        let (symbol, size) = match &self.plain {
+    pub fn symbol(&self, vaddr: u64) -> Option<Arc<Named>> {
+        let known = self.named.lock().unwrap_or_else(|e| e.into_inner()).find(vaddr);
+        if known.is_some() {
+            return known;
+        }
+        let (symbol, (from, to), size) = match &self.plain {
             Some((plain, _)) => plain.find(vaddr)?,
             None => self.find(vaddr)?,
         };
@@ -126,20 +145,39 @@ impl Image {
                 told.functions.push(entry);
             }
         });
-        Some(Named {
+        let named = Arc::new(Named {
             start: symbol.start,
             size,
             raw: symbol.name,
-        })
+        });
+        let mut known = self.named.lock().unwrap_or_else(|e| e.into_inner());
+        known.keep(from, to, named.clone());
+        Some(named)
     }
 
-    fn find(&self, vaddr: u64) -> Option<(Symbol, u64)> {
+    /// A symbol, the addresses that it is the answer for, and its size.
+    fn find(&self, vaddr: u64) -> Option<(Symbol, (u64, u64), u64)> {
         // Before a section of stubs stands a function without a size: it would swallow them.
-        if self.is_stub(vaddr) {
-            let recorded = || self.symbols().find_sized(vaddr).filter(|s| is_stub_name(&s.0.name));
-            return self.stubs.find(&self.elf, vaddr).or_else(recorded);
+        let stub = self.is_stub(vaddr);
+        if let Some((symbol, size)) = stub.then(|| self.stubs.find(&self.elf, vaddr)).flatten() {
+            let holds = (symbol.start, symbol.start.saturating_add(size));
+            return Some((symbol, holds, size));
         }
-        self.symbols().find_sized(vaddr)
+        let (symbol, size) = self.symbols().find_sized(vaddr)?;
+        if stub && !is_stub_name(&symbol.name) {
+            return None;
+        }
+        let (from, to) = self.symbols().span(vaddr).unwrap_or((vaddr, vaddr + 1));
+        if size > 0 {
+            let end = symbol.start.saturating_add(size);
+            return Some((symbol, (from, to.min(end)), size));
+        }
+        // Without a size it ends where another function begins, which may have no symbol.
+        match self.unwind(vaddr) {
+            Some(function) if function.start > symbol.start => None,
+            Some(function) => Some((symbol, (from.max(function.start), to.min(function.end)), size)),
+            None => Some((symbol, (vaddr, vaddr.saturating_add(1)), size)),
+        }
     }
 
     /// The name for people of the function that a symbol names.

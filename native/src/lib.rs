@@ -17,6 +17,7 @@ pub mod procfs;
 mod py;
 pub mod python;
 pub mod quality;
+pub mod ranges;
 pub mod recording;
 pub mod sample;
 pub mod session;

@@ -11,22 +11,23 @@ mod cost;
 mod exits;
 mod functions;
 mod govern;
+mod governing;
 mod groups;
 mod kernel;
 mod maps;
 mod memory;
+mod probing;
 #[cfg(feature = "python")]
 pub mod python;
 mod rdma;
 mod ring;
 mod rows;
+mod taking;
 mod wanted;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::CString;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -34,10 +35,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use catalogue::GROUPS;
 use cost::Cost;
-use functions::{Exit, Found};
-use govern::Load;
-use groups::{Group, What, FILE_CALLS};
-use kernel::{CallKey, CallSum, Kernel, Program, SpanEvent};
+use kernel::{CallKey, CallSum, Kernel, SpanEvent};
 use memory::Memory;
 pub use rows::{CallRow, HeldRow, Resolver, Rows, SpanRow};
 pub use wanted::Wanted;
@@ -202,190 +200,10 @@ impl Calls {
         }
     }
 
-    /// Looks what a process has mapped, and probes what is new in it.
-    fn look(&mut self, pid: u32, resolver: &mut dyn Resolver) -> io::Result<()> {
-        let pages = maps::address_space(pid)?;
-        let mappings = maps::executable(pid)?;
-        let libraries: BTreeSet<String> = mappings.iter().map(|m| m.name().to_owned()).collect();
-        if self.wanted.memory() {
-            self.memory.text(&self.kernel, &mappings)?;
-            if let Some(python) = resolver.python(pid) {
-                self.kernel.map("pythons")?.put(&pid, &python)?;
-            }
-        }
-        for mapping in &mappings {
-            let has = |library: &str| libraries.iter().any(|l| groups::is_library(l, library));
-            let groups: Vec<usize> = self
-                .wanted
-                .groups
-                .iter()
-                .copied()
-                .filter(|&n| {
-                    GROUPS[n]
-                        .libraries
-                        .iter()
-                        .any(|l| groups::is_library(mapping.name(), l))
-                })
-                .filter(|&n| !GROUPS[n].unless.is_some_and(has) && GROUPS[n].only_with.is_none_or(has))
-                .filter(|&n| !self.files.contains(&(n, mapping.file.clone())))
-                .collect();
-            if groups.is_empty() {
-                continue;
-            }
-            self.files
-                .extend(groups.iter().map(|&n| (n, mapping.file.clone())));
-            self.probe_file(pid, mapping, &groups);
-        }
-        if let Some(process) = self.processes.get_mut(&pid) {
-            *process = Process { pages, libraries };
-        }
-        Ok(())
-    }
-
-    fn probe_file(&mut self, pid: u32, mapping: &maps::Mapping, groups: &[usize]) {
-        let wanted: Vec<&'static Group> = groups.iter().map(|&n| &GROUPS[n]).collect();
-        let mut last = None;
-        for way in mapping.ways(pid) {
-            let found = match functions::find(&way, &wanted) {
-                Ok(found) => found,
-                Err(error) => {
-                    last = Some(error);
-                    continue;
-                }
-            };
-            let Ok(path) = CString::new(way.as_os_str().as_bytes()) else {
-                continue;
-            };
-            for (&n, found) in groups.iter().zip(found) {
-                if let Err(error) = self.probe_group(n, &path, found) {
-                    self.note(format!(
-                        "{}: no probes in {}: {error}",
-                        GROUPS[n].name,
-                        mapping.name()
-                    ));
-                }
-            }
-            return;
-        }
-        if let Some(error) = last {
-            self.note(format!("{}: cannot be read: {error}", mapping.path));
-        }
-    }
-
     fn note(&mut self, line: String) {
         if !self.notes.contains(&line) {
             self.notes.push(line);
         }
-    }
-
-    fn number(&mut self, found: &Found) -> u32 {
-        let kind = found.functions.kind;
-        let key = (groups::shown(&found.symbol), kind);
-        if let Some(&n) = self.numbers.get(&key) {
-            return n;
-        }
-        let n = FIRST_FUNCTION + self.functions.len() as u32;
-        self.functions.push(key.clone());
-        self.numbers.insert(key, n);
-        n
-    }
-
-    fn probe_group(&mut self, n: usize, path: &CString, found: Vec<Found>) -> io::Result<()> {
-        if found.is_empty() || self.active.get(&n).is_some_and(|a| a.off) {
-            return Ok(());
-        }
-        let found = self.bounded(n, found);
-        let memory = found
-            .iter()
-            .any(|f| !matches!(f.functions.what, What::Count | What::SetDevice));
-        let (enter, leave) = if memory {
-            (Program::EnterMemory, Program::LeaveMemory)
-        } else {
-            (Program::Enter, Program::Leave)
-        };
-        let mut sites: [(Vec<u64>, Vec<u64>); 3] = Default::default(); // exits, return probes, entries
-        for f in &found {
-            let number = self.number(f);
-            let by_return = f.exit == Exit::Return;
-            let c = cookie::cookie(number, n as u8, f.functions, f.exit != Exit::Unseen, by_return);
-            match &f.exit {
-                Exit::At(exits) => {
-                    sites[0].0.extend(exits);
-                    sites[0].1.extend(exits.iter().map(|_| c));
-                }
-                Exit::Return => {
-                    sites[1].0.push(f.offset);
-                    sites[1].1.push(c);
-                }
-                Exit::Unseen => {}
-            }
-            sites[2].0.push(f.offset);
-            sites[2].1.push(c);
-        }
-        // Exits first: a call that began before is seen to end, and is nobody's; the other way round it would stay open.
-        let mut links = Vec::new();
-        for ((offsets, cookies), (program, on_return)) in
-            sites.iter().zip([(leave, false), (leave, true), (enter, false)])
-        {
-            if offsets.is_empty() {
-                continue;
-            }
-            links.extend(self.kernel.link(program, path, offsets, cookies, on_return)?);
-        }
-        let (entry_ns, exit_ns) = self.cost.of(&found);
-        let hits = self.hits(n);
-        let active = self.active.entry(n).or_insert_with(|| Active {
-            links: Vec::new(),
-            probes: 0,
-            entry_ns: 0.0,
-            exit_ns: 0.0,
-            since: Instant::now(),
-            hits,
-            off: false,
-        });
-        active.links.extend(links);
-        active.probes += sites.iter().map(|s| s.0.len()).sum::<usize>();
-        active.entry_ns = active.entry_ns.max(entry_ns);
-        active.exit_ns = active.exit_ns.max(exit_ns);
-        Ok(())
-    }
-
-    /// Where probes are attached one by one there is a limit to how many: the operators that most programs use first.
-    fn bounded(&mut self, n: usize, mut found: Vec<Found>) -> Vec<Found> {
-        if self.kernel.program(Program::Enter).is_ok() && self.kernel.multi || found.len() <= SINGLE_MAX {
-            return found;
-        }
-        let all = found.len();
-        found.sort_by_key(|f| wanted::rank_of_operator(&groups::shown(&f.symbol)));
-        found.truncate(SINGLE_MAX);
-        self.note(format!(
-            "{}: this kernel attaches probes one by one (many at once needs 6.6): {SINGLE_MAX} of {all} functions are probed",
-            GROUPS[n].name
-        ));
-        found
-    }
-
-    fn say_what_is_missing(&mut self) {
-        let untraced: Vec<&str> = ["nccl", "cuda"]
-            .into_iter()
-            .filter(|name| {
-                let n = GROUPS.iter().position(|g| g.name == *name);
-                n.is_some_and(|n| self.wanted.groups.contains(&n) && !self.active.contains_key(&n))
-            })
-            .collect();
-        if !untraced.is_empty() {
-            self.note(format!(
-                "{}: no such library is loaded (yet)",
-                untraced.join(", ")
-            ));
-        }
-    }
-
-    fn hits(&self, n: usize) -> (u64, u64) {
-        (
-            self.kernel.sum("hits", n as u32),
-            self.kernel.sum("hits", n as u32 + 32),
-        )
     }
 
     /// Empties the rings, looks for new libraries and processes, and lets the governor judge. To be called some times a
@@ -436,207 +254,6 @@ impl Calls {
         kernel.stacks.drain(|record| memory.stack(record, resolver));
     }
 
-    fn follow(&mut self, resolver: &mut dyn Resolver) {
-        if self.wanted.follow {
-            let watched = self.kernel.map("watched").and_then(|m| m.all::<u32, u32>());
-            for (pid, _) in watched.unwrap_or_default() {
-                if !self.ended.contains(&pid) {
-                    self.processes.entry(pid).or_default();
-                }
-            }
-        }
-        let pids: Vec<(u32, u64)> = self.processes.iter().map(|(&pid, p)| (pid, p.pages)).collect();
-        for (pid, pages) in pids {
-            let looked = match maps::address_space(pid) {
-                Ok(now) if now == pages => continue,
-                Ok(0) | Err(_) => Err(io::Error::from_raw_os_error(libc::ESRCH)),
-                Ok(_) => self.look(pid, resolver),
-            };
-            if looked.is_err() {
-                self.processes.remove(&pid);
-                if let Ok(watched) = self.kernel.map("watched") {
-                    let _ = watched.delete(&pid);
-                }
-                self.ended.push(pid);
-            }
-        }
-    }
-
-    /// Mean run time of the programs since the last judgement: of entries and exits, without and with memory.
-    fn runs(&mut self) -> [f64; 4] {
-        let mut means = [0.0; 4];
-        for (at, program) in Program::ALL.into_iter().enumerate() {
-            let now = self.kernel.stats(program);
-            let (ns, n) = (
-                now.0.saturating_sub(self.runs[at].0),
-                now.1.saturating_sub(self.runs[at].1),
-            );
-            means[at] = if n == 0 { 0.0 } else { ns as f64 / n as f64 };
-            self.runs[at] = now;
-        }
-        means
-    }
-
-    fn govern(&mut self) {
-        let seconds = self.governed.elapsed().as_secs_f64();
-        self.governed = Instant::now();
-        let runs = self.runs();
-        let mut loads = Vec::new();
-        let on: Vec<usize> = self
-            .active
-            .iter()
-            .filter(|(_, a)| !a.off)
-            .map(|(&n, _)| n)
-            .collect();
-        for n in on {
-            let now = self.hits(n);
-            let memory = wanted::is_memory(&GROUPS[n]);
-            let Some(active) = self.active.get_mut(&n) else {
-                continue;
-            };
-            loads.push(Load {
-                group: GROUPS[n].name,
-                entries: now.0.saturating_sub(active.hits.0) as f64 / seconds,
-                exits: now.1.saturating_sub(active.hits.1) as f64 / seconds,
-                entry_ns: active.entry_ns + runs[if memory { 2 } else { 0 }],
-                exit_ns: active.exit_ns + runs[if memory { 3 } else { 1 }],
-            });
-            active.hits = now;
-        }
-        for removal in govern::judge(&loads, self.wanted.budget_pct) {
-            let Some(n) = GROUPS.iter().position(|g| g.name == removal.group) else {
-                continue;
-            };
-            let Some(active) = self.active.get_mut(&n) else {
-                continue;
-            };
-            active.off = true;
-            let links = std::mem::take(&mut active.links);
-            take_off(links);
-            let after = active.since.elapsed().as_secs_f64();
-            self.note(removal.note(after, self.wanted.budget_pct));
-        }
-    }
-
-    /// What came since the last take.
-    pub fn take(&mut self, resolver: &mut dyn Resolver) -> Rows {
-        self.drain(resolver);
-        let mut rows = Rows {
-            spans: std::mem::take(&mut self.spans),
-            spans_dropped: std::mem::take(&mut self.spans_dropped),
-            ..Rows::default()
-        };
-        self.count(&mut rows.calls);
-        if self.wanted.memory() {
-            if let Err(error) = self.memory.rows(&self.kernel, resolver, &mut rows.memory) {
-                self.note(format!("memory: {error}"));
-            }
-        }
-        self.count_ports(&mut rows.calls);
-        self.losses(&mut rows);
-        self.forget_ended();
-        rows
-    }
-
-    fn name(&self, function: u32) -> Option<(String, &'static str)> {
-        Some(match function {
-            1..=3 => (TCP[function as usize - 1].to_owned(), "tcp"),
-            16..FIRST_FUNCTION => (FILE_CALLS.get(function as usize - 16)?.to_string(), "file"),
-            _ => self
-                .functions
-                .get((function - FIRST_FUNCTION.min(function)) as usize)?
-                .clone(),
-        })
-    }
-
-    fn count(&mut self, into: &mut Vec<CallRow>) {
-        let sums = match self.kernel.map("calls").and_then(|m| m.all::<CallKey, CallSum>()) {
-            Ok(sums) => sums,
-            Err(error) => return self.note(format!("calls: the table cannot be read: {error}")),
-        };
-        for (key, now) in sums {
-            let before = self.previous.insert(key, now).unwrap_or_default();
-            let count = now.count.saturating_sub(before.count);
-            let timed = now.timed.saturating_sub(before.timed);
-            if count == 0 && timed == 0 {
-                continue;
-            }
-            let Some((name, kind)) = self.name(key.function) else {
-                continue;
-            };
-            into.push(CallRow {
-                pid: key.tgid,
-                tid: key.tid,
-                name,
-                kind,
-                count,
-                ns: (timed > 0).then(|| now.ns.saturating_sub(before.ns)),
-                bytes: now.bytes.saturating_sub(before.bytes),
-            });
-        }
-        into.sort_by(|a, b| (a.pid, a.tid, a.kind, &a.name).cmp(&(b.pid, b.tid, b.kind, &b.name)));
-    }
-
-    /// RDMA counters are the machine's and no process's: their rows have the pid 0.
-    fn count_ports(&mut self, into: &mut Vec<CallRow>) {
-        if !self.wanted.rdma {
-            return;
-        }
-        let now = rdma::ports(Path::new("/sys/class/infiniband"));
-        for (port, after) in &now {
-            let before = self.ports.get(port).copied().unwrap_or_default();
-            for (way, a, b) in [
-                ("sent", after.sent, before.sent),
-                ("received", after.received, before.received),
-            ] {
-                into.push(CallRow {
-                    pid: 0,
-                    tid: 0,
-                    name: format!("{port} {way}"),
-                    kind: "rdma",
-                    count: a.0.saturating_sub(b.0),
-                    ns: None,
-                    bytes: a.1.saturating_sub(b.1),
-                });
-            }
-        }
-        self.ports = now;
-    }
-
-    fn losses(&mut self, rows: &mut Rows) {
-        for (at, what) in kernel::LOST.into_iter().enumerate() {
-            let now = self.kernel.sum("lost", at as u32);
-            let more = now.saturating_sub(self.lost[at]);
-            self.lost[at] = now;
-            match (at, more) {
-                (_, 0) => {}
-                (0, n) => rows.spans_dropped += n,
-                (1, _) => {} // told again at the next allocation of that place
-                (_, n) => self.note(format!("{n} {what}")),
-            }
-        }
-    }
-
-    /// What ended processes leave in the kernel's tables is of no more use; their numbers may come again.
-    fn forget_ended(&mut self) {
-        if self.ended.is_empty() {
-            return;
-        }
-        let ended: FxHashSet<u32> = std::mem::take(&mut self.ended).into_iter().collect();
-        if let Ok(map) = self.kernel.map("calls") {
-            for key in self.previous.keys().filter(|k| ended.contains(&k.tgid)) {
-                let _ = map.delete(key);
-            }
-        }
-        self.previous.retain(|k, _| !ended.contains(&k.tgid));
-        self.memory.forget(&self.kernel, &ended);
-        if let Ok(map) = self.kernel.map("pythons") {
-            for pid in &ended {
-                let _ = map.delete(pid);
-            }
-        }
-    }
-
     /// The processes that are watched and live.
     pub fn watched(&self) -> Vec<u32> {
         self.processes.keys().copied().collect()
@@ -650,18 +267,6 @@ impl Calls {
     }
 }
 
-/// Taking a probe off waits until no CPU can be in it; many at once wait together.
-fn take_off(mut links: Vec<OwnedFd>) {
-    let share = links.len().div_ceil(64).max(1);
-    std::thread::scope(|scope| {
-        while !links.is_empty() {
-            let part = links.split_off(links.len().saturating_sub(share));
-            // Where no thread can be had the links are dropped here.
-            let _ = std::thread::Builder::new().spawn_scoped(scope, move || drop(part));
-        }
-    });
-}
-
 impl Drop for Calls {
     fn drop(&mut self) {
         let mut links = std::mem::take(&mut self.links);
@@ -670,6 +275,6 @@ impl Drop for Calls {
                 .into_values()
                 .flat_map(|a| a.links),
         );
-        take_off(links);
+        governing::take_off(links);
     }
 }

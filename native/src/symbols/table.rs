@@ -128,6 +128,12 @@ impl Symbols {
         Some((symbol, u64::from(entry.size)))
     }
 
+    /// The addresses around this one in which no other symbol starts: as far as it reaches, one answer holds for them.
+    pub fn span(&self, vaddr: u64) -> Option<(u64, u64)> {
+        let spans = self.tables.iter().map(|t| t.span(vaddr));
+        spans.reduce(|a, b| (a.0.max(b.0), a.1.min(b.1)))
+    }
+
     /// Address of a symbol by its name; looks at all of them.
     pub fn address_of(&self, wanted: &str) -> Option<u64> {
         if let Some(s) = self.list.iter().find(|s| s.2 == wanted) {
@@ -186,6 +192,13 @@ impl Table {
             }
         }
         start
+    }
+
+    fn span(&self, vaddr: u64) -> (u64, u64) {
+        let start_of = |e: &Entry| self.base.wrapping_add(e.start.into());
+        let next = self.entries.partition_point(|e| start_of(e) <= vaddr);
+        let from = next.checked_sub(1).and_then(|i| self.entries.get(i)).map_or(0, start_of);
+        (from, self.entries.get(next).map_or(u64::MAX, start_of))
     }
 
     fn plainest_name(&self, of: Entry) -> Option<String> {

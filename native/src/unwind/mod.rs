@@ -7,7 +7,7 @@ mod rule;
 mod table;
 mod walk;
 
-pub use prologue::{call_target, ends_in_call, PROLOGUE_MAX};
+pub use prologue::{analyse, call_target, ends_in_call, Prologue, PROLOGUE_MAX};
 pub use registers::{Arch, Registers};
 pub use rule::{Cfa, Place, Rule, Stop};
 pub use table::{Found, UnwindTable};

@@ -20,6 +20,8 @@ pub struct Found {
     /// First address of the FDE: of the function, or of the part of it that was moved away.
     pub start: u64,
     pub end: u64,
+    /// The addresses for which the answer is this one.
+    pub holds: (u64, u64),
 }
 
 /// Where the FDEs of a file stand. Addresses are the file's own.
@@ -48,19 +50,22 @@ impl UnwindTable {
 
     /// The rule at an address, or nothing where the file says nothing of it.
     pub fn find(&self, vaddr: u64) -> Option<Found> {
-        let fde = match &self.search {
+        let (fde, next) = match &self.search {
             Some(search) => search.find(&self.elf, vaddr)?,
             None => self.find_linear(vaddr)?,
         };
-        self.rule_of_fde(fde, vaddr)
+        let mut found = self.rule_of_fde(fde, vaddr)?;
+        found.holds.1 = found.holds.1.min(next);
+        Some(found)
     }
 
-    fn find_linear(&self, vaddr: u64) -> Option<u64> {
+    /// Place of the FDE, and where the next one starts.
+    fn find_linear(&self, vaddr: u64) -> Option<(u64, u64)> {
         let list = self
             .linear
             .get_or_init(|| list_of_fdes(&self.elf).unwrap_or_default());
         let i = list.partition_point(|e| e.0 <= vaddr).checked_sub(1)?;
-        Some(list[i].1)
+        Some((list[i].1, list.get(i + 1).map_or(u64::MAX, |next| next.0)))
     }
 
     fn rule_of_fde(&self, fde_vaddr: u64, vaddr: u64) -> Option<Found> {
@@ -95,6 +100,7 @@ impl UnwindTable {
         let row = fde
             .unwind_info_for_address(&section, &bases, &mut context, vaddr)
             .ok()?;
+        let holds = (row.start_address(), row.end_address().min(fde.end_address()));
         let rule = Rule::of_row(
             &section,
             row,
@@ -105,6 +111,7 @@ impl UnwindTable {
             rule: Arc::new(rule),
             start: fde.initial_address(),
             end: fde.end_address(),
+            holds,
         })
     }
 
@@ -154,7 +161,8 @@ impl Search {
         ))
     }
 
-    fn find(&self, elf: &Elf, vaddr: u64) -> Option<u64> {
+    /// Place of the FDE, and where the next one starts.
+    fn find(&self, elf: &Elf, vaddr: u64) -> Option<(u64, u64)> {
         let (mut from, mut to) = (0, self.count);
         while from < to {
             let middle = from + (to - from) / 2;
@@ -164,7 +172,13 @@ impl Search {
                 to = middle;
             }
         }
-        Some(self.pair(elf, from.checked_sub(1)?)?.1)
+        let fde = self.pair(elf, from.checked_sub(1)?)?.1;
+        let next = if from < self.count {
+            self.pair(elf, from)?.0
+        } else {
+            u64::MAX
+        };
+        Some((fde, next))
     }
 }
 

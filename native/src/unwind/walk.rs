@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::prologue::{analyse, Moved, Old, Prologue};
+use super::prologue::{Moved, Old, Prologue};
 use super::registers::Registers;
 use super::rule::{Rule, Stop};
 use crate::memory::Memory;
@@ -36,8 +36,8 @@ pub trait Code {
     fn call_target(&mut self, addr: u64) -> Option<u64>;
     /// A stub that jumps to a function of another library.
     fn is_stub(&mut self, addr: u64) -> bool;
-    /// Start of the function and its first bytes.
-    fn function(&mut self, addr: u64) -> Option<(u64, Vec<u8>)>;
+    /// Start of the function, and what its first instructions did to the stack up to this address.
+    fn function(&mut self, addr: u64) -> Option<(u64, Prologue)>;
     /// A function that threads and processes start in.
     fn is_root(&mut self, addr: u64) -> bool;
     /// Unwind data led to this address, where there is no code that is known.
@@ -218,10 +218,7 @@ impl<C: Code> Walker<'_, '_, '_, C> {
         }
         let mut best = (Outcome::Lost, Vec::new(), self.guessed);
         let function = self.code.function(lookup);
-        let prologue = function
-            .as_ref()
-            .map(|(start, code)| analyse(code, lookup.saturating_sub(*start)));
-        let found = self.by_prologue(regs, prologue, deep, &mut best)
+        let found = self.by_prologue(regs, function.map(|f| f.1), deep, &mut best)
             || self.by_scan(regs, function.map(|f| f.0), deep, &mut best)
             || self.by_frame_pointer(regs, deep, &mut best);
         if found {
