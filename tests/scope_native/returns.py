@@ -23,12 +23,12 @@ def return_probes(pid: int, library: Path, offsets: Sequence[int]) -> Iterator[N
     opened: list[int] = []
     try:
         for offset in offsets:
-            for task in os.listdir(f"/proc/{pid}/task"):
+            for task in Path(f"/proc/{pid}/task").iterdir():
                 attribute = bytearray(_SIZE)
                 struct.pack_into("<IIQ", attribute, 0, int(_UPROBE.read_text()), _SIZE, _RETURN)
                 struct.pack_into("<QQ", attribute, 56, ctypes.addressof(path), offset)
                 raw = (ctypes.c_char * _SIZE).from_buffer(attribute)
-                fd = libc.syscall(_PERF_EVENT_OPEN, raw, int(task), -1, -1, 8)
+                fd = libc.syscall(_PERF_EVENT_OPEN, raw, int(task.name), -1, -1, 8)
                 if fd < 0:
                     raise OSError(ctypes.get_errno(), f"perf_event_open: {os.strerror(ctypes.get_errno())}")
                 opened.append(fd)
