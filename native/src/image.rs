@@ -12,7 +12,7 @@ use crate::maps::Mapping;
 use crate::memory::Memory;
 use crate::ranges::Ranges;
 use crate::symbols::{
-    debug, demangle, find_by_name, is_stub_name, roots, stubs_at, Stubs, Symbol, Symbols,
+    debug, demangle, find_by_name, is_stub_name, roots, stubs_at, Methods, Stubs, Symbol, Symbols,
 };
 use crate::unwind::{Arch, Cfa, Found, UnwindTable};
 
@@ -47,6 +47,8 @@ pub struct Image {
     /// What holds the symbols that this file was stripped of.
     elsewhere: OnceLock<Option<Elf>>,
     stubs: Stubs,
+    /// What Python calls the functions of a file that belongs to it.
+    methods: OnceLock<Methods>,
     /// Symbols come from there, and what was asked is kept.
     plain: Option<(Arc<Image>, Mutex<Told>)>,
     /// Symbols by name come from here.
@@ -71,6 +73,7 @@ impl Image {
             symbols: OnceLock::new(),
             elsewhere: OnceLock::new(),
             stubs: Stubs::default(),
+            methods: OnceLock::new(),
             plain: None,
             asked: None,
             loop_parts: OnceLock::new(),
@@ -163,21 +166,43 @@ impl Image {
             let holds = (symbol.start, symbol.start.saturating_add(size));
             return Some((symbol, holds, size));
         }
-        let (symbol, size) = self.symbols().find_sized(vaddr)?;
-        if stub && !is_stub_name(&symbol.name) {
+        let found = self.symbols().find_sized(vaddr);
+        if stub {
+            let (symbol, size) = found.filter(|f| is_stub_name(&f.0.name))?;
+            return Some((symbol, (vaddr, vaddr.saturating_add(1)), size));
+        }
+        let function = || self.unwind(vaddr);
+        match found {
+            Some((symbol, size)) if size > 0 => {
+                let (from, to) = self
+                    .symbols()
+                    .span(vaddr)
+                    .unwrap_or((vaddr, vaddr.saturating_add(1)));
+                let end = to.min(symbol.start.saturating_add(size));
+                Some((symbol, (from, end), size))
+            }
+            // Without a size it ends where another function begins, which may have no symbol.
+            Some((symbol, size)) if function().is_none_or(|f| f.start <= symbol.start) => {
+                Some((symbol, (vaddr, vaddr.saturating_add(1)), size))
+            }
+            _ => self.method(vaddr),
+        }
+    }
+
+    /// As Python calls it.
+    fn method(&self, vaddr: u64) -> Option<(Symbol, (u64, u64), u64)> {
+        if !self.is_of_python() || self.symbols().full {
             return None;
         }
-        let (from, to) = self.symbols().span(vaddr).unwrap_or((vaddr, vaddr + 1));
-        if size > 0 {
-            let end = symbol.start.saturating_add(size);
-            return Some((symbol, (from, to.min(end)), size));
-        }
-        // Without a size it ends where another function begins, which may have no symbol.
-        match self.unwind(vaddr) {
-            Some(function) if function.start > symbol.start => None,
-            Some(function) => Some((symbol, (from.max(function.start), to.min(function.end)), size)),
-            None => Some((symbol, (vaddr, vaddr.saturating_add(1)), size)),
-        }
+        let function = self.unwind(vaddr)?;
+        let begins = |at: u64| self.table.find(at).is_some_and(|f| f.start == at);
+        let methods = self.methods.get_or_init(|| Methods::read(&self.elf, &begins));
+        let symbol = Symbol {
+            start: function.start,
+            name: methods.find(function.start)?.to_owned(),
+        };
+        let size = function.end.saturating_sub(function.start);
+        Some((symbol, (function.start, function.end), size))
     }
 
     /// The name for people of the function that a symbol names.
@@ -256,6 +281,12 @@ impl Image {
     /// A stub of the linker that jumps on to a function of another file.
     pub fn is_stub(&self, vaddr: u64) -> bool {
         stubs_at(&self.elf, vaddr).is_some()
+    }
+
+    /// Is it the interpreter, or a module for it?
+    fn is_of_python(&self) -> bool {
+        let parts = [".cpython-", ".abi3.", "libpython"];
+        self.is_interpreter() || parts.iter().any(|part| self.name.contains(part))
     }
 
     /// Does this file hold the interpreter?

@@ -142,6 +142,41 @@ def test_a_library_that_is_loaded_while_its_process_is_watched_is_named(tmp_path
         wait_until(is_named, 20, "the library's functions")
 
 
+# A module for the interpreter: its functions are known by the tables that it gives to it.
+TABLES = """
+struct def { const char *name; void *function; int flags; const char *text; };
+struct slot { int number; void *value; };
+struct spec { const char *name; int basic, item; unsigned flags; struct slot *slots; };
+static long spin(long n) { volatile long s = 0; for (long i = 0; i < n; i++) s += i; return s; }
+static long a(long n) { return spin(n) + 1; }
+static long b(long n) { return spin(n) + 2; }
+static long c(long n) { return spin(n) + 3; }
+static struct def methods[] = {{"turns", a, 8, 0}, {0, 0, 0, 0}};
+static struct slot slots[] = {{64, methods}, {66, b}, {0, 0}};
+struct spec wheel = {"vehicle.Wheel", 32, 0, 0, slots};
+struct def functions[] = {{"drive", c, 1, "Go."}, {0, 0, 0, 0}};
+typedef long (*function)(long);
+long run(long n) {
+    return ((function)methods[0].function)(n) + ((function)slots[1].value)(n) + ((function)functions[0].function)(n);
+}
+"""
+
+
+def test_functions_of_a_stripped_module_are_called_what_python_calls_them(tmp_path: Path) -> None:
+    library = compiled(TABLES, tmp_path / "vehicle.cpython-311-x86_64-linux-gnu.so", "-shared", "-fPIC")
+    stripped(library).unlink()
+    source = (
+        f"import ctypes\nrun = ctypes.CDLL({str(library)!r}).run\nprint('ready', flush=True)\n"
+        "while True:\n    run(1_000_000)\n"
+    )
+    with running(source) as process:
+        profile = look([process.pid], 1.0)
+    callers = {row[row.index("run") + 1] for row in native_stacks(profile) if "run" in row[:-1]}
+    assert callers == {"Wheel.turns", "Wheel.__repr__", "drive"}
+    # What no table names is told by its place, as ever.
+    assert {row[-1].split("+")[0] for row in native_stacks(profile) if "run" in row[:-2]} == {library.name}
+
+
 @pytest.mark.skipif(
     platform.machine() != "x86_64", reason="needs an x86-64 processor: the code is written for it"
 )

@@ -71,7 +71,10 @@ impl ThreadPlace {
     /// Puts the addresses that the functions will return to in truth into a copy of the stack.
     pub fn restore_returns(&self, stack: &mut [u8]) {
         for returned in self.returns.iter().take(self.n_returns as usize) {
-            let at = returned.at.checked_sub(self.regs.sp).and_then(|far| usize::try_from(far).ok());
+            let at = returned
+                .at
+                .checked_sub(self.regs.sp)
+                .and_then(|far| usize::try_from(far).ok());
             let word = at.and_then(|at| stack.get_mut(at..at.checked_add(8)?));
             if let Some(word) = word {
                 word.copy_from_slice(&returned.to.to_le_bytes());
@@ -225,7 +228,8 @@ mod tests {
                 sp: 0x1000,
                 ..Regs::default()
             },
-            returns: [(0x1008, 7), (0x0ff8, 8), (0x1014, 9), (0x1010, 10)].map(|(at, to)| Returned { at, to }),
+            returns: [(0x1008, 7), (0x0ff8, 8), (0x1014, 9), (0x1010, 10)]
+                .map(|(at, to)| Returned { at, to }),
             n_returns: 3,
             ..ThreadPlace::default()
         };

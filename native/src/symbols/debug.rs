@@ -30,9 +30,7 @@ pub fn find(elf: &Elf, path: &str, roots: &[PathBuf]) -> Option<Elf> {
     places.extend(link.iter().flat_map(|l| l.places(path)));
     let fits = |other: &Elf| match (&id, other.build_id()) {
         (Some(id), Some(of)) => *id == of,
-        _ => link
-            .as_ref()
-            .is_some_and(|l| sum(&*other.source) == Some(l.sum)),
+        _ => link.as_ref().is_some_and(|l| sum(&*other.source) == Some(l.sum)),
     };
     roots
         .iter()
@@ -82,7 +80,8 @@ impl Link {
 
     fn places(&self, path: &str) -> Vec<PathBuf> {
         let folder = Path::new(path).parent().unwrap_or(Path::new("/"));
-        let below = |folder: &Path| Path::new("/usr/lib/debug").join(folder.strip_prefix("/").unwrap_or(folder));
+        let below =
+            |folder: &Path| Path::new("/usr/lib/debug").join(folder.strip_prefix("/").unwrap_or(folder));
         let mut places = vec![
             folder.join(&self.name),
             folder.join(".debug").join(&self.name),

@@ -149,7 +149,10 @@ mod tests {
         assert_eq!(demangle("_PyEval_EvalFrameDefault"), "_PyEval_EvalFrameDefault");
         assert_eq!(demangle("memcpy@@GLIBC_2.14"), "memcpy");
         assert_eq!(demangle("clock_nanosleep@GLIBC_2.2.5"), "clock_nanosleep");
-        assert_eq!(demangle("_ZN3c1010TensorImpl4sizeEv@plt"), "c10::TensorImpl::size@plt");
+        assert_eq!(
+            demangle("_ZN3c1010TensorImpl4sizeEv@plt"),
+            "c10::TensorImpl::size@plt"
+        );
         assert_eq!(
             demangle("_ZN4core3ptr13drop_in_place17h0123456789abcdefE"),
             "core::ptr::drop_in_place"

@@ -68,7 +68,10 @@ impl Stubs {
 /// `jmp [rip + far]`, with or without a mark for indirect branches before it.
 fn slot_x86(code: &[u8], start: u64) -> Option<u64> {
     let at = (0..code.len().saturating_sub(5)).find(|&i| code[i..i + 2] == [0xff, 0x25])?;
-    if !matches!(&code[..at], [] | [0xf2] | [0xf3, 0x0f, 0x1e, 0xfa] | [0xf3, 0x0f, 0x1e, 0xfa, 0xf2]) {
+    if !matches!(
+        &code[..at],
+        [] | [0xf2] | [0xf3, 0x0f, 0x1e, 0xfa] | [0xf3, 0x0f, 0x1e, 0xfa, 0xf2]
+    ) {
         return None; // in the middle of another instruction, or the stub that all others jump to
     }
     let far = i32::from_le_bytes(code.get(at + 2..at + 6)?.try_into().ok()?);
@@ -101,7 +104,9 @@ fn slot_aarch64(code: &[u8], start: u64) -> Option<u64> {
 fn nth_jump(elf: &Elf, n: u64) -> Option<u32> {
     let section = elf.section(".rela.plt").filter(|s| n < s.size / RELOCATION)?;
     let mut b = [0u8; RELOCATION as usize];
-    let read = elf.source.read_at(section.offset.checked_add(n * RELOCATION)?, &mut b);
+    let read = elf
+        .source
+        .read_at(section.offset.checked_add(n * RELOCATION)?, &mut b);
     read.then(|| relocation(&b, elf.machine)).flatten().map(|r| r.1)
 }
 
@@ -110,8 +115,8 @@ fn relocation(b: &[u8], machine: u16) -> Option<(u64, u32)> {
     let at = u64::from_le_bytes(b.get(..8)?.try_into().ok()?);
     let info = u64::from_le_bytes(b.get(8..16)?.try_into().ok()?);
     let address = match machine {
-        EM_X86_64 => matches!(info as u32, 6 | 7),          // GLOB_DAT, JUMP_SLOT
-        _ => matches!(info as u32, 1025 | 1026), // the same
+        EM_X86_64 => matches!(info as u32, 6 | 7), // GLOB_DAT, JUMP_SLOT
+        _ => matches!(info as u32, 1025 | 1026),   // the same
     };
     let symbol = (info >> 32) as u32;
     (address && symbol != 0).then_some((at, symbol))
@@ -145,7 +150,12 @@ fn name_of(elf: &Elf, symbol: u32) -> Option<String> {
     if at >= table.size || !elf.source.read_at(table.offset.checked_add(at)?, &mut b) {
         return None;
     }
-    string_at(&*elf.source, strings.offset, strings.size, u32::from_le_bytes(b).into())
+    string_at(
+        &*elf.source,
+        strings.offset,
+        strings.size,
+        u32::from_le_bytes(b).into(),
+    )
 }
 
 #[cfg(test)]
@@ -155,16 +165,24 @@ mod tests {
     #[test]
     fn the_slot_of_a_stub_is_read_from_its_jump() {
         // jmp [rip+0x2fe2]; push 0; jmp
-        let lazy = [0xff, 0x25, 0xe2, 0x2f, 0, 0, 0x68, 0, 0, 0, 0, 0xe9, 0xe0, 0xff, 0xff, 0xff];
+        let lazy = [
+            0xff, 0x25, 0xe2, 0x2f, 0, 0, 0x68, 0, 0, 0, 0, 0xe9, 0xe0, 0xff, 0xff, 0xff,
+        ];
         assert_eq!(slot_x86(&lazy, 0x1030), Some(0x4018));
         // endbr64; bnd jmp [rip+0x2f75]; nop
-        let marked = [0xf3, 0x0f, 0x1e, 0xfa, 0xf2, 0xff, 0x25, 0x75, 0x2f, 0, 0, 0x0f, 0x1f, 0x44, 0, 0];
+        let marked = [
+            0xf3, 0x0f, 0x1e, 0xfa, 0xf2, 0xff, 0x25, 0x75, 0x2f, 0, 0, 0x0f, 0x1f, 0x44, 0, 0,
+        ];
         assert_eq!(slot_x86(&marked, 0x1050), Some(0x3fd0));
         // push [rip+...]; jmp [rip+...]: the one that all lead to
-        let first = [0xff, 0x35, 0xe2, 0x2f, 0, 0, 0xff, 0x25, 0xe4, 0x2f, 0, 0, 0x0f, 0x1f, 0x40, 0];
+        let first = [
+            0xff, 0x35, 0xe2, 0x2f, 0, 0, 0xff, 0x25, 0xe4, 0x2f, 0, 0, 0x0f, 0x1f, 0x40, 0,
+        ];
         assert_eq!(slot_x86(&first, 0x1020), None);
         // endbr64; push 3; bnd jmp
-        let only = [0xf3, 0x0f, 0x1e, 0xfa, 0x68, 3, 0, 0, 0, 0xf2, 0xe9, 1, 2, 3, 4, 0x90];
+        let only = [
+            0xf3, 0x0f, 0x1e, 0xfa, 0x68, 3, 0, 0, 0, 0xf2, 0xe9, 1, 2, 3, 4, 0x90,
+        ];
         assert_eq!((slot_x86(&only, 0x1020), pushed(&only)), (None, Some(3)));
         // adrp x16, +0x1f000; ldr x17, [x16, #0xfb8]; add x16, x16, #0xfb8; br x17
         let arm: Vec<u8> = [0xf000_00f0u32, 0xf947_de11, 0x913e_e210, 0xd61f_0220]

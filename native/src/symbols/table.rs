@@ -197,7 +197,10 @@ impl Table {
     fn span(&self, vaddr: u64) -> (u64, u64) {
         let start_of = |e: &Entry| self.base.wrapping_add(e.start.into());
         let next = self.entries.partition_point(|e| start_of(e) <= vaddr);
-        let from = next.checked_sub(1).and_then(|i| self.entries.get(i)).map_or(0, start_of);
+        let from = next
+            .checked_sub(1)
+            .and_then(|i| self.entries.get(i))
+            .map_or(0, start_of);
         (from, self.entries.get(next).map_or(u64::MAX, start_of))
     }
 
