@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::calls::Wanted;
 use crate::procfs::session::ProcfsSession;
-use crate::procfs::watch::refused;
+use crate::procfs::refused;
 use crate::session::{Options, Session, Taken};
 
 /// A look that goes on, of whatever tier.

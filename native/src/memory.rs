@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock};
 
 /// Something that bytes can be read from by address.
 pub trait Memory: Send + Sync {
@@ -76,6 +76,51 @@ pub struct NoMemory;
 impl Memory for NoMemory {
     fn read(&self, _addr: u64, into: &mut [u8]) -> bool {
         into.is_empty()
+    }
+}
+
+/// Memory of which each page is read once: for many small reads near each other, all of one moment.
+pub struct Paged<'a> {
+    of: &'a dyn Memory,
+    pages: Mutex<Vec<(u64, Box<[u8; PAGE]>)>>,
+}
+
+const PAGE: usize = 4096;
+/// Pages that are kept; reads beyond them go through.
+const PAGES_MAX: usize = 16;
+
+impl<'a> Paged<'a> {
+    pub fn new(of: &'a dyn Memory) -> Paged<'a> {
+        Paged {
+            of,
+            pages: Mutex::default(),
+        }
+    }
+}
+
+impl Memory for Paged<'_> {
+    fn read(&self, addr: u64, into: &mut [u8]) -> bool {
+        let (start, from) = (addr & !(PAGE as u64 - 1), addr as usize % PAGE);
+        if from + into.len() > PAGE {
+            return self.of.read(addr, into);
+        }
+        let mut pages = self.pages.lock().unwrap_or_else(|e| e.into_inner());
+        let known = pages.iter().position(|page| page.0 == start);
+        let at = known.or_else(|| {
+            let mut page = Box::new([0; PAGE]);
+            let read = pages.len() < PAGES_MAX && self.of.read(start, &mut page[..]);
+            read.then(|| {
+                pages.push((start, page));
+                pages.len() - 1
+            })
+        });
+        match at.and_then(|at| pages.get(at)) {
+            Some((_, page)) => {
+                into.copy_from_slice(&page[from..from + into.len()]);
+                true
+            }
+            None => self.of.read(addr, into),
+        }
     }
 }
 
@@ -276,6 +321,32 @@ mod tests {
         assert_eq!(m.bytes(100, 13), None);
         assert_eq!(m.bytes(99, 1), None);
         assert_eq!(m.u32(u64::MAX - 1), None);
+    }
+
+    #[test]
+    fn a_page_is_read_once_and_what_is_not_whole_piece_by_piece() {
+        struct Counting(RecordedMemory, std::sync::atomic::AtomicU32);
+        impl Memory for Counting {
+            fn read(&self, addr: u64, into: &mut [u8]) -> bool {
+                self.1.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                self.0.read(addr, into)
+            }
+        }
+        let mut recorded = RecordedMemory::default();
+        let bytes: Vec<u8> = (0..2 * PAGE + 100).map(|i| (i % 251) as u8).collect();
+        recorded.put(PAGE as u64, &bytes);
+        let counting = Counting(recorded.clone(), Default::default());
+        let paged = Paged::new(&counting);
+        for addr in (PAGE..3 * PAGE).step_by(64) {
+            assert_eq!(paged.u64(addr as u64), recorded.u64(addr as u64));
+        }
+        assert_eq!(counting.1.load(std::sync::atomic::Ordering::Relaxed), 2);
+        let across = 2 * PAGE as u64 - 4;
+        assert_eq!(paged.u64(across), recorded.u64(across));
+        let last = 3 * PAGE as u64 + 92;
+        assert_eq!(paged.u64(last), recorded.u64(last));
+        assert_eq!(paged.u64(last + 1), None);
+        assert_eq!(paged.u64(u64::MAX - 3), None);
     }
 
     #[test]

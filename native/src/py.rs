@@ -12,7 +12,7 @@ use crate::look::{self, Look, Started, TIERS};
 use crate::session::{Options, Taken};
 
 /// The form of [`Session::take`]'s answer. The Python side takes exactly this one.
-const FORM: u32 = 1;
+const FORM: u32 = 2;
 
 /// The programs' source goes with them, so that whoever runs them can read them.
 const SOURCES: [(&str, &str); 20] = [
@@ -215,6 +215,7 @@ fn columns<'py>(py: Python<'py>, taken: Taken) -> PyResult<Bound<'py, PyDict>> {
     quality.set_item("merge_mismatch_pct", q.merge_mismatch_pct)?;
     quality.set_item("bpf_cpu_pct", q.bpf_cpu_pct)?;
     quality.set_item("agent_cpu_pct", q.agent_cpu_pct)?;
+    quality.set_item("attach_cpu_s", q.attach_cpu_s)?;
     quality.set_item("spans_dropped", taken.calls.spans_dropped)?;
     quality.set_item("first_sample_ns", q.first_sample_ns)?;
     quality.set_item("notes", q.notes)?;

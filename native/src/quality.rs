@@ -1,15 +1,21 @@
 //! How far the figures can be trusted: what was counted, lost and spent.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::Arc;
-
 use crate::kernel::{Counters, Kernel};
+use crate::own::OwnCost;
 use crate::sample::Resolved;
-use crate::session::clock_ns;
 
-#[derive(Default)]
 pub struct Quality {
     start_ns: u64,
+    pub seen: Seen,
+    first_sample_ns: Option<u64>,
+    counters: Counters,
+    run_ns: Option<u64>,
+    pub own: OwnCost,
+}
+
+/// What is counted between two takes.
+#[derive(Default)]
+pub struct Seen {
     samples: u64,
     rooted: u64,
     native: u64,
@@ -20,10 +26,6 @@ pub struct Quality {
     pub moved: u64,
     /// Records of the ring that no program of ours writes, or entries of BPF's tables that could not be written.
     pub unreadable: u64,
-    first_sample_ns: Option<u64>,
-    counters: Counters,
-    run_ns: Option<u64>,
-    own_ns: Arc<AtomicU64>,
 }
 
 /// What [`Quality::take`] tells: percentages, and nothing where it is not known.
@@ -35,7 +37,10 @@ pub struct Told {
     pub symbolised_pct: f64,
     pub merge_mismatch_pct: f64,
     pub bpf_cpu_pct: Option<f64>,
+    /// Of this whole process, without what [`Told::attach_cpu_s`] says.
     pub agent_cpu_pct: Option<f64>,
+    /// Seconds of its processor time from the start of the session until everything was attached.
+    pub attach_cpu_s: Option<f64>,
     pub first_sample_ns: Option<u64>,
     pub notes: Vec<String>,
 }
@@ -75,33 +80,27 @@ impl Marks {
 }
 
 impl Quality {
-    pub fn new(start_ns: u64, kernel: &Kernel) -> Quality {
+    pub fn new(start_ns: u64, own: OwnCost, kernel: &Kernel) -> Quality {
         Quality {
             start_ns,
             run_ns: kernel.run_ns(),
             counters: kernel.counters(),
-            ..Quality::default()
+            seen: Seen::default(),
+            first_sample_ns: None,
+            own,
         }
     }
 
     /// One more sample, at `time_ns`, whose stack came out so.
     pub fn sampled(&mut self, marks: Marks, time_ns: u64) {
-        self.samples += 1;
-        self.rooted += u64::from(marks.rooted);
-        self.native += u64::from(marks.native);
-        self.unsymbolised += u64::from(marks.unsymbolised);
-        self.with_python += u64::from(marks.python);
-        self.mismatches += u64::from(marks.mismatch);
+        self.seen.samples += 1;
+        self.seen.rooted += u64::from(marks.rooted);
+        self.seen.native += u64::from(marks.native);
+        self.seen.unsymbolised += u64::from(marks.unsymbolised);
+        self.seen.with_python += u64::from(marks.python);
+        self.seen.mismatches += u64::from(marks.mismatch);
         if marks.complete && self.first_sample_ns.is_none() {
             self.first_sample_ns = Some(time_ns.saturating_sub(self.start_ns));
-        }
-    }
-
-    /// CPU time of this thread, until the answer is dropped, is the agent's own.
-    pub fn own_time(&self) -> OwnTime {
-        OwnTime {
-            from_ns: clock_ns(libc::CLOCK_THREAD_CPUTIME_ID),
-            into: self.own_ns.clone(),
         }
     }
 
@@ -110,30 +109,24 @@ impl Quality {
         let run_ns = kernel.run_ns();
         let counters = kernel.counters();
         let old = std::mem::replace(&mut self.counters, counters);
-        let own_ns = self.own_ns.swap(0, Ordering::Relaxed);
         let percent_of_window = |ns: u64| ns as f64 * 100.0 / window_ns.max(1) as f64;
         let told = Told {
-            samples: self.samples,
+            samples: self.seen.samples,
             drops: counters.drops - old.drops,
-            rooted_pct: percent(self.rooted, self.samples),
-            symbolised_pct: 100.0 - percent_or(self.unsymbolised, self.native, 0.0),
-            merge_mismatch_pct: percent_or(self.mismatches, self.with_python, 0.0),
+            rooted_pct: percent(self.seen.rooted, self.seen.samples),
+            symbolised_pct: 100.0 - percent_or(self.seen.unsymbolised, self.seen.native, 0.0),
+            merge_mismatch_pct: percent_or(self.seen.mismatches, self.seen.with_python, 0.0),
             bpf_cpu_pct: self
                 .run_ns
                 .zip(run_ns)
                 .map(|(before, now)| percent_of_window(now.saturating_sub(before))),
-            agent_cpu_pct: Some(percent_of_window(own_ns)),
+            agent_cpu_pct: Some(self.own.take_pct()),
+            attach_cpu_s: Some(self.own.attach_s()),
             first_sample_ns: self.first_sample_ns,
             notes: self.notes(&old, &counters, crowded, notes),
         };
-        *self = Quality {
-            start_ns: self.start_ns,
-            first_sample_ns: self.first_sample_ns,
-            counters,
-            run_ns,
-            own_ns: self.own_ns.clone(),
-            ..Quality::default()
-        };
+        self.seen = Seen::default();
+        self.run_ns = run_ns;
         told
     }
 
@@ -160,10 +153,10 @@ impl Quality {
                 "samples had more than 128 Python frames: the outer ones are cut off",
             ),
             (
-                self.moved,
+                self.seen.moved,
                 "looks at blocked threads were thrown away, because the thread moved meanwhile",
             ),
-            (self.unreadable, "records of the kernel side could not be used"),
+            (self.seen.unreadable, "records of the kernel side could not be used"),
             (
                 crowded,
                 "samples had one stack too many and stand under (other stacks)",
@@ -188,18 +181,6 @@ fn percent_or(part: u64, whole: u64, empty: f64) -> f64 {
         empty
     } else {
         part as f64 * 100.0 / whole as f64
-    }
-}
-
-pub struct OwnTime {
-    from_ns: u64,
-    into: Arc<AtomicU64>,
-}
-
-impl Drop for OwnTime {
-    fn drop(&mut self) {
-        let spent = clock_ns(libc::CLOCK_THREAD_CPUTIME_ID).saturating_sub(self.from_ns);
-        self.into.fetch_add(spent, Ordering::Relaxed);
     }
 }
 

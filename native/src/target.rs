@@ -6,17 +6,32 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use crate::code::{CodeOf, Modules};
+use crate::memory::Paged;
 use crate::python::{self, Codes, Layout, PyConfig, Wanted};
 use crate::sample::{Frame, FrameId, Frames, Kind, PyFrameRaw, RawSample, Regs, Resolved};
 use crate::splice::{splice, Native, Reach};
 use crate::symbols::KernelSymbols;
-use crate::unwind::{walk, Arch, Registers, Stack, Walked};
+use crate::unwind::{walk_again, Arch, Registers, Stack, Trail, Walked};
 use crate::world::{Live, World};
 
 /// Mappings are not read again more often than this for addresses that are not in them.
 const REFRESH_NS: u64 = 100_000_000;
 /// Where reading them again explained nothing, it is done ever more rarely.
 const REFRESH_MOST_NS: u64 = 5_000_000_000;
+
+/// Threads whose last walk is kept: some ten KB each.
+const WALKED_MAX: usize = 256;
+
+/// What the next walk over a thread's stack need not do again.
+#[derive(Default)]
+struct LastWalk {
+    trail: Trail,
+    /// How its frames are shown, and whether they have symbols, leaf first.
+    shown: Vec<(Native, bool)>,
+    /// Walks so far, and the one that `shown` is of.
+    walks: u64,
+    shown_walk: u64,
+}
 
 /// A process that is looked at. `Send`; not shared between threads without a lock.
 pub struct Target {
@@ -29,6 +44,7 @@ pub struct Target {
     kernel: Option<Arc<KernelSymbols>>,
     kernel_frames: FxHashMap<u64, FrameId>,
     threads: FxHashMap<u32, u64>,
+    walked: FxHashMap<u32, LastWalk>,
     refreshed_ns: u64,
     refresh_pause_ns: u64,
     shown: Vec<Option<FrameId>>,
@@ -52,6 +68,7 @@ impl Target {
             kernel: None,
             kernel_frames: FxHashMap::default(),
             threads: FxHashMap::default(),
+            walked: FxHashMap::default(),
             refreshed_ns: 0,
             refresh_pause_ns: REFRESH_NS,
             shown: Vec::new(),
@@ -81,7 +98,8 @@ impl Target {
         let Some(config) = self.python() else {
             return;
         };
-        let memory = self.world.memory();
+        // Frames lie next to each other.
+        let memory = &Paged::new(self.world.memory());
         let mut wanted = Wanted {
             thread_id: fsbase.filter(|&f| f != 0),
             native_id: None,
@@ -118,16 +136,9 @@ impl Target {
             return out;
         }
         let walked = self.walk(sample);
-        self.modules.name_roots(&*self.world, &walked, frames);
-        let native: Vec<Native> = walked
-            .frames
-            .iter()
-            .map(|f| {
-                let (native, symbolised) = self.modules.show(&*self.world, f.lookup, frames);
-                out.unsymbolised += u32::from(!symbolised);
-                native
-            })
-            .collect();
+        let native = self.show_walked(sample.tid, &walked, frames);
+        out.unsymbolised = native.iter().filter(|n| !n.1).count() as u32;
+        let native: Vec<Native> = native.into_iter().map(|n| n.0).collect();
         let mut shown = std::mem::take(&mut self.shown);
         shown.clear();
         if let Some(layout) = &self.layout {
@@ -150,6 +161,30 @@ impl Target {
         out.mismatch = spliced.mismatch;
         out.complete = walked.rooted && !spliced.mismatch && !spliced.cut;
         out
+    }
+
+    /// How the frames of a walk are shown, and whether they have symbols. Those that the walk before had are known.
+    fn show_walked(&mut self, tid: u32, walked: &Walked, frames: &mut Frames) -> Vec<(Native, bool)> {
+        let last = self.walked.entry(tid).or_default();
+        let new = walked.frames.len() - walked.same.min(walked.frames.len());
+        let from = last.shown.len().checked_sub(walked.same);
+        let is_of_the_walk_before = walked.same > 0 && last.shown_walk + 1 == last.walks;
+        let known = from.filter(|_| is_of_the_walk_before).and_then(|from| last.shown.get(from..));
+        if known.is_none() {
+            self.modules.name_roots(&*self.world, walked, frames);
+        }
+        let look_up = match known {
+            Some(_) => &walked.frames[..new],
+            None => &walked.frames[..],
+        };
+        let mut shown: Vec<(Native, bool)> = look_up
+            .iter()
+            .map(|f| self.modules.show(&*self.world, f.lookup, frames))
+            .collect();
+        shown.extend_from_slice(known.unwrap_or_default());
+        last.shown.clone_from(&shown);
+        last.shown_walk = last.walks;
+        shown
     }
 
     /// Python frames alone, root first, of a thread that runs: its native stack cannot be read.
@@ -190,6 +225,10 @@ impl Target {
     }
 
     fn walk_once(&mut self, sample: &RawSample<'_>) -> (Walked, bool) {
+        if self.walked.len() >= WALKED_MAX && !self.walked.contains_key(&sample.tid) {
+            self.walked.clear();
+        }
+        let last = self.walked.entry(sample.tid).or_default();
         let world = &*self.world;
         let above = sample.live.then(|| world.memory());
         let mut stack = Stack::new(sample.regs.sp, sample.stack, sample.outer, above);
@@ -198,7 +237,9 @@ impl Target {
             world,
             unmapped: false,
         };
-        let walked = walk(&mut code, Registers::new(Arch::host(), &sample.regs), &mut stack);
+        let regs = Registers::new(Arch::host(), &sample.regs);
+        last.walks += 1;
+        let walked = walk_again(&mut code, regs, &mut stack, &mut last.trail);
         (walked, code.unmapped)
     }
 
@@ -223,6 +264,9 @@ impl Target {
     pub fn refresh(&mut self) -> io::Result<bool> {
         let text = self.world.maps()?;
         let changed = self.modules.update(&text);
+        if changed {
+            self.walked.clear();
+        }
         if changed || self.layout.is_none() {
             self.find_python();
         }

@@ -84,7 +84,7 @@ def test_a_native_part_of_another_age_says_so(tmp_path: Path) -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, check=True, env=env
     ).stdout
     assert "form 0" in said
-    assert "form 1" in said
+    assert "form 2" in said
 
 
 @needs.ebpf
@@ -97,6 +97,8 @@ def test_what_the_look_costs_is_measured_and_no_sample_is_lost() -> None:
     assert 0 < quality.bpf_cpu_pct < 100
     assert quality.agent_cpu_pct is not None
     assert 0 < quality.agent_cpu_pct < 100
+    assert quality.attach_cpu_s is not None
+    assert quality.attach_cpu_s > 0
 
 
 @needs.ebpf

@@ -112,7 +112,7 @@ extern "C" {
 
 type Function = unsafe extern "C" fn();
 
-/// Probes functions of this process and calls them some thousand times (about 50 ms where a trap takes 10 us).
+/// Probes functions of this process and calls them some hundred times (about 15 ms where a trap takes 10 us).
 ///
 /// The probes go to `keep`: to take one off waits for every CPU, which takes longer than all the rest, and nobody calls
 /// these functions again.
@@ -164,6 +164,6 @@ fn time(function: Function) -> f64 {
         }
         start.elapsed().as_nanos() as f64 / f64::from(n)
     };
-    round(50);
-    (0..6).map(|_| round(200)).fold(f64::INFINITY, f64::min)
+    round(20);
+    (0..6).map(|_| round(40)).fold(f64::INFINITY, f64::min)
 }

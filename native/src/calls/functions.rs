@@ -96,16 +96,38 @@ pub fn find(path: &Path, groups: &[&'static Group]) -> io::Result<Vec<Vec<Found>
 }
 
 /// The patterns of a group, taken apart once.
-struct Patterns(Vec<(&'static str, &'static Functions)>);
+struct Patterns {
+    each: Vec<(&'static str, &'static Functions)>,
+    /// What each begins with, before its first `*`.
+    begins: Vec<&'static [u8]>,
+    /// What all of them begin with.
+    common: &'static [u8],
+}
 
 impl Patterns {
     fn of(group: &Group) -> Patterns {
         let each = |f: &'static Functions| f.symbols.split('|').map(move |p| (p.trim(), f));
-        Patterns(group.functions.iter().flat_map(each).collect())
+        let each: Vec<_> = group.functions.iter().flat_map(each).collect();
+        let begin = |pattern: &'static str| pattern.split('*').next().unwrap_or("").as_bytes();
+        let begins: Vec<&[u8]> = each.iter().map(|(pattern, _)| begin(pattern)).collect();
+        let common = begins.iter().copied().reduce(|common, begin| {
+            let same = common.iter().zip(begin).take_while(|(a, b)| a == b).count();
+            &common[..same]
+        });
+        Patterns {
+            common: common.unwrap_or_default(),
+            begins,
+            each,
+        }
+    }
+
+    /// Whether a name may fit, by its beginning: `name` may be longer. Nearly all of half a million do not.
+    fn may_fit(&self, name: &[u8]) -> bool {
+        name.starts_with(self.common) && self.begins.iter().any(|begin| name.starts_with(begin))
     }
 
     fn functions(&self, symbol: &str) -> Option<&'static Functions> {
-        self.0
+        self.each
             .iter()
             .find(|(pattern, _)| fits(pattern, symbol))
             .map(|(_, f)| *f)
@@ -177,11 +199,14 @@ impl Table {
         })
     }
 
-    /// Functions that are defined: name, address, size.
-    fn functions(&self) -> impl Iterator<Item = (&str, u64, u64)> {
+    /// Functions that are defined and whose names may fit: name, address, size.
+    fn functions<'a>(&'a self, patterns: &'a Patterns) -> impl Iterator<Item = (&'a str, u64, u64)> {
         self.symbols.chunks_exact(SYMBOL).filter_map(|raw| {
             let symbol = Symbol::of(raw)?;
             let name = self.names.get(symbol.name as usize..)?;
+            if !patterns.may_fit(name) {
+                return None;
+            }
             let name = std::ffi::CStr::from_bytes_until_nul(name).ok()?.to_str().ok()?;
             Some((name, symbol.address, symbol.size))
         })
@@ -215,7 +240,7 @@ impl Symbol {
 
 fn candidates(elf: &Elf, table: &Table, patterns: &Patterns, into: &mut Vec<Candidate>) {
     let mut seen: FxHashSet<u64> = into.iter().map(|c| c.offset).collect();
-    for (name, address, size) in table.functions() {
+    for (name, address, size) in table.functions(patterns) {
         if name.ends_with(".cold") || name.contains(".cold.") {
             continue;
         }
@@ -329,6 +354,20 @@ mod tests {
             found.iter().find(|f| f.symbol == "free").unwrap().exit,
             Exit::Unseen
         );
+    }
+
+    #[test]
+    fn no_name_that_fits_a_group_is_passed_over_by_its_beginning() {
+        let names = ["_ZN2at4_ops5addmm4callE", "malloc", "cudaMalloc", "ncclAllReduce", "xmalloc", "_Z", ""];
+        for group in GROUPS {
+            let patterns = Patterns::of(group);
+            for name in names {
+                let followed = [name.as_bytes(), b"\0another"].concat();
+                assert!(patterns.functions(name).is_none() || patterns.may_fit(&followed), "{name}");
+            }
+        }
+        let malloc = GROUPS.iter().find(|g| g.name == "malloc").unwrap();
+        assert!(!Patterns::of(malloc).may_fit(b"xmalloc\0"));
     }
 
     #[test]

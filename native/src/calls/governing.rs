@@ -1,13 +1,12 @@
 //! Follows processes as they come and go, and takes probes off that cost more than the budget.
 
-use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
 use super::catalogue::GROUPS;
 use super::govern::{self, Load};
 use super::kernel::Program;
-use super::{maps, wanted, Calls, Resolver};
+use super::{wanted, Calls, Resolver, LIST_EVERY};
 
 impl Calls {
     pub(super) fn hits(&self, n: usize) -> (u64, u64) {
@@ -18,7 +17,9 @@ impl Calls {
     }
 
     pub(super) fn follow(&mut self, resolver: &mut dyn Resolver) {
-        if self.wanted.follow {
+        let due = !self.hears_forks || self.listed.elapsed() >= LIST_EVERY;
+        if self.wanted.follow && due {
+            self.listed = Instant::now();
             let watched = self.kernel.map("watched").and_then(|m| m.all::<u32, u32>());
             for (pid, _) in watched.unwrap_or_default() {
                 if !self.ended.contains(&pid) {
@@ -26,12 +27,15 @@ impl Calls {
                 }
             }
         }
-        let pids: Vec<(u32, u64)> = self.processes.iter().map(|(&pid, p)| (pid, p.pages)).collect();
-        for (pid, pages) in pids {
-            let looked = match maps::address_space(pid) {
-                Ok(now) if now == pages => continue,
-                Ok(0) | Err(_) => Err(io::Error::from_raw_os_error(libc::ESRCH)),
+        let pids: Vec<u32> = self.processes.keys().copied().collect();
+        for pid in pids {
+            let Some(process) = self.processes.get_mut(&pid) else {
+                continue;
+            };
+            let looked = match process.code.changed(pid) {
+                Ok(false) if process.looked => continue,
                 Ok(_) => self.look(pid, resolver),
+                Err(error) => Err(error),
             };
             if looked.is_err() {
                 self.processes.remove(&pid);

@@ -5,7 +5,7 @@ use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-use aya_obj::btf::{Btf, BtfFeatures, BtfKind};
+use aya_obj::btf::{BtfFeatures, BtfKind};
 use aya_obj::Object;
 
 use super::bpf::{self, Code, Map, Plain};
@@ -134,7 +134,6 @@ pub const LOST: [&str; 6] = [
 /// The loaded object.
 pub struct Kernel {
     object: Object,
-    btf: Option<Btf>,
     object_btf: Option<OwnedFd>,
     maps: HashMap<String, Map>,
     programs: HashMap<Program, OwnedFd>,
@@ -146,10 +145,10 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// Makes the maps and gets the code ready. Errors: not permitted, or a kernel without BPF.
-    pub fn load(multi: bool) -> io::Result<Kernel> {
+    /// Makes the maps, with as many entries as `entries` says of each, and gets the code ready. Errors: not permitted, or a kernel without BPF.
+    pub fn load(multi: bool, entries: &dyn Fn(&str, u32) -> u32) -> io::Result<Kernel> {
         let mut object = Object::parse(OBJECT).map_err(other)?;
-        let btf = Btf::from_sys_fs().ok();
+        let btf = crate::kernel::btf().ok();
         let features = BtfFeatures::new(true, true, true, true, true, true, true, true);
         let object_btf = match object.fixup_and_sanitize_btf(&features).map_err(other)? {
             Some(btf) => Some(bpf::load_btf(&btf.to_bytes())?),
@@ -165,7 +164,7 @@ impl Kernel {
                 map.map_type(),
                 map.key_size(),
                 map.value_size(),
-                map.max_entries(),
+                entries(name, map.max_entries()),
                 map.map_flags(),
             )?;
             maps.insert(name.clone(), made);
@@ -185,7 +184,6 @@ impl Kernel {
         let (spans, stacks) = (ring("spans")?, ring("stacks")?);
         Ok(Kernel {
             object,
-            btf,
             object_btf,
             maps,
             programs: HashMap::new(),
@@ -242,7 +240,7 @@ impl Kernel {
 
     /// Loads and attaches a program at a tracepoint with BTF.
     pub fn trace(&self, program: &str, tracepoint: &str) -> io::Result<OwnedFd> {
-        let btf = self.btf.as_ref().ok_or_else(|| other("the kernel has no BTF"))?;
+        let btf = crate::kernel::btf()?;
         let id = btf
             .id_by_type_name_kind(&format!("btf_trace_{tracepoint}"), BtfKind::Typedef)
             .map_err(other)?;

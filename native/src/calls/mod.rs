@@ -14,7 +14,6 @@ mod govern;
 mod governing;
 mod groups;
 mod kernel;
-mod maps;
 mod memory;
 mod probing;
 #[cfg(feature = "python")]
@@ -33,6 +32,7 @@ use std::time::{Duration, Instant};
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use crate::maps::{self, CodeWatch, FileId};
 use catalogue::GROUPS;
 use cost::Cost;
 use kernel::{CallKey, CallSum, Kernel, SpanEvent};
@@ -44,6 +44,8 @@ pub use wanted::Wanted;
 const FIRST_FUNCTION: u32 = 256;
 const TCP: [&str; 3] = ["send", "receive", "retransmit"];
 const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// How often the kernel's list of processes is read where [`Calls::forked`] tells of new ones.
+const LIST_EVERY: Duration = Duration::from_secs(1);
 const GOVERN_EVERY: Duration = Duration::from_millis(250);
 /// Probes of a group that are attached one by one where they cannot be attached together: each takes 50 ms to take off.
 const SINGLE_MAX: usize = 128;
@@ -62,7 +64,9 @@ struct Active {
 
 #[derive(Default)]
 struct Process {
-    pages: u64,
+    code: CodeWatch,
+    /// What is wanted was looked for in all that is mapped, as far as `code` knows.
+    looked: bool,
     libraries: BTreeSet<String>,
 }
 
@@ -76,7 +80,7 @@ pub struct Calls {
     processes: BTreeMap<u32, Process>,
     ended: Vec<u32>,
     /// Groups and the files in which they were looked for.
-    files: FxHashSet<(usize, (String, u64))>,
+    files: FxHashSet<(usize, FileId)>,
     functions: Vec<(String, &'static str)>,
     numbers: FxHashMap<(String, &'static str), u32>,
     previous: FxHashMap<CallKey, CallSum>,
@@ -87,6 +91,8 @@ pub struct Calls {
     ports: BTreeMap<String, rdma::Port>,
     notes: Vec<String>,
     looked: Instant,
+    listed: Instant,
+    hears_forks: bool,
     governed: Instant,
     runs: [(u64, u64); 4],
 }
@@ -94,7 +100,8 @@ pub struct Calls {
 impl Calls {
     /// Probes what is wanted in these processes. Errors: not permitted, no BPF, none of the processes lives.
     pub fn attach(pids: &[u32], wanted: Wanted, resolver: &mut dyn Resolver) -> io::Result<Calls> {
-        let mut kernel = Kernel::load(wanted.multi)?;
+        let _types = crate::kernel::btf(); // held until everything is attached
+        let mut kernel = Kernel::load(wanted.multi, &|map, n| entries(&wanted, map, n))?;
         let mut links = Vec::new();
         let mut notes = Vec::new();
         match bpf::enable_stats() {
@@ -131,6 +138,8 @@ impl Calls {
             ports: BTreeMap::new(),
             notes,
             looked: now,
+            listed: now,
+            hears_forks: false,
             governed: now,
             runs: Default::default(),
         };
@@ -150,10 +159,22 @@ impl Calls {
 
     /// Watches one more process. Errors: it is gone, or may not be looked at.
     pub fn add(&mut self, pid: u32, resolver: &mut dyn Resolver) -> io::Result<()> {
-        maps::address_space(pid)?;
+        CodeWatch::default().changed(pid)?;
         self.kernel.map("watched")?.put(&pid, &1u32)?;
         self.processes.entry(pid).or_default();
         self.look(pid, resolver)
+    }
+
+    /// From here on every child of a watched process is told of by [`Calls::forked`]: they need not be looked for.
+    pub fn hear_forks(&mut self) {
+        self.hears_forks = true;
+    }
+
+    pub fn forked(&mut self, pid: u32) {
+        if self.wanted.follow {
+            self.ended.retain(|&ended| ended != pid);
+            self.processes.entry(pid).or_default();
+        }
     }
 
     /// What was left out and why, one line each.
@@ -264,6 +285,16 @@ impl Calls {
         self.processes
             .get(&pid)
             .is_some_and(|p| p.libraries.iter().any(|l| groups::is_library(l, library)))
+    }
+}
+
+/// How many entries a map of the kernel object gets: an empty table of four million blocks is 64 MiB to clear.
+fn entries(wanted: &Wanted, map: &str, most: u32) -> u32 {
+    const PAGE_MAX: u32 = 64 << 10; // a ring has at least one page, of whatever machine
+    match map {
+        "lives" | "sites" | "allocs" if !wanted.memory() => 1,
+        "stacks" if !wanted.memory() => PAGE_MAX,
+        _ => most,
     }
 }
 

@@ -10,12 +10,14 @@ use super::catalogue::GROUPS;
 use super::functions::{self, Exit, Found};
 use super::groups::{self, Group, What};
 use super::kernel::Program;
-use super::{cookie, maps, wanted, Active, Calls, Process, Resolver, FIRST_FUNCTION, SINGLE_MAX};
+use super::{cookie, maps, wanted, Active, Calls, Resolver, FIRST_FUNCTION, SINGLE_MAX};
 
 impl Calls {
     /// Looks what a process has mapped, and probes what is new in it.
     pub(super) fn look(&mut self, pid: u32, resolver: &mut dyn Resolver) -> io::Result<()> {
-        let pages = maps::address_space(pid)?;
+        if let Some(process) = self.processes.get_mut(&pid) {
+            process.code.changed(pid)?; // as it is before the look, so that what comes meanwhile is seen at the next one
+        }
         let mappings = maps::executable(pid)?;
         let libraries: BTreeSet<String> = mappings.iter().map(|m| m.name().to_owned()).collect();
         if self.wanted.memory() {
@@ -38,17 +40,17 @@ impl Calls {
                         .any(|l| groups::is_library(mapping.name(), l))
                 })
                 .filter(|&n| !GROUPS[n].unless.is_some_and(has) && GROUPS[n].only_with.is_none_or(has))
-                .filter(|&n| !self.files.contains(&(n, mapping.file.clone())))
+                .filter(|&n| !self.files.contains(&(n, mapping.file())))
                 .collect();
             if groups.is_empty() {
                 continue;
             }
-            self.files
-                .extend(groups.iter().map(|&n| (n, mapping.file.clone())));
+            self.files.extend(groups.iter().map(|&n| (n, mapping.file())));
             self.probe_file(pid, mapping, &groups);
         }
         if let Some(process) = self.processes.get_mut(&pid) {
-            *process = Process { pages, libraries };
+            process.libraries = libraries;
+            process.looked = true;
         }
         Ok(())
     }

@@ -24,9 +24,9 @@ pub trait Source: Send + Sync {
     }
 }
 
-const BLOCK: u64 = 16 << 10;
+const BLOCK: u64 = 4 << 10;
 /// At most this many blocks of one file are kept (2 MiB).
-const BLOCKS_MAX: usize = 128;
+const BLOCKS_MAX: usize = 512;
 
 /// A file that is open, with the blocks that small reads touched.
 pub struct FileSource {

@@ -5,8 +5,9 @@ mod shared;
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::sync::{Arc, Mutex, Weak};
 
-use aya::maps::{HashMap, Map, MapData, RingBuf, Stack};
+use aya::maps::{HashMap, Map, MapData, Stack};
 use aya::programs::perf_event::{PerfEventConfig, PerfEventScope, SamplePolicy, SoftwareEvent};
 use aya::programs::{BtfTracePoint, Iter, PerfEvent, ProgramError};
 use aya::{Btf, Ebpf, EbpfLoader, VerifierLogLevel};
@@ -17,6 +18,7 @@ pub use layout::{
 pub use shared::Threads;
 
 use crate::python::PyConfig;
+use crate::ring::Ring;
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!("../../bpf/scope.bpf.o");
 
@@ -29,7 +31,8 @@ pub struct Kernel {
     targets: HashMap<MapData, u32, TargetEntry>,
     places: HashMap<MapData, u32, u32>,
     vacant: Stack<MapData, u32>,
-    ring: RingBuf<MapData>,
+    ring: Ring,
+    ring_map: MapData,
     pub threads: Threads,
     counted: shared::Counted,
     /// While it is open the kernel measures how long programs run.
@@ -56,10 +59,7 @@ impl Kernel {
         };
         // SAFETY: a valid pointer to a value that lives for the call.
         unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &limit) };
-        if !std::path::Path::new("/sys/kernel/btf/vmlinux").exists() {
-            return Err(unsupported("the kernel has no BTF (/sys/kernel/btf/vmlinux)"));
-        }
-        let btf = Btf::from_sys_fs().map_err(|e| unsupported(&format!("the kernel's BTF: {e}")))?;
+        let btf = btf()?;
         let cpus = online_cpus()?.len() as u32;
         // Room for more than a second of full samples of every CPU, so that a slow look at a new library drops nothing.
         let ring_bytes = (cpus * (4 << 20)).next_power_of_two().clamp(8 << 20, 32 << 20);
@@ -73,11 +73,15 @@ impl Kernel {
             .map_err(|e| explain(&e))?;
         load_programs(&mut bpf, &btf)?;
         let threads = Threads::new(map(&bpf, "threads")?.fd().as_fd())?;
+        let Some(Map::RingBuf(ring_map)) = bpf.take_map("ring") else {
+            return Err(unsupported("the BPF object has no ring"));
+        };
         let counted = shared::Counted::new(map(&bpf, "counted")?.fd().as_fd())?;
         Ok(Kernel {
             targets: take(&mut bpf, "targets")?,
             places: take(&mut bpf, "places")?,
-            ring: take(&mut bpf, "ring")?,
+            ring: Ring::new(ring_map.fd().as_fd(), ring_bytes)?,
+            ring_map,
             vacant: take(&mut bpf, "vacant")?,
             threads,
             counted,
@@ -173,17 +177,12 @@ impl Kernel {
     }
 
     pub fn ring_fd(&self) -> RawFd {
-        self.ring.as_raw_fd()
+        self.ring_map.fd().as_fd().as_raw_fd()
     }
 
     /// Copies the next record that waits in the ring; false where there is none.
     pub fn next_into(&mut self, into: &mut Vec<u8>) -> bool {
-        let Some(item) = self.ring.next() else {
-            return false;
-        };
-        into.clear();
-        into.extend_from_slice(&item);
-        true
+        self.ring.next_into(into)
     }
 
     /// Nanoseconds that all programs ran so far; nothing where the kernel does not measure it.
@@ -212,6 +211,22 @@ impl Kernel {
             })
             .collect()
     }
+}
+
+/// The kernel's types. It takes a while to read them, and they are large: those who need them at the same time share them.
+pub fn btf() -> io::Result<Arc<Btf>> {
+    static SHARED: Mutex<Weak<Btf>> = Mutex::new(Weak::new());
+    let mut shared = SHARED.lock().unwrap_or_else(|e| e.into_inner());
+    if let Some(btf) = shared.upgrade() {
+        return Ok(btf);
+    }
+    if !std::path::Path::new("/sys/kernel/btf/vmlinux").exists() {
+        return Err(unsupported("the kernel has no BTF (/sys/kernel/btf/vmlinux)"));
+    }
+    let btf = Btf::from_sys_fs().map_err(|e| unsupported(&format!("the kernel's BTF: {e}")))?;
+    let btf = Arc::new(btf);
+    *shared = Arc::downgrade(&btf);
+    Ok(btf)
 }
 
 /// Names of the BPF programs that the kernel has now, of whoever loaded them.

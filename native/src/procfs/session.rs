@@ -5,12 +5,16 @@ use std::time::Duration;
 
 use rustc_hash::FxHashMap;
 
+use crate::own::OwnCost;
 use crate::perf::{Perf, Sampled};
 use crate::procfs::thread::Thread;
-use crate::procfs::watch::{agreed_frames, may_read, Counts, Watch};
+use crate::procfs::agreed::agreed_frames;
+use crate::procfs::counts::Counts;
+use crate::procfs::rights::may_read;
+use crate::procfs::watch::Watch;
 use crate::quality::Told;
 use crate::sample::RawSample;
-use crate::session::{clock_ns, monotonic_ns, Options, Taken};
+use crate::session::{monotonic_ns, Options, Taken};
 use crate::table::{Rows, State, ThreadKey};
 use crate::threads::{merge, ThreadRow, Times};
 
@@ -24,7 +28,7 @@ pub struct ProcfsSession {
     start_ns: u64,
     since_ns: u64,
     next_ns: u64,
-    own_ns: u64,
+    own: OwnCost,
     lost: u64,
     /// Samples whose Python frames did not fit to their native stack.
     unfit: u64,
@@ -33,7 +37,7 @@ pub struct ProcfsSession {
 impl ProcfsSession {
     /// Tier T2, or T1 with `perf`. Errors: `NotFound`, `PermissionDenied`, `Unsupported`, one line each.
     pub fn start(pids: &[u32], options: Options, perf: bool) -> io::Result<ProcfsSession> {
-        let start_ns = monotonic_ns();
+        let (start_ns, mut own) = (monotonic_ns(), OwnCost::start());
         let mut watch = Watch::new(options.follow, options.off_cpu, !perf);
         for &pid in pids {
             watch.add(pid, start_ns)?;
@@ -43,6 +47,7 @@ impl ProcfsSession {
         } else {
             None
         };
+        own.attached();
         Ok(ProcfsSession {
             options,
             watch,
@@ -50,7 +55,7 @@ impl ProcfsSession {
             start_ns,
             since_ns: start_ns,
             next_ns: start_ns,
-            own_ns: 0,
+            own,
             lost: 0,
             unfit: 0,
         })
@@ -108,7 +113,6 @@ impl ProcfsSession {
 
     /// Looks for that long, or until every process has ended. Gives how many live.
     pub fn run(&mut self, time: Duration) -> io::Result<usize> {
-        let cpu_ns = clock_ns(libc::CLOCK_THREAD_CPUTIME_ID);
         let until_ns = monotonic_ns() + time.as_nanos() as u64;
         let period_ns = 1_000_000_000 / u64::from(self.options.hz.max(1));
         loop {
@@ -131,7 +135,6 @@ impl ProcfsSession {
                 None => sleep(wait_ns),
             }
         }
-        self.own_ns += clock_ns(libc::CLOCK_THREAD_CPUTIME_ID).saturating_sub(cpu_ns);
         Ok(self.watch.live())
     }
 
@@ -199,7 +202,7 @@ impl ProcfsSession {
         self.watch.counts.first_ns = counts.first_ns;
         notes.extend(self.watch.notes());
         notes.extend(self.notes(&counts, crowded));
-        let quality = self.told_quality(&counts, end_ns - start_ns, notes);
+        let quality = self.told_quality(&counts, notes);
         let mut threads: Vec<_> = threads.into_iter().collect();
         threads.sort_unstable_by_key(|(key, _)| *key);
         Taken {
@@ -238,7 +241,7 @@ impl ProcfsSession {
         .collect()
     }
 
-    fn told_quality(&mut self, counts: &Counts, window_ns: u64, notes: Vec<String>) -> Told {
+    fn told_quality(&mut self, counts: &Counts, notes: Vec<String>) -> Told {
         let percent = |part: u64, whole: u64, empty: f64| {
             if whole == 0 {
                 empty
@@ -246,7 +249,6 @@ impl ProcfsSession {
                 part as f64 * 100.0 / whole as f64
             }
         };
-        let own_ns = std::mem::take(&mut self.own_ns);
         Told {
             samples: counts.samples,
             drops: std::mem::take(&mut self.lost),
@@ -254,7 +256,8 @@ impl ProcfsSession {
             symbolised_pct: 100.0 - percent(counts.unsymbolised, counts.frames, 0.0),
             merge_mismatch_pct: percent(counts.mismatches, counts.with_python, 0.0),
             bpf_cpu_pct: None,
-            agent_cpu_pct: Some(percent(own_ns, window_ns.max(1), 0.0)),
+            agent_cpu_pct: Some(self.own.take_pct()),
+            attach_cpu_s: Some(self.own.attach_s()),
             first_sample_ns: counts.first_ns.map(|ns| ns.saturating_sub(self.start_ns)),
             notes,
         }

@@ -6,19 +6,20 @@
 
 use std::collections::hash_map::Entry;
 use std::fs;
-use std::io::{self, Read};
-use std::os::unix::fs::MetadataExt;
+use std::io;
 
 use rustc_hash::FxHashMap;
 
 use crate::blocked::{wait_name, Sockets};
 use crate::memory::ProcessMemory;
 use crate::processes::Processes;
+use crate::procfs::agreed::agreed_frames;
+use crate::procfs::counts::Counts;
 use crate::procfs::parse::{self, Place};
+use crate::procfs::rights::{closed_file, may_read, process_stat};
 use crate::procfs::thread::{Blocked, Thread};
-use crate::sample::{PyFrameRaw, RawSample, Regs, Resolved};
+use crate::sample::{PyFrameRaw, RawSample, Regs};
 use crate::table::{State, Table, ThreadKey};
-use crate::target::Target;
 
 /// From the stack pointer upwards.
 pub const STACK_BYTES: usize = 32 << 10;
@@ -27,40 +28,6 @@ const KEPT_OPEN: usize = 256;
 /// Looks between two lists of threads and children, and between two looks for changed mappings.
 const LOOKS_PER_LIST: u64 = 10;
 const LOOKS_PER_REFRESH: u64 = 100;
-
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Counts {
-    pub samples: u64,
-    /// Samples with native frames, and how many of those reach the thread's start.
-    pub native: u64,
-    pub rooted: u64,
-    pub with_python: u64,
-    pub mismatches: u64,
-    pub frames: u64,
-    pub unsymbolised: u64,
-    /// Thrown away because the thread moved while it was read.
-    pub moved: u64,
-    /// Looks at running threads whose frames changed while they were read: what two reads agree on was kept.
-    pub torn: u64,
-    pub first_ns: Option<u64>,
-}
-
-impl Counts {
-    pub fn add(&mut self, resolved: &Resolved, python: bool, time_ns: u64) {
-        self.samples += 1;
-        self.with_python += u64::from(python);
-        self.mismatches += u64::from(resolved.mismatch);
-        self.frames += u64::from(resolved.native);
-        self.unsymbolised += u64::from(resolved.unsymbolised);
-        if resolved.native > 0 {
-            self.native += 1;
-            self.rooted += u64::from(resolved.rooted);
-        }
-        if resolved.complete && self.first_ns.is_none() {
-            self.first_ns = Some(time_ns);
-        }
-    }
-}
 
 /// Where stacks are resolved, and where they are added up.
 #[derive(Default)]
@@ -364,126 +331,9 @@ impl Watch {
     }
 }
 
-/// Python frames of a thread that runs, in `first`: two reads that agree, else what they have in common from the root.
-/// True: they never agreed.
-pub fn agreed_frames(
-    target: &mut Target,
-    tid: u32,
-    first: &mut Vec<PyFrameRaw>,
-    second: &mut Vec<PyFrameRaw>,
-) -> bool {
-    target.python_frames(tid, None, first);
-    for _ in 0..3 {
-        target.python_frames(tid, None, second);
-        if same_code(first, second) == first.len().max(second.len()) {
-            std::mem::swap(first, second);
-            return false;
-        }
-        std::mem::swap(first, second);
-    }
-    let common = same_code(first, second);
-    first.drain(..first.len() - common);
-    true
-}
-
-/// How many frames are the same, counted from the root; both lists are leaf first.
-fn same_code(one: &[PyFrameRaw], other: &[PyFrameRaw]) -> usize {
-    one.iter()
-        .rev()
-        .zip(other.iter().rev())
-        .take_while(|(a, b)| a.code == b.code)
-        .count()
-}
-
-pub fn process_stat(pid: u32) -> Option<parse::Stat> {
-    parse::stat(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
-}
-
-/// A file that a process runs code of, and that this user may not read.
-fn closed_file(pid: u32) -> Option<String> {
-    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).ok()?;
-    maps.lines()
-        .filter_map(|line| {
-            let mut fields = line.split_ascii_whitespace();
-            let rights = fields.nth(1)?;
-            let path = fields.nth(3)?;
-            (rights.contains('x') && path.starts_with('/')).then_some(path)
-        })
-        .find(|path| {
-            let seen = fs::File::open(format!("/proc/{pid}/root{path}"));
-            seen.is_err_and(|e| e.kind() == io::ErrorKind::PermissionDenied)
-                && fs::File::open(path).is_err_and(|e| e.kind() == io::ErrorKind::PermissionDenied)
-        })
-        .map(str::to_owned)
-}
-
-/// Why this user may not look into a process of another one; nothing where it may, or where it is not there.
-pub fn refused(pid: u32) -> Option<String> {
-    let owner = fs::metadata(format!("/proc/{pid}")).ok()?.uid();
-    // SAFETY: takes nothing and always succeeds.
-    let own = unsafe { libc::geteuid() };
-    if owner == own {
-        return None;
-    }
-    // The kernel's own answer: opening this file asks for the right to trace the process.
-    match may_trace(pid) {
-        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => Some(format!(
-            "process {pid} belongs to user {owner}, and this is user {own}: run as that user or as root (CAP_SYS_PTRACE)"
-        )),
-        _ => None,
-    }
-}
-
-/// Whether this user may read a process's memory. Errors: `PermissionDenied` with what forbids it, `Unsupported`.
-pub fn may_read(pid: u32) -> io::Result<()> {
-    match may_trace(pid) {
-        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
-            let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
-            let reason = match scope.trim() {
-                "" | "0" => {
-                    "it changed its user or forbids dumps, or is in another user namespace; run as root"
-                        .to_owned()
-                }
-                scope => format!("kernel.yama.ptrace_scope is {scope}; set it to 0, or run as root"),
-            };
-            Err(io::Error::new(
-                io::ErrorKind::PermissionDenied,
-                format!("process {pid} may not be read: {reason}"),
-            ))
-        }
-        Err(e) if e.kind() == io::ErrorKind::NotFound && process_stat(pid).is_some() => Err(io::Error::new(
-            io::ErrorKind::Unsupported,
-            "the kernel has no /proc/PID/syscall",
-        )),
-        _ => Ok(()),
-    }
-}
-
-fn may_trace(pid: u32) -> io::Result<()> {
-    let mut file = fs::File::open(format!("/proc/{pid}/syscall"))?;
-    file.read(&mut [0; 256]).map(|_| ())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn frames(codes: &[u64]) -> Vec<PyFrameRaw> {
-        codes
-            .iter()
-            .map(|&code| PyFrameRaw {
-                code,
-                ..PyFrameRaw::default()
-            })
-            .collect()
-    }
-
-    #[test]
-    fn two_reads_have_their_root_in_common() {
-        assert_eq!(same_code(&frames(&[9, 2, 1]), &frames(&[8, 2, 1])), 2);
-        assert_eq!(same_code(&frames(&[3, 2, 1]), &frames(&[2, 1])), 2);
-        assert_eq!(same_code(&frames(&[]), &frames(&[1])), 0);
-    }
 
     #[test]
     fn a_process_that_is_not_there_is_said_in_one_line() {

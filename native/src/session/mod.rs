@@ -13,7 +13,8 @@ use rustc_hash::FxHashMap;
 
 use crate::blocked::Sockets;
 use crate::calls::{Calls, Wanted};
-use crate::kernel::{Kernel, Record, SampleRecord, STACK_BYTES};
+use crate::kernel::{btf, Kernel, Record, SampleRecord, STACK_BYTES};
+use crate::own::OwnCost;
 use crate::quality::{Marks, Quality};
 use crate::sample::{PyFrameRaw, RawSample};
 use crate::table::{StackId, State, ThreadKey};
@@ -67,7 +68,9 @@ impl Session {
     /// Loads, attaches and enters `pids`. Errors: `NotFound` for a pid that is not there, `PermissionDenied`,
     /// `Unsupported` (what is missing for this tier).
     pub fn start(pids: &[u32], options: Options, wanted: Option<Wanted>) -> io::Result<Session> {
-        let start_ns = monotonic_ns();
+        let (start_ns, own) = (monotonic_ns(), OwnCost::start());
+        // Held until calls are attached, too.
+        let _types = btf();
         let mut kernel = Kernel::load()?;
         let mut stacks = Stacks::default();
         // Processes are known before anything is seen of them, so that their samples can be resolved at once.
@@ -90,7 +93,7 @@ impl Session {
             options,
             calls: None,
             misses: Vec::new(),
-            quality: Quality::new(start_ns, &kernel),
+            quality: Quality::new(start_ns, own, &kernel),
             kernel,
             stacks,
             seen: Vec::new(),
@@ -110,12 +113,16 @@ impl Session {
             session.stacks.table.pinned = wanted.memory();
             let watched: Vec<u32> = session.stacks.processes.iter().map(|(pid, _)| pid).collect();
             match Calls::attach(&watched, wanted, &mut session.stacks) {
-                Ok(calls) => session.calls = Some(calls),
+                Ok(mut calls) => {
+                    calls.hear_forks();
+                    session.calls = Some(calls);
+                }
                 Err(error) => session
                     .misses
                     .push(format!("calls (steps, collectives, copies): {error}")),
             }
         }
+        session.quality.own.attached();
         Ok(session)
     }
 
@@ -125,19 +132,24 @@ impl Session {
         let python = self.stacks.processes.open(pid, monotonic_ns())?;
         self.kernel.watch(pid, self.options.follow, python)?;
         self.kernel.enter_threads()?;
+        let entered = self.enter_children(&[pid])?;
         if let Some(calls) = &mut self.calls {
             calls.add(pid, &mut self.stacks)?;
+            for child in entered {
+                let _ = calls.add(child, &mut self.stacks); // it may be gone by now
+            }
         }
-        self.enter_children(&[pid])
+        Ok(())
     }
 
-    /// Children that were there before. Those that come later are entered by BPF as they are forked.
-    fn enter_children(&mut self, pids: &[u32]) -> io::Result<()> {
+    /// Children that were there before: those that were not watched yet. The ones that come later are entered by BPF as
+    /// they are forked.
+    fn enter_children(&mut self, pids: &[u32]) -> io::Result<Vec<u32>> {
+        let mut entered = Vec::new();
         if !self.options.follow {
-            return Ok(());
+            return Ok(entered);
         }
         let mut todo = pids.to_vec();
-        let mut entered = false;
         while let Some(parent) = todo.pop() {
             for child in children(parent) {
                 if self.kernel.is_watched(child) && self.stacks.processes.get(child).is_some() {
@@ -147,14 +159,14 @@ impl Session {
                 if let Ok(python) = self.stacks.processes.open(child, monotonic_ns()) {
                     self.kernel.watch(child, true, python)?;
                     todo.push(child);
-                    entered = true;
+                    entered.push(child);
                 }
             }
         }
-        if entered {
+        if !entered.is_empty() {
             self.kernel.enter_threads()?;
         }
-        Ok(())
+        Ok(entered)
     }
 
     pub fn live(&self) -> usize {
@@ -163,7 +175,6 @@ impl Session {
 
     /// Looks for that long, or until every process has ended. Gives how many live.
     pub fn run(&mut self, time: Duration) -> io::Result<usize> {
-        let _cpu = self.quality.own_time();
         let until_ns = monotonic_ns() + time.as_nanos() as u64;
         loop {
             self.drain(until_ns);
@@ -235,7 +246,7 @@ impl Session {
                 Some(Record::Exited { pid }) => {
                     self.stacks.processes.exited(pid, monotonic_ns());
                 }
-                None => self.quality.unreadable += 1,
+                None => self.quality.seen.unreadable += 1,
             }
             self.buffers.record = record;
             n += 1;
@@ -248,6 +259,9 @@ impl Session {
     fn forked(&mut self, pid: u32, parent: u32) {
         let now_ns = monotonic_ns();
         self.stacks.processes.forked(pid, parent, now_ns);
+        if let Some(calls) = &mut self.calls {
+            calls.forked(pid);
+        }
     }
 
     fn sampled(&mut self, record: &SampleRecord<'_>) {
@@ -296,7 +310,7 @@ impl Session {
             if self.kernel.is_watched(pid)
                 && self.kernel.watch(pid, self.options.follow, Some(config)).is_err()
             {
-                self.quality.unreadable += 1;
+                self.quality.seen.unreadable += 1;
             }
         }
     }

@@ -33,7 +33,6 @@ pub struct ProcessRow {
 impl Session {
     /// Everything since the last take, with the intervals that last still closed at this moment.
     pub fn take(&mut self) -> Taken {
-        let cpu = self.quality.own_time();
         self.drain(monotonic_ns());
         self.tick();
         let end_ns = monotonic_ns();
@@ -69,7 +68,6 @@ impl Session {
         let start_ns = std::mem::replace(&mut self.since_ns, end_ns);
         let mut notes = self.stacks.processes.notes();
         notes.extend(self.calls.iter().flat_map(|calls| calls.notes().iter().cloned()));
-        drop(cpu);
         let quality = self.quality.take(&self.kernel, end_ns - start_ns, crowded, notes);
         let mut threads: Vec<_> = threads.into_iter().collect();
         threads.sort_unstable_by_key(|(key, _)| *key);

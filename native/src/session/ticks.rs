@@ -124,7 +124,7 @@ impl Session {
             }
             return Some((before, stand));
         }
-        self.quality.moved += 1;
+        self.quality.seen.moved += 1;
         None
     }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::prologue::{Moved, Old, Prologue};
 use super::registers::Registers;
 use super::rule::{Rule, Stop};
+use super::trail::{Steps, Trail};
 use crate::memory::Memory;
 
 /// Frames of one stack.
@@ -64,6 +65,8 @@ pub struct Walked {
     pub guessed: u32,
     /// Bytes of the stack's copy up to the highest that was read.
     pub stack_used: usize,
+    /// So many frames, up to the root, are those of the walk before.
+    pub same: usize,
 }
 
 /// A copy of a stack; what lies above it is read from memory where that is allowed.
@@ -144,10 +147,25 @@ struct Walker<'c, 's, 'a, C> {
     steps: u32,
     trials: u32,
     guessed: u32,
+    before: &'c Trail,
+    trail: Steps,
+    /// See [`Trail::holds`].
+    changed: usize,
+    same: usize,
 }
 
 /// Walks from the registers to the root of the stack.
 pub fn walk<C: Code>(code: &mut C, regs: Registers, stack: &mut Stack<'_>) -> Walked {
+    walk_again(code, regs, stack, &mut Trail::default())
+}
+
+/// The same, for a stack that was walked before: its trail is used where it still holds, and becomes that of this walk.
+pub fn walk_again<C: Code>(
+    code: &mut C,
+    regs: Registers,
+    stack: &mut Stack<'_>,
+    trail: &mut Trail,
+) -> Walked {
     let mut walker = Walker {
         code,
         stack,
@@ -155,18 +173,25 @@ pub fn walk<C: Code>(code: &mut C, regs: Registers, stack: &mut Stack<'_>) -> Wa
         steps: 0,
         trials: 0,
         guessed: 0,
+        before: trail,
+        trail: Steps::default(),
+        changed: usize::MAX,
+        same: 0,
     };
     if !walker.code.is_code(regs.ip()) {
         walker.code.missed(regs.ip());
     }
     let outcome = walker.run(regs, true, 0);
-    Walked {
+    let walked = Walked {
         frames: walker.frames,
         rooted: outcome == Outcome::Rooted,
         cut_off: outcome == Outcome::CutOff,
         guessed: walker.guessed,
         stack_used: walker.stack.used,
-    }
+        same: walker.same,
+    };
+    walker.trail.into_trail(walked.same, trail);
+    walked
 }
 
 impl<C: Code> Walker<'_, '_, '_, C> {
@@ -179,14 +204,23 @@ impl<C: Code> Walker<'_, '_, '_, C> {
             }
             let ip = regs.ip();
             let lookup = if exact { ip } else { ip.wrapping_sub(1) };
-            self.frames.push(NativeFrame { ip, lookup });
+            if self.goes_on_as_before(&regs, exact) {
+                return Outcome::Rooted;
+            }
+            let frame = NativeFrame { ip, lookup };
+            self.frames.push(frame);
+            self.trail.step(regs, exact, frame);
             let Some(rule) = self.code.rule(lookup) else {
                 return self.guess(regs, exact, deep);
             };
             let before = regs;
             let ran_off = std::mem::take(&mut self.stack.ran_off);
-            let stack = &mut *self.stack;
-            let followed = rule.follow(&mut regs, exact, &mut |addr| stack.read(addr));
+            let (stack, trail) = (&mut *self.stack, &mut self.trail);
+            let followed = rule.follow(&mut regs, exact, &mut |addr| {
+                let word = stack.read(addr);
+                trail.read(addr, word);
+                word
+            });
             let off_the_end = std::mem::replace(&mut self.stack.ran_off, ran_off);
             match followed {
                 // No return address: the bottom of a stack, unless it is a trial that went astray.
@@ -196,11 +230,31 @@ impl<C: Code> Walker<'_, '_, '_, C> {
                     self.code.missed(regs.ip());
                     return self.guess(before, exact, deep);
                 }
-                Err(Stop::End) => return Outcome::Rooted,
+                Err(Stop::End) => {
+                    self.trail.end();
+                    return Outcome::Rooted;
+                }
                 Err(Stop::Unread) if off_the_end => return Outcome::CutOff,
                 _ => return self.guess(before, exact, deep),
             }
         }
+    }
+
+    /// The rest of the stack is as the walk before found it: its frames are taken.
+    fn goes_on_as_before(&mut self, regs: &Registers, exact: bool) -> bool {
+        let stack = &mut *self.stack;
+        let ran_off = stack.ran_off;
+        let holds = self
+            .before
+            .holds(regs, exact, &mut self.changed, |addr| stack.read(addr));
+        stack.ran_off = ran_off;
+        let Some(same) = holds.filter(|n| self.frames.len() + n <= FRAMES_MAX) else {
+            return false;
+        };
+        self.same = same;
+        self.frames.extend(self.before.frames(same));
+        self.trail.end();
+        true
     }
 
     /// Tries what could be the caller of the last frame, the likeliest first, and keeps the one that reaches the root.
@@ -225,6 +279,7 @@ impl<C: Code> Walker<'_, '_, '_, C> {
             return Outcome::Rooted;
         }
         let (outcome, tail, guessed) = best;
+        self.trail.clear();
         self.frames.extend_from_slice(&tail);
         self.guessed = guessed;
         // A leaf of which nothing is known at all, on a stack that ends: nothing calls it.
@@ -246,6 +301,7 @@ impl<C: Code> Walker<'_, '_, '_, C> {
         let (ip, sp, bp) = caller;
         let mut next = regs;
         next.called_with(ip, sp, bp);
+        self.trail.clear(); // a guess may turn out otherwise the next time
         let (mark, guessed) = (self.frames.len(), self.guessed);
         self.guessed += 1;
         let outcome = self.run(next, false, deep + 1);

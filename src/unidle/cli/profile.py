@@ -149,13 +149,14 @@ def _joined(profile: Profile, files: list[str] | None) -> Profile:
 
 def _found(target: str, store: str | None, rank: int | None, children: bool) -> Target:
     """The processes that the user means."""
-    from unidle.control.session import run_root
     from unidle.scope.targets import of_process, of_ranks
 
     if target.isdecimal() and len(target) < 10:
         if rank is not None:
             raise BadInput("is for jobs", field="--rank", value=rank, remedy="leave it out, or name the job")
         return of_process(int(target), children=children)
+    from unidle.control.session import run_root  # only jobs need it, and it takes longest to import
+
     opened = read_store(store)
     try:
         job = need_job(read_view(opened), target)

@@ -177,6 +177,7 @@ def _quality(told: Sequence[Quality]) -> Quality:
         merge_mismatch_pct=mean("merge_mismatch_pct"),
         bpf_cpu_pct=max((q.bpf_cpu_pct for q in told if q.bpf_cpu_pct is not None), default=None),
         agent_cpu_pct=max((q.agent_cpu_pct for q in told if q.agent_cpu_pct is not None), default=None),
+        attach_cpu_s=max((q.attach_cpu_s for q in told if q.attach_cpu_s is not None), default=None),
         spans_dropped=sum(q.spans_dropped for q in told),
         first_sample_ns=max((q.first_sample_ns for q in told if q.first_sample_ns is not None), default=None),
         notes=_once(q.notes for q in told),

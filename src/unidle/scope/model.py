@@ -119,7 +119,8 @@ class Quality:
     symbolised_pct: float = 100.0
     merge_mismatch_pct: float = 0.0
     bpf_cpu_pct: float | None = None
-    agent_cpu_pct: float | None = None
+    agent_cpu_pct: float | None = None  # of the profiler's whole process, once it was attached
+    attach_cpu_s: float | None = None  # its processor time until then
     spans_dropped: int = 0
     first_sample_ns: int | None = None  # from attach to the first complete sample
     notes: tuple[str, ...] = ()  # what was left out and why, one line each

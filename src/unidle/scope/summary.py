@@ -80,6 +80,7 @@ def answer(report: Report) -> dict[str, Any]:
             "samples": quality.samples, "drops": quality.drops, "rooted_pct": quality.rooted_pct,
             "symbolised_pct": quality.symbolised_pct, "merge_mismatch_pct": quality.merge_mismatch_pct,
             "bpf_cpu_pct": quality.bpf_cpu_pct, "agent_cpu_pct": quality.agent_cpu_pct,
+            "attach_cpu_s": quality.attach_cpu_s,
             "spans_dropped": quality.spans_dropped, "first_sample_ns": quality.first_sample_ns,
             "notes": [*quality.notes, *_doubts(budgets)],
         },

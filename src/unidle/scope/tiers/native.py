@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["NativeWatch", "attach"]
 
-_FORM: Final = 1  # of what Session.take gives
+_FORM: Final = 2  # of what Session.take gives
 _GET: Final = "pip install --upgrade unidle-scope"
 _RIGHTS: Final = (
     "run as root, or give CAP_BPF, CAP_PERFMON and CAP_SYS_PTRACE (sudo unidle ...; "
