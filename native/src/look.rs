@@ -4,8 +4,8 @@ use std::io;
 use std::time::Duration;
 
 use crate::calls::Wanted;
-use crate::procfs::session::ProcfsSession;
 use crate::procfs::refused;
+use crate::procfs::session::ProcfsSession;
 use crate::session::{Options, Session, Taken};
 
 /// A look that goes on, of whatever tier.

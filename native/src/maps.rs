@@ -107,7 +107,10 @@ fn code_kb(status: &[u8]) -> Option<u64> {
     let line = status
         .split(|b| *b == b'\n')
         .find_map(|line| line.strip_prefix(b"VmLib:"))?;
-    number(line.split(|b| b.is_ascii_whitespace()).find(|word| !word.is_empty())?)
+    number(
+        line.split(|b| b.is_ascii_whitespace())
+            .find(|word| !word.is_empty())?,
+    )
 }
 
 fn number(digits: &[u8]) -> Option<u64> {
@@ -236,8 +239,14 @@ mod tests {
     fn a_deleted_file_is_only_reached_through_its_mapping() {
         let maps = Maps::parse(TEXT);
         let ways = |addr| maps.list[maps.find(addr).expect("mapped")].ways(5);
-        assert_eq!(ways(0x7f10001), [PathBuf::from("/proc/5/map_files/7f10000-7f20000")]);
-        assert_eq!(ways(0x400000)[1], PathBuf::from("/proc/5/root/usr/bin/python3.11"));
+        assert_eq!(
+            ways(0x7f10001),
+            [PathBuf::from("/proc/5/map_files/7f10000-7f20000")]
+        );
+        assert_eq!(
+            ways(0x400000)[1],
+            PathBuf::from("/proc/5/root/usr/bin/python3.11")
+        );
     }
 
     #[test]
@@ -248,7 +257,14 @@ mod tests {
         let map = |protection, len| {
             // SAFETY: new memory that nobody else uses.
             let at = unsafe {
-                libc::mmap(std::ptr::null_mut(), len, protection, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0)
+                libc::mmap(
+                    std::ptr::null_mut(),
+                    len,
+                    protection,
+                    libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                    -1,
+                    0,
+                )
             };
             assert_ne!(at, libc::MAP_FAILED);
             at
@@ -266,7 +282,10 @@ mod tests {
 
     #[test]
     fn a_process_that_is_gone_has_no_code() {
-        let mut child = std::process::Command::new("sleep").arg("100").spawn().expect("sleep is there");
+        let mut child = std::process::Command::new("sleep")
+            .arg("100")
+            .spawn()
+            .expect("sleep is there");
         let mut watch = CodeWatch::default();
         assert!(watch.changed(child.id()).expect("it lives"));
         child.kill().expect("it lives");

@@ -156,7 +156,10 @@ impl Quality {
                 self.seen.moved,
                 "looks at blocked threads were thrown away, because the thread moved meanwhile",
             ),
-            (self.seen.unreadable, "records of the kernel side could not be used"),
+            (
+                self.seen.unreadable,
+                "records of the kernel side could not be used",
+            ),
             (
                 crowded,
                 "samples had one stack too many and stand under (other stacks)",

@@ -169,7 +169,9 @@ impl Target {
         let new = walked.frames.len() - walked.same.min(walked.frames.len());
         let from = last.shown.len().checked_sub(walked.same);
         let is_of_the_walk_before = walked.same > 0 && last.shown_walk + 1 == last.walks;
-        let known = from.filter(|_| is_of_the_walk_before).and_then(|from| last.shown.get(from..));
+        let known = from
+            .filter(|_| is_of_the_walk_before)
+            .and_then(|from| last.shown.get(from..));
         if known.is_none() {
             self.modules.name_roots(&*self.world, walked, frames);
         }

@@ -358,12 +358,23 @@ mod tests {
 
     #[test]
     fn no_name_that_fits_a_group_is_passed_over_by_its_beginning() {
-        let names = ["_ZN2at4_ops5addmm4callE", "malloc", "cudaMalloc", "ncclAllReduce", "xmalloc", "_Z", ""];
+        let names = [
+            "_ZN2at4_ops5addmm4callE",
+            "malloc",
+            "cudaMalloc",
+            "ncclAllReduce",
+            "xmalloc",
+            "_Z",
+            "",
+        ];
         for group in GROUPS {
             let patterns = Patterns::of(group);
             for name in names {
                 let followed = [name.as_bytes(), b"\0another"].concat();
-                assert!(patterns.functions(name).is_none() || patterns.may_fit(&followed), "{name}");
+                assert!(
+                    patterns.functions(name).is_none() || patterns.may_fit(&followed),
+                    "{name}"
+                );
             }
         }
         let malloc = GROUPS.iter().find(|g| g.name == "malloc").unwrap();

@@ -7,10 +7,10 @@ use rustc_hash::FxHashMap;
 
 use crate::own::OwnCost;
 use crate::perf::{Perf, Sampled};
-use crate::procfs::thread::Thread;
 use crate::procfs::agreed::agreed_frames;
 use crate::procfs::counts::Counts;
 use crate::procfs::rights::may_read;
+use crate::procfs::thread::Thread;
 use crate::procfs::watch::Watch;
 use crate::quality::Told;
 use crate::sample::RawSample;

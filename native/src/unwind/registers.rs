@@ -145,7 +145,9 @@ impl PartialEq for Registers {
         self.ip == other.ip
             && self.known == other.known
             && self.arch == other.arch
-            && (0..REGISTERS).filter(known).all(|i| self.values[i] == other.values[i])
+            && (0..REGISTERS)
+                .filter(known)
+                .all(|i| self.values[i] == other.values[i])
     }
 }
 

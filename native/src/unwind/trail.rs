@@ -55,7 +55,10 @@ impl Trail {
 
     /// The outermost `n` frames, the innermost of them first.
     pub(super) fn frames(&self, n: usize) -> impl Iterator<Item = NativeFrame> + '_ {
-        self.steps[..n.min(self.steps.len())].iter().rev().map(|s| s.frame)
+        self.steps[..n.min(self.steps.len())]
+            .iter()
+            .rev()
+            .map(|s| s.frame)
     }
 
     /// The outermost `n` frames stay, and what a walk found inside of them is added.
