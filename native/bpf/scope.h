@@ -14,6 +14,7 @@
 #define OUTER_BYTES (24 << 10)
 #define PIECE_BYTES 1024  /* in which it is copied */
 #define KERNEL_FRAMES 64
+#define RETURNS_MAX 4 /* return addresses of a blocked thread that probes have replaced */
 
 #define TARGET_FOLLOW 1u /* its children are watched as well */
 #define TARGET_ENDED 2u
@@ -31,6 +32,12 @@ enum state {
 	RUNQ = 3,     /* could run, and waits for a CPU */
 	ENDED = 4,    /* the agent frees the place */
 	RUNNABLE = 5, /* ON or RUNQ: the next event tells which */
+};
+
+/* A return address that a return probe has replaced: where it was, and what it was. */
+struct returned {
+	__u64 at;
+	__u64 to;
 };
 
 /*
@@ -60,6 +67,10 @@ struct thread {
 	__u32 python_tries;
 	__u32 python_skip;
 	char comm[16]; /* written when the thread ends */
+	/* Innermost first, as it was when the thread last left a CPU. */
+	struct returned returns[RETURNS_MAX];
+	__u32 n_returns;
+	__u32 unused;
 };
 
 struct counters {

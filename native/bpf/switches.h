@@ -5,6 +5,7 @@
 #ifndef UNIDLE_SWITCHES_H
 #define UNIDLE_SWITCHES_H
 
+#include "returns.h"
 #include "threads.h"
 
 static inline_always void leave(struct task_struct *task, bool preempted, __u32 task_state, __u64 now)
@@ -37,6 +38,7 @@ static inline_always void leave(struct task_struct *task, bool preempted, __u32 
 	t->args[2] = user.args[2];
 	t->fsbase = thread_pointer(task);
 	t->task_state = task_state;
+	keep_returns(task, t);
 	if (dead && !preempted)
 		end(t, task, tid);
 	__sync_fetch_and_add(&t->seq, 1);
@@ -143,6 +145,7 @@ int there_already(struct bpf_iter__task *ctx)
 	t->call = user.call;
 	t->fsbase = thread_pointer(task);
 	t->task_state = state;
+	keep_returns(task, t);
 	return 0;
 }
 

@@ -67,6 +67,7 @@ static inline_always struct thread *enter(__u32 pid, __u32 tid, __u32 state, __u
 	t->python = 0;
 	t->python_tries = t->python_skip = 0;
 	t->comm[0] = 0;
+	t->n_returns = 0;
 	t->state = state;
 	__sync_fetch_and_add(&t->seq, 1);
 	if (bpf_map_update_elem(&places, &tid, &place, BPF_NOEXIST)) {

@@ -58,6 +58,21 @@ struct task_struct {
 	struct thread_struct thread;
 };
 
+/* Without CONFIG_UPROBES there are none. */
+struct return_instance {
+	unsigned long stack;
+	unsigned long orig_ret_vaddr;
+	struct return_instance *next;
+};
+
+struct uprobe_task {
+	struct return_instance *return_instances;
+};
+
+struct task_struct___uprobes {
+	struct uprobe_task *utask;
+};
+
 /* Before 5.14. */
 struct task_struct___state {
 	long state;

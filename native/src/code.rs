@@ -8,7 +8,7 @@ use crate::image::{Image, LOOP};
 use crate::maps::{Mapping, Maps};
 use crate::sample::{Frame, Frames, Kind};
 use crate::splice::{Class, Native};
-use crate::symbols::PerfMap;
+use crate::symbols::{is_stub_name, PerfMap};
 use crate::unwind::{analyse, call_target, ends_in_call, Code, Prologue, Rule, Walked, PROLOGUE_MAX};
 use crate::world::World;
 
@@ -16,6 +16,9 @@ use crate::world::World;
 const ADDRESSES_MAX: usize = 1 << 16;
 /// The longest call instruction.
 const CALL_MAX: usize = 7;
+
+/// What a function of the interpreter is called that has no name: whose it is can be told, and no more.
+const INTERPRETER: &str = "[python]";
 
 /// Functions that processes and threads start in.
 const ROOTS: [&str; 13] = [
@@ -239,7 +242,10 @@ impl Modules {
             }
             // The start of the function, so that all places in it are one frame.
             let start = image.unwind(vaddr).map_or(vaddr, |f| f.start);
-            let function = format!("{}+{start:#x}", image.name);
+            let function = match image.is_interpreter() {
+                true => INTERPRETER.to_owned(),
+                false => format!("{}+{start:#x}", image.name),
+            };
             return (native_frame(function, &image.name), Class::Plain, false);
         }
         if let Some((_, name)) = self.generated(world, addr) {
@@ -282,6 +288,9 @@ fn native_frame(function: String, module: &str) -> Frame {
 }
 
 fn class_of(raw: &str) -> Class {
+    if is_stub_name(raw) {
+        return Class::Plain;
+    }
     let name = raw.split(['.', '@']).next().unwrap_or(raw);
     if name == LOOP {
         Class::Loop
@@ -387,7 +396,8 @@ impl Code for CodeOf<'_> {
     fn is_root(&mut self, addr: u64) -> bool {
         let found = self.modules.image_at(self.world, addr);
         let named = found.and_then(|(image, vaddr)| image.symbol(vaddr));
-        named.is_some_and(|n| ROOTS.contains(&n.raw.split('@').next().unwrap_or(&n.raw)))
+        let is_root = |raw: &str| !is_stub_name(raw) && ROOTS.contains(&raw.split('@').next().unwrap_or(raw));
+        named.is_some_and(|n| is_root(&n.raw))
     }
 
     fn missed(&mut self, _addr: u64) {

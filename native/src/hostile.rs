@@ -9,7 +9,7 @@ use crate::maps::Maps;
 use crate::python::line_at;
 use crate::recording::Recording;
 use crate::sample::Frames;
-use crate::symbols::{demangle, KernelSymbols, PerfMap};
+use crate::symbols::{debug, demangle, KernelSymbols, Methods, PerfMap};
 
 /// A file that says it is an ELF file: headers, symbols, names, unwind data.
 pub fn elf(data: &[u8]) {
@@ -18,6 +18,9 @@ pub fn elf(data: &[u8]) {
         return;
     };
     image.elf.build_id();
+    debug::find(&image.elf, "/bin/file", &[]);
+    debug::unpacked(&image.elf);
+    Methods::read(&image.elf, &|_| true);
     image.address_of("_PyRuntime");
     let places: Vec<u64> = image
         .elf
@@ -25,7 +28,13 @@ pub fn elf(data: &[u8]) {
         .iter()
         .map(|s| s.vaddr.saturating_add(s.memory_size / 2))
         .collect();
-    for at in places.into_iter().chain([image.elf.entry, 0, u64::MAX]) {
+    let stubs = image.elf.sections.iter().filter(|s| s.name.starts_with(".plt"));
+    let stubs: Vec<u64> = stubs.map(|s| s.vaddr.saturating_add(s.size / 2)).collect();
+    for at in places
+        .into_iter()
+        .chain(stubs)
+        .chain([image.elf.entry, 0, u64::MAX])
+    {
         image.unwind(at);
         image.is_loop_part(at);
         image.is_stub(at);

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use rustc_hash::FxHashMap;
@@ -10,7 +11,9 @@ use crate::elf::{build_id_of_notes, Elf, FileSource, Source, EM_X86_64};
 use crate::maps::Mapping;
 use crate::memory::Memory;
 use crate::ranges::Ranges;
-use crate::symbols::{demangle, find_by_name, Symbols};
+use crate::symbols::{
+    debug, demangle, find_by_name, is_stub_name, roots, stubs_at, Methods, Stubs, Symbol, Symbols,
+};
 use crate::unwind::{Arch, Cfa, Found, UnwindTable};
 
 /// The function that runs Python code.
@@ -41,6 +44,11 @@ pub struct Image {
     pub elf: Elf,
     table: UnwindTable,
     symbols: OnceLock<Symbols>,
+    /// What holds the symbols that this file was stripped of.
+    elsewhere: OnceLock<Option<Elf>>,
+    stubs: Stubs,
+    /// What Python calls the functions of a file that belongs to it.
+    methods: OnceLock<Methods>,
     /// Symbols come from there, and what was asked is kept.
     plain: Option<(Arc<Image>, Mutex<Told>)>,
     /// Symbols by name come from here.
@@ -63,6 +71,9 @@ impl Image {
             table: UnwindTable::new(elf.clone()),
             elf,
             symbols: OnceLock::new(),
+            elsewhere: OnceLock::new(),
+            stubs: Stubs::default(),
+            methods: OnceLock::new(),
             plain: None,
             asked: None,
             loop_parts: OnceLock::new(),
@@ -112,8 +123,14 @@ impl Image {
     pub fn symbols(&self) -> &Symbols {
         match &self.plain {
             Some((plain, _)) => plain.symbols(),
-            None => self.symbols.get_or_init(|| Symbols::read(&self.elf)),
+            None => self
+                .symbols
+                .get_or_init(|| Symbols::read(&self.elf, self.elsewhere())),
         }
+    }
+
+    fn elsewhere(&self) -> Option<&Elf> {
+        self.elsewhere.get_or_init(|| debug::unpacked(&self.elf)).as_ref()
     }
 
     pub fn symbol(&self, vaddr: u64) -> Option<Arc<Named>> {
@@ -121,7 +138,10 @@ impl Image {
         if known.is_some() {
             return known;
         }
-        let (symbol, size) = self.symbols().find_sized(vaddr)?;
+        let (symbol, (from, to), size) = match &self.plain {
+            Some((plain, _)) => plain.find(vaddr)?,
+            None => self.find(vaddr)?,
+        };
         self.tell(|told| {
             let entry = (symbol.start, size, symbol.name.clone());
             if !told.functions.contains(&entry) {
@@ -133,15 +153,56 @@ impl Image {
             size,
             raw: symbol.name,
         });
-        if let Some((from, to)) = self.symbols().span(vaddr) {
-            let end = match size {
-                0 => to,
-                _ => to.min(named.start.saturating_add(size)),
-            };
-            let mut known = self.named.lock().unwrap_or_else(|e| e.into_inner());
-            known.keep(from, end, named.clone());
-        }
+        let mut known = self.named.lock().unwrap_or_else(|e| e.into_inner());
+        known.keep(from, to, named.clone());
         Some(named)
+    }
+
+    /// A symbol, the addresses that it is the answer for, and its size.
+    fn find(&self, vaddr: u64) -> Option<(Symbol, (u64, u64), u64)> {
+        // Before a section of stubs stands a function without a size: it would swallow them.
+        let stub = self.is_stub(vaddr);
+        if let Some((symbol, size)) = stub.then(|| self.stubs.find(&self.elf, vaddr)).flatten() {
+            let holds = (symbol.start, symbol.start.saturating_add(size));
+            return Some((symbol, holds, size));
+        }
+        let found = self.symbols().find_sized(vaddr);
+        if stub {
+            let (symbol, size) = found.filter(|f| is_stub_name(&f.0.name))?;
+            return Some((symbol, (vaddr, vaddr.saturating_add(1)), size));
+        }
+        let function = || self.unwind(vaddr);
+        match found {
+            Some((symbol, size)) if size > 0 => {
+                let (from, to) = self
+                    .symbols()
+                    .span(vaddr)
+                    .unwrap_or((vaddr, vaddr.saturating_add(1)));
+                let end = to.min(symbol.start.saturating_add(size));
+                Some((symbol, (from, end), size))
+            }
+            // Without a size it ends where another function begins, which may have no symbol.
+            Some((symbol, size)) if function().is_none_or(|f| f.start <= symbol.start) => {
+                Some((symbol, (vaddr, vaddr.saturating_add(1)), size))
+            }
+            _ => self.method(vaddr),
+        }
+    }
+
+    /// As Python calls it.
+    fn method(&self, vaddr: u64) -> Option<(Symbol, (u64, u64), u64)> {
+        if !self.is_of_python() || self.symbols().full {
+            return None;
+        }
+        let function = self.unwind(vaddr)?;
+        let begins = |at: u64| self.table.find(at).is_some_and(|f| f.start == at);
+        let methods = self.methods.get_or_init(|| Methods::read(&self.elf, &begins));
+        let symbol = Symbol {
+            start: function.start,
+            name: methods.find(function.start)?.to_owned(),
+        };
+        let size = function.end.saturating_sub(function.start);
+        Some((symbol, (function.start, function.end), size))
     }
 
     /// The name for people of the function that a symbol names.
@@ -158,8 +219,9 @@ impl Image {
         if let Some(asked) = &self.asked {
             return asked.iter().find(|a| a.2 == name).map(|a| (a.0, a.1));
         }
-        let elf = self.plain.as_ref().map_or(&self.elf, |(plain, _)| &plain.elf);
-        let found = find_by_name(elf, name)?;
+        let plain = self.plain.as_ref().map_or(self, |(plain, _)| plain);
+        let elsewhere = || find_by_name(plain.elsewhere()?, name);
+        let found = find_by_name(&plain.elf, name).or_else(elsewhere)?;
         self.tell(|told| told.asked.push((found.0, found.1, name.to_owned())));
         Some(found)
     }
@@ -218,10 +280,18 @@ impl Image {
 
     /// A stub of the linker that jumps on to a function of another file.
     pub fn is_stub(&self, vaddr: u64) -> bool {
-        let stubs = self.elf.sections.iter().filter(|s| s.name.starts_with(".plt"));
-        stubs
-            .into_iter()
-            .any(|s| vaddr >= s.vaddr && vaddr - s.vaddr < s.size)
+        stubs_at(&self.elf, vaddr).is_some()
+    }
+
+    /// Is it the interpreter, or a module for it?
+    fn is_of_python(&self) -> bool {
+        let parts = [".cpython-", ".abi3.", "libpython"];
+        self.is_interpreter() || parts.iter().any(|part| self.name.contains(part))
+    }
+
+    /// Does this file hold the interpreter?
+    pub fn is_interpreter(&self) -> bool {
+        self.elf.section(".PyRuntime").is_some()
     }
 }
 
@@ -248,7 +318,7 @@ pub fn open(pid: u32, mapping: &Mapping, memory: &dyn Memory) -> Option<Arc<Imag
     let file = match exact {
         Some(file) => file,
         None if mapping.deleted => return None,
-        None => File::open(format!("/proc/{pid}/root{}", mapping.path)).ok()?,
+        None => roots::open_below(&roots::root_of(pid), Path::new(&mapping.path))?,
     };
     let meta = file.metadata().ok()?;
     if !meta.is_file() || (by_path && meta.ino() != mapping.inode) {
@@ -266,6 +336,11 @@ pub fn open(pid: u32, mapping: &Mapping, memory: &dyn Memory) -> Option<Arc<Imag
         return Some(image);
     }
     let image = Arc::new(Image::new(mapping.name(), Arc::new(FileSource::new(file).ok()?))?);
+    // Now, while the process is there; what is in the file itself can wait.
+    let roots = [roots::root_of(pid), PathBuf::from("/")];
+    if let Some(found) = debug::find(&image.elf, &mapping.path, &roots) {
+        let _ = image.elsewhere.set(Some(found));
+    }
     if by_path && !same_build(&image, mapping, memory) {
         return None;
     }

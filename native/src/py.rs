@@ -15,7 +15,7 @@ use crate::session::{Options, Taken};
 const FORM: u32 = 2;
 
 /// The programs' source goes with them, so that whoever runs them can read them.
-const SOURCES: [(&str, &str); 19] = [
+const SOURCES: [(&str, &str); 20] = [
     ("calls.bpf.c", include_str!("../bpf/calls.bpf.c")),
     ("calls.h", include_str!("../bpf/calls.h")),
     ("calls_files.h", include_str!("../bpf/calls_files.h")),
@@ -32,6 +32,7 @@ const SOURCES: [(&str, &str); 19] = [
     ("processes.h", include_str!("../bpf/processes.h")),
     ("python_walk.h", include_str!("../bpf/python_walk.h")),
     ("samples.h", include_str!("../bpf/samples.h")),
+    ("returns.h", include_str!("../bpf/returns.h")),
     ("python.h", include_str!("../bpf/python.h")),
     ("helpers.h", include_str!("../bpf/helpers.h")),
     ("vmlinux.h", include_str!("../bpf/vmlinux.h")),

@@ -217,14 +217,15 @@ impl Elf {
             .is_some_and(|o| self.source.read_at(o, into))
     }
 
-    /// The build id, from the notes.
+    /// The build id, from the notes: by their section, else by their segment (files that hold symbols alone have
+    /// segments that say nothing of where their bytes are).
     pub fn build_id(&self) -> Option<Vec<u8>> {
-        self.notes.iter().find_map(|&(offset, size)| {
+        let section = self.section(".note.gnu.build-id").map(|s| (s.offset, s.size));
+        let notes = section.into_iter().chain(self.notes.iter().copied());
+        notes.into_iter().find_map(|(offset, size)| {
             let mut b = vec![0u8; size.min(4096) as usize];
-            self.source
-                .read_at(offset, &mut b)
-                .then(|| build_id_of_notes(&b))
-                .flatten()
+            let read = self.source.read_at(offset, &mut b);
+            read.then(|| build_id_of_notes(&b)).flatten()
         })
     }
 }

@@ -53,6 +53,34 @@ pub struct ThreadPlace {
     pub python_tries: u32,
     pub python_skip: u32,
     pub comm: [u8; 16],
+    /// Of the stack as it was when the thread last left a CPU, innermost first.
+    pub returns: [Returned; 4],
+    pub n_returns: u32,
+    pub unused: u32,
+}
+
+/// A return address that a return probe has replaced by its own: where it was, and what it was.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Returned {
+    pub at: u64,
+    pub to: u64,
+}
+
+impl ThreadPlace {
+    /// Puts the addresses that the functions will return to in truth into a copy of the stack.
+    pub fn restore_returns(&self, stack: &mut [u8]) {
+        for returned in self.returns.iter().take(self.n_returns as usize) {
+            let at = returned
+                .at
+                .checked_sub(self.regs.sp)
+                .and_then(|far| usize::try_from(far).ok());
+            let word = at.and_then(|at| stack.get_mut(at..at.checked_add(8)?));
+            if let Some(word) = word {
+                word.copy_from_slice(&returned.to.to_le_bytes());
+            }
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -71,7 +99,7 @@ pub struct Counters {
 
 const _: () = {
     assert!(std::mem::size_of::<TargetEntry>() == 80);
-    assert!(std::mem::size_of::<ThreadPlace>() == 176);
+    assert!(std::mem::size_of::<ThreadPlace>() == 248);
     assert!(std::mem::size_of::<Counters>() == 72);
     assert!(std::mem::size_of::<PyFrameRaw>() == 24);
 };
@@ -191,6 +219,24 @@ mod tests {
         b[HEAD + 40..HEAD + 44].copy_from_slice(&n_stack.to_le_bytes());
         b[PYTHON_AT..PYTHON_AT + 8].copy_from_slice(&0xc0deu64.to_le_bytes());
         b
+    }
+
+    #[test]
+    fn replaced_return_addresses_are_put_back_where_the_copy_holds_them() {
+        let place = ThreadPlace {
+            regs: Regs {
+                sp: 0x1000,
+                ..Regs::default()
+            },
+            returns: [(0x1008, 7), (0x0ff8, 8), (0x1014, 9), (0x1010, 10)]
+                .map(|(at, to)| Returned { at, to }),
+            n_returns: 3,
+            ..ThreadPlace::default()
+        };
+        let mut stack = [0u8; 24];
+        place.restore_returns(&mut stack);
+        let words: Vec<u64> = stack.chunks_exact(8).filter_map(|w| u64_at(w, 0)).collect();
+        assert_eq!(words, [0, 7, 0]);
     }
 
     #[test]

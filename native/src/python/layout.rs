@@ -92,35 +92,27 @@ const PYTHON_3_11: Layout = Layout {
     code_type: 0,
 };
 
+/// What moved since 3.11.
 const PYTHON_3_12: Layout = Layout {
     config: PyConfig {
         version: 312,
         flags: PyConfig::CFRAME,
-        runtime: 0,
-        off_interp_head: 40,
-        off_interp_next: 0,
         off_threads_head: 72,
-        off_ts_next: 8,
         off_ts_thread_id: 136,
         off_ts_native_id: 144,
-        off_ts_frame: 56,
         off_cframe_frame: 0,
         off_f_previous: 8,
         off_f_executable: 0,
-        off_f_instr: 56,
         off_f_owner: 70,
         off_f_is_entry: 0,
         off_cframe_previous: 8,
+        ..PYTHON_3_11.config
     },
-    filename: 112,
-    name: 120,
-    qualname: 128,
-    linetable: 136,
     firstlineno: 68,
     code_adaptive: 192,
     ascii_data: 40,
     compact_data: 56,
-    code_type: 0,
+    ..PYTHON_3_11
 };
 
 /// The words of `_Py_DebugOffsets`: cookie, version, free-threaded or not, then the groups in their order.

@@ -138,6 +138,7 @@ impl Session {
         let n = memory
             .read_some(place.regs.sp, &mut self.buffers.stack)
             .unwrap_or(0);
+        place.restore_returns(&mut self.buffers.stack[..n]);
         let fsbase = (place.fsbase != 0).then_some(place.fsbase);
         if let Some(target) = self.stacks.processes.target(place.pid) {
             target.python_frames(place.tid, fsbase, &mut self.buffers.python);

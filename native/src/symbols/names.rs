@@ -23,7 +23,11 @@ impl DemangleWrite for Bounded {
 
 /// The name of a function without parameters and return type: `at::native::add_kernel`.
 pub fn demangle(name: &str) -> String {
-    let plain = name.split("@@").next().unwrap_or(name);
+    if let Some(of) = name.strip_suffix("@plt") {
+        return demangle(of) + "@plt";
+    }
+    // What stands behind a name is the version of the library that brought it.
+    let plain = name.split('@').next().filter(|n| !n.is_empty()).unwrap_or(name);
     if plain.starts_with("_R") || (plain.starts_with("_ZN") && plain.contains("17h")) {
         if let Ok(rust) = rustc_demangle::try_demangle(plain) {
             return shorten(&format!("{rust:#}"));
@@ -144,6 +148,11 @@ mod tests {
         );
         assert_eq!(demangle("_PyEval_EvalFrameDefault"), "_PyEval_EvalFrameDefault");
         assert_eq!(demangle("memcpy@@GLIBC_2.14"), "memcpy");
+        assert_eq!(demangle("clock_nanosleep@GLIBC_2.2.5"), "clock_nanosleep");
+        assert_eq!(
+            demangle("_ZN3c1010TensorImpl4sizeEv@plt"),
+            "c10::TensorImpl::size@plt"
+        );
         assert_eq!(
             demangle("_ZN4core3ptr13drop_in_place17h0123456789abcdefE"),
             "core::ptr::drop_in_place"

@@ -1,4 +1,4 @@
-//! Function symbols of one file: `.symtab`, else `.dynsym`. Kept compactly (12 bytes a symbol; names stay in the file).
+//! Function symbols of one file: `.symtab`, its own or one kept elsewhere, and `.dynsym`. Kept compactly (12 bytes a symbol; names stay in the file).
 
 use std::sync::Arc;
 
@@ -35,16 +35,21 @@ struct Entry {
     name: u32,
 }
 
-/// Symbols of a file, sorted by address.
+/// Symbols of a file.
 #[derive(Default)]
 pub struct Symbols {
-    base: u64,
-    entries: Vec<Entry>,
-    names: Option<Names>,
+    tables: Vec<Table>,
     /// There was a full symbol table: a gap between its symbols is no function without a name.
     pub full: bool,
     /// Instead of the above, in recordings.
     list: Vec<(u64, u64, String)>,
+}
+
+/// One symbol table, sorted by address.
+struct Table {
+    base: u64,
+    entries: Vec<Entry>,
+    names: Names,
 }
 
 struct Names {
@@ -54,25 +59,27 @@ struct Names {
 }
 
 impl Symbols {
-    pub fn read(elf: &Elf) -> Symbols {
-        let of_kind = |kind| {
-            elf.sections
-                .iter()
-                .find(|s| s.kind == kind && s.size >= SYMBOL_SIZE * 2)
+    /// `.symtab`; where the file was stripped of it that of `elsewhere`, with `.dynsym` for what only that has.
+    pub fn read(elf: &Elf, elsewhere: Option<&Elf>) -> Symbols {
+        let base = elf.segments.iter().map(|s| s.vaddr).min().unwrap_or(0) & !4095;
+        let read = |elf: &Elf, kind| {
+            let mut sections = elf.sections.iter();
+            let section = sections.find(|s| s.kind == kind && s.size >= SYMBOL_SIZE * 2)?;
+            Table::read(elf, section, base).filter(|t| !t.entries.is_empty())
         };
-        let full = of_kind(SHT_SYMTAB).and_then(|s| Self::read_section(elf, s));
-        let mut symbols = match full {
-            Some(symbols) if !symbols.entries.is_empty() => Symbols {
+        if let Some(own) = read(elf, SHT_SYMTAB) {
+            return Symbols {
+                tables: vec![own],
                 full: true,
-                ..symbols
-            },
-            _ => of_kind(SHT_DYNSYM)
-                .and_then(|s| Self::read_section(elf, s))
-                .unwrap_or_default(),
-        };
-        symbols.entries.sort_unstable_by_key(|e| e.start);
-        symbols.entries.shrink_to_fit();
-        symbols
+                ..Symbols::default()
+            };
+        }
+        let other = elsewhere.and_then(|e| read(e, SHT_SYMTAB));
+        Symbols {
+            full: other.is_some(),
+            tables: other.into_iter().chain(read(elf, SHT_DYNSYM)).collect(),
+            ..Symbols::default()
+        }
     }
 
     /// Symbols that are known otherwise: start, size, mangled name.
@@ -84,40 +91,8 @@ impl Symbols {
         }
     }
 
-    fn read_section(elf: &Elf, section: &Section) -> Option<Symbols> {
-        let strings = elf.sections.get(section.link as usize)?;
-        let base = elf.segments.iter().map(|s| s.vaddr).min()? & !4095;
-        let count = (section.size / SYMBOL_SIZE)
-            .min(SYMBOLS_MAX)
-            .min(elf.source.len() / SYMBOL_SIZE);
-        let mut symbols = Symbols {
-            base,
-            names: Some(Names {
-                source: elf.source.clone(),
-                offset: strings.offset,
-                size: strings.size,
-            }),
-            ..Symbols::default()
-        };
-        let mut piece = vec![0u8; PIECE];
-        let mut left = count * SYMBOL_SIZE;
-        let mut at = section.offset;
-        while left > 0 {
-            let n = left.min(PIECE as u64) as usize;
-            if !elf.source.read_bulk(at, &mut piece[..n]) {
-                break;
-            }
-            symbols
-                .entries
-                .extend(piece[..n].chunks_exact(24).filter_map(|b| entry(b, base)));
-            at += n as u64;
-            left -= n as u64;
-        }
-        Some(symbols)
-    }
-
     pub fn len(&self) -> usize {
-        self.entries.len() + self.list.len()
+        self.tables.iter().map(|t| t.entries.len()).sum::<usize>() + self.list.len()
     }
 
     pub fn is_empty(&self) -> bool {
@@ -136,6 +111,73 @@ impl Symbols {
             let (start, size, name) = self.list.get(i)?.clone();
             return (size == 0 || vaddr - start < size).then_some((Symbol { start, name }, size));
         }
+        // One with a size holds the address for sure; of those without, the nearest. The first table is the fuller one.
+        let found = self.tables.iter().filter_map(|t| Some((t, t.find(vaddr)?)));
+        let (table, entry) = found.reduce(|best, next| {
+            let rank = |e: &Entry| (e.size > 0, e.start);
+            if rank(&next.1) > rank(&best.1) {
+                next
+            } else {
+                best
+            }
+        })?;
+        let symbol = Symbol {
+            start: table.base.wrapping_add(entry.start.into()),
+            name: table.plainest_name(entry)?,
+        };
+        Some((symbol, u64::from(entry.size)))
+    }
+
+    /// The addresses around this one in which no other symbol starts: as far as it reaches, one answer holds for them.
+    pub fn span(&self, vaddr: u64) -> Option<(u64, u64)> {
+        let spans = self.tables.iter().map(|t| t.span(vaddr));
+        spans.reduce(|a, b| (a.0.max(b.0), a.1.min(b.1)))
+    }
+
+    /// Address of a symbol by its name; looks at all of them.
+    pub fn address_of(&self, wanted: &str) -> Option<u64> {
+        if let Some(s) = self.list.iter().find(|s| s.2 == wanted) {
+            return Some(s.0);
+        }
+        self.tables.iter().find_map(|t| t.address_of(wanted))
+    }
+}
+
+impl Table {
+    /// `base`: where the file that the symbols are of begins.
+    fn read(elf: &Elf, section: &Section, base: u64) -> Option<Table> {
+        let strings = elf.sections.get(section.link as usize)?;
+        let count = (section.size / SYMBOL_SIZE)
+            .min(SYMBOLS_MAX)
+            .min(elf.source.len() / SYMBOL_SIZE);
+        let mut table = Table {
+            base,
+            names: Names {
+                source: elf.source.clone(),
+                offset: strings.offset,
+                size: strings.size,
+            },
+            entries: Vec::new(),
+        };
+        let mut piece = vec![0u8; PIECE];
+        let mut left = count * SYMBOL_SIZE;
+        let mut at = section.offset;
+        while left > 0 {
+            let n = left.min(PIECE as u64) as usize;
+            if !elf.source.read_bulk(at, &mut piece[..n]) {
+                break;
+            }
+            let entries = piece[..n].chunks_exact(24);
+            table.entries.extend(entries.filter_map(|b| entry(b, base)));
+            at = at.checked_add(n as u64)?;
+            left -= n as u64;
+        }
+        table.entries.sort_unstable_by_key(|e| e.start);
+        table.entries.shrink_to_fit();
+        Some(table)
+    }
+
+    fn find(&self, vaddr: u64) -> Option<Entry> {
         let far = u32::try_from(vaddr.checked_sub(self.base)?).ok()?;
         let end = self.entries.partition_point(|e| e.start <= far);
         // A symbol of a smaller part may start within a larger one: look at a few before.
@@ -149,13 +191,23 @@ impl Symbols {
                 start = Some(*e);
             }
         }
-        let best = start?;
-        let aliases = self.entries[..end]
-            .iter()
-            .rev()
-            .skip_while(|e| e.start != best.start)
-            .take_while(|e| e.start == best.start)
-            .take(ALIASES_MAX);
+        start
+    }
+
+    fn span(&self, vaddr: u64) -> (u64, u64) {
+        let start_of = |e: &Entry| self.base.wrapping_add(e.start.into());
+        let next = self.entries.partition_point(|e| start_of(e) <= vaddr);
+        let from = next
+            .checked_sub(1)
+            .and_then(|i| self.entries.get(i))
+            .map_or(0, start_of);
+        (from, self.entries.get(next).map_or(u64::MAX, start_of))
+    }
+
+    fn plainest_name(&self, of: Entry) -> Option<String> {
+        let from = self.entries.partition_point(|e| e.start < of.start);
+        let aliases = self.entries.get(from..)?.iter();
+        let aliases = aliases.take_while(|e| e.start == of.start).take(ALIASES_MAX);
         let named = aliases.filter_map(|e| Some((e.name >> 30, self.name(e.name & NAME_BITS)?)));
         let (_, name) = named.min_by_key(|(rank, name)| {
             (
@@ -164,39 +216,17 @@ impl Symbols {
                 name.len(),
             )
         })?;
-        let symbol = Symbol {
-            start: self.base.wrapping_add(best.start.into()),
-            name,
-        };
-        Some((symbol, u64::from(best.size)))
+        Some(name)
     }
 
-    /// The addresses around this one in which no other symbol starts: as far as it reaches, one answer holds for them.
-    pub fn span(&self, vaddr: u64) -> Option<(u64, u64)> {
-        let far = u32::try_from(vaddr.checked_sub(self.base)?).ok()?;
-        let next = self.entries.partition_point(|e| e.start <= far);
-        let from = self.entries.get(next.checked_sub(1)?)?.start;
-        let to = self.entries.get(next).map_or(u32::MAX, |e| e.start);
-        Some((
-            self.base.wrapping_add(from.into()),
-            self.base.wrapping_add(to.into()),
-        ))
-    }
-
-    /// Address of a symbol by its name; looks at all of them.
-    pub fn address_of(&self, wanted: &str) -> Option<u64> {
-        if let Some(s) = self.list.iter().find(|s| s.2 == wanted) {
-            return Some(s.0);
-        }
-        let found = self
-            .entries
-            .iter()
-            .find(|e| self.name(e.name & NAME_BITS).is_some_and(|n| n == wanted))?;
+    fn address_of(&self, wanted: &str) -> Option<u64> {
+        let named = |e: &&Entry| self.name(e.name & NAME_BITS).is_some_and(|n| n == wanted);
+        let found = self.entries.iter().find(named)?;
         Some(self.base.wrapping_add(found.start.into()))
     }
 
     fn name(&self, at: u32) -> Option<String> {
-        let names = self.names.as_ref()?;
+        let names = &self.names;
         string_at(&*names.source, names.offset, names.size, u64::from(at))
     }
 }
