@@ -1,22 +1,19 @@
 //! Follows processes as they come and go, and takes probes off that cost more than the budget.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
+use rustc_hash::FxHashSet;
+
 use super::catalogue::GROUPS;
-use super::govern::{self, Load};
-use super::kernel::Program;
-use super::{maps, wanted, Calls, Resolver};
+use super::govern::{self, Load, Removal, Unit};
+use super::groups::What;
+use super::kernel::{Kernel, Program};
+use super::{maps, wanted, Active, Calls, Resolver, Set, FIRST_FUNCTION};
 
 impl Calls {
-    pub(super) fn hits(&self, n: usize) -> (u64, u64) {
-        (
-            self.kernel.sum("hits", n as u32),
-            self.kernel.sum("hits", n as u32 + 32),
-        )
-    }
-
     pub(super) fn follow(&mut self, resolver: &mut dyn Resolver) {
         if self.wanted.follow {
             let watched = self.kernel.map("watched").and_then(|m| m.all::<u32, u32>());
@@ -61,42 +58,157 @@ impl Calls {
     pub(super) fn govern(&mut self) {
         let seconds = self.governed.elapsed().as_secs_f64();
         self.governed = Instant::now();
+        let loads = self.loads(seconds);
+        let mut by_group: BTreeMap<usize, Vec<Removal>> = BTreeMap::new();
+        for removal in govern::judge(&loads, self.wanted.budget_pct) {
+            by_group.entry(removal.unit.group).or_default().push(removal);
+        }
+        for (n, removals) in by_group {
+            self.take_functions_off(n, &removals);
+        }
+    }
+
+    /// What each function cost since the last judgement; of a group that follows memory: all of it together.
+    fn loads(&mut self, seconds: f64) -> Vec<Load> {
         let runs = self.runs();
-        let mut loads = Vec::new();
-        let on: Vec<usize> = self
+        let followed = self
             .active
             .iter()
-            .filter(|(_, a)| !a.off)
-            .map(|(&n, _)| n)
-            .collect();
-        for n in on {
-            let now = self.hits(n);
+            .any(|(&n, a)| !a.off && wanted::is_memory(&GROUPS[n]));
+        let mut loads: BTreeMap<Unit, Load> = BTreeMap::new();
+        for (&n, active) in self.active.iter().filter(|(_, a)| !a.off) {
             let memory = wanted::is_memory(&GROUPS[n]);
-            let Some(active) = self.active.get_mut(&n) else {
-                continue;
+            let (enter_ns, leave_ns) = if memory {
+                (runs[2], runs[3])
+            } else {
+                (runs[0], runs[1])
             };
-            loads.push(Load {
-                group: GROUPS[n].name,
-                entries: now.0.saturating_sub(active.hits.0) as f64 / seconds,
-                exits: now.1.saturating_sub(active.hits.1) as f64 / seconds,
-                entry_ns: active.entry_ns + runs[if memory { 2 } else { 0 }],
-                exit_ns: active.exit_ns + runs[if memory { 3 } else { 1 }],
-            });
-            active.hits = now;
+            // The same function may stand in several files (of containers, say): its hits are told once.
+            let mut told = FxHashSet::default();
+            for (number, found) in active.sets.iter().flat_map(|s| &s.functions) {
+                if !told.insert(*number) {
+                    continue;
+                }
+                let now = self.kernel.hits.of(*number);
+                let before = self.hits.insert(*number, now).unwrap_or(now);
+                let entries = now.0.wrapping_sub(before.0) as f64 / seconds;
+                let exits = now.1.wrapping_sub(before.1) as f64 / seconds;
+                if entries + exits == 0.0 {
+                    continue;
+                }
+                let (entry_ns, exit_ns) = self.cost.of(std::slice::from_ref(found));
+                let (entry_ns, exit_ns) = (entry_ns + enter_ns, exit_ns + leave_ns);
+                let unit = Unit {
+                    group: n,
+                    function: (!memory).then_some(*number),
+                };
+                let load = loads.entry(unit).or_insert_with(|| Load {
+                    unit,
+                    entries: 0.0,
+                    exits: 0.0,
+                    entry_ns: 0.0,
+                    exit_ns: 0.0,
+                    stays: followed && found.functions.what == What::SetDevice,
+                });
+                let mean = |mean: f64, weight: f64, other: f64, more: f64| {
+                    (mean * weight + other * more) / (weight + more).max(f64::MIN_POSITIVE)
+                };
+                load.entry_ns = mean(load.entry_ns, load.entries, entry_ns, entries);
+                load.exit_ns = mean(load.exit_ns, load.exits, exit_ns, exits);
+                load.entries += entries;
+                load.exits += exits;
+            }
         }
-        for removal in govern::judge(&loads, self.wanted.budget_pct) {
-            let Some(n) = GROUPS.iter().position(|g| g.name == removal.group) else {
-                continue;
-            };
-            let Some(active) = self.active.get_mut(&n) else {
-                continue;
-            };
-            active.off = true;
-            let links = std::mem::take(&mut active.links);
-            take_off(links);
-            let after = active.since.elapsed().as_secs_f64();
-            self.note(removal.note(after, self.wanted.budget_pct));
+        loads.into_values().collect()
+    }
+
+    /// Takes the probes of functions off that cost too much. The others of the group go on, and none of their calls is
+    /// missed or counted twice: their new probes stand before the old ones go.
+    fn take_functions_off(&mut self, n: usize, removals: &[Removal]) {
+        let Calls {
+            active,
+            kernel,
+            functions,
+            wanted,
+            ..
+        } = self;
+        let Some(active) = active.get_mut(&n) else {
+            return;
+        };
+        active
+            .gone
+            .extend(removals.iter().filter_map(|r| r.unit.function));
+        let whole = removals.iter().any(|r| r.unit.function.is_none());
+        let mut failed = None;
+        let old = if whole {
+            active.all()
+        } else {
+            active.without_gone(kernel, n).unwrap_or_else(|error| {
+                failed = Some(error);
+                active.all()
+            })
+        };
+        active.off |= whole || failed.is_some();
+        let name = |r: &Removal| {
+            let at = r.unit.function?.checked_sub(FIRST_FUNCTION)?;
+            functions.get(at as usize).map(|f| f.0.as_str())
+        };
+        let gone: Vec<(&str, &Removal)> = removals.iter().map(|r| (name(r).unwrap_or(""), r)).collect();
+        let after = active.since.elapsed().as_secs_f64();
+        let all = active.sets.is_empty();
+        let text = govern::note(GROUPS[n].name, &gone, all, after, wanted.budget_pct);
+        take_off(old);
+        self.note(text);
+        if let Some(error) = failed {
+            self.note(format!(
+                "{}: all its probes are taken off, and all its counts partial: {error}",
+                GROUPS[n].name
+            ));
         }
+    }
+}
+
+impl Active {
+    /// Forgets all its probes and hands out their links.
+    fn all(&mut self) -> Vec<OwnedFd> {
+        let sets = std::mem::take(&mut self.sets);
+        sets.into_iter().flat_map(|s| s.links).collect()
+    }
+
+    /// Hands out the links that are to be taken off, after what stays was linked anew where that is needed.
+    fn without_gone(&mut self, kernel: &mut Kernel, n: usize) -> io::Result<Vec<OwnedFd>> {
+        let gone = std::mem::take(&mut self.gone);
+        let goes = |set: &Set| set.functions.iter().filter(|f| gone.contains(&f.0)).count();
+        let parted = self
+            .sets
+            .iter()
+            .any(|s| (1..s.functions.len()).contains(&goes(s)));
+        let epoch = if parted { (self.epoch + 1) & 7 } else { self.epoch };
+        let mut new = Vec::new();
+        for set in self.sets.iter().filter(|s| parted && goes(s) < s.functions.len()) {
+            new.push(set.link(kernel, n, epoch, |number| !gone.contains(&number)));
+        }
+        let new: io::Result<Vec<_>> = new.into_iter().collect();
+        let kept = new.and_then(|new| {
+            if parted {
+                kernel.map("epochs")?.put(&(n as u32), &u32::from(epoch))?;
+            }
+            Ok(new)
+        });
+        self.gone = gone;
+        let mut new = kept?.into_iter();
+        self.epoch = epoch;
+        let mut old = Vec::new();
+        for set in &mut self.sets {
+            set.functions.retain(|f| !self.gone.contains(&f.0));
+            if set.functions.is_empty() {
+                old.append(&mut set.links);
+            } else if let Some(links) = new.next() {
+                old.append(&mut std::mem::replace(&mut set.links, links));
+            }
+        }
+        self.sets.retain(|s| !s.functions.is_empty());
+        Ok(old)
     }
 }
 

@@ -9,6 +9,7 @@ use aya_obj::btf::{Btf, BtfFeatures, BtfKind};
 use aya_obj::Object;
 
 use super::bpf::{self, Code, Map, Plain};
+use super::hits::Hits;
 use super::ring::Ring;
 
 static OBJECT: &[u8] = include_bytes!("../../bpf/calls.bpf.o");
@@ -142,6 +143,7 @@ pub struct Kernel {
     pub multi: bool,
     pub spans: Ring,
     pub stacks: Ring,
+    pub hits: Hits,
     cpus: usize,
 }
 
@@ -183,6 +185,7 @@ impl Kernel {
         object.relocate_calls(&text).map_err(other)?;
         let ring = |name: &str| Ring::open(maps.get(name).ok_or_else(|| other(name))?);
         let (spans, stacks) = (ring("spans")?, ring("stacks")?);
+        let hits = Hits::open(maps.get("hits").ok_or_else(|| other("hits"))?)?;
         Ok(Kernel {
             object,
             btf,
@@ -192,6 +195,7 @@ impl Kernel {
             multi,
             spans,
             stacks,
+            hits,
             cpus: possible_cpus(),
         })
     }

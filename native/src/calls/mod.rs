@@ -13,6 +13,7 @@ mod functions;
 mod govern;
 mod governing;
 mod groups;
+mod hits;
 mod kernel;
 mod maps;
 mod memory;
@@ -26,6 +27,7 @@ mod taking;
 mod wanted;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -35,6 +37,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use catalogue::GROUPS;
 use cost::Cost;
+use functions::Found;
 use kernel::{CallKey, CallSum, Kernel, SpanEvent};
 use memory::Memory;
 pub use rows::{CallRow, HeldRow, Resolver, Rows, SpanRow};
@@ -50,14 +53,23 @@ const SINGLE_MAX: usize = 128;
 
 /// A group that has probes somewhere.
 struct Active {
-    links: Vec<OwnedFd>,
-    probes: usize,
-    /// Weighted sums over its functions.
-    entry_ns: f64,
-    exit_ns: f64,
+    /// One for each file; where probes are attached one by one, one for each function.
+    sets: Vec<Set>,
+    /// Which time its probes were put on (modulo 8): only those of the last time count.
+    epoch: u8,
     since: Instant,
-    hits: (u64, u64),
+    /// Functions that cost too much.
+    gone: FxHashSet<u32>,
+    /// All of it is taken off, and stays so.
     off: bool,
+}
+
+/// Functions of a file, and their probes.
+struct Set {
+    /// Kept open: the way by which it was found may end with a process.
+    file: File,
+    functions: Vec<(u32, Found)>,
+    links: Vec<OwnedFd>,
 }
 
 #[derive(Default)]
@@ -89,6 +101,8 @@ pub struct Calls {
     looked: Instant,
     governed: Instant,
     runs: [(u64, u64); 4],
+    /// Entries and exits of each function at the last judgement.
+    hits: FxHashMap<u32, (u64, u64)>,
 }
 
 impl Calls {
@@ -133,6 +147,7 @@ impl Calls {
             looked: now,
             governed: now,
             runs: Default::default(),
+            hits: FxHashMap::default(),
         };
         calls.trace();
         let mut last = io::Error::from_raw_os_error(libc::ESRCH);
@@ -169,7 +184,7 @@ impl Calls {
     /// Groups with probes on: name and number of probes.
     pub fn probes(&self) -> Vec<(&'static str, usize)> {
         let on = self.active.iter().filter(|(_, a)| !a.off);
-        on.map(|(&n, a)| (GROUPS[n].name, a.probes)).collect()
+        on.map(|(&n, a)| (GROUPS[n].name, a.probes())).collect()
     }
 
     fn trace(&mut self) {
@@ -273,7 +288,8 @@ impl Drop for Calls {
         links.extend(
             std::mem::take(&mut self.active)
                 .into_values()
-                .flat_map(|a| a.links),
+                .flat_map(|a| a.sets)
+                .flat_map(|s| s.links),
         );
         governing::take_off(links);
     }
