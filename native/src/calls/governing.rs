@@ -23,6 +23,7 @@ impl Calls {
                 }
             }
         }
+        self.follow_server();
         let pids: Vec<(u32, u64)> = self.processes.iter().map(|(&pid, p)| (pid, p.pages)).collect();
         for (pid, pages) in pids {
             let looked = match maps::address_space(pid) {
@@ -37,6 +38,44 @@ impl Calls {
                 }
                 self.ended.push(pid);
             }
+        }
+    }
+
+    /// Looks now and then whether a process has begun to listen; and takes off what tells nothing new of its model.
+    fn follow_server(&mut self) {
+        if self.wanted.serving && self.served.is_due() {
+            let pids: Vec<u32> = self.processes.keys().copied().collect();
+            if let Err(error) = self.look_for_server(&pids) {
+                self.note(format!("connections of a server: {error}"));
+            }
+        }
+        if self.served.trains {
+            wanted::FORWARDS.into_iter().for_each(|name| self.retire(name));
+        } else if !self.served.runs.needs_layers() {
+            self.retire(wanted::FORWARDS[2]);
+        }
+    }
+
+    /// Where one of these listens, runs of models are wanted too.
+    pub(super) fn look_for_server(&mut self, pids: &[u32]) -> io::Result<()> {
+        if !self.wanted.serving {
+            return Ok(());
+        }
+        for &pid in pids {
+            if self.served.look(&self.kernel, pid)? && !self.served.trains && self.wanted.add_forwards() {
+                // What was looked at already is looked at again.
+                self.processes.values_mut().for_each(|p| p.pages = 0);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes off what is no longer needed.
+    fn retire(&mut self, group: &str) {
+        let place = GROUPS.iter().position(|g| g.name == group);
+        if let Some(active) = place.and_then(|n| self.active.get_mut(&n)).filter(|a| !a.off) {
+            active.off = true;
+            take_off(active.all());
         }
     }
 
@@ -151,7 +190,7 @@ impl Calls {
         active.off |= whole || failed.is_some();
         let name = |r: &Removal| {
             let at = r.unit.function?.checked_sub(FIRST_FUNCTION)?;
-            functions.get(at as usize).map(|f| f.0.as_str())
+            functions.get(at as usize).map(|f| f.name.as_str())
         };
         let gone: Vec<(&str, &Removal)> = removals.iter().map(|r| (name(r).unwrap_or(""), r)).collect();
         let after = active.since.elapsed().as_secs_f64();

@@ -57,6 +57,13 @@ plain!(SpanEvent {
     end_ns: u64,
     bytes: u64
 });
+plain!(
+    /// `struct passed`: bytes that were read from or written to a connection of a server.
+    Passed {
+        tgid: u32, tid: u32, ns: u64, socket: u64, bytes: u32, sent: u16, family: u16,
+        local_port: u16, remote_port: u16, local: [u8; 16], remote: [u8; 16], head: [u8; 8], pad: u32,
+    }
+);
 plain!(StartKey {
     id: u64,
     sp: u64,
@@ -122,14 +129,15 @@ impl Program {
     }
 }
 
-/// What was lost, in the order of `LOST_*` in calls.bpf.c.
-pub const LOST: [&str; 6] = [
+/// What was lost, in the order of `LOST_*` in calls.h.
+pub const LOST: [&str; 7] = [
     "spans (ring buffer full)",
     "stacks of call sites put off (ring buffer full)",
     "calls not counted (table of threads and functions full)",
     "live blocks not followed (table full)",
     "calls not timed (table full)",
     "allocations without a place of their own (table of call sites full)",
+    "reads and writes of served connections (ring buffer full)",
 ];
 
 /// The loaded object.
@@ -142,6 +150,7 @@ pub struct Kernel {
     /// Attach to many places at once (6.6 and later).
     pub multi: bool,
     pub spans: Ring,
+    pub traffic: Ring,
     pub stacks: Ring,
     pub hits: Hits,
     cpus: usize,
@@ -184,7 +193,7 @@ impl Kernel {
             .map_err(other)?;
         object.relocate_calls(&text).map_err(other)?;
         let ring = |name: &str| Ring::open(maps.get(name).ok_or_else(|| other(name))?);
-        let (spans, stacks) = (ring("spans")?, ring("stacks")?);
+        let (spans, traffic, stacks) = (ring("spans")?, ring("traffic")?, ring("stacks")?);
         let hits = Hits::open(maps.get("hits").ok_or_else(|| other("hits"))?)?;
         Ok(Kernel {
             object,
@@ -194,6 +203,7 @@ impl Kernel {
             programs: HashMap::new(),
             multi,
             spans,
+            traffic,
             stacks,
             hits,
             cpus: possible_cpus(),
@@ -338,6 +348,7 @@ mod tests {
         assert_eq!(object.maps["calls"].value_size() as usize, size_of::<CallSum>());
         assert_eq!(object.maps["sites"].value_size() as usize, size_of::<SiteSum>());
         assert_eq!(object.maps["lives"].value_size() as usize, size_of::<Live>());
+        assert_eq!(object.maps["ports"].key_size() as usize, size_of::<u32>());
         assert_eq!(object.maps["starts"].key_size() as usize, size_of::<StartKey>());
         assert_eq!(
             object.maps["pythons"].value_size() as usize,

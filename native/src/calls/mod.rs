@@ -4,6 +4,7 @@
 //! and takes probes off again that cost more than the budget. Every probe hangs on a file descriptor of this process:
 //! when it ends, however it ends, the kernel takes all of them off.
 
+mod bandwidth;
 mod bpf;
 mod catalogue;
 mod cookie;
@@ -15,6 +16,7 @@ mod governing;
 mod groups;
 mod hits;
 mod kernel;
+mod listeners;
 mod maps;
 mod memory;
 mod probing;
@@ -23,8 +25,11 @@ pub mod python;
 mod rdma;
 mod ring;
 mod rows;
+mod runs;
+mod served;
 mod taking;
 mod wanted;
+mod weights;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -38,9 +43,11 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use catalogue::GROUPS;
 use cost::Cost;
 use functions::Found;
-use kernel::{CallKey, CallSum, Kernel, SpanEvent};
+use groups::Mark;
+use kernel::{CallKey, CallSum, Kernel, Passed, SpanEvent};
 use memory::Memory;
 pub use rows::{CallRow, HeldRow, Resolver, Rows, SpanRow};
+use served::{Event, Served};
 pub use wanted::Wanted;
 
 /// Number of the first function that is not the kernel object's own (TCP, files).
@@ -50,6 +57,13 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 const GOVERN_EVERY: Duration = Duration::from_millis(250);
 /// Probes of a group that are attached one by one where they cannot be attached together: each takes 50 ms to take off.
 const SINGLE_MAX: usize = 128;
+
+/// A probed function as it is shown.
+struct Function {
+    name: String,
+    kind: &'static str,
+    mark: Option<Mark>,
+}
 
 /// A group that has probes somewhere.
 struct Active {
@@ -89,13 +103,14 @@ pub struct Calls {
     ended: Vec<u32>,
     /// Groups and the files in which they were looked for.
     files: FxHashSet<(usize, (String, u64))>,
-    functions: Vec<(String, &'static str)>,
+    functions: Vec<Function>,
     numbers: FxHashMap<(String, &'static str), u32>,
     previous: FxHashMap<CallKey, CallSum>,
     spans: Vec<SpanRow>,
     spans_dropped: u64,
     lost: [u64; kernel::LOST.len()],
     memory: Memory,
+    served: Served,
     ports: BTreeMap<String, rdma::Port>,
     notes: Vec<String>,
     looked: Instant,
@@ -142,6 +157,7 @@ impl Calls {
             spans_dropped: 0,
             lost: Default::default(),
             memory: Memory::default(),
+            served: Served::default(),
             ports: BTreeMap::new(),
             notes,
             looked: now,
@@ -168,6 +184,7 @@ impl Calls {
         maps::address_space(pid)?;
         self.kernel.map("watched")?.put(&pid, &1u32)?;
         self.processes.entry(pid).or_default();
+        self.look_for_server(&[pid])?;
         self.look(pid, resolver)
     }
 
@@ -237,36 +254,42 @@ impl Calls {
     fn drain(&mut self, resolver: &mut dyn Resolver) {
         let Calls {
             kernel,
-            spans,
-            spans_dropped,
             functions,
-            wanted,
             memory,
+            served,
             ..
         } = self;
+        let mut told = Vec::new();
+        let mut events = Vec::new();
         kernel.spans.drain(|record| {
             let Some(event) = kernel::read::<SpanEvent>(record) else {
                 return;
             };
-            let Some((name, kind)) = functions.get(event.function.wrapping_sub(FIRST_FUNCTION) as usize)
-            else {
+            let Some(function) = functions.get(event.function.wrapping_sub(FIRST_FUNCTION) as usize) else {
                 return;
             };
-            if spans.len() >= wanted.max_spans {
-                *spans_dropped += 1;
-                return;
+            if let Some(mark) = function.mark {
+                return events.push(Event::Mark(mark, event));
             }
-            spans.push(SpanRow {
+            served.trains |= function.kind == "backward";
+            told.push(SpanRow {
                 pid: event.tgid,
                 tid: event.tid,
-                name: name.clone(),
-                kind,
+                name: function.name.clone(),
+                kind: function.kind,
                 start_ns: event.start_ns,
                 end_ns: event.end_ns,
                 bytes: event.bytes,
             });
         });
+        kernel
+            .traffic
+            .drain(|record| events.extend(kernel::read::<Passed>(record).map(Event::Passed)));
+        told.extend(served.seen(events));
         kernel.stacks.drain(|record| memory.stack(record, resolver));
+        let room = self.wanted.max_spans.saturating_sub(self.spans.len());
+        self.spans_dropped += told.len().saturating_sub(room) as u64;
+        self.spans.extend(told.into_iter().take(room));
     }
 
     /// The processes that are watched and live.

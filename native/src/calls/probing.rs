@@ -14,7 +14,9 @@ use super::catalogue::GROUPS;
 use super::functions::{self, Exit, Found};
 use super::groups::{self, Group};
 use super::kernel::{Kernel, Program};
-use super::{cookie, maps, wanted, Active, Calls, Process, Resolver, Set, FIRST_FUNCTION, SINGLE_MAX};
+use super::{
+    cookie, maps, wanted, Active, Calls, Function, Process, Resolver, Set, FIRST_FUNCTION, SINGLE_MAX,
+};
 
 impl Calls {
     /// Looks what a process has mapped, and probes what is new in it.
@@ -95,7 +97,11 @@ impl Calls {
             return None;
         }
         let n = FIRST_FUNCTION + self.functions.len() as u32;
-        self.functions.push(key.clone());
+        self.functions.push(Function {
+            name: key.0.clone(),
+            kind,
+            mark: found.functions.mark,
+        });
         self.numbers.insert(key, n);
         Some(n)
     }

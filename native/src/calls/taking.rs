@@ -23,6 +23,7 @@ impl Calls {
                 self.note(format!("memory: {error}"));
             }
         }
+        self.served.take(&mut rows.spans, &mut rows.calls, resolver);
         self.count_ports(&mut rows.calls);
         self.losses(&mut rows);
         self.forget_ended();
@@ -33,10 +34,15 @@ impl Calls {
         Some(match function {
             1..=3 => (TCP[function as usize - 1].to_owned(), "tcp"),
             16..FIRST_FUNCTION => (FILE_CALLS.get(function as usize - 16)?.to_string(), "file"),
-            _ => self
-                .functions
-                .get((function - FIRST_FUNCTION.min(function)) as usize)?
-                .clone(),
+            _ => {
+                let found = self
+                    .functions
+                    .get((function - FIRST_FUNCTION.min(function)) as usize)?;
+                if found.mark.is_some() {
+                    return None; // told as runs of a model
+                }
+                (found.name.clone(), found.kind)
+            }
         })
     }
 
