@@ -104,13 +104,8 @@ struct sock {
 	struct sock_common __sk_common;
 	__u16 sk_protocol, sk_type;
 };
-struct sockaddr_un {
-	unsigned short sun_family;
-	char sun_path[108];
-};
 struct unix_address {
-	int len;
-	struct sockaddr_un name[];
+	int len; /* the address follows: its family (2 bytes), its path */
 };
 struct unix_sock {
 	struct unix_address *addr;

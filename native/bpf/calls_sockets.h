@@ -78,8 +78,9 @@ INLINE int address_of(struct sock *sk, struct passed *p)
 		READ_KERNEL(len, at->len);
 		if (len <= 2) /* its family and no path */
 			return 0;
-		bpf_probe_read_kernel(p->local, 16, at->name[0].sun_path);
-		bpf_probe_read_kernel(p->remote, 16, at->name[0].sun_path + 16);
+		const char *path = (const char *)&at->len + sizeof(int) + 2; /* behind its family */
+		bpf_probe_read_kernel(p->local, 16, path);
+		bpf_probe_read_kernel(p->remote, 16, path + 16);
 	}
 	return 1;
 }

@@ -4,11 +4,11 @@ use std::time::{Duration, Instant};
 
 use super::CallRow;
 
-const ROUNDS: usize = 3;
+const ROUNDS: usize = 2;
 const THREADS_MAX: usize = 32;
 /// More than the caches of most machines.
 const LEAST_BYTES: usize = 128 << 20;
-const MOST_BYTES: usize = 1 << 30;
+const MOST_BYTES: usize = 512 << 20;
 
 /// The best of some rounds.
 #[derive(Clone, Copy, Debug)]
@@ -31,12 +31,12 @@ impl Measured {
     }
 }
 
-/// Reads memory by all CPUs at once, some tens of milliseconds. What others read meanwhile is missing from it.
+/// Reads memory by all CPUs at once, for a tenth of a second or so. What others read meanwhile is missing from it.
 pub fn measure() -> Measured {
     let threads = std::thread::available_parallelism()
         .map_or(1, |n| n.get())
         .min(THREADS_MAX);
-    let bytes = (4 * cache_bytes()).clamp(LEAST_BYTES, MOST_BYTES);
+    let bytes = (2 * cache_bytes()).clamp(LEAST_BYTES, MOST_BYTES);
     let share = bytes / threads / 8;
     let pieces: Vec<Vec<u64>> = (0..threads).map(|n| vec![n as u64 + 1; share]).collect();
     let round = || {
@@ -83,7 +83,7 @@ fn cache_bytes() -> usize {
     digits
         .parse::<usize>()
         .map_or(0, |n| n.saturating_mul(by))
-        .min(MOST_BYTES / 4)
+        .min(MOST_BYTES)
 }
 
 #[cfg(test)]

@@ -167,7 +167,7 @@ impl Kernel {
             None => None,
         };
         if let Some(btf) = &btf {
-            object.relocate_btf(btf).map_err(other)?;
+            object.relocate_btf(btf).map_err(caused)?;
         }
         let mut maps = HashMap::new();
         for (name, map) in &object.maps {
@@ -325,6 +325,17 @@ fn cpus_of(list: &str) -> Option<usize> {
 
 fn other(error: impl std::fmt::Display) -> io::Error {
     io::Error::other(format!("calls: {error}"))
+}
+
+/// With what is behind it: which type or field of the kernel's is not what the program expects.
+fn caused(error: impl std::error::Error) -> io::Error {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    other(text)
 }
 
 #[cfg(test)]

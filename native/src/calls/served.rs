@@ -153,20 +153,15 @@ impl Served {
     }
 }
 
-/// How the bytes of a connection are told: by what they begin with, where that is HTTP.
+/// How the bytes of a connection are told: by what they begin with, where that is HTTP. `get` asks for what is there
+/// (health, figures), `ask` gives something to work on.
 fn kind(sent: bool, head: &[u8; 8]) -> &'static str {
-    const METHODS: [&[u8]; 8] = [
-        b"GET ",
-        b"POST ",
-        b"PUT ",
-        b"HEAD ",
-        b"PATCH ",
-        b"DELETE ",
-        b"OPTIONS ",
-        b"PRI * HT",
-    ];
+    const ASKS: [&[u8]; 4] = [b"POST ", b"PUT ", b"PATCH ", b"PRI * HT"];
+    const GETS: [&[u8]; 4] = [b"GET ", b"HEAD ", b"OPTIONS ", b"DELETE "];
+    let begins = |words: &[&[u8]]| words.iter().any(|word| head.starts_with(word));
     match sent {
-        false if METHODS.iter().any(|m| head.starts_with(m)) => "ask",
+        false if begins(&ASKS) => "ask",
+        false if begins(&GETS) => "get",
         false => "recv",
         true if head.starts_with(b"HTTP/1.") => "head",
         true => "send",

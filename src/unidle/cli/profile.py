@@ -209,11 +209,12 @@ def _show(report: Report) -> None:
 
 
 def _write(report: Report, wanted: Destination, page: Mapping[str, Any] | None) -> None:
+    from unidle.scope.serving_view import view_facts
     from unidle.scope.summary import category_of
 
     if wanted.form is None:
         return
-    more = {"category": category_of(report), **(page or {})}
+    more = {"category": category_of(report), "serving": view_facts(report.serving), **(page or {})}
     place = wanted.write(report.profile, lambda: _answer(report), more)
     if place:
         warn(f"wrote {place}")

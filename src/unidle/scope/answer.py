@@ -37,6 +37,7 @@ def answer(report: Report) -> dict[str, Any]:
             "count": steps.count, "p50_ms": steps.quantile_ms(0.5), "p99_ms": steps.quantile_ms(0.99),
             "of": next((one.of for one in steps.ranks.values()), None), "why_not": steps.why_not or None,
         },
+        "serving": report.serving.to_json(), "serving_why_not": report.serving.why_not or None,
         "ranks": [_rank(report, one) for one in threads],
         "verdict": report.comparison.text if report.comparison else None,
         "findings": [

@@ -13,6 +13,7 @@ from unidle.scope.lines import lines_of
 from unidle.scope.memory import memory_lines
 from unidle.scope.model import Profile
 from unidle.scope.rules import CATEGORIES, Category
+from unidle.scope.serving_view import view_lines
 from unidle.scope.steps import StepReport
 from unidle.scope.summary import Report, doubts, first_to_tell, interval_pct, training_lines
 from unidle.scope.text import bar, bold, clip, middle, program
@@ -40,6 +41,7 @@ def screen(
     parts = [
         _title(profile, budgets, width),
         [""],
+        view_lines(report.serving, width),
         *[_told(one, source, width, colour) for one in _to_tell(report)],
         _bars(budgets, width, colour),
         _top_lines(profile, budgets, width),

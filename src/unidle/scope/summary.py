@@ -11,6 +11,7 @@ from unidle.scope.lines import Line, lines_of
 from unidle.scope.model import Profile, Sample
 from unidle.scope.ranks import Comparison
 from unidle.scope.rules import CATEGORIES, Rules
+from unidle.scope.serving_view import View, view_of
 from unidle.scope.steps import StepReport, steps_of
 
 
@@ -23,6 +24,7 @@ class Report:
     steps: StepReport
     comparison: Comparison | None  # of the ranks, where there are several
     machine: Machine
+    serving: View
 
     def findings(self, thread: ThreadBudget) -> list[Finding]:
         """Causes of a training thread's time, biggest first."""
@@ -33,7 +35,7 @@ def report_of(profile: Profile, rules: Rules, machine: Machine | None = None) ->
     """Pure. ``machine``: what else was there while the look lasted, where that is known."""
     budgets = budgets_of(profile, rules)
     steps = steps_of(profile, budgets.shape)
-    return Report(profile, budgets, steps, compared(profile, budgets), machine or Machine())
+    return Report(profile, budgets, steps, compared(profile, budgets), machine or Machine(), view_of(profile))
 
 
 def category_of(report: Report) -> Callable[[Profile, Sample], str]:
