@@ -30,7 +30,7 @@ static void *copy(void *with) {
         cudaMemcpyAsync(with, with, 8);
         cudaStreamSynchronize(with);
         rare++;
-        usleep(5000);
+        usleep(20000);
     }
     return 0;
 }
@@ -62,8 +62,8 @@ def user(tmp_path: Path) -> Path:
 def a_look_at(target: Target, *, multi: bool) -> None:
     """Looks until the governor has acted and for a while after, and compares what is rare with the program's count."""
     target.line()
-    # A budget that one function alone exceeds many times over, and the rest never.
-    with counting([target.pid], cuda=True, multi=multi, budget_pct=40.0) as calls:
+    # A budget that one function alone exceeds many times over (of a CPU that is shared, too), and the rest never.
+    with counting([target.pid], cuda=True, multi=multi, budget_pct=5.0) as calls:
         before = dict(calls.probes)["cuda"]
         target.go()
         target.line()
@@ -76,11 +76,10 @@ def a_look_at(target: Target, *, multi: bool) -> None:
         notes = [note for note in calls.notes if "taken off" in note]
     assert len(notes) == 1
     assert notes[0].startswith("cuda: the dearest probes taken off after ")
-    assert notes[0].endswith("(budget 40 %); counts are partial of cudaLaunchKernel")
+    assert notes[0].endswith("(budget 5 %); counts are partial of cudaLaunchKernel")
     assert first["cudaLaunchKernel"] > 1000
-    # What was counted between the take and the end of the old probes.
     assert after["cudaLaunchKernel"] == 0
-    assert rare > 20
+    assert rare > 5
     for name in ("cudaMemcpyAsync", "cudaStreamSynchronize"):
         assert first[name] + after[name] == rare, name
 
@@ -128,7 +127,7 @@ def test_a_function_that_lost_its_probe_gets_none_in_a_library_that_is_loaded_la
     paths = [str(tmp_path / f"libcudart.so.{n}") for n in (13, 12)]
     with started([program, *paths]) as target:
         target.line()
-        with counting([target.pid], cuda=True, budget_pct=40.0) as calls:
+        with counting([target.pid], cuda=True, budget_pct=5.0) as calls:
             before = dict(calls.probes)["cuda"]
             target.go()
             wait_until(lambda: calls.run(0.05) and dict(calls.probes)["cuda"] < before, what="the governor")
