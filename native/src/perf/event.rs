@@ -214,13 +214,17 @@ pub fn paranoid() -> Option<i32> {
 pub fn explain(error: io::Error) -> io::Error {
     match error.raw_os_error() {
         Some(libc::EACCES | libc::EPERM) => {
-            let level = paranoid().map_or("unknown".to_owned(), |n| n.to_string());
+            let level = paranoid();
+            let told = level.map_or("unknown".to_owned(), |n| n.to_string());
+            let why = if level.is_some_and(|n| n <= 2) {
+                ", which allows them: a container's seccomp profile or a security module refuses them (CAP_PERFMON, or a \
+                 profile that allows perf_event_open)"
+            } else {
+                "; 2 or less allows them for own processes (or CAP_PERFMON)"
+            };
             io::Error::new(
                 io::ErrorKind::PermissionDenied,
-                format!(
-                    "perf events are refused: kernel.perf_event_paranoid is {level}; 2 or less allows them for own \
-                     processes (or CAP_PERFMON)"
-                ),
+                format!("perf events are refused: kernel.perf_event_paranoid is {told}{why}"),
             )
         }
         Some(libc::ENOSYS | libc::ENOENT | libc::EOPNOTSUPP | libc::EINVAL) => io::Error::new(
