@@ -25,7 +25,9 @@ def refusing(*calls: str) -> list[str]:
     return [sys.executable, str(REFUSED), ",".join(calls)]
 
 
-def looked(before: list[str], pid: int, *more: str) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
+def looked(
+    before: list[str], pid: int, *more: str
+) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
     command = [*before, *UNIDLE, "profile", str(pid), "--seconds", "1", "--json", *more]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return done, json.loads(done.stdout) if done.returncode == 0 else {}
@@ -84,8 +86,12 @@ def test_a_tier_that_is_asked_for_and_refused_is_one_line_and_exit_code_3(tier: 
 
 
 def test_the_doctor_says_which_tier_is_left_and_what_the_next_one_needs() -> None:
-    done = subprocess.run([*refusing(BPF, PERF), *UNIDLE, "doctor"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [*refusing(BPF, PERF), *UNIDLE, "doctor"], capture_output=True, text=True, check=False
+    )
     lines = done.stdout.splitlines()
     (at,) = [n for n, line in enumerate(lines) if " profiler " in line]
-    assert "T2" in lines[at] and "bpf() is refused" in lines[at] and "perf_event_open() is refused" in lines[at]
+    assert (
+        "T2" in lines[at] and "bpf() is refused" in lines[at] and "perf_event_open() is refused" in lines[at]
+    )
     assert "--cap-add=BPF" in lines[at + 1]

@@ -145,7 +145,9 @@ def test_a_process_that_gets_the_number_of_one_that_ended_is_not_taken_for_it() 
             other.wait()
         try:
             assert other.pid == process.pid
-            wait_until(lambda: Path(f"/proc/{other.pid}/stat").read_text().split()[13] != "0", what="its start")
+            wait_until(
+                lambda: Path(f"/proc/{other.pid}/stat").read_text().split()[13] != "0", what="its start"
+            )
             assert watched.run(1.0) == 0
             profile = watched.take()
         finally:
