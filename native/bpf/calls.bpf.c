@@ -50,7 +50,7 @@ INLINE int on_enter(struct user_regs *r, int memory)
 	} else if (memory && WHAT(c) == WHAT_FREE) {
 		__u64 address = arg(r, ADDR_ARG(c));
 		if (address)
-			forget(tgid, !!CLASS(c), address, 0);
+			forget(tgid, SPACE(c), address, 0);
 	} else if (memory && WHAT(c) != WHAT_COUNT) {
 		allocation_begins(r, id, c, size);
 	}
@@ -80,7 +80,7 @@ INLINE int on_leave(struct user_regs *r, int memory)
 		inner_ends(r, id, c);
 		return 0;
 	}
-	if (memory && (WHAT(c) == WHAT_ALLOC || WHAT(c) == WHAT_REALLOC))
+	if (memory && (WHAT(c) == WHAT_ALLOC || WHAT(c) == WHAT_REALLOC || WHAT(c) == WHAT_BREAK))
 		allocation_ends(r, id, c);
 	if (!(FLAGS(c) & FLAG_TIMED))
 		return 0;
@@ -125,7 +125,7 @@ int forked(__u64 *ctx)
 	__u32 *known = bpf_map_lookup_elem(&watched, &from);
 	if (!known || child->pid != child->tgid)
 		return 0;
-	__u32 value = *known;
+	__u32 value = 1;
 	bpf_map_update_elem(&watched, &to, &value, BPF_ANY);
 	struct py_config *py = bpf_map_lookup_elem(&pythons, &from);
 	if (py)
@@ -137,8 +137,11 @@ SEC("tp_btf/sched_process_exec")
 int execed(__u64 *ctx)
 {
 	__u32 tgid = bpf_get_current_pid_tgid() >> 32;
-	if (bpf_map_lookup_elem(&watched, &tgid))
+	__u32 anew = 2; /* what the program before it held is gone */
+	if (bpf_map_lookup_elem(&watched, &tgid)) {
 		bpf_map_delete_elem(&pythons, &tgid);
+		bpf_map_update_elem(&watched, &tgid, &anew, BPF_ANY);
+	}
 	return 0;
 }
 

@@ -14,7 +14,10 @@
 #define SIZE_ARG2(c) ((__u32)((c) >> 44) & 0xf) /* multiplied by that argument; 15: none */
 #define FLAGS(c) ((__u32)((c) >> 48) & 0xff)
 #define ADDR_ARG(c) ((__u32)((c) >> 56) & 0xf) /* 15: the address is the return value */
-#define CLASS(c) ((__u32)((c) >> 60) & 0xf)    /* 0: host, 1: device of the thread, 2: device in argument 2 */
+#define CLASS(c) ((__u32)((c) >> 60) & 0xf)    /* 0: host, 1: device of the thread, 2: device in argument 2, 3: pages */
+#define IS_PAGES(c) (CLASS(c) == 3)
+/* A page that the kernel gave and a block of the allocator may begin at one address: they are told apart. */
+#define SPACE(c) (IS_PAGES(c) ? 2 : CLASS(c) ? 1 : 0)
 
 #define WHAT_COUNT 0
 #define WHAT_ALLOC 1
@@ -23,6 +26,7 @@
 #define WHAT_SET_DEVICE 4
 #define WHAT_ALLOC_OUTER 5 /* allocates by calling an inner one, whose end is cheaper to see */
 #define WHAT_ALLOC_INNER 6 /* counts for nothing outside an outer one */
+#define WHAT_BREAK 7       /* moves the end of the heap by its argument, returns where it was */
 
 #define FLAG_TIMED 1
 #define FLAG_SPAN 2
@@ -42,6 +46,12 @@
 #define PY_THREADS_MAX 512
 #define TEXT_WORDS 16384 /* a bit for each 64 KiB of program text, by its hash: 2^20 bits */
 #define DEVICE_UNKNOWN 0xffff
+#define DEVICE_PAGES 0xfffffffe
+#define PROT_WRITE 2
+#define MAP_ANONYMOUS 0x20
+#define MAP_STACK 0x20000
+#define PAGE 4096
+#define TRIM_PAGES 65536 /* of a heap that shrinks: what is above is looked for no more */
 
 #define FN_TCP_SEND 1
 #define FN_TCP_RECV 2
@@ -111,7 +121,7 @@ struct passed {
 	__u16 sent, family; /* sent: 0 read, 1 written */
 	__u16 local_port, remote_port;
 	__u8 local[16], remote[16]; /* of a unix socket: the start of its path, in both */
-	__u8 head[8];               /* how the bytes begin, where that is known; else zeros */
+	__u8 head[24];              /* how the bytes begin, where that is known; else zeros */
 	__u32 pad;
 };
 struct sys_start {

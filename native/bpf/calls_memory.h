@@ -75,10 +75,20 @@ INLINE int is_inner(struct allocating *outer, struct user_regs *r)
 	return back == outer->back; /* else it was left by an exception */
 }
 
+/* Of what is mapped: memory that can be written, and is neither a file's nor a stack. */
+INLINE int takes_memory(struct user_regs *r)
+{
+	return REG_ARG2(r) & PROT_WRITE && REG_ARG3(r) & MAP_ANONYMOUS && !(REG_ARG3(r) & MAP_STACK);
+}
+
 INLINE void allocation_begins(struct user_regs *r, __u64 id, __u64 c, __u64 size)
 {
 	struct allocating *outer = bpf_map_lookup_elem(&allocs, &id);
 	if (is_inner(outer, r))
+		return;
+	if (IS_PAGES(c) && WHAT(c) == WHAT_ALLOC && !takes_memory(r))
+		return;
+	if (WHAT(c) == WHAT_BREAK && !size) /* asks where the heap ends */
 		return;
 	struct allocating a = {.sp = r->sp, .size = size, .flags = FLAGS(c)};
 	if (WHAT(c) != WHAT_ALLOC_OUTER)
@@ -92,13 +102,21 @@ INLINE void allocation_begins(struct user_regs *r, __u64 id, __u64 c, __u64 size
 		a.site.device = 1 + (device ? *device & 0xffff : DEVICE_UNKNOWN);
 		if (CLASS(c) == 2)
 			a.site.device = 1 + (REG_ARG2(r) & 0xff);
+		if (IS_PAGES(c))
+			a.site.device = DEVICE_PAGES;
 	}
 	if (WHAT(c) == WHAT_REALLOC) {
 		a.old = a.out;
 		if (a.old)
-			forget(id >> 32, !!CLASS(c), a.old, &a);
+			forget(id >> 32, SPACE(c), a.old, &a);
 		if (a.old && !size) /* the C library frees */
 			return;
+		if (IS_PAGES(c) && !a.old_site.tgid) /* a file's, or a stack */
+			return;
+	}
+	if (WHAT(c) == WHAT_BREAK && (long long)size < 0) { /* the heap shrinks: that is nobody's */
+		bpf_map_update_elem(&allocs, &id, &a, BPF_ANY);
+		return;
 	}
 	a.site.hash = site_hash(r, id, FN(c));
 	struct site *site = site_of(&a.site);
@@ -134,6 +152,20 @@ INLINE void inner_ends(struct user_regs *r, __u64 id, __u64 c)
 	bpf_map_delete_elem(&allocs, &id);
 }
 
+struct trim {
+	__u64 page, end;
+	__u32 tgid, pad;
+};
+
+static long trim_page(__u32 i, struct trim *t)
+{
+	if (t->page >= t->end)
+		return 1;
+	forget(t->tgid, 2, t->page, 0);
+	t->page += PAGE;
+	return 0;
+}
+
 INLINE void allocation_ends(struct user_regs *r, __u64 id, __u64 c)
 {
 	struct allocating *a = bpf_map_lookup_elem(&allocs, &id);
@@ -146,17 +178,23 @@ INLINE void allocation_ends(struct user_regs *r, __u64 id, __u64 c)
 		address = REG_RET(r);
 	else
 		bpf_probe_read_user(&address, 8, (void *)a->out);
-	if (address) {
+	if (address > -(__u64)PAGE) /* an error number */
+		address = 0;
+	if (WHAT(c) == WHAT_BREAK && (long long)a->size < 0) {
+		struct trim t = {.page = (address + a->size + PAGE - 1) & -(__u64)PAGE, .end = address, .tgid = id >> 32};
+		if (address)
+			bpf_loop(TRIM_PAGES, trim_page, &t, 0);
+	} else if (address) {
 		struct site *site = bpf_map_lookup_elem(&sites, &a->site);
 		if (site) {
 			__sync_fetch_and_add(&site->allocations, 1);
 			__sync_fetch_and_add(&site->allocated, a->size);
 		}
 		struct site_key at = a->site;
-		remember(id >> 32, !!CLASS(c), address, a->size, &at);
+		remember(id >> 32, SPACE(c), address, a->size, &at);
 	} else if (a->old_site.tgid) { /* a realloc that failed leaves the old block as it was */
 		struct site_key at = a->old_site;
-		remember(id >> 32, !!CLASS(c), a->old, a->old_size, &at);
+		remember(id >> 32, SPACE(c), a->old, a->old_size, &at);
 	}
 	bpf_map_delete_elem(&allocs, &id);
 }

@@ -186,6 +186,18 @@ fn columns<'py>(py: Python<'py>, taken: Taken) -> PyResult<Bound<'py, PyDict>> {
         .into_iter()
         .map(|s| (s.pid, s.tid, s.name, s.kind, s.start_ns, s.end_ns, s.bytes));
     told.set_item("spans", rows(py, spans)?)?;
+    let places: Vec<(u32, u32, String)> = taken
+        .calls
+        .memory
+        .iter()
+        .map(|m| (m.pid, m.stack, m.device.clone()))
+        .collect();
+    let moments = taken.calls.moments.into_iter().filter_map(|m| {
+        let (pid, stack, device) = places.get(m.row)?.clone();
+        Some((pid, stack, device, m.time_ns, m.live_bytes, m.live))
+    });
+    told.set_item("moments", rows(py, moments)?)?;
+    told.set_item("cuts", taken.calls.cuts)?;
     let memory = taken.calls.memory.into_iter().map(|m| {
         (
             m.pid,

@@ -151,7 +151,11 @@ impl Candidate {
 }
 
 fn ends_wanted(functions: &Functions) -> bool {
-    functions.timed || matches!(functions.what, What::Alloc | What::Realloc | What::AllocInner)
+    functions.timed
+        || matches!(
+            functions.what,
+            What::Alloc | What::Realloc | What::AllocInner | What::Break
+        )
 }
 
 /// A symbol table with its names, in memory while it is searched.

@@ -11,15 +11,18 @@ use super::catalogue::GROUPS;
 use super::govern::{self, Load, Removal, Unit};
 use super::groups::What;
 use super::kernel::{Kernel, Program};
-use super::{maps, wanted, Active, Calls, Resolver, Set, FIRST_FUNCTION};
+use super::{maps, wanted, Active, Calls, Resolver, Set, ANEW, FIRST_FUNCTION, MEMORY_STRIKES};
 
 impl Calls {
     pub(super) fn follow(&mut self, resolver: &mut dyn Resolver) {
         if self.wanted.follow {
             let watched = self.kernel.map("watched").and_then(|m| m.all::<u32, u32>());
-            for (pid, _) in watched.unwrap_or_default() {
+            for (pid, value) in watched.unwrap_or_default() {
                 if !self.ended.contains(&pid) {
                     self.processes.entry(pid).or_default();
+                }
+                if value == ANEW {
+                    self.anew(pid);
                 }
             }
         }
@@ -79,6 +82,17 @@ impl Calls {
         }
     }
 
+    /// Another program runs in the process: what the one before it held is gone.
+    fn anew(&mut self, pid: u32) {
+        if let Ok(watched) = self.kernel.map("watched") {
+            let _ = watched.put(&pid, &1u32);
+        }
+        self.memory.forget(&self.kernel, &FxHashSet::from_iter([pid]));
+        if let Some(process) = self.processes.get_mut(&pid) {
+            process.pages = 0; // looked at anew
+        }
+    }
+
     /// Mean run time of the programs since the last judgement: of entries and exits, without and with memory.
     fn runs(&mut self) -> [f64; 4] {
         let mut means = [0.0; 4];
@@ -98,12 +112,33 @@ impl Calls {
         let seconds = self.governed.elapsed().as_secs_f64();
         self.governed = Instant::now();
         let loads = self.loads(seconds);
-        let mut by_group: BTreeMap<usize, Vec<Removal>> = BTreeMap::new();
-        for removal in govern::judge(&loads, self.wanted.budget_pct) {
-            by_group.entry(removal.unit.group).or_default().push(removal);
+        let (memory, others): (Vec<Load>, Vec<Load>) =
+            loads.into_iter().partition(|load| load.unit.function.is_none());
+        // Every object is in `malloc`, so it is called most and worth least: it may take half of what the others may.
+        let (malloc, memory) = memory
+            .into_iter()
+            .partition(|load| GROUPS[load.unit.group].name == "malloc");
+        let mut over = FxHashSet::default();
+        let mut gone: BTreeMap<usize, (f64, Vec<Removal>)> = BTreeMap::new();
+        for (loads, budget_pct, strikes) in [
+            (malloc, self.wanted.memory_budget_pct / 2.0, 1),
+            (memory, self.wanted.memory_budget_pct, MEMORY_STRIKES),
+            (others, self.wanted.budget_pct, 1),
+        ] {
+            let loads: Vec<Load> = loads;
+            for removal in govern::judge(&loads, budget_pct) {
+                let n = removal.unit.group;
+                over.insert(n);
+                if self.active.get(&n).is_some_and(|a| a.strikes + 1 >= strikes) {
+                    gone.entry(n).or_insert((budget_pct, Vec::new())).1.push(removal);
+                }
+            }
         }
-        for (n, removals) in by_group {
-            self.take_functions_off(n, &removals);
+        for (n, active) in &mut self.active {
+            active.strikes = if over.contains(n) { active.strikes + 1 } else { 0 };
+        }
+        for (n, (budget_pct, removals)) in gone {
+            self.take_functions_off(n, &removals, budget_pct);
         }
     }
 
@@ -163,12 +198,11 @@ impl Calls {
 
     /// Takes the probes of functions off that cost too much. The others of the group go on, and none of their calls is
     /// missed or counted twice: their new probes stand before the old ones go.
-    fn take_functions_off(&mut self, n: usize, removals: &[Removal]) {
+    fn take_functions_off(&mut self, n: usize, removals: &[Removal], budget_pct: f64) {
         let Calls {
             active,
             kernel,
             functions,
-            wanted,
             ..
         } = self;
         let Some(active) = active.get_mut(&n) else {
@@ -195,9 +229,13 @@ impl Calls {
         let gone: Vec<(&str, &Removal)> = removals.iter().map(|r| (name(r).unwrap_or(""), r)).collect();
         let after = active.since.elapsed().as_secs_f64();
         let all = active.sets.is_empty();
-        let text = govern::note(GROUPS[n].name, &gone, all, after, wanted.budget_pct);
+        let text = govern::note(GROUPS[n].name, &gone, all, after, budget_pct);
         take_off(old);
         self.note(text);
+        if wanted::is_memory(&GROUPS[n]) {
+            self.memory.end_open_calls(&self.kernel);
+            self.cuts.push((GROUPS[n].name, crate::session::monotonic_ns()));
+        }
         if let Some(error) = failed {
             self.note(format!(
                 "{}: all its probes are taken off, and all its counts partial: {error}",
@@ -205,6 +243,10 @@ impl Calls {
             ));
         }
     }
+}
+
+pub(super) fn groups_named(name: &str) -> Option<usize> {
+    GROUPS.iter().position(|g| g.name == name)
 }
 
 impl Active {

@@ -61,7 +61,7 @@ plain!(
     /// `struct passed`: bytes that were read from or written to a connection of a server.
     Passed {
         tgid: u32, tid: u32, ns: u64, socket: u64, bytes: u32, sent: u16, family: u16,
-        local_port: u16, remote_port: u16, local: [u8; 16], remote: [u8; 16], head: [u8; 8], pad: u32,
+        local_port: u16, remote_port: u16, local: [u8; 16], remote: [u8; 16], head: [u8; 24], pad: u32,
     }
 );
 plain!(StartKey {
@@ -82,6 +82,14 @@ plain!(Live {
     tgid: u32,
     device: u32
 });
+plain!(
+    /// `struct allocating`: a call that is not over.
+    Allocating {
+        sp: u64, back: u64, size: u64, out: u64, old: u64, old_size: u64,
+        hash: u64, tgid: u32, device: u32, old_hash: u64, old_tgid: u32, old_device: u32,
+        function: u32, flags: u32,
+    }
+);
 plain!(
     /// The start of `struct stack_event`; the Python frames and the stack follow.
     StackHead {
@@ -358,6 +366,10 @@ mod tests {
         }
         assert_eq!(object.maps["calls"].value_size() as usize, size_of::<CallSum>());
         assert_eq!(object.maps["sites"].value_size() as usize, size_of::<SiteSum>());
+        assert_eq!(
+            object.maps["allocs"].value_size() as usize,
+            size_of::<Allocating>()
+        );
         assert_eq!(object.maps["lives"].value_size() as usize, size_of::<Live>());
         assert_eq!(object.maps["ports"].key_size() as usize, size_of::<u32>());
         assert_eq!(object.maps["starts"].key_size() as usize, size_of::<StartKey>());

@@ -1,13 +1,16 @@
 //! Memory per call site: stacks come once over a ring, sums stay in the kernel's tables.
 
 use std::io;
+use std::time::Instant;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::kernel::{self, Kernel, Live, LiveKey, SiteKey, SiteSum, StackHead};
+use super::kernel::{self, Allocating, Kernel, Live, LiveKey, SiteKey, SiteSum, StackHead};
 use super::maps::Mapping;
-use super::{HeldRow, Resolver};
+use super::memory_growth::Growth;
+use super::{HeldRow, MomentRow, Resolver, Rows};
 use crate::sample::{PyFrameRaw, RawSample, Regs};
+use crate::session::monotonic_ns;
 
 /// `PY_FRAMES_MAX` of python.h.
 const PYTHON_MAX: usize = 128;
@@ -15,6 +18,7 @@ const PY_FRAME: usize = size_of::<PyFrameRaw>();
 /// 64-bit words of the table of program text.
 const TEXT_WORDS: usize = 16384;
 const DEVICE_UNKNOWN: u32 = 1 + 0xffff;
+const DEVICE_PAGES: u32 = 0xffff_fffe;
 
 /// What is known of call sites.
 #[derive(Default)]
@@ -22,7 +26,11 @@ pub struct Memory {
     stacks: FxHashMap<(u64, u32), u32>,
     previous: FxHashMap<SiteKey, SiteSum>,
     text: Vec<u64>,
+    growth: Growth,
 }
+
+/// By process, stack and device: the row, and the sites in it.
+type Joined = FxHashMap<(u32, u32, u32), (HeldRow, Vec<SiteKey>)>;
 
 impl Memory {
     /// Tells the kernel where program text is, so that it knows return addresses when it sees them.
@@ -67,24 +75,32 @@ impl Memory {
         self.stacks.insert((head.hash, head.tgid), number);
     }
 
+    /// Keeps what lives now, where a moment is due.
+    pub fn moment(&mut self, kernel: &Kernel) -> io::Result<()> {
+        if self.growth.is_due() {
+            let began = Instant::now();
+            let sums = kernel.map("sites")?.all::<SiteKey, SiteSum>()?;
+            self.growth.add(monotonic_ns(), &sums, began.elapsed());
+        }
+        Ok(())
+    }
+
     /// A row for each place and device: what it allocated since the last call, and what is live now.
-    pub fn rows(
-        &mut self,
-        kernel: &Kernel,
-        resolver: &mut dyn Resolver,
-        into: &mut Vec<HeldRow>,
-    ) -> io::Result<()> {
-        let mut joined: FxHashMap<(u32, u32, u32), HeldRow> = FxHashMap::default();
-        for (key, now) in kernel.map("sites")?.all::<SiteKey, SiteSum>()? {
+    pub fn rows(&mut self, kernel: &Kernel, resolver: &mut dyn Resolver, into: &mut Rows) -> io::Result<()> {
+        let mut joined = Joined::default();
+        let began = Instant::now();
+        let sums = kernel.map("sites")?.all::<SiteKey, SiteSum>()?;
+        let now_ns = monotonic_ns();
+        self.growth.add(now_ns, &sums, began.elapsed());
+        for &(key, now) in &sums {
             let before = self.previous.insert(key, now).unwrap_or_default();
             if now.allocations == before.allocations && now.live == 0 {
                 continue;
             }
             let known = self.stacks.get(&(key.hash, key.tgid)).copied();
             let stack = known.unwrap_or_else(|| resolver.unknown());
-            let row = joined
-                .entry((key.tgid, stack, key.device))
-                .or_insert_with(|| HeldRow {
+            let (row, keys) = joined.entry((key.tgid, stack, key.device)).or_insert_with(|| {
+                let row = HeldRow {
                     pid: key.tgid,
                     stack,
                     device: device(key.device),
@@ -92,15 +108,46 @@ impl Memory {
                     allocations: 0,
                     live_bytes: 0,
                     live: 0,
-                });
+                };
+                (row, Vec::new())
+            });
+            keys.push(key);
             row.allocated_bytes += now.allocated.saturating_sub(before.allocated);
             row.allocations += now.allocations.saturating_sub(before.allocations);
             row.live_bytes = row.live_bytes.saturating_add(now.live_bytes);
             row.live = row.live.saturating_add(now.live);
         }
-        into.extend(joined.into_values());
-        into.sort_by(|a, b| (a.pid, &a.device, a.stack).cmp(&(b.pid, &b.device, b.stack)));
+        let mut rows: Vec<(HeldRow, Vec<SiteKey>)> = joined.into_values().collect();
+        rows.sort_by(|(a, _), (b, _)| (a.pid, &a.device, a.stack).cmp(&(b.pid, &b.device, b.stack)));
+        for (row, keys) in rows {
+            // What is gone at the end has not grown.
+            let series = if row.live > 0 {
+                self.growth.of(&keys)
+            } else {
+                Vec::new()
+            };
+            let at = into.memory.len();
+            into.moments
+                .extend(series.into_iter().map(|(time_ns, (live_bytes, live))| MomentRow {
+                    row: at,
+                    time_ns,
+                    live_bytes,
+                    live,
+                }));
+            into.memory.push(row);
+        }
+        self.growth.begin(now_ns, &sums);
         Ok(())
+    }
+
+    /// Calls whose end will not be seen any more: without this, what their threads allocate next would be part of them.
+    pub fn end_open_calls(&self, kernel: &Kernel) {
+        let Ok(map) = kernel.map("allocs") else {
+            return;
+        };
+        for (key, _) in map.all::<u64, Allocating>().unwrap_or_default() {
+            let _ = map.delete(&key);
+        }
     }
 
     /// Lets go of what these processes had.
@@ -119,6 +166,7 @@ impl Memory {
                 }
             }
         }
+        self.growth.forget(|pid| ended.contains(&pid));
         self.previous.retain(|k, _| !ended.contains(&k.tgid));
         self.stacks.retain(|k, _| !ended.contains(&k.1));
     }
@@ -127,6 +175,7 @@ impl Memory {
 fn device(number: u32) -> String {
     match number {
         0 => "host".to_owned(),
+        DEVICE_PAGES => "pages".to_owned(),
         DEVICE_UNKNOWN => "cuda:?".to_owned(),
         n => format!("cuda:{}", n - 1),
     }
@@ -178,8 +227,8 @@ mod tests {
     #[test]
     fn devices_have_the_names_of_the_model() {
         assert_eq!(
-            [device(0), device(1), device(3), device(DEVICE_UNKNOWN)],
-            ["host", "cuda:0", "cuda:2", "cuda:?"]
+            [0, 1, 3, DEVICE_UNKNOWN, DEVICE_PAGES].map(device),
+            ["host", "cuda:0", "cuda:2", "cuda:?", "pages"]
         );
     }
 }

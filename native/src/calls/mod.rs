@@ -19,6 +19,7 @@ mod kernel;
 mod listeners;
 mod maps;
 mod memory;
+mod memory_growth;
 mod probing;
 #[cfg(feature = "python")]
 pub mod python;
@@ -46,12 +47,16 @@ use functions::Found;
 use groups::Mark;
 use kernel::{CallKey, CallSum, Kernel, Passed, SpanEvent};
 use memory::Memory;
-pub use rows::{CallRow, HeldRow, Resolver, Rows, SpanRow};
+pub use rows::{CallRow, HeldRow, MomentRow, Resolver, Rows, SpanRow};
 use served::{Event, Served};
 pub use wanted::Wanted;
 
 /// Number of the first function that is not the kernel object's own (TCP, files).
 const FIRST_FUNCTION: u32 = 256;
+/// What follows memory is worth little when it is cut: it goes when it costs too much for this many judgements in a row.
+const MEMORY_STRIKES: u32 = 6;
+/// What the kernel's program puts for a process that began another program.
+const ANEW: u32 = 2;
 const TCP: [&str; 3] = ["send", "receive", "retransmit"];
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 const GOVERN_EVERY: Duration = Duration::from_millis(250);
@@ -71,6 +76,8 @@ struct Active {
     sets: Vec<Set>,
     /// Which time its probes were put on (modulo 8): only those of the last time count.
     epoch: u8,
+    /// Judgements in a row by which it costs too much.
+    strikes: u32,
     since: Instant,
     /// Functions that cost too much.
     gone: FxHashSet<u32>,
@@ -112,6 +119,8 @@ pub struct Calls {
     memory: Memory,
     served: Served,
     ports: BTreeMap<String, rdma::Port>,
+    /// Memory that is not followed any more, and since when.
+    cuts: Vec<(&'static str, u64)>,
     notes: Vec<String>,
     looked: Instant,
     governed: Instant,
@@ -159,6 +168,7 @@ impl Calls {
             memory: Memory::default(),
             served: Served::default(),
             ports: BTreeMap::new(),
+            cuts: Vec::new(),
             notes,
             looked: now,
             governed: now,
@@ -248,6 +258,11 @@ impl Calls {
         }
         if self.governed.elapsed() >= GOVERN_EVERY {
             self.govern();
+        }
+        if self.wanted.memory() {
+            if let Err(error) = self.memory.moment(&self.kernel) {
+                self.note(format!("memory: {error}"));
+            }
         }
     }
 

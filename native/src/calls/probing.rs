@@ -10,8 +10,9 @@ use std::time::Instant;
 
 use rustc_hash::FxHashSet;
 
-use super::catalogue::GROUPS;
+use super::catalogue::{self, GROUPS};
 use super::functions::{self, Exit, Found};
+use super::governing::groups_named;
 use super::groups::{self, Group};
 use super::kernel::{Kernel, Program};
 use super::{
@@ -30,7 +31,12 @@ impl Calls {
                 self.kernel.map("pythons")?.put(&pid, &python)?;
             }
         }
-        for mapping in &mappings {
+        // `malloc` last: it is called so often that everything that is still attached after it would take longer.
+        for (mapping, is_last) in mappings
+            .iter()
+            .map(|m| (m, false))
+            .chain(mappings.iter().map(|m| (m, true)))
+        {
             let has = |library: &str| libraries.iter().any(|l| groups::is_library(l, library));
             let groups: Vec<usize> = self
                 .wanted
@@ -45,6 +51,7 @@ impl Calls {
                 })
                 .filter(|&n| !GROUPS[n].unless.is_some_and(has) && GROUPS[n].only_with.is_none_or(has))
                 .filter(|&n| !self.files.contains(&(n, mapping.file.clone())))
+                .filter(|&n| (GROUPS[n].name == "malloc") == is_last)
                 .collect();
             if groups.is_empty() {
                 continue;
@@ -53,10 +60,39 @@ impl Calls {
                 .extend(groups.iter().map(|&n| (n, mapping.file.clone())));
             self.probe_file(pid, mapping, &groups);
         }
+        if let Some(n) = groups_named("malloc").filter(|n| self.wanted.groups.contains(n)) {
+            self.probe_own_allocator(pid, &mappings, n);
+        }
         if let Some(process) = self.processes.get_mut(&pid) {
             *process = Process { pages, libraries };
         }
         Ok(())
+    }
+
+    /// A program that has `malloc` inside answers for its libraries, too.
+    fn probe_own_allocator(&mut self, pid: u32, mappings: &[maps::Mapping], n: usize) {
+        let Ok(program) = std::fs::read_link(format!("/proc/{pid}/exe")) else {
+            return;
+        };
+        let Some(mapping) = mappings.iter().find(|m| Path::new(&m.path) == program) else {
+            return;
+        };
+        if !self.files.insert((n, mapping.file.clone())) {
+            return;
+        }
+        for way in mapping.ways(pid) {
+            let found = functions::find(&way, &[&catalogue::OWN_MALLOC]);
+            let Ok(mut found) = found else {
+                continue;
+            };
+            let found = found.pop().unwrap_or_default();
+            if found.iter().any(|f| f.symbol == "malloc") {
+                if let Err(error) = self.probe_group(n, &way, found) {
+                    self.note(format!("malloc: no probes in {}: {error}", mapping.name()));
+                }
+            }
+            return;
+        }
     }
 
     fn probe_file(&mut self, pid: u32, mapping: &maps::Mapping, groups: &[usize]) {
@@ -126,6 +162,7 @@ impl Calls {
         let active = self.active.entry(n).or_insert_with(|| Active {
             sets: Vec::new(),
             epoch: 0,
+            strikes: 0,
             since: Instant::now(),
             gone: FxHashSet::default(),
             off: false,

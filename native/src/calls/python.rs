@@ -164,6 +164,11 @@ impl Calls {
         }
         out.set_item("spans", list)?;
         let list = PyList::empty(py);
+        let held: Vec<(u32, u32, String)> = rows
+            .memory
+            .iter()
+            .map(|r| (r.pid, r.stack, r.device.clone()))
+            .collect();
         for r in rows.memory {
             list.append((
                 r.pid,
@@ -176,6 +181,14 @@ impl Calls {
             ))?;
         }
         out.set_item("memory", list)?;
+        let list = PyList::empty(py);
+        for m in rows.moments {
+            if let Some(r) = held.get(m.row) {
+                list.append((r.0, r.1, &r.2, m.time_ns, m.live_bytes, m.live))?;
+            }
+        }
+        out.set_item("moments", list)?;
+        out.set_item("cuts", rows.cuts)?;
         let list = PyList::empty(py);
         for f in inner.resolver.frames.iter() {
             list.append((f.kind.name(), &f.function, &f.file, f.line, &f.module))?;
@@ -299,7 +312,13 @@ pub fn wanted_of(told: Option<&Bound<'_, PyDict>>) -> PyResult<Wanted> {
         let name: String = name.extract()?;
         match name.as_str() {
             "only" => {}
-            "budget_pct" => wanted.budget_pct = value.extract()?,
+            "budget_pct" => {
+                wanted.budget_pct = value.extract()?;
+                if !told.contains("memory_budget_pct")? {
+                    wanted.memory_budget_pct = wanted.budget_pct;
+                }
+            }
+            "memory_budget_pct" => wanted.memory_budget_pct = value.extract()?,
             "max_spans" => wanted.max_spans = value.extract()?,
             _ if wanted.switch(&name, value.is_truthy()?) => {}
             _ => {

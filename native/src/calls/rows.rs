@@ -48,10 +48,23 @@ pub struct HeldRow {
     pub live: u64,
 }
 
+/// A row of `Profile.moments`: what lived of a row of memory at a moment. Unchanged ones are left out.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MomentRow {
+    /// Its place in `Rows.memory`.
+    pub row: usize,
+    pub time_ns: u64,
+    pub live_bytes: u64,
+    pub live: u64,
+}
+
 #[derive(Clone, Debug, Default)]
 pub struct Rows {
     pub calls: Vec<CallRow>,
     pub spans: Vec<SpanRow>,
     pub memory: Vec<HeldRow>,
+    pub moments: Vec<MomentRow>,
+    /// Groups of memory whose probes were taken off, and when.
+    pub cuts: Vec<(&'static str, u64)>,
     pub spans_dropped: u64,
 }

@@ -19,10 +19,11 @@ impl Calls {
         };
         self.count(&mut rows.calls);
         if self.wanted.memory() {
-            if let Err(error) = self.memory.rows(&self.kernel, resolver, &mut rows.memory) {
+            if let Err(error) = self.memory.rows(&self.kernel, resolver, &mut rows) {
                 self.note(format!("memory: {error}"));
             }
         }
+        rows.cuts.clone_from(&self.cuts);
         self.served.take(&mut rows.spans, &mut rows.calls, resolver);
         self.count_ports(&mut rows.calls);
         self.losses(&mut rows);

@@ -17,6 +17,8 @@ pub struct Wanted {
     pub follow: bool,
     /// Percent of one CPU that all uprobes together may cost, by the governor's measure.
     pub budget_pct: f64,
+    /// The same for those that follow memory, which nobody has who did not ask for them.
+    pub memory_budget_pct: f64,
     /// Try to attach many probes at once (kernel 6.6).
     pub multi: bool,
     /// Spans kept between two takes; the rest is counted.
@@ -47,6 +49,7 @@ const SWITCHES: &[(&str, bool, &[&str])] = &[
         ],
     ),
     ("malloc", false, &["malloc"]),
+    ("pages", false, &["pages"]),
 ];
 
 impl Default for Wanted {
@@ -59,6 +62,7 @@ impl Default for Wanted {
             serving: true,
             follow: true,
             budget_pct: 2.0,
+            memory_budget_pct: 50.0,
             multi: true,
             max_spans: 200_000,
         };
@@ -121,6 +125,7 @@ impl Wanted {
             "follow",
             "multi",
             "budget_pct",
+            "memory_budget_pct",
             "max_spans",
         ];
         SWITCHES.iter().map(|s| s.0).chain(plain).collect()

@@ -1,21 +1,32 @@
-"""Memory by the line of code that asked for it: what was allocated while the look lasted, and what of it is still there."""
+"""Memory by the line of code that asked for it: what was allocated while the look lasted, what of it is still there, what grows."""
 
 from __future__ import annotations
 
+import textwrap
 from collections import defaultdict
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+from unidle.scope.memory_growth import PAGES, Growth, common_line, growths_of, kind_of
 from unidle.scope.model import Held, Profile
 from unidle.scope.places import Place, place_of
 
 _UNKNOWN: Final = Place("(unknown)")
 _MOST: Final = 6
-# What lives on at the end may just be in use. Only a site that keeps on adding pieces of which most stay is suspect.
-_LEAST_PIECES: Final = 8
-_KEPT: Final = 0.5
-_LEAST_BYTES: Final = 64 << 10
+_MOST_GROWTHS: Final = 4
+_AT_PAGES: Final = ", pages"
+_COVERS: Final = (
+    "pages: what the process takes from the system in whole, among it the arenas of Python's objects up to 512 bytes, "
+    "which never reach malloc: a line is told when it needs a new one"
+)
+_ADVICE: Final = {
+    "tensor memory": "what keeps a loss or an output keeps its graph: add .item() or .detach(); bound lists and dicts of tensors, remove hooks",
+    "pages": "bound what collects there: a list, a dict, a cache without maxsize, hooks that are never removed",
+    "malloc": "bound what collects there: a list, a dict, a cache without maxsize, hooks that are never removed",
+    "cuda memory": "free or reuse these buffers",
+    "cuda driver memory": "free or reuse these buffers",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,20 +34,17 @@ class Site:
     """A line of code (or a native function) on one device, with the allocations of the window."""
 
     place: Place
-    device: str  # "host", "cuda:0"
+    device: str  # "host", "pages", "cuda:0"
     allocated_bytes: int
     allocations: int
     live_bytes: int
     live: int
+    bound: bool = False  # some of it was not followed to the end: lower bounds
 
     @property
-    def suspect(self) -> bool:
-        """Whether it looks like a leak: many pieces, and most of them stay."""
-        return (
-            self.live >= _LEAST_PIECES
-            and self.live >= _KEPT * self.allocations
-            and self.live_bytes >= max(_LEAST_BYTES, _KEPT * self.allocated_bytes)
-        )
+    def text(self) -> str:
+        at = {"host": "", PAGES: _AT_PAGES}.get(self.device, f" on {self.device}")
+        return self.place.text + at
 
 
 def sites_of(profile: Profile) -> list[Site]:
@@ -44,38 +52,132 @@ def sites_of(profile: Profile) -> list[Site]:
     rows: dict[tuple[Place, str], list[Held]] = defaultdict(list)
     for held in profile.memory:
         rows[place_of(profile.stack(held.stack)) or _UNKNOWN, held.device].append(held)
-    sites = [_site(place, device, held) for (place, device), held in rows.items()]
+    cut = {one.what for one in profile.cuts}
+    sites = [_site(profile, place, device, held, cut) for (place, device), held in rows.items()]
     return sorted(sites, key=lambda s: (-s.allocated_bytes, -s.live_bytes, s.device, s.place.text))
 
 
-def memory_json(profile: Profile, most: int = 50) -> list[dict[str, Any]]:
-    """The sites as ``--json`` prints them."""
+def memory_json(profile: Profile, steps_s: float | None = None, most: int = 50) -> list[dict[str, Any]]:
+    """The sites as ``--json`` prints them: what grows first, then the most allocated."""
+    grown = {(one.place, one.device): one for one in reversed(growths_of(profile, steps_s))}
+    sites = sorted(sites_of(profile), key=lambda s: (s.place, s.device) not in grown)
     return [
         {
             "function": one.place.function, "file": one.place.file, "line": one.place.line, "device": one.device,
             "allocated_bytes": one.allocated_bytes, "allocations": one.allocations,
-            "live_bytes": one.live_bytes, "live": one.live, "suspect": one.suspect,
+            "live_bytes": one.live_bytes, "live": one.live, "lower_bound": one.bound,
+            "suspect": (one.place, one.device) in grown, "growth": _growth_json(grown.get((one.place, one.device))),
         }
-        for one in sites_of(profile)[:most]
+        for one in sites[:most]
     ]  # fmt: skip
 
 
-def memory_lines(profile: Profile, width: int) -> list[str]:
-    """The section of the first screen; empty where memory was not looked at, or nothing was allocated."""
+def _growth_json(one: Growth | None) -> dict[str, Any] | None:
+    if one is None:
+        return None
+    told = asdict(one)
+    return {
+        "bytes_s": round(one.bytes_s), "pieces_s": round(one.pieces_s, 2),
+        "bytes_step": None if one.bytes_step is None else round(one.bytes_step),
+        "floors_bytes": list(told["floors"]), "seconds": round(one.seconds, 3), "kind": one.kind,
+    }  # fmt: skip
+
+
+def memory_lines(
+    profile: Profile,
+    width: int,
+    steps_s: float | None = None,
+    source: Callable[[str, int], str | None] | None = None,
+) -> list[str]:
+    """The section of the first screen; empty where memory was not looked at, or nothing was allocated.
+
+    ``steps_s``: training steps a second. ``source``: the text of a line of a file.
+    """
     sites = sites_of(profile)
     if not sites:
         return []
     seconds = profile.seconds or 1.0
     whole = sum(one.allocated_bytes for one in sites)
-    head = f"Memory: {size(whole)} allocated ({size(round(whole / seconds))}/s), {size(sum(one.live_bytes for one in sites))} of it still there"
-    lines = [head[:width], f"  {'allocated':>9}  {'pieces':>8}  {'still there':>11}  line"]
-    suspects = [one for one in sites if one.suspect]
-    for one in [*sites[:_MOST], *(s for s in suspects[:_MOST] if s not in sites[:_MOST])]:
-        where = one.place.text + ("" if one.device == "host" else f" on {one.device}")
-        mark = "  grows: a leak?" if one.suspect else ""
-        text = f"  {size(one.allocated_bytes):>9}  {one.allocations:>8,}  {size(one.live_bytes):>11}  {where}"
-        lines.append(text[: width - len(mark)] + mark)
+    bound = "at least " if any(one.bound for one in sites) else ""
+    head = f"Memory: {bound}{size(whole)} allocated ({size(round(whole / seconds))}/s), {size(sum(one.live_bytes for one in sites))} of it still there"
+    lines = [*growth_lines(profile, width, steps_s, source), head[:width]]
+    lines.append(f"  {'allocated':>10}  {'pieces':>8}  {'still there':>11}  line")
+    for one in sites[:_MOST]:
+        amount = (">" if one.bound else "") + size(one.allocated_bytes)
+        lines.append(
+            f"  {amount:>10}  {one.allocations:>8,}  {size(one.live_bytes):>11}  {one.text}"[:width]
+        )
+    lines += _how_far(profile, sites, width)
     return [*lines, ""]
+
+
+def growth_lines(
+    profile: Profile,
+    width: int,
+    steps_s: float | None = None,
+    source: Callable[[str, int], str | None] | None = None,
+) -> list[str]:
+    """What grows for ever, in plain words; nothing where nothing does."""
+    growths = growths_of(profile, steps_s)
+    if not growths:
+        return []
+    whole = sum(one.bytes_s for one in growths)
+    at = growths[0] if len(growths) == 1 else None
+    where = f"at {at.place.text}" if at else f"at {len(growths)} lines"
+    common = common_line(profile, growths) if len(growths) > 1 else None
+    below = f", all called from {common.text}" if common else ""
+    step = f", {size(round(whole / steps_s))} a step" if steps_s else ""
+    lines = textwrap.wrap(
+        f"Memory grows by {size(round(whole))}/s{step}, {where}{below}: a leak?", width, subsequent_indent="  "
+    )
+    for n, one in enumerate(growths[:_MOST_GROWTHS]):
+        lines.append(f"  {_rate(one)}  {_where(one)}"[:width])
+        text = source(one.place.file, one.place.line) if source and n == 0 else None
+        if text and text.strip():
+            lines.append(f"      > {text.strip()}"[:width])
+        lines += textwrap.wrap(
+            _evidence(one), width, initial_indent="      ", subsequent_indent="      "
+        )
+    if len(growths) > _MOST_GROWTHS:
+        rest = growths[_MOST_GROWTHS:]
+        lines.append(f"  {size(round(sum(one.bytes_s for one in rest)))}/s  at {len(rest)} more lines")
+    if do := _ADVICE.get(growths[0].kind):
+        lines += textwrap.wrap(f"try: {do}", width, initial_indent="  ", subsequent_indent="       ")
+    return [*lines, ""]
+
+
+def _rate(one: Growth) -> str:
+    step = "" if one.bytes_step is None else f", {size(round(one.bytes_step))} a step"
+    return f"{size(round(one.bytes_s))}/s{step}"
+
+
+def _where(one: Growth) -> str:
+    at = {"host": "", PAGES: _AT_PAGES}.get(one.device, f" on {one.device}")
+    return one.place.text + at
+
+
+def _evidence(one: Growth) -> str:
+    """What makes it a suspect, so that a reader may judge."""
+    told = ", ".join(size(floor) for floor in one.floors)
+    what = "arenas and other pages, never given back" if one.device == PAGES else f"{_number(one.pieces_s)} blocks a second more than are freed"
+    return f"{what}: never under {told} live in each sixth of {one.seconds:.1f} s"
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 10 else f"{value:.1f}"
+
+
+def _how_far(profile: Profile, sites: Iterable[Site], width: int) -> list[str]:
+    """What the figures do not hold."""
+    told = [_COVERS] if any(one.device == PAGES for one in sites) else []
+    for cut in profile.cuts:
+        after = (cut.time_ns - profile.start_ns) / 1e9
+        told.append(f"{cut.what}: followed for {after:.1f} s only; figures with > are lower bounds")
+    return [
+        line
+        for text in told
+        for line in textwrap.wrap(text, width, initial_indent="  ", subsequent_indent="    ")
+    ]
 
 
 def size(n_bytes: int) -> str:
@@ -88,10 +190,11 @@ def size(n_bytes: int) -> str:
     return f"{value:.1f} TB"
 
 
-def _site(place: Place, device: str, held: Iterable[Held]) -> Site:
+def _site(profile: Profile, place: Place, device: str, held: Iterable[Held], cut: set[str]) -> Site:
     rows = tuple(held)
     return Site(
         place, device,
         sum(one.allocated_bytes for one in rows), sum(one.allocations for one in rows),
         sum(one.live_bytes for one in rows), sum(one.live for one in rows),
+        bool(cut) and any(kind_of(profile.stack(one.stack), device) in cut for one in rows),
     )  # fmt: skip

@@ -8,9 +8,9 @@ from itertools import chain
 from typing import TypeVar
 
 from unidle.errors import BadInput
-from unidle.scope.model import Call, Frame, Held, Process, Profile, Quality, Sample, Thread
+from unidle.scope.model import Call, Frame, Held, Moment, Process, Profile, Quality, Sample, Thread
 
-_Row = TypeVar("_Row", Sample, Thread, Process, Call, Held)
+_Row = TypeVar("_Row", Sample, Thread, Process, Call, Held, Moment)
 
 
 @dataclass(slots=True)
@@ -53,6 +53,8 @@ def merge(profiles: Sequence[Profile]) -> Profile:
         calls=_united((call for m in moved for call in m.calls()), _call_key, _call),
         spans=tuple(span for p in profiles for span in p.spans),
         memory=_united((held for m in moved for held in m.memory()), _held_key, _held),
+        moments=_moments(moved),
+        cuts=tuple(dict.fromkeys(cut for p in profiles for cut in p.cuts)),
         quality=_quality([p.quality for p in profiles]),
         misses=_once(p.misses for p in profiles),
         hz=profiles[0].hz,
@@ -75,6 +77,7 @@ def renumbered(profile: Profile, pids: Mapping[int, int]) -> Profile:
         calls=moved(profile.calls),
         spans=tuple(replace(span, pid=pids.get(span.pid, span.pid)) for span in profile.spans),
         memory=moved(profile.memory),
+        moments=moved(profile.moments),
     )
 
 
@@ -91,6 +94,15 @@ class _Moved:
 
     def memory(self) -> Iterable[Held]:
         return (replace(held, stack=self.stacks[held.stack]) for held in self.profile.memory)
+
+    def moments(self) -> Iterable[Moment]:
+        return (replace(row, stack=self.stacks[row.stack]) for row in self.profile.moments)
+
+
+def _moments(moved: Iterable[_Moved]) -> tuple[Moment, ...]:
+    """What lived at a moment is no sum: the rows of all windows, in the order of time."""
+    every = {(m.pid, m.stack, m.device, m.time_ns): m for one in moved for m in one.moments()}
+    return tuple(row for _, row in sorted(every.items()))
 
 
 def _samples(moved: Iterable[_Moved]) -> tuple[Sample, ...]:

@@ -98,15 +98,39 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Memory of one call site: what it allocated in the window, and what of that was still there at its end."""
+    """Memory of one call site: what it allocated in the window, and what of that was still there at its end.
+
+    The device ``pages`` is the host's memory as the kernel hands it out, where no allocator was followed to the block:
+    arenas of Python's small objects, mappings, growth of the heap. What is in ``host`` is not in ``pages`` again.
+    """
 
     pid: int
     stack: int
-    device: str  # "host", "cuda:0"
+    device: str  # "host", "pages", "cuda:0"
     allocated_bytes: int
     allocations: int
     live_bytes: int
     live: int
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What of a call site's memory was live at a moment of the window. Moments at which nothing changed have no row; before the first row it was nothing."""
+
+    pid: int
+    stack: int
+    device: str
+    time_ns: int
+    live_bytes: int
+    live: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """From this moment on a kind of memory was not followed, because it would have cost too much: its numbers are lower bounds, of before."""
+
+    what: str  # "malloc", "tensor memory", "caching allocator", "cuda memory", "cuda driver memory", "pages"
+    time_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +164,8 @@ class Profile:
     calls: tuple[Call, ...] = ()
     spans: tuple[Span, ...] = ()
     memory: tuple[Held, ...] = ()
+    moments: tuple[Moment, ...] = ()  # of what in ``memory`` was live at the end
+    cuts: tuple[Cut, ...] = ()
     quality: Quality = field(default_factory=Quality)
     misses: tuple[str, ...] = ()  # what this tier cannot see, one line each
     hz: int = 99
@@ -178,7 +204,8 @@ class Profile:
                     remedy=f"this version reads form {FORM}",
                 )
             rows: dict[str, Any] = {
-                name: tuple(kind(*row) for row in told[name]) for name, kind in _ROWS.items()
+                name: tuple(kind(*row) for row in (told.get(name, ()) if name in _LATER else told[name]))
+                for name, kind in _ROWS.items()
             }
             quality = dict(told["quality"])
             made = cls(
@@ -201,7 +228,7 @@ class Profile:
             raise ValueError(f"tier {self.tier!r}")
         if any(not 0 <= n < frames for stack in self.stacks for n in stack):
             raise ValueError("a stack names a frame that is not there")
-        named = [s.stack for s in self.samples] + [h.stack for h in self.memory]
+        named = [s.stack for s in self.samples] + [h.stack for h in self.memory] + [m.stack for m in self.moments]
         named += [c.stack for c in self.calls if c.stack is not None]
         if any(not 0 <= n < stacks for n in named):
             raise ValueError("a sample names a stack that is not there")
@@ -209,5 +236,6 @@ class Profile:
 
 _ROWS: Final[dict[str, Any]] = {
     "frames": Frame, "samples": Sample, "threads": Thread, "processes": Process,
-    "calls": Call, "spans": Span, "memory": Held,
+    "calls": Call, "spans": Span, "memory": Held, "moments": Moment, "cuts": Cut,
 }  # fmt: skip
+_LATER: Final = frozenset({"moments", "cuts"})  # files written before have none

@@ -45,13 +45,14 @@ def part_of(
             samples=samples, calls=calls, memory=memory, processes=processes,
             threads=tuple(t for t in profile.threads if t.pid in mine),
             spans=tuple(s for s in profile.spans if s.pid in mine),
+            moments=tuple(m for m in profile.moments if m.pid in mine),
         )
     )  # fmt: skip
 
 
 def compact(profile: Profile) -> Profile:
     """The same rows with no stack and frame that none of them names."""
-    named = {s.stack for s in profile.samples} | {h.stack for h in profile.memory}
+    named = {s.stack for s in profile.samples} | {h.stack for h in (*profile.memory, *profile.moments)}
     named |= {c.stack for c in profile.calls if c.stack is not None}
     stacks = {old: new for new, old in enumerate(sorted(named))}
     used = sorted({n for old in stacks for n in profile.stacks[old]})
@@ -62,6 +63,7 @@ def compact(profile: Profile) -> Profile:
         stacks=tuple(tuple(frames[n] for n in profile.stacks[old]) for old in stacks),
         samples=tuple(replace(s, stack=stacks[s.stack]) for s in profile.samples),
         memory=tuple(replace(h, stack=stacks[h.stack]) for h in profile.memory),
+        moments=tuple(replace(m, stack=stacks[m.stack]) for m in profile.moments),
         calls=tuple(c if c.stack is None else replace(c, stack=stacks[c.stack]) for c in profile.calls),
     )
 
@@ -81,6 +83,8 @@ def small(profile: Profile, *, stacks_most: int = STACKS_MOST) -> Profile:
     made = replace(
         profile,
         memory=(),
+        moments=(),
+        cuts=(),
         calls=calls,
         spans=tuple(spans),
         quality=replace(profile.quality, spans_dropped=spans_dropped),

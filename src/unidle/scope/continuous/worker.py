@@ -207,6 +207,7 @@ def _only(profile: Profile, processes: tuple[Process, ...]) -> Profile:
         calls=tuple(c for c in profile.calls if c.pid in pids),
         spans=tuple(s for s in profile.spans if s.pid in pids),
         memory=tuple(h for h in profile.memory if h.pid in pids),
+        moments=tuple(m for m in profile.moments if m.pid in pids),
     )
 
 

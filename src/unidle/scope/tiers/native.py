@@ -81,7 +81,8 @@ def attach(
     """Start a session. Errors: see :func:`unidle.scope.tiers.watch`."""
     module = _module()
     # Steps, collectives and device calls are always counted: they are few, and the governor takes off what is not.
-    calls = {"operators": operators, "memory": memory, "follow": follow}
+    # Of memory all is tried: where `malloc` is called too often, the governor leaves tensors and pages.
+    calls = {"operators": operators, "memory": memory, "malloc": memory, "pages": memory, "follow": follow}
     with _explained():
         session = module.Session(
             list(dict.fromkeys(pids)), hz=hz, off_cpu=off_cpu, follow=follow, tier=tier, calls=calls
@@ -105,6 +106,8 @@ def profile_of(told: dict[str, Any], hz: int, tier: model.Tier, misses: Sequence
         calls=tuple(model.Call(*row) for row in told["calls"]),
         spans=tuple(model.Span(*row) for row in told["spans"]),
         memory=tuple(model.Held(*row) for row in told["memory"]),
+        cuts=tuple(model.Cut(*row) for row in told.get("cuts", ())),
+        moments=tuple(model.Moment(*row) for row in told.get("moments", ())),
         quality=model.Quality(**quality | {"notes": tuple(quality["notes"])}),
         misses=tuple(misses),
         hz=hz,
