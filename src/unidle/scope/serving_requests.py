@@ -317,12 +317,13 @@ def _chunks_by_runs(answer: _Answer, writes: Sequence[Span], known: _Runs) -> li
     runs = 0
     for write in writes[_headers(writes, known, asked) :]:
         at = write.end_ns
-        runs += len(_between(ends, after, at))
+        fresh = len(_between(ends, after, at))
+        runs += fresh
         after = at
         if not runs:
             continue
         apart = not told or at - told[-1].end_ns >= TOGETHER * known.typical_ns
-        if apart or _alike(write, told[-1]):
+        if (apart and fresh) or (told and _alike(write, told[-1])):
             runs = max(known.whole(asked, at, ends), 1) if not told else runs
             told.append(write)
             runs -= 1
