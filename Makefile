@@ -6,7 +6,7 @@ MAKEFLAGS += --no-builtin-rules
 
 BIN := .venv/bin
 
-.PHONY: help setup setup-tests demo test test-slow check format bench drill docs lock clean
+.PHONY: help setup setup-tests demo test test-slow fuzz check format bench drill docs lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -27,6 +27,9 @@ test-slow: ## Run the tests of long drills and recoveries
 test test-slow: setup-tests
 	@scratch=$$(mktemp -d -t unidle-tests.XXXXXX); \
 	$(BIN)/pytest --basetemp="$$scratch/t" -m "$(MARKED)" $(ARGS) && rm -rf "$$scratch"  # kept for a look when a test failed
+
+fuzz: ## Fuzz the native part's readers (SECONDS=600 for each; ARGS="elf sample" for some of them; JOBS=2 at once)
+	@JOBS=$(or $(JOBS),1) scripts/fuzz.sh $(or $(SECONDS),600) $(ARGS)
 
 check: setup ## Lint, format, types, import contract, docs, native part
 	$(BIN)/ruff check .

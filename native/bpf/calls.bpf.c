@@ -31,11 +31,8 @@ INLINE int on_enter(struct user_regs *r, int memory)
 {
 	__u64 c = bpf_get_attach_cookie(r);
 	__u64 id = bpf_get_current_pid_tgid();
-	__u32 tgid = id >> 32, group = GROUP(c);
-	__u64 *hit = bpf_map_lookup_elem(&hits, &group);
-	if (hit)
-		*hit += 1;
-	if (!bpf_map_lookup_elem(&watched, &tgid))
+	__u32 tgid = id >> 32;
+	if (!is_current(c, 0) || !bpf_map_lookup_elem(&watched, &tgid))
 		return 0;
 	if (memory && WHAT(c) == WHAT_ALLOC_INNER) {
 		inner_begins(r, id, c);
@@ -76,11 +73,8 @@ INLINE int on_leave(struct user_regs *r, int memory)
 {
 	__u64 c = bpf_get_attach_cookie(r);
 	__u64 id = bpf_get_current_pid_tgid();
-	__u32 tgid = id >> 32, group = GROUP(c) + EXITS;
-	__u64 *hit = bpf_map_lookup_elem(&hits, &group);
-	if (hit)
-		*hit += 1;
-	if (!bpf_map_lookup_elem(&watched, &tgid))
+	__u32 tgid = id >> 32;
+	if (!is_current(c, 1) || !bpf_map_lookup_elem(&watched, &tgid))
 		return 0;
 	if (memory && WHAT(c) == WHAT_ALLOC_INNER) {
 		inner_ends(r, id, c);

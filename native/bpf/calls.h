@@ -8,6 +8,7 @@
 
 #define FN(c) ((__u32)(c) & 0xffffff)
 #define GROUP(c) ((__u32)((c) >> 24) & 0x1f)
+#define EPOCH(c) ((__u32)((c) >> 29) & 7)
 #define WHAT(c) ((__u32)((c) >> 32) & 0xff)
 #define SIZE_ARG(c) ((__u32)((c) >> 40) & 0xf)  /* 15: none */
 #define SIZE_ARG2(c) ((__u32)((c) >> 44) & 0xf) /* multiplied by that argument; 15: none */
@@ -34,8 +35,9 @@
 #define FLAG_RETURN 16 /* its exit is a return probe: the stack pointer there tells nothing */
 #define FLAG_MARK 32   /* each entry is told on the time line */
 
-#define GROUPS 64 /* 32 and what counts their exits */
-#define EXITS 32
+#define GROUPS 32
+#define FN_FIRST 256      /* numbers of probed functions begin here */
+#define FUNCTIONS 8192    /* that can be probed */
 #define NO_ARG 15
 #define STACK_PIECE 1024
 #define STACK_PIECES 32
@@ -170,7 +172,6 @@ LRU(py_threads, __u32, __u64, 16384);
 LRU(devices, __u64, __u32, 16384);
 LRU(owners, __u64, __u64, 65536);
 LRU(sys_starts, __u64, struct sys_start, 65536);
-PER_CPU(hits, __u64, GROUPS);
 PER_CPU(lost, __u64, LOST);
 PER_CPU(scratch, __u64[SCAN_WORDS], 1);
 RING(spans, 4194304);
@@ -183,6 +184,38 @@ struct {
 	__type(key, __u32);
 	__type(value, __u64[TEXT_WORDS]);
 } text SEC(".maps");
+
+/* Entries and exits of each function in turn, of whoever runs it; the governor reads them in place. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 2 * FUNCTIONS);
+	__type(key, __u32);
+	__type(value, __u64);
+} hits SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, GROUPS);
+	__type(key, __u32);
+	__type(value, __u32);
+} epochs SEC(".maps");
+
+/*
+ * Whether a probe is to count. Those of a group that are put on anew, without some functions, stand beside the old ones
+ * for a while: only one of the two counts.
+ */
+INLINE int is_current(__u64 c, __u32 exit)
+{
+	__u32 group = GROUP(c), at = 2 * (FN(c) - FN_FIRST) + exit;
+	__u32 *epoch = bpf_map_lookup_elem(&epochs, &group);
+	if (!epoch || *epoch != EPOCH(c))
+		return 0;
+	__u64 *hit = bpf_map_lookup_elem(&hits, &at);
+	if (hit)
+		__sync_fetch_and_add(hit, 1);
+	return 1;
+}
 
 INLINE void lose(__u32 what)
 {

@@ -20,6 +20,7 @@ typedef unsigned long long __u64;
 #define BPF_MAP_TYPE_LRU_HASH 9
 #define BPF_MAP_TYPE_RINGBUF 27
 #define BPF_F_NO_PREALLOC 1
+#define BPF_F_MMAPABLE 1024
 #define BPF_ANY 0
 #define BPF_NOEXIST 1
 #define BPF_RB_NO_WAKEUP 1

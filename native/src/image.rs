@@ -179,6 +179,8 @@ impl Image {
                     .span(vaddr)
                     .unwrap_or((vaddr, vaddr.saturating_add(1)));
                 let end = to.min(symbol.start.saturating_add(size));
+                // A smaller function may begin within this one: what lies before the address may be of that.
+                let from = if symbol.start == from { from } else { vaddr };
                 Some((symbol, (from, end), size))
             }
             // Without a size it ends where another function begins, which may have no symbol.

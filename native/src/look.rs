@@ -98,7 +98,7 @@ pub fn start(
             }
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(e),
             Err(e) => {
-                why.push(format!("tier {one} did not start: {e}"));
+                why.push(format!("tier {one} did not start: {e}{}", needed(one, &e)));
                 last = Some(e.kind());
             }
         }
@@ -108,6 +108,15 @@ pub fn start(
         why.push(format!("there is no tier {}", tier.unwrap_or_default()));
     }
     Err(io::Error::new(kind, why.join("; ")))
+}
+
+/// What the tier would need, where that is a right.
+fn needed(tier: &str, error: &io::Error) -> &'static str {
+    if tier == "T0" && error.kind() == io::ErrorKind::PermissionDenied {
+        " (needs root, or CAP_BPF, CAP_PERFMON and CAP_SYS_PTRACE, and a container that does not refuse bpf)"
+    } else {
+        ""
+    }
 }
 
 fn start_one(

@@ -37,6 +37,11 @@ pub fn cookie(function: u32, group: u8, of: &Functions, timed: bool, by_return: 
         | (of.place as u64) << 60
 }
 
+/// The cookie with the number (0 to 7) of the time that its group's probes were put on: only the last one's count.
+pub fn of_epoch(cookie: u64, epoch: u8) -> u64 {
+    cookie & !(7 << 29) | u64::from(epoch & 7) << 29
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::catalogue::GROUPS;
@@ -55,5 +60,7 @@ mod tests {
         assert_eq!((c >> 40 & 15, c >> 44 & 15), (1, 15));
         assert_eq!(c >> 48 & 0xff, 1 | 8 | 16);
         assert_eq!((c >> 56 & 15, c >> 60), (0, 1));
+        let again = of_epoch(of_epoch(c, 7), 5);
+        assert_eq!((again >> 29 & 7, again & !(7 << 29)), (5, c));
     }
 }

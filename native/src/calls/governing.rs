@@ -1,5 +1,6 @@
 //! Follows processes as they come and go, and takes probes off that cost more than the budget.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Instant;
@@ -7,18 +8,12 @@ use std::time::Instant;
 use rustc_hash::FxHashSet;
 
 use super::catalogue::GROUPS;
-use super::govern::{self, Load};
-use super::kernel::Program;
-use super::{wanted, Calls, Resolver, ANEW, LIST_EVERY, MEMORY_STRIKES};
+use super::govern::{self, Load, Removal, Unit};
+use super::groups::What;
+use super::kernel::{Kernel, Program};
+use super::{wanted, Active, Calls, Resolver, Set, ANEW, FIRST_FUNCTION, LIST_EVERY, MEMORY_STRIKES};
 
 impl Calls {
-    pub(super) fn hits(&self, n: usize) -> (u64, u64) {
-        (
-            self.kernel.sum("hits", n as u32),
-            self.kernel.sum("hits", n as u32 + 32),
-        )
-    }
-
     pub(super) fn follow(&mut self, resolver: &mut dyn Resolver) {
         let told = std::mem::take(&mut self.list_now);
         let due = told || !self.hears_forks || self.listed.elapsed() >= LIST_EVERY;
@@ -89,7 +84,7 @@ impl Calls {
         let place = GROUPS.iter().position(|g| g.name == group);
         if let Some(active) = place.and_then(|n| self.active.get_mut(&n)).filter(|a| !a.off) {
             active.off = true;
-            take_off(std::mem::take(&mut active.links));
+            take_off(active.all());
         }
     }
 
@@ -122,77 +117,186 @@ impl Calls {
     pub(super) fn govern(&mut self) {
         let seconds = self.governed.elapsed().as_secs_f64();
         self.governed = Instant::now();
-        let runs = self.runs();
-        let mut loads = Vec::new();
-        let on: Vec<usize> = self
-            .active
-            .iter()
-            .filter(|(_, a)| !a.off)
-            .map(|(&n, _)| n)
-            .collect();
-        for n in on {
-            let now = self.hits(n);
-            let memory = wanted::is_memory(&GROUPS[n]);
-            let Some(active) = self.active.get_mut(&n) else {
-                continue;
-            };
-            loads.push(Load {
-                group: GROUPS[n].name,
-                entries: now.0.saturating_sub(active.hits.0) as f64 / seconds,
-                exits: now.1.saturating_sub(active.hits.1) as f64 / seconds,
-                entry_ns: active.entry_ns + runs[if memory { 2 } else { 0 }],
-                exit_ns: active.exit_ns + runs[if memory { 3 } else { 1 }],
-            });
-            active.hits = now;
-        }
-        let (memory, others): (Vec<Load>, Vec<Load>) = loads
-            .into_iter()
-            .partition(|load| groups_named(load.group).is_some_and(|n| wanted::is_memory(&GROUPS[n])));
+        let loads = self.loads(seconds);
+        let (memory, others): (Vec<Load>, Vec<Load>) =
+            loads.into_iter().partition(|load| load.unit.function.is_none());
         // Every object is in `malloc`, so it is called most and worth least: it may take half of what the others may.
-        let (malloc, memory) = memory.into_iter().partition(|load| load.group == "malloc");
+        let (malloc, memory) = memory
+            .into_iter()
+            .partition(|load| GROUPS[load.unit.group].name == "malloc");
+        let mut over = FxHashSet::default();
+        let mut gone: BTreeMap<usize, (f64, Vec<Removal>)> = BTreeMap::new();
         for (loads, budget_pct, strikes) in [
             (malloc, self.wanted.memory_budget_pct / 2.0, 1),
             (memory, self.wanted.memory_budget_pct, MEMORY_STRIKES),
             (others, self.wanted.budget_pct, 1),
         ] {
             let loads: Vec<Load> = loads;
-            let removals = govern::judge(&loads, budget_pct);
-            for load in &loads {
-                let over = removals.iter().any(|r| r.group == load.group);
-                if let Some(active) = groups_named(load.group).and_then(|n| self.active.get_mut(&n)) {
-                    active.strikes = if over { active.strikes + 1 } else { 0 };
-                }
-            }
-            for removal in removals {
-                let active = groups_named(removal.group).and_then(|n| self.active.get(&n));
-                if active.is_some_and(|a| a.strikes >= strikes) {
-                    self.remove(&removal, budget_pct);
+            for removal in govern::judge(&loads, budget_pct) {
+                let n = removal.unit.group;
+                over.insert(n);
+                if self.active.get(&n).is_some_and(|a| a.strikes + 1 >= strikes) {
+                    gone.entry(n).or_insert((budget_pct, Vec::new())).1.push(removal);
                 }
             }
         }
+        for (n, active) in &mut self.active {
+            active.strikes = if over.contains(n) { active.strikes + 1 } else { 0 };
+        }
+        for (n, (budget_pct, removals)) in gone {
+            self.take_functions_off(n, &removals, budget_pct);
+        }
     }
 
-    fn remove(&mut self, removal: &govern::Removal, budget_pct: f64) {
-        let Some(n) = groups_named(removal.group) else {
+    /// What each function cost since the last judgement; of a group that follows memory: all of it together.
+    fn loads(&mut self, seconds: f64) -> Vec<Load> {
+        let runs = self.runs();
+        let followed = self
+            .active
+            .iter()
+            .any(|(&n, a)| !a.off && wanted::is_memory(&GROUPS[n]));
+        let mut loads: BTreeMap<Unit, Load> = BTreeMap::new();
+        for (&n, active) in self.active.iter().filter(|(_, a)| !a.off) {
+            let memory = wanted::is_memory(&GROUPS[n]);
+            let (enter_ns, leave_ns) = if memory {
+                (runs[2], runs[3])
+            } else {
+                (runs[0], runs[1])
+            };
+            // The same function may stand in several files (of containers, say): its hits are told once.
+            let mut told = FxHashSet::default();
+            for (number, found) in active.sets.iter().flat_map(|s| &s.functions) {
+                if !told.insert(*number) {
+                    continue;
+                }
+                let now = self.kernel.hits.of(*number);
+                let before = self.hits.insert(*number, now).unwrap_or(now);
+                let entries = now.0.wrapping_sub(before.0) as f64 / seconds;
+                let exits = now.1.wrapping_sub(before.1) as f64 / seconds;
+                if entries + exits == 0.0 {
+                    continue;
+                }
+                let (entry_ns, exit_ns) = self.cost.of(std::slice::from_ref(found));
+                let (entry_ns, exit_ns) = (entry_ns + enter_ns, exit_ns + leave_ns);
+                let unit = Unit {
+                    group: n,
+                    function: (!memory).then_some(*number),
+                };
+                let load = loads.entry(unit).or_insert_with(|| Load {
+                    unit,
+                    entries: 0.0,
+                    exits: 0.0,
+                    entry_ns: 0.0,
+                    exit_ns: 0.0,
+                    stays: followed && found.functions.what == What::SetDevice,
+                });
+                let mean = |mean: f64, weight: f64, other: f64, more: f64| {
+                    (mean * weight + other * more) / (weight + more).max(f64::MIN_POSITIVE)
+                };
+                load.entry_ns = mean(load.entry_ns, load.entries, entry_ns, entries);
+                load.exit_ns = mean(load.exit_ns, load.exits, exit_ns, exits);
+                load.entries += entries;
+                load.exits += exits;
+            }
+        }
+        loads.into_values().collect()
+    }
+
+    /// Takes the probes of functions off that cost too much. The others of the group go on, and none of their calls is
+    /// missed or counted twice: their new probes stand before the old ones go.
+    fn take_functions_off(&mut self, n: usize, removals: &[Removal], budget_pct: f64) {
+        let Calls {
+            active,
+            kernel,
+            functions,
+            ..
+        } = self;
+        let Some(active) = active.get_mut(&n) else {
             return;
         };
-        let Some(active) = self.active.get_mut(&n) else {
-            return;
+        active
+            .gone
+            .extend(removals.iter().filter_map(|r| r.unit.function));
+        let whole = removals.iter().any(|r| r.unit.function.is_none());
+        let mut failed = None;
+        let old = if whole {
+            active.all()
+        } else {
+            active.without_gone(kernel, n).unwrap_or_else(|error| {
+                failed = Some(error);
+                active.all()
+            })
         };
-        active.off = true;
-        let links = std::mem::take(&mut active.links);
-        take_off(links);
+        active.off |= whole || failed.is_some();
+        let name = |r: &Removal| {
+            let at = r.unit.function?.checked_sub(FIRST_FUNCTION)?;
+            functions.get(at as usize).map(|f| f.name.as_str())
+        };
+        let gone: Vec<(&str, &Removal)> = removals.iter().map(|r| (name(r).unwrap_or(""), r)).collect();
         let after = active.since.elapsed().as_secs_f64();
-        self.note(removal.note(after, budget_pct));
+        let all = active.sets.is_empty();
+        let text = govern::note(GROUPS[n].name, &gone, all, after, budget_pct);
+        take_off(old);
+        self.note(text);
         if wanted::is_memory(&GROUPS[n]) {
             self.memory.end_open_calls(&self.kernel);
             self.cuts.push((GROUPS[n].name, crate::session::monotonic_ns()));
+        }
+        if let Some(error) = failed {
+            self.note(format!(
+                "{}: all its probes are taken off, and all its counts partial: {error}",
+                GROUPS[n].name
+            ));
         }
     }
 }
 
 pub(super) fn groups_named(name: &str) -> Option<usize> {
     GROUPS.iter().position(|g| g.name == name)
+}
+
+impl Active {
+    /// Forgets all its probes and hands out their links.
+    fn all(&mut self) -> Vec<OwnedFd> {
+        let sets = std::mem::take(&mut self.sets);
+        sets.into_iter().flat_map(|s| s.links).collect()
+    }
+
+    /// Hands out the links that are to be taken off, after what stays was linked anew where that is needed.
+    fn without_gone(&mut self, kernel: &mut Kernel, n: usize) -> io::Result<Vec<OwnedFd>> {
+        let gone = std::mem::take(&mut self.gone);
+        let goes = |set: &Set| set.functions.iter().filter(|f| gone.contains(&f.0)).count();
+        let parted = self
+            .sets
+            .iter()
+            .any(|s| (1..s.functions.len()).contains(&goes(s)));
+        let epoch = if parted { (self.epoch + 1) & 7 } else { self.epoch };
+        let mut new = Vec::new();
+        for set in self.sets.iter().filter(|s| parted && goes(s) < s.functions.len()) {
+            new.push(set.link(kernel, n, epoch, |number| !gone.contains(&number)));
+        }
+        let new: io::Result<Vec<_>> = new.into_iter().collect();
+        let kept = new.and_then(|new| {
+            if parted {
+                kernel.map("epochs")?.put(&(n as u32), &u32::from(epoch))?;
+            }
+            Ok(new)
+        });
+        self.gone = gone;
+        let mut new = kept?.into_iter();
+        self.epoch = epoch;
+        let mut old = Vec::new();
+        for set in &mut self.sets {
+            set.functions.retain(|f| !self.gone.contains(&f.0));
+            if set.functions.is_empty() {
+                old.append(&mut set.links);
+            } else if let Some(links) = new.next() {
+                old.append(&mut std::mem::replace(&mut set.links, links));
+            }
+        }
+        self.sets.retain(|s| !s.functions.is_empty());
+        Ok(old)
+    }
 }
 
 /// Taking a probe off waits until no CPU can be in it; many at once wait together.

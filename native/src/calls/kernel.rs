@@ -9,6 +9,7 @@ use aya_obj::btf::{BtfFeatures, BtfKind};
 use aya_obj::Object;
 
 use super::bpf::{self, Code, Map, Plain};
+use super::hits::Hits;
 use super::ring::Ring;
 
 static OBJECT: &[u8] = include_bytes!("../../bpf/calls.bpf.o");
@@ -158,6 +159,7 @@ pub struct Kernel {
     pub spans: Ring,
     pub traffic: Ring,
     pub stacks: Ring,
+    pub hits: Hits,
     cpus: usize,
 }
 
@@ -199,6 +201,7 @@ impl Kernel {
         object.relocate_calls(&text).map_err(other)?;
         let ring = |name: &str| Ring::open(maps.get(name).ok_or_else(|| other(name))?);
         let (spans, traffic, stacks) = (ring("spans")?, ring("traffic")?, ring("stacks")?);
+        let hits = Hits::open(maps.get("hits").ok_or_else(|| other("hits"))?)?;
         Ok(Kernel {
             object,
             object_btf,
@@ -208,6 +211,7 @@ impl Kernel {
             spans,
             traffic,
             stacks,
+            hits,
             cpus: possible_cpus(),
         })
     }

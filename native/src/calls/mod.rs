@@ -14,6 +14,7 @@ mod functions;
 mod govern;
 mod governing;
 mod groups;
+mod hits;
 mod kernel;
 mod listeners;
 mod memory;
@@ -31,6 +32,7 @@ mod wanted;
 mod weights;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -41,6 +43,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::maps::{self, CodeWatch, FileId};
 use catalogue::GROUPS;
 use cost::Cost;
+use functions::Found;
 use groups::Mark;
 use kernel::{CallKey, CallSum, Kernel, Passed, SpanEvent};
 use memory::Memory;
@@ -71,16 +74,25 @@ struct Function {
 
 /// A group that has probes somewhere.
 struct Active {
-    links: Vec<OwnedFd>,
-    probes: usize,
+    /// One for each file; where probes are attached one by one, one for each function.
+    sets: Vec<Set>,
+    /// Which time its probes were put on (modulo 8): only those of the last time count.
+    epoch: u8,
     /// Judgements in a row by which it costs too much.
     strikes: u32,
-    /// Weighted sums over its functions.
-    entry_ns: f64,
-    exit_ns: f64,
     since: Instant,
-    hits: (u64, u64),
+    /// Functions that cost too much.
+    gone: FxHashSet<u32>,
+    /// All of it is taken off, and stays so.
     off: bool,
+}
+
+/// Functions of a file, and their probes.
+struct Set {
+    /// Kept open: the way by which it was found may end with a process.
+    file: File,
+    functions: Vec<(u32, Found)>,
+    links: Vec<OwnedFd>,
 }
 
 #[derive(Default)]
@@ -120,6 +132,8 @@ pub struct Calls {
     list_now: bool,
     governed: Instant,
     runs: [(u64, u64); 4],
+    /// Entries and exits of each function at the last judgement.
+    hits: FxHashMap<u32, (u64, u64)>,
 }
 
 impl Calls {
@@ -170,6 +184,7 @@ impl Calls {
             list_now: false,
             governed: now,
             runs: Default::default(),
+            hits: FxHashMap::default(),
         };
         calls.trace();
         let mut last = io::Error::from_raw_os_error(libc::ESRCH);
@@ -224,7 +239,7 @@ impl Calls {
     /// Groups with probes on: name and number of probes.
     pub fn probes(&self) -> Vec<(&'static str, usize)> {
         let on = self.active.iter().filter(|(_, a)| !a.off);
-        on.map(|(&n, a)| (GROUPS[n].name, a.probes)).collect()
+        on.map(|(&n, a)| (GROUPS[n].name, a.probes())).collect()
     }
 
     fn trace(&mut self) {
@@ -349,7 +364,8 @@ impl Drop for Calls {
         links.extend(
             std::mem::take(&mut self.active)
                 .into_values()
-                .flat_map(|a| a.links),
+                .flat_map(|a| a.sets)
+                .flat_map(|s| s.links),
         );
         governing::take_off(links);
     }

@@ -2,17 +2,22 @@
 
 use std::collections::BTreeSet;
 use std::ffi::CString;
+use std::fs::File;
 use std::io;
-use std::os::unix::ffi::OsStrExt;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 use std::time::Instant;
+
+use rustc_hash::FxHashSet;
 
 use super::catalogue::{self, GROUPS};
 use super::functions::{self, Exit, Found};
 use super::governing::groups_named;
 use super::groups::{self, Group, What};
-use super::kernel::Program;
-use super::{cookie, maps, wanted, Active, Calls, Function, Resolver, FIRST_FUNCTION, SINGLE_MAX};
+use super::kernel::{Kernel, Program};
+use super::{
+    cookie, maps, wanted, Active, Calls, Function, Process, Resolver, Set, FIRST_FUNCTION, SINGLE_MAX,
+};
 
 impl Calls {
     /// Looks what a process has mapped, and probes what is new in it.
@@ -79,12 +84,12 @@ impl Calls {
         }
         for way in mapping.ways(pid) {
             let found = functions::find(&way, &[&catalogue::OWN_MALLOC]);
-            let (Ok(mut found), Ok(path)) = (found, CString::new(way.as_os_str().as_bytes())) else {
+            let Ok(mut found) = found else {
                 continue;
             };
             let found = found.pop().unwrap_or_default();
             if found.iter().any(|f| f.symbol == "malloc") {
-                if let Err(error) = self.probe_group(n, &path, found) {
+                if let Err(error) = self.probe_group(n, &way, found) {
                     self.note(format!("malloc: no probes in {}: {error}", mapping.name()));
                 }
             }
@@ -103,11 +108,8 @@ impl Calls {
                     continue;
                 }
             };
-            let Ok(path) = CString::new(way.as_os_str().as_bytes()) else {
-                continue;
-            };
             for (&n, found) in groups.iter().zip(found) {
-                if let Err(error) = self.probe_group(n, &path, found) {
+                if let Err(error) = self.probe_group(n, &way, found) {
                     self.note(format!(
                         "{}: no probes in {}: {error}",
                         GROUPS[n].name,
@@ -122,11 +124,15 @@ impl Calls {
         }
     }
 
-    fn number(&mut self, found: &Found) -> u32 {
+    /// The function's number in the kernel's tables. Nothing: there is no room for more.
+    fn number(&mut self, found: &Found) -> Option<u32> {
         let kind = found.functions.kind;
         let key = (groups::shown(&found.symbol), kind);
         if let Some(&n) = self.numbers.get(&key) {
-            return n;
+            return Some(n);
+        }
+        if self.functions.len() >= self.kernel.hits.functions() {
+            return None;
         }
         let n = FIRST_FUNCTION + self.functions.len() as u32;
         self.functions.push(Function {
@@ -135,67 +141,52 @@ impl Calls {
             mark: found.functions.mark,
         });
         self.numbers.insert(key, n);
-        n
+        Some(n)
     }
 
-    fn probe_group(&mut self, n: usize, path: &CString, found: Vec<Found>) -> io::Result<()> {
+    fn probe_group(&mut self, n: usize, path: &Path, found: Vec<Found>) -> io::Result<()> {
         if found.is_empty() || self.active.get(&n).is_some_and(|a| a.off) {
             return Ok(());
         }
         let found = self.bounded(n, found);
-        let memory = found
-            .iter()
-            .any(|f| !matches!(f.functions.what, What::Count | What::SetDevice));
-        let (enter, leave) = if memory {
-            (Program::EnterMemory, Program::LeaveMemory)
-        } else {
-            (Program::Enter, Program::Leave)
-        };
-        let mut sites: [(Vec<u64>, Vec<u64>); 3] = Default::default(); // exits, return probes, entries
-        for f in &found {
-            let number = self.number(f);
-            let by_return = f.exit == Exit::Return;
-            let c = cookie::cookie(number, n as u8, f.functions, f.exit != Exit::Unseen, by_return);
-            match &f.exit {
-                Exit::At(exits) => {
-                    sites[0].0.extend(exits);
-                    sites[0].1.extend(exits.iter().map(|_| c));
-                }
-                Exit::Return => {
-                    sites[1].0.push(f.offset);
-                    sites[1].1.push(c);
-                }
-                Exit::Unseen => {}
-            }
-            sites[2].0.push(f.offset);
-            sites[2].1.push(c);
+        let all = found.len();
+        let functions: Vec<(u32, Found)> = found
+            .into_iter()
+            .filter_map(|f| Some((self.number(&f)?, f)))
+            .collect();
+        if functions.len() < all {
+            self.note(format!(
+                "{}: {} of {all} functions are probed: more have no room",
+                GROUPS[n].name,
+                functions.len()
+            ));
         }
-        // Exits first: a call that began before is seen to end, and is nobody's; the other way round it would stay open.
-        let mut links = Vec::new();
-        for ((offsets, cookies), (program, on_return)) in
-            sites.iter().zip([(leave, false), (leave, true), (enter, false)])
-        {
-            if offsets.is_empty() {
-                continue;
-            }
-            links.extend(self.kernel.link(program, path, offsets, cookies, on_return)?);
-        }
-        let (entry_ns, exit_ns) = self.cost.of(&found);
-        let hits = self.hits(n);
         let active = self.active.entry(n).or_insert_with(|| Active {
-            links: Vec::new(),
-            probes: 0,
+            sets: Vec::new(),
+            epoch: 0,
             strikes: 0,
-            entry_ns: 0.0,
-            exit_ns: 0.0,
             since: Instant::now(),
-            hits,
+            gone: FxHashSet::default(),
             off: false,
         });
-        active.links.extend(links);
-        active.probes += sites.iter().map(|s| s.0.len()).sum::<usize>();
-        active.entry_ns = active.entry_ns.max(entry_ns);
-        active.exit_ns = active.exit_ns.max(exit_ns);
+        let mut functions = functions;
+        functions.retain(|(number, _)| !active.gone.contains(number));
+        let each = if self.kernel.multi { functions.len() } else { 1 };
+        while !functions.is_empty() {
+            let rest = functions.split_off(each.min(functions.len()));
+            let mut set = Set {
+                file: File::open(path)?,
+                functions: std::mem::replace(&mut functions, rest),
+                links: Vec::new(),
+            };
+            set.links = set.link(&mut self.kernel, n, active.epoch, |_| true)?;
+            for (number, _) in &set.functions {
+                self.hits
+                    .entry(*number)
+                    .or_insert_with(|| self.kernel.hits.of(*number));
+            }
+            active.sets.push(set);
+        }
         Ok(())
     }
 
@@ -228,5 +219,66 @@ impl Calls {
                 untraced.join(", ")
             ));
         }
+    }
+}
+
+impl Active {
+    pub(super) fn probes(&self) -> usize {
+        let sites = |f: &Found| {
+            1 + match &f.exit {
+                Exit::At(exits) => exits.len(),
+                Exit::Return => 1,
+                Exit::Unseen => 0,
+            }
+        };
+        let functions = self.sets.iter().flat_map(|s| &s.functions);
+        functions.map(|(_, f)| sites(f)).sum()
+    }
+}
+
+impl Set {
+    /// Puts probes at those of its functions that `keep` says, for group `n` at its time `epoch`.
+    pub(super) fn link(
+        &self,
+        kernel: &mut Kernel,
+        n: usize,
+        epoch: u8,
+        keep: impl Fn(u32) -> bool,
+    ) -> io::Result<Vec<OwnedFd>> {
+        let path = CString::new(format!("/proc/self/fd/{}", self.file.as_raw_fd()))?;
+        let (enter, leave) = if wanted::is_memory(&GROUPS[n]) {
+            (Program::EnterMemory, Program::LeaveMemory)
+        } else {
+            (Program::Enter, Program::Leave)
+        };
+        let mut sites: [(Vec<u64>, Vec<u64>); 3] = Default::default(); // exits, return probes, entries
+        for (number, f) in self.functions.iter().filter(|(number, _)| keep(*number)) {
+            let by_return = f.exit == Exit::Return;
+            let c = cookie::cookie(*number, n as u8, f.functions, f.exit != Exit::Unseen, by_return);
+            let c = cookie::of_epoch(c, epoch);
+            match &f.exit {
+                Exit::At(exits) => {
+                    sites[0].0.extend(exits);
+                    sites[0].1.extend(exits.iter().map(|_| c));
+                }
+                Exit::Return => {
+                    sites[1].0.push(f.offset);
+                    sites[1].1.push(c);
+                }
+                Exit::Unseen => {}
+            }
+            sites[2].0.push(f.offset);
+            sites[2].1.push(c);
+        }
+        // Exits first: a call that began before is seen to end, and is nobody's; the other way round it would stay open.
+        let mut links = Vec::new();
+        for ((offsets, cookies), (program, on_return)) in
+            sites.iter().zip([(leave, false), (leave, true), (enter, false)])
+        {
+            if !offsets.is_empty() {
+                links.extend(kernel.link(program, &path, offsets, cookies, on_return)?);
+            }
+        }
+        Ok(links)
     }
 }

@@ -214,13 +214,17 @@ pub fn paranoid() -> Option<i32> {
 pub fn explain(error: io::Error) -> io::Error {
     match error.raw_os_error() {
         Some(libc::EACCES | libc::EPERM) => {
-            let level = paranoid().map_or("unknown".to_owned(), |n| n.to_string());
+            let level = paranoid();
+            let told = level.map_or("unknown".to_owned(), |n| n.to_string());
+            let why = if level.is_some_and(|n| n <= 2) {
+                ", which allows them: a container's seccomp profile or a security module refuses them (CAP_PERFMON, or a \
+                 profile that allows perf_event_open)"
+            } else {
+                "; 2 or less allows them for own processes (or CAP_PERFMON)"
+            };
             io::Error::new(
                 io::ErrorKind::PermissionDenied,
-                format!(
-                    "perf events are refused: kernel.perf_event_paranoid is {level}; 2 or less allows them for own \
-                     processes (or CAP_PERFMON)"
-                ),
+                format!("perf events are refused: kernel.perf_event_paranoid is {told}{why}"),
             )
         }
         Some(libc::ENOSYS | libc::ENOENT | libc::EOPNOTSUPP | libc::EINVAL) => io::Error::new(
@@ -274,4 +278,81 @@ pub fn descriptors(wanted: u64) -> bool {
         }
     }
     limit.rlim_cur >= wanted
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::perf::record::Record;
+
+    /// A record as it lies in a ring. Of a sample's stack the first 64 bytes: a seed is to be small.
+    fn whole(kind: u32, body: &[u8]) -> Vec<u8> {
+        let mut body = body.to_vec();
+        let after_stack = body.len().saturating_sub(8);
+        let stack = after_stack.saturating_sub(STACK_BYTES as usize);
+        if kind == record::SAMPLE
+            && stack >= 8
+            && body[stack - 8..stack] == u64::from(STACK_BYTES).to_ne_bytes()
+        {
+            body.truncate(stack + 64);
+            body[stack - 8..stack].copy_from_slice(&64u64.to_ne_bytes());
+            body.extend(64u64.to_ne_bytes());
+        }
+        let mut out = kind.to_ne_bytes().to_vec();
+        out.extend([0, 0]);
+        out.extend((body.len() as u16 + 8).to_ne_bytes());
+        out.extend(body);
+        out
+    }
+
+    /// With UNIDLE_FUZZ_SEEDS=FOLDER what the kernel wrote becomes the seeds of the fuzz target `perf_record`.
+    #[test]
+    fn what_the_kernel_writes_is_read_and_makes_seeds() {
+        // SAFETY: gives a number.
+        let tid = unsafe { libc::syscall(libc::SYS_gettid) } as i32;
+        let rings: io::Result<Vec<Ring>> = online_cpus().and_then(|cpus| {
+            let ring = |cpu| Ring::new(Event::open(tid, cpu, 4000, false)?, cpu);
+            cpus.into_iter().map(ring).collect()
+        });
+        let Ok(mut rings) = rings else {
+            return; // perf events are refused here
+        };
+        rings
+            .iter()
+            .for_each(|r| r.event.enable().expect("its own event"));
+        let mut found: Vec<(u32, Vec<u8>)> = Vec::new();
+        let mut kinds = std::collections::BTreeSet::new();
+        let mut sum = 0u64;
+        while !(kinds.contains(&record::SAMPLE)
+            && kinds.contains(&record::FORK)
+            && kinds.contains(&record::EXIT))
+        {
+            std::thread::spawn(|| ())
+                .join()
+                .expect("a thread that does nothing");
+            (0..100_000u64).for_each(|n| sum = std::hint::black_box(sum.wrapping_add(n)));
+            for ring in &mut rings {
+                ring.drain(|kind, body| {
+                    let read = record::parse(kind, body).expect("the kernel's own record");
+                    if let Record::Sample(sample) = &read {
+                        assert_eq!((sample.pid, sample.regs.ip == 0), (std::process::id(), false));
+                    }
+                    if kinds.insert(kind) {
+                        found.push((kind, whole(kind, body)));
+                    }
+                    0
+                });
+            }
+        }
+        let mut ring: Vec<u8> = found.iter().flat_map(|f| f.1.clone()).collect();
+        ring.resize(ring.len().next_power_of_two(), 0);
+        record::hostile(&ring);
+        if let Some(folder) = std::env::var_os("UNIDLE_FUZZ_SEEDS").map(std::path::PathBuf::from) {
+            fs::create_dir_all(&folder).expect("the folder of seeds");
+            fs::write(folder.join("ring"), &ring).expect("a seed");
+            for (kind, record) in &found {
+                fs::write(folder.join(format!("body_{kind}")), &record[8..]).expect("a seed");
+            }
+        }
+    }
 }
