@@ -3,6 +3,7 @@
 #ifndef UNIDLE_CALLS_KERNEL_H
 #define UNIDLE_CALLS_KERNEL_H
 
+struct task_struct;
 typedef unsigned char __u8;
 typedef unsigned short __u16;
 typedef unsigned int __u32;
@@ -35,9 +36,12 @@ static long (*bpf_map_delete_elem)(void *map, const void *key) = (void *)3;
 static __u64 (*bpf_ktime_get_ns)(void) = (void *)5;
 static __u64 (*bpf_get_current_pid_tgid)(void) = (void *)14;
 static __u64 (*bpf_get_current_task)(void) = (void *)35;
+static struct task_struct *(*bpf_get_current_task_btf)(void) = (void *)158;
+static void *(*bpf_task_pt_regs)(struct task_struct *task) = (void *)175;
 static __u64 (*bpf_get_attach_cookie)(void *ctx) = (void *)174;
 static long (*bpf_probe_read_user)(void *to, __u32 size, const void *from) = (void *)112;
 static long (*bpf_probe_read_kernel)(void *to, __u32 size, const void *from) = (void *)113;
+static long (*bpf_ringbuf_output)(void *ring, void *data, __u64 size, __u64 flags) = (void *)130;
 static void *(*bpf_ringbuf_reserve)(void *ring, __u64 size, __u64 flags) = (void *)131;
 static void (*bpf_ringbuf_submit)(void *data, __u64 flags) = (void *)132;
 static long (*bpf_loop)(__u32 n, void *callback, void *with, __u64 flags) = (void *)181;
@@ -58,6 +62,8 @@ struct user_regs {
 #define REG_IP(r) ((r)->ip)
 #define REG_LR(r) 0
 #define REG_CALL(r) ((r)->orig_ax)
+enum { SYS_READ = 0, SYS_WRITE = 1, SYS_READV = 19, SYS_WRITEV = 20, SYS_SENDTO = 44, SYS_RECVFROM = 45,
+       SYS_SENDMSG = 46, SYS_RECVMSG = 47 };
 #elif defined(__TARGET_ARCH_arm64)
 struct user_regs {
 	__u64 regs[31], sp, pc, pstate, orig_x0;
@@ -74,17 +80,34 @@ struct user_regs {
 #define REG_IP(r) ((r)->pc)
 #define REG_LR(r) ((r)->regs[30])
 #define REG_CALL(r) ((r)->syscallno)
+enum { SYS_READ = 63, SYS_WRITE = 64, SYS_READV = 65, SYS_WRITEV = 66, SYS_SENDTO = 206, SYS_RECVFROM = 207,
+       SYS_SENDMSG = 211, SYS_RECVMSG = 212 };
 #else
 #error "define __TARGET_ARCH_x86 or __TARGET_ARCH_arm64"
 #endif
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+struct in6_addr {
+	union {
+		__u8 u6_addr8[16];
+	} in6_u;
+};
 struct sock_common {
 	unsigned short skc_family;
+	__u16 skc_num;   /* the local port */
+	__u16 skc_dport; /* the other one, in network order */
+	__u32 skc_daddr, skc_rcv_saddr;
+	struct in6_addr skc_v6_daddr, skc_v6_rcv_saddr;
 };
 struct sock {
 	struct sock_common __sk_common;
-	__u16 sk_protocol;
+	__u16 sk_protocol, sk_type;
+};
+struct unix_address {
+	int len; /* the address follows: its family (2 bytes), its path */
+};
+struct unix_sock {
+	struct unix_address *addr;
 };
 struct sk_buff {
 	unsigned int len;

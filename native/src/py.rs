@@ -15,8 +15,13 @@ use crate::session::{Options, Taken};
 const FORM: u32 = 1;
 
 /// The programs' source goes with them, so that whoever runs them can read them.
-const SOURCES: [(&str, &str); 7] = [
+const SOURCES: [(&str, &str); 12] = [
     ("calls.bpf.c", include_str!("../bpf/calls.bpf.c")),
+    ("calls.h", include_str!("../bpf/calls.h")),
+    ("calls_files.h", include_str!("../bpf/calls_files.h")),
+    ("calls_memory.h", include_str!("../bpf/calls_memory.h")),
+    ("calls_sockets.h", include_str!("../bpf/calls_sockets.h")),
+    ("calls_where.h", include_str!("../bpf/calls_where.h")),
     ("calls_kernel.h", include_str!("../bpf/calls_kernel.h")),
     ("scope.bpf.c", include_str!("../bpf/scope.bpf.c")),
     ("scope.h", include_str!("../bpf/scope.h")),

@@ -34,6 +34,12 @@ class UnidleError(Exception):
             text += f"; {self.remedy}"
         return text.replace("\n", " ")
 
+    def to_json(self) -> dict[str, object]:
+        """The same for machines: ``{"error": {...}}``."""
+        value = self.value if isinstance(self.value, (str, int, float, bool, type(None))) else str(self.value)
+        told = {"field": self.field, "problem": self.problem, "value": value, "remedy": self.remedy}
+        return {"error": {**told, "exit_code": self.exit_code}}
+
 
 class BadInput(UnidleError):
     """What the user gave cannot be understood or is not allowed."""

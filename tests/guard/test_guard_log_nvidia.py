@@ -160,6 +160,7 @@ LOST = [
     "[1.0] NVRM: GPU at PCI:0000:3b:00 has fallen off the bus.",
     "[1.0] NVRM: The NVIDIA GPU 0000:3b:00.0 (PCI ID: 10de:2330) installed in this system has fallen off the bus and is not responding to commands.",
     "[1.0] nvidia 0000:3b:00.0: Unable to change power state from D3cold to D0, device inaccessible",
+    "[1.0] nvidia 0000:3b:00.0: can't change power state from D3cold to D0 (config space inaccessible)",
     "[1.0] NVRM: Attempting to remove device 0000:3b:00.0 with non-zero usage count!",
 ]
 

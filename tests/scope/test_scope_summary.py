@@ -8,10 +8,12 @@ import re
 import pytest
 
 from scope.worlds import STD, TORCH, World, at
+from unidle.scope.answer import answer
 from unidle.scope.findings import Machine
 from unidle.scope.model import Frame, Profile
 from unidle.scope.rules import CATEGORIES, Rules, shipped
-from unidle.scope.summary import answer, report_of, screen
+from unidle.scope.screen import screen
+from unidle.scope.summary import report_of
 
 RULES = Rules(shipped())
 START = "_start [python3.11]"

@@ -106,6 +106,10 @@ def test_each_format_is_written_and_its_suffix_names_it(saved: Path, tmp_path: P
         (["1", "--format", "svg"], "--format"),
         (["1", "--rank", "0"], "--rank: is for jobs"),
         (["1", "--rules", "/nonexistent.yaml"], "no such file"),
+        (["1", "--from", "x.json"], "--from, PID|JOB: do not go together"),
+        (["1", "--since", "1h", "--top"], "--since, --top: do not go together"),
+        (["1", "--since", "1h", "--import", "x.json"], "--since, --import: do not go together"),
+        (["1", "--json", "--format", "folded"], "both want standard output"),
         (["--from", "/nonexistent.json"], "no such file"),
         (["1", "--out", "/nonexistent/x.html"], "--out: cannot be written"),
         (["1", "--out", "/tmp"], "--out"),
@@ -119,9 +123,20 @@ def test_bad_input_gets_one_line_and_exit_code_2(words: list[str], told: str, tm
     assert made.returncode == 0, made.stderr
     env = {**os.environ, "UNIDLE_STORE": str(store)}
     done = unidle("profile", *words, env=env)
-    assert done.returncode == 2, done.stderr
+    assert (done.returncode, done.stdout if "--json" not in words else "") == (2, ""), done.stderr
     assert told in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "words", [["--hz", "0"], ["--wrong"], ["1", "--top"], ["--from", "/nonexistent.json"]]
+)
+def test_with_json_an_error_is_json_too(words: list[str]) -> None:
+    done = unidle("profile", *words, "--json")
+    told = json.loads(done.stdout)["error"]
+    assert done.returncode == told["exit_code"] == 2
+    assert told["field"] in done.stderr
+    assert set(told) == {"field", "problem", "value", "remedy", "exit_code"}
 
 
 @pytest.mark.parametrize(
@@ -155,6 +170,9 @@ def test_a_profile_that_cannot_be_written_is_saved_elsewhere(saved: Path, tmp_pa
     kept = list((tmp_path / "data" / "unidle" / "profiles").iterdir())
     assert str(kept[0]) in done.stderr
     assert looked("--from", kept[0])["budget"]["data"] == 70.0
+    both = unidle("profile", "--from", saved, "--json", "--format", "html", "--out", "/dev/full", env=env)
+    told = json.loads(both.stdout)
+    assert (both.returncode, told["error"]["field"], told["budget"]["data"]) == (2, "--out", 70.0)
 
 
 def test_a_job_that_waits_is_not_running(tmp_path: Path) -> None:
@@ -236,8 +254,11 @@ def test_a_process_that_ends_while_watched_ends_the_look(tmp_path: Path) -> None
             wait_until(lambda: len(probes_of(look.pid)) > 3, 60, "its probes")
             stop.touch()
             out, _ = look.communicate(timeout=60)
-    assert look.returncode in (0, 5)  # 5 where it ended before a sample of it was taken
-    assert not out or json.loads(out)["seconds"] < 590
+    told = json.loads(out)
+    if look.returncode == 5:  # it ended before a sample of it was taken
+        assert told["error"]["exit_code"] == 5
+    else:
+        assert (look.returncode, told["seconds"] < 590) == (0, True)
 
 
 @needs.ebpf

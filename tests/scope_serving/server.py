@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import queue
+import socket
 import sys
 import threading
 import time
@@ -143,10 +144,33 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
 
+class UnixServer(ThreadingHTTPServer):
+    address_family = socket.AF_UNIX
+
+    def server_bind(self) -> None:
+        self.socket.bind(self.server_address)
+        self.server_name, self.server_port = "unix", 0
+
+    def get_request(self):
+        return self.socket.accept()[0], ("client", 0)
+
+
+class SixServer(ThreadingHTTPServer):
+    address_family = socket.AF_INET6
+
+
+def listening(host: str, path: str | None) -> ThreadingHTTPServer:
+    if path:
+        return UnixServer(path, Handler)
+    return (SixServer if ":" in host else ThreadingHTTPServer)((host, 0), Handler)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--truth", type=Path)
     parser.add_argument("--batched", action="store_true")
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--unix")
     parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--layers", type=int, default=2)
     given = parser.parse_args()
@@ -154,7 +178,7 @@ def main() -> None:
     model = Model(given.width, given.layers).eval()
     Handler.engine = Engine(model, given.batched)
     Handler.truth = []
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = listening(given.host, given.unix)
     server.daemon_threads = False
     threading.Thread(target=server.serve_forever, daemon=True).start()
     parameters = sum(p.numel() * p.element_size() for p in model.parameters())

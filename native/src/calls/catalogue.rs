@@ -1,6 +1,6 @@
 //! Every group of functions that can be probed.
 
-use super::groups::{Address, Functions, Group, Place, Size, What};
+use super::groups::{Address, Functions, Group, Mark, Place, Size, What};
 
 const COUNT: Functions = Functions {
     symbols: "",
@@ -11,6 +11,7 @@ const COUNT: Functions = Functions {
     place: Place::Host,
     timed: false,
     span: false,
+    mark: None,
     status: false,
     plain_c: false,
 };
@@ -403,6 +404,42 @@ const TENSORS: &[&str] = &[
     "libtcmalloc_minimal",
     "libmimalloc",
 ];
+/// Runs of a model as a server does them, told by few calls of each.
+const FORWARDS: &[Functions] = &[Functions {
+    symbols: "_ZN2at4_ops9embedding4callE*|_ZN2at4_ops13embedding_bag4callE*",
+    kind: "forward",
+    mark: Some(Mark::Begin),
+    ..COUNT
+}];
+
+const FORWARD_ENDS: &[Functions] = &[
+    Functions {
+        symbols: "_ZN2at4_ops6argmax4callE*|_ZN2at4_ops11multinomial4callE*|_ZN2at4_ops7max_dim4callE*|\
+                  _ZN2at4_ops12exponential_4callE*|_ZN5torch5utils14tensor_to_listE*|\
+                  _ZN5torch5utils15tensor_to_numpyE*",
+        kind: "forward",
+        mark: Some(Mark::End),
+        ..COUNT
+    },
+    // Waits for the device: the run lasts until it returns.
+    Functions {
+        symbols: "_ZN2at4_ops19_local_scalar_dense4callE*",
+        kind: "forward",
+        mark: Some(Mark::End),
+        ..SPAN
+    },
+];
+
+/// Many in each run: taken off again as soon as the ends tell enough.
+const FORWARD_LAYERS: &[Functions] = &[Functions {
+    symbols: "_ZN2at4_ops6linear4callE*|_ZN2at4_ops6conv1d4callE*|_ZN2at4_ops6conv2d4callE*|\
+              _ZN2at4_ops14conv2d_padding4callE*|_ZN2at4_ops5addmm4callE*|_ZN2at4_ops6matmul4callE*|\
+              _ZN2at4_ops30_transformer_encoder_layer_fwd4callE*",
+    kind: "forward",
+    mark: Some(Mark::Layer),
+    ..COUNT
+}];
+
 const TORCH_CPU: &[&str] = &["libtorch_cpu"];
 const PYTHON: &[&str] = &["libpython3", "python3", "python"];
 const CUDART: &[&str] = &["libcudart"];
@@ -487,6 +524,25 @@ pub const GROUPS: &[Group] = &[
         name: "operator times",
         libraries: TORCH_CPU,
         functions: OPERATOR_TIMES,
+        ..GROUP
+    },
+    Group {
+        name: "forwards",
+        libraries: TORCH_CPU,
+        functions: FORWARDS,
+        ..GROUP
+    },
+    Group {
+        name: "forward ends",
+        libraries: &["libtorch_cpu", "libtorch_python"],
+        local: true,
+        functions: FORWARD_ENDS,
+        ..GROUP
+    },
+    Group {
+        name: "forward layers",
+        libraries: TORCH_CPU,
+        functions: FORWARD_LAYERS,
         ..GROUP
     },
     Group {

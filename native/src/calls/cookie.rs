@@ -6,6 +6,8 @@ const NONE: u64 = 15;
 
 /// The exit is a return probe.
 const RETURN: u64 = 16;
+/// Its entry is told.
+const MARK: u64 = 32;
 
 /// `function` under 2^24, `group` under 32. `timed`: its exits are probed (by `by_return`: with a return probe).
 pub fn cookie(function: u32, group: u8, of: &Functions, timed: bool, by_return: bool) -> u64 {
@@ -23,7 +25,8 @@ pub fn cookie(function: u32, group: u8, of: &Functions, timed: bool, by_return: 
         | u64::from(timed && of.timed && of.span) << 1
         | u64::from(elements) << 2
         | u64::from(of.status) << 3
-        | if by_return { RETURN } else { 0 };
+        | if by_return { RETURN } else { 0 }
+        | if of.mark.is_some() && !of.span { MARK } else { 0 };
     u64::from(function & 0xff_ffff)
         | u64::from(group & 31) << 24
         | (of.what as u64) << 32

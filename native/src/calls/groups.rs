@@ -47,6 +47,17 @@ pub enum Address {
     Arg(u8),
 }
 
+/// What a call says of a run of the model in its thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mark {
+    /// Tokens are looked up: a run begins, unless one has only just begun (positions are looked up too).
+    Begin,
+    /// It goes on.
+    Layer,
+    /// What it made is chosen from, or read by the program.
+    End,
+}
+
 /// Functions with the same meaning.
 #[derive(Clone, Copy, Debug)]
 pub struct Functions {
@@ -61,6 +72,8 @@ pub struct Functions {
     pub timed: bool,
     /// Every call is told on the time line.
     pub span: bool,
+    /// Every entry is told, and what it says of a run of the model.
+    pub mark: Option<Mark>,
     /// Returns 0 when it went well.
     pub status: bool,
     /// No exception leaves it, so that a return probe does no harm where its exits cannot be seen.

@@ -56,6 +56,13 @@ plain!(SpanEvent {
     end_ns: u64,
     bytes: u64
 });
+plain!(
+    /// `struct passed`: bytes that were read from or written to a connection of a server.
+    Passed {
+        tgid: u32, tid: u32, ns: u64, socket: u64, bytes: u32, sent: u16, family: u16,
+        local_port: u16, remote_port: u16, local: [u8; 16], remote: [u8; 16], head: [u8; 8], pad: u32,
+    }
+);
 plain!(StartKey {
     id: u64,
     sp: u64,
@@ -129,14 +136,15 @@ impl Program {
     }
 }
 
-/// What was lost, in the order of `LOST_*` in calls.bpf.c.
-pub const LOST: [&str; 6] = [
+/// What was lost, in the order of `LOST_*` in calls.h.
+pub const LOST: [&str; 7] = [
     "spans (ring buffer full)",
     "stacks of call sites put off (ring buffer full)",
     "calls not counted (table of threads and functions full)",
     "live blocks not followed (table full)",
     "calls not timed (table full)",
     "allocations without a place of their own (table of call sites full)",
+    "reads and writes of served connections (ring buffer full)",
 ];
 
 /// The loaded object.
@@ -149,6 +157,7 @@ pub struct Kernel {
     /// Attach to many places at once (6.6 and later).
     pub multi: bool,
     pub spans: Ring,
+    pub traffic: Ring,
     pub stacks: Ring,
     cpus: usize,
 }
@@ -164,7 +173,7 @@ impl Kernel {
             None => None,
         };
         if let Some(btf) = &btf {
-            object.relocate_btf(btf).map_err(other)?;
+            object.relocate_btf(btf).map_err(caused)?;
         }
         let mut maps = HashMap::new();
         for (name, map) in &object.maps {
@@ -190,7 +199,7 @@ impl Kernel {
             .map_err(other)?;
         object.relocate_calls(&text).map_err(other)?;
         let ring = |name: &str| Ring::open(maps.get(name).ok_or_else(|| other(name))?);
-        let (spans, stacks) = (ring("spans")?, ring("stacks")?);
+        let (spans, traffic, stacks) = (ring("spans")?, ring("traffic")?, ring("stacks")?);
         Ok(Kernel {
             object,
             btf,
@@ -199,6 +208,7 @@ impl Kernel {
             programs: HashMap::new(),
             multi,
             spans,
+            traffic,
             stacks,
             cpus: possible_cpus(),
         })
@@ -226,7 +236,8 @@ impl Kernel {
         self.programs.get(&which).ok_or_else(|| other(which.name()))
     }
 
-    /// Puts a program at places of a file. The probes last as long as the descriptors.
+    /// Puts a program at places of a file. The probes last as long as the descriptors. `pid`: of this process only (0: of
+    /// all that map the file; also where probes are attached one by one).
     pub fn link(
         &mut self,
         program: Program,
@@ -234,12 +245,13 @@ impl Kernel {
         offsets: &[u64],
         cookies: &[u64],
         on_return: bool,
+        pid: u32,
     ) -> io::Result<Vec<OwnedFd>> {
         self.program(program)?; // settles whether many can be linked at once
         let multi = self.multi;
         let fd = self.program(program)?;
         if multi {
-            return Ok(vec![bpf::link_many(fd, path, offsets, cookies, on_return)?]);
+            return Ok(vec![bpf::link_many(fd, path, offsets, cookies, on_return, pid)?]);
         }
         let mut links = Vec::with_capacity(2 * offsets.len());
         for (&offset, &cookie) in offsets.iter().zip(cookies) {
@@ -321,6 +333,17 @@ fn other(error: impl std::fmt::Display) -> io::Error {
     io::Error::other(format!("calls: {error}"))
 }
 
+/// With what is behind it: which type or field of the kernel's is not what the program expects.
+fn caused(error: impl std::error::Error) -> io::Error {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    other(text)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -343,6 +366,7 @@ mod tests {
         assert_eq!(object.maps["sites"].value_size() as usize, size_of::<SiteSum>());
         assert_eq!(object.maps["allocs"].value_size() as usize, size_of::<Allocating>());
         assert_eq!(object.maps["lives"].value_size() as usize, size_of::<Live>());
+        assert_eq!(object.maps["ports"].key_size() as usize, size_of::<u32>());
         assert_eq!(object.maps["starts"].key_size() as usize, size_of::<StartKey>());
         assert_eq!(
             object.maps["pythons"].value_size() as usize,

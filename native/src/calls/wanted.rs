@@ -11,6 +11,8 @@ pub struct Wanted {
     pub tcp: bool,
     pub files: bool,
     pub rdma: bool,
+    /// What passes on connections of a server, and runs of its model: where one of the processes listens.
+    pub serving: bool,
     /// Children are watched too.
     pub follow: bool,
     /// Percent of one CPU that all uprobes together may cost, by the governor's measure.
@@ -22,6 +24,9 @@ pub struct Wanted {
     /// Spans kept between two takes; the rest is counted.
     pub max_spans: usize,
 }
+
+/// Groups that tell runs of a model. They are wanted where a server is.
+pub const FORWARDS: [&str; 3] = ["forwards", "forward ends", "forward layers"];
 
 /// A name that a user may switch, and the groups behind it.
 const SWITCHES: &[(&str, bool, &[&str])] = &[
@@ -54,6 +59,7 @@ impl Default for Wanted {
             tcp: true,
             files: false,
             rdma: true,
+            serving: true,
             follow: true,
             budget_pct: 2.0,
             memory_budget_pct: 50.0,
@@ -75,6 +81,7 @@ impl Wanted {
             tcp: false,
             files: false,
             rdma: false,
+            serving: false,
             ..Wanted::default()
         }
     }
@@ -85,6 +92,7 @@ impl Wanted {
             "tcp" => self.tcp = on,
             "files" => self.files = on,
             "rdma" => self.rdma = on,
+            "serving" => self.serving = on,
             "follow" => self.follow = on,
             "multi" => self.multi = on,
             _ => {
@@ -113,6 +121,7 @@ impl Wanted {
             "tcp",
             "files",
             "rdma",
+            "serving",
             "follow",
             "multi",
             "budget_pct",
@@ -120,6 +129,17 @@ impl Wanted {
             "max_spans",
         ];
         SWITCHES.iter().map(|s| s.0).chain(plain).collect()
+    }
+
+    /// Wants runs of models. False: they were wanted already.
+    pub fn add_forwards(&mut self) -> bool {
+        let before = self.groups.len();
+        for (n, group) in GROUPS.iter().enumerate() {
+            if FORWARDS.contains(&group.name) && !self.groups.contains(&n) {
+                self.groups.push(n);
+            }
+        }
+        self.groups.len() > before
     }
 
     /// Whether memory is followed.
@@ -204,7 +224,7 @@ mod tests {
     fn every_group_has_a_switch_and_every_switch_a_group() {
         for group in GROUPS {
             assert!(
-                SWITCHES.iter().any(|s| s.2.contains(&group.name)),
+                FORWARDS.contains(&group.name) || SWITCHES.iter().any(|s| s.2.contains(&group.name)),
                 "{}",
                 group.name
             );

@@ -11,7 +11,7 @@ from typing import Annotated, Final, NoReturn
 import typer
 
 from unidle import __version__
-from unidle.cli.common import warn
+from unidle.cli.common import print_json, warn
 from unidle.cli.usage import USAGE_ERROR, in_one_line, is_help
 from unidle.errors import BadInput, UnidleError
 
@@ -107,9 +107,15 @@ def _refuse(error: Exception, arguments: Sequence[str]) -> NoReturn:
         typer.echo(str(error), err=True)
         sys.exit(2)
     groups = {str(group.name) for group in _app.registered_groups}
-    bad = in_one_line(error, arguments, groups)
-    warn(bad.line())
-    sys.exit(bad.exit_code)
+    _fail(in_one_line(error, arguments, groups), arguments)
+
+
+def _fail(error: UnidleError, arguments: Sequence[str]) -> NoReturn:
+    """One line of standard error, and an exit code."""
+    if arguments[:1] == ["profile"] and "--json" in arguments:
+        print_json(error.to_json())
+    warn(error.line())
+    sys.exit(error.exit_code)
 
 
 def main() -> None:
@@ -124,8 +130,7 @@ def main() -> None:
     except USAGE_ERROR as error:
         _refuse(error, arguments)
     except UnidleError as error:
-        warn(error.line())
-        sys.exit(error.exit_code)
+        _fail(error, arguments)
     except typer.Abort:
         sys.exit(1)
     except KeyboardInterrupt:

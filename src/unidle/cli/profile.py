@@ -2,34 +2,30 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+import time
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
-from unidle.cli.common import (
-    JsonOption,
-    StoreOption,
-    data_dir,
-    need_job,
-    print_json,
-    read_store,
-    read_view,
-    show,
-    warn,
-)
-from unidle.errors import BadInput, CannotRun, TargetEnded
+from unidle.cli.common import data_dir, need_job, print_json, read_store, read_view, show, warn
+from unidle.cli.profile_options import Options, with_options
+from unidle.errors import BadInput, CannotRun, TargetEnded, UnidleError
 
 if TYPE_CHECKING:
-    from unidle.cli.profile_history import Question
+    from collections.abc import Mapping
+
+    from unidle.cli.profile_file import Destination
     from unidle.scope.findings import Machine
     from unidle.scope.model import Profile
     from unidle.scope.rules import Rules
+    from unidle.scope.summary import Report
     from unidle.scope.targets import Target
     from unidle.scope.tiers import Watch
 
 _PROGRESS_S: Final = 0.2
-Form = Literal["html", "speedscope", "pprof", "folded", "perfetto", "chrome", "otlp", "json"]
+_LONGEST_PID: Final = 9  # digits; what is longer can only be the name of a job
 
 
 def register(app: typer.Typer) -> None:
@@ -37,128 +33,72 @@ def register(app: typer.Typer) -> None:
     app.command("profile")(profile)
 
 
-def profile(
-    target: Annotated[
-        str | None,
-        typer.Argument(metavar="PID|JOB", show_default=False, help="A process (with those below it), or a job that runs on this machine."),
-    ] = None,
-    seconds: Annotated[
-        float, typer.Option("--seconds", metavar="N", min=0.1, max=86400, help="How long to look.")
-    ] = 10,
-    hz: Annotated[int, typer.Option("--hz", metavar="N", min=1, max=1000, help="Samples a second.")] = 99,
-    off_cpu: Annotated[
-        bool, typer.Option("--off-cpu/--no-off-cpu", help="Look at waiting threads too.")
-    ] = True,
-    top: Annotated[
-        bool, typer.Option("--top", help="Show the last N seconds again and again until Ctrl-C.")
-    ] = False,
-    memory: Annotated[bool, typer.Option("--memory", help="Follow allocations (probes; dearer).")] = False,
-    operators: Annotated[bool, typer.Option("--operators", help="Count operators (probes; dearer).")] = False,
-    tier: Annotated[
-        Literal["T0", "T1", "T2", "T3"] | None,
-        typer.Option("--tier", show_default=False, help="How to look; default: the best that works here."),
-    ] = None,
-    rules: Annotated[
-        str | None, typer.Option("--rules", metavar="FILE", show_default=False, help="Rules of your own, asked before unidle's.")
-    ] = None,
-    form: Annotated[
-        Form | None, typer.Option("--format", show_default=False, help="Write a file for another tool.")
-    ] = None,
-    out: Annotated[
-        str | None, typer.Option("--out", "-o", metavar="FILE", show_default=False, help="Where to write it; default: standard output. Its suffix may name the format.")
-    ] = None,
-    saved: Annotated[
-        str | None, typer.Option("--from", metavar="FILE", show_default=False, help="Show a profile that was written with --format json, or one of another tool (torch.profiler, nsys, NCCL Inspector, py-spy, austin, perf script).")
-    ] = None,
-    imports: Annotated[
-        list[str] | None,
-        typer.Option("--import", metavar="FILE", show_default=False, help="Add what such a file tells of devices in the same time; may be repeated."),
-    ] = None,
-    rank: Annotated[
-        int | None, typer.Option("--rank", metavar="K", min=0, show_default=False, help="Of a job only this rank.")
-    ] = None,
-    since: Annotated[
-        str | None,
-        typer.Option("--since", metavar="TIME", show_default=False, help="Of a job what was kept (`unidle up --profile`) from then on: 1h, 2026-01-31T12:00."),
-    ] = None,
-    until: Annotated[
-        str | None, typer.Option("--until", metavar="TIME", show_default=False, help="And until then; default: now.")
-    ] = None,
-    attempt: Annotated[
-        int | None, typer.Option("--attempt", metavar="N", min=1, show_default=False, help="What was kept of this attempt.")
-    ] = None,
-    against: Annotated[
-        str | None, typer.Option("--against", metavar="TIME..TIME", show_default=False, help="What changed since another window: 2h..1h.")
-    ] = None,
-    against_rank: Annotated[
-        int | None, typer.Option("--against-rank", metavar="K", min=0, show_default=False, help="What --rank does otherwise than this one.")
-    ] = None,
-    against_attempt: Annotated[
-        int | None, typer.Option("--against-attempt", metavar="N", min=1, show_default=False, help="What --attempt does otherwise than this one.")
-    ] = None,
-    children: Annotated[
-        bool, typer.Option("--children/--no-children", help="Look at the processes below it too.")
-    ] = True,
-    store: StoreOption = None,
-    as_json: JsonOption = False,
-) -> None:  # fmt: skip
-    """Show where the time of a running process or job goes, without a change to it. Exit codes: 0 shown, 2 bad input,
-    3 not permitted or not possible here, 5 it ended before anything was seen."""
+@with_options
+def profile(options: Options) -> None:
+    """Show where the time of a running process or job goes, without a change to it.
+
+    Exit codes: 0 shown; 2 bad input; 3 not permitted or not possible here; 5 it ended before anything was seen.
+    """
     from unidle.cli.profile_file import Destination
-    from unidle.cli.profile_history import Question
     from unidle.scope.rules import all_rules
 
-    wanted = Destination.of(form, out)
-    wanted.check()
-    book = all_rules(*([rules] if rules is not None else []))
-    if saved is not None:
-        if target is not None:
-            raise BadInput("do not go together", field="PID|JOB, --from", remedy="leave one out")
-        _tell(_joined(_read(saved), imports), book, None, wanted, as_json)
-        return
-    if target is None:
-        raise BadInput("say whose time it is about", field="PID|JOB", remedy="for instance `unidle profile 4242`, or a job of `unidle list`")  # fmt: skip
-    past = Question(target, store, since, until, attempt, rank, against, against_rank, against_attempt)
-    if past.asked:
-        _tell_past(past, book, wanted, as_json)
-        return
-    if top:
-        from unidle.cli.profile_top import check_terminal
-
-        check_terminal()
-    found = _found(target, store, rank, children)
-    how = {"hz": hz, "off_cpu": off_cpu, "operators": operators, "memory": memory, "tier": tier}
-    machine = None
-    if top:
-        seen = _top(found, book, seconds, children, **how)
+    options.check()
+    wanted = Destination.of(options.form, options.out)
+    wanted.check(as_json=options.as_json)
+    rules = all_rules(*([options.rules] if options.rules is not None else []))
+    if options.saved is not None:
+        _tell(_with_imports(_read(options.saved), options), rules, None, wanted, options.as_json)
+    elif options.is_past:
+        _tell_past(options, rules, wanted)
     else:
-        seen, machine = _look(found, seconds, children, **how)
-    _tell(_joined(seen, imports), book, machine, wanted, as_json)
+        seen, machine = _look(options, rules)
+        _tell(_with_imports(seen, options), rules, machine, wanted, options.as_json)
 
 
-def _joined(profile: Profile, files: list[str] | None) -> Profile:
-    """With what other tools' files tell of devices. Errors: BadInput."""
-    if not files:
-        return profile
+def _read(path: str) -> Profile:
+    """A profile that was saved, by unidle or another tool. Errors: BadInput."""
     from unidle.scope.tiers import imported
 
-    for file in files:
+    return imported.read(path)
+
+
+def _with_imports(profile: Profile, options: Options) -> Profile:
+    """With what other tools' files tell of devices. Errors: BadInput."""
+    from unidle.scope.tiers import imported
+
+    for file in options.imports or ():
         profile = imported.merge(profile, file)
     return profile
 
 
-def _found(target: str, store: str | None, rank: int | None, children: bool) -> Target:
+def _look(options: Options, rules: Rules) -> tuple[Profile, Machine | None]:
+    """Look at what runs now. Errors: BadInput, CannotRun, TargetEnded."""
+    if not options.top:
+        return _once(_found(options), options)
+    from unidle.cli.profile_top import check_terminal, top
+
+    check_terminal()
+    target = _found(options)
+    with _watched(target, options) as watched:
+        seen = top(watched, target, rules, options.seconds)
+    if seen is None:
+        raise _ended(target)
+    return seen, None
+
+
+def _found(options: Options) -> Target:
     """The processes that the user means."""
     from unidle.control.session import run_root
     from unidle.scope.targets import of_process, of_ranks
 
-    if target.isdecimal() and len(target) < 10:
+    name, rank = options.need_target(), options.rank
+    if name.isdecimal() and len(name) <= _LONGEST_PID:
         if rank is not None:
             raise BadInput("is for jobs", field="--rank", value=rank, remedy="leave it out, or name the job")
-        return of_process(int(target), children=children)
-    opened = read_store(store)
+        return of_process(int(name), children=options.children)
+    opened = read_store(options.store)
     try:
-        job = need_job(read_view(opened), target)
+        job = need_job(read_view(opened), name)
         root = run_root(opened, data_dir())
     finally:
         opened.close()
@@ -166,22 +106,19 @@ def _found(target: str, store: str | None, rank: int | None, children: bool) -> 
         raise CannotRun(f"the job does not run: it is {job.state}", field="JOB", value=job.id, remedy="`unidle list` shows what runs")  # fmt: skip
     ranks = range(len(job.live.ranks))
     if rank is not None and rank not in ranks:
-        raise BadInput(
-            "the job has no such rank", field="--rank", value=rank, remedy=f"0 to {len(ranks) - 1}"
-        )
-    return of_ranks(root, job.id, job.live.number, ranks if rank is None else [rank], children=children)
+        raise BadInput("the job has no such rank", field="--rank", value=rank, remedy=f"0 to {len(ranks) - 1}")  # fmt: skip
+    wanted = ranks if rank is None else [rank]
+    return of_ranks(root, job.id, job.live.number, wanted, children=options.children)
 
 
-def _look(target: Target, seconds: float, children: bool, **wanted: Any) -> tuple[Profile, Machine]:
+def _once(target: Target, options: Options) -> tuple[Profile, Machine]:
     """The look itself. Ctrl-C ends it early and keeps what was seen."""
-    import time
-
     from unidle.cli.profile_live import Progress
     from unidle.scope.targets import Beside, any_lives
 
-    with Progress(seconds) as progress, _watched(target, children, wanted) as watched:
+    with Progress(options.seconds) as progress, _watched(target, options) as watched:
         beside = Beside(target)
-        end = time.monotonic() + seconds
+        end = time.monotonic() + options.seconds
         while (left := end - time.monotonic()) > 0 and progress.goes_on():
             if not watched.run(min(left, _PROGRESS_S)):
                 break
@@ -192,23 +129,12 @@ def _look(target: Target, seconds: float, children: bool, **wanted: Any) -> tupl
     return seen, machine
 
 
-def _top(target: Target, rules: Rules, seconds: float, children: bool, **wanted: Any) -> Profile:
-    """The same, drawn again and again; what was seen last is returned."""
-    from unidle.cli.profile_top import top
-
-    with _watched(target, children, wanted) as watched:
-        seen = top(watched, target, rules, seconds)
-    if seen is None:
-        raise _ended(target)
-    return seen
-
-
-def _watched(target: Target, children: bool, wanted: dict[str, Any]) -> Watch:
+def _watched(target: Target, options: Options) -> Watch:
     from unidle.scope.targets import any_lives
     from unidle.scope.tiers import watch
 
     try:
-        return watch(target.pids, follow=children, **wanted)
+        return watch(target.pids, **options.look())
     except BadInput:
         if any_lives(target.pids):
             raise
@@ -222,61 +148,73 @@ def _ended(target: Target) -> TargetEnded:
     )  # fmt: skip
 
 
-def _tell_past(question: Question, rules: Rules, wanted: Any, as_json: bool) -> None:
+def _tell_past(options: Options, rules: Rules, wanted: Destination) -> None:
     """What was kept of a job, or what changed between two parts of it."""
     from unidle.cli.profile_history import answer_of, difference_json, difference_lines
     from unidle.cli.profile_live import safe
 
-    answer = answer_of(question)
-    if answer.other is None or wanted.form is not None:
-        if not (as_json or wanted.to_stdout):
-            show(safe(answer.source))
-        page = {"before": answer.other, "before_name": answer.other_source} if answer.other else None
-        _tell(answer.profile, rules, None, wanted, as_json, page)
-    elif as_json:
-        print_json(difference_json(answer, rules))
+    past = answer_of(options.question())
+    if past.other is None or wanted.form is not None:
+        if not (options.as_json or wanted.to_stdout):
+            show(safe(past.source))
+        page = {"before": past.other, "before_name": past.other_source} if past.other else {}
+        _tell(past.profile, rules, None, wanted, options.as_json, page)
+    elif options.as_json:
+        print_json(difference_json(past, rules))
     else:
-        for line in difference_lines(answer, rules):
+        for line in difference_lines(past, rules):
             show(safe(line))
 
 
 def _tell(
-    profile: Profile,
-    rules: Rules,
-    machine: Machine | None,
-    wanted: Any,
-    as_json: bool,
-    page: dict[str, Any] | None = None,
-) -> None:
-    """The first screen or its JSON, and the file that was asked for; ``page``: what only a page shows."""
-    from unidle.cli.profile_live import line_of_source, safe
-    from unidle.scope.summary import answer, category_of, report_of, screen
+    profile: Profile, rules: Rules, machine: Machine | None, wanted: Destination, as_json: bool,
+    page: Mapping[str, Any] | None = None,
+) -> None:  # fmt: skip
+    """The first screen or its JSON, and the file that was asked for; ``page``: what only a page shows.
+
+    A file that cannot be written takes nothing from what was seen: that is shown first, or beside the error.
+    """
+    from unidle.scope.summary import report_of
 
     report = report_of(profile, rules, machine)
     if wanted.to_stdout:
-        pass  # the file is all that belongs there
-    elif as_json:
-        print_json(answer(report))
-    else:
-        colour = sys.stdout.isatty() and not _plain()
-        for line in screen(report, colour=colour, source=line_of_source(profile)):
-            show(safe(line))
-    if wanted.form is not None:
-        place = wanted.write(
-            profile, lambda: answer(report), {"category": category_of(report), **(page or {})}
-        )
-        if place:
-            warn(f"wrote {place}")
+        _write(report, wanted, page)
+        return
+    if not as_json:
+        _show(report)
+        _write(report, wanted, page)
+        return
+    try:
+        _write(report, wanted, page)
+    except UnidleError as error:
+        print_json({**_answer(report), **error.to_json()})
+        warn(error.line())
+        sys.exit(error.exit_code)
+    print_json(_answer(report))
 
 
-def _plain() -> bool:
-    import os
+def _answer(report: Report) -> dict[str, Any]:
+    from unidle.scope.answer import answer
 
-    return bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
+    return answer(report)
 
 
-def _read(path: str) -> Profile:
-    """A profile that was saved, by unidle or another tool. Errors: BadInput."""
-    from unidle.scope.tiers import imported
+def _show(report: Report) -> None:
+    from unidle.cli.profile_live import line_of_source, safe
+    from unidle.scope.screen import screen
 
-    return imported.read(path)
+    colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    for line in screen(report, colour=colour, source=line_of_source(report.profile)):
+        show(safe(line))
+
+
+def _write(report: Report, wanted: Destination, page: Mapping[str, Any] | None) -> None:
+    from unidle.scope.serving_view import view_facts
+    from unidle.scope.summary import category_of
+
+    if wanted.form is None:
+        return
+    more = {"category": category_of(report), "serving": view_facts(report.serving), **(page or {})}
+    place = wanted.write(report.profile, lambda: _answer(report), more)
+    if place:
+        warn(f"wrote {place}")

@@ -45,8 +45,15 @@ class Destination:
         """Whether the file is all that may be printed."""
         return self.form is not None and self.path in (None, "-")
 
-    def check(self) -> None:
-        """Errors: BadInput where the file could not be made now. Nothing is left behind."""
+    def check(self, *, as_json: bool = False) -> None:
+        """Errors: BadInput where the file could not be made now, or ``--json`` wants its place too. Leaves nothing."""
+        if as_json and self.to_stdout and self.form != "json":
+            raise BadInput(
+                "both want standard output",
+                field="--json, --format",
+                value=self.form,
+                remedy="add --out FILE",
+            )
         if self.path in (None, "-"):
             return
         target = Path(os.path.realpath(str(self.path)))

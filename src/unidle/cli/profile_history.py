@@ -39,12 +39,6 @@ class Question:
     against_rank: int | None = None
     against_attempt: int | None = None
 
-    @property
-    def asked(self) -> bool:
-        """Whether it is about the past at all: an option that means it is there (a rank alone does not)."""
-        given = (self.since, self.until, self.attempt, self.against, self.against_rank, self.against_attempt)
-        return any(value is not None for value in given)
-
 
 @dataclass(frozen=True, slots=True)
 class Answer:

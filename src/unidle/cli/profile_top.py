@@ -15,7 +15,8 @@ from unidle.errors import BadInput
 from unidle.scope.merge import merge
 from unidle.scope.model import Profile
 from unidle.scope.rules import Rules
-from unidle.scope.summary import report_of, screen
+from unidle.scope.screen import screen
+from unidle.scope.summary import report_of
 from unidle.scope.targets import Beside, Target
 from unidle.scope.tiers import Watch
 

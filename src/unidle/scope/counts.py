@@ -11,7 +11,7 @@ from unidle.scope.model import Call, Profile
 
 _MOST: Final = 8
 # Counted always, and told elsewhere (steps) or of interest only as a sum.
-_QUIET: Final = frozenset({"alloc", "free", "backward", "gil"})
+_QUIET: Final = frozenset({"alloc", "free", "backward", "gil", "machine", "model"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,9 @@
 """What a running inference server does, from what crosses its sockets and when its model runs. Pure.
 
 The input are plain spans. Of kind ``recv`` and ``send``: bytes that the process read from or wrote to a connection,
-whose name is ``LOCAL>REMOTE`` (``10.0.0.1:8000>10.0.0.9:51234``). Of kind ``forward``: one run of the model, or of kind
+whose name is ``LOCAL>REMOTE`` (``10.0.0.1:8000>10.0.0.9:51234``, ``[::1]:8000>[::1]:51234``, ``unix:PATH>unix:#1``).
+Where they begin with HTTP, ``ask`` and ``get`` are reads that begin a request (one with a body, one without), and
+``head`` is a write that begins with headers. Of kind ``forward``: one run of the model, or of kind
 ``operator``: its marks, from which :func:`forwards` makes the runs.
 
 A request begins with the first bytes that are read after an answer and ends with the last bytes of its own answer. What
@@ -23,13 +25,6 @@ from unidle.scope.model import Span
 from unidle.scope.rank_views import length, union
 from unidle.scope.serving_requests import Request, forwards, requests_of, served
 
-LEAST_REQUEST_BYTES: Final = (
-    26  # "GET / HTTP/1.1", a Host and an empty line; frames of HTTP/2 that ask nothing are less
-)
-HEADERS_ONLY: Final = (
-    0.25  # of the usual time between chunks: an answer that begins so soon holds no token yet
-)
-TOGETHER: Final = 0.1  # of the usual time between chunks: writes that close are one chunk
 WARMING: Final = 3.0  # times the median of the later ones: the first requests still warm the server up
 _WEIGHTS: Final = re.compile(r"\.(safetensors|gguf|ggml|bin|pt|pth)$")
 
@@ -68,10 +63,16 @@ class Serving:
     bandwidth_busy_pct: float | None  # of the machine's, while the model ran (MBU)
     notes: tuple[str, ...] = ()
 
+    @property
+    def asked(self) -> int:
+        """Requests that the model ran for."""
+        return len(self.requests) - self.other
+
     def to_json(self) -> dict[str, object]:
         plain = {name: getattr(self, name) for name in _PLAIN}
         times = {name: _times_json(getattr(self, name)) for name in ("ttft", "tpot", "whole")}
-        return {"requests": len(self.requests)} | plain | times | {"notes": list(self.notes)}
+        rate = {"requests": self.asked, "requests_s": self.asked / self.seconds}
+        return rate | plain | times | {"notes": list(self.notes)}
 
 
 _PLAIN: Final = (

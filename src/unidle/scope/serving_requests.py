@@ -16,6 +16,9 @@ from typing import Final
 
 from unidle.scope.model import Span
 
+READS: Final = frozenset({"recv", "ask", "get"})  # "ask", "get": HTTP requests begin with these bytes
+WRITES: Final = frozenset({"send", "head"})  # "head": HTTP headers begin it
+INTERIM_BYTES: Final = 64  # headers of "100 Continue": the body of the request follows
 LEAST_REQUEST_BYTES: Final = (
     26  # "GET / HTTP/1.1", a Host and an empty line; frames of HTTP/2 that ask nothing are less
 )
@@ -58,7 +61,7 @@ class Request:
 def requests_of(traffic: Mapping[str, Sequence[Span]], runs: Sequence[Span]) -> list[Request]:
     """The requests of all connections (see :func:`served`); ``runs`` of the model, in order of their ends."""
     answers = [answer for name, events in traffic.items() for answer in _answers(name, events)]
-    known = _Runs(runs)
+    known = _Runs(runs, answers)
     chunks = [_chunks(answer, known) for answer in answers]
     per_chunk = _tokens_per_chunk(answers, chunks, known)
     return [_request(a, c, known, per_chunk) for a, c in zip(answers, chunks, strict=True)]
@@ -91,31 +94,66 @@ def forwards(marks: Iterable[Span]) -> list[Span]:
 
 
 def served(spans: Iterable[Span], ports: frozenset[int] = frozenset()) -> dict[str, list[Span]]:
-    """Reads and writes by connection, in order, of those connections that others opened to this server."""
+    """Reads and writes by connection, in order, of those connections that others opened to this server.
+
+    Where HTTP is spoken, the places that speak it; else those where most connections begin with a question. A
+    connection that another server of these processes opened (a relay, a router) is its own affair, and left out.
+    """
     connections: dict[str, list[Span]] = defaultdict(list)
     for s in spans:
-        if s.kind in ("recv", "send") and s.n_bytes > 0:
+        if s.kind in READS or s.kind in WRITES:
             connections[s.name].append(s)
     for events in connections.values():
         events.sort(key=lambda s: s.end_ns)
-    by_port: dict[int, list[str]] = defaultdict(list)
+    by_place: dict[str, list[str]] = defaultdict(list)
     for name in connections:
-        by_port[_port(name)].append(name)
-    if not ports:
-        ports = frozenset(
-            port
-            for port, names in by_port.items()
-            if 2 * sum(_was_opened_to_us(connections[name]) for name in names) > len(names)
-        )
-    return {name: connections[name] for port in sorted(ports) for name in by_port.get(port, ())}
+        by_place[_place(name)].append(name)
+    chosen = _places(by_place, connections, ports)
+    inner = _inner(connections, {name for place in chosen for name in by_place[place]})
+    return {
+        name: [s for s in connections[name] if s.n_bytes > 0]
+        for place in chosen
+        for name in by_place[place]
+        if name not in inner
+    }
+
+
+def _places(
+    by_place: Mapping[str, Sequence[str]], connections: Mapping[str, Sequence[Span]], ports: frozenset[int]
+) -> list[str]:
+    """Where this server is asked, of all local ends."""
+    if ports:
+        return sorted(place for place, names in by_place.items() if _port(names[0]) in ports)
+    spoken = [place for place, names in by_place.items() if any(is_http(connections[n]) for n in names)]
+    if spoken:
+        return sorted(spoken)
+    return sorted(
+        place
+        for place, names in by_place.items()
+        if 2 * sum(_was_opened_to_us(connections[name]) for name in names) > len(names)
+    )
+
+
+def is_http(events: Sequence[Span]) -> bool:
+    """Whether requests of HTTP come in, or its answers go out, by this end of the connection."""
+    return any(s.kind in ("ask", "get", "head") for s in events)
+
+
+def _inner(connections: Mapping[str, Sequence[Span]], chosen: set[str]) -> set[str]:
+    """Connections whose other end is a process that is asked itself by others."""
+    other_end = {name: connections.get(">".join(reversed(name.split(">", 1)))) for name in chosen}
+    asked = {
+        connections[name][0].pid for name, other in other_end.items() if other is None
+    }  # by those that are not looked at
+    return {name for name, other in other_end.items() if other is not None and other[0].pid in asked}
 
 
 def _was_opened_to_us(events: Sequence[Span]) -> bool:
     """It begins with a question; or it is all answer, of a question before the look, from a port below the other's."""
-    if events[0].kind == "recv":
+    if events[0].kind in READS:
         return True
     local, _, remote = events[0].name.partition(">")
-    return all(s.kind == "send" for s in events) and _port(local) < _port(remote)
+    return all(s.kind in WRITES for s in events) and _port(local) < _port(remote)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,14 +165,21 @@ class _Answer:
     writes: tuple[Span, ...]
     closed: bool  # the next request followed on the connection
 
+    @property
+    def kind(self) -> str:
+        """What its first bytes were told as; nothing where they came before the look."""
+        return self.reads[0].kind if self.reads else ""
+
 
 def _answers(name: str, events: Sequence[Span]) -> list[_Answer]:
     """Cut a connection's reads and writes into requests with their answers (HTTP/1.1: one after the other)."""
+    if any(s.kind in ("ask", "get") for s in events):
+        return _told_answers(name, events)
     found: list[_Answer] = []
     reads: list[Span] = []
     writes: list[Span] = []
     for event in events:
-        if event.kind == "send":
+        if event.kind in WRITES:
             writes.append(event)
         elif writes and event.n_bytes >= LEAST_REQUEST_BYTES:
             found.append(_Answer(name, tuple(reads), tuple(writes), True))
@@ -146,20 +191,85 @@ def _answers(name: str, events: Sequence[Span]) -> list[_Answer]:
     return found
 
 
+def _told_answers(name: str, events: Sequence[Span]) -> list[_Answer]:
+    """The same, where requests are seen to begin."""
+    found: list[_Answer] = []
+    reads: list[Span] = []
+    writes: list[Span] = []
+    for event in events:
+        if event.kind in ("ask", "get") and (reads or writes):
+            found.append(_Answer(name, tuple(reads), tuple(writes), True))
+            reads, writes = [], []
+        if event.kind in READS:
+            if not writes or (len(writes) == 1 and writes[0].n_bytes <= INTERIM_BYTES):
+                writes.clear()
+                reads.append(event)
+        else:
+            writes.append(event)
+    found.append(_Answer(name, tuple(reads), tuple(writes), False))
+    return found
+
+
 class _Runs:
     """Runs of the model, asked for by time and thread."""
 
-    def __init__(self, runs: Sequence[Span]) -> None:
+    def __init__(self, runs: Sequence[Span], answers: Sequence[_Answer] = ()) -> None:
+        self.spans = runs
         self.all = [s.end_ns for s in runs]
         self.typical_ns = median([s.end_ns - s.start_ns for s in runs]) if runs else 0.0
         self._threads: dict[tuple[int, int], list[int]] = defaultdict(list)
         for s in runs:
             self._threads[s.pid, s.tid].append(s.end_ns)
+        self._begun = sorted(s.start_ns for s in runs)
+        self._shared = _shared_threads(answers)
+        self.asks = any(a.kind == "ask" for a in answers)
 
     def of(self, answer: _Answer) -> tuple[list[int], bool]:
-        """The ends of runs that may be the answer's, and whether they are its thread's own."""
-        own = [self._threads[s.pid, s.tid] for s in answer.writes[:1] if (s.pid, s.tid) in self._threads]
-        return (own[0], True) if own else (self.all, False)
+        """The ends of runs that may be the answer's, and whether they are its own and no other's."""
+        if not answer.writes:
+            return self.all, False
+        first = answer.writes[0]
+        thread = (first.pid, first.tid)
+        if thread in self._threads and thread not in self._shared:
+            return self._threads[thread], True
+        return self.all, False
+
+    def of_worker(self, answer: _Answer) -> tuple[list[int], bool]:
+        """The same of an answer that is written whole, which one thread of several may have made for another to write."""
+        ends, own = self.of(answer)
+        written_by_runner = any((s.pid, s.tid) in self._threads for s in answer.writes[:1])
+        if own or written_by_runner or len(self._threads) < 2:
+            return ends, own
+        return self._threads[self._worker(answer)], True
+
+    def fit(self, after: int, until: int) -> bool:
+        """Whether a whole run lies between two times."""
+        begun = bisect_right(self._begun, after)
+        ended = bisect_right(self.all, until)
+        return begun < len(self._begun) and ended > 0 and ended > begun
+
+    def _worker(self, answer: _Answer) -> tuple[int, int]:
+        """The thread that most often ends a run right before something of the answer is written."""
+        votes: dict[tuple[int, int], int] = defaultdict(int)
+        for write in answer.writes:
+            latest = {t: ends[n - 1] for t, ends in self._threads.items() if (n := bisect_right(ends, write.end_ns))}
+            if latest:
+                votes[max(latest, key=lambda t: latest[t])] += 1
+        return max(votes, key=lambda t: votes[t]) if votes else next(iter(self._threads))
+
+
+def _shared_threads(answers: Sequence[_Answer]) -> set[tuple[int, int]]:
+    """Threads that write several answers at a time, as an event loop does."""
+    stays: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
+    for a in answers:
+        if a.writes:
+            begin = a.reads[0].start_ns if a.reads else a.writes[0].start_ns
+            stays[a.writes[0].pid, a.writes[0].tid].append((begin, a.writes[-1].end_ns))
+    return {
+        thread
+        for thread, rows in stays.items()
+        if any(later[0] < earlier[1] for earlier, later in pairwise(sorted(rows)))
+    }
 
 
 def _between(ends: Sequence[int], after: int, until: int) -> Sequence[int]:
@@ -174,8 +284,9 @@ def _chunks(answer: _Answer, known: _Runs) -> list[int]:
         ends, _ = known.of(answer)
         after = answer.reads[0].start_ns if answer.reads else 0
         told = []
-        for at in times:
-            if _between(ends, after, at):
+        for at in times[_headers(writes, known, after) :]:
+            apart = not told or at - told[-1] >= TOGETHER * known.typical_ns
+            if apart and _between(ends, after, at):
                 told.append(at)
                 after = at
         return told
@@ -183,7 +294,8 @@ def _chunks(answer: _Answer, known: _Runs) -> list[int]:
         waited = times[0] - answer.reads[-1].end_ns
         if times[-1] - times[0] <= max(WHOLE_NS, WHOLE * waited):
             return times[-1:]
-        limit = 1.0 if _begins_unlike(writes) else HEADERS_ONLY
+        unlike = writes[0].kind == "head" or _begins_unlike(writes)
+        limit = 1.0 if unlike else HEADERS_ONLY
         times = times[1:] if waited < limit * (times[1] - times[0]) else times
     gaps = [b - a for a, b in pairwise(times)]
     close = TOGETHER * _usual(gaps)
@@ -192,6 +304,15 @@ def _chunks(answer: _Answer, known: _Runs) -> list[int]:
     if sum(gap < close for gap in gaps) < PARTS * len(gaps):
         return times
     return times[:1] + [at for at, gap in zip(times[1:], gaps, strict=True) if gap >= close]
+
+
+def _headers(writes: Sequence[Span], known: _Runs, asked: int) -> int:
+    """1 where the first write is of headers that hold no token: it is not known for a token, or one follows at once."""
+    if len(writes) < 3 or writes[0].kind != "head":
+        return 0
+    gaps = [b.end_ns - a.end_ns for a, b in pairwise(writes)]
+    holds_one = known.fit(asked, writes[0].end_ns) and gaps[0] >= TOGETHER * _usual(gaps[1:])
+    return 0 if holds_one else 1
 
 
 def _begins_unlike(writes: Sequence[Span]) -> bool:
@@ -249,21 +370,31 @@ def _request(answer: _Answer, chunks: Sequence[int], known: _Runs, per_chunk: in
     if last is None:
         return replace(made, tokens=0)
     if not known.all:
-        return replace(made, tokens=len(chunks) * made.streamed, tpot_ns=_pace(chunks, len(chunks) - 1))
+        model = made.streamed or answer.kind != "get"
+        pace = _pace(chunks, len(chunks) - 1)
+        return replace(made, tokens=len(chunks) * made.streamed, tpot_ns=pace, model=model)
     ends, own = known.of(answer)
     if made.streamed:
         more = len(_between(ends, chunks[0], chunks[-1])) if own else (len(chunks) - 1) * per_chunk
         first = 1 if start is None else len(_between(ends, start, chunks[0])) if own else per_chunk
         return replace(made, tokens=first + more, tpot_ns=_pace(chunks, more))
+    ends, own = known.of_worker(answer)
     its = _between(ends, start, last) if start is not None else ()
     too_short = start is not None and not own and last - start < known.typical_ns
-    if not its or too_short:
+    looks_up = answer.kind == "get" and not own and known.asks  # health, figures: beside those who ask the model
+    if not its or too_short or looks_up:
         return replace(made, tokens=0, first_ns=None, model=start is None)
     return replace(made, tokens=len(its), first_ns=its[0], tpot_ns=_pace(its, len(its) - 1))
 
 
 def _pace(times: Sequence[int], tokens: int) -> float | None:
     return (times[-1] - times[0]) / tokens if tokens > 0 else None
+
+
+def _place(name: str) -> str:
+    """The server's end of a connection: its port, whatever its address is called there; or its path."""
+    local = name.partition(">")[0]
+    return f"{_port(name):05}" if _port(name) else local
 
 
 def _port(name: str) -> int:

@@ -28,7 +28,7 @@ _OFF_THE_BUS: Final = re.compile(
 )
 _IS_LOST: Final = re.compile(r"NVRM:\s.*NV_ERR_GPU_IS_LOST")
 _INACCESSIBLE: Final = re.compile(
-    rf"nvidia ({ADDRESS}): Unable to change power state.*device inaccessible"
+    rf"nvidia ({ADDRESS}): (?:Unable to|can't) change power state.*(?:device|config space) inaccessible"
     rf"|NVRM:\s+Attempting to remove device ({ADDRESS}) with non-zero usage count"
 )
 _NVLINK4: Final = re.compile(r"on link (\d+)\s*\(((?:0x[0-9a-fA-F]+[,\s]*){2,8})\)")

@@ -22,7 +22,7 @@ RULES: Final = (
     rule("amdgpu", "bad memory", rf"{_AMD}.*(?:GPU has encountered bad memory|bad memory page|RMA|exceeds? (?:the )?bad page|RAS EEPROM.*threshold|number of retired pages.*reached)", "cf", "replace", 78, "the GPU's memory has too many bad pages"),
     rule("amdgpu", "oison", rf"{_AMD}.*[Pp]oison (?:is )?consumption", "ce", "restart_app", 45, "a job used data that memory had marked as bad"),
     rule("gpu_lost", "evice lost from bus", rf"{_AMD}.*[Dd]evice lost from bus", "cf", "reboot_node", 90, "the GPU has fallen off the bus"),
-    rule("gpu_lost", "device inaccessible", rf"amdgpu (?P<device>{ADDRESS}): Unable to change power state.*device inaccessible", "cf", "reboot_node", 90, "the GPU has fallen off the bus"),
+    rule("gpu_lost", "inaccessible", rf"amdgpu (?P<device>{ADDRESS}): (?:Unable to|can't) change power state.*(?:device|config space) inaccessible", "cf", "reboot_node", 90, "the GPU has fallen off the bus"),
     rule("amdgpu", "page fault", rf"{_AMD}(?:.{{0,20}}?)\[\w*hub\d*\] (?:retry |no-retry )?page fault", "ce", "restart_app", 20, "the application touched GPU memory that is not its own"),
     rule("amdgpu", "SMU", rf"{_AMD}SMU: (?:I'm not done with your|response|No response)", "se", "watch", 30, "the GPU's power controller does not answer"),
     rule("amdgpu", "hw_init", rf"{_AMD}.*(?:hw_init of IP block <\w+> failed|Fatal error during GPU init)", "cf", "reboot_node", 72, "the GPU could not be initialised"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from html import escape
 from importlib.resources import files
 from typing import Final
@@ -43,13 +43,15 @@ def write(
     budget: Mapping[str, float] | None = None,
     category: Category | None = None,
     title: str = "",
+    serving: Sequence[tuple[str, str]] = (),
     before_name: str = "the profile before",
 ) -> bytes:
     """The page as UTF-8.
 
     ``before``: a profile to compare with. ``budget``: percent by category, shown on top. ``category``: names the
     category of a sample, so that the graph can be coloured and filtered by it (called once per process, thread, stack
-    and state). ``title``: the heading; without one, the processes are named.
+    and state). ``title``: the heading; without one, the processes are named. ``serving``: names and values of the
+    inference view, where there is one.
     """
     told, packed = columns.pack(profile, before, category)
     shown = visible_title(profile, title)
@@ -65,6 +67,7 @@ def write(
     parts = (
         _head(shown, script),
         _header(profile, before, shown, before_name),
+        _serving(serving),
         _budget(budget, told["colours"]),
         _asset("page.html"),
         _footer(profile, before, before_name),
@@ -129,6 +132,15 @@ def _budget(budget: Mapping[str, float] | None, colours: Mapping[str, str]) -> s
         if pct >= 0.05
     )
     return f'<section id="budget"><h2>Where did the time go?</h2><ol>{rows}</ol></section>'
+
+
+def _serving(facts: Sequence[tuple[str, str]]) -> str:
+    if not facts:
+        return ""
+    rows = "".join(
+        f"<dt>{escape(names.visible(name))}</dt><dd>{escape(names.visible(text))}</dd>" for name, text in facts
+    )
+    return f'<section id="serving"><h2>Requests to the model</h2><dl class="facts">{rows}</dl></section>'
 
 
 def _footer(profile: Profile, before: Profile | None, before_name: str) -> str:

@@ -1,0 +1,150 @@
+"""The options of ``unidle profile``: one field each, with what the help says of it."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_type_hints
+
+import typer
+
+from unidle.cli.common import JsonOption, StoreOption
+from unidle.errors import BadInput
+
+if TYPE_CHECKING:
+    from unidle.cli.profile_history import Question
+
+Form = Literal["html", "speedscope", "pprof", "folded", "perfetto", "chrome", "otlp", "json"]
+LookTier = Literal["T0", "T1", "T2", "T3"]
+
+
+_PAST: Final = ("since", "until", "attempt", "against", "against_rank", "against_attempt")
+_FLAGS: Final = {"target": "PID|JOB", "imports": "--import"}
+
+
+def _flag_of(name: str) -> str:
+    return _FLAGS.get(name) or f"--{name.replace('_', '-')}"
+
+
+def _option(name: str, metavar: str, text: str, **more: Any) -> Any:
+    return typer.Option(*name.split(), metavar=metavar or None, help=text, show_default=False, **more)
+
+
+def _flag(name: str, text: str) -> Any:
+    return typer.Option(name, help=text, show_default=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the user asked for. The order of the fields is that of the help."""
+
+    # fmt: off
+    target: Annotated[
+        str | None,
+        typer.Argument(metavar="PID|JOB", show_default=False, help="A process (with those below it), or a job that runs on this machine."),
+    ] = None
+    seconds: Annotated[float, _option("--seconds", "N", "How long to look; default: 10.", min=0.1, max=86400)] = 10
+    hz: Annotated[int, _option("--hz", "N", "Samples a second of each busy CPU; default: 99.", min=1, max=1000)] = 99
+    top: Annotated[bool, _flag("--top", "Show the last N seconds again and again until Ctrl-C.")] = False
+    off_cpu: Annotated[bool, _flag("--off-cpu/--no-off-cpu", "Look at waiting threads too; default: yes.")] = True
+    children: Annotated[bool, _flag("--children/--no-children", "Look at the processes below it too; default: yes.")] = True
+    memory: Annotated[bool, _flag("--memory", "Follow allocations (probes; dearer).")] = False
+    operators: Annotated[bool, _flag("--operators", "Count operators (probes; dearer).")] = False
+    tier: Annotated[LookTier | None, _option("--tier", "T0|T1|T2|T3", "How to look; default: the best that works here.")] = None
+    rank: Annotated[int | None, _option("--rank", "K", "Of a job only this rank.", min=0)] = None
+    rules: Annotated[str | None, _option("--rules", "FILE", "Rules of your own, asked before unidle's.")] = None
+    form: Annotated[
+        Form | None,
+        _option("--format", "html|speedscope|pprof|folded|perfetto|chrome|otlp|json", "Write a file: a flame graph's page, or for another tool."),
+    ] = None
+    out: Annotated[
+        str | None,
+        _option("--out -o", "FILE", "Where to write it; default: standard output. Its suffix may name the format."),
+    ] = None
+    saved: Annotated[
+        str | None,
+        _option("--from", "FILE", "Show a profile that was written with --format json, or one of another tool (torch.profiler, nsys, NCCL Inspector, py-spy, austin, perf script)."),
+    ] = None
+    imports: Annotated[
+        list[str] | None,
+        _option("--import", "FILE", "Add what such a file tells of devices in the same time; may be repeated."),
+    ] = None
+    since: Annotated[
+        str | None,
+        _option("--since", "TIME", "Of a job what was kept (`unidle up --profile`) from then on: 1h, 2026-01-31T12:00."),
+    ] = None
+    until: Annotated[str | None, _option("--until", "TIME", "And until then; default: now.")] = None
+    attempt: Annotated[int | None, _option("--attempt", "N", "What was kept of this attempt.", min=1)] = None
+    against: Annotated[str | None, _option("--against", "TIME..TIME", "What changed since another window: 2h..1h.")] = None
+    against_rank: Annotated[int | None, _option("--against-rank", "K", "What --rank does otherwise than this one.", min=0)] = None
+    against_attempt: Annotated[int | None, _option("--against-attempt", "N", "What --attempt does otherwise than this one.", min=1)] = None
+    store: StoreOption = None
+    as_json: JsonOption = False
+    # fmt: on
+
+    @property
+    def is_past(self) -> bool:
+        """Whether it is about what was kept of a job: an option that means it is there (a rank alone does not)."""
+        return bool(self._given(_PAST))
+
+    def check(self) -> None:
+        """Errors: BadInput where no process or job is named, or where options mean different things."""
+        if self.saved is not None:
+            self._alone("--from", ("target", "top", "tier", "rank", "memory", "operators", *_PAST))
+        else:
+            self.need_target()
+        if self.is_past:
+            self._alone(_flag_of(self._given(_PAST)[0]), ("top", "tier", "memory", "operators", "imports"))
+
+    def need_target(self) -> str:
+        """The process or job. Errors: BadInput where none is named."""
+        if self.target is None:
+            raise BadInput(
+                "say whose time it is about", field="PID|JOB",
+                remedy="for instance `unidle profile 4242`, or a job of `unidle list`",
+            )  # fmt: skip
+        return self.target
+
+    def look(self) -> dict[str, Any]:
+        """What :func:`unidle.scope.tiers.watch` takes beside the processes."""
+        return {
+            "hz": self.hz, "off_cpu": self.off_cpu, "follow": self.children, "operators": self.operators,
+            "memory": self.memory, "tier": self.tier,
+        }  # fmt: skip
+
+    def question(self) -> Question:
+        """The part that is about what was kept of a job."""
+        from unidle.cli.profile_history import Question
+
+        return Question(
+            self.need_target(), self.store, self.since, self.until, self.attempt, self.rank,
+            self.against, self.against_rank, self.against_attempt,
+        )  # fmt: skip
+
+    def _given(self, names: tuple[str, ...]) -> list[str]:
+        return [name for name in names if getattr(self, name) not in (None, False, [])]
+
+    def _alone(self, flag: str, others: tuple[str, ...]) -> None:
+        for other in self._given(others):
+            raise BadInput("do not go together", field=f"{flag}, {_flag_of(other)}", remedy="leave one out")
+
+
+def with_options(command: Callable[[Options], None]) -> Callable[..., None]:
+    """Give ``command`` a parameter for each field of :class:`Options`, in place of the one it has."""
+
+    @functools.wraps(command)
+    def wrapper(**given: Any) -> None:
+        command(Options(**given))
+
+    hints = get_type_hints(Options, include_extras=True)
+    parameters = [
+        inspect.Parameter(
+            one.name, inspect.Parameter.KEYWORD_ONLY, default=one.default, annotation=hints[one.name]
+        )
+        for one in fields(Options)
+    ]
+    wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    wrapper.__annotations__ = {one.name: one.annotation for one in parameters}
+    return wrapper
