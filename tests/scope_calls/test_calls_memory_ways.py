@@ -9,7 +9,7 @@ from typing import Any
 
 import needs
 from scope_calls.targets import compiled, counting, counts, functions_of, held, python, started
-from waiting import until
+from waiting import wait_until
 
 WAIT_S = 20
 
@@ -167,10 +167,10 @@ def test_children_begin_with_nothing_and_what_they_free_of_their_parent_stays_th
         step();
         for (int i = 0; i < 100; i++) kept[i] = malloc(700);
         if ((child = fork()) == 0) {
-            write(1, "born\n", 5); pause();
+            write(1, "born\\n", 5); pause();
             for (int i = 0; i < 60; i++) free(kept[i]);
             for (int i = 0; i < 9; i++) kept[i] = malloc(300);
-            write(1, "grew\n", 5); pause();
+            write(1, "grew\\n", 5); pause();
         }
         waitpid(child, 0, 0);
         step();
@@ -182,13 +182,13 @@ def test_children_begin_with_nothing_and_what_they_free_of_their_parent_stays_th
         with counting([target.pid], malloc=True) as calls:
             assert target.step() == "born"
             (child,) = Path(f"/proc/{target.pid}/task/{target.pid}/children").read_text().split()
-            until(lambda: calls.run(0.05) == 2, WAIT_S)
+            wait_until(lambda: calls.run(0.05) == 2, WAIT_S)
             os.kill(int(child), signal.SIGUSR1)
             assert target.line() == "grew"
             taken = calls.take()
             os.kill(int(child), signal.SIGKILL)
             target.line()
-            until(lambda: calls.run(0.05) == 1, WAIT_S)
+            wait_until(lambda: calls.run(0.05) == 1, WAIT_S)
             after = calls.take()
             gone = calls.take()
     own = [row[3:7] for row in taken["memory"] if row[0] == target.pid]

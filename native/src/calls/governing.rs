@@ -9,7 +9,7 @@ use rustc_hash::FxHashSet;
 use super::catalogue::GROUPS;
 use super::govern::{self, Load};
 use super::kernel::Program;
-use super::{maps, wanted, Calls, Resolver, ANEW, MEMORY_STRIKES};
+use super::{maps, wanted, Calls, Resolver, ANEW, MALLOC_STRIKES, MEMORY_STRIKES};
 use crate::session::monotonic_ns;
 
 pub(super) const MALLOC: &str = "malloc";
@@ -157,7 +157,7 @@ impl Calls {
         // Every object is in `malloc`, so it is called most and worth least: it may take half of what the others may.
         let (malloc, memory): (Vec<Load>, Vec<Load>) =
             memory.into_iter().partition(|load| load.group == MALLOC);
-        self.judge(&malloc, self.wanted.memory_budget_pct / 2.0, 1);
+        self.judge(&malloc, self.wanted.memory_budget_pct / 2.0, MALLOC_STRIKES);
         self.judge(&memory, self.wanted.memory_budget_pct, MEMORY_STRIKES);
         self.judge(&others, self.wanted.budget_pct, 1);
     }

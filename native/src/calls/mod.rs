@@ -54,6 +54,8 @@ const FIRST_FUNCTION: u32 = 256;
 const ANEW: u32 = 2;
 /// What follows memory is worth little when it is cut: it goes when it costs too much for this many judgements in a row.
 const MEMORY_STRIKES: u32 = 6;
+/// And `malloc` when it was seen for long enough to tell what grows.
+const MALLOC_STRIKES: u32 = 10;
 const TCP: [&str; 3] = ["send", "receive", "retransmit"];
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 const GOVERN_EVERY: Duration = Duration::from_millis(250);

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from unidle.scope.memory_growth import PAGES, Growth, common_line, growths_of, kind_of
+from unidle.scope.memory_growth import HEAP, PAGES, Growth, common_line, growths_of, kind_of
 from unidle.scope.model import Held, Profile
 from unidle.scope.places import Place, place_of
 
@@ -23,6 +23,7 @@ _COVERS: Final = (
 _ADVICE: Final = {
     "tensor memory": "what keeps a loss or an output keeps its graph: add .item() or .detach(); bound lists and dicts of tensors, remove hooks",
     "pages": "bound what collects there: a list, a dict, a cache without maxsize, hooks that are never removed",
+    "heap": "bound what collects: a list, a dict, a cache without maxsize, hooks that are never removed",
     "malloc": "bound what collects there: a list, a dict, a cache without maxsize, hooks that are never removed",
     "cuda memory": "free or reuse these buffers",
     "cuda driver memory": "free or reuse these buffers",
@@ -159,7 +160,11 @@ def _where(one: Growth) -> str:
 def _evidence(one: Growth) -> str:
     """What makes it a suspect, so that a reader may judge."""
     told = ", ".join(size(floor) for floor in one.floors)
-    what = "arenas and other pages, never given back" if one.device == PAGES else f"{_number(one.pieces_s)} blocks a second more than are freed"
+    what = f"{_number(one.pieces_s)} blocks a second more than are freed"
+    if one.kind == HEAP:
+        what = "the heap was full here and had to grow; what is kept may come from other lines"
+    elif one.device == PAGES:
+        what = "arenas and other pages, never given back"
     return f"{what}: never under {told} live in each sixth of {one.seconds:.1f} s"
 
 
