@@ -152,9 +152,7 @@ def test_a_steady_leak_is_found_beside_any_noise(
 ) -> None:
     leak = pieces_of(piece, rate)
     wave = noise(seed, 0, piece * rate * 4)
-    profile = look(
-        (TENSOR, "host", leak), (OTHER, "host", lambda t: (wave(t)[0], 10)), every_s=every_s
-    )
+    profile = look((TENSOR, "host", leak), (OTHER, "host", lambda t: (wave(t)[0], 10)), every_s=every_s)
     assert "model.py:7" in [one.place.where for one in growths_of(profile)]
     assert growths_of(profile)[0].bytes_s > 0
 
@@ -167,7 +165,13 @@ def test_windows_of_one_look_are_put_together_with_what_lives_at_the_end() -> No
     def part(start: int, end: int, lives: tuple[int, int]) -> Profile:
         moments = tuple(m for m in whole.moments if start < m.time_ns <= end)
         return Profile(
-            "T0", start, end, FRAMES, STACKS, memory=(Held(1, TENSOR, "host", 30 * MB, 30, *lives),), moments=moments
+            "T0",
+            start,
+            end,
+            FRAMES,
+            STACKS,
+            memory=(Held(1, TENSOR, "host", 30 * MB, 30, *lives),),
+            moments=moments,
         )
 
     both = merge([part(0, half, (30 * MB, 30)), part(half, 2 * half, (60 * MB, 60))])

@@ -112,7 +112,9 @@ int main(void) {
 
 @needs.ebpf
 def test_pages_are_exact_and_what_malloc_takes_is_not_told_twice(tmp_path: Path) -> None:
-    program = compiled("#define _GNU_SOURCE\n#include <fcntl.h>\n" + PAGES, tmp_path / "pages", "-D_GNU_SOURCE")
+    program = compiled(
+        "#define _GNU_SOURCE\n#include <fcntl.h>\n" + PAGES, tmp_path / "pages", "-D_GNU_SOURCE"
+    )
     with started([program]) as target:
         target.line()
         with counting([target.pid], pages=True, malloc=True) as calls:
@@ -155,7 +157,9 @@ def test_where_malloc_is_not_followed_its_pages_are(tmp_path: Path) -> None:
 
 
 @needs.ebpf
-def test_children_begin_with_nothing_and_what_they_free_of_their_parent_stays_the_parents(tmp_path: Path) -> None:
+def test_children_begin_with_nothing_and_what_they_free_of_their_parent_stays_the_parents(
+    tmp_path: Path,
+) -> None:
     source = """
     #include <signal.h>
     #include <sys/wait.h>
@@ -319,7 +323,9 @@ def test_an_allocator_inside_the_program_is_followed(tmp_path: Path) -> None:
 
 
 @needs.ebpf
-def test_where_malloc_costs_too_much_its_numbers_are_cut_and_later_tensors_still_count(tmp_path: Path) -> None:
+def test_where_malloc_costs_too_much_its_numbers_are_cut_and_later_tensors_still_count(
+    tmp_path: Path,
+) -> None:
     source = """
     import torch
     torch.set_num_threads(1)
@@ -339,9 +345,7 @@ def test_where_malloc_costs_too_much_its_numbers_are_cut_and_later_tensors_still
     lines.insert(3, busy.strip("\n"))
     with started(python("\n".join(lines))) as target:
         target.line()
-        with counting(
-            [target.pid], memory=True, malloc=True, memory_budget_pct=10.0
-        ) as calls:
+        with counting([target.pid], memory=True, malloc=True, memory_budget_pct=10.0) as calls:
             target.step()
             deadline = 100
             taken = calls.take()

@@ -24,7 +24,11 @@ class Server:
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while head := await reader.readuntil(b"\r\n\r\n"):
-                length = next(int(line[15:]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:"))
+                length = next(
+                    int(line[15:])
+                    for line in head.split(b"\r\n")
+                    if line.lower().startswith(b"content-length:")
+                )
                 asked = json.loads(await reader.readexactly(length))
                 await self.answer(Asked(list(asked["prompt"].encode()), asked["tokens"]), writer)
         except (asyncio.IncompleteReadError, ConnectionError):

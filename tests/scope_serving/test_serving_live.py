@@ -39,7 +39,12 @@ pytestmark = pytest.mark.skipif(not needs.can_load_bpf(), reason="needs eBPF and
 def running(script: str, *more: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A script beside this file and the first line it prints. It ends when its input closes."""
     paths = [str(HERE.parent), str(HERE), *sys.path]
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": ":".join(paths)}
+    env = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONPATH": ":".join(paths),
+    }
     command = [sys.executable, str(HERE / script), *more]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env, start_new_session=True

@@ -151,7 +151,8 @@ impl Candidate {
 }
 
 fn ends_wanted(functions: &Functions) -> bool {
-    functions.timed || matches!(
+    functions.timed
+        || matches!(
             functions.what,
             What::Alloc | What::Realloc | What::AllocInner | What::Break
         )

@@ -68,7 +68,11 @@ impl Calls {
     /// The probes that only this process has.
     fn let_go(&mut self, pid: u32) {
         self.files.retain(|(_, _, of)| *of != pid || pid == 0);
-        let links = self.active.values_mut().filter_map(|a| a.own.remove(&pid)).flatten();
+        let links = self
+            .active
+            .values_mut()
+            .filter_map(|a| a.own.remove(&pid))
+            .flatten();
         take_off(links.collect());
     }
 
@@ -167,7 +171,9 @@ impl Calls {
         let removals = govern::judge(loads, budget_pct);
         for load in loads {
             let over = removals.iter().find(|r| r.group == load.group);
-            let Some(n) = group_named(load.group) else { continue };
+            let Some(n) = group_named(load.group) else {
+                continue;
+            };
             let Some(active) = self.active.get_mut(&n) else {
                 continue;
             };

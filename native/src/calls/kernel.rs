@@ -364,7 +364,10 @@ mod tests {
         }
         assert_eq!(object.maps["calls"].value_size() as usize, size_of::<CallSum>());
         assert_eq!(object.maps["sites"].value_size() as usize, size_of::<SiteSum>());
-        assert_eq!(object.maps["allocs"].value_size() as usize, size_of::<Allocating>());
+        assert_eq!(
+            object.maps["allocs"].value_size() as usize,
+            size_of::<Allocating>()
+        );
         assert_eq!(object.maps["lives"].value_size() as usize, size_of::<Live>());
         assert_eq!(object.maps["ports"].key_size() as usize, size_of::<u32>());
         assert_eq!(object.maps["starts"].key_size() as usize, size_of::<StartKey>());

@@ -86,12 +86,7 @@ impl Memory {
     }
 
     /// A row for each place and device: what it allocated since the last call, and what is live now.
-    pub fn rows(
-        &mut self,
-        kernel: &Kernel,
-        resolver: &mut dyn Resolver,
-        into: &mut Rows,
-    ) -> io::Result<()> {
+    pub fn rows(&mut self, kernel: &Kernel, resolver: &mut dyn Resolver, into: &mut Rows) -> io::Result<()> {
         let mut joined = Joined::default();
         let began = Instant::now();
         let sums = kernel.map("sites")?.all::<SiteKey, SiteSum>()?;
@@ -126,7 +121,11 @@ impl Memory {
         rows.sort_by(|(a, _), (b, _)| (a.pid, &a.device, a.stack).cmp(&(b.pid, &b.device, b.stack)));
         for (row, keys) in rows {
             // What is gone at the end has not grown.
-            let series = if row.live > 0 { self.growth.of(&keys) } else { Vec::new() };
+            let series = if row.live > 0 {
+                self.growth.of(&keys)
+            } else {
+                Vec::new()
+            };
             let at = into.memory.len();
             into.moments
                 .extend(series.into_iter().map(|(time_ns, (live_bytes, live))| MomentRow {

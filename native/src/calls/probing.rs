@@ -44,15 +44,18 @@ impl Calls {
                         .any(|l| groups::is_library(mapping.name(), l))
                 })
                 .filter(|&n| !GROUPS[n].unless.is_some_and(has) && GROUPS[n].only_with.is_none_or(has))
-                .filter(|&n| !self.files.contains(&(n, mapping.file.clone(), self.owner(n, pid))))
+                .filter(|&n| {
+                    !self
+                        .files
+                        .contains(&(n, mapping.file.clone(), self.owner(n, pid)))
+                })
                 .filter(|&n| (GROUPS[n].name == MALLOC) == is_last)
                 .collect();
             if groups.is_empty() {
                 continue;
             }
             for &n in &groups {
-                self.files
-                    .insert((n, mapping.file.clone(), self.owner(n, pid)));
+                self.files.insert((n, mapping.file.clone(), self.owner(n, pid)));
             }
             self.probe_file(pid, mapping, &groups);
         }
@@ -82,10 +85,7 @@ impl Calls {
         let Some(mapping) = mappings.iter().find(|m| Path::new(&m.path) == program) else {
             return;
         };
-        if !self
-            .files
-            .insert((n, mapping.file.clone(), self.owner(n, pid)))
-        {
+        if !self.files.insert((n, mapping.file.clone(), self.owner(n, pid))) {
             return;
         }
         for way in mapping.ways(pid) {

@@ -14,10 +14,10 @@ from unidle.cli.profile_options import Options, with_options
 from unidle.errors import BadInput, CannotRun, TargetEnded, UnidleError
 
 if TYPE_CHECKING:
-    from unidle.cli.profile_history import Answer
     from collections.abc import Mapping
 
     from unidle.cli.profile_file import Destination
+    from unidle.cli.profile_history import Answer
     from unidle.scope.findings import Machine
     from unidle.scope.model import Profile
     from unidle.scope.rules import Rules

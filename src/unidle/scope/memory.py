@@ -105,9 +105,7 @@ def memory_lines(
     lines.append(f"  {'allocated':>10}  {'pieces':>8}  {'still there':>11}  line")
     for one in sites[:_MOST]:
         amount = (">" if one.bound else "") + size(one.allocated_bytes)
-        lines.append(
-            f"  {amount:>10}  {one.allocations:>8,}  {size(one.live_bytes):>11}  {one.text}"[:width]
-        )
+        lines.append(f"  {amount:>10}  {one.allocations:>8,}  {size(one.live_bytes):>11}  {one.text}"[:width])
     lines += _how_far(profile, sites, width)
     return [*lines, ""]
 
@@ -129,16 +127,16 @@ def growth_lines(
     below = f", all called from {common.text}" if common else ""
     step = f", {size(round(whole / steps_s))} a step" if steps_s else ""
     lines = textwrap.wrap(
-        f"Memory grows by {size(round(whole))}/s{step}, {where}{below}: a leak?", width, subsequent_indent="  "
+        f"Memory grows by {size(round(whole))}/s{step}, {where}{below}: a leak?",
+        width,
+        subsequent_indent="  ",
     )
     for n, one in enumerate(growths[:_MOST_GROWTHS]):
         lines.append(f"  {_rate(one)}  {_where(one)}"[:width])
         text = source(one.place.file, one.place.line) if source and n == 0 else None
         if text and text.strip():
             lines.append(f"      > {text.strip()}"[:width])
-        lines += textwrap.wrap(
-            _evidence(one), width, initial_indent="      ", subsequent_indent="      "
-        )
+        lines += textwrap.wrap(_evidence(one), width, initial_indent="      ", subsequent_indent="      ")
     if len(growths) > _MOST_GROWTHS:
         rest = growths[_MOST_GROWTHS:]
         lines.append(f"  {size(round(sum(one.bytes_s for one in rest)))}/s  at {len(rest)} more lines")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from unidle.scope.memory import Site, size, sites_of
+from unidle.scope.memory import Site, sites_of, size
 from unidle.scope.model import Profile
 from unidle.scope.places import Place
 
@@ -39,7 +39,9 @@ def memory_changes(before: Profile, after: Profile) -> list[Change]:
         for key in {**sides[0], **sides[1]}
     ]
     differing = [c for c in changes if c.live_bytes or round(c.rate_after) != round(c.rate_before)]
-    return sorted(differing, key=lambda c: (-c.live_bytes, c.rate_before - c.rate_after, c.place.text, c.device))
+    return sorted(
+        differing, key=lambda c: (-c.live_bytes, c.rate_before - c.rate_after, c.place.text, c.device)
+    )
 
 
 def memory_change_rows(before: Profile, after: Profile, most: int = 10) -> list[list[str]]:
@@ -70,7 +72,11 @@ def memory_change_json(before: Profile, after: Profile, most: int = 50) -> list[
 
 
 def _change(
-    key: tuple[Place, str], before: Site | None, after: Site | None, seconds_before: float, seconds_after: float
+    key: tuple[Place, str],
+    before: Site | None,
+    after: Site | None,
+    seconds_before: float,
+    seconds_after: float,
 ) -> Change:
     return Change(
         *key,

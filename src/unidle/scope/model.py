@@ -228,7 +228,9 @@ class Profile:
             raise ValueError(f"tier {self.tier!r}")
         if any(not 0 <= n < frames for stack in self.stacks for n in stack):
             raise ValueError("a stack names a frame that is not there")
-        named = [s.stack for s in self.samples] + [h.stack for h in self.memory] + [m.stack for m in self.moments]
+        named = (
+            [s.stack for s in self.samples] + [h.stack for h in self.memory] + [m.stack for m in self.moments]
+        )
         named += [c.stack for c in self.calls if c.stack is not None]
         if any(not 0 <= n < stacks for n in named):
             raise ValueError("a sample names a stack that is not there")

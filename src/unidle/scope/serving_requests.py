@@ -252,7 +252,9 @@ class _Runs:
         """The thread that most often ends a run right before something of the answer is written."""
         votes: dict[tuple[int, int], int] = defaultdict(int)
         for write in answer.writes:
-            latest = {t: ends[n - 1] for t, ends in self._threads.items() if (n := bisect_right(ends, write.end_ns))}
+            latest = {
+                t: ends[n - 1] for t, ends in self._threads.items() if (n := bisect_right(ends, write.end_ns))
+            }
             if latest:
                 votes[max(latest, key=lambda t: latest[t])] += 1
         return max(votes, key=lambda t: votes[t]) if votes else next(iter(self._threads))
@@ -381,7 +383,9 @@ def _request(answer: _Answer, chunks: Sequence[int], known: _Runs, per_chunk: in
     ends, own = known.of_worker(answer)
     its = _between(ends, start, last) if start is not None else ()
     too_short = start is not None and not own and last - start < known.typical_ns
-    looks_up = answer.kind == "get" and not own and known.asks  # health, figures: beside those who ask the model
+    looks_up = (
+        answer.kind == "get" and not own and known.asks
+    )  # health, figures: beside those who ask the model
     if not its or too_short or looks_up:
         return replace(made, tokens=0, first_ns=None, model=start is None)
     return replace(made, tokens=len(its), first_ns=its[0], tpot_ns=_pace(its, len(its) - 1))

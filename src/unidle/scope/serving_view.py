@@ -91,7 +91,9 @@ def view_facts(view: View) -> list[tuple[str, str]]:
 
 
 def _requests(it: Serving) -> str:
-    text = f"{it.asked} ({it.asked / it.seconds:.3g}/s), {it.finished} answered, {it.concurrency:.2g} at a time"
+    text = (
+        f"{it.asked} ({it.asked / it.seconds:.3g}/s), {it.finished} answered, {it.concurrency:.2g} at a time"
+    )
     return text + (f", and {counted(it.other, 'other')}" if it.other else "")
 
 
@@ -146,4 +148,3 @@ def _machine_bytes_s(profile: Profile) -> float | None:
         if row.kind == "machine" and row.ns:
             return row.n_bytes * 1e9 / row.ns
     return None
-

@@ -138,7 +138,8 @@ def _serving(facts: Sequence[tuple[str, str]]) -> str:
     if not facts:
         return ""
     rows = "".join(
-        f"<dt>{escape(names.visible(name))}</dt><dd>{escape(names.visible(text))}</dd>" for name, text in facts
+        f"<dt>{escape(names.visible(name))}</dt><dd>{escape(names.visible(text))}</dd>"
+        for name, text in facts
     )
     return f'<section id="serving"><h2>Requests to the model</h2><dl class="facts">{rows}</dl></section>'
 
