@@ -4,8 +4,9 @@ examples/gpt/train.py runs twice at the same time, once under unidle and once un
 of one run, launcher included, stands still (SIGSTOP) while the other one works. Taking turns every
 few seconds makes many pairs under the same conditions, free of either run's start; starting both
 again (--runs) averages over what differs from one start to the next. The pair's figure is the mean of
-the step times that rank 0 prints. Where other work loads the machine, step times also
-show how the kernel shares out processors; processor time per step does not.
+the step times that rank 0 prints. What the launcher uses is taken from a longer stretch without turns.
+Where other work loads the machine, step times also show how the kernel shares out processors;
+processor time per step does not.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ SCRIPT = Path(__file__).resolve().parent.parent / "examples" / "gpt" / "train.py
 STEP = re.compile(rb"^iter (\d+): .* time ([\d.]+)ms$", re.MULTILINE)
 START_LIMIT_S = 300
 WARM_STEPS = 30
+SETTLE_S, STEADY_S = 5.0, 30.0
 THAWED_STEPS = 2  # the first spans the freeze, the second finds cold caches
 CPU_GOAL_PERCENT = 1.0
 MEMORY_GOAL_MB = 120
@@ -52,7 +54,8 @@ class Contestant:
     rank_cpu_s: list[float] = field(default_factory=list)
     steps: list[int] = field(default_factory=list)
     wall_s: list[float] = field(default_factory=list)
-    controller_cpu_s: float = 0.0
+    steady_s: float = 0.0
+    steady_cpu_s: tuple[float, float] = (0.0, 0.0)  # of the controller; of it and its supervisors
 
     @property
     def rank_pids(self) -> list[int]:
@@ -87,13 +90,10 @@ class Contestant:
         """Work alone for a while."""
         self.signal(signal.SIGCONT)
         until(lambda: len(self.new_steps()) > 0, START_LIMIT_S)
-        ranks = self.rank_pids
-        others = [pid for pid in self.pids if pid not in ranks]
-        before = [sum(map(cpu_s, pids)) for pids in (ranks, others, [self.launcher])]
-        begun = time.monotonic()
+        begun, before = time.monotonic(), self._used()
         time.sleep(turn_s)
         self.wall_s.append(time.monotonic() - begun)
-        after = [sum(map(cpu_s, pids)) for pids in (ranks, others, [self.launcher])]
+        after = self._used()
         steps = self.new_steps()[THAWED_STEPS - 1 :]
         self.signal(signal.SIGSTOP)
         if not steps:
@@ -102,7 +102,22 @@ class Contestant:
         self.steps.append(len(steps) + THAWED_STEPS - 1)
         self.rank_cpu_s.append(after[0] - before[0])
         self.launch_cpu_s.append(after[1] - before[1])
-        self.controller_cpu_s += after[2] - before[2]
+
+    def steady(self, seconds: float) -> None:
+        """Work alone for long: what watching costs when nothing was stopped a moment ago."""
+        self.signal(signal.SIGCONT)
+        time.sleep(SETTLE_S)
+        begun, before = time.monotonic(), self._used()
+        time.sleep(seconds)
+        after, self.steady_s = self._used(), time.monotonic() - begun
+        self.steady_cpu_s = (after[2] - before[2], after[1] - before[1])
+        self.signal(signal.SIGSTOP)
+
+    def _used(self) -> tuple[float, float, float]:
+        """Processor seconds of the ranks, of all that is none, and of the launcher alone."""
+        ranks = self.rank_pids
+        others = [pid for pid in self.pids if pid not in ranks]
+        return sum(map(cpu_s, ranks)), sum(map(cpu_s, others)), cpu_s(self.launcher)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,14 +130,16 @@ class Run:
 
 
 def rows(arguments: argparse.Namespace) -> Iterator[Row]:
-    load = os.getloadavg()[0]
+    load_before = f"load before {os.getloadavg()[0]:.1f}"
     runs = [_run(arguments.ranks, arguments.pairs, arguments.turn_s) for _ in range(arguments.runs)]
     pace = sum(sum(r.ours.steps) for r in runs) / sum(sum(r.ours.wall_s) for r in runs)
     how = (
         f"measured here, {arguments.runs} x {arguments.pairs} turns of {arguments.turn_s:g} s each, "
-        f"{pace:.0f} steps/s, load before {load:.1f}"
+        f"{pace:.0f} steps/s, {load_before}"
     )
-    yield from _cpu_rows(runs, arguments.ranks, how)
+    yield from _cpu_rows(
+        runs, arguments.ranks, f"measured here, {arguments.runs} x {STEADY_S:g} s each, {load_before}"
+    )
     yield from _memory_rows(runs, arguments.ranks)
     yield from _slowdown_rows(runs, how)
 
@@ -132,6 +149,8 @@ def _run(ranks: int, pairs: int, turn_s: float) -> Run:
         for pair in range(pairs):
             for one in (ours, peer) if pair % 2 else (peer, ours):
                 one.turn(turn_s)
+        for one in (ours, peer):
+            one.steady(STEADY_S)
         return Run(ours, peer, (_memory(ours), _memory(peer)))
 
 
@@ -187,15 +206,15 @@ def _memory(one: Contestant) -> tuple[float, float]:
 
 
 def _cpu_rows(runs: list[Run], ranks: int, how: str) -> Iterator[Row]:
-    def percent(contestants: list[Contestant], used: Callable[[Contestant], float]) -> float:
-        return 100 * sum(map(used, contestants)) / sum(sum(c.wall_s) for c in contestants)
-
-    figures: dict[str, Callable[[Contestant], float]] = {
-        f"controller while {ranks} ranks train: processor": lambda c: c.controller_cpu_s,
-        f"controller and {ranks} supervisors: processor": lambda c: sum(c.launch_cpu_s),
-    }
-    for k, (what, used) in enumerate(figures.items()):
-        mine, other = percent([r.ours for r in runs], used), percent([r.peer for r in runs], used)
+    figures = (
+        f"controller while {ranks} ranks train: processor",
+        f"controller and {ranks} supervisors: processor",
+    )
+    for k, what in enumerate(figures):
+        mine, other = (
+            100 * sum(c.steady_cpu_s[k] for c in side) / sum(c.steady_s for c in side)
+            for side in ([r.ours for r in runs], [r.peer for r in runs])
+        )
         yield Row(
             what=what,
             unit="% of one core",

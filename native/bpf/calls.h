@@ -119,7 +119,7 @@ struct passed {
 	__u16 sent, family; /* sent: 0 read, 1 written */
 	__u16 local_port, remote_port;
 	__u8 local[16], remote[16]; /* of a unix socket: the start of its path, in both */
-	__u8 head[8];               /* how the bytes begin, where that is known; else zeros */
+	__u8 head[24];              /* how the bytes begin, where that is known; else zeros */
 	__u32 pad;
 };
 struct sys_start {

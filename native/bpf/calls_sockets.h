@@ -93,8 +93,9 @@ INLINE void tell_passed(struct sock *sk, __u64 id, int n, __u16 sent)
 	p.ns = bpf_ktime_get_ns();
 	p.socket = (__u64)sk;
 	__u64 at = bytes_at();
-	if (at)
-		bpf_probe_read_user(p.head, sizeof(p.head), (void *)at);
+	__u32 size = n < (int)sizeof(p.head) ? n : sizeof(p.head);
+	if (at && size <= sizeof(p.head))
+		bpf_probe_read_user(p.head, size, (void *)at);
 	if (bpf_ringbuf_output(&traffic, &p, sizeof(p), BPF_RB_NO_WAKEUP))
 		lose(LOST_TRAFFIC);
 }

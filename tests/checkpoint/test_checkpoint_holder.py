@@ -213,6 +213,7 @@ def test_a_holder_that_bids_farewell_stays_for_the_rank_that_comes(ranks: Callab
     assert b.address == a.address
 
 
+@pytest.mark.slow
 def test_whenever_a_rank_comes_while_a_holder_ends_it_finds_one(ranks: Callable[..., Rank]) -> None:
     for k in range(16):
         rank = ranks(0, session=f"{k:02x}")

@@ -59,6 +59,7 @@ def scratches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return place
 
 
+@pytest.mark.slow
 def test_the_command_prints_the_contract_and_leaves_nothing(tmp_path: Path, scratches: Path) -> None:
     done = unidle("drill", drill_file(tmp_path), "--json", "--store", tmp_path / "kept.db", timeout_s=120)
     assert done.returncode == 0, done.stderr

@@ -110,6 +110,7 @@ def test_cancel_works_after_the_controller_was_killed(tmp_path: Path) -> None:
     assert (again.returncode, again.stdout) == (0, f"{job.id} had already been cancelled\n")
 
 
+@pytest.mark.slow
 def test_clients_work_with_and_without_a_controller(tmp_path: Path) -> None:
     store = tmp_path / "s.db"
     first = gangs.submit(store, tmp_path / "first.yaml", FOREVER)

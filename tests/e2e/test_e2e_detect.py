@@ -100,6 +100,7 @@ def test_a_line_in_a_followed_log_becomes_a_fault_of_the_device_it_names(fleet: 
     assert "no controller" in nodes(store)["n1"]["not_watched"]
 
 
+@pytest.mark.slow
 def test_a_controller_that_is_killed_leaves_no_fault_untold_and_none_told_twice(
     fleet: Path, tmp_path: Path
 ) -> None:
@@ -146,6 +147,7 @@ def test_a_running_job_that_is_hit_goes_on_elsewhere_and_has_the_fault_among_its
     assert (own["kind"], own["attempt"]) == ("exit", 2)
 
 
+@pytest.mark.slow
 @needs.root
 def test_a_link_that_flaps_under_one_controller_and_while_none_looks_is_one_fault(tmp_path: Path) -> None:
     store, fleet, name = tmp_path / "s.db", tmp_path / "fleet.json", f"unidle-f{os.getpid()}"

@@ -39,6 +39,7 @@ def holders(store: Path) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.slow
 def test_a_sleeper_is_told_and_released_and_its_output_is_left_alone(tmp_path: Path, fleet: Path) -> None:
     store = tmp_path / "s.db"
     options = ("--store", store, "--fleet", fleet, "--name", "sleeper", "--progress", "plain")

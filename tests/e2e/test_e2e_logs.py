@@ -5,6 +5,8 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
+import pytest
+
 from e2e import gangs
 from e2e.commands import unidle
 from waiting import wait_until
@@ -19,6 +21,7 @@ def lines_of(attempt: int, rank: int) -> list[str]:
     return [*(f"try {attempt - 1} rank {rank} line {k}" for k in (1, 2, 3)), "to stderr"]
 
 
+@pytest.mark.slow
 def test_logs_are_followed_over_a_restart(tmp_path: Path) -> None:
     store = tmp_path / "s.db"
     gangs.submit(store, tmp_path / "job.yaml", SCRIPT, ranks=2, restart={"max": 1, "backoff_s": 1.5})

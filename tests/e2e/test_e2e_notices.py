@@ -60,6 +60,7 @@ def test_a_controller_that_is_killed_while_it_tells_is_followed_by_one_that_tell
     assert {one["id"] for one in channel["recent"]} == told.keys()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("points", [6])
 def test_a_controller_killed_at_any_moment_loses_no_notice_and_no_id_is_counted_twice(
     tmp_path: Path, points: int

@@ -62,6 +62,7 @@ def test_what_is_in_the_way_is_named_with_figures(fleet: Path, tmp_path: Path) -
     assert "the gang within one node: 2 of 4 have room, at most 4 of 8 ranks fit" in text.stdout
 
 
+@pytest.mark.slow
 def test_a_snapshot_of_a_running_store_repeats_the_decision_elsewhere(tmp_path: Path) -> None:
     store, snapshot = tmp_path / "s.db", tmp_path / "snapshot"
     file = gangs.write_job(tmp_path / "job.yaml", FOREVER, ranks=3)

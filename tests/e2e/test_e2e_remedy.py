@@ -163,6 +163,7 @@ def test_a_gang_whose_controller_died_during_the_check_starts_only_when_it_is_ch
     assert len(begun(path)) > 1  # nobody looks for what the dead one began
 
 
+@pytest.mark.slow
 def test_maintenance_drains_the_node_and_gives_it_back_by_itself(tmp_path: Path) -> None:
     store, path = tmp_path / "s.db", tmp_path
     file = fleet(path, prove=hook(path, "prove"), quick=hook(path, "quick"), drain="0.5s")

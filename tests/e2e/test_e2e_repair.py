@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from e2e import gangs
 from e2e.commands import ask, unidle
 from waiting import wait_until
@@ -37,6 +39,7 @@ def test_a_gang_that_failed_comes_back_to_its_devices_though_others_came_free(tm
     assert unidle("ledger", "--store", store, "--check").returncode == 0
 
 
+@pytest.mark.slow
 def test_a_job_that_saves_is_moved_for_a_gang_and_both_run(tmp_path: Path) -> None:
     store, fleet, go = tmp_path / "s.db", tmp_path / "fleet.yaml", tmp_path / "go"
     fleet.write_text(FLEET + "migration: {moves_most: 1}\n")

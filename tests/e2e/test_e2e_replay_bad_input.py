@@ -92,6 +92,7 @@ def test_a_bad_trace_is_named_with_its_line_field_value_and_remedy(fleet: Path, 
         list(pool.map(one, enumerate(TRACES.values())))
 
 
+@pytest.mark.slow
 def test_a_bad_fleet_is_named_alike_by_replays_and_by_place(tmp_path: Path) -> None:
     trace, job = tmp_path / "t.csv", tmp_path / "job.yaml"
     trace.write_text(GOOD)
@@ -111,6 +112,7 @@ def test_a_bad_fleet_is_named_alike_by_replays_and_by_place(tmp_path: Path) -> N
         list(pool.map(one, enumerate(FLEETS.values())))
 
 
+@pytest.mark.slow
 def test_a_slip_in_the_words_of_a_replay_is_named(fleet: Path, tmp_path: Path) -> None:
     trace = tmp_path / "t.csv"
     trace.write_text(GOOD)

@@ -121,6 +121,7 @@ def test_jobs_that_really_ran_are_replayed_beside_what_was_recorded(tmp_path: Pa
     assert json.dumps(answer)
 
 
+@pytest.mark.slow
 def test_what_waits_when_a_replay_is_stopped_is_explained_and_repeated_from_a_snapshot(
     fleet: Path, trace: Path, tmp_path: Path
 ) -> None:

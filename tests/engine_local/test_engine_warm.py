@@ -150,6 +150,7 @@ else:
 """
 
 
+@pytest.mark.slow
 def test_a_rank_that_comes_before_the_store_of_rank_0_asks_once_it_is_there(
     machine: Machine, tmp_path: Path
 ) -> None:

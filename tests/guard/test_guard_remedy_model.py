@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+import pytest
+
 from unidle.events import types as ev
 from unidle.fleet.guard import Breaker, GuardPolicy, Hook, Lemon, Out
 from unidle.guard import maintenance, remedy
@@ -227,6 +229,7 @@ def explore(start: World) -> dict[Any, World]:
     return seen
 
 
+@pytest.mark.slow
 def test_every_order_of_events_leaves_no_node_in_limbo_and_none_out_without_evidence() -> None:
     for left in ((2, 0, 1), (1, 1, 1), (0, 2, 0)):
         found = explore(World(left=left))

@@ -27,6 +27,7 @@ def run(name: str, nodes: list[NodeSize], demands: list[Demand], seed: int) -> t
     return outcome, seen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", POLICIES)
 @settings(max_examples=25, deadline=None)
 @given(demands=st.lists(fleets.demands, min_size=1, max_size=12), seed=st.integers(0, 9))
@@ -72,6 +73,7 @@ def test_the_same_seed_gives_the_same_decisions(name: str):
     assert run(name, NODES, demands, 7)[1] != run(name, NODES, demands, 8)[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in POLICIES if name != "random"])
 @settings(max_examples=25, deadline=None)
 @given(nodes=fleets.nodes, demands=st.lists(fleets.demands, min_size=1, max_size=25))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
+import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
@@ -76,6 +77,7 @@ def run(
     return view, [ev.decode(e.kind, e.body, e.seq) for e in store.read()], store
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(mixes(), st.sampled_from([Migration(), Migration(moves_most=1), Migration(gain_least_ppm=2_000_000)]))
 def test_what_is_moved_comes_back_whole_loses_no_more_than_was_said_and_is_not_moved_within_its_cost(

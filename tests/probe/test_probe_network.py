@@ -99,6 +99,7 @@ def ranks(
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 @needs.root
 @needs.shaping
 def test_the_probe_finds_the_rates_of_nodes_and_of_the_link_between_leaves(tmp_path: Path) -> None:

@@ -168,6 +168,7 @@ def test_no_profiler_outlives_its_controller(world):
     assert pid is not None and not tree.is_live(pid)
 
 
+@pytest.mark.slow
 def test_jobs_that_end_during_a_look_and_new_ones_are_looked_at(world):
     with world(every_ns=16_000_000_000) as w:
         w.submit("short", "import time; time.sleep(4.5)", ranks=1)

@@ -150,6 +150,7 @@ class UnixServer(ThreadingHTTPServer):
     def server_bind(self) -> None:
         self.socket.bind(self.server_address)
         self.server_name, self.server_port = "unix", 0
+        self.RequestHandlerClass.disable_nagle_algorithm = False  # is of TCP
 
     def get_request(self):
         return self.socket.accept()[0], ("client", 0)

@@ -58,6 +58,7 @@ def test_mount(tmp_path):
 """
 
 
+@pytest.mark.slow
 @needs.root
 @needs.cgroups
 def test_what_is_left_behind_is_named_and_cleared(tmp_path: Path) -> None:

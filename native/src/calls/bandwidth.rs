@@ -6,9 +6,9 @@ use super::CallRow;
 
 const ROUNDS: usize = 2;
 const THREADS_MAX: usize = 32;
-/// More than the caches of most machines.
-const LEAST_BYTES: usize = 128 << 20;
-const MOST_BYTES: usize = 512 << 20;
+/// More than the caches of most machines; not so much that the look would be felt.
+const LEAST_BYTES: usize = 64 << 20;
+const MOST_BYTES: usize = 256 << 20;
 
 /// The best of some rounds.
 #[derive(Clone, Copy, Debug)]

@@ -80,6 +80,87 @@ pub struct Functions {
     pub plain_c: bool,
 }
 
+/// Rows of the catalogue: what is not said is not so.
+impl Functions {
+    /// Only counted.
+    pub const fn count(kind: &'static str, symbols: &'static str) -> Functions {
+        Functions {
+            symbols,
+            kind,
+            what: What::Count,
+            size: Size::None,
+            address: Address::Return,
+            place: Place::Host,
+            timed: false,
+            span: false,
+            mark: None,
+            status: false,
+            plain_c: false,
+        }
+    }
+
+    pub const fn timed(kind: &'static str, symbols: &'static str) -> Functions {
+        Functions::count(kind, symbols).and_timed()
+    }
+
+    pub const fn span(kind: &'static str, symbols: &'static str) -> Functions {
+        Functions {
+            span: true,
+            ..Functions::timed(kind, symbols)
+        }
+    }
+
+    /// Allocates; of C.
+    pub const fn alloc(symbols: &'static str) -> Functions {
+        Functions::count("alloc", symbols).does(What::Alloc).c()
+    }
+
+    /// Frees what its first argument is.
+    pub const fn free(symbols: &'static str) -> Functions {
+        Functions::count("free", symbols)
+            .does(What::Free)
+            .at(Address::Arg(0))
+    }
+
+    pub const fn does(self, what: What) -> Functions {
+        Functions { what, ..self }
+    }
+
+    pub const fn of(self, size: Size) -> Functions {
+        Functions { size, ..self }
+    }
+
+    pub const fn at(self, address: Address) -> Functions {
+        Functions { address, ..self }
+    }
+
+    pub const fn on(self, place: Place) -> Functions {
+        Functions { place, ..self }
+    }
+
+    pub const fn status(self) -> Functions {
+        Functions { status: true, ..self }
+    }
+
+    pub const fn and_timed(self) -> Functions {
+        Functions { timed: true, ..self }
+    }
+
+    pub const fn mark(self, mark: Mark) -> Functions {
+        Functions {
+            mark: Some(mark),
+            ..self
+        }
+    }
+
+    pub const fn c(self) -> Functions {
+        Functions {
+            plain_c: true,
+            ..self
+        }
+    }
+}
+
 /// One thing that can be switched on, and taken off by the governor.
 #[derive(Clone, Copy, Debug)]
 pub struct Group {

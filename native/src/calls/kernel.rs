@@ -60,7 +60,7 @@ plain!(
     /// `struct passed`: bytes that were read from or written to a connection of a server.
     Passed {
         tgid: u32, tid: u32, ns: u64, socket: u64, bytes: u32, sent: u16, family: u16,
-        local_port: u16, remote_port: u16, local: [u8; 16], remote: [u8; 16], head: [u8; 8], pad: u32,
+        local_port: u16, remote_port: u16, local: [u8; 16], remote: [u8; 16], head: [u8; 24], pad: u32,
     }
 );
 plain!(StartKey {

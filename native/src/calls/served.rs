@@ -66,6 +66,7 @@ impl Served {
     fn passed(&mut self, event: &Passed) -> Option<SpanRow> {
         let name = self.name(event)?;
         let sent = event.sent != 0;
+        let head = &event.head[..event.head.len().min(event.bytes as usize)];
         if sent {
             self.runs.sent(event.tgid, event.ns);
         }
@@ -73,7 +74,7 @@ impl Served {
             pid: event.tgid,
             tid: event.tid,
             name,
-            kind: kind(sent, &event.head),
+            kind: kind(sent, head),
             start_ns: event.ns,
             end_ns: event.ns,
             bytes: event.bytes.into(),
@@ -154,8 +155,8 @@ impl Served {
 }
 
 /// How the bytes of a connection are told: by what they begin with, where that is HTTP. `get` asks for what is there
-/// (health, figures), `ask` gives something to work on.
-fn kind(sent: bool, head: &[u8; 8]) -> &'static str {
+/// (health, figures), `ask` gives something to work on; `done` ends a stream of events, as is the custom of such servers.
+fn kind(sent: bool, head: &[u8]) -> &'static str {
     const ASKS: [&[u8]; 4] = [b"POST ", b"PUT ", b"PATCH ", b"PRI * HT"];
     const GETS: [&[u8]; 4] = [b"GET ", b"HEAD ", b"OPTIONS ", b"DELETE "];
     let begins = |words: &[&[u8]]| words.iter().any(|word| head.starts_with(word));
@@ -164,6 +165,7 @@ fn kind(sent: bool, head: &[u8; 8]) -> &'static str {
         false if begins(&GETS) => "get",
         false => "recv",
         true if head.starts_with(b"HTTP/1.") => "head",
+        true if head.windows(6).any(|w| w == b"[DONE]") => "done",
         true => "send",
     }
 }
@@ -172,7 +174,7 @@ fn kind(sent: bool, head: &[u8; 8]) -> &'static str {
 mod tests {
     use super::*;
 
-    fn passed(family: u16, local: &[u8], remote: &[u8], sent: u16, head: &[u8; 8]) -> Passed {
+    fn passed(family: u16, local: &[u8], remote: &[u8], sent: u16, head: &[u8]) -> Passed {
         let mut event = Passed {
             tgid: 7,
             family,
@@ -180,10 +182,10 @@ mod tests {
             remote_port: 51234,
             bytes: 90,
             sent,
-            head: *head,
             socket: 0xabc,
             ..Passed::default()
         };
+        event.head[..head.len()].copy_from_slice(head);
         event.local[..local.len()].copy_from_slice(local);
         event.remote[..remote.len()].copy_from_slice(remote);
         event
@@ -206,11 +208,11 @@ mod tests {
         assert_eq!((v6.name.as_str(), v6.kind), ("[::1]:8000>[::1]:51234", "head"));
         let mapped = Ipv4Addr::new(127, 0, 0, 1).to_ipv6_mapped().octets();
         let span = served
-            .passed(&passed(10, &mapped, &mapped, 1, b"data: {\""))
+            .passed(&passed(10, &mapped, &mapped, 1, b"e\r\ndata: [DONE]\n\n"))
             .unwrap();
         assert_eq!(
             (span.name.as_str(), span.kind),
-            ("127.0.0.1:8000>127.0.0.1:51234", "send")
+            ("127.0.0.1:8000>127.0.0.1:51234", "done")
         );
     }
 

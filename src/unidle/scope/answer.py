@@ -44,7 +44,7 @@ def answer(report: Report) -> dict[str, Any]:
             _finding(one) for thread in first_to_tell(report) for one in report.findings(thread)
         ],
         "lines": [_line(one, threads) for one in training_lines(profile, budgets)[:50]],
-        "memory": memory_json(profile, steps.per_s(profile.seconds)),
+        "memory": memory_json(profile, report.steps_s),
         "calls": counts_json(profile),
         "threads": [_thread(budgets, one) for _, one in sorted(budgets.threads.items())],
     }  # fmt: skip

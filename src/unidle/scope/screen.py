@@ -48,7 +48,7 @@ def screen(
         _ranks(report, width),
         _steps(steps, width),
         counts_lines(profile, steps.count, width),
-        memory_lines(profile, width, steps.per_s(profile.seconds), source),
+        memory_lines(profile, width, report.steps_s, source),
         _trust(profile, budgets, width),
     ]
     return [line for part in parts for line in part]

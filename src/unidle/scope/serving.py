@@ -128,7 +128,13 @@ def request_spans(found: Serving, pid: int) -> list[Span]:
 
 def _going_on(r: Request, end_ns: int) -> Request:
     """A streamed answer whose last chunk is hardly older than the next one would be has not ended yet."""
-    if r.streamed and r.tpot_ns is not None and r.end_ns is not None and end_ns - r.end_ns < 3 * r.tpot_ns:
+    if (
+        not r.over
+        and r.streamed
+        and r.tpot_ns is not None
+        and r.end_ns is not None
+        and end_ns - r.end_ns < 3 * r.tpot_ns
+    ):
         return replace(r, end_ns=None)
     return r
 

@@ -17,7 +17,7 @@ from typing import Final
 from unidle.scope.model import Span
 
 READS: Final = frozenset({"recv", "ask", "get"})  # "ask", "get": HTTP requests begin with these bytes
-WRITES: Final = frozenset({"send", "head"})  # "head": HTTP headers begin it
+WRITES: Final = frozenset({"send", "head", "done"})  # "head": HTTP headers begin it; "done": it ends a stream
 INTERIM_BYTES: Final = 64  # headers of "100 Continue": the body of the request follows
 LEAST_REQUEST_BYTES: Final = (
     26  # "GET / HTTP/1.1", a Host and an empty line; frames of HTTP/2 that ask nothing are less
@@ -52,6 +52,7 @@ class Request:
     tpot_ns: float | None = None
     model: bool = True  # whether the model ran for it: no health check, no metrics
     warm_up: bool = False
+    over: bool = False  # the end of its answer was seen, and not only that nothing came any more
 
     @property
     def ttft_ns(self) -> int | None:
@@ -220,6 +221,7 @@ class _Runs:
         self._threads: dict[tuple[int, int], list[int]] = defaultdict(list)
         for s in runs:
             self._threads[s.pid, s.tid].append(s.end_ns)
+        self.several = len(self._threads) > 1  # each for one request at a time
         self._begun = sorted(s.start_ns for s in runs)
         self._shared = _shared_threads(answers)
         self.asks = any(a.kind == "ask" for a in answers)
@@ -241,6 +243,10 @@ class _Runs:
         if own or written_by_runner or len(self._threads) < 2:
             return ends, own
         return self._threads[self._worker(answer)], True
+
+    def whole(self, after: int, until: int, ends: Sequence[int]) -> int:
+        """How many of these runs lie between two times as a whole, as far as that can be told."""
+        return len(_between(ends, after + round(self.typical_ns / 2), until)) if after else 1
 
     def fit(self, after: int, until: int) -> bool:
         """Whether a whole run lies between two times."""
@@ -280,18 +286,10 @@ def _between(ends: Sequence[int], after: int, until: int) -> Sequence[int]:
 
 def _chunks(answer: _Answer, known: _Runs) -> list[int]:
     """When chunks that hold tokens were sent: headers and what is written together with a chunk are none of their own."""
-    writes = [s for s in answer.writes if s.n_bytes >= LEAST_CHUNK_BYTES]
+    writes = [s for s in answer.writes if s.n_bytes >= LEAST_CHUNK_BYTES and s.kind != "done"]
     times = [s.end_ns for s in writes]
     if known.all and answer.writes:
-        ends, _ = known.of(answer)
-        after = answer.reads[0].start_ns if answer.reads else 0
-        told = []
-        for at in times[_headers(writes, known, after) :]:
-            apart = not told or at - told[-1] >= TOGETHER * known.typical_ns
-            if apart and _between(ends, after, at):
-                told.append(at)
-                after = at
-        return told
+        return _chunks_by_runs(answer, writes, known)
     if len(times) > 1 and answer.reads:
         waited = times[0] - answer.reads[-1].end_ns
         if times[-1] - times[0] <= max(WHOLE_NS, WHOLE * waited):
@@ -306,6 +304,36 @@ def _chunks(answer: _Answer, known: _Runs) -> list[int]:
     if sum(gap < close for gap in gaps) < PARTS * len(gaps):
         return times
     return times[:1] + [at for at, gap in zip(times[1:], gaps, strict=True) if gap >= close]
+
+
+def _chunks_by_runs(answer: _Answer, writes: Sequence[Span], known: _Runs) -> list[int]:
+    """The same where runs of the model are seen: a chunk with a token has a run before it that no other chunk is of.
+
+    What is written at once after two runs, because the writer was late, are two chunks: if they are of one size.
+    """
+    ends, _ = known.of(answer)
+    asked = after = answer.reads[0].start_ns if answer.reads else 0
+    told: list[Span] = []
+    runs = 0
+    for write in writes[_headers(writes, known, asked) :]:
+        at = write.end_ns
+        runs += len(_between(ends, after, at))
+        after = at
+        if not runs:
+            continue
+        apart = not told or at - told[-1].end_ns >= TOGETHER * known.typical_ns
+        if apart or _alike(write, told[-1]):
+            runs = max(known.whole(asked, at, ends), 1) if not told else runs
+            told.append(write)
+            runs -= 1
+    return [write.end_ns for write in told]
+
+
+def _alike(one: Span, other: Span) -> bool:
+    return other.n_bytes / UNLIKE <= one.n_bytes <= other.n_bytes * UNLIKE and "head" not in (
+        one.kind,
+        other.kind,
+    )
 
 
 def _headers(writes: Sequence[Span], known: _Runs, asked: int) -> int:
@@ -340,7 +368,7 @@ def _tokens_per_chunk(answers: Sequence[_Answer], chunks: Sequence[list[int]], k
     shared = [
         c for a, c in zip(answers, chunks, strict=True) if len(c) > 2 and a.writes and not known.of(a)[1]
     ]
-    if not known.all or not shared:
+    if not known.all or not shared or known.several:
         return 1
     between = [len(_between(known.all, a, b)) for c in shared for a, b in pairwise(c)]
     active = fmean([_active(shared, at) for at in known.all if _active(shared, at)] or [1])
@@ -368,6 +396,8 @@ def _request(answer: _Answer, chunks: Sequence[int], known: _Runs, per_chunk: in
         streamed=len(chunks) > 1,
         bytes_in=sum(s.n_bytes for s in answer.reads),
         bytes_out=sum(s.n_bytes for s in answer.writes),
+        over=answer.closed
+        or any(s.kind == "done" or s.n_bytes < LEAST_CHUNK_BYTES for s in answer.writes[-1:]),
     )
     if last is None:
         return replace(made, tokens=0)

@@ -43,10 +43,6 @@ class StepReport:
         """Steps that the slowest rank ended: the job's own."""
         return min((steps.count for steps in self.ranks.values()), default=None)
 
-    def per_s(self, seconds: float) -> float | None:
-        """Steps a second of a look of that length; None where none were seen."""
-        return self.count / seconds if self.count and seconds > 0 else None
-
     def quantile_ms(self, share: float) -> float | None:
         """Over the steps of all ranks."""
         every = [ns for steps in self.ranks.values() for ns in steps.durations_ns]

@@ -26,6 +26,12 @@ class Report:
     machine: Machine
     serving: View
 
+    @property
+    def steps_s(self) -> float | None:
+        """Steps a second, where steps were seen."""
+        count, seconds = self.steps.count, self.profile.seconds
+        return count / seconds if count and seconds else None
+
     def findings(self, thread: ThreadBudget) -> list[Finding]:
         """Causes of a training thread's time, biggest first."""
         return findings_of(self.profile, self.budgets, thread, self.machine, self.comparison)
