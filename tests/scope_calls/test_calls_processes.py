@@ -86,6 +86,10 @@ int main(void) {
 """
 
 
+def _children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
 @needs.ebpf
 @pytest.mark.parametrize("follow", [True, False])
 def test_forked_children_are_counted_by_their_own_pid_if_they_are_followed(
@@ -96,12 +100,12 @@ def test_forked_children_are_counted_by_their_own_pid_if_they_are_followed(
         target.line()
         with counting([target.pid], malloc=True, follow=follow) as calls:
             target.step()
-            born = Path(f"/proc/{target.pid}/task/{target.pid}/children").read_text().split()
+            born = _children(target.pid)
             # What follows memory is put into each process when it is seen to be there.
             wait_until(lambda: calls.run(0.05) == (6 if follow else 1), what="the children")
             target.go()
             for pid in born:
-                os.kill(int(pid), signal.SIGUSR1)
+                os.kill(pid, signal.SIGUSR1)
             target.line()
             taken = calls.take()
     assert counts(taken, target.pid)["malloc"] == 3
@@ -319,4 +323,9 @@ def test_one_by_one_the_counts_are_the_same(tmp_path: Path) -> None:
         target.line()
         with counting([target.pid], malloc=True, follow=False, multi=False) as calls:
             target.step()
+            born = _children(target.pid)
+            target.go()
+            for pid in born:
+                os.kill(pid, signal.SIGUSR1)
+            target.line()
             assert counts(calls.take()) == {"malloc": 3}
