@@ -1,6 +1,7 @@
-"""Allocated and live bytes by call site beside what the process did allocate, and what looking costs it; beside memray.
+"""Memory by call site beside what the process did allocate; and what following it costs a training process; beside memray.
 
-memray starts the process itself (`memray run`): it cannot attach without a debugger.
+memray starts the process itself (`memray run --native`): it cannot attach without a debugger. So its steps are those of a
+process of its own, beside those of a bare one; ours are those of one process with and without the look, in turn.
 """
 
 from __future__ import annotations
@@ -8,27 +9,40 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from _process import UNIDLE, environment
-from _profiled import JOBS, program
+from _process import UNIDLE, environment, started, until
+from _profiled import (
+    JOBS,
+    START_LIMIT_S,
+    WARM_STEPS,
+    Step,
+    Tool,
+    Training,
+    bare,
+    interval,
+    looked,
+    program,
+    training,
+)
 from _table import Row, main
 
 SCRIPT = str(JOBS / "allocating.py")
+START_S = 10.0  # after which the look has attached, on a busy machine too
+SETTLE_S = 6.0  # ours attaches, and the governor has judged
 
 
 def rows(given: argparse.Namespace) -> Iterator[Row]:
     options = ["--rounds", str(given.rounds)]
-    bare, _ = _run([sys.executable, SCRIPT, *options])
     with tempfile.TemporaryDirectory(prefix="unidle-memory-") as place:
         truth, profile = _watched(options, Path(place) / "profile.json", given.rounds)
         own = [held for held in profile["memory"] if _is_torch(profile, held)]
-        peer = _memray(options, Path(place))
     how = f"measured here, {truth['allocations']} tensors of 3 and 17 MB"
     for what, column in (("allocated_bytes", 3), ("allocations", 4), ("live_bytes", 5)):
         seen = sum(held[column] for held in own)
@@ -41,9 +55,56 @@ def rows(given: argparse.Namespace) -> Iterator[Row]:
             holds=seen == truth[what],
             how=how,
         )
-    slower = 100 * (truth["seconds"] / bare["seconds"] - 1)
-    with_peer = None if peer is None else round(100 * (peer["seconds"] / bare["seconds"] - 1), 2)
-    yield Row("the process takes longer", "%", round(slower, 2), with_peer, None if peer is None else "memray", how=f"{how}; one run each")  # fmt: skip
+    yield from _slowdown(given)
+
+
+def _slowdown(given: argparse.Namespace) -> Iterator[Row]:
+    """Steps of a training process with small and large tensors, while its memory is followed and while it is not."""
+    pairs, alone = [], []
+    with training() as target:
+        for _ in range(given.pairs):
+            before = _median(bare(target, given.seconds))
+            with_us = _median(looked(Tool("unidle --memory", _ours), target, SETTLE_S, given.seconds).steps)
+            alone.append(before)
+            pairs.append(100 * (with_us / before - 1))
+    mean, low, high = interval(pairs)
+    peer = _memray_steps(given.seconds)
+    slower = None if peer is None else round(100 * (peer / statistics.median(alone) - 1), 2)
+    ratio = None if slower is None else round((1 + slower / 100) / (1 + mean / 100), 3)
+    yield Row(
+        "a step takes longer while memory is followed",
+        "%",
+        round(mean, 2),
+        slower,
+        None if peer is None else "memray run --native",
+        ratio,
+        goal="less than memray",
+        holds=None if slower is None else mean < slower,
+        how=f"measured here, {given.pairs} pairs of {given.seconds:.0f} s in one process, 95 % interval {low:.1f} to {high:.1f}; memray: one process of its own",
+    )
+
+
+def _ours(pid: int, seconds: float, out: Path) -> Sequence[str]:
+    return (*UNIDLE, "profile", str(pid), "--memory", "--seconds", str(seconds), "--json", "--out", f"{out}.json")  # fmt: skip
+
+
+def _median(steps: Sequence[Step]) -> float:
+    return statistics.median(step.took_ns for step in steps)
+
+
+def _memray_steps(seconds: float) -> float | None:
+    """The median step of a process that memray runs; None where there is no memray with PyTorch beside it."""
+    memray = _memray()
+    if memray is None:
+        return None
+    with tempfile.TemporaryDirectory(prefix="unidle-memray-") as place:
+        command = (memray, "run", "-q", "--native", "-o", str(Path(place) / "memray.bin"), str(JOBS / "training.py"))  # fmt: skip
+        with started(command, Path(place), environment(OMP_NUM_THREADS="1")) as process:
+            found = Training(process.pid, Path(place) / "out")
+            if not until(lambda: len(found.steps()) >= WARM_STEPS, START_LIMIT_S):
+                print(f"memray did not start: {(Path(place) / 'err').read_text()[-200:]}", file=sys.stderr)
+                return None
+            return _median(bare(found, seconds))
 
 
 def _is_torch(profile: dict[str, Any], held: list[Any]) -> bool:
@@ -55,22 +116,6 @@ def _is_torch(profile: dict[str, Any], held: list[Any]) -> bool:
     )
 
 
-def _run(command: list[str]) -> tuple[dict[str, Any], str]:
-    """The script from start to end; its own figures."""
-    env = environment(OMP_NUM_THREADS="1")
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env
-    ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdout.readline()
-        process.stdin.write("go\n")
-        process.stdin.flush()
-        told = json.loads(process.stdout.readline())
-        process.communicate("end\n")
-    return told, ""
-
-
 def _watched(options: list[str], out: Path, rounds: int) -> tuple[dict[str, Any], dict[str, Any]]:
     env = environment(OMP_NUM_THREADS="1")
     command = [sys.executable, SCRIPT, *options]
@@ -80,13 +125,13 @@ def _watched(options: list[str], out: Path, rounds: int) -> tuple[dict[str, Any]
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdout.readline()
-        seconds = str(rounds * 0.02 + 8)
+        seconds = str(rounds * 0.02 + START_S + 4)
         look = [*UNIDLE, "profile", str(process.pid), "--memory", "--seconds", seconds, "--json", "--format", "json", "--out", str(out)]  # fmt: skip
         with subprocess.Popen(
             look, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env
         ) as looking:
             try:
-                looking.communicate(timeout=4)  # its start
+                looking.communicate(timeout=START_S)
                 sys.exit("unidle profile --memory ended at once")
             except subprocess.TimeoutExpired:
                 process.stdin.write("go\n")
@@ -99,22 +144,22 @@ def _watched(options: list[str], out: Path, rounds: int) -> tuple[dict[str, Any]
     return told, json.loads(out.read_text())
 
 
-def _memray(options: list[str], place: Path) -> dict[str, Any] | None:
+def _memray() -> str | None:
     memray = program("memray")
     if memray is None:
         return None
-    peers = os.environ.get("UNIDLE_PEERS")
-    interpreter = Path(memray).with_name("python")
-    has_torch = subprocess.run([str(interpreter), "-c", "import torch"], capture_output=True).returncode == 0 if interpreter.exists() else False  # fmt: skip
+    interpreter = Path(os.path.realpath(memray)).with_name("python")
+    has_torch = interpreter.exists() and not subprocess.run([str(interpreter), "-c", "import torch"], capture_output=True).returncode  # fmt: skip
     if not has_torch:
-        print(f"memray's Python ({peers or 'on the PATH'}) has no PyTorch: skipped", file=sys.stderr)
+        print("memray's Python has no PyTorch: skipped", file=sys.stderr)
         return None
-    told, _ = _run([memray, "run", "-q", "--native", "-o", str(place / "memray.bin"), SCRIPT, *options])
-    return told
+    return memray
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", type=int, default=300)
+    parser.add_argument("--pairs", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=5.0)
 
 
 if __name__ == "__main__":

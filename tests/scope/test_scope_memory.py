@@ -1,4 +1,4 @@
-"""Memory and calls by name and line: sums stay, leaks are told from buffers."""
+"""Memory and calls by name and line: sums stay."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unidle.scope.counts import counts_lines, counts_of
-from unidle.scope.memory import memory_lines, sites_of, size
+from unidle.scope.memory import sites_of, size
 from unidle.scope.model import Call, Frame, Held, Profile
 
 MB = 1_000_000
@@ -36,16 +36,6 @@ def test_devices_are_apart_and_code_without_python_has_its_function() -> None:
         ("c10::alloc_cpu", "cuda:0"),
         ("c10::alloc_cpu", "host"),
     ]
-
-
-def test_what_piles_up_is_suspect_and_a_buffer_that_is_used_again_is_not() -> None:
-    pile = Held(1, 1, "host", 20 * MB, 20, 19 * MB, 19)
-    buffer = Held(1, 0, "host", 900 * MB, 90, 10 * MB, 1)
-    told = {s.place.where: s.suspect for s in sites_of(profile(pile, buffer))}
-    assert told == {"train.py:12": True, "train.py:7": False}
-    screen = memory_lines(profile(pile, buffer), 80)
-    assert [("leak" in line) for line in screen if "train.py" in line] == [False, True]
-    assert max(map(len, screen)) <= 80
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 10**12), st.integers(0, 99))))

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 from typing import Any
 
 import needs
 from scope_calls.targets import compiled, counting, counts, functions_of, held, python, started
+from waiting import wait_until
+
+WAIT_S = 20
 
 
 def of(taken: dict[str, Any], function: str, device: str = "host") -> tuple[int, int, int, int]:
@@ -83,6 +87,7 @@ int main(void) {
     char name[] = "/proc/self/exe";
     int fd = open(name, 0);
     void *a, *b;
+    free(malloc(1)); /* from here on the end of the heap is the program's */
     step();
     a = arena(1 << 20); b = arena(3 << 20);
     reserved();
@@ -107,7 +112,9 @@ int main(void) {
 
 @needs.ebpf
 def test_pages_are_exact_and_what_malloc_takes_is_not_told_twice(tmp_path: Path) -> None:
-    program = compiled("#define _GNU_SOURCE\n#include <fcntl.h>\n" + PAGES, tmp_path / "pages", "-D_GNU_SOURCE")
+    program = compiled(
+        "#define _GNU_SOURCE\n#include <fcntl.h>\n" + PAGES, tmp_path / "pages", "-D_GNU_SOURCE"
+    )
     with started([program]) as target:
         target.line()
         with counting([target.pid], pages=True, malloc=True) as calls:
@@ -133,7 +140,7 @@ def test_pages_are_exact_and_what_malloc_takes_is_not_told_twice(tmp_path: Path)
 def test_where_malloc_is_not_followed_its_pages_are(tmp_path: Path) -> None:
     source = """
     __attribute__((noinline)) void *large(void) { return malloc(50 << 20); }
-    int main(void) { step(); void *p = large(); step(); free(p); step(); return 0; }
+    int main(void) { free(malloc(1)); step(); void *p = large(); step(); free(p); step(); return 0; }
     """
     with started([compiled(source, tmp_path / "large")]) as target:
         target.line()
@@ -150,45 +157,50 @@ def test_where_malloc_is_not_followed_its_pages_are(tmp_path: Path) -> None:
 
 
 @needs.ebpf
-def test_children_begin_with_nothing_and_what_they_free_of_their_parent_stays_the_parents(tmp_path: Path) -> None:
+def test_children_begin_with_nothing_and_what_they_free_of_their_parent_stays_the_parents(
+    tmp_path: Path,
+) -> None:
     source = """
+    #include <signal.h>
     #include <sys/wait.h>
+    static void wake(int n) { (void)n; }
     int main(void) {
         static void *kept[100];
+        int child;
+        signal(SIGUSR1, wake);
         step();
         for (int i = 0; i < 100; i++) kept[i] = malloc(700);
-        pid_t child = fork();
-        if (child == 0) {
+        if ((child = fork()) == 0) {
+            write(1, "born\\n", 5); pause();
             for (int i = 0; i < 60; i++) free(kept[i]);
             for (int i = 0; i < 9; i++) kept[i] = malloc(300);
-            dprintf(1, "%d\\n", getpid());
-            pause();
+            write(1, "grew\\n", 5); pause();
         }
-        step();
-        kill(child, 9); waitpid(child, 0, 0);
+        waitpid(child, 0, 0);
         step();
         return 0;
     }
     """
-    program = compiled("#include <signal.h>\n" + source, tmp_path / "forks")
-    with started([program]) as target:
+    with started([compiled(source, tmp_path / "forks")]) as target:
         target.line()
         with counting([target.pid], malloc=True) as calls:
-            target.go()
-            lines = {target.line(), target.line()}
-            child = int(next(line for line in lines if line.isdecimal()))
+            assert target.step() == "born"
+            (child,) = Path(f"/proc/{target.pid}/task/{target.pid}/children").read_text().split()
+            wait_until(lambda: calls.run(0.05) == 2, WAIT_S)
+            os.kill(int(child), signal.SIGUSR1)
+            assert target.line() == "grew"
             taken = calls.take()
-            target.step()
-            calls.run(0.3)
+            os.kill(int(child), signal.SIGKILL)
+            target.line()
+            wait_until(lambda: calls.run(0.05) == 1, WAIT_S)
             after = calls.take()
-            calls.run(0.1)
             gone = calls.take()
-    own = [row for row in taken["memory"] if row[0] == target.pid and row[3] >= 7000]
-    forked = [row for row in taken["memory"] if row[0] == child]
-    assert [row[3:7] for row in own] == [(70_000, 100, 70_000, 100)]
-    assert [row[3:7] for row in forked if row[4] == 9] == [(2700, 9, 2700, 9)]
-    assert any(row[0] == target.pid and row[6] == 100 for row in after["memory"])
-    assert not [row for row in gone["memory"] if row[0] == child]
+    own = [row[3:7] for row in taken["memory"] if row[0] == target.pid]
+    forked = [row[3:7] for row in taken["memory"] if row[0] == int(child)]
+    assert own == [(70_000, 100, 70_000, 100)]
+    assert forked == [(2700, 9, 2700, 9)]
+    assert [row[6] for row in after["memory"] if row[0] == target.pid] == [100]
+    assert not [row for row in gone["memory"] if row[0] == int(child)]
 
 
 @needs.ebpf
@@ -311,7 +323,9 @@ def test_an_allocator_inside_the_program_is_followed(tmp_path: Path) -> None:
 
 
 @needs.ebpf
-def test_where_malloc_costs_too_much_its_numbers_are_cut_and_later_tensors_still_count(tmp_path: Path) -> None:
+def test_where_malloc_costs_too_much_its_numbers_are_cut_and_later_tensors_still_count(
+    tmp_path: Path,
+) -> None:
     source = """
     import torch
     torch.set_num_threads(1)
@@ -331,9 +345,7 @@ def test_where_malloc_costs_too_much_its_numbers_are_cut_and_later_tensors_still
     lines.insert(3, busy.strip("\n"))
     with started(python("\n".join(lines))) as target:
         target.line()
-        with counting(
-            [target.pid], memory=True, malloc=True, memory_budget_pct=10.0
-        ) as calls:
+        with counting([target.pid], memory=True, malloc=True, memory_budget_pct=10.0) as calls:
             target.step()
             deadline = 100
             taken = calls.take()

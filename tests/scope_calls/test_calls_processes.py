@@ -69,19 +69,25 @@ def test_a_library_in_another_mount_namespace_is_probed_even_when_its_file_is_go
 
 
 FORKS = """
+#include <signal.h>
 #include <sys/wait.h>
+static void wake(int n) { (void)n; }
 int main(void) {
+    signal(SIGUSR1, wake);
     step();
-    for (int n = 0; n < 5; n++) {
-        int pid = fork();
-        if (!pid) { for (int i = 0; i < 100; i++) malloc(10); _exit(0); }
-        waitpid(pid, 0, 0);
-    }
+    for (int n = 0; n < 5; n++)
+        if (!fork()) { pause(); for (int i = 0; i < 100; i++) malloc(10); _exit(0); }
+    step();
+    while (wait(0) > 0);
     for (int i = 0; i < 3; i++) malloc(10);
     step();
     return 0;
 }
 """
+
+
+def _children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 @needs.ebpf
@@ -94,6 +100,13 @@ def test_forked_children_are_counted_by_their_own_pid_if_they_are_followed(
         target.line()
         with counting([target.pid], malloc=True, follow=follow) as calls:
             target.step()
+            born = _children(target.pid)
+            # What follows memory is put into each process when it is seen to be there.
+            wait_until(lambda: calls.run(0.05) == (6 if follow else 1), what="the children")
+            target.go()
+            for pid in born:
+                os.kill(pid, signal.SIGUSR1)
+            target.line()
             taken = calls.take()
     assert counts(taken, target.pid)["malloc"] == 3
     children = {row[0] for row in taken["calls"]} - {target.pid}
@@ -310,4 +323,9 @@ def test_one_by_one_the_counts_are_the_same(tmp_path: Path) -> None:
         target.line()
         with counting([target.pid], malloc=True, follow=False, multi=False) as calls:
             target.step()
+            born = _children(target.pid)
+            target.go()
+            for pid in born:
+                os.kill(pid, signal.SIGUSR1)
+            target.line()
             assert counts(calls.take()) == {"malloc": 3}

@@ -277,13 +277,14 @@ pub fn open_tracing(program: &OwnedFd) -> io::Result<OwnedFd> {
         .open(RAW_TRACEPOINT_OPEN)
 }
 
-/// One link to many places of one file.
+/// One link to many places of one file. `pid` 0: in every process.
 pub fn link_many(
     program: &OwnedFd,
     path: &CString,
     offsets: &[u64],
     cookies: &[u64],
     on_return: bool,
+    pid: u32,
 ) -> io::Result<OwnedFd> {
     debug_assert_eq!(offsets.len(), cookies.len());
     Attr::new()
@@ -294,6 +295,7 @@ pub fn link_many(
         .u64(40, cookies.as_ptr() as u64)
         .u32(48, offsets.len() as u32)
         .u32(52, u32::from(on_return))
+        .u32(56, pid)
         .open(LINK_CREATE)
 }
 

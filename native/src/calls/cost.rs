@@ -143,7 +143,7 @@ fn one(kernel: &mut Kernel, keep: &mut Vec<OwnedFd>, function: Function, on_retu
         let Ok(path) = CString::new(way.as_os_str().as_bytes()) else {
             continue;
         };
-        match kernel.link(program, &path, &[offset], &cookie, on_return) {
+        match kernel.link(program, &path, &[offset], &cookie, on_return, 0) {
             Ok(links) => {
                 keep.extend(links);
                 return Ok((time(function) - free).max(1.0));

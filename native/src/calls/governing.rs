@@ -11,7 +11,11 @@ use super::catalogue::GROUPS;
 use super::govern::{self, Load, Removal, Unit};
 use super::groups::What;
 use super::kernel::{Kernel, Program};
-use super::{wanted, Active, Calls, Resolver, Set, ANEW, FIRST_FUNCTION, LIST_EVERY, MEMORY_STRIKES};
+use super::{
+    wanted, Active, Calls, Resolver, Set, ANEW, FIRST_FUNCTION, LIST_EVERY, MALLOC_STRIKES, MEMORY_STRIKES,
+};
+
+pub(super) const MALLOC: &str = "malloc";
 
 impl Calls {
     pub(super) fn follow(&mut self, resolver: &mut dyn Resolver) {
@@ -42,12 +46,40 @@ impl Calls {
             };
             if looked.is_err() {
                 self.processes.remove(&pid);
+                self.let_go(pid);
                 if let Ok(watched) = self.kernel.map("watched") {
                     let _ = watched.delete(&pid);
                 }
                 self.ended.push(pid);
             }
         }
+    }
+
+    /// Another program runs in the process: what the one before it held is gone, and so are its probes.
+    fn anew(&mut self, pid: u32) {
+        if let Ok(watched) = self.kernel.map("watched") {
+            let _ = watched.put(&pid, &1u32);
+        }
+        self.let_go(pid);
+        self.memory.forget(&self.kernel, &FxHashSet::from_iter([pid]));
+        if let Some(process) = self.processes.get_mut(&pid) {
+            process.looked = false; // looked at anew
+        }
+    }
+
+    /// The probes that only this process has.
+    fn let_go(&mut self, pid: u32) {
+        self.files.retain(|(_, _, of)| *of != pid || pid == 0);
+        let mut links = Vec::new();
+        for active in self.active.values_mut() {
+            let (own, rest) = std::mem::take(&mut active.sets)
+                .into_iter()
+                .partition(|set| set.owner == pid && pid != 0);
+            active.sets = rest;
+            let own: Vec<Set> = own;
+            links.extend(own.into_iter().flat_map(|set| set.links));
+        }
+        take_off(links);
     }
 
     /// Looks now and then whether a process has begun to listen; and takes off what tells nothing new of its model.
@@ -88,17 +120,6 @@ impl Calls {
         }
     }
 
-    /// Another program runs in the process: what the one before it held is gone.
-    fn anew(&mut self, pid: u32) {
-        if let Ok(watched) = self.kernel.map("watched") {
-            let _ = watched.put(&pid, &1u32);
-        }
-        self.memory.forget(&self.kernel, &FxHashSet::from_iter([pid]));
-        if let Some(process) = self.processes.get_mut(&pid) {
-            process.looked = false; // looked at anew
-        }
-    }
-
     /// Mean run time of the programs since the last judgement: of entries and exits, without and with memory.
     fn runs(&mut self) -> [f64; 4] {
         let mut means = [0.0; 4];
@@ -123,11 +144,11 @@ impl Calls {
         // Every object is in `malloc`, so it is called most and worth least: it may take half of what the others may.
         let (malloc, memory) = memory
             .into_iter()
-            .partition(|load| GROUPS[load.unit.group].name == "malloc");
+            .partition(|load| GROUPS[load.unit.group].name == MALLOC);
         let mut over = FxHashSet::default();
         let mut gone: BTreeMap<usize, (f64, Vec<Removal>)> = BTreeMap::new();
         for (loads, budget_pct, strikes) in [
-            (malloc, self.wanted.memory_budget_pct / 2.0, 1),
+            (malloc, self.wanted.memory_budget_pct / 2.0, MALLOC_STRIKES),
             (memory, self.wanted.memory_budget_pct, MEMORY_STRIKES),
             (others, self.wanted.budget_pct, 1),
         ] {
@@ -251,7 +272,7 @@ impl Calls {
     }
 }
 
-pub(super) fn groups_named(name: &str) -> Option<usize> {
+pub(super) fn group_named(name: &str) -> Option<usize> {
     GROUPS.iter().position(|g| g.name == name)
 }
 

@@ -238,7 +238,8 @@ impl Kernel {
         self.programs.get(&which).ok_or_else(|| other(which.name()))
     }
 
-    /// Puts a program at places of a file. The probes last as long as the descriptors.
+    /// Puts a program at places of a file. The probes last as long as the descriptors. `pid`: of this process only (0: of
+    /// all that map the file; also where probes are attached one by one).
     pub fn link(
         &mut self,
         program: Program,
@@ -246,12 +247,13 @@ impl Kernel {
         offsets: &[u64],
         cookies: &[u64],
         on_return: bool,
+        pid: u32,
     ) -> io::Result<Vec<OwnedFd>> {
         self.program(program)?; // settles whether many can be linked at once
         let multi = self.multi;
         let fd = self.program(program)?;
         if multi {
-            return Ok(vec![bpf::link_many(fd, path, offsets, cookies, on_return)?]);
+            return Ok(vec![bpf::link_many(fd, path, offsets, cookies, on_return, pid)?]);
         }
         let mut links = Vec::with_capacity(2 * offsets.len());
         for (&offset, &cookie) in offsets.iter().zip(cookies) {

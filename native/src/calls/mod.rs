@@ -53,10 +53,12 @@ pub use wanted::Wanted;
 
 /// Number of the first function that is not the kernel object's own (TCP, files).
 const FIRST_FUNCTION: u32 = 256;
-/// What follows memory is worth little when it is cut: it goes when it costs too much for this many judgements in a row.
-const MEMORY_STRIKES: u32 = 6;
 /// What the kernel's program puts for a process that began another program.
 const ANEW: u32 = 2;
+/// What follows memory is worth little when it is cut: it goes when it costs too much for this many judgements in a row.
+const MEMORY_STRIKES: u32 = 6;
+/// And `malloc` when it was seen for long enough to tell what grows.
+const MALLOC_STRIKES: u32 = 10;
 const TCP: [&str; 3] = ["send", "receive", "retransmit"];
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// How often the kernel's list of processes is read where [`Calls::forked`] tells of new ones.
@@ -91,6 +93,8 @@ struct Active {
 struct Set {
     /// Kept open: the way by which it was found may end with a process.
     file: File,
+    /// Of one process only (0: of all): other programs must not pay for what follows every allocation and operator.
+    owner: u32,
     functions: Vec<(u32, Found)>,
     links: Vec<OwnedFd>,
 }
@@ -112,8 +116,8 @@ pub struct Calls {
     links: Vec<OwnedFd>,
     processes: BTreeMap<u32, Process>,
     ended: Vec<u32>,
-    /// Groups and the files in which they were looked for.
-    files: FxHashSet<(usize, FileId)>,
+    /// Groups and the files in which they were looked for, in which process (0: in any).
+    files: FxHashSet<(usize, FileId, u32)>,
     functions: Vec<Function>,
     numbers: FxHashMap<(String, &'static str), u32>,
     previous: FxHashMap<CallKey, CallSum>,

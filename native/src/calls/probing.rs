@@ -10,14 +10,12 @@ use std::time::Instant;
 
 use rustc_hash::FxHashSet;
 
-use super::catalogue::{self, GROUPS};
+use super::catalogue::{GROUPS, OWN_MALLOC};
 use super::functions::{self, Exit, Found};
-use super::governing::groups_named;
-use super::groups::{self, Group, What};
+use super::governing::{group_named, MALLOC};
+use super::groups::{self, Group};
 use super::kernel::{Kernel, Program};
-use super::{
-    cookie, maps, wanted, Active, Calls, Function, Process, Resolver, Set, FIRST_FUNCTION, SINGLE_MAX,
-};
+use super::{cookie, maps, wanted, Active, Calls, Function, Resolver, Set, FIRST_FUNCTION, SINGLE_MAX};
 
 impl Calls {
     /// Looks what a process has mapped, and probes what is new in it.
@@ -34,11 +32,10 @@ impl Calls {
             }
         }
         // `malloc` last: it is called so often that everything that is still attached after it would take longer.
-        for (mapping, is_last) in mappings
-            .iter()
-            .map(|m| (m, false))
-            .chain(mappings.iter().map(|m| (m, true)))
-        {
+        let passes = [false, true]
+            .into_iter()
+            .flat_map(|last| mappings.iter().map(move |m| (m, last)));
+        for (mapping, is_last) in passes {
             let has = |library: &str| libraries.iter().any(|l| groups::is_library(l, library));
             let groups: Vec<usize> = self
                 .wanted
@@ -52,16 +49,18 @@ impl Calls {
                         .any(|l| groups::is_library(mapping.name(), l))
                 })
                 .filter(|&n| !GROUPS[n].unless.is_some_and(has) && GROUPS[n].only_with.is_none_or(has))
-                .filter(|&n| !self.files.contains(&(n, mapping.file())))
-                .filter(|&n| (GROUPS[n].name == "malloc") == is_last)
+                .filter(|&n| !self.files.contains(&(n, mapping.file(), self.owner(n, pid))))
+                .filter(|&n| (GROUPS[n].name == MALLOC) == is_last)
                 .collect();
             if groups.is_empty() {
                 continue;
             }
-            self.files.extend(groups.iter().map(|&n| (n, mapping.file())));
+            for &n in &groups {
+                self.files.insert((n, mapping.file(), self.owner(n, pid)));
+            }
             self.probe_file(pid, mapping, &groups);
         }
-        if let Some(n) = groups_named("malloc").filter(|n| self.wanted.groups.contains(n)) {
+        if let Some(n) = group_named(MALLOC).filter(|n| self.wanted.groups.contains(n)) {
             self.probe_own_allocator(pid, &mappings, n);
         }
         if let Some(process) = self.processes.get_mut(&pid) {
@@ -69,6 +68,15 @@ impl Calls {
             process.looked = true;
         }
         Ok(())
+    }
+
+    /// Whose probes they are: those that are hit most are a process's own, others anybody's (0) who runs the code.
+    fn owner(&self, n: usize, pid: u32) -> u32 {
+        if self.kernel.multi && wanted::is_often(&GROUPS[n]) {
+            pid
+        } else {
+            0
+        }
     }
 
     /// A program that has `malloc` inside answers for its libraries, too.
@@ -79,17 +87,17 @@ impl Calls {
         let Some(mapping) = mappings.iter().find(|m| Path::new(&m.path) == program) else {
             return;
         };
-        if !self.files.insert((n, mapping.file())) {
+        if !self.files.insert((n, mapping.file(), self.owner(n, pid))) {
             return;
         }
         for way in mapping.ways(pid) {
-            let found = functions::find(&way, &[&catalogue::OWN_MALLOC]);
+            let found = functions::find(&way, &[&OWN_MALLOC]);
             let Ok(mut found) = found else {
                 continue;
             };
             let found = found.pop().unwrap_or_default();
-            if found.iter().any(|f| f.symbol == "malloc") {
-                if let Err(error) = self.probe_group(n, &way, found) {
+            if found.iter().any(|f| f.symbol == MALLOC) {
+                if let Err(error) = self.probe_group(n, pid, &way, found) {
                     self.note(format!("malloc: no probes in {}: {error}", mapping.name()));
                 }
             }
@@ -109,7 +117,7 @@ impl Calls {
                 }
             };
             for (&n, found) in groups.iter().zip(found) {
-                if let Err(error) = self.probe_group(n, &way, found) {
+                if let Err(error) = self.probe_group(n, pid, &way, found) {
                     self.note(format!(
                         "{}: no probes in {}: {error}",
                         GROUPS[n].name,
@@ -144,7 +152,7 @@ impl Calls {
         Some(n)
     }
 
-    fn probe_group(&mut self, n: usize, path: &Path, found: Vec<Found>) -> io::Result<()> {
+    fn probe_group(&mut self, n: usize, pid: u32, path: &Path, found: Vec<Found>) -> io::Result<()> {
         if found.is_empty() || self.active.get(&n).is_some_and(|a| a.off) {
             return Ok(());
         }
@@ -161,6 +169,7 @@ impl Calls {
                 functions.len()
             ));
         }
+        let owner = self.owner(n, pid);
         let active = self.active.entry(n).or_insert_with(|| Active {
             sets: Vec::new(),
             epoch: 0,
@@ -176,6 +185,7 @@ impl Calls {
             let rest = functions.split_off(each.min(functions.len()));
             let mut set = Set {
                 file: File::open(path)?,
+                owner,
                 functions: std::mem::replace(&mut functions, rest),
                 links: Vec::new(),
             };
@@ -276,7 +286,7 @@ impl Set {
             sites.iter().zip([(leave, false), (leave, true), (enter, false)])
         {
             if !offsets.is_empty() {
-                links.extend(kernel.link(program, &path, offsets, cookies, on_return)?);
+                links.extend(kernel.link(program, &path, offsets, cookies, on_return, self.owner)?);
             }
         }
         Ok(links)

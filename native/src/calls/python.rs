@@ -315,7 +315,7 @@ pub fn wanted_of(told: Option<&Bound<'_, PyDict>>) -> PyResult<Wanted> {
             "budget_pct" => {
                 wanted.budget_pct = value.extract()?;
                 if !told.contains("memory_budget_pct")? {
-                    wanted.memory_budget_pct = wanted.budget_pct;
+                    wanted.memory_budget_pct = 2.0 * wanted.budget_pct; // half of it is for `malloc`
                 }
             }
             "memory_budget_pct" => wanted.memory_budget_pct = value.extract()?,

@@ -23,8 +23,8 @@ impl Calls {
                 self.note(format!("memory: {error}"));
             }
         }
-        rows.cuts.clone_from(&self.cuts);
         self.served.take(&mut rows.spans, &mut rows.calls, resolver);
+        rows.cuts.clone_from(&self.cuts);
         self.count_ports(&mut rows.calls);
         self.losses(&mut rows);
         self.forget_ended();

@@ -155,6 +155,11 @@ pub fn is_memory(group: &Group) -> bool {
         .any(|f| !matches!(f.what, What::Count | What::SetDevice))
 }
 
+/// Whether its functions are called thousands of times a second.
+pub fn is_often(group: &Group) -> bool {
+    is_memory(group) || group.name.starts_with("operator")
+}
+
 /// Operators by how likely they are, for kernels where only some can be probed: the place in a list, else behind it.
 pub fn rank_of_operator(name: &str) -> usize {
     const COMMON: &[&str] = &[

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from unidle.cli.profile_file import Destination
+    from unidle.cli.profile_history import Answer
     from unidle.scope.findings import Machine
     from unidle.scope.model import Profile
     from unidle.scope.rules import Rules
@@ -46,7 +47,9 @@ def profile(options: Options) -> None:
     wanted = Destination.of(options.form, options.out)
     wanted.check(as_json=options.as_json)
     rules = all_rules(*([options.rules] if options.rules is not None else []))
-    if options.saved is not None:
+    if options.saved is not None and options.against is not None:
+        _tell_saved(options, rules, wanted)
+    elif options.saved is not None:
         _tell(_with_imports(_read(options.saved), options), rules, None, wanted, options.as_json)
     elif options.is_past:
         _tell_past(options, rules, wanted)
@@ -151,10 +154,25 @@ def _ended(target: Target) -> TargetEnded:
 
 def _tell_past(options: Options, rules: Rules, wanted: Destination) -> None:
     """What was kept of a job, or what changed between two parts of it."""
-    from unidle.cli.profile_history import answer_of, difference_json, difference_lines
+    from unidle.cli.profile_history import answer_of
+
+    _tell_answer(answer_of(options.question()), options, rules, wanted)
+
+
+def _tell_saved(options: Options, rules: Rules, wanted: Destination) -> None:
+    """What changed between two profiles that were saved."""
+    from unidle.cli.profile_history import Answer
+
+    after, before = str(options.saved), str(options.against)
+    _tell_answer(
+        Answer(_with_imports(_read(after), options), after, _read(before), before), options, rules, wanted
+    )
+
+
+def _tell_answer(past: Answer, options: Options, rules: Rules, wanted: Destination) -> None:
+    from unidle.cli.profile_history import difference_json, difference_lines
     from unidle.cli.profile_live import safe
 
-    past = answer_of(options.question())
     if past.other is None or wanted.form is not None:
         if not (options.as_json or wanted.to_stdout):
             show(safe(past.source))

@@ -138,6 +138,7 @@ def told(past: Past) -> str:
 def difference_lines(answer: Answer, rules: Rules) -> list[str]:
     """What changed from ``other`` to ``profile``, categories first, then functions; for a terminal, not coloured."""
     from unidle.cli.common import table
+    from unidle.scope.memory_difference import memory_change_rows
 
     before, after, found = _compared(answer, rules)
     rows = [
@@ -158,12 +159,19 @@ def difference_lines(answer: Answer, rules: Rules) -> list[str]:
         lines += ["", *table(["function", "before %", "after %", "points", "sure"], changes)]
     else:
         lines += ["", "no function takes clearly more or less of the time"]
+    assert answer.other is not None
+    if memory := memory_change_rows(answer.other, answer.profile):
+        heads = ["memory of a line", "lives before", "after", "more", "allocated before", "after"]
+        lines += ["", *table(heads, memory)]
     return lines
 
 
 def difference_json(answer: Answer, rules: Rules) -> dict[str, Any]:
     """The same for machines."""
+    from unidle.scope.memory_difference import memory_change_json
+
     before, after, found = _compared(answer, rules)
+    assert answer.other is not None
     return {
         "before": answer.other_source,
         "after": answer.source,
@@ -178,6 +186,7 @@ def difference_json(answer: Answer, rules: Rules) -> dict[str, Any]:
             }
             for change in found.functions
         ],
+        "memory": memory_change_json(answer.other, answer.profile),
     }  # fmt: skip
 
 

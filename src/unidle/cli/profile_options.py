@@ -77,7 +77,7 @@ class Options:
     ] = None
     until: Annotated[str | None, _option("--until", "TIME", "And until then; default: now.")] = None
     attempt: Annotated[int | None, _option("--attempt", "N", "What was kept of this attempt.", min=1)] = None
-    against: Annotated[str | None, _option("--against", "TIME..TIME", "What changed since another window: 2h..1h.")] = None
+    against: Annotated[str | None, _option("--against", "TIME..TIME|FILE", "What changed since another window: 2h..1h; with --from: since another saved profile.")] = None
     against_rank: Annotated[int | None, _option("--against-rank", "K", "What --rank does otherwise than this one.", min=0)] = None
     against_attempt: Annotated[int | None, _option("--against-attempt", "N", "What --attempt does otherwise than this one.", min=1)] = None
     store: StoreOption = None
@@ -87,12 +87,13 @@ class Options:
     @property
     def is_past(self) -> bool:
         """Whether it is about what was kept of a job: an option that means it is there (a rank alone does not)."""
-        return bool(self._given(_PAST))
+        return self.saved is None and bool(self._given(_PAST))
 
     def check(self) -> None:
         """Errors: BadInput where no process or job is named, or where options mean different things."""
         if self.saved is not None:
-            self._alone("--from", ("target", "top", "tier", "rank", "memory", "operators", *_PAST))
+            past = tuple(name for name in _PAST if name != "against")
+            self._alone("--from", ("target", "top", "tier", "rank", "memory", "operators", *past))
         else:
             self.need_target()
         if self.is_past:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from unidle.scope.memory_growth import PAGES, Growth, common_line, growths_of, kind_of
+from unidle.scope.memory_growth import HEAP, PAGES, Growth, common_line, growths_of, kind_of
 from unidle.scope.model import Held, Profile
 from unidle.scope.places import Place, place_of
 
@@ -23,6 +23,7 @@ _COVERS: Final = (
 _ADVICE: Final = {
     "tensor memory": "what keeps a loss or an output keeps its graph: add .item() or .detach(); bound lists and dicts of tensors, remove hooks",
     "pages": "bound what collects there: a list, a dict, a cache without maxsize, hooks that are never removed",
+    "heap": "bound what collects: a list, a dict, a cache without maxsize, hooks that are never removed",
     "malloc": "bound what collects there: a list, a dict, a cache without maxsize, hooks that are never removed",
     "cuda memory": "free or reuse these buffers",
     "cuda driver memory": "free or reuse these buffers",
@@ -104,9 +105,7 @@ def memory_lines(
     lines.append(f"  {'allocated':>10}  {'pieces':>8}  {'still there':>11}  line")
     for one in sites[:_MOST]:
         amount = (">" if one.bound else "") + size(one.allocated_bytes)
-        lines.append(
-            f"  {amount:>10}  {one.allocations:>8,}  {size(one.live_bytes):>11}  {one.text}"[:width]
-        )
+        lines.append(f"  {amount:>10}  {one.allocations:>8,}  {size(one.live_bytes):>11}  {one.text}"[:width])
     lines += _how_far(profile, sites, width)
     return [*lines, ""]
 
@@ -128,16 +127,16 @@ def growth_lines(
     below = f", all called from {common.text}" if common else ""
     step = f", {size(round(whole / steps_s))} a step" if steps_s else ""
     lines = textwrap.wrap(
-        f"Memory grows by {size(round(whole))}/s{step}, {where}{below}: a leak?", width, subsequent_indent="  "
+        f"Memory grows by {size(round(whole))}/s{step}, {where}{below}: a leak?",
+        width,
+        subsequent_indent="  ",
     )
     for n, one in enumerate(growths[:_MOST_GROWTHS]):
         lines.append(f"  {_rate(one)}  {_where(one)}"[:width])
         text = source(one.place.file, one.place.line) if source and n == 0 else None
         if text and text.strip():
             lines.append(f"      > {text.strip()}"[:width])
-        lines += textwrap.wrap(
-            _evidence(one), width, initial_indent="      ", subsequent_indent="      "
-        )
+        lines += textwrap.wrap(_evidence(one), width, initial_indent="      ", subsequent_indent="      ")
     if len(growths) > _MOST_GROWTHS:
         rest = growths[_MOST_GROWTHS:]
         lines.append(f"  {size(round(sum(one.bytes_s for one in rest)))}/s  at {len(rest)} more lines")
@@ -159,7 +158,11 @@ def _where(one: Growth) -> str:
 def _evidence(one: Growth) -> str:
     """What makes it a suspect, so that a reader may judge."""
     told = ", ".join(size(floor) for floor in one.floors)
-    what = "arenas and other pages, never given back" if one.device == PAGES else f"{_number(one.pieces_s)} blocks a second more than are freed"
+    what = f"{_number(one.pieces_s)} blocks a second more than are freed"
+    if one.kind == HEAP:
+        what = "the heap was full here and had to grow; what is kept may come from other lines"
+    elif one.device == PAGES:
+        what = "arenas and other pages, never given back"
     return f"{what}: never under {told} live in each sixth of {one.seconds:.1f} s"
 
 

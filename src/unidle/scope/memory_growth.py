@@ -24,10 +24,12 @@ LEAST_BYTES_S: Final = 8_000  # under it a process needs more than a day for hal
 LEAST_BYTES_STEP: Final = 1_000  # a list of losses, a line of a log
 _LEAST_S: Final = 2.0  # of less nothing is said
 _LEAST_PIECES: Final = 3
+_SHORT_S: Final = 5.0  # of a window cut shorter more is asked
 _MOST_RISES: Final = PARTS - 1
 _FEW: Final = 24  # pieces that come so seldom need not come in every part
 _UNKNOWN: Final = Place("(unknown)")
 PAGES: Final = "pages"
+HEAP: Final = "heap"  # pages too, but of the heap: it grows where it is full, not where something is kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +38,7 @@ class Growth:
 
     place: Place
     device: str  # as in `Held`
-    kind: str  # as in `Cut.what`
+    kind: str  # as in `Cut.what`, or "heap"
     bytes_s: float
     pieces_s: float
     bytes_step: float | None  # None: no steps were seen
@@ -48,7 +50,7 @@ class Growth:
 def kind_of(frames: Sequence[Frame], device: str) -> str:
     """Whose allocator it was, by the name that its probes have (see :class:`unidle.scope.model.Cut`)."""
     if device == PAGES:
-        return PAGES
+        return HEAP if any("sbrk" in frame.function for frame in frames[-2:]) else PAGES
     last = " ".join(frame.function for frame in frames[-2:])
     if "CachingAllocator" in last:
         return "caching allocator"
@@ -74,6 +76,9 @@ def growths_of(profile: Profile, steps_s: float | None = None) -> list[Growth]:
         grown = _growth(place, device, kind, moments, within, steps_s)
         if grown is not None:
             found.append(grown)
+    # Where blocks are seen to be kept, the heap is only where they are.
+    if any(one.kind != HEAP for one in found):
+        found = [one for one in found if one.kind != HEAP]
     return sorted(found, key=lambda one: (-one.bytes_s, one.place.text, one.device))
 
 
@@ -99,8 +104,8 @@ def common_line(profile: Profile, growths: Iterable[Growth]) -> Place | None:
 def _window(profile: Profile, kind: str, first_ns: int) -> tuple[int, int]:
     """When this kind was followed; ``first_ns``: when the first of anything was (probes take a while to attach). Pages tell of what was cut only from then on."""
     cuts = {cut.what: cut.time_ns for cut in profile.cuts}
-    end = cuts.get(kind, profile.end_ns)
-    if kind != PAGES:
+    end = cuts.get(PAGES if kind == HEAP else kind, profile.end_ns)
+    if kind not in (PAGES, HEAP):
         return first_ns, end
     before = [at for what, at in cuts.items() if what in ("malloc", "tensor memory")]
     return max([first_ns, *(at for at in before if at < end)]), end
@@ -125,6 +130,7 @@ def _growth(
         or more < _LEAST_PIECES
         or (bytes_step is not None and bytes_step < LEAST_BYTES_STEP)
         or not _rises(floors, more)
+        or (seconds < _SHORT_S and (more < _FEW or floors != sorted(set(floors))))
     ):
         return None
     stacks = tuple(dict.fromkeys(m.stack for m in moments))

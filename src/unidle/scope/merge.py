@@ -52,7 +52,7 @@ def merge(profiles: Sequence[Profile]) -> Profile:
         processes=_united((process for p in profiles for process in p.processes), _process_key, _process),
         calls=_united((call for m in moved for call in m.calls()), _call_key, _call),
         spans=tuple(span for p in profiles for span in p.spans),
-        memory=_united((held for m in moved for held in m.memory()), _held_key, _held),
+        memory=_memory(moved),
         moments=_moments(moved),
         cuts=tuple(dict.fromkeys(cut for p in profiles for cut in p.cuts)),
         quality=_quality([p.quality for p in profiles]),
@@ -97,6 +97,28 @@ class _Moved:
 
     def moments(self) -> Iterable[Moment]:
         return (replace(row, stack=self.stacks[row.stack]) for row in self.profile.moments)
+
+
+def _memory(moved: Sequence[_Moved]) -> tuple[Held, ...]:
+    """What was allocated is added; what lives is what lived at the end of a process's last window."""
+    sums: dict[tuple[int, int, str], Held] = {}
+    last: dict[int, int] = {}
+    for m in sorted(moved, key=lambda m: m.profile.end_ns):
+        for pid in {held.pid for held in m.profile.memory} | {process.pid for process in m.profile.processes}:
+            last[pid] = m.profile.end_ns
+    for m in moved:
+        for row in m.memory():
+            before = sums.get((row.pid, row.stack, row.device))
+            is_last = m.profile.end_ns == last[row.pid]
+            live = (row.live_bytes, row.live) if is_last else (0, 0)
+            sums[row.pid, row.stack, row.device] = replace(
+                row,
+                allocated_bytes=row.allocated_bytes + (before.allocated_bytes if before else 0),
+                allocations=row.allocations + (before.allocations if before else 0),
+                live_bytes=live[0] + (before.live_bytes if before else 0),
+                live=live[1] + (before.live if before else 0),
+            )
+    return tuple(sums.values())
 
 
 def _moments(moved: Iterable[_Moved]) -> tuple[Moment, ...]:
@@ -157,20 +179,6 @@ def _call_key(row: Call) -> object:
 def _call(a: Call, b: Call) -> Call:
     ns = None if a.ns is None and b.ns is None else (a.ns or 0) + (b.ns or 0)
     return replace(a, count=a.count + b.count, ns=ns, n_bytes=a.n_bytes + b.n_bytes)
-
-
-def _held_key(row: Held) -> object:
-    return row.pid, row.stack, row.device
-
-
-def _held(a: Held, b: Held) -> Held:
-    return replace(
-        a,
-        allocated_bytes=a.allocated_bytes + b.allocated_bytes,
-        allocations=a.allocations + b.allocations,
-        live_bytes=a.live_bytes + b.live_bytes,
-        live=a.live + b.live,
-    )
 
 
 def _quality(told: Sequence[Quality]) -> Quality:

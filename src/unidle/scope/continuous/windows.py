@@ -52,7 +52,8 @@ def part_of(
 
 def compact(profile: Profile) -> Profile:
     """The same rows with no stack and frame that none of them names."""
-    named = {s.stack for s in profile.samples} | {h.stack for h in (*profile.memory, *profile.moments)}
+    named = {s.stack for s in profile.samples} | {h.stack for h in profile.memory}
+    named |= {m.stack for m in profile.moments}
     named |= {c.stack for c in profile.calls if c.stack is not None}
     stacks = {old: new for new, old in enumerate(sorted(named))}
     used = sorted({n for old in stacks for n in profile.stacks[old]})
