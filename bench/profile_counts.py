@@ -117,7 +117,9 @@ def _row(what: str, mine: int, peer: int, name: str, wrong: Sequence[str], how: 
     return Row(what, unit, mine, peer, name, goal="the same", holds=not wrong, how=how)
 
 
-def _counted(command: Sequence[str], **wanted: bool) -> tuple[dict[str, Any], Profile]:
+def _counted(
+    command: Sequence[str], *, operators: bool = False, memory: bool = False
+) -> tuple[dict[str, Any], Profile]:
     """What a program says that it did between its two lines, and what was seen of it."""
     env = environment(OMP_NUM_THREADS="1")
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env) as process:
@@ -125,7 +127,7 @@ def _counted(command: Sequence[str], **wanted: bool) -> tuple[dict[str, Any], Pr
         assert process.stdout is not None
         try:
             _read(process.stdout.readline(), command)
-            with watch([process.pid], **wanted) as watched:
+            with watch([process.pid], operators=operators, memory=memory) as watched:
                 watched.run(0.5)
                 process.stdin.write(b"go\n")
                 process.stdin.flush()

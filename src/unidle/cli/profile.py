@@ -208,7 +208,7 @@ def _watched(target: Target, children: bool, wanted: dict[str, Any]) -> Watch:
     from unidle.scope.tiers import watch
 
     try:
-        return watch(target.pids, follow=children, **wanted)
+        return watch(target.roots, follow=children, **wanted)
     except BadInput:
         if any_lives(target.pids):
             raise
