@@ -10,6 +10,7 @@ from typing import Any
 
 ROOTS = frozenset({"_start", "clone3", "__clone3", "__clone", "clone", "start_thread", "_dl_start"})
 _OFFSET = re.compile(r"\+(0x[0-9a-f]+|\d+)$")
+_ADDRESS = re.compile(r"^0x|\+0x[0-9a-f]+$")
 _OF_TORCH = re.compile(r"\b(at|c10|torch)::|^THP")
 
 
@@ -54,7 +55,7 @@ def _percent(part: int, whole: int) -> float | None:
 
 def of_profile(profile: Mapping[str, Any]) -> list[Stack]:
     """Of unidle's JSON: what was on a CPU, as the others see only that."""
-    frames = [(frame[0], "" if frame[1].startswith("0x") else frame[1]) for frame in profile["frames"]]
+    frames = [(frame[0], "" if _ADDRESS.search(frame[1]) else frame[1]) for frame in profile["frames"]]
     out = []
     for _pid, _tid, stack, state, count, _ns in profile["samples"]:
         if state == "on" and stack is not None and stack >= 0:
