@@ -21,13 +21,13 @@ def loaded(name: str) -> Any:
 
 stacks = loaded("_stacks")
 PERF = """\
- 77 
+ 77
 \tffffffff81000001 do_syscall_64+0x5 ([kernel.kallsyms])
 \t    7f0000000001 mkl_blas_avx512_sgemm_kernel+0x10 (/x/libtorch_cpu.so)
 \t    7f0000000002 [unknown] (/x/libtorch_cpu.so)
 \t          4010a0 _start (/usr/bin/python3)
 
- 77 
+ 77
 \t    7f0000000003 at::native::add(at::Tensor const&, (anonymous namespace)::X) (/x/libtorch_cpu.so)
 """
 BPFTRACE = """\
