@@ -3,13 +3,16 @@ stay above MKL's, which come without unwind tables."""
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 ROOTS = frozenset({"_start", "clone3", "__clone3", "__clone", "clone", "start_thread", "_dl_start"})
 _OFFSET = re.compile(r"\+(0x[0-9a-f]+|\d+)$")
+_START_BYTES = 64  # it is shorter
 _ADDRESS = re.compile(r"^0x|\+0x[0-9a-f]+$")
 _OF_TORCH = re.compile(r"\b(at|c10|torch)::|^THP")
 
@@ -91,11 +94,24 @@ def _frames(path: str) -> Sequence[str]:
     return re.split(r"(?<=\));", path)
 
 
-def of_bpftrace(text: str) -> list[Stack]:
-    """Of ``@[ustack] = count()`` maps: ``@[``, a frame a line, leaf first, ``]: count``."""
-    out = []
+def judged_addresses(text: str, entry: int) -> Judged:
+    """Of bpftrace's ``@[ustack] = count()`` without names: ``@[``, an address a line, leaf first, ``]: count``. A stack whose last address is in
+    the program's first function, which is at ``entry``, reaches the root."""
+    total = rooted = 0
     for body, count in re.findall(r"^@\[\n(.*?)^\]: (\d+)$", text, re.MULTILINE | re.DOTALL):
-        names = [_OFFSET.sub("", line.strip()) for line in body.splitlines() if line.strip()]
-        named = ["" if name.startswith("0x") else name for name in reversed(names)]
-        out.append(Stack(tuple(named), int(count)))
-    return out
+        addresses = [int(line, 16) for line in body.split() if line.startswith("0x")]
+        total += int(count)
+        rooted += int(count) * (bool(addresses) and entry <= addresses[-1] < entry + _START_BYTES)
+    return Judged(total, _percent(rooted, total), None, None, 0)
+
+
+def entry_of(pid: int) -> int:
+    """Where a process's program begins: the address of its ``_start``."""
+    program = os.readlink(f"/proc/{pid}/exe")
+    with Path(f"/proc/{pid}/exe").open("rb") as file:
+        head = file.read(32)
+    entry = int.from_bytes(head[24:32], "little")
+    shared = head[16:18] == b"\x03\x00"  # position independent: moved by where it was mapped
+    maps = Path(f"/proc/{pid}/maps").read_text().splitlines()
+    base = next(int(line.partition("-")[0], 16) for line in maps if line.endswith(program))
+    return base + entry if shared else entry

@@ -16,8 +16,9 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from _process import environment
 from _profiled import HZ, answer, program, spied, training
-from _stacks import Judged, judged, of_bpftrace, of_perf, of_profile, of_spy
+from _stacks import Judged, entry_of, judged, judged_addresses, of_perf, of_profile, of_spy
 from _table import Row, main
 
 ROOTED_GOAL, SYMBOLISED_GOAL, MISMATCH_GOAL = 99.0, 95.0, 0.1
@@ -106,12 +107,13 @@ def _perf(pid: int, seconds: float) -> Judged | None:
 
 
 def _bpftrace(pid: int, seconds: float) -> Judged | None:
+    """Only whether its stacks reach the root: it needs many minutes for the names of PyTorch's functions, so they are switched off."""
     bpftrace = program("bpftrace")
     if bpftrace is None:
         return None
     text = f"profile:hz:{HZ} /pid == {pid}/ {{ @[ustack(127)] = count(); }} interval:s:{seconds:.0f} {{ exit(); }}"
-    shown = _done([bpftrace, "-e", text], seconds + PERF_LIMIT_S)
-    return None if shown is None else _sound("bpftrace", judged(of_bpftrace(shown)))
+    shown = _done([bpftrace, "-e", text], seconds + START_LIMIT_S, BPFTRACE_NO_USER_SYMBOLS="1")
+    return None if shown is None else _sound("bpftrace", judged_addresses(shown, entry_of(pid)))
 
 
 def _spy(pid: int, seconds: float) -> Judged | None:
@@ -138,10 +140,10 @@ def _sound(name: str, found: Judged) -> Judged | None:
     return found if found.stacks else None
 
 
-def _done(command: list[str], limit_s: float) -> str | None:
+def _done(command: list[str], limit_s: float, **env: str) -> str | None:
     """What a peer printed; nothing where it failed, which is told."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=limit_s)
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=limit_s, env=environment(**env))  # fmt: skip
     except subprocess.TimeoutExpired:
         print(f"{Path(command[0]).name} took more than {limit_s:.0f} s: skipped", file=sys.stderr)
         return None

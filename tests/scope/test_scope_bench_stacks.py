@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -34,13 +35,12 @@ BPFTRACE = """\
 Attaching 2 probes...
 
 @[
-    mkl_blas_avx512_sgemm_kernel+64384
+    0x7f031ea61860
     0x4810c0834820578d
 ]: 3
 @[
-    sgemm+12
-    at::addmm(at::Tensor const&)+7
-    _start+37
+    0x7f031ea61860
+    0x4010a5
 ]: 1
 @[]: 2
 """
@@ -58,13 +58,16 @@ def test_perfs_stacks_are_turned_and_lose_the_kernels_frames() -> None:
     assert (found.stacks, found.rooted, found.named, found.in_mkl, found.over_mkl) == (2, 50, 75, 1, 0)
 
 
-def test_bpftraces_maps_are_counted_and_addresses_have_no_name() -> None:
-    found = stacks.of_bpftrace(BPFTRACE)
-    assert [(one.functions, one.count) for one in found] == [
-        (("", "mkl_blas_avx512_sgemm_kernel"), 3),
-        (("_start", "at::addmm(at::Tensor const&)", "sgemm"), 1),
-    ]
-    assert stacks.judged(found).rooted == 25
+def test_bpftraces_stacks_reach_the_root_where_they_end_in_the_programs_first_function() -> None:
+    found = stacks.judged_addresses(BPFTRACE, 0x401080)
+    assert (found.stacks, found.rooted, found.named) == (4, 25, None)
+
+
+def test_a_process_begins_where_the_kernel_began_it() -> None:
+    entry = stacks.entry_of(os.getpid())
+    vector = Path("/proc/self/auxv").read_bytes()
+    words = [int.from_bytes(vector[k : k + 8], "little") for k in range(0, len(vector), 8)]
+    assert entry == dict(zip(words[::2], words[1::2], strict=True))[9]  # AT_ENTRY
 
 
 def test_py_spys_stacks_count_as_often_as_they_were_seen() -> None:
