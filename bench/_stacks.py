@@ -3,7 +3,6 @@ stay above MKL's, which come without unwind tables."""
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -107,7 +106,7 @@ def judged_addresses(text: str, entry: int) -> Judged:
 
 def entry_of(pid: int) -> int:
     """Where a process's program begins: the address of its ``_start``."""
-    program = os.readlink(f"/proc/{pid}/exe")
+    program = str(Path(f"/proc/{pid}/exe").readlink())
     with Path(f"/proc/{pid}/exe").open("rb") as file:
         head = file.read(32)
     entry = int.from_bytes(head[24:32], "little")
