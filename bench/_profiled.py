@@ -94,7 +94,7 @@ def ours(pid: int, seconds: float, out: Path) -> Sequence[str]:
     return (*UNIDLE, "profile", str(pid), "--seconds", str(seconds), "--hz", str(HZ), "--json", "--format", "json", "--out", str(out))  # fmt: skip
 
 
-OURS = Tool("unidle profile", ours)
+OURS = Tool("unidle profile", ours, settle_s=2.5)  # Python's start, and the symbols of what runs all the time
 
 
 def spied(pid: int, seconds: float, out: Path, *, native: bool = False) -> Sequence[str]:

@@ -142,7 +142,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rounds", type=int, default=4, help=f"looks of each peer; of ours {OFTEN} times as many"
     )
-    parser.add_argument("--seconds", type=float, default=3.0, help="length of each stretch")
+    parser.add_argument("--seconds", type=float, default=2.5, help="length of each stretch")
     parser.add_argument("--batch", type=int, default=48, help="of the training process: longer steps")
     parser.add_argument("--quick", action="store_true", help="one look of each tool, to try it")
 
