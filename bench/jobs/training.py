@@ -48,9 +48,7 @@ def main() -> None:
     step = 0
     while True:
         if asked[0] and profiler is None:
-            profiler = torch.profiler.profile(
-                activities=[torch.profiler.ProfilerActivity.CPU], with_stack=True
-            )
+            profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
             profiler.start()
         elif not asked[0] and profiler is not None:
             profiler.stop()

@@ -151,6 +151,17 @@ def test_another_program_that_has_the_cpus_is_named_after_the_jobs_own_cause() -
     assert "pid 77" in said
 
 
+def test_a_job_of_more_threads_than_cpus_that_would_have_enough_of_them_alone_is_not_blamed() -> None:
+    w = trainer(1000).sees(1, "on", 1000, START, MAIN, at("score", 39)).exactly(1, 2000, 0, 7000)
+    for tid in (2, 3):
+        w.sees(1, "on", 500, "sgemm_kernel [libtorch_cpu.so]", tid=tid).exactly(1, 500, 8500, 1000, tid=tid)
+    said = told(w, Machine(2, (), busy=2.0))
+    causes = re.findall(r"^\d+ % of the time it (.*)$", said, re.MULTILINE)
+    assert causes[0].startswith("runs Python code")
+    assert causes[1].startswith("is ready to run and gets no CPU")
+    assert "other programs of this machine have the CPUs (1.7 of them)" in said
+
+
 def test_small_operators_are_told_from_large_ones() -> None:
     small, large = trainer(100), trainer(100)
     around = (

@@ -138,7 +138,7 @@ def _watched(target: Target, options: Options) -> Watch:
     from unidle.scope.tiers import watch
 
     try:
-        return watch(target.pids, **options.look())
+        return watch(target.roots, **options.look())
     except BadInput:
         if any_lives(target.pids):
             raise

@@ -273,12 +273,13 @@ def _lock(case: _Case, plain: Finding) -> Finding:
 def _no_cpu(case: _Case, plain: Finding) -> Finding:
     """Who has the CPUs: threads of this job, or other programs."""
     wall = max(case.profile.end_ns - case.profile.start_ns, 1)
-    used, wanting = 0, 0
+    used, ready_in_all, wanting = 0, 0, 0
     wants: Counter[int] = Counter()  # by process: threads that want a CPU for a tenth of the time or more
     for one in case.budgets.threads.values():
         on = sum(cell.ns for cell in one.cells if cell.state == "on")
         ready = sum(cell.ns for cell in one.cells if cell.state == "runq")
         used += on
+        ready_in_all += ready
         if (on + ready) * 10 > wall:
             wanting += 1
             wants[one.pid] += 1
@@ -288,7 +289,7 @@ def _no_cpu(case: _Case, plain: Finding) -> Finding:
         f"{counted(wanting, 'thread')} of this job {does(wanting, 'want')} a CPU; together they get {job:.1f}{known}"
     ]
     do = plain.do
-    foreign = case.machine.cpus is not None and wanting <= case.machine.cpus
+    foreign = case.machine.cpus is not None and _taken_by_others(job, ready_in_all / wall, case.machine.cpus)
     elsewhere = max(sum(cpus for *_, cpus in case.machine.others), (case.machine.busy or 0.0) - job)
     below = Counter(
         _command(p.command) for p in case.profile.processes if p.pid != case.thread.pid and wants.get(p.pid)
@@ -308,6 +309,13 @@ def _no_cpu(case: _Case, plain: Finding) -> Finding:
         do = "see who they are (top), and keep them to other CPUs (taskset, a cgroup)"
     cause = "no-cpu-of-others" if foreign else plain.cause
     return replace(plain, cause=cause, details=tuple(details), do=do, lines_are="it wants to run")
+
+
+def _taken_by_others(used: float, ready: float, cpus: int) -> bool:
+    """Whether more of what a job's threads lack, in CPUs, is because other programs have them than because there are too few for
+    the job alone."""
+    wanted = used + ready
+    return min(wanted, cpus) - used > max(wanted - cpus, 0.0)
 
 
 def _collective(case: _Case, plain: Finding) -> Finding:

@@ -22,8 +22,13 @@ _BUSY_CPUS: Final = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Processes to look at. ``ranks`` names those that are known to be a rank; ``job`` is empty without one."""
+    """Processes to look at. ``ranks`` names those that are known to be a rank; ``job`` is empty without one.
 
+    ``pids`` holds the children that there were, of which some may have ended by the time they are watched: what a look is told of is
+    ``roots``, and a tier finds those below them by itself.
+    """
+
+    roots: tuple[int, ...]
     pids: tuple[int, ...]
     ranks: Mapping[int, int] = field(default_factory=dict)
     job: str = ""
@@ -145,7 +150,7 @@ def _target(
     known = dict(ranks or {})
     if not known:
         known = {pid: rank for pid in pids if (rank := rank_of_environment(pid)) is not None}
-    return Target(tuple(pids), known, job, {pid: _command(pid) for pid in pids})
+    return Target(tuple(roots), tuple(pids), known, job, {pid: _command(pid) for pid in pids})
 
 
 def _rank_pid(directory: str) -> int | None:
