@@ -10,7 +10,7 @@ from scope_export import profiles
 from scope_export.protobuf import fields
 from unidle.scope.difference import difference
 from unidle.scope.export import FORMATS, folded, html, pprof
-from unidle.scope.export.columns import _tree
+from unidle.scope.export.columns import tree
 from unidle.scope.merge import merge
 from unidle.scope.model import Profile
 
@@ -52,10 +52,11 @@ def test_a_hundred_thousand_rows_are_all_in_the_file() -> None:
 
 def test_the_tree_of_stacks_has_a_node_for_each_beginning_of_a_stack() -> None:
     profile = profiles.large(50, 300, 300)
-    parents, frames, ends = _tree(list(profile.stacks), set(range(300)))
+    above, frames, ends = tree(list(profile.stacks), list(range(300)))
+    parents = [node - up for node, up in enumerate(above.tolist())]
     assert len(parents) == len({stack[:k] for stack in profile.stacks for k in range(len(stack) + 1)})
     for number, stack in enumerate(profile.stacks):
-        node, path = ends[number], []
+        node, path = int(ends[number]), []
         while node:
             assert parents[node] < node
             path.append(frames[node])

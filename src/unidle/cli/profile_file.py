@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import tempfile
@@ -103,15 +102,15 @@ def _content(
 ) -> bytes:
     """The JSON form is the answer and the profile in one: what it tells, and what it tells it from."""
     from unidle.scope.export import FORMATS, html
+    from unidle.scope.export.encode import json_bytes
 
     if form == "html":
         return html.write(profile, budget=answer()["budget"], **page)
-
     if form != "json":
         return FORMATS[form].write(profile)
     told = answer()
     told["thread_budgets"] = told.pop("threads")
-    return json.dumps({**told, **profile.to_json()}, separators=(",", ":")).encode() + b"\n"
+    return json_bytes({**told, **profile.to_json()}) + b"\n"
 
 
 def _by_suffix(path: str) -> str:

@@ -8,7 +8,6 @@ that a user chose ever stands inside a script.
 from __future__ import annotations
 
 import base64
-import hashlib
 import json
 import zlib
 from collections.abc import Iterable, Sequence
@@ -23,6 +22,7 @@ from unidle.report.payload import payload
 from unidle.report.tables import PROSE, Cell, Table, tables
 from unidle.report.text import clock_time, device_time, duration, number, visible
 from unidle.report.waterfall import waterfall_table
+from unidle.scope.export.page import head
 from unidle.words import does, plural
 
 STATIC_ROWS: Final = 200
@@ -47,22 +47,7 @@ def render(data: ReportData) -> str:
         _data("bars", packed.blob),
         f"<script>{script}</script>",
     ]
-    return _head(data, script) + "\n".join(body) + "\n</body></html>\n"
-
-
-def _head(data: ReportData, script: str) -> str:
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    policy = (
-        f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; "
-        "base-uri 'none'; form-action 'none'"
-    )
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        '<meta name="color-scheme" content="light dark"><meta name="referrer" content="no-referrer">\n'
-        f"<title>{_text(data.title)}</title>\n<style>{_asset('page.css')}</style>\n</head><body>\n"
-    )
+    return head(visible(data.title), _asset("page.css"), script) + "\n".join(body) + "\n</body></html>\n"
 
 
 def _header(data: ReportData) -> str:

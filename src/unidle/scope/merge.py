@@ -7,8 +7,11 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TypeVar
 
+import numpy as np
+
 from unidle.errors import BadInput
 from unidle.scope.model import Call, Frame, Held, Moment, Process, Profile, Quality, Sample, Thread
+from unidle.scope.rows import STATE_ORDER, joined, rows_of
 
 _Row = TypeVar("_Row", Sample, Thread, Process, Call, Held, Moment)
 
@@ -128,15 +131,13 @@ def _moments(moved: Iterable[_Moved]) -> tuple[Moment, ...]:
 
 
 def _samples(moved: Iterable[_Moved]) -> tuple[Sample, ...]:
-    sums: dict[tuple[int, int, int, object], tuple[Sample, int, int, int]] = {}
+    parts = []
     for m in moved:
-        for row in m.profile.samples:
-            stack = m.stacks[row.stack]
-            key = (row.pid, row.tid, stack, row.state)
-            first, _, count, ns = sums.get(key, (row, stack, 0, 0))
-            sums[key] = (first, stack, count + row.count, ns + row.ns)
+        rows = rows_of(m.profile.samples)
+        parts.append(replace(rows, stack=np.asarray(m.stacks, np.int64)[rows.stack]))
     return tuple(
-        Sample(row.pid, row.tid, stack, row.state, count, ns) for row, stack, count, ns in sums.values()
+        Sample(pid, tid, stack, STATE_ORDER[state], count, ns)
+        for pid, tid, stack, state, count, ns in joined(parts).summed()
     )
 
 

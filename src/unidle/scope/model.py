@@ -6,8 +6,9 @@ a :class:`Profile` (a tier) and whoever reads it (budget, reports, exports) know
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from operator import attrgetter
 from typing import Any, Final, Literal, Self, get_args
 
 from unidle.errors import BadInput
@@ -182,7 +183,7 @@ class Profile:
 
     def to_json(self) -> dict[str, Any]:
         """A form that :meth:`from_json` takes back unchanged. Rows are lists, so that a million samples stay small."""
-        rows = {name: [list(asdict(row).values()) for row in getattr(self, name)] for name in _ROWS}
+        rows = {name: [list(row) for row in map(_FIELDS[name], getattr(self, name))] for name in _ROWS}
         plain = {name: getattr(self, name) for name in ("tier", "start_ns", "end_ns", "hz", "wall_start_ns")}
         return {
             "form": FORM,
@@ -242,3 +243,6 @@ _ROWS: Final[dict[str, Any]] = {
     "calls": Call, "spans": Span, "memory": Held, "moments": Moment, "cuts": Cut,
 }  # fmt: skip
 _LATER: Final = frozenset({"moments", "cuts"})  # files written before have none
+_FIELDS: Final[dict[str, Callable[[Any], tuple[Any, ...]]]] = {
+    name: attrgetter(*(one.name for one in fields(kind))) for name, kind in _ROWS.items()
+}

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 from unidle.scope.export import chrome, folded, html, otlp, perfetto, pprof, speedscope
+from unidle.scope.export.encode import json_bytes, uncollected
 from unidle.scope.model import Profile
 
 
@@ -23,8 +23,9 @@ class Format:
     experimental: bool = False
 
 
+@uncollected
 def _own(profile: Profile) -> bytes:
-    return json.dumps(profile.to_json(), separators=(",", ":")).encode()
+    return json_bytes(profile.to_json())
 
 
 FORMATS: Final[dict[str, Format]] = {
@@ -50,6 +51,6 @@ FORMATS: Final[dict[str, Format]] = {
             "OpenTelemetry collectors",
             experimental=True,
         ),
-        Format("json", ".profile.json", "application/json", _own, "unidle profile --against"),
+        Format("json", ".profile.json", "application/json", _own, "unidle profile --from"),
     )
 }

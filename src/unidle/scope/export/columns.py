@@ -10,6 +10,7 @@ import json
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Final
 
 import numpy as np
@@ -19,15 +20,18 @@ from unidle.scope.export import names
 from unidle.scope.export.wire import Table
 from unidle.scope.merge import Interned
 from unidle.scope.model import Frame, FrameKind, Profile, Sample
+from unidle.scope.rows import STATE_ORDER, Column, Rows
 
 Category = Callable[[Profile, Sample], str]
-_Numbers = Sequence[int] | npt.NDArray[np.int64]
+_Numbers = Sequence[int] | Column
+_Matrix = npt.NDArray[np.int64]  # a row for each column of a table
+_ONE: Final = [1]
 
 KINDS: Final[tuple[FrameKind, ...]] = ("python", "native", "kernel", "wait", "device")
 # What a row of time and one of memory hold behind its stack; what may be above 2^32 stands last.
-_TIME: Final = ("thread", "state", "category")
+_TIME: Final = ("stack", "thread", "state", "category")
 _TIME_WIDE: Final = ("count", "ns")
-_HELD: Final = ("group", "side", "device")
+_HELD: Final = ("stack", "group", "side", "device")
 _HELD_WIDE: Final = ("allocations", "live", "allocated_bytes", "live_bytes")
 WAITING: Final = Frame("wait", names.STATES["runq"])
 
@@ -71,12 +75,14 @@ def pack(profile: Profile, before: Profile | None, category: Category | None) ->
     paths = _Paths(interned)
     columns = Columns()
     groups, threads, categories = Table(), Table(), Table()
-    rows, held, devices = _Rows(), _Rows(), Table()
+    time, held, devices = [], [], Table()
     for k, side in enumerate(sides):
         members = _groups(side, groups)
-        _take_samples(side, k, stacks[k], paths, members, threads, categories, category, rows)
-        _take_memory(side, k, stacks[k], paths, members, devices, held)
-    _write_tree(columns, interned, rows, held)
+        rows = names.totals(side)
+        kinds = _categories(side, rows, category, categories)
+        time.append(_time(side, k, rows, paths.of(rows, stacks[k]), kinds, members, threads))
+        held.append(_held(side, k, stacks[k], members, devices))
+    _write_tree(columns, interned, np.concatenate(time, axis=1), np.concatenate(held, axis=1))
     told = {
         "groups": groups.rows,
         "threads": threads.rows,
@@ -89,23 +95,23 @@ def pack(profile: Profile, before: Profile | None, category: Category | None) ->
     return told, columns.write()
 
 
-class _Rows:
-    """Rows of whole numbers, of which the first is a stack."""
-
-    def __init__(self) -> None:
-        self.rows: list[tuple[int, ...]] = []
-
-
 class _Paths:
-    """Which stacks occur, and which of them occur as those of a thread that waits for a CPU."""
+    """The stacks of rows; one of a thread that waits for a CPU has a frame more, which says so."""
 
     def __init__(self, interned: Interned) -> None:
         self._interned = interned
         self._stacks = list(interned.stacks)
 
-    def of(self, stack: int, waiting: bool) -> int:
-        if not waiting:
-            return stack
+    def of(self, rows: Rows, stacks: list[int]) -> Column:
+        """The common number of each row's path. ``stacks``: that of each of the profile's stacks."""
+        found = np.asarray(stacks, np.int64)[rows.stack]
+        waits = rows.state == STATE_ORDER.index("runq")
+        distinct, places = np.unique(found[waits], return_inverse=True)
+        if len(distinct):
+            found[waits] = np.asarray([self._waiting(stack) for stack in distinct.tolist()], np.int64)[places]
+        return found
+
+    def _waiting(self, stack: int) -> int:
         frame = self._interned.frames.setdefault(WAITING, len(self._interned.frames))
         return self._interned.stacks.setdefault((*self._stacks[stack], frame), len(self._interned.stacks))
 
@@ -127,96 +133,95 @@ def _groups(side: Profile, groups: Table) -> dict[int, int]:
     return found
 
 
-def _take_samples(
-    side: Profile,
-    number: int,
-    stacks: list[int],
-    paths: _Paths,
-    members: dict[int, int],
-    threads: Table,
-    categories: Table,
-    category: Category | None,
-    rows: _Rows,
-) -> None:
-    known = names.threads_of(side)
+def _categories(side: Profile, rows: Rows, category: Category | None, categories: Table) -> Column:
+    """The number of each row's category."""
+    if category is None:
+        return np.zeros(len(rows), np.int64)
+    found = (
+        category(side, Sample(pid, tid, stack, STATE_ORDER[state], count, ns))
+        for pid, tid, stack, state, count, ns in rows
+    )
+    return np.fromiter((categories.place(names.visible(name)) for name in found), np.int64, len(rows))
+
+
+def _time(
+    side: Profile, number: int, rows: Rows, paths: Column, kinds: Column, members: dict[int, int], threads: Table
+) -> _Matrix:  # fmt: skip
+    """The columns of ``_TIME`` and ``_TIME_WIDE``."""
     places = {
         (pid, tid): threads.place((members[pid], name, tid, pid, number))
-        for pid, of_process in known.items()
+        for pid, of_process in names.threads_of(side).items()
         for tid, name in of_process.items()
     }
-    for (pid, tid, stack, state), (count, ns) in names.totals(side).items():
-        kind = 0
-        if category:
-            kind = categories.place(names.visible(category(side, Sample(pid, tid, stack, state, count, ns))))
-        path = paths.of(stacks[stack], state == "runq")
-        rows.rows.append((path, places[pid, tid], names.STATE_ORDER.index(state), kind, count, ns))
+    of_threads = zip(rows.pid.tolist(), rows.tid.tolist(), strict=True)
+    own = np.fromiter(map(places.__getitem__, of_threads), np.int64, len(rows))
+    return np.stack((paths, own, rows.state, kinds, rows.count, rows.ns))
 
 
-def _take_memory(
-    side: Profile,
-    number: int,
-    stacks: list[int],
-    paths: _Paths,
-    members: dict[int, int],
-    devices: Table,
-    rows: _Rows,
-) -> None:
-    for h in side.memory:
-        device = devices.place(names.visible(h.device))
-        rows.rows.append(
-            (
-                paths.of(stacks[h.stack], False),
-                members[h.pid],
-                number,
-                device,
-                h.allocations,
-                h.live,
-                h.allocated_bytes,
-                h.live_bytes,
-            )
-        )
+def _held(side: Profile, number: int, stacks: list[int], members: dict[int, int], devices: Table) -> _Matrix:
+    """The columns of ``_HELD`` and ``_HELD_WIDE``."""
+    rows = [
+        (stacks[h.stack], members[h.pid], number, devices.place(names.visible(h.device)),
+         h.allocations, h.live, h.allocated_bytes, h.live_bytes)
+        for h in side.memory
+    ]  # fmt: skip
+    return np.asarray(rows, np.int64).reshape(-1, len(_HELD) + len(_HELD_WIDE)).T
 
 
-def _write_tree(columns: Columns, interned: Interned, rows: _Rows, held: _Rows) -> None:
-    used = {row[0] for row in (*rows.rows, *held.rows)}
-    parents, frames, ends = _tree(list(interned.stacks), used)
-    columns.whole("above", [n - parent for n, parent in enumerate(parents)])
+def _write_tree(columns: Columns, interned: Interned, time: _Matrix, held: _Matrix) -> None:
+    used = np.unique(np.concatenate((time[0], held[0])))
+    above, frames, ends = tree(list(interned.stacks), used.tolist())
+    columns.whole("above", above)
     columns.whole("frame", frames)
     for prefix, table, small, wide in (
-        ("time", rows.rows, _TIME, _TIME_WIDE),
-        ("held", held.rows, _HELD, _HELD_WIDE),
+        ("time", time, _TIME, _TIME_WIDE),
+        ("held", held, _HELD, _HELD_WIDE),
     ):
-        turned = np.asarray(table, dtype="<i8").reshape(-1, 1 + len(small) + len(wide)).T
-        columns.whole(f"{prefix}.node", [ends[path] for path in turned[0].tolist()])
-        for name, values in zip(small, turned[1:], strict=False):
+        columns.whole(f"{prefix}.node", ends[table[0]])
+        for name, values in zip(small[1:], table[1:], strict=False):
             columns.whole(f"{prefix}.{name}", values)
-        for name, values in zip(wide, turned[1 + len(small) :], strict=True):
+        for name, values in zip(wide, table[len(small) :], strict=True):
             columns.wide(f"{prefix}.{name}", values)
 
 
-def _tree(stacks: list[tuple[int, ...]], used: set[int]) -> tuple[list[int], list[int], dict[int, int]]:
-    """Parents and frames of the tree's nodes, and the node at which each used stack ends. Node 0 is the root.
+def tree(stacks: list[tuple[int, ...]], used: list[int]) -> tuple[Column, Column, Column]:
+    """How far above each node its parent stands, each node's frame, and by stack the node at which it ends.
 
-    Sorted stacks lie next to those they share their first frames with, so no table of nodes is needed.
+    Nodes are in depth-first order, and node 0 is the root. Sorted stacks lie next to those they share their first frames
+    with, so no table of nodes is needed: what a stack does not share with the one before it are nodes of its own.
     """
-    parents, frames, ends = [0], [0], {}
-    before: tuple[int, ...] = ()
+    order = sorted(used, key=stacks.__getitem__)
+    ends = np.zeros(len(stacks), np.int64)
+    above, frames = [0], [0]
     path = [0]  # the node of each depth of the stack before
-    for number in sorted(used, key=stacks.__getitem__):
+    shared = _shared([stacks[number] for number in order])
+    for number, same in zip(order, shared, strict=True):
         stack = stacks[number]
-        shared = 0
-        for a, b in zip(before, stack, strict=False):
-            if a != b:
-                break
-            shared += 1
-        del path[shared + 1 :]
-        for frame in stack[shared:]:
-            parents.append(path[-1])
-            frames.append(frame)
-            path.append(len(parents) - 1)
+        del path[same + 1 :]
+        new = len(stack) - same
+        if new:
+            first = len(frames)
+            above.append(first - path[-1])
+            above.extend(_ONE * (new - 1))
+            frames.extend(stack[same:])
+            path.extend(range(first, first + new))
         ends[number] = path[-1]
-        before = stack
-    return parents, frames, ends
+    return np.asarray(above, np.int64), np.asarray(frames, np.int64), ends
+
+
+def _shared(stacks: list[tuple[int, ...]]) -> list[int]:
+    """How many first frames each stack has in common with the one before it."""
+    lengths = np.fromiter(map(len, stacks), np.int64, len(stacks))
+    flat = np.fromiter(chain.from_iterable(stacks), np.int64, int(lengths.sum()))
+    most = np.minimum(lengths[1:], lengths[:-1])
+    starts, ends = np.cumsum(lengths) - lengths, np.cumsum(most)
+    # Frame k of each stack stands beside frame k of the one before, as far as both go.
+    at = np.arange(int(most.sum())) - np.repeat(ends - most, most)
+    differs = np.flatnonzero(
+        flat[np.repeat(starts[1:], most) + at] != flat[np.repeat(starts[:-1], most) + at]
+    )
+    first = np.append(differs, len(at))[np.searchsorted(differs, ends - most)]
+    return [0, *(np.minimum(first, ends) - (ends - most)).tolist()][: len(stacks)]
 
 
 def _write_frames(columns: Columns, interned: Interned) -> list[object]:

@@ -8,7 +8,9 @@ from typing import Final, Literal, get_args
 
 from unidle.errors import BadInput
 from unidle.scope.export import names
+from unidle.scope.export.encode import uncollected
 from unidle.scope.model import Profile
+from unidle.scope.rows import STATE_ORDER
 
 Weight = Literal["us", "samples", "live_bytes", "allocated_bytes"]
 StateFrame = Literal["leaf", "root", "none"]
@@ -29,6 +31,7 @@ def unescape(frame: str) -> str:
     return _UNESCAPE.sub(lambda found: plain[found[1]], frame)
 
 
+@uncollected
 def write(
     profile: Profile,
     *,
@@ -79,15 +82,16 @@ def _rows(
         for pid, of_process in names.threads_of(profile).items()
         for tid, name in of_process.items()
     }
-    for (pid, tid, stack, state), (count, ns) in names.totals(profile).items():
-        root = (processes[pid], known[pid, tid]) if threads else ()
-        shown = f"[{names.STATES[state]}]"
-        parts = (*root, shown, stacks[stack]) if states == "root" else (*root, stacks[stack])
-        yield _joined(*parts, *((shown,) if states == "leaf" else ())), ns if weight == "us" else count
+    shown = [f"[{names.STATES[state]}]" for state in STATE_ORDER]
+    for pid, tid, stack, state, count, ns in names.totals(profile):
+        parts = [processes[pid], known[pid, tid]] if threads else []
+        parts += [shown[state], stacks[stack]] if states == "root" else [stacks[stack]]
+        parts += [shown[state]] if states == "leaf" else []
+        yield _joined(*parts), ns if weight == "us" else count
 
 
 def _joined(*parts: str) -> str:
-    return ";".join(part for part in parts if part) or "[no frames]"
+    return ";".join(filter(None, parts)) or "[no frames]"
 
 
 def _whole(sums: dict[str, int], unit: int) -> Iterator[tuple[str, int]]:

@@ -6,8 +6,6 @@ base64, so no name that a program chose ever stands inside a script.
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections.abc import Mapping, Sequence
 from html import escape
 from importlib.resources import files
@@ -15,6 +13,8 @@ from typing import Final
 
 from unidle.scope.export import columns, names
 from unidle.scope.export.columns import Category
+from unidle.scope.export.encode import uncollected
+from unidle.scope.export.page import head
 from unidle.scope.model import Profile
 
 _SCRIPTS: Final = ("data.js", "tree.js", "flame.js", "save.js", "table.js", "page.js")
@@ -36,6 +36,7 @@ CATEGORY_COLOURS: Final[dict[str, str]] = {
 _FURTHER: Final = ("#66c2a5", "#80b1d3", "#fdb462", "#bc80bd", "#ccebc5", "#fccde5")
 
 
+@uncollected
 def write(
     profile: Profile,
     *,
@@ -65,7 +66,7 @@ def write(
     }
     script = "\n".join(_asset(name) for name in _SCRIPTS)
     parts = (
-        _head(shown, script),
+        head(shown, _asset("page.css"), script),
         _header(profile, before, shown, before_name),
         _serving(serving),
         _budget(budget, told["colours"]),
@@ -87,21 +88,6 @@ def visible_title(profile: Profile, title: str) -> str:
         return names.visible(", ".join(jobs))
     more = f" and {len(labels) - 1} more" if len(labels) > 1 else ""
     return f"{labels[0]}{more}" if labels else "Profile"
-
-
-def _head(title: str, script: str) -> str:
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    policy = (
-        f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; "
-        "base-uri 'none'; form-action 'none'"
-    )
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        '<meta name="color-scheme" content="light dark"><meta name="referrer" content="no-referrer">\n'
-        f"<title>{escape(title)}</title>\n<style>{_asset('page.css')}</style></head><body>"
-    )
 
 
 def _header(profile: Profile, before: Profile | None, title: str, before_name: str) -> str:

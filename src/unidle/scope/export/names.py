@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Mapping
+from operator import attrgetter
 from typing import Final
 
 from unidle.scope.model import Frame, Profile, Quality, State
+from unidle.scope.rows import STATE_ORDER, Rows, rows_of
+
+__all__ = ["STATE_ORDER"]
 
 STATES: Final[dict[State, str]] = {"on": "on CPU", "off": "off CPU", "runq": "waiting for a CPU"}
-STATE_ORDER: Final[tuple[State, ...]] = ("on", "off", "runq")
 LONGEST_COMMAND: Final = 60
+_THREAD: Final = attrgetter("pid", "tid")
 
 _HIDDEN: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 
@@ -71,8 +75,8 @@ def threads_of(profile: Profile) -> dict[int, dict[int, str]]:
     """By process and thread number the thread's name. Threads that only a sample, span or call names are there too."""
     found: dict[int, dict[int, str]] = {}
     for rows in (profile.samples, profile.spans, profile.calls):
-        for row in rows:
-            found.setdefault(row.pid, {}).setdefault(row.tid, "")
+        for pid, tid in dict.fromkeys(map(_THREAD, rows)):
+            found.setdefault(pid, {})[tid] = ""
     for thread in profile.threads:
         found.setdefault(thread.pid, {})[thread.tid] = visible(thread.name)
     return found
@@ -87,17 +91,9 @@ def ranks_of(profile: Profile) -> dict[int, int]:
     return {process.pid: process.rank for process in profile.processes if process.rank is not None}
 
 
-Key = tuple[int, int, int, State]  # pid, tid, stack, state
-
-
-def totals(profile: Profile) -> dict[Key, tuple[int, int]]:
-    """By process, thread, stack and state: samples and nanoseconds. One row for each, in the order first seen."""
-    sums: dict[Key, tuple[int, int]] = {}
-    for sample in profile.samples:
-        key = (sample.pid, sample.tid, sample.stack, sample.state)
-        count, ns = sums.get(key, (0, 0))
-        sums[key] = (count + sample.count, ns + sample.ns)
-    return sums
+def totals(profile: Profile) -> Rows:
+    """Samples and nanoseconds by process, thread, stack and state: a row for each, in the order first seen."""
+    return rows_of(profile.samples).summed()
 
 
 def _percent(value: float | None) -> str:

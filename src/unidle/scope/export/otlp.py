@@ -12,8 +12,20 @@ from typing import Any, Final
 
 import unidle
 from unidle.scope.export import names
-from unidle.scope.export.wire import Strings, Table, message, number, number_always, packed, text
+from unidle.scope.export.encode import uncollected
+from unidle.scope.export.wire import (
+    Strings,
+    Table,
+    message,
+    number,
+    number_always,
+    packed,
+    text,
+    varint,
+    varints,
+)
 from unidle.scope.model import Frame, Profile
+from unidle.scope.rows import STATE_ORDER
 
 PROTO: Final = "opentelemetry-proto v1.10.0, profiles v1development"
 
@@ -30,10 +42,9 @@ class _Dictionary:
         self._mappings, self._functions, self._locations, self._stacks = Table(), Table(), Table(), Table()
         for table in (self.attributes, self._mappings, self._functions, self._locations, self._stacks):
             table.place(b"")
-        numbers = [self._location(frame) for frame in profile.frames]
-        self.stacks = [
-            self._stacks.place(packed(1, [numbers[n] for n in reversed(stack)])) for stack in profile.stacks
-        ]
+        numbers = [varint(self._location(frame)) for frame in profile.frames]
+        paths = (b"".join([numbers[n] for n in reversed(stack)]) for stack in profile.stacks)
+        self.stacks = [self._stacks.place(message(1, path) if path else b"") for path in paths]
 
     def _location(self, frame: Frame) -> int:
         module = names.visible(frame.module) or ("[kernel]" if frame.kind == "kernel" else "")
@@ -69,6 +80,7 @@ def _rows(table: Table) -> list[Any]:
     return table.rows
 
 
+@uncollected
 def write(profile: Profile) -> bytes:
     """The profile as one ``ProfilesData``: a resource per process, in it one profile per kind of time or memory.
 
@@ -118,9 +130,13 @@ def _profiles(profile: Profile, dictionary: _Dictionary) -> Iterator[tuple[int, 
         for pid, of_process in threads.items()
         for tid, name in of_process.items()
     }
-    for (pid, tid, stack, state), (_, ns) in names.totals(profile).items():
-        sample = _sample(dictionary.stacks[stack], attributes[pid, tid], ns)
-        rows[pid].setdefault((_TIME[state], "nanoseconds"), []).append(sample)
+    totals = names.totals(profile)
+    stacks = [number(1, stack) for stack in dictionary.stacks]
+    told = {thread: packed(2, numbers) for thread, numbers in attributes.items()}
+    kinds = [(_TIME[state], "nanoseconds") for state in STATE_ORDER]
+    for (pid, tid, stack, state, _, _), ns in zip(totals, varints(totals.ns), strict=True):
+        sample = message(2, stacks[stack] + told[pid, tid] + message(4, ns))
+        rows[pid].setdefault(kinds[state], []).append(sample)
     for held in profile.memory:
         device = [dictionary.text("unidle.device", names.visible(held.device))]
         for kind, field in _MEMORY:

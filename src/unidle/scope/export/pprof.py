@@ -9,8 +9,10 @@ import gzip
 from typing import Any, Final
 
 from unidle.scope.export import names
-from unidle.scope.export.wire import Strings, Table, message, number, packed
+from unidle.scope.export.encode import uncollected
+from unidle.scope.export.wire import Strings, Table, message, number, packed, varint, varints
 from unidle.scope.model import Frame, Profile
+from unidle.scope.rows import STATE_ORDER
 
 _TIME: Final = (
     ("samples", "count"),
@@ -35,6 +37,7 @@ def write(profile: Profile) -> bytes:
     return gzip.compress(plain(profile), compresslevel=6, mtime=0)
 
 
+@uncollected
 def plain(profile: Profile) -> bytes:
     """The same before compression: one ``perftools.profiles.Profile``."""
     strings = Strings()
@@ -78,7 +81,9 @@ def _places(profile: Profile, strings: Strings) -> tuple[list[bytes], list[bytes
         name = strings.place(names.function_name(frame))
         function = functions.place((name, strings.place(names.visible(frame.file))))
         numbers.append(locations.place((mapping, function, frame.line)))
-    stacks = [packed(1, [numbers[n] for n in reversed(stack)]) for stack in profile.stacks]
+    encoded = [varint(n) for n in numbers]
+    paths = (b"".join([encoded[n] for n in reversed(stack)]) for stack in profile.stacks)
+    stacks = [message(1, path) if path else b"" for path in paths]
     # Flags 7 to 10: functions, file names, lines and inlines are known, so that no reader looks for the program.
     flags = b"".join(number(field, 1) for field in (7, 8, 9, 10))
     tables = [message(3, number(1, n) + number(5, row) + flags) for n, row in _numbered(mappings)]
@@ -99,20 +104,22 @@ def _numbered(table: Table) -> Any:
 
 def _samples(profile: Profile, strings: Strings, stacks: list[bytes], columns: int) -> list[bytes]:
     processes = _process_labels(profile, strings)
+    states = [_text(strings, "state", names.STATES[state]) for state in STATE_ORDER]
     threads = {
-        (pid, tid): processes[pid]
-        + _text(strings, "thread", names.thread_label(tid, name))
-        + _number(strings, "tid", tid)
+        (pid, tid): [
+            processes[pid] + _text(strings, "thread", names.thread_label(tid, name)) + _number(strings, "tid", tid) + state
+            for state in states
+        ]
         for pid, of_process in names.threads_of(profile).items()
         for tid, name in of_process.items()
-    }
-    states = {state: _text(strings, "state", name) for state, name in names.STATES.items()}
-    rows = []
-    for (pid, tid, stack, state), (count, ns) in names.totals(profile).items():
-        values = [0] * columns
-        values[0] = count
-        values[_COLUMN[state]] = ns
-        rows.append(message(2, stacks[stack] + packed(2, values) + threads[pid, tid] + states[state]))
+    }  # fmt: skip
+    zeros = [(bytes(_COLUMN[state] - 1), bytes(columns - 1 - _COLUMN[state])) for state in STATE_ORDER]
+    rows, totals = [], names.totals(profile)
+    amounts = zip(varints(totals.count), varints(totals.ns), strict=True)
+    for (pid, tid, stack, state, _, _), (count, ns) in zip(totals, amounts, strict=True):
+        before, after = zeros[state]
+        amount = message(2, count + before + ns + after)
+        rows.append(message(2, stacks[stack] + amount + threads[pid, tid][state]))
     for held in profile.memory:
         values = [*(0 for _ in _TIME), held.allocations, held.allocated_bytes, held.live, held.live_bytes]
         device = _text(strings, "device", names.visible(held.device))

@@ -9,13 +9,19 @@ import struct
 from collections.abc import Iterable
 from typing import Final
 
-_SMALL: Final = tuple(bytes((n,)) for n in range(128))
+import numpy as np
+import numpy.typing as npt
+
+_SMALL: Final = (
+    *(bytes((n,)) for n in range(128)),
+    *(bytes((n & 127 | 128, n >> 7)) for n in range(128, 1 << 14)),
+)
 _MASK: Final = (1 << 64) - 1
 
 
 def varint(value: int) -> bytes:
     """Seven bits per byte, lowest first; a negative number as its 64-bit two's complement."""
-    if 0 <= value < 128:
+    if 0 <= value < len(_SMALL):
         return _SMALL[value]
     value &= _MASK
     out = bytearray()
@@ -24,6 +30,13 @@ def varint(value: int) -> bytes:
         value >>= 7
     out.append(value)
     return bytes(out)
+
+
+def varints(values: npt.NDArray[np.int64]) -> list[bytes]:
+    """Each value as :func:`varint`; one that occurs again is made once."""
+    distinct, places = np.unique(values, return_inverse=True)
+    made = [varint(value) for value in distinct.tolist()]
+    return [made[place] for place in places.tolist()]
 
 
 def number(field: int, value: int) -> bytes:
