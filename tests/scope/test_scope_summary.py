@@ -247,3 +247,14 @@ def test_hostile_names_stay_within_the_screen() -> None:
         .sees(1, "on", 5000, START, at("a\nb\x1b[31m", 1))
     )
     assert told(w)
+
+
+def test_a_short_terminal_shows_the_causes_and_the_whole_budget() -> None:
+    report = report_of(gang().profile(), RULES)
+    full, short = screen(report), screen(report, rows=22)
+    assert len(short) < len(full)
+    shown = "\n".join(short[:22])
+    causes = [line for line in full if re.match(r"\d+ % of the time", line)]
+    assert all(line in shown for line in causes)
+    assert "Where the training threads' time goes" in shown
+    assert screen(report, rows=len(full)) == full

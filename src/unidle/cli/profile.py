@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from unidle.scope.tiers import Watch
 
 _PROGRESS_S: Final = 0.2
-_LONGEST_PID: Final = 9  # digits; what is longer can only be the name of a job
 
 
 def register(app: typer.Typer) -> None:
@@ -94,7 +93,7 @@ def _found(options: Options) -> Target:
     from unidle.scope.targets import of_process, of_ranks
 
     name, rank = options.need_target(), options.rank
-    if name.isdecimal() and len(name) <= _LONGEST_PID:
+    if options.is_process:
         if rank is not None:
             raise BadInput("is for jobs", field="--rank", value=rank, remedy="leave it out, or name the job")
         return of_process(int(name), children=options.children)

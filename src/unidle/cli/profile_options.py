@@ -21,6 +21,7 @@ LookTier = Literal["T0", "T1", "T2", "T3"]
 
 
 _PAST: Final = ("since", "until", "attempt", "against", "against_rank", "against_attempt")
+_LONGEST_PID: Final = 9  # digits
 _FLAGS: Final = {"target": "PID|JOB", "imports": "--import"}
 
 
@@ -85,6 +86,11 @@ class Options:
     # fmt: on
 
     @property
+    def is_process(self) -> bool:
+        """Whether the target is a process number; a longer one can only be the name of a job."""
+        return self.need_target().isdecimal() and len(self.need_target()) <= _LONGEST_PID
+
+    @property
     def is_past(self) -> bool:
         """Whether it is about what was kept of a job: an option that means it is there (a rank alone does not)."""
         return self.saved is None and bool(self._given(_PAST))
@@ -96,7 +102,16 @@ class Options:
             self._alone("--from", ("target", "top", "tier", "rank", "memory", "operators", *past))
         else:
             self.need_target()
+        if self.tier == "T3" and self.saved is None:
+            raise BadInput(
+                "reads files of other profilers", field="--tier", value="T3", remedy="give one with --from"
+            )
         if self.is_past:
+            if self.is_process:
+                raise BadInput(
+                    "is no job, and only of jobs something is kept", field="PID|JOB", value=self.target,
+                    remedy="name the job: `unidle list`",
+                )  # fmt: skip
             self._alone(_flag_of(self._given(_PAST)[0]), ("top", "tier", "memory", "operators", "imports"))
 
     def need_target(self) -> str:

@@ -60,9 +60,8 @@ def top(watched: Watch, target: Target, rules: Rules, seconds: float) -> Profile
                 seen = merge(windows)
                 report = report_of(seen, rules, beside.machine([p.pid for p in seen.processes]))
                 columns, rows = shutil.get_terminal_size()
-                lines = screen(
-                    report, colour=True, source=line_of_source(seen), width=min(columns - 1, _WIDEST)
-                )
+                room = {"width": min(columns - 1, _WIDEST), "rows": rows - 2}
+                lines = screen(report, colour=True, source=line_of_source(seen), **room)
                 shown = [*map(safe, lines[: rows - 2]), "", "Ctrl-C ends it"][:rows]
                 live.update(Text.from_ansi("\n".join(shown), no_wrap=True), refresh=True)
     finally:

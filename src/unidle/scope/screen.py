@@ -9,7 +9,7 @@ from typing import Final
 from unidle.scope.budget import Budgets, percentages
 from unidle.scope.counts import counts_lines
 from unidle.scope.findings import Finding, rank_of
-from unidle.scope.lines import lines_of
+from unidle.scope.lines import Line, lines_of
 from unidle.scope.memory import memory_lines
 from unidle.scope.model import Profile
 from unidle.scope.rules import CATEGORIES, Category
@@ -32,9 +32,17 @@ _MOST_RANKS: Final = 16
 
 
 def screen(
-    report: Report, *, colour: bool = False, source: Source | None = None, width: int = WIDTH
-) -> list[str]:
-    """The first screen, as lines of at most ``width`` columns."""
+    report: Report, *, colour: bool = False, source: Source | None = None, width: int = WIDTH, rows: int | None = None
+) -> list[str]:  # fmt: skip
+    """The first screen, as lines of at most ``width`` columns.
+
+    Where it has more than ``rows`` lines, causes are told by their first lines only, so that the budget is among those.
+    """
+    lines = _screen(report, colour, source, width, brief=False)
+    return lines if rows is None or len(lines) <= rows else _screen(report, colour, source, width, brief=True)
+
+
+def _screen(report: Report, colour: bool, source: Source | None, width: int, *, brief: bool) -> list[str]:
     profile, budgets, steps = report.profile, report.budgets, report.steps
     if not budgets.training:
         return ["nothing was seen of these processes", *_trust(profile, budgets, width)]
@@ -42,7 +50,8 @@ def screen(
         _title(profile, budgets, width),
         [""],
         view_lines(report.serving, width),
-        *[_told(one, source, width, colour) for one in _to_tell(report)],
+        *[(_in_short if brief else _told)(one, source, width, colour) for one in _to_tell(report)],
+        [""] if brief else [],
         _bars(budgets, width, colour),
         _top_lines(profile, budgets, width),
         _ranks(report, width),
@@ -89,10 +98,22 @@ def _to_tell(report: Report) -> list[Finding]:
     return told or found[:1]
 
 
-def _told(finding: Finding, source: Source | None, width: int, colour: bool) -> list[str]:
+def _head(finding: Finding, width: int, colour: bool) -> list[str]:
     who = f"rank {finding.rank}" if finding.rank is not None else "it"
     head = f"{100 * finding.share:.0f} % of the time {who} {finding.says}"
-    lines = [bold(text, colour) for text in textwrap.wrap(head, width, subsequent_indent="     ")]
+    return [bold(text, colour) for text in textwrap.wrap(head, width, subsequent_indent="     ")]
+
+
+def _in_short(finding: Finding, _: Source | None, width: int, colour: bool) -> list[str]:
+    lines = _head(finding, width, colour)
+    if finding.lines:
+        place = middle(finding.lines[0].place.text, width - len(finding.lines_are) - 6)
+        lines.append(f"     {finding.lines_are} {place}")
+    return lines
+
+
+def _told(finding: Finding, source: Source | None, width: int, colour: bool) -> list[str]:
+    lines = _head(finding, width, colour)
     for detail in finding.details:
         lines += textwrap.wrap(detail, width - 5, initial_indent="     ", subsequent_indent="     ")
     for n, line in enumerate(one for one in finding.lines if one.place.file):
@@ -188,7 +209,7 @@ def _workers(profile: Profile, budgets: Budgets, width: int) -> list[str]:
         if key in training or work * 10 < one.wall_ns or not one.wall_ns:
             continue
         shares = sorted(((one.share(c), c) for c in CATEGORIES if c != "idle"), reverse=True)
-        by = ", ".join(f"{c} {100 * share:.0f}" for share, c in shares[:3] if share >= 0.02)
+        by = ", ".join(f"{c} {100 * share:.0f}" for share, c in shares[:2] if share >= 0.02)
         lines = lines_of(profile, (cell for cell in one.cells if not cell.rule.rest))
         rows.append(
             (
@@ -200,9 +221,19 @@ def _workers(profile: Profile, budgets: Budgets, width: int) -> list[str]:
     if not rows:
         return []
     rows.sort(key=lambda row: (row[0], row[1]))
-    shown = [clip(text + (f"  {lines[0].place.text}" if lines else ""), width) for _, text, lines in rows[:5]]
+    shown = [_with_place(text, lines, width) for _, text, lines in rows[:5]]
     more = [f"  and {len(rows) - 5} more"] if len(rows) > 5 else []
     return ["Other busy threads (percent of each one's time)", *shown, *more, ""]
+
+
+def _with_place(text: str, lines: list[Line], width: int) -> str:
+    """The row with its line of code behind it: whole, or file and number, as there is room."""
+    if not lines:
+        return clip(text, width)
+    place = lines[0].place
+    short = f"{place.file.rpartition('/')[2]}:{place.line}" if place.file else place.text
+    whole = (f"{text}  {told}" for told in (place.text, short))
+    return next((row for row in whole if len(row) <= width), clip(f"{text}  {short}", width))
 
 
 def _steps(steps: StepReport, width: int) -> list[str]:
