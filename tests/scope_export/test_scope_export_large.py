@@ -52,7 +52,7 @@ def test_a_hundred_thousand_rows_are_all_in_the_file() -> None:
 
 def test_the_tree_of_stacks_has_a_node_for_each_beginning_of_a_stack() -> None:
     profile = profiles.large(50, 300, 300)
-    above, frames, ends = tree(list(profile.stacks), list(range(300)))
+    above, frames, ends, _ = tree(list(profile.stacks), list(range(300)))
     parents = [node - up for node, up in enumerate(above.tolist())]
     assert len(parents) == len({stack[:k] for stack in profile.stacks for k in range(len(stack) + 1)})
     for number, stack in enumerate(profile.stacks):

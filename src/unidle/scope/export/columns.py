@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import json
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Final
@@ -72,7 +72,6 @@ def pack(profile: Profile, before: Profile | None, category: Category | None) ->
     sides = [profile] if before is None else [profile, before]
     interned = Interned()
     stacks = [interned.add(side) for side in sides]
-    paths = _Paths(interned)
     columns = Columns()
     groups, threads, categories = Table(), Table(), Table()
     time, held, devices = [], [], Table()
@@ -80,7 +79,9 @@ def pack(profile: Profile, before: Profile | None, category: Category | None) ->
         members = _groups(side, groups)
         rows = names.totals(side)
         kinds = _categories(side, rows, category, categories)
-        time.append(_time(side, k, rows, paths.of(rows, stacks[k]), kinds, members, threads))
+        time.append(
+            _time(side, k, rows, np.asarray(stacks[k], np.int64)[rows.stack], kinds, members, threads)
+        )
         held.append(_held(side, k, stacks[k], members, devices))
     _write_tree(columns, interned, np.concatenate(time, axis=1), np.concatenate(held, axis=1))
     told = {
@@ -93,27 +94,6 @@ def pack(profile: Profile, before: Profile | None, category: Category | None) ->
         "columns": columns.layout(),
     }
     return told, columns.write()
-
-
-class _Paths:
-    """The stacks of rows; one of a thread that waits for a CPU has a frame more, which says so."""
-
-    def __init__(self, interned: Interned) -> None:
-        self._interned = interned
-        self._stacks = list(interned.stacks)
-
-    def of(self, rows: Rows, stacks: list[int]) -> Column:
-        """The common number of each row's path. ``stacks``: that of each of the profile's stacks."""
-        found = np.asarray(stacks, np.int64)[rows.stack]
-        waits = rows.state == STATE_ORDER.index("runq")
-        distinct, places = np.unique(found[waits], return_inverse=True)
-        if len(distinct):
-            found[waits] = np.asarray([self._waiting(stack) for stack in distinct.tolist()], np.int64)[places]
-        return found
-
-    def _waiting(self, stack: int) -> int:
-        frame = self._interned.frames.setdefault(WAITING, len(self._interned.frames))
-        return self._interned.stacks.setdefault((*self._stacks[stack], frame), len(self._interned.stacks))
 
 
 def _groups(side: Profile, groups: Table) -> dict[int, int]:
@@ -169,29 +149,36 @@ def _held(side: Profile, number: int, stacks: list[int], members: dict[int, int]
 
 
 def _write_tree(columns: Columns, interned: Interned, time: _Matrix, held: _Matrix) -> None:
-    used = np.unique(np.concatenate((time[0], held[0])))
-    above, frames, ends = tree(list(interned.stacks), used.tolist())
+    waits = time[_TIME.index("state")] == STATE_ORDER.index("runq")
+    used = np.unique(np.concatenate((time[0], held[0]))).tolist()
+    frame = interned.frames.setdefault(WAITING, len(interned.frames)) if waits.any() else 0
+    waited = set(time[0][waits].tolist())
+    above, frames, ends, waiting = tree(list(interned.stacks), used, waited, frame)
     columns.whole("above", above)
     columns.whole("frame", frames)
+    nodes = {"time": np.where(waits, waiting[time[0]], ends[time[0]]), "held": ends[held[0]]}
     for prefix, table, small, wide in (
         ("time", time, _TIME, _TIME_WIDE),
         ("held", held, _HELD, _HELD_WIDE),
     ):
-        columns.whole(f"{prefix}.node", ends[table[0]])
+        columns.whole(f"{prefix}.node", nodes[prefix])
         for name, values in zip(small[1:], table[1:], strict=False):
             columns.whole(f"{prefix}.{name}", values)
         for name, values in zip(wide, table[len(small) :], strict=True):
             columns.wide(f"{prefix}.{name}", values)
 
 
-def tree(stacks: list[tuple[int, ...]], used: list[int]) -> tuple[Column, Column, Column]:
-    """How far above each node its parent stands, each node's frame, and by stack the node at which it ends.
+def tree(
+    stacks: list[tuple[int, ...]], used: list[int], waits: Collection[int] = (), frame: int = 0
+) -> tuple[Column, Column, Column, Column]:
+    """How far above each node its parent stands, each node's frame, by stack the node at which it ends, and the one below it.
 
+    The one below is made for the stacks of ``waits``, with ``frame``: of a thread that waits for a CPU.
     Nodes are in depth-first order, and node 0 is the root. Sorted stacks lie next to those they share their first frames
     with, so no table of nodes is needed: what a stack does not share with the one before it are nodes of its own.
     """
     order = sorted(used, key=stacks.__getitem__)
-    ends = np.zeros(len(stacks), np.int64)
+    ends, waiting = np.zeros((2, len(stacks)), np.int64)
     above, frames = [0], [0]
     path = [0]  # the node of each depth of the stack before
     shared = _shared([stacks[number] for number in order])
@@ -206,7 +193,11 @@ def tree(stacks: list[tuple[int, ...]], used: list[int]) -> tuple[Column, Column
             frames.extend(stack[same:])
             path.extend(range(first, first + new))
         ends[number] = path[-1]
-    return np.asarray(above, np.int64), np.asarray(frames, np.int64), ends
+        if number in waits:
+            waiting[number] = len(frames)
+            above.append(len(frames) - path[-1])
+            frames.append(frame)
+    return np.asarray(above, np.int64), np.asarray(frames, np.int64), ends, waiting
 
 
 def _shared(stacks: list[tuple[int, ...]]) -> list[int]:
