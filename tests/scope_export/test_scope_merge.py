@@ -126,3 +126,11 @@ def test_machines_whose_process_numbers_collide_are_renumbered_first() -> None:
 def test_nothing_cannot_be_merged() -> None:
     with pytest.raises(BadInput, match="profiles"):
         merge([])
+
+
+@pytest.mark.parametrize(("column", "value"), [(0, 2**70), (1, "x"), (3, "asleep"), (5, None)])
+def test_a_file_whose_samples_are_no_numbers_is_refused(column: int, value: object) -> None:
+    told = profiles.small().to_json()
+    told["samples"][0][column] = value
+    with pytest.raises(BadInput, match="is no profile of unidle"):
+        Profile.from_json(told)

@@ -218,13 +218,16 @@ class Profile:
                 **rows,
             )
             made._check()
-        except (KeyError, TypeError, ValueError, IndexError) as error:
+        except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
             raise BadInput(
                 f"is no profile of unidle: {type(error).__name__}: {error}", field="profile"
             ) from None
         return made
 
     def _check(self) -> None:
+        from unidle.scope.rows import rows_of  # which stands above this module
+
+        rows_of(self.samples)
         frames, stacks = len(self.frames), len(self.stacks)
         if self.tier not in get_args(Tier):
             raise ValueError(f"tier {self.tier!r}")
