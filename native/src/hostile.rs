@@ -49,13 +49,22 @@ pub fn eh_frame(data: &[u8]) {
     for table in [true, false] {
         let file = file_around(data, table);
         if let Some(image) = Image::new("file", Arc::new(file)) {
-            for at in [0u64, 0x10, 0x1000, 0x100000, u64::MAX] {
+            for at in places() {
                 if let Some(found) = image.unwind(at) {
                     follow(&found.rule);
                 }
             }
         }
     }
+}
+
+/// Addresses all over the file, and some that no file has.
+fn places() -> impl Iterator<Item = u64> {
+    let near = (0x3e00..0x4000).step_by(4); // where the seed's functions come to lie
+    (0..0x8000)
+        .step_by(0x200)
+        .chain(near)
+        .chain([0x10_0000, 1 << 31, 1 << 47, u64::MAX])
 }
 
 fn follow(rule: &crate::unwind::Rule) {
@@ -69,9 +78,9 @@ fn follow(rule: &crate::unwind::Rule) {
     let _ = rule.follow(&mut regs, true, &mut |addr| Some(addr ^ 0x55));
 }
 
-/// A file with this `.eh_frame` at address 0x400, and a table of which each entry leads to its first FDE.
+/// A file with this `.eh_frame` at address 0x4000 (what it speaks of lies below), and a table of which each entry leads to its first FDE.
 fn file_around(data: &[u8], table: bool) -> Vec<u8> {
-    const AT: u64 = 0x400;
+    const AT: u64 = 0x4000;
     let mut f = vec![0u8; AT as usize];
     f[..6].copy_from_slice(b"\x7fELF\x02\x01");
     let mut put = |at: usize, b: &[u8]| f[at..at + b.len()].copy_from_slice(b);
@@ -92,7 +101,6 @@ fn file_around(data: &[u8], table: bool) -> Vec<u8> {
     put(136, &0x300u64.to_le_bytes());
     put(160, &(12u64 + 8).to_le_bytes());
     // Sections: names, .eh_frame
-    put(0x180, &[1]);
     put(0x198, &0x200u64.to_le_bytes());
     put(0x1a0, &32u64.to_le_bytes());
     put(0x1c0, &1u32.to_le_bytes());
@@ -130,5 +138,20 @@ pub fn perf_map(data: &[u8]) {
 pub fn sample(data: &[u8]) {
     if let Some(recording) = Recording::of_bytes(data) {
         let _ = recording.play(&mut Frames::default());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_seed_of_call_frame_information_has_rules_that_are_found() {
+        let data = include_bytes!("../fuzz/seeds/eh_frame/small");
+        for table in [true, false] {
+            let image = Image::new("file", Arc::new(file_around(data, table))).expect("an ELF file");
+            let found = places().filter(|&at| image.unwind(at).is_some()).count();
+            assert!(found > 0, "{table}");
+        }
     }
 }
