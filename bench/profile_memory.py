@@ -35,7 +35,6 @@ from _table import Row, main
 
 SCRIPT = str(JOBS / "allocating.py")
 START_S = 10.0  # after which the look has attached, on a busy machine too
-SETTLE_S = 6.0  # ours attaches, and the governor has judged
 
 
 def rows(given: argparse.Namespace) -> Iterator[Row]:
@@ -64,7 +63,7 @@ def _slowdown(given: argparse.Namespace) -> Iterator[Row]:
     with training() as target:
         for _ in range(given.pairs):
             before = _median(bare(target, given.seconds))
-            with_us = _median(looked(Tool("unidle --memory", _ours), target, SETTLE_S, given.seconds).steps)
+            with_us = _median(looked(Tool("unidle --memory", _ours), target, given.seconds).steps)
             alone.append(before)
             pairs.append(100 * (with_us / before - 1))
     mean, low, high = interval(pairs)
