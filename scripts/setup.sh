@@ -195,7 +195,7 @@ setup_pythons() {
     rm -rf -- "$folder" "$folder.new"
     mkdir -p "$folder.new"
     (step "fetch Python ${version%-*} for the profiler's tests" \
-      mvn -q -B dependency:copy "-Dartifact=org.bytedeco:cpython:$version:jar:linux-$(uname -m | sed 's/aarch64/arm64/')" \
+      timeout 300 mvn -q -B dependency:copy "-Dartifact=org.bytedeco:cpython:$version:jar:linux-$(uname -m | sed 's/aarch64/arm64/')" \
       "-DoutputDirectory=$PWD/$folder.new" &&
       "$venv/bin/python" - "$folder.new" <<'EOF'
 import pathlib, shutil, sys, zipfile

@@ -223,7 +223,7 @@ def test_the_governor_takes_off_what_costs_too_much_and_says_so(tmp_path: Path) 
             target.go()
             wait_until(lambda: calls.run(0.05) and not calls.probes, what="the governor")
             (note,) = [note for note in calls.notes if "taken off" in note]
-            assert note.startswith("malloc: probes taken off after ") and "(budget 1 %)" in note
+            assert note.startswith("malloc: probes taken off after ") and "(budget 2 %)" in note
             calls.take()
             calls.run(0.1)
             assert calls.take()["calls"] == []

@@ -97,7 +97,7 @@ def small() -> Profile:
             Held(100, 0, "host", 10_000_000, 100, 4_000_000, 40), Held(100, 3, "cuda:0", 2_000_000, 2, 2_000_000, 2),
             Held(200, 0, "host", 6_000_000, 60, 0, 0),
         ),
-        quality=Quality(2030, 3, 99.9, 98.5, 0.04, 0.2, 0.8, 0, 420 * MS, ("kernel stacks were left out",)),
+        quality=Quality(2030, 3, 99.9, 98.5, 0.04, 0.2, 0.8, 0.1, 0, 420 * MS, ("kernel stacks were left out",)),
         misses=("device kernels", "file contents"),
         wall_start_ns=WALL,
     )  # fmt: skip

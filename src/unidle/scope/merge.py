@@ -33,7 +33,7 @@ class Interned:
 
 
 def merge(profiles: Sequence[Profile]) -> Profile:
-    """One profile of all. Raises :class:`BadInput` where there is none.
+    """One profile of all, given in the order of time. Raises :class:`BadInput` where there is none.
 
     The same process number is the same process: profiles of several machines go through :func:`renumbered` first.
     Counts, times and bytes are added, windows united. Of the quality, samples and drops are added, shares are means
@@ -103,16 +103,16 @@ class _Moved:
 
 
 def _memory(moved: Sequence[_Moved]) -> tuple[Held, ...]:
-    """What was allocated is added; what lives is what lived at the end of a process's last window."""
+    """What was allocated is added; what lives is what lived at the end of the last one that knows the process."""
     sums: dict[tuple[int, int, str], Held] = {}
     last: dict[int, int] = {}
-    for m in sorted(moved, key=lambda m: m.profile.end_ns):
+    for number, m in enumerate(moved):
         for pid in {held.pid for held in m.profile.memory} | {process.pid for process in m.profile.processes}:
-            last[pid] = m.profile.end_ns
-    for m in moved:
+            last[pid] = number
+    for number, m in enumerate(moved):
         for row in m.memory():
             before = sums.get((row.pid, row.stack, row.device))
-            is_last = m.profile.end_ns == last[row.pid]
+            is_last = number == last[row.pid]
             live = (row.live_bytes, row.live) if is_last else (0, 0)
             sums[row.pid, row.stack, row.device] = replace(
                 row,
