@@ -83,6 +83,8 @@ def test_stacks_are_whole_in_every_build_that_is_here(interpreter: Interpreter, 
             return holds(seen[-1], "outer", "generates", "middle", "leaf", "key")
 
         wait_until(work_is_seen, 30, "a whole stack")
+        # The first samples of a program that has only just begun may come before its interpreter is known.
+        wait_until(work_is_seen, 30, "a whole stack of a process that is known")
     profile = seen[-1]
     assert interpreter.version in {p.python for p in profile.processes}
     assert profile.quality.merge_mismatch_pct <= 1
