@@ -151,6 +151,14 @@ def test_another_program_that_has_the_cpus_is_named_after_the_jobs_own_cause() -
     assert "pid 77" in said
 
 
+def test_another_program_that_leaves_a_job_almost_no_time_is_named_first() -> None:
+    w = trainer(500).sees(1, "on", 500, START, MAIN, at("score", 39)).exactly(1, 1000, 0, 9000)
+    said = told(w, Machine(2, ((77, "/usr/bin/ffmpeg -i x", 1.9),)))
+    causes = re.findall(r"^\d+ % of the time it (.*)$", said, re.MULTILINE)
+    assert causes[0].startswith("is ready to run and gets no CPU")
+    assert causes[1].startswith("runs Python code")
+
+
 def test_a_job_of_more_threads_than_cpus_that_would_have_enough_of_them_alone_is_not_blamed() -> None:
     w = trainer(1000).sees(1, "on", 1000, START, MAIN, at("score", 39)).exactly(1, 2000, 0, 7000)
     for tid in (2, 3):

@@ -17,6 +17,7 @@ from unidle.scope.rules import Category, Rule, leaf_of
 from unidle.words import counted, does
 
 LEAST_SHARE: Final = 0.05
+MOST_LOST: Final = 0.8  # of the time, to other programs, until that is the first cause
 _BOOKKEEPING: Final = 0.5
 _FEW_LINES: Final = 2
 
@@ -88,10 +89,11 @@ def findings_of(
     small = _small_operators(profile, thread)
     if small is not None:
         found = [one for one in found if one.cause not in _AROUND] + [small]
-    # What other programs do is no cause in this one: its own causes are compared in the time that it got.
+    # What other programs do is no cause in this one: its own causes are compared in the time that it got. Where that is
+    # little, theirs is what to know first.
     lost = next((one.share for one in found if one.cause == "no-cpu-of-others"), 0.0)
     found.sort(key=lambda one: (-_weight(one), one.cause))
-    if len(found) > 1 and found[0].cause == "no-cpu-of-others":
+    if len(found) > 1 and found[0].cause == "no-cpu-of-others" and lost <= MOST_LOST:
         found[:2] = found[1], found[0]
     big = [one for one in found if one.share >= LEAST_SHARE * (1 - lost)]
     return big or found[:1]
