@@ -170,6 +170,13 @@ def test_a_job_of_more_threads_than_cpus_that_would_have_enough_of_them_alone_is
     assert "other programs of this machine have the CPUs (1.7 of them)" in said
 
 
+def test_a_thread_that_wakes_up_slowly_beside_free_cpus_is_no_other_programs_fault() -> None:
+    w = trainer(6000).sees(1, "on", 6000, START, MAIN, at("score", 39)).exactly(1, 6000, 0, 4000)
+    said = told(w, Machine(2, (), busy=0.6))
+    assert "and CPUs are free" in said
+    assert "other programs" not in said
+
+
 def test_small_operators_are_told_from_large_ones() -> None:
     small, large = trainer(100), trainer(100)
     around = (

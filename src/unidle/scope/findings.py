@@ -305,6 +305,11 @@ def _no_cpu(case: _Case, plain: Finding) -> Finding:
             f"other programs have {elsewhere:.1f} CPUs, most of it {_command(command)} (pid {pid}, {cpus:.1f})"
         )
         do = f"move pid {pid} elsewhere, or keep it to other CPUs (taskset, a cgroup)" if foreign else do
+    elif foreign and case.machine.busy is not None and elsewhere < ready_in_all / wall / 2:
+        details.append("and CPUs are free: the time is that from each wake-up until it runs")
+        do = (
+            "hand over less often between threads and processes; a virtual machine's idle CPUs wake up slowly"
+        )
     elif foreign:
         busy = "" if case.machine.busy is None else f" ({elsewhere:.1f} of them)"
         details.append(f"so other programs of this machine have the CPUs{busy}")
