@@ -26,9 +26,10 @@ FRAMES = (
     Frame("native", "mmap", module="libc.so.6"),
     Frame("native", "sbrk", module="libc.so.6"),
     Frame("python", "remember", "/home/me/train.py", 12),
+    Frame("python", "_find_and_load", "<frozen importlib._bootstrap>", 1178),
 )
-TENSOR, OBJECT, ARENA, HEAP, OTHER = range(5)
-STACKS = ((0, 1, 2), (0, 1, 3), (0, 1, 4), (0, 1, 5), (0, 6, 2))
+TENSOR, OBJECT, ARENA, HEAP, OTHER, IMPORTED = range(6)
+STACKS = ((0, 1, 2), (0, 1, 3), (0, 1, 4), (0, 1, 5), (0, 6, 2), (0, 7, 6, 3))
 Live = Callable[[float], tuple[float, float]]  # seconds to bytes and pieces
 
 
@@ -108,6 +109,10 @@ def test_nothing_is_said_of(what: str, live: Live) -> None:
     assert growths_of(profile, steps_s=60) == [], what
     assert growth_lines(profile, 80, 60) == []
     assert not any(one["suspect"] for one in memory_json(profile, 60))
+
+
+def test_modules_that_are_imported_while_it_looks_are_no_leak() -> None:
+    assert not growths_of(look((IMPORTED, "host", pieces_of(200 * KB, 10))))
 
 
 def test_slow_growth_of_few_large_pieces_is_told_where_it_never_stops() -> None:

@@ -29,6 +29,7 @@ _MOST_RISES: Final = PARTS - 1
 _FEW: Final = 24  # pieces that come so seldom need not come in every part
 _UNKNOWN: Final = Place("(unknown)")
 PAGES: Final = "pages"
+IMPORTS: Final = "<frozen importlib._bootstrap>"
 HEAP: Final = "heap"  # pages too, but of the heap: it grows where it is full, not where something is kept
 
 
@@ -66,6 +67,8 @@ def growths_of(profile: Profile, steps_s: float | None = None) -> list[Growth]:
     rows: dict[tuple[Place, str, str], list[Moment]] = defaultdict(list)
     for moment in profile.moments:
         frames = profile.stack(moment.stack)
+        if any(frame.file == IMPORTS for frame in frames):
+            continue  # a program that starts is no leak: modules are imported once
         key = (place_of(frames) or _UNKNOWN, moment.device, kind_of(frames, moment.device))
         rows[key].append(moment)
     times = sorted({moment.time_ns for moment in profile.moments} | {profile.end_ns})
