@@ -47,7 +47,7 @@ def _screen(report: Report, colour: bool, source: Source | None, width: int, *, 
     if not budgets.training:
         return ["nothing was seen of these processes", *_trust(profile, budgets, width)]
     parts = [
-        _title(profile, budgets, width),
+        _title(profile, budgets, width, serves=report.serving.serving is not None),
         [""],
         view_lines(report.serving, width),
         *[(_in_short if brief else _told)(one, source, width, colour) for one in _to_tell(report)],
@@ -63,14 +63,14 @@ def _screen(report: Report, colour: bool, source: Source | None, width: int, *, 
     return [line for part in parts for line in part]
 
 
-def _title(profile: Profile, budgets: Budgets, width: int) -> list[str]:
+def _title(profile: Profile, budgets: Budgets, width: int, *, serves: bool) -> list[str]:
     threads = budgets.training
     first = threads[0]
     process = next((p for p in profile.processes if p.pid == first.pid), None)
     command = clip(_script(profile, first.pid), width - 30)
     python = f", Python {process.python}" if process and process.python else ""
     who = f"pid {first.pid}" if len(threads) == 1 else counted(len(threads), "rank")
-    main = "" if first.tid == first.pid else f", its thread {first.name or ''} ({first.tid}) trains"
+    main = "" if first.tid == first.pid else f", its thread {first.name or ''} ({first.tid}) {'serves' if serves else 'trains'}"
     return [clip(f"{command}: {who}{python}, {profile.seconds:.1f} s{main}", width)]
 
 

@@ -94,7 +94,7 @@ def _requests(it: Serving) -> str:
     text = (
         f"{it.asked} ({it.asked / it.seconds:.3g}/s), {it.finished} answered, {it.concurrency:.2g} at a time"
     )
-    return text + (f", and {counted(it.other, 'other')}" if it.other else "")
+    return text + (f"; {it.other} without a run of it" if it.other else "")
 
 
 def _tokens(it: Serving) -> str:
@@ -110,9 +110,9 @@ def _model(it: Serving) -> str:
     if it.forward_ms is not None:
         parts.append(f"median {it.forward_ms:.3g} ms")
     if it.busy_pct is not None:
-        parts.append(f"busy {it.busy_pct:.0f} % of the time")
+        parts.append(f"busy {it.busy_pct:.0f} %")
     if it.batch is not None:
-        parts.append(f"{it.batch:.2g} requests in one")
+        parts.append(f"{it.batch:.2g} requests a run")
     return ", ".join(parts)
 
 
