@@ -70,7 +70,11 @@ def _title(profile: Profile, budgets: Budgets, width: int, *, serves: bool) -> l
     command = clip(_script(profile, first.pid), width - 30)
     python = f", Python {process.python}" if process and process.python else ""
     who = f"pid {first.pid}" if len(threads) == 1 else counted(len(threads), "rank")
-    main = "" if first.tid == first.pid else f", its thread {first.name or ''} ({first.tid}) {'serves' if serves else 'trains'}"
+    main = (
+        ""
+        if first.tid == first.pid
+        else f", its thread {first.name or ''} ({first.tid}) {'serves' if serves else 'trains'}"
+    )
     return [clip(f"{command}: {who}{python}, {profile.seconds:.1f} s{main}", width)]
 
 
