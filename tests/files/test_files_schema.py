@@ -101,7 +101,7 @@ def test_the_example_fleets_fit_the_schema() -> None:
 
 def test_the_example_jobs_fit_the_schema() -> None:
     for path in sorted(EXAMPLES.glob("*/*.yaml")):
-        if path.parent.name != "fleet" and path.name not in ("drill.yaml", "signs.yaml"):
+        if path.parent.name not in ("fleet", "profile") and path.name not in ("drill.yaml", "signs.yaml"):
             JOB.validate(load_document(path, what="job", bounds=Bounds()).data)
             assert load_job(path).command
 
@@ -165,6 +165,7 @@ def test_the_job_schema_agrees_with_the_loader(tmp_path: Path, document: Any) ->
         "parallel groups are not known",
         "included and excluded",
         "says no amount",
+        "has this MIG profile",
         "a share is of one device",
         "the gang has ranks 0 to",
         "runs backwards",
@@ -192,5 +193,5 @@ def test_the_fleet_schema_agrees_with_the_loader(document: Any) -> None:
               "has ends too", "weekly window", "day of the week", "range of times", "time zone", "members for",
               "needs one of webhook", "is for a webhook only", "names no", "must begin with https", "is not an address", "no user and password",
               "of ASCII", "is set by unidle itself", "is there twice", "at most 1 day",
-              "would leave no node")  # fmt: skip
+              "would leave no node", "the fleet has no such node")  # fmt: skip
     agree(document, FLEET, lambda data: fleet_from_mapping(data, "test"), beyond)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -196,9 +198,10 @@ def test_generated_code_in_a_container_has_the_names_of_its_own_perf_map() -> No
     while True:
         spin(100_000_000)
     """
+    # The interpreter itself, not its environment: that may be below /tmp.
     inside = 'mount -t tmpfs none /tmp && exec "$0" "$@"'
     before = [unshare, "--pid", "--mount", "--fork", "--mount-proc", "sh", "-c", inside]
-    with running(source, before=before) as process:
+    with running(source, before=before, python=os.path.realpath(sys.executable)) as process:
         (child,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
         profile = look([int(child)], 0.8)
     leaves = [row[-1] for row in native_stacks(profile)]

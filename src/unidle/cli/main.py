@@ -118,6 +118,23 @@ def _fail(error: UnidleError, arguments: Sequence[str]) -> NoReturn:
     sys.exit(error.exit_code)
 
 
+def _run(arguments: list[str], command: tuple[str, ...] | None) -> int | str | None:
+    """The exit code of a command, however it ends."""
+    try:
+        code = app(arguments)(args=arguments, prog_name="unidle", obj=command, standalone_mode=False)
+    except SystemExit as ended:
+        return ended.code
+    return code if isinstance(code, int) else 0
+
+
+def _let_go_of_output() -> None:
+    """What standard output does not take is not tried again when the interpreter ends."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def main() -> None:
     """Entry point: runs a command, turns errors into one line and an exit code."""
     for stream in (sys.stdout, sys.stderr):
@@ -125,8 +142,9 @@ def main() -> None:
     arguments, command = _split(sys.argv[1:])
     try:
         _only_where_it_belongs(arguments, command)
-        code = app(arguments)(args=arguments, prog_name="unidle", obj=command, standalone_mode=False)
-        sys.exit(code if isinstance(code, int) else 0)
+        code = _run(arguments, command)
+        sys.stdout.flush()  # what cannot be written is known now
+        sys.exit(code)
     except USAGE_ERROR as error:
         _refuse(error, arguments)
     except UnidleError as error:
@@ -136,8 +154,9 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _let_go_of_output()
         sys.exit(0)
     except OSError as error:
+        _let_go_of_output()
         warn(f"{error.strerror or error}" + (f": {error.filename}" if error.filename else ""))
         sys.exit(1)

@@ -11,6 +11,7 @@ from typing import Any, Final
 from unidle.scope.memory_growth import HEAP, PAGES, Growth, common_line, growths_of, kind_of
 from unidle.scope.model import Held, Profile
 from unidle.scope.places import Place, place_of
+from unidle.words import counted
 
 _UNKNOWN: Final = Place("(unknown)")
 _MOST: Final = 6
@@ -122,7 +123,7 @@ def growth_lines(
         return []
     whole = sum(one.bytes_s for one in growths)
     at = growths[0] if len(growths) == 1 else None
-    where = f"at {at.place.text}" if at else f"at {len(growths)} lines"
+    where = f"at {at.place.text}" if at else f"at {counted(len(growths), 'line')}"
     common = common_line(profile, growths) if len(growths) > 1 else None
     below = f", all called from {common.text}" if common else ""
     step = f", {size(round(whole / steps_s))} a step" if steps_s else ""
@@ -139,7 +140,9 @@ def growth_lines(
         lines += textwrap.wrap(_evidence(one), width, initial_indent="      ", subsequent_indent="      ")
     if len(growths) > _MOST_GROWTHS:
         rest = growths[_MOST_GROWTHS:]
-        lines.append(f"  {size(round(sum(one.bytes_s for one in rest)))}/s  at {len(rest)} more lines")
+        lines.append(
+            f"  {size(round(sum(one.bytes_s for one in rest)))}/s  at {counted(len(rest), 'more line')}"
+        )
     if do := _ADVICE.get(growths[0].kind):
         lines += textwrap.wrap(f"try: {do}", width, initial_indent="  ", subsequent_indent="       ")
     return [*lines, ""]
