@@ -11,7 +11,7 @@
 #define THREADS_MAX 16384 /* threads that are watched at once */
 #define TARGETS_MAX 8192  /* processes that are watched at once */
 #define STACK_BYTES 32768 /* of a thread's stack that go with a sample */
-#define OUTER_BYTES (24 << 10)
+#define OUTER_BYTES (48 << 10)
 #define PIECE_BYTES 1024  /* in which it is copied */
 #define KERNEL_FRAMES 64
 #define RETURNS_MAX 4 /* return addresses of a blocked thread that probes have replaced */

@@ -5,7 +5,7 @@ use crate::sample::{PyFrameRaw, Regs};
 
 pub const THREADS_MAX: usize = 16_384;
 pub const STACK_BYTES: usize = 32_768;
-pub const OUTER_BYTES: usize = 24 << 10;
+pub const OUTER_BYTES: usize = 48 << 10;
 pub const KERNEL_FRAMES: usize = 64;
 
 pub const TARGET_FOLLOW: u32 = 1;
