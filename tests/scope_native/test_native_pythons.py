@@ -87,7 +87,8 @@ def test_stacks_are_whole_in_every_build_that_is_here(interpreter: Interpreter, 
         wait_until(work_is_seen, 30, "a whole stack of a process that is known")
     profile = seen[-1]
     assert interpreter.version in {p.python for p in profile.processes}
-    assert profile.quality.merge_mismatch_pct <= 1
+    # One may fall between two instructions of a call.
+    assert profile.quality.merge_mismatch_pct * profile.quality.samples / 100 < 1.5
     # `sorted` is the interpreter's own: it stands between its caller and its key function.
     between = [
         [f.kind for f in stack[at:to]]
