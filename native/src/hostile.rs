@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use crate::calls::functions_of;
 use crate::elf::build_id_of_notes;
 use crate::image::Image;
 use crate::maps::Maps;
@@ -21,6 +22,7 @@ pub fn elf(data: &[u8]) {
     debug::find(&image.elf, "/bin/file", &[]);
     debug::unpacked(&image.elf);
     Methods::read(&image.elf, &|_| true);
+    functions_of(&image.elf);
     image.address_of("_PyRuntime");
     let places: Vec<u64> = image
         .elf
@@ -144,6 +146,13 @@ pub fn sample(data: &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_seed_of_functions_has_some_that_groups_want() {
+        let data = include_bytes!("../fuzz/seeds/elf/calls");
+        let image = Image::new("file", Arc::new(data.to_vec())).expect("an ELF file");
+        assert!(functions_of(&image.elf) >= 4);
+    }
 
     #[test]
     fn the_seed_of_call_frame_information_has_rules_that_are_found() {

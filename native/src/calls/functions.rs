@@ -58,18 +58,23 @@ pub struct Found {
 pub fn find(path: &Path, groups: &[&'static Group]) -> io::Result<Vec<Vec<Found>>> {
     let source: Arc<dyn Source> = Arc::new(FileSource::new(File::open(path)?)?);
     let elf = Elf::parse(source).ok_or_else(|| io::Error::other("no ELF file of 64 bits"))?;
+    Ok(find_in(&elf, groups))
+}
+
+/// As above, in a file whose headers are read.
+pub fn find_in(elf: &Elf, groups: &[&'static Group]) -> Vec<Vec<Found>> {
     let patterns: Vec<Patterns> = groups.iter().map(|g| Patterns::of(g)).collect();
     let mut found: Vec<Vec<Candidate>> = groups.iter().map(|_| Vec::new()).collect();
     for (table, local) in [(".dynsym", false), (".symtab", true)] {
         if local && !groups.iter().any(|g| g.local) {
             continue;
         }
-        let Some(table) = Table::read(&elf, table) else {
+        let Some(table) = Table::read(elf, table) else {
             continue;
         };
         for ((group, patterns), found) in groups.iter().zip(&patterns).zip(&mut found) {
             if !local || group.local {
-                candidates(&elf, &table, patterns, found);
+                candidates(elf, &table, patterns, found);
             }
         }
     }
@@ -78,7 +83,7 @@ pub fn find(path: &Path, groups: &[&'static Group]) -> io::Result<Vec<Vec<Found>
         .flatten()
         .flat_map(|c| c.outside().iter().copied())
         .collect();
-    let cold = cold_parts(&elf, away);
+    let cold = cold_parts(elf, away);
     let finish = |c: Candidate| {
         let exit = c.exit(&cold);
         Found {
@@ -89,10 +94,10 @@ pub fn find(path: &Path, groups: &[&'static Group]) -> io::Result<Vec<Vec<Found>
             exit,
         }
     };
-    Ok(found
+    found
         .into_iter()
         .map(|list| list.into_iter().map(finish).collect())
-        .collect())
+        .collect()
 }
 
 /// The patterns of a group, taken apart once.

@@ -40,6 +40,7 @@ use std::time::{Duration, Instant};
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use crate::elf::Elf;
 use crate::maps::{self, CodeWatch, FileId};
 use catalogue::GROUPS;
 use cost::Cost;
@@ -50,6 +51,12 @@ use memory::Memory;
 pub use rows::{CallRow, HeldRow, MomentRow, Resolver, Rows, SpanRow};
 use served::{Event, Served};
 pub use wanted::Wanted;
+
+/// How many functions of a file any group wants.
+pub(crate) fn functions_of(elf: &Elf) -> usize {
+    let groups: Vec<_> = GROUPS.iter().collect();
+    functions::find_in(elf, &groups).iter().map(Vec::len).sum()
+}
 
 /// Number of the first function that is not the kernel object's own (TCP, files).
 const FIRST_FUNCTION: u32 = 256;

@@ -19,6 +19,13 @@ const SHN_XINDEX: u16 = 0xffff;
 const SEGMENTS_MAX: u16 = 256;
 const SECTIONS_MAX: u64 = 4096;
 const NAMES_MAX: u64 = 1 << 20;
+/// Addresses and offsets of real files end far below: sums of two never overflow.
+const END_MAX: u64 = 1 << 56;
+
+/// Do `size` bytes from `at` lie where those of a file can?
+fn is_sane(at: u64, size: u64) -> bool {
+    at.checked_add(size).is_some_and(|end| end <= END_MAX)
+}
 
 /// A `PT_LOAD` segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,7 +114,7 @@ impl Elf {
             let (offset, vaddr) = (u64_at(p, 8)?, u64_at(p, 16)?);
             let (file_size, memory_size) = (u64_at(p, 32)?, u64_at(p, 40)?);
             let size = file_size.max(memory_size);
-            let sane = offset.checked_add(size).is_some() && vaddr.checked_add(size).is_some();
+            let sane = is_sane(offset, size) && is_sane(vaddr, size);
             match kind {
                 PT_LOAD if sane => self.segments.push(Segment {
                     vaddr,
@@ -160,12 +167,15 @@ impl Elf {
         for s in headers {
             let name = text.get(u32_at(s, 0)? as usize..).unwrap_or_default();
             let end = name.iter().position(|&c| c == 0).unwrap_or(name.len()).min(256);
+            let (vaddr, offset, size) = (u64_at(s, 16)?, u64_at(s, 24)?, u64_at(s, 32)?);
+            let sane = is_sane(vaddr, size) && is_sane(offset, size);
             self.sections.push(Section {
                 name: String::from_utf8_lossy(&name[..end]).into_owned(),
                 kind: u32_at(s, 4)?,
-                vaddr: u64_at(s, 16)?,
-                offset: u64_at(s, 24)?,
-                size: u64_at(s, 32)?,
+                // Others refer to it by its number: it stays, as an empty one.
+                vaddr: if sane { vaddr } else { 0 },
+                offset: if sane { offset } else { 0 },
+                size: if sane { size } else { 0 },
                 link: u32_at(s, 40)?,
                 entry_size: u64_at(s, 56)?,
             });

@@ -98,7 +98,8 @@ fn slot_aarch64(code: &[u8], start: u64) -> Option<u64> {
     }
     let pages = i64::from((adrp >> 5 & 0x7_ffff) << 2 | adrp >> 29 & 3) << 43 >> 43;
     let page = (start + 4 * i as u64) & !4095;
-    Some(page.wrapping_add_signed(pages << 12) + u64::from(ldr >> 10 & 0xfff) * 8)
+    let slot = page.wrapping_add_signed(pages << 12);
+    Some(slot.wrapping_add(u64::from(ldr >> 10 & 0xfff) * 8))
 }
 
 fn nth_jump(elf: &Elf, n: u64) -> Option<u32> {
