@@ -45,7 +45,7 @@ coverage=(
 host=$(rustc -vV | sed -n 's/^host: //p')
 command -v c++ >/dev/null || export CXX="${CXX:-clang++}"
 build=${CARGO_TARGET_DIR:-$cache/target}
-(cd "$crate" && CARGO_TARGET_DIR=$build RUSTFLAGS="--cfg fuzzing -Cdebug-assertions -Coverflow-checks ${coverage[*]}" \
+(cd "$crate" && CARGO_TARGET_DIR=$build RUSTFLAGS="--cfg fuzzing ${coverage[*]}" \
   cargo build --release --locked --quiet --target "$host" --bins) || {
   echo "fuzz: the targets do not build; where Cargo.lock is to blame: scripts/fuzz.sh lock" >&2
   exit 1

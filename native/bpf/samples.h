@@ -32,12 +32,13 @@ static inline_always __u32 copy_stack(struct walk *w, __u64 sp)
 	return done;
 }
 
-/* Arrays of the leaf (MKL packs its matrices there) may be larger than what was copied. Its callers are at the outer end
- * of the stack: below where the main thread's began, and below the thread's own data for the others. */
+/* Arrays of the leaf (MKL packs its matrices there) may be larger than what was copied, or have pages that nobody has
+ * written to yet, where the copy ends. Its callers are at the outer end of the stack: below where the main thread's
+ * began, and below the thread's own data for the others. Copied piece by piece from the end on, down to such a page. */
 static inline_always __u32 copy_outer(struct walk *w, struct task_struct *task, __u64 from)
 {
 	struct mm_struct *mm = task->mm;
-	__u64 end, start;
+	__u64 end;
 	__u32 done = 0;
 
 	if (!mm)
@@ -46,13 +47,12 @@ static inline_always __u32 copy_outer(struct walk *w, struct task_struct *task, 
 	end = (end + PIECE_BYTES - 1) & ~(PIECE_BYTES - 1ull);
 	if (end <= from || end - from > (1ull << 30))
 		return 0;
-	start = end - OUTER_BYTES > from ? end - OUTER_BYTES : from;
-	w->sample.outer = start;
+	w->sample.outer = end;
 #pragma unroll
 	for (__u32 i = 0; i < OUTER_BYTES / PIECE_BYTES; i++) {
-		if (start + i * PIECE_BYTES >= end ||
+		if (end - i * PIECE_BYTES <= from ||
 		    bpf_probe_read_user(w->sample.stack + STACK_BYTES + i * PIECE_BYTES, PIECE_BYTES,
-					(const void *)(start + i * PIECE_BYTES)))
+					(const void *)(end - (i + 1) * PIECE_BYTES)))
 			break;
 		done = (i + 1) * PIECE_BYTES;
 	}
@@ -68,7 +68,8 @@ static inline_always void restore_returns(struct walk *w, struct task_struct *ta
 		__u64 far, outer;
 
 		far = awaited->stack - sp;
-		outer = awaited->stack - w->sample.outer;
+		outer = (w->sample.outer - 1 - awaited->stack) & ~(PIECE_BYTES - 1ull);
+		outer |= awaited->stack & (PIECE_BYTES - 1);
 		if (!(far & 7) && far + 8 <= w->sample.n_stack && far <= STACK_BYTES - 8)
 			*(__u64 *)(w->sample.stack + far) = awaited->orig_ret_vaddr;
 		else if (!(outer & 7) && outer + 8 <= w->sample.n_outer && outer <= OUTER_BYTES - 8)
@@ -127,8 +128,7 @@ int clocked(void *ctx)
 		if (target->python.version)
 			python_frames(w, target, t, task);
 		w->sample.n_stack = copy_stack(w, user.sp);
-		if (w->sample.n_stack == STACK_BYTES)
-			w->sample.n_outer = copy_outer(w, task, user.sp + STACK_BYTES);
+		w->sample.n_outer = copy_outer(w, task, user.sp + w->sample.n_stack);
 		restore_returns(w, task, user.sp);
 	}
 	count(samples, 1);
@@ -136,7 +136,8 @@ int clocked(void *ctx)
 		count(torn, 1);
 	if (w->sample.head.flags & SAMPLE_CUT)
 		count(cut, 1);
-	size = sizeof(w->sample) - STACK_BYTES - OUTER_BYTES + w->sample.n_stack + w->sample.n_outer;
+	size = sizeof(w->sample) - STACK_BYTES - OUTER_BYTES;
+	size += w->sample.n_outer ? STACK_BYTES + w->sample.n_outer : w->sample.n_stack;
 	if (size > sizeof(w->sample))
 		size = sizeof(w->sample);
 	if (bpf_ringbuf_output(&ring, &w->sample, size, BPF_RB_NO_WAKEUP))

@@ -11,7 +11,7 @@
 #define THREADS_MAX 16384 /* threads that are watched at once */
 #define TARGETS_MAX 8192  /* processes that are watched at once */
 #define STACK_BYTES 32768 /* of a thread's stack that go with a sample */
-#define OUTER_BYTES (48 << 10)
+#define OUTER_BYTES (24 << 10)
 #define PIECE_BYTES 1024  /* in which it is copied */
 #define KERNEL_FRAMES 64
 #define RETURNS_MAX 4 /* return addresses of a blocked thread that probes have replaced */
@@ -110,12 +110,12 @@ struct sample {
 	__u32 n_kernel;
 	__u32 n_stack;
 	__u32 slot;
-	__u64 outer; /* address of what follows n_stack bytes of stack: the outer end of one that is larger */
+	__u64 outer; /* where a stack ends of which not all was copied: its outer pieces follow STACK_BYTES of stack */
 	__u32 n_outer;
 	__u32 unused;
 	struct py_frame python[PY_FRAMES_MAX];
 	__u64 kernel[KERNEL_FRAMES];
-	__u8 stack[STACK_BYTES + OUTER_BYTES]; /* the last: only n_stack + n_outer bytes are sent */
+	__u8 stack[STACK_BYTES + OUTER_BYTES]; /* the last: of the outer end, or of all of it, only what there is is sent */
 };
 
 #endif

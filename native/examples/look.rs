@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use unidle_scope::memory::{Memory, ProcessMemory};
 use unidle_scope::recording::Recording;
-use unidle_scope::sample::{Frames, Kind, RawSample, Regs};
+use unidle_scope::sample::{Frames, Kind, Outer, RawSample, Regs};
 use unidle_scope::target::Target;
 
 const STACK: usize = 32 << 10;
@@ -96,7 +96,7 @@ fn main() {
                 time_ns: began.elapsed().as_nanos() as u64 + 1_000_000_000,
                 regs,
                 stack: &stack,
-                outer: (0, &[]),
+                outer: Outer::default(),
                 python: &python,
                 kernel: &[],
                 live: has("--live"),

@@ -10,7 +10,7 @@ use crate::elf::Source;
 use crate::image::{Image, Told};
 use crate::maps::Mapping;
 use crate::memory::{Memory, RecordedMemory};
-use crate::sample::{Frames, PyFrameRaw, RawSample, Regs, Resolved};
+use crate::sample::{Frames, Outer, PyFrameRaw, RawSample, Regs, Resolved};
 use crate::symbols::KernelSymbols;
 use crate::target::Target;
 use crate::world::{Live, World};
@@ -98,7 +98,7 @@ impl Recording {
             time_ns: 0,
             regs: self.regs,
             stack: &self.stack,
-            outer: (0, &[]),
+            outer: Outer::default(),
             python: &self.python,
             kernel: &[],
             live: false,

@@ -36,6 +36,27 @@ impl PyFrameRaw {
     }
 }
 
+/// Memory of the outer end of a stack of which `stack` is not all: pieces of `PIECE` bytes, the outermost first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Outer<'a> {
+    /// Where the stack ends; a multiple of `PIECE`.
+    pub end: u64,
+    pub pieces: &'a [u8],
+}
+
+impl Outer<'_> {
+    pub const PIECE: u64 = 1024;
+
+    /// The word at an address, if it is in there.
+    pub fn read(&self, addr: u64) -> Option<u64> {
+        let below = self.end.checked_sub(1)?.checked_sub(addr)?;
+        let at = usize::try_from((below & !(Self::PIECE - 1)) | (addr & (Self::PIECE - 1))).ok()?;
+        let inside = at as u64 % Self::PIECE <= Self::PIECE - 8;
+        let word = self.pieces.get(at..at.checked_add(8)?).filter(|_| inside)?;
+        Some(u64::from_le_bytes(word.try_into().ok()?))
+    }
+}
+
 /// One look at one thread, before anything is resolved.
 #[derive(Clone, Copy, Debug)]
 pub struct RawSample<'a> {
@@ -48,8 +69,7 @@ pub struct RawSample<'a> {
     pub regs: Regs,
     /// Memory from `regs.sp` upwards.
     pub stack: &'a [u8],
-    /// Memory of the outer end of a stack that is larger than `stack`, and its address.
-    pub outer: (u64, &'a [u8]),
+    pub outer: Outer<'a>,
     /// Leaf first.
     pub python: &'a [PyFrameRaw],
     /// Return addresses in the kernel, leaf first.
@@ -160,4 +180,35 @@ pub struct Resolved {
     pub native: u32,
     /// Rooted, no mismatch, nothing cut off.
     pub complete: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_outer_end_of_a_stack_is_read_by_address_whatever_piece_it_is_in() {
+        let word = |n: u64| std::iter::repeat_n(n.to_le_bytes(), 128).flatten();
+        let pieces: Vec<u8> = word(1).chain(word(2)).collect();
+        let outer = Outer {
+            end: 0x9000,
+            pieces: &pieces,
+        };
+        let at = |addr: u64| outer.read(addr);
+        assert_eq!((at(0x8ff8), at(0x8c00)), (Some(1), Some(1)));
+        assert_eq!((at(0x8bf8), at(0x8800)), (Some(2), Some(2)));
+        assert_eq!(
+            (at(0x87f8), at(0x9000), at(0x8ffc), at(0x8bfc)),
+            (None, None, None, None)
+        );
+        assert_eq!(Outer::default().read(0), None);
+        assert_eq!(
+            Outer {
+                end: u64::MAX,
+                pieces: &pieces
+            }
+            .read(3),
+            None
+        );
+    }
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use unidle_scope::memory::ProcessMemory;
-use unidle_scope::sample::{Frame, Frames, Kind, RawSample, Resolved};
+use unidle_scope::sample::{Frame, Frames, Kind, Outer, RawSample, Resolved};
 use unidle_scope::target::{registers_of_blocked, Target};
 
 /// A process that is killed at the end of its test.
@@ -71,7 +71,7 @@ fn look(target: &mut Target, tid: u32, frames: &mut Frames) -> (Resolved, Vec<Fr
                 time_ns: 1,
                 regs,
                 stack: &stack[..n],
-                outer: (0, &[]),
+                outer: Outer::default(),
                 python: &python,
                 kernel: &[],
                 live: true,
@@ -183,7 +183,7 @@ fn a_process_without_python_has_native_stacks() {
             time_ns: 1,
             regs,
             stack: &stack[..n],
-            outer: (0, &[]),
+            outer: Outer::default(),
             python: &[],
             kernel: &[],
             live: true,

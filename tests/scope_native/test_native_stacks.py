@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import platform
 import sys
 from pathlib import Path
 
 import pytest
 
 import needs
+from scope_native.compiled import compiled, started
 from scope_native.programs import running
 from unidle.scope.model import Profile
 from unidle.scope.tiers import look, watch
@@ -24,6 +26,26 @@ def middle():
         leaf(100_000)
 def outer():
     middle()
+"""
+
+
+# As hand-written kernels do it: no unwind data, and below the callers an array that nobody has written to yet.
+KERNELS = """
+#include <unistd.h>
+#define KERNEL(name) __asm__(".text\\n.type " #name ",@function\\n" #name ":\\n" \
+    "sub $0x40, %rsp\\n mov %rbp, 8(%rsp)\\n mov %rsp, %rbp\\n" \
+    "sub %rdi, %rsp\\n and $-4096, %rsp\\n mov %rbp, 0x78(%rsp)\\n xor %ebp, %ebp\\n" \
+    "1: dec %rsi\\n jnz 1b\\n mov 0x78(%rsp), %rsp\\n mov 8(%rsp), %rbp\\n add $0x40, %rsp\\n ret\\n" \
+    ".size " #name ", .-" #name "\\n")
+KERNEL(even_kernel);
+KERNEL(odd_kernel);
+extern long even_kernel(long bytes, long turns), odd_kernel(long bytes, long turns);
+long even(long n) { return even_kernel(300000, n) + 1; }
+long odd(long n) { return odd_kernel(300000, n) + 1; }
+int main(void) {
+    if (write(1, "ready\\n", 6) != 6) return 1;
+    for (;;) { even(50000); odd(50000); }
+}
 """
 
 
@@ -149,3 +171,17 @@ def test_a_program_without_python_has_native_stacks() -> None:
     assert profile.processes[0].python == ""
     assert all(f.kind != "python" for f in profile.frames)
     assert any(s.state == "on" and s.count for s in profile.samples)
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="its kernels are written for x86-64")
+def test_callers_are_found_beyond_an_array_on_the_stack_that_nobody_has_written_to(tmp_path: Path) -> None:
+    with started(compiled(KERNELS, tmp_path / "kernels")) as process:
+        profile = look([process.pid], 1.0)
+    stacks = [s for s in profile.samples if s.state == "on" and s.count]
+    tails = {tuple(f.function for f in profile.stack(s.stack) if f.kind == "native")[-3:] for s in stacks}
+    assert {("main", "even", "even_kernel"), ("main", "odd", "odd_kernel")} <= tails
+    assert {tail[-2:] for tail in tails if tail[-1].endswith("kernel")} == {
+        ("even", "even_kernel"),
+        ("odd", "odd_kernel"),
+    }
+    assert profile.quality.rooted_pct >= 99

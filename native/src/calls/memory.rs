@@ -9,7 +9,7 @@ use super::kernel::{self, Allocating, Kernel, Live, LiveKey, SiteKey, SiteSum, S
 use super::maps::Mapping;
 use super::memory_growth::Growth;
 use super::{HeldRow, MomentRow, Resolver, Rows};
-use crate::sample::{PyFrameRaw, RawSample, Regs};
+use crate::sample::{Outer, PyFrameRaw, RawSample, Regs};
 use crate::session::monotonic_ns;
 
 /// `PY_FRAMES_MAX` of python.h.
@@ -66,7 +66,7 @@ impl Memory {
                 lr: head.lr,
             },
             stack,
-            outer: (0, &[]),
+            outer: Outer::default(),
             python: &python,
             kernel: &[],
             live: false,

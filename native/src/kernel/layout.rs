@@ -1,11 +1,11 @@
 //! What the BPF programs and the agent tell each other: the same layouts as `bpf/scope.h`. Change both.
 
 use crate::python::PyConfig;
-use crate::sample::{PyFrameRaw, Regs};
+use crate::sample::{Outer, PyFrameRaw, Regs};
 
 pub const THREADS_MAX: usize = 16_384;
 pub const STACK_BYTES: usize = 32_768;
-pub const OUTER_BYTES: usize = 48 << 10;
+pub const OUTER_BYTES: usize = 24 << 10;
 pub const KERNEL_FRAMES: usize = 64;
 
 pub const TARGET_FOLLOW: u32 = 1;
@@ -128,8 +128,7 @@ pub struct SampleRecord<'a> {
     python: &'a [u8],
     kernel: &'a [u8],
     pub stack: &'a [u8],
-    /// The outer end of a stack that is larger, and its address.
-    pub outer: (u64, &'a [u8]),
+    pub outer: Outer<'a>,
 }
 
 const HEAD: usize = 24;
@@ -157,7 +156,12 @@ impl<'a> Record<'a> {
                 let n_kernel = number(HEAD + 36)?.min(KERNEL_FRAMES);
                 let n_stack = number(HEAD + 40)?.min(STACK_BYTES);
                 let n_outer = number(HEAD + 56)?.min(OUTER_BYTES);
-                let outer_at = STACK_AT + n_stack;
+                let outer_at = STACK_AT + STACK_BYTES;
+                let pieces = match n_outer {
+                    0 => &[],
+                    _ => b.get(outer_at..outer_at + n_outer)?,
+                };
+                let end = u64_at(b, HEAD + 48)?;
                 Some(Record::Sample(SampleRecord {
                     pid,
                     tid,
@@ -172,8 +176,8 @@ impl<'a> Record<'a> {
                     cut: flags & 2 != 0,
                     python: b.get(PYTHON_AT..PYTHON_AT + n_python * 24)?,
                     kernel: b.get(KERNEL_AT..KERNEL_AT + n_kernel * 8)?,
-                    stack: b.get(STACK_AT..outer_at)?,
-                    outer: (u64_at(b, HEAD + 48)?, b.get(outer_at..outer_at + n_outer)?),
+                    stack: b.get(STACK_AT..STACK_AT + n_stack)?,
+                    outer: Outer { end, pieces },
                 }))
             }
             2 => Some(Record::Forked { pid, parent: tid }),
@@ -250,6 +254,21 @@ mod tests {
         s.python_into(&mut python);
         assert_eq!(python.len(), 1);
         assert_eq!(python[0].code, 0xc0de);
+    }
+
+    #[test]
+    fn the_outer_end_of_a_stack_stands_at_its_own_place() {
+        let mut bytes = sample(1, 16, STACK_BYTES + 8);
+        bytes[HEAD + 48..HEAD + 56].copy_from_slice(&0x7000u64.to_le_bytes());
+        bytes[HEAD + 56..HEAD + 60].copy_from_slice(&8u32.to_le_bytes());
+        bytes[STACK_AT + STACK_BYTES] = 5;
+        let Some(Record::Sample(s)) = Record::parse(&bytes) else {
+            panic!("no sample");
+        };
+        assert_eq!(s.stack.len(), 16);
+        let pieces = &[5, 0, 0, 0, 0, 0, 0, 0][..];
+        assert_eq!(s.outer, Outer { end: 0x7000, pieces });
+        assert!(Record::parse(&bytes[..STACK_AT + STACK_BYTES]).is_none());
     }
 
     #[test]

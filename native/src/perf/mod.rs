@@ -9,7 +9,7 @@ pub mod record;
 use std::io;
 use std::os::fd::AsRawFd;
 
-use crate::sample::RawSample;
+use crate::sample::{Outer, RawSample};
 use record::Record;
 
 pub use event::paranoid;
@@ -153,7 +153,7 @@ impl Perf {
                         time_ns: s.time_ns,
                         regs: s.regs,
                         stack: s.stack,
-                        outer: (0, &[]),
+                        outer: Outer::default(),
                         python: &[],
                         kernel: &s.kernel,
                         live: false,

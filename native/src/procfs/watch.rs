@@ -18,7 +18,7 @@ use crate::procfs::counts::Counts;
 use crate::procfs::parse::{self, Place};
 use crate::procfs::rights::{closed_file, may_read, process_stat};
 use crate::procfs::thread::{Blocked, Thread};
-use crate::sample::{PyFrameRaw, RawSample, Regs};
+use crate::sample::{Outer, PyFrameRaw, RawSample, Regs};
 use crate::table::{State, Table, ThreadKey};
 
 /// From the stack pointer upwards.
@@ -257,7 +257,7 @@ impl Watch {
             time_ns: now_ns,
             regs,
             stack: &self.stack[..n],
-            outer: (0, &[]),
+            outer: Outer::default(),
             python,
             kernel: &[],
             live: true,

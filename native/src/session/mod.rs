@@ -280,7 +280,7 @@ impl Session {
             python: &self.buffers.python,
             kernel: &self.buffers.kernel,
             // Outer callers beyond the copy have not moved since; if they have, the stack does not reach its root.
-            live: record.stack.len() == STACK_BYTES,
+            live: record.stack.len() == STACK_BYTES || !record.outer.pieces.is_empty(),
         };
         self.stacks.processes.known(record.pid, None, record.time_ns);
         let resolved = self.stacks.processes.resolve(&sample, &mut self.stacks.table);

@@ -5,7 +5,7 @@ use crate::blocked::wait_name;
 use crate::kernel::{state, ThreadPlace};
 use crate::memory::ProcessMemory;
 use crate::quality::Marks;
-use crate::sample::{PyFrameRaw, RawSample};
+use crate::sample::{Outer, PyFrameRaw, RawSample};
 use crate::table::State;
 use crate::threads::{merge, Seen, Stand};
 
@@ -154,7 +154,7 @@ impl Session {
             time_ns: self.tick_ns,
             regs,
             stack: &self.buffers.stack[..n_stack],
-            outer: (0, &[]),
+            outer: Outer::default(),
             python: &self.buffers.python,
             kernel: &[],
             live: true,

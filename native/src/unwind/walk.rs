@@ -7,6 +7,7 @@ use super::registers::Registers;
 use super::rule::{Rule, Stop};
 use super::trail::{Steps, Trail};
 use crate::memory::Memory;
+use crate::sample::Outer;
 
 /// Frames of one stack.
 pub const FRAMES_MAX: usize = 512;
@@ -73,7 +74,7 @@ pub struct Walked {
 pub struct Stack<'a> {
     sp: u64,
     bytes: &'a [u8],
-    outer: (u64, &'a [u8]),
+    outer: Outer<'a>,
     above: Option<&'a dyn Memory>,
     page: (u64, Vec<u8>),
     /// An address above the copy was asked for and could not be read.
@@ -84,7 +85,7 @@ pub struct Stack<'a> {
 impl<'a> Stack<'a> {
     const PAGE: u64 = 4096;
 
-    pub fn new(sp: u64, bytes: &'a [u8], outer: (u64, &'a [u8]), above: Option<&'a dyn Memory>) -> Self {
+    pub fn new(sp: u64, bytes: &'a [u8], outer: Outer<'a>, above: Option<&'a dyn Memory>) -> Self {
         Self {
             sp,
             bytes,
@@ -102,8 +103,7 @@ impl<'a> Stack<'a> {
             self.used = self.used.max(far as usize + 8);
             return Some(word);
         }
-        let outer = addr.checked_sub(self.outer.0);
-        if let Some(word) = outer.and_then(|far| word_at(self.outer.1, far)) {
+        if let Some(word) = self.outer.read(addr) {
             return Some(word);
         }
         let word = self.read_above(addr);
