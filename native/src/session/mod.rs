@@ -268,6 +268,11 @@ impl Session {
     }
 
     fn sampled(&mut self, record: &SampleRecord<'_>) {
+        // Before symbols are read, which takes a while: until BPF knows where Python's frames are, samples have none.
+        let process = self.stacks.processes.known(record.pid, None, record.time_ns);
+        if process.python.is_empty() {
+            self.look_for_python(monotonic_ns());
+        }
         record.python_into(&mut self.buffers.python);
         record.kernel_into(&mut self.buffers.kernel);
         let sample = RawSample {
@@ -282,7 +287,6 @@ impl Session {
             // Outer callers beyond the copy have not moved since; if they have, the stack does not reach its root.
             live: record.stack.len() == STACK_BYTES || !record.outer.pieces.is_empty(),
         };
-        self.stacks.processes.known(record.pid, None, record.time_ns);
         let resolved = self.stacks.processes.resolve(&sample, &mut self.stacks.table);
         let marks = if record.regs.sp == 0 {
             Marks::NOTHING
