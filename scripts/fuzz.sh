@@ -6,7 +6,8 @@
 #   scripts/fuzz.sh lock                     after a change of native/Cargo.lock: the same versions for fuzzing
 #
 # The compiler of native/ and a C++ compiler are all it needs: code coverage is a stable option of rustc, libFuzzer comes
-# with its crate. JOBS=2 runs two targets at once. What crashed, hung or took too much memory is in .cache/fuzz/found/;
+# with its crate. JOBS=2 runs two targets at once; SEED=1 begins each
+# the same way again. What crashed, hung or took too much memory is in .cache/fuzz/found/;
 # native/src/hostile.rs is where such an input becomes a test. Exit code 1: there is one.
 set -euo pipefail
 cd -- "$(dirname -- "$0")/.."
@@ -56,7 +57,7 @@ fuzz() {
   mkdir -p "$cache/corpus/$target" "$cache/found"
   [ -d "$crate/seeds/$target" ] && seeds=("$crate/seeds/$target")
   [ "$target" = sample ] && seeds+=(native/tests/golden)
-  "$build/$host/release/$target" -max_total_time="$seconds" -rss_limit_mb=2048 -timeout=10 -print_final_stats=1 \
+  "$build/$host/release/$target" -max_total_time="$seconds" -rss_limit_mb=2048 -timeout=10 -print_final_stats=1 ${SEED:+-seed="$SEED"} \
     -artifact_prefix="$cache/found/$target-" "$cache/corpus/$target" "${seeds[@]}" >"$cache/$target.log" 2>&1 || rc=$?
   if [ $rc = 0 ]; then
     echo "fuzz: $target: $(sed -n 's/^stat::number_of_executed_units: *//p' "$cache/$target.log") inputs in $seconds s, none that crashes"

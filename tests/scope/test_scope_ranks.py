@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -236,6 +237,18 @@ def test_a_rank_that_hangs_is_named_though_no_call_ended() -> None:
         found = compare(profile, budgets=told)
         assert found.late == (2,), found.text
         assert "train.py:12 augment" in found.text
+
+
+def test_waits_that_are_no_calls_are_known_from_stacks() -> None:
+    """Calls only begin the collectives; the training thread waits for them in a function that is none of them."""
+    profile = sampled([(80, 0, 20), (90, 5, 5)], seconds=6)
+    spans = [
+        Span(1000 + 10 * r, 1000 + 10 * r, "c10d::allreduce", "collective", at, at + MS // 4)
+        for r in range(2)
+        for at in range(0, profile.end_ns, 60 * MS)
+    ]
+    found = compare(replace(profile, spans=tuple(spans)))
+    assert (found.measure, found.late) == ("samples", (1,)), found.text
 
 
 def test_processes_that_say_no_rank_are_numbered_by_their_collectives() -> None:

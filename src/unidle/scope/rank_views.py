@@ -18,7 +18,7 @@ from unidle.scope.ranks import Comparison, Measure, RankView, judge
 BATCHES: Final = 16  # means of so many parts of the time tell the error of the whole
 LEAST_BATCHES: Final = 4
 EXPOSED: Final = 0.25  # of all time in collectives is on the training thread: then that is what counts
-UNSEEN: Final = 0.2  # of the time: stacks wait so much more than spans tell (of calls that have not ended)
+UNSEEN: Final = 0.05  # of the time: stacks wait so much more than spans tell, and twice as long: not all waits are calls
 
 _ONE_TO_ONE: Final = re.compile(
     r"(?:^|[^a-z])i?(?:send|recv)(?:[^a-z]|anysource|work|$)|nccl(?:send|recv)|p2p|point_?to_?point",
@@ -197,11 +197,12 @@ class _Rank:
 
 
 def _measure(made: Sequence[_Rank]) -> Measure:
-    """The best one that all ranks have. Spans of calls that never end are not there: then stacks know more."""
+    """The best one that all ranks have. Calls that never end have no spans, nor do waits that the compiler put inside
+    other functions: then stacks know more."""
     by_stacks = [m.budget["collective"] / 100 if "collective" in m.budget else m.sampled_wait for m in made]
     if made and all(m.collectives for m in made):
-        seen = [m.span_wait for m in made]
-        if median(by_stacks) < median(seen) + UNSEEN:
+        seen = median(m.span_wait for m in made)
+        if median(by_stacks) < max(seen + UNSEEN, 2 * seen):
             return "spans"
     if made and all("collective" in m.budget and m.count for m in made):
         return "budget"
