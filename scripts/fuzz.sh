@@ -6,9 +6,9 @@
 #   scripts/fuzz.sh lock                     after a change of native/Cargo.lock: the same versions for fuzzing
 #
 # The compiler of native/ and a C++ compiler are all it needs: code coverage is a stable option of rustc, libFuzzer comes
-# with its crate. JOBS=2 runs two targets at once; SEED=1 begins each
-# the same way again. What crashed, hung or took too much memory is in .cache/fuzz/found/;
-# native/src/hostile.rs is where such an input becomes a test. Exit code 1: there is one.
+# with its crate. JOBS=2 runs two targets at once; SEED=1 begins each the same way again. What crashed, hung or took too
+# much memory is in .cache/fuzz/found/; native/src/hostile.rs is where such an input becomes a test. Exit code 1: there
+# is one.
 set -euo pipefail
 cd -- "$(dirname -- "$0")/.."
 
