@@ -44,7 +44,7 @@ static long look_for_state(__u32 i, void *unused)
 	return 0;
 }
 
-static inline_always __u64 python_state(struct walk *w, struct thread *t)
+static inline_always __u64 python_state(struct walk *w, struct thread *t, __u32 tries_max)
 {
 	__u64 id = 0;
 
@@ -54,7 +54,7 @@ static inline_always __u64 python_state(struct walk *w, struct thread *t)
 		t->python = 0;
 		t->python_tries = t->python_skip = 0;
 	}
-	/* A thread that is not Python's is asked again, but ever more rarely. */
+	/* A thread that is not Python's is asked again, but ever more rarely; the main one will be Python's very soon. */
 	if (t->python_skip) {
 		t->python_skip--;
 		return 0;
@@ -64,7 +64,7 @@ static inline_always __u64 python_state(struct walk *w, struct thread *t)
 	bpf_loop(1024, look_for_state, 0, 0);
 	t->python = w->found;
 	if (!w->found) {
-		if (t->python_tries < 6)
+		if (t->python_tries < tries_max)
 			t->python_tries++;
 		t->python_skip = 1u << t->python_tries;
 	}
@@ -161,7 +161,8 @@ static inline_always void python_frames(struct walk *w, struct target *target, s
 
 	w->config = target->python;
 	w->fsbase = thread_pointer(task);
-	state = python_state(w, t);
+	w->sample.head.flags |= SAMPLE_PYTHON;
+	state = python_state(w, t, task->pid == task->tgid ? 0 : 6);
 	if (!state) {
 		count(without_python, 1);
 		return;

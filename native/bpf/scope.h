@@ -102,6 +102,7 @@ struct event {
 
 #define SAMPLE_TORN 1u /* Python frames could not all be read */
 #define SAMPLE_CUT 2u  /* more than PY_FRAMES_MAX of them */
+#define SAMPLE_PYTHON 4u /* it was known where Python frames are */
 
 struct sample {
 	struct event head;

@@ -97,6 +97,7 @@ fn main() {
                 regs,
                 stack: &stack,
                 outer: Outer::default(),
+                python_known: true,
                 python: &python,
                 kernel: &[],
                 live: has("--live"),

@@ -19,6 +19,9 @@ use crate::unwind::{Arch, Cfa, Found, UnwindTable};
 /// The function that runs Python code.
 pub const LOOP: &str = "_PyEval_EvalFrameDefault";
 
+/// Longer code at the entry of a file is more than the few instructions that a program starts with.
+const START_MAX: u64 = 64;
+
 /// The name of a function, and where it starts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Named {
@@ -187,8 +190,23 @@ impl Image {
             Some((symbol, size)) if function().is_none_or(|f| f.start <= symbol.start) => {
                 Some((symbol, (vaddr, vaddr.saturating_add(1)), size))
             }
-            _ => self.method(vaddr),
+            _ => self.start(vaddr).or_else(|| self.method(vaddr)),
         }
+    }
+
+    /// Where a program, or the loader that stands in for it, starts: a name that is gone from most files.
+    fn start(&self, vaddr: u64) -> Option<(Symbol, (u64, u64), u64)> {
+        let start = self.elf.entry;
+        if start == 0 || !(start..start.saturating_add(START_MAX)).contains(&vaddr) {
+            return None;
+        }
+        let end = match self.unwind(vaddr) {
+            Some(function) if function.start != start => return None,
+            Some(function) => function.end,
+            None => vaddr.saturating_add(1),
+        };
+        let name = "_start".to_owned();
+        Some((Symbol { start, name }, (start, end), end - start))
     }
 
     /// As Python calls it.

@@ -212,7 +212,8 @@ impl Processes {
 
     /// What could not be done with which process, one line each.
     pub fn notes(&mut self) -> Vec<String> {
-        for (pid, process) in &self.all {
+        // Of what came and went too soon to be read nobody wants to know.
+        for (pid, process) in self.all.iter().filter(|(_, p)| !p.ended) {
             for note in process.target.iter().flat_map(Target::notes) {
                 self.notes.entry(note.clone()).or_insert(*pid);
             }

@@ -22,6 +22,7 @@ pub struct Seen {
     unsymbolised: u64,
     with_python: u64,
     mismatches: u64,
+    early: u64,
     /// Blocked threads that moved while they were read.
     pub moved: u64,
     /// Records of the ring that no program of ours writes, or entries of BPF's tables that could not be written.
@@ -52,6 +53,7 @@ pub struct Marks {
     pub complete: bool,
     pub mismatch: bool,
     pub python: bool,
+    pub early: bool,
     pub native: u32,
     pub unsymbolised: u32,
 }
@@ -63,6 +65,7 @@ impl Marks {
             complete: resolved.complete,
             mismatch: resolved.mismatch,
             python,
+            early: resolved.early,
             native: resolved.native,
             unsymbolised: resolved.unsymbolised,
         }
@@ -74,6 +77,7 @@ impl Marks {
         complete: false,
         mismatch: false,
         python: false,
+        early: false,
         native: 0,
         unsymbolised: 0,
     };
@@ -99,6 +103,7 @@ impl Quality {
         self.seen.unsymbolised += u64::from(marks.unsymbolised);
         self.seen.with_python += u64::from(marks.python);
         self.seen.mismatches += u64::from(marks.mismatch);
+        self.seen.early += u64::from(marks.early);
         if marks.complete && self.first_sample_ns.is_none() {
             self.first_sample_ns = Some(time_ns.saturating_sub(self.start_ns));
         }
@@ -150,7 +155,11 @@ impl Quality {
             ),
             (
                 new.cut - old.cut,
-                "samples had more than 128 Python frames: the outer ones are cut off",
+                "samples had more than 128 Python frames, of which the outer ones are cut off",
+            ),
+            (
+                self.seen.early,
+                "samples of programs that had just begun lack their Python frames",
             ),
             (
                 self.seen.moved,
@@ -169,7 +178,7 @@ impl Quality {
             counts
                 .into_iter()
                 .filter(|(n, _)| *n > 0)
-                .map(|(n, what)| format!("{n} {what}")),
+                .map(|(n, what)| format!("{what}: {n}")),
         );
         notes
     }

@@ -99,6 +99,7 @@ impl Recording {
             regs: self.regs,
             stack: &self.stack,
             outer: Outer::default(),
+            python_known: true,
             python: &self.python,
             kernel: &[],
             live: false,

@@ -72,6 +72,8 @@ pub struct RawSample<'a> {
     pub outer: Outer<'a>,
     /// Leaf first.
     pub python: &'a [PyFrameRaw],
+    /// `python` is what there was: it was known where to look.
+    pub python_known: bool,
     /// Return addresses in the kernel, leaf first.
     pub kernel: &'a [u64],
     /// The thread does not run (it is blocked), so that its memory may still be read while the sample is resolved.
@@ -174,6 +176,8 @@ pub struct Resolved {
     pub python_rooted: bool,
     /// Native and Python stacks did not fit together (the Python frames then stand in one block).
     pub mismatch: bool,
+    /// Python ran, and it was not known yet where its frames are.
+    pub early: bool,
     /// How many native frames have no symbol.
     pub unsymbolised: u32,
     /// How many native frames there are at all.

@@ -9,7 +9,7 @@ use crate::code::{CodeOf, Modules};
 use crate::memory::Paged;
 use crate::python::{self, Codes, Layout, PyConfig, Wanted};
 use crate::sample::{Frame, FrameId, Frames, Kind, PyFrameRaw, RawSample, Regs, Resolved};
-use crate::splice::{splice, Native, Reach};
+use crate::splice::{splice, Class, Native, Reach};
 use crate::symbols::KernelSymbols;
 use crate::unwind::{walk_again, Arch, Registers, Stack, Trail, Walked};
 use crate::world::{Live, World};
@@ -147,7 +147,7 @@ impl Target {
         }
         let reach = Reach {
             rooted: walked.rooted,
-            python: self.layout.is_some(),
+            python: self.layout.is_some() && sample.python_known,
             python_cut: sample.python.len() >= PyConfig::FRAMES_MAX,
         };
         let raw = if self.layout.is_some() { sample.python } else { &[] };
@@ -159,7 +159,9 @@ impl Target {
         out.rooted = walked.rooted;
         out.python_rooted = raw.last().is_some_and(PyFrameRaw::ends_run) && !reach.python_cut;
         out.mismatch = spliced.mismatch;
-        out.complete = walked.rooted && !spliced.mismatch && !spliced.cut;
+        out.early =
+            self.layout.is_some() && !sample.python_known && native.iter().any(|n| n.class == Class::Loop);
+        out.complete = walked.rooted && !spliced.mismatch && !spliced.cut && !out.early;
         out
     }
 
@@ -281,7 +283,7 @@ impl Target {
         self.layout = match found {
             Some(Ok(layout)) => Some(layout),
             Some(Err(why)) => {
-                self.notes.push(format!("process {}: {why}", self.pid));
+                self.notes.push(why);
                 None
             }
             None => None,

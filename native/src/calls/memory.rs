@@ -67,6 +67,7 @@ impl Memory {
             },
             stack,
             outer: Outer::default(),
+            python_known: true,
             python: &python,
             kernel: &[],
             live: false,

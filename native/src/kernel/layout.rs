@@ -125,6 +125,8 @@ pub struct SampleRecord<'a> {
     /// Python frames could not all be read, or were more than fit.
     pub torn: bool,
     pub cut: bool,
+    /// It was known where Python frames are.
+    pub python_known: bool,
     python: &'a [u8],
     kernel: &'a [u8],
     pub stack: &'a [u8],
@@ -174,6 +176,7 @@ impl<'a> Record<'a> {
                     },
                     torn: flags & 1 != 0,
                     cut: flags & 2 != 0,
+                    python_known: flags & 4 != 0,
                     python: b.get(PYTHON_AT..PYTHON_AT + n_python * 24)?,
                     kernel: b.get(KERNEL_AT..KERNEL_AT + n_kernel * 8)?,
                     stack: b.get(STACK_AT..STACK_AT + n_stack)?,

@@ -154,6 +154,7 @@ impl Perf {
                         regs: s.regs,
                         stack: s.stack,
                         outer: Outer::default(),
+                        python_known: true,
                         python: &[],
                         kernel: &s.kernel,
                         live: false,

@@ -224,7 +224,7 @@ impl ProcfsSession {
             ),
             (
                 counts.torn,
-                "looks at running threads met changing frames: what two reads had in common was kept",
+                "looks at running threads met changing frames, of which what two reads had in common was kept",
             ),
             (
                 std::mem::take(&mut self.unfit),
@@ -237,7 +237,7 @@ impl ProcfsSession {
         ]
         .into_iter()
         .filter(|(n, _)| *n > 0)
-        .map(|(n, what)| format!("{n} {what}"))
+        .map(|(n, what)| format!("{what}: {n}"))
         .collect()
     }
 

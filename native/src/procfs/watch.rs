@@ -258,6 +258,7 @@ impl Watch {
             regs,
             stack: &self.stack[..n],
             outer: Outer::default(),
+            python_known: true,
             python,
             kernel: &[],
             live: true,

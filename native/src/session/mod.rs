@@ -283,6 +283,7 @@ impl Session {
             stack: record.stack,
             outer: record.outer,
             python: &self.buffers.python,
+            python_known: record.python_known,
             kernel: &self.buffers.kernel,
             // Outer callers beyond the copy have not moved since; if they have, the stack does not reach its root.
             live: record.stack.len() == STACK_BYTES || !record.outer.pieces.is_empty(),

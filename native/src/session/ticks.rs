@@ -155,6 +155,7 @@ impl Session {
             regs,
             stack: &self.buffers.stack[..n_stack],
             outer: Outer::default(),
+            python_known: true,
             python: &self.buffers.python,
             kernel: &[],
             live: true,
