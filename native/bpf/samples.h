@@ -119,6 +119,12 @@ int clocked(void *ctx)
 	w->sample.n_python = 0;
 	n = bpf_get_stack(ctx, w->sample.kernel, sizeof(w->sample.kernel), 0);
 	w->sample.n_kernel = n > 0 ? (__u32)n / 8 : 0;
+	if (t->state != ON && !w->sample.n_kernel) {
+		/* It runs, in its own code: nobody may read its stack as if it did not. */
+		__sync_fetch_and_add(&t->seq, 1);
+		change(t, t->state == OFF ? OFF : RUNQ, ON, w->sample.head.time);
+		__sync_fetch_and_add(&t->seq, 1);
+	}
 	/* A process that is coming to its end has no user side any more. */
 	w->sample.n_stack = w->sample.n_outer = 0;
 	w->sample.outer = 0;

@@ -22,6 +22,8 @@ static inline_always void leave(struct task_struct *task, bool preempted, __u32 
 		/* Seen for the first time as it leaves: its times start here. */
 		t = enter(pid, tid, runnable ? RUNQ : OFF, now);
 		if (!t)
+			t = known(tid, &place); /* it was entered meanwhile */
+		if (!t)
 			return;
 	}
 	user_side(task, &user);
@@ -50,9 +52,12 @@ static inline_always void arrive(struct task_struct *task, __u64 now)
 	struct thread *t = known(tid, &place);
 
 	if (!t) {
-		if (watched(task->tgid))
-			enter(task->tgid, tid, ON, now);
-		return;
+		if (!watched(task->tgid) || enter(task->tgid, tid, ON, now))
+			return;
+		/* It was entered meanwhile, as one that does not run. */
+		t = known(tid, &place);
+		if (!t)
+			return;
 	}
 	__sync_fetch_and_add(&t->seq, 1);
 	change(t, t->state == OFF ? OFF : RUNQ, ON, now);
