@@ -23,6 +23,7 @@ pub mod recording;
 pub mod ring;
 pub mod sample;
 pub mod session;
+pub mod signals;
 pub mod splice;
 pub mod symbols;
 pub mod table;

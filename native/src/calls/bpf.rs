@@ -213,6 +213,7 @@ pub struct Code<'a> {
 impl Code<'_> {
     /// Errors carry the end of the verifier's log.
     pub fn load(&self) -> io::Result<OwnedFd> {
+        let _held = crate::signals::Held::new();
         match self.attr().open(PROG_LOAD) {
             Ok(fd) => Ok(fd),
             Err(error)

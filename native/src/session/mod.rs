@@ -17,6 +17,7 @@ use crate::kernel::{btf, Kernel, Record, SampleRecord, STACK_BYTES};
 use crate::own::OwnCost;
 use crate::quality::{Marks, Quality};
 use crate::sample::{PyFrameRaw, RawSample};
+use crate::signals::Held;
 use crate::table::{StackId, State, ThreadKey};
 use crate::threads::{merge, Seen, ThreadRow};
 use clock::timer;
@@ -71,6 +72,7 @@ impl Session {
         let (start_ns, own) = (monotonic_ns(), OwnCost::start());
         // Held until calls are attached, too.
         let _types = btf();
+        let held = Held::new();
         let mut kernel = Kernel::load()?;
         let mut stacks = Stacks::default();
         // Processes are known before anything is seen of them, so that their samples can be resolved at once.
@@ -83,6 +85,7 @@ impl Session {
             found.push((pid, stacks.processes.open(pid, start_ns)?));
         }
         kernel.attach(options.hz)?;
+        drop(held);
         for (pid, python) in found {
             kernel.watch(pid, options.follow, python)?;
         }
