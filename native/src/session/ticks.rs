@@ -119,6 +119,10 @@ impl Session {
                 Some((_, stand)) => stand,
                 None => self.resolve_blocked(&before, read),
             };
+            // Not every kernel tells of every switch: a thread that was believed to wait for a CPU ran while it was read.
+            if before.state == state::RUNQ && stand.marks.mismatch {
+                break;
+            }
             if let Some(seen) = &mut self.seen[n] {
                 seen.looked = Some((print, stand));
             }
