@@ -145,7 +145,7 @@ impl Processes {
     pub fn look_for_python(&mut self, now_ns: u64) -> Vec<(u32, PyConfig)> {
         let mut found = Vec::new();
         for (pid, process) in &mut self.all {
-            if process.ended || !process.python.is_empty() || process.look_ns > now_ns {
+            if !process.may_have_python(now_ns) {
                 continue;
             }
             process.look_ns = now_ns + process.pause_ns;
@@ -229,6 +229,11 @@ impl Processes {
 }
 
 impl Process {
+    /// No Python was found in it yet, and it is time to look again.
+    pub fn may_have_python(&self, now_ns: u64) -> bool {
+        !self.ended && self.python.is_empty() && self.look_ns <= now_ns
+    }
+
     fn take_target(&mut self, target: Target, now_ns: u64) -> Option<PyConfig> {
         let config = target.python();
         if let Some(config) = &config {

@@ -45,6 +45,7 @@ pub struct Outer<'a> {
 }
 
 impl Outer<'_> {
+    /// `PIECE_BYTES` of scope.h.
     pub const PIECE: u64 = 1024;
 
     /// The word at an address, if it is in there.

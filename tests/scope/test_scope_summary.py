@@ -29,6 +29,11 @@ def told(w: World, machine: Machine | None = None) -> str:
     return "\n".join(lines)
 
 
+def causes_in(said: str) -> list[str]:
+    """What each finding says first, in order."""
+    return re.findall(r"^\d+ % of the time it (.*)$", said, re.MULTILINE)
+
+
 def first(w: World, machine: Machine | None = None) -> str:
     """What is said of the biggest cause, on one line."""
     return re.sub(r"\s+", " ", told(w, machine).split("\n\n")[1])
@@ -144,7 +149,7 @@ def test_too_many_threads_are_counted_against_the_cpus() -> None:
 def test_another_program_that_has_the_cpus_is_named_after_the_jobs_own_cause() -> None:
     w = trainer(1000).sees(1, "on", 2000, START, MAIN, at("score", 39)).exactly(1, 3000, 0, 7000)
     said = told(w, Machine(2, ((77, "/usr/bin/ffmpeg -i x", 1.9),)))
-    causes = re.findall(r"^\d+ % of the time it (.*)$", said, re.MULTILINE)
+    causes = causes_in(said)
     assert causes[0].startswith("runs Python code")
     assert causes[1].startswith("is ready to run and gets no CPU")
     assert "ffmpeg" in said
@@ -154,7 +159,7 @@ def test_another_program_that_has_the_cpus_is_named_after_the_jobs_own_cause() -
 def test_another_program_that_leaves_a_job_almost_no_time_is_named_first() -> None:
     w = trainer(500).sees(1, "on", 500, START, MAIN, at("score", 39)).exactly(1, 1000, 0, 9000)
     said = told(w, Machine(2, ((77, "/usr/bin/ffmpeg -i x", 1.9),)))
-    causes = re.findall(r"^\d+ % of the time it (.*)$", said, re.MULTILINE)
+    causes = causes_in(said)
     assert causes[0].startswith("is ready to run and gets no CPU")
     assert causes[1].startswith("runs Python code")
 
@@ -164,7 +169,7 @@ def test_a_job_of_more_threads_than_cpus_that_would_have_enough_of_them_alone_is
     for tid in (2, 3):
         w.sees(1, "on", 500, "sgemm_kernel [libtorch_cpu.so]", tid=tid).exactly(1, 500, 8500, 1000, tid=tid)
     said = told(w, Machine(2, (), busy=2.0))
-    causes = re.findall(r"^\d+ % of the time it (.*)$", said, re.MULTILINE)
+    causes = causes_in(said)
     assert causes[0].startswith("runs Python code")
     assert causes[1].startswith("is ready to run and gets no CPU")
     assert "other programs of this machine have the CPUs (1.7 of them)" in said

@@ -273,8 +273,9 @@ impl Session {
     fn sampled(&mut self, record: &SampleRecord<'_>) {
         // Before symbols are read, which takes a while: until BPF knows where Python's frames are, samples have none.
         let process = self.stacks.processes.known(record.pid, None, record.time_ns);
-        if process.python.is_empty() {
-            self.look_for_python(monotonic_ns());
+        let now_ns = monotonic_ns();
+        if process.may_have_python(now_ns) {
+            self.look_for_python(now_ns);
         }
         record.python_into(&mut self.buffers.python);
         record.kernel_into(&mut self.buffers.kernel);

@@ -18,9 +18,8 @@ from unidle.scope.ranks import Comparison, Measure, RankView, judge
 BATCHES: Final = 16  # means of so many parts of the time tell the error of the whole
 LEAST_BATCHES: Final = 4
 EXPOSED: Final = 0.25  # of all time in collectives is on the training thread: then that is what counts
-UNSEEN: Final = (
-    0.05  # of the time: stacks wait so much more than spans tell, and twice as long: not all waits are calls
-)
+# Stacks wait so much of the time more than spans tell, and twice as long: not all waits are calls.
+UNSEEN: Final = 0.05
 
 _ONE_TO_ONE: Final = re.compile(
     r"(?:^|[^a-z])i?(?:send|recv)(?:[^a-z]|anysource|work|$)|nccl(?:send|recv)|p2p|point_?to_?point",
