@@ -126,12 +126,18 @@ def check(view: View, clients: Sequence[Client], streams: int, whole: int, told:
     assert sum(r.streamed for r in asked) == streams
     assert it.tokens == TOKENS * (streams + whole)
     assert view.model_bytes == told["parameter_bytes"]
-    ttft = [r.ttft_ns / 1e9 for r in asked if r.streamed and r.ttft_ns is not None]
-    own = [s for client in clients for s in client.ttft_s]
-    assert len(ttft) == len(own)
-    assert 0.3 * median(own) < median(ttft) < 1.05 * median(own)  # the server's share, without the network
-    paces = [r.tpot_ns / 1e9 for r in asked if r.streamed and r.tpot_ns is not None]
-    assert median(paces) == pytest.approx(median(s for c in clients for s in c.tpot_s), rel=0.25)
+    # What the server sent when, its client saw a little later, or a lot where the machine was busy.
+    streamed = [r for r in asked if r.streamed and r.ttft_ns is not None and r.tpot_ns is not None]
+    first = sorted(r.ttft_ns / 1e9 for r in streamed)
+    own_first = sorted(s for client in clients for s in client.ttft_s)
+    last = sorted((r.ttft_ns + (TOKENS - 1) * r.tpot_ns) / 1e9 for r in streamed)
+    own_last = sorted(a + (TOKENS - 1) * b for c in clients for a, b in zip(c.ttft_s, c.tpot_s, strict=True))
+    assert len(first) == len(own_first)
+    assert all(a < 1.05 * b for a, b in zip(first + last, own_first + own_last, strict=True))
+    assert (
+        max(a / b for a, b in zip(first, own_first, strict=True)) > 0.3
+    )  # without the network and the client
+    assert median(last) > 0.7 * median(own_last)
     return it
 
 

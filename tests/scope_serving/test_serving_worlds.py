@@ -75,6 +75,47 @@ def test_a_streamed_answer_gives_ttft_tpot_and_tokens_without_its_headers(
     assert found.tokens_s == pytest.approx(clients * tokens / 60)
 
 
+def loop(world: World, client: int, begin_ms: float, runs: list[tuple[float, float]]) -> None:
+    """A streamed answer of an event loop: the first token goes out together with the headers."""
+    world.add("ask", begin_ms, 224, client, tid=1)
+    for n, (start, end) in enumerate(runs):
+        world.run(start, end, tid=10 + client)
+        world.add("send" if n else "head", end + 0.2, 28 if n else 108, client, tid=1)
+    world.add("done", runs[-1][1] + 0.3, 5, client, tid=1)
+
+
+def test_headers_that_hold_a_token_do_so_while_another_run_goes_on() -> None:
+    world = World()
+    loop(world, 1, 0, [(1 + 8 * k, 8.5 + 8 * k) for k in range(12)])
+    loop(world, 2, 3, [(4 + 4 * k, 7.5 + 4 * k) for k in range(12)])
+    assert [r.tokens for r in world.seen(1).requests] == [12, 12]
+
+
+def test_headers_that_hold_a_token_do_so_in_a_stream_that_stalls_later() -> None:
+    world = World()
+    loop(
+        world,
+        1,
+        0,
+        [(1 + 4 * k + (90 if k > 6 else 0), 4.5 + 4 * k + (90 if k > 6 else 0)) for k in range(12)],
+    )
+    assert [r.tokens for r in world.seen(1).requests] == [12]
+
+
+@pytest.mark.parametrize("alone", [3, 8, 12, 14])
+def test_runs_that_serve_one_request_each_are_not_counted_for_another(alone: int) -> None:
+    world = World()
+    begun: set[int] = set()
+    for n, client in enumerate([0] * alone + [1, 0] * (16 - alone) + [1] * alone):
+        if client not in begun:
+            world.add("ask", 4 * n, 224, client, tid=10)
+        world.run(4 * n + 0.2, 4 * n + 3)
+        kind, size = ("send", 28) if client in begun else ("head", 108)
+        world.add(kind, 4 * n + 3.1, size, client, tid=10)
+        begun.add(client)
+    assert [r.tokens for r in world.seen(1).requests] == [16, 16]
+
+
 def test_requests_on_a_kept_connection_are_told_apart() -> None:
     world = World()
     end = 0.0

@@ -23,7 +23,8 @@ from typing import Final
 
 from unidle.scope.model import Span
 from unidle.scope.rank_views import length, union
-from unidle.scope.serving_requests import Request, forwards, requests_of, served
+from unidle.scope.serving_requests import Request, forwards, requests_of
+from unidle.scope.serving_traffic import served
 
 WARMING: Final = 3.0  # times the median of the later ones: the first requests still warm the server up
 _WEIGHTS: Final = re.compile(r"\.(safetensors|gguf|ggml|bin|pt|pth)$")

@@ -1,4 +1,4 @@
-"""Cuts the traffic of a server's connections into requests, and counts their tokens by the runs of the model. Pure.
+"""Requests from the traffic of a server's connections, and their tokens by the runs of the model. Pure.
 
 See :mod:`unidle.scope.serving` for the spans that go in.
 """
@@ -6,22 +6,18 @@ See :mod:`unidle.scope.serving` for the spans that go in.
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
+from math import ceil
 from statistics import fmean, median
 from typing import Final
 
 from unidle.scope.model import Span
+from unidle.scope.serving_traffic import Answer, answers_of
 
-READS: Final = frozenset({"recv", "ask", "get"})  # "ask", "get": HTTP requests begin with these bytes
-WRITES: Final = frozenset({"send", "head", "done"})  # "head": HTTP headers begin it; "done": it ends a stream
-INTERIM_BYTES: Final = 64  # headers of "100 Continue": the body of the request follows
-LEAST_REQUEST_BYTES: Final = (
-    26  # "GET / HTTP/1.1", a Host and an empty line; frames of HTTP/2 that ask nothing are less
-)
 LEAST_CHUNK_BYTES: Final = (
     6  # of chunked HTTP with one byte in it; less is a length, a line's end or the end of all
 )
@@ -32,6 +28,8 @@ TOGETHER: Final = 0.1  # of the usual time between chunks: writes that close may
 PARTS: Final = 0.4  # of all writes are that close: chunks are written in parts; less is chance
 WHOLE_NS: Final = 1_000_000  # an answer whose writes are all that close is no stream,
 WHOLE: Final = 0.02  # nor one that is written in so little of the time that it took
+STALLS: Final = 0.85  # of all gaps are no stalls of the server
+LEAST_ALONE: Final = 3  # gaps of a request that no other was beside tell how many runs a chunk takes
 _EMBEDS: Final = re.compile(r"embedding")
 
 
@@ -61,7 +59,7 @@ class Request:
 
 def requests_of(traffic: Mapping[str, Sequence[Span]], runs: Sequence[Span]) -> list[Request]:
     """The requests of all connections (see :func:`served`); ``runs`` of the model, in order of their ends."""
-    answers = [answer for name, events in traffic.items() for answer in _answers(name, events)]
+    answers = [answer for name, events in traffic.items() for answer in answers_of(name, events)]
     known = _Runs(runs, answers)
     chunks = [_chunks(answer, known) for answer in answers]
     per_chunk = _tokens_per_chunk(answers, chunks, known)
@@ -94,127 +92,10 @@ def forwards(marks: Iterable[Span]) -> list[Span]:
     return sorted(found, key=lambda s: s.end_ns)
 
 
-def served(spans: Iterable[Span], ports: frozenset[int] = frozenset()) -> dict[str, list[Span]]:
-    """Reads and writes by connection, in order, of those connections that others opened to this server.
-
-    Where HTTP is spoken, the places that speak it; else those where most connections begin with a question. A
-    connection that another server of these processes opened (a relay, a router) is its own affair, and left out.
-    """
-    connections: dict[str, list[Span]] = defaultdict(list)
-    for s in spans:
-        if s.kind in READS or s.kind in WRITES:
-            connections[s.name].append(s)
-    for events in connections.values():
-        events.sort(key=lambda s: s.end_ns)
-    by_place: dict[str, list[str]] = defaultdict(list)
-    for name in connections:
-        by_place[_place(name)].append(name)
-    chosen = _places(by_place, connections, ports)
-    inner = _inner(connections, {name for place in chosen for name in by_place[place]})
-    return {
-        name: [s for s in connections[name] if s.n_bytes > 0]
-        for place in chosen
-        for name in by_place[place]
-        if name not in inner
-    }
-
-
-def _places(
-    by_place: Mapping[str, Sequence[str]], connections: Mapping[str, Sequence[Span]], ports: frozenset[int]
-) -> list[str]:
-    """Where this server is asked, of all local ends."""
-    if ports:
-        return sorted(place for place, names in by_place.items() if _port(names[0]) in ports)
-    spoken = [place for place, names in by_place.items() if any(is_http(connections[n]) for n in names)]
-    if spoken:
-        return sorted(spoken)
-    return sorted(
-        place
-        for place, names in by_place.items()
-        if 2 * sum(_was_opened_to_us(connections[name]) for name in names) > len(names)
-    )
-
-
-def is_http(events: Sequence[Span]) -> bool:
-    """Whether requests of HTTP come in, or its answers go out, by this end of the connection."""
-    return any(s.kind in ("ask", "get", "head") for s in events)
-
-
-def _inner(connections: Mapping[str, Sequence[Span]], chosen: set[str]) -> set[str]:
-    """Connections whose other end is a process that is asked itself by others."""
-    other_end = {name: connections.get(">".join(reversed(name.split(">", 1)))) for name in chosen}
-    asked = {
-        connections[name][0].pid for name, other in other_end.items() if other is None
-    }  # by those that are not looked at
-    return {name for name, other in other_end.items() if other is not None and other[0].pid in asked}
-
-
-def _was_opened_to_us(events: Sequence[Span]) -> bool:
-    """It begins with a question; or it is all answer, of a question before the look, from a port below the other's."""
-    if events[0].kind in READS:
-        return True
-    local, _, remote = events[0].name.partition(">")
-    return all(s.kind in WRITES for s in events) and _port(local) < _port(remote)
-
-
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    """A request's reads and the writes after them."""
-
-    connection: str
-    reads: tuple[Span, ...]
-    writes: tuple[Span, ...]
-    closed: bool  # the next request followed on the connection
-
-    @property
-    def kind(self) -> str:
-        """What its first bytes were told as; nothing where they came before the look."""
-        return self.reads[0].kind if self.reads else ""
-
-
-def _answers(name: str, events: Sequence[Span]) -> list[_Answer]:
-    """Cut a connection's reads and writes into requests with their answers (HTTP/1.1: one after the other)."""
-    if any(s.kind in ("ask", "get") for s in events):
-        return _told_answers(name, events)
-    found: list[_Answer] = []
-    reads: list[Span] = []
-    writes: list[Span] = []
-    for event in events:
-        if event.kind in WRITES:
-            writes.append(event)
-        elif writes and event.n_bytes >= LEAST_REQUEST_BYTES:
-            found.append(_Answer(name, tuple(reads), tuple(writes), True))
-            reads, writes = [event], []
-        elif not writes:
-            reads.append(event)
-    if reads or writes:
-        found.append(_Answer(name, tuple(reads), tuple(writes), False))
-    return found
-
-
-def _told_answers(name: str, events: Sequence[Span]) -> list[_Answer]:
-    """The same, where requests are seen to begin."""
-    found: list[_Answer] = []
-    reads: list[Span] = []
-    writes: list[Span] = []
-    for event in events:
-        if event.kind in ("ask", "get") and (reads or writes):
-            found.append(_Answer(name, tuple(reads), tuple(writes), True))
-            reads, writes = [], []
-        if event.kind in READS:
-            if not writes or (len(writes) == 1 and writes[0].n_bytes <= INTERIM_BYTES):
-                writes.clear()
-                reads.append(event)
-        else:
-            writes.append(event)
-    found.append(_Answer(name, tuple(reads), tuple(writes), False))
-    return found
-
-
 class _Runs:
     """Runs of the model, asked for by time and thread."""
 
-    def __init__(self, runs: Sequence[Span], answers: Sequence[_Answer] = ()) -> None:
+    def __init__(self, runs: Sequence[Span], answers: Sequence[Answer] = ()) -> None:
         self.spans = runs
         self.all = [s.end_ns for s in runs]
         self.typical_ns = median([s.end_ns - s.start_ns for s in runs]) if runs else 0.0
@@ -222,11 +103,14 @@ class _Runs:
         for s in runs:
             self._threads[s.pid, s.tid].append(s.end_ns)
         self.several = len(self._threads) > 1  # each for one request at a time
-        self._begun = sorted(s.start_ns for s in runs)
+        in_order = sorted(runs, key=lambda s: s.start_ns)
+        self._begun = [s.start_ns for s in in_order]
+        ends = accumulate((s.end_ns for s in reversed(in_order)), min)
+        self._first_end = [*ends][::-1]  # of the runs from here on: they may overlap
         self._shared = _shared_threads(answers)
         self.asks = any(a.kind == "ask" for a in answers)
 
-    def of(self, answer: _Answer) -> tuple[list[int], bool]:
+    def of(self, answer: Answer) -> tuple[list[int], bool]:
         """The ends of runs that may be the answer's, and whether they are its own and no other's."""
         if not answer.writes:
             return self.all, False
@@ -236,7 +120,7 @@ class _Runs:
             return self._threads[thread], True
         return self.all, False
 
-    def of_worker(self, answer: _Answer) -> tuple[list[int], bool]:
+    def of_worker(self, answer: Answer) -> tuple[list[int], bool]:
         """The same of an answer that is written whole, which one thread of several may have made for another to write."""
         ends, own = self.of(answer)
         written_by_runner = any((s.pid, s.tid) in self._threads for s in answer.writes[:1])
@@ -251,10 +135,9 @@ class _Runs:
     def fit(self, after: int, until: int) -> bool:
         """Whether a whole run lies between two times."""
         begun = bisect_right(self._begun, after)
-        ended = bisect_right(self.all, until)
-        return begun < len(self._begun) and ended > 0 and ended > begun
+        return begun < len(self._begun) and self._first_end[begun] <= until
 
-    def _worker(self, answer: _Answer) -> tuple[int, int]:
+    def _worker(self, answer: Answer) -> tuple[int, int]:
         """The thread that most often ends a run right before something of the answer is written."""
         votes: dict[tuple[int, int], int] = defaultdict(int)
         for write in answer.writes:
@@ -266,7 +149,7 @@ class _Runs:
         return max(votes, key=lambda t: votes[t]) if votes else next(iter(self._threads))
 
 
-def _shared_threads(answers: Sequence[_Answer]) -> set[tuple[int, int]]:
+def _shared_threads(answers: Sequence[Answer]) -> set[tuple[int, int]]:
     """Threads that write several answers at a time, as an event loop does."""
     stays: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
     for a in answers:
@@ -284,7 +167,7 @@ def _between(ends: Sequence[int], after: int, until: int) -> Sequence[int]:
     return ends[bisect_right(ends, after) : bisect_right(ends, until)]
 
 
-def _chunks(answer: _Answer, known: _Runs) -> list[int]:
+def _chunks(answer: Answer, known: _Runs) -> list[int]:
     """When chunks that hold tokens were sent: headers and what is written together with a chunk are none of their own."""
     writes = [s for s in answer.writes if s.n_bytes >= LEAST_CHUNK_BYTES and s.kind != "done"]
     times = [s.end_ns for s in writes]
@@ -306,7 +189,7 @@ def _chunks(answer: _Answer, known: _Runs) -> list[int]:
     return times[:1] + [at for at, gap in zip(times[1:], gaps, strict=True) if gap >= close]
 
 
-def _chunks_by_runs(answer: _Answer, writes: Sequence[Span], known: _Runs) -> list[int]:
+def _chunks_by_runs(answer: Answer, writes: Sequence[Span], known: _Runs) -> list[int]:
     """The same where runs of the model are seen: a chunk with a token has a run before it that no other chunk is of.
 
     What is written at once after two runs, because the writer was late, are two chunks: if they are of one size.
@@ -355,37 +238,59 @@ def _begins_unlike(writes: Sequence[Span]) -> bool:
 
 
 def _usual(gaps: Sequence[int]) -> int:
-    """The gap of which half of the time is in shorter ones: parts of one chunk, however many, hardly count."""
+    """The gap of which half of the time is in shorter ones: parts of one chunk, however many, hardly count, nor do stalls."""
+    in_order = sorted(gaps)
+    longest = in_order[ceil(STALLS * (len(in_order) - 1))] if in_order else 0
+    capped = [min(gap, longest) for gap in in_order]
     passed = 0
-    for gap in sorted(gaps):
+    for gap in capped:
         passed += gap
-        if 2 * passed >= sum(gaps):
+        if 2 * passed >= sum(capped):
             return gap
     return 0
 
 
-def _tokens_per_chunk(answers: Sequence[_Answer], chunks: Sequence[list[int]], known: _Runs) -> int:
+def _tokens_per_chunk(answers: Sequence[Answer], chunks: Sequence[list[int]], known: _Runs) -> int:
     """Runs of the model between two chunks, where all requests share its runs; 1 where they take turns."""
     shared = [
-        c for a, c in zip(answers, chunks, strict=True) if len(c) > 2 and a.writes and not known.of(a)[1]
+        (a, c) for a, c in zip(answers, chunks, strict=True) if len(c) > 2 and a.writes and not known.of(a)[1]
     ]
     if not known.all or not shared or known.several:
         return 1
-    between = [len(_between(known.all, a, b)) for c in shared for a, b in pairwise(c)]
-    active = fmean([_active(shared, at) for at in known.all if _active(shared, at)] or [1])
+    stays = _Stays([a for a in answers if a.kind != "get" and a.writes])
+    gaps = [gap for _, c in shared for gap in pairwise(c)]
+    alone = [gap for gap in gaps if stays.most(*gap) < 2]
+    if len(alone) >= LEAST_ALONE:
+        return max(round(median(len(_between(known.all, *gap)) for gap in alone)), 1)
     followed: dict[int, int] = defaultdict(int)
-    for c in shared:
+    for _, c in shared:
         for at in c:
             followed[bisect_right(known.all, at)] += 1
-    together = fmean(followed.values())
-    return max(round(median(between)), 1) if together >= 0.5 * active + 0.25 else 1
+    counts = [(stays.at(known.all[n - 1]), k) for n, k in followed.items() if n]
+    crowded = [(active, k) for active, k in counts if active > 1]
+    if not crowded:
+        return 1
+    active, together = (fmean(column) for column in zip(*crowded, strict=True))
+    between = median(len(_between(known.all, *gap)) for gap in gaps)
+    return max(round(between), 1) if together >= 0.5 * active + 0.25 else 1
 
 
-def _active(chunks: Sequence[list[int]], at: int) -> int:
-    return sum(c[0] <= at <= c[-1] for c in chunks)
+class _Stays:
+    """How many requests are in the server at a time."""
+
+    def __init__(self, answers: Sequence[Answer]) -> None:
+        self._begins = sorted((a.reads or a.writes)[0].start_ns for a in answers)
+        self._ends = sorted(a.writes[-1].end_ns for a in answers)
+
+    def at(self, when: int) -> int:
+        return self.most(when, when)
+
+    def most(self, after: int, until: int) -> int:
+        """How many are in it at some time between the two."""
+        return bisect_right(self._begins, until) - bisect_left(self._ends, after)
 
 
-def _request(answer: _Answer, chunks: Sequence[int], known: _Runs, per_chunk: int) -> Request:
+def _request(answer: Answer, chunks: Sequence[int], known: _Runs, per_chunk: int) -> Request:
     start = answer.reads[0].start_ns if answer.reads else None
     last = answer.writes[-1].end_ns if answer.writes else None
     made = Request(
@@ -424,14 +329,3 @@ def _request(answer: _Answer, chunks: Sequence[int], known: _Runs, per_chunk: in
 
 def _pace(times: Sequence[int], tokens: int) -> float | None:
     return (times[-1] - times[0]) / tokens if tokens > 0 else None
-
-
-def _place(name: str) -> str:
-    """The server's end of a connection: its port, whatever its address is called there; or its path."""
-    local = name.partition(">")[0]
-    return f"{_port(name):05}" if _port(name) else local
-
-
-def _port(name: str) -> int:
-    digits = name.partition(">")[0].rpartition(":")[2]
-    return int(digits) if digits.isdigit() else 0

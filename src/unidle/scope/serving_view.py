@@ -13,7 +13,7 @@ from typing import Final
 from unidle.scope.memory import size
 from unidle.scope.model import Profile
 from unidle.scope.serving import Serving, Times, serving
-from unidle.scope.serving_requests import READS, WRITES, is_http, served
+from unidle.scope.serving_traffic import READS, WRITES, is_http, served
 from unidle.words import counted
 
 _TRAINS: Final = frozenset({"backward", "optimizer"})
