@@ -19,7 +19,8 @@ Links = Callable[[int, float], tuple[LinkVitals, ...]]  # of a rank at a time in
 
 def judged(
     ranks: int, work: Work, seconds: float, *, noise: float = 0.03, seed: int = 0, links: Links = lambda _rank, _at: (),
-    groups: Sequence[Sequence[int]] | None = None, nodes: Sequence[str] = (), read_every: int = 1,
+    groups: Sequence[Sequence[int]] | None = None, nodes: Sequence[str] = (),
+    read_every: int | Callable[[float], int] = 1,
 ) -> list[Slow | None]:  # fmt: skip
     """What a judge says at each look. A step takes as long as its slowest rank; the others wait for it."""
     chance = random.Random(seed)
@@ -36,7 +37,8 @@ def judged(
     judge = SlowJudge(groups or [list(range(ranks))], nodes)
     said = []
     for at in range(TICK, int(seconds * S), TICK):
-        seen, read = [], at // TICK % read_every == 0
+        every = read_every if isinstance(read_every, int) else read_every(at / S)
+        seen, read = [], at // TICK % every == 0
         for rank in range(ranks):
             waited = sum(max(0.0, min(b, at / S) - max(a, (at - TICK) / S)) for a, b in waits[rank])
             seen.append(
@@ -135,13 +137,17 @@ def test_it_is_over_when_the_rank_is_as_fast_as_the_others_again() -> None:
     assert said[-1] is None
 
 
-def ring(bad: Sequence[tuple[int, int]], from_s: float, rtt_ms: float, busy: float) -> Links:
-    """Four ranks that each send to the next; some connections become worse."""
+def ring(
+    bad: Sequence[tuple[int, int]], from_s: float | Sequence[tuple[float, float]], rtt_ms: float, busy: float
+) -> Links:
+    """Four ranks that each send to the next; some connections become worse, for good or in these stretches."""
     chance = random.Random(7)
+    stretches = [(from_s, float("inf"))] if isinstance(from_s, float) else from_s
 
     def links(rank: int, at_s: float) -> tuple[LinkVitals, ...]:
         peer = (rank + 1) % 4
-        worse = at_s >= from_s and ((rank, peer) in bad or (peer, rank) in bad)
+        now = any(a <= at_s < b for a, b in stretches)
+        worse = now and ((rank, peer) in bad or (peer, rank) in bad)
         rtt = rtt_ms if worse else chance.uniform(0.1, 0.5)
         part = busy if worse else chance.uniform(0.01, 0.1)
         return (LinkVitals(peer, int(part * TICK), int(rtt * 1e6)),)
@@ -163,6 +169,33 @@ def test_a_slow_link_is_named_by_its_ends(rtt_ms: float, busy: float, read_every
     assert {one.pairs for one in found} == {((1, 2),)}
     assert found[-1].rank is None
     assert "1-2" in found[-1].text
+
+
+def test_a_link_that_becomes_slow_again_and_again_is_named_each_time() -> None:
+    """14 s slow, 10 s as ever, and so on: what was seen while it was slow is not taken for what is usual."""
+    slow, calm = 28, 84  # steps of 0.5 and of 0.12 s
+    begun = [150 + k * (slow + calm) for k in range(4)]
+    stretches = [(18 + k * 24.0, 32 + k * 24.0) for k in range(4)]
+
+    def read_every(at_s: float) -> int:
+        return (
+            1 if any(a <= at_s < b for a, b in stretches) else 5
+        )  # looks, as the engine does while all is well
+
+    said = judged(
+        4, lambda _rank, step: 0.48 if any(a <= step < a + slow for a in begun) else 0.1, 115, noise=0.0,
+        links=ring([(1, 2)], stretches, 45.0, 0.55), read_every=read_every,
+    )  # fmt: skip
+    found = [any(one is not None for one in said[int(2 * a) : int(2 * b)]) for a, b in stretches]
+    assert found == [True] * 4
+    assert {one.pairs for one in said if one is not None} == {((1, 2),)}
+
+
+def test_a_link_that_becomes_slow_seconds_after_the_first_step_is_named() -> None:
+    said = judged(
+        4, lambda _rank, step: 0.48 if step >= 28 else 0.1, 12, links=ring([(1, 2)], 3.4, 45.0, 0.55), read_every=2
+    )  # fmt: skip
+    assert {one.pairs for one in said if one is not None} == {((1, 2),)}
 
 
 def test_a_node_whose_links_are_all_slow_is_named() -> None:

@@ -120,6 +120,7 @@ class SlowJudge:
     _windows: deque[_Window] = field(default_factory=deque)
     _steps: deque[int] = field(default_factory=lambda: deque(maxlen=_STEPS))
     _best_ns: float = 0.0  # the shortest usual step so far
+    _disturbed_ns: int = 0  # when steps were long for the last time
     _links: _Calm[Pair] = field(default_factory=_Calm)
     _gaps: _Calm[int] = field(default_factory=_Calm)
     _standing: Slow | None = None
@@ -143,8 +144,9 @@ class SlowJudge:
         self._best_ns = min(self._best_ns or long_ns, long_ns)
         between = self._usual(step_ns, seen.at_ns - keep_ns, USUAL_TIMES)
         usual = _latest(between, need_ns)
-        links = _uses(_latest(list(self._windows), need_ns))
-        self._learn(usual, links, max(step_ns, long_ns), seen.at_ns)
+        late = _latest(list(self._windows), need_ns)
+        links = _uses(late)
+        self._learn(usual, late, links, max(step_ns, long_ns), seen.at_ns)
         if not usual or usual[0].from_ns < seen.at_ns - 2 * need_ns:
             rank = self._unevenly(step_ns, seen.at_ns - 2 * need_ns, need_ns)
         else:
@@ -154,17 +156,27 @@ class SlowJudge:
         return self._dated(found, (usual or list(self._windows))[0].from_ns, step_ns)
 
     def _learn(
-        self, usual: Sequence[_Window], links: Mapping[Pair, _Use], step_ns: float, at_ns: int
+        self,
+        usual: Sequence[_Window],
+        late: Sequence[_Window],
+        links: Mapping[Pair, _Use],
+        step_ns: float,
+        at_ns: int,
     ) -> None:
-        """What is usual, while steps are short."""
+        """What is usual, while steps are short: from looks since they became so."""
+        after_ns = max(WINDOW_NS // 2, int(_MEDIAN_STEPS * step_ns))
         if step_ns > CALM * self._best_ns:
+            self._disturbed_ns = at_ns
             self._links.disturbed()
             self._gaps.disturbed()
-        elif usual:
-            after_ns = max(WINDOW_NS // 2, int(_MEDIAN_STEPS * step_ns))
+        elif usual and min(usual[0].from_ns, late[0].from_ns) >= self._disturbed_ns:
             self._links.learn(links, at_ns, after_ns)
             gaps = {rank: (gap,) for rank, gap in self._gaps_of(usual).items()}
             self._gaps.learn(gaps, at_ns, after_ns)
+        elif not usual and not self._disturbed_ns:  # better than nothing, should a link become slow soon
+            begun = _uses([window for window in self._windows if window.from_ns >= self._steps[0]])
+            if begun:
+                self._links.learn(begun, at_ns, after_ns)
 
     def _evenly(
         self, between: Sequence[_Window], usual: Sequence[_Window], step_ns: float, need_ns: int
