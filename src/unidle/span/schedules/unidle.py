@@ -1,0 +1,161 @@
+"""Ours: gradients of weights fill the waits for a WAN; depth, memory and the sharing of links are searched together.
+
+Memory that the cap leaves keeps activations, which saves their recompute. What is tried begins with ATLAS's own
+program, so that the result is never slower than that.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from unidle.span.program import Filler, Flags, Ints, Program, Share, depth_order, falling
+from unidle.span.routes import widest
+from unidle.span.schedules.atlas import atlas
+from unidle.span.schedules.base import Try, depths, is_large, kept_bytes, pace
+from unidle.span.setting import Setting
+
+ALL: Final = float("inf")
+_SCALES: Final = (0.0, 0.5, 0.75, 1.5, 2.0, 3.0, ALL)
+_PUT_OFF: Final = (0, 1, 2, 4, 8)
+_SLACK: Final = (0.5, 0.999)
+_PIECES: Final = (1, 2, 8, 16)
+
+
+@dataclass(frozen=True, slots=True)
+class _Wish:
+    """What a program is made from; memory may grant less.
+
+    ``keep_first``: rather fewer in flight than recompute. ``put_off``: gradients of weights that wait at most.
+    ``slack``: the part of one by which it may not fit.
+    """
+
+    share: Share
+    scale: float = 1.0
+    keep_first: bool = True
+    put_off: int = 1 << 30
+    slack: float = 0.0
+
+
+def unidle(setting: Setting, attempt: Try) -> Program:
+    """The best that a search over few wishes finds."""
+    search = _Search(setting, attempt)
+    search.take(atlas(setting, attempt))
+    large = is_large(setting)
+    for share in _shares(setting)[: 1 if large else None]:
+        for keep_first in (True, False):
+            search.wish(_Wish(share, keep_first=keep_first))
+    if large:
+        return search.best
+    for _ in range(2):
+        before = search.least
+        for change in _changes(search.wished):
+            search.wish(change)
+        if search.least == before:
+            break
+    return search.best
+
+
+class _Search:
+    def __init__(self, setting: Setting, attempt: Try) -> None:
+        self._setting, self._attempt = setting, attempt
+        self._seen: set[_Wish] = set()
+        self.least: int | None = None
+        self.wished: _Wish = _Wish(_shares(setting)[0])
+        self._least_wish: int | None = None
+        self.best: Program
+
+    def take(self, program: Program) -> bool:
+        """Keep it where it is the first or faster."""
+        length = self._attempt(program)
+        if not hasattr(self, "best") or (length is not None and (self.least is None or length < self.least)):
+            self.best, self.least = program, length
+        return length is not None
+
+    def wish(self, wish: _Wish) -> None:
+        """Try it; the best wish is where the search goes on, also while ATLAS's program is faster."""
+        if wish in self._seen:
+            return
+        self._seen.add(wish)
+        program = _program(self._setting, wish)
+        length = self._attempt(program)
+        if length is None:
+            return
+        if self._least_wish is None or length < self._least_wish:
+            self._least_wish, self.wished = length, wish
+        if self.least is None or length < self.least:
+            self.best, self.least = program, length
+
+
+def _changes(wish: _Wish) -> list[_Wish]:
+    made = [replace(wish, scale=scale) for scale in _SCALES]
+    made += [replace(wish, keep_first=not wish.keep_first, scale=scale) for scale in (1.0, ALL)]
+    made += [replace(wish, put_off=count) for count in _PUT_OFF]
+    made += [replace(wish, slack=slack) for slack in _SLACK]
+    if wish.share.how == "turns":
+        made += [replace(wish, share=replace(wish.share, pieces=pieces)) for pieces in _PIECES]
+    return made
+
+
+def _shares(setting: Setting) -> list[Share]:
+    """Ways to use the links that differ in this setting."""
+    cuts = [s for s in range(len(setting.stages) - 1) if setting.path(s, s + 1) is not None]
+    wide = any(widest(setting, s, s + 1) > 1 for s in cuts)
+    found = [Share()]
+    if cuts and setting.cell > 1:
+        found.insert(0, Share("turns", pieces=4))
+    if wide:
+        found.insert(0, Share("turns", wide=True, pieces=4))
+    return found
+
+
+def _program(setting: Setting, wish: _Wish) -> Program:
+    at = pace(setting, wish.share, max_flows=True, joined=False)
+    depth = depths(setting, at, wish.scale)
+    room = setting.room_bytes()
+    if wish.keep_first and room is not None:
+        whole = np.maximum(room // np.maximum(setting.input_bytes + kept_bytes(setting), 1), 1)
+        depth = falling(np.minimum(depth, np.where(_worth_keeping(setting), whole, depth)))
+    most, again = _memory(setting, depth, wish.put_off, room)
+    weight = np.array([stage.weight_ns for stage in setting.stages], dtype=np.int64)
+    filler = Filler(most, (weight * wish.slack).astype(np.int64))
+    order = depth_order(depth, setting.microbatches)
+    empty = np.zeros((0, 0), dtype=np.int64)
+    kept = 1 - float(again.mean())
+    share = f"{'wide ' if wish.share.wide else ''}{wish.share.how}" + (
+        f" in {wish.share.pieces}" if wish.share.how == "turns" else ""
+    )
+    label = f"{share}, up to {int(depth[0])} in flight, {kept:.0%} kept, {int(min(most.max(), setting.microbatches))} put off"
+    return Program(label, order, again, empty, early=True, filler=filler, max_flows=True, share=wish.share)
+
+
+def _worth_keeping(setting: Setting) -> Flags:
+    return np.array([stage.recompute_ns > 0 for stage in setting.stages], dtype=np.bool_)
+
+
+def _memory(setting: Setting, depth: Ints, put_off: int, room: int | None) -> tuple[Ints, Flags]:
+    """How many gradients of weights may wait, and what is made again, ``(stages,)`` and ``(stages, M)``.
+
+    On each stage at most ``depth`` inputs are held for forwards and ``most`` for what was put off; activations for
+    the one in its backward, for what was put off, and for an even part of those in flight.
+    """
+    count = setting.microbatches
+    worth = _worth_keeping(setting)
+    most = np.full(len(depth), min(put_off, count), dtype=np.int64)
+    if room is None:
+        return most, np.repeat(~worth[:, None], count, axis=1)
+    size, kept = setting.input_bytes, kept_bytes(setting)
+    both = np.maximum(size + kept, 1)
+    left = room - depth * size - kept
+    whole = worth & (depth * both <= room)
+    spare = np.where(whole, room // both - depth, left // both)
+    most = np.where(size + kept > 0, np.clip(spare, 0, most), most)
+    hold = np.maximum((left - most * both) // np.maximum(kept, 1), 0)
+    hold = np.where(whole | (kept == 0), depth, np.minimum(hold, depth)) * worth
+    k = np.arange(count + 1, dtype=np.int64)[None, :]
+    steps = k * hold[:, None] // depth[:, None]
+    return most, np.diff(steps, axis=1) == 0
+
+
