@@ -41,8 +41,8 @@ class _World:
         return (chunk + 1) * whole // n - chunk * whole // n
 
     def step(self) -> bool:
-        moved = any([self.compute(c, s) for c, s in self.at])
-        return any([self.transfer(*key) for key in sorted(set(self.made) - set(self.there))]) or moved
+        moved = any(self.compute(c, s) for c, s in self.at)
+        return any(self.transfer(*key) for key in sorted(set(self.made) - set(self.there))) or moved
 
     def compute(self, c: int, s: int) -> bool:
         setting, program = self.setting, self.program
@@ -55,12 +55,7 @@ class _World:
         chunk, microbatch = divmod(unit, m)
         virtual, stage = chunk * len(setting.stages) + s, setting.stages[s]
         weight = self.cut(stage.weight_ns, chunk)
-        if code < units:
-            need = 0 if virtual == 0 else self.there.get(("F", c, virtual - 1, microbatch))
-        elif virtual == last:
-            need = self.made.get(("F", c, virtual, microbatch))
-        else:
-            need = self.there.get(("B", c, virtual + 1, microbatch))
+        need = self.needed(code >= units, c, virtual, microbatch, last)
         if need is None:
             return False
         again = self.cut(stage.recompute_ns, chunk) if code >= units and program.again[s, unit] else 0
@@ -95,6 +90,14 @@ class _World:
         self.at[c, s] += 1
         return True
 
+    def needed(self, backward: bool, c: int, virtual: int, microbatch: int, last: int) -> int | None:
+        """When its input is there, None where that is not known yet."""
+        if not backward:
+            return 0 if virtual == 0 else self.there.get(("F", c, virtual - 1, microbatch))
+        if virtual == last:
+            return self.made.get(("F", c, virtual, microbatch))
+        return self.there.get(("B", c, virtual + 1, microbatch))
+
     def transfer(self, of: str, c: int, virtual: int, microbatch: int) -> bool:
         setting, program = self.setting, self.program
         stages = len(setting.stages)
@@ -123,7 +126,9 @@ class _World:
             piece = (k + 1) * size // count - k * size // count
             local = 0 if setting.local is None else round((piece - piece // width) * 8 / setting.local)
             out = wire["out", c, s, to] = max(made, wire.get(("out", c, s, to), 0)) + local
-            sent = wire["all", s, to] = max(out, wire.get(("all", s, to), 0)) + round(-(-piece // width) * 8 / rate)
+            sent = wire["all", s, to] = max(out, wire.get(("all", s, to), 0)) + round(
+                -(-piece // width) * 8 / rate
+            )
             entry = max(sent + path.latency_ns, wire.get(("in", c, s, to), 0)) + local
             wire["in", c, s, to] = entry
         self.there[key] = wire["in", c, s, to]

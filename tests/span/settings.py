@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from hypothesis import strategies as st
 
 from unidle.span.link import Link
@@ -23,13 +25,20 @@ def settings(draw: st.DrawFn, *, capped: bool = True) -> Setting:
     times = st.integers(1, 400)
     size, kept = draw(st.integers(0, 3000)), draw(st.integers(0, 5000))
     stages = tuple(
-        Stage(draw(times), draw(times), draw(times), draw(st.sampled_from([0, 1, 150])), kept, draw(st.integers(0, 900)))
+        Stage(
+            draw(times),
+            draw(times),
+            draw(times),
+            draw(st.sampled_from([0, 1, 150])),
+            kept,
+            draw(st.integers(0, 900)),
+        )
         for site in sites
         for _ in range(site.stages)
     )
     links = tuple(
         Link(a.name, b.name, draw(st.integers(0, 900)), draw(st.sampled_from([5.0, 40.0, 333.0])), None, 0.1)
-        for a, b in zip(sites, sites[1:], strict=False)
+        for a, b in pairwise(sites)
     )
     if len(links) == 2 and draw(st.booleans()):
         links += (Link(sites[0].name, sites[2].name, draw(st.integers(0, 900)), 20.0),)

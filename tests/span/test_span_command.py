@@ -16,18 +16,32 @@ CONTRACT = {
 
 
 def unidle(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "unidle", *words], capture_output=True, text=True, timeout=120)
+    return subprocess.run(
+        [sys.executable, "-m", "unidle", *words], capture_output=True, text=True, timeout=120
+    )
 
 
 def test_json_has_the_figures_of_the_contract(tmp_path: Path):
     file = tmp_path / "span.json"
     times = {"forward": 200, "backward": 200, "weight": 200}
     file.write_text(json.dumps({"stages": 4, "microbatches": 8, "stage_ns": times}))
-    done = unidle("span", "simulate", str(file), "--schedule", "gpipe,1f1b,interleaved,zb-h1,varuna,atlas,unidle", "--json")
+    done = unidle(
+        "span",
+        "simulate",
+        str(file),
+        "--schedule",
+        "gpipe,1f1b,interleaved,zb-h1,varuna,atlas,unidle",
+        "--json",
+    )
     told = json.loads(done.stdout)
     assert done.returncode == 0, done.stderr
     assert all(told[name].keys() >= CONTRACT and told[name]["checked"] for name in told)
-    assert [told[name]["iteration_ns"] for name in ("gpipe", "1f1b", "interleaved", "zb-h1")] == [6600, 6600, 5700, 5400]
+    assert [told[name]["iteration_ns"] for name in ("gpipe", "1f1b", "interleaved", "zb-h1")] == [
+        6600,
+        6600,
+        5700,
+        5400,
+    ]
     assert told["unidle"]["iteration_ns"] <= told["atlas"]["iteration_ns"]
 
 
@@ -39,7 +53,15 @@ def test_rows_and_picture_are_written(tmp_path: Path):
     assert "* reconstructed" in done.stdout and "atlas*" in done.stdout
     assert unidle(*command, "--timeline", str(lines), "--json").returncode == 0
     table = list(csv.DictReader(rows.open()))
-    assert list(table[0])[:7] == ["device_or_link", "op", "pipeline", "stage", "microbatch", "start_ns", "end_ns"]
+    assert list(table[0])[:7] == [
+        "device_or_link",
+        "op",
+        "pipeline",
+        "stage",
+        "microbatch",
+        "start_ns",
+        "end_ns",
+    ]
     assert {row["op"] for row in table} == {"F", "B", "W", "R", "send", "scatter", "gather", "allreduce"}
     assert [{name: str(value) for name, value in json.loads(line).items()} for line in lines.open()] == table
     assert picture.read_text().startswith("<svg")

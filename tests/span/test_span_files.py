@@ -113,7 +113,8 @@ def test_what_does_not_fit_is_one_error(fields: dict[str, Any], words: str):
     with pytest.raises(BadInput) as refused:
         read(**fields)
     assert words in str(refused.value)
-    assert refused.value.remedy and refused.value.field is not None or "neither" in words
+    assert refused.value.remedy
+    assert refused.value.field is not None or "neither" in words
     assert refused.value.exit_code == 2
 
 

@@ -107,7 +107,9 @@ def two_sites(cap: int | None = None, cell: int = 1) -> Setting:
 
 def test_two_stages_by_hand():
     told = run(two_sites(), "1f1b").result  # F0 10, sent 18, there 58, F 68, B and W 88, sent 96, there 136
-    second = 136 + 20  # B0 and W0 of the first stage; B1 of the second stage: 58 + 8 there, F after 88, 118, 166 there
+    second = (
+        136 + 20
+    )  # B0 and W0 of the first stage; B1 of the second stage: 58 + 8 there, F after 88, 118, 166 there
     assert told.iteration_ns == max(second, 118 + 8 + 40 + 20) * MS
     assert told.wan_bytes == 4 * 1_000_000
     assert told.cost_per_iteration == pytest.approx(3.6 * 0.186 / 3600 + 4 * 0.001 * 5)

@@ -98,7 +98,17 @@ def as_object(simulation: Simulation) -> dict[str, Any]:
 def _show(found: list[Simulation]) -> None:
     from unidle.cli.span_files import strip
 
-    header = ["schedule", "iteration ms", "bound ms", "use %", "WAN wait ms", "memory GB", "WAN GB", "cost", "chosen"]
+    header = [
+        "schedule",
+        "iteration ms",
+        "bound ms",
+        "use %",
+        "WAN wait ms",
+        "memory GB",
+        "WAN GB",
+        "cost",
+        "chosen",
+    ]
     for line in table(header, list(_lines(found))):
         say(line)
     best = min(found, key=lambda each: each.result.iteration_ns)

@@ -89,7 +89,9 @@ def strip(simulation: Simulation, width: int = 72, most: int = 12) -> list[str]:
             continue
         first, last = row.start_ns * width // length, min((row.end_ns * width - 1) // length, width - 1)
         for column in range(first, last + 1):
-            inside = min(row.end_ns * width, (column + 1) * length) - max(row.start_ns * width, column * length)
+            inside = min(row.end_ns * width, (column + 1) * length) - max(
+                row.start_ns * width, column * length
+            )
             columns[column][row.op] = columns[column].get(row.op, 0) + inside
     wide = max(map(len, names))
     lines = [f"{name.ljust(wide)}  {''.join(_letter(c, length) for c in taken[name])}" for name in names]

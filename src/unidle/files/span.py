@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
 
 from unidle.files.check import convert
@@ -52,7 +53,10 @@ def _setting(document: Document) -> Setting:
     static = memory_bytes(file.static_bytes)
     if shape and file.activation_bytes is not None:
         raise document.error(
-            ("activation_bytes",), "follows from the model", value=file.activation_bytes, remedy="leave it out"
+            ("activation_bytes",),
+            "follows from the model",
+            value=file.activation_bytes,
+            remedy="leave it out",
         )
     sized = shape.activation_bytes if shape else memory_bytes(file.activation_bytes or 0)
     setting = Setting(
@@ -83,12 +87,16 @@ def _holds_one(document: Document, setting: Setting) -> None:
 def _sites(document: Document, file: SpanFile) -> tuple[Site, ...]:
     if not file.sites:
         if file.links:
-            raise document.error(("sites",), "the field is missing", remedy="name the sites that the links join")
+            raise document.error(
+                ("sites",), "the field is missing", remedy="name the sites that the links join"
+            )
         return (Site("here", file.stages),)
     seen: set[str] = set()
     for k, site in enumerate(file.sites):
         if site.name in seen:
-            raise document.error(("sites", k, "name"), "is there twice", value=site.name, remedy="give each its own")
+            raise document.error(
+                ("sites", k, "name"), "is there twice", value=site.name, remedy="give each its own"
+            )
         seen.add(site.name)
         needed = site.stages * file.pipelines
         if site.gpus is not None and site.gpus < needed:
@@ -111,20 +119,27 @@ def _links(document: Document, file: SpanFile) -> tuple[Link, ...]:
         for field, name in (("from", part.from_), ("to", part.to)):
             if name not in names:
                 raise document.error(
-                    ("links", k, field), "there is no such site", value=name, remedy=f"the sites are {', '.join(names)}"
+                    ("links", k, field),
+                    "there is no such site",
+                    value=name,
+                    remedy=f"the sites are {', '.join(names)}",
                 )
         pair = frozenset((part.from_, part.to))
         if len(pair) == 1:
-            raise document.error(("links", k, "to"), "is the site it begins at", value=part.to, remedy="name another")
+            raise document.error(
+                ("links", k, "to"), "is the site it begins at", value=part.to, remedy="name another"
+            )
         if pair in found:
             raise document.error(
-                ("links", k), f"{part.from_} and {part.to} are linked already", remedy="links go both ways: leave one out"
+                ("links", k),
+                f"{part.from_} and {part.to} are linked already",
+                remedy="links go both ways: leave one out",
             )
         flow = None if part.flow_mbps is None else part.flow_mbps / 1000
         found[pair] = Link(
             part.from_, part.to, round(part.latency_ms * 1e6), part.capacity_gbps, flow, part.egress_per_gb
         )
-    for a, b in zip(names, names[1:], strict=False):
+    for a, b in pairwise(names):
         if found and frozenset((a, b)) not in found:
             raise document.error(
                 ("links",), f"there is none between {a} and {b}, which have neighbouring stages",
@@ -138,7 +153,10 @@ def _stages(document: Document, file: SpanFile, shape: Shape | None) -> tuple[St
     kept = [shape.kept_bytes * n if shape else 0 for n in layers]
     gradient = [shape.parameter_bytes * n if shape else 0 for n in layers]
     if file.stage_ns is not None:
-        times = zip(*(_times(document, file.stage_ns, name, file.stages) for name in StagePart.__struct_fields__), strict=True)
+        times = zip(
+            *(_times(document, file.stage_ns, name, file.stages) for name in StagePart.__struct_fields__),
+            strict=True,
+        )
         return tuple(Stage(*four, k, g) for four, k, g in zip(times, kept, gradient, strict=True))
     if shape is None:
         raise document.error(
@@ -146,7 +164,9 @@ def _stages(document: Document, file: SpanFile, shape: Shape | None) -> tuple[St
             remedy="add model: {layers, hidden, sequence}, or stage_ns: {forward, backward, weight}",
         )  # fmt: skip
     if file.device_tflops is None:
-        raise document.error(("device_tflops",), "the field is missing", remedy="a model needs it, for instance 156")
+        raise document.error(
+            ("device_tflops",), "the field is missing", remedy="a model needs it, for instance 156"
+        )
     computed = []
     for n, k, g in zip(layers, kept, gradient, strict=True):
         forward, backward, weight = (
@@ -162,12 +182,17 @@ def _layers(document: Document, model: ModelPart, stages: int) -> tuple[int, ...
     if not isinstance(model.layers, int):
         if len(model.layers) != stages:
             raise document.error(
-                path, f"gives {len(model.layers)} of {counted(stages, 'stage')}", remedy="one number for each stage"
+                path,
+                f"gives {len(model.layers)} of {counted(stages, 'stage')}",
+                remedy="one number for each stage",
             )
         return model.layers
     if model.layers < stages:
         raise document.error(
-            path, f"are fewer than {counted(stages, 'stage')}", value=model.layers, remedy="each stage has at least one"
+            path,
+            f"are fewer than {counted(stages, 'stage')}",
+            value=model.layers,
+            remedy="each stage has at least one",
         )
     return tuple(sorted(parts(model.layers, stages), reverse=True))
 
@@ -178,6 +203,8 @@ def _times(document: Document, given: StagePart, name: str, stages: int) -> tupl
         return (value,) * stages
     if len(value) != stages:
         raise document.error(
-            ("stage_ns", name), f"gives {len(value)} of {counted(stages, 'stage')}", remedy="one number for each stage"
+            ("stage_ns", name),
+            f"gives {len(value)} of {counted(stages, 'stage')}",
+            remedy="one number for each stage",
         )
     return value

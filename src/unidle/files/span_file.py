@@ -46,14 +46,24 @@ class ModelPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 class StagePart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Measured times of a stage for one microbatch, in nanoseconds: one number, or a list with one for each stage."""
 
-    forward: Annotated[Time | PerStage, Meta(examples=[200], extra={"says": "nanoseconds from 1, or a list of them"})]
+    forward: Annotated[
+        Time | PerStage, Meta(examples=[200], extra={"says": "nanoseconds from 1, or a list of them"})
+    ]
     backward: Annotated[
         Time | PerStage,
-        Meta(description="Gradient of the input.", examples=[200], extra={"says": "nanoseconds from 1, or a list of them"}),
+        Meta(
+            description="Gradient of the input.",
+            examples=[200],
+            extra={"says": "nanoseconds from 1, or a list of them"},
+        ),
     ]
     weight: Annotated[
         Time | PerStage,
-        Meta(description="Gradient of the weights.", examples=[200], extra={"says": "nanoseconds from 1, or a list of them"}),
+        Meta(
+            description="Gradient of the weights.",
+            examples=[200],
+            extra={"says": "nanoseconds from 1, or a list of them"},
+        ),
     ]
     recompute: Annotated[
         Part | Annotated[tuple[Part, ...], Meta(min_length=1, max_length=STAGES_MOST)],
@@ -68,7 +78,9 @@ class SitePart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A site; its stages follow those of the site before it."""
 
     name: Annotated[Name, Meta(description="A name of its own.", examples=["oregon"])]
-    stages: Annotated[int, Meta(ge=1, le=STAGES_MOST, description="Stages of each pipeline here.", examples=[2])]
+    stages: Annotated[
+        int, Meta(ge=1, le=STAGES_MOST, description="Stages of each pipeline here.", examples=[2])
+    ]
     gpus: Annotated[
         Annotated[int, Meta(ge=1, le=10**7)] | None,
         Meta(description="How many it has; as many as needed where it is not said."),
@@ -87,36 +99,53 @@ class LinkPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, re
         Annotated[float, positive(10**9, "")] | None,
         Meta(description="Of one TCP flow. Without it: 12 Mbit over the latency."),
     ] = None
-    egress_per_gb: Annotated[float, Meta(ge=0, le=10**6, description="Money for 10^9 bytes that leave.")] = 0.0
+    egress_per_gb: Annotated[float, Meta(ge=0, le=10**6, description="Money for 10^9 bytes that leave.")] = (
+        0.0
+    )
 
 
 class SpanFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A model, the sites that train it, and the links between them."""
 
-    model: Annotated[ModelPart | None, Meta(description="The model; or stage_ns, or both: then times are those.")] = None
+    model: Annotated[
+        ModelPart | None, Meta(description="The model; or stage_ns, or both: then times are those.")
+    ] = None
     stage_ns: Annotated[StagePart | None, Meta(description="Measured times instead of computed ones.")] = None
     activation_bytes: Annotated[
         Bytes | None,
-        Meta(description="What crosses a cut for one microbatch, where there is no model.", extra={"says": MEMORY_SAYS}),
+        Meta(
+            description="What crosses a cut for one microbatch, where there is no model.",
+            extra={"says": MEMORY_SAYS},
+        ),
     ] = None
     pipelines: Annotated[int, Meta(ge=1, le=100_000, description="Data-parallel copies.")] = 1
-    stages: Annotated[int, Meta(ge=1, le=STAGES_MOST, description="Of each pipeline, one device each.", examples=[4])]
-    microbatches: Annotated[int, Meta(ge=1, le=100_000, description="Of each pipeline in an iteration.", examples=[8])]
+    stages: Annotated[
+        int, Meta(ge=1, le=STAGES_MOST, description="Of each pipeline, one device each.", examples=[4])
+    ]
+    microbatches: Annotated[
+        int, Meta(ge=1, le=100_000, description="Of each pipeline in an iteration.", examples=[8])
+    ]
     cell: Annotated[int, Meta(ge=1, le=100_000, description="Pipelines that share links in turns.")] = 1
     chunks: Annotated[int, Meta(ge=1, le=64, description="Parts of a stage, for interleaved.")] = 2
     memory_cap_bytes: Annotated[
         Annotated[int, Meta(ge=1, le=2**60)] | MemoryText | None,
-        Meta(description="What a device may hold; without it memory has no limit.", extra={"says": MEMORY_SAYS}),
+        Meta(
+            description="What a device may hold; without it memory has no limit.", extra={"says": MEMORY_SAYS}
+        ),
     ] = None
     static_bytes: Annotated[
         Bytes, Meta(description="Weights and optimizer state of a device.", extra={"says": MEMORY_SAYS})
     ] = 0
     device_tflops: Annotated[
         Annotated[float, positive(10**6, "")] | None,
-        Meta(description="10^12 operations a second that a device really does; needed with a model.", examples=[156]),
+        Meta(
+            description="10^12 operations a second that a device really does; needed with a model.",
+            examples=[156],
+        ),
     ] = None
     sites: Annotated[
-        tuple[SitePart, ...], Meta(max_length=1000, description="In the order of the stages; one site where none is given.")
+        tuple[SitePart, ...],
+        Meta(max_length=1000, description="In the order of the stages; one site where none is given."),
     ] = ()
     links: Annotated[
         tuple[LinkPart, ...], Meta(max_length=10_000, description="Without them communication is free.")
@@ -127,5 +156,7 @@ class SpanFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     ] = None
     baseline_flows: Annotated[
         Literal[1, "max"],
-        Meta(description="TCP flows of the schedules other than atlas and unidle.", extra={"says": "1 or max"}),
+        Meta(
+            description="TCP flows of the schedules other than atlas and unidle.", extra={"says": "1 or max"}
+        ),
     ] = "max"

@@ -63,5 +63,8 @@ def _explained(name: str, act: Callable[[], Any]) -> Any:
         raise
     except Exception as error:
         raise BadInput(
-            f"raised {type(error).__name__}: {error}", field="--schedule", value=name, remedy="correct the file"
+            f"raised {type(error).__name__}: {error}",
+            field="--schedule",
+            value=name,
+            remedy="correct the file",
         ) from error

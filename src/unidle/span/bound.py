@@ -95,5 +95,3 @@ def _least_wan_ns(setting: Setting, stage: int, to: int, transfers: int) -> tupl
     exact = int(setting.input_bytes * 8 * setting.cell / (path.rate_gbps(None) * nodes))
     rounded = _PIECES * setting.cell if nodes > 1 else 0
     return max(exact - rounded, 0) * transfers, path.latency_ns
-
-

@@ -95,7 +95,9 @@ def _device(books: _Books, pipeline: int, stage: int) -> None:
             found = {op: books.compute.get((op, unit)) for op in lasts}
             forward, backward, weight, again = found["F"], found["B"], found["W"], found["R"]
             if forward is None or backward is None or weight is None:
-                books.problems.append(f"{setting.device(pipeline, stage)}: microbatch {microbatch} lacks F, B or W")
+                books.problems.append(
+                    f"{setting.device(pipeline, stage)}: microbatch {microbatch} lacks F, B or W"
+                )
                 continue
             for op, row in found.items():
                 if row is not None and row.end_ns - row.start_ns != lasts[op]:
@@ -114,11 +116,15 @@ def _depends(books: _Books, unit: Unit, forward: Row, backward: Row, weight: Row
     pipeline, stage, chunk, microbatch = unit
     last = len(books.setting.stages) - 1
     if (stage, chunk) != (0, 0):
-        source = (pipeline, stage - 1, chunk, microbatch) if stage else (pipeline, last, chunk - 1, microbatch)
+        source = (
+            (pipeline, stage - 1, chunk, microbatch) if stage else (pipeline, last, chunk - 1, microbatch)
+        )
         if forward.start_ns < _arrival(books, "F", source, stage):
             books.wrong("begins before its input is there", forward)
     if (stage, chunk) != (last, books.chunks - 1):
-        source = (pipeline, stage + 1, chunk, microbatch) if stage < last else (pipeline, 0, chunk + 1, microbatch)
+        source = (
+            (pipeline, stage + 1, chunk, microbatch) if stage < last else (pipeline, 0, chunk + 1, microbatch)
+        )
         if backward.start_ns < _arrival(books, "B", source, stage):
             books.wrong("begins before its gradient is there", backward)
     if backward.start_ns < (again or forward).end_ns or (again and again.start_ns < forward.end_ns):
@@ -194,4 +200,6 @@ def _all_reduced(books: _Books) -> None:
                 books.wrong("begins before all gradients are there", row)
         found, needed = len(books.reduces.get(stage, [])), setting.stages[stage].gradient_bytes
         if needed and setting.pipelines > 1 and setting.local is not None and found != setting.pipelines:
-            books.problems.append(f"stage {stage}: {found} of {setting.pipelines} pipelines reduce their gradients")
+            books.problems.append(
+                f"stage {stage}: {found} of {setting.pipelines} pipelines reduce their gradients"
+            )

@@ -31,7 +31,8 @@ def peak_bytes(setting: Setting, program: Program, fills: Ints | None = None) ->
     backward = order >= units
     rows = np.arange(order.shape[0])[:, None]
     kept = kept_of(setting, program.chunks)[rows, index // setting.microbatches]
-    again = program.again[rows, index]
+    free = np.array([not stage.recompute_ns for stage in setting.stages])
+    again = program.again[rows, index] | free[:, None]  # what costs nothing to make again is not kept
     before = weights_before(program, fills)
     takes = np.where(backward, np.where(again, kept, 0), setting.input_bytes + np.where(again, 0, kept))
     none = np.zeros((len(order), 1), dtype=np.int64)

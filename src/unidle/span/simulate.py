@@ -87,7 +87,9 @@ def simulate(setting: Setting, schedule: Schedule, *, checked: bool | None = Non
         if verdict.problems:
             raise AssertionError(f"{schedule.name}: {verdict.problems[0]}")
         if verdict.peak_bytes != result.peak_memory_bytes:
-            raise AssertionError(f"{schedule.name}: {verdict.peak_bytes} bytes, not {result.peak_memory_bytes}")
+            raise AssertionError(
+                f"{schedule.name}: {verdict.peak_bytes} bytes, not {result.peak_memory_bytes}"
+            )
     return simulation
 
 

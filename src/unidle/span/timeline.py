@@ -134,7 +134,9 @@ def _passage(setting: Setting, program: Program, passage: Passage, cell: int) ->
             end = sent + link.send_ns[piece]
             yield Row(pair, "send", here, link.stage, microbatch, sent, end, 0, share, of)
         end = collected + link.gather_ns[piece]
-        yield Row(f"{receiver}:from-{near}", "gather", here, link.stage, microbatch, collected, end, 0, spread, of)
+        yield Row(
+            f"{receiver}:from-{near}", "gather", here, link.stage, microbatch, collected, end, 0, spread, of
+        )
 
 
 def node_pairs(setting: Setting, program: Program, stage: int, to: int, cell: int) -> Iterator[str]:
@@ -154,9 +156,9 @@ def reduce_ns(setting: Setting, stage: int) -> int:
 def _reduce(setting: Setting, run: Run) -> Iterator[Row]:
     stages = len(setting.stages)
     for stage in range(stages):
-        length = reduce_ns(setting, stage)
-        if not length:
+        if not setting.stages[stage].gradient_bytes or setting.pipelines == 1 or setting.local is None:
             continue
+        length = reduce_ns(setting, stage)
         start = int(run.ends[stage::stages].max())
         size = 2 * (setting.pipelines - 1) * setting.stages[stage].gradient_bytes // setting.pipelines
         for pipeline in range(setting.pipelines):

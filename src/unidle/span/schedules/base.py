@@ -58,7 +58,8 @@ def limits(setting: Setting) -> Ints:
     """How many microbatches fit on each stage when all is made again, ``(stages,)``."""
     room = setting.room_bytes()
     return np.array(
-        [most_in_flight(room, setting.input_bytes, stage.kept_bytes) for stage in setting.stages], dtype=np.int64
+        [most_in_flight(room, setting.input_bytes, stage.kept_bytes) for stage in setting.stages],
+        dtype=np.int64,
     )
 
 

@@ -19,10 +19,15 @@ def interleaved(setting: Setting, _attempt: Try) -> Program:
     again = everything(setting, setting.chunks)
     while True:
         order = windows(len(setting.stages), setting.microbatches, setting.chunks, window)
-        label = f"{setting.chunks} chunks" + ("" if window == setting.microbatches else f", windows of {window}")
+        label = f"{setting.chunks} chunks" + (
+            "" if window == setting.microbatches else f", windows of {window}"
+        )
         for made in (~again, again):
             program = Program(label, order, made, joined_weights(order), setting.chunks, joined=True)
-            if setting.memory_cap_bytes is None or peak_bytes(setting, program).max() <= setting.memory_cap_bytes:
+            if (
+                setting.memory_cap_bytes is None
+                or peak_bytes(setting, program).max() <= setting.memory_cap_bytes
+            ):
                 return program
         if window == 1:
             return program

@@ -50,7 +50,9 @@ def _stage(
     for op, microbatch in steps:
         where = f"stage {stage}: {op}{microbatch}"
         if op not in done or not 0 <= microbatch < count:
-            raise _bad(name, f"{where} is none of F, B, W and R of microbatches 0 to {count - 1}", "leave it out")
+            raise _bad(
+                name, f"{where} is none of F, B, W and R of microbatches 0 to {count - 1}", "leave it out"
+            )
         if microbatch in done[op]:
             raise _bad(name, f"{where} comes twice", "leave one out")
         if made >= 0 and (op, microbatch) != ("B", made):
@@ -70,7 +72,11 @@ def _stage(
             at += 1
     for op in "FBW":
         if len(done[op]) != count:
-            raise _bad(name, f"stage {stage}: {op} of {len(done[op])} of {count} microbatches", "each needs F, B and W")
+            raise _bad(
+                name,
+                f"stage {stage}: {op} of {len(done[op])} of {count} microbatches",
+                "each needs F, B and W",
+            )
 
 
 def _bad(name: str, problem: str, remedy: str) -> BadInput:

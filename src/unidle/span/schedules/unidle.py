@@ -157,5 +157,3 @@ def _memory(setting: Setting, depth: Ints, put_off: int, room: int | None) -> tu
     k = np.arange(count + 1, dtype=np.int64)[None, :]
     steps = k * hold[:, None] // depth[:, None]
     return most, np.diff(steps, axis=1) == 0
-
-
