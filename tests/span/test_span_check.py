@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -36,7 +37,7 @@ def earlier(by: int) -> Change:
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
-def test_what_is_right_passes(name: str):
+def test_what_is_right_passes(name: str) -> None:
     assert check(SETTING, timeline(name), 2 if name == "interleaved" else 1).problems == ()
 
 
@@ -62,7 +63,7 @@ def test_what_is_right_passes(name: str):
         ("allreduce", None, "3 of 4 pipelines"),
     ],
 )
-def test_a_planted_fault_is_found(op: str, change: Change | None, words: str):
+def test_a_planted_fault_is_found(op: str, change: Change | None, words: str) -> None:
     tight = Setting(
         SETTING.stages, 4, SETTING.sites, SETTING.links, 4, 2, 200, 50, 50 + 4 * 200 + 3400, 400.0
     )
@@ -71,13 +72,13 @@ def test_a_planted_fault_is_found(op: str, change: Change | None, words: str):
     assert any(words in problem for problem in found), found
 
 
-def test_a_recompute_that_is_missing_means_that_more_was_held():
-    tight = Setting(**{**_fields(SETTING), "memory_cap_bytes": 50 + 4 * 200 + 3400})
+def test_a_recompute_that_is_missing_means_that_more_was_held() -> None:
+    tight = replace(SETTING, memory_cap_bytes=50 + 4 * 200 + 3400)
     rows = planted(timeline("atlas", tight), "R", None, nth=1)
     assert any("over the cap" in problem for problem in check(tight, rows).problems)
 
 
-def test_two_transfers_at_once_on_one_link_are_found():
+def test_two_transfers_at_once_on_one_link_are_found() -> None:
     rows = timeline("gpipe")
     sends = [k for k, row in enumerate(rows) if row.device_or_link == "a/0/0>b/0/1"]
     first, second = rows[sends[0]], rows[sends[1]]
@@ -86,11 +87,7 @@ def test_two_transfers_at_once_on_one_link_are_found():
     assert any("twice at once" in problem for problem in check(SETTING, rows).problems)
 
 
-def test_memory_over_the_cap_is_found():
-    rows = timeline("gpipe", Setting(**{**_fields(SETTING), "memory_cap_bytes": None}))
-    tight = Setting(**{**_fields(SETTING), "memory_cap_bytes": 50 + 3 * 200 + 3400})
+def test_memory_over_the_cap_is_found() -> None:
+    rows = timeline("gpipe", replace(SETTING, memory_cap_bytes=None))
+    tight = replace(SETTING, memory_cap_bytes=50 + 3 * 200 + 3400)
     assert any("200 over the cap" in problem for problem in check(tight, rows).problems)
-
-
-def _fields(setting: Setting) -> dict[str, object]:
-    return {name: getattr(setting, name) for name in Setting.__dataclass_fields__}

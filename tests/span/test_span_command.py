@@ -21,7 +21,7 @@ def unidle(*words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_json_has_the_figures_of_the_contract(tmp_path: Path):
+def test_json_has_the_figures_of_the_contract(tmp_path: Path) -> None:
     file = tmp_path / "span.json"
     times = {"forward": 200, "backward": 200, "weight": 200}
     file.write_text(json.dumps({"stages": 4, "microbatches": 8, "stage_ns": times}))
@@ -45,7 +45,7 @@ def test_json_has_the_figures_of_the_contract(tmp_path: Path):
     assert told["unidle"]["iteration_ns"] <= told["atlas"]["iteration_ns"]
 
 
-def test_rows_and_picture_are_written(tmp_path: Path):
+def test_rows_and_picture_are_written(tmp_path: Path) -> None:
     rows, lines, picture = tmp_path / "rows.csv", tmp_path / "rows.jsonl", tmp_path / "picture.svg"
     command = ("span", "simulate", str(EXAMPLE), "--schedule", "atlas")
     done = unidle(*command, "--timeline", str(rows), "--gantt", str(picture))
@@ -67,7 +67,7 @@ def test_rows_and_picture_are_written(tmp_path: Path):
     assert picture.read_text().startswith("<svg")
 
 
-def test_bad_input_is_one_line_and_exit_code_2(tmp_path: Path):
+def test_bad_input_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
     file = tmp_path / "span.yaml"
     file.write_text("stages: 4\nmicrobatches: -1\nstage_ns: {forward: 1, backward: 1, weight: 1}\n")
     for words in ((str(file),), (str(EXAMPLE), "--schedule", "best"), (str(tmp_path / "none.yaml"),)):

@@ -30,7 +30,7 @@ def read(**fields: Any) -> Any:
     return span_from_mapping({name: value for name, value in given.items() if value is not None})
 
 
-def test_the_example_is_read_fits_its_schema_and_is_simulated():
+def test_the_example_is_read_fits_its_schema_and_is_simulated() -> None:
     setting = load_span(EXAMPLE)
     Draft202012Validator(span_schema()).validate(yaml.safe_load(EXAMPLE.read_text()))
     ours, theirs = (simulate(setting, SCHEDULES[name]).result for name in ("unidle", "atlas"))
@@ -38,13 +38,13 @@ def test_the_example_is_read_fits_its_schema_and_is_simulated():
     assert ours.peak_memory_bytes <= 40 * 10**9
 
 
-def test_the_schema_is_one_and_its_example_is_read():
+def test_the_schema_is_one_and_its_example_is_read() -> None:
     schema = span_schema()
     Draft202012Validator.check_schema(schema)
     span_from_mapping(schema["examples"][0])
 
 
-def test_times_and_bytes_follow_from_the_model():
+def test_times_and_bytes_follow_from_the_model() -> None:
     setting = read(stage_ns=None, model=MODEL, device_tflops=0.001)
     tokens = 2 * 32 * 64
     assert setting.input_bytes == 2 * tokens
@@ -56,14 +56,14 @@ def test_times_and_bytes_follow_from_the_model():
     assert first.gradient_bytes == 2 * 12 * 64**2 * 2
 
 
-def test_measured_times_replace_the_formulas_and_may_differ_by_stage():
+def test_measured_times_replace_the_formulas_and_may_differ_by_stage() -> None:
     setting = read(model=MODEL, stage_ns={**TIMES, "forward": [1, 2, 3, 4]})
     assert [stage.forward_ns for stage in setting.stages] == [1, 2, 3, 4]
     assert setting.stages[0].recompute_ns == 0
     assert setting.stages[0].kept_bytes > 0
 
 
-def test_a_flow_is_limited_by_its_window_unless_it_is_said():
+def test_a_flow_is_limited_by_its_window_unless_it_is_said() -> None:
     setting = read(sites=[A, B], links=[AB])
     assert setting.links[0].rate_gbps(1) == pytest.approx(0.3)
     assert setting.links[0].rate_gbps(10) == pytest.approx(3)
@@ -106,10 +106,11 @@ def test_a_flow_is_limited_by_its_window_unless_it_is_said():
         ({"memory_cap_bytes": 0}, "memory_cap_bytes"),
         ({"memory_cap_bytes": 900, "static_bytes": 1000}, "stage 0 (site here) needs 1,000 bytes for one microbatch, 100 more"),
         ({"model": MODEL, "activation_bytes": 5}, "follows from the model"),
+        ({"stages": 9_000, "microbatches": 9_000}, "are 162,000,000, and at most"),
         ({"stage": 4}, "the closest known field is stages"),
     ],
 )  # fmt: skip
-def test_what_does_not_fit_is_one_error(fields: dict[str, Any], words: str):
+def test_what_does_not_fit_is_one_error(fields: dict[str, Any], words: str) -> None:
     with pytest.raises(BadInput) as refused:
         read(**fields)
     assert words in str(refused.value)
@@ -118,7 +119,7 @@ def test_what_does_not_fit_is_one_error(fields: dict[str, Any], words: str):
     assert refused.value.exit_code == 2
 
 
-def test_a_file_is_named_with_its_line(tmp_path: Path):
+def test_a_file_is_named_with_its_line(tmp_path: Path) -> None:
     path = tmp_path / "span.yaml"
     path.write_text("stages: 4\nmicrobatches: 0\nstage_ns: {forward: 1, backward: 1, weight: 1}\n")
     with pytest.raises(BadInput, match=r"span.yaml:2: microbatches"):
@@ -137,12 +138,12 @@ def test_a_file_is_named_with_its_line(tmp_path: Path):
         ("./nowhere.py:mine", "no such file"),
     ],
 )
-def test_a_schedule_that_is_not_known_is_refused(text: str, words: str):
+def test_a_schedule_that_is_not_known_is_refused(text: str, words: str) -> None:
     with pytest.raises(BadInput, match=words):
         schedules_named(text)
 
 
-def test_a_schedule_comes_from_a_file(tmp_path: Path):
+def test_a_schedule_comes_from_a_file(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     path.write_text(
         "def mine(setting):\n    return [[(op, m) for op in 'FBW' for m in range(setting.microbatches)] for _ in setting.stages]\n"

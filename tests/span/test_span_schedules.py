@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import assume, event, given
 from hypothesis import settings as examples
@@ -25,7 +27,7 @@ def run(setting: Setting, name: str) -> Simulation:
 
 
 @pytest.mark.parametrize(("name", "expected"), ZERO.items())
-def test_figures_without_communication(name: str, expected: int):
+def test_figures_without_communication(name: str, expected: int) -> None:
     told = run(uniform(4, 8, 200, 200, 200), name).result
     assert told.iteration_ns == expected
     assert told.utilisation == pytest.approx(4800 / expected)
@@ -33,7 +35,9 @@ def test_figures_without_communication(name: str, expected: int):
 
 
 @given(stages=st.integers(1, 9), count=st.integers(1, 20), times=st.tuples(*[st.integers(1, 500)] * 3))
-def test_gpipe_and_1f1b_take_what_the_formula_says(stages: int, count: int, times: tuple[int, int, int]):
+def test_gpipe_and_1f1b_take_what_the_formula_says(
+    stages: int, count: int, times: tuple[int, int, int]
+) -> None:
     setting = uniform(stages, count, *times)
     for name in ("gpipe", "1f1b"):
         assert run(setting, name).result.iteration_ns == (count + stages - 1) * sum(times)
@@ -43,7 +47,9 @@ def test_gpipe_and_1f1b_take_what_the_formula_says(stages: int, count: int, time
     stages=st.integers(1, 9), more=st.integers(0, 12), longer=st.tuples(st.integers(0, 99), st.integers(0, 99)),
     weight=st.integers(1, 500),
 )  # fmt: skip
-def test_zb_h1_takes_what_the_formula_says(stages: int, more: int, longer: tuple[int, int], weight: int):
+def test_zb_h1_takes_what_the_formula_says(
+    stages: int, more: int, longer: tuple[int, int], weight: int
+) -> None:
     forward, backward, count = weight + longer[0], weight + longer[1], stages + more
     told = run(uniform(stages, count, forward, backward, weight), "zb-h1").result
     whole = forward + backward + weight
@@ -51,7 +57,9 @@ def test_zb_h1_takes_what_the_formula_says(stages: int, more: int, longer: tuple
 
 
 @given(stages=st.integers(1, 8), groups=st.integers(1, 3), chunks=st.integers(1, 4), half=st.integers(1, 100))
-def test_interleaved_divides_the_bubble_by_its_chunks(stages: int, groups: int, chunks: int, half: int):
+def test_interleaved_divides_the_bubble_by_its_chunks(
+    stages: int, groups: int, chunks: int, half: int
+) -> None:
     time = half * chunks
     setting = uniform(stages, groups * stages, time, time, time)
     setting = Setting(setting.stages, setting.microbatches, setting.sites, chunks=chunks)
@@ -61,7 +69,7 @@ def test_interleaved_divides_the_bubble_by_its_chunks(stages: int, groups: int, 
 
 @examples(max_examples=150)
 @given(setting=settings(), name=st.sampled_from(sorted(SCHEDULES)))
-def test_every_timeline_keeps_all_rules_and_no_schedule_beats_the_bound(setting: Setting, name: str):
+def test_every_timeline_keeps_all_rules_and_no_schedule_beats_the_bound(setting: Setting, name: str) -> None:
     assume(holds_one(setting))
     made = run(setting, name)
     verdict = check(setting, made.rows(), made.program.chunks)
@@ -75,7 +83,7 @@ def test_every_timeline_keeps_all_rules_and_no_schedule_beats_the_bound(setting:
 
 @examples(max_examples=150)
 @given(setting=settings(), name=st.sampled_from(sorted(SCHEDULES)))
-def test_a_plain_simulation_takes_as_long(setting: Setting, name: str):
+def test_a_plain_simulation_takes_as_long(setting: Setting, name: str) -> None:
     assume(holds_one(setting))
     made = run(setting, name)
     assert iteration_ns(setting, made.program) == made.result.iteration_ns
@@ -83,7 +91,7 @@ def test_a_plain_simulation_takes_as_long(setting: Setting, name: str):
 
 @examples(max_examples=100)
 @given(setting=settings())
-def test_unidle_is_never_slower_than_atlas(setting: Setting):
+def test_unidle_is_never_slower_than_atlas(setting: Setting) -> None:
     assume(holds_one(setting))
     ours, theirs = (run(setting, name).result for name in ("unidle", "atlas"))
     event("faster" if ours.iteration_ns < theirs.iteration_ns else "as fast")
@@ -105,7 +113,7 @@ def two_sites(cap: int | None = None, cell: int = 1) -> Setting:
     )  # fmt: skip
 
 
-def test_two_stages_by_hand():
+def test_two_stages_by_hand() -> None:
     told = run(two_sites(), "1f1b").result  # F0 10, sent 18, there 58, F 68, B and W 88, sent 96, there 136
     second = (
         136 + 20
@@ -117,21 +125,21 @@ def test_two_stages_by_hand():
     assert told.peak_memory_bytes == 500 + 2 * 18_000_000
 
 
-def test_memory_by_hand_where_activations_are_made_again():
+def test_memory_by_hand_where_activations_are_made_again() -> None:
     told = run(two_sites(cap=500 + 2_000_000 + 17_000_000), "1f1b").result
     assert told.peak_memory_by_stage == (500 + 2 * 1_000_000 + 17_000_000, 500 + 1_000_000 + 17_000_000)
     assert told.iteration_ns > run(two_sites(), "1f1b").result.iteration_ns
 
 
-def test_one_flow_takes_as_long_as_its_window_allows():
-    one = Setting(**{**vars_of(two_sites()), "one_flow": True})
+def test_one_flow_takes_as_long_as_its_window_allows() -> None:
+    one = replace(two_sites(), one_flow=True)
     rows = [row for row in run(one, "gpipe").rows() if row.op == "send"]
     assert {row.end_ns - row.start_ns for row in rows} == {round(8e6 / 0.3)}
     many = [row for row in run(one, "atlas").rows() if row.op == "send"]
     assert {row.end_ns - row.start_ns for row in many} == {8 * MS}
 
 
-def test_a_cell_sends_at_once_and_takes_turns():
+def test_a_cell_sends_at_once_and_takes_turns() -> None:
     rows = [row for row in run(two_sites(cell=4), "atlas").rows() if row.op == "send" and row.of == "F"]
     assert len(rows) == 4 * 4 * 2
     assert {row.end_ns - row.start_ns for row in rows} == {2 * MS}
@@ -139,13 +147,13 @@ def test_a_cell_sends_at_once_and_takes_turns():
     assert sum(row.size_bytes for row in rows) == 8 * 1_000_000
 
 
-def test_what_does_not_fit_is_refused_with_stage_and_bytes():
+def test_what_does_not_fit_is_refused_with_stage_and_bytes() -> None:
     with pytest.raises(BadInput) as refused:
         run(two_sites(cap=18_000_000), "1f1b")
     assert "stage 0 (site a)" in str(refused.value) and "500 more" in str(refused.value)
 
 
-def test_a_schedule_of_the_users_own():
+def test_a_schedule_of_the_users_own() -> None:
     def mine(setting: Setting) -> list[list[tuple[str, int]]]:
         steps = [(op, m) for op in "FBW" for m in range(setting.microbatches)]
         return [steps for _ in setting.stages]
@@ -165,24 +173,20 @@ def test_a_schedule_of_the_users_own():
         ([("F", 0), ("R", 0), ("W", 0)], "between R0 and B0"),
     ],
 )
-def test_a_schedule_that_is_none_is_refused(steps: list[tuple[str, int]], words: str):
+def test_a_schedule_that_is_none_is_refused(steps: list[tuple[str, int]], words: str) -> None:
     with pytest.raises(BadInput, match=words):
         simulate(uniform(1, 1, 2, 2, 2), own("mine", lambda _: [steps]))
 
 
-def test_stages_that_wait_for_each_other_are_refused():
+def test_stages_that_wait_for_each_other_are_refused() -> None:
     lists = [[("F", 0), ("B", 0), ("W", 0), ("F", 1), ("B", 1), ("W", 1)],
              [("F", 0), ("F", 1), ("B", 0), ("W", 0), ("B", 1), ("W", 1)]]  # fmt: skip
     with pytest.raises(BadInput, match="wait for each other"):
         simulate(uniform(2, 2, 5, 5, 5), own("mine", lambda _: lists))
 
 
-def vars_of(setting: Setting) -> dict[str, object]:
-    return {name: getattr(setting, name) for name in Setting.__dataclass_fields__}
-
-
 @examples(max_examples=60)
 @given(setting=settings(capped=False))
-def test_the_bound_needs_no_schedule(setting: Setting):
+def test_the_bound_needs_no_schedule(setting: Setting) -> None:
     longest = max(stage.useful_ns for stage in setting.stages)
     assert lower_bound_ns(setting) >= setting.microbatches * longest

@@ -254,7 +254,9 @@ def fleet_summary(context: typer.Context, store: StoreOption = None) -> None:
 def schema(
     file: Annotated[
         str,
-        typer.Argument(metavar="job|fleet|clusters|drill|span", show_default=False, help="Which file's schema."),
+        typer.Argument(
+            metavar="job|fleet|clusters|drill|span", show_default=False, help="Which file's schema."
+        ),
     ],
 ) -> None:
     """Print the JSON Schema of a job, fleet, clusters, drill or span file, for editors and checks."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import Any
+from typing import Any, Final
 
 from unidle.files.check import convert
 from unidle.files.document import Bounds, Document, Path
@@ -17,6 +17,8 @@ from unidle.span.link import Link
 from unidle.span.routes import parts
 from unidle.span.setting import Setting, Site, Stage
 from unidle.words import counted
+
+OPERATIONS_MOST: Final = 10_000_000  # beyond it a simulation would not fit into a small machine's memory
 
 
 def load_span(path: str | os.PathLike[str]) -> Setting:
@@ -44,11 +46,7 @@ def _setting(document: Document) -> Setting:
     if file.model is not None:
         model = file.model
         shape = Shape(model.hidden, model.sequence, model.microbatch, model.bytes_per_value)
-    if file.pipelines % file.cell:
-        raise document.error(
-            ("cell",), f"does not divide {counted(file.pipelines, 'pipeline')}", value=file.cell,
-            remedy="every pipeline is in a cell of the same size",
-        )  # fmt: skip
+    _sizes(document, file)
     cap = None if file.memory_cap_bytes is None else memory_bytes(file.memory_cap_bytes)
     static = memory_bytes(file.static_bytes)
     if shape and file.activation_bytes is not None:
@@ -65,6 +63,23 @@ def _setting(document: Document) -> Setting:
     )  # fmt: skip
     _holds_one(document, setting)
     return setting
+
+
+def _sizes(document: Document, file: SpanFile) -> None:
+    if file.pipelines % file.cell:
+        raise document.error(
+            ("cell",), f"does not divide {counted(file.pipelines, 'pipeline')}", value=file.cell,
+            remedy="every pipeline is in a cell of the same size",
+        )  # fmt: skip
+    size = file.stages * file.microbatches * max(file.cell, file.chunks)
+    if size > OPERATIONS_MOST:
+        raise document.error(
+            ("microbatches",),
+            f"stages x microbatches x the larger of cell and chunks are {size:,}, and at most {OPERATIONS_MOST:,} are"
+            " simulated",
+            value=file.microbatches,
+            remedy="simulate fewer microbatches",
+        )
 
 
 def _holds_one(document: Document, setting: Setting) -> None:
@@ -153,11 +168,12 @@ def _stages(document: Document, file: SpanFile, shape: Shape | None) -> tuple[St
     kept = [shape.kept_bytes * n if shape else 0 for n in layers]
     gradient = [shape.parameter_bytes * n if shape else 0 for n in layers]
     if file.stage_ns is not None:
-        times = zip(
-            *(_times(document, file.stage_ns, name, file.stages) for name in StagePart.__struct_fields__),
-            strict=True,
+        forwards, backwards, weights, agains = (
+            _times(document, file.stage_ns, name, file.stages)
+            for name in ("forward", "backward", "weight", "recompute")
         )
-        return tuple(Stage(*four, k, g) for four, k, g in zip(times, kept, gradient, strict=True))
+        columns = zip(forwards, backwards, weights, agains, kept, gradient, strict=True)
+        return tuple(Stage(*column) for column in columns)
     if shape is None:
         raise document.error(
             (), "has neither a model nor stage_ns",

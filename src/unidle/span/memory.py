@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from unidle.span.program import Ints, Program
+from unidle.span.program import Flags, Ints, Program
 from unidle.span.setting import Setting
 
 
@@ -39,7 +39,8 @@ def peak_bytes(setting: Setting, program: Program, fills: Ints | None = None) ->
     freed = np.concatenate([none, _freed(kept, backward)], axis=1)
     gives = setting.input_bytes * before + np.take_along_axis(freed, before, axis=1)
     held: Ints = np.cumsum(takes, axis=1) - gives
-    return held.max(axis=1) + setting.static_bytes
+    highest: Ints = held.max(axis=1) + setting.static_bytes
+    return highest
 
 
 def weights_before(program: Program, fills: Ints | None) -> Ints:
@@ -52,7 +53,7 @@ def weights_before(program: Program, fills: Ints | None) -> Ints:
     return np.concatenate([np.zeros((len(after), 1), dtype=np.int64), after[:, :-1]], axis=1)
 
 
-def _freed(kept: Ints, backward: Ints) -> Ints:
+def _freed(kept: Ints, backward: Flags) -> Ints:
     """Bytes freed by the first n gradients of weights, in the order of the backwards, shape ``(stages, U)``."""
     at = np.nonzero(backward)
     return np.cumsum(kept[at].reshape(len(kept), -1), axis=1)

@@ -69,7 +69,7 @@ class Program:
 
     @property
     def units(self) -> int:
-        return self.order.shape[1] // 2
+        return int(self.order.shape[1]) // 2
 
 
 def depth_order(depth: Ints, units: int) -> Ints:
@@ -92,7 +92,8 @@ def arranged(forwards: Ints, backwards: Ints, depth: Ints, units: int) -> Ints:
 
 def joined_weights(order: Ints) -> Ints:
     """One gradient of weights right after each backward."""
-    return (order >= order.shape[1] // 2).astype(np.int64)
+    found: Ints = (order >= order.shape[1] // 2).astype(np.int64)
+    return found
 
 
 def delayed_weights(order: Ints, delay: Ints) -> Ints:
@@ -100,7 +101,7 @@ def delayed_weights(order: Ints, delay: Ints) -> Ints:
     units = order.shape[1] // 2
     is_backward = order >= units
     count = np.cumsum(is_backward, axis=1)
-    after = (is_backward & (count > delay[:, None])).astype(np.int64)
+    after: Ints = (is_backward & (count > delay[:, None])).astype(np.int64)
     after[:, -1] += units - after.sum(axis=1)
     return after
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import NoReturn
 
 import numpy as np
 
@@ -115,7 +116,7 @@ def _fits(setting: Setting, peaks: Ints) -> bool:
     return setting.memory_cap_bytes is None or int(peaks.max()) <= setting.memory_cap_bytes
 
 
-def _refuse(setting: Setting, schedule: Schedule, program: Program) -> None:
+def _refuse(setting: Setting, schedule: Schedule, program: Program) -> NoReturn:
     cap = setting.memory_cap_bytes
     if cap is not None and program.filler is None:
         peaks = peak_bytes(setting, program)

@@ -15,7 +15,7 @@ from unidle.span.setting import Setting
 
 def interleaved(setting: Setting, _attempt: Try) -> Program:
     """One program: all at once where memory allows, else in windows of microbatches."""
-    window, program = setting.microbatches, None
+    window = setting.microbatches
     again = everything(setting, setting.chunks)
     while True:
         order = windows(len(setting.stages), setting.microbatches, setting.chunks, window)
