@@ -52,7 +52,7 @@ def test_rows_and_picture_are_written(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "* reconstructed" in done.stdout and "atlas*" in done.stdout
     assert unidle(*command, "--timeline", str(lines), "--json").returncode == 0
-    table = list(csv.DictReader(rows.open()))
+    table = list(csv.DictReader(rows.read_text().splitlines()))
     assert list(table[0])[:7] == [
         "device_or_link",
         "op",
@@ -63,7 +63,10 @@ def test_rows_and_picture_are_written(tmp_path: Path) -> None:
         "end_ns",
     ]
     assert {row["op"] for row in table} == {"F", "B", "W", "R", "send", "scatter", "gather", "allreduce"}
-    assert [{name: str(value) for name, value in json.loads(line).items()} for line in lines.open()] == table
+    assert [
+        {name: str(value) for name, value in json.loads(line).items()}
+        for line in lines.read_text().splitlines()
+    ] == table
     assert picture.read_text().startswith("<svg")
 
 

@@ -102,12 +102,12 @@ def pace(setting: Setting, share: Share, *, max_flows: bool, joined: bool) -> Pa
     return Pace(trips, slowest)
 
 
-def depths(setting: Setting, at: Pace, scale: float) -> Ints:
-    """Microbatches in flight that cover the trip ``scale`` times, within memory, ``(stages,)``."""
+def depths(setting: Setting, at: Pace, scale: float, more: int = 0) -> Ints:
+    """Microbatches in flight that cover the trip ``scale`` times, and so many more, within memory, ``(stages,)``."""
     if scale == float("inf"):
         wanted = np.full(len(setting.stages), setting.microbatches, dtype=np.int64)
     else:
-        wanted = 1 + np.ceil(at.trips * scale / at.period_ns).astype(np.int64)
+        wanted = 1 + more + np.ceil(at.trips * scale / at.period_ns).astype(np.int64)
     return falling(np.minimum(np.minimum(wanted, setting.microbatches), limits(setting)))
 
 

@@ -5,33 +5,49 @@ Microbatches that do not fill a group of as many as stages are laid out as if th
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from unidle.span.memory import peak_bytes
 from unidle.span.program import Ints, Program, arranged, joined_weights
 from unidle.span.schedules.base import Try, everything
 from unidle.span.setting import Setting
+from unidle.words import counted
 
 
 def interleaved(setting: Setting, _attempt: Try) -> Program:
-    """One program: all at once where memory allows, else in windows of microbatches."""
-    window = setting.microbatches
-    again = everything(setting, setting.chunks)
-    while True:
-        order = windows(len(setting.stages), setting.microbatches, setting.chunks, window)
-        label = f"{setting.chunks} chunks" + (
-            "" if window == setting.microbatches else f", windows of {window}"
-        )
-        for made in (~again, again):
-            program = Program(label, order, made, joined_weights(order), setting.chunks, joined=True)
-            if (
-                setting.memory_cap_bytes is None
-                or peak_bytes(setting, program).max() <= setting.memory_cap_bytes
-            ):
-                return program
-        if window == 1:
-            return program
-        window = (window + 1) // 2
+    """One program: all at once where memory allows, else in windows of microbatches, at last with fewer chunks."""
+    programs = _programs(setting)
+    program = next(programs)
+    while not _fits(setting, program):
+        following = next(programs, None)
+        if following is None:
+            break
+        program = following
+    return program
+
+
+def _programs(setting: Setting) -> Iterator[Program]:
+    for chunks in range(setting.chunks, 0, -1):
+        again, window = everything(setting, chunks), setting.microbatches
+        while True:
+            order = windows(len(setting.stages), setting.microbatches, chunks, window)
+            label = counted(chunks, "chunk") + (
+                "" if window == setting.microbatches else f", windows of {window}"
+            )
+            for made in (~again, again):
+                yield Program(label, order, made, joined_weights(order), chunks, joined=True)
+            if window == 1:
+                break
+            window = (window + 1) // 2
+
+
+def _fits(setting: Setting, program: Program) -> bool:
+    return (
+        setting.memory_cap_bytes is None
+        or int(peak_bytes(setting, program).max()) <= setting.memory_cap_bytes
+    )
 
 
 def windows(stages: int, count: int, chunks: int, window: int) -> Ints:

@@ -14,26 +14,32 @@ import numpy as np
 from unidle.span.program import Filler, Flags, Ints, Program, Share, depth_order, falling
 from unidle.span.routes import widest
 from unidle.span.schedules.atlas import atlas
-from unidle.span.schedules.base import Try, depths, is_large, kept_bytes, pace
+from unidle.span.schedules.base import Try, depths, kept_bytes, pace
 from unidle.span.setting import Setting
 
 ALL: Final = float("inf")
-_SCALES: Final = (0.0, 0.5, 0.75, 1.5, 2.0, 3.0, ALL)
+_SCALES: Final = (1.0, ALL, 0.5, 2.0, 1.5, 0.0, 0.75, 3.0)
 _PUT_OFF: Final = (0, 1, 2, 4, 8)
 _SLACK: Final = (0.5, 0.999)
 _PIECES: Final = (1, 2, 8, 16)
+_MORE: Final = (-1, 1, 2)
+_WORK: Final = 400_000  # operations of one kind over all trials
+_TRIALS: Final = (3, 150)
 
 
 @dataclass(frozen=True, slots=True)
 class _Wish:
     """What a program is made from; memory may grant less.
 
+    ``more``: in flight than ``scale`` says; ``joined``: the trip that it scales is that of a whole backward.
     ``keep_first``: rather fewer in flight than recompute. ``put_off``: gradients of weights that wait at most.
     ``slack``: the part of one by which it may not fit.
     """
 
     share: Share
     scale: float = 1.0
+    more: int = 0
+    joined: bool = False
     keep_first: bool = True
     put_off: int = 1 << 30
     slack: float = 0.0
@@ -41,27 +47,36 @@ class _Wish:
 
 def unidle(setting: Setting, attempt: Try) -> Program:
     """The best that a search over few wishes finds."""
-    search = _Search(setting, attempt)
+    size = len(setting.stages) * setting.microbatches * setting.cell
+    search = _Search(setting, attempt, int(np.clip(_WORK // size, *_TRIALS)))
     search.take(atlas(setting, attempt))
-    large = is_large(setting)
-    for share in _shares(setting)[: 1 if large else None]:
-        for keep_first in (True, False):
-            search.wish(_Wish(share, keep_first=keep_first))
-    if large:
-        return search.best
-    for _ in range(2):
+    for wish in _beginnings(setting):
+        search.wish(wish)
+    before = None
+    while search.least != before and search.left:
         before = search.least
         for change in _changes(search.wished):
             search.wish(change)
-        if search.least == before:
-            break
     return search.best
 
 
+def _beginnings(setting: Setting) -> list[_Wish]:
+    """The likeliest first."""
+    return [
+        _Wish(share, scale, joined=joined, keep_first=keep_first)
+        for scale in _SCALES[:6]
+        for joined in (False, True)
+        for share in _shares(setting)
+        for keep_first in (True, False)
+    ]
+
+
 class _Search:
-    def __init__(self, setting: Setting, attempt: Try) -> None:
+    def __init__(self, setting: Setting, attempt: Try, left: int) -> None:
         self._setting, self._attempt = setting, attempt
+        self.left = left
         self._seen: set[_Wish] = set()
+        self._made: set[tuple[object, ...]] = set()
         self.least: int | None = None
         self.wished: _Wish = _Wish(_shares(setting)[0])
         self._least_wish: int | None = None
@@ -76,10 +91,15 @@ class _Search:
 
     def wish(self, wish: _Wish) -> None:
         """Try it; the best wish is where the search goes on, also while ATLAS's program is faster."""
-        if wish in self._seen:
+        if wish in self._seen or not self.left:
             return
         self._seen.add(wish)
         program = _program(self._setting, wish)
+        key = (wish.share, wish.slack, program.order.tobytes(), program.again.tobytes(), _most(program))
+        if key in self._made:
+            return
+        self._made.add(key)
+        self.left -= 1
         length = self._attempt(program)
         if length is None:
             return
@@ -89,9 +109,14 @@ class _Search:
             self.best, self.least = program, length
 
 
+def _most(program: Program) -> bytes:
+    return program.filler.most.tobytes() if program.filler else b""
+
+
 def _changes(wish: _Wish) -> list[_Wish]:
     made = [replace(wish, scale=scale) for scale in _SCALES]
     made += [replace(wish, keep_first=not wish.keep_first, scale=scale) for scale in (1.0, ALL)]
+    made += [replace(wish, more=wish.more + more) for more in _MORE]
     made += [replace(wish, put_off=count) for count in _PUT_OFF]
     made += [replace(wish, slack=slack) for slack in _SLACK]
     if wish.share.how == "turns":
@@ -112,8 +137,8 @@ def _shares(setting: Setting) -> list[Share]:
 
 
 def _program(setting: Setting, wish: _Wish) -> Program:
-    at = pace(setting, wish.share, max_flows=True, joined=False)
-    depth = depths(setting, at, wish.scale)
+    at = pace(setting, wish.share, max_flows=True, joined=wish.joined)
+    depth = depths(setting, at, wish.scale, wish.more)
     room = setting.room_bytes()
     if wish.keep_first and room is not None:
         whole = np.maximum(room // np.maximum(setting.input_bytes + kept_bytes(setting), 1), 1)
