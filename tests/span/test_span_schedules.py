@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import assume, event, given
 from hypothesis import settings as examples
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 from span.naive import iteration_ns
 from span.settings import MS, settings, uniform
 from unidle.errors import BadInput
+from unidle.span import engine
 from unidle.span.bound import lower_bound_ns
 from unidle.span.check import check
 from unidle.span.link import Link
@@ -19,6 +22,7 @@ from unidle.span.schedules import SCHEDULES, own
 from unidle.span.setting import Setting, Site, Stage
 from unidle.span.simulate import Simulation, simulate
 
+EXAMPLES = int(os.environ.get("UNIDLE_SPAN_EXAMPLES", "120"))
 ZERO = {"gpipe": 6600, "1f1b": 6600, "interleaved": 5700, "zb-h1": 5400}
 
 
@@ -67,7 +71,7 @@ def test_interleaved_divides_the_bubble_by_its_chunks(
     assert run(setting, "interleaved").result.iteration_ns == expected
 
 
-@examples(max_examples=150)
+@examples(max_examples=EXAMPLES)
 @given(setting=settings(), name=st.sampled_from(sorted(SCHEDULES)))
 def test_every_timeline_keeps_all_rules_and_no_schedule_beats_the_bound(setting: Setting, name: str) -> None:
     assume(holds_one(setting))
@@ -81,7 +85,7 @@ def test_every_timeline_keeps_all_rules_and_no_schedule_beats_the_bound(setting:
     assert ends == made.result.iteration_ns
 
 
-@examples(max_examples=150)
+@examples(max_examples=EXAMPLES)
 @given(setting=settings(), name=st.sampled_from(sorted(SCHEDULES)))
 def test_a_plain_simulation_takes_as_long(setting: Setting, name: str) -> None:
     assume(holds_one(setting))
@@ -89,7 +93,25 @@ def test_a_plain_simulation_takes_as_long(setting: Setting, name: str) -> None:
     assert iteration_ns(setting, made.program) == made.result.iteration_ns
 
 
-@examples(max_examples=100)
+@examples(max_examples=EXAMPLES)
+@given(setting=settings(), name=st.sampled_from(sorted(SCHEDULES)))
+def test_rounds_and_single_steps_take_as_long(setting: Setting, name: str) -> None:
+    assume(holds_one(setting))
+    program = run(setting, name).program
+    one, other = (engine.run(setting, program, trace=True, by=by) for by in ("rounds", "steps"))
+    for field in ("starts", "fills", "ready", "ends", "exposed_ns"):
+        assert np.array_equal(getattr(one, field), getattr(other, field)), field
+    assert set(one.passages) == set(other.passages)
+
+
+def test_a_walk_goes_on_one_by_one_where_few_devices_move() -> None:
+    setting = replace(uniform(60, 40, 3, 4, 5), input_bytes=1, memory_cap_bytes=1)
+    program = run(setting, "1f1b").program
+    one, other = (engine.run(setting, program, by=by) for by in (None, "steps"))
+    assert np.array_equal(one.starts, other.starts) and int(one.ends.max()) == 40 * 60 * 12
+
+
+@examples(max_examples=EXAMPLES)
 @given(setting=settings())
 def test_unidle_is_never_slower_than_atlas(setting: Setting) -> None:
     assume(holds_one(setting))

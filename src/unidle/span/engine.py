@@ -1,30 +1,24 @@
-"""When each operation of a program happens: exact, in integers, all devices at once.
+"""When each operation of a program happens: exact, in integers.
 
 The order of every device is given, so that the times are a longest path. It is walked in rounds: in each, every
-device whose next operation has its input takes that step, as one NumPy operation over all of them.
+device whose next operation has its input takes that step, as one NumPy operation over all of them. Where few devices
+move at once, they are walked one by one.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Final, Literal
 
 import numpy as np
 
-from unidle.span.program import Flags, Ints, Program, Stuck
-from unidle.span.routes import LANES, Routes, Times, Turns, routes_of, times_of
+from unidle.span.program import Ints, Program
+from unidle.span.routes import Routes, Times, routes_of, times_of
 from unidle.span.setting import Setting
+from unidle.span.steps import one_by_one
+from unidle.span.walk import Passage, Walk
 
-
-@dataclass(frozen=True, slots=True)
-class Passage:
-    """One transfer in turns: begin of each piece of scatter, send and gather, in nanoseconds."""
-
-    turns: Turns
-    pipeline: int
-    unit: int
-    scatter_ns: tuple[int, ...]
-    send_ns: tuple[int, ...]
-    gather_ns: tuple[int, ...]
+SMALL: Final = 25  # devices that are walked one by one from the start
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,240 +42,36 @@ class Run:
     passages: tuple[Passage, ...] = ()
 
 
-def run(setting: Setting, program: Program, *, trace: bool = False) -> Run:
-    """The times of a program. ``trace``: passages as well.
+def run(
+    setting: Setting,
+    program: Program,
+    *,
+    trace: bool = False,
+    by: Literal["rounds", "steps"] | None = None,
+) -> Run:
+    """The times of a program. ``trace``: passages as well. ``by``: the way to walk, chosen by size otherwise.
 
     Errors: :class:`unidle.span.program.Stuck`.
     """
     routes, times = routes_of(setting, program), times_of(setting, program.chunks)
-    walk = _Walk(setting, program, routes, times, trace)
-    walk.all_rounds()
-    return walk.result()
+    walk = Walk(setting, program, routes, times, trace)
+    small = len(walk.at) <= SMALL if by is None else by == "steps"
+    if small or not walk.all_rounds():
+        one_by_one(walk)
+    return _result(walk)
 
 
-@dataclass(slots=True)
-class _Parts:
-    """Nanoseconds of each operation, shape ``(stages, 2U)`` flattened.
-
-    ``lead`` may pass while the input is on its way, ``body`` until the result leaves, ``after`` before the next.
-    """
-
-    lead: Ints
-    body: Ints
-    after: Ints
-
-
-def _parts(setting: Setting, program: Program, times: Times) -> _Parts:
-    order, units = program.order, program.units
-    rows = np.arange(order.shape[0])[:, None]
-    backward, index = order >= units, order % units
-    chunk = index // setting.microbatches
-    again = np.where(backward & program.again[rows, index], times.again[rows, chunk], 0)
-    weight = times.weight[rows, chunk]
-    body = np.where(backward, times.backward[rows, chunk], times.forward[rows, chunk])
-    lead = again if program.early else np.zeros_like(again)
-    if not program.early:
-        body = body + again
-    after = np.zeros_like(body)
-    if program.filler is None:
-        if program.joined:
-            body = body + np.where(backward, weight, 0)
-        else:
-            after = program.weights_after * weight
-    return _Parts(lead.ravel(), body.ravel(), after.ravel())
-
-
-@dataclass(slots=True)
-class _Walk:
-    setting: Setting
-    program: Program
-    routes: Routes
-    times: Times
-    trace: bool
-    pipelines: int = field(init=False)
-    width: int = field(init=False)
-    ready: Ints = field(init=False)
-    made: Ints = field(init=False)
-    at: Ints = field(init=False)
-    free: Ints = field(init=False)
-    waiting: Ints = field(init=False)
-    starts: Ints = field(init=False)
-    fills: Ints = field(init=False)
-    exposed: Ints = field(init=False)
-    lanes: Ints = field(init=False)
-    shared: list[_Shared] = field(init=False)
-    tables: dict[str, Ints | Flags] = field(init=False)
-    parts: _Parts = field(init=False)
-
-    def __post_init__(self) -> None:
-        stages, program = len(self.setting.stages), self.program
-        self.pipelines = self.setting.cell if self.routes.turns else 1
-        self.width = program.order.shape[1]
-        count, size = self.pipelines * stages, self.pipelines * stages * self.width
-        self.ready = np.full(size + 1, -1, dtype=np.int64)  # the last one takes what nobody waits for
-        self.made = np.full(size + 1, -1, dtype=np.int64)
-        for first in range(0, count, stages):
-            begin = first * self.width
-            self.ready[begin : begin + self.setting.microbatches] = 0
-            self.made[begin : begin + self.setting.microbatches] = 0
-        self.at, self.free, self.waiting, self.exposed = (np.zeros(count, dtype=np.int64) for _ in range(4))
-        self.starts = np.zeros(size, dtype=np.int64)
-        self.fills = np.zeros(size if program.filler else 0, dtype=np.int64)
-        self.lanes = np.zeros(count * LANES, dtype=np.int64)
-        self.parts = _parts(self.setting, program, self.times)
-        self.shared = [
-            _Shared(self, link, (program.order[link.stage] % program.units)[self._sends(link)].tolist())
-            for link in self.routes.turns
-        ]
-        self._lookups(stages)
-
-    def _sends(self, link: Turns) -> Flags:
-        found: Flags = (self.program.order[link.stage] < self.program.units) == link.forward
-        return found
-
-    def _lookups(self, stages: int) -> None:
-        """Tables by ``stage * 2 chunks + kind of operation``, and what is waited for over a WAN."""
-        routes, size = self.routes, 2 * self.program.chunks
-        here = np.arange(stages)[:, None]
-        jump = (routes.to - here) * self.width + routes.code
-        waited = np.zeros((stages, size), dtype=np.bool_)
-        for s, group in np.argwhere(routes.wan):
-            gone = int(routes.code[s, group]) // self.setting.microbatches
-            waited[routes.to[s, group], group + gone] = True
-        self.tables = {
-            "jump": jump.ravel(), "none": (routes.to < 0).ravel(), "lane": routes.lane.ravel(),
-            "wire": routes.wire_ns.ravel(), "way": (routes.wire_ns + routes.latency_ns).ravel(),
-            "own": (routes.shared < 0).ravel(), "waited": waited.ravel(),
-        }  # fmt: skip
-
-    def all_rounds(self) -> None:
-        order = self.program.order.ravel()
-        live = np.arange(len(self.at))
-        stage = live % len(self.setting.stages)
-        rows, base = stage * self.width, live * self.width
-        kinds = stage * 2 * self.program.chunks
-        while live.size:
-            spot = rows[live] + self.at[live]
-            code = order[spot]
-            need = self.ready[base[live] + code]
-            able = need >= 0
-            moved = bool(able.any())
-            if moved:
-                who = live[able]
-                kind = kinds[who] + code[able] // self.setting.microbatches
-                self._step(who, spot[able], base[who] + code[able], need[able], kind)
-                live = live[self.at[live] < self.width]
-            for link in self.shared:
-                moved = link.advance() or moved
-            if not moved:
-                raise Stuck
-
-    def _step(self, who: Ints, spot: Ints, what: Ints, need: Ints, kind: Ints) -> None:
-        parts, tables = self.parts, self.tables
-        free, lead = self.free[who], parts.lead[spot]
-        position = who * self.width + self.at[who]
-        filler = self.program.filler
-        if filler is not None:
-            free = self._fill(who, need - free - lead, position, free)
-        prepared = free + lead
-        start = np.maximum(need, prepared)
-        self.starts[position] = start
-        self.exposed[who] += np.where(
-            tables["waited"][kind], np.maximum(start - np.maximum(prepared, self.made[what]), 0), 0
-        )
-        leaves = start + parts.body[spot]
-        self.free[who] = leaves + parts.after[spot]
-        if filler is not None:
-            self._put_off(who, kind)
-        self.at[who] += 1
-        target = np.where(tables["none"][kind], len(self.ready) - 1, what + tables["jump"][kind])
-        self.made[target] = leaves
-        own = tables["own"][kind]
-        lane = who * LANES + tables["lane"][kind]
-        begin = np.maximum(leaves, self.lanes[lane])
-        self.lanes[lane[own]] = (begin + tables["wire"][kind])[own]
-        self.ready[target[own]] = (begin + tables["way"][kind])[own]
-
-    def _fill(self, who: Ints, gap: Ints, position: Ints, free: Ints) -> Ints:
-        """Gradients of weights into the wait."""
-        filler = self.program.filler
-        if filler is None:
-            return free
-        stage = who % len(self.setting.stages)
-        each = self.times.weight[stage, 0]
-        fits = np.where(gap > 0, (gap + filler.slack_ns[stage]) // np.maximum(each, 1), 0)
-        count = np.minimum(self.waiting[who], fits)
-        self.fills[position] += count
-        self.waiting[who] -= count
-        filled: Ints = free + count * each
-        return filled
-
-    def _put_off(self, who: Ints, kind: Ints) -> None:
-        """After a backward one more waits; where that is too many, one runs now."""
-        filler = self.program.filler
-        if filler is None:
-            return
-        stages = len(self.setting.stages)
-        stage = who % stages
-        self.waiting[who] += kind % 2  # a filler has one chunk: kinds are forward, backward
-        late = (self.waiting[who] > filler.most[stage]).astype(np.int64)
-        self.waiting[who] -= late
-        self.free[who] += late * self.times.weight[stage, 0]
-        following = who * self.width + np.minimum(self.at[who] + 1, self.width - 1)
-        inside = self.at[who] + 1 < self.width
-        self.fills[following[inside]] += late[inside]
-
-    def result(self) -> Run:
-        count = len(self.at)
-        last = self.times.weight[np.arange(count) % len(self.setting.stages), 0]
-        fills = np.cumsum(self.fills.reshape(count, -1), axis=1)
-        return Run(
-            self.pipelines, self.starts.reshape(count, -1), fills, self.ready[:-1].reshape(count, -1),
-            self.free + self.waiting * last, self.exposed, self.routes, self.times,
-            tuple(passage for link in self.shared for passage in link.passages),
-        )  # fmt: skip
-
-
-class _Shared:
-    """A link in turns while the rounds go: microbatch by microbatch, pipeline after pipeline."""
-
-    __slots__ = ("_at", "_entry", "_free", "_link", "_out", "_turn", "_units", "_walk", "passages")
-
-    def __init__(self, walk: _Walk, link: Turns, units: list[int]) -> None:
-        self._walk, self._link, self._units = walk, link, units
-        self._turn, self._free = 0, 0
-        self._out, self._entry = [0] * walk.pipelines, [0] * walk.pipelines
-        stages = len(walk.setting.stages)
-        backward = 0 if link.forward else walk.program.units
-        self._at = [(c * stages + link.to) * walk.width + backward for c in range(walk.pipelines)]
-        self.passages: list[Passage] = []
-
-    def advance(self) -> bool:
-        """All transfers whose turn has come and that are there."""
-        walk, moved = self._walk, False
-        while self._turn < len(self._units) * walk.pipelines:
-            nth, pipeline = divmod(self._turn, walk.pipelines)
-            target = self._at[pipeline] + self._units[nth]
-            made = int(walk.made[target])
-            if made < 0:
-                break
-            walk.ready[target] = self._pass(made, pipeline, self._units[nth])
-            self._turn += 1
-            moved = True
-        return moved
-
-    def _pass(self, made: int, c: int, unit: int) -> int:
-        """When the transfer is whole at the far stage."""
-        link, begins = self._link, []
-        for scatter, send, gather in zip(link.scatter_ns, link.send_ns, link.gather_ns, strict=True):
-            spread = max(made, self._out[c])
-            self._out[c] = spread + scatter
-            sent = max(spread + scatter, self._free)
-            self._free = sent + send
-            collected = max(self._free + link.latency_ns, self._entry[c])
-            self._entry[c] = collected + gather
-            begins.append((spread, sent, collected))
-        if self._walk.trace:
-            columns = tuple(zip(*begins, strict=True))
-            self.passages.append(Passage(link, c, unit, columns[0], columns[1], columns[2]))
-        return self._entry[c]
+def _result(walk: Walk) -> Run:
+    count = len(walk.at)
+    last = walk.times.weight[np.arange(count) % len(walk.setting.stages), 0]
+    return Run(
+        walk.pipelines,
+        walk.starts.reshape(count, -1),
+        np.cumsum(walk.fills.reshape(count, -1), axis=1),
+        walk.ready[:-1].reshape(count, -1),
+        walk.free + walk.waiting * last,
+        walk.exposed,
+        walk.routes,
+        walk.times,
+        tuple(passage for link in walk.shared for passage in link.passages),
+    )

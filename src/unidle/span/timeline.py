@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 from unidle.span.cost import ring_ns
-from unidle.span.engine import Passage, Run
+from unidle.span.engine import Run
 from unidle.span.program import Program
 from unidle.span.routes import widest
 from unidle.span.setting import Setting
+from unidle.span.walk import Passage
 
 Op = Literal["F", "B", "W", "R", "send", "scatter", "gather", "allreduce"]
 
