@@ -12,8 +12,8 @@ from unidle.span.program import Flags, Ints, Program, Stuck
 from unidle.span.routes import LANES, Routes, Times, Turns
 from unidle.span.setting import Setting
 
-LOOK: Final = 256  # rounds after which the walk is judged
-FEW: Final = 16  # steps of a round that are as fast one by one
+LOOK: Final = 4  # rounds for each stage after which the walk is judged: a wave goes there and back in two
+FEW: Final = 12  # steps of a round that are as fast one by one
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ class Walk:
         stage = live % len(self.setting.stages)
         rows, base = stage * self.width, live * self.width
         kinds = stage * 2 * self.program.chunks
-        rounds, steps = 0, 0
+        rounds, steps, look = 0, 0, LOOK * len(self.setting.stages)
         while live.size:
             spot = rows[live] + self.at[live]
             code = order[spot]
@@ -148,8 +148,8 @@ class Walk:
             if not moved:
                 raise Stuck
             rounds += 1
-            if rounds % LOOK == 0:
-                if steps < FEW * LOOK:
+            if rounds % look == 0:
+                if steps < FEW * look:
                     return False
                 steps = 0
         return True

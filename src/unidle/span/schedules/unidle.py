@@ -14,7 +14,7 @@ import numpy as np
 from unidle.span.program import Filler, Flags, Ints, Program, Share, depth_order, falling
 from unidle.span.routes import widest
 from unidle.span.schedules.atlas import atlas
-from unidle.span.schedules.base import Try, depths, kept_bytes, pace
+from unidle.span.schedules.base import Try, depths, is_large, kept_bytes, pace
 from unidle.span.setting import Setting
 
 ALL: Final = float("inf")
@@ -53,7 +53,7 @@ def unidle(setting: Setting, attempt: Try) -> Program:
     for wish in _beginnings(setting):
         search.wish(wish)
     before = None
-    while search.least != before and search.left:
+    while search.least != before and search.left and not is_large(setting):
         before = search.least
         for change in _changes(search.wished):
             search.wish(change)
@@ -61,12 +61,16 @@ def unidle(setting: Setting, attempt: Try) -> Program:
 
 
 def _beginnings(setting: Setting) -> list[_Wish]:
-    """The likeliest first."""
+    """The likeliest first; in large settings those alone, and none with few in flight, which would take long to try."""
+    shares = _shares(setting)
+    if is_large(setting):
+        other = _Wish(shares[-1], joined=len(shares) > 1, keep_first=False)
+        return [_Wish(shares[0], scale, joined=True, keep_first=False) for scale in (1.0, ALL)] + [other]
     return [
         _Wish(share, scale, joined=joined, keep_first=keep_first)
         for scale in _SCALES[:6]
         for joined in (False, True)
-        for share in _shares(setting)
+        for share in shares
         for keep_first in (True, False)
     ]
 
