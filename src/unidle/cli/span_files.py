@@ -19,17 +19,21 @@ COLOURS: Final = {
     "gather": "#c9a5dd", "allreduce": "#c05b5b",
 }  # fmt: skip
 _DRAWN: Final = 50_000
+_SORTED: Final = 200_000  # microbatches times devices; more are written device by device, without being held at once
 
 
 def write_rows(stream: BinaryIO, found: Iterable[Simulation], *, lines: bool) -> None:
-    """Every operation of every simulation, in order of time."""
+    """Every operation of every simulation, in order of time where there are not too many to sort."""
     text = io.TextIOWrapper(stream, encoding="utf-8", newline="", write_through=True)
     writer = csv.writer(text, lineterminator="\n")
     names = (*COLUMNS, *MORE)
     if not lines:
         writer.writerow(names)
     for each in found:
-        for row in sorted(each.rows(), key=lambda row: (row.start_ns, row.end_ns, row.device_or_link)):
+        found_rows: Iterable[Row] = each.rows()
+        if each.setting.devices * each.setting.microbatches < _SORTED:
+            found_rows = sorted(found_rows, key=lambda row: (row.start_ns, row.end_ns, row.device_or_link))
+        for row in found_rows:
             cells = (*row, each.result.schedule)
             if lines:
                 text.write(json.dumps(dict(zip(names, cells, strict=True))) + "\n")

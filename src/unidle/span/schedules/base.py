@@ -21,7 +21,7 @@ LARGE: Final = 100_000  # microbatches times devices of a cell, from where searc
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """``choose`` makes a program for a setting. ``reconstructed``: from a paper that published no code."""
+    """``choose`` makes a program for a setting. ``reconstructed``: from a paper, where its own code is not there or decides while it runs."""
 
     name: str
     choose: Choose
