@@ -117,7 +117,9 @@ def _show(found: list[Simulation]) -> None:
         show(line)
     notes = ["All figures are modelled."]
     if any(each.result.reconstructed for each in found):
-        notes.append("* reconstructed from papers: ATLAS published no code, and Varuna decides while it runs.")
+        notes.append(
+            "* reconstructed from papers: ATLAS published no code, and Varuna decides while it runs."
+        )
     if unchecked := [each.result.schedule for each in found if not each.result.checked]:
         notes.append(f"Not looked over, for their size (--check does): {', '.join(unchecked)}.")
     say()

@@ -19,7 +19,9 @@ COLOURS: Final = {
     "gather": "#c9a5dd", "allreduce": "#c05b5b",
 }  # fmt: skip
 _DRAWN: Final = 50_000
-_SORTED: Final = 200_000  # microbatches times devices; more are written device by device, without being held at once
+_SORTED: Final = (
+    200_000  # microbatches times devices; more are written device by device, without being held at once
+)
 
 
 def write_rows(stream: BinaryIO, found: Iterable[Simulation], *, lines: bool) -> None:

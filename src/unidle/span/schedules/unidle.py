@@ -1,7 +1,7 @@
 """Ours: gradients of weights fill the waits for a WAN; depth, memory and the sharing of links are searched together.
 
-Memory that the cap leaves keeps activations, which saves their recompute. What is tried begins with ATLAS's own
-program, so that the result is never slower than that.
+Memory that the cap leaves keeps activations, which saves their recompute. What is tried begins with the programs of
+the other schedules (in large settings ATLAS's and ZB-H1's), so that the result is never slower than those.
 """
 
 from __future__ import annotations
@@ -15,6 +15,10 @@ from unidle.span.program import Filler, Flags, Ints, Program, Share, depth_order
 from unidle.span.routes import widest
 from unidle.span.schedules.atlas import atlas
 from unidle.span.schedules.base import Try, depths, is_large, kept_bytes, pace
+from unidle.span.schedules.gpipe import gpipe
+from unidle.span.schedules.one_f_one_b import one_f_one_b
+from unidle.span.schedules.varuna import varuna
+from unidle.span.schedules.zb_h1 import zb_h1
 from unidle.span.setting import Setting
 
 ALL: Final = float("inf")
@@ -49,7 +53,8 @@ def unidle(setting: Setting, attempt: Try) -> Program:
     """The best that a search over few wishes finds."""
     size = len(setting.stages) * setting.microbatches * setting.cell
     search = _Search(setting, attempt, int(np.clip(_WORK // size, *_TRIALS)))
-    search.take(atlas(setting, attempt))
+    for program in _others(setting, attempt):
+        search.take(program)
     for wish in _beginnings(setting):
         search.wish(wish)
     before = None
@@ -58,6 +63,18 @@ def unidle(setting: Setting, attempt: Try) -> Program:
         for change in _changes(search.wished):
             search.wish(change)
     return search.best
+
+
+def _others(setting: Setting, attempt: Try) -> list[Program]:
+    """What the other schedules would do with as many flows; ours is never slower than these."""
+    many = replace(setting, one_flow=False)
+    chosen = {"atlas": atlas, "zb-h1": zb_h1}
+    if not is_large(setting):
+        chosen |= {"varuna": varuna, "1f1b": one_f_one_b, "gpipe": gpipe}
+    made = {name: choose(many, attempt) for name, choose in chosen.items()}
+    return [
+        replace(program, label=f"{name}: {program.label}", max_flows=True) for name, program in made.items()
+    ]
 
 
 def _beginnings(setting: Setting) -> list[_Wish]:
