@@ -73,6 +73,17 @@ def drill_page() -> str:
     )
 
 
+def span_page() -> str:
+    from unidle.files.schema import span_schema
+
+    return schema_page(
+        "Span file",
+        "A span file names a model, the sites that train it and the links between them, for `unidle span simulate`.\n"
+        "`unidle schema span` prints the JSON Schema that this page is made from.",
+        span_schema(),
+    )
+
+
 def cli_page() -> str:
     import typer.main
 
@@ -123,6 +134,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "reference/fleet-file.md": fleet_page,
     "reference/clusters-file.md": clusters_page,
     "reference/drill-file.md": drill_page,
+    "reference/span-file.md": span_page,
     "reference/cli.md": cli_page,
     "reference/ledger.md": ledger_page,
 }

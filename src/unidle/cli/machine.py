@@ -254,17 +254,19 @@ def fleet_summary(context: typer.Context, store: StoreOption = None) -> None:
 def schema(
     file: Annotated[
         str,
-        typer.Argument(metavar="job|fleet|clusters|drill", show_default=False, help="Which file's schema."),
+        typer.Argument(
+            metavar="job|fleet|clusters|drill|span", show_default=False, help="Which file's schema."
+        ),
     ],
 ) -> None:
-    """Print the JSON Schema of a job, fleet, clusters or drill file, for editors and checks."""
+    """Print the JSON Schema of a job, fleet, clusters, drill or span file, for editors and checks."""
     import json
 
     from unidle.files import schema as schemas
 
     makers = {
         "job": schemas.job_schema, "fleet": schemas.fleet_schema, "clusters": schemas.clusters_schema,
-        "drill": schemas.drill_schema,
+        "drill": schemas.drill_schema, "span": schemas.span_schema,
     }  # fmt: skip
     if file not in makers:
         raise BadInput("there is no schema for it", field="schema", value=file, remedy=", ".join(makers))

@@ -40,6 +40,7 @@ _ROOMS: Final[dict[str, tuple[str, ...]]] = {
     "replay": ("replay",),
     "guard": ("guard",),
     "drill": ("drill",),
+    "span": ("span",),
     "checkpoint": ("checkpoint",),
     "store": ("store",),
     "profile": ("profile",),

@@ -173,4 +173,8 @@ def _start(what: str) -> str:
         return "the least is: command: [python, train.py]"
     if what == "clusters":
         return "the least is: clusters: [{name: east, store: east.db}]"
+    if what == "span":
+        return (
+            "the least is: {stages: 4, microbatches: 8, stage_ns: {forward: 200, backward: 200, weight: 200}}"
+        )
     return "the least is: nodes: [{id: n1, devices: {count: 1, kind: cpu}}]"

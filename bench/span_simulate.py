@@ -1,0 +1,185 @@
+"""Schedules across data centres, simulated: known figures, the headline setting, ours against our ATLAS, and speed.
+
+All iteration times are modelled. ATLAS and Varuna are reconstructed: their papers published no code that this could
+run. The sweep has 3 sites with a stage each, hidden = sequence = 4096, 156 TFLOP/s, 5 Gbit/s for each pair of nodes,
+100 Gbit/s inside a site. `slots`: a cell of C pipelines whose transfer takes about C forwards (4 / C layers a stage);
+`layer`: one layer a stage whatever C is, so that links are the limit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from _table import Row, main
+from unidle.files.span import span_from_mapping
+from unidle.span.program import Program, Share
+from unidle.span.schedules import SCHEDULES, Schedule, Try
+from unidle.span.schedules.base import fastest, pulled_ahead
+from unidle.span.schedules.varuna import SCALES
+from unidle.span.setting import Setting, Site, Stage
+from unidle.span.simulate import simulate
+
+ZERO = {"gpipe": 6600, "1f1b": 6600, "interleaved": 5700, "zb-h1": 5400}
+SKETCH = {"gpipe": 16.7, "1f1b": 14.0, "varuna": 11.8}
+LATENCIES_MS, MICROBATCHES, CELLS = (10, 20, 30, 40), (4, 16, 64), (1, 2, 4)
+CAP_BYTES = 80 * 10**9
+GOAL, SECONDS = 1.15, 10.0
+
+
+def setting(latency_ms: int, microbatches: int, cell: int, layers: int, **more: Any) -> Setting:
+    """Three sites in a row, one stage each, ``layers`` in each stage."""
+    file: Mapping[str, Any] = {
+        "model": {"layers": 3 * layers, "hidden": 4096, "sequence": 4096}, "device_tflops": 156,
+        "pipelines": cell, "cell": cell, "stages": 3, "microbatches": microbatches, "local_gbps": 100,
+        "sites": [{"name": name, "stages": 1} for name in "abc"],
+        "links": [
+            {"from": a, "to": b, "latency_ms": latency_ms, "capacity_gbps": 5} for a, b in ("ab", "bc")
+        ],
+        **more,
+    }  # fmt: skip
+    return span_from_mapping(file)
+
+
+def iteration_ns(given: Setting, name: str) -> int:
+    return iteration_of(given, SCHEDULES[name])
+
+
+def iteration_of(given: Setting, schedule: Schedule) -> int:
+    return simulate(given, schedule).result.iteration_ns
+
+
+def _keeping(given: Setting, attempt: Try) -> Program:
+    """ATLAS, given that it keeps all activations where that is faster and fits: how much of our gain is that?"""
+    made = pulled_ahead(given, "keeping", Share("turns"), SCALES, max_flows=True)
+    return fastest([*made, *(replace(program, again=~program.again) for program in made)], attempt)
+
+
+KEEPING = Schedule("atlas that keeps", _keeping, reconstructed=True)
+
+
+def rows(arguments: argparse.Namespace) -> Iterator[Row]:
+    wanted: dict[str, Callable[[], Iterator[Row]]] = {
+        "zero": _zero, "headline": _headline, "sweep": lambda: _sweep(points=not arguments.short),
+        "speed": lambda: _speed(arguments.size),
+    }  # fmt: skip
+    for part in arguments.parts or wanted:
+        yield from wanted[part]()
+
+
+def _zero() -> Iterator[Row]:
+    given = Setting((Stage(200, 200, 200),) * 4, 8, (Site("here", 4),))
+    for name, expected in ZERO.items():
+        found = iteration_ns(given, name)
+        yield Row(
+            f"{name}, 4 stages, 8 microbatches, F=B=W=200, no communication", "ns", found, expected, "published formula",
+            expected / found, f"{expected} exactly", found == expected, "modelled",
+        )  # fmt: skip
+
+
+def _headline() -> Iterator[Row]:
+    recompute = 4 * 2 * 4096**2 + 34 * 4096**2  # all microbatches' inputs, and one in its backward
+    for memory, cap in (("memory without a limit", None), ("memory for recompute only", recompute)):
+        more: dict[str, Any] = {"baseline_flows": 1} | ({"memory_cap_bytes": cap} if cap else {})
+        given = setting(40, 4, 4, 1, **more)
+        theirs = iteration_ns(given, "atlas")
+        for name in SKETCH:
+            found = iteration_ns(given, name)
+            yield Row(
+                f"headline: ATLAS over {name} on one flow, {memory}", "ms", theirs / 1e6, found / 1e6, name,
+                found / theirs, how=f"modelled; {SKETCH[name]} in a sketch, 17 the published maximum",
+            )  # fmt: skip
+        fair = iteration_ns(replace_flows(given), "varuna")
+        yield Row(
+            f"headline: ATLAS over varuna with as many flows, {memory}", "ms", theirs / 1e6, fair / 1e6, "varuna, many flows",
+            fair / theirs, how="modelled",
+        )  # fmt: skip
+        ours = iteration_ns(given, "unidle")
+        yield Row(
+            f"headline: ours over ATLAS, {memory}", "ms", ours / 1e6, theirs / 1e6, "ATLAS, reconstructed",
+            theirs / ours, "never slower", ours <= theirs, "modelled",
+        )  # fmt: skip
+
+
+def replace_flows(given: Setting) -> Setting:
+    return replace(given, one_flow=False)
+
+
+def _sweep(*, points: bool) -> Iterator[Row]:
+    for which, layers_of in (("slots", lambda cell: 4 // cell), ("layer", lambda _: 1)):
+        for memory in ("80 GB", "just what ATLAS holds"):
+            ratios, distances, keeping = list[float](), list[float](), list[float]()
+            for cell in CELLS:
+                for latency_ms in LATENCIES_MS:
+                    for count in MICROBATCHES:
+                        given = setting(latency_ms, count, cell, layers_of(cell), memory_cap_bytes=CAP_BYTES)
+                        theirs = simulate(given, SCHEDULES["atlas"]).result
+                        if memory != "80 GB":
+                            given = replace(given, memory_cap_bytes=theirs.peak_memory_bytes)
+                        ours = simulate(given, SCHEDULES["unidle"]).result
+                        ratio = theirs.iteration_ns / ours.iteration_ns
+                        distance = ours.iteration_ns / ours.lower_bound_ns - 1
+                        ratios.append(ratio)
+                        keeping.append(iteration_of(given, KEEPING) / ours.iteration_ns)
+                        distances.append(distance)
+                        if points:
+                            yield Row(
+                                f"sweep {which}, {memory}: {latency_ms} ms, M={count}, C={cell}", "ms",
+                                ours.iteration_ns / 1e6, theirs.iteration_ns / 1e6, "ATLAS, reconstructed", ratio,
+                                "never slower", ratio >= 1,
+                                f"modelled; {distance:.1%} over the lower bound; {ours.chosen}",
+                            )  # fmt: skip
+            yield from _summary(which, memory, ratios, distances, keeping)
+
+
+def _summary(
+    which: str, memory: str, ratios: list[float], distances: list[float], keeping: list[float]
+) -> Iterator[Row]:
+    mean = math.exp(statistics.fmean(map(math.log, ratios)))
+    near = sum(distance <= 0.1 for distance in distances)
+    yield Row(
+        f"sweep {which}, {memory}: ours over ATLAS, geometric mean of {len(ratios)} points", "times", mean, 1.0,
+        "ATLAS, reconstructed", mean, f"at least {GOAL}, never slower", mean >= GOAL and min(ratios) >= 1,
+        f"modelled; {min(ratios):.3f} to {max(ratios):.3f}; over the lower bound by {statistics.median(distances):.1%} in the"
+        f" median, {max(distances):.1%} at most, within 10 % at {near} points",
+    )  # fmt: skip
+    other = math.exp(statistics.fmean(map(math.log, keeping)))
+    yield Row(
+        f"sweep {which}, {memory}: ours over an ATLAS that may keep activations, geometric mean", "times", other, 1.0,
+        "ATLAS, reconstructed, without recompute where it fits", other, "never slower", min(keeping) >= 1,
+        f"modelled; {min(keeping):.3f} to {max(keeping):.3f}",
+    )  # fmt: skip
+
+
+def _speed(size: int) -> Iterator[Row]:
+    part = Stage(2000, 2000, 2000, 0, 0, 0)
+    sites = tuple({"name": f"s{k}", "stages": size // 4} for k in range(4))
+    wide = {
+        "stage_ns": {"forward": part.forward_ns, "backward": part.backward_ns, "weight": part.weight_ns, "recompute": 2000},
+        "activation_bytes": 1_000_000, "stages": size // 4 * 4, "microbatches": size, "local_gbps": 10_000, "sites": sites,
+        "links": [{"from": f"s{k}", "to": f"s{k + 1}", "latency_ms": 0.1, "capacity_gbps": 5000} for k in range(3)],
+    }  # fmt: skip
+    given = span_from_mapping(wide)
+    for name, schedule in SCHEDULES.items():
+        begin = time.perf_counter()
+        simulate(given, schedule)
+        took = time.perf_counter() - begin
+        yield Row(
+            f"{name}: {size // 4 * 4:,} stages x {size:,} microbatches over 4 sites", "s", took, goal=f"under {SECONDS:g}",
+            holds=took < SECONDS, how="measured here, 1 run, with its searches, without rows",
+        )  # fmt: skip
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("parts", nargs="*", help="zero, headline, sweep, speed; none means all")
+    parser.add_argument("--short", action="store_true", help="of the sweep the summaries alone")
+    parser.add_argument("--size", type=int, default=1000)
+
+
+if __name__ == "__main__":
+    main("span_simulate", rows, add_arguments)

@@ -1,0 +1,70 @@
+"""Schedules by name, and those in a Python file of the user's own: ``./mine.py:name``."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from unidle.errors import BadInput
+from unidle.span.schedules import SCHEDULES, Schedule, own
+from unidle.span.setting import Setting
+
+
+def schedules_named(text: str) -> list[Schedule]:
+    """The schedules in ``NAME[,NAME...]``, each once.
+
+    Errors: :class:`unidle.errors.BadInput`.
+    """
+    found: dict[str, Schedule] = {}
+    for name in (part.strip() for part in text.split(",")):
+        if name in found:
+            raise BadInput("is there twice", field="--schedule", value=name, remedy="name each once")
+        if ".py:" in name:
+            found[name] = _own(name)
+        elif name in SCHEDULES:
+            found[name] = SCHEDULES[name]
+        else:
+            raise BadInput(
+                "there is no such schedule", field="--schedule", value=name,
+                remedy=f"{', '.join(SCHEDULES)}, or FILE.py:FUNCTION",
+            )  # fmt: skip
+    return list(found.values())
+
+
+def _own(name: str) -> Schedule:
+    path, _, function = name.rpartition(":")
+    if not Path(path).is_file():
+        raise BadInput("there is no such file", field="--schedule", value=path, remedy="check the path")
+    spec = importlib.util.spec_from_file_location("unidle_own_schedule", path)
+    if spec is None or spec.loader is None:
+        raise BadInput("is not a Python file", field="--schedule", value=path, remedy="name a .py file")
+    module = importlib.util.module_from_spec(spec)
+    _explained(name, lambda: spec.loader.exec_module(module) if spec.loader else None)
+    make = getattr(module, function, None)
+    if not callable(make):
+        raise BadInput(
+            f"{path} has no such function", field="--schedule", value=function,
+            remedy=f"def {function}(setting): return a list of (op, microbatch) for each stage",
+        )  # fmt: skip
+
+    def called(setting: Setting) -> Any:
+        return _explained(name, lambda: [list(steps) for steps in make(setting)])
+
+    return own(name, called)
+
+
+def _explained(name: str, act: Callable[[], Any]) -> Any:
+    """What the user's code raises is the user's to read, in one line."""
+    try:
+        return act()
+    except BadInput:
+        raise
+    except Exception as error:
+        raise BadInput(
+            f"raised {type(error).__name__}: {error}",
+            field="--schedule",
+            value=name,
+            remedy="correct the file",
+        ) from error

@@ -1,0 +1,205 @@
+"""Ours: gradients of weights fill the waits for a WAN; depth, memory and the sharing of links are searched together.
+
+Memory that the cap leaves keeps activations, which saves their recompute. What is tried begins with the programs of
+the other schedules (in large settings ATLAS's and ZB-H1's), so that the result is never slower than those.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from unidle.span.program import Filler, Flags, Ints, Program, Share, depth_order, falling
+from unidle.span.routes import widest
+from unidle.span.schedules.atlas import atlas
+from unidle.span.schedules.base import Try, depths, is_large, kept_bytes, pace
+from unidle.span.schedules.gpipe import gpipe
+from unidle.span.schedules.one_f_one_b import one_f_one_b
+from unidle.span.schedules.varuna import varuna
+from unidle.span.schedules.zb_h1 import zb_h1
+from unidle.span.setting import Setting
+
+ALL: Final = float("inf")
+_SCALES: Final = (1.0, ALL, 0.5, 2.0, 1.5, 0.0, 0.75, 3.0)
+_PUT_OFF: Final = (0, 1, 2, 4, 8)
+_SLACK: Final = (0.5, 0.999)
+_PIECES: Final = (1, 2, 8, 16)
+_MORE: Final = (-1, 1, 2)
+_WORK: Final = 400_000  # operations of one kind over all trials
+_TRIALS: Final = (3, 150)
+
+
+@dataclass(frozen=True, slots=True)
+class _Wish:
+    """What a program is made from; memory may grant less.
+
+    ``more``: in flight than ``scale`` says; ``joined``: the trip that it scales is that of a whole backward.
+    ``keep_first``: rather fewer in flight than recompute. ``put_off``: gradients of weights that wait at most.
+    ``slack``: the part of one by which it may not fit.
+    """
+
+    share: Share
+    scale: float = 1.0
+    more: int = 0
+    joined: bool = False
+    keep_first: bool = True
+    put_off: int = 1 << 30
+    slack: float = 0.0
+
+
+def unidle(setting: Setting, attempt: Try) -> Program:
+    """The best that a search over few wishes finds."""
+    size = len(setting.stages) * setting.microbatches * setting.cell
+    search = _Search(setting, attempt, int(np.clip(_WORK // size, *_TRIALS)))
+    for program in _others(setting, attempt):
+        search.take(program)
+    for wish in _beginnings(setting):
+        search.wish(wish)
+    before = None
+    while search.least != before and search.left and not is_large(setting):
+        before = search.least
+        for change in _changes(search.wished):
+            search.wish(change)
+    return search.best
+
+
+def _others(setting: Setting, attempt: Try) -> list[Program]:
+    """What the other schedules would do with as many flows; ours is never slower than these."""
+    many = replace(setting, one_flow=False)
+    chosen = {"atlas": atlas, "zb-h1": zb_h1}
+    if not is_large(setting):
+        chosen |= {"varuna": varuna, "1f1b": one_f_one_b, "gpipe": gpipe}
+    made = {name: choose(many, attempt) for name, choose in chosen.items()}
+    return [
+        replace(program, label=f"{name}: {program.label}", max_flows=True) for name, program in made.items()
+    ]
+
+
+def _beginnings(setting: Setting) -> list[_Wish]:
+    """The likeliest first; in large settings those alone, and none with few in flight, which would take long to try."""
+    shares = _shares(setting)
+    if is_large(setting):
+        other = _Wish(shares[-1], joined=len(shares) > 1, keep_first=False)
+        return [_Wish(shares[0], scale, joined=True, keep_first=False) for scale in (1.0, ALL)] + [other]
+    return [
+        _Wish(share, scale, joined=joined, keep_first=keep_first)
+        for scale in _SCALES[:6]
+        for joined in (False, True)
+        for share in shares
+        for keep_first in (True, False)
+    ]
+
+
+class _Search:
+    def __init__(self, setting: Setting, attempt: Try, left: int) -> None:
+        self._setting, self._attempt = setting, attempt
+        self.left = left
+        self._seen: set[_Wish] = set()
+        self._made: set[tuple[object, ...]] = set()
+        self.least: int | None = None
+        self.wished: _Wish = _Wish(_shares(setting)[0])
+        self._least_wish: int | None = None
+        self.best: Program
+
+    def take(self, program: Program) -> bool:
+        """Keep it where it is the first or faster."""
+        length = self._attempt(program)
+        if not hasattr(self, "best") or (length is not None and (self.least is None or length < self.least)):
+            self.best, self.least = program, length
+        return length is not None
+
+    def wish(self, wish: _Wish) -> None:
+        """Try it; the best wish is where the search goes on, also while ATLAS's program is faster."""
+        if wish in self._seen or not self.left:
+            return
+        self._seen.add(wish)
+        program = _program(self._setting, wish)
+        key = (wish.share, wish.slack, program.order.tobytes(), program.again.tobytes(), _most(program))
+        if key in self._made:
+            return
+        self._made.add(key)
+        self.left -= 1
+        length = self._attempt(program)
+        if length is None:
+            return
+        if self._least_wish is None or length < self._least_wish:
+            self._least_wish, self.wished = length, wish
+        if self.least is None or length < self.least:
+            self.best, self.least = program, length
+
+
+def _most(program: Program) -> bytes:
+    return program.filler.most.tobytes() if program.filler else b""
+
+
+def _changes(wish: _Wish) -> list[_Wish]:
+    made = [replace(wish, scale=scale) for scale in _SCALES]
+    made += [replace(wish, keep_first=not wish.keep_first, scale=scale) for scale in (1.0, ALL)]
+    made += [replace(wish, more=wish.more + more) for more in _MORE]
+    made += [replace(wish, put_off=count) for count in _PUT_OFF]
+    made += [replace(wish, slack=slack) for slack in _SLACK]
+    if wish.share.how == "turns":
+        made += [replace(wish, share=replace(wish.share, pieces=pieces)) for pieces in _PIECES]
+    return made
+
+
+def _shares(setting: Setting) -> list[Share]:
+    """Ways to use the links that differ in this setting."""
+    cuts = [s for s in range(len(setting.stages) - 1) if setting.path(s, s + 1) is not None]
+    wide = any(widest(setting, s, s + 1) > 1 for s in cuts)
+    found = [Share()]
+    if cuts and setting.cell > 1:
+        found.insert(0, Share("turns", pieces=4))
+    if wide:
+        found.insert(0, Share("turns", wide=True, pieces=4))
+    return found
+
+
+def _program(setting: Setting, wish: _Wish) -> Program:
+    at = pace(setting, wish.share, max_flows=True, joined=wish.joined)
+    depth = depths(setting, at, wish.scale, wish.more)
+    room = setting.room_bytes()
+    if wish.keep_first and room is not None:
+        whole = np.maximum(room // np.maximum(setting.input_bytes + kept_bytes(setting), 1), 1)
+        depth = falling(np.minimum(depth, np.where(_worth_keeping(setting), whole, depth)))
+    most, again = _memory(setting, depth, wish.put_off, room)
+    weight = np.array([stage.weight_ns for stage in setting.stages], dtype=np.int64)
+    filler = Filler(most, (weight * wish.slack).astype(np.int64))
+    order = depth_order(depth, setting.microbatches)
+    empty = np.zeros((0, 0), dtype=np.int64)
+    kept = 1 - float(again.mean())
+    share = f"{'wide ' if wish.share.wide else ''}{wish.share.how}" + (
+        f" in {wish.share.pieces}" if wish.share.how == "turns" else ""
+    )
+    label = f"{share}, up to {int(depth[0])} in flight, {kept:.0%} kept, {int(min(most.max(), setting.microbatches))} put off"
+    return Program(label, order, again, empty, early=True, filler=filler, max_flows=True, share=wish.share)
+
+
+def _worth_keeping(setting: Setting) -> Flags:
+    return np.array([stage.recompute_ns > 0 for stage in setting.stages], dtype=np.bool_)
+
+
+def _memory(setting: Setting, depth: Ints, put_off: int, room: int | None) -> tuple[Ints, Flags]:
+    """How many gradients of weights may wait, and what is made again, ``(stages,)`` and ``(stages, M)``.
+
+    On each stage at most ``depth`` inputs are held for forwards and ``most`` for what was put off; activations for
+    the one in its backward, for what was put off, and for an even part of those in flight.
+    """
+    count = setting.microbatches
+    worth = _worth_keeping(setting)
+    most = np.full(len(depth), min(put_off, count), dtype=np.int64)
+    if room is None:
+        return most, np.repeat(~worth[:, None], count, axis=1)
+    size, kept = setting.input_bytes, kept_bytes(setting)
+    both = np.maximum(size + kept, 1)
+    left = room - depth * size - kept
+    whole = worth & (depth * both <= room)
+    spare = np.where(whole, room // both - depth, left // both)
+    most = np.where(size + kept > 0, np.clip(spare, 0, most), most)
+    hold = np.maximum((left - most * both) // np.maximum(kept, 1), 0)
+    hold = np.where(whole | (kept == 0), depth, np.minimum(hold, depth)) * worth
+    k = np.arange(count + 1, dtype=np.int64)[None, :]
+    steps = k * hold[:, None] // depth[:, None]
+    return most, np.diff(steps, axis=1) == 0

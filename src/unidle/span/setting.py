@@ -1,0 +1,107 @@
+"""What is trained where: sites, stages, pipelines, links, memory. Checked where it is read, `files/span.py`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from unidle.span.link import Link, Path, shortest
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A data centre that holds ``stages`` consecutive stages of every pipeline."""
+
+    name: str
+    stages: int
+    gpus: int | None = None
+    price_per_gpu_hour: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One stage of any pipeline: nanoseconds for one microbatch, and bytes.
+
+    ``kept_bytes``: what the backward pass of one microbatch needs beside the stage's input, made again by
+    ``recompute_ns`` unless it is kept. ``gradient_bytes``: what pipelines reduce at the end.
+    """
+
+    forward_ns: int
+    backward_ns: int
+    weight_ns: int
+    recompute_ns: int = 0
+    kept_bytes: int = 0
+    gradient_bytes: int = 0
+
+    @property
+    def useful_ns(self) -> int:
+        return self.forward_ns + self.backward_ns + self.weight_ns
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A whole setting. ``input_bytes``: of one microbatch at any cut. Without ``links`` communication is free.
+
+    ``cell``: pipelines that share their links in time. ``chunks``: parts of a stage, for ``interleaved`` alone.
+    ``local_gbps``: of a node inside its site, None takes no time. ``one_flow``: baselines use a single flow.
+    """
+
+    stages: tuple[Stage, ...]
+    microbatches: int
+    sites: tuple[Site, ...]
+    links: tuple[Link, ...] = ()
+    pipelines: int = 1
+    cell: int = 1
+    input_bytes: int = 0
+    static_bytes: int = 0
+    memory_cap_bytes: int | None = None
+    local_gbps: float | None = None
+    one_flow: bool = False
+    chunks: int = 2
+
+    @cached_property
+    def site_of(self) -> tuple[int, ...]:
+        """The site of each stage, as an index into ``sites``."""
+        return tuple(k for k, site in enumerate(self.sites) for _ in range(site.stages))
+
+    @property
+    def baseline_flows(self) -> int | None:
+        return 1 if self.one_flow else None
+
+    @property
+    def devices(self) -> int:
+        return self.pipelines * len(self.stages)
+
+    def device(self, pipeline: int, stage: int) -> str:
+        """``site/pipeline/stage``."""
+        return f"{self.sites[self.site_of[stage]].name}/{pipeline}/{stage}"
+
+    def path(self, stage: int, other: int) -> Path | None:
+        """The WAN between two stages; None inside a site, and where communication is free."""
+        a, b = self.site_of[stage], self.site_of[other]
+        if a == b or not self.links:
+            return None
+        return self._paths[min(a, b), max(a, b)]
+
+    @property
+    def local(self) -> float | None:
+        """Gbit/s inside a site, None where communication is free."""
+        return self.local_gbps if self.links else None
+
+    def room_bytes(self) -> int | None:
+        """What the cap leaves for microbatches on each device, None without one."""
+        return None if self.memory_cap_bytes is None else self.memory_cap_bytes - self.static_bytes
+
+    @cached_property
+    def _paths(self) -> dict[tuple[int, int], Path | None]:
+        names = [site.name for site in self.sites]
+        return {
+            (a, b): _direct(self.links, names[a], names[b]) or shortest(self.links, names[a], names[b])
+            for b in range(len(names))
+            for a in range(b)
+            if b == a + 1 or (a == 0 and b == len(names) - 1)
+        }
+
+
+def _direct(links: tuple[Link, ...], a: str, b: str) -> Path | None:
+    return next((Path((link,)) for link in links if {link.a, link.b} == {a, b}), None)

@@ -1,0 +1,79 @@
+"""``unidle span simulate`` as a user runs it."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "span" / "three-sites.yaml"
+CONTRACT = {
+    "iteration_ns", "utilisation", "exposed_wan_ns", "peak_memory_bytes", "wan_bytes", "lower_bound_ns",
+    "cost_per_iteration",
+}  # fmt: skip
+
+
+def unidle(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "unidle", *words], capture_output=True, text=True, timeout=120
+    )
+
+
+def test_json_has_the_figures_of_the_contract(tmp_path: Path) -> None:
+    file = tmp_path / "span.json"
+    times = {"forward": 200, "backward": 200, "weight": 200}
+    file.write_text(json.dumps({"stages": 4, "microbatches": 8, "stage_ns": times}))
+    done = unidle(
+        "span",
+        "simulate",
+        str(file),
+        "--schedule",
+        "gpipe,1f1b,interleaved,zb-h1,varuna,atlas,unidle",
+        "--json",
+    )
+    told = json.loads(done.stdout)
+    assert done.returncode == 0, done.stderr
+    assert all(told[name].keys() >= CONTRACT and told[name]["checked"] for name in told)
+    assert [told[name]["iteration_ns"] for name in ("gpipe", "1f1b", "interleaved", "zb-h1")] == [
+        6600,
+        6600,
+        5700,
+        5400,
+    ]
+    assert told["unidle"]["iteration_ns"] <= told["atlas"]["iteration_ns"]
+
+
+def test_rows_and_picture_are_written(tmp_path: Path) -> None:
+    rows, lines, picture = tmp_path / "rows.csv", tmp_path / "rows.jsonl", tmp_path / "picture.svg"
+    command = ("span", "simulate", str(EXAMPLE), "--schedule", "atlas")
+    done = unidle(*command, "--timeline", str(rows), "--gantt", str(picture))
+    assert done.returncode == 0, done.stderr
+    assert "* reconstructed" in done.stdout and "atlas*" in done.stdout
+    assert unidle(*command, "--timeline", str(lines), "--json").returncode == 0
+    table = list(csv.DictReader(rows.read_text().splitlines()))
+    assert list(table[0])[:7] == [
+        "device_or_link",
+        "op",
+        "pipeline",
+        "stage",
+        "microbatch",
+        "start_ns",
+        "end_ns",
+    ]
+    assert {row["op"] for row in table} == {"F", "B", "W", "R", "send", "scatter", "gather", "allreduce"}
+    assert [
+        {name: str(value) for name, value in json.loads(line).items()}
+        for line in lines.read_text().splitlines()
+    ] == table
+    assert picture.read_text().startswith("<svg")
+
+
+def test_bad_input_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
+    file = tmp_path / "span.yaml"
+    file.write_text("stages: 4\nmicrobatches: -1\nstage_ns: {forward: 1, backward: 1, weight: 1}\n")
+    for words in ((str(file),), (str(EXAMPLE), "--schedule", "best"), (str(tmp_path / "none.yaml"),)):
+        done = unidle("span", "simulate", *words)
+        assert done.returncode == 2 and len(done.stderr.splitlines()) == 1, done.stderr
+        assert not done.stdout
