@@ -111,18 +111,15 @@ def test_a_walk_goes_on_one_by_one_where_few_devices_move() -> None:
     assert np.array_equal(one.starts, other.starts) and int(one.ends.max()) == 40 * 60 * 12
 
 
-@examples(max_examples=EXAMPLES)
+@examples(max_examples=EXAMPLES // 2)
 @given(setting=settings())
 def test_unidle_is_never_slower_than_others(setting: Setting) -> None:
     assume(holds_one(setting))
-    own_time = run(setting, "unidle").result.iteration_ns
-    assert own_time <= min(
-        run(setting, name).result.iteration_ns for name in ("gpipe", "1f1b", "zb-h1", "varuna")
-    )
-    ours, theirs = (run(setting, name).result for name in ("unidle", "atlas"))
-    event("faster" if ours.iteration_ns < theirs.iteration_ns else "as fast")
-    assert ours.iteration_ns <= theirs.iteration_ns
-    assert ours.wan_bytes == theirs.wan_bytes
+    ours = run(setting, "unidle").result
+    others = {name: run(setting, name).result for name in ("gpipe", "1f1b", "zb-h1", "varuna", "atlas")}
+    event("faster" if ours.iteration_ns < others["atlas"].iteration_ns else "as fast")
+    assert all(ours.iteration_ns <= other.iteration_ns for other in others.values())
+    assert ours.wan_bytes == others["atlas"].wan_bytes
 
 
 def holds_one(setting: Setting) -> bool:
