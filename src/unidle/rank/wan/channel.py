@@ -309,8 +309,10 @@ class Channel:
         for helper in self.helpers:
             helper.stop()
         self._why = ""
-        for future in (*self._out.clear(), *self._in.clear()):
-            future.set_exception(error)
+        for sent in self._out.clear():
+            sent.set_exception(error)
+        for awaited in self._in.clear():
+            awaited.set_exception(error)
         self._opened.set()
         self._ended.set()
 

@@ -32,19 +32,19 @@ class Dialer(threading.Thread):
         super().__init__(name=f"wan-dial-{peer}-{flow}", daemon=True)
         self._me, self._peer, self._address, self._flow = me, peer, address, flow
         self._settings, self._tls, self._done = settings, tls, done
-        self._stop = threading.Event()
+        self._unwanted = threading.Event()
         self._link: socket.socket | None = None
 
     def stop(self) -> None:
         """Give up now, also in the middle of a connect."""
-        self._stop.set()
+        self._unwanted.set()
         if (link := self._link) is not None:
             with contextlib.suppress(OSError):
                 link.shutdown(socket.SHUT_RDWR)
 
     def run(self) -> None:
         pause_s = self._settings.backoff_s
-        while not self._stop.is_set():
+        while not self._unwanted.is_set():
             try:
                 link, hello = self._open()
             except Refused as refused:
@@ -55,7 +55,7 @@ class Dialer(threading.Thread):
                 self._done(self, None, Refused(f"{why}; give both sides certificates of one authority"))
                 return
             except OSError:
-                self._stop.wait(pause_s * random.uniform(0.5, 1.5))
+                self._unwanted.wait(pause_s * random.uniform(0.5, 1.5))
                 pause_s = min(pause_s * 2, self._settings.backoff_most_s)
             else:
                 self._done(self, link, hello)
@@ -68,7 +68,7 @@ class Dialer(threading.Thread):
         try:
             before_connect(link, self._settings)
             link.settimeout(self._settings.connect_s)
-            if self._stop.is_set():
+            if self._unwanted.is_set():
                 raise ConnectionAbortedError
             link.connect(self._address)
             if self._tls is not None:

@@ -17,7 +17,7 @@ from typing import Any, Final, Self
 
 from unidle.rank.wan.channel import Channel
 from unidle.rank.wan.dialing import Dialer, Greeter
-from unidle.rank.wan.errors import ChannelLost, Refused, WanError
+from unidle.rank.wan.errors import ChannelClosed, ChannelLost, Refused, WanError
 from unidle.rank.wan.flow import Flow
 from unidle.rank.wan.frames import run_key
 from unidle.rank.wan.handshake import Hello, Identity
@@ -87,6 +87,8 @@ class Endpoint:
         channel = Channel(self, run_key(self._me.run), settings, peer, key, address)
         channel.tls_name = tls_name or address[0]
         with self._lock:
+            if self._stopping:
+                raise ChannelClosed(f"endpoint {self._me.peer} is closed; make another")
             if (old := self._channels.get(peer)) is not None and old.error is None:
                 raise WanError(f"peer: there is a channel to {peer!r} already; close that one first")
             self._channels[peer] = channel
@@ -268,6 +270,8 @@ class Endpoint:
             return ""
 
     def _accepting(self, peer: str) -> Channel:
+        if self._stopping:
+            raise ChannelClosed(f"endpoint {self._me.peer} is closed; make another")
         channel = self._channels.get(peer)
         if channel is None or channel.error is not None:
             channel = self._channels[peer] = Channel(
