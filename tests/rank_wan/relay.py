@@ -6,6 +6,7 @@ import contextlib
 import socket
 import threading
 from collections.abc import Callable
+from typing import Self
 
 Spoil = Callable[[int, bytes], bytes]  # how many bytes went before, and the next ones
 
@@ -41,7 +42,7 @@ class Relay:
         for thread in self._threads:
             thread.join()
 
-    def __enter__(self) -> Relay:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

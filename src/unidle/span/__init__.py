@@ -1,0 +1,1 @@
+"""Training across data centres: models of links, plans and their proofs. Pure: no clock, chance, file or socket."""
