@@ -71,7 +71,9 @@ def _measured(lab: Lab, arguments: argparse.Namespace) -> Iterator[Row]:
             how=how,
         )
     for peer, (theirs, spread) in peers.items():
-        yield Row(what=f"{setting}: {peer}, of the same", unit="%", ours=100 * theirs / link, how=f"{how}, {spread}")
+        yield Row(
+            what=f"{setting}: {peer}, of the same", unit="%", ours=100 * theirs / link, how=f"{how}, {spread}"
+        )
 
 
 def _in(lab: Lab, name: str, *words: str) -> None:
@@ -83,7 +85,13 @@ def _rate(lab: Lab, arguments: argparse.Namespace, kind: str, flows: int) -> tup
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": INTERFACE}
     common = [sys.executable, str(HERE), "--side"]
     plan = json.dumps(
-        {"kind": kind, "flows": flows, "bytes": arguments.mb * 10**6, "runs": arguments.runs + 1, "address": lab.address("east")}
+        {
+            "kind": kind,
+            "flows": flows,
+            "bytes": arguments.mb * 10**6,
+            "runs": arguments.runs + 1,
+            "address": lab.address("east"),
+        }
     )
     sides = [
         subprocess.Popen(
@@ -125,7 +133,11 @@ def _ours(receives: bool, address: str, size: int, runs: int, flows: int) -> lis
     settings = Settings(flows=flows)
     rates = []
     with Endpoint(
-        "east" if receives else "west", run="bench", secret=b"bench", listen=(address, PORT) if receives else None, settings=settings
+        "east" if receives else "west",
+        run="bench",
+        secret=b"bench",
+        listen=(address, PORT) if receives else None,
+        settings=settings,
     ) as endpoint:
         channel = endpoint.accept("west") if receives else endpoint.connect("east", (address, PORT))
         channel.wait_open(30)
@@ -187,7 +199,9 @@ def _gloo(receives: bool, address: str, size: int, runs: int, flows: int) -> lis
     import torch
     import torch.distributed as dist
 
-    dist.init_process_group("gloo", init_method=f"tcp://{address}:{PORT}", rank=0 if receives else 1, world_size=2)
+    dist.init_process_group(
+        "gloo", init_method=f"tcp://{address}:{PORT}", rank=0 if receives else 1, world_size=2
+    )
     buffer, go, rates = torch.zeros(size, dtype=torch.uint8), torch.zeros(1, dtype=torch.uint8), []
     for _ in range(runs):
         if receives:

@@ -49,7 +49,8 @@ def test_the_same_measurements_and_seed_give_the_same_intervals() -> None:
 
 
 @pytest.mark.parametrize(
-    ("trips", "rates"), [([], [Rates(1, (1.0,))]), ([0.0], [Rates(1, (1.0,))]), ([1.0], []), ([1.0], [Rates(1, (0.0,))])]
+    ("trips", "rates"),
+    [([], [Rates(1, (1.0,))]), ([0.0], [Rates(1, (1.0,))]), ([1.0], []), ([1.0], [Rates(1, (0.0,))])],
 )
 def test_what_cannot_be_fitted_is_refused(trips: list[float], rates: list[Rates]) -> None:
     with pytest.raises(BadInput, match="measure again"):

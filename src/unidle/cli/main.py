@@ -41,6 +41,7 @@ _ROOMS: Final[dict[str, tuple[str, ...]]] = {
     "guard": ("guard",),
     "drill": ("drill",),
     "checkpoint": ("checkpoint",),
+    "span": ("span",),
     "store": ("store",),
     "profile": ("profile",),
     "machine": ("fleet", "schema", "doctor"),

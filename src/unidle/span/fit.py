@@ -119,10 +119,18 @@ def _check(round_trips_ns: Sequence[float], rates: Sequence[Rates]) -> None:
     not_positive: Callable[[Sequence[float]], bool] = lambda values: not values or min(values) <= 0  # noqa: E731
     if not_positive(round_trips_ns):
         raise BadInput(
-            "needs round trips above 0", field="round_trips_ns", value=len(round_trips_ns), remedy="measure again"
+            "needs round trips above 0",
+            field="round_trips_ns",
+            value=len(round_trips_ns),
+            remedy="measure again",
         )
     if not rates:
         raise BadInput("needs the rate of one flow at least", field="rates", remedy="measure again")
     for each in rates:
         if each.flows < 1 or not_positive(each.bits_per_s):
-            raise BadInput("needs rates above 0", field=f"rates of {each.flows} flows", value=each.bits_per_s, remedy="measure again")
+            raise BadInput(
+                "needs rates above 0",
+                field=f"rates of {each.flows} flows",
+                value=each.bits_per_s,
+                remedy="measure again",
+            )
