@@ -156,14 +156,14 @@ def _ours(receives: bool, address: str, size: int, runs: int, flows: int) -> lis
     return rates
 
 
-def _socket(receives: bool, address: str, size: int, runs: int, flows: int) -> list[float]:
+def _socket(receives: bool, address: str, size: int, runs: int, _: int) -> list[float]:
     import socket
     import time
 
     buffer, rates = bytearray(size), []
     if receives:
         with socket.create_server((address, PORT)) as server:
-            link, _ = server.accept()
+            link = server.accept()[0]
             view = memoryview(buffer)
             with link:
                 for _ in range(runs):
@@ -193,7 +193,7 @@ def _patient(address: str):  # type: ignore[no-untyped-def]
             time.sleep(0.05)
 
 
-def _gloo(receives: bool, address: str, size: int, runs: int, flows: int) -> list[float]:
+def _gloo(receives: bool, address: str, size: int, runs: int, _: int) -> list[float]:
     import time
 
     import torch

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from unidle.rank.wan import Channel, Endpoint, Settings
@@ -48,7 +48,7 @@ def threads() -> list[str]:
 
 def sockets() -> int:
     links = []
-    for fd in os.listdir("/proc/self/fd"):
+    for fd in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):
-            links.append(os.readlink(f"/proc/self/fd/{fd}"))
+            links.append(str(fd.readlink()))
     return sum(link.startswith("socket:") for link in links)

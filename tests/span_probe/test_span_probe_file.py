@@ -9,7 +9,7 @@ import pytest
 from unidle.errors import BadInput
 from unidle.files.fleet import fleet_from_mapping, fleet_to_yaml, load_fleet
 from unidle.files.fleet_measured import store_link
-from unidle.span.fit import Rates, fit
+from unidle.span.fit import Rates, fit, link_of
 
 MODEL = fit([40e6, 41e6, 39e6], [Rates(1, (3e8, 3.1e8)), Rates(4, (1e9, 1.01e9))], seed=1)
 HEAD = """# our fleet
@@ -34,7 +34,7 @@ def test_a_measured_link_is_stored_and_comments_are_kept(case: str, tmp_path: Pa
     file.chmod(0o640)
     before = load_fleet(file)
     for _ in range(2):  # again is the same
-        store_link(str(file), ("n1", "n2"), MODEL, 12e-6)
+        store_link(str(file), link_of("n1", "n2", MODEL, 12e-6))
         after = load_fleet(file)
         text = file.read_text()
         assert text.startswith(HEAD)
@@ -56,7 +56,7 @@ def test_a_measured_link_is_stored_and_comments_are_kept(case: str, tmp_path: Pa
 def test_the_text_of_a_fleet_keeps_what_was_measured(tmp_path: Path) -> None:
     file = tmp_path / "fleet.yaml"
     file.write_text(HEAD)
-    store_link(str(file), ("n1", "n2"), MODEL, 0.0)
+    store_link(str(file), link_of("n1", "n2", MODEL, 0.0))
     written = tmp_path / "again.yaml"
     written.write_text(fleet_to_yaml(load_fleet(file)))
     assert load_fleet(written).links == load_fleet(file).links
@@ -77,7 +77,7 @@ def test_a_torn_or_foreign_file_is_refused_and_left_as_it_is(
     file = tmp_path / "fleet.yaml"
     file.write_text(text)
     with pytest.raises(BadInput, match=says):
-        store_link(str(file), pair, MODEL, 0.0)
+        store_link(str(file), link_of(*pair, MODEL, 0.0))
     assert file.read_text() == text
 
 

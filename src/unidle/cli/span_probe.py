@@ -208,7 +208,7 @@ def _only_address(space: str) -> str:
 def _report(
     measured: Measured, seed: int, write: str | None, pair: tuple[str, str] | None, *, as_json: bool
 ) -> None:
-    from unidle.span.fit import Rates, fit
+    from unidle.span.fit import Rates, fit, link_of
 
     rates = [Rates(flows, tries) for flows, tries in measured.rates.items()]
     model = fit(measured.round_trips_ns, rates, seed)
@@ -216,7 +216,7 @@ def _report(
     if write is not None and pair is not None:
         from unidle.files.fleet_measured import store_link
 
-        store_link(write, pair, model, loss)
+        store_link(write, link_of(*pair, model, loss))
     if as_json:
         print_json(_as_data(measured, model, loss))
         return

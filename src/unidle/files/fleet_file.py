@@ -217,10 +217,17 @@ _Us = Annotated[float, Meta(ge=0, le=1e9)]
 class MeasuredPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What `unidle span probe` measured of a link: 95 % intervals, least and most."""
 
-    gbps: Annotated[tuple[_Gbps, _Gbps], Meta(description="Of the bandwidth.", examples=[[0.9, 1.1]])]
-    latency_us: Annotated[tuple[_Us, _Us], Meta(description="Of the latency.", examples=[[20_000, 20_400]])]
+    gbps: Annotated[
+        tuple[_Gbps, ...],
+        Meta(min_length=2, max_length=2, description="Of the bandwidth.", examples=[[0.9, 1.1]]),
+    ]
+    latency_us: Annotated[
+        tuple[_Us, ...],
+        Meta(min_length=2, max_length=2, description="Of the latency.", examples=[[20_000, 20_400]]),
+    ]
     flow_gbps: Annotated[
-        tuple[_Gbps, _Gbps], Meta(description="Of what one flow carries.", examples=[[0.5, 0.6]])
+        tuple[_Gbps, ...],
+        Meta(min_length=2, max_length=2, description="Of what one flow carries.", examples=[[0.5, 0.6]]),
     ]
     loss_ppm: Annotated[
         int,

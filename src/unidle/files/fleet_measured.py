@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
 
@@ -18,10 +19,7 @@ from unidle.errors import BadInput
 from unidle.files.fleet import BOUNDS, load_fleet
 from unidle.files.fleet_text import link_as_data
 from unidle.files.load import read_text
-from unidle.fleet import Link, LinkMeasured
-
-if TYPE_CHECKING:
-    from unidle.span.fit import Interval, LinkModel
+from unidle.fleet import Link
 
 
 def check_pair(path: str, pair: tuple[str, str]) -> None:
@@ -42,38 +40,17 @@ def check_pair(path: str, pair: tuple[str, str]) -> None:
         raise BadInput("the link ends where it starts", field="--pair", value=pair[0], remedy="name two ends")
 
 
-def store_link(path: str, pair: tuple[str, str], model: LinkModel, loss: float) -> None:
-    """Write a measured link into a fleet file. The file's latency is of one direction: half the round trip.
+def store_link(path: str, link: Link) -> None:
+    """Write a measured link into a fleet file; the fabric that it has there stays.
 
     Errors: :class:`BadInput` where the file is torn, no fleet file, or cannot be written; then it is as it was.
     """
-    check_pair(path, pair)
-    fleet = load_fleet(path)
-    before = next((link for link in fleet.links if {link.a, link.b} == set(pair)), None)
-    link = Link(
-        pair[0],
-        pair[1],
-        _whole(model.capacity_bps.value),
-        round(model.latency_ns.value / 2),
-        before.fabric if before else None,
-        flow_bps=_whole(model.flow_bps.value),
-        measured=LinkMeasured(
-            _ends(model.capacity_bps, 1),
-            _ends(model.latency_ns, 2),
-            _ends(model.flow_bps, 1),
-            round(loss * 1e6),
-        ),
-    )
+    check_pair(path, (link.a, link.b))
+    before = next((each for each in load_fleet(path).links if {each.a, each.b} == {link.a, link.b}), None)
+    if before is not None:
+        link = replace(link, fabric=before.fabric)
     text = read_text(path, what="fleet", limit_bytes=BOUNDS.size_bytes)
     _replace(path, with_link(text, link))
-
-
-def _whole(value: float) -> int:
-    return max(round(value), 1)
-
-
-def _ends(interval: Interval, parts: int) -> tuple[int, int]:
-    return _whole(interval.low / parts), _whole(interval.high / parts)
 
 
 def with_link(text: str, link: Link) -> str:

@@ -123,7 +123,7 @@ def _measured(document: Document, part: LinkPart, path: Path) -> LinkMeasured | 
     )
 
 
-def _pair(interval: tuple[float, float], unit: float) -> tuple[int, int]:
+def _pair(interval: tuple[float, ...], unit: float) -> tuple[int, int]:
     return round(interval[0] * unit), round(interval[1] * unit)
 
 

@@ -14,6 +14,7 @@ from typing import Final
 import numpy as np
 
 from unidle.errors import BadInput
+from unidle.fleet import Link, LinkMeasured
 
 _RESAMPLES: Final = 1000
 _OUTER: Final = (2.5, 97.5)
@@ -83,6 +84,31 @@ def fit(round_trips_ns: Sequence[float], rates: Sequence[Rates], seed: int) -> L
         flow_bps=_interval(flow, flows),
         window_bits=_interval(flow * latency / 1e9, flows * medians / 1e9),
     )
+
+
+def link_of(a: str, b: str, model: LinkModel, loss: float) -> Link:
+    """The link of a fleet. Its latency is of one direction: half the round trip; ``loss`` is a part of 1."""
+    return Link(
+        a,
+        b,
+        _whole(model.capacity_bps.value),
+        _whole(model.latency_ns.value / 2),
+        flow_bps=_whole(model.flow_bps.value),
+        measured=LinkMeasured(
+            _ends(model.capacity_bps, 1),
+            _ends(model.latency_ns, 2),
+            _ends(model.flow_bps, 1),
+            round(loss * 1e6),
+        ),
+    )
+
+
+def _whole(value: float) -> int:
+    return max(round(value), 1)
+
+
+def _ends(interval: Interval, parts: int) -> tuple[int, int]:
+    return _whole(interval.low / parts), _whole(interval.high / parts)
 
 
 def grows(before: float, after: float, least: float = 0.05) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections import deque
@@ -119,13 +120,13 @@ def measure(
             _wait_all(channel, flows)
             if not trips:
                 trips = _round_trips(channel, pings)
-                told(f"{pings} round trips")
+                told(f"round trips: {pings}")
             rates[flows] = _rates(channel, seconds)
             for info in channel.tcp_infos():
                 segments, again = segments + info.segments, again + info.retransmitted
             channel.close(0)  # what is on its way need not arrive
         reached = sum(rates[flows]) / _SLICES
-        told(f"{flows} flows: {reached / 1e6:.1f} Mbit/s")
+        told(f"flows {flows}: {reached / 1e6:.1f} Mbit/s")
         flat = 0 if grows(best, reached) else flat + 1
         best = max(best, reached)
     return Measured(trips, rates, segments, again)
@@ -170,5 +171,5 @@ def _rates(channel: Channel, seconds: float) -> tuple[float, ...]:
         if now - begun >= marks[len(seen)]:
             seen.append((now, channel.stats().sent_bytes))
         time.sleep(0.002)
-    pairs = zip(seen, seen[1:], strict=False)
+    pairs = itertools.pairwise(seen)
     return tuple(max((b - a) * 8e9 / (late - early), 1.0) for (early, a), (late, b) in pairs)
