@@ -202,9 +202,10 @@ class CellChannel:
         if len(message.buffer) == piece.total:
             message.buffer[piece.offset : piece.offset + len(body)] = body
         elif not message.future.done():
+            has = len(message.buffer)
             message.future.set_exception(
                 WrongSize(
-                    f"a message of {piece.total} bytes came for a buffer of {len(message.buffer)} bytes; both sides must"
+                    f"a message of {piece.total} bytes came for a buffer of {has} bytes; both sides must"
                     " name the same length for each message of a tag"
                 )
             )

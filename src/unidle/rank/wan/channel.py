@@ -339,8 +339,9 @@ class Channel:
         self._out.again([chunk])
 
     def _damages(self, chunk: Chunk) -> ChannelLost:
+        size = len(chunk.payload)
         return ChannelLost(
-            f"the link to {self.peer} damages what it carries: one chunk of {len(chunk.payload):,} bytes failed its"
+            f"the link to {self.peer} damages what it carries: one chunk of {size:,} bytes failed its"
             f" checksum {chunk.tries} times; look for a broken cable, card or middlebox"
         )
 

@@ -138,6 +138,19 @@ class Endpoint:
     # -- the loop ------------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        try:
+            self._turns()
+        except BaseException as error:  # nobody would settle a future any more
+            for channel in self._all:
+                channel.end(
+                    WanError(f"the thread of endpoint {self._me.peer} failed: {error!r}; please report it")
+                )
+            raise
+        finally:
+            self._over = True
+            self._drain()
+
+    def _turns(self) -> None:
         tick_ns = int(self.settings.heartbeat_s * 5e8)
         next_tick = before = time.monotonic_ns()
         while not (self._stopping and all(channel.error is not None for channel in self._all)):
@@ -155,8 +168,6 @@ class Endpoint:
             if now >= next_tick:
                 next_tick = now + tick_ns
                 self._tick(now)
-        self._over = True
-        self._drain()
 
     def _drain(self) -> None:
         """What was asked for after the end is told that it is closed."""
