@@ -2,7 +2,7 @@
 
 Two network namespaces on one switch: a rate limit in the kernel (htb), a delay by a relay of frames in user space (this
 machine's kernel may have no netem), and the TCP buffers of a usual Linux (net.ipv4.tcp_wmem up to 4 MiB, tcp_rmem up to 6
-MiB, set inside both namespaces). What one flow loses, it loses to those bounds. Needs root.
+MiB, set inside both namespaces) under Reno, which every kernel has. What one flow loses, it loses to those bounds. Needs root.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -27,10 +28,12 @@ PAYLOAD_OF_WIRE = 1448 / 1514
 
 
 def rows(arguments: argparse.Namespace) -> Iterator[Row]:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that no namespace is left behind
     lab = Lab(["west", "east"])
     try:
         for name in ("west", "east"):
-            for setting in SYSCTLS:
+            own = [f"net.ipv4.tcp_congestion_control={arguments.congestion}"] if arguments.congestion else []
+            for setting in (*SYSCTLS, *own):
                 _in(lab, name, "sysctl", "-qw", setting)
             _in(lab, name, "ip", "link", "set", INTERFACE, "mtu", "1500")
         lab.limit("west", "east", int(arguments.gbps * 1e9))
@@ -43,7 +46,7 @@ def rows(arguments: argparse.Namespace) -> Iterator[Row]:
 
 def _measured(lab: Lab, arguments: argparse.Namespace) -> Iterator[Row]:
     link = arguments.gbps * 1e9 / 8 * PAYLOAD_OF_WIRE / 1e6
-    setting = f"{arguments.gbps:g} Gbit/s, {arguments.delay_ms:g} ms each way"
+    setting = f"{arguments.gbps:g} Gbit/s, {arguments.delay_ms:g} ms each way{f', {arguments.congestion}' if arguments.congestion else ''}"
     how = f"measured here, median of {arguments.runs} x {arguments.mb} MB"
     peers = {
         "one TCP socket": _rate(lab, arguments, "socket", 1),
@@ -222,6 +225,11 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--delay-ms", type=float, default=20.0, help="added latency of each direction")
     parser.add_argument("--flows", type=int, default=8, help="flows of the many")
     parser.add_argument("--mb", type=int, default=250, help="megabytes of a message")
+    parser.add_argument(
+        "--congestion",
+        default="reno",
+        help="TCP congestion control of both namespaces, for all; empty for the kernel's own",
+    )
     parser.add_argument("--runs", type=int, default=5)
 
 
