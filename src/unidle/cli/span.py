@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 ALL = "gpipe,1f1b,interleaved,zb-h1,varuna,atlas,unidle"
 
 span_app = typer.Typer(
-    help="Train one model across data centres: what a schedule would take. All figures are modelled.",
+    help="Train one model across data centres: what a schedule would take, and what the links carry.",
     no_args_is_help=True,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
@@ -24,7 +24,10 @@ span_app = typer.Typer(
 
 def register(app: typer.Typer) -> None:
     """Add this room's commands."""
+    from unidle.cli.span_probe import probe
+
     span_app.command("simulate")(simulate)
+    span_app.command("probe")(probe)
     app.add_typer(span_app, name="span")
 
 

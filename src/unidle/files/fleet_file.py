@@ -210,6 +210,31 @@ class NodePart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     ] = None
 
 
+_Gbps = Annotated[float, Meta(gt=0, le=1_000_000)]
+_Us = Annotated[float, Meta(ge=0, le=1e9)]
+
+
+class MeasuredPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What `unidle span probe` measured of a link: 95 % intervals, least and most."""
+
+    gbps: Annotated[
+        tuple[_Gbps, ...],
+        Meta(min_length=2, max_length=2, description="Of the bandwidth.", examples=[[0.9, 1.1]]),
+    ]
+    latency_us: Annotated[
+        tuple[_Us, ...],
+        Meta(min_length=2, max_length=2, description="Of the latency.", examples=[[20_000, 20_400]]),
+    ]
+    flow_gbps: Annotated[
+        tuple[_Gbps, ...],
+        Meta(min_length=2, max_length=2, description="Of what one flow carries.", examples=[[0.5, 0.6]]),
+    ]
+    loss_ppm: Annotated[
+        int,
+        Meta(ge=0, le=1_000_000, description="Segments that were sent again, in millionths.", examples=[12]),
+    ] = 0
+
+
 class LinkPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A link between two tiers or nodes, or the way up of every vertex of one kind."""
 
@@ -230,6 +255,17 @@ class LinkPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     latency_us: Annotated[float, Meta(ge=0, le=1e9, description="Latency in microseconds.", examples=[5])] = (
         0.0
     )
+    flow_gbps: Annotated[
+        _Gbps | None,
+        Meta(description="Most that one TCP flow carries of it; without it, not known.", examples=[0.6]),
+    ] = None
+    measured: Annotated[
+        MeasuredPart | None,
+        Meta(
+            description="How sure that is; `unidle span probe --write` puts it here.",
+            examples=[{"gbps": [0.9, 1.1], "latency_us": [20_000, 20_400], "flow_gbps": [0.5, 0.6]}],
+        ),
+    ] = None
 
 
 class TopologyPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -9,7 +9,7 @@ from typing import Final
 
 from unidle.files.document import BadFile, Document, Path
 from unidle.files.fleet_file import ID_LENGTH, ID_PATTERN, ID_SAYS, FleetFile, LinkPart
-from unidle.fleet import Link, Node, Tier
+from unidle.fleet import Link, LinkMeasured, Node, Tier
 from unidle.fleet.labels import HOST_KEY, OWN_KINDS, LabelConflict, tree_of, well_known
 
 _ENDS: Final = "give both ends, a and b, or the kind of tier that it leads up from: tier"
@@ -94,7 +94,37 @@ def links(
                 (*path, "gbps"), "less than 1 bit/s", value=part.gbps, remedy="the unit is 10^9 bit/s"
             )
         latency_ns = round(part.latency_us * 1e3)
-        yield Link(part.a or "", part.b or "", bandwidth_bps, latency_ns, part.fabric, part.tier or "")
+        yield Link(
+            part.a or "",
+            part.b or "",
+            bandwidth_bps,
+            latency_ns,
+            part.fabric,
+            part.tier or "",
+            round((part.flow_gbps or 0) * 1e9),
+            _measured(document, part, path),
+        )
+
+
+def _measured(document: Document, part: LinkPart, path: Path) -> LinkMeasured | None:
+    if (found := part.measured) is None:
+        return None
+    for field in ("gbps", "latency_us", "flow_gbps"):
+        least, most = getattr(found, field)
+        if least > most:
+            raise document.error(
+                (*path, "measured", field),
+                "the least is above the most",
+                value=[least, most],
+                remedy="swap them",
+            )
+    return LinkMeasured(
+        _pair(found.gbps, 1e9), _pair(found.latency_us, 1e3), _pair(found.flow_gbps, 1e9), found.loss_ppm
+    )
+
+
+def _pair(interval: tuple[float, ...], unit: float) -> tuple[int, int]:
+    return round(interval[0] * unit), round(interval[1] * unit)
 
 
 def _check_ends(document: Document, part: LinkPart, path: Path, known: Mapping[str, object]) -> None:

@@ -14,7 +14,7 @@ from unidle.files.fleet_share import sharing_fields
 from unidle.files.fleet_watch import watch_as_mapping
 from unidle.files.tree import resolve
 from unidle.files.values import duration_text
-from unidle.fleet import WHOLE_PPM, Device, Fleet, Link, Node
+from unidle.fleet import WHOLE_PPM, Device, Fleet, Link, LinkMeasured, Node
 from unidle.fleet.idle import IdlePolicy, IdleTerms
 from unidle.fleet.queues import DAILY, UTC, History, Migration, QueueSpec
 
@@ -34,7 +34,7 @@ def fleet_to_yaml(fleet: Fleet) -> str:
             prices=dict(fleet.prices_per_device_hour),
             tiers=[_given(id=t.id, kind=t.kind, parent=t.parent, fabric=t.fabric) for t in fleet.tiers],
             nodes=[_node(node, tiers=bool(fleet.tiers)) for node in fleet.nodes],
-            links=[_link(link) for link in fleet.links],
+            links=[link_as_data(link) for link in fleet.links],
             gpu_links=gpu_links_as_data(fleet.gpu_links),
             queues=[_queue(queue) for queue in fleet.queues],
             migration=_migration(fleet.migration),
@@ -151,7 +151,8 @@ def _terms(terms: IdleTerms, base: IdleTerms) -> dict[str, object]:
     return found
 
 
-def _link(link: Link) -> dict[str, object]:
+def link_as_data(link: Link) -> dict[str, object]:
+    """What a fleet file says of a link."""
     return _given(
         a=link.a,
         b=link.b,
@@ -159,6 +160,19 @@ def _link(link: Link) -> dict[str, object]:
         fabric=link.fabric,
         gbps=_short(link.bandwidth_bps / 1e9),
         latency_us=_short(link.latency_ns / 1e3),
+        flow_gbps=_short(link.flow_bps / 1e9),
+        measured=_measured(link.measured),
+    )
+
+
+def _measured(found: LinkMeasured | None) -> dict[str, object] | None:
+    if found is None:
+        return None
+    return _given(
+        gbps=[_short(each / 1e9) for each in found.bandwidth_bps],
+        latency_us=[_short(each / 1e3) for each in found.latency_ns],
+        flow_gbps=[_short(each / 1e9) for each in found.flow_bps],
+        loss_ppm=found.loss_ppm,
     )
 
 

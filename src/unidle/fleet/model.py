@@ -138,11 +138,22 @@ class Tier:
 
 
 @dataclass(frozen=True, slots=True)
+class LinkMeasured:
+    """95 % intervals of what a probe measured of a link, in the units of :class:`Link`, and the part of segments lost."""
+
+    bandwidth_bps: tuple[int, int]
+    latency_ns: tuple[int, int]
+    flow_bps: tuple[int, int]
+    loss_ppm: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Link:
     """A link between two vertices of the tree, or one from each vertex of a kind to the vertex above.
 
     In the second form ``tier`` is the kind (``node`` and ``device`` too), and ``a`` and ``b`` are empty.
-    The bandwidth is that of one direction, in bit/s.
+    The bandwidth is that of one direction, in bit/s; ``flow_bps`` is the most that one TCP flow carries of it, 0 where
+    that is not known. The latency is that of one direction, too.
     """
 
     a: str
@@ -151,6 +162,8 @@ class Link:
     latency_ns: int = 0
     fabric: LinkClass | None = None
     tier: str = ""
+    flow_bps: int = 0
+    measured: LinkMeasured | None = None
 
 
 @dataclass(frozen=True, slots=True)

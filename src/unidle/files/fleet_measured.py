@@ -1,0 +1,114 @@
+"""Stores what was measured of a link in a fleet file, and leaves all else in it as it is, comments too.
+
+The text of one entry of ``links`` is replaced, or one is added; the new text is read as a fleet file before it takes the
+place of the old one, whole or not at all.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from unidle.errors import BadInput
+from unidle.files.fleet import BOUNDS, load_fleet
+from unidle.files.fleet_text import link_as_data
+from unidle.files.load import read_text
+from unidle.fleet import Link
+
+
+def check_pair(path: str, pair: tuple[str, str]) -> None:
+    """Whether the file is a fleet file that knows both ends. Errors: :class:`BadInput`."""
+    if path == "-":
+        raise BadInput("must be a file", field="--write", value=path, remedy="name the fleet file")
+    fleet = load_fleet(path)
+    known = {tier.id for tier in fleet.tiers} | {node.id for node in fleet.nodes}
+    for end in pair:
+        if end not in known:
+            raise BadInput(
+                f"is no tier or node of {path}",
+                field="--pair",
+                value=end,
+                remedy="`unidle fleet show` lists them",
+            )
+    if pair[0] == pair[1]:
+        raise BadInput("the link ends where it starts", field="--pair", value=pair[0], remedy="name two ends")
+
+
+def store_link(path: str, link: Link) -> None:
+    """Write a measured link into a fleet file; the fabric that it has there stays.
+
+    Errors: :class:`BadInput` where the file is torn, no fleet file, or cannot be written; then it is as it was.
+    """
+    check_pair(path, (link.a, link.b))
+    before = next((each for each in load_fleet(path).links if {each.a, each.b} == {link.a, link.b}), None)
+    if before is not None:
+        link = replace(link, fabric=before.fabric)
+    text = read_text(path, what="fleet", limit_bytes=BOUNDS.size_bytes)
+    _replace(path, with_link(text, link))
+
+
+def with_link(text: str, link: Link) -> str:
+    """The text of a fleet file with a link in place of the one between the same ends, or as a further one."""
+    entry = json.dumps(link_as_data(link))
+    if text.lstrip().startswith("{"):
+        return _in_json(text, link)
+    root = yaml.compose(text, Loader=yaml.SafeLoader)
+    parts = root.value if isinstance(root, yaml.MappingNode) else []
+    found = next((value for key, value in parts if key.value == "links"), None)
+    if not isinstance(found, yaml.SequenceNode):
+        return f"{text.rstrip()}\nlinks:\n  - {entry}\n" if found is None else text
+    for node in found.value:
+        ends = {value.value for key, value in node.value if key.value in ("a", "b")}
+        if ends == {link.a, link.b}:
+            return _spliced(text, node.start_mark.index, _end_of(text, node), entry)
+    if found.flow_style:
+        at = found.end_mark.index - 1
+        return _spliced(text, at, at, f"{', ' if found.value else ''}{entry}")
+    at = _end_of(text, found.value[-1])
+    indent = " " * found.start_mark.column
+    return _spliced(text, at, at, f"\n{indent}- {entry}")
+
+
+def _end_of(text: str, node: Any) -> int:
+    """Where a node's last word ends: the mark of a block comes after the space and comments that follow it."""
+    if isinstance(node, yaml.ScalarNode) or node.flow_style or not node.value:
+        return int(node.end_mark.index)
+    last = node.value[-1]
+    return _end_of(text, last[1] if isinstance(last, tuple) else last)
+
+
+def _spliced(text: str, start: int, end: int, new: str) -> str:
+    return text[:start] + new + text[end:]
+
+
+def _in_json(text: str, link: Link) -> str:
+    data = json.loads(text)
+    others = [each for each in data.get("links", []) if {each.get("a"), each.get("b")} != {link.a, link.b}]
+    return json.dumps({**data, "links": [*others, link_as_data(link)]}, indent=2) + "\n"
+
+
+def _replace(path: str, text: str) -> None:
+    """The file with a new text, after that was read as a fleet file; its mode is kept."""
+    target = Path(os.path.realpath(path))
+    try:
+        fd, partial = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
+        try:
+            with os.fdopen(fd, "w", encoding="utf-8") as stream:
+                stream.write(text)
+                stream.flush()
+                os.fsync(stream.fileno())
+            load_fleet(partial)
+            Path(partial).chmod(target.stat().st_mode & 0o7777)
+            Path(partial).replace(target)
+        finally:
+            Path(partial).unlink(missing_ok=True)
+    except OSError as error:
+        raise BadInput(
+            f"cannot be written: {error.strerror}", field="--write", value=path, remedy="name another place"
+        ) from error

@@ -1,0 +1,84 @@
+"""What flows carry: a header of 60 bytes, and behind that of a chunk its payload. Big-endian.
+
+    magic 4 | version 1 | kind 1 | unused 2 | run 8 | tag 8 | sequence 8 | offset 8 | total 8 | length 4
+    | CRC-32 of the payload 4 | CRC-32 of the 56 bytes before 4
+
+The checksums find damage, not an attacker: for that there is TLS.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+import zlib
+from typing import Final, NamedTuple
+
+from unidle.rank.wan.errors import BadFrame
+
+MAGIC: Final = b"UDLW"
+VERSION: Final = 1
+DATA: Final = 1
+ACK: Final = 2  # sequence: so many chunks of this connection are settled
+NACK: Final = 3  # sequence: this chunk of this connection came damaged
+GRANT: Final = 4  # all messages of the tag below sequence have a buffer
+PING: Final = 5
+BYE: Final = 6
+TAG_LIMIT: Final = 1 << 64
+
+_HEAD: Final = struct.Struct("!4sBBHQQQQQII")
+_SUM: Final = struct.Struct("!I")
+HEADER_BYTES: Final = _HEAD.size + _SUM.size
+
+
+class Frame(NamedTuple):
+    """A header. Lengths and offsets in bytes."""
+
+    kind: int
+    tag: int
+    sequence: int
+    offset: int
+    total: int
+    length: int
+    crc: int
+
+
+def run_key(run: str) -> int:
+    """What stands for a run's name in each header."""
+    return int.from_bytes(hashlib.blake2b(run.encode(), digest_size=8).digest())
+
+
+def tag_number(tag: int | str) -> int:
+    """A tag on the wire: a number as it is, of a name the first 8 bytes of its BLAKE2b. Errors: ``ValueError``."""
+    if isinstance(tag, str):
+        return int.from_bytes(hashlib.blake2b(tag.encode(), digest_size=8, person=b"unidle-tag").digest())
+    if not 0 <= tag < TAG_LIMIT:
+        raise ValueError(f"tag: must be 0 to 2**64 - 1, or a name (got {tag})")
+    return tag
+
+
+def pack(run: int, frame: Frame) -> bytes:
+    """The header of a frame."""
+    kind, tag, sequence, offset, total, length, crc = frame
+    head = _HEAD.pack(MAGIC, VERSION, kind, 0, run, tag, sequence, offset, total, length, crc)
+    return head + _SUM.pack(zlib.crc32(head))
+
+
+def control(run: int, kind: int, sequence: int = 0, tag: int = 0) -> bytes:
+    """A frame without payload."""
+    return pack(run, Frame(kind, tag, sequence, 0, 0, 0, 0))
+
+
+def unpack(run: int, header: bytes | bytearray | memoryview, most_bytes: int) -> Frame:
+    """A header that arrived. Errors: :class:`BadFrame` for damage, another run, or a chunk of more than ``most_bytes``."""
+    head = memoryview(header)[: _HEAD.size]
+    if zlib.crc32(head) != _SUM.unpack_from(header, _HEAD.size)[0]:
+        raise BadFrame("a header is damaged")
+    magic, version, kind, _, its_run, *rest = _HEAD.unpack(head)
+    if magic != MAGIC or version != VERSION or its_run != run:
+        raise BadFrame("a header is of another run or version")
+    frame = Frame(kind, *rest)
+    if not DATA <= kind <= BYE or frame.length > most_bytes or (kind != DATA and frame.length):
+        raise BadFrame("a header asks for what cannot be")
+    if frame.offset + frame.length > frame.total:
+        raise BadFrame("a chunk is longer than its message")
+    return frame

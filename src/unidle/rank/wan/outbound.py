@@ -1,0 +1,190 @@
+"""What a channel still has to send: order, window, credit, slots and rate. No socket and no clock in here."""
+
+from __future__ import annotations
+
+import heapq
+import zlib
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future
+
+from unidle.rank.wan.frames import DATA, Frame, pack
+from unidle.rank.wan.settings import Settings
+from unidle.rank.wan.stats import Stats
+
+
+class Message:
+    """One buffer on its way. ``unsettled`` counts its chunks that are not acknowledged."""
+
+    __slots__ = ("future", "not_before_ns", "offset", "sequence", "started", "tag", "unsettled", "view")
+
+    def __init__(
+        self, tag: int, sequence: int, view: memoryview, future: Future[int], not_before_ns: int
+    ) -> None:
+        self.tag, self.sequence, self.view, self.future = tag, sequence, view, future
+        self.not_before_ns = not_before_ns
+        self.offset, self.unsettled, self.started = 0, 0, False
+
+    @property
+    def all_cut(self) -> bool:
+        """Whether each of its bytes is in some chunk; a message without bytes has one chunk, too."""
+        return self.started and self.offset == len(self.view)
+
+
+class Chunk:
+    """A part of a message that one flow carries."""
+
+    __slots__ = ("header", "message", "payload", "tries")
+
+    def __init__(self, message: Message, payload: memoryview, header: bytes) -> None:
+        self.message, self.payload, self.header = message, payload, header
+        self.tries = 0
+
+
+class Outbound:
+    """Gives out chunks, and takes them back that did not arrive."""
+
+    def __init__(self, run: int, settings: Settings, stats: Stats) -> None:
+        self._run, self._settings, self._stats = run, settings, stats
+        self._slots: list[tuple[int, int, Message]] = []
+        self._ready: deque[Message] = deque()
+        self._again: deque[Chunk] = deque()
+        self._sequences: dict[int, int] = {}
+        self._granted: dict[int, int] = {}
+        self._early: dict[
+            int, dict[int, int]
+        ] = {}  # bytes sent before their buffer was posted, by tag and sequence
+        self._early_out = 0
+        self._messages: set[Message] = set()
+        self._count = 0
+        self._tokens, self._tokens_ns = 0.0, 0
+        self.peer_early_bytes = 0  # what the peer takes early; it says so when it connects
+        self.bucket = False  # the token bucket paces, not the kernel
+        self.waits_for = ""  # why the last call of next_chunk gave none
+
+    def add(self, tag: int, view: memoryview, future: Future[int], not_before_ns: int) -> None:
+        """A message more; messages of one tag are received in this order."""
+        sequence = self._sequences.get(tag, 0)
+        self._sequences[tag] = sequence + 1
+        message = Message(tag, sequence, view, future, not_before_ns)
+        self._messages.add(message)
+        self._count += 1
+        heapq.heappush(self._slots, (not_before_ns, self._count, message))
+
+    def next_chunk(self, now_ns: int) -> Chunk | None:
+        """What an idle flow carries next; None, and ``waits_for``, where nothing may go now."""
+        while self._slots and self._slots[0][0] <= now_ns:
+            self._ready.append(heapq.heappop(self._slots)[2])
+        if not (self._again or self._ready):
+            self.waits_for = "pacing" if self._slots else ""
+            return None
+        room = self._settings.window_bytes - self._stats.in_flight_bytes
+        size = len(self._again[0].payload) if self._again else self._settings.chunk_bytes
+        if room < size and self._stats.in_flight_bytes:
+            self.waits_for = "window"
+            return None
+        if self.bucket and not self._has_tokens(now_ns):
+            self.waits_for = "pacing"
+            return None
+        chunk = self._again.popleft() if self._again else self._cut()
+        if chunk is None:
+            self.waits_for = "credit"
+            return None
+        if chunk.tries:
+            self._stats.resent_bytes += len(chunk.payload)
+        chunk.tries += 1
+        self._stats.in_flight_bytes += len(chunk.payload)
+        self._stats.in_flight_peak_bytes = max(self._stats.in_flight_peak_bytes, self._stats.in_flight_bytes)
+        self._tokens -= len(chunk.payload) if self.bucket else 0
+        return chunk
+
+    def _cut(self) -> Chunk | None:
+        """The next part of the first message that the peer has room for."""
+        for index, message in enumerate(self._ready):
+            length = min(self._settings.chunk_bytes, len(message.view) - message.offset)
+            if message.sequence >= self._granted.get(message.tag, 0):
+                if self._early_out + length > self.peer_early_bytes:
+                    continue
+                self._early_out += length
+                early = self._early.setdefault(message.tag, {})
+                early[message.sequence] = early.get(message.sequence, 0) + length
+            payload = message.view[message.offset : message.offset + length]
+            frame = Frame(
+                DATA,
+                message.tag,
+                message.sequence,
+                message.offset,
+                len(message.view),
+                length,
+                zlib.crc32(payload),
+            )
+            message.offset += length
+            message.started = True
+            message.unsettled += 1
+            if message.all_cut:
+                del self._ready[index]
+            return Chunk(message, payload, pack(self._run, frame))
+        return None
+
+    def _has_tokens(self, now_ns: int) -> bool:
+        """Whether the rate lets a chunk go: it may go into debt by one, so the mean is kept for any length."""
+        if self._tokens_ns:
+            earned = (now_ns - self._tokens_ns) * self._settings.rate_bytes_per_s / 1e9
+            self._tokens = min(self._tokens + earned, float(self._settings.burst_bytes))
+        self._tokens_ns = now_ns
+        return self._tokens >= 0
+
+    def due_ns(self) -> int | None:
+        """When time alone lets the next chunk go; None where it waits for something else or there is none."""
+        due = [self._slots[0][0]] if self._slots else []
+        if self.bucket and self._tokens < 0 and (self._ready or self._again):
+            due.append(self._tokens_ns + int(-self._tokens * 1e9 / self._settings.rate_bytes_per_s) + 1)
+        return min(due, default=None)
+
+    def settled(self, chunk: Chunk) -> None:
+        """The peer has it, whole."""
+        message = chunk.message
+        self._stats.in_flight_bytes -= len(chunk.payload)
+        self._stats.sent_bytes += len(chunk.payload)
+        self._stats.sent_chunks += 1
+        message.unsettled -= 1
+        if message.all_cut and not message.unsettled:
+            self._messages.discard(message)
+            message.future.set_result(len(message.view))
+
+    def again(self, chunks: list[Chunk]) -> None:
+        """They did not arrive, or may not have: they go first."""
+        for chunk in reversed(chunks):
+            self._stats.in_flight_bytes -= len(chunk.payload)
+            self._again.appendleft(chunk)
+
+    def granted(self, tag: int, below: int) -> None:
+        """The peer posted buffers for all messages of a tag below a sequence number."""
+        if below <= self._granted.get(tag, 0):
+            return
+        self._granted[tag] = below
+        early = self._early.get(tag, {})
+        for sequence in [each for each in early if each < below]:
+            self._early_out -= early.pop(sequence)
+        if not early:
+            self._early.pop(tag, None)
+
+    def pending(self) -> Iterator[Future[int]]:
+        """Futures of what is not settled."""
+        return (message.future for message in self._messages)
+
+    @property
+    def outstanding_bytes(self) -> int:
+        """Bytes of messages that are not settled, whether sent or not, less whole chunks that are."""
+        waiting = sum(len(message.view) - message.offset for message in self._messages)
+        return waiting + self._stats.in_flight_bytes + sum(len(chunk.payload) for chunk in self._again)
+
+    def clear(self) -> list[Future[int]]:
+        """Forget all; the futures that nobody will settle."""
+        left = list(self.pending())
+        self._messages.clear()
+        self._ready.clear()
+        self._again.clear()
+        self._slots.clear()
+        self._stats.in_flight_bytes = 0
+        return left
