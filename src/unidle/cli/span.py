@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from unidle.cli.common import JsonOption, figures, print_json, say, show, table
+from unidle.cli.span_plan import plan
 
 if TYPE_CHECKING:
     from unidle.span.simulate import Simulation
@@ -25,6 +26,7 @@ span_app = typer.Typer(
 def register(app: typer.Typer) -> None:
     """Add this room's commands."""
     span_app.command("simulate")(simulate)
+    span_app.command("plan")(plan)
     app.add_typer(span_app, name="span")
 
 

@@ -1,0 +1,68 @@
+"""What a layout takes at least, from a few numbers of each site: to rank thousands of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+from unidle.span.offer import Layout, Wanted, stage_of
+
+HOUR_NS: Final = 3_600_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """The stages of one site: the slowest one's nanoseconds, and sums over all."""
+
+    slowest_both: int
+    slowest_weight: int
+    forward: int
+    backward: int
+
+
+def quick_ns(wanted: Wanted, layout: Layout) -> int:
+    """No schedule takes less: the slowest stage's work, the way to it and back; the bytes of each link."""
+    shape, m = wanted.shape(layout.microbatch), layout.microbatches(wanted.batch)
+    blocks, first = list[Block](), 0
+    for site, count in zip(layout.order, layout.stages, strict=True):
+        own = layout.layers[first : first + count]
+        tflops, most, total = wanted.offers[site].tflops, max(own), sum(own)
+        slow, one = stage_of(shape, most, tflops), stage_of(shape, 1, tflops)
+        # Rounding may take half a nanosecond from each stage, and each layer's share may have gained as much.
+        blocks.append(
+            Block(
+                slow.forward_ns + slow.backward_ns,
+                slow.weight_ns,
+                max(one.forward_ns * total - total - count, 0),
+                max(one.backward_ns * total - total - count, 0),
+            )
+        )
+        first += count
+    there = back = best = 0
+    hops = [wanted.link(a, b) for a, b in pairwise(layout.order)]
+    for k, block in enumerate(blocks):
+        best = max(best, there + m * block.slowest_both + max(m * block.slowest_weight, back))
+        there, back = there + block.forward, back + block.backward
+        if k < len(hops) and (link := hops[k]) is not None:
+            width = min(layout.stages[k], layout.stages[k + 1])
+            busy = m * int(shape.activation_bytes * 8 / (link.rate_gbps(None) * width))
+            rounded = 64 * m * layout.cell
+            best = max(best, there + busy - rounded + 2 * link.latency_ns + back)
+            there, back = there + link.latency_ns, back + link.latency_ns
+    return max(best, there + back)
+
+
+def cost_at(wanted: Wanted, layout: Layout, iteration_ns: int) -> float:
+    """Money of an iteration that takes so long, egress included."""
+    hourly = sum(
+        count * layout.pipelines * wanted.offers[k].price_per_gpu_hour
+        for k, count in zip(layout.order, layout.stages, strict=True)
+    )
+    size = wanted.shape(layout.microbatch).activation_bytes
+    each = size * layout.microbatches(wanted.batch) * layout.pipelines
+    egress = 0.0
+    for a, b in pairwise(layout.order):
+        link = wanted.link(a, b)
+        egress += 2 * link.egress_per_gb * each / 1e9 if link else 0.0
+    return hourly * iteration_ns / HOUR_NS + egress
