@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, cast
 
 import pytest
-from span.plans import small_case
 
+from span.plans import small_case
 from unidle.errors import BadInput
 from unidle.files.span import span_from_mapping
 from unidle.files.span_plan import as_file, rented, wanted_from_mapping

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 
 from unidle.span.cost import Shape, compute_ns
 from unidle.span.link import Link
@@ -21,7 +21,7 @@ class Offer:
     cap_bytes: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Wanted:
     """A model to train and where. ``batch``: sequences of an iteration, the same for every layout.
 
@@ -46,12 +46,17 @@ class Wanted:
 
     def link(self, a: int, b: int) -> Link | None:
         """What joins two sites directly."""
-        pair = {self.offers[a].name, self.offers[b].name}
-        return next((link for link in self.links if {link.a, link.b} == pair), None)
+        return self._between.get((a, b))
 
     def joined(self, a: int, b: int) -> bool:
         """Whether neighbouring stages may be there; without any links communication is free."""
         return not self.links or self.link(a, b) is not None
+
+    @cached_property
+    def _between(self) -> dict[tuple[int, int], Link]:
+        at = {offer.name: k for k, offer in enumerate(self.offers)}
+        found = [(at[link.a], at[link.b], link) for link in self.links if {link.a, link.b} <= at.keys()]
+        return {pair: link for a, b, link in found for pair in ((a, b), (b, a))}
 
 
 @dataclass(frozen=True, slots=True)

@@ -145,6 +145,7 @@ class _Queue:
     def __init__(self, search: Search, found: Iterable[Layout]) -> None:
         self._search = search
         self._heap: list[tuple[float, int, bool, int, Layout]] = []
+        self.taken = list[float]()
         for layout in found:
             quick = quick_ns(search.wanted, layout)
             value = search.measure(layout, quick)
@@ -181,7 +182,9 @@ class _Queue:
                 return True
             if work_most is not None and search.best is not None and search.work >= work_most:
                 return False
-            search.take(heapq.heappop(self._heap)[4])
+            least, _, _, _, layout = heapq.heappop(self._heap)
+            self.taken.append(least)
+            search.take(layout)
         return True
 
 
@@ -196,10 +199,11 @@ def _finish(search: Search, queue: _Queue, proved: bool, theirs: float | None) -
     if search.best is None:
         raise cannot(search.wanted)
     value, layout, result = search.best
-    # What was simulated has left the queue, so that all bounds are made anew for the least of all layouts.
-    fresh = _Queue(search, [*queue.all(), *search.done])
-    bound = min(fresh.bound() or 0.0, value)
-    least_ns = int(bound) if search.objective == "time" else min(fresh.quick_ns, result.iteration_ns)
+    bounds = [*queue.taken, search.measure(layout, result.lower_bound_ns)]
+    if (left := queue.bound()) is not None:
+        bounds.append(left)
+    bound = min(bounds)
+    least_ns = int(bound) if search.objective == "time" else min(queue.quick_ns, result.iteration_ns)
     with_site = tuple(_with(search, queue, k) for k in range(len(search.wanted.offers)))
     return Plan(
         search.wanted, layout, result, search.objective, value, bound, least_ns, proved, queue.count, len(search.done),
