@@ -34,6 +34,6 @@ def small_case(seed: int) -> Wanted:
         if chance.random() < 0.8
     )
     return Wanted(
-        layers, hidden, sequence, 2, chance.choice([1, 2, 4]), offers, links or (Link("a", "b", 5, 1.0),),
+        layers, hidden, sequence, 2, chance.choice([1, 2, 4]), offers, links,
         chance.choice([None, 10.0]), 0, state,
     )  # fmt: skip

@@ -48,7 +48,7 @@ def _setting(document: Document) -> Setting:
         model = file.model
         shape = Shape(model.hidden, model.sequence, model.microbatch, model.bytes_per_value)
     _sizes(document, file)
-    caps = [file.memory_cap_bytes, *(site.memory_cap_bytes for site in file.sites)]
+    caps = [file.memory_cap_bytes, *(site.memory_cap_bytes for site in file.sites if site.stages)]
     cap = min((memory_bytes(given) for given in caps if given is not None), default=None)
     static = memory_bytes(file.static_bytes)
     if shape and file.activation_bytes is not None:
@@ -127,7 +127,9 @@ def _sites(document: Document, file: SpanFile) -> tuple[Site, ...]:
             ("stages",), f"the sites have {total} together", value=file.stages,
             remedy="let the stages of the sites sum to it",
         )  # fmt: skip
-    return tuple(Site(site.name, site.stages, site.gpus, site.price_per_gpu_hour) for site in file.sites)
+    return tuple(
+        Site(site.name, site.stages, site.gpus, site.price_per_gpu_hour) for site in file.sites if site.stages
+    )
 
 
 def links_of(document: Document, file: PlanFile, *, chain: bool = True) -> tuple[Link, ...]:
@@ -157,7 +159,7 @@ def links_of(document: Document, file: PlanFile, *, chain: bool = True) -> tuple
         found[pair] = Link(
             part.from_, part.to, round(part.latency_ms * 1e6), part.capacity_gbps, flow, part.egress_per_gb
         )
-    for a, b in pairwise(names):
+    for a, b in pairwise(site.name for site in file.sites if site.stages):
         if chain and found and frozenset((a, b)) not in found:
             raise document.error(
                 ("links",), f"there is none between {a} and {b}, which have neighbouring stages",

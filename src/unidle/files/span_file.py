@@ -79,7 +79,7 @@ class OfferPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     name: Annotated[Name, Meta(description="A name of its own.", examples=["oregon"])]
     stages: Annotated[
-        Annotated[int, Meta(ge=1, le=STAGES_MOST)] | None,
+        Annotated[int, Meta(ge=0, le=STAGES_MOST)] | None,
         Meta(description="Stages of each pipeline here; a plan chooses them."),
     ] = None
     gpus: Annotated[
@@ -104,7 +104,8 @@ class SitePart(OfferPart, frozen=True, forbid_unknown_fields=True, kw_only=True)
     """A site; its stages follow those of the site before it."""
 
     stages: Annotated[
-        int, Meta(ge=1, le=STAGES_MOST, description="Stages of each pipeline here.", examples=[2])
+        int,
+        Meta(ge=0, le=STAGES_MOST, description="Stages of each pipeline here; 0: not in use.", examples=[2]),
     ]
 
 

@@ -128,22 +128,22 @@ def rented(wanted: Wanted, text: str) -> Wanted:
 
 
 def as_file(wanted: Wanted, layout: Layout) -> dict[str, Any]:
-    """A whole span file, which ``unidle span simulate`` reads."""
-    used = [wanted.offers[k] for k in layout.order]
-    names = {offer.name for offer in used}
+    """A whole span file, which ``unidle span simulate`` reads; sites that are left out have no stages."""
+    used = [*zip(layout.order, layout.stages, strict=True)]
+    used += [(k, 0) for k in range(len(wanted.offers)) if k not in layout.order]
     links = [
         {
             "from": link.a, "to": link.b, "latency_ms": link.latency_ns / 1e6, "capacity_gbps": link.capacity_gbps,
             "egress_per_gb": link.egress_per_gb,
         } | ({} if link.flow_gbps is None else {"flow_mbps": link.flow_gbps * 1000})
-        for link in wanted.links if {link.a, link.b} <= names
+        for link in wanted.links
     ]  # fmt: skip
     sites = [
         {
             "name": offer.name, "stages": count, "gpus": offer.gpus, "price_per_gpu_hour": offer.price_per_gpu_hour,
             "device_tflops": offer.tflops,
         } | ({} if offer.cap_bytes is None else {"memory_cap_bytes": offer.cap_bytes})
-        for offer, count in zip(used, layout.stages, strict=True)
+        for offer, count in ((wanted.offers[k], count) for k, count in used)
     ]  # fmt: skip
     return {
         "model": {

@@ -111,11 +111,10 @@ def static_of(wanted: Wanted, layout: Layout) -> int:
 
 
 def setting_of(wanted: Wanted, layout: Layout) -> Setting:
-    """What is simulated for a layout."""
+    """What is simulated for a layout. All links stay: without any, communication inside a site would be free, too."""
     shape = wanted.shape(layout.microbatch)
     offers = [wanted.offers[k] for k in layout.order]
     speeds = [offer.tflops for offer, count in zip(offers, layout.stages, strict=True) for _ in range(count)]
-    names = {offer.name for offer in offers}
     return Setting(
         tuple(stage_of(shape, n, speed) for n, speed in zip(layout.layers, speeds, strict=True)),
         layout.microbatches(wanted.batch),
@@ -123,7 +122,7 @@ def setting_of(wanted: Wanted, layout: Layout) -> Setting:
             Site(offer.name, count, offer.gpus, offer.price_per_gpu_hour)
             for offer, count in zip(offers, layout.stages, strict=True)
         ),
-        tuple(link for link in wanted.links if {link.a, link.b} <= names),
+        wanted.links,
         layout.pipelines, layout.cell, shape.activation_bytes, static_of(wanted, layout), cap_of(wanted, layout.order),
         wanted.local_gbps, wanted.one_flow, wanted.chunks,
     )  # fmt: skip

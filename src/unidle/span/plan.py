@@ -23,7 +23,8 @@ from unidle.span.schedules import SCHEDULES, Schedule
 from unidle.span.simulate import simulate
 
 Objective = Literal["time", "cost"]
-WORK_MOST: Final = 1_500_000  # operations of one kind that are simulated at most, about a second
+WORK_MOST: Final = 4_000_000  # operations of one kind that are simulated at most
+WORK_MANY: Final = 800_000  # the same where layouts are thinned: greedy's and the best by its bound
 _SEARCHED: Final = 400_000  # what a schedule that searches simulates of one setting
 
 
@@ -98,11 +99,13 @@ def plan(
     *,
     work_most: int | None = WORK_MOST,
 ) -> Plan:
-    """The best layout; ``work_most`` None: until it is proved, however long that takes.
+    """The best layout; ``work_most``: operations that may be simulated, None: until it is proved, -1: as usual.
 
     Never worse than :func:`greedy`, whose layout is the first that is simulated. Errors:
     :class:`unidle.errors.BadInput` where nothing holds the model.
     """
+    if work_most == -1:
+        work_most = WORK_MOST if is_small(wanted) else WORK_MANY
     search = Search(wanted, objective, SCHEDULES[schedule])
     first = _greedy_pick(search)
     theirs = search.take(first) if first else None
