@@ -13,8 +13,9 @@ from unidle.span.offer import Layout, Wanted, cap_of, layers_most
 EXHAUSTIVE_MOST: Final = 4000  # layouts, before microbatches and cells
 _SITES_ALL: Final = 6  # up to so many sites every subset is considered
 _WORK_MOST: Final = 60_000  # stages x microbatches x cell that are simulated
-_MICROBATCHES: Final = 8  # sizes of a microbatch: powers of two up to so many
+_MICROBATCHES: Final = (1, 2, 4, 8)
 _CELLS: Final = (1, 2, 4)
+_FEW: Final = ((1, 2), (1, 4))  # the same where layouts are thinned
 
 
 def is_small(wanted: Wanted) -> bool:
@@ -40,11 +41,17 @@ def layouts(wanted: Wanted) -> Iterator[Layout]:
         for order in orders:
             if all(caps[k] for k in order):
                 for stages in _stage_counts(wanted, [caps[k] for k in order], small=small):
-                    yield from variants(wanted, order, stages, pipelines)
+                    yield from variants(wanted, order, stages, pipelines, few=not small)
 
 
 def variants(
-    wanted: Wanted, order: tuple[int, ...], stages: tuple[int, ...], pipelines: int, *, even: bool = False
+    wanted: Wanted,
+    order: tuple[int, ...],
+    stages: tuple[int, ...],
+    pipelines: int,
+    *,
+    even: bool = False,
+    few: bool = False,
 ) -> Iterator[Layout]:
     """Sizes of microbatch and cell for given stages; ``even``: layers without regard to speed."""
     speeds = [
@@ -52,10 +59,11 @@ def variants(
         for k, count in zip(order, stages, strict=True)
         for _ in range(count)
     ]
+    allowed = _FEW if few else (_MICROBATCHES, _CELLS)
     cap, each = cap_of(wanted, order), wanted.batch // pipelines
-    cells = [cell for cell in _CELLS if pipelines % cell == 0] if len(order) > 1 and wanted.links else [1]
+    cells = [cell for cell in allowed[1] if pipelines % cell == 0] if len(order) > 1 and wanted.links else [1]
     before: dict[int, tuple[int, ...] | None] = {}
-    for microbatch in (size for size in divisors(each) if size in (1, 2, 4, _MICROBATCHES)):
+    for microbatch in (size for size in divisors(each) if size in allowed[0]):
         most = min(layers_most(wanted, cap, microbatch), wanted.layers)
         if most not in before:
             before[most] = balanced(wanted.layers, speeds, most)

@@ -97,7 +97,7 @@ def plan(
     objective: Objective = "time",
     schedule: str = "unidle",
     *,
-    work_most: int | None = WORK_MOST,
+    work_most: int | None = -1,
 ) -> Plan:
     """The best layout; ``work_most``: operations that may be simulated, None: until it is proved, -1: as usual.
 
