@@ -138,7 +138,7 @@ def _show(made: Plan, planner: str) -> None:
         f" microbatches of {layout.microbatch}, schedule {told['schedule']}."
     )
     say(
-        f"Iteration {figures(told['iteration_ns'] / 1e6)} ms, no less than {figures(told['lower_bound_ns'] / 1e6)} ms in any"
+        f"Iteration {told['iteration_ns'] / 1e6:,.3f} ms, no less than {told['lower_bound_ns'] / 1e6:,.3f} ms in any"
         f" layout considered; use {100 * told['utilisation']:.1f} %; {figures(told['cost_per_iteration'])} in money."
     )
     state = (
@@ -158,7 +158,7 @@ def _show(made: Plan, planner: str) -> None:
 def _compare(base: Plan, made: Plan) -> None:
     before, after = base.result, made.result
     say(
-        f"Without what is rented: {figures(before.iteration_ns / 1e6)} ms and {figures(before.cost_per_iteration)} in money;"
+        f"Without what is rented: {before.iteration_ns / 1e6:,.3f} ms and {figures(before.cost_per_iteration)} in money;"
         f" with it {100 * (after.iteration_ns / before.iteration_ns - 1):+.1f} % time"
         + (
             f", {100 * (after.cost_per_iteration / before.cost_per_iteration - 1):+.1f} % money."
