@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from unidle.cli.common import JsonOption, figures, print_json, say, show, table
+from unidle.cli.span_plan import plan
 
 if TYPE_CHECKING:
     from unidle.span.simulate import Simulation
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 ALL = "gpipe,1f1b,interleaved,zb-h1,varuna,atlas,unidle"
 
 span_app = typer.Typer(
-    help="Train one model across data centres: what a schedule would take, and what the links carry.",
+    help="Train one model across data centres: which sites, which schedule, what the links carry.",
     no_args_is_help=True,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
@@ -27,6 +28,7 @@ def register(app: typer.Typer) -> None:
     from unidle.cli.span_probe import probe
 
     span_app.command("simulate")(simulate)
+    span_app.command("plan")(plan)
     span_app.command("probe")(probe)
     app.add_typer(span_app, name="span")
 

@@ -10,10 +10,11 @@ from typing import Any, Final
 from unidle.files.check import convert
 from unidle.files.document import Bounds, Document, Path
 from unidle.files.load import load_document
-from unidle.files.span_file import ModelPart, SpanFile, StagePart
+from unidle.files.span_file import ModelPart, PlanFile, SpanFile, StagePart
 from unidle.files.values import memory_bytes
-from unidle.span.cost import Shape, compute_ns
+from unidle.span.cost import Shape
 from unidle.span.link import Link
+from unidle.span.offer import stage_of
 from unidle.span.routes import parts
 from unidle.span.setting import Setting, Site, Stage
 from unidle.words import counted
@@ -41,13 +42,14 @@ def _setting(document: Document) -> Setting:
             remedy="the least is: stages: 4, microbatches: 8, stage_ns: {forward: 200, backward: 200, weight: 200}",
         )  # fmt: skip
     file = convert(document, SpanFile, what="span")
-    sites, links = _sites(document, file), _links(document, file)
+    sites, links = _sites(document, file), links_of(document, file)
     shape = None
     if file.model is not None:
         model = file.model
         shape = Shape(model.hidden, model.sequence, model.microbatch, model.bytes_per_value)
     _sizes(document, file)
-    cap = None if file.memory_cap_bytes is None else memory_bytes(file.memory_cap_bytes)
+    caps = [file.memory_cap_bytes, *(site.memory_cap_bytes for site in file.sites if site.stages)]
+    cap = min((memory_bytes(given) for given in caps if given is not None), default=None)
     static = memory_bytes(file.static_bytes)
     if shape and file.activation_bytes is not None:
         raise document.error(
@@ -125,10 +127,13 @@ def _sites(document: Document, file: SpanFile) -> tuple[Site, ...]:
             ("stages",), f"the sites have {total} together", value=file.stages,
             remedy="let the stages of the sites sum to it",
         )  # fmt: skip
-    return tuple(Site(site.name, site.stages, site.gpus, site.price_per_gpu_hour) for site in file.sites)
+    return tuple(
+        Site(site.name, site.stages, site.gpus, site.price_per_gpu_hour) for site in file.sites if site.stages
+    )
 
 
-def _links(document: Document, file: SpanFile) -> tuple[Link, ...]:
+def links_of(document: Document, file: PlanFile, *, chain: bool = True) -> tuple[Link, ...]:
+    """The links; ``chain``: neighbours in the list of sites must have one."""
     names, found = [site.name for site in file.sites], dict[frozenset[str], Link]()
     for k, part in enumerate(file.links):
         for field, name in (("from", part.from_), ("to", part.to)):
@@ -154,8 +159,8 @@ def _links(document: Document, file: SpanFile) -> tuple[Link, ...]:
         found[pair] = Link(
             part.from_, part.to, round(part.latency_ms * 1e6), part.capacity_gbps, flow, part.egress_per_gb
         )
-    for a, b in pairwise(names):
-        if found and frozenset((a, b)) not in found:
+    for a, b in pairwise(site.name for site in file.sites if site.stages):
+        if chain and found and frozenset((a, b)) not in found:
             raise document.error(
                 ("links",), f"there is none between {a} and {b}, which have neighbouring stages",
                 remedy=f"add {{from: {a}, to: {b}, latency_ms: ..., capacity_gbps: ...}}",
@@ -179,18 +184,19 @@ def _stages(document: Document, file: SpanFile, shape: Shape | None) -> tuple[St
             (), "has neither a model nor stage_ns",
             remedy="add model: {layers, hidden, sequence}, or stage_ns: {forward, backward, weight}",
         )  # fmt: skip
-    if file.device_tflops is None:
+    speeds = [site.device_tflops or file.device_tflops for site in file.sites for _ in range(site.stages)]
+    return tuple(
+        _computed(document, shape, n, speed)
+        for n, speed in zip(layers, speeds or [file.device_tflops] * file.stages, strict=True)
+    )
+
+
+def _computed(document: Document, shape: Shape, layers: int, tflops: float | None) -> Stage:
+    if tflops is None:
         raise document.error(
             ("device_tflops",), "the field is missing", remedy="a model needs it, for instance 156"
         )
-    computed = []
-    for n, k, g in zip(layers, kept, gradient, strict=True):
-        forward, backward, weight = (
-            max(compute_ns(n * flops, file.device_tflops), 1)
-            for flops in (shape.forward_flops, shape.backward_flops, shape.weight_flops)
-        )
-        computed.append(Stage(forward, backward, weight, forward, k, g))
-    return tuple(computed)
+    return stage_of(shape, layers, tflops)
 
 
 def _layers(document: Document, model: ModelPart, stages: int) -> tuple[int, ...]:

@@ -74,18 +74,39 @@ class StagePart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     ] = 0
 
 
-class SitePart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A site; its stages follow those of the site before it."""
+class OfferPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A site that may be used: ``unidle span plan`` chooses its stages."""
 
     name: Annotated[Name, Meta(description="A name of its own.", examples=["oregon"])]
     stages: Annotated[
-        int, Meta(ge=1, le=STAGES_MOST, description="Stages of each pipeline here.", examples=[2])
-    ]
+        Annotated[int, Meta(ge=0, le=STAGES_MOST)] | None,
+        Meta(description="Stages of each pipeline here; a plan chooses them."),
+    ] = None
     gpus: Annotated[
         Annotated[int, Meta(ge=1, le=10**7)] | None,
-        Meta(description="How many it has; as many as needed where it is not said."),
+        Meta(description="How many it has; as many as needed where it is not said. A plan needs it."),
     ] = None
     price_per_gpu_hour: Annotated[float, Meta(ge=0, le=10**6, description="Money.")] = 0.0
+    device_tflops: Annotated[
+        Annotated[float, positive(10**6, "")] | None,
+        Meta(description="Of its devices, where they differ from those of the file."),
+    ] = None
+    memory_cap_bytes: Annotated[
+        Annotated[int, Meta(ge=1, le=2**60)] | MemoryText | None,
+        Meta(
+            description="Of its devices; the smallest of the sites in use holds for all.",
+            extra={"says": MEMORY_SAYS},
+        ),
+    ] = None
+
+
+class SitePart(OfferPart, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A site; its stages follow those of the site before it."""
+
+    stages: Annotated[
+        int,
+        Meta(ge=0, le=STAGES_MOST, description="Stages of each pipeline here; 0: not in use.", examples=[2]),
+    ]
 
 
 class LinkPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, rename={"from_": "from"}):
@@ -104,8 +125,8 @@ class LinkPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, re
     )
 
 
-class SpanFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A model, the sites that train it, and the links between them."""
+class PlanFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A model, the sites that may train it, and the links between them: what a plan is made from."""
 
     model: Annotated[
         ModelPart | None, Meta(description="The model; or stage_ns, or both: then times are those.")
@@ -119,12 +140,23 @@ class SpanFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         ),
     ] = None
     pipelines: Annotated[int, Meta(ge=1, le=100_000, description="Data-parallel copies.")] = 1
-    stages: Annotated[
-        int, Meta(ge=1, le=STAGES_MOST, description="Of each pipeline, one device each.", examples=[4])
-    ]
-    microbatches: Annotated[
-        int, Meta(ge=1, le=100_000, description="Of each pipeline in an iteration.", examples=[8])
-    ]
+    stages: Annotated[int, Meta(ge=1, le=STAGES_MOST)] | None = None
+    microbatches: Annotated[int, Meta(ge=1, le=100_000)] | None = None
+    batch: Annotated[
+        Annotated[int, Meta(ge=1, le=10**7)] | None,
+        Meta(
+            description="For a plan: sequences of an iteration over all pipelines, so that plans do equal work.",
+            examples=[64],
+        ),
+    ] = None
+    state_bytes_per_layer: Annotated[
+        Bytes | None,
+        Meta(
+            description="For a plan: weights and optimizer state of a layer, beside static_bytes. Without it: 16 bytes"
+            " for each of the 12 H^2 parameters.",
+            extra={"says": MEMORY_SAYS},
+        ),
+    ] = None
     cell: Annotated[int, Meta(ge=1, le=100_000, description="Pipelines that share links in turns.")] = 1
     chunks: Annotated[int, Meta(ge=1, le=64, description="Parts of a stage, for interleaved.")] = 2
     memory_cap_bytes: Annotated[
@@ -144,7 +176,7 @@ class SpanFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         ),
     ] = None
     sites: Annotated[
-        tuple[SitePart, ...],
+        tuple[OfferPart, ...],
         Meta(max_length=1000, description="In the order of the stages; one site where none is given."),
     ] = ()
     links: Annotated[
@@ -160,3 +192,18 @@ class SpanFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             description="TCP flows of the schedules other than atlas and unidle.", extra={"says": "1 or max"}
         ),
     ] = "max"
+
+
+class SpanFile(PlanFile, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A model, the sites that train it, and the links between them."""
+
+    stages: Annotated[
+        int, Meta(ge=1, le=STAGES_MOST, description="Of each pipeline, one device each.", examples=[4])
+    ]
+    microbatches: Annotated[
+        int, Meta(ge=1, le=100_000, description="Of each pipeline in an iteration.", examples=[8])
+    ]
+    sites: Annotated[
+        tuple[SitePart, ...],
+        Meta(max_length=1000, description="In the order of the stages; one site where none is given."),
+    ] = ()

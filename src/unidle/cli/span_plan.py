@@ -1,0 +1,168 @@
+"""``unidle span plan``: which sites train a model, and how it is cut."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from unidle.cli.common import JsonOption, figures, print_json, say, table
+from unidle.errors import BadInput
+
+if TYPE_CHECKING:
+    from unidle.span.plan import Plan
+
+
+def plan(
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", show_default=False, help="Span file; `-` reads standard input.")
+    ],
+    objective: Annotated[
+        str, typer.Option("--objective", metavar="time|cost", help="Least time, or least money with egress.")
+    ] = "time",
+    schedule: Annotated[str, typer.Option("--schedule", metavar="NAME", help="What is simulated.")] = "unidle",
+    planner: Annotated[
+        str,
+        typer.Option(
+            "--planner", metavar="ours|greedy|brute",
+            help="greedy: sites by GPUs, as in ATLAS (reconstructed); brute simulates everything.",
+        ),
+    ] = "ours",
+    rent: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--rent", metavar="SITE:GPUS:PRICE", show_default=False,
+            help="What if the site had so many GPUs at this price? Can be given again.",
+        ),
+    ] = None,
+    write: Annotated[
+        str | None,
+        typer.Option(
+            "--write", metavar="FILE", show_default=False, help="Write the plan as a span file to simulate."
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:  # fmt: skip
+    """Choose sites, their order, stages, pipelines, layers, cell and microbatch; with a bound and what is left out."""
+    from unidle.cli.output import whole_file
+    from unidle.files.span_plan import as_file, load_wanted, rented
+    from unidle.span.plan import PLANNERS
+    from unidle.span.schedules import SCHEDULES
+
+    _one_of("--objective", objective, ("time", "cost"))
+    _one_of("--planner", planner, PLANNERS)
+    _one_of("--schedule", schedule, SCHEDULES)
+    wanted = load_wanted(file)
+    made = PLANNERS[planner](wanted, "cost" if objective == "cost" else "time", schedule)
+    base = None
+    if rent:
+        base = made
+        for text in rent:
+            wanted = rented(wanted, text)
+        made = PLANNERS[planner](wanted, made.objective, schedule)
+    if write is not None:
+        with whole_file(write, "--write") as stream:
+            stream.write((json.dumps(as_file(wanted, made.layout), indent=1) + "\n").encode())
+    if as_json:
+        print_json(as_object(made) | ({"base": as_object(base)} if base else {}))
+        return
+    _show(made, planner)
+    if base:
+        _compare(base, made)
+
+
+def _one_of(field: str, value: str, allowed: Any) -> None:
+    if value not in allowed:
+        raise BadInput(
+            "is none of them", field=field, value=value, remedy=f"choose one of {', '.join(allowed)}"
+        )
+
+
+def as_object(made: Plan) -> dict[str, Any]:
+    """The plan for machines."""
+    from unidle.span.left_out import left_out
+
+    layout, wanted, result = made.layout, made.wanted, made.result
+    return {
+        "sites": [
+            {
+                "name": wanted.offers[k].name,
+                "stages": count,
+                "gpus": count * layout.pipelines,
+                "gpus_there": wanted.offers[k].gpus,
+            }
+            for k, count in zip(layout.order, layout.stages, strict=True)
+        ],
+        "layers": list(layout.layers),
+        "cell": layout.cell,
+        "microbatch": layout.microbatch,
+        "schedule": result.schedule,
+        "iteration_ns": result.iteration_ns,
+        "lower_bound_ns": made.lower_bound_ns,
+        "left_out": [each._asdict() for each in left_out(made)],
+        "pipelines": layout.pipelines,
+        "stages": len(layout.layers),
+        "microbatches": layout.microbatches(wanted.batch),
+        "batch": wanted.batch,
+        "cost_per_iteration": result.cost_per_iteration,
+        "utilisation": result.utilisation,
+        "peak_memory_bytes": result.peak_memory_bytes,
+        "objective": made.objective,
+        "gap_pct": made.gap_pct,
+        "proved": made.proved,
+        "layouts": made.considered,
+        "simulated": made.simulated,
+        "exhaustive": made.exhaustive,
+        "greedy": made.greedy,
+        "how": "modelled",
+    }
+
+
+def _show(made: Plan, planner: str) -> None:
+    told, layout, wanted = as_object(made), made.layout, made.wanted
+    rows, first = list[list[str]](), 0
+    for k, count in zip(layout.order, layout.stages, strict=True):
+        own = layout.layers[first : first + count]
+        few, most, offer = min(own), max(own), wanted.offers[k]
+        layers = str(most) if few == most else f"{few} to {most}"
+        rows.append(
+            [offer.name, str(count), f"{count * layout.pipelines} of {offer.gpus}", layers, str(sum(own))]
+        )
+        first += count
+    for line in table(["site", "stages", "GPUs", "layers a stage", "layers"], rows):
+        say(line)
+    say()
+    say(
+        f"{layout.pipelines} pipelines of {len(layout.layers)} stages, cells of {layout.cell}, {told['microbatches']}"
+        f" microbatches of {layout.microbatch}, schedule {told['schedule']}."
+    )
+    say(
+        f"Iteration {told['iteration_ns'] / 1e6:,.3f} ms, no less than {told['lower_bound_ns'] / 1e6:,.3f} ms in any"
+        f" layout considered; use {100 * told['utilisation']:.1f} %; {figures(told['cost_per_iteration'])} in money."
+    )
+    state = (
+        "no layout considered is better with this schedule" if made.proved else "not proved to be the best"
+    )
+    say(
+        f"Within {made.gap_pct:.2f} % of the bound on the {made.objective}; {state}; {made.simulated} simulated of"
+        f" {made.considered:,}{'' if made.exhaustive else ' (thinned)'}."
+    )
+    if made.greedy is not None and planner == "ours" and made.value:
+        say(f"Greedy (ATLAS's, reconstructed): {made.greedy / made.value:.3f} times as much.")
+    for each in told["left_out"]:
+        say(f"Left out: {each['site']}: {each['because']}.")
+    say("All figures are modelled.")
+
+
+def _compare(base: Plan, made: Plan) -> None:
+    before, after = base.result, made.result
+    say(
+        f"Without what is rented: {before.iteration_ns / 1e6:,.3f} ms and {figures(before.cost_per_iteration)} in money;"
+        f" with it {100 * (after.iteration_ns / before.iteration_ns - 1):+.1f} % time"
+        + (
+            f", {100 * (after.cost_per_iteration / before.cost_per_iteration - 1):+.1f} % money."
+            if before.cost_per_iteration
+            else "."
+        )
+    )

@@ -1,0 +1,156 @@
+"""A span file without a layout, for a plan; and a plan as a span file that can be simulated."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from unidle.errors import BadInput
+from unidle.files.check import convert
+from unidle.files.document import Bounds, Document
+from unidle.files.load import load_document
+from unidle.files.span import links_of
+from unidle.files.span_file import ModelPart, OfferPart, PlanFile
+from unidle.files.values import memory_bytes
+from unidle.span.cost import PARAMETERS
+from unidle.span.offer import Layout, Offer, Wanted, static_of
+
+STATE_BYTES: Final = 16  # per parameter: mixed-precision Adam, "ZeRO" (arXiv 1910.02054), section 3.1
+
+
+def load_wanted(path: str | os.PathLike[str]) -> Wanted:
+    """What to plan for, from the YAML or JSON file ``path``; ``-`` is standard input.
+
+    Errors: :class:`unidle.errors.BadInput`, with the line.
+    """
+    return _wanted(load_document(path, what="span", bounds=Bounds()))
+
+
+def wanted_from_mapping(data: Mapping[str, Any], source: str = "span") -> Wanted:
+    """The same from plain data."""
+    return _wanted(Document(data, source))
+
+
+def _wanted(document: Document) -> Wanted:
+    if not isinstance(document.data, Mapping):
+        raise document.error(
+            (), "a span file must be a mapping of fields", remedy="a plan needs model, batch, sites and links"
+        )
+    file = convert(document, PlanFile, what="span")
+    model = _model(document, file)
+    if file.batch is None:
+        raise document.error(
+            ("batch",), "the field is missing",
+            remedy="say how many sequences an iteration has over all pipelines, for instance 64",
+        )  # fmt: skip
+    state = (
+        memory_bytes(file.state_bytes_per_layer)
+        if file.state_bytes_per_layer is not None
+        else STATE_BYTES * PARAMETERS * model.hidden**2
+    )
+    layers = model.layers if isinstance(model.layers, int) else sum(model.layers)
+    return Wanted(
+        layers, model.hidden, model.sequence, model.bytes_per_value, file.batch, _offers(document, file),
+        links_of(document, file, chain=False), file.local_gbps, memory_bytes(file.static_bytes), state,
+        file.baseline_flows == 1, file.chunks,
+    )  # fmt: skip
+
+
+def _model(document: Document, file: PlanFile) -> ModelPart:
+    if file.stage_ns is not None:
+        raise document.error(
+            ("stage_ns",), "belongs to given stages, and a plan chooses them",
+            remedy="give model and device_tflops instead",
+        )  # fmt: skip
+    if file.model is None:
+        raise document.error(
+            ("model",), "the field is missing", remedy="a plan needs {layers, hidden, sequence}"
+        )
+    return file.model
+
+
+def _offers(document: Document, file: PlanFile) -> tuple[Offer, ...]:
+    if not file.sites:
+        raise document.error(("sites",), "the field is missing", remedy="name the sites that may be used")
+    seen = set[str]()
+    found = list[Offer]()
+    for k, site in enumerate(file.sites):
+        if site.name in seen:
+            raise document.error(
+                ("sites", k, "name"), "is there twice", value=site.name, remedy="give each its own"
+            )
+        seen.add(site.name)
+        found.append(_offer(document, file, k, site))
+    return tuple(found)
+
+
+def _offer(document: Document, file: PlanFile, k: int, site: OfferPart) -> Offer:
+    tflops = site.device_tflops or file.device_tflops
+    if tflops is None:
+        raise document.error(
+            ("device_tflops",),
+            "the field is missing",
+            remedy="give it for all, or for each site, for instance 156",
+        )
+    if site.gpus is None:
+        raise document.error(("sites", k, "gpus"), "the field is missing", remedy="say how many it has")
+    caps = [memory_bytes(cap) for cap in (file.memory_cap_bytes, site.memory_cap_bytes) if cap is not None]
+    return Offer(site.name, site.gpus, site.price_per_gpu_hour, tflops, min(caps, default=None))
+
+
+def rented(wanted: Wanted, text: str) -> Wanted:
+    """The same with ``SITE:GPUS:PRICE`` instead of what the site has; a new one is like the first, and joined to none."""
+    name, _, rest = text.partition(":")
+    gpus, _, price = rest.partition(":")
+    try:
+        count, money = int(gpus), float(price)
+    except ValueError:
+        count, money = 0, -1.0
+    if not name or count < 1 or not 0 <= money < float("inf"):
+        raise BadInput(
+            "is not SITE:GPUS:PRICE", field="--rent", value=text, remedy="for instance ohio:64:2.20"
+        )
+    offers = list(wanted.offers)
+    for k, offer in enumerate(offers):
+        if offer.name == name:
+            offers[k] = replace(offer, gpus=count, price_per_gpu_hour=money)
+            return replace(wanted, offers=tuple(offers))
+    if wanted.links:
+        raise BadInput(
+            "is not in the file, which says what its links are", field="--rent", value=name,
+            remedy="add it there with its links and gpus: 1, then rent more",
+        )  # fmt: skip
+    return replace(
+        wanted, offers=(*offers, replace(offers[0], name=name, gpus=count, price_per_gpu_hour=money))
+    )
+
+
+def as_file(wanted: Wanted, layout: Layout) -> dict[str, Any]:
+    """A whole span file, which ``unidle span simulate`` reads; sites that are left out have no stages."""
+    used = [*zip(layout.order, layout.stages, strict=True)]
+    used += [(k, 0) for k in range(len(wanted.offers)) if k not in layout.order]
+    links = [
+        {
+            "from": link.a, "to": link.b, "latency_ms": link.latency_ns / 1e6, "capacity_gbps": link.capacity_gbps,
+            "egress_per_gb": link.egress_per_gb,
+        } | ({} if link.flow_gbps is None else {"flow_mbps": link.flow_gbps * 1000})
+        for link in wanted.links
+    ]  # fmt: skip
+    sites = [
+        {
+            "name": offer.name, "stages": count, "gpus": offer.gpus, "price_per_gpu_hour": offer.price_per_gpu_hour,
+            "device_tflops": offer.tflops,
+        } | ({} if offer.cap_bytes is None else {"memory_cap_bytes": offer.cap_bytes})
+        for offer, count in ((wanted.offers[k], count) for k, count in used)
+    ]  # fmt: skip
+    return {
+        "model": {
+            "layers": list(layout.layers), "hidden": wanted.hidden, "sequence": wanted.sequence,
+            "microbatch": layout.microbatch, "bytes_per_value": wanted.bytes_per_value,
+        },
+        "pipelines": layout.pipelines, "stages": len(layout.layers), "cell": layout.cell,
+        "microbatches": layout.microbatches(wanted.batch), "chunks": wanted.chunks, "static_bytes": static_of(wanted, layout),
+        "sites": sites, "links": links, "baseline_flows": 1 if wanted.one_flow else "max",
+    } | ({} if wanted.local_gbps is None else {"local_gbps": wanted.local_gbps})  # fmt: skip
