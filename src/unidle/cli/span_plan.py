@@ -9,6 +9,7 @@ import typer
 
 from unidle.cli.common import JsonOption, figures, print_json, say, table
 from unidle.errors import BadInput
+from unidle.words import counted
 
 if TYPE_CHECKING:
     from unidle.span.plan import Plan
@@ -134,8 +135,8 @@ def _show(made: Plan, planner: str) -> None:
         say(line)
     say()
     say(
-        f"{layout.pipelines} pipelines of {len(layout.layers)} stages, cells of {layout.cell}, {told['microbatches']}"
-        f" microbatches of {layout.microbatch}, schedule {told['schedule']}."
+        f"{counted(layout.pipelines, 'pipeline')} of {counted(len(layout.layers), 'stage')}, cells of {layout.cell},"
+        f" {counted(told['microbatches'], 'microbatch')} of {counted(layout.microbatch, 'sequence')}, schedule {told['schedule']}."
     )
     say(
         f"Iteration {told['iteration_ns'] / 1e6:,.3f} ms, no less than {told['lower_bound_ns'] / 1e6:,.3f} ms in any"
