@@ -5,7 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+
+import yaml
+
+from unidle.files.span_plan import load_wanted, wanted_from_mapping
 
 EXAMPLE = str(Path(__file__).parents[2] / "examples" / "span" / "plan-wan.yaml")
 CONTRACT = {"sites", "layers", "cell", "microbatch", "schedule", "iteration_ns", "lower_bound_ns", "left_out"}
@@ -28,6 +33,25 @@ def test_json_has_the_figures_of_the_contract_and_what_is_written_is_simulated(t
     assert told["lower_bound_ns"] <= told["iteration_ns"]
     again = json.loads(unidle("span", "simulate", file, "--schedule", told["schedule"], "--json").stdout)
     assert again["unidle"]["iteration_ns"] == told["iteration_ns"]
+
+
+def test_a_file_with_a_layout_can_be_planned_anew() -> None:
+    """Its batch is that of its pipelines; sites without a number have the devices that their stages need."""
+    file = str(Path(EXAMPLE).with_name("three-sites.yaml"))
+    data = yaml.safe_load(Path(file).read_text())
+    for site in data["sites"]:
+        del site["gpus"]
+    wanted = wanted_from_mapping(data)
+    assert wanted == load_wanted(file)
+    assert wanted.batch == 4 * 16 and [offer.gpus for offer in wanted.offers] == [8, 8, 8]
+    assert wanted.state_bytes == 0 and wanted.static_bytes == 8 * 10**9
+    assert replace(wanted, static_bytes=0, state_bytes=16 * 12 * 4096**2) == wanted_from_mapping(
+        data | {"static_bytes": 0}
+    )
+    done = unidle("span", "plan", file, "--json")
+    assert done.returncode == 0, done.stderr
+    there = json.loads(unidle("span", "simulate", file, "--schedule", "unidle", "--json").stdout)
+    assert json.loads(done.stdout)["iteration_ns"] <= there["unidle"]["iteration_ns"]
 
 
 def test_the_table_says_what_is_left_out_and_what_renting_changes() -> None:

@@ -84,7 +84,9 @@ class OfferPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     ] = None
     gpus: Annotated[
         Annotated[int, Meta(ge=1, le=10**7)] | None,
-        Meta(description="How many it has; as many as needed where it is not said. A plan needs it."),
+        Meta(
+            description="How many it has; where it is not said as many as its stages of all pipelines need."
+        ),
     ] = None
     price_per_gpu_hour: Annotated[float, Meta(ge=0, le=10**6, description="Money.")] = 0.0
     device_tflops: Annotated[
@@ -145,7 +147,8 @@ class PlanFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     batch: Annotated[
         Annotated[int, Meta(ge=1, le=10**7)] | None,
         Meta(
-            description="For a plan: sequences of an iteration over all pipelines, so that plans do equal work.",
+            description="For a plan: sequences of an iteration over all pipelines, so that plans do equal work. Without it:"
+            " pipelines x microbatches x the model's microbatch.",
             examples=[64],
         ),
     ] = None
@@ -153,7 +156,7 @@ class PlanFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         Bytes | None,
         Meta(
             description="For a plan: weights and optimizer state of a layer, beside static_bytes. Without it: 16 bytes"
-            " for each of the 12 H^2 parameters.",
+            " for each of the 12 H^2 parameters, or none where static_bytes is given.",
             extra={"says": MEMORY_SAYS},
         ),
     ] = None

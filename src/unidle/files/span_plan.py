@@ -40,22 +40,31 @@ def _wanted(document: Document) -> Wanted:
         )
     file = convert(document, PlanFile, what="span")
     model = _model(document, file)
-    if file.batch is None:
+    layers = model.layers if isinstance(model.layers, int) else sum(model.layers)
+    return Wanted(
+        layers, model.hidden, model.sequence, model.bytes_per_value, _batch(document, file, model),
+        _offers(document, file), links_of(document, file, chain=False), file.local_gbps, memory_bytes(file.static_bytes),
+        _state_bytes(file, model), file.baseline_flows == 1, file.chunks,
+    )  # fmt: skip
+
+
+def _batch(document: Document, file: PlanFile, model: ModelPart) -> int:
+    """Sequences of an iteration; of a file with a layout those that it has."""
+    if file.batch is not None:
+        return file.batch
+    if file.microbatches is None:
         raise document.error(
             ("batch",), "the field is missing",
             remedy="say how many sequences an iteration has over all pipelines, for instance 64",
         )  # fmt: skip
-    state = (
-        memory_bytes(file.state_bytes_per_layer)
-        if file.state_bytes_per_layer is not None
-        else STATE_BYTES * PARAMETERS * model.hidden**2
-    )
-    layers = model.layers if isinstance(model.layers, int) else sum(model.layers)
-    return Wanted(
-        layers, model.hidden, model.sequence, model.bytes_per_value, file.batch, _offers(document, file),
-        links_of(document, file, chain=False), file.local_gbps, memory_bytes(file.static_bytes), state,
-        file.baseline_flows == 1, file.chunks,
-    )  # fmt: skip
+    return file.pipelines * file.microbatches * model.microbatch
+
+
+def _state_bytes(file: PlanFile, model: ModelPart) -> int:
+    """Weights and optimizer state of a layer; none where ``static_bytes`` says what a device holds of them."""
+    if file.state_bytes_per_layer is not None:
+        return memory_bytes(file.state_bytes_per_layer)
+    return 0 if file.static_bytes else STATE_BYTES * PARAMETERS * model.hidden**2
 
 
 def _model(document: Document, file: PlanFile) -> ModelPart:
@@ -94,10 +103,11 @@ def _offer(document: Document, file: PlanFile, k: int, site: OfferPart) -> Offer
             "the field is missing",
             remedy="give it for all, or for each site, for instance 156",
         )
-    if site.gpus is None:
+    gpus = site.gpus or (site.stages or 0) * file.pipelines
+    if not gpus:
         raise document.error(("sites", k, "gpus"), "the field is missing", remedy="say how many it has")
     caps = [memory_bytes(cap) for cap in (file.memory_cap_bytes, site.memory_cap_bytes) if cap is not None]
-    return Offer(site.name, site.gpus, site.price_per_gpu_hour, tflops, min(caps, default=None))
+    return Offer(site.name, gpus, site.price_per_gpu_hour, tflops, min(caps, default=None))
 
 
 def rented(wanted: Wanted, text: str) -> Wanted:
