@@ -198,6 +198,17 @@ def test_a_link_that_becomes_slow_seconds_after_the_first_step_is_named() -> Non
     assert {one.pairs for one in said if one is not None} == {((1, 2),)}
 
 
+def test_a_link_is_slow_since_it_is_and_not_since_steps_took_longer_for_another_reason() -> None:
+    """Steps of 0.12 s, of 0.15 s from 24 s on, and a slow link from 39 s on."""
+    said = judged(
+        4, lambda _rank, step: 0.1 if step < 200 else 0.13 if step < 300 else 0.48, 55, noise=0.0,
+        links=ring([(1, 2)], 39.0, 45.0, 0.55),
+    )  # fmt: skip
+    found = [one for one in said if one is not None]
+    assert {one.pairs for one in found} == {((1, 2),)}
+    assert 38 * S <= found[0].since_ns <= 40 * S
+
+
 def test_a_node_whose_links_are_all_slow_is_named() -> None:
     said = judged(
         4, lambda _rank, step: 0.1 if step < 150 else 0.3, 90, links=ring([(1, 2), (2, 3)], 18.0, 30, 0.3)

@@ -297,8 +297,22 @@ class SlowJudge:
         if before is not None and same and self._times > CONFIRMED:
             self._standing = replace(found, since_ns=before.since_ns)
         else:
-            self._standing = replace(found, since_ns=self._longer_since(step_ns) or from_ns)
+            since_ns = max(self._longer_since(step_ns) or from_ns, self._fine_ns(found.pairs))
+            self._standing = replace(found, since_ns=since_ns)
         return self._standing if self._times >= CONFIRMED else None
+
+    def _fine_ns(self, pairs: Sequence[Pair]) -> int:
+        """When the last look began that saw these links as they always were: steps may be longer since before."""
+        usual = {pair: _Use(*calm) for pair in pairs if (calm := self._links.of(pair))}
+        for window in reversed(self._windows):
+            uses = [
+                (use, usual[pair])
+                for pair, use in (window.links or {}).items()
+                if pair in usual and use.rtt_ns
+            ]
+            if uses and not any(_is_later(use, calm) or _is_busier(use, calm) for use, calm in uses):
+                return window.from_ns
+        return 0
 
     def _longer_since(self, step_ns: float) -> int | None:
         """When the first of the latest steps began most of which are longer than they were; None where they are not."""
@@ -358,8 +372,15 @@ def _uses(windows: Sequence[_Window]) -> dict[Pair, _Use]:
 
 
 def _is_worse(now: _Use, calm: _Use) -> bool:
-    later = now.rtt_ns >= RTT_TIMES * calm.rtt_ns and now.rtt_ns - calm.rtt_ns >= RTT_MORE_NS
-    return (later and now.busy >= calm.busy + BUSY_TOO) or now.busy >= calm.busy + BUSY_MORE
+    return (_is_later(now, calm) and now.busy >= calm.busy + BUSY_TOO) or _is_busier(now, calm)
+
+
+def _is_later(now: _Use, calm: _Use) -> bool:
+    return now.rtt_ns >= RTT_TIMES * calm.rtt_ns and now.rtt_ns - calm.rtt_ns >= RTT_MORE_NS
+
+
+def _is_busier(now: _Use, calm: _Use) -> bool:
+    return now.busy >= calm.busy + BUSY_MORE
 
 
 def _as_bad(worse: Mapping[Pair, _Use]) -> list[Pair]:
