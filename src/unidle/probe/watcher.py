@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from unidle.clock import boottime_ns
+from unidle.clock import Ending, boottime_ns
 from unidle.probe.heard import Detector, Heard, Seeing
 
 HANGS_S: Final = 15.0
@@ -66,7 +66,7 @@ class Watcher:
         self._saved = _load(file)
         self._posts = [_Post(one, self._saved.get(one.key, "")) for one in wanted]
         self._lock = threading.Lock()
-        self._end = threading.Event()
+        self._end = Ending()
         self._save_s, self._written = 0.0, ""
         self._taken: dict[str, str] = {}  # positions of what was taken with the last call
 
@@ -113,7 +113,7 @@ class Watcher:
 
     def close(self, *, logged: bool) -> None:
         """End all threads; one that hangs is left behind. ``logged`` as for :meth:`take`."""
-        self._end.set()
+        self._end.come()
         until_s = time.monotonic() + _CLOSE_S
         for post in self._posts:
             if post.thread is not None:
@@ -124,7 +124,7 @@ class Watcher:
 
     def _run(self, post: _Post) -> None:
         detector: Detector | None = None
-        while not self._end.is_set():
+        while not self._end.has_come:
             began_s = time.monotonic()
             with self._lock:
                 full = len(post.heard) >= _MOST_HEARD  # nobody takes: what the log says is read later
