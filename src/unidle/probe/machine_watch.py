@@ -115,6 +115,9 @@ class MachineWatch:
     def keep(self) -> str:
         return self._parts.keep()
 
+    def news_fd(self) -> int:
+        return -1
+
     def close(self) -> None:
         """Nothing is open."""
 
@@ -164,6 +167,9 @@ class SpaceWatch:
 
     def keep(self) -> str:
         return self._parts.keep()
+
+    def news_fd(self) -> int:
+        return -1
 
     def close(self) -> None:
         """Nothing is open."""

@@ -211,7 +211,7 @@ class LocalEngine:
             self._supervisors.clean()
         if self._uses is not None:
             found += self._uses.poll(now_ns)
-        return found + [*looks] + self._between.poll()
+        return [*found, *looks, *self._between.poll()]
 
     def _read(self, key: tuple[str, int], gang: _Gang, now_ns: int) -> Iterator[RankMarks]:
         """What the gang's ranks left, and what is to be done for it."""

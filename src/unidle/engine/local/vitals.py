@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from unidle.clock import Ending, boottime_ns
+from unidle.clock import Bell, boottime_ns
 from unidle.engine.local import tree
 from unidle.engine.local.connections import Connections
 from unidle.engine.local.looks import Eye, Look, quota_of, throttled_ns, worker_of
@@ -79,7 +79,7 @@ class VitalsWatch:
         self._gangs: Mapping[Key, tuple[Mapping[int, int], Sequence[str]]] = {}  # replaced, never changed
         self._found: list[GangVitals] = []
         self._thread: threading.Thread | None = None
-        self._end = Ending()
+        self._end = Bell()
 
     def follow(self, key: Key, pids: dict[int, int], nodes: Sequence[str]) -> None:
         """These are the gang's ranks that are alive, each with the process that its supervisor started.
@@ -106,9 +106,10 @@ class VitalsWatch:
         return found
 
     def close(self) -> None:
-        self._end.come()
+        self._end.ring()
         if self._thread is not None:
             self._thread.join()
+        self._end.close()
 
     def _run(self) -> None:
         gangs: dict[Key, _Gang] = {}
