@@ -49,7 +49,7 @@ class VirtualClock:
 
 
 class Bell:
-    """What a thread rests beside until another one rings; once rung it stays so.
+    """What one thread rests beside until another one rings; once rung it stays so.
 
     A ``threading.Event`` makes a lock for each wait, which costs a third more, and hears of no file. Errors: OSError,
     where no descriptor is to be had.
@@ -57,6 +57,8 @@ class Bell:
 
     def __init__(self) -> None:
         self._fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._poller = select.poll()
+        self._poller.register(self._fd, select.POLLIN)
         self.rung = False
 
     def ring(self) -> None:
@@ -66,11 +68,11 @@ class Bell:
 
     def wait(self, seconds: float, fd: int = -1) -> bool:
         """Until it is rung, ``fd`` (where it is none below 0) can be read, or so long; whether it is rung."""
-        poller = select.poll()
-        poller.register(self._fd, select.POLLIN)
         if fd >= 0:
-            poller.register(fd, select.POLLIN)
-        poller.poll(math.ceil(seconds * 1000))
+            self._poller.register(fd, select.POLLIN)
+        self._poller.poll(math.ceil(seconds * 1000))
+        if fd >= 0:
+            self._poller.unregister(fd)
         return self.rung
 
     def close(self) -> None:

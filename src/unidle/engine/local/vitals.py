@@ -156,6 +156,7 @@ def _look(key: Key, gang: _Gang, pids: Mapping[int, int], offset_ns: int) -> Gan
 
 def _told(key: Key, gang: _Gang, from_ns: int, now_ns: int, offset_ns: int) -> GangVitals:
     links = _links(gang, now_ns, now_ns + offset_ns - from_ns)
+    throttled: dict[str, int] = {}
     found = []
     for number, rank in sorted(gang.ranks.items()):
         wraps = rank.worker.pid != rank.pid or rank.look.doing in _WRAPS
@@ -179,7 +180,7 @@ def _told(key: Key, gang: _Gang, from_ns: int, now_ns: int, offset_ns: int) -> G
             RankVitals(
                 number, rank.look.doing, rank.since_ns + offset_ns, used_ns, bytes_, rank.look.timed,
                 None if wakes_ns is None else wakes_ns + offset_ns, halted, on_disk,
-                rank.stuck_ns + offset_ns if stuck else 0, _waited_ns(rank, now_ns), _held_ns(rank), mine,
+                rank.stuck_ns + offset_ns if stuck else 0, _waited_ns(rank, now_ns), _held_ns(rank, throttled), mine,
             )
         )  # fmt: skip
     return GangVitals(
@@ -227,13 +228,18 @@ def _reached(gang: _Gang, ranks: Sequence[RankVitals]) -> tuple[tuple[Pair, ...]
     return works, fails
 
 
-def _held_ns(rank: _Rank) -> int:
-    """How long the CPU quota of the worker's group has held it since the last call."""
+def _held_ns(rank: _Rank, throttled: dict[str, int]) -> int:
+    """How long the CPU quota of the worker's group has held it since the last call.
+
+    ``throttled``: what was read just now, by file: ranks without a quota of their own mostly share one.
+    """
     before = rank.quota
     if rank.tells % _QUOTA_EVERY == 0:
         rank.quota = quota_of(rank.worker.pid)
     rank.tells += 1
-    before_ns, rank.held_ns = rank.held_ns, throttled_ns(rank.quota) if rank.quota else 0
+    if rank.quota and rank.quota not in throttled:
+        throttled[rank.quota] = throttled_ns(rank.quota)
+    before_ns, rank.held_ns = rank.held_ns, throttled.get(rank.quota, 0)
     return max(rank.held_ns - before_ns, 0) if rank.quota == before else 0
 
 
