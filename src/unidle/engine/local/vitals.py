@@ -1,8 +1,8 @@
 """Looks at the ranks of running gangs, many times a second and from outside, and tells what they do.
 
 A thread of its own does it: a controller that is busy deciding must not take that for a rank that hangs.
-A look costs some ten microseconds a rank; control groups are read every half second, and so are connections while
-ranks wait for something.
+A look costs some ten microseconds a rank, most of them for what the caches have lost since the last one; control groups
+are read every half second, and so are connections while ranks wait for something.
 """
 
 from __future__ import annotations
