@@ -14,6 +14,7 @@ import pytest
 
 import needs
 from engine_local.local_gangs import Gang, Machine, python
+from unidle.engine.local import rundir
 from unidle.engine.local.looks import Eye, look_at, worker_of
 from unidle.jobs import Limits
 from unidle.jobs.vitals import Doing
@@ -85,6 +86,37 @@ def test_an_eye_that_stays_open_sees_the_same_until_the_end() -> None:
     assert not any(f"/proc/{child.pid}/" in name for name in open_files)
 
 
+@contextmanager
+def with_number(pid: int) -> Iterator[None]:
+    """A process that has the number of one that is gone."""
+    for _ in range(200):
+        Path("/proc/sys/kernel/ns_last_pid").write_text(str(pid - 1))
+        with subprocess.Popen(["sleep", "600"]) as other:
+            try:
+                if other.pid == pid:
+                    yield
+                    return
+            finally:
+                other.kill()
+    pytest.fail(f"no process got the number {pid}")
+
+
+@needs.root
+def test_an_eye_on_a_process_that_is_gone_sees_nothing_of_another_with_its_number() -> None:
+    with process("import subprocess; subprocess.run(['sleep', '600'])") as child:
+        eye = Eye(child.pid)
+        wait_until(lambda: eye.look().doing == "child", 20, "child")
+        assert eye.children() and eye.on_cpu_ns() and eye.io_bytes() and eye.state_and_ticks()[0] == "S"
+        for below in eye.children():
+            os.kill(below, signal.SIGKILL)
+    with with_number(child.pid):
+        wait_until(lambda: look_at(child.pid).doing == "sleep", 20, "the other one")
+        assert eye.look().doing == "gone"
+        assert (eye.children(), eye.on_cpu_ns(), eye.io_bytes()) == (set(), 0, 0)
+        assert eye.state_and_ticks() == ("Z", 0)
+    eye.close()
+
+
 @pytest.mark.parametrize(
     ("code", "doing"),
     [
@@ -139,6 +171,27 @@ def test_the_ranks_of_a_gang_are_looked_at_until_they_end(machine: Machine) -> N
     time_of_a_look = time.monotonic() + 1.2
     wait_until(lambda: (gang.pump(), time.monotonic() > time_of_a_look)[1], 10)
     assert not gang.vitals
+
+
+def test_what_a_rank_left_before_it_was_looked_at_comes_with_that_look(machine: Machine) -> None:
+    gang = machine.start(
+        python(
+            "import time\nfor k in range(10**6):\n    print(f'iter {k}: loss 1.0, time 20.00ms', flush=True)\n    time.sleep(0.02)"
+        )
+    )
+    gang.until(lambda: gang.kinds().count("step") > 3, what="steps")
+    looks = 0
+
+    def looked() -> bool:
+        nonlocal looks
+        left, before = (gang.rank(0) / rundir.JOURNAL).read_bytes().count(b"\n"), len(gang.vitals)
+        gang.pump()
+        if len(gang.vitals) > before:
+            looks += 1
+            assert len(gang.marks[0]) >= left
+        return looks > 3
+
+    wait_until(looked, 20, "looks")
 
 
 @needs.cgroups

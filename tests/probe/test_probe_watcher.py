@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from unidle.clock import Bell
 from unidle.guard.log.model import Finding
 from unidle.probe import watcher as room
 from unidle.probe.heard import Heard, Seeing
@@ -36,6 +38,9 @@ class Counting:
 
     def keep(self) -> str:
         return str(self.next)
+
+    def news_fd(self) -> int:
+        return -1
 
     def close(self) -> None: ...
 
@@ -131,3 +136,68 @@ def test_where_a_detector_began_is_kept_before_anything_it_heard_is_logged(tmp_p
         assert json.loads(file.read_text()) == {
             "n1 count": "0"
         }  # as a controller leaves it that is killed now
+
+
+class Piped(Counting):
+    """Says by a pipe when there is something to look at."""
+
+    def __init__(self, kept: str, fd: int) -> None:
+        super().__init__(kept, lambda _: None)
+        self._fd = fd
+
+    def look(self, now_ns: int) -> list[Heard]:
+        return super().look(now_ns) if os.read(self._fd, 1) else []
+
+    def news_fd(self) -> int:
+        return self._fd
+
+
+def test_a_detector_that_says_when_it_has_news_is_looked_at_then_and_hardly_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(room, "NEWS_EVERY_S", 600.0)
+    news, says = os.pipe()
+    os.write(says, b"x")
+    with closing_both(news, says):
+        one = Watcher(
+            (Wanted("n1", "piped", lambda kept: Piped(kept, news), 0.001),), tmp_path / "watch.json", 0
+        )
+        one.start()
+        try:
+            assert some(one) == [0]
+            for number in (1, 2):
+                os.write(says, b"x")  # a look without it would wait for the pipe, and be told to hang
+                assert some(one) == [number]
+        finally:
+            one.close(logged=False)
+
+
+@contextmanager
+def closing_both(*fds: int) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        for fd in fds:
+            os.close(fd)
+
+
+def test_a_bell_is_heard_by_who_rests_and_by_who_comes_later() -> None:
+    bell, heard = Bell(), []
+    rests = threading.Thread(target=lambda: heard.append(bell.wait(600)))
+    rests.start()
+    bell.ring()
+    rests.join()
+    assert heard == [True]
+    assert bell.wait(600)
+    bell.close()
+    bell.ring()
+
+
+def test_who_rests_beside_a_bell_goes_on_when_its_file_can_be_read() -> None:
+    bell = Bell()
+    news, says = os.pipe()
+    with closing_both(news, says):
+        os.write(says, b"x")
+        assert not bell.wait(600, news)
+        assert not bell.wait(0.01)
+    bell.close()

@@ -10,7 +10,7 @@ takes longer to be acknowledged.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -132,10 +132,12 @@ class SlowJudge:
             if not self._steps or at_ns > self._steps[-1]:
                 self._steps.append(at_ns)
         self._windows.append(_window(seen))
-        gaps = [b - a for a, b in pairwise(self._steps)]
-        if len(gaps) < NEED_STEPS:
+        if len(self._steps) <= NEED_STEPS:
             return None
-        step_ns = self._recent_step_ns(gaps, seen.at_ns)
+        steps = list(self._steps)
+        recent = max(len(steps) - bisect_left(steps, seen.at_ns - NEED_NS), NEED_STEPS)
+        gaps = [b - a for a, b in pairwise(steps[-max(recent, _MEDIAN_STEPS) - 1 :])]
+        step_ns = median(gaps[-recent:])
         need_ns = max(NEED_NS, int(NEED_STEPS * step_ns))
         keep_ns = max(WINDOW_NS, 4 * need_ns)
         while self._windows and self._windows[0].at_ns < seen.at_ns - keep_ns:
@@ -187,11 +189,6 @@ class SlowJudge:
         ranks = (self._rank(span, self._gaps_of(span), now, step_ns, least) for span, least in spans if span)
         return next((one for one in ranks if one is not None), None)
 
-    def _recent_step_ns(self, gaps: Sequence[int], at_ns: int) -> float:
-        """The usual step of the last seconds."""
-        late = sum(end >= at_ns - NEED_NS for end in self._steps)
-        return median(gaps[-max(late, NEED_STEPS) :])
-
     def _unevenly(self, step_ns: float, from_ns: int, need_ns: int) -> Slow | None:
         """The slow rank where hardly any look lies between usual steps only."""
         times, least = LOOSE_GAP
@@ -203,14 +200,22 @@ class SlowJudge:
         """Looks that lie between steps of usual length, or up to so many times that."""
         steps = list(self._steps)
         late = steps[max(bisect_right(steps, from_ns) - 1, 0) :]
-        usual = [(a, b) for a, b in pairwise(late) if b - a <= times * step_ns]
-        runs: list[list[int]] = []
-        for a, b in usual:
-            if runs and runs[-1][1] == a:
-                runs[-1][1] = b
+        begins: list[int] = []  # of runs of such steps, one behind the other
+        ends: list[int] = []
+        for a, b in pairwise(late):
+            if b - a > times * step_ns:
+                continue
+            if ends and ends[-1] == a:
+                ends[-1] = b
             else:
-                runs.append([a, b])
-        return [w for w in self._windows if any(a <= w.from_ns and w.at_ns <= b for a, b in runs)]
+                begins.append(a)
+                ends.append(b)
+        found = []
+        for window in self._windows:
+            run = bisect_right(begins, window.from_ns) - 1
+            if run >= 0 and window.at_ns <= ends[run]:
+                found.append(window)
+        return found
 
     def _gaps_of(self, usual: Sequence[_Window]) -> dict[int, float]:
         """By how much of the time each rank waits less than those that do the same."""

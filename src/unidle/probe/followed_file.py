@@ -192,6 +192,9 @@ class FollowedFile:
             return self._resume.text() if self._resume else ""
         return _position(self._fd, self._offset - self._splitter.open_bytes).text()
 
+    def news_fd(self) -> int:
+        return -1
+
     def close(self) -> None:
         self._shut()
         self._splitter.forget()

@@ -185,6 +185,9 @@ class GpuWatch:
         )
         return msgspec.json.encode(kept).decode()
 
+    def news_fd(self) -> int:
+        return -1
+
     def close(self) -> None:
         """Let go of the driver; one that hangs is left as it is."""
         if self._driver is not None and not self._patient.hangs:

@@ -53,6 +53,10 @@ class Detector(Protocol):
         """What the next instance needs to go on where this one is."""
         ...
 
+    def news_fd(self) -> int:
+        """What can be read as soon as a look would find something; -1 where only looking tells."""
+        ...
+
     def close(self) -> None:
         """Give back what is open."""
         ...

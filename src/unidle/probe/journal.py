@@ -116,6 +116,11 @@ class Journal:
     def position(self) -> str:
         return self._cursor
 
+    def news_fd(self) -> int:
+        if self._process is None or self._process.stdout is None:
+            return -1
+        return self._process.stdout.fileno()
+
     def close(self) -> None:
         if self._process is not None and self._process.poll() is None:
             self._process.terminate()

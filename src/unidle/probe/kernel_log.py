@@ -106,6 +106,9 @@ class KernelLog:
             return f"{self._boot} {self._last}"
         return f"{self._boot} @{self._after_us}" if self._after_us else ""
 
+    def news_fd(self) -> int:
+        return self._fd
+
     def close(self) -> None:
         if self._fd >= 0:
             os.close(self._fd)

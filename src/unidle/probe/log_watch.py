@@ -174,6 +174,9 @@ class LogWatch:
         }
         return json.dumps(told)
 
+    def news_fd(self) -> int:
+        return self._source.news_fd()
+
     def close(self) -> None:
         self._source.close()
 

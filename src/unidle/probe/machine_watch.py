@@ -10,7 +10,7 @@ import fcntl
 import os
 import socket
 import struct
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Final
@@ -94,9 +94,10 @@ class MachineWatch:
     def look(self, now_ns: int) -> list[Heard]:
         if self.seeing()[0]:
             return []
-        links, counts = links_of(self._sysfs), losses_of(self._sysfs)
+        interfaces, ports = _interfaces(self._sysfs), _ports(self._sysfs)
+        links, counts = links_of(interfaces, ports), losses_of(interfaces, ports)
         if self._due("errors", _ERRORS_EVERY_NS, now_ns):
-            counts |= port_errors_of(self._sysfs)
+            counts |= port_errors_of(ports)
         alarms = alarms_of(self._sysfs) if self._due("alarms", _ALARMS_EVERY_NS, now_ns) else None
         return self._parts.heard(now_ns, "/sys", links, counts, errors_of(self._sysfs), alarms)
 
@@ -114,6 +115,9 @@ class MachineWatch:
 
     def keep(self) -> str:
         return self._parts.keep()
+
+    def news_fd(self) -> int:
+        return -1
 
     def close(self) -> None:
         """Nothing is open."""
@@ -165,46 +169,49 @@ class SpaceWatch:
     def keep(self) -> str:
         return self._parts.keep()
 
+    def news_fd(self) -> int:
+        return -1
+
     def close(self) -> None:
         """Nothing is open."""
 
 
-def links_of(sysfs: Path) -> dict[str, bool]:
+def links_of(interfaces: Iterable[Path], ports: Iterable[Path]) -> dict[str, bool]:
     """Network interfaces of the hardware and InfiniBand ports, each with whether it has a carrier.
 
     (The kernel's ``sysfs-class-net`` and ``sysfs-class-infiniband``.) An interface that was switched off is left out.
     """
     found: dict[str, bool] = {}
-    for path in _interfaces(sysfs):
+    for path in interfaces:
         flags = read_text(path / "flags")
         if flags.startswith("0x") and int(flags, 16) & _IFF_UP:
             found[path.name] = read_text(path / "carrier") == "1"
-    for path in _ports(sysfs):
+    for path in ports:
         state = read_text(path / "state")  # "4: ACTIVE"
         if state:
             found[_port_name(path)] = state.startswith("4")
     return found
 
 
-def losses_of(sysfs: Path) -> dict[str, int]:
+def losses_of(interfaces: Iterable[Path], ports: Iterable[Path]) -> dict[str, int]:
     """How often the links of :func:`links_of` went down, by ``LINK COUNTER``."""
     found: dict[str, int] = {}
-    for path in _interfaces(sysfs):
+    for path in interfaces:
         losses = carrier_losses(path)
         if losses is not None:
             found[f"{path.name} carrier"] = losses
-    for path in _ports(sysfs):
+    for path in ports:
         downed = read_text(path / "counters/link_downed")
         if downed.isdecimal():
             found[f"{_port_name(path)} link_downed"] = int(downed)
     return found
 
 
-def port_errors_of(sysfs: Path) -> dict[str, int]:
-    """The error counters of all InfiniBand and RoCE ports, by ``LINK COUNTER``."""
+def port_errors_of(ports: Iterable[Path]) -> dict[str, int]:
+    """The error counters of InfiniBand and RoCE ports, by ``LINK COUNTER``."""
     return {
         f"{_port_name(path)} {counter}": count
-        for path in _ports(sysfs)
+        for path in ports
         for counter, count in port_errors(path).items()
     }
 
@@ -237,7 +244,7 @@ def _interfaces(sysfs: Path) -> list[Path]:
     return [
         path
         for path in sorted((sysfs / "class/net").glob("*"))
-        if (path / "device").exists() and read_text(path / "type") in _PHYSICAL
+        if read_text(path / "type") in _PHYSICAL and (path / "device").exists()
     ]
 
 

@@ -32,6 +32,10 @@ class Source(Protocol):
         """Where the next poll goes on, to be kept and given to the next instance: nothing is read twice."""
         ...
 
+    def news_fd(self) -> int:
+        """What can be read as soon as a poll would give lines; -1 where only a poll tells."""
+        ...
+
     def close(self) -> None:
         """Give back what is open."""
         ...

@@ -11,11 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from unidle.clock import boottime_ns
+from unidle.clock import Bell, boottime_ns
 from unidle.probe.heard import Detector, Heard, Seeing
 
 HANGS_S: Final = 15.0
 """A look that takes longer is told: until it comes back the detector sees nothing."""
+NEWS_EVERY_S: Final = 2.0
+"""So often a detector that says when it has news is looked at without any."""
 _PAUSE_S: Final = 0.01  # at least, between two looks
 _SAVE_EVERY_S: Final = 1.0
 _MOST_HEARD: Final = 1000
@@ -52,6 +54,7 @@ class _Post:
     now_kept: str = ""
     begins: str = ""  # where it began
     thread: threading.Thread | None = None
+    bell: Bell | None = None  # rung at the end
 
 
 class Watcher:
@@ -66,12 +69,13 @@ class Watcher:
         self._saved = _load(file)
         self._posts = [_Post(one, self._saved.get(one.key, "")) for one in wanted]
         self._lock = threading.Lock()
-        self._end = threading.Event()
+        self._ends = False
         self._save_s, self._written = 0.0, ""
         self._taken: dict[str, str] = {}  # positions of what was taken with the last call
 
     def start(self) -> None:
         for post in self._posts:
+            post.bell = Bell()
             post.thread = threading.Thread(
                 target=self._run, args=(post,), name=f"unidle-{post.wanted.name}", daemon=True
             )
@@ -113,18 +117,24 @@ class Watcher:
 
     def close(self, *, logged: bool) -> None:
         """End all threads; one that hangs is left behind. ``logged`` as for :meth:`take`."""
-        self._end.set()
+        self._ends = True
+        for post in self._posts:
+            if post.bell is not None:
+                post.bell.ring()
         until_s = time.monotonic() + _CLOSE_S
         for post in self._posts:
-            if post.thread is not None:
-                post.thread.join(max(until_s - time.monotonic(), 0.0))
+            if post.thread is None or post.bell is None:
+                continue
+            post.thread.join(max(until_s - time.monotonic(), 0.0))
+            if not post.thread.is_alive():
+                post.bell.close()
         if logged:
             self._saved.update(self._taken)
         self._save()
 
     def _run(self, post: _Post) -> None:
         detector: Detector | None = None
-        while not self._end.is_set():
+        while not self._ends:
             began_s = time.monotonic()
             with self._lock:
                 full = len(post.heard) >= _MOST_HEARD  # nobody takes: what the log says is read later
@@ -143,10 +153,19 @@ class Watcher:
                 post.begun_s, post.looked = 0.0, True
                 post.why_not, post.lost, post.now_kept = why_not, lost, kept
                 post.heard += found
-            self._end.wait(max(post.wanted.every_s - (time.monotonic() - began_s), _PAUSE_S))
+            self._rest(post, -1 if detector is None else detector.news_fd(), began_s)
         if detector is not None:
             with suppress(OSError):
                 detector.close()
+
+    def _rest(self, post: _Post, news_fd: int, began_s: float) -> None:
+        """Until the next look is due, never more often than the detector is to run."""
+        assert post.bell is not None
+        due_s = max(began_s + post.wanted.every_s, time.monotonic() + _PAUSE_S)
+        if news_fd >= 0 and post.bell.wait(NEWS_EVERY_S, news_fd):
+            return
+        if (left_s := due_s - time.monotonic()) > 0:
+            post.bell.wait(left_s)
 
     def _save(self) -> None:
         """A file that cannot be written costs only that the next controller reads some lines again."""

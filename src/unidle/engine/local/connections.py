@@ -54,11 +54,11 @@ class Connections:
             for inode, tcp in held.items():
                 key = (pids[rank], inode)
                 now[key] = tcp
-                link = _link(
-                    at.get(_place(spaces[rank], tcp.there), _OUTSIDE), tcp, self._before.get(key), span_ns
-                )
-                if link is not None:
-                    by_peer[link.peer] = _together(by_peer.get(link.peer), link)
+                before = self._before.get(key)
+                if not tcp.queued and (before is None or before.acked_bytes == tcp.acked_bytes):
+                    continue  # nothing was sent
+                peer = at.get(_place(spaces[rank], tcp.there), _OUTSIDE)
+                by_peer[peer] = _together(by_peer.get(peer), _link(peer, tcp, before, span_ns))
             if by_peer:
                 links[rank] = tuple(by_peer[peer] for peer in sorted(by_peer))
         self._before = now
@@ -75,14 +75,12 @@ class Connections:
         return self._sockets[pid].read()
 
 
-def _link(peer: int, tcp: Tcp, before: Tcp | None, span_ns: int) -> LinkVitals | None:
-    """What a connection says of the way to ``peer``; None when nothing was sent."""
+def _link(peer: int, tcp: Tcp, before: Tcp | None, span_ns: int) -> LinkVitals:
+    """What a connection on which something was sent says of the way to ``peer``."""
     if tcp.busy_us < 0:  # times are not known
-        return LinkVitals(peer, span_ns, 0, tcp.retransmits >= _STUCK_TRIES) if tcp.queued else None
+        return LinkVitals(peer, span_ns, 0, tcp.retransmits >= _STUCK_TRIES)
     busy_us = 0 if before is None else max(tcp.busy_us - before.busy_us, 0)
     moved = before is not None and tcp.acked_bytes != before.acked_bytes
-    if not tcp.queued and not moved:
-        return None
     stuck = tcp.queued and tcp.retransmits >= _STUCK_TRIES
     return LinkVitals(peer, min(busy_us * 1000, span_ns), tcp.rtt_us * 1000 if moved else 0, stuck)
 

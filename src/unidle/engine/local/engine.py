@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 STARTING_TICK_MS = 10
 STEADY_TICK_MS = 500
+_STEADY_NS: Final = STEADY_TICK_MS * 1_000_000
 SETTLED_NS = 10_000_000_000  # a gang that shows no steps has started, most likely
 LOOK_AFTER_NS = 200_000_000  # a run that is over before needs no watch, nor the time to load it
 
@@ -90,6 +91,7 @@ class LocalEngine:
         self._vitals: VitalsWatch | None = None
         self._warm: WarmPool | None = None
         self._between = Between(self._root, fleet, self._spaces)
+        self._read_ns = 0
 
     def fleet(self) -> Fleet:
         """The fleet that the engine was given; of the ways to cut its GPUs those that this machine offers."""
@@ -191,30 +193,44 @@ class LocalEngine:
             watch.signal_tree(signal.SIGCONT)
 
     def poll(self) -> list[RankMarks | Utilised | GangVitals | CheckpointLook]:
-        """New marks of all ranks, the ends of those whose supervisor died, and how the others are."""
-        for watch in self._supervisors.ended():
+        """New marks of all ranks, the ends of those whose supervisor died, and how the others are.
+
+        What steady ranks left is read with each look at them, and else every :data:`STEADY_TICK_MS`, however often this
+        is called.
+        """
+        ended = self._supervisors.ended()
+        for watch in ended:
             watch.died()
-        found: list[RankMarks | Utilised | GangVitals | CheckpointLook] = []
+        looks = self._vitals.take() if self._vitals is not None else ()
         now_ns = self._clock.now_ns()
-        for (job, attempt), gang in self._gangs.items():
-            if gang.to_launch and not self._waits(gang.to_launch):
-                self._launch(gang, gang.to_launch)
-            for watch in gang.watches:
-                self._advance(watch, now_ns)
-                for first, marks in watch.news():
-                    gang.under_way = gang.under_way or any(mark.k == "step" for mark in marks)
-                    found.append(RankMarks(job, attempt, watch.rank, first, marks))
-                    self._between.saw(job, marks)
-            self._follow_vitals((job, attempt), gang, now_ns)
-            if gang.command is not None:
-                self._keep_warm(gang, now_ns)
+        found: list[RankMarks | Utilised | GangVitals | CheckpointLook] = []
+        if ended or looks or self._busy or now_ns - self._read_ns >= _STEADY_NS:
+            self._read_ns = now_ns
+            for key, gang in self._gangs.items():
+                found += self._read(key, gang, now_ns)
+            self._supervisors.clean()
         if self._uses is not None:
             found += self._uses.poll(now_ns)
-        if self._vitals is not None:
-            found += self._vitals.take()
-        found += self._between.poll()
-        self._supervisors.clean()
-        return found
+        return [*found, *looks, *self._between.poll()]
+
+    def _read(self, key: tuple[str, int], gang: _Gang, now_ns: int) -> Iterator[RankMarks]:
+        """What the gang's ranks left, and what is to be done for it."""
+        if gang.to_launch and not self._waits(gang.to_launch):
+            self._launch(gang, gang.to_launch)
+        for watch in gang.watches:
+            self._advance(watch, now_ns)
+            for first, marks in watch.news():
+                gang.under_way = gang.under_way or any(mark.k == "step" for mark in marks)
+                yield RankMarks(*key, watch.rank, first, marks)
+                self._between.saw(key[0], marks)
+        self._follow_vitals(key, gang, now_ns)
+        if gang.command is not None:
+            self._keep_warm(gang, now_ns)
+
+    @property
+    def _busy(self) -> bool:
+        """Whether something is expected within milliseconds."""
+        return self._between.busy or any(watch.unsettled for watch in self._watches(None))
 
     def _follow_vitals(self, key: tuple[str, int], gang: _Gang, now_ns: int) -> None:
         """Have the gang's processes looked at, soon after one of them is there."""
@@ -237,10 +253,10 @@ class LocalEngine:
 
     def wait(self, until_ns: int | None) -> None:
         """Return when a supervisor has ended, after a short tick, or at ``until_ns``."""
-        busy = any(watch.unsettled for watch in self._watches(None)) or self._between.busy
-        timeout_ms = STARTING_TICK_MS if busy else STEADY_TICK_MS
+        timeout_ms = STARTING_TICK_MS if self._busy else STEADY_TICK_MS
         if until_ns is not None:
-            timeout_ms = min(timeout_ms, max(0, until_ns - self._clock.now_ns()) // 1_000_000)
+            left_ns = max(0, until_ns - self._clock.now_ns())
+            timeout_ms = min(timeout_ms, -(-left_ns // 1_000_000))  # too early would be once more
         self._supervisors.wait(timeout_ms)
 
     def close(self) -> None:

@@ -43,8 +43,22 @@ class Look(NamedTuple):
     wakes_ns: int | None = None
 
 
+_RUNS: Final = b"running\n"
+_RUNNING: Final = Look("running")
+_GONE: Final = Look("gone")
+_BY_STATE: Final = {
+    ord(letter): look
+    for letters, look in (("R", _RUNNING), ("D", Look("disk")), ("Tt", Look("stopped")), ("ZX", _GONE))
+    for letter in letters
+}
+
+
 class Eye:
-    """Looks at one process again and again. With ``keep`` its files stay open: a look is two system calls then, not six."""
+    """Looks at one process again and again. With ``keep`` its files stay open: a look is one or two system calls then.
+
+    A file that stays open is that of the process it was opened for: when that is gone it cannot be read, also where
+    another process has its number.
+    """
 
     def __init__(self, pid: int, *, keep: bool = True) -> None:
         self.pid, self._keep = pid, keep
@@ -53,27 +67,54 @@ class Eye:
     def look(self) -> Look:
         """What the main thread does now; it may have moved on a moment later."""
         try:
-            state = tree.fields_of(self._said("stat"))[0]
-        except OSError:
-            return Look("gone")
-        if state in b"ZX":
-            return Look("gone")
-        if state in b"Tt":
-            return Look("stopped")
-        if state == b"D":
-            return Look("disk")
-        if state == b"R":
-            return Look("running")
+            syscall = self._said("syscall")
+        except OSError:  # it is gone, or who looks may not trace it
+            syscall = b""
+        if syscall == _RUNS:  # told at once, where the other file adds up all threads
+            return _RUNNING
         try:
-            words = self._said("syscall").split()
+            state = tree.state_in(self._said("stat"))
         except OSError:
-            return Look(_by_wchan(self.pid))
-        if words[:1] == [b"running"]:
-            return Look("running")
+            return _GONE
+        if (found := _BY_STATE.get(state)) is not None:
+            return found
+        words = syscall.split()
         name = _NAMES.get(int(words[0]), "") if len(words) > 6 else ""
         if not name:
             return Look(_by_wchan(self.pid))
         return _blocked_in(self.pid, name, [int(word, 16) for word in words[1:7]])
+
+    def children(self) -> set[int]:
+        """As :func:`unidle.engine.local.tree.children`."""
+        try:
+            listed = self._said(f"task/{self.pid}/children")
+        except OSError:
+            return set()
+        # the kernel gives whole names only, so one that is cut short is not quite as long as it might be
+        return set(map(int, listed.split())) if len(listed) < _MOST_BYTES // 2 else tree.children(self.pid)
+
+    def state_and_ticks(self) -> tuple[str, int]:
+        """The state letter, Z for a process that is gone, and its ticks as :func:`cpu_ticks` counts them."""
+        try:
+            stat = self._said("stat")
+        except OSError:
+            return "Z", 0
+        return chr(tree.state_in(stat)), sum(map(int, tree.fields_of(stat)[11:15]))
+
+    def on_cpu_ns(self) -> int:
+        """Time that the main thread has run, or wanted to and had to wait for a CPU."""
+        try:
+            ran_ns, wanted_ns, _ = map(int, self._said("schedstat").split())
+        except (OSError, ValueError):
+            return 0
+        return ran_ns + wanted_ns
+
+    def io_bytes(self) -> int:
+        """Bytes that were read and written by system calls, of files, pipes and (mostly) sockets."""
+        try:
+            return sum(int(line.split()[1]) for line in self._said("io").split(b"\n", 2)[:2])
+        except (OSError, IndexError, ValueError):
+            return 0
 
     def close(self) -> None:
         for fd in self._fds.values():
@@ -83,9 +124,10 @@ class Eye:
     def _said(self, name: str) -> bytes:
         if not self._keep:
             return tree.said(f"/proc/{self.pid}/{name}")
-        if name not in self._fds:
-            self._fds[name] = os.open(f"/proc/{self.pid}/{name}", os.O_RDONLY | os.O_CLOEXEC)
-        return os.pread(self._fds[name], _MOST_BYTES, 0)
+        fd = self._fds.get(name)
+        if fd is None:
+            fd = self._fds[name] = os.open(f"/proc/{self.pid}/{name}", os.O_RDONLY | os.O_CLOEXEC)
+        return os.pread(fd, _MOST_BYTES, 0)
 
 
 def look_at(pid: int) -> Look:
@@ -144,33 +186,7 @@ def worker_of(pid: int) -> int:
 
 def cpu_ticks(pid: int) -> int:
     """Clock ticks of CPU that a process used, and those that its children used that it waited for."""
-    return state_and_ticks(pid)[1]
-
-
-def state_and_ticks(pid: int) -> tuple[str, int]:
-    """The state letter of a process, Z for one that is gone, and its ticks as :func:`cpu_ticks` counts them."""
-    try:
-        fields = tree.fields_of(tree.said(f"/proc/{pid}/stat"))
-    except OSError:
-        return "Z", 0
-    return fields[0].decode("ascii"), sum(map(int, fields[11:15]))
-
-
-def on_cpu_ns(pid: int) -> int:
-    """Time that the main thread of ``pid`` has run, or wanted to and had to wait for a CPU."""
-    try:
-        ran_ns, wanted_ns, _ = map(int, tree.said(f"/proc/{pid}/schedstat").split())
-    except (OSError, ValueError):
-        return 0
-    return ran_ns + wanted_ns
-
-
-def io_bytes(pid: int) -> int:
-    """Bytes that a process has read and written by system calls, of files, pipes and (mostly) sockets."""
-    try:
-        return sum(int(line.split()[1]) for line in tree.said(f"/proc/{pid}/io").splitlines()[:2])
-    except (OSError, IndexError, ValueError):
-        return 0
+    return Eye(pid, keep=False).state_and_ticks()[1]
 
 
 def quota_of(pid: int) -> str:

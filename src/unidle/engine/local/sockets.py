@@ -74,6 +74,7 @@ class Sockets:
         self._other: dict[int, int] = {}  # sockets that are never TCP connections: inode -> descriptor
         self._unlisted = 0  # readings
         self._info = ctypes.create_string_buffer(_TCP_INFO_BYTES)
+        self._size = ctypes.c_uint32()
 
     def read(self) -> dict[int, Tcp]:
         """The connections by inode. Errors: :class:`NotAllowed`."""
@@ -143,7 +144,8 @@ class Sockets:
     def _told(self, copy: int, here: Address, there: Address) -> Tcp | None:
         """What the kernel says of a connection, None where it is not established."""
         assert _LIBC is not None
-        size = ctypes.c_uint32(_TCP_INFO_BYTES)
+        size = self._size
+        size.value = _TCP_INFO_BYTES
         if _LIBC.getsockopt(copy, socket.IPPROTO_TCP, socket.TCP_INFO, self._info, ctypes.byref(size)):
             return None
         if size.value < _INFO.size:

@@ -26,6 +26,11 @@ def fields_of(stat: bytes) -> list[bytes]:
     return stat[stat.rfind(b")") + 2 :].split()
 
 
+def state_in(stat: bytes) -> int:
+    """The state letter in a ``/proc/PID/stat``, as its byte."""
+    return stat[stat.rfind(b")") + 2]
+
+
 def stat_of(pid: int) -> tuple[str, int, int] | None:
     """State letter, parent and start time (clock ticks since boot) of a process; None when it is gone."""
     try:
@@ -81,17 +86,13 @@ def descendants(root: int) -> set[int]:
     return found - dead
 
 
-def below_each(roots: list[int]) -> dict[int, set[int]]:
-    """Each of ``roots`` with its live descendants, as far as the kernel lists children."""
-    found = {}
-    for root in roots:
-        seen, queue = {root}, [root]
-        while queue:
-            fresh = {child for child in children(queue.pop()) if child not in seen and is_live(child)}
-            seen |= fresh
-            queue += fresh
-        found[root] = seen
-    return found
+def below(root: int, first: set[int]) -> set[int]:
+    """``root`` with its live descendants, as far as the kernel lists children; ``first`` are its own children."""
+    seen, fresh = {root}, first
+    while fresh := {child for child in fresh if child not in seen and is_live(child)}:
+        seen |= fresh
+        fresh = set().union(*map(children, fresh))
+    return seen
 
 
 def cpu_ns(root: int) -> int | None:

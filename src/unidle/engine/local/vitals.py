@@ -1,31 +1,22 @@
 """Looks at the ranks of running gangs, many times a second and from outside, and tells what they do.
 
 A thread of its own does it: a controller that is busy deciding must not take that for a rank that hangs.
-A look costs some ten microseconds a rank; control groups are read every half second, and so are connections while
-ranks wait for something.
+A look costs some ten microseconds a rank, most of them for what the caches have lost since the last one; control groups
+are read every half second, and so are connections while ranks wait for something.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from unidle.clock import boottime_ns
+from unidle.clock import Bell, boottime_ns
 from unidle.engine.local import tree
 from unidle.engine.local.connections import Connections
-from unidle.engine.local.looks import (
-    Eye,
-    Look,
-    io_bytes,
-    on_cpu_ns,
-    quota_of,
-    state_and_ticks,
-    throttled_ns,
-    worker_of,
-)
+from unidle.engine.local.looks import Eye, Look, quota_of, throttled_ns, worker_of
 from unidle.engine.local.reach import Reach
 from unidle.jobs.vitals import GangVitals, LinkVitals, Pair, RankVitals
 
@@ -35,7 +26,7 @@ _TICK_NS: Final = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _LINKS_EVERY_NS: Final = 1_900_000_000
 _MOSTLY: Final = 0.5
 _SOME: Final = 0.25
-_KEEP_MOST: Final = 64  # ranks of a gang whose files stay open
+_KEEP_MOST: Final = 32  # ranks of a gang whose files stay open, five of each
 _QUOTA_EVERY: Final = 10  # tells: processes seldom change their group
 _WRAPS: Final = ("child", "gone")  # what a process does in whose place another one may work
 _WAITS: Final = ("lock", "network", "pipe")
@@ -85,28 +76,28 @@ class VitalsWatch:
     def __init__(self, offset_ns: int, new_reach: Callable[[], Reach]) -> None:
         self._offset_ns, self._new_reach = offset_ns, new_reach
         self._lock = threading.Lock()
-        self._gangs: dict[Key, tuple[dict[int, int], Sequence[str]]] = {}
+        self._gangs: Mapping[Key, tuple[Mapping[int, int], Sequence[str]]] = {}  # replaced, never changed
         self._found: list[GangVitals] = []
         self._thread: threading.Thread | None = None
-        self._end = threading.Event()
+        self._end = Bell()
 
     def follow(self, key: Key, pids: dict[int, int], nodes: Sequence[str]) -> None:
         """These are the gang's ranks that are alive, each with the process that its supervisor started.
 
         ``nodes``: where each rank is.
         """
+        if not pids:
+            self.forget(key)
+            return
         with self._lock:
-            if not pids:
-                self._gangs.pop(key, None)
-                return
-            self._gangs[key] = (pids, nodes)
+            self._gangs = {**self._gangs, key: (dict(pids), nodes)}
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="unidle-vitals", daemon=True)
             self._thread.start()
 
     def forget(self, key: Key) -> None:
         with self._lock:
-            self._gangs.pop(key, None)
+            self._gangs = {other: gang for other, gang in self._gangs.items() if other != key}
 
     def take(self) -> Sequence[GangVitals]:
         """What was found since the last call, oldest first."""
@@ -115,15 +106,15 @@ class VitalsWatch:
         return found
 
     def close(self) -> None:
-        self._end.set()
+        self._end.ring()
         if self._thread is not None:
             self._thread.join()
+        self._end.close()
 
     def _run(self) -> None:
         gangs: dict[Key, _Gang] = {}
         while not self._end.wait(LOOK_EVERY_S):
-            with self._lock:
-                wanted = {key: (dict(pids), nodes) for key, (pids, nodes) in self._gangs.items()}
+            wanted = self._gangs
             for key in gangs.keys() - wanted.keys():
                 gangs.pop(key).close()
             for key, (pids, nodes) in wanted.items():
@@ -138,7 +129,7 @@ class VitalsWatch:
             gang.close()
 
 
-def _look(key: Key, gang: _Gang, pids: dict[int, int], offset_ns: int) -> GangVitals | None:
+def _look(key: Key, gang: _Gang, pids: Mapping[int, int], offset_ns: int) -> GangVitals | None:
     """One look at a gang; what to tell of it when that is due."""
     now_ns = boottime_ns()
     for rank in gang.ranks.keys() - pids.keys():
@@ -164,21 +155,21 @@ def _look(key: Key, gang: _Gang, pids: dict[int, int], offset_ns: int) -> GangVi
 
 
 def _told(key: Key, gang: _Gang, from_ns: int, now_ns: int, offset_ns: int) -> GangVitals:
-    below = tree.below_each([rank.pid for rank in gang.ranks.values()])
     links = _links(gang, now_ns, now_ns + offset_ns - from_ns)
+    throttled: dict[str, int] = {}
     found = []
     for number, rank in sorted(gang.ranks.items()):
         wraps = rank.worker.pid != rank.pid or rank.look.doing in _WRAPS
         if wraps and (worker := worker_of(rank.pid)) != rank.worker.pid:
             rank.worker.close()
             rank.worker = Eye(worker, keep=len(gang.ranks) <= _KEEP_MOST)
-            rank.off, rank.off_cpu_ns = 0, now_ns - on_cpu_ns(worker)
-        pids = below[rank.pid]
-        seen = {pid: state_and_ticks(pid) for pid in pids}
-        halted = sum(pid != rank.worker.pid and state in "Tt" for pid, (state, _) in seen.items())
-        on_disk = any(state == "D" for state, _ in seen.values())
-        cpu_ns = sum(ticks for _, ticks in seen.values()) * _TICK_NS
-        moved = sum(map(io_bytes, pids))
+            rank.off, rank.off_cpu_ns = 0, now_ns - rank.worker.on_cpu_ns()
+        eyes = _eyes_below(rank)
+        seen = [(eye.pid, *eye.state_and_ticks()) for eye in eyes]
+        halted = sum(pid != rank.worker.pid and state in "Tt" for pid, state, _ in seen)
+        on_disk = any(state == "D" for _, state, _ in seen)
+        cpu_ns = sum(ticks for _, _, ticks in seen) * _TICK_NS
+        moved = sum(eye.io_bytes() for eye in eyes)
         used_ns, bytes_ = max(cpu_ns - rank.cpu_ns, 0), max(moved - rank.io_bytes, 0)
         rank.cpu_ns, rank.io_bytes = cpu_ns, moved
         mine = (links or {}).get(number, ())
@@ -189,12 +180,19 @@ def _told(key: Key, gang: _Gang, from_ns: int, now_ns: int, offset_ns: int) -> G
             RankVitals(
                 number, rank.look.doing, rank.since_ns + offset_ns, used_ns, bytes_, rank.look.timed,
                 None if wakes_ns is None else wakes_ns + offset_ns, halted, on_disk,
-                rank.stuck_ns + offset_ns if stuck else 0, _waited_ns(rank, now_ns), _held_ns(rank), mine,
+                rank.stuck_ns + offset_ns if stuck else 0, _waited_ns(rank, now_ns), _held_ns(rank, throttled), mine,
             )
         )  # fmt: skip
     return GangVitals(
         *key, from_ns, now_ns + offset_ns, tuple(found), *_reached(gang, found), links_read=links is not None
     )
+
+
+def _eyes_below(rank: _Rank) -> list[Eye]:
+    """On each process of the rank."""
+    first = rank.worker.children() if rank.worker.pid == rank.pid else tree.children(rank.pid)
+    pids = tree.below(rank.pid, first)
+    return [rank.worker if pid == rank.worker.pid else Eye(pid, keep=False) for pid in pids]
 
 
 def _links(gang: _Gang, now_ns: int, span_ns: int) -> dict[int, tuple[LinkVitals, ...]] | None:
@@ -230,13 +228,18 @@ def _reached(gang: _Gang, ranks: Sequence[RankVitals]) -> tuple[tuple[Pair, ...]
     return works, fails
 
 
-def _held_ns(rank: _Rank) -> int:
-    """How long the CPU quota of the worker's group has held it since the last call."""
+def _held_ns(rank: _Rank, throttled: dict[str, int]) -> int:
+    """How long the CPU quota of the worker's group has held it since the last call.
+
+    ``throttled``: what was read just now, by file: ranks without a quota of their own mostly share one.
+    """
     before = rank.quota
     if rank.tells % _QUOTA_EVERY == 0:
         rank.quota = quota_of(rank.worker.pid)
     rank.tells += 1
-    before_ns, rank.held_ns = rank.held_ns, throttled_ns(rank.quota) if rank.quota else 0
+    if rank.quota and rank.quota not in throttled:
+        throttled[rank.quota] = throttled_ns(rank.quota)
+    before_ns, rank.held_ns = rank.held_ns, throttled.get(rank.quota, 0)
     return max(rank.held_ns - before_ns, 0) if rank.quota == before else 0
 
 
@@ -246,7 +249,7 @@ def _waited_ns(rank: _Rank, now_ns: int) -> int:
     What it neither ran nor wanted to is exact; of that, the part of the looks that found it waiting
     for one of these and not asleep, stopped or at a disk.
     """
-    off_ns = now_ns - on_cpu_ns(rank.worker.pid)
+    off_ns = now_ns - rank.worker.on_cpu_ns()
     passed_ns, rank.off_cpu_ns = max(off_ns - rank.off_cpu_ns, 0), off_ns
     off, waits = rank.off, rank.waits
     rank.looks = rank.off = rank.waits = 0

@@ -45,7 +45,9 @@ class RankWatch:
 
     @property
     def unsettled(self) -> bool:
-        """Whether something is expected of this rank within milliseconds."""
+        """Whether something is expected of this rank within milliseconds, or was seen and not told yet."""
+        if self._news:
+            return True
         if self.state == "alive":
             return self._tail.spawned is None or self._tail.behind
         return self.state != "ended"

@@ -67,8 +67,7 @@ def _spawned(directory: str) -> tuple[int, int] | None:
 
 def trees(roots: Mapping[int, int]) -> dict[int, set[int]]:
     """By rank its process and all below it, now."""
-    below = tree.below_each(list(roots.values()))
-    return {rank: below[pid] for rank, pid in roots.items()}
+    return {rank: tree.below(pid, tree.children(pid)) for rank, pid in roots.items()}
 
 
 def belonging(profile: Profile, before: Mapping[int, set[int]]) -> dict[int, set[int]]:
