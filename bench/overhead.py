@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -201,7 +201,11 @@ def _runs_script(pid: int) -> bool:
 def _memory(one: Contestant) -> tuple[float, float]:
     """Megabytes: RSS of the launcher; PSS of it and of all that is neither it nor a rank."""
     ranks = set(one.rank_pids)
-    found = {pid: memory_bytes(pid) for pid in one.pids if pid not in ranks}
+    found = {}
+    for pid in one.pids:
+        if pid not in ranks:
+            with suppress(FileNotFoundError, ProcessLookupError):  # a child that has just ended
+                found[pid] = memory_bytes(pid)
     return found[one.launcher][0] / 1e6, sum(pss for _, pss in found.values()) / 1e6
 
 
