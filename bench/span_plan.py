@@ -96,7 +96,7 @@ def _wan() -> Iterator[Row]:
 
 
 def _speed() -> Iterator[Row]:
-    for sites, gpus, batch in ((5, 600, 128), (5, 600, 600), (10, 10_000, 2048)):
+    for sites, gpus, batch in ((5, 600, 128), (5, 600, 512), (5, 600, 600), (10, 10_000, 2048)):
         case = wide(sites, gpus, batch)
         took = list[float]()
         for _ in range(3):

@@ -14,7 +14,7 @@ from typing import Final, Literal
 
 from unidle.errors import BadInput
 from unidle.span.bound import lower_bound_ns
-from unidle.span.estimate import cost_at, quick_ns
+from unidle.span.estimate import Known, cost_at, quick_ns
 from unidle.span.greedy import greedy_layouts
 from unidle.span.layouts import is_small, layouts
 from unidle.span.offer import Layout, Wanted, setting_of
@@ -149,8 +149,9 @@ class _Queue:
         self._search = search
         self._heap: list[tuple[float, int, bool, int, Layout]] = []
         self.taken = list[float]()
+        known: Known = {}
         for layout in found:
-            quick = quick_ns(search.wanted, layout)
+            quick = quick_ns(search.wanted, layout, known)
             value = search.measure(layout, quick)
             self._heap.append((value, len(self._heap), False, quick, layout))
         self.count = len(self._heap)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+from unidle.span.cost import ring_ns
 from unidle.span.link import Link, Path, shortest
 
 
@@ -87,6 +88,10 @@ class Setting:
     def local(self) -> float | None:
         """Gbit/s inside a site, None where communication is free."""
         return self.local_gbps if self.links else None
+
+    def reduce_ns(self, stage: int) -> int:
+        """The all-reduce of a stage over all pipelines."""
+        return ring_ns(self.stages[stage].gradient_bytes, self.pipelines, self.local)
 
     def room_bytes(self) -> int | None:
         """What the cap leaves for microbatches on each device, None without one."""

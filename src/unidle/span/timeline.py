@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
-from unidle.span.cost import ring_ns
 from unidle.span.engine import Run
 from unidle.span.program import Program
 from unidle.span.routes import widest
@@ -149,17 +148,12 @@ def node_pairs(setting: Setting, program: Program, stage: int, to: int, cell: in
             yield f"{setting.device(pipeline, stage - k * step)}>{setting.device(pipeline, to + k * step)}"
 
 
-def reduce_ns(setting: Setting, stage: int) -> int:
-    """The all-reduce of a stage over all pipelines."""
-    return ring_ns(setting.stages[stage].gradient_bytes, setting.pipelines, setting.local)
-
-
 def _reduce(setting: Setting, run: Run) -> Iterator[Row]:
     stages = len(setting.stages)
     for stage in range(stages):
         if not setting.stages[stage].gradient_bytes or setting.pipelines == 1 or setting.local is None:
             continue
-        length = reduce_ns(setting, stage)
+        length = setting.reduce_ns(stage)
         start = int(run.ends[stage::stages].max())
         size = 2 * (setting.pipelines - 1) * setting.stages[stage].gradient_bytes // setting.pipelines
         for pipeline in range(setting.pipelines):
