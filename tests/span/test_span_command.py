@@ -70,6 +70,22 @@ def test_rows_and_picture_are_written(tmp_path: Path) -> None:
     assert picture.read_text().startswith("<svg")
 
 
+def test_the_ledger_is_printed_and_written(tmp_path: Path) -> None:
+    rows, trace = tmp_path / "rows.jsonl", tmp_path / "trace.json"
+    done = unidle(
+        "span", "simulate", str(EXAMPLE), "--schedule", "zb-h1", "--ledger", "--json",
+        "--ledger-rows", str(rows), "--perfetto", str(trace),
+    )  # fmt: skip
+    told = json.loads(done.stdout)["zb-h1"]
+    leaves = told["ledger"]["ns"]
+    assert sum(sum(causes.values()) for causes in leaves.values()) == 24 * told["iteration_ns"]
+    lines = [json.loads(line) for line in rows.read_text().splitlines()]
+    assert {line["how"] for line in lines} == {"modelled"} and {line["leaf"] for line in lines} == set(leaves)
+    assert json.loads(trace.read_text())["otherData"]["how"] == "modelled"
+    wrong = unidle("span", "simulate", str(EXAMPLE), "--schedule", "zb-h1", "--ledger-rows", "rows.txt")
+    assert wrong.returncode == 2 and "ends in none of the known forms" in wrong.stderr
+
+
 def test_bad_input_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
     file = tmp_path / "span.yaml"
     file.write_text("stages: 4\nmicrobatches: -1\nstage_ns: {forward: 1, backward: 1, weight: 1}\n")

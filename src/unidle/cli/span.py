@@ -9,6 +9,7 @@ import typer
 
 from unidle.cli.common import JsonOption, figures, print_json, say, show, table
 from unidle.cli.span_plan import plan
+from unidle.words import counted
 
 if TYPE_CHECKING:
     from unidle.span.simulate import Simulation
@@ -60,6 +61,22 @@ def simulate(
         str | None,
         typer.Option("--gantt", metavar="FILE.svg", show_default=False, help="Draw the first schedule's timeline."),
     ] = None,
+    perfetto: Annotated[
+        str | None,
+        typer.Option(
+            "--perfetto", metavar="FILE", show_default=False, help="Write a trace for ui.perfetto.dev: the first cell."
+        ),
+    ] = None,
+    ledger: Annotated[
+        bool, typer.Option("--ledger", help="Also say where each nanosecond of each device goes.")
+    ] = False,
+    ledger_rows: Annotated[
+        str | None,
+        typer.Option(
+            "--ledger-rows", metavar="FILE", show_default=False,
+            help="Write the first schedule's ledger: rows as `unidle ledger` exports them; .csv, .jsonl or .parquet.",
+        ),
+    ] = None,
     check: Annotated[
         bool | None,
         typer.Option(
@@ -85,19 +102,56 @@ def simulate(
     if gantt is not None:
         with whole_file(gantt, "--gantt") as stream:
             write_svg(stream, found[0])
+    if perfetto is not None:
+        from unidle.cli.span_trace import write_trace
+
+        with whole_file(perfetto, "--perfetto") as stream:
+            write_trace(stream, found)
+    if ledger_rows is not None:
+        from unidle.cli.span_files import write_ledger
+
+        write_ledger(ledger_rows, found[0])
     if as_json:
-        print_json({each.result.schedule: as_object(each) for each in found})
-    else:
-        _show(found)
+        print_json({each.result.schedule: as_object(each, ledger=ledger) for each in found})
+        return
+    _show(found)
+    if ledger:
+        for each in found:
+            _show_ledger(each)
 
 
-def as_object(simulation: Simulation) -> dict[str, Any]:
-    """The result for machines."""
+def as_object(simulation: Simulation, *, ledger: bool = False) -> dict[str, Any]:
+    """The result for machines; ``ledger``: with the nanoseconds of all devices by leaf and cause."""
     from dataclasses import asdict
 
-    told = asdict(simulation.result)
+    told = asdict(simulation.result) | {"how": "modelled"}
     del told["schedule"]
-    return {**told, "how": "modelled"}
+    if ledger:
+        from unidle.span.ledger import LEAF_OF, causes
+
+        leaves = dict[str, dict[str, int]]()
+        for cause, ns in causes(simulation).items():
+            leaves.setdefault(LEAF_OF[cause], {})[cause] = ns
+        told["ledger"] = {"devices": simulation.setting.devices, "ns": leaves}
+    return told
+
+
+def _show_ledger(simulation: Simulation) -> None:
+    """All devices of an iteration: each nanosecond once."""
+    from unidle.span.ledger import LEAF_OF, causes
+
+    devices, length = simulation.setting.devices, simulation.result.iteration_ns
+    rows = [
+        [LEAF_OF[cause], cause, f"{ns / 1e9 / devices:.6f}", f"{100 * ns / (devices * length):.2f}"]
+        for cause, ns in causes(simulation).items()
+    ]
+    rows.append(["all", "", f"{length / 1e9:.6f}", "100.00"])
+    say()
+    say(
+        f"{simulation.result.schedule}: where the {counted(devices, 'device')} spend an iteration, in the mean"
+    )
+    for line in table(["leaf", "cause", "seconds", "%"], rows):
+        say(line)
 
 
 def _show(found: list[Simulation]) -> None:

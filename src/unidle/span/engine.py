@@ -29,14 +29,15 @@ class Run:
 
     ``starts``: of each operation in the device's order (its recompute is before, or within where it waits for the
     gradient), shape ``(devices, 2U)``. ``fills``: gradients of weights done before it, of the same shape, empty
-    without a filler. ``ready``: when the input of each operation is there, by code, shape ``(devices, 2U)``; ``ends``:
-    when the device has done everything, ``exposed_ns``: what it waited for transfers between sites alone.
+    without a filler. ``ready``: when the input of each operation is there, by code, shape ``(devices, 2U)``; ``made``:
+    when it left where it was made; ``ends``: when the device has done everything, ``exposed_ns``: what it waited for transfers between sites alone.
     """
 
     pipelines: int
     starts: Ints
     fills: Ints
     ready: Ints
+    made: Ints
     ends: Ints
     exposed_ns: Ints
     routes: Routes
@@ -96,6 +97,7 @@ def _result(walk: Walk, which: int) -> Run | None:
         walk.starts[whole].reshape(count, -1),
         np.cumsum(fills.reshape(count, -1), axis=1),
         walk.ready[whole].reshape(count, -1),
+        walk.made[whole].reshape(count, -1),
         walk.free[mine] + walk.waiting[mine] * last,
         walk.exposed[mine],
         walk.routes,

@@ -31,10 +31,10 @@ class Simulation:
     run: Run
     result: Result
 
-    def rows(self) -> Iterator[Row]:
-        """The whole timeline."""
+    def rows(self, pipelines: int | None = None) -> Iterator[Row]:
+        """The whole timeline, or that of the first pipelines (whole cells)."""
         traced = run(self.setting, self.program, trace=True) if self.run.routes.turns else self.run
-        return rows(self.setting, self.program, traced)
+        return rows(self.setting, self.program, traced, pipelines)
 
 
 @dataclass(slots=True)

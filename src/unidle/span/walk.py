@@ -10,7 +10,7 @@ import numpy as np
 
 from unidle.span.foresight import Foresight
 from unidle.span.program import Flags, Ints, Program
-from unidle.span.routes import LANES, Routes, Times, Turns
+from unidle.span.routes import LANES, Routes, Times, Turns, waits_over_wan
 from unidle.span.setting import Setting
 
 LOOK: Final = 4  # rounds for each stage after which the walk is judged: a wave goes there and back in two
@@ -141,13 +141,10 @@ class Walk:
 
     def _lookups(self, stages: int) -> None:
         """Tables by ``stage * 2 chunks + kind of operation``, and what is waited for over a WAN."""
-        routes, size = self.routes, 2 * self.programs[0].chunks
+        routes = self.routes
         here = np.arange(stages)[:, None]
         jump = (routes.to - here) * self.width + routes.code
-        waited = np.zeros((stages, size), dtype=np.bool_)
-        for s, group in np.argwhere(routes.wan):
-            gone = int(routes.code[s, group]) // self.setting.microbatches
-            waited[routes.to[s, group], group + gone] = True
+        waited = waits_over_wan(routes, self.setting.microbatches)
         self.tables = {
             "jump": jump.ravel(), "none": (routes.to < 0).ravel(), "lane": routes.lane.ravel(),
             "wire": routes.wire_ns.ravel(), "way": (routes.wire_ns + routes.latency_ns).ravel(),
