@@ -31,6 +31,14 @@ def test_json_has_the_figures_of_the_contract_and_what_is_written_is_simulated(t
     assert all(each.keys() == {"site", "because"} for each in told["left_out"])
     assert sum(told["layers"]) == 48 and len(told["layers"]) == sum(site["stages"] for site in told["sites"])
     assert told["lower_bound_ns"] <= told["iteration_ns"]
+    assert told["compared"][0]["schedule"] == "unidle" and len(told["compared"]) == 7
+    assert {
+        "iteration_ns",
+        "utilisation",
+        "exposed_wan_ns",
+        "peak_memory_bytes",
+        "cost_per_iteration",
+    } < told["compared"][1].keys()
     again = json.loads(unidle("span", "simulate", file, "--schedule", told["schedule"], "--json").stdout)
     assert again["unidle"]["iteration_ns"] == told["iteration_ns"]
 
@@ -56,10 +64,20 @@ def test_a_file_with_a_layout_can_be_planned_anew() -> None:
 
 def test_the_table_says_what_is_left_out_and_what_renting_changes() -> None:
     done = unidle(
-        "span", "plan", EXAMPLE, "--objective", "cost", "--rent", "oregon:192:2.0", "--schedule", "zb-h1"
+        "span",
+        "plan",
+        EXAMPLE,
+        "--objective",
+        "cost",
+        "--rent",
+        "oregon:192:2.0",
+        "--schedule",
+        "zb-h1",
+        "--no-compare",
     )
     assert done.returncode == 0, done.stderr
     assert "Left out: singapore" in done.stdout and "Without what is rented" in done.stdout
+    assert "at equal memory" not in done.stdout
 
 
 def test_bad_input_is_one_line_and_exit_code_2(tmp_path: Path) -> None:

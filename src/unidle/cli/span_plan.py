@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,6 +13,8 @@ from unidle.errors import BadInput
 from unidle.words import counted
 
 if TYPE_CHECKING:
+    from unidle.span.compare import Comparison
+    from unidle.span.left_out import LeftOut
     from unidle.span.plan import Plan
 
 
@@ -43,11 +46,16 @@ def plan(
             "--write", metavar="FILE", show_default=False, help="Write the plan as a span file to simulate."
         ),
     ] = None,
+    compare: Annotated[
+        bool, typer.Option("--compare/--no-compare", help="Show the layout under the other schedules, too.")
+    ] = True,
     as_json: JsonOption = False,
 ) -> None:  # fmt: skip
     """Choose sites, their order, stages, pipelines, layers, cell and microbatch; with a bound and what is left out."""
     from unidle.cli.output import whole_file
     from unidle.files.span_plan import as_file, load_wanted, rented
+    from unidle.span.compare import compare as compared
+    from unidle.span.left_out import reconsidered
     from unidle.span.plan import PLANNERS
     from unidle.span.schedules import SCHEDULES
 
@@ -62,13 +70,15 @@ def plan(
         for text in rent:
             wanted = rented(wanted, text)
         made = PLANNERS[planner](wanted, made.objective, schedule)
+    made, outs = reconsidered(made, better=planner == "ours")
+    told = Told(made, outs, compared(made) if compare else None)
     if write is not None:
         with whole_file(write, "--write") as stream:
             stream.write((json.dumps(as_file(wanted, made.layout), indent=1) + "\n").encode())
     if as_json:
-        print_json(as_object(made) | ({"base": as_object(base)} if base else {}))
+        print_json(as_object(told) | ({"base": as_object(Told(base, reconsidered(base)[1]))} if base else {}))
         return
-    _show(made, planner)
+    _show(told, planner)
     if base:
         _compare(base, made)
 
@@ -80,10 +90,18 @@ def _one_of(field: str, value: str, allowed: Any) -> None:
         )
 
 
-def as_object(made: Plan) -> dict[str, Any]:
-    """The plan for machines."""
-    from unidle.span.left_out import left_out
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A plan, why it does without some sites, and what other schedules would make of it."""
 
+    plan: Plan
+    left_out: tuple[LeftOut, ...]
+    comparison: Comparison | None = None
+
+
+def as_object(told: Told) -> dict[str, Any]:
+    """The plan for machines."""
+    made = told.plan
     layout, wanted, result = made.layout, made.wanted, made.result
     return {
         "sites": [
@@ -101,7 +119,7 @@ def as_object(made: Plan) -> dict[str, Any]:
         "schedule": result.schedule,
         "iteration_ns": result.iteration_ns,
         "lower_bound_ns": made.lower_bound_ns,
-        "left_out": [each._asdict() for each in left_out(made)],
+        "left_out": [each._asdict() for each in told.left_out],
         "pipelines": layout.pipelines,
         "stages": len(layout.layers),
         "microbatches": layout.microbatches(wanted.batch),
@@ -117,11 +135,23 @@ def as_object(made: Plan) -> dict[str, Any]:
         "exhaustive": made.exhaustive,
         "greedy": made.greedy,
         "how": "modelled",
+    } | (_compared(told.comparison) if told.comparison else {})
+
+
+def _compared(comparison: Comparison) -> dict[str, Any]:
+    names = (
+        "schedule", "iteration_ns", "utilisation", "exposed_wan_ns", "peak_memory_bytes", "cost_per_iteration", "chosen",
+        "reconstructed",
+    )  # fmt: skip
+    return {
+        "compared": [{name: getattr(result, name) for name in names} for result in comparison.results],
+        "not_compared": [each._asdict() for each in comparison.missing],
     }
 
 
-def _show(made: Plan, planner: str) -> None:
-    told, layout, wanted = as_object(made), made.layout, made.wanted
+def _show(all_told: Told, planner: str) -> None:
+    made = all_told.plan
+    told, layout, wanted = as_object(all_told), made.layout, made.wanted
     rows, first = list[list[str]](), 0
     for k, count in zip(layout.order, layout.stages, strict=True):
         own = layout.layers[first : first + count]
@@ -153,7 +183,31 @@ def _show(made: Plan, planner: str) -> None:
         say(f"Greedy (ATLAS's, reconstructed): {made.greedy / made.value:.3f} times as much.")
     for each in told["left_out"]:
         say(f"Left out: {each['site']}: {each['because']}.")
+    if all_told.comparison:
+        _show_comparison(all_told.comparison)
     say("All figures are modelled.")
+
+
+def _show_comparison(comparison: Comparison) -> None:
+    own, rows = comparison.results[0], list[list[str]]()
+    for each in comparison.results:
+        rows.append([
+            each.schedule + ("*" if each.reconstructed else ""), f"{each.iteration_ns / 1e6:.1f}",
+            f"{each.iteration_ns / own.iteration_ns:.3f}", f"{100 * each.utilisation:.1f}", figures(each.exposed_wan_ns / 1e6),
+            figures(each.peak_memory_bytes / 1e9), figures(each.cost_per_iteration),
+        ])  # fmt: skip
+    say()
+    say("This layout under the schedules, at equal memory:")
+    for line in table(
+        ["schedule", "iteration ms", "times", "use %", "WAN wait ms", "memory GB", "cost"], rows
+    ):
+        say(line)
+    for because in dict.fromkeys(each.because for each in comparison.missing):
+        names = [each.schedule for each in comparison.missing if each.because == because]
+        say(f"Not simulated: {', '.join(names)}: {because}.")
+    if any(each.reconstructed for each in comparison.results):
+        say("* reconstructed from papers.")
+    say()
 
 
 def _compare(base: Plan, made: Plan) -> None:

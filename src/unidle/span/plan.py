@@ -8,7 +8,7 @@ layouts are close the search ends earlier, and what is printed is how far the bo
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
@@ -34,7 +34,8 @@ class Plan:
 
     ``lower_bound_ns``: no considered layout with any schedule takes less; ``bound``: the same in the objective's unit,
     ``value`` that of the plan. ``proved``: no considered layout is better under the schedule. ``considered``: layouts,
-    of which ``simulated`` were; ``exhaustive``: they were all orders and numbers of stages.
+    of which ``simulated`` were; ``exhaustive``: they were all orders and numbers of stages. ``done``: what those took
+    that were simulated.
     """
 
     wanted: Wanted
@@ -48,7 +49,8 @@ class Plan:
     considered: int
     simulated: int
     exhaustive: bool
-    with_site: tuple[tuple[float, bool] | None, ...]
+    done: Mapping[Layout, float]
+    schedule: str
     greedy: float | None = None
 
     @property
@@ -59,7 +61,7 @@ class Plan:
 
 @dataclass(slots=True)
 class Search:
-    """What was simulated so far. ``with_site``: the best of layouts that use each site, and whether simulated."""
+    """What was simulated so far: in the objective's unit, infinite where it does not fit into memory."""
 
     wanted: Wanted
     objective: Objective
@@ -109,7 +111,7 @@ def plan(
     search = Search(wanted, objective, SCHEDULES[schedule])
     first = _greedy_pick(search)
     theirs = search.take(first) if first else None
-    queue = _Queue(search, layouts(wanted))
+    queue = Queue(search, layouts(wanted))
     if not queue.count and first is None:
         raise cannot(wanted)
     proved = queue.run(work_most)
@@ -123,7 +125,7 @@ def greedy(wanted: Wanted, objective: Objective = "time", schedule: str = "unidl
     if first is None:
         raise cannot(wanted)
     theirs = search.take(first)
-    return _finish(search, _Queue(search, layouts(wanted)), False, theirs)
+    return _finish(search, Queue(search, layouts(wanted)), False, theirs)
 
 
 def brute(wanted: Wanted, objective: Objective = "time", schedule: str = "unidle") -> Plan:
@@ -131,7 +133,7 @@ def brute(wanted: Wanted, objective: Objective = "time", schedule: str = "unidle
     search = Search(wanted, objective, SCHEDULES[schedule])
     first = _greedy_pick(search)
     theirs = search.take(first) if first else None
-    queue = _Queue(search, layouts(wanted))
+    queue = Queue(search, layouts(wanted))
     for layout in queue.all():
         search.take(layout)
     return _finish(search, queue, True, theirs)
@@ -142,7 +144,7 @@ PLANNERS: Final[dict[str, Callable[[Wanted, Objective, str], Plan]]] = {
 }  # fmt: skip
 
 
-class _Queue:
+class Queue:
     """Layouts in the order of their bounds; a bound is made exact only when its turn comes."""
 
     def __init__(self, search: Search, found: Iterable[Layout]) -> None:
@@ -158,19 +160,20 @@ class _Queue:
         self.quick_ns = min((entry[3] for entry in self._heap), default=0)
         heapq.heapify(self._heap)
 
-    def least_with(self, site: int) -> float | None:
-        """No layout left that uses the site is better."""
-        return min((entry[0] for entry in self._heap if site in entry[4].order), default=None)
-
     def all(self) -> list[Layout]:
         return [entry[4] for entry in sorted(self._heap)]
 
     def bound(self) -> float | None:
         """No layout that is left is better."""
+        found = self.first()
+        return found[0] if found else None
+
+    def first(self) -> tuple[float, Layout] | None:
+        """The layout that is left with the least bound."""
         while self._heap:
             value, turn, exact, quick, layout = self._heap[0]
             if exact:
-                return value
+                return value, layout
             tight = max(lower_bound_ns(setting_of(self._search.wanted, layout)), quick)
             heapq.heapreplace(self._heap, (self._search.measure(layout, tight), turn, True, tight, layout))
         return None
@@ -199,7 +202,7 @@ def _greedy_pick(search: Search) -> Layout | None:
     return found[min(ranked)[1]] if ranked else None
 
 
-def _finish(search: Search, queue: _Queue, proved: bool, theirs: float | None) -> Plan:
+def _finish(search: Search, queue: Queue, proved: bool, theirs: float | None) -> Plan:
     if search.best is None:
         raise cannot(search.wanted)
     value, layout, result = search.best
@@ -208,21 +211,10 @@ def _finish(search: Search, queue: _Queue, proved: bool, theirs: float | None) -
         bounds.append(left)
     bound = min(bounds)
     least_ns = int(bound) if search.objective == "time" else min(queue.quick_ns, result.iteration_ns)
-    with_site = tuple(_with(search, queue, k) for k in range(len(search.wanted.offers)))
     return Plan(
         search.wanted, layout, result, search.objective, value, bound, least_ns, proved, queue.count, len(search.done),
-        is_small(search.wanted), with_site, theirs,
+        is_small(search.wanted), search.done, search.schedule.name, theirs,
     )  # fmt: skip
-
-
-def _with(search: Search, queue: _Queue, site: int) -> tuple[float, bool] | None:
-    """The least that a layout with a site in use may take, and whether it was simulated; None where nothing can use it."""
-    simulated = [value for layout, value in search.done.items() if site in layout.order]
-    known = [(value, True) for value in simulated if value < float("inf")]
-    least = queue.least_with(site)
-    if least is not None:
-        known.append((least, False))
-    return min(known, default=None)
 
 
 def cannot(wanted: Wanted) -> BadInput:
