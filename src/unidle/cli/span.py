@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from unidle.cli.common import JsonOption, figures, print_json, say, show, table
-from unidle.cli.span_plan import plan
+from unidle.cli.span_plan import expected_line, expected_object, plan
 from unidle.words import counted
 
 if TYPE_CHECKING:
@@ -124,7 +124,11 @@ def as_object(simulation: Simulation, *, ledger: bool = False) -> dict[str, Any]
     """The result for machines; ``ledger``: with the nanoseconds of all devices by leaf and cause."""
     from dataclasses import asdict
 
-    told = asdict(simulation.result) | {"how": "modelled"}
+    told = (
+        asdict(simulation.result)
+        | expected_object(simulation.setting, simulation.result)
+        | {"how": "modelled"}
+    )
     del told["schedule"]
     if ledger:
         from unidle.span.ledger import LEAF_OF, causes
@@ -174,7 +178,12 @@ def _show(found: list[Simulation]) -> None:
     say()
     for line in strip(best):
         show(line)
-    notes = ["All figures are modelled."]
+    notes = [
+        f"{each.result.schedule}: {line}"
+        for each in found
+        if (line := expected_line(each.setting, each.result))
+    ]
+    notes.append("All figures are modelled.")
     if any(each.result.reconstructed for each in found):
         notes.append(
             "* reconstructed from papers: ATLAS published no code, and Varuna decides while it runs."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from unidle.span.compare import Comparison
     from unidle.span.left_out import LeftOut
     from unidle.span.plan import Plan
+    from unidle.span.result import Result
+    from unidle.span.setting import Setting
 
 
 def plan(
@@ -102,40 +104,73 @@ class Told:
 def as_object(told: Told) -> dict[str, Any]:
     """The plan for machines."""
     made = told.plan
+    from unidle.span.offer import setting_of
+
     layout, wanted, result = made.layout, made.wanted, made.result
-    return {
-        "sites": [
-            {
-                "name": wanted.offers[k].name,
-                "stages": count,
-                "gpus": count * layout.pipelines,
-                "gpus_there": wanted.offers[k].gpus,
-            }
-            for k, count in zip(layout.order, layout.stages, strict=True)
-        ],
-        "layers": list(layout.layers),
-        "cell": layout.cell,
-        "microbatch": layout.microbatch,
-        "schedule": result.schedule,
-        "iteration_ns": result.iteration_ns,
-        "lower_bound_ns": made.lower_bound_ns,
-        "left_out": [each._asdict() for each in told.left_out],
-        "pipelines": layout.pipelines,
-        "stages": len(layout.layers),
-        "microbatches": layout.microbatches(wanted.batch),
-        "batch": wanted.batch,
-        "cost_per_iteration": result.cost_per_iteration,
-        "utilisation": result.utilisation,
-        "peak_memory_bytes": result.peak_memory_bytes,
-        "objective": made.objective,
-        "gap_pct": made.gap_pct,
-        "proved": made.proved,
-        "layouts": made.considered,
-        "simulated": made.simulated,
-        "exhaustive": made.exhaustive,
-        "greedy": made.greedy,
-        "how": "modelled",
-    } | (_compared(told.comparison) if told.comparison else {})
+    return (
+        {
+            "sites": [
+                {
+                    "name": wanted.offers[k].name,
+                    "stages": count,
+                    "gpus": count * layout.pipelines,
+                    "gpus_there": wanted.offers[k].gpus,
+                }
+                for k, count in zip(layout.order, layout.stages, strict=True)
+            ],
+            "layers": list(layout.layers),
+            "cell": layout.cell,
+            "microbatch": layout.microbatch,
+            "schedule": result.schedule,
+            "iteration_ns": result.iteration_ns,
+            "lower_bound_ns": made.lower_bound_ns,
+            "left_out": [each._asdict() for each in told.left_out],
+            "pipelines": layout.pipelines,
+            "stages": len(layout.layers),
+            "microbatches": layout.microbatches(wanted.batch),
+            "batch": wanted.batch,
+            "cost_per_iteration": result.cost_per_iteration,
+            "utilisation": result.utilisation,
+            "peak_memory_bytes": result.peak_memory_bytes,
+            "objective": made.objective,
+            "gap_pct": made.gap_pct,
+            "proved": made.proved,
+            "layouts": made.considered,
+            "simulated": made.simulated,
+            "exhaustive": made.exhaustive,
+            "greedy": made.greedy,
+            "how": "modelled",
+        }
+        | expected_object(setting_of(wanted, layout), result)
+        | (_compared(told.comparison) if told.comparison else {})
+    )
+
+
+def expected_object(setting: Setting, result: Result) -> dict[str, Any]:
+    """What is to be expected with revocations, where something was said of them."""
+    from unidle.span.result import expected
+
+    found = expected(setting, result)
+    return {"expected": asdict(found)} if found else {}
+
+
+def expected_line(setting: Setting, result: Result) -> str:
+    """The same as a sentence; with the interval that would be best where a checkpoint takes time."""
+    from unidle.checkpoint.interval import Costs, best_interval
+    from unidle.span.result import expected
+
+    found, saving = expected(setting, result), setting.saving
+    if found is None or saving is None:
+        return ""
+    rate = found.revocations_per_hour
+    told = (
+        f"With {rate:.4g} revocations an hour of the devices in use: {found.iteration_ns / 1e6:,.3f} ms expected"
+        f" ({found.stretch:.4f} times), {figures(found.cost_per_iteration)} in money; saved every {saving.every_s:g} s"
+    )
+    if rate and saving.save_s:
+        best = best_interval(Costs(saving.save_s, 3600 / rate, saving.restart_s, 0.0))
+        told += f", best about every {best:.0f} s"
+    return told + "."
 
 
 def _compared(comparison: Comparison) -> dict[str, Any]:
@@ -150,6 +185,8 @@ def _compared(comparison: Comparison) -> dict[str, Any]:
 
 
 def _show(all_told: Told, planner: str) -> None:
+    from unidle.span.offer import setting_of
+
     made = all_told.plan
     told, layout, wanted = as_object(all_told), made.layout, made.wanted
     rows, first = list[list[str]](), 0
@@ -172,6 +209,8 @@ def _show(all_told: Told, planner: str) -> None:
         f"Iteration {told['iteration_ns'] / 1e6:,.3f} ms, no less than {told['lower_bound_ns'] / 1e6:,.3f} ms in any"
         f" layout considered; use {100 * told['utilisation']:.1f} %; {figures(told['cost_per_iteration'])} in money."
     )
+    if line := expected_line(setting_of(wanted, layout), made.result):
+        say(line)
     state = (
         "no layout considered is better with this schedule" if made.proved else "not proved to be the best"
     )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from unidle.files.check import convert
 from unidle.files.document import Bounds, Document, Path
@@ -15,6 +16,7 @@ from unidle.files.values import memory_bytes
 from unidle.span.cost import Shape
 from unidle.span.link import Link
 from unidle.span.offer import stage_of
+from unidle.span.revocations import Saving
 from unidle.span.routes import parts
 from unidle.span.setting import Setting, Site, Stage
 from unidle.words import counted
@@ -63,8 +65,27 @@ def _setting(document: Document) -> Setting:
         _stages(document, file, shape), file.microbatches, sites, links, file.pipelines, file.cell, sized, static, cap,
         file.local_gbps, file.baseline_flows == 1, file.chunks,
     )  # fmt: skip
+    setting = replace(setting, saving=saving_of(document, file))
     _holds_one(document, setting)
     return setting
+
+
+def saving_of(document: Document, file: PlanFile) -> Saving | None:
+    """How work is saved, where it is said; where devices are revoked it must be."""
+    if file.checkpoint_every_s is not None:
+        return Saving(file.checkpoint_every_s, file.checkpoint_s, file.restart_s)
+    revoked = next((k for k, site in enumerate(file.sites) if site.revocations_per_hour), None)
+    for field, given in (
+        (("sites", revoked, "revocations_per_hour"), revoked is not None),
+        (("checkpoint_s",), file.checkpoint_s), (("restart_s",), file.restart_s),
+    ):  # fmt: skip
+        if given:
+            raise document.error(
+                cast("Path", field),
+                "needs to know how often work is saved",
+                remedy="add checkpoint_every_s, for instance 600",
+            )
+    return None
 
 
 def _sizes(document: Document, file: SpanFile) -> None:
@@ -128,7 +149,9 @@ def _sites(document: Document, file: SpanFile) -> tuple[Site, ...]:
             remedy="let the stages of the sites sum to it",
         )  # fmt: skip
     return tuple(
-        Site(site.name, site.stages, site.gpus, site.price_per_gpu_hour) for site in file.sites if site.stages
+        Site(site.name, site.stages, site.gpus, site.price_per_gpu_hour, site.revocations_per_hour)
+        for site in file.sites
+        if site.stages
     )
 
 

@@ -89,6 +89,14 @@ class OfferPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         ),
     ] = None
     price_per_gpu_hour: Annotated[float, Meta(ge=0, le=10**6, description="Money.")] = 0.0
+    revocations_per_hour: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=10**6,
+            description="How often a device is taken away (spot), in the mean; any of them stops the work.",
+        ),
+    ] = 0.0
     device_tflops: Annotated[
         Annotated[float, positive(10**6, "")] | None,
         Meta(description="Of its devices, where they differ from those of the file."),
@@ -189,6 +197,22 @@ class PlanFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         Annotated[float, positive(10**7, "")] | None,
         Meta(description="Of a node inside its site; without it, it takes no time."),
     ] = None
+    checkpoint_every_s: Annotated[
+        Annotated[float, positive(10**9, "")] | None,
+        Meta(
+            description="Seconds of work between checkpoints; needed where devices are revoked.",
+            examples=[600],
+        ),
+    ] = None
+    checkpoint_s: Annotated[
+        float, Meta(ge=0, le=10**7, description="Seconds for which a checkpoint holds the work up.")
+    ] = 0.0
+    restart_s: Annotated[
+        float,
+        Meta(
+            ge=0, le=10**7, description="Seconds from a revocation until work goes on, new devices included."
+        ),
+    ] = 0.0
     baseline_flows: Annotated[
         Literal[1, "max"],
         Meta(

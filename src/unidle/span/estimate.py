@@ -8,6 +8,7 @@ from typing import Final
 
 from unidle.span.cost import Shape, ring_ns
 from unidle.span.offer import Layout, Wanted, stage_of
+from unidle.span.revocations import repeats, stretch
 from unidle.span.setting import Stage
 
 HOUR_NS: Final = 3_600_000_000_000
@@ -83,8 +84,15 @@ def _rest_ns(wanted: Wanted, layout: Layout, block: Block) -> int:
     return block.first.weight_ns + ring_ns(block.first.gradient_bytes, layout.pipelines, local)
 
 
+def time_at(wanted: Wanted, layout: Layout, iteration_ns: int) -> float:
+    """Expected nanoseconds of an iteration that takes so long undisturbed; it never falls as that rises."""
+    if wanted.saving is None:
+        return float(iteration_ns)
+    return iteration_ns * stretch(wanted.saving, _revocations(wanted, layout), iteration_ns / 1e9)
+
+
 def cost_at(wanted: Wanted, layout: Layout, iteration_ns: int) -> float:
-    """Money of an iteration that takes so long, egress included."""
+    """Expected money of an iteration that takes so long undisturbed, egress included; it never falls as that rises."""
     hourly = sum(
         count * layout.pipelines * wanted.offers[k].price_per_gpu_hour
         for k, count in zip(layout.order, layout.stages, strict=True)
@@ -95,4 +103,13 @@ def cost_at(wanted: Wanted, layout: Layout, iteration_ns: int) -> float:
     for a, b in pairwise(layout.order):
         link = wanted.link(a, b)
         egress += 2 * link.egress_per_gb * each / 1e9 if link else 0.0
+    if wanted.saving is not None:
+        egress *= repeats(wanted.saving, _revocations(wanted, layout), iteration_ns / 1e9)
+        return hourly * time_at(wanted, layout, iteration_ns) / HOUR_NS + egress
     return hourly * iteration_ns / HOUR_NS + egress
+
+
+def _revocations(wanted: Wanted, layout: Layout) -> float:
+    """An hour, of all devices in use."""
+    used = zip(layout.order, layout.stages, strict=True)
+    return sum(count * layout.pipelines * wanted.offers[k].revocations_per_hour for k, count in used)

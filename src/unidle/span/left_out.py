@@ -122,4 +122,5 @@ def _holds(plan: Plan, site: int) -> str:
 
 
 def _figure(plan: Plan, value: float) -> str:
-    return f"{value / 1e6:,.3f} ms" if plan.objective == "time" else f"{value:.6g} in money"
+    told = f"{value / 1e6:,.3f} ms" if plan.objective == "time" else f"{value:.6g} in money"
+    return told + (" expected" if plan.wanted.saving else "")

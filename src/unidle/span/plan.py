@@ -14,7 +14,7 @@ from typing import Final, Literal
 
 from unidle.errors import BadInput
 from unidle.span.bound import lower_bound_ns
-from unidle.span.estimate import Known, cost_at, quick_ns
+from unidle.span.estimate import Known, cost_at, quick_ns, time_at
 from unidle.span.greedy import greedy_layouts
 from unidle.span.layouts import is_small, layouts
 from unidle.span.offer import Layout, Wanted, setting_of
@@ -71,9 +71,9 @@ class Search:
     work: int = 0
 
     def measure(self, layout: Layout, iteration_ns: int) -> float:
-        """Time or money of a layout that takes so long."""
+        """Time or money of a layout that takes so long, as they are to be expected."""
         if self.objective == "time":
-            return float(iteration_ns)
+            return time_at(self.wanted, layout, iteration_ns)
         return cost_at(self.wanted, layout, iteration_ns)
 
     def take(self, layout: Layout) -> float | None:
@@ -89,6 +89,8 @@ class Search:
             return None
         value = self.measure(layout, result.iteration_ns)
         self.done[layout] = value
+        if value == float("inf"):  # revoked so often that it never ends
+            return None
         if self.best is None or value < self.best[0]:
             self.best = (value, layout, result)
         return value
@@ -204,13 +206,19 @@ def _greedy_pick(search: Search) -> Layout | None:
 
 def _finish(search: Search, queue: Queue, proved: bool, theirs: float | None) -> Plan:
     if search.best is None:
+        if search.wanted.saving is not None:
+            raise BadInput(
+                "with so many revocations, or so little memory, no layout ever ends an iteration",
+                field="revocations_per_hour", remedy="save more often, or use devices that stay longer",
+            )  # fmt: skip
         raise cannot(search.wanted)
     value, layout, result = search.best
     bounds = [*queue.taken, search.measure(layout, result.lower_bound_ns)]
     if (left := queue.bound()) is not None:
         bounds.append(left)
     bound = min(bounds)
-    least_ns = int(bound) if search.objective == "time" else min(queue.quick_ns, result.iteration_ns)
+    undisturbed = search.objective == "time" and search.wanted.saving is None
+    least_ns = int(bound) if undisturbed else min(queue.quick_ns, result.iteration_ns)
     return Plan(
         search.wanted, layout, result, search.objective, value, bound, least_ns, proved, queue.count, len(search.done),
         is_small(search.wanted), search.done, search.schedule.name, theirs,

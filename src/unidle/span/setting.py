@@ -7,6 +7,7 @@ from functools import cached_property
 
 from unidle.span.cost import ring_ns
 from unidle.span.link import Link, Path, shortest
+from unidle.span.revocations import Saving
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +18,7 @@ class Site:
     stages: int
     gpus: int | None = None
     price_per_gpu_hour: float = 0.0
+    revocations_per_hour: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,7 @@ class Setting:
     local_gbps: float | None = None
     one_flow: bool = False
     chunks: int = 2
+    saving: Saving | None = None
 
     @cached_property
     def site_of(self) -> tuple[int, ...]:
@@ -68,6 +71,11 @@ class Setting:
     @property
     def baseline_flows(self) -> int | None:
         return 1 if self.one_flow else None
+
+    @property
+    def revocations_per_hour(self) -> float:
+        """Of all devices together."""
+        return sum(site.stages * self.pipelines * site.revocations_per_hour for site in self.sites)
 
     @property
     def devices(self) -> int:
