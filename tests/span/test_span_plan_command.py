@@ -80,6 +80,25 @@ def test_the_table_says_what_is_left_out_and_what_renting_changes() -> None:
     assert "at equal memory" not in done.stdout
 
 
+def test_a_plan_without_a_link_and_with_a_slow_site_is_shown_beside_that_of_the_file() -> None:
+    done = unidle(
+        "span",
+        "plan",
+        EXAMPLE,
+        "--without-link",
+        "virginia-oregon",
+        "--slow-site",
+        "oregon:4",
+        "--schedule",
+        "zb-h1",
+        "--json",
+    )
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert {site["name"] for site in told["base"]["sites"]} != {site["name"] for site in told["sites"]}
+    assert told["base"]["iteration_ns"] < told["iteration_ns"]
+
+
 def test_bad_input_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
     for words in (
         (EXAMPLE, "--objective", "both"),

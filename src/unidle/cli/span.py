@@ -8,6 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from unidle.cli.common import JsonOption, figures, print_json, say, show, table
+from unidle.cli.span_changes import (
+    SlowOption,
+    Weather,
+    WithoutOption,
+    as_json_of,
+    changed,
+    outcomes_of,
+    show_outcomes,
+)
 from unidle.cli.span_plan import expected_line, expected_object, plan
 from unidle.words import counted
 
@@ -70,6 +79,17 @@ def simulate(
     ledger: Annotated[
         bool, typer.Option("--ledger", help="Also say where each nanosecond of each device goes.")
     ] = False,
+    jitter: Annotated[
+        float | None,
+        typer.Option(
+            "--jitter", metavar="PERCENT", min=0, max=300, show_default=False,
+            help="Also let every operation and transfer vary (log-normal): the fixed order beside one found while it runs.",
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Of the jitter.")] = 0,
+    tries: Annotated[int, typer.Option("--tries", metavar="K", min=1, max=100_000, help="Iterations with jitter.")] = 100,
+    without: WithoutOption = None,
+    slow: SlowOption = None,
     ledger_rows: Annotated[
         str | None,
         typer.Option(
@@ -94,8 +114,14 @@ def simulate(
     from unidle.span.simulate import simulate as simulated
 
     chosen = schedules_named(schedule)
-    setting = load_span(file)
+    base = load_span(file)
+    setting = changed(base, without, slow)
     found = [simulated(setting, each, checked=check) for each in chosen]
+    weather = None
+    if jitter is not None or setting is not base:
+        weather = Weather(jitter or 0.0, seed, tries if jitter else 1, setting is not base)
+        planned = found if setting is base else [simulated(base, each, checked=False) for each in chosen]
+        outcomes = outcomes_of(planned, setting, weather)
     if timeline is not None:
         with whole_file(timeline, "--timeline") as stream:
             write_rows(stream, found, lines=timeline.endswith((".jsonl", ".ndjson")))
@@ -112,9 +138,14 @@ def simulate(
 
         write_ledger(ledger_rows, found[0])
     if as_json:
-        print_json({each.result.schedule: as_object(each, ledger=ledger) for each in found})
+        told = {each.result.schedule: as_object(each, ledger=ledger) for each in found}
+        if weather:
+            told = {name: each | as_json_of(outcomes[name], weather) for name, each in told.items()}
+        print_json(told)
         return
     _show(found)
+    if weather:
+        show_outcomes(outcomes, found, weather)
     if ledger:
         for each in found:
             _show_ledger(each)

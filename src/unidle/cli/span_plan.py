@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from unidle.cli.common import JsonOption, figures, print_json, say, table
+from unidle.cli.span_changes import SlowOption, WithoutOption, plan_changed
 from unidle.errors import BadInput
 from unidle.words import counted
 
@@ -42,6 +43,8 @@ def plan(
             help="What if the site had so many GPUs at this price? Can be given again.",
         ),
     ] = None,
+    without: WithoutOption = None,
+    slow: SlowOption = None,
     write: Annotated[
         str | None,
         typer.Option(
@@ -67,10 +70,11 @@ def plan(
     wanted = load_wanted(file)
     made = PLANNERS[planner](wanted, "cost" if objective == "cost" else "time", schedule)
     base = None
-    if rent:
+    if rent or without or slow:
         base = made
-        for text in rent:
+        for text in rent or ():
             wanted = rented(wanted, text)
+        wanted = plan_changed(wanted, without, slow)
         made = PLANNERS[planner](wanted, made.objective, schedule)
     made, outs = reconsidered(made, better=planner == "ours")
     told = Told(made, outs, compared(made) if compare else None)
@@ -82,7 +86,9 @@ def plan(
         return
     _show(told, planner)
     if base:
-        _compare(base, made)
+        _compare(
+            base, made, "Without what is rented" if rent and not (without or slow) else "As the file has it"
+        )
 
 
 def _one_of(field: str, value: str, allowed: Any) -> None:
@@ -249,11 +255,11 @@ def _show_comparison(comparison: Comparison) -> None:
     say()
 
 
-def _compare(base: Plan, made: Plan) -> None:
+def _compare(base: Plan, made: Plan, what: str) -> None:
     before, after = base.result, made.result
     say(
-        f"Without what is rented: {before.iteration_ns / 1e6:,.3f} ms and {figures(before.cost_per_iteration)} in money;"
-        f" with it {100 * (after.iteration_ns / before.iteration_ns - 1):+.1f} % time"
+        f"{what}: {before.iteration_ns / 1e6:,.3f} ms and {figures(before.cost_per_iteration)} in money;"
+        f" {'with it' if what.startswith('Without') else 'so'} {100 * (after.iteration_ns / before.iteration_ns - 1):+.1f} % time"
         + (
             f", {100 * (after.cost_per_iteration / before.cost_per_iteration - 1):+.1f} % money."
             if before.cost_per_iteration
