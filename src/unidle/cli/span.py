@@ -18,9 +18,11 @@ from unidle.cli.span_changes import (
     show_outcomes,
 )
 from unidle.cli.span_plan import expected_line, expected_object, plan
+from unidle.cli.span_unequal import only_alike, show_unequal
 from unidle.words import counted
 
 if TYPE_CHECKING:
+    from unidle.span.result import Result
     from unidle.span.simulate import Simulation
 
 ALL = "gpipe,1f1b,interleaved,zb-h1,varuna,atlas,unidle"
@@ -109,12 +111,20 @@ def simulate(
     """Simulate pipeline schedules across sites, exactly, at equal memory: time, use, waits, memory, bytes, cost."""
     from unidle.cli.output import whole_file
     from unidle.cli.span_files import write_rows, write_svg
-    from unidle.files.span import load_span
+    from unidle.files.span import load_pipelines
     from unidle.files.span_schedule import schedules_named
     from unidle.span.simulate import simulate as simulated
 
     chosen = schedules_named(schedule)
-    base = load_span(file)
+    base, groups = load_pipelines(file)
+    if groups:
+        alone = {
+            "--timeline": timeline, "--gantt": gantt, "--perfetto": perfetto, "--ledger-rows": ledger_rows,
+            "--ledger": ledger or None, "--jitter": jitter, "--without-link": without, "--slow-site": slow,
+        }  # fmt: skip
+        only_alike([name for name, given in alone.items() if given is not None])
+        show_unequal(base, groups, chosen, check=check, as_json=as_json)
+        return
     setting = changed(base, without, slow)
     found = [simulated(setting, each, checked=check) for each in chosen]
     weather = None
@@ -189,9 +199,8 @@ def _show_ledger(simulation: Simulation) -> None:
         say(line)
 
 
-def _show(found: list[Simulation]) -> None:
-    from unidle.cli.span_files import strip
-
+def show_table(found: Iterable[Result]) -> None:
+    """Schedules side by side."""
     header = [
         "schedule",
         "iteration ms",
@@ -205,6 +214,12 @@ def _show(found: list[Simulation]) -> None:
     ]
     for line in table(header, list(_lines(found))):
         say(line)
+
+
+def _show(found: list[Simulation]) -> None:
+    from unidle.cli.span_files import strip
+
+    show_table(each.result for each in found)
     best = min(found, key=lambda each: each.result.iteration_ns)
     say()
     for line in strip(best):
@@ -226,9 +241,8 @@ def _show(found: list[Simulation]) -> None:
         say(note)
 
 
-def _lines(found: Iterable[Simulation]) -> Iterable[list[str]]:
-    for each in found:
-        told = each.result
+def _lines(found: Iterable[Result]) -> Iterable[list[str]]:
+    for told in found:
         yield [
             told.schedule + ("*" if told.reconstructed else ""), figures(told.iteration_ns / 1e6),
             figures(told.lower_bound_ns / 1e6), f"{100 * told.utilisation:.1f}", figures(told.exposed_wan_ns / 1e6),

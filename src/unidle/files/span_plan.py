@@ -58,7 +58,9 @@ def _batch(document: Document, file: PlanFile, model: ModelPart) -> int:
             ("batch",), "the field is missing",
             remedy="say how many sequences an iteration has over all pipelines, for instance 64",
         )  # fmt: skip
-    return file.pipelines * file.microbatches * model.microbatch
+    counts = file.microbatches
+    each = counts * file.pipelines if isinstance(counts, int) else sum(counts)
+    return each * model.microbatch
 
 
 def _state_bytes(file: PlanFile, model: ModelPart) -> int:
