@@ -249,7 +249,7 @@ class Walk:
 class Shared:
     """A link in turns while the rounds go: microbatch by microbatch, pipeline after pipeline."""
 
-    __slots__ = ("_at", "_entry", "_free", "_link", "_out", "_turn", "_units", "_walk", "passages", "program")
+    __slots__ = ("_at", "_entry", "_free", "_link", "_out", "_pieces", "_turn", "_units", "_walk", "passages", "program")
 
     def __init__(self, walk: Walk, link: Turns, program: int, units: list[int]) -> None:
         self._walk, self._link, self._units = walk, link, units
@@ -260,6 +260,7 @@ class Shared:
         backward = 0 if link.forward else walk.programs[program].units
         first = program * walk.pipelines
         self._at = [((first + c) * stages + link.to) * walk.width + backward for c in range(walk.pipelines)]
+        self._pieces = tuple(zip(link.scatter_ns, link.send_ns, link.gather_ns, strict=True))
         self.passages: list[Passage] = []
 
     @property
@@ -290,16 +291,30 @@ class Shared:
 
     def _pass(self, made: int, c: int, unit: int) -> int:
         """When the transfer is whole at the far stage."""
-        link, begins = self._link, []
-        for scatter, send, gather in zip(link.scatter_ns, link.send_ns, link.gather_ns, strict=True):
+        if self._walk.trace:
+            return self._pass_traced(made, c, unit)
+        out, free, entry, late = self._out[c], self._free, self._entry[c], self._link.latency_ns
+        if out < made:
+            out = made
+        for scatter, send, gather in self._pieces:
+            out += scatter
+            free = (free if free > out else out) + send
+            there = free + late
+            entry = (entry if entry > there else there) + gather
+        self._out[c], self._free, self._entry[c] = out, free, entry
+        return entry
+
+    def _pass_traced(self, made: int, c: int, unit: int) -> int:
+        """The same, and when each piece began."""
+        begins = []
+        for scatter, send, gather in self._pieces:
             spread = max(made, self._out[c])
             self._out[c] = spread + scatter
             sent = max(spread + scatter, self._free)
             self._free = sent + send
-            collected = max(self._free + link.latency_ns, self._entry[c])
+            collected = max(self._free + self._link.latency_ns, self._entry[c])
             self._entry[c] = collected + gather
             begins.append((spread, sent, collected))
-        if self._walk.trace:
-            columns = tuple(zip(*begins, strict=True))
-            self.passages.append(Passage(link, c, unit, columns[0], columns[1], columns[2]))
+        columns = tuple(zip(*begins, strict=True))
+        self.passages.append(Passage(self._link, c, unit, columns[0], columns[1], columns[2]))
         return self._entry[c]
