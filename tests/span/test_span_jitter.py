@@ -26,7 +26,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "span" / "three-sites.yaml"
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
-@runs(max_examples=25)
+@runs(max_examples=12)
 @given(setting=settings())
 def test_without_jitter_the_fixed_order_takes_what_was_planned(name: str, setting: Setting) -> None:
     try:
@@ -39,7 +39,7 @@ def test_without_jitter_the_fixed_order_takes_what_was_planned(name: str, settin
 
 
 @pytest.mark.parametrize("name", [name for name in SCHEDULES if name != "interleaved"])
-@runs(max_examples=25)
+@runs(max_examples=12)
 @given(setting=settings())
 def test_online_everything_is_done_within_the_bound_and_the_memory_of_the_plan(
     name: str, setting: Setting

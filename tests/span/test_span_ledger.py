@@ -29,7 +29,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "span" / "three-sites.yaml"
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
-@runs(max_examples=25)
+@runs(max_examples=12)
 @given(setting=settings())
 def test_every_nanosecond_of_every_device_has_one_cause(name: str, setting: Setting) -> None:
     try:

@@ -99,6 +99,30 @@ def test_a_plan_without_a_link_and_with_a_slow_site_is_shown_beside_that_of_the_
     assert told["base"]["iteration_ns"] < told["iteration_ns"]
 
 
+def test_spot_devices_are_told_as_expected_time_and_money(tmp_path: Path) -> None:
+    data = yaml.safe_load(Path(EXAMPLE).read_text()) | {
+        "checkpoint_every_s": 600,
+        "checkpoint_s": 20,
+        "restart_s": 300,
+    }
+    for site in data["sites"]:
+        site["revocations_per_hour"] = 0.01
+    file = tmp_path / "spot.yaml"
+    file.write_text(yaml.safe_dump(data))
+    written = str(tmp_path / "chosen.json")
+    command = ("span", "plan", str(file), "--schedule", "zb-h1", "--no-compare", "--write", written)
+    told = json.loads(unidle(*command, "--json").stdout)
+    devices = sum(site["gpus"] for site in told["sites"])
+    expected = told["expected"]
+    assert expected["revocations_per_hour"] == 0.01 * devices
+    assert expected["iteration_ns"] > told["iteration_ns"] * 620 / 600
+    shown = unidle("span", "simulate", written, "--schedule", "zb-h1")
+    assert (
+        f"{expected['iteration_ns'] / 1e6:,.3f} ms expected" in shown.stdout
+        and "best about every" in shown.stdout
+    )
+
+
 def test_bad_input_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
     for words in (
         (EXAMPLE, "--objective", "both"),

@@ -6,13 +6,12 @@ The Chrome trace event format in its JSON form, as ``unidle ledger --format perf
 from __future__ import annotations
 
 import json
-from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import BinaryIO, Final
 
 from unidle.ledger.perfetto import metadata, microseconds
 from unidle.span.simulate import Simulation
-from unidle.span.timeline import Row
+from unidle.span.timeline import Row, compute_rows
 
 # Reserved colour names of the format.
 COLOURS: Final = {
@@ -82,19 +81,16 @@ def _event(row: Row, pid: int, tid: int) -> str:
 
 def _memory(simulation: Simulation, schedule: str, pids: _Numbers) -> Iterator[str]:
     """What each device holds, as a counter that changes with its operations."""
-    setting = simulation.setting
-    changes: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
-    for row in simulation.rows(setting.cell):
-        if row.op in "FBWR":
-            where = (row.pipeline, row.stage)
-            changes[where] += _changes(simulation, row)
-    for (pipeline, stage), of_device in changes.items():
-        pid, _ = pids.of(f"{schedule}{setting.sites[setting.site_of[stage]].name}")
-        held = setting.static_bytes
-        name = json.dumps(f"memory of {setting.device(pipeline, stage)}")
-        for when, change in sorted(of_device):
-            held += change
-            yield f'{{"ph":"C","name":{name},"pid":{pid},"ts":{microseconds(when)},"args":{{"bytes":{held}}}}}'
+    setting, program, run = simulation.setting, simulation.program, simulation.run
+    for pipeline in range(setting.cell):
+        for stage in range(len(setting.stages)):
+            rows = compute_rows(setting, program, run, pipeline, pipeline % run.pipelines, stage)
+            pid, _ = pids.of(f"{schedule}{setting.sites[setting.site_of[stage]].name}")
+            held = setting.static_bytes
+            name = json.dumps(f"memory of {setting.device(pipeline, stage)}")
+            for when, change in sorted(each for row in rows for each in _changes(simulation, row)):
+                held += change
+                yield f'{{"ph":"C","name":{name},"pid":{pid},"ts":{microseconds(when)},"args":{{"bytes":{held}}}}}'
 
 
 def _changes(simulation: Simulation, row: Row) -> Iterator[tuple[int, int]]:

@@ -249,7 +249,19 @@ class Walk:
 class Shared:
     """A link in turns while the rounds go: microbatch by microbatch, pipeline after pipeline."""
 
-    __slots__ = ("_at", "_entry", "_free", "_link", "_out", "_pieces", "_turn", "_units", "_walk", "passages", "program")
+    __slots__ = (
+        "_at",
+        "_entry",
+        "_free",
+        "_link",
+        "_out",
+        "_pieces",
+        "_turn",
+        "_units",
+        "_walk",
+        "passages",
+        "program",
+    )
 
     def __init__(self, walk: Walk, link: Turns, program: int, units: list[int]) -> None:
         self._walk, self._link, self._units = walk, link, units
@@ -298,9 +310,9 @@ class Shared:
             out = made
         for scatter, send, gather in self._pieces:
             out += scatter
-            free = (free if free > out else out) + send
+            free = (max(out, free)) + send
             there = free + late
-            entry = (entry if entry > there else there) + gather
+            entry = (max(there, entry)) + gather
         self._out[c], self._free, self._entry[c] = out, free, entry
         return entry
 
