@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from unidle.files.check import convert
 from unidle.files.document import Bounds, Document, Path
@@ -15,8 +16,11 @@ from unidle.files.values import memory_bytes
 from unidle.span.cost import Shape
 from unidle.span.link import Link
 from unidle.span.offer import stage_of
+from unidle.span.revocations import Saving
 from unidle.span.routes import parts
 from unidle.span.setting import Setting, Site, Stage
+from unidle.span.shares import shares
+from unidle.span.unequal import Group, grouped
 from unidle.words import counted
 
 OPERATIONS_MOST: Final = 10_000_000  # beyond it a simulation would not fit into a small machine's memory
@@ -30,18 +34,65 @@ def load_span(path: str | os.PathLike[str]) -> Setting:
     return _setting(load_document(path, what="span", bounds=Bounds()))
 
 
+def load_pipelines(path: str | os.PathLike[str]) -> tuple[Setting, tuple[Group, ...]]:
+    """The same, and the groups of pipelines where they are not alike, else none.
+
+    The setting has the microbatches of the pipeline with most, and the file's own speed. Errors:
+    :class:`unidle.errors.BadInput`.
+    """
+    return _pipelines(load_document(path, what="span", bounds=Bounds()))
+
+
+def pipelines_from_mapping(
+    data: Mapping[str, Any], source: str = "span"
+) -> tuple[Setting, tuple[Group, ...]]:
+    """The same from plain data."""
+    return _pipelines(Document(data, source))
+
+
+def _pipelines(document: Document) -> tuple[Setting, tuple[Group, ...]]:
+    setting = _setting(document, unequal=True)
+    file = convert(document, SpanFile, what="span")
+    counts, speeds = file.microbatches, file.pipeline_speeds
+    if isinstance(counts, int) and speeds is None:
+        return setting, ()
+    for field, given in (("microbatches", counts), ("pipeline_speeds", speeds)):
+        if isinstance(given, tuple) and len(given) != file.pipelines:
+            raise document.error(
+                (field,),
+                f"gives {len(given)} of {counted(file.pipelines, 'pipeline')}",
+                remedy="one number for each pipeline",
+            )
+    speeds = speeds or (1.0,) * file.pipelines
+    if isinstance(counts, int):
+        counts = shares(speeds, counts * file.pipelines)
+    groups = grouped(setting, counts, speeds)
+    for group in groups:
+        if group.setting.cell != file.cell:
+            raise document.error(
+                ("cell",), f"does not divide the {counted(len(group.pipelines), 'pipeline')} with {group.setting.microbatches}"
+                " microbatches", value=file.cell, remedy="pipelines of a cell are alike",
+            )  # fmt: skip
+    return setting, groups
+
+
 def span_from_mapping(data: Mapping[str, Any], source: str = "span") -> Setting:
     """The same from plain data."""
     return _setting(Document(data, source))
 
 
-def _setting(document: Document) -> Setting:
+def _setting(document: Document, *, unequal: bool = False) -> Setting:
     if not isinstance(document.data, Mapping):
         raise document.error(
             (), "a span file must be a mapping of fields",
             remedy="the least is: stages: 4, microbatches: 8, stage_ns: {forward: 200, backward: 200, weight: 200}",
         )  # fmt: skip
     file = convert(document, SpanFile, what="span")
+    if not unequal and (file.pipeline_speeds or not isinstance(file.microbatches, int)):
+        raise document.error(
+            ("microbatches",), "pipelines that are not alike can be simulated, and nothing else",
+            remedy="give one number of microbatches and no pipeline_speeds",
+        )  # fmt: skip
     sites, links = _sites(document, file), links_of(document, file)
     shape = None
     if file.model is not None:
@@ -60,11 +111,35 @@ def _setting(document: Document) -> Setting:
         )
     sized = shape.activation_bytes if shape else memory_bytes(file.activation_bytes or 0)
     setting = Setting(
-        _stages(document, file, shape), file.microbatches, sites, links, file.pipelines, file.cell, sized, static, cap,
+        _stages(document, file, shape), most_microbatches(file), sites, links, file.pipelines, file.cell, sized, static, cap,
         file.local_gbps, file.baseline_flows == 1, file.chunks,
     )  # fmt: skip
+    setting = replace(setting, saving=saving_of(document, file))
     _holds_one(document, setting)
     return setting
+
+
+def saving_of(document: Document, file: PlanFile) -> Saving | None:
+    """How work is saved, where it is said; where devices are revoked it must be."""
+    if file.checkpoint_every_s is not None:
+        return Saving(file.checkpoint_every_s, file.checkpoint_s, file.restart_s)
+    revoked = next((k for k, site in enumerate(file.sites) if site.revocations_per_hour), None)
+    for field, given in (
+        (("sites", revoked, "revocations_per_hour"), revoked is not None),
+        (("checkpoint_s",), file.checkpoint_s), (("restart_s",), file.restart_s),
+    ):  # fmt: skip
+        if given:
+            raise document.error(
+                cast("Path", field),
+                "needs to know how often work is saved",
+                remedy="add checkpoint_every_s, for instance 600",
+            )
+    return None
+
+
+def most_microbatches(file: SpanFile) -> int:
+    """Of the pipeline that has most."""
+    return file.microbatches if isinstance(file.microbatches, int) else max(file.microbatches)
 
 
 def _sizes(document: Document, file: SpanFile) -> None:
@@ -73,13 +148,13 @@ def _sizes(document: Document, file: SpanFile) -> None:
             ("cell",), f"does not divide {counted(file.pipelines, 'pipeline')}", value=file.cell,
             remedy="every pipeline is in a cell of the same size",
         )  # fmt: skip
-    size = file.stages * file.microbatches * max(file.cell, file.chunks)
+    size = file.stages * most_microbatches(file) * max(file.cell, file.chunks)
     if size > OPERATIONS_MOST:
         raise document.error(
             ("microbatches",),
             f"stages x microbatches x the larger of cell and chunks are {size:,}, and at most {OPERATIONS_MOST:,} are"
             " simulated",
-            value=file.microbatches,
+            value=most_microbatches(file),
             remedy="simulate fewer microbatches",
         )
 
@@ -128,7 +203,9 @@ def _sites(document: Document, file: SpanFile) -> tuple[Site, ...]:
             remedy="let the stages of the sites sum to it",
         )  # fmt: skip
     return tuple(
-        Site(site.name, site.stages, site.gpus, site.price_per_gpu_hour) for site in file.sites if site.stages
+        Site(site.name, site.stages, site.gpus, site.price_per_gpu_hour, site.revocations_per_hour)
+        for site in file.sites
+        if site.stages
     )
 
 

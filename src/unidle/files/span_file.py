@@ -19,6 +19,8 @@ def positive(most: float, text: str, **more: Any) -> Meta:
 Time = Annotated[int, Meta(ge=1, le=10**15)]
 Part = Annotated[int, Meta(ge=0, le=10**15)]
 PerStage = Annotated[tuple[Time, ...], Meta(min_length=1, max_length=STAGES_MOST)]
+Microbatches = Annotated[int, Meta(ge=1, le=100_000)]
+PerPipeline = Annotated[tuple[Microbatches, ...], Meta(min_length=1, max_length=100_000)]
 Bytes = Annotated[int, Meta(ge=0, le=2**60)] | MemoryText
 
 
@@ -89,6 +91,14 @@ class OfferPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         ),
     ] = None
     price_per_gpu_hour: Annotated[float, Meta(ge=0, le=10**6, description="Money.")] = 0.0
+    revocations_per_hour: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=10**6,
+            description="How often a device is taken away (spot), in the mean; any of them stops the work.",
+        ),
+    ] = 0.0
     device_tflops: Annotated[
         Annotated[float, positive(10**6, "")] | None,
         Meta(description="Of its devices, where they differ from those of the file."),
@@ -143,7 +153,15 @@ class PlanFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     ] = None
     pipelines: Annotated[int, Meta(ge=1, le=100_000, description="Data-parallel copies.")] = 1
     stages: Annotated[int, Meta(ge=1, le=STAGES_MOST)] | None = None
-    microbatches: Annotated[int, Meta(ge=1, le=100_000)] | None = None
+    microbatches: Microbatches | PerPipeline | None = None
+    pipeline_speeds: Annotated[
+        tuple[Annotated[float, Meta(gt=0, le=10**6)], ...] | None,
+        Meta(
+            description="How fast each pipeline's devices are, beside those of the file: times are divided by it. With one"
+            " number of microbatches all pipelines' are shared out by speed; their cells hold pipelines that are alike.",
+            examples=[[1, 0.5]],
+        ),
+    ] = None
     batch: Annotated[
         Annotated[int, Meta(ge=1, le=10**7)] | None,
         Meta(
@@ -189,6 +207,22 @@ class PlanFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         Annotated[float, positive(10**7, "")] | None,
         Meta(description="Of a node inside its site; without it, it takes no time."),
     ] = None
+    checkpoint_every_s: Annotated[
+        Annotated[float, positive(10**9, "")] | None,
+        Meta(
+            description="Seconds of work between checkpoints; needed where devices are revoked.",
+            examples=[600],
+        ),
+    ] = None
+    checkpoint_s: Annotated[
+        float, Meta(ge=0, le=10**7, description="Seconds for which a checkpoint holds the work up.")
+    ] = 0.0
+    restart_s: Annotated[
+        float,
+        Meta(
+            ge=0, le=10**7, description="Seconds from a revocation until work goes on, new devices included."
+        ),
+    ] = 0.0
     baseline_flows: Annotated[
         Literal[1, "max"],
         Meta(
@@ -204,7 +238,12 @@ class SpanFile(PlanFile, frozen=True, forbid_unknown_fields=True, kw_only=True):
         int, Meta(ge=1, le=STAGES_MOST, description="Of each pipeline, one device each.", examples=[4])
     ]
     microbatches: Annotated[
-        int, Meta(ge=1, le=100_000, description="Of each pipeline in an iteration.", examples=[8])
+        Microbatches | PerPipeline,
+        Meta(
+            description="Of each pipeline in an iteration; or a list with those of each pipeline.",
+            examples=[8],
+            extra={"says": "a whole number from 1, or a list with one for each pipeline"},
+        ),
     ]
     sites: Annotated[
         tuple[SitePart, ...],

@@ -11,7 +11,7 @@ from unidle.errors import BadInput
 from unidle.files.check import convert
 from unidle.files.document import Bounds, Document
 from unidle.files.load import load_document
-from unidle.files.span import links_of
+from unidle.files.span import links_of, saving_of
 from unidle.files.span_file import ModelPart, OfferPart, PlanFile
 from unidle.files.values import memory_bytes
 from unidle.span.cost import PARAMETERS
@@ -45,6 +45,7 @@ def _wanted(document: Document) -> Wanted:
         layers, model.hidden, model.sequence, model.bytes_per_value, _batch(document, file, model),
         _offers(document, file), links_of(document, file, chain=False), file.local_gbps, memory_bytes(file.static_bytes),
         _state_bytes(file, model), file.baseline_flows == 1, file.chunks,
+        saving_of(document, file),
     )  # fmt: skip
 
 
@@ -57,7 +58,9 @@ def _batch(document: Document, file: PlanFile, model: ModelPart) -> int:
             ("batch",), "the field is missing",
             remedy="say how many sequences an iteration has over all pipelines, for instance 64",
         )  # fmt: skip
-    return file.pipelines * file.microbatches * model.microbatch
+    counts = file.microbatches
+    each = counts * file.pipelines if isinstance(counts, int) else sum(counts)
+    return each * model.microbatch
 
 
 def _state_bytes(file: PlanFile, model: ModelPart) -> int:
@@ -107,7 +110,9 @@ def _offer(document: Document, file: PlanFile, k: int, site: OfferPart) -> Offer
     if not gpus:
         raise document.error(("sites", k, "gpus"), "the field is missing", remedy="say how many it has")
     caps = [memory_bytes(cap) for cap in (file.memory_cap_bytes, site.memory_cap_bytes) if cap is not None]
-    return Offer(site.name, gpus, site.price_per_gpu_hour, tflops, min(caps, default=None))
+    return Offer(
+        site.name, gpus, site.price_per_gpu_hour, tflops, min(caps, default=None), site.revocations_per_hour
+    )
 
 
 def rented(wanted: Wanted, text: str) -> Wanted:
@@ -151,7 +156,7 @@ def as_file(wanted: Wanted, layout: Layout) -> dict[str, Any]:
     sites = [
         {
             "name": offer.name, "stages": count, "gpus": offer.gpus, "price_per_gpu_hour": offer.price_per_gpu_hour,
-            "device_tflops": offer.tflops,
+            "device_tflops": offer.tflops, "revocations_per_hour": offer.revocations_per_hour,
         } | ({} if offer.cap_bytes is None else {"memory_cap_bytes": offer.cap_bytes})
         for offer, count in ((wanted.offers[k], count) for k, count in used)
     ]  # fmt: skip
@@ -163,4 +168,15 @@ def as_file(wanted: Wanted, layout: Layout) -> dict[str, Any]:
         "pipelines": layout.pipelines, "stages": len(layout.layers), "cell": layout.cell,
         "microbatches": layout.microbatches(wanted.batch), "chunks": wanted.chunks, "static_bytes": static_of(wanted, layout),
         "sites": sites, "links": links, "baseline_flows": 1 if wanted.one_flow else "max",
-    } | ({} if wanted.local_gbps is None else {"local_gbps": wanted.local_gbps})  # fmt: skip
+    } | ({} if wanted.local_gbps is None else {"local_gbps": wanted.local_gbps}) | _saving(wanted)  # fmt: skip
+
+
+def _saving(wanted: Wanted) -> dict[str, float]:
+    saving = wanted.saving
+    if saving is None:
+        return {}
+    return {
+        "checkpoint_every_s": saving.every_s,
+        "checkpoint_s": saving.save_s,
+        "restart_s": saving.restart_s,
+    }

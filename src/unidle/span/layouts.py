@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Iterator, Sequence
 from itertools import combinations, pairwise, permutations, product
@@ -167,7 +168,13 @@ def _stage_counts(wanted: Wanted, caps: list[int], *, small: bool) -> Iterator[t
 def spread(caps: Sequence[int], total: int) -> tuple[int, ...]:
     """``total`` stages over sites with room for ``caps``, as their rooms are to each other, at least one each."""
     given = [1] * len(caps)
+    heap = [(2 / cap, k) for k, cap in enumerate(caps) if cap > 1]
+    heapq.heapify(heap)
     for _ in range(total - len(caps)):
-        open_ones = [k for k in range(len(caps)) if given[k] < caps[k]]
-        given[min(open_ones, key=lambda k: ((given[k] + 1) / caps[k], k))] += 1
+        _, k = heap[0]
+        given[k] += 1
+        if given[k] < caps[k]:
+            heapq.heapreplace(heap, ((given[k] + 1) / caps[k], k))
+        else:
+            heapq.heappop(heap)
     return tuple(given)

@@ -7,18 +7,23 @@ from functools import cache, cached_property
 
 from unidle.span.cost import Shape, compute_ns
 from unidle.span.link import Link
+from unidle.span.revocations import Saving
 from unidle.span.setting import Setting, Site, Stage
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A site that may be used. ``tflops``: of each of its devices; ``cap_bytes``: what one may hold."""
+    """A site that may be used. ``tflops``: of each of its devices; ``cap_bytes``: what one may hold.
+
+    ``revocations_per_hour``: of each device.
+    """
 
     name: str
     gpus: int
     price_per_gpu_hour: float
     tflops: float
     cap_bytes: int | None = None
+    revocations_per_hour: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,7 @@ class Wanted:
     state_bytes: int = 0
     one_flow: bool = False
     chunks: int = 2
+    saving: Saving | None = None
 
     def shape(self, microbatch: int) -> Shape:
         return Shape(self.hidden, self.sequence, microbatch, self.bytes_per_value)
@@ -119,10 +125,10 @@ def setting_of(wanted: Wanted, layout: Layout) -> Setting:
         tuple(stage_of(shape, n, speed) for n, speed in zip(layout.layers, speeds, strict=True)),
         layout.microbatches(wanted.batch),
         tuple(
-            Site(offer.name, count, offer.gpus, offer.price_per_gpu_hour)
+            Site(offer.name, count, offer.gpus, offer.price_per_gpu_hour, offer.revocations_per_hour)
             for offer, count in zip(offers, layout.stages, strict=True)
         ),
         wanted.links,
         layout.pipelines, layout.cell, shape.activation_bytes, static_of(wanted, layout), cap_of(wanted, layout.order),
-        wanted.local_gbps, wanted.one_flow, wanted.chunks,
+        wanted.local_gbps, wanted.one_flow, wanted.chunks, wanted.saving,
     )  # fmt: skip

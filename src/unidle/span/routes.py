@@ -103,6 +103,14 @@ def routes_of(setting: Setting, program: Program) -> Routes:
     return Routes(to, code, lane, wire, latency, wan, shared, tuple(turns))
 
 
+def waits_over_wan(routes: Routes, microbatches: int) -> Flags:
+    """Whether an operation's input comes from another site, shape ``(stages, 2 * chunks)``."""
+    waited = np.zeros(routes.wan.shape, dtype=np.bool_)
+    for s, group in np.argwhere(routes.wan):
+        waited[routes.to[s, group], group + int(routes.code[s, group]) // microbatches] = True
+    return waited
+
+
 def share_width(setting: Setting, stage: int, to: int, program: Program) -> int:
     """How many nodes send at once; 1 where each pipeline has its own link."""
     if program.share.how == "own":

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+from unidle.span.cost import ring_ns
 from unidle.span.link import Link, Path, shortest
+from unidle.span.revocations import Saving
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +18,7 @@ class Site:
     stages: int
     gpus: int | None = None
     price_per_gpu_hour: float = 0.0
+    revocations_per_hour: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,7 @@ class Setting:
     local_gbps: float | None = None
     one_flow: bool = False
     chunks: int = 2
+    saving: Saving | None = None
 
     @cached_property
     def site_of(self) -> tuple[int, ...]:
@@ -67,6 +71,11 @@ class Setting:
     @property
     def baseline_flows(self) -> int | None:
         return 1 if self.one_flow else None
+
+    @property
+    def revocations_per_hour(self) -> float:
+        """Of all devices together."""
+        return sum(site.stages * self.pipelines * site.revocations_per_hour for site in self.sites)
 
     @property
     def devices(self) -> int:
@@ -87,6 +96,10 @@ class Setting:
     def local(self) -> float | None:
         """Gbit/s inside a site, None where communication is free."""
         return self.local_gbps if self.links else None
+
+    def reduce_ns(self, stage: int) -> int:
+        """The all-reduce of a stage over all pipelines."""
+        return ring_ns(self.stages[stage].gradient_bytes, self.pipelines, self.local)
 
     def room_bytes(self) -> int | None:
         """What the cap leaves for microbatches on each device, None without one."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 
@@ -13,7 +13,17 @@ from unidle.span.program import Flags, Ints, Program, Share, depth_order, fallin
 from unidle.span.routes import routes_of
 from unidle.span.setting import Setting
 
-Try = Callable[[Program], int | None]
+
+class Try(Protocol):
+    """How long a program takes, in nanoseconds; None where it cannot be run."""
+
+    def __call__(self, program: Program) -> int | None: ...
+
+    def many(self, programs: Sequence[Program], limit_ns: int | None = None) -> list[int | None]:
+        """Of several that differ in their orders and fillers alone; None also for ``limit_ns`` or longer."""
+        ...
+
+
 Choose = Callable[[Setting, Try], Program]
 
 LARGE: Final = 100_000  # microbatches times devices of a cell, from where searches are short
@@ -133,5 +143,7 @@ def fastest(programs: list[Program], attempt: Try) -> Program:
     """The one that takes least; the first where none can be run."""
     if len(programs) == 1:
         return programs[0]
-    times = [(length, k) for k, program in enumerate(programs) if (length := attempt(program)) is not None]
+    alike = attempt.many if len({(each.share, each.filler is None) for each in programs}) == 1 else None
+    lengths = alike(programs) if alike else [attempt(program) for program in programs]
+    times = [(length, k) for k, length in enumerate(lengths) if length is not None]
     return programs[min(times)[1]] if times else programs[0]
