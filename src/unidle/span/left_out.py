@@ -25,8 +25,7 @@ def left_out(plan: Plan) -> Iterator[LeftOut]:
 def _because(plan: Plan, site: int) -> str:
     wanted, offer = plan.wanted, plan.wanted.offers[site]
     if not layers_most(wanted, offer.cap_bytes, 1):
-        shape = wanted.shape(1)
-        one = wanted.static_bytes + wanted.state_bytes + shape.activation_bytes + shape.kept_bytes
+        one = wanted.one_layer_bytes()
         return (
             f"a device of its {offer.cap_bytes or 0:,} bytes does not hold one layer: {one - (offer.cap_bytes or 0):,} bytes"
             " are missing"
