@@ -19,13 +19,18 @@ def measured_of(document: Document, file: PlanFile) -> Measured | None:
                 remedy="add layers (`unidle span profile` measures them), or model.layers: [n, n, ...]",
             )  # fmt: skip
         return None
+    no_other_times(document, file)
+    layers = tuple(_layer(document, k, part) for k, part in enumerate(file.layers))
+    return Measured(layers, file.measured.microbatch if file.measured else 1, file.device_tflops or 1.0)
+
+
+def no_other_times(document: Document, file: PlanFile) -> None:
+    """Errors: :class:`unidle.errors.BadInput` where the file says what measured layers say."""
     for name in ("stage_ns", "activation_bytes", "input_bytes", "state_bytes_per_layer"):
         if getattr(file, name) is not None:
             raise document.error(
                 (name,), "is there beside layers, which say it", remedy="leave one of the two out"
             )
-    layers = tuple(_layer(document, k, part) for k, part in enumerate(file.layers))
-    return Measured(layers, file.measured.microbatch if file.measured else 1, file.device_tflops or 1.0)
 
 
 def _layer(document: Document, k: int, part: LayerPart) -> Layer:
@@ -76,18 +81,3 @@ def speed_of(document: Document, file: PlanFile, site: int, measured: Measured) 
             value=own, remedy="add device_tflops: ... for that one beside layers",
         )  # fmt: skip
     return own or measured.tflops
-
-
-def as_data(part: LayerPart) -> dict[str, object]:
-    """A layer as plain data, without what has its default."""
-    from msgspec import to_builtins
-
-    data: dict[str, object] = to_builtins(part)
-    defaults = {
-        "name": "",
-        "recompute_ns": None,
-        "keeps_input": True,
-        "gradient_bytes": None,
-        "interval_ns": None,
-    }
-    return {name: value for name, value in data.items() if name not in defaults or value != defaults[name]}
