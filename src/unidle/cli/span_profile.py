@@ -280,6 +280,10 @@ def _show(found: Profile, how: dict[str, Any]) -> None:
         f"All layers {found.sum_ns / 1e6:,.3f} ms; the model uncut, forward and backward, {found.step.value / 1e6:,.3f} ms"
         f" ({found.step.low / 1e6:,.3f} to {found.step.high / 1e6:,.3f})."
     )
+    if not 0.8 <= found.sum_ns / max(found.step.value, 1) <= 1.25:
+        say(
+            "The two differ: other programs had the device, or layers are so short that calls take most of it."
+        )
     if not found.has_loss:
         say("No loss: what it takes is not in it (--loss).")
     if apart := [each.layer.name for each in found.layers if not each.split]:

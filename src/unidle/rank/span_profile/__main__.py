@@ -9,7 +9,7 @@ from typing import Any, TextIO
 
 
 def main() -> int:
-    """Exit codes: 0 measured, 1 an error that was answered."""
+    """Exit codes: 0 measured, 1 an error that was answered, 130 by Ctrl-C."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what the user's code prints is no answer
     try:
@@ -24,6 +24,8 @@ def main() -> int:
             sys.executable,
             "pip install unidle[train]",
         )
+    except KeyboardInterrupt:
+        return 130  # who asked has heard it, too
     _answer(answers, told)
     return 1 if "error" in told else 0
 

@@ -28,30 +28,27 @@ class Fork:
 
 @dataclass(slots=True)
 class Graph:
-    """One layer's. ``weights``: those that it reaches; ``forks``: None where a weight is reached over several."""
+    """One layer's. ``weights``: those that it reaches; ``forks``: None where a weight is reached over several; ``nodes``: all."""
 
     weights: list[Tensor]
     forks: list[Fork] | None
-    foreign: bool
+    nodes: list[Node]
 
 
-def graph_of(end: Tensor, leaf: Tensor, others: Sequence[Tensor]) -> Graph:
-    """Walk it from the layer's output. ``others``: inputs of the other layers, which it must not reach (``foreign``)."""
+def graph_of(end: Tensor, leaf: Tensor) -> Graph:
+    """Walk it from the layer's output to its input and weights."""
     if end.grad_fn is None:
-        return Graph([], [], foreign=False)
+        return Graph([], [], [])
     order = _children_first(end.grad_fn)
     to_leaf: dict[Node, bool] = {}
     below: dict[Node, dict[int, Tensor]] = {}
     weights: dict[int, Tensor] = {}
-    strange = {id(other) for other in others if other is not leaf}
-    foreign = False
     for node in order:
         variable = getattr(node, "variable", None)
         nexts = [following for following, _ in node.next_functions if following is not None]
         to_leaf[node] = variable is leaf or any(to_leaf[each] for each in nexts)
         found: dict[int, Tensor] = {}
         if isinstance(variable, Tensor) and variable is not leaf:
-            foreign = foreign or id(variable) in strange
             found[id(variable)] = variable
         for each in nexts:
             if not to_leaf[each]:
@@ -61,7 +58,7 @@ def graph_of(end: Tensor, leaf: Tensor, others: Sequence[Tensor]) -> Graph:
     forks = [Fork(node, list(below[node].values())) for node in order if to_leaf[node] and below[node]]
     reached = [id(weight) for fork in forks for weight in fork.weights]
     simple = len(set(reached)) == len(reached)
-    return Graph(list(weights.values()), forks if simple else None, foreign)
+    return Graph(list(weights.values()), forks if simple else None, order)
 
 
 def _children_first(root: Node) -> list[Node]:

@@ -143,8 +143,9 @@ class Profile:
     def _count_parameters(self, tape: Tape, modules: dict[str, nn.Module]) -> None:
         owned = {id(p) for module in modules.values() for p in module.parameters()}
         rest = {id(p): p for p in self._job.model.parameters() if id(p) not in owned}
+        seen: dict[Any, int] = {}
         for k in reversed(range(len(self.layers))):
-            layer, graph = self.layers[k], self._graph(tape, k)
+            layer, graph = self.layers[k], self._own(tape, k, seen)
             own = {id(w): w for w in graph.weights}
             if module := modules.get(layer.name):
                 own |= {id(p): p for p in module.parameters()}
@@ -156,13 +157,20 @@ class Profile:
             layer.gradient_bytes = _size(p for p in own.values() if p.requires_grad)
             self._trained[k] = [p for p in own.values() if p.requires_grad]
 
-    def _graph(self, tape: Tape, k: int) -> Graph:
-        graph = graph_of(tape.ends[k], tape.begins[k], [leaf for leaf in tape.begins if leaf.requires_grad])
-        if graph.foreign:
-            raise Refused(
-                "cannot", "build", "takes something of an earlier layer beside its input: the model cannot be cut before it",
-                value=self.layers[k].name, remedy="put the layers that belong together into one",
-            )  # fmt: skip
+    def _own(self, tape: Tape, k: int, seen: dict[Any, int]) -> Graph:
+        """The graph of one layer; ``seen``: nodes of those after it, none of which may be its own."""
+        graph = graph_of(tape.ends[k], tape.begins[k])
+        leaves = {id(leaf) for leaf in tape.begins}
+        for node in graph.nodes:
+            variable = getattr(node, "variable", None)
+            if variable is not None and id(variable) not in leaves:
+                continue  # a weight: layers may share one
+            if node in seen:
+                raise Refused(
+                    "cannot", "build", "takes something of an earlier layer beside its input: the model cannot be cut before it",
+                    value=self.layers[seen[node]].name, remedy="put the layers that belong together into one",
+                )  # fmt: skip
+            seen[node] = k
         return graph
 
     def _count_optimizer(self) -> None:
@@ -215,7 +223,7 @@ class Profile:
             layer.backward_ns.append(0)
             layer.weight_ns.append(0)
             return None
-        graph = self._graph(tape, k)
+        graph = graph_of(end, leaf)
         found: Tensor | None = None
         if leaf.requires_grad:
             forks = graph.forks or []
