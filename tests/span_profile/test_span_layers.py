@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import random
 from itertools import combinations, pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
 
 from unidle.errors import BadInput
-from unidle.files.span import span_from_mapping
-from unidle.files.span_plan import as_file, wanted_from_mapping
+from unidle.files.schema import span_schema
+from unidle.files.span import load_span, span_from_mapping
+from unidle.files.span_plan import as_file, load_wanted, wanted_from_mapping
 from unidle.span.bound import lower_bound_ns
 from unidle.span.estimate import quick_ns
 from unidle.span.layers import balanced, balanced_cut
@@ -25,6 +29,7 @@ from unidle.span.schedules import SCHEDULES
 from unidle.span.simulate import simulate
 
 MS = 1_000_000
+ROOT = Path(__file__).parents[2]
 LINK = {"from": "a", "to": "b", "latency_ms": 1, "capacity_gbps": 1, "egress_per_gb": 1}
 
 
@@ -291,3 +296,17 @@ def test_what_cannot_be_planned_says_why() -> None:
     ):
         plan(wanted_from_mapping({**few, "memory_cap_bytes": 9000}))
     assert greedy(wanted_from_mapping(fields)).layout.layers == (1, 1)
+
+
+def test_the_example_fits_its_schema_and_is_simulated_and_planned() -> None:
+    example = ROOT / "examples" / "span" / "profiled.yaml"
+    Draft202012Validator(span_schema()).validate(yaml.safe_load(example.read_text()))
+    assert simulate(load_span(example), SCHEDULES["zb-h1"], checked=True).result.iteration_ns > 0
+    assert sum(plan(load_wanted(example), "time", "zb-h1").layout.layers) == 8
+
+
+def test_the_layers_of_the_how_to_are_read() -> None:
+    page = (ROOT / "docs" / "how-to" / "span-profile.md").read_text()
+    (block,) = [part.partition("```")[0] for part in page.split("```yaml\n")[1:]]
+    setting = span_from_mapping({**yaml.safe_load(block), "stages": 2, "microbatches": 2})
+    assert [stage.input_bytes for stage in setting.stages] == [4096, 524288]

@@ -77,7 +77,13 @@ class StagePart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 Span = Annotated[
-    tuple[Part, Part], Meta(description="From, to.", extra={"says": "two whole numbers of nanoseconds"})
+    tuple[Part, ...],
+    Meta(
+        min_length=2,
+        max_length=2,
+        description="From, to.",
+        extra={"says": "two whole numbers of nanoseconds"},
+    ),
 ]
 
 
