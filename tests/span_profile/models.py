@@ -31,7 +31,7 @@ class Model(nn.Module):
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 50)
 
     def forward(self, x: Tensor) -> Tensor:
-        hidden = self.tokens(x) + self.places(torch.arange(8))
+        hidden = self.tokens(x) + self.places(torch.arange(8, device=x.device))
         for block in self.blocks:
             hidden = block(hidden)
         made: Tensor = self.head(self.norm(hidden))

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import needs
 from unidle.cli.span_profile import profile
 from unidle.errors import UnidleError
 
@@ -74,6 +75,41 @@ def test_a_span_file_is_measured_and_keeps_its_comments_and_is_simulated_and_pla
     planned = unidle("span", "plan", file, "--json")
     assert planned.returncode == 0, planned.stderr
     assert sum(json.loads(planned.stdout)["layers"]) == 5
+
+
+@needs.gpu
+def test_layers_are_measured_on_a_gpu() -> None:
+    done = unidle(
+        "span",
+        "profile",
+        f"{MODELS}:build",
+        "--device",
+        "cuda:0",
+        "--repeats",
+        "5",
+        "--dtype",
+        "bfloat16",
+        "--json",
+    )
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert not told["device"].startswith("cpu")
+    assert all(layer["forward_ns"] > 0 and layer["weight_ns"] > 0 for layer in told["layers"])
+
+
+def test_a_process_that_measures_ends_with_who_asked(wait_until: Any) -> None:
+    asked = {"build": f"{MODELS}:build", "microbatch": 1, "repeats": 1_000_000}
+    command = [sys.executable, "-m", "unidle.rank.span_profile"]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as process:
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.write(f"{json.dumps(asked)}\n".encode())
+        process.stdin.flush()
+        assert json.loads(process.stdout.readline()) == {"ready": True}
+        process.stdin.write(b"go\n")
+        process.stdin.close()
+        wait_until(lambda: process.poll() is not None, 60, "its end")
 
 
 @pytest.mark.slow
