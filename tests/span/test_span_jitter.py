@@ -69,14 +69,14 @@ def most_held(setting: Setting, program: Program, stage: int, ran: list[tuple[st
     shape, there, held, most = setting.stages[stage], set[int](), 0, 0
     for op, unit, _ in ran:
         if op == "F":
-            held += setting.input_bytes
+            held += setting.entering_bytes(stage)
         if unit not in there and (op in "BR" or (shape.recompute_ns and not program.again[stage, unit])):
             there.add(unit)
             held += shape.kept_bytes
         most = max(most, held)
         if op == "W" or (op == "B" and program.joined):
-            held -= setting.input_bytes + shape.kept_bytes
-    return most + setting.static_bytes
+            held -= setting.entering_bytes(stage) + shape.kept_bytes
+    return most + setting.held_bytes(stage)
 
 
 def test_both_meet_the_same_luck_and_a_seed_gives_the_same_figures() -> None:

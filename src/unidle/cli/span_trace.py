@@ -86,7 +86,7 @@ def _memory(simulation: Simulation, schedule: str, pids: _Numbers) -> Iterator[s
         for stage in range(len(setting.stages)):
             rows = compute_rows(setting, program, run, pipeline, pipeline % run.pipelines, stage)
             pid, _ = pids.of(f"{schedule}{setting.sites[setting.site_of[stage]].name}")
-            held = setting.static_bytes
+            held = setting.held_bytes(stage)
             name = json.dumps(f"memory of {setting.device(pipeline, stage)}")
             for when, change in sorted(each for row in rows for each in _changes(simulation, row)):
                 held += change
@@ -97,10 +97,11 @@ def _changes(simulation: Simulation, row: Row) -> Iterator[tuple[int, int]]:
     setting, chunks = simulation.setting, simulation.program.chunks
     stage = setting.stages[row.stage]
     kept = (row.chunk + 1) * stage.kept_bytes // chunks - row.chunk * stage.kept_bytes // chunks
+    size = setting.entering_bytes(row.stage, row.chunk)
     again = bool(simulation.program.again[row.stage, row.chunk * setting.microbatches + row.microbatch])
     if row.op == "F":
-        yield row.start_ns, setting.input_bytes + (0 if again or not stage.recompute_ns else kept)
+        yield row.start_ns, size + (0 if again or not stage.recompute_ns else kept)
     elif row.op == "R" or (row.op == "B" and not stage.recompute_ns):
         yield row.start_ns, kept
     elif row.op == "W":
-        yield row.end_ns, -setting.input_bytes - kept
+        yield row.end_ns, -size - kept

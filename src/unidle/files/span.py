@@ -5,16 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any, Final, cast
 
 from unidle.files.check import convert
 from unidle.files.document import Bounds, Document, Path
 from unidle.files.load import load_document
-from unidle.files.span_file import ModelPart, PlanFile, SpanFile, StagePart
+from unidle.files.span_file import Bytes, ModelPart, PlanFile, SpanFile, StagePart
+from unidle.files.span_layers import cut_of, measured_of, speed_of
 from unidle.files.values import memory_bytes
 from unidle.span.cost import Shape
 from unidle.span.link import Link
+from unidle.span.measured import Measured
 from unidle.span.offer import stage_of
 from unidle.span.revocations import Saving
 from unidle.span.routes import parts
@@ -94,24 +96,24 @@ def _setting(document: Document, *, unequal: bool = False) -> Setting:
             remedy="give one number of microbatches and no pipeline_speeds",
         )  # fmt: skip
     sites, links = _sites(document, file), links_of(document, file)
-    shape = None
-    if file.model is not None:
+    shape, measured = None, measured_of(document, file)
+    if file.model is not None and measured is None:
         model = file.model
         shape = Shape(model.hidden, model.sequence, model.microbatch, model.bytes_per_value)
     _sizes(document, file)
     caps = [file.memory_cap_bytes, *(site.memory_cap_bytes for site in file.sites if site.stages)]
     cap = min((memory_bytes(given) for given in caps if given is not None), default=None)
     static = memory_bytes(file.static_bytes)
-    if shape and file.activation_bytes is not None:
-        raise document.error(
-            ("activation_bytes",),
-            "follows from the model",
-            value=file.activation_bytes,
-            remedy="leave it out",
-        )
+    for name in ("activation_bytes", "input_bytes"):
+        if shape and (given := getattr(file, name)) is not None:
+            raise document.error((name,), "follows from the model", value=given, remedy="leave it out")
     sized = shape.activation_bytes if shape else memory_bytes(file.activation_bytes or 0)
+    stages = _cut(document, file, measured) if measured else _stages(document, file, shape)
+    if file.input_bytes is not None:
+        entering = _entering(document, file.input_bytes, file.stages)
+        stages = tuple(replace(stage, input_bytes=size) for stage, size in zip(stages, entering, strict=True))
     setting = Setting(
-        _stages(document, file, shape), most_microbatches(file), sites, links, file.pipelines, file.cell, sized, static, cap,
+        stages, most_microbatches(file), sites, links, file.pipelines, file.cell, sized, static, cap,
         file.local_gbps, file.baseline_flows == 1, file.chunks,
     )  # fmt: skip
     setting = replace(setting, saving=saving_of(document, file))
@@ -164,8 +166,12 @@ def _holds_one(document: Document, setting: Setting) -> None:
     cap = setting.memory_cap_bytes
     if cap is None:
         return
-    stage = max(range(len(setting.stages)), key=lambda s: setting.stages[s].kept_bytes)
-    least = setting.static_bytes + setting.input_bytes + setting.stages[stage].kept_bytes
+    needed = [
+        setting.held_bytes(s) + setting.entering_bytes(s) + stage.kept_bytes
+        for s, stage in enumerate(setting.stages)
+    ]
+    least = max(needed)
+    stage = needed.index(least)
     if least > cap:
         site = setting.sites[setting.site_of[stage]].name
         raise document.error(
@@ -245,6 +251,26 @@ def links_of(document: Document, file: PlanFile, *, chain: bool = True) -> tuple
     return tuple(found.values())
 
 
+def _cut(document: Document, file: SpanFile, measured: Measured) -> tuple[Stage, ...]:
+    """Stages of measured layers."""
+    counts = cut_of(document, file, measured)
+    sites = [k for k, site in enumerate(file.sites) for _ in range(site.stages)] or [0] * file.stages
+    begins = accumulate((0, *counts[:-1]))
+    return tuple(
+        measured.stage(first, n, speed_of(document, file, site, measured))
+        for first, n, site in zip(begins, counts, sites, strict=True)
+    )
+
+
+def _entering(document: Document, given: tuple[Bytes, ...], stages: int) -> tuple[int, ...]:
+    if len(given) != stages:
+        raise document.error(
+            ("input_bytes",), f"gives {len(given)} of {counted(stages, 'stage')}",
+            remedy="one amount for each stage: what enters it",
+        )  # fmt: skip
+    return tuple(memory_bytes(size) for size in given)
+
+
 def _stages(document: Document, file: SpanFile, shape: Shape | None) -> tuple[Stage, ...]:
     layers = _layers(document, file.model, file.stages) if file.model else (0,) * file.stages
     kept = [shape.kept_bytes * n if shape else 0 for n in layers]
@@ -258,8 +284,8 @@ def _stages(document: Document, file: SpanFile, shape: Shape | None) -> tuple[St
         return tuple(Stage(*column) for column in columns)
     if shape is None:
         raise document.error(
-            (), "has neither a model nor stage_ns",
-            remedy="add model: {layers, hidden, sequence}, or stage_ns: {forward, backward, weight}",
+            (), "has neither a model nor stage_ns nor layers",
+            remedy="add model: {layers, hidden, sequence}, or stage_ns: {forward, backward, weight}, or measured layers",
         )  # fmt: skip
     speeds = [site.device_tflops or file.device_tflops for site in file.sites for _ in range(site.stages)]
     return tuple(

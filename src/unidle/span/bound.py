@@ -85,7 +85,9 @@ def _hops(setting: Setting) -> list[int]:
     for site in setting.sites:
         if found or last:
             found.append(hop_ns(setting, last - 1, last))
-        if site.stages > 1:
+        if site.stages > 1 and not setting.even:
+            found += [hop_ns(setting, s, s + 1) for s in range(last, last + site.stages - 1)]
+        elif site.stages > 1:
             found += [hop_ns(setting, last, last + 1)] * (site.stages - 1)
         last += site.stages
     return found
@@ -96,9 +98,9 @@ def hop_ns(setting: Setting, stage: int, to: int) -> int:
     path = setting.path(stage, to)
     if path is None:
         local = setting.local
-        return 0 if local is None or stage == to else int(setting.input_bytes * 8 / local)
+        return 0 if local is None or stage == to else int(setting.crossing_bytes(stage, to) * 8 / local)
     rate = path.rate_gbps(None) * setting.cell * widest(setting, stage, to)
-    return path.latency_ns + max(int(setting.input_bytes * 8 / rate) - _PIECES, 0)
+    return path.latency_ns + max(int(setting.crossing_bytes(stage, to) * 8 / rate) - _PIECES, 0)
 
 
 def _least_wan_ns(setting: Setting, stage: int, to: int, transfers: int) -> tuple[int, int] | None:
@@ -107,6 +109,6 @@ def _least_wan_ns(setting: Setting, stage: int, to: int, transfers: int) -> tupl
     if path is None:
         return None
     nodes = setting.cell * widest(setting, stage, to)
-    exact = int(setting.input_bytes * 8 * setting.cell / (path.rate_gbps(None) * nodes))
+    exact = int(setting.crossing_bytes(stage, to) * 8 * setting.cell / (path.rate_gbps(None) * nodes))
     rounded = _PIECES * setting.cell if nodes > 1 else 0
     return max(exact - rounded, 0) * transfers, path.latency_ns

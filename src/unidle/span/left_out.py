@@ -104,19 +104,17 @@ def _compared(plan: Plan, site: int, tried: With) -> str:
 def _holds(plan: Plan, site: int) -> str:
     """That no layout can use it, and how many bytes are missing."""
     wanted, offer = plan.wanted, plan.wanted.offers[site]
-    shape, most = wanted.shape(1), layers_most(wanted, offer.cap_bytes, 1)
-    each = wanted.state_bytes + shape.kept_bytes
-    if not most:
-        one = wanted.static_bytes + each + shape.activation_bytes
+    if not layers_most(wanted, offer.cap_bytes, 1):
+        one = wanted.one_layer_bytes()
         return (
             f"a device of its {offer.cap_bytes or 0:,} bytes does not hold one layer: {one - (offer.cap_bytes or 0):,} bytes"
             " are missing"
         )
-    held = most * offer.gpus
+    held = layers_most(wanted, offer.cap_bytes, 1) * offer.gpus
     if held < wanted.layers:
         return (
-            f"alone it holds {held} of {wanted.layers} layers: {(wanted.layers - held) * each:,} bytes are missing, and no"
-            " chain of links with others holds the model with this batch"
+            f"alone it holds {held} of {wanted.layers} layers: {(wanted.layers - held) * wanted.least_layer_bytes():,} bytes"
+            " are missing, and no chain of links with others holds the model with this batch"
         )
     return "no layout that was considered can use it"
 

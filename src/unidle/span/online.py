@@ -50,7 +50,8 @@ class _Online:
         self._wires = Wires(setting, program, routes_of(setting, program), given, planned=False)
         stages = len(setting.stages)
         self._devices = [
-            _Device(d % stages, peaks[d % stages] - setting.static_bytes) for d in range(setting.devices)
+            _Device(d % stages, peaks[d % stages] - setting.held_bytes(d % stages))
+            for d in range(setting.devices)
         ]
         for first in range(0, setting.devices, stages):
             self._devices[first].forwards = list(range(setting.microbatches))
@@ -85,7 +86,7 @@ class _Online:
         here.busy, self._free[device] = False, now
         joined = self._program.joined
         if op == "W" or (op == "B" and joined):
-            here.held -= self._setting.input_bytes + stage.kept_bytes
+            here.held -= self._setting.entering_bytes(here.stage) + stage.kept_bytes
         elif op == "B":
             here.put_off.append(unit)
         if op in "FB":
@@ -127,7 +128,7 @@ class _Online:
         here, stage = self._devices[device], self._setting.stages[self._devices[device].stage]
         unit = here.forwards[0]
         again = bool(self._program.again[here.stage, unit]) or not stage.recompute_ns
-        takes = self._setting.input_bytes + (0 if again else stage.kept_bytes)
+        takes = self._setting.entering_bytes(here.stage) + (0 if again else stage.kept_bytes)
         # One that was made again ahead of its gradient gives its place to the next when it is done.
         spare = stage.kept_bytes if (again or here.again) and here.ahead is None else 0
         if here.held + takes + spare > here.room:

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+import numpy as np
+
 from unidle.errors import BadInput
 from unidle.span.bound import lower_bound_ns
 from unidle.span.estimate import Known, cost_at, quick_ns, time_at
@@ -21,6 +23,7 @@ from unidle.span.offer import Layout, Wanted, setting_of
 from unidle.span.result import Result
 from unidle.span.schedules import SCHEDULES, Schedule
 from unidle.span.simulate import simulate
+from unidle.words import counted
 
 Objective = Literal["time", "cost"]
 WORK_MOST: Final = 4_000_000  # operations of one kind that are simulated at most
@@ -227,11 +230,13 @@ def _finish(search: Search, queue: Queue, proved: bool, theirs: float | None) ->
 
 def cannot(wanted: Wanted) -> BadInput:
     """Why no layout is left: memory, by how many bytes."""
+    if wanted.measured is not None:
+        return _cannot_measured(wanted)
     needed = wanted.layers * wanted.state_bytes
     shape = wanted.shape(1)
     held = 0
     short = list[int]()
-    one = wanted.static_bytes + wanted.state_bytes + shape.activation_bytes + shape.kept_bytes
+    one = wanted.one_layer_bytes()
     for offer in wanted.offers:
         if offer.cap_bytes is None:
             continue
@@ -253,7 +258,42 @@ def cannot(wanted: Wanted) -> BadInput:
                 f" optimizer state of the model are {needed:,})",
                 field="sites", remedy="add sites or devices, or use devices with more memory",
             )  # fmt: skip
+    return _no_chain("a batch that more numbers of pipelines divide")
+
+
+def _no_chain(batch: str) -> BadInput:
     return BadInput(
         "no chain of linked sites holds the model with this batch", field="sites",
-        remedy="add links or devices, or a batch that more numbers of pipelines divide",
+        remedy=f"add links or devices, or {batch}",
     )  # fmt: skip
+
+
+def _cannot_measured(wanted: Wanted) -> BadInput:
+    """The same for layers that were measured, in microbatches of one size."""
+    measured, one = wanted.measured, wanted.one_layer_bytes()
+    assert measured is not None
+    if wanted.batch % measured.microbatch:
+        return BadInput(
+            f"is no multiple of the {counted(measured.microbatch, 'sequence')} that layers were measured with",
+            field="batch", value=wanted.batch, remedy="change it, or measure with another --microbatch",
+        )  # fmt: skip
+    caps = [offer.cap_bytes for offer in wanted.offers]
+    known = [cap for cap in caps if cap is not None]
+    if len(known) == len(caps):
+        if one > max(known):
+            largest = int(np.diagonal(measured.needed_bytes, 1).argmax())
+            return BadInput(
+                f"layer {largest} with one microbatch needs {one:,} bytes, {one - max(known):,} more than the largest device"
+                " holds", field="memory_cap_bytes", value=max(known), remedy="use devices with more memory",
+            )  # fmt: skip
+        least = int(measured.sums["state_bytes"][-1] + measured.sums["kept_bytes"][-1])
+        room = sum(
+            offer.gpus * max(cap - wanted.static_bytes, 0)
+            for offer, cap in zip(wanted.offers, known, strict=True)
+        )
+        if least > room:
+            return BadInput(
+                f"all devices together hold {room:,} bytes of layers, and {least - room:,} are missing for all of them",
+                field="sites", remedy="add sites or devices, or use devices with more memory",
+            )  # fmt: skip
+    return _no_chain("a batch that more numbers of pipelines divide, or a larger memory_cap_bytes")

@@ -146,10 +146,14 @@ def _result(
     length = iteration_ns(setting, done)
     useful = setting.pipelines * setting.microbatches * sum(stage.useful_ns for stage in setting.stages)
     crossings = np.argwhere(done.routes.wan)
-    each = setting.input_bytes * setting.microbatches * setting.pipelines
-    egress = 0.0
+    sent, egress = 0, 0.0
     for s, group in crossings.tolist():
-        path = setting.path(s, int(done.routes.to[s, group]))
+        to = int(done.routes.to[s, group])
+        path, each = (
+            setting.path(s, to),
+            setting.crossing_bytes(s, to) * setting.microbatches * setting.pipelines,
+        )
+        sent += each
         egress += path.egress_per_gb * each / 1e9 if path else 0.0
     return Result(
         schedule=schedule.name,
@@ -157,7 +161,7 @@ def _result(
         utilisation=useful / (setting.devices * length) if length else 0.0,
         exposed_wan_ns=round(int(done.exposed_ns.sum()) / len(done.exposed_ns)),
         peak_memory_bytes=int(peaks.max()),
-        wan_bytes=len(crossings) * each,
+        wan_bytes=sent,
         lower_bound_ns=lower_bound_ns(setting, program.chunks),
         cost_per_iteration=cost_of(setting, length, egress),
         chosen=program.label,

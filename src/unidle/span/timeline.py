@@ -117,7 +117,7 @@ def _sends(
         for microbatch, arrival in enumerate(arrivals):
             end = arrival - late
             yield Row(
-                name, "send", pipeline, stage, microbatch, end - wire, end, chunk, setting.input_bytes,
+                name, "send", pipeline, stage, microbatch, end - wire, end, chunk, setting.crossing_bytes(stage, to),
                 "B" if offset else "F",
             )  # fmt: skip
 

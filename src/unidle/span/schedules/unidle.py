@@ -12,10 +12,11 @@ from typing import Final
 
 import numpy as np
 
+from unidle.span.memory import room_of
 from unidle.span.program import Filler, Flags, Ints, Program, Share, depth_order, falling
 from unidle.span.routes import widest
 from unidle.span.schedules.atlas import atlas
-from unidle.span.schedules.base import Pace, Try, depths, is_large, kept_bytes, pace
+from unidle.span.schedules.base import Pace, Try, depths, input_bytes, is_large, kept_bytes, pace
 from unidle.span.schedules.gpipe import gpipe
 from unidle.span.schedules.one_f_one_b import one_f_one_b
 from unidle.span.schedules.varuna import varuna
@@ -191,9 +192,9 @@ def _shares(setting: Setting) -> list[Share]:
 
 def _program(setting: Setting, wish: _Wish, at: Pace) -> Program:
     depth = depths(setting, at, wish.scale, wish.more)
-    room = setting.room_bytes()
+    room = room_of(setting)
     if wish.keep_first and room is not None:
-        whole = np.maximum(room // np.maximum(setting.input_bytes + kept_bytes(setting), 1), 1)
+        whole = np.maximum(room // np.maximum(input_bytes(setting) + kept_bytes(setting), 1), 1)
         depth = falling(np.minimum(depth, np.where(_worth_keeping(setting), whole, depth)))
     most, again = _memory(setting, depth, wish.put_off, room)
     weight = np.array([stage.weight_ns for stage in setting.stages], dtype=np.int64)
@@ -212,7 +213,7 @@ def _worth_keeping(setting: Setting) -> Flags:
     return np.array([stage.recompute_ns > 0 for stage in setting.stages], dtype=np.bool_)
 
 
-def _memory(setting: Setting, depth: Ints, put_off: int, room: int | None) -> tuple[Ints, Flags]:
+def _memory(setting: Setting, depth: Ints, put_off: int, room: Ints | None) -> tuple[Ints, Flags]:
     """How many gradients of weights may wait, and what is made again, ``(stages,)`` and ``(stages, M)``.
 
     On each stage at most ``depth`` inputs are held for forwards and ``most`` for what was put off; activations for
@@ -223,7 +224,7 @@ def _memory(setting: Setting, depth: Ints, put_off: int, room: int | None) -> tu
     most = np.full(len(depth), min(put_off, count), dtype=np.int64)
     if room is None:
         return most, np.repeat(~worth[:, None], count, axis=1)
-    size, kept = setting.input_bytes, kept_bytes(setting)
+    size, kept = input_bytes(setting), kept_bytes(setting)
     both = np.maximum(size + kept, 1)
     left = room - depth * size - kept
     whole = worth & (depth * both <= room)
