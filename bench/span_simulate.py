@@ -14,10 +14,16 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from _table import Row, main
-from unidle.files.span import span_from_mapping
+from unidle.files.span import load_span, span_from_mapping
+from unidle.span.changes import slow_site, without_link
+from unidle.span.jitter import weathered
+from unidle.span.link import Link
 from unidle.span.program import Program, Share
 from unidle.span.schedules import SCHEDULES, Schedule, Try
 from unidle.span.schedules.base import fastest, pulled_ahead
@@ -30,6 +36,7 @@ SKETCH = {"gpipe": 16.7, "1f1b": 14.0, "varuna": 11.8}
 LATENCIES_MS, MICROBATCHES, CELLS = (10, 20, 30, 40), (4, 16, 64), (1, 2, 4)
 CAP_BYTES = 80 * 10**9
 GOAL, SECONDS = 1.15, 10.0
+ROOT, TRIES = Path(__file__).parents[1], 100
 
 
 def setting(latency_ms: int, microbatches: int, cell: int, layers: int, **more: Any) -> Setting:
@@ -66,7 +73,7 @@ KEEPING = Schedule("atlas that keeps", _keeping, reconstructed=True)
 def rows(arguments: argparse.Namespace) -> Iterator[Row]:
     wanted: dict[str, Callable[[], Iterator[Row]]] = {
         "zero": _zero, "headline": _headline, "sweep": lambda: _sweep(points=not arguments.short),
-        "speed": lambda: _speed(arguments.size),
+        "weather": _weather, "speed": lambda: _speed(arguments.size),
     }  # fmt: skip
     for part in arguments.parts or wanted:
         yield from wanted[part]()
@@ -156,6 +163,30 @@ def _summary(
     )  # fmt: skip
 
 
+def _weather() -> Iterator[Row]:
+    """Jitter, a slow site and a lost link: the planned order as it is, and one found while it runs."""
+    base = load_span(ROOT / "examples" / "span" / "three-sites.yaml")
+    ring = replace(base, links=(*base.links, Link("oregon", "virginia", 60_000_000, 2.0)))
+    cases = [(f"jitter {percent} %", base, base, percent / 100) for percent in (5, 10, 20, 30)]
+    cases.append(("ohio 1.5 times as slow", base, slow_site(base, "ohio:1.5"), 0.1))
+    cases.append(
+        ("oregon-ohio lost, 100 ms and 2 Gbit/s around", ring, without_link(ring, "oregon-ohio"), 0.1)
+    )
+    for what, before, after, jitter in cases:
+        for name in ("unidle", "zb-h1"):
+            made = simulate(before, SCHEDULES[name])
+            told = weathered(made, after, jitter, TRIES, np.random.default_rng(0))
+            if told.online is None:
+                continue
+            again = iteration_ns(after, name) / 1e6
+            yield Row(
+                f"{name}, {what}: devices do what is ready, mean of {TRIES}", "ms", told.online.mean_ns / 1e6,
+                told.fixed.mean_ns / 1e6, "the planned order", told.fixed.mean_ns / told.online.mean_ns,
+                how=f"modelled; three-sites.yaml, jitter {jitter:.0%}; p99 {told.online.p99_ns / 1e6:,.0f} instead of"
+                f" {told.fixed.p99_ns / 1e6:,.0f} ms; planned {told.planned_ns / 1e6:,.0f}; chosen anew, without jitter, {again:,.0f}",
+            )  # fmt: skip
+
+
 def _speed(size: int) -> Iterator[Row]:
     part = Stage(2000, 2000, 2000, 0, 0, 0)
     sites = tuple({"name": f"s{k}", "stages": size // 4} for k in range(4))
@@ -176,7 +207,7 @@ def _speed(size: int) -> Iterator[Row]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("parts", nargs="*", help="zero, headline, sweep, speed; none means all")
+    parser.add_argument("parts", nargs="*", help="zero, headline, sweep, weather, speed; none means all")
     parser.add_argument("--short", action="store_true", help="of the sweep the summaries alone")
     parser.add_argument("--size", type=int, default=1000)
 

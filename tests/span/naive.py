@@ -105,7 +105,8 @@ class _World:
         if not 0 <= other < stages * program.chunks:
             self.there[of, c, virtual, microbatch] = -1
             return True
-        to, made, size = other % stages, self.made[of, c, virtual, microbatch], setting.input_bytes
+        to, made = other % stages, self.made[of, c, virtual, microbatch]
+        size = self.size(s, to)
         path = setting.path(s, to)
         if not self._next(of, c, virtual, microbatch):
             return False
@@ -133,6 +134,12 @@ class _World:
             wire["in", c, s, to] = entry
         self.there[key] = wire["in", c, s, to]
         return True
+
+    def size(self, s: int, to: int) -> int:
+        """What enters the later of two neighbours; around the ends the most that enters any but the first."""
+        setting = self.setting
+        enters = [setting.input_bytes if x.input_bytes is None else x.input_bytes for x in setting.stages]
+        return enters[max(s, to)] if abs(s - to) == 1 else max(enters[1:] or enters)
 
     def _next(self, of: str, c: int, virtual: int, microbatch: int) -> bool:
         """Whether everything before it on its wires has passed."""

@@ -70,6 +70,36 @@ def test_rows_and_picture_are_written(tmp_path: Path) -> None:
     assert picture.read_text().startswith("<svg")
 
 
+def test_the_ledger_is_printed_and_written(tmp_path: Path) -> None:
+    rows, trace = tmp_path / "rows.jsonl", tmp_path / "trace.json"
+    done = unidle(
+        "span", "simulate", str(EXAMPLE), "--schedule", "zb-h1", "--ledger", "--json",
+        "--ledger-rows", str(rows), "--perfetto", str(trace),
+    )  # fmt: skip
+    told = json.loads(done.stdout)["zb-h1"]
+    leaves = told["ledger"]["ns"]
+    assert sum(sum(causes.values()) for causes in leaves.values()) == 24 * told["iteration_ns"]
+    lines = [json.loads(line) for line in rows.read_text().splitlines()]
+    assert {line["how"] for line in lines} == {"modelled"} and {line["leaf"] for line in lines} == set(leaves)
+    assert json.loads(trace.read_text())["otherData"]["how"] == "modelled"
+    wrong = unidle("span", "simulate", str(EXAMPLE), "--schedule", "zb-h1", "--ledger-rows", "rows.txt")
+    assert wrong.returncode == 2 and "ends in none of the known forms" in wrong.stderr
+
+
+def test_jitter_and_a_slow_site_show_the_planned_order_beside_one_found_while_it_runs() -> None:
+    command = ("span", "simulate", str(EXAMPLE), "--schedule", "zb-h1,interleaved", "--slow-site", "ohio:1.5")
+    told = json.loads(unidle(*command, "--jitter", "10", "--tries", "3", "--seed", "5", "--json").stdout)
+    figures = told["zb-h1"]["what_if"]
+    assert figures["planned_ns"] < told["zb-h1"]["iteration_ns"] < figures["fixed"]["mean_ns"]
+    assert figures["fixed"].keys() == figures["online"].keys() == {"mean_ns", "p50_ns", "p99_ns"}
+    assert (figures["percent"], figures["seed"], figures["tries"]) == (10, 5, 3)
+    assert told["interleaved"]["what_if"]["online"] is None
+    shown = unidle(*command)
+    assert "replanned" in shown.stdout and "1 iteration, jitter 0 %" in shown.stdout
+    lost = unidle("span", "simulate", str(EXAMPLE), "--without-link", "ohio-virginia")
+    assert lost.returncode == 2 and "no way is left between ohio and virginia" in lost.stderr
+
+
 def test_bad_input_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
     file = tmp_path / "span.yaml"
     file.write_text("stages: 4\nmicrobatches: -1\nstage_ns: {forward: 1, backward: 1, weight: 1}\n")

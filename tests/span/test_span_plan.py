@@ -11,10 +11,11 @@ from unidle.errors import BadInput
 from unidle.files.span import span_from_mapping
 from unidle.files.span_plan import as_file, rented, wanted_from_mapping
 from unidle.span.bound import lower_bound_ns
+from unidle.span.compare import compare
 from unidle.span.estimate import quick_ns
 from unidle.span.layers import balanced
 from unidle.span.layouts import layouts
-from unidle.span.left_out import left_out
+from unidle.span.left_out import reconsidered
 from unidle.span.offer import setting_of
 from unidle.span.plan import Objective, brute, greedy, plan
 from unidle.span.schedules import SCHEDULES
@@ -74,15 +75,79 @@ def test_equal_work_whatever_the_layout() -> None:
 
 def test_a_small_far_site_is_left_out_with_the_reason_in_figures() -> None:
     made = plan(wanted(), "time", "zb-h1")
-    (out,) = left_out(made)
+    _, (out,) = reconsidered(made)
     assert out.site == "far"
     assert "1 GPU" in out.because and "200 ms" in out.because and "without it" in out.because
 
 
 def test_a_site_without_a_link_is_left_out() -> None:
     sites = [*cast("Any", WIDE["sites"]), {"name": "alone", "gpus": 2}]
-    outs = dict(left_out(plan(wanted(sites=sites), "time", "zb-h1")))
+    outs = dict(reconsidered(plan(wanted(sites=sites), "time", "zb-h1"))[1])
     assert "no link" in outs["alone"]
+
+
+def test_a_site_with_too_few_devices_or_too_little_memory_says_by_how_much() -> None:
+    sites = [*cast("Any", WIDE["sites"]), {"name": "tiny", "gpus": 4, "memory_cap_bytes": 1000}]
+    links = [*cast("Any", WIDE["links"]), {"from": "near", "to": "tiny", "latency_ms": 1, "capacity_gbps": 1}]
+    one = {"layers": 1, "hidden": 1024, "sequence": 1024}
+    made, outs = reconsidered(plan(wanted(sites=sites, links=links, model=one), "time", "zb-h1"))
+    told = dict(outs)
+    assert made.layout.pipelines == 8 and "7 fewer than the 8 pipelines" in told["far"]
+    assert "does not hold one layer" in told["tiny"] and "bytes are missing" in told["tiny"]
+    assert f"{made.result.peak_memory_bytes - 1000:,} fewer than those of this plan need" in told["tiny"]
+
+
+def test_a_site_that_is_joined_to_none_and_too_small_alone_says_by_how_many_bytes() -> None:
+    state, kept = 16 * 12 * 1024**2, 34 * 1024**2
+    sites = [{"name": "near", "gpus": 12}, {"name": "alone", "gpus": 9}, {"name": "off", "gpus": 1}]
+    links = [{"from": "near", "to": "off", "latency_ms": 1, "capacity_gbps": 1}]
+    given = wanted(sites=sites, links=links, memory_cap_bytes=state + kept + 2 * 1024**2)
+    _, outs = reconsidered(plan(given, "time", "zb-h1"))
+    assert f"alone it holds 9 of 12 layers: {3 * (state + kept):,} bytes are missing" in dict(outs)["alone"]
+
+
+@pytest.mark.parametrize("seed", range(0, 40, 3))
+def test_what_is_simulated_for_the_reasons_is_worse_or_becomes_the_plan(seed: int) -> None:
+    case = small_case(seed)
+    try:
+        first = plan(case, "time", "zb-h1", work_most=0)
+    except BadInput:
+        return
+    made, outs = reconsidered(first)
+    assert made.value <= first.value and made.bound == first.bound <= made.value
+    assert {each.site for each in outs} == {
+        case.offers[k].name for k in range(len(case.offers)) if k not in made.layout.order
+    }
+    for k in range(len(case.offers)):
+        if k not in made.layout.order:
+            assert all(value >= made.value for layout, value in made.done.items() if k in layout.order)
+
+
+@pytest.mark.parametrize("seed", range(0, 40, 5))
+def test_the_chosen_layout_is_compared_with_all_schedules_at_equal_memory(seed: int) -> None:
+    case = small_case(seed)
+    try:
+        made = plan(case)
+    except BadInput:
+        return
+    found = compare(made)
+    assert found.results[0] is made.result
+    names = [each.schedule for each in found.results] + [each.schedule for each in found.missing]
+    assert sorted(names) == sorted(SCHEDULES)
+    setting = setting_of(case, made.layout)
+    for each in found.results[1:]:
+        assert each.iteration_ns == simulate(setting, SCHEDULES[each.schedule]).result.iteration_ns
+        assert setting.memory_cap_bytes is None or each.peak_memory_bytes <= setting.memory_cap_bytes
+        assert each.schedule == "interleaved" or made.result.iteration_ns <= each.iteration_ns
+
+
+def test_a_large_layout_is_not_compared_and_says_why() -> None:
+    one = {"layers": 1, "hidden": 64, "sequence": 64}
+    given = wanted(model=one, batch=2**18, sites=[{"name": "near", "gpus": 1}], links=[])
+    made = plan(given, "time", "zb-h1")
+    found = compare(made)
+    assert found.results == (made.result,)
+    assert all("take less than a second" in each.because for each in found.missing)
 
 
 def test_faster_devices_get_more_layers() -> None:

@@ -31,6 +31,14 @@ def test_json_has_the_figures_of_the_contract_and_what_is_written_is_simulated(t
     assert all(each.keys() == {"site", "because"} for each in told["left_out"])
     assert sum(told["layers"]) == 48 and len(told["layers"]) == sum(site["stages"] for site in told["sites"])
     assert told["lower_bound_ns"] <= told["iteration_ns"]
+    assert told["compared"][0]["schedule"] == "unidle" and len(told["compared"]) == 7
+    assert {
+        "iteration_ns",
+        "utilisation",
+        "exposed_wan_ns",
+        "peak_memory_bytes",
+        "cost_per_iteration",
+    } < told["compared"][1].keys()
     again = json.loads(unidle("span", "simulate", file, "--schedule", told["schedule"], "--json").stdout)
     assert again["unidle"]["iteration_ns"] == told["iteration_ns"]
 
@@ -56,10 +64,63 @@ def test_a_file_with_a_layout_can_be_planned_anew() -> None:
 
 def test_the_table_says_what_is_left_out_and_what_renting_changes() -> None:
     done = unidle(
-        "span", "plan", EXAMPLE, "--objective", "cost", "--rent", "oregon:192:2.0", "--schedule", "zb-h1"
+        "span",
+        "plan",
+        EXAMPLE,
+        "--objective",
+        "cost",
+        "--rent",
+        "oregon:192:2.0",
+        "--schedule",
+        "zb-h1",
+        "--no-compare",
     )
     assert done.returncode == 0, done.stderr
     assert "Left out: singapore" in done.stdout and "Without what is rented" in done.stdout
+    assert "at equal memory" not in done.stdout
+
+
+def test_a_plan_without_a_link_and_with_a_slow_site_is_shown_beside_that_of_the_file() -> None:
+    done = unidle(
+        "span",
+        "plan",
+        EXAMPLE,
+        "--without-link",
+        "virginia-oregon",
+        "--slow-site",
+        "oregon:4",
+        "--schedule",
+        "zb-h1",
+        "--json",
+    )
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert {site["name"] for site in told["base"]["sites"]} != {site["name"] for site in told["sites"]}
+    assert told["base"]["iteration_ns"] < told["iteration_ns"]
+
+
+def test_spot_devices_are_told_as_expected_time_and_money(tmp_path: Path) -> None:
+    data = yaml.safe_load(Path(EXAMPLE).read_text()) | {
+        "checkpoint_every_s": 600,
+        "checkpoint_s": 20,
+        "restart_s": 300,
+    }
+    for site in data["sites"]:
+        site["revocations_per_hour"] = 0.01
+    file = tmp_path / "spot.yaml"
+    file.write_text(yaml.safe_dump(data))
+    written = str(tmp_path / "chosen.json")
+    command = ("span", "plan", str(file), "--schedule", "zb-h1", "--no-compare", "--write", written)
+    told = json.loads(unidle(*command, "--json").stdout)
+    devices = sum(site["gpus"] for site in told["sites"])
+    expected = told["expected"]
+    assert expected["revocations_per_hour"] == 0.01 * devices
+    assert expected["iteration_ns"] > told["iteration_ns"] * 620 / 600
+    shown = unidle("span", "simulate", written, "--schedule", "zb-h1")
+    assert (
+        f"{expected['iteration_ns'] / 1e6:,.3f} ms expected" in shown.stdout
+        and "best about every" in shown.stdout
+    )
 
 
 def test_bad_input_is_one_line_and_exit_code_2(tmp_path: Path) -> None:

@@ -8,9 +8,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from unidle.cli.common import JsonOption, figures, print_json, say, show, table
-from unidle.cli.span_plan import plan
+from unidle.cli.span_changes import (
+    SlowOption,
+    Weather,
+    WithoutOption,
+    as_json_of,
+    changed,
+    outcomes_of,
+    show_outcomes,
+)
+from unidle.cli.span_plan import expected_line, expected_object, plan
+from unidle.cli.span_unequal import only_alike, show_unequal
+from unidle.words import counted
 
 if TYPE_CHECKING:
+    from unidle.span.result import Result
     from unidle.span.simulate import Simulation
 
 ALL = "gpipe,1f1b,interleaved,zb-h1,varuna,atlas,unidle"
@@ -26,10 +38,12 @@ span_app = typer.Typer(
 def register(app: typer.Typer) -> None:
     """Add this room's commands."""
     from unidle.cli.span_probe import probe
+    from unidle.cli.span_profile import profile
 
     span_app.command("simulate")(simulate)
     span_app.command("plan")(plan)
     span_app.command("probe")(probe)
+    span_app.command("profile")(profile)
     app.add_typer(span_app, name="span")
 
 
@@ -60,6 +74,33 @@ def simulate(
         str | None,
         typer.Option("--gantt", metavar="FILE.svg", show_default=False, help="Draw the first schedule's timeline."),
     ] = None,
+    perfetto: Annotated[
+        str | None,
+        typer.Option(
+            "--perfetto", metavar="FILE", show_default=False, help="Write a trace for ui.perfetto.dev: the first cell."
+        ),
+    ] = None,
+    ledger: Annotated[
+        bool, typer.Option("--ledger", help="Also say where each nanosecond of each device goes.")
+    ] = False,
+    jitter: Annotated[
+        float | None,
+        typer.Option(
+            "--jitter", metavar="PERCENT", min=0, max=300, show_default=False,
+            help="Also let every operation and transfer vary (log-normal): the fixed order beside one found while it runs.",
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Of the jitter.")] = 0,
+    tries: Annotated[int, typer.Option("--tries", metavar="K", min=1, max=100_000, help="Iterations with jitter.")] = 100,
+    without: WithoutOption = None,
+    slow: SlowOption = None,
+    ledger_rows: Annotated[
+        str | None,
+        typer.Option(
+            "--ledger-rows", metavar="FILE", show_default=False,
+            help="Write the first schedule's ledger: rows as `unidle ledger` exports them; .csv, .jsonl or .parquet.",
+        ),
+    ] = None,
     check: Annotated[
         bool | None,
         typer.Option(
@@ -72,37 +113,96 @@ def simulate(
     """Simulate pipeline schedules across sites, exactly, at equal memory: time, use, waits, memory, bytes, cost."""
     from unidle.cli.output import whole_file
     from unidle.cli.span_files import write_rows, write_svg
-    from unidle.files.span import load_span
+    from unidle.files.span import load_pipelines
     from unidle.files.span_schedule import schedules_named
     from unidle.span.simulate import simulate as simulated
 
     chosen = schedules_named(schedule)
-    setting = load_span(file)
+    base, groups = load_pipelines(file)
+    if groups:
+        alone = {
+            "--timeline": timeline, "--gantt": gantt, "--perfetto": perfetto, "--ledger-rows": ledger_rows,
+            "--ledger": ledger or None, "--jitter": jitter, "--without-link": without, "--slow-site": slow,
+        }  # fmt: skip
+        only_alike([name for name, given in alone.items() if given is not None])
+        show_unequal(base, groups, chosen, check=check, as_json=as_json)
+        return
+    setting = changed(base, without, slow)
     found = [simulated(setting, each, checked=check) for each in chosen]
+    weather = None
+    if jitter is not None or setting is not base:
+        weather = Weather(jitter or 0.0, seed, tries if jitter else 1, setting is not base)
+        planned = found if setting is base else [simulated(base, each, checked=False) for each in chosen]
+        outcomes = outcomes_of(planned, setting, weather)
     if timeline is not None:
         with whole_file(timeline, "--timeline") as stream:
             write_rows(stream, found, lines=timeline.endswith((".jsonl", ".ndjson")))
     if gantt is not None:
         with whole_file(gantt, "--gantt") as stream:
             write_svg(stream, found[0])
+    if perfetto is not None:
+        from unidle.cli.span_trace import write_trace
+
+        with whole_file(perfetto, "--perfetto") as stream:
+            write_trace(stream, found)
+    if ledger_rows is not None:
+        from unidle.cli.span_files import write_ledger
+
+        write_ledger(ledger_rows, found[0])
     if as_json:
-        print_json({each.result.schedule: as_object(each) for each in found})
-    else:
-        _show(found)
+        told = {each.result.schedule: as_object(each, ledger=ledger) for each in found}
+        if weather:
+            told = {name: each | as_json_of(outcomes[name], weather) for name, each in told.items()}
+        print_json(told)
+        return
+    _show(found)
+    if weather:
+        show_outcomes(outcomes, found, weather)
+    if ledger:
+        for each in found:
+            _show_ledger(each)
 
 
-def as_object(simulation: Simulation) -> dict[str, Any]:
-    """The result for machines."""
+def as_object(simulation: Simulation, *, ledger: bool = False) -> dict[str, Any]:
+    """The result for machines; ``ledger``: with the nanoseconds of all devices by leaf and cause."""
     from dataclasses import asdict
 
-    told = asdict(simulation.result)
+    told = (
+        asdict(simulation.result)
+        | expected_object(simulation.setting, simulation.result)
+        | {"how": "modelled"}
+    )
     del told["schedule"]
-    return {**told, "how": "modelled"}
+    if ledger:
+        from unidle.span.ledger import LEAF_OF, causes
+
+        leaves = dict[str, dict[str, int]]()
+        for cause, ns in causes(simulation).items():
+            leaves.setdefault(LEAF_OF[cause], {})[cause] = ns
+        told["ledger"] = {"devices": simulation.setting.devices, "ns": leaves}
+    return told
 
 
-def _show(found: list[Simulation]) -> None:
-    from unidle.cli.span_files import strip
+def _show_ledger(simulation: Simulation) -> None:
+    """All devices of an iteration: each nanosecond once."""
+    from unidle.span.ledger import LEAF_OF, causes
 
+    devices, length = simulation.setting.devices, simulation.result.iteration_ns
+    rows = [
+        [LEAF_OF[cause], cause, f"{ns / 1e9 / devices:.6f}", f"{100 * ns / (devices * length):.2f}"]
+        for cause, ns in causes(simulation).items()
+    ]
+    rows.append(["all", "", f"{length / 1e9:.6f}", "100.00"])
+    say()
+    say(
+        f"{simulation.result.schedule}: where the {counted(devices, 'device')} spend an iteration, in the mean"
+    )
+    for line in table(["leaf", "cause", "seconds", "%"], rows):
+        say(line)
+
+
+def show_table(found: Iterable[Result]) -> None:
+    """Schedules side by side."""
     header = [
         "schedule",
         "iteration ms",
@@ -116,11 +216,22 @@ def _show(found: list[Simulation]) -> None:
     ]
     for line in table(header, list(_lines(found))):
         say(line)
+
+
+def _show(found: list[Simulation]) -> None:
+    from unidle.cli.span_files import strip
+
+    show_table(each.result for each in found)
     best = min(found, key=lambda each: each.result.iteration_ns)
     say()
     for line in strip(best):
         show(line)
-    notes = ["All figures are modelled."]
+    notes = [
+        f"{each.result.schedule}: {line}"
+        for each in found
+        if (line := expected_line(each.setting, each.result))
+    ]
+    notes.append("All figures are modelled.")
     if any(each.result.reconstructed for each in found):
         notes.append(
             "* reconstructed from papers: ATLAS published no code, and Varuna decides while it runs."
@@ -132,9 +243,8 @@ def _show(found: list[Simulation]) -> None:
         say(note)
 
 
-def _lines(found: Iterable[Simulation]) -> Iterable[list[str]]:
-    for each in found:
-        told = each.result
+def _lines(found: Iterable[Result]) -> Iterable[list[str]]:
+    for told in found:
         yield [
             told.schedule + ("*" if told.reconstructed else ""), figures(told.iteration_ns / 1e6),
             figures(told.lower_bound_ns / 1e6), f"{100 * told.utilisation:.1f}", figures(told.exposed_wan_ns / 1e6),

@@ -6,9 +6,11 @@ import csv
 import io
 import json
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import BinaryIO, Final
 from xml.sax.saxutils import escape
 
+from unidle.errors import BadInput
 from unidle.span.simulate import Simulation
 from unidle.span.timeline import Row
 
@@ -108,3 +110,24 @@ def _letter(column: dict[str, int], length: int) -> str:
     idle = length - sum(column.values())
     op, most = max(column.items(), key=lambda item: item[1], default=("·", 0))
     return op if most >= idle else "·"
+
+
+def write_ledger(path: str, simulation: Simulation) -> None:
+    """Rows of the ledger, ``modelled``, of the devices of one cell; the name's end says the form."""
+    from unidle.cli.output import whole_file
+    from unidle.ledger import export
+    from unidle.ledger.sources import LiveRows
+    from unidle.span.ledger import columns
+
+    forms = {".csv": export.write_csv, ".jsonl": export.write_jsonl, ".parquet": export.write_parquet}
+    write = forms.get(Path(path).suffix)
+    if write is None:
+        raise BadInput(
+            "ends in none of the known forms",
+            field="--ledger-rows",
+            value=path,
+            remedy=f"end it in {', '.join(forms)}",
+        )
+    source = LiveRows(columns(simulation))
+    with whole_file(path, "--ledger-rows") as stream:
+        write(source, stream)

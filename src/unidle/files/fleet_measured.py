@@ -7,11 +7,7 @@ place of the old one, whole or not at all.
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -19,6 +15,7 @@ from unidle.errors import BadInput
 from unidle.files.fleet import BOUNDS, load_fleet
 from unidle.files.fleet_text import link_as_data
 from unidle.files.load import read_text
+from unidle.files.rewrite import end_of, replace_text, spliced
 from unidle.fleet import Link
 
 
@@ -50,7 +47,7 @@ def store_link(path: str, link: Link) -> None:
     if before is not None:
         link = replace(link, fabric=before.fabric)
     text = read_text(path, what="fleet", limit_bytes=BOUNDS.size_bytes)
-    _replace(path, with_link(text, link))
+    replace_text(path, with_link(text, link), load_fleet)
 
 
 def with_link(text: str, link: Link) -> str:
@@ -66,49 +63,16 @@ def with_link(text: str, link: Link) -> str:
     for node in found.value:
         ends = {value.value for key, value in node.value if key.value in ("a", "b")}
         if ends == {link.a, link.b}:
-            return _spliced(text, node.start_mark.index, _end_of(text, node), entry)
+            return spliced(text, node.start_mark.index, end_of(text, node), entry)
     if found.flow_style:
         at = found.end_mark.index - 1
-        return _spliced(text, at, at, f"{', ' if found.value else ''}{entry}")
-    at = _end_of(text, found.value[-1])
+        return spliced(text, at, at, f"{', ' if found.value else ''}{entry}")
+    at = end_of(text, found.value[-1])
     indent = " " * found.start_mark.column
-    return _spliced(text, at, at, f"\n{indent}- {entry}")
-
-
-def _end_of(text: str, node: Any) -> int:
-    """Where a node's last word ends: the mark of a block comes after the space and comments that follow it."""
-    if isinstance(node, yaml.ScalarNode) or node.flow_style or not node.value:
-        return int(node.end_mark.index)
-    last = node.value[-1]
-    return _end_of(text, last[1] if isinstance(last, tuple) else last)
-
-
-def _spliced(text: str, start: int, end: int, new: str) -> str:
-    return text[:start] + new + text[end:]
+    return spliced(text, at, at, f"\n{indent}- {entry}")
 
 
 def _in_json(text: str, link: Link) -> str:
     data = json.loads(text)
     others = [each for each in data.get("links", []) if {each.get("a"), each.get("b")} != {link.a, link.b}]
     return json.dumps({**data, "links": [*others, link_as_data(link)]}, indent=2) + "\n"
-
-
-def _replace(path: str, text: str) -> None:
-    """The file with a new text, after that was read as a fleet file; its mode is kept."""
-    target = Path(os.path.realpath(path))
-    try:
-        fd, partial = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
-        try:
-            with os.fdopen(fd, "w", encoding="utf-8") as stream:
-                stream.write(text)
-                stream.flush()
-                os.fsync(stream.fileno())
-            load_fleet(partial)
-            Path(partial).chmod(target.stat().st_mode & 0o7777)
-            Path(partial).replace(target)
-        finally:
-            Path(partial).unlink(missing_ok=True)
-    except OSError as error:
-        raise BadInput(
-            f"cannot be written: {error.strerror}", field="--write", value=path, remedy="name another place"
-        ) from error

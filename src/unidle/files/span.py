@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from itertools import pairwise
-from typing import Any, Final
+from dataclasses import replace
+from itertools import accumulate, pairwise
+from typing import Any, Final, cast
 
 from unidle.files.check import convert
 from unidle.files.document import Bounds, Document, Path
 from unidle.files.load import load_document
-from unidle.files.span_file import ModelPart, PlanFile, SpanFile, StagePart
+from unidle.files.span_file import Bytes, ModelPart, PlanFile, SpanFile, StagePart
+from unidle.files.span_layers import cut_of, measured_of, speed_of
 from unidle.files.values import memory_bytes
 from unidle.span.cost import Shape
 from unidle.span.link import Link
+from unidle.span.measured import Measured
 from unidle.span.offer import stage_of
+from unidle.span.revocations import Saving
 from unidle.span.routes import parts
 from unidle.span.setting import Setting, Site, Stage
+from unidle.span.shares import shares
+from unidle.span.unequal import Group, grouped
 from unidle.words import counted
 
 OPERATIONS_MOST: Final = 10_000_000  # beyond it a simulation would not fit into a small machine's memory
@@ -30,41 +36,112 @@ def load_span(path: str | os.PathLike[str]) -> Setting:
     return _setting(load_document(path, what="span", bounds=Bounds()))
 
 
+def load_pipelines(path: str | os.PathLike[str]) -> tuple[Setting, tuple[Group, ...]]:
+    """The same, and the groups of pipelines where they are not alike, else none.
+
+    The setting has the microbatches of the pipeline with most, and the file's own speed. Errors:
+    :class:`unidle.errors.BadInput`.
+    """
+    return _pipelines(load_document(path, what="span", bounds=Bounds()))
+
+
+def pipelines_from_mapping(
+    data: Mapping[str, Any], source: str = "span"
+) -> tuple[Setting, tuple[Group, ...]]:
+    """The same from plain data."""
+    return _pipelines(Document(data, source))
+
+
+def _pipelines(document: Document) -> tuple[Setting, tuple[Group, ...]]:
+    setting = _setting(document, unequal=True)
+    file = convert(document, SpanFile, what="span")
+    counts, speeds = file.microbatches, file.pipeline_speeds
+    if isinstance(counts, int) and speeds is None:
+        return setting, ()
+    for field, given in (("microbatches", counts), ("pipeline_speeds", speeds)):
+        if isinstance(given, tuple) and len(given) != file.pipelines:
+            raise document.error(
+                (field,),
+                f"gives {len(given)} of {counted(file.pipelines, 'pipeline')}",
+                remedy="one number for each pipeline",
+            )
+    speeds = speeds or (1.0,) * file.pipelines
+    if isinstance(counts, int):
+        counts = shares(speeds, counts * file.pipelines)
+    groups = grouped(setting, counts, speeds)
+    for group in groups:
+        if group.setting.cell != file.cell:
+            raise document.error(
+                ("cell",), f"does not divide the {counted(len(group.pipelines), 'pipeline')} with {group.setting.microbatches}"
+                " microbatches", value=file.cell, remedy="pipelines of a cell are alike",
+            )  # fmt: skip
+    return setting, groups
+
+
 def span_from_mapping(data: Mapping[str, Any], source: str = "span") -> Setting:
     """The same from plain data."""
     return _setting(Document(data, source))
 
 
-def _setting(document: Document) -> Setting:
+def _setting(document: Document, *, unequal: bool = False) -> Setting:
     if not isinstance(document.data, Mapping):
         raise document.error(
             (), "a span file must be a mapping of fields",
             remedy="the least is: stages: 4, microbatches: 8, stage_ns: {forward: 200, backward: 200, weight: 200}",
         )  # fmt: skip
     file = convert(document, SpanFile, what="span")
+    if not unequal and (file.pipeline_speeds or not isinstance(file.microbatches, int)):
+        raise document.error(
+            ("microbatches",), "pipelines that are not alike can be simulated, and nothing else",
+            remedy="give one number of microbatches and no pipeline_speeds",
+        )  # fmt: skip
     sites, links = _sites(document, file), links_of(document, file)
-    shape = None
-    if file.model is not None:
+    shape, measured = None, measured_of(document, file)
+    if file.model is not None and measured is None:
         model = file.model
         shape = Shape(model.hidden, model.sequence, model.microbatch, model.bytes_per_value)
     _sizes(document, file)
     caps = [file.memory_cap_bytes, *(site.memory_cap_bytes for site in file.sites if site.stages)]
     cap = min((memory_bytes(given) for given in caps if given is not None), default=None)
     static = memory_bytes(file.static_bytes)
-    if shape and file.activation_bytes is not None:
-        raise document.error(
-            ("activation_bytes",),
-            "follows from the model",
-            value=file.activation_bytes,
-            remedy="leave it out",
-        )
+    for name in ("activation_bytes", "input_bytes"):
+        if shape and (given := getattr(file, name)) is not None:
+            raise document.error((name,), "follows from the model", value=given, remedy="leave it out")
     sized = shape.activation_bytes if shape else memory_bytes(file.activation_bytes or 0)
+    stages = _cut(document, file, measured) if measured else _stages(document, file, shape)
+    if file.input_bytes is not None:
+        entering = _entering(document, file.input_bytes, file.stages)
+        stages = tuple(replace(stage, input_bytes=size) for stage, size in zip(stages, entering, strict=True))
     setting = Setting(
-        _stages(document, file, shape), file.microbatches, sites, links, file.pipelines, file.cell, sized, static, cap,
+        stages, most_microbatches(file), sites, links, file.pipelines, file.cell, sized, static, cap,
         file.local_gbps, file.baseline_flows == 1, file.chunks,
     )  # fmt: skip
+    setting = replace(setting, saving=saving_of(document, file))
     _holds_one(document, setting)
     return setting
+
+
+def saving_of(document: Document, file: PlanFile) -> Saving | None:
+    """How work is saved, where it is said; where devices are revoked it must be."""
+    if file.checkpoint_every_s is not None:
+        return Saving(file.checkpoint_every_s, file.checkpoint_s, file.restart_s)
+    revoked = next((k for k, site in enumerate(file.sites) if site.revocations_per_hour), None)
+    for field, given in (
+        (("sites", revoked, "revocations_per_hour"), revoked is not None),
+        (("checkpoint_s",), file.checkpoint_s), (("restart_s",), file.restart_s),
+    ):  # fmt: skip
+        if given:
+            raise document.error(
+                cast("Path", field),
+                "needs to know how often work is saved",
+                remedy="add checkpoint_every_s, for instance 600",
+            )
+    return None
+
+
+def most_microbatches(file: SpanFile) -> int:
+    """Of the pipeline that has most."""
+    return file.microbatches if isinstance(file.microbatches, int) else max(file.microbatches)
 
 
 def _sizes(document: Document, file: SpanFile) -> None:
@@ -73,13 +150,13 @@ def _sizes(document: Document, file: SpanFile) -> None:
             ("cell",), f"does not divide {counted(file.pipelines, 'pipeline')}", value=file.cell,
             remedy="every pipeline is in a cell of the same size",
         )  # fmt: skip
-    size = file.stages * file.microbatches * max(file.cell, file.chunks)
+    size = file.stages * most_microbatches(file) * max(file.cell, file.chunks)
     if size > OPERATIONS_MOST:
         raise document.error(
             ("microbatches",),
             f"stages x microbatches x the larger of cell and chunks are {size:,}, and at most {OPERATIONS_MOST:,} are"
             " simulated",
-            value=file.microbatches,
+            value=most_microbatches(file),
             remedy="simulate fewer microbatches",
         )
 
@@ -89,8 +166,12 @@ def _holds_one(document: Document, setting: Setting) -> None:
     cap = setting.memory_cap_bytes
     if cap is None:
         return
-    stage = max(range(len(setting.stages)), key=lambda s: setting.stages[s].kept_bytes)
-    least = setting.static_bytes + setting.input_bytes + setting.stages[stage].kept_bytes
+    needed = [
+        setting.held_bytes(s) + setting.entering_bytes(s) + stage.kept_bytes
+        for s, stage in enumerate(setting.stages)
+    ]
+    least = max(needed)
+    stage = needed.index(least)
     if least > cap:
         site = setting.sites[setting.site_of[stage]].name
         raise document.error(
@@ -128,7 +209,9 @@ def _sites(document: Document, file: SpanFile) -> tuple[Site, ...]:
             remedy="let the stages of the sites sum to it",
         )  # fmt: skip
     return tuple(
-        Site(site.name, site.stages, site.gpus, site.price_per_gpu_hour) for site in file.sites if site.stages
+        Site(site.name, site.stages, site.gpus, site.price_per_gpu_hour, site.revocations_per_hour)
+        for site in file.sites
+        if site.stages
     )
 
 
@@ -168,6 +251,26 @@ def links_of(document: Document, file: PlanFile, *, chain: bool = True) -> tuple
     return tuple(found.values())
 
 
+def _cut(document: Document, file: SpanFile, measured: Measured) -> tuple[Stage, ...]:
+    """Stages of measured layers."""
+    counts = cut_of(document, file, measured)
+    sites = [k for k, site in enumerate(file.sites) for _ in range(site.stages)] or [0] * file.stages
+    begins = accumulate((0, *counts[:-1]))
+    return tuple(
+        measured.stage(first, n, speed_of(document, file, site, measured))
+        for first, n, site in zip(begins, counts, sites, strict=True)
+    )
+
+
+def _entering(document: Document, given: tuple[Bytes, ...], stages: int) -> tuple[int, ...]:
+    if len(given) != stages:
+        raise document.error(
+            ("input_bytes",), f"gives {len(given)} of {counted(stages, 'stage')}",
+            remedy="one amount for each stage: what enters it",
+        )  # fmt: skip
+    return tuple(memory_bytes(size) for size in given)
+
+
 def _stages(document: Document, file: SpanFile, shape: Shape | None) -> tuple[Stage, ...]:
     layers = _layers(document, file.model, file.stages) if file.model else (0,) * file.stages
     kept = [shape.kept_bytes * n if shape else 0 for n in layers]
@@ -181,8 +284,8 @@ def _stages(document: Document, file: SpanFile, shape: Shape | None) -> tuple[St
         return tuple(Stage(*column) for column in columns)
     if shape is None:
         raise document.error(
-            (), "has neither a model nor stage_ns",
-            remedy="add model: {layers, hidden, sequence}, or stage_ns: {forward, backward, weight}",
+            (), "has neither a model nor stage_ns nor layers",
+            remedy="add model: {layers, hidden, sequence}, or stage_ns: {forward, backward, weight}, or measured layers",
         )  # fmt: skip
     speeds = [site.device_tflops or file.device_tflops for site in file.sites for _ in range(site.stages)]
     return tuple(

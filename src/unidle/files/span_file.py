@@ -6,9 +6,11 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from unidle.files.values import MEMORY_SAYS, MemoryText, Name
+from unidle.files.span_train import TrainPart
+from unidle.files.values import MEMORY_SAYS, PRINTABLE_PATTERN, PRINTABLE_SAYS, MemoryText, Name
 
 STAGES_MOST = 10_000
+LAYERS_MOST = 1_000  # of measured ones: plans look at every pair
 
 
 def positive(most: float, text: str, **more: Any) -> Meta:
@@ -19,6 +21,8 @@ def positive(most: float, text: str, **more: Any) -> Meta:
 Time = Annotated[int, Meta(ge=1, le=10**15)]
 Part = Annotated[int, Meta(ge=0, le=10**15)]
 PerStage = Annotated[tuple[Time, ...], Meta(min_length=1, max_length=STAGES_MOST)]
+Microbatches = Annotated[int, Meta(ge=1, le=100_000)]
+PerPipeline = Annotated[tuple[Microbatches, ...], Meta(min_length=1, max_length=100_000)]
 Bytes = Annotated[int, Meta(ge=0, le=2**60)] | MemoryText
 
 
@@ -74,6 +78,80 @@ class StagePart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     ] = 0
 
 
+Span = Annotated[
+    tuple[Part, ...],
+    Meta(
+        min_length=2,
+        max_length=2,
+        description="From, to.",
+        extra={"says": "two whole numbers of nanoseconds"},
+    ),
+]
+
+
+class IntervalPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How sure a layer's times are: 95 % intervals of the medians."""
+
+    forward: Span | None = None
+    backward: Span | None = None
+    weight: Span | None = None
+
+
+class LayerPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A layer as it was measured, for one microbatch: nanoseconds and bytes."""
+
+    name: Annotated[
+        Annotated[str, Meta(pattern=PRINTABLE_PATTERN, max_length=200, extra={"says": PRINTABLE_SAYS})],
+        Meta(description="What the model calls it.", examples=["blocks.0"]),
+    ] = ""
+    forward_ns: Part
+    backward_ns: Annotated[Part, Meta(description="Gradient of the input.")]
+    weight_ns: Annotated[Part, Meta(description="Gradient of the weights; 0 without weights.")] = 0
+    recompute_ns: Annotated[
+        Part | None, Meta(description="Making activations again; without it as long as the forward.")
+    ] = None
+    input_bytes: Annotated[
+        Bytes,
+        Meta(
+            description="What enters it: the activations at the cut before it.", extra={"says": MEMORY_SAYS}
+        ),
+    ]
+    kept_bytes: Annotated[
+        Bytes,
+        Meta(
+            description="What its backward needs beside its own input and its parameters.",
+            extra={"says": MEMORY_SAYS},
+        ),
+    ]
+    keeps_input: Annotated[
+        bool,
+        Meta(
+            description="Whether its input is kept for the backward, and the layer before does not keep it already."
+        ),
+    ] = True
+    parameters_bytes: Annotated[Bytes, Meta(extra={"says": MEMORY_SAYS})] = 0
+    gradient_bytes: Annotated[
+        Bytes | None,
+        Meta(description="Without it as many as parameters_bytes.", extra={"says": MEMORY_SAYS}),
+    ] = None
+    optimizer_bytes: Annotated[
+        Bytes, Meta(description="What the optimizer keeps of it.", extra={"says": MEMORY_SAYS})
+    ] = 0
+    interval_ns: IntervalPart | None = None
+
+
+class MeasuredPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How the layers were measured."""
+
+    microbatch: Annotated[int, Meta(ge=1, le=10**6, description="Sequences of a microbatch.")] = 1
+    device: Annotated[str, Meta(max_length=200, description="On what.", examples=["cpu"])] = ""
+    dtype: Annotated[str, Meta(max_length=20)] = ""
+    optimizer: Annotated[str, Meta(max_length=200)] = ""
+    threads: Annotated[int, Meta(ge=0, le=100_000, description="Of a process; 0: PyTorch's own choice.")] = 0
+    repeats: Annotated[int, Meta(ge=0, le=10**6)] = 0
+    beside: Annotated[int, Meta(ge=1, le=100_000, description="Processes that measured at once.")] = 1
+
+
 class OfferPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A site that may be used: ``unidle span plan`` chooses its stages."""
 
@@ -89,6 +167,14 @@ class OfferPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         ),
     ] = None
     price_per_gpu_hour: Annotated[float, Meta(ge=0, le=10**6, description="Money.")] = 0.0
+    revocations_per_hour: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=10**6,
+            description="How often a device is taken away (spot), in the mean; any of them stops the work.",
+        ),
+    ] = 0.0
     device_tflops: Annotated[
         Annotated[float, positive(10**6, "")] | None,
         Meta(description="Of its devices, where they differ from those of the file."),
@@ -141,9 +227,44 @@ class PlanFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             extra={"says": MEMORY_SAYS},
         ),
     ] = None
+    input_bytes: Annotated[
+        Annotated[tuple[Bytes, ...], Meta(min_length=1, max_length=STAGES_MOST)] | None,
+        Meta(
+            description="The same where cuts differ: what enters each stage.",
+            extra={"says": "a list of bytes with one for each stage"},
+        ),
+    ] = None
+    layers: Annotated[
+        Annotated[tuple[LayerPart, ...], Meta(min_length=1, max_length=LAYERS_MOST)] | None,
+        Meta(
+            description="Layers as they were measured (unidle span profile writes them); they count, and not the model.",
+            extra={"says": "a list of layers"},
+        ),
+    ] = None
+    cut: Annotated[
+        Annotated[
+            tuple[Annotated[int, Meta(ge=1, le=LAYERS_MOST)], ...], Meta(min_length=1, max_length=STAGES_MOST)
+        ]
+        | None,
+        Meta(
+            description="How many of the layers each stage has; without it as many on each, the first ones one more.",
+            examples=[[3, 2]],
+            extra={"says": "a list with one whole number from 1 for each stage"},
+        ),
+    ] = None
+    measured: Annotated[MeasuredPart | None, Meta(description="How the layers were measured.")] = None
+    train: Annotated[TrainPart | None, Meta(description="What is trained, for a profile and a run.")] = None
     pipelines: Annotated[int, Meta(ge=1, le=100_000, description="Data-parallel copies.")] = 1
     stages: Annotated[int, Meta(ge=1, le=STAGES_MOST)] | None = None
-    microbatches: Annotated[int, Meta(ge=1, le=100_000)] | None = None
+    microbatches: Microbatches | PerPipeline | None = None
+    pipeline_speeds: Annotated[
+        tuple[Annotated[float, Meta(gt=0, le=10**6)], ...] | None,
+        Meta(
+            description="How fast each pipeline's devices are, beside those of the file: times are divided by it. With one"
+            " number of microbatches all pipelines' are shared out by speed; their cells hold pipelines that are alike.",
+            examples=[[1, 0.5]],
+        ),
+    ] = None
     batch: Annotated[
         Annotated[int, Meta(ge=1, le=10**7)] | None,
         Meta(
@@ -174,7 +295,8 @@ class PlanFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     device_tflops: Annotated[
         Annotated[float, positive(10**6, "")] | None,
         Meta(
-            description="10^12 operations a second that a device really does; needed with a model.",
+            description="10^12 operations a second that a device really does; needed with a model. With measured layers:"
+            " of the device that they were measured on; sites with a number of their own take less or more time.",
             examples=[156],
         ),
     ] = None
@@ -189,6 +311,22 @@ class PlanFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         Annotated[float, positive(10**7, "")] | None,
         Meta(description="Of a node inside its site; without it, it takes no time."),
     ] = None
+    checkpoint_every_s: Annotated[
+        Annotated[float, positive(10**9, "")] | None,
+        Meta(
+            description="Seconds of work between checkpoints; needed where devices are revoked.",
+            examples=[600],
+        ),
+    ] = None
+    checkpoint_s: Annotated[
+        float, Meta(ge=0, le=10**7, description="Seconds for which a checkpoint holds the work up.")
+    ] = 0.0
+    restart_s: Annotated[
+        float,
+        Meta(
+            ge=0, le=10**7, description="Seconds from a revocation until work goes on, new devices included."
+        ),
+    ] = 0.0
     baseline_flows: Annotated[
         Literal[1, "max"],
         Meta(
@@ -204,7 +342,12 @@ class SpanFile(PlanFile, frozen=True, forbid_unknown_fields=True, kw_only=True):
         int, Meta(ge=1, le=STAGES_MOST, description="Of each pipeline, one device each.", examples=[4])
     ]
     microbatches: Annotated[
-        int, Meta(ge=1, le=100_000, description="Of each pipeline in an iteration.", examples=[8])
+        Microbatches | PerPipeline,
+        Meta(
+            description="Of each pipeline in an iteration; or a list with those of each pipeline.",
+            examples=[8],
+            extra={"says": "a whole number from 1, or a list with one for each pipeline"},
+        ),
     ]
     sites: Annotated[
         tuple[SitePart, ...],

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, Final
 
 from unidle.errors import BadInput
 from unidle.files.check import convert
 from unidle.files.document import Bounds, Document
 from unidle.files.load import load_document
-from unidle.files.span import links_of
+from unidle.files.span import links_of, saving_of
 from unidle.files.span_file import ModelPart, OfferPart, PlanFile
+from unidle.files.span_layers import measured_of, speed_of
 from unidle.files.values import memory_bytes
 from unidle.span.cost import PARAMETERS
+from unidle.span.measured import Measured
 from unidle.span.offer import Layout, Offer, Wanted, static_of
 
 STATE_BYTES: Final = 16  # per parameter: mixed-precision Adam, "ZeRO" (arXiv 1910.02054), section 3.1
@@ -39,16 +41,24 @@ def _wanted(document: Document) -> Wanted:
             (), "a span file must be a mapping of fields", remedy="a plan needs model, batch, sites and links"
         )
     file = convert(document, PlanFile, what="span")
+    measured = measured_of(document, file)
+    if measured is not None:
+        return Wanted(
+            len(measured.layers), 0, 0, 0, _batch(document, file, measured.microbatch), _offers(document, file, measured),
+            links_of(document, file, chain=False), file.local_gbps, memory_bytes(file.static_bytes), 0,
+            file.baseline_flows == 1, file.chunks, saving_of(document, file), measured,
+        )  # fmt: skip
     model = _model(document, file)
     layers = model.layers if isinstance(model.layers, int) else sum(model.layers)
     return Wanted(
-        layers, model.hidden, model.sequence, model.bytes_per_value, _batch(document, file, model),
-        _offers(document, file), links_of(document, file, chain=False), file.local_gbps, memory_bytes(file.static_bytes),
-        _state_bytes(file, model), file.baseline_flows == 1, file.chunks,
+        layers, model.hidden, model.sequence, model.bytes_per_value, _batch(document, file, model.microbatch),
+        _offers(document, file, None), links_of(document, file, chain=False), file.local_gbps,
+        memory_bytes(file.static_bytes), _state_bytes(file, model), file.baseline_flows == 1, file.chunks,
+        saving_of(document, file),
     )  # fmt: skip
 
 
-def _batch(document: Document, file: PlanFile, model: ModelPart) -> int:
+def _batch(document: Document, file: PlanFile, microbatch: int) -> int:
     """Sequences of an iteration; of a file with a layout those that it has."""
     if file.batch is not None:
         return file.batch
@@ -57,7 +67,9 @@ def _batch(document: Document, file: PlanFile, model: ModelPart) -> int:
             ("batch",), "the field is missing",
             remedy="say how many sequences an iteration has over all pipelines, for instance 64",
         )  # fmt: skip
-    return file.pipelines * file.microbatches * model.microbatch
+    counts = file.microbatches
+    each = counts * file.pipelines if isinstance(counts, int) else sum(counts)
+    return each * microbatch
 
 
 def _state_bytes(file: PlanFile, model: ModelPart) -> int:
@@ -75,12 +87,14 @@ def _model(document: Document, file: PlanFile) -> ModelPart:
         )  # fmt: skip
     if file.model is None:
         raise document.error(
-            ("model",), "the field is missing", remedy="a plan needs {layers, hidden, sequence}"
+            ("model",),
+            "the field is missing",
+            remedy="a plan needs {layers, hidden, sequence}, or measured layers",
         )
     return file.model
 
 
-def _offers(document: Document, file: PlanFile) -> tuple[Offer, ...]:
+def _offers(document: Document, file: PlanFile, measured: Measured | None) -> tuple[Offer, ...]:
     if not file.sites:
         raise document.error(("sites",), "the field is missing", remedy="name the sites that may be used")
     seen = set[str]()
@@ -91,12 +105,12 @@ def _offers(document: Document, file: PlanFile) -> tuple[Offer, ...]:
                 ("sites", k, "name"), "is there twice", value=site.name, remedy="give each its own"
             )
         seen.add(site.name)
-        found.append(_offer(document, file, k, site))
+        found.append(_offer(document, file, k, site, measured))
     return tuple(found)
 
 
-def _offer(document: Document, file: PlanFile, k: int, site: OfferPart) -> Offer:
-    tflops = site.device_tflops or file.device_tflops
+def _offer(document: Document, file: PlanFile, k: int, site: OfferPart, measured: Measured | None) -> Offer:
+    tflops = speed_of(document, file, k, measured) if measured else site.device_tflops or file.device_tflops
     if tflops is None:
         raise document.error(
             ("device_tflops",),
@@ -107,7 +121,9 @@ def _offer(document: Document, file: PlanFile, k: int, site: OfferPart) -> Offer
     if not gpus:
         raise document.error(("sites", k, "gpus"), "the field is missing", remedy="say how many it has")
     caps = [memory_bytes(cap) for cap in (file.memory_cap_bytes, site.memory_cap_bytes) if cap is not None]
-    return Offer(site.name, gpus, site.price_per_gpu_hour, tflops, min(caps, default=None))
+    return Offer(
+        site.name, gpus, site.price_per_gpu_hour, tflops, min(caps, default=None), site.revocations_per_hour
+    )
 
 
 def rented(wanted: Wanted, text: str) -> Wanted:
@@ -151,16 +167,39 @@ def as_file(wanted: Wanted, layout: Layout) -> dict[str, Any]:
     sites = [
         {
             "name": offer.name, "stages": count, "gpus": offer.gpus, "price_per_gpu_hour": offer.price_per_gpu_hour,
-            "device_tflops": offer.tflops,
+            "device_tflops": offer.tflops, "revocations_per_hour": offer.revocations_per_hour,
         } | ({} if offer.cap_bytes is None else {"memory_cap_bytes": offer.cap_bytes})
         for offer, count in ((wanted.offers[k], count) for k, count in used)
     ]  # fmt: skip
-    return {
-        "model": {
-            "layers": list(layout.layers), "hidden": wanted.hidden, "sequence": wanted.sequence,
-            "microbatch": layout.microbatch, "bytes_per_value": wanted.bytes_per_value,
-        },
+    return _model_of(wanted, layout) | {
         "pipelines": layout.pipelines, "stages": len(layout.layers), "cell": layout.cell,
         "microbatches": layout.microbatches(wanted.batch), "chunks": wanted.chunks, "static_bytes": static_of(wanted, layout),
         "sites": sites, "links": links, "baseline_flows": 1 if wanted.one_flow else "max",
-    } | ({} if wanted.local_gbps is None else {"local_gbps": wanted.local_gbps})  # fmt: skip
+    } | ({} if wanted.local_gbps is None else {"local_gbps": wanted.local_gbps}) | _saving(wanted)  # fmt: skip
+
+
+def _saving(wanted: Wanted) -> dict[str, float]:
+    saving = wanted.saving
+    if saving is None:
+        return {}
+    return {
+        "checkpoint_every_s": saving.every_s,
+        "checkpoint_s": saving.save_s,
+        "restart_s": saving.restart_s,
+    }
+
+
+def _model_of(wanted: Wanted, layout: Layout) -> dict[str, Any]:
+    """What is trained, in the fields of a span file: layers that were measured, or a shape."""
+    if wanted.measured is None:
+        model = {
+            "layers": list(layout.layers), "hidden": wanted.hidden, "sequence": wanted.sequence,
+            "microbatch": layout.microbatch, "bytes_per_value": wanted.bytes_per_value,
+        }  # fmt: skip
+        return {"model": model}
+    return {
+        "layers": [asdict(layer) for layer in wanted.measured.layers],
+        "cut": list(layout.layers),
+        "measured": {"microbatch": wanted.measured.microbatch},
+        "device_tflops": wanted.measured.tflops,
+    }

@@ -63,8 +63,8 @@ def _events(
             if row.job not in jobs:
                 jobs[row.job] = json.dumps(row.job)
             lines.append(
-                f'{heads[row.leaf]}{tracks.at[row.slice]},"ts":{_us(row.start_ns - window.start_ns)}'
-                f',"dur":{_us(row.end_ns - row.start_ns)},"args":{{"job":{jobs[row.job]}'
+                f'{heads[row.leaf]}{tracks.at[row.slice]},"ts":{microseconds(row.start_ns - window.start_ns)}'
+                f',"dur":{microseconds(row.end_ns - row.start_ns)},"args":{{"job":{jobs[row.job]}'
                 f',"attempt":{_number(row.attempt)},"step":{_number(row.step)},"how":"{row.how}"'
                 f',"share_ppm":{row.share_ppm}}}}}'
             )
@@ -87,15 +87,16 @@ class _Tracks:
             pid = self._processes.get(s.node)
             if pid is None:
                 pid = self._processes[s.node] = len(self._processes) + 1
-                told.append(_metadata("process_name", pid, 0, {"name": s.node}))
+                told.append(metadata("process_name", pid, 0, {"name": s.node}))
             tid = len(self.at) + 1
             self.at[s.id] = f'"pid":{pid},"tid":{tid}'
-            told.append(_metadata("thread_name", pid, tid, {"name": s.id}))
-            told.append(_metadata("thread_sort_index", pid, tid, {"sort_index": tid}))
+            told.append(metadata("thread_name", pid, tid, {"name": s.id}))
+            told.append(metadata("thread_sort_index", pid, tid, {"sort_index": tid}))
         return told
 
 
-def _metadata(name: str, pid: int, tid: int, args: dict[str, Any]) -> str:
+def metadata(name: str, pid: int, tid: int, args: dict[str, Any]) -> str:
+    """An event that names a process or a thread."""
     return json.dumps({"ph": "M", "name": name, "pid": pid, "tid": tid, "ts": 0, "args": args})
 
 
@@ -104,7 +105,8 @@ def _head(leaf: str) -> str:
     return f'{{"ph":"X","name":"{leaf}","cat":"{group}","cname":"{COLOURS[group]}",'
 
 
-def _us(ns: int) -> str:
+def microseconds(ns: int) -> str:
+    """The format's unit of time, to the nanosecond."""
     return f"{ns // 1000}.{ns % 1000:03d}"
 
 

@@ -5,20 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import accumulate
 
-from unidle.span.program import Ints
-from unidle.span.routes import times_of, widest
+from unidle.span.routes import parts, widest
 from unidle.span.setting import Setting
-from unidle.span.timeline import reduce_ns
 
 _PIECES = 64  # more than a transfer is ever cut into; each may be rounded down by less than a nanosecond
 
 
 @dataclass(frozen=True, slots=True)
-class _Chain:
+class Chain:
     """The way of one microbatch over all virtual stages, at its fastest.
 
-    ``hop_ns``: of the cut behind each virtual stage; ``there_ns``: when its forward may begin; ``back_ns``: from the
-    end of its backward to the end of the first one's.
+    ``there_ns``: when the forward of each may begin; ``back_ns``: from the end of its backward to the end of the first
+    one's.
     """
 
     forward: list[int]
@@ -35,25 +33,23 @@ def lower_bound_ns(setting: Setting, chunks: int = 1) -> int:
     back before it; each link between sites carries all its bytes, with all the flows and nodes that it has.
     """
     stages, n = len(setting.stages), len(setting.stages) * chunks
-    times = times_of(setting, chunks)
-    chain = _chain(setting, times.forward, times.backward, chunks)
+    chain = chain_of(setting, chunks)
     m = setting.microbatches
-    first_weight = int(times.weight[0].min())
+    first_weight = setting.stages[0].weight_ns // chunks  # the least of its parts
+    rest = first_weight + setting.reduce_ns(0)
+    sizes = {stage.gradient_bytes: s for s, stage in enumerate(setting.stages)}
+    reduces = {size: setting.reduce_ns(s) for size, s in sizes.items()}
     best = 0
-    for s in range(stages):
-        stage, begin = setting.stages[s], chain.there_ns[s]
+    for s, stage in enumerate(setting.stages):
+        begin = chain.there_ns[s]
         last = n - stages + s  # the virtual stage of this device whose backward comes first
         turned = chain.whole_ns - chain.back_ns[last] - chain.backward[last]
-        tail = chain.back_ns[s] + first_weight + reduce_ns(setting, 0)
-        alone = stage.weight_ns * m + reduce_ns(setting, s)
-        best = max(
-            best,
-            begin + m * (stage.forward_ns + stage.backward_ns) + max(alone, tail),
-            turned + m * stage.backward_ns + max(alone, tail),
-        )
-    rest = first_weight + reduce_ns(setting, 0)
-    for s in range(stages - 1):
-        wan = _least_wan_ns(setting, s, s + 1, m * chunks)
+        after = max(stage.weight_ns * m + reduces[stage.gradient_bytes], chain.back_ns[s] + rest)
+        both = stage.forward_ns + stage.backward_ns
+        best = max(best, begin + m * both + after, turned + m * stage.backward_ns + after)
+    for following in accumulate(site.stages for site in setting.sites[:-1]):
+        s = following - 1
+        wan = _least_wan_ns(setting, s, following, m * chunks)
         if wan is None:
             continue
         busy, latency = wan
@@ -66,14 +62,35 @@ def lower_bound_ns(setting: Setting, chunks: int = 1) -> int:
     return best
 
 
-def _chain(setting: Setting, forward: Ints, backward: Ints, chunks: int) -> _Chain:
+def chain_of(setting: Setting, chunks: int = 1) -> Chain:
+    """The way over the stages, ``chunks`` times."""
     stages = len(setting.stages)
-    ahead = [int(forward[k % stages, k // stages]) for k in range(stages * chunks)]
-    behind = [int(backward[k % stages, k // stages]) for k in range(stages * chunks)]
-    hops = [hop_ns(setting, k % stages, (k + 1) % stages) for k in range(stages * chunks - 1)]
+    ahead, behind = [s.forward_ns for s in setting.stages], [s.backward_ns for s in setting.stages]
+    hops = _hops(setting)
+    if chunks > 1:
+        ahead, behind = (
+            [parts(whole, chunks)[chunk] for chunk in range(chunks) for whole in each]
+            for each in (ahead, behind)
+        )
+        around = hop_ns(setting, stages - 1, 0)
+        hops = ([*hops, around] * chunks)[:-1]
     there = list(accumulate((f + hop for f, hop in zip(ahead, hops, strict=False)), initial=0))
     back = list(accumulate((b + hop for b, hop in zip(behind, hops, strict=False)), initial=0))
-    return _Chain(ahead, behind, there, back, there[-1] + ahead[-1] + behind[-1] + back[-1])
+    return Chain(ahead, behind, there, back, there[-1] + ahead[-1] + behind[-1] + back[-1])
+
+
+def _hops(setting: Setting) -> list[int]:
+    """The least time of a transfer behind each stage but the last."""
+    found, last = list[int](), 0
+    for site in setting.sites:
+        if found or last:
+            found.append(hop_ns(setting, last - 1, last))
+        if site.stages > 1 and not setting.even:
+            found += [hop_ns(setting, s, s + 1) for s in range(last, last + site.stages - 1)]
+        elif site.stages > 1:
+            found += [hop_ns(setting, last, last + 1)] * (site.stages - 1)
+        last += site.stages
+    return found
 
 
 def hop_ns(setting: Setting, stage: int, to: int) -> int:
@@ -81,9 +98,9 @@ def hop_ns(setting: Setting, stage: int, to: int) -> int:
     path = setting.path(stage, to)
     if path is None:
         local = setting.local
-        return 0 if local is None or stage == to else int(setting.input_bytes * 8 / local)
+        return 0 if local is None or stage == to else int(setting.crossing_bytes(stage, to) * 8 / local)
     rate = path.rate_gbps(None) * setting.cell * widest(setting, stage, to)
-    return path.latency_ns + max(int(setting.input_bytes * 8 / rate) - _PIECES, 0)
+    return path.latency_ns + max(int(setting.crossing_bytes(stage, to) * 8 / rate) - _PIECES, 0)
 
 
 def _least_wan_ns(setting: Setting, stage: int, to: int, transfers: int) -> tuple[int, int] | None:
@@ -92,6 +109,6 @@ def _least_wan_ns(setting: Setting, stage: int, to: int, transfers: int) -> tupl
     if path is None:
         return None
     nodes = setting.cell * widest(setting, stage, to)
-    exact = int(setting.input_bytes * 8 * setting.cell / (path.rate_gbps(None) * nodes))
+    exact = int(setting.crossing_bytes(stage, to) * 8 * setting.cell / (path.rate_gbps(None) * nodes))
     rounded = _PIECES * setting.cell if nodes > 1 else 0
     return max(exact - rounded, 0) * transfers, path.latency_ns

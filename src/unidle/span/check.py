@@ -89,7 +89,7 @@ def _device(books: _Books, pipeline: int, stage: int) -> None:
             "F": books.part(shape.forward_ns, chunk), "B": books.part(shape.backward_ns, chunk),
             "W": books.part(shape.weight_ns, chunk), "R": books.part(shape.recompute_ns, chunk),
         }  # fmt: skip
-        kept = books.part(shape.kept_bytes, chunk)
+        kept, size = books.part(shape.kept_bytes, chunk), setting.entering_bytes(stage, chunk)
         for microbatch in range(setting.microbatches):
             unit = (pipeline, stage, chunk, microbatch)
             found = {op: books.compute.get((op, unit)) for op in lasts}
@@ -106,10 +106,10 @@ def _device(books: _Books, pipeline: int, stage: int) -> None:
             begins = again or backward
             if again is None and shape.recompute_ns:
                 begins = forward
-            events.append((forward.start_ns, 1, setting.input_bytes))
+            events.append((forward.start_ns, 1, size))
             events.append((begins.start_ns, 1, kept))
-            events.append((weight.end_ns, 0, -setting.input_bytes - kept))
-    _memory(books, setting.device(pipeline, stage), events)
+            events.append((weight.end_ns, 0, -size - kept))
+    _memory(books, setting.device(pipeline, stage), setting.held_bytes(stage), events)
 
 
 def _depends(books: _Books, unit: Unit, forward: Row, backward: Row, weight: Row, again: Row | None) -> None:
@@ -138,10 +138,10 @@ def _arrival(books: _Books, of: str, source: Unit, to: int) -> int:
     setting, made = books.setting, books.compute.get((of, source))
     if made is None:
         return 0  # that it is missing was told already
-    path = setting.path(source[1], to)
+    path, size = setting.path(source[1], to), setting.crossing_bytes(source[1], to)
     rows = books.moves.get((of, source), [])
     if path is None:
-        free = setting.local is None or source[1] == to or not wire_ns(setting.input_bytes, setting.local)
+        free = setting.local is None or source[1] == to or not wire_ns(size, setting.local)
         for row in rows:
             if row.start_ns < made.end_ns:
                 books.wrong("leaves before it is made", row)
@@ -149,8 +149,8 @@ def _arrival(books: _Books, of: str, source: Unit, to: int) -> int:
             books.wrong("was never sent on", made)
         return max([made.end_ns, *(row.end_ns for row in rows)])
     sends = [row for row in rows if row.op == "send"]
-    if sum(row.size_bytes for row in sends) != setting.input_bytes:
-        books.wrong(f"{sum(row.size_bytes for row in sends)} of {setting.input_bytes} bytes arrive", made)
+    if sum(row.size_bytes for row in sends) != size:
+        books.wrong(f"{sum(row.size_bytes for row in sends)} of {size} bytes arrive", made)
     for row in sends:
         if row.end_ns - row.start_ns < wire_ns(row.size_bytes, path.rate_gbps(None)):
             books.wrong("is faster than its link", row)
@@ -180,9 +180,9 @@ def _collected(books: _Books, made: Row, rows: list[Row], sends: list[Row], late
     return max(end for _, end in gathers)
 
 
-def _memory(books: _Books, device: str, events: list[tuple[int, int, int]]) -> None:
+def _memory(books: _Books, device: str, held: int, events: list[tuple[int, int, int]]) -> None:
     setting = books.setting
-    held = most = setting.static_bytes
+    most = held
     for _, _, change in sorted(events):
         held += change
         most = max(most, held)

@@ -7,12 +7,14 @@ move at once, they are walked one by one.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
 import numpy as np
 
-from unidle.span.program import Ints, Program
+from unidle.span.foresight import Foresight
+from unidle.span.program import Ints, Program, Stuck
 from unidle.span.routes import Routes, Times, routes_of, times_of
 from unidle.span.setting import Setting
 from unidle.span.steps import one_by_one
@@ -27,14 +29,15 @@ class Run:
 
     ``starts``: of each operation in the device's order (its recompute is before, or within where it waits for the
     gradient), shape ``(devices, 2U)``. ``fills``: gradients of weights done before it, of the same shape, empty
-    without a filler. ``ready``: when the input of each operation is there, by code, shape ``(devices, 2U)``; ``ends``:
-    when the device has done everything, ``exposed_ns``: what it waited for transfers between sites alone.
+    without a filler. ``ready``: when the input of each operation is there, by code, shape ``(devices, 2U)``; ``made``:
+    when it left where it was made; ``ends``: when the device has done everything, ``exposed_ns``: what it waited for transfers between sites alone.
     """
 
     pipelines: int
     starts: Ints
     fills: Ints
     ready: Ints
+    made: Ints
     ends: Ints
     exposed_ns: Ints
     routes: Routes
@@ -53,25 +56,51 @@ def run(
 
     Errors: :class:`unidle.span.program.Stuck`.
     """
-    routes, times = routes_of(setting, program), times_of(setting, program.chunks)
-    walk = Walk(setting, program, routes, times, trace)
+    (done,) = run_many(setting, (program,), trace=trace, by=by)
+    if done is None:
+        raise Stuck
+    return done
+
+
+def run_many(
+    setting: Setting,
+    programs: Sequence[Program],
+    *,
+    trace: bool = False,
+    by: Literal["rounds", "steps"] | None = None,
+    limit_ns: int | None = None,
+) -> list[Run | None]:
+    """Programs that differ in their orders and fillers alone, side by side: that is much faster.
+
+    None for one whose stages wait for each other, or that cannot end before ``limit_ns``.
+    """
+    first = programs[0]
+    routes, times = routes_of(setting, first), times_of(setting, first.chunks)
+    end = None if limit_ns is None or first.chunks > 1 else Foresight(setting, programs, times, limit_ns)
+    walk = Walk(setting, tuple(programs), routes, times, trace, end)
     small = len(walk.at) <= SMALL if by is None else by == "steps"
     if small or not walk.all_rounds():
         one_by_one(walk)
-    return _result(walk)
+    return [_result(walk, which) for which in range(len(programs))]
 
 
-def _result(walk: Walk) -> Run:
-    count = len(walk.at)
+def _result(walk: Walk, which: int) -> Run | None:
+    count = walk.pipelines * len(walk.setting.stages)
+    mine = slice(which * count, (which + 1) * count)
+    whole = slice(mine.start * walk.width, mine.stop * walk.width)
+    if which in walk.ended or int(walk.at[mine].min()) < walk.width:
+        return None
     last = walk.times.weight[np.arange(count) % len(walk.setting.stages), 0]
+    fills = walk.fills[whole] if len(walk.fills) else walk.fills
     return Run(
         walk.pipelines,
-        walk.starts.reshape(count, -1),
-        np.cumsum(walk.fills.reshape(count, -1), axis=1),
-        walk.ready[:-1].reshape(count, -1),
-        walk.free + walk.waiting * last,
-        walk.exposed,
+        walk.starts[whole].reshape(count, -1),
+        np.cumsum(fills.reshape(count, -1), axis=1),
+        walk.ready[whole].reshape(count, -1),
+        walk.made[whole].reshape(count, -1),
+        walk.free[mine] + walk.waiting[mine] * last,
+        walk.exposed[mine],
         walk.routes,
         walk.times,
-        tuple(passage for link in walk.shared for passage in link.passages),
+        tuple(passage for link in walk.shared if link.program == which for passage in link.passages),
     )

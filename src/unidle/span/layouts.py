@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Iterator, Sequence
-from itertools import combinations, pairwise, permutations, product
+from functools import lru_cache
+from itertools import accumulate, combinations, pairwise, permutations, product
 from typing import Final
 
-from unidle.span.layers import balanced
+from unidle.span.layers import balanced, balanced_cut, even_cut
+from unidle.span.measured import Measured
 from unidle.span.offer import Layout, Wanted, cap_of, layers_most
 
 EXHAUSTIVE_MOST: Final = 4000  # layouts, before microbatches and cells
@@ -15,6 +18,7 @@ _SITES_ALL: Final = 6  # up to so many sites every subset is considered
 _WORK_MOST: Final = 60_000  # stages x microbatches x cell that are simulated
 _MICROBATCHES: Final = (1, 2, 4, 8)
 _CELLS: Final = (1, 2, 4)
+_SLACKS: Final = (1.0, 1.25, 2.0)  # how much longer the slowest stage may take for fewer bytes between sites
 _FEW: Final = ((1, 2), (1, 4))  # the same where layouts are thinned
 
 
@@ -62,18 +66,45 @@ def variants(
     allowed = _FEW if few else (_MICROBATCHES, _CELLS)
     cap, each = cap_of(wanted, order), wanted.batch // pipelines
     cells = [cell for cell in allowed[1] if pipelines % cell == 0] if len(order) > 1 and wanted.links else [1]
-    before: dict[int, tuple[int, ...] | None] = {}
-    for microbatch in (size for size in divisors(each) if size in allowed[0]):
+    sizes = allowed[0] if wanted.measured is None else (wanted.measured.microbatch,)
+    before: dict[int, list[tuple[int, ...]]] = {}
+    for microbatch in (size for size in divisors(each) if size in sizes):
         most = min(layers_most(wanted, cap, microbatch), wanted.layers)
         if most not in before:
-            before[most] = balanced(wanted.layers, speeds, most)
-        layers = before[most]
-        if layers is None:
-            continue
-        for cell in cells:
+            before[most] = list(_cuts(wanted, stages, speeds, cap, most, even=even))
+        for layers, cell in product(before[most], cells):
             if cell > 1 and len(speeds) * (each // microbatch) * cell > _WORK_MOST:
                 continue
             yield Layout(order, stages, layers, pipelines, cell, microbatch)
+
+
+def _cuts(
+    wanted: Wanted, stages: tuple[int, ...], speeds: list[float], cap: int | None, most: int, *, even: bool
+) -> Iterator[tuple[int, ...]]:
+    """Layers of each stage: balanced; measured ones also with fewer bytes between sites and a slower slowest stage."""
+    measured = wanted.measured
+    if measured is None:
+        found = balanced(wanted.layers, speeds, most)
+        cuts = [] if found is None else [found]
+    else:
+        room = None if cap is None else cap - wanted.static_bytes
+        borders = tuple(accumulate(stages))[:-1] if wanted.links else ()
+        if even:
+            tried = [even_cut(measured, len(speeds), room)]
+        else:
+            tried = [
+                _cut(measured, tuple(speeds), room, borders, slack)
+                for slack in _SLACKS[: 1 + 2 * bool(borders)]
+            ]
+        cuts = [cut for cut in tried if cut is not None]
+    yield from dict.fromkeys(cuts)
+
+
+@lru_cache(maxsize=1 << 14)
+def _cut(
+    measured: Measured, speeds: tuple[float, ...], room: int | None, borders: tuple[int, ...], slack: float
+) -> tuple[int, ...] | None:
+    return balanced_cut(measured, speeds, room, borders, slack)
 
 
 def divisors(number: int) -> list[int]:
@@ -146,7 +177,7 @@ def _far(wanted: Wanted, a: int, b: int) -> float:
     link = wanted.link(a, b)
     if link is None:
         return 0.0
-    return link.latency_ns + wanted.shape(1).activation_bytes * 8 / link.capacity_gbps
+    return link.latency_ns + wanted.usual_bytes * 8 / link.capacity_gbps
 
 
 def _stage_counts(wanted: Wanted, caps: list[int], *, small: bool) -> Iterator[tuple[int, ...]]:
@@ -167,7 +198,13 @@ def _stage_counts(wanted: Wanted, caps: list[int], *, small: bool) -> Iterator[t
 def spread(caps: Sequence[int], total: int) -> tuple[int, ...]:
     """``total`` stages over sites with room for ``caps``, as their rooms are to each other, at least one each."""
     given = [1] * len(caps)
+    heap = [(2 / cap, k) for k, cap in enumerate(caps) if cap > 1]
+    heapq.heapify(heap)
     for _ in range(total - len(caps)):
-        open_ones = [k for k in range(len(caps)) if given[k] < caps[k]]
-        given[min(open_ones, key=lambda k: ((given[k] + 1) / caps[k], k))] += 1
+        _, k = heap[0]
+        given[k] += 1
+        if given[k] < caps[k]:
+            heapq.heapreplace(heap, ((given[k] + 1) / caps[k], k))
+        else:
+            heapq.heappop(heap)
     return tuple(given)

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
 from functools import cache, cached_property
+from itertools import accumulate
 
 from unidle.span.cost import Shape, compute_ns
 from unidle.span.link import Link
+from unidle.span.measured import Measured
+from unidle.span.revocations import Saving
 from unidle.span.setting import Setting, Site, Stage
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A site that may be used. ``tflops``: of each of its devices; ``cap_bytes``: what one may hold."""
+    """A site that may be used. ``tflops``: of each of its devices; ``cap_bytes``: what one may hold.
+
+    ``revocations_per_hour``: of each device.
+    """
 
     name: str
     gpus: int
     price_per_gpu_hour: float
     tflops: float
     cap_bytes: int | None = None
+    revocations_per_hour: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -26,6 +34,7 @@ class Wanted:
     """A model to train and where. ``batch``: sequences of an iteration, the same for every layout.
 
     ``state_bytes``: weights and optimizer state of a layer; ``static_bytes``: what every device holds beside them.
+    ``measured``: layers of their own instead of ones that follow from the shape; they bring their state.
     """
 
     layers: int
@@ -40,9 +49,46 @@ class Wanted:
     state_bytes: int = 0
     one_flow: bool = False
     chunks: int = 2
+    saving: Saving | None = None
+    measured: Measured | None = None
 
     def shape(self, microbatch: int) -> Shape:
         return Shape(self.hidden, self.sequence, microbatch, self.bytes_per_value)
+
+    def stage(self, microbatch: int, first: int, count: int, tflops: float) -> Stage:
+        """A stage of so many layers from one on, on a device."""
+        if self.measured is not None:
+            return self.measured.stage(first, count, tflops)
+        return stage_of(self.shape(microbatch), count, tflops)
+
+    def entering_bytes(self, microbatch: int, layer: int) -> int:
+        """One microbatch at the entry of a layer."""
+        if self.measured is not None:
+            return self.measured.layers[layer].input_bytes
+        return self.shape(microbatch).activation_bytes
+
+    @cached_property
+    def usual_bytes(self) -> int:
+        """The middle one of all cuts, one microbatch: how far sites are apart."""
+        if self.measured is not None:
+            sizes = sorted(layer.input_bytes for layer in self.measured.layers)
+            return sizes[len(sizes) // 2]
+        return self.shape(1).activation_bytes
+
+    def one_layer_bytes(self) -> int:
+        """What a device needs for one layer, the largest of those that were measured, and one microbatch."""
+        if self.measured is not None:
+            return self.static_bytes + max(
+                int(self.measured.needed_bytes[k, k + 1]) for k in range(self.layers)
+            )
+        shape = self.shape(1)
+        return self.static_bytes + self.state_bytes + shape.activation_bytes + shape.kept_bytes
+
+    def least_layer_bytes(self) -> int:
+        """What one more layer on a device needs, the smallest of those that were measured."""
+        if self.measured is not None:
+            return min(int(self.measured.needed_bytes[k, k + 1]) for k in range(self.layers))
+        return self.state_bytes + self.shape(1).kept_bytes
 
     def link(self, a: int, b: int) -> Link | None:
         """What joins two sites directly."""
@@ -100,29 +146,38 @@ def layers_most(wanted: Wanted, cap: int | None, microbatch: int) -> int:
     """How many layers a device holds with one microbatch."""
     if cap is None:
         return wanted.layers
+    if wanted.measured is not None:
+        sizes = sorted(int(wanted.measured.needed_bytes[k, k + 1]) for k in range(wanted.layers))
+        return bisect_right(list(accumulate(sizes)), cap - wanted.static_bytes)
     shape = wanted.shape(microbatch)
     room = cap - wanted.static_bytes - shape.activation_bytes
     return max(room // max(wanted.state_bytes + shape.kept_bytes, 1), 0)
 
 
 def static_of(wanted: Wanted, layout: Layout) -> int:
-    """Of the fullest device; the simulator holds all to it."""
+    """Of the fullest device; the simulator holds all to it. Measured layers bring their own beside it."""
+    if wanted.measured is not None:
+        return wanted.static_bytes
     return wanted.static_bytes + wanted.state_bytes * max(layout.layers)
 
 
 def setting_of(wanted: Wanted, layout: Layout) -> Setting:
     """What is simulated for a layout. All links stay: without any, communication inside a site would be free, too."""
-    shape = wanted.shape(layout.microbatch)
+    begins = [0, *accumulate(layout.layers)]
+    sized = 0 if wanted.measured else wanted.shape(layout.microbatch).activation_bytes
     offers = [wanted.offers[k] for k in layout.order]
     speeds = [offer.tflops for offer, count in zip(offers, layout.stages, strict=True) for _ in range(count)]
     return Setting(
-        tuple(stage_of(shape, n, speed) for n, speed in zip(layout.layers, speeds, strict=True)),
+        tuple(
+            wanted.stage(layout.microbatch, first, n, speed)
+            for first, n, speed in zip(begins, layout.layers, speeds, strict=False)
+        ),
         layout.microbatches(wanted.batch),
         tuple(
-            Site(offer.name, count, offer.gpus, offer.price_per_gpu_hour)
+            Site(offer.name, count, offer.gpus, offer.price_per_gpu_hour, offer.revocations_per_hour)
             for offer, count in zip(offers, layout.stages, strict=True)
         ),
         wanted.links,
-        layout.pipelines, layout.cell, shape.activation_bytes, static_of(wanted, layout), cap_of(wanted, layout.order),
-        wanted.local_gbps, wanted.one_flow, wanted.chunks,
+        layout.pipelines, layout.cell, sized, static_of(wanted, layout), cap_of(wanted, layout.order),
+        wanted.local_gbps, wanted.one_flow, wanted.chunks, wanted.saving,
     )  # fmt: skip

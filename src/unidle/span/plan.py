@@ -8,19 +8,22 @@ layouts are close the search ends earlier, and what is printed is how far the bo
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+import numpy as np
+
 from unidle.errors import BadInput
 from unidle.span.bound import lower_bound_ns
-from unidle.span.estimate import cost_at, quick_ns
+from unidle.span.estimate import Known, cost_at, quick_ns, time_at
 from unidle.span.greedy import greedy_layouts
 from unidle.span.layouts import is_small, layouts
 from unidle.span.offer import Layout, Wanted, setting_of
 from unidle.span.result import Result
 from unidle.span.schedules import SCHEDULES, Schedule
 from unidle.span.simulate import simulate
+from unidle.words import counted
 
 Objective = Literal["time", "cost"]
 WORK_MOST: Final = 4_000_000  # operations of one kind that are simulated at most
@@ -34,7 +37,8 @@ class Plan:
 
     ``lower_bound_ns``: no considered layout with any schedule takes less; ``bound``: the same in the objective's unit,
     ``value`` that of the plan. ``proved``: no considered layout is better under the schedule. ``considered``: layouts,
-    of which ``simulated`` were; ``exhaustive``: they were all orders and numbers of stages.
+    of which ``simulated`` were; ``exhaustive``: they were all orders and numbers of stages. ``done``: what those took
+    that were simulated.
     """
 
     wanted: Wanted
@@ -48,7 +52,8 @@ class Plan:
     considered: int
     simulated: int
     exhaustive: bool
-    with_site: tuple[tuple[float, bool] | None, ...]
+    done: Mapping[Layout, float]
+    schedule: str
     greedy: float | None = None
 
     @property
@@ -59,7 +64,7 @@ class Plan:
 
 @dataclass(slots=True)
 class Search:
-    """What was simulated so far. ``with_site``: the best of layouts that use each site, and whether simulated."""
+    """What was simulated so far: in the objective's unit, infinite where it does not fit into memory."""
 
     wanted: Wanted
     objective: Objective
@@ -69,9 +74,9 @@ class Search:
     work: int = 0
 
     def measure(self, layout: Layout, iteration_ns: int) -> float:
-        """Time or money of a layout that takes so long."""
+        """Time or money of a layout that takes so long, as they are to be expected."""
         if self.objective == "time":
-            return float(iteration_ns)
+            return time_at(self.wanted, layout, iteration_ns)
         return cost_at(self.wanted, layout, iteration_ns)
 
     def take(self, layout: Layout) -> float | None:
@@ -87,6 +92,8 @@ class Search:
             return None
         value = self.measure(layout, result.iteration_ns)
         self.done[layout] = value
+        if value == float("inf"):  # revoked so often that it never ends
+            return None
         if self.best is None or value < self.best[0]:
             self.best = (value, layout, result)
         return value
@@ -109,7 +116,7 @@ def plan(
     search = Search(wanted, objective, SCHEDULES[schedule])
     first = _greedy_pick(search)
     theirs = search.take(first) if first else None
-    queue = _Queue(search, layouts(wanted))
+    queue = Queue(search, layouts(wanted))
     if not queue.count and first is None:
         raise cannot(wanted)
     proved = queue.run(work_most)
@@ -123,7 +130,7 @@ def greedy(wanted: Wanted, objective: Objective = "time", schedule: str = "unidl
     if first is None:
         raise cannot(wanted)
     theirs = search.take(first)
-    return _finish(search, _Queue(search, layouts(wanted)), False, theirs)
+    return _finish(search, Queue(search, layouts(wanted)), False, theirs)
 
 
 def brute(wanted: Wanted, objective: Objective = "time", schedule: str = "unidle") -> Plan:
@@ -131,7 +138,7 @@ def brute(wanted: Wanted, objective: Objective = "time", schedule: str = "unidle
     search = Search(wanted, objective, SCHEDULES[schedule])
     first = _greedy_pick(search)
     theirs = search.take(first) if first else None
-    queue = _Queue(search, layouts(wanted))
+    queue = Queue(search, layouts(wanted))
     for layout in queue.all():
         search.take(layout)
     return _finish(search, queue, True, theirs)
@@ -142,34 +149,36 @@ PLANNERS: Final[dict[str, Callable[[Wanted, Objective, str], Plan]]] = {
 }  # fmt: skip
 
 
-class _Queue:
+class Queue:
     """Layouts in the order of their bounds; a bound is made exact only when its turn comes."""
 
     def __init__(self, search: Search, found: Iterable[Layout]) -> None:
         self._search = search
         self._heap: list[tuple[float, int, bool, int, Layout]] = []
         self.taken = list[float]()
+        known: Known = {}
         for layout in found:
-            quick = quick_ns(search.wanted, layout)
+            quick = quick_ns(search.wanted, layout, known)
             value = search.measure(layout, quick)
             self._heap.append((value, len(self._heap), False, quick, layout))
         self.count = len(self._heap)
         self.quick_ns = min((entry[3] for entry in self._heap), default=0)
         heapq.heapify(self._heap)
 
-    def least_with(self, site: int) -> float | None:
-        """No layout left that uses the site is better."""
-        return min((entry[0] for entry in self._heap if site in entry[4].order), default=None)
-
     def all(self) -> list[Layout]:
         return [entry[4] for entry in sorted(self._heap)]
 
     def bound(self) -> float | None:
         """No layout that is left is better."""
+        found = self.first()
+        return found[0] if found else None
+
+    def first(self) -> tuple[float, Layout] | None:
+        """The layout that is left with the least bound."""
         while self._heap:
             value, turn, exact, quick, layout = self._heap[0]
             if exact:
-                return value
+                return value, layout
             tight = max(lower_bound_ns(setting_of(self._search.wanted, layout)), quick)
             heapq.heapreplace(self._heap, (self._search.measure(layout, tight), turn, True, tight, layout))
         return None
@@ -198,39 +207,36 @@ def _greedy_pick(search: Search) -> Layout | None:
     return found[min(ranked)[1]] if ranked else None
 
 
-def _finish(search: Search, queue: _Queue, proved: bool, theirs: float | None) -> Plan:
+def _finish(search: Search, queue: Queue, proved: bool, theirs: float | None) -> Plan:
     if search.best is None:
+        if search.wanted.saving is not None:
+            raise BadInput(
+                "with so many revocations, or so little memory, no layout ever ends an iteration",
+                field="revocations_per_hour", remedy="save more often, or use devices that stay longer",
+            )  # fmt: skip
         raise cannot(search.wanted)
     value, layout, result = search.best
     bounds = [*queue.taken, search.measure(layout, result.lower_bound_ns)]
     if (left := queue.bound()) is not None:
         bounds.append(left)
     bound = min(bounds)
-    least_ns = int(bound) if search.objective == "time" else min(queue.quick_ns, result.iteration_ns)
-    with_site = tuple(_with(search, queue, k) for k in range(len(search.wanted.offers)))
+    undisturbed = search.objective == "time" and search.wanted.saving is None
+    least_ns = int(bound) if undisturbed else min(queue.quick_ns, result.iteration_ns)
     return Plan(
         search.wanted, layout, result, search.objective, value, bound, least_ns, proved, queue.count, len(search.done),
-        is_small(search.wanted), with_site, theirs,
+        is_small(search.wanted), search.done, search.schedule.name, theirs,
     )  # fmt: skip
-
-
-def _with(search: Search, queue: _Queue, site: int) -> tuple[float, bool] | None:
-    """The least that a layout with a site in use may take, and whether it was simulated; None where nothing can use it."""
-    simulated = [value for layout, value in search.done.items() if site in layout.order]
-    known = [(value, True) for value in simulated if value < float("inf")]
-    least = queue.least_with(site)
-    if least is not None:
-        known.append((least, False))
-    return min(known, default=None)
 
 
 def cannot(wanted: Wanted) -> BadInput:
     """Why no layout is left: memory, by how many bytes."""
+    if wanted.measured is not None:
+        return _cannot_measured(wanted)
     needed = wanted.layers * wanted.state_bytes
     shape = wanted.shape(1)
     held = 0
     short = list[int]()
-    one = wanted.static_bytes + wanted.state_bytes + shape.activation_bytes + shape.kept_bytes
+    one = wanted.one_layer_bytes()
     for offer in wanted.offers:
         if offer.cap_bytes is None:
             continue
@@ -252,7 +258,42 @@ def cannot(wanted: Wanted) -> BadInput:
                 f" optimizer state of the model are {needed:,})",
                 field="sites", remedy="add sites or devices, or use devices with more memory",
             )  # fmt: skip
+    return _no_chain("a batch that more numbers of pipelines divide")
+
+
+def _no_chain(batch: str) -> BadInput:
     return BadInput(
         "no chain of linked sites holds the model with this batch", field="sites",
-        remedy="add links or devices, or a batch that more numbers of pipelines divide",
+        remedy=f"add links or devices, or {batch}",
     )  # fmt: skip
+
+
+def _cannot_measured(wanted: Wanted) -> BadInput:
+    """The same for layers that were measured, in microbatches of one size."""
+    measured, one = wanted.measured, wanted.one_layer_bytes()
+    assert measured is not None
+    if wanted.batch % measured.microbatch:
+        return BadInput(
+            f"is no multiple of the {counted(measured.microbatch, 'sequence')} that layers were measured with",
+            field="batch", value=wanted.batch, remedy="change it, or measure with another --microbatch",
+        )  # fmt: skip
+    caps = [offer.cap_bytes for offer in wanted.offers]
+    known = [cap for cap in caps if cap is not None]
+    if len(known) == len(caps):
+        if one > max(known):
+            largest = int(np.diagonal(measured.needed_bytes, 1).argmax())
+            return BadInput(
+                f"layer {largest} with one microbatch needs {one:,} bytes, {one - max(known):,} more than the largest device"
+                " holds", field="memory_cap_bytes", value=max(known), remedy="use devices with more memory",
+            )  # fmt: skip
+        least = int(measured.sums["state_bytes"][-1] + measured.sums["kept_bytes"][-1])
+        room = sum(
+            offer.gpus * max(cap - wanted.static_bytes, 0)
+            for offer, cap in zip(wanted.offers, known, strict=True)
+        )
+        if least > room:
+            return BadInput(
+                f"all devices together hold {room:,} bytes of layers, and {least - room:,} are missing for all of them",
+                field="sites", remedy="add sites or devices, or use devices with more memory",
+            )  # fmt: skip
+    return _no_chain("a batch that more numbers of pipelines divide, or a larger memory_cap_bytes")

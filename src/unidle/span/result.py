@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from unidle.span.revocations import repeats, stretch
 from unidle.span.setting import Setting
 
 
@@ -36,3 +37,25 @@ def cost_of(setting: Setting, iteration_ns: int, egress: float) -> float:
     hour_ns = 3_600_000_000_000
     devices = sum(site.stages * setting.pipelines * site.price_per_gpu_hour for site in setting.sites)
     return devices * iteration_ns / hour_ns + egress
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """An iteration with lost work, checkpoints and restarts in the mean; ``stretch``: over the undisturbed one."""
+
+    revocations_per_hour: float
+    iteration_ns: int
+    cost_per_iteration: float
+    stretch: float
+
+
+def expected(setting: Setting, result: Result) -> Expected | None:
+    """What is to be expected where devices are revoked; None where nothing was said of it. Source: `revocations.py`."""
+    saving, length = setting.saving, result.iteration_ns
+    if saving is None:
+        return None
+    rate, seconds = setting.revocations_per_hour, length / 1e9
+    more = stretch(saving, rate, seconds)
+    hours = cost_of(setting, length, 0.0)
+    egress = (result.cost_per_iteration - hours) * repeats(saving, rate, seconds)
+    return Expected(rate, round(length * more), hours * more + egress, more)

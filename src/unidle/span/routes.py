@@ -89,18 +89,26 @@ def routes_of(setting: Setting, program: Program) -> Routes:
         to[s, group] = there[0]
         code[s, group] = (there[1] - chunk) * setting.microbatches
         lane[s, group] = _lane(s, there[0], stages)
-        path = setting.path(s, there[0])
+        path, size = setting.path(s, there[0]), setting.crossing_bytes(s, there[0])
         if path is None:
-            wire[s, group] = wire_ns(setting.input_bytes, setting.local) if there[0] != s else 0
+            wire[s, group] = wire_ns(size, setting.local) if there[0] != s else 0
             continue
         wan[s, group] = True
         latency[s, group] = path.latency_ns
-        wire[s, group] = wire_ns(setting.input_bytes, path.rate_gbps(flows))
+        wire[s, group] = wire_ns(size, path.rate_gbps(flows))
         width = share_width(setting, s, there[0], program)
         if width > 1:
             shared[s, group] = len(turns)
             turns.append(_turns(setting, program, s, there[0], forward, width))
     return Routes(to, code, lane, wire, latency, wan, shared, tuple(turns))
+
+
+def waits_over_wan(routes: Routes, microbatches: int) -> Flags:
+    """Whether an operation's input comes from another site, shape ``(stages, 2 * chunks)``."""
+    waited = np.zeros(routes.wan.shape, dtype=np.bool_)
+    for s, group in np.argwhere(routes.wan):
+        waited[routes.to[s, group], group + int(routes.code[s, group]) // microbatches] = True
+    return waited
 
 
 def share_width(setting: Setting, stage: int, to: int, program: Program) -> int:
@@ -126,7 +134,8 @@ def _turns(setting: Setting, program: Program, s: int, to: int, forward: bool, w
     if path is None:
         raise ValueError("there is no link between these stages")
     rate = path.rate_gbps(None if program.max_flows else setting.baseline_flows)
-    pieces = parts(setting.input_bytes, min(program.share.pieces, max(setting.input_bytes, 1)))
+    size = setting.crossing_bytes(s, to)
+    pieces = parts(size, min(program.share.pieces, max(size, 1)))
     # The largest share decides when all have sent, the smallest own one how much is scattered.
     send = tuple(wire_ns(-(-piece // width), rate) for piece in pieces)
     local = tuple(wire_ns(piece - piece // width, setting.local) for piece in pieces)

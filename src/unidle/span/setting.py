@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+from unidle.span.cost import ring_ns
 from unidle.span.link import Link, Path, shortest
+from unidle.span.revocations import Saving
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +18,7 @@ class Site:
     stages: int
     gpus: int | None = None
     price_per_gpu_hour: float = 0.0
+    revocations_per_hour: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +26,8 @@ class Stage:
     """One stage of any pipeline: nanoseconds for one microbatch, and bytes.
 
     ``kept_bytes``: what the backward pass of one microbatch needs beside the stage's input, made again by
-    ``recompute_ns`` unless it is kept. ``gradient_bytes``: what pipelines reduce at the end.
+    ``recompute_ns`` unless it is kept. ``gradient_bytes``: what pipelines reduce at the end. ``input_bytes``: what
+    enters it, None where all cuts are alike; ``static_bytes``: what its device holds beside the setting's.
     """
 
     forward_ns: int
@@ -32,6 +36,8 @@ class Stage:
     recompute_ns: int = 0
     kept_bytes: int = 0
     gradient_bytes: int = 0
+    input_bytes: int | None = None
+    static_bytes: int = 0
 
     @property
     def useful_ns(self) -> int:
@@ -40,7 +46,8 @@ class Stage:
 
 @dataclass(frozen=True)
 class Setting:
-    """A whole setting. ``input_bytes``: of one microbatch at any cut. Without ``links`` communication is free.
+    """A whole setting. ``input_bytes``: of one microbatch at each cut whose stage says nothing else. Without ``links``
+    communication is free.
 
     ``cell``: pipelines that share their links in time. ``chunks``: parts of a stage, for ``interleaved`` alone.
     ``local_gbps``: of a node inside its site, None takes no time. ``one_flow``: baselines use a single flow.
@@ -58,6 +65,7 @@ class Setting:
     local_gbps: float | None = None
     one_flow: bool = False
     chunks: int = 2
+    saving: Saving | None = None
 
     @cached_property
     def site_of(self) -> tuple[int, ...]:
@@ -67,6 +75,11 @@ class Setting:
     @property
     def baseline_flows(self) -> int | None:
         return 1 if self.one_flow else None
+
+    @property
+    def revocations_per_hour(self) -> float:
+        """Of all devices together."""
+        return sum(site.stages * self.pipelines * site.revocations_per_hour for site in self.sites)
 
     @property
     def devices(self) -> int:
@@ -88,9 +101,35 @@ class Setting:
         """Gbit/s inside a site, None where communication is free."""
         return self.local_gbps if self.links else None
 
-    def room_bytes(self) -> int | None:
-        """What the cap leaves for microbatches on each device, None without one."""
-        return None if self.memory_cap_bytes is None else self.memory_cap_bytes - self.static_bytes
+    def reduce_ns(self, stage: int) -> int:
+        """The all-reduce of a stage over all pipelines."""
+        return ring_ns(self.stages[stage].gradient_bytes, self.pipelines, self.local)
+
+    def held_bytes(self, stage: int) -> int:
+        """What a device of the stage holds whatever it does."""
+        return self.static_bytes + self.stages[stage].static_bytes
+
+    def entering_bytes(self, stage: int, chunk: int = 0) -> int:
+        """One microbatch at the entry of a stage; where the model comes around to the first one, the largest cut."""
+        return self._cuts[stage] if stage or not chunk else self._around
+
+    def crossing_bytes(self, stage: int, to: int) -> int:
+        """One transfer between two stages, alike in both directions."""
+        return self._cuts[max(stage, to)] if abs(stage - to) == 1 else self._around
+
+    @cached_property
+    def even(self) -> bool:
+        """Whether all cuts carry as many bytes."""
+        return all(stage.input_bytes is None for stage in self.stages[1:])
+
+    @cached_property
+    def _cuts(self) -> tuple[int, ...]:
+        given = (stage.input_bytes for stage in self.stages)
+        return tuple(self.input_bytes if size is None else size for size in given)
+
+    @cached_property
+    def _around(self) -> int:
+        return max(self._cuts[1:], default=self._cuts[0])
 
     @cached_property
     def _paths(self) -> dict[tuple[int, int], Path | None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn
 
@@ -11,13 +11,13 @@ import numpy as np
 from unidle.errors import BadInput
 from unidle.span.bound import lower_bound_ns
 from unidle.span.check import check
-from unidle.span.engine import Run, run
+from unidle.span.engine import Run, run, run_many
 from unidle.span.memory import peak_bytes
-from unidle.span.program import Ints, Program, Stuck
+from unidle.span.program import Ints, Program
 from unidle.span.result import Result, cost_of
 from unidle.span.schedules import Schedule
 from unidle.span.setting import Setting
-from unidle.span.timeline import Row, reduce_ns, rows
+from unidle.span.timeline import Row, rows
 
 CHECKED_OPERATIONS = 20_000  # a larger timeline is not looked over unless it is asked for
 
@@ -31,10 +31,10 @@ class Simulation:
     run: Run
     result: Result
 
-    def rows(self) -> Iterator[Row]:
-        """The whole timeline."""
+    def rows(self, pipelines: int | None = None) -> Iterator[Row]:
+        """The whole timeline, or that of the first pipelines (whole cells)."""
         traced = run(self.setting, self.program, trace=True) if self.run.routes.turns else self.run
-        return rows(self.setting, self.program, traced)
+        return rows(self.setting, self.program, traced, pipelines)
 
 
 @dataclass(slots=True)
@@ -43,17 +43,24 @@ class Trials:
 
     setting: Setting
     best: tuple[int, Program, Run, Ints] | None = field(default=None)
-    tried: int = 0
 
     def __call__(self, program: Program) -> int | None:
         """The iteration in nanoseconds; None where the cap is exceeded or stages wait for each other."""
-        peaks = None if program.filler else peak_bytes(self.setting, program)
-        if peaks is not None and not _fits(self.setting, peaks):
-            return None
-        self.tried += 1
-        try:
-            done = run(self.setting, program)
-        except Stuck:
+        return self.many([program])[0]
+
+    def many(self, programs: Sequence[Program], limit_ns: int | None = None) -> list[int | None]:
+        """The same for several that differ in orders and fillers alone; None also where it takes ``limit_ns`` or longer."""
+        found: list[int | None] = [None] * len(programs)
+        peaks = [None if each.filler else peak_bytes(self.setting, each) for each in programs]
+        able = [k for k, most in enumerate(peaks) if most is None or _fits(self.setting, most)]
+        if able:
+            runs = run_many(self.setting, [programs[k] for k in able], limit_ns=limit_ns)
+            for k, done in zip(able, runs, strict=True):
+                found[k] = self._enter(programs[k], done, peaks[k])
+        return found
+
+    def _enter(self, program: Program, done: Run | None, peaks: Ints | None) -> int | None:
+        if done is None:
             return None
         if peaks is None:
             peaks = filled_peak(self.setting, program, done)
@@ -98,7 +105,7 @@ def iteration_ns(setting: Setting, done: Run) -> int:
     """When the last device ends, all-reduce included."""
     stages = len(setting.stages)
     by_stage = done.ends.reshape(-1, stages).max(axis=0)
-    return max(int(end) + reduce_ns(setting, s) for s, end in enumerate(by_stage.tolist()))
+    return max(int(end) + setting.reduce_ns(s) for s, end in enumerate(by_stage.tolist()))
 
 
 def filled_peak(setting: Setting, program: Program, done: Run) -> Ints:
@@ -139,10 +146,14 @@ def _result(
     length = iteration_ns(setting, done)
     useful = setting.pipelines * setting.microbatches * sum(stage.useful_ns for stage in setting.stages)
     crossings = np.argwhere(done.routes.wan)
-    each = setting.input_bytes * setting.microbatches * setting.pipelines
-    egress = 0.0
+    sent, egress = 0, 0.0
     for s, group in crossings.tolist():
-        path = setting.path(s, int(done.routes.to[s, group]))
+        to = int(done.routes.to[s, group])
+        path, each = (
+            setting.path(s, to),
+            setting.crossing_bytes(s, to) * setting.microbatches * setting.pipelines,
+        )
+        sent += each
         egress += path.egress_per_gb * each / 1e9 if path else 0.0
     return Result(
         schedule=schedule.name,
@@ -150,7 +161,7 @@ def _result(
         utilisation=useful / (setting.devices * length) if length else 0.0,
         exposed_wan_ns=round(int(done.exposed_ns.sum()) / len(done.exposed_ns)),
         peak_memory_bytes=int(peaks.max()),
-        wan_bytes=len(crossings) * each,
+        wan_bytes=sent,
         lower_bound_ns=lower_bound_ns(setting, program.chunks),
         cost_per_iteration=cost_of(setting, length, egress),
         chosen=program.label,

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from unidle.span.program import Stuck
 from unidle.span.routes import LANES
 from unidle.span.walk import Walk
 
 
 def one_by_one(walk: Walk) -> None:
-    """Walk to the end from wherever ``walk`` is; its arrays hold the outcome.
-
-    Errors: :class:`unidle.span.program.Stuck`.
-    """
+    """Walk to the end from wherever ``walk`` is; its arrays hold the outcome. Who waits for ever is left where it is."""
     lists = _Lists(walk)
-    todo = list(range(len(walk.at)))
+    stages = walk.pipelines * len(walk.setting.stages)
+    todo = [device for device in range(len(walk.at)) if device // stages not in walk.ended]
     while True:
         while todo:
             lists.advance(todo.pop(), todo)
@@ -23,8 +20,8 @@ def one_by_one(walk: Walk) -> None:
             todo += link.advance(lists.made, lists.ready)
         if not todo:
             break
-    if any(at < walk.width for at in lists.at):
-        raise Stuck
+        if lists.give_up():
+            todo = [device for device in todo if device // stages not in walk.ended]
     lists.give_back()
 
 
@@ -41,7 +38,7 @@ class _Lists:
             walk.fills.tolist(),
             walk.lanes.tolist(),
         )
-        self._order = walk.program.order.ravel().tolist()
+        self._order, self._row = walk.order.ravel().tolist(), walk.row.tolist()
         parts = walk.parts
         self._lead, self._body, self._after = parts.lead.tolist(), parts.body.tolist(), parts.after.tolist()
         self._kinds = list(
@@ -53,9 +50,7 @@ class _Lists:
                 strict=True,
             )
         )
-        filler = walk.program.filler
-        self._most = filler.most.tolist() if filler else []
-        self._slack = filler.slack_ns.tolist() if filler else []
+        self._most, self._slack = walk.most.tolist(), walk.slack.tolist()
         self._weight = walk.times.weight[:, 0].tolist()
 
     def give_back(self) -> None:
@@ -67,12 +62,19 @@ class _Lists:
         ):  # fmt: skip
             setattr(walk, name, np.array(values, dtype=np.int64))
 
+    def give_up(self) -> bool:
+        """As the walk's."""
+        walk = self._walk
+        if walk.end is None:
+            return False
+        return walk.give_up(np.array(self.at), np.array(self._free), np.array(self._waiting))
+
     def advance(self, device: int, todo: list[int]) -> None:
         """A device as far as it gets; those that may go on by it are added to ``todo``."""
         walk = self._walk
         width, units, each = walk.width, walk.width // 2, walk.setting.microbatches
         stage = device % len(walk.setting.stages)
-        base, row, first = device * width, stage * width, stage * 2 * walk.program.chunks
+        base, row, first = device * width, self._row[device] * width, stage * 2 * walk.programs[0].chunks
         filled, at, free = bool(self._most), self.at[device], self._free[device]
         while at < width:
             code = self._order[row + at]
@@ -110,7 +112,7 @@ class _Lists:
         weight = self._weight[stage]
         if gap <= 0 or not self._waiting[device]:
             return free
-        count = min(self._waiting[device], (gap + self._slack[stage]) // max(weight, 1))
+        count = min(self._waiting[device], (gap + self._slack[self._row[device]]) // max(weight, 1))
         self._fills[position] += count
         self._waiting[device] -= count
         return int(free + count * weight)
@@ -118,7 +120,7 @@ class _Lists:
     def _put_off(self, device: int, stage: int, position: int, inside: bool) -> int:
         """One more waits; where that is too many, one runs now, for so long."""
         self._waiting[device] += 1
-        if self._waiting[device] <= self._most[stage]:
+        if self._waiting[device] <= self._most[self._row[device]]:
             return 0
         self._waiting[device] -= 1
         if inside:

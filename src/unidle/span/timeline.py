@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
-from unidle.span.cost import ring_ns
 from unidle.span.engine import Run
 from unidle.span.program import Program
 from unidle.span.routes import widest
@@ -34,22 +33,27 @@ class Row(NamedTuple):
     of: str = ""  # of a transfer: F or B, what it carries the result of
 
 
-def rows(setting: Setting, program: Program, run: Run) -> Iterator[Row]:
-    """All rows of all pipelines, device by device, then transfers; ``run`` has its trace."""
-    for pipeline in range(setting.pipelines):
+def rows(setting: Setting, program: Program, run: Run, pipelines: int | None = None) -> Iterator[Row]:
+    """All rows of all pipelines, device by device, then transfers; ``run`` has its trace.
+
+    ``pipelines``: of the first ones only, whole cells.
+    """
+    many = setting.pipelines if pipelines is None else pipelines
+    for pipeline in range(many):
         seen = pipeline % run.pipelines
         for stage in range(len(setting.stages)):
-            yield from _compute(setting, program, run, pipeline, seen, stage)
+            yield from compute_rows(setting, program, run, pipeline, seen, stage)
             yield from _sends(setting, program, run, pipeline, seen, stage)
-    for cell in range(0, setting.pipelines, run.pipelines):
+    for cell in range(0, many, run.pipelines):
         for passage in run.passages:
             yield from _passage(setting, program, passage, cell)
-    yield from _reduce(setting, run)
+    yield from _reduce(setting, run, many)
 
 
-def _compute(
+def compute_rows(
     setting: Setting, program: Program, run: Run, pipeline: int, seen: int, stage: int
 ) -> Iterator[Row]:
+    """What a device computes, in order; ``seen``: the pipeline of the run that is like ``pipeline``."""
     name, each, units = setting.device(pipeline, stage), setting.microbatches, program.units
     at = seen * len(setting.stages) + stage
     forward, backward, weight, again = (
@@ -113,7 +117,7 @@ def _sends(
         for microbatch, arrival in enumerate(arrivals):
             end = arrival - late
             yield Row(
-                name, "send", pipeline, stage, microbatch, end - wire, end, chunk, setting.input_bytes,
+                name, "send", pipeline, stage, microbatch, end - wire, end, chunk, setting.crossing_bytes(stage, to),
                 "B" if offset else "F",
             )  # fmt: skip
 
@@ -149,19 +153,14 @@ def node_pairs(setting: Setting, program: Program, stage: int, to: int, cell: in
             yield f"{setting.device(pipeline, stage - k * step)}>{setting.device(pipeline, to + k * step)}"
 
 
-def reduce_ns(setting: Setting, stage: int) -> int:
-    """The all-reduce of a stage over all pipelines."""
-    return ring_ns(setting.stages[stage].gradient_bytes, setting.pipelines, setting.local)
-
-
-def _reduce(setting: Setting, run: Run) -> Iterator[Row]:
+def _reduce(setting: Setting, run: Run, pipelines: int) -> Iterator[Row]:
     stages = len(setting.stages)
     for stage in range(stages):
         if not setting.stages[stage].gradient_bytes or setting.pipelines == 1 or setting.local is None:
             continue
-        length = reduce_ns(setting, stage)
+        length = setting.reduce_ns(stage)
         start = int(run.ends[stage::stages].max())
         size = 2 * (setting.pipelines - 1) * setting.stages[stage].gradient_bytes // setting.pipelines
-        for pipeline in range(setting.pipelines):
+        for pipeline in range(pipelines):
             name = f"{setting.device(pipeline, stage)}:ring"
             yield Row(name, "allreduce", pipeline, stage, -1, start, start + length, 0, size)

@@ -1,18 +1,20 @@
-"""The state of a walk through a program, and the step that all devices which can take at once."""
+"""The state of a walk through programs, and the step that all devices which can take at once."""
 
 from __future__ import annotations
 
-from collections.abc import MutableSequence
+from collections.abc import MutableSequence, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 
-from unidle.span.program import Flags, Ints, Program, Stuck
-from unidle.span.routes import LANES, Routes, Times, Turns
+from unidle.span.foresight import Foresight
+from unidle.span.program import Flags, Ints, Program
+from unidle.span.routes import LANES, Routes, Times, Turns, waits_over_wan
 from unidle.span.setting import Setting
 
 LOOK: Final = 4  # rounds for each stage after which the walk is judged: a wave goes there and back in two
+AHEAD: Final = 4  # rounds between two looks at whether the limit can still be kept
 FEW: Final = 12  # steps of a round that are as fast one by one
 
 
@@ -40,6 +42,14 @@ class Parts:
     after: Ints
 
 
+def parts_of(setting: Setting, programs: Sequence[Program], times: Times) -> Parts:
+    """Those of several programs that are alike in all but their orders, one after the other."""
+    found = [_parts(setting, program, times) for program in programs]
+    return Parts(
+        *(np.concatenate([getattr(each, name) for each in found]) for name in ("lead", "body", "after"))
+    )
+
+
 def _parts(setting: Setting, program: Program, times: Times) -> Parts:
     order, units = program.order, program.units
     rows = np.arange(order.shape[0])[:, None]
@@ -62,13 +72,21 @@ def _parts(setting: Setting, program: Program, times: Times) -> Parts:
 
 @dataclass(slots=True)
 class Walk:
+    """Programs of one setting that are alike but for their orders and fillers go side by side.
+
+    A device is ``(program * pipelines + pipeline) * stages + stage``; its row in the tables ``program * stages + stage``.
+    """
+
     setting: Setting
-    program: Program
+    programs: tuple[Program, ...]
     routes: Routes
     times: Times
-    trace: bool
+    trace: bool = False
+    end: Foresight | None = None
     pipelines: int = field(init=False)
     width: int = field(init=False)
+    order: Ints = field(init=False)
+    row: Ints = field(init=False)
     ready: Ints = field(init=False)
     made: Ints = field(init=False)
     at: Ints = field(init=False)
@@ -79,44 +97,54 @@ class Walk:
     exposed: Ints = field(init=False)
     lanes: Ints = field(init=False)
     shared: list[Shared] = field(init=False)
+    heads: Ints = field(init=False)
     tables: dict[str, Ints | Flags] = field(init=False)
     parts: Parts = field(init=False)
+    most: Ints = field(init=False)
+    slack: Ints = field(init=False)
+    ended: set[int] = field(init=False)
 
     def __post_init__(self) -> None:
-        stages, program = len(self.setting.stages), self.program
+        stages, many, first = len(self.setting.stages), len(self.programs), self.programs[0]
         self.pipelines = self.setting.cell if self.routes.turns else 1
-        self.width = program.order.shape[1]
-        count, size = self.pipelines * stages, self.pipelines * stages * self.width
+        self.width = first.order.shape[1]
+        count, size = many * self.pipelines * stages, many * self.pipelines * stages * self.width
         self.ready = np.full(size + 1, -1, dtype=np.int64)  # the last one takes what nobody waits for
-        self.made = np.full(size + 1, -1, dtype=np.int64)
-        for first in range(0, count, stages):
-            begin = first * self.width
+        self.made = np.full(size + 2, -1, dtype=np.int64)  # nothing is ever made at the last one
+        for begin in range(0, size, stages * self.width):
             self.ready[begin : begin + self.setting.microbatches] = 0
             self.made[begin : begin + self.setting.microbatches] = 0
         self.at, self.free, self.waiting, self.exposed = (np.zeros(count, dtype=np.int64) for _ in range(4))
         self.starts = np.zeros(size, dtype=np.int64)
-        self.fills = np.zeros(size if program.filler else 0, dtype=np.int64)
+        self.fills = np.zeros(size if first.filler else 0, dtype=np.int64)
         self.lanes = np.zeros(count * LANES, dtype=np.int64)
-        self.parts = _parts(self.setting, program, self.times)
+        self.order = np.concatenate([program.order for program in self.programs])
+        device = np.arange(count)
+        self.row = device // (self.pipelines * stages) * stages + device % stages
+        self.parts = parts_of(self.setting, self.programs, self.times)
+        fillers = [program.filler for program in self.programs if program.filler is not None]
+        none = np.zeros(0, dtype=np.int64)
+        self.most = np.concatenate([filler.most for filler in fillers]) if fillers else none
+        self.slack = np.concatenate([filler.slack_ns for filler in fillers]) if fillers else none
+        self.ended = set()
         self.shared = [
-            Shared(self, link, (program.order[link.stage] % program.units)[self._sends(link)].tolist())
+            Shared(self, link, which, self._sent(link, program))
+            for which, program in enumerate(self.programs)
             for link in self.routes.turns
         ]
         self._lookups(stages)
 
-    def _sends(self, link: Turns) -> Flags:
-        found: Flags = (self.program.order[link.stage] < self.program.units) == link.forward
+    def _sent(self, link: Turns, program: Program) -> list[int]:
+        order = program.order[link.stage]
+        found: list[int] = (order % program.units)[(order < program.units) == link.forward].tolist()
         return found
 
     def _lookups(self, stages: int) -> None:
         """Tables by ``stage * 2 chunks + kind of operation``, and what is waited for over a WAN."""
-        routes, size = self.routes, 2 * self.program.chunks
+        routes = self.routes
         here = np.arange(stages)[:, None]
         jump = (routes.to - here) * self.width + routes.code
-        waited = np.zeros((stages, size), dtype=np.bool_)
-        for s, group in np.argwhere(routes.wan):
-            gone = int(routes.code[s, group]) // self.setting.microbatches
-            waited[routes.to[s, group], group + gone] = True
+        waited = waits_over_wan(routes, self.setting.microbatches)
         self.tables = {
             "jump": jump.ravel(), "none": (routes.to < 0).ravel(), "lane": routes.lane.ravel(),
             "wire": routes.wire_ns.ravel(), "way": (routes.wire_ns + routes.latency_ns).ravel(),
@@ -125,13 +153,16 @@ class Walk:
 
     def all_rounds(self) -> bool:
         """Walk in rounds; False where so few devices move at once that one by one is faster."""
-        order = self.program.order.ravel()
+        order, stages = self.order.ravel(), len(self.setting.stages)
         live = np.arange(len(self.at))
-        stage = live % len(self.setting.stages)
-        rows, base = stage * self.width, live * self.width
-        kinds = stage * 2 * self.program.chunks
-        rounds, steps, look = 0, 0, LOOK * len(self.setting.stages)
+        rows, base = self.row * self.width, live * self.width
+        kinds = live % stages * 2 * self.programs[0].chunks
+        self.heads = np.array([link.head for link in self.shared], dtype=np.int64)
+        rounds, steps, look = 0, 0, LOOK * stages
         while live.size:
+            if self.end is not None and not rounds % AHEAD and self.give_up():
+                live = live[~np.isin(live // (self.pipelines * stages), list(self.ended))]
+                continue
             spot = rows[live] + self.at[live]
             code = order[spot]
             need = self.ready[base[live] + code]
@@ -143,23 +174,37 @@ class Walk:
                 self._step(who, spot[able], base[who] + code[able], need[able], kind)
                 live = live[self.at[live] < self.width]
                 steps += len(who)
-            for link in self.shared:
-                moved = bool(link.advance()) or moved
+            for k in np.nonzero(self.made[self.heads] >= 0)[0].tolist():
+                moved = bool(self.shared[k].advance()) or moved
+                self.heads[k] = self.shared[k].head
             if not moved:
-                raise Stuck
+                break
             rounds += 1
-            if rounds % look == 0:
+            if not rounds % look:
                 if steps < FEW * look:
                     return False
                 steps = 0
         return True
 
+    def give_up(self, at: Ints | None = None, free: Ints | None = None, waiting: Ints | None = None) -> bool:
+        """Programs that cannot keep the limit end; whether there were any. The walk's tables by default."""
+        if self.end is None:
+            return False
+        at, free = self.at if at is None else at, self.free if free is None else free
+        waiting = self.waiting if waiting is None else waiting
+        late = self.end.too_long(self.row, at, free, waiting).reshape(len(self.programs), -1).any(axis=1)
+        found = set(np.nonzero(late)[0].tolist()) - self.ended
+        self.ended |= found
+        self.shared = [link for link in self.shared if link.program not in self.ended]
+        self.heads = np.array([link.head for link in self.shared], dtype=np.int64)
+        return bool(found)
+
     def _step(self, who: Ints, spot: Ints, what: Ints, need: Ints, kind: Ints) -> None:
         parts, tables = self.parts, self.tables
         free, lead = self.free[who], parts.lead[spot]
         position = who * self.width + self.at[who]
-        filler = self.program.filler
-        if filler is not None:
+        filled = bool(len(self.fills))
+        if filled:
             free = self._fill(who, need - free - lead, position, free)
         prepared = free + lead
         start = np.maximum(need, prepared)
@@ -169,7 +214,7 @@ class Walk:
         )
         leaves = start + parts.body[spot]
         self.free[who] = leaves + parts.after[spot]
-        if filler is not None:
+        if filled:
             self._put_off(who, kind)
         self.at[who] += 1
         target = np.where(tables["none"][kind], len(self.ready) - 1, what + tables["jump"][kind])
@@ -182,12 +227,8 @@ class Walk:
 
     def _fill(self, who: Ints, gap: Ints, position: Ints, free: Ints) -> Ints:
         """Gradients of weights into the wait."""
-        filler = self.program.filler
-        if filler is None:
-            return free
-        stage = who % len(self.setting.stages)
-        each = self.times.weight[stage, 0]
-        fits = np.where(gap > 0, (gap + filler.slack_ns[stage]) // np.maximum(each, 1), 0)
+        each = self.times.weight[who % len(self.setting.stages), 0]
+        fits = np.where(gap > 0, (gap + self.slack[self.row[who]]) // np.maximum(each, 1), 0)
         count = np.minimum(self.waiting[who], fits)
         self.fills[position] += count
         self.waiting[who] -= count
@@ -196,15 +237,10 @@ class Walk:
 
     def _put_off(self, who: Ints, kind: Ints) -> None:
         """After a backward one more waits; where that is too many, one runs now."""
-        filler = self.program.filler
-        if filler is None:
-            return
-        stages = len(self.setting.stages)
-        stage = who % stages
         self.waiting[who] += kind % 2  # a filler has one chunk: kinds are forward, backward
-        late = (self.waiting[who] > filler.most[stage]).astype(np.int64)
+        late = (self.waiting[who] > self.most[self.row[who]]).astype(np.int64)
         self.waiting[who] -= late
-        self.free[who] += late * self.times.weight[stage, 0]
+        self.free[who] += late * self.times.weight[who % len(self.setting.stages), 0]
         following = who * self.width + np.minimum(self.at[who] + 1, self.width - 1)
         inside = self.at[who] + 1 < self.width
         self.fills[following[inside]] += late[inside]
@@ -213,16 +249,37 @@ class Walk:
 class Shared:
     """A link in turns while the rounds go: microbatch by microbatch, pipeline after pipeline."""
 
-    __slots__ = ("_at", "_entry", "_free", "_link", "_out", "_turn", "_units", "_walk", "passages")
+    __slots__ = (
+        "_at",
+        "_entry",
+        "_free",
+        "_link",
+        "_out",
+        "_pieces",
+        "_turn",
+        "_units",
+        "_walk",
+        "passages",
+        "program",
+    )
 
-    def __init__(self, walk: Walk, link: Turns, units: list[int]) -> None:
+    def __init__(self, walk: Walk, link: Turns, program: int, units: list[int]) -> None:
         self._walk, self._link, self._units = walk, link, units
+        self.program = program
         self._turn, self._free = 0, 0
         self._out, self._entry = [0] * walk.pipelines, [0] * walk.pipelines
         stages = len(walk.setting.stages)
-        backward = 0 if link.forward else walk.program.units
-        self._at = [(c * stages + link.to) * walk.width + backward for c in range(walk.pipelines)]
+        backward = 0 if link.forward else walk.programs[program].units
+        first = program * walk.pipelines
+        self._at = [((first + c) * stages + link.to) * walk.width + backward for c in range(walk.pipelines)]
+        self._pieces = tuple(zip(link.scatter_ns, link.send_ns, link.gather_ns, strict=True))
         self.passages: list[Passage] = []
+
+    @property
+    def head(self) -> int:
+        """Where what passes next is waited for; where nothing is ever made when all has passed."""
+        nth, pipeline = divmod(self._turn, self._walk.pipelines)
+        return self._at[pipeline] + self._units[nth] if nth < len(self._units) else len(self._walk.made) - 1
 
     def advance(
         self,
@@ -246,16 +303,30 @@ class Shared:
 
     def _pass(self, made: int, c: int, unit: int) -> int:
         """When the transfer is whole at the far stage."""
-        link, begins = self._link, []
-        for scatter, send, gather in zip(link.scatter_ns, link.send_ns, link.gather_ns, strict=True):
+        if self._walk.trace:
+            return self._pass_traced(made, c, unit)
+        out, free, entry, late = self._out[c], self._free, self._entry[c], self._link.latency_ns
+        if out < made:
+            out = made
+        for scatter, send, gather in self._pieces:
+            out += scatter
+            free = (max(out, free)) + send
+            there = free + late
+            entry = (max(there, entry)) + gather
+        self._out[c], self._free, self._entry[c] = out, free, entry
+        return entry
+
+    def _pass_traced(self, made: int, c: int, unit: int) -> int:
+        """The same, and when each piece began."""
+        begins = []
+        for scatter, send, gather in self._pieces:
             spread = max(made, self._out[c])
             self._out[c] = spread + scatter
             sent = max(spread + scatter, self._free)
             self._free = sent + send
-            collected = max(self._free + link.latency_ns, self._entry[c])
+            collected = max(self._free + self._link.latency_ns, self._entry[c])
             self._entry[c] = collected + gather
             begins.append((spread, sent, collected))
-        if self._walk.trace:
-            columns = tuple(zip(*begins, strict=True))
-            self.passages.append(Passage(link, c, unit, columns[0], columns[1], columns[2]))
+        columns = tuple(zip(*begins, strict=True))
+        self.passages.append(Passage(self._link, c, unit, columns[0], columns[1], columns[2]))
         return self._entry[c]

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 
-from unidle.span.memory import most_in_flight
+from unidle.span.memory import inputs_of, most_in_flight, room_of
 from unidle.span.program import Flags, Ints, Program, Share, depth_order, falling, joined_weights
 from unidle.span.routes import routes_of
 from unidle.span.setting import Setting
 
-Try = Callable[[Program], int | None]
+
+class Try(Protocol):
+    """How long a program takes, in nanoseconds; None where it cannot be run."""
+
+    def __call__(self, program: Program) -> int | None: ...
+
+    def many(self, programs: Sequence[Program], limit_ns: int | None = None) -> list[int | None]:
+        """Of several that differ in their orders and fillers alone; None also for ``limit_ns`` or longer."""
+        ...
+
+
 Choose = Callable[[Setting, Try], Program]
 
 LARGE: Final = 100_000  # microbatches times devices of a cell, from where searches are short
@@ -54,21 +64,25 @@ def kept_bytes(setting: Setting) -> Ints:
     return np.array([stage.kept_bytes for stage in setting.stages], dtype=np.int64)
 
 
+def input_bytes(setting: Setting) -> Ints:
+    """Of one microbatch at the entry of each stage, ``(stages,)``."""
+    return inputs_of(setting, 1)[:, 0]
+
+
 def limits(setting: Setting) -> Ints:
     """How many microbatches fit on each stage when all is made again, ``(stages,)``."""
-    room = setting.room_bytes()
-    return np.array(
-        [most_in_flight(room, setting.input_bytes, stage.kept_bytes) for stage in setting.stages],
-        dtype=np.int64,
-    )
+    room = room_of(setting)
+    rooms = [None] * len(setting.stages) if room is None else room.tolist()
+    each = zip(rooms, input_bytes(setting).tolist(), kept_bytes(setting).tolist(), strict=True)
+    return np.array([most_in_flight(*stage) for stage in each], dtype=np.int64)
 
 
 def keep_where_it_fits(setting: Setting, depth: Ints) -> Flags:
     """False (kept) on stages that hold ``depth`` microbatches whole, True elsewhere; ``(stages, U)``."""
-    room = setting.room_bytes()
+    room = room_of(setting)
     again = everything(setting)
     if room is not None:
-        needed = depth * (setting.input_bytes + kept_bytes(setting))
+        needed = depth * (input_bytes(setting) + kept_bytes(setting))
         again &= (needed > room)[:, None]
         return again
     return ~again
@@ -133,5 +147,7 @@ def fastest(programs: list[Program], attempt: Try) -> Program:
     """The one that takes least; the first where none can be run."""
     if len(programs) == 1:
         return programs[0]
-    times = [(length, k) for k, program in enumerate(programs) if (length := attempt(program)) is not None]
+    alike = attempt.many if len({(each.share, each.filler is None) for each in programs}) == 1 else None
+    lengths = alike(programs) if alike else [attempt(program) for program in programs]
+    times = [(length, k) for k, length in enumerate(lengths) if length is not None]
     return programs[min(times)[1]] if times else programs[0]

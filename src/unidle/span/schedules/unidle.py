@@ -6,15 +6,17 @@ the other schedules (in large settings ATLAS's and ZB-H1's), so that the result 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
+from unidle.span.memory import room_of
 from unidle.span.program import Filler, Flags, Ints, Program, Share, depth_order, falling
 from unidle.span.routes import widest
 from unidle.span.schedules.atlas import atlas
-from unidle.span.schedules.base import Try, depths, is_large, kept_bytes, pace
+from unidle.span.schedules.base import Pace, Try, depths, input_bytes, is_large, kept_bytes, pace
 from unidle.span.schedules.gpipe import gpipe
 from unidle.span.schedules.one_f_one_b import one_f_one_b
 from unidle.span.schedules.varuna import varuna
@@ -29,6 +31,7 @@ _PIECES: Final = (1, 2, 8, 16)
 _MORE: Final = (-1, 1, 2)
 _WORK: Final = 400_000  # operations of one kind over all trials
 _TRIALS: Final = (3, 150)
+_BESIDE: Final = 60_000  # microbatches times devices that are tried side by side
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +58,11 @@ def unidle(setting: Setting, attempt: Try) -> Program:
     search = _Search(setting, attempt, int(np.clip(_WORK // size, *_TRIALS)))
     for program in _others(setting, attempt):
         search.take(program)
-    for wish in _beginnings(setting):
-        search.wish(wish)
+    search.wishes(_beginnings(setting))
     before = None
     while search.least != before and search.left and not is_large(setting):
         before = search.least
-        for change in _changes(search.wished):
-            search.wish(change)
+        search.wishes(_changes(search.wished))
     return search.best
 
 
@@ -98,6 +99,8 @@ class _Search:
         self.left = left
         self._seen: set[_Wish] = set()
         self._made: set[tuple[object, ...]] = set()
+        self._paces: dict[tuple[Share, bool], Pace] = {}
+        self._beside = max(_BESIDE // (len(setting.stages) * setting.microbatches * setting.cell), 1)
         self.least: int | None = None
         self.wished: _Wish = _Wish(_shares(setting)[0])
         self._least_wish: int | None = None
@@ -110,24 +113,54 @@ class _Search:
             self.best, self.least = program, length
         return length is not None
 
-    def wish(self, wish: _Wish) -> None:
-        """Try it; the best wish is where the search goes on, also while ATLAS's program is faster."""
+    def wishes(self, wishes: Sequence[_Wish]) -> None:
+        """Try them; the best wish is where the search goes on, also while ATLAS's program is faster."""
+        tried = [(wish, program) for wish in wishes if (program := self._new(wish)) is not None]
+        lengths = self._lengths([program for _, program in tried])
+        for (wish, program), length in zip(tried, lengths, strict=True):
+            if length is None:
+                continue
+            if self._least_wish is None or length < self._least_wish:
+                self._least_wish, self.wished = length, wish
+            if self.least is None or length < self.least:
+                self.best, self.least = program, length
+
+    def _new(self, wish: _Wish) -> Program | None:
+        """Its program, where there was none like it."""
         if wish in self._seen or not self.left:
-            return
+            return None
         self._seen.add(wish)
-        program = _program(self._setting, wish)
+        program = self._program(wish)
         key = (wish.share, wish.slack, program.order.tobytes(), program.again.tobytes(), _most(program))
         if key in self._made:
-            return
+            return None
         self._made.add(key)
         self.left -= 1
-        length = self._attempt(program)
-        if length is None:
-            return
-        if self._least_wish is None or length < self._least_wish:
-            self._least_wish, self.wished = length, wish
-        if self.least is None or length < self.least:
-            self.best, self.least = program, length
+        return program
+
+    def _program(self, wish: _Wish) -> Program:
+        key = (wish.share, wish.joined)
+        if key not in self._paces:
+            self._paces[key] = pace(self._setting, wish.share, max_flows=True, joined=wish.joined)
+        return _program(self._setting, wish, self._paces[key])
+
+    def _lengths(self, programs: list[Program]) -> list[int | None]:
+        """Side by side where links are shared alike; one that is slower than the best wish so far is given up."""
+        found: list[int | None] = [None] * len(programs)
+        limit = self._least_wish
+        alike: dict[Share, list[int]] = {}
+        for k, program in enumerate(programs):
+            alike.setdefault(program.share, []).append(k)
+        for those in alike.values():
+            for first in range(0, len(those), self._beside):
+                batch = those[first : first + self._beside]
+                lengths = self._attempt.many(
+                    [programs[k] for k in batch], None if limit is None else limit + 1
+                )
+                for k, length in zip(batch, lengths, strict=True):
+                    found[k] = length
+                limit = min((each for each in (limit, *lengths) if each is not None), default=None)
+        return found
 
 
 def _most(program: Program) -> bytes:
@@ -157,12 +190,11 @@ def _shares(setting: Setting) -> list[Share]:
     return found
 
 
-def _program(setting: Setting, wish: _Wish) -> Program:
-    at = pace(setting, wish.share, max_flows=True, joined=wish.joined)
+def _program(setting: Setting, wish: _Wish, at: Pace) -> Program:
     depth = depths(setting, at, wish.scale, wish.more)
-    room = setting.room_bytes()
+    room = room_of(setting)
     if wish.keep_first and room is not None:
-        whole = np.maximum(room // np.maximum(setting.input_bytes + kept_bytes(setting), 1), 1)
+        whole = np.maximum(room // np.maximum(input_bytes(setting) + kept_bytes(setting), 1), 1)
         depth = falling(np.minimum(depth, np.where(_worth_keeping(setting), whole, depth)))
     most, again = _memory(setting, depth, wish.put_off, room)
     weight = np.array([stage.weight_ns for stage in setting.stages], dtype=np.int64)
@@ -181,7 +213,7 @@ def _worth_keeping(setting: Setting) -> Flags:
     return np.array([stage.recompute_ns > 0 for stage in setting.stages], dtype=np.bool_)
 
 
-def _memory(setting: Setting, depth: Ints, put_off: int, room: int | None) -> tuple[Ints, Flags]:
+def _memory(setting: Setting, depth: Ints, put_off: int, room: Ints | None) -> tuple[Ints, Flags]:
     """How many gradients of weights may wait, and what is made again, ``(stages,)`` and ``(stages, M)``.
 
     On each stage at most ``depth`` inputs are held for forwards and ``most`` for what was put off; activations for
@@ -192,7 +224,7 @@ def _memory(setting: Setting, depth: Ints, put_off: int, room: int | None) -> tu
     most = np.full(len(depth), min(put_off, count), dtype=np.int64)
     if room is None:
         return most, np.repeat(~worth[:, None], count, axis=1)
-    size, kept = setting.input_bytes, kept_bytes(setting)
+    size, kept = input_bytes(setting), kept_bytes(setting)
     both = np.maximum(size + kept, 1)
     left = room - depth * size - kept
     whole = worth & (depth * both <= room)

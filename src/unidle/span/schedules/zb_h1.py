@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import numpy as np
 
+from unidle.span.memory import room_of
 from unidle.span.program import Program, delayed_weights, depth_order, falling
-from unidle.span.schedules.base import Try, everything, kept_bytes, limits
+from unidle.span.schedules.base import Try, everything, input_bytes, kept_bytes, limits
 from unidle.span.setting import Setting
 
 
 def zb_h1(setting: Setting, _attempt: Try) -> Program:
     """One program; under a cap first less is put off, then fewer are in flight."""
-    stages, room = len(setting.stages), setting.room_bytes()
+    stages, room = len(setting.stages), room_of(setting)
     index = np.arange(stages, dtype=np.int64)
     depth = falling(np.minimum(np.minimum(stages - index, setting.microbatches), limits(setting)))
     delay = index.copy()
@@ -22,7 +23,7 @@ def zb_h1(setting: Setting, _attempt: Try) -> Program:
     if room is None:
         again = ~again
     else:
-        kept, size = kept_bytes(setting), setting.input_bytes
+        kept, size = kept_bytes(setting), input_bytes(setting)
         whole = (depth + delay) * (size + kept) <= room
         left = (room - depth * size - kept) // np.maximum(size + kept, 1)
         delay = np.where(whole | (size + kept == 0), delay, np.clip(left, 0, delay))

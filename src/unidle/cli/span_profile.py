@@ -1,0 +1,302 @@
+"""``unidle span profile``: what each layer of a real model takes, measured in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from unidle.cli.common import JsonOption, figures, print_json, say, table
+from unidle.errors import BadInput, CannotRun
+from unidle.words import counted
+
+if TYPE_CHECKING:
+    from unidle.files.span_train import TrainPart
+    from unidle.span.profile import Median, Profile, Profiled
+
+_DTYPES = ("float64", "float32", "bfloat16")
+
+
+def profile(
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL.py:BUILD|FILE", show_default=False,
+            help="A function that returns the model, or a span file with a train section.",
+        ),
+    ],
+    argument: Annotated[
+        list[str] | None,
+        typer.Option("--argument", metavar="NAME=VALUE", show_default=False, help="For BUILD; the value is JSON, else text. Can be given again."),
+    ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(metavar="FILE.py:FUNCTION", show_default=False, help="batch(step, index, size, seed): input and target; default: batch beside BUILD."),
+    ] = None,
+    loss: Annotated[
+        str | None,
+        typer.Option(metavar="FILE.py:FUNCTION", show_default=False, help="loss(output, target); default: loss beside BUILD, where there is one."),
+    ] = None,
+    dtype: Annotated[
+        str | None,
+        typer.Option(metavar="|".join(_DTYPES), show_default=False, help="Of the parameters; default: the file's, else float32."),
+    ] = None,
+    optimizer: Annotated[
+        str, typer.Option(metavar="NAME", help="Of torch.optim, for the bytes of its state; or none.")
+    ] = "adamw",
+    microbatch: Annotated[
+        int | None,
+        typer.Option(min=1, max=10**6, show_default=False, help="Sequences; default: the file's, else 1."),
+    ] = None,
+    device: Annotated[
+        str, typer.Option(metavar="auto|cpu|cuda:N", help="Where to measure; auto: a GPU where there is one.")
+    ] = "auto",
+    threads: Annotated[
+        int, typer.Option(min=0, max=4096, help="Of a process, on CPUs; 0: PyTorch's own choice.")
+    ] = 0,
+    repeats: Annotated[
+        int, typer.Option(min=1, max=100_000, help="How often; three more before do not count.")
+    ] = 30,
+    beside: Annotated[
+        int, typer.Option(min=1, max=256, help="Processes that measure at once, as on a machine that is shared.")
+    ] = 1,
+    seed: Annotated[int, typer.Option(min=0, help="Of parameters and data.")] = 0,
+    write: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", show_default=False, help="Span file that the layers are stored in; the rest of it stays."),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:  # fmt: skip
+    """Measure forward, gradient of the input and of the weights, and bytes of each layer of a real model.
+
+    Exit codes: 0 measured; 2 bad input, also in the model's own code; 3 the model cannot be cut, or does not fit here.
+    """
+    from unidle.files.span_measured import check_file, store_profile
+    from unidle.span.profile import profile_of
+
+    if dtype is not None and dtype not in _DTYPES:
+        raise BadInput("is none of them", field="--dtype", value=dtype, remedy=f"choose one of {', '.join(_DTYPES)}")  # fmt: skip
+    request = _request(target, _arguments(argument))
+    request = replace(
+        request, data=_path(data, "--data") or request.data, loss=_path(loss, "--loss") or request.loss,
+        dtype=dtype or request.dtype, microbatch=microbatch or request.microbatch,
+    )  # fmt: skip
+    if write is not None:
+        check_file(write)  # before minutes are spent
+    asked = {
+        **request.told(), "optimizer": optimizer, "device": device, "threads": threads, "repeats": repeats, "seed": seed,
+    }  # fmt: skip
+    found = profile_of(_measure(asked, beside))
+    how = {
+        "microbatch": request.microbatch, "device": found.device, "dtype": request.dtype, "optimizer": optimizer,
+        "threads": found.threads, "repeats": repeats, "beside": beside,
+    }  # fmt: skip
+    if as_json:
+        print_json(as_object(found, how))
+    else:
+        _show(found, how)
+    if write is not None:
+        store_profile(write, found, how)
+        if not as_json:
+            say(f"{write}: {counted(len(found.layers), 'layer')} stored")
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """What is to be built; paths are whole."""
+
+    build: str
+    arguments: dict[str, Any]
+    data: str | None = None
+    loss: str | None = None
+    dtype: str = "float32"
+    microbatch: int = 1
+
+    def told(self) -> dict[str, Any]:
+        return {
+            "build": self.build, "arguments": self.arguments, "data": self.data, "loss": self.loss,
+            "dtype": self.dtype, "microbatch": self.microbatch,
+        }  # fmt: skip
+
+
+def _request(target: str, arguments: dict[str, Any]) -> _Request:
+    if build := _path(target, "TARGET") if ".py:" in target else None:
+        return _Request(build, arguments)
+    if target.endswith((".yaml", ".yml", ".json")) or os.sep in target or Path(target).is_file():
+        return _from_file(target, arguments)
+    what = f"process {target}" if target.isdigit() else f"job {target}"
+    raise CannotRun(
+        f"the layers of a process that runs cannot be told apart from outside ({what}): blocks that are alike run the same"
+        " line of Python, and the backward pass runs without any",
+        remedy="measure the function that builds its model, MODEL.py:BUILD, with --beside for what it shares its machine with;"
+        f" `unidle profile {target}` shows where the time of the whole goes",
+    )  # fmt: skip
+
+
+def _from_file(path: str, arguments: dict[str, Any]) -> _Request:
+    from unidle.files.check import convert
+    from unidle.files.document import Bounds
+    from unidle.files.load import base_dir_of, load_document
+    from unidle.files.span_file import PlanFile
+
+    document = load_document(path, what="span", bounds=Bounds())
+    file = convert(document, PlanFile, what="span")
+    if file.train is None:
+        raise document.error(
+            ("train",), "the field is missing", remedy="add train: {model: {build: model.py:function}}, or name MODEL.py:BUILD"
+        )  # fmt: skip
+    train: TrainPart = file.train
+    base = base_dir_of(path)
+
+    def whole(name: str | None) -> str | None:
+        return None if name is None else str(Path(base, name).absolute())
+
+    microbatch = file.model.microbatch if file.model else file.measured.microbatch if file.measured else 1
+    model = train.model
+    return _Request(
+        whole(model.build) or "", {**model.arguments, **arguments}, whole(train.data), whole(train.loss), model.dtype, microbatch,
+    )  # fmt: skip
+
+
+def _path(name: str | None, field: str) -> str | None:
+    """``FILE.py:FUNCTION`` with the whole path."""
+    if name is None:
+        return None
+    file, _, function = name.rpartition(":")
+    if not file.endswith(".py") or not function.replace(".", "_").isidentifier():
+        raise BadInput(
+            "is not FILE.py:FUNCTION", field=field, value=name, remedy="for instance model.py:build"
+        )
+    if not Path(file).is_file():
+        raise BadInput("there is no such file", field=field, value=file, remedy="check the path")
+    return f"{Path(file).absolute()}:{function}"
+
+
+def _arguments(given: list[str] | None) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for text in given or ():
+        name, equals, value = text.partition("=")
+        if not equals or not name.isidentifier():
+            raise BadInput(
+                "is not NAME=VALUE", field="--argument", value=text, remedy="for instance layers=12"
+            )
+        try:
+            found[name] = json.loads(value)
+        except ValueError:
+            found[name] = value
+    return found
+
+
+# ---- the processes
+
+
+def _measure(asked: dict[str, Any], count: int) -> list[dict[str, Any]]:
+    """What each process tells; they begin to measure together. Errors: BadInput, CannotRun."""
+    command = [sys.executable, "-m", "unidle.rank.span_profile"]
+    started = list[subprocess.Popen[str]]()
+    try:
+        for _ in range(count):
+            started.append(
+                subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            )
+            _send(started[-1], json.dumps(asked))
+        for process in started:
+            _answer(process)
+        for process in started:
+            _send(process, "go")
+        return [_answer(process)["result"] for process in started]
+    finally:
+        for process in started:
+            process.kill()
+        for process in started:
+            process.communicate()
+
+
+def _send(process: subprocess.Popen[str], line: str) -> None:
+    assert process.stdin is not None
+    try:
+        process.stdin.write(line + "\n")
+        process.stdin.flush()
+    except BrokenPipeError:
+        pass  # it has ended: its answer, or that there is none, says why
+
+
+def _answer(process: subprocess.Popen[str]) -> dict[str, Any]:
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    if not line:
+        code = process.wait()
+        ended = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        raise CannotRun(
+            f"the process that measures {ended} before it could answer"
+            + (": perhaps it ran out of memory" if code == -9 else ""),
+            remedy="use a smaller --microbatch or fewer layers" if code == -9 else "what it said is above",
+        )
+    told: dict[str, Any] = json.loads(line)
+    if error := told.get("error"):
+        raise (BadInput if error["kind"] == "input" else CannotRun)(
+            error["problem"], field=error["field"], value=error["value"], remedy=error["remedy"]
+        )
+    return told
+
+
+# ---- what is told
+
+
+def as_object(found: Profile, how: dict[str, Any]) -> dict[str, Any]:
+    """The profile for machines."""
+    from unidle.files.span_measured import layer_data
+
+    return {
+        **how, "torch": found.torch, "loss": found.has_loss, "step_ns": _told(found.step), "sum_ns": found.sum_ns,
+        "layers": [{**layer_data(each), "kind": each.kind, "split": each.split} for each in found.layers],
+        "how": "measured",
+    }  # fmt: skip
+
+
+def _told(found: Median) -> dict[str, int]:
+    return found._asdict()
+
+
+def _show(found: Profile, how: dict[str, Any]) -> None:
+    say(
+        f"{found.device}, {how['dtype']}, {counted(how['microbatch'], 'sequence')}, {counted(found.threads, 'thread')},"
+        f" {counted(how['repeats'], 'repeat')}" + (f", {how['beside']} at once" if how["beside"] > 1 else "")
+    )
+    header = [
+        "layer", "kind", "forward ms", "input grad ms", "weights ms", "± %", "input MB", "kept MB", "parameters MB",
+        "optimizer MB",
+    ]  # fmt: skip
+    for line in table(header, [_line(each) for each in found.layers]):
+        say(line)
+    say()
+    say(
+        f"All layers {found.sum_ns / 1e6:,.3f} ms; the model uncut, forward and backward, {found.step.value / 1e6:,.3f} ms"
+        f" ({found.step.low / 1e6:,.3f} to {found.step.high / 1e6:,.3f})."
+    )
+    if not 0.8 <= found.sum_ns / max(found.step.value, 1) <= 1.25:
+        say(
+            "The two differ: other programs had the device, or layers are so short that calls take most of it."
+        )
+    if not found.has_loss:
+        say("No loss: what it takes is not in it (--loss).")
+    if apart := [each.layer.name for each in found.layers if not each.split]:
+        say(f"Gradients of weights as a difference, for they cannot run apart: {', '.join(apart)}.")
+    say("All figures are measured: medians; ± is the half of the 95 % interval.")
+
+
+def _line(each: Profiled) -> list[str]:
+    layer, times = each.layer, (each.forward, each.backward, each.weight)
+    whole = sum(found.value for found in times)
+    spread = 50 * sum(found.high - found.low for found in times) / whole if whole else 0.0
+    sizes = (layer.input_bytes, layer.kept_bytes, layer.parameters_bytes, layer.optimizer_bytes)
+    return [
+        layer.name, each.kind, *(f"{found.value / 1e6:.3f}" for found in times), f"{spread:.1f}",
+        *(figures(size / 1e6) for size in sizes),
+    ]  # fmt: skip

@@ -1,0 +1,49 @@
+"""Changes one part of a YAML file that a user wrote, and leaves all else in it as it is, comments too."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from unidle.errors import BadInput
+
+
+def end_of(text: str, node: Any) -> int:
+    """Where a node's last word ends: the mark of a block comes after the space and comments that follow it."""
+    if isinstance(node, yaml.ScalarNode) or node.flow_style or not node.value:
+        return int(node.end_mark.index)
+    last = node.value[-1]
+    return end_of(text, last[1] if isinstance(last, tuple) else last)
+
+
+def spliced(text: str, start: int, end: int, new: str) -> str:
+    return text[:start] + new + text[end:]
+
+
+def replace_text(path: str, text: str, check: Callable[[str], object]) -> None:
+    """The file with a new text, after ``check`` has read that from another path; its mode is kept.
+
+    Errors: what ``check`` raises, and :class:`BadInput` where it cannot be written; then the file is as it was.
+    """
+    target = Path(os.path.realpath(path))
+    try:
+        fd, partial = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
+        try:
+            with os.fdopen(fd, "w", encoding="utf-8") as stream:
+                stream.write(text)
+                stream.flush()
+                os.fsync(stream.fileno())
+            check(partial)
+            Path(partial).chmod(target.stat().st_mode & 0o7777 if target.exists() else 0o644)
+            Path(partial).replace(target)
+        finally:
+            Path(partial).unlink(missing_ok=True)
+    except OSError as error:
+        raise BadInput(
+            f"cannot be written: {error.strerror}", field="--write", value=path, remedy="name another place"
+        ) from error
