@@ -71,7 +71,7 @@ def simulate(
 ) -> None:  # fmt: skip
     """Simulate pipeline schedules across sites, exactly, at equal memory: time, use, waits, memory, bytes, cost."""
     from unidle.cli.output import whole_file
-    from unidle.cli.span_files import write_rows, write_svg
+    from unidle.cli.span_files import picture_of, write_rows, write_svg
     from unidle.files.span import load_span
     from unidle.files.span_schedule import schedules_named
     from unidle.span.simulate import simulate as simulated
@@ -84,7 +84,7 @@ def simulate(
             write_rows(stream, found, lines=timeline.endswith((".jsonl", ".ndjson")))
     if gantt is not None:
         with whole_file(gantt, "--gantt") as stream:
-            write_svg(stream, found[0])
+            write_svg(stream, [picture_of(found[0])])
     if as_json:
         print_json({each.result.schedule: as_object(each) for each in found})
     else:

@@ -27,15 +27,16 @@ def load_span(path: str | os.PathLike[str]) -> Setting:
 
     Errors: :class:`unidle.errors.BadInput`, with the line.
     """
-    return _setting(load_document(path, what="span", bounds=Bounds()))
+    return setting_of(load_document(path, what="span", bounds=Bounds()))
 
 
 def span_from_mapping(data: Mapping[str, Any], source: str = "span") -> Setting:
     """The same from plain data."""
-    return _setting(Document(data, source))
+    return setting_of(Document(data, source))
 
 
-def _setting(document: Document) -> Setting:
+def setting_of(document: Document) -> Setting:
+    """The setting of a document that was read."""
     if not isinstance(document.data, Mapping):
         raise document.error(
             (), "a span file must be a mapping of fields",

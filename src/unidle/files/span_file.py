@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
+from unidle.files.span_train_file import Hosts, TrainPart
 from unidle.files.values import MEMORY_SAYS, MemoryText, Name
 
 STAGES_MOST = 10_000
@@ -100,6 +101,7 @@ class OfferPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             extra={"says": MEMORY_SAYS},
         ),
     ] = None
+    hosts: Hosts = ()
 
 
 class SitePart(OfferPart, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -195,6 +197,9 @@ class PlanFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             description="TCP flows of the schedules other than atlas and unidle.", extra={"says": "1 or max"}
         ),
     ] = "max"
+    train: Annotated[
+        TrainPart | None, Meta(description="What `unidle span run` trains; the other commands leave it aside.")
+    ] = None
 
 
 class SpanFile(PlanFile, frozen=True, forbid_unknown_fields=True, kw_only=True):

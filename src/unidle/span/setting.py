@@ -44,6 +44,7 @@ class Setting:
 
     ``cell``: pipelines that share their links in time. ``chunks``: parts of a stage, for ``interleaved`` alone.
     ``local_gbps``: of a node inside its site, None takes no time. ``one_flow``: baselines use a single flow.
+    ``wide``: nodes of all stages of a site may send for one of them, which a real run does not do.
     """
 
     stages: tuple[Stage, ...]
@@ -58,6 +59,7 @@ class Setting:
     local_gbps: float | None = None
     one_flow: bool = False
     chunks: int = 2
+    wide: bool = True
 
     @cached_property
     def site_of(self) -> tuple[int, ...]:
