@@ -26,10 +26,12 @@ span_app = typer.Typer(
 def register(app: typer.Typer) -> None:
     """Add this room's commands."""
     from unidle.cli.span_probe import probe
+    from unidle.cli.span_run import run
 
     span_app.command("simulate")(simulate)
     span_app.command("plan")(plan)
     span_app.command("probe")(probe)
+    span_app.command("run")(run)
     app.add_typer(span_app, name="span")
 
 
