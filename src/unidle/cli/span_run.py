@@ -14,7 +14,7 @@ from unidle.errors import BadInput
 if TYPE_CHECKING:
     from unidle.cli.run import Signals
     from unidle.files.span_train import Wanted
-    from unidle.launch.conductor import Attempt, Conductor
+    from unidle.launch.conductor import Attempt, Conductor, Options
     from unidle.launch.gang import Gang
     from unidle.launch.ground import Ground
     from unidle.span.simulate import Simulation
@@ -70,6 +70,9 @@ def run(
     rejoin: Annotated[
         bool, typer.Option("--rejoin/--no-rejoin", help="Take a site that was lost back when it answers, at a checkpoint.")
     ] = True,
+    wait_s: Annotated[
+        float, typer.Option("--wait", metavar="SECONDS", min=1, help="For --site: how long the sites wait for each other.")
+    ] = 600.0,
     as_json: JsonOption = False,
 ) -> None:  # fmt: skip
     """Train the model of a span file over its sites, by its schedule, and print measured beside modelled figures."""
@@ -80,10 +83,13 @@ def run(
     modes = _modes(compare)
     simulation = simulate(wanted.setting, wanted.schedule)
     tell = (lambda _: None) if as_json else say
+    from unidle.launch.conductor import Options
+
+    options = Options(replan, rejoin)
     if site is not None:
         from unidle.cli.span_site import run_site
 
-        sys.exit(run_site(wanted, site, store, replan, rejoin=rejoin, as_json=as_json))
+        sys.exit(run_site(wanted, site, store, options, wait_s, as_json=as_json))
     from unidle.launch.ground import ground_of
 
     _tell_plan(wanted, simulation, tell)
@@ -91,7 +97,7 @@ def run(
         tell(f"on {ground.how}")
         for line in ground.missing:
             warn(line)
-        done = _train(wanted, ground, store, replan, rejoin, tell)
+        done = _train(wanted, ground, store, options, tell)
         others = _compared(modes, wanted, ground, done, tell)
     _pictures(done, gantt, perfetto)
     report(done, others, as_json=as_json)
@@ -171,23 +177,29 @@ def _tell_plan(wanted: Wanted, simulation: Simulation, tell: Any) -> None:
             tell(f"changes_semantics: {name} {value}: another model than a single process would train")
 
 
-def _train(
-    wanted: Wanted, ground: Ground, store: str | None, replan: int, rejoin: bool, tell: Any
-) -> Done:
+def _train(wanted: Wanted, ground: Ground, store: str | None, options: Options, tell: Any) -> Done:
     from unidle.cli.run import caught
     from unidle.control.ids import new_job_id
-    from unidle.launch.conductor import Conductor, Options
+    from unidle.launch.conductor import Conductor
     from unidle.launch.gang import gang_of
+    from unidle.launch.sites import Here
 
     name = "span"
     address = store or str(data_dir() / "span" / f"{new_job_id(name)}.db")
     with caught() as signals, gang_of(ground, name, address, data_dir()) as gang:
-        conductor = Conductor(wanted, ground, gang, tell, Options(replan, rejoin))
-        job = gang.run(lambda seen: conductor.turn(seen) or _interrupted(signals, gang, seen))
+        here = Here(gang, frozenset(ground.addresses))
+        conductor = Conductor(wanted, ground, gang, here, tell, options)
+
+        def turn(seen: JobView) -> bool:
+            here.see(seen)
+            return conductor.turn(seen) or interrupted(signals, gang, seen)
+
+        job = gang.run(turn)
         return Done(conductor, job, gang, address, bool(signals.interrupts or signals.terminates))
 
 
-def _interrupted(signals: Signals, gang: Gang, job: JobView) -> bool:
+def interrupted(signals: Signals, gang: Gang, job: JobView) -> bool:
+    """Ends the job where a signal asks for it; always False."""
     if signals.interrupts + signals.terminates and job.cancel_by is None:
         gang.cancel("Ctrl-C" if signals.interrupts else "SIGTERM")
     elif signals.interrupts > 1:

@@ -11,8 +11,9 @@ from typing import Any, Final
 from unidle.errors import CannotRun, UnidleError
 from unidle.files.span_train import Wanted
 from unidle.launch.gang import Gang
-from unidle.launch.ground import Ground
-from unidle.launch.records import Reader, Record
+from unidle.launch.ground import Ground, devices_of
+from unidle.launch.records import Record
+from unidle.launch.sites import Sites
 from unidle.rank.span_member import dashed
 from unidle.span.measured import Step, row_of, transfers_ns
 from unidle.span.replan import Left, corrected, cut_off, without
@@ -38,7 +39,6 @@ class Attempt:
     cut: tuple[int, ...] | None
     lost: frozenset[str]
     devices: tuple[str, ...]
-    reader: Reader
     steps: dict[int, Step] = field(default_factory=dict)
     shifts: dict[str, int] = field(default_factory=dict)
     saved: dict[int, set[str]] = field(default_factory=dict)
@@ -61,8 +61,10 @@ class Options:
 class Conductor:
     """One run. :meth:`turn` is called many times a second until the job has ended."""
 
-    def __init__(self, wanted: Wanted, ground: Ground, gang: Gang, tell: Tell, options: Options | None = None) -> None:
-        self.wanted, self.ground, self.gang, self.tell = wanted, ground, gang, tell
+    def __init__(
+        self, wanted: Wanted, ground: Ground, gang: Gang, sites: Sites, tell: Tell, options: Options | None = None
+    ) -> None:
+        self.wanted, self.ground, self.gang, self.sites, self.tell = wanted, ground, gang, sites, tell
         self.options = options or Options()
         self.attempts: dict[int, Attempt] = {}
         self.whole: int = 0  # the newest step with a checkpoint of all devices
@@ -72,42 +74,40 @@ class Conductor:
         self._fruitless = 0
         self._looked = 0
         self._wanted_back: set[str] = set()
-        self._is_over = False
+        self.is_over = False
 
     # -- the loop ------------------------------------------------------------------------------------
 
     def turn(self, job: JobView) -> bool:
         """What is new; True once the job has ended."""
-        if job.attempts and job.attempts[-1].number not in self.attempts and self.error is None and not job.terminal:
+        self._poll()
+        if not job.terminal and self.error is None and not self.is_over:
             try:
-                self._begin(job.attempts[-1].number)
+                if self.sites.waiting():
+                    self._begin()
             except UnidleError as error:
                 self.error = error
+                self.sites.over()
                 self.gang.cancel("unidle span run: " + error.problem[:200])
-        if self.attempts:
-            self._poll(self.attempts[max(self.attempts)])
         return job.terminal
 
-    def _begin(self, number: int) -> None:
+    def _begin(self) -> None:
         """The plan of a new attempt, from what became of the one before."""
+        number = len(self.attempts) + 1
         before = self.attempts.get(number - 1)
         if before is not None:
-            self._poll(before)
-            self._judge(before)
+            self._poll()
+            self._judge(before, self.sites.died())
+        self._lost |= self.sites.lost()
         left = self._left()
         simulation = self._simulated(left.setting)
-        devices = tuple(
-            left.setting.device(p, s) for p in range(left.setting.pipelines) for s in range(len(left.setting.stages))
-        )
-        digest = before.digest if before is not None else None
-        run = Run(f"{self.gang.job}", number - 1, self.whole if before is not None else 0, digest)
-        training = self.wanted.training
-        plan = plan_of(training, simulation, self.ground.addresses, run, _cut(left, simulation))
-        reader = Reader(self.gang.place, number, (*devices, *self._standing_by(devices)))
+        devices = tuple(devices_of(left.setting))
+        run = Run(self.gang.job, number - 1, self.whole if before else 0, before.digest if before else None)
+        plan = plan_of(self.wanted.training, simulation, self.ground.addresses, run, _cut(left, simulation))
         self.attempts[number] = Attempt(
-            number, simulation, left.cut, self._lost, devices, reader, resumed=self.whole if before else 0
+            number, simulation, left.cut, self._lost, devices, resumed=self.whole if before else 0
         )
-        self.gang.write_plan(number, plan)
+        self.sites.begin(number, plan, (*devices, *self._standing_by(devices)))
         if before is not None:
             after = f"after step {self.whole}" if self.whole else "from the beginning"
             self.tell(f"attempt {number}: goes on {after} with {simulation.result.schedule}")
@@ -126,9 +126,10 @@ class Conductor:
 
     # -- what ranks say ------------------------------------------------------------------------------
 
-    def _poll(self, attempt: Attempt) -> None:
-        for record in attempt.reader.poll():
-            self.take(attempt, record)
+    def _poll(self) -> None:
+        for record in self.sites.records():
+            if record.attempt in self.attempts:
+                self.take(self.attempts[record.attempt], record)
 
     def take(self, attempt: Attempt, record: Record) -> None:
         """One record of this attempt."""
@@ -148,8 +149,8 @@ class Conductor:
         elif record.kind == "end":
             attempt.ends[device] = body
             if sum(end.get("why") == "done" for end in attempt.ends.values()) == len(attempt.devices):
-                self._is_over = True
-                self.gang.over()
+                self.is_over = True
+                self.sites.over()
         elif record.kind == "reach" and self.options.rejoin:
             self._reached(device, answers=bool(body.get("answers")))
 
@@ -209,13 +210,13 @@ class Conductor:
 
     def _stop(self, attempt: Attempt) -> None:
         attempt.stopping = True
-        self.gang.stop_attempt(attempt.number)
+        self.sites.stop(attempt.number)
 
     # -- what follows --------------------------------------------------------------------------------
 
     _next: tuple[Setting, Schedule] | None = None
 
-    def _judge(self, attempt: Attempt) -> None:
+    def _judge(self, attempt: Attempt, dead: list[str]) -> None:
         """Which site the next attempt goes without, if any. Errors: :class:`CannotRun` where it is of no use to go on."""
         if attempt.stopping:
             return
@@ -225,9 +226,8 @@ class Conductor:
                 f"{FRUITLESS_MOST} attempts one after the other got nowhere: {_why(attempt)}",
                 remedy=f"see what the ranks say: unidle logs {self.gang.job}",
             )  # fmt: skip
-        dead = [name for name in attempt.devices if name not in attempt.ends]
         if dead:
-            self.tell(f"attempt {attempt.number} ended: {_and(dead)} left without a word")
+            self.tell(f"attempt {attempt.number} ended: {_and(dead)} died")
             return
         lost = next(
             ((name, end) for name, end in attempt.ends.items() if end.get("why") in ("link", "peer") and end.get("peer")),

@@ -21,6 +21,7 @@ from unidle.span.setting import Setting
 from unidle.words import counted
 
 PORT: Final = 29400
+PORT_MOST: Final = 60_000
 LAB_MOST: Final = 200  # devices, each with a namespace and an address of one /24
 
 
@@ -141,16 +142,25 @@ def hosts_ground(setting: Setting, hosts: Mapping[str, tuple[str, ...]], site: s
     for k, one in enumerate(setting.sites):
         own = [d for d in devices_of(setting) if d.split("/")[0] == one.name]
         given = hosts[one.name] * (len(own) if len(hosts[one.name]) == 1 else 1)
-        for n, (name, host) in enumerate(zip(own, given, strict=True)):
-            addresses[name] = _address(host, PORT + 1 + n, k)
+        for n, (name, host) in enumerate(zip(own, given, strict=True), 1):
+            addresses[name] = _address(host, n, k)
     mine = [name for name in addresses if name.split("/")[0] == site]
     return Ground(addresses, _nodes(mine, device), f"{counted(len(mine), 'device')} of site {site}")
 
 
-def _address(host: str, port: int, site: int) -> Address:
+def launcher_address(setting: Setting, hosts: Mapping[str, tuple[str, ...]]) -> Address:
+    """Where the launcher of the first site listens."""
+    return _address(hosts[setting.sites[0].name][0], 0, 0)
+
+
+def _address(host: str, offset: int, site: int) -> Address:
+    """``ADDRESS[:PORT]``: the launcher is at the port, devices follow."""
     name, _, given = host.rpartition(":")
+    port = PORT
     if name and given.isdigit() and (":" not in name or name.startswith("[")):
-        if not 0 < int(given) < 65000:
-            raise BadInput("is no port", field=f"sites[{site}].hosts", value=host, remedy="ADDRESS:PORT")
-        return name.strip("[]"), int(given) + port - PORT - 1
-    return host.strip("[]"), port
+        if not 0 < int(given) < PORT_MOST:
+            raise BadInput(
+                "is no port", field=f"sites[{site}].hosts", value=host, remedy=f"ADDRESS:PORT, up to {PORT_MOST}"
+            )
+        host, port = name, int(given)
+    return host.strip("[]"), port + offset
