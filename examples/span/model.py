@@ -55,9 +55,7 @@ class Head(nn.Module):
 
 def build(blocks: int = 6, width: int = 128, heads: int = 4, length: int = 64) -> nn.Sequential:
     """The layers, which a cut counts: embedding, blocks, head."""
-    return nn.Sequential(
-        Embedding(width, length), *(Block(width, heads) for _ in range(blocks)), Head(width)
-    )
+    return nn.Sequential(Embedding(width, length), *(Block(width, heads) for _ in range(blocks)), Head(width))
 
 
 def batch(step: int, index: int, size: int, seed: int, length: int = 64) -> tuple[Tensor, Tensor]:

@@ -73,9 +73,7 @@ def write_svg(stream: BinaryIO, pictures: Sequence[Picture], width: int = 1200, 
     height = 0
     for picture in pictures:
         height = _draw(picture, parts, height, length, width, line)
-    head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif" font-size="11">'
-    )
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif" font-size="11">'
     stream.write("\n".join([head, *parts, "</svg>\n"]).encode())
 
 
@@ -83,7 +81,9 @@ def _draw(picture: Picture, parts: list[str], top: int, length: int, width: int,
     """One picture below what is there; the height of all."""
     known, by_place = set(picture.devices), {name: list[Row]() for name in picture.devices}
     for row in picture.rows:
-        if row.device_or_link in known or (row.op == "send" and row.device_or_link.partition(">")[0] in known):
+        if row.device_or_link in known or (
+            row.op == "send" and row.device_or_link.partition(">")[0] in known
+        ):
             by_place.setdefault(row.device_or_link, []).append(row)
     left = 220
     scale = (width - left - 4) / length

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -98,7 +97,7 @@ def run(
         for line in ground.missing:
             warn(line)
         done = _train(wanted, ground, store, options, tell)
-        others = _compared(modes, wanted, ground, done, tell)
+        others = _compared(modes, ground, done, tell)
     _pictures(done, gantt, perfetto)
     report(done, others, as_json=as_json)
     sys.exit(0 if done.state == "succeeded" else done.code)
@@ -148,7 +147,9 @@ def _changed(wanted: Wanted, steps: int | None, schedule: str | None) -> Wanted:
     if schedule is not None:
         chosen = schedules_named(schedule)
         if len(chosen) != 1:
-            raise BadInput("must be one", field="--schedule", value=schedule, remedy="a run follows one schedule")
+            raise BadInput(
+                "must be one", field="--schedule", value=schedule, remedy="a run follows one schedule"
+            )
         wanted = replace(wanted, schedule=chosen[0])
     return wanted
 
@@ -157,7 +158,9 @@ def _modes(compare: list[str] | None) -> list[str]:
     modes = [mode for text in compare or [] for mode in text.split(",")]
     for mode in modes:
         if mode not in ("single", "gloo"):
-            raise BadInput("is nothing to compare with", field="--compare", value=mode, remedy="single or gloo")
+            raise BadInput(
+                "is nothing to compare with", field="--compare", value=mode, remedy="single or gloo"
+            )
     return modes
 
 
@@ -166,8 +169,12 @@ def _tell_plan(wanted: Wanted, simulation: Simulation, tell: Any) -> None:
 
     told, setting = simulation.result, wanted.setting
     chain = " - ".join(f"{site.name} ({site.stages})" for site in setting.sites)
-    tell(f"plan: {chain}; {setting.pipelines} x {setting.microbatches} microbatches, {told.schedule}: {told.chosen}")
-    tell(f"modelled: {told.iteration_ns / 1e6:.1f} ms a step, {100 * told.utilisation:.1f} % busy, bound {told.lower_bound_ns / 1e6:.1f} ms")
+    tell(
+        f"plan: {chain}; {setting.pipelines} x {setting.microbatches} microbatches, {told.schedule}: {told.chosen}"
+    )
+    tell(
+        f"modelled: {told.iteration_ns / 1e6:.1f} ms a step, {100 * told.utilisation:.1f} % busy, bound {told.lower_bound_ns / 1e6:.1f} ms"
+    )
     for line in strip(simulation):
         tell(line)
     if wanted.training.paced:
@@ -207,12 +214,12 @@ def interrupted(signals: Signals, gang: Gang, job: JobView) -> bool:
     return False
 
 
-def _compared(modes: list[str], wanted: Wanted, ground: Ground, done: Done, tell: Any) -> dict[str, Any]:
+def _compared(modes: list[str], ground: Ground, done: Done, tell: Any) -> dict[str, Any]:
     if done.state != "succeeded" or not modes:
         return {}
     from unidle.launch.compare import compare_with
 
-    return {mode: compare_with(mode, wanted, ground, done.attempts, done.place, tell) for mode in modes}
+    return {mode: compare_with(mode, ground, done.attempts, done.place, tell) for mode in modes}
 
 
 def _pictures(done: Done, gantt: str | None, perfetto: str | None) -> None:
@@ -277,7 +284,9 @@ def report(done: Done, others: dict[str, Any], *, as_json: bool) -> None:
     say()
     if done.why:
         warn(done.why)
-    say(f"{done.job} {done.state} after {len(done.attempts)} attempt{'s' if len(done.attempts) > 1 else ''}; where its time went: unidle ledger --store {done.store}")
+    say(
+        f"{done.job} {done.state} after {len(done.attempts)} attempt{'s' if len(done.attempts) > 1 else ''}; where its time went: unidle ledger --store {done.store}"
+    )
 
 
 def losses(done: Done) -> dict[str, float]:
@@ -305,14 +314,15 @@ def _show(done: Done, told: Any, model: Any, off: float | None) -> None:
         ["exposed WAN s, mean of devices", figures((told.exposed_wan_ns or 0) / 1e9), figures(model.exposed_wan_ns / 1e9), ""],
         ["WAN MB a step", figures(sum(told.link_bytes.values()) / 1e6), figures(model.wan_bytes / 1e6), ""],
     ]  # fmt: skip
-    for line in table([f"{model.schedule}, median of {told.steps} steps", "measured", "modelled", "difference"], rows):
+    for line in table(
+        [f"{model.schedule}, median of {told.steps} steps", "measured", "modelled", "difference"], rows
+    ):
         say(line)
     if told.link_bytes:
         say()
         lines = [
-            [pair, figures(size / 1e6), f"{100 * told.link_use.get(pair, 0):.1f}"] for pair, size in told.link_bytes.items()
+            [pair, figures(size / 1e6), f"{100 * told.link_use.get(pair, 0):.1f}"]
+            for pair, size in told.link_bytes.items()
         ]
         for line in table(["link", "MB a step", "busiest wire, % of the step"], lines):
             say(line)
-
-

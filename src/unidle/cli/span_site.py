@@ -30,7 +30,9 @@ def run_site(
     secret = os.environ.get(SECRET, "")
     if not secret:
         raise BadInput(
-            "is not set", field=SECRET, remedy="all sites need the same: python3 -c 'import secrets; print(secrets.token_hex(32))'"
+            "is not set",
+            field=SECRET,
+            remedy="all sites need the same: python3 -c 'import secrets; print(secrets.token_hex(32))'",
         )
     ground = hosts_ground(wanted.setting, wanted.training.hosts, site, wanted.training.device)
     address = store or str(data_dir() / "span" / f"{new_job_id('span')}.db")
@@ -49,8 +51,8 @@ def _lead(
     wanted: Wanted, ground: Ground, secret: str, address: str, options: Options, wait_s: float,
     tell: Callable[[str], None], *, as_json: bool,
 ) -> int:  # fmt: skip
-    from unidle.cli.span_run import Done, interrupted, report
     from unidle.cli.run import caught
+    from unidle.cli.span_run import Done, interrupted, report
     from unidle.launch.conductor import Conductor
     from unidle.launch.follower import digest_of
     from unidle.launch.gang import gang_of
@@ -61,9 +63,13 @@ def _lead(
     host, port = launcher_address(wanted.setting, wanted.training.hosts)
     others = [site.name for site in wanted.setting.sites[1:]]
     try:
-        endpoint = Endpoint(LEADER, run=_run_name(wanted), secret=secret.encode(), listen=(host, port), settings=SETTINGS)
+        endpoint = Endpoint(
+            LEADER, run=_run_name(wanted), secret=secret.encode(), listen=(host, port), settings=SETTINGS
+        )
     except PortTaken as error:
-        raise BadInput(str(error), field="sites.hosts", value=f"{host}:{port}", remedy="give ADDRESS:PORT another") from None
+        raise BadInput(
+            str(error), field="sites.hosts", value=f"{host}:{port}", remedy="give ADDRESS:PORT another"
+        ) from None
     with endpoint:
         talks = gathered(endpoint, others, wait_s, tell)
         with caught() as signals, gang_of(ground, "span", address, data_dir(), secret) as gang:
@@ -97,7 +103,13 @@ def _mine(ground: Ground) -> frozenset[str]:
 
 
 def _follow(
-    wanted: Wanted, site: str, ground: Ground, secret: str, address: str, wait_s: float, tell: Callable[[str], None]
+    wanted: Wanted,
+    site: str,
+    ground: Ground,
+    secret: str,
+    address: str,
+    wait_s: float,
+    tell: Callable[[str], None],
 ) -> int:
     from unidle.cli.run import caught
     from unidle.cli.span_run import interrupted
@@ -107,7 +119,9 @@ def _follow(
     from unidle.launch.sites import LEADER, SETTINGS, Here, Talk
     from unidle.rank.wan import Endpoint
 
-    with Endpoint(f"{LEADER}-{site}", run=_run_name(wanted), secret=secret.encode(), settings=SETTINGS) as endpoint:
+    with Endpoint(
+        f"{LEADER}-{site}", run=_run_name(wanted), secret=secret.encode(), settings=SETTINGS
+    ) as endpoint:
         talk = Talk(_opened(endpoint, launcher_address(wanted.setting, wanted.training.hosts), wait_s, tell))
         with caught() as signals, gang_of(ground, "span", address, data_dir(), secret) as gang:
             follower = Follower(wanted, gang, Here(gang, _mine(ground)), talk, tell)

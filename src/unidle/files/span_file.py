@@ -198,7 +198,8 @@ class PlanFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         ),
     ] = "max"
     train: Annotated[
-        TrainPart | None, Meta(description="What `unidle span run` trains; the other commands leave it aside.")
+        TrainPart | None,
+        Meta(description="What `unidle span run` trains; the other commands leave it aside."),
     ] = None
 
 

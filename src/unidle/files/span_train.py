@@ -79,7 +79,11 @@ def _training(document: Document, file: SpanFile, part: TrainPart, base: str, se
         name, _, attribute = text.rpartition(":")
         return f"{_file(document, ('train', *where), base, name)}:{attribute}"
 
-    own = part.optimizer.name if ".py:" not in part.optimizer.name else function(part.optimizer.name, "optimizer", "name")
+    own = (
+        part.optimizer.name
+        if ".py:" not in part.optimizer.name
+        else function(part.optimizer.name, "optimizer", "name")
+    )
     saving = None
     if part.checkpoint is not None:
         given = part.checkpoint
@@ -96,7 +100,7 @@ def _training(document: Document, file: SpanFile, part: TrainPart, base: str, se
     return Training(
         build=function(part.model.build, "model", "build"), data=function(part.data, "data"),
         loss=function(part.loss, "loss"), steps=part.steps, arguments=part.model.arguments, dtype=part.model.dtype,
-        optimizer=own, optimizer_arguments=part.optimizer.arguments, seed=part.seed,
+        optimizer=own, optimizer_arguments=part.optimizer.arguments, clip_norm=part.clip_norm, seed=part.seed,
         microbatch=part.microbatch or default, cut=part.cut, schedule=part.schedule, saving=saving, paced=part.pace,
         device=part.device, tls=tls, semantics=semantics, hosts=_hosts(document, file, setting),
     )  # fmt: skip
@@ -105,7 +109,9 @@ def _training(document: Document, file: SpanFile, part: TrainPart, base: str, se
 def _file(document: Document, where: Path, base: str, name: str) -> str:
     path = os.path.abspath(os.path.join(base, name))  # noqa: PTH100, PTH118
     if not os.path.isfile(path):  # noqa: PTH113
-        raise document.error(where, "there is no such file", value=path, remedy="paths are relative to the span file")
+        raise document.error(
+            where, "there is no such file", value=path, remedy="paths are relative to the span file"
+        )
     return path
 
 

@@ -6,7 +6,6 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-
 Function = Annotated[
     str,
     Meta(
@@ -25,7 +24,9 @@ class BuildPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     build: Annotated[
         Function,
-        Meta(description="Returns an nn.Sequential, or a list of modules: the layers. Called after the seed is set."),
+        Meta(
+            description="Returns an nn.Sequential, or a list of modules: the layers. Called after the seed is set."
+        ),
     ]
     arguments: Arguments = {}
     dtype: Annotated[
@@ -66,7 +67,9 @@ class TlsPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     certificate: Annotated[str, Meta(min_length=1, max_length=4096, description="Of this site.")]
     key: Annotated[str, Meta(min_length=1, max_length=4096, description="Of the certificate.")]
-    authority: Annotated[str, Meta(min_length=1, max_length=4096, description="Who signed those of all sites.")]
+    authority: Annotated[
+        str, Meta(min_length=1, max_length=4096, description="Who signed those of all sites.")
+    ]
 
 
 class OuterPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -92,11 +95,17 @@ class TrainPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     model: BuildPart
     data: Annotated[
         Function,
-        Meta(description="(step, index, size, seed) -> (input, target) of one microbatch; index counts over the batch."),
+        Meta(
+            description="(step, index, size, seed) -> (input, target) of one microbatch; index counts over the batch."
+        ),
     ]
     loss: Annotated[Function, Meta(description="(output, target) -> the mean over the microbatch.")]
     steps: Annotated[int, Meta(ge=1, le=10**9, examples=[20])]
     optimizer: OptimizerPart = OptimizerPart()
+    clip_norm: Annotated[
+        Positive | None,
+        Meta(description="Longest gradient of the whole model; without it none is shortened."),
+    ] = None
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
     microbatch: Annotated[
         Annotated[int, Meta(ge=1, le=10**6)] | None,
@@ -110,7 +119,8 @@ class TrainPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         ),
     ] = None  # fmt: skip
     schedule: Annotated[
-        str, Meta(min_length=1, max_length=4096, description="Of `unidle span simulate`, or FILE.py:FUNCTION.")
+        str,
+        Meta(min_length=1, max_length=4096, description="Of `unidle span simulate`, or FILE.py:FUNCTION."),
     ] = "unidle"
     checkpoint: SavePart | None = None
     pace: Annotated[
@@ -126,7 +136,8 @@ class TrainPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 Host = Annotated[
-    str, Meta(pattern=r"^[A-Za-z0-9_.:\[\]-]+$", max_length=253, extra={"says": "an address, or ADDRESS:PORT"})
+    str,
+    Meta(pattern=r"^[A-Za-z0-9_.:\[\]-]+$", max_length=253, extra={"says": "an address, or ADDRESS:PORT"}),
 ]
 Hosts = Annotated[
     tuple[Host, ...],

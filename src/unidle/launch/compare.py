@@ -8,6 +8,7 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,7 +18,6 @@ from unidle.rank.span_member import dashed
 from unidle.span.measured import summary
 
 if TYPE_CHECKING:
-    from unidle.files.span_train import Wanted
     from unidle.launch.conductor import Attempt
 
 _LIMIT_S: Final = 3600.0
@@ -25,12 +25,18 @@ PEER_STEPS: Final = 8  # enough for a median: the peer trains nothing that is ke
 
 
 def compare_with(
-    mode: str, wanted: Wanted, ground: Ground, attempts: list[Attempt], place: Path, tell: Callable[[str], None]
+    mode: str,
+    ground: Ground,
+    attempts: list[Attempt],
+    place: Path,
+    tell: Callable[[str], None],
 ) -> dict[str, Any]:
     """Figures, and ``text`` in one line. Errors: :class:`CannotRun` where the other could not be run."""
     out = place / mode
     out.mkdir(exist_ok=True)
-    return _single(attempts, place, out, tell) if mode == "single" else _gloo(ground, attempts, place, out, tell)
+    return (
+        _single(attempts, place, out, tell) if mode == "single" else _gloo(ground, attempts, place, out, tell)
+    )
 
 
 def _single(attempts: list[Attempt], place: Path, out: Path, tell: Callable[[str], None]) -> dict[str, Any]:
@@ -54,8 +60,17 @@ def _parameters(plan: Mapping[str, Any], out: Path) -> dict[str, Any]:
     """The largest difference of the final checkpoint to the other's state; nothing where there is no checkpoint."""
     if plan["checkpoint"] is None:
         return {}
-    command = [sys.executable, "-m", "unidle.launch.states", plan["checkpoint"]["directory"], str(plan["steps"]), str(out / "single.pt")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_LIMIT_S, env=environment())
+    command = [
+        sys.executable,
+        "-m",
+        "unidle.launch.states",
+        plan["checkpoint"]["directory"],
+        str(plan["steps"]),
+        str(out / "single.pt"),
+    ]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=_LIMIT_S, env=environment()
+    )
     if done.returncode:
         return {}
     found: dict[str, Any] = json.loads(done.stdout)
@@ -78,12 +93,14 @@ def _gloo(
     commands = []
     for device in attempt.devices:
         inside = [] if ground.lab is None else ["ip", "netns", "exec", ground.lab.space(dashed(device))]
-        commands.append([*inside, sys.executable, "-m", "unidle.launch.gloo_peer", str(path), device, str(out)])
+        commands.append(
+            [*inside, sys.executable, "-m", "unidle.launch.gloo_peer", str(path), device, str(out)]
+        )
     interface = "lo" if ground.lab is None else "eth0"
     _run(commands, "the run under gloo", {"GLOO_SOCKET_IFNAME": interface})
     told = [json.loads((out / f"{dashed(device)}.json").read_text()) for device in attempt.devices]
     ends = [max(each["ends"][k] for each in told) for k in range(plan["steps"] + 1)]
-    took = [b - a for a, b in zip(ends, ends[1:], strict=False)]
+    took = [b - a for a, b in pairwise(ends)]
     peer = round(statistics.median(took[1:] or took))
     ours = summary(attempt.simulation.setting, attempt.steps.values()).step_ns or 0
     losses = [loss for each in told for loss in each["losses"] if loss is not None]
@@ -104,7 +121,9 @@ def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
 def _run(commands: list[list[str]], what: str, more: Mapping[str, str] | None = None) -> None:
     """All at once, to their end. Errors: :class:`CannotRun` with what the first that failed said."""
     running = [
-        subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment(more))
+        subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment(more)
+        )
         for command in commands
     ]
     try:
@@ -117,4 +136,6 @@ def _run(commands: list[list[str]], what: str, more: Mapping[str, str] | None = 
     bad = [text for one, text in zip(running, said, strict=True) if one.returncode]
     if bad:
         lines = bad[0].strip().splitlines()
-        raise CannotRun(f"{what} failed: {lines[-1] if lines else 'it said nothing'}", remedy="run it without --compare")
+        raise CannotRun(
+            f"{what} failed: {lines[-1] if lines else 'it said nothing'}", remedy="run it without --compare"
+        )

@@ -62,7 +62,13 @@ class Conductor:
     """One run. :meth:`turn` is called many times a second until the job has ended."""
 
     def __init__(
-        self, wanted: Wanted, ground: Ground, gang: Gang, sites: Sites, tell: Tell, options: Options | None = None
+        self,
+        wanted: Wanted,
+        ground: Ground,
+        gang: Gang,
+        sites: Sites,
+        tell: Tell,
+        options: Options | None = None,
     ) -> None:
         self.wanted, self.ground, self.gang, self.sites, self.tell = wanted, ground, gang, sites, tell
         self.options = options or Options()
@@ -230,7 +236,11 @@ class Conductor:
             self.tell(f"attempt {attempt.number} ended: {_and(dead)} died")
             return
         lost = next(
-            ((name, end) for name, end in attempt.ends.items() if end.get("why") in ("link", "peer") and end.get("peer")),
+            (
+                (name, end)
+                for name, end in attempt.ends.items()
+                if end.get("why") in ("link", "peer") and end.get("peer")
+            ),
             None,
         )
         self.tell(f"attempt {attempt.number} ended: {_why(attempt)}")
@@ -243,7 +253,11 @@ class Conductor:
         if a == b:
             return
         gone = cut_off(
-            setting.links, [site.name for site in setting.sites], a, b, [site.stages for site in setting.sites]
+            setting.links,
+            [site.name for site in setting.sites],
+            a,
+            b,
+            [site.stages for site in setting.sites],
         )
         self.tell(f"the link of {a} and {b} is gone: goes on without {_and(gone)}")
         self._lost |= gone
@@ -252,7 +266,9 @@ class Conductor:
         """Links that are slower than planned: whether another schedule would now be faster."""
         simulation = attempt.simulation
         setting = simulation.setting
-        recent = [step for number, step in attempt.steps.items() if number > self._looked - self.options.every]
+        recent = [
+            step for number, step in attempt.steps.items() if number > self._looked - self.options.every
+        ]
         took = transfers_ns(setting, recent)
         planned = {
             (min(link.a, link.b), max(link.a, link.b)): setting.input_bytes * 8 / link.rate_gbps(None)
@@ -266,7 +282,9 @@ class Conductor:
         best = self._simulated(now)
         names = ", ".join(f"{a}-{b} {ns / planned[a, b]:.2f}x" for (a, b), ns in slow.items())
         if same is None or same > SWITCH_GAIN * best.result.iteration_ns:
-            self.tell(f"transfers take longer than planned ({names}): another plan from the next checkpoint on")
+            self.tell(
+                f"transfers take longer than planned ({names}): another plan from the next checkpoint on"
+            )
             self._next = (now, self._schedule)
         else:
             self.tell(f"transfers take longer than planned ({names}); no other plan is better by 5 %")
@@ -290,7 +308,11 @@ def _cut(left: Left, simulation: Simulation) -> tuple[int, ...] | None:
 
 
 def _why(attempt: Attempt) -> str:
-    said = [str(end.get("because") or end.get("why")) for end in attempt.ends.values() if end.get("why") != "stopped"]
+    said = [
+        str(end.get("because") or end.get("why"))
+        for end in attempt.ends.values()
+        if end.get("why") != "stopped"
+    ]
     return said[0] if said else "its ranks left without a word"
 
 

@@ -21,7 +21,9 @@ from unidle.view.jobs import JobView
 def digest_of(wanted: Wanted) -> str:
     """Of what all launchers have to agree on: everything but paths and hosts."""
     told = {name: value for name, value in asdict(wanted.training).items() if name not in _OWN}
-    text = json.dumps([told, asdict(wanted.setting), wanted.schedule.name.rpartition(":")[2]], default=str, sort_keys=True)
+    text = json.dumps(
+        [told, asdict(wanted.setting), wanted.schedule.name.rpartition(":")[2]], default=str, sort_keys=True
+    )
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -38,7 +40,8 @@ def placed(plan: dict[str, Any], training: Training) -> dict[str, Any]:
         "data": training.data,
         "loss": training.loss,
         "optimizer": {**plan["optimizer"], "name": training.optimizer},
-        "checkpoint": saving and {**saving, "directory": training.saving.directory if training.saving else ""},
+        "checkpoint": saving
+        and {**saving, "directory": training.saving.directory if training.saving else ""},
         "tls": None if training.tls is None else dict(training.tls),
     }
 
@@ -46,7 +49,9 @@ def placed(plan: dict[str, Any], training: Training) -> dict[str, Any]:
 class Follower:
     """What one launcher does turn by turn."""
 
-    def __init__(self, wanted: Wanted, gang: Gang, here: Here, talk: Talk, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self, wanted: Wanted, gang: Gang, here: Here, talk: Talk, tell: Callable[[str], None]
+    ) -> None:
         self.error: UnidleError | None = None
         self._wanted, self._gang, self._here, self._talk, self._tell = wanted, gang, here, talk, tell
         self._asked = 0
@@ -61,7 +66,10 @@ class Follower:
                 self._hear(message)
         except WanError as error:
             if not self._over and self.error is None:
-                self.error = CannotRun(f"the launcher of the first site is gone: {error}", remedy="start all again: it goes on from the last checkpoint")
+                self.error = CannotRun(
+                    f"the launcher of the first site is gone: {error}",
+                    remedy="start all again: it goes on from the last checkpoint",
+                )
                 self._gang.cancel("unidle span run", at_once=True)
         if told := [(record.attempt, record.device, record.body) for record in self._here.records()]:
             self._talk.send({"records": told})

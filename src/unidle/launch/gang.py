@@ -19,7 +19,7 @@ from unidle.files.fleet import fleet_from_mapping
 from unidle.jobs import JobSpec
 from unidle.jobs.restart import Restart, RestartPolicy
 from unidle.launch.ground import Ground
-from unidle.rank.span_member import AGAIN, SECRET
+from unidle.rank.span_member import AGAIN
 from unidle.store.open import open_store
 from unidle.store.protocol import Store
 from unidle.view.jobs import JobView

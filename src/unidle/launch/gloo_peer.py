@@ -76,6 +76,10 @@ class Peer:
         self.rank = dist.get_rank()
         self.first, self.last = self.stage == 0, self.stage == self.stages - 1
         self.held: list[Any] = []
+        self.arrived: list[Any] = []
+        self.returned: list[Any] = []
+        self.outputs: dict[int, Tensor] = {}
+        self.ring: Any = None
 
     def learn_shape(self) -> None:
         """What crosses a cut, from one forward through all stages: each tells the next one the shape of its result."""
@@ -101,7 +105,7 @@ class Peer:
         grads = [torch.empty(self.next_shape, dtype=self.dtype) for _ in range(0 if self.last else m)]
         self.arrived = [dist.irecv(x, self.rank - 1, tag=2 * k) for k, x in enumerate(inputs)]
         self.returned = [dist.irecv(g, self.rank + 1, tag=2 * k + 1) for k, g in enumerate(grads)]
-        self.inputs, self.grads, self.outputs = inputs, grads, {}
+        self.inputs, self.grads = inputs, grads
         self.total = 0.0
         order = [("F", k) for k in range(ahead)]
         for k in range(m):
@@ -110,7 +114,8 @@ class Peer:
             self.forward(number, k) if op == "F" else self.backward(k)
         if len(self.plan["microbatches"]) > 1:
             for parameter in self.part.parameters():
-                dist.all_reduce(parameter.grad, group=self.ring)
+                if parameter.grad is not None:
+                    dist.all_reduce(parameter.grad, group=self.ring)
         for sent in self.held:
             sent[0].wait()
         self.held = []

@@ -132,7 +132,9 @@ def hosts_ground(setting: Setting, hosts: Mapping[str, tuple[str, ...]], site: s
     """
     names = [one.name for one in setting.sites]
     if site not in names:
-        raise BadInput("there is no such site", field="--site", value=site, remedy=f"one of {', '.join(names)}")
+        raise BadInput(
+            "there is no such site", field="--site", value=site, remedy=f"one of {', '.join(names)}"
+        )
     if missing := [name for name in names if name not in hosts]:
         raise BadInput(
             f"site {missing[0]} has none", field="sites.hosts",
@@ -160,7 +162,10 @@ def _address(host: str, offset: int, site: int) -> Address:
     if name and given.isdigit() and (":" not in name or name.startswith("[")):
         if not 0 < int(given) < PORT_MOST:
             raise BadInput(
-                "is no port", field=f"sites[{site}].hosts", value=host, remedy=f"ADDRESS:PORT, up to {PORT_MOST}"
+                "is no port",
+                field=f"sites[{site}].hosts",
+                value=host,
+                remedy=f"ADDRESS:PORT, up to {PORT_MOST}",
             )
         host, port = name, int(given)
     return host.strip("[]"), port + offset

@@ -28,6 +28,8 @@ def main(path: str, out: str) -> None:
             found = loss(model(x), target)
             whole += found.item()
             (found / total).backward()
+        if plan.get("clip_norm"):
+            nn.utils.clip_grad_norm_(model.parameters(), plan["clip_norm"])
         optimizer.step()
         optimizer.zero_grad()
         losses.append(whole / total)

@@ -199,17 +199,25 @@ class Abroad:
         if "waiting" in message:
             self._waits[name], self._died[name] = True, list(message["died"])
         elif "records" in message:
-            self._kept += [Record(int(number), str(device), body) for number, device, body in message["records"]]
+            self._kept += [
+                Record(int(number), str(device), body) for number, device, body in message["records"]
+            ]
         elif "file" in message and message["file"] != self._digest:
             self._talks[name].send({"over": True, "because": "its span file is not that of the first site"})
             self.failure = CannotRun(
-                f"the span file of {name} is another one than here", field="FILE", remedy="copy this one to its host"
+                f"the span file of {name} is another one than here",
+                field="FILE",
+                remedy="copy this one to its host",
             )
         elif "failed" in message:
-            self.failure = CannotRun(f"{name}: {message['failed']}", remedy=f"see what its ranks say on the host of {name}")
+            self.failure = CannotRun(
+                f"{name}: {message['failed']}", remedy=f"see what its ranks say on the host of {name}"
+            )
 
 
-def gathered(endpoint: Endpoint, names: Sequence[str], wait_s: float, tell: Callable[[str], None]) -> dict[str, Talk]:
+def gathered(
+    endpoint: Endpoint, names: Sequence[str], wait_s: float, tell: Callable[[str], None]
+) -> dict[str, Talk]:
     """The launchers of all other sites, once they have come. Errors: :class:`CannotRun` naming those that did not."""
     channels = {name: endpoint.accept(f"{LEADER}-{name}") for name in names}
     end, told = time.monotonic() + wait_s, 0.0

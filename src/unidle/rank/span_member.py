@@ -39,7 +39,16 @@ def main(directory: str) -> int:
         return _stand_by(directory, attempt, plan, os.path.join(out, f"{node}.jsonl"))
     with open(os.path.join(directory, "secret")) as stream:
         os.environ[SECRET] = stream.read()
-    command = [sys.executable, "-m", "unidle.rank.span", plan_path, "--device", device["device"], "--out", out]
+    command = [
+        sys.executable,
+        "-m",
+        "unidle.rank.span",
+        plan_path,
+        "--device",
+        device["device"],
+        "--out",
+        out,
+    ]
     child = subprocess.Popen(command, stdin=subprocess.DEVNULL)
     signal.signal(signal.SIGTERM, lambda *_: _pass_on(child, signal.SIGTERM))
     told = _Told(os.path.join(out, f"{node}.jsonl"), saves=device["stage"] == 0 and device["pipeline"] == 0)

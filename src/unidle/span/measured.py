@@ -93,13 +93,14 @@ def summary(setting: Setting, steps: Iterable[Step]) -> Summary:
         return Summary(len(known), None, None, None, {}, {})
     took = round(statistics.median(step.took_ns for step in steady))
     busy = [
-        sum(row.end_ns - row.start_ns for row in step.rows if row.op in ("F", "B", "W")) / (setting.devices * step.took_ns)
+        sum(row.end_ns - row.start_ns for row in step.rows if row.op in ("F", "B", "W"))
+        / (setting.devices * step.took_ns)
         for step in steady
         if step.rows
     ]
     exposed = round(statistics.median(sum(step.exposed.values()) / setting.devices for step in steady))
     last = next((step for step in reversed(steady) if step.rows), None)
-    carried, most = _bytes(setting, last.rows) if last is not None else ({}, {})
+    carried, most = _bytes(last.rows) if last is not None else ({}, {})
     use = {}
     for pair, size in most.items():
         a, b = pair.split(">")
@@ -109,7 +110,7 @@ def summary(setting: Setting, steps: Iterable[Step]) -> Summary:
     return Summary(len(known), took, statistics.fmean(busy) if busy else None, exposed, carried, use)
 
 
-def _bytes(setting: Setting, rows: Iterable[Row]) -> tuple[dict[str, int], dict[str, int]]:
+def _bytes(rows: Iterable[Row]) -> tuple[dict[str, int], dict[str, int]]:
     """Bytes between sites: of the pair, and of the pair's busiest wire in one direction."""
     carried: dict[str, int] = {}
     wires: dict[tuple[str, str], int] = {}

@@ -32,7 +32,9 @@ def without(setting: Setting, cut: tuple[int, ...] | None, lost: Collection[str]
     sites = tuple(site for site in setting.sites if site.name not in lost)
     names = ", ".join(sorted(lost))
     if not stages:
-        raise CannotRun(f"no site is left without {names}", field="sites", remedy="start again when one answers")
+        raise CannotRun(
+            f"no site is left without {names}", field="sites", remedy="start again when one answers"
+        )
     links = tuple(link for link in setting.links if link.a not in lost and link.b not in lost)
     for a, b in pairwise(site.name for site in sites):
         if setting.links and shortest(links, a, b) is None:
@@ -54,7 +56,8 @@ def without(setting: Setting, cut: tuple[int, ...] | None, lost: Collection[str]
     if cut is None:
         counts = parts(whole, len(stages))
     made = tuple(
-        _scaled(stage, count, old[k], setting, old) for stage, count, k in zip(kept, counts, stages, strict=True)
+        _scaled(stage, count, old[k], setting, old)
+        for stage, count, k in zip(kept, counts, stages, strict=True)
     )
     largest = max(count / old[k] for count, k in zip(counts, stages, strict=True))
     left = replace(
@@ -73,11 +76,13 @@ def _scaled(stage: Stage, count: int, before: int, setting: Setting, old: Sequen
     """The times of a device for another number of layers; bytes are those of the layers wherever they are."""
     kept = sum(one.kept_bytes for one in setting.stages) * count // sum(old)
     gradient = sum(one.gradient_bytes for one in setting.stages) * count // sum(old)
-    times = (
-        max(value * count // before, 1) if value else 0
-        for value in (stage.forward_ns, stage.backward_ns, stage.weight_ns, stage.recompute_ns)
-    )
-    return Stage(*times, kept_bytes=kept, gradient_bytes=gradient)
+
+    def time(value: int) -> int:
+        return max(value * count // before, 1) if value else 0
+
+    return Stage(
+        time(stage.forward_ns), time(stage.backward_ns), time(stage.weight_ns), time(stage.recompute_ns), kept, gradient,
+    )  # fmt: skip
 
 
 def _holds(left: Setting, names: str) -> None:
@@ -123,6 +128,6 @@ def corrected(setting: Setting, measured_ns: dict[tuple[str, str], int]) -> Sett
         took = measured_ns.get((link.a, link.b)) or measured_ns.get((link.b, link.a))
         if took and setting.input_bytes:
             gbps = setting.input_bytes * 8 / took
-            link = replace(link, capacity_gbps=gbps, flow_gbps=gbps)  # noqa: PLW2901
+            link = replace(link, capacity_gbps=gbps, flow_gbps=gbps)
         links.append(link)
     return replace(setting, links=tuple(links))

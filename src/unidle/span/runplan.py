@@ -50,6 +50,7 @@ def plan_of(
         "loss": training.loss,
         "data": training.data,
         "optimizer": {"name": training.optimizer, "arguments": dict(training.optimizer_arguments)},
+        "clip_norm": training.clip_norm,
         "steps": training.steps,
         "seed": training.seed,
         "microbatch": training.microbatch,

@@ -32,6 +32,7 @@ class Training:
     dtype: str = "float32"
     optimizer: str = "sgd"
     optimizer_arguments: Mapping[str, Any] = field(default_factory=dict)
+    clip_norm: float | None = None
     seed: int = 0
     microbatch: int = 1
     cut: tuple[int, ...] | None = None
