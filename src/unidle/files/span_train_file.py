@@ -96,7 +96,7 @@ class TrainPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     data: Annotated[
         Function,
         Meta(
-            description="(step, index, size, seed) -> (input, target) of one microbatch; index counts over the batch."
+            description="(step, index, size, seed) -> (input, target) of one microbatch; index counts over the batch, seed is its own."
         ),
     ]
     loss: Annotated[Function, Meta(description="(output, target) -> the mean over the microbatch.")]

@@ -27,6 +27,8 @@ FRUITLESS_MOST: Final = 5  # attempts one after the other that complete no step
 SWITCH_GAIN: Final = 1.05
 _DRIFT: Final = 1.15  # links that take so much longer than planned are worth a new plan
 
+_FINAL: Final = ("error", "wrong", "refused")  # what another attempt would end with, too
+
 Tell = Callable[[str], None]
 
 
@@ -41,7 +43,6 @@ class Attempt:
     devices: tuple[str, ...]
     steps: dict[int, Step] = field(default_factory=dict)
     shifts: dict[str, int] = field(default_factory=dict)
-    saved: dict[int, set[str]] = field(default_factory=dict)
     ends: dict[str, dict[str, Any]] = field(default_factory=dict)
     resumed: int = 0
     ready: set[str] = field(default_factory=set)
@@ -151,7 +152,7 @@ class Conductor:
             if len(step.ends) == len(attempt.devices):
                 self._stepped(attempt, step)
         elif record.kind == "checkpoint":
-            self._saved(attempt, device, int(body["step"]))
+            self._saved(attempt, int(body["step"]))
         elif record.kind == "end":
             attempt.ends[device] = body
             if sum(end.get("why") == "done" for end in attempt.ends.values()) == len(attempt.devices):
@@ -192,10 +193,9 @@ class Conductor:
             self._looked = step.number
             self._look_over(attempt)
 
-    def _saved(self, attempt: Attempt, device: str, step: int) -> None:
-        told = attempt.saved.setdefault(step, set())
-        told.add(device)
-        if len(told) == len(attempt.devices) and step > self.whole:
+    def _saved(self, attempt: Attempt, step: int) -> None:
+        """A checkpoint is whole: the rank that says so has seen the parts of all."""
+        if step > self.whole:
             self.whole = step
             if self._wanted_back and not attempt.stopping:
                 self._lost -= self._wanted_back
@@ -226,6 +226,9 @@ class Conductor:
         """Which site the next attempt goes without, if any. Errors: :class:`CannotRun` where it is of no use to go on."""
         if attempt.stopping:
             return
+        final = next((end for end in attempt.ends.values() if end.get("why") in _FINAL), None)
+        if final is not None:
+            raise CannotRun(str(final.get("because") or final["why"]), remedy=f"unidle logs {self.gang.job} says more")
         self._fruitless += 1
         if self._fruitless > FRUITLESS_MOST:
             raise CannotRun(

@@ -6,7 +6,6 @@ computed with those of inputs. One process for each device of a run's plan; need
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import sys
@@ -18,61 +17,27 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-
-def function(where: str) -> Any:
-    """``/path/file.py:name``."""
-    path, _, name = where.rpartition(":")
-    spec = importlib.util.spec_from_file_location(f"unidle_run_{Path(path).stem}", path)
-    if spec is None or spec.loader is None:
-        raise ValueError(f"{path} is not a Python file")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return getattr(module, name)
-
-
-def layers_of(plan: dict[str, Any]) -> list[nn.Module]:
-    """All layers of the model, alike in every process."""
-    torch.manual_seed(plan["seed"])
-    model = function(plan["model"]["build"])(**plan["model"]["arguments"])
-    return [layer.to(getattr(torch, plan["model"]["dtype"])) for layer in model]
-
-
-def cut_of(plan: dict[str, Any], layers: int, stages: int) -> list[tuple[int, int]]:
-    """Where each stage begins and ends; even, the first ones taking what is over, where the plan does not say."""
-    given = plan["model"]["cut"]
-    if given is not None:
-        return [(first, end) for first, end in given]
-    each, over = divmod(layers, stages)
-    sizes = [each + (s < over) for s in range(stages)]
-    return [(sum(sizes[:s]), sum(sizes[: s + 1])) for s in range(stages)]
-
-
-def optimizer_of(plan: dict[str, Any], parameters: list[nn.Parameter]) -> Any:
-    """As the plan says: sgd, adamw, or a function of the user's own."""
-    name, arguments = plan["optimizer"]["name"], plan["optimizer"]["arguments"]
-    if name == "sgd":
-        return torch.optim.SGD(parameters, **{"lr": 0.01, **arguments})
-    if name == "adamw":
-        return torch.optim.AdamW(parameters, **arguments)
-    return function(name)(parameters, **arguments)
+from unidle.rank.span.model import DTYPES, load
+from unidle.rank.span.optimize import make
+from unidle.rank.span.plan import Plan, read_plan
+from unidle.rank.span.trainer import Batches, built
 
 
 class Peer:
     """One stage of one pipeline."""
 
-    def __init__(self, plan: dict[str, Any], device: str) -> None:
+    def __init__(self, plan: Plan, device: str) -> None:
         self.plan = plan
-        self.me = next(each for each in plan["devices"] if each["device"] == device)
-        self.stage, self.pipeline = self.me["stage"], self.me["pipeline"]
-        self.stages = 1 + max(each["stage"] for each in plan["devices"])
-        self.count = plan["microbatches"][self.pipeline]
-        layers = layers_of(plan)
-        first, end = cut_of(plan, len(layers), self.stages)[self.stage]
-        self.part = nn.Sequential(*layers[first:end])
-        self.optimizer = optimizer_of(plan, list(self.part.parameters()))
-        self.data, self.loss = function(plan["data"]), function(plan["loss"])
+        me = plan.named(device)
+        self.stage, self.pipeline, self.stages = me.stage, me.pipeline, plan.stages
+        self.count = plan.microbatches[self.pipeline]
+        layers, _ = built(plan)
+        self.part = nn.Sequential(*(layer.module for layer in layers[slice(*plan.cuts(len(layers))[self.stage])]))
+        self.optimizer = make(plan.optimizer, plan.optimizer_arguments, dict(self.part.named_parameters()))
+        self.data, self.loss = Batches(plan, "cpu"), load(plan.loss)
         self.shape: tuple[int, ...] = ()
-        self.dtype = getattr(torch, plan["model"]["dtype"])
+        self.next_shape: tuple[int, ...] = ()
+        self.dtype = DTYPES[plan.model.dtype]
         self.rank = dist.get_rank()
         self.first, self.last = self.stage == 0, self.stage == self.stages - 1
         self.held: list[Any] = []
@@ -85,7 +50,7 @@ class Peer:
         """What crosses a cut, from one forward through all stages: each tells the next one the shape of its result."""
         size = torch.zeros(8, dtype=torch.int64)
         if self.first:
-            x = self.data(1, 0, self.plan["microbatch"], self.plan["seed"])[0]
+            (x,), _ = self.data(1, 0)
         else:
             dist.recv(size, self.rank - 1)
             self.shape = tuple(int(n) for n in size[1 : 1 + int(size[0])])
@@ -112,22 +77,22 @@ class Peer:
             order += ([("F", k + ahead)] if k + ahead < m else []) + [("B", k)]
         for op, k in order:
             self.forward(number, k) if op == "F" else self.backward(k)
-        if len(self.plan["microbatches"]) > 1:
+        if self.plan.pipelines > 1:
             for parameter in self.part.parameters():
                 if parameter.grad is not None:
                     dist.all_reduce(parameter.grad, group=self.ring)
         for sent in self.held:
             sent[0].wait()
         self.held = []
-        self.optimizer.step()
-        self.optimizer.zero_grad()
+        if self.optimizer is not None:
+            self.optimizer.step()
+            self.optimizer.zero_grad()
         return self.total / m if self.last else None
 
     def forward(self, step: int, k: int) -> None:
-        index = sum(self.plan["microbatches"][: self.pipeline]) + k
-        x, target = (None, None)
+        x, target = torch.empty(0), torch.empty(0)
         if self.first or self.last:
-            x, target = self.data(step, index, self.plan["microbatch"], self.plan["seed"])
+            (x, *_), target = self.data(step, self.plan.first_index(self.pipeline) + k)
         if not self.first:
             self.arrived[k].wait()
             x = self.inputs[k].requires_grad_()
@@ -136,8 +101,8 @@ class Peer:
         if self.last:
             found = self.loss(y, target)
             self.total += found.item()
-            y = found / sum(self.plan["microbatches"])
-        self.paced(begun, "forward_ns")
+            y = found / sum(self.plan.microbatches)
+        self.paced(begun, "forward")
         self.outputs[k] = y
         if not self.last:
             self.send(y.detach(), self.rank + 1, 2 * k)
@@ -148,7 +113,7 @@ class Peer:
             self.returned[k].wait()
         begun = time.monotonic_ns()
         y.backward(None if self.last else self.grads[k])  # type: ignore[no-untyped-call]
-        self.paced(begun, "backward_ns", "weight_ns")
+        self.paced(begun, "backward", "weight")
         if not self.first:
             grad = self.inputs[k].grad
             assert grad is not None
@@ -159,31 +124,31 @@ class Peer:
         self.held.append((dist.isend(value, to, tag=tag), value))
 
     def paced(self, begun: int, *names: str) -> None:
-        if self.plan["pace"] is None:
+        if self.plan.pace is None:
             return
-        left = begun + sum(self.plan["pace"][name][self.stage] for name in names) - time.monotonic_ns()
+        left = begun + sum(getattr(self.plan.pace, name)[self.stage] for name in names) - time.monotonic_ns()
         if left > 0:
             time.sleep(left / 1e9)
 
 
 def main(path: str, device: str, out: str) -> None:
-    plan = json.loads(Path(path).read_text())
-    devices = [each["device"] for each in plan["devices"]]
-    host, port = plan["devices"][0]["address"]
+    plan = read_plan(path)
+    devices = [each.name for each in plan.devices]
+    host, port = plan.devices[0].address
     torch.set_num_threads(1)
     dist.init_process_group(
         "gloo", init_method=f"tcp://{host}:{port + 7}", rank=devices.index(device), world_size=len(devices)
     )
     peer = Peer(plan, device)
     for stage in range(peer.stages):
-        ranks = [k for k, each in enumerate(plan["devices"]) if each["stage"] == stage]
+        ranks = [k for k, each in enumerate(plan.devices) if each.stage == stage]
         ring = dist.new_group(ranks)
         if stage == peer.stage:
             peer.ring = ring
     peer.learn_shape()
     dist.barrier()
     ends, losses = [time.monotonic_ns()], []
-    for number in range(1, plan["steps"] + 1):
+    for number in range(1, plan.steps + 1):
         losses.append(peer.step(number))
         ends.append(time.monotonic_ns())
     told = {"ends": ends, "losses": losses}

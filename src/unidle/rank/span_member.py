@@ -51,7 +51,7 @@ def main(directory: str) -> int:
     ]
     child = subprocess.Popen(command, stdin=subprocess.DEVNULL)
     signal.signal(signal.SIGTERM, lambda *_: _pass_on(child, signal.SIGTERM))
-    told = _Told(os.path.join(out, f"{node}.jsonl"), saves=device["stage"] == 0 and device["pipeline"] == 0)
+    told = _Told(os.path.join(out, f"{node}.jsonl"))
     stopped = False
     while child.poll() is None:
         told.look()
@@ -115,8 +115,8 @@ def _answers(address: list[Any]) -> bool:
 class _Told:
     """What the rank wrote, as marks: steps as they end, before them what was waited for and made again in them."""
 
-    def __init__(self, path: str, *, saves: bool) -> None:
-        self._path, self._saves = path, saves
+    def __init__(self, path: str) -> None:
+        self._path = path
         self._at, self._rest = 0, b""
         self._rows: dict[int, list[dict[str, Any]]] = {}
         self._offset = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.monotonic_ns()
@@ -144,7 +144,7 @@ class _Told:
             self._rows.setdefault(record["step"], []).append(record)
         elif kind == "step":
             self._step(record)
-        elif kind == "checkpoint" and self._saves:
+        elif kind == "checkpoint":
             helper.tell({"k": "saved", "t": time.clock_gettime_ns(time.CLOCK_BOOTTIME), "n": record["step"]})
 
     def _step(self, record: dict[str, Any]) -> None:
