@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from unidle.span.simulate import Simulation
     from unidle.view.jobs import JobView
 
+_STRIPS = 12
 PACED = "Devices are paced: each computes what it has to, then waits until the file's time for it has passed."
 
 
@@ -280,13 +281,29 @@ def report(done: Done, others: dict[str, Any], *, as_json: bool) -> None:
         return
     _show(done, told, model, off)
     for mode, found in others.items():
+        say()
         say(f"{mode}: {found['text']}")
+        if mode == "single":
+            _curves(losses(done), found["losses"])
     say()
     if done.why:
         warn(done.why)
     say(
         f"{done.job} {done.state} after {len(done.attempts)} attempt{'s' if len(done.attempts) > 1 else ''}; where its time went: unidle ledger --store {done.store}"
     )
+
+
+def _curves(ours: dict[str, float], theirs: dict[str, float], most: int = 8) -> None:
+    """Both losses of a few steps, from the first to the last."""
+    shared = [step for step in ours if step in theirs]
+    chosen = (
+        [shared[k * (len(shared) - 1) // max(most - 1, 1)] for k in range(most)]
+        if len(shared) > most
+        else shared
+    )
+    rows = [[step, f"{ours[step]:.9f}", f"{theirs[step]:.9f}"] for step in chosen]
+    for line in table(["step", "loss here", "in one process"], rows):
+        say(line)
 
 
 def losses(done: Done) -> dict[str, float]:
@@ -296,14 +313,17 @@ def losses(done: Done) -> dict[str, float]:
 
 
 def _show(done: Done, told: Any, model: Any, off: float | None) -> None:
-    from unidle.cli.span_files import strip, strip_of
+    from unidle.cli.span_files import picture_of, strip_of
 
     measured = measured_picture(done)
     say()
     if measured is not None:
-        modelled = strip(done.last.simulation)
-        for line in [*strip_of(measured), *modelled]:
-            show(line)
+        simulation = done.last.simulation
+        modelled = picture_of(simulation)._replace(devices=measured.devices)
+        length = max(measured.length_ns, modelled.length_ns)
+        for picture in (measured, modelled):
+            for line in strip_of(picture._replace(devices=picture.devices[:_STRIPS]), scale_ns=length):
+                show(line)
         say()
     if told.step_ns is None:
         say("no step was measured")

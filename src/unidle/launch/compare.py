@@ -44,13 +44,25 @@ def _single(attempts: list[Attempt], place: Path, out: Path, tell: Callable[[str
     plan = json.loads((place / f"plan-{attempts[-1].number}.json").read_text())
     path = out / "plan.json"
     path.write_text(json.dumps({**plan, "resume": 0, "attempt": 0, "pace": None}))
-    _run([[sys.executable, "-m", "unidle.rank.span", str(path), "--single", "--out", str(out)]], "the training in one process")
+    _run(
+        [[sys.executable, "-m", "unidle.rank.span", str(path), "--single", "--out", str(out)]],
+        "the training in one process",
+    )
     told = [json.loads(line) for line in (out / "single.jsonl").read_text().splitlines()]
     losses = {int(each["step"]): float(each["loss"]) for each in told if each["kind"] == "step"}
-    ours = {step.number: step.loss for attempt in attempts for step in attempt.steps.values() if step.loss is not None}
+    ours = {
+        step.number: step.loss
+        for attempt in attempts
+        for step in attempt.steps.values()
+        if step.loss is not None
+    }
     shared = sorted(losses.keys() & ours.keys())
     difference = max((abs(losses[k] - ours[k]) for k in shared), default=float("nan"))
-    found: dict[str, Any] = {"loss_difference": difference, "steps": len(shared), "losses": {str(k): losses[k] for k in shared}}
+    found: dict[str, Any] = {
+        "loss_difference": difference,
+        "steps": len(shared),
+        "losses": {str(k): losses[k] for k in shared},
+    }
     text = f"largest difference of {len(shared)} losses {difference:.3g}"
     if plan["checkpoint"] is not None:
         found |= _states(plan, out)
@@ -62,9 +74,14 @@ def _states(plan: Mapping[str, Any], out: Path) -> dict[str, Any]:
     """The largest difference of the parameters in the two final checkpoints."""
     one = [str(out / "single"), plan["checkpoint"]["directory"], str(plan["steps"])]
     command = [sys.executable, "-m", "unidle.launch.states", *one]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_LIMIT_S, env=environment())
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=_LIMIT_S, env=environment()
+    )
     if done.returncode:
-        raise CannotRun(f"the final states cannot be compared: {done.stderr.strip()[-300:]}", remedy="run it without --compare")
+        raise CannotRun(
+            f"the final states cannot be compared: {done.stderr.strip()[-300:]}",
+            remedy="run it without --compare",
+        )
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 

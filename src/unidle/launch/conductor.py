@@ -228,7 +228,9 @@ class Conductor:
             return
         final = next((end for end in attempt.ends.values() if end.get("why") in _FINAL), None)
         if final is not None:
-            raise CannotRun(str(final.get("because") or final["why"]), remedy=f"unidle logs {self.gang.job} says more")
+            raise CannotRun(
+                str(final.get("because") or final["why"]), remedy=f"unidle logs {self.gang.job} says more"
+            )
         self._fruitless += 1
         if self._fruitless > FRUITLESS_MOST:
             raise CannotRun(

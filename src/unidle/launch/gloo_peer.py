@@ -32,7 +32,9 @@ class Peer:
         self.stage, self.pipeline, self.stages = me.stage, me.pipeline, plan.stages
         self.count = plan.microbatches[self.pipeline]
         layers, _ = built(plan)
-        self.part = nn.Sequential(*(layer.module for layer in layers[slice(*plan.cuts(len(layers))[self.stage])]))
+        self.part = nn.Sequential(
+            *(layer.module for layer in layers[slice(*plan.cuts(len(layers))[self.stage])])
+        )
         self.optimizer = make(plan.optimizer, plan.optimizer_arguments, dict(self.part.named_parameters()))
         self.data, self.loss = Batches(plan, "cpu"), load(plan.loss)
         self.shape: tuple[int, ...] = ()
