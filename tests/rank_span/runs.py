@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -12,8 +13,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from unidle.checkpoint.layout import decode_header, read_manifest
+from unidle.checkpoint.verify import verify
+
 TOY = Path(__file__).with_name("toy.py")
-PARTS = ("F", "B", "W")
 
 
 def ports(count: int) -> list[int]:
@@ -67,69 +70,125 @@ def plan(stages: int = 2, microbatches: Sequence[int] = (4,), orders: Any = None
     return found
 
 
-def start(file: Path, out: Path, *arguments: str, secret: str = "of this test") -> subprocess.Popen[str]:
+class Rank:
     """One process of the runner."""
-    environment = os.environ | {
-        "UNIDLE_SPAN_SECRET": secret, "UNIDLE_SPAN_GIVE_UP_S": "4", "OMP_NUM_THREADS": "1",
-    }  # fmt: skip
-    command = [sys.executable, "-m", "unidle.rank.span", str(file), "--out", str(out), *arguments]
-    return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+
+    def __init__(self, nursery: Nursery, pid: int, errors: Path) -> None:
+        self._nursery, self.pid, self._errors = nursery, pid, errors
+        self._code: int | None = None
+
+    def wait(self) -> int:
+        """Its exit code."""
+        if self._code is None:
+            self._code = self._nursery.wait(self.pid)
+        return self._code
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        if self._code is None:
+            os.kill(self.pid, number)
+
+    @property
+    def said(self) -> str:
+        return self._errors.read_text() if self._errors.exists() else ""
 
 
-@contextlib.contextmanager
-def ranks(file: Path, out: Path) -> Iterator[dict[str, subprocess.Popen[str]]]:
-    """All ranks of a plan by device; none outlives the block."""
-    found = {}
-    try:
-        for device in json.loads(file.read_text())["devices"]:
-            found[device["device"]] = start(file, out, "--device", device["device"])
-        yield found
-    finally:
-        for process in found.values():
-            process.kill()
-            process.communicate()
+class Nursery:
+    """Starts ranks; see :mod:`rank_span.nursery`."""
+
+    def __init__(self) -> None:
+        environment = os.environ | {"OMP_NUM_THREADS": "1"}
+        program = Path(__file__).with_name("nursery.py")
+        self._process = subprocess.Popen(
+            [sys.executable, str(program)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        )
+        self._count = 0
+        self._answer()
+
+    def _answer(self) -> str:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        assert line, "the nursery died"
+        return line.strip()
+
+    def _ask(self, told: dict[str, Any]) -> str:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(told) + "\n")
+        self._process.stdin.flush()
+        return self._answer()
+
+    def start(self, file: Path, *arguments: str, secret: str = "of this test", give_up_s: float = 4) -> Rank:
+        self._count += 1
+        errors = file.parent / f"errors.{self._count}"
+        environment = {"UNIDLE_SPAN_SECRET": secret, "UNIDLE_SPAN_GIVE_UP_S": str(give_up_s)}
+        told = {"arguments": [str(file), *arguments], "environment": environment, "errors": str(errors)}
+        if "--describe" in arguments:
+            told["output"] = str(file.parent / "described")
+        return Rank(self, int(self._ask(told)), errors)
+
+    def wait(self, pid: int) -> int:
+        return int(self._ask({"wait": pid}))
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        assert self._process.wait(30) == 0
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+    @contextlib.contextmanager
+    def ranks(self, file: Path, out: Path, **options: Any) -> Iterator[dict[str, Rank]]:
+        """All ranks of a plan by device; none outlives the block."""
+        found: dict[str, Rank] = {}
+        try:
+            for device in json.loads(file.read_text())["devices"]:
+                name = device["device"]
+                found[name] = self.start(file, "--device", name, "--out", str(out), **options)
+            yield found
+        finally:
+            for rank in found.values():
+                rank.kill()
+                rank.wait()
+
+    def run(self, given: dict[str, Any], directory: Path) -> Path:
+        """All ranks to their end, which has to be good; the directory of their records."""
+        file, out = write(given, directory), directory / "out"
+        with self.ranks(file, out) as processes:
+            for name, rank in processes.items():
+                assert rank.wait() == 0, f"{name}: {rank.said}"
+        return out
+
+    def single(self, given: dict[str, Any], directory: Path) -> Path:
+        """The same in one process: where its last checkpoint is."""
+        out = directory / "single"
+        rank = self.start(write(given, directory), "--single", "--out", str(out))
+        assert rank.wait() == 0, rank.said
+        return newest(out / "single")
 
 
-def run(given: dict[str, Any], directory: Path) -> Path:
-    """All ranks to their end, which has to be good; the directory of their records."""
+def write(given: dict[str, Any], directory: Path) -> Path:
     directory.mkdir(parents=True, exist_ok=True)
-    file, out = directory / "plan.json", directory / "out"
+    file = directory / "plan.json"
     file.write_text(json.dumps(given))
-    with ranks(file, out) as processes:
-        for name, process in processes.items():
-            _, said = process.communicate(timeout=120)
-            assert process.returncode == 0, f"{name}: {said}"
-    return out
+    return file
 
 
-def single(given: dict[str, Any], directory: Path) -> Path:
-    """The same in one process."""
-    directory.mkdir(parents=True, exist_ok=True)
-    file, out = directory / "plan.json", directory / "single"
-    file.write_text(json.dumps(given))
-    process = start(file, out, "--single")
-    _, said = process.communicate(timeout=120)
-    assert process.returncode == 0, said
-    return out / "single"
-
-
-def records(out: Path, device: str) -> list[dict[str, Any]]:
+def records(out: Path, device: str, kind: str = "") -> list[dict[str, Any]]:
+    """What a device wrote, of one kind or of all."""
     lines = (out / f"{device.replace('/', '-')}.jsonl").read_text().splitlines()
-    return [json.loads(line) for line in lines]
-
-
-def tensors(path: Path) -> dict[str, bytes]:
-    """The bytes of all tensors of a checkpoint, each checked, with shape and type."""
-    from unidle.rank.checkpoint.reader import ShardSet, Stored
-    from unidle.checkpoint.layout import read_manifest
-
-    shards = ShardSet([Stored(str(path), shard) for shard in read_manifest(str(path)).shards])
-    found = {}
-    for name, places in shards.pieces.items():
-        value = shards.tensor(name, next(iter(places)))
-        found[f"{name} {tuple(value.shape)} {value.dtype}"] = value.reshape(-1).view(-1).numpy().tobytes()
-    return found
+    found = [json.loads(line) for line in lines]
+    return [record for record in found if record["kind"] == kind or not kind]
 
 
 def newest(directory: Path) -> Path:
     return max(directory.glob("step_*"))
+
+
+def tensors(path: Path) -> dict[str, bytes]:
+    """The bytes of all tensors of a good checkpoint, by name, type and shape."""
+    assert verify(str(path)).state == "good"
+    found = {}
+    for shard in read_manifest(str(path)).shards:
+        data = (path / shard.name).read_bytes()
+        for piece in decode_header(lambda at, size, data=data: data[at : at + size], len(data)).pieces:
+            found[f"{piece.name} {piece.dtype} {piece.whole}"] = data[piece.start : piece.end]
+    return found

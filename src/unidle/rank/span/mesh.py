@@ -139,17 +139,16 @@ class Mesh:
         me, last = self.me, self.plan.stages - 1
         before = self.wires[me.stage - 1].channel if me.stage else None
         after = self.wires[me.stage + 1].channel if me.stage < last else None
-        if after is not None:
-            found |= _told(after)
-        if before is not None:
-            _tell(before, found)
-            found = _told(before)
-        elif me.pipeline:
-            _tell(self.peers[0], found)
-            found = _told(self.peers[0])
+        up = before or (self.peers[0] if me.pipeline else None)
+        # posted before anything is said: who has said all closes, and what comes unasked is lost then
+        awaited = [channel.recv("gather") for channel in (after, *(() if up else self.peers.values())) if channel]
+        answer = up.recv("gather") if up else None
+        for future in awaited:
+            found |= json.loads(bytes(future.result()))
+        if up is not None and answer is not None:
+            _tell(up, found)
+            found = json.loads(bytes(answer.result()))
         else:
-            for peer in self.peers.values():
-                found |= _told(peer)
             for peer in self.peers.values():
                 _tell(peer, found)
         if after is not None:
@@ -173,12 +172,6 @@ class Mesh:
 
 def _tell(channel: Channel, found: dict[str, Any]) -> None:
     channel.send("gather", json.dumps(found).encode())
-
-
-def _told(channel: Channel) -> dict[str, Any]:
-    found = json.loads(bytes(channel.recv("gather").result()))
-    assert isinstance(found, dict)
-    return found
 
 
 def secret_of_run() -> str:
