@@ -41,7 +41,13 @@ def one_f_one_b(stages: int, stage: int, microbatches: int) -> list[list[Any]]:
     return order
 
 
-def plan(stages: int = 2, microbatches: Sequence[int] = (4,), orders: Any = None, **changes: Any) -> dict[str, Any]:
+def plan(
+    stages: int = 2,
+    microbatches: Sequence[int] = (4,),
+    orders: Any = None,
+    joined: bool = False,
+    **changes: Any,
+) -> dict[str, Any]:
     """A run plan; ``orders[pipeline][stage]``, 1F1B unless given. Names with dots reach inside."""
     found: dict[str, Any] = {
         "version": 1, "run": "test", "attempt": 0,
@@ -56,7 +62,7 @@ def plan(stages: int = 2, microbatches: Sequence[int] = (4,), orders: Any = None
         {
             "device": f"site{s}/{p}/{s}", "site": f"site{s}", "pipeline": p, "stage": s,
             "address": [f"127.0.0.{p * stages + s + 1}", next(free)],
-            "order": orders[p][s] if orders else one_f_one_b(stages, s, count), "joined": False, "torch_device": "cpu",
+            "order": orders[p][s] if orders else one_f_one_b(stages, s, count), "joined": joined, "torch_device": "cpu",
         }
         for p, count in enumerate(microbatches)
         for s in range(stages)
@@ -99,7 +105,11 @@ class Nursery:
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
         program = Path(__file__).with_name("nursery.py")
         self._process = subprocess.Popen(
-            [sys.executable, str(program)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+            [sys.executable, str(program)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
         )
         self._count = 0
         self._answer()
@@ -116,7 +126,7 @@ class Nursery:
         self._process.stdin.flush()
         return self._answer()
 
-    def start(self, file: Path, *arguments: str, secret: str = "of this test", give_up_s: float = 4) -> Rank:
+    def start(self, file: Path, *arguments: str, secret: str = "of this test", give_up_s: float = 30) -> Rank:
         self._count += 1
         errors = file.parent / f"errors.{self._count}"
         environment = {"UNIDLE_SPAN_SECRET": secret, "UNIDLE_SPAN_GIVE_UP_S": str(give_up_s)}

@@ -30,7 +30,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--device", help="which device of the plan this is")
     parser.add_argument("--out", help="directory for records")
     parser.add_argument("--single", action="store_true", help="train the same in one process, to compare")
-    parser.add_argument("--describe", action="store_true", help="print layers, their bytes and the digest of the model")
+    parser.add_argument(
+        "--describe", action="store_true", help="print layers, their bytes and the digest of the model"
+    )
     given = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, _stop)
     try:
@@ -38,7 +40,9 @@ def main(arguments: list[str] | None = None) -> int:
         if given.describe:
             return _describe(plan)
         if given.out is None or (given.device is None) == (not given.single):
-            raise BadInput("needs --out and either --device or --single", field="arguments", remedy="see --help")
+            raise BadInput(
+                "needs --out and either --device or --single", field="arguments", remedy="see --help"
+            )
         if given.single:
             return _single(plan, given.out)
         return _rank(plan, plan.named(given.device), given.out)

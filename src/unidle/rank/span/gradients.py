@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import Protocol
 
 import torch
@@ -92,7 +93,7 @@ def reduce(flats: Sequence[Tensor], peers: Peers, tag: str) -> None:
 def _reduce(flat: Tensor, peers: Peers, tag: str) -> None:
     count, me = peers.pipelines, peers.pipeline
     ends = [flat.numel() * k // count for k in range(count + 1)]
-    shares = [flat[a:b] for a, b in zip(ends, ends[1:], strict=False)]
+    shares = [flat[a:b] for a, b in pairwise(ends)]
     others = [p for p in range(count) if p != me]
     parts = {p: peers.recv(p, f"{tag}.part", shares[me]) for p in others}
     sums = {p: peers.recv(p, f"{tag}.sum", shares[p]) for p in others}

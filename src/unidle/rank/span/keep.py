@@ -122,7 +122,9 @@ class State:
             for key, value in read.items():
                 if key.startswith(prefix) and _is_of(key[len(prefix) :], name):
                     on_device = value.dim() > 0  # counters stay on the host, as optimizers keep them
-                    state[key[len(prefix) + len(name) + 1 :]] = value.to(parameter.device) if on_device else value
+                    state[key[len(prefix) + len(name) + 1 :]] = (
+                        value.to(parameter.device) if on_device else value
+                    )
             if state:
                 self.optimizer.state[parameter] = state
 

@@ -65,9 +65,7 @@ class Mesh:
         """Stages that this one sends to or gets from."""
         parts, stages = self.plan.parts, self.plan.stages
         mine = range(self.me.stage, parts, stages)
-        found = {
-            (k + by) % stages for k in mine for by in (-1, 1) if 0 <= k + by < parts
-        }
+        found = {(k + by) % stages for k in mine for by in (-1, 1) if 0 <= k + by < parts}
         return sorted(found - {self.me.stage})
 
     def _settings_of(self, settings: Settings) -> Mapping[str, Settings]:
@@ -141,7 +139,9 @@ class Mesh:
         after = self.wires[me.stage + 1].channel if me.stage < last else None
         up = before or (self.peers[0] if me.pipeline else None)
         # posted before anything is said: who has said all closes, and what comes unasked is lost then
-        awaited = [channel.recv("gather") for channel in (after, *(() if up else self.peers.values())) if channel]
+        awaited = [
+            channel.recv("gather") for channel in (after, *(() if up else self.peers.values())) if channel
+        ]
         answer = up.recv("gather") if up else None
         for future in awaited:
             found |= json.loads(bytes(future.result()))

@@ -37,7 +37,9 @@ def load(where: str) -> Callable[..., Any]:
     """The function of ``/path.py:function``. Errors: BadInput."""
     path, _, name = where.rpartition(":")
     if not path or not os.path.isfile(path):
-        raise BadInput("names no file", field="function", value=where, remedy="give /path/to/file.py:function")
+        raise BadInput(
+            "names no file", field="function", value=where, remedy="give /path/to/file.py:function"
+        )
     label = f"_unidle_user_{hashlib.sha256(os.path.abspath(path).encode()).hexdigest()[:12]}"
     module = sys.modules.get(label)
     if module is None:
@@ -169,7 +171,7 @@ def as_values(found: object, layer: str) -> Values:
             f"gives {', '.join(type(v).__name__ for v in values)}", field=f"layer {layer}",
             remedy="let layers pass tensors or tuples of tensors",
         )  # fmt: skip
-    return values  # type: ignore[return-value]
+    return values
 
 
 def parameters_of(layers: Sequence[Layer]) -> Iterator[tuple[str, nn.Parameter]]:

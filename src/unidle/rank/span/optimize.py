@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -47,8 +48,7 @@ def clip_factor(parts: list[dict[str, float]], most: float) -> float:
     for part in parts:
         for value in part.values():
             total += value
-    norm = total**0.5
-    return min(1.0, most / (norm + 1e-6))
+    return min(1.0, most / (math.sqrt(total) + 1e-6))
 
 
 class OuterStep:

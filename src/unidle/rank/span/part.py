@@ -50,10 +50,10 @@ class Part:
         kept = self._kept[microbatch] = _Kept(inputs)
         if keep:
             return self._run(kept, step, index, target)
-        versions = [value._version for value in inputs]
+        versions = [value._version for value in inputs]  # noqa: SLF001 - PyTorch documents it
         with torch.no_grad():
             found = self._run(_Kept(inputs), step, index, target)
-        if [value._version for value in inputs] != versions:
+        if [value._version for value in inputs] != versions:  # noqa: SLF001
             raise BadInput(
                 "changes its input in place, which is needed again", field=f"layer {self.layers[0].name}",
                 remedy="make it inplace=False, or use a schedule that keeps activations",

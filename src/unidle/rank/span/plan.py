@@ -291,14 +291,16 @@ def _check_order(device: Device, microbatches: int, chunks: int) -> None:
     for microbatch in range(microbatches):
         for chunk in range(chunks):
             places = [at.pop(Op(kind, microbatch, chunk), None) for kind in _OPS]
-            forward, again, backward, weight = places
+            forward, _, backward, weight = places
             told = [p for p in places if p is not None]
             if forward is None or backward is None:
                 problem = problem or f"microbatch {microbatch} of chunk {chunk} has no F or no B"
             elif weight is None and not device.joined:
                 problem = problem or f"microbatch {microbatch} of chunk {chunk} has no W, and B is not joined"
             elif told != sorted(told):
-                problem = problem or f"microbatch {microbatch} of chunk {chunk} is not in the order F, R, B, W"
+                problem = (
+                    problem or f"microbatch {microbatch} of chunk {chunk} is not in the order F, R, B, W"
+                )
     if at:
         problem = problem or f"has {next(iter(at))}, which is no microbatch or chunk of it"
     if problem:

@@ -107,7 +107,9 @@ class Runner:
             self._targets[op.microbatch] = target
         begun = time.monotonic_ns()
         keep = (op.microbatch, op.chunk) not in self._again
-        outputs = part.forward(self._step, op.microbatch, self._index(op), inputs, target if last else None, keep)
+        outputs = part.forward(
+            self._step, op.microbatch, self._index(op), inputs, target if last else None, keep
+        )
         self._over(op, begun, waited, self.plan.pace.forward if self.plan.pace else None)
         if last:
             self._losses[op.microbatch] = outputs[0].detach()
@@ -119,7 +121,9 @@ class Runner:
         begun = time.monotonic_ns()
         target = self._targets.get(op.microbatch) if self._place(op) == self.plan.parts - 1 else None
         self._trainer.parts[op.chunk].again(self._step, op.microbatch, self._index(op), target)
-        self._over(op, begun, self._transfers.waits.wait_ns, self.plan.pace.recompute if self.plan.pace else None)
+        self._over(
+            op, begun, self._transfers.waits.wait_ns, self.plan.pace.recompute if self.plan.pace else None
+        )
 
     def _backward(self, op: Op) -> None:
         place, part = self._place(op), self._trainer.parts[op.chunk]
@@ -145,7 +149,9 @@ class Runner:
     def _weights(self, op: Op) -> None:
         begun, part = time.monotonic_ns(), self._trainer.parts[op.chunk]
         self._trainer.sums.add(op.chunk, op.microbatch, part.weights(op.microbatch))
-        self._over(op, begun, self._transfers.waits.wait_ns, self.plan.pace.weight if self.plan.pace else None)
+        self._over(
+            op, begun, self._transfers.waits.wait_ns, self.plan.pace.weight if self.plan.pace else None
+        )
         found = self._later.pop((op.microbatch, op.chunk), None)
         if found is not None and self._place(op):
             self._transfers.put("B", self._place(op) - 1, op.microbatch, found, self._step)
@@ -228,4 +234,6 @@ class Runner:
             self._tell(f"{error}; training goes on")
         self._saved = step
         if path is not None:
-            self._records.write("checkpoint", step=step, path=path, begin_ns=begun, end_ns=time.monotonic_ns())
+            self._records.write(
+                "checkpoint", step=step, path=path, begin_ns=begun, end_ns=time.monotonic_ns()
+            )

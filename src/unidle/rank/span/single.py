@@ -10,6 +10,7 @@ import copy
 import os
 import time
 from collections.abc import Callable
+from itertools import chain
 
 import torch
 
@@ -45,13 +46,14 @@ class Single:
             begun = time.monotonic_ns()
             losses = self._one(step)
             self._records.write(
-                "step", step=step, begin_ns=begun, end_ns=time.monotonic_ns(), loss=mean_loss(dict(enumerate(sum(losses, [])))),
+                "step", step=step, begin_ns=begun, end_ns=time.monotonic_ns(), loss=mean_loss(dict(enumerate(chain(*losses)))),
                 losses=[mean_loss(dict(enumerate(each))) for each in losses], exposed_wan_ns=0, wait_ns=0, wan_bytes=0,
             )  # fmt: skip
         partial = os.path.join(self._directory, partial_name(self.plan.steps, "single"))
         os.makedirs(partial, exist_ok=True)
         shards = tuple(
-            write_shard(partial, k, len(self._trainers), s.tensors(), s.own()) for k, s in enumerate(self._states())
+            write_shard(partial, k, len(self._trainers), s.tensors(), s.own())
+            for k, s in enumerate(self._states())
         )
         manifest = Manifest(self.plan.steps, len(shards), time.time_ns(), "single", shards)
         path = finish(self._directory, partial, manifest)

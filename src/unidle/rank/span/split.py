@@ -64,7 +64,7 @@ def split(
         if reaching and edges:
             found = list(
                 torch.autograd.grad(
-                    [edge for edge, _ in reaching], edges, [g for _, g in reaching],  # type: ignore[arg-type]
+                    [edge for edge, _ in reaching], edges, [g for _, g in reaching],
                     retain_graph=True, allow_unused=True,
                 )
             )  # fmt: skip
@@ -189,7 +189,7 @@ class _Graph:
             ]
             try:
                 gradients = torch.autograd.grad(
-                    [edge for edge, _ in starts], [GradientEdge(weight, 0) for weight in weights],  # type: ignore[arg-type]
+                    [edge for edge, _ in starts], [GradientEdge(weight, 0) for weight in weights],
                     [gradient for _, gradient in starts], retain_graph=True, allow_unused=True,
                 )  # fmt: skip
             finally:
@@ -206,6 +206,6 @@ def _clamp(kept: list[Tensor | None]) -> Callable[..., Any]:
     """What came to a node in the first pass is all that it gets, whatever other borders would add again."""
 
     def hook(gradients: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
-        return tuple((*kept, *gradients[len(kept) :]))
+        return (*kept, *gradients[len(kept) :])
 
     return hook

@@ -142,21 +142,21 @@ class Transfers:
             return self._inside.pop(need)
         begun = time.monotonic_ns()
         if kind == "F" and ("F", part) not in self._shapes:
-            data, future = self._headers.pop(part)
-            future.result()
+            data, came = self._headers.pop(part)
+            came.result()
             self._shapes["F", part] = shapes_from(data)
         self._post()
         posted = self._posted.popleft()
         assert posted.need == need
-        for future in posted.futures:
-            future.result()
+        for each in posted.futures:
+            each.result()
         ended = time.monotonic_ns()
         self._ahead -= posted.size
         self.waits.wait_ns += ended - begun
         wire = self._wire(source)
         if posted.made is not None:
-            stamp, future = posted.made
-            future.result()
+            stamp, told = posted.made
+            told.result()
             made = int.from_bytes(stamp, "big") - wire.ahead_ns
             self.waits.exposed_wan_ns += max(0, ended - max(begun, made))
         self._post()
