@@ -49,7 +49,7 @@ class Channel:
         self, loop: Loop, run: int, settings: Settings, peer: str, key: str, address: tuple[str, int] | None
     ) -> None:
         self.peer, self.address, self.key = peer, address, key
-        self.tls_name = ""
+        self.tls_name = self.lane = ""
         self.instance = ""  # of the peer, from the first flow on
         self.error: WanError | None = None
         self._loop, self._run, self._settings = loop, run, settings
