@@ -25,7 +25,7 @@ from unidle.view.jobs import JobView
 
 FRUITLESS_MOST: Final = 5  # attempts one after the other that complete no step
 SWITCH_GAIN: Final = 1.05
-_DRIFT: Final = 1.15  # links that take so much longer than planned are worth a new plan
+_DRIFT: Final = 1.4  # links that take so much longer than planned are worth a new plan; less is headers and acknowledgements
 
 _FINAL: Final = ("error", "wrong", "refused")  # what another attempt would end with, too
 
@@ -189,7 +189,8 @@ class Conductor:
         )
         for old in [number for number in attempt.steps if number < step.number - 64]:
             attempt.steps[old].rows.clear()
-        if self.options.every and step.number - max(self._looked, attempt.resumed) >= self.options.every:
+        due = step.number - max(self._looked, attempt.resumed) >= self.options.every
+        if self.options.every and due and step.number < self.wanted.training.steps:
             self._looked = step.number
             self._look_over(attempt)
 
@@ -240,16 +241,9 @@ class Conductor:
         if dead:
             self.tell(f"attempt {attempt.number} ended: {_and(dead)} died")
             return
-        lost = next(
-            (
-                (name, end)
-                for name, end in attempt.ends.items()
-                if end.get("why") in ("link", "peer") and end.get("peer")
-            ),
-            None,
-        )
         self.tell(f"attempt {attempt.number} ended: {_why(attempt)}")
-        if lost is not None and lost[1].get("why") == "link":
+        ends = ((name, end) for name, end in attempt.ends.items() if end.get("why") == "link" and end.get("peer"))
+        if (lost := next(ends, None)) is not None:
             self._leave_out(attempt, lost[0], str(lost[1]["peer"]))
 
     def _leave_out(self, attempt: Attempt, device: str, peer: str) -> None:
@@ -313,12 +307,12 @@ def _cut(left: Left, simulation: Simulation) -> tuple[int, ...] | None:
 
 
 def _why(attempt: Attempt) -> str:
-    said = [
-        str(end.get("because") or end.get("why"))
-        for end in attempt.ends.values()
-        if end.get("why") != "stopped"
-    ]
-    return said[0] if said else "its ranks left without a word"
+    """The first cause: who found its link dead, rather than who was left by that one."""
+    for kind in ("link", "peer"):
+        for end in attempt.ends.values():
+            if end.get("why") == kind:
+                return str(end.get("because") or kind)
+    return "its ranks left without a word"
 
 
 def _and(names: set[str] | list[str] | frozenset[str]) -> str:
