@@ -29,7 +29,10 @@ def wanted(place: Path, train: dict[str, Any] | None = None, **fields: Any) -> W
 
 def plan(found: Wanted, cut: tuple[int, ...] | None = None) -> dict[str, Any]:
     addresses = {name: ("127.0.0.1", 30000 + k) for k, name in enumerate(devices_of(found.setting))}
-    made = plan_of(found.training, simulate(found.setting, found.schedule), addresses, Run("r", 2, 5), cut)
+    names = dict(zip(addresses, addresses, strict=True))
+    made = plan_of(
+        found.training, simulate(found.setting, found.schedule), addresses, Run("r", 2, 5), cut, names
+    )
     return json.loads(json.dumps(made))  # what is not plain data fails here
 
 
@@ -105,6 +108,13 @@ def test_layers_of_a_lost_site_move_to_the_others_and_times_with_them() -> None:
     assert left.setting.static_bytes == 90
     assert [site.name for site in left.setting.sites] == ["a", "b", "c"]
     assert all({link.a, link.b}.isdisjoint({"d"}) for link in left.setting.links)
+
+
+def test_devices_behind_a_lost_site_keep_the_names_of_their_ranks() -> None:
+    around = replace(CHAIN, links=(*CHAIN.links, Link("a", "c", 5, 1.0)))
+    left = without(around, (2, 2, 2, 2), {"b"})
+    assert left.names == {"a/0/0": "a/0/0", "c/0/1": "c/0/2", "d/0/2": "d/0/3"}
+    assert left.setting.path(0, 1) is not None
 
 
 def test_what_does_not_fit_says_by_how_many_bytes() -> None:

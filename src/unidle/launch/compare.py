@@ -99,15 +99,15 @@ def _gloo(
     tell(f"the same links under gloo send/recv with 1F1B, {plan['steps']} steps ...")
     path = out / "plan.json"
     path.write_text(json.dumps(plan))
-    commands = []
-    for device in attempt.devices:
+    commands, devices = [], [each["device"] for each in plan["devices"]]
+    for device in devices:
         inside = [] if ground.lab is None else ["ip", "netns", "exec", ground.lab.space(dashed(device))]
         commands.append(
             [*inside, sys.executable, "-m", "unidle.launch.gloo_peer", str(path), device, str(out)]
         )
     interface = "lo" if ground.lab is None else "eth0"
     _run(commands, "the run under gloo", {"GLOO_SOCKET_IFNAME": interface})
-    told = [json.loads((out / f"{dashed(device)}.json").read_text()) for device in attempt.devices]
+    told = [json.loads((out / f"{dashed(device)}.json").read_text()) for device in devices]
     ends = [max(each["ends"][k] for each in told) for k in range(plan["steps"] + 1)]
     took = [b - a for a, b in pairwise(ends)]
     peer = round(statistics.median(took[1:] or took))

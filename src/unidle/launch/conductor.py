@@ -34,12 +34,11 @@ Tell = Callable[[str], None]
 
 @dataclass(slots=True)
 class Attempt:
-    """One attempt: its plan as it was simulated, and what its ranks said."""
+    """One attempt: its plan as it was simulated, and what its ranks said. ``called``: its devices by their ranks' names."""
 
     number: int
     simulation: Simulation
-    cut: tuple[int, ...] | None
-    lost: frozenset[str]
+    called: dict[str, str]
     devices: tuple[str, ...]
     steps: dict[int, Step] = field(default_factory=dict)
     shifts: dict[str, int] = field(default_factory=dict)
@@ -110,26 +109,38 @@ class Conductor:
         simulation = self._simulated(left.setting)
         devices = tuple(devices_of(left.setting))
         run = Run(self.gang.job, number - 1, self.whole if before else 0, before.digest if before else None)
-        plan = plan_of(self.wanted.training, simulation, self.ground.addresses, run, _cut(left, simulation))
-        self.attempts[number] = Attempt(
-            number, simulation, left.cut, self._lost, devices, resumed=self.whole if before else 0
+        plan = plan_of(
+            self.wanted.training, simulation, self.ground.addresses, run, _cut(left, simulation), left.names
         )
-        self.sites.begin(number, plan, (*devices, *self._standing_by(devices)))
+        self.attempts[number] = Attempt(
+            number, simulation, {own: name for name, own in left.names.items()}, devices,
+            resumed=self.whole if before else 0,
+        )  # fmt: skip
+        working = [left.names[name] for name in devices]
+        idle = [name for name in self.ground.addresses if name not in working]
+        plan["standing_by"] = {name: self._neighbours(name, working) for name in idle}
+        self.sites.begin(number, plan, (*working, *idle))
         if before is not None:
             after = f"after step {self.whole}" if self.whole else "from the beginning"
             self.tell(f"attempt {number}: goes on {after} with {simulation.result.schedule}")
 
     def _left(self) -> Left:
         if not self._lost:
-            return Left(self._setting, self.wanted.training.cut)
+            names = devices_of(self._setting)
+            return Left(self._setting, self.wanted.training.cut, dict(zip(names, names, strict=True)))
         left = without(self._setting, self.wanted.training.cut, self._lost)
         return dataclasses.replace(left, setting=dataclasses.replace(left.setting, wide=False))
 
     def _simulated(self, setting: Setting) -> Simulation:
         return simulate(setting, self._schedule)
 
-    def _standing_by(self, working: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(name for name in self.ground.addresses if name not in working)
+    def _neighbours(self, device: str, working: list[str]) -> list[list[object]]:
+        """Where a device that stands by has to be answered: by those that work of the ones beside it in the whole plan."""
+        whole = self._setting
+        _, pipeline, stage = device.split("/")
+        beside = [s for s in (int(stage) - 1, int(stage) + 1) if 0 <= s < len(whole.stages)]
+        names = [whole.device(int(pipeline), s) for s in beside]
+        return [list(self.ground.addresses[name]) for name in names if name in working]
 
     # -- what ranks say ------------------------------------------------------------------------------
 
@@ -140,9 +151,9 @@ class Conductor:
 
     def take(self, attempt: Attempt, record: Record) -> None:
         """One record of this attempt."""
-        body, device = record.body, record.device
+        body, device = record.body, attempt.called.get(record.device, record.device)
         if record.kind == "ready":
-            self._ready(attempt, device, body)
+            self._ready(attempt, record.device, device, body)
         elif record.kind == "row":
             step = self._step(attempt, int(body["step"]))
             step.rows.append(row_of(attempt.simulation.setting, device, body, attempt.shifts.get(device, 0)))
@@ -161,12 +172,12 @@ class Conductor:
         elif record.kind == "reach" and self.options.rejoin:
             self._reached(device, answers=bool(body.get("answers")))
 
-    def _ready(self, attempt: Attempt, device: str, body: dict[str, Any]) -> None:
+    def _ready(self, attempt: Attempt, own: str, device: str, body: dict[str, Any]) -> None:
         """Ranks of other hosts have clocks of their own: they are set by the wall clock."""
         here = time.time_ns() - time.monotonic_ns()
         there = int(body["wall_ns"]) - int(body["ns"])
         local = {str(node["id"]) for node in self.ground.nodes}
-        attempt.shifts[device] = 0 if dashed(device) in local else there - here
+        attempt.shifts[device] = 0 if dashed(own) in local else there - here
         attempt.digest = body.get("digest") or attempt.digest
         attempt.ready.add(device)
         if len(attempt.ready) == len(attempt.devices):
@@ -242,7 +253,9 @@ class Conductor:
             self.tell(f"attempt {attempt.number} ended: {_and(dead)} died")
             return
         self.tell(f"attempt {attempt.number} ended: {_why(attempt)}")
-        ends = ((name, end) for name, end in attempt.ends.items() if end.get("why") == "link" and end.get("peer"))
+        ends = (
+            (name, end) for name, end in attempt.ends.items() if end.get("why") == "link" and end.get("peer")
+        )
         if (lost := next(ends, None)) is not None:
             self._leave_out(attempt, lost[0], str(lost[1]["peer"]))
 

@@ -30,7 +30,7 @@ def main(one: str, other: str, step: str) -> None:
         sys.exit(f"they hold different names: {', '.join(sorted(a.keys() ^ b.keys())[:5])}")
     differences = [float((a[name].double() - b[name].double()).abs().max()) for name in a if a[name].numel()]
     count = sum(value.numel() for value in a.values())
-    print(json.dumps({"parameters": count, "parameter_difference": max(differences, default=0.0)}))  # noqa: T201
+    print(json.dumps({"parameters": count, "parameter_difference": max(differences, default=0.0)}))
 
 
 if __name__ == "__main__":

@@ -87,17 +87,18 @@ def _awaited(directory: str, path: str) -> dict[str, Any] | None:
 
 
 def _stand_by(directory: str, attempt: int, plan: dict[str, Any], path: str) -> int:
-    """Until the run is over; whether a device that works answers goes into this member's records."""
+    """Until the run is over; whether its neighbours that work answer goes into this member's records."""
     tried, answers = 0.0, False
-    other = plan["devices"][0]
+    node = os.environ.get("UNIDLE_NODE", "")
+    beside: list[list[Any]] = next((found for name, found in plan.get("standing_by", {}).items() if dashed(name) == node), [])
     while not os.path.exists(os.path.join(directory, "over")):
         if os.path.exists(os.path.join(directory, f"stop-{attempt}")):
             return AGAIN
         if time.monotonic() - tried > _TRY_S:
             tried, before = time.monotonic(), answers
-            answers = _answers(other["address"])
+            answers = all(_answers(address) for address in beside)
             if answers != before:
-                record = {"kind": "reach", "to": other["device"], "answers": answers}
+                record = {"kind": "reach", "answers": answers}
                 with open(path, "a") as stream:
                     stream.write(json.dumps(record) + "\n")
         time.sleep(_LOOK_S)

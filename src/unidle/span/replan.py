@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -16,10 +16,14 @@ from unidle.words import counted
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """A setting without the sites that were lost, and the layers of each stage; None where their number is not known."""
+    """A setting without the sites that were lost, and the layers of each stage; None where their number is not known.
+
+    ``names``: what each device is called in the whole setting, where its stage may have another number.
+    """
 
     setting: Setting
     cut: tuple[int, ...] | None
+    names: Mapping[str, str]
 
 
 def without(setting: Setting, cut: tuple[int, ...] | None, lost: Collection[str]) -> Left:
@@ -64,7 +68,12 @@ def without(setting: Setting, cut: tuple[int, ...] | None, lost: Collection[str]
         setting, stages=made, sites=sites, links=links, static_bytes=round(setting.static_bytes * largest)
     )
     _holds(left, names)
-    return Left(left, counts if cut is not None else None)
+    names_of = {
+        left.device(p, k): setting.device(p, stage)
+        for p in range(setting.pipelines)
+        for k, stage in enumerate(stages)
+    }
+    return Left(left, counts if cut is not None else None, names_of)
 
 
 def _speeds(stages: Sequence[Stage], layers: Sequence[int]) -> list[float]:

@@ -35,8 +35,12 @@ def plan_of(
     addresses: Mapping[str, Address],
     run: Run,
     cut: tuple[int, ...] | None,
+    names: Mapping[str, str],
 ) -> dict[str, Any]:
-    """The plan. ``cut``: layers of each part in the model's order; ``addresses``: of each device's endpoint."""
+    """The plan. ``cut``: layers of each part in the model's order; ``addresses``: of each device's endpoint.
+
+    ``names``: what the ranks of the setting's devices are called, also in ``addresses``.
+    """
     setting, program = simulation.setting, simulation.program
     return {
         "version": VERSION,
@@ -56,7 +60,7 @@ def plan_of(
         "microbatch": training.microbatch,
         "microbatches": [setting.microbatches] * setting.pipelines,
         "chunks": program.chunks,
-        "devices": _devices(training, simulation, addresses),
+        "devices": _devices(training, simulation, addresses, names),
         "links": _links(simulation),
         "cell": setting.cell,
         "checkpoint": None if training.saving is None else {
@@ -85,7 +89,7 @@ def orders(simulation: Simulation) -> dict[str, list[tuple[str, int, int]]]:
 
 
 def _devices(
-    training: Training, simulation: Simulation, addresses: Mapping[str, Address]
+    training: Training, simulation: Simulation, addresses: Mapping[str, Address], names: Mapping[str, str]
 ) -> list[dict[str, Any]]:
     setting, found = simulation.setting, orders(simulation)
     made = []
@@ -93,8 +97,8 @@ def _devices(
         for stage, site in enumerate(setting.site_of):
             name = setting.device(pipeline, stage)
             made.append({
-                "device": name, "site": setting.sites[site].name, "pipeline": pipeline, "stage": stage,
-                "address": list(addresses[name]), "order": [list(step) for step in found[name]],
+                "device": names[name], "site": setting.sites[site].name, "pipeline": pipeline, "stage": stage,
+                "address": list(addresses[names[name]]), "order": [list(step) for step in found[name]],
                 "joined": simulation.program.joined, "torch_device": training.device,
             })  # fmt: skip
     return made
