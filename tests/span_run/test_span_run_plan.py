@@ -14,6 +14,7 @@ from span_run import runs
 from unidle.errors import BadInput, CannotRun
 from unidle.files.span_train import Wanted, run_from_mapping
 from unidle.launch.ground import devices_of, hosts_ground, launcher_address
+from unidle.span.leaves import ledger_rows
 from unidle.span.link import Link
 from unidle.span.replan import corrected, cut_off, without
 from unidle.span.runplan import Run, flows_of, orders, plan_of
@@ -161,3 +162,20 @@ def test_devices_of_a_fleet_listen_behind_their_sites_launcher(tmp_path: Path) -
     with pytest.raises(BadInput, match="site b has none"):
         hosts_ground(found.setting, {"a": ("x",)}, "a", "cpu")
     assert orders(simulate(found.setting, found.schedule)).keys() == set(devices_of(found.setting))
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_a_modelled_iteration_gives_every_nanosecond_of_a_device_one_cause(tmp_path: Path, name: str) -> None:
+    found = wanted(
+        tmp_path, {"schedule": name}, sites=[{"name": "a", "stages": 2}, {"name": "b", "stages": 1}], stages=3, pipelines=2,
+        cell=2, local_gbps=10,
+    )  # fmt: skip
+    simulation = simulate(found.setting, found.schedule)
+    rows = list(ledger_rows(simulation))
+    assert {row.how for row in rows} == {"modelled"}
+    for device in devices_of(found.setting):
+        mine = [row for row in rows if row.device == device]
+        assert mine[0].start_ns == 0 and mine[-1].end_ns == simulation.result.iteration_ns
+        assert all(a.end_ns == b.start_ns for a, b in pairwise(mine))
+    exposed = sum(row.end_ns - row.start_ns for row in rows if row.leaf == "exposed_wan")
+    assert exposed == pytest.approx(simulation.result.exposed_wan_ns * len(devices_of(found.setting)), abs=10)

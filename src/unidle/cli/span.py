@@ -62,6 +62,14 @@ def simulate(
         str | None,
         typer.Option("--gantt", metavar="FILE.svg", show_default=False, help="Draw the first schedule's timeline."),
     ] = None,
+    perfetto: Annotated[
+        str | None,
+        typer.Option("--perfetto", metavar="FILE.json", show_default=False, help="Write it as a trace for ui.perfetto.dev."),
+    ] = None,
+    ledger: Annotated[
+        str | None,
+        typer.Option("--ledger", metavar="FILE.jsonl", show_default=False, help="Write it as rows of the ledger, which say `modelled`."),
+    ] = None,
     check: Annotated[
         bool | None,
         typer.Option(
@@ -72,10 +80,14 @@ def simulate(
     as_json: JsonOption = False,
 ) -> None:  # fmt: skip
     """Simulate pipeline schedules across sites, exactly, at equal memory: time, use, waits, memory, bytes, cost."""
+    import json
+
     from unidle.cli.output import whole_file
     from unidle.cli.span_files import picture_of, write_rows, write_svg
+    from unidle.cli.span_trace import write_trace
     from unidle.files.span import load_span
     from unidle.files.span_schedule import schedules_named
+    from unidle.span.leaves import ledger_rows
     from unidle.span.simulate import simulate as simulated
 
     chosen = schedules_named(schedule)
@@ -87,6 +99,13 @@ def simulate(
     if gantt is not None:
         with whole_file(gantt, "--gantt") as stream:
             write_svg(stream, [picture_of(found[0])])
+    if perfetto is not None:
+        with whole_file(perfetto, "--perfetto") as stream:
+            write_trace(stream, [(found[0].result.schedule, found[0].rows())])
+    if ledger is not None:
+        with whole_file(ledger, "--ledger") as stream:
+            for row in ledger_rows(found[0]):
+                stream.write(json.dumps(row._asdict()).encode() + b"\n")
     if as_json:
         print_json({each.result.schedule: as_object(each) for each in found})
     else:

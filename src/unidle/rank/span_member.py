@@ -90,7 +90,9 @@ def _stand_by(directory: str, attempt: int, plan: dict[str, Any], path: str) -> 
     """Until the run is over; whether its neighbours that work answer goes into this member's records."""
     tried, answers = 0.0, False
     node = os.environ.get("UNIDLE_NODE", "")
-    beside: list[list[Any]] = next((found for name, found in plan.get("standing_by", {}).items() if dashed(name) == node), [])
+    beside: list[list[Any]] = next(
+        (found for name, found in plan.get("standing_by", {}).items() if dashed(name) == node), []
+    )
     while not os.path.exists(os.path.join(directory, "over")):
         if os.path.exists(os.path.join(directory, f"stop-{attempt}")):
             return AGAIN
