@@ -16,6 +16,7 @@ from unidle.errors import CannotRun
 from unidle.launch.ground import Ground
 from unidle.rank.span_member import dashed
 from unidle.span.measured import summary
+from unidle.words import counted
 
 if TYPE_CHECKING:
     from unidle.launch.conductor import Attempt
@@ -63,7 +64,7 @@ def _single(attempts: list[Attempt], place: Path, out: Path, tell: Callable[[str
         "steps": len(shared),
         "losses": {str(k): losses[k] for k in shared},
     }
-    text = f"largest difference of {len(shared)} losses {difference:.3g}"
+    text = f"largest difference of {counted(len(shared), 'loss')} {difference:.3g}"
     if plan["checkpoint"] is not None:
         found |= _states(plan, out)
         text += f", of {found['parameters']:,} parameters {found['parameter_difference']:.3g}"

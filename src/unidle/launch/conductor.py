@@ -22,6 +22,7 @@ from unidle.span.schedules import Schedule
 from unidle.span.setting import Setting
 from unidle.span.simulate import Simulation, simulate
 from unidle.view.jobs import JobView
+from unidle.words import counted
 
 FRUITLESS_MOST: Final = 5  # attempts one after the other that complete no step
 SWITCH_GAIN: Final = 1.05
@@ -181,7 +182,7 @@ class Conductor:
         attempt.digest = body.get("digest") or attempt.digest
         attempt.ready.add(device)
         if len(attempt.ready) == len(attempt.devices):
-            self.tell(f"all {len(attempt.devices)} devices are ready")
+            self.tell(f"all {counted(len(attempt.devices), 'device')} are ready")
 
     @staticmethod
     def _step(attempt: Attempt, number: int) -> Step:
@@ -314,7 +315,7 @@ def _cut(left: Left, simulation: Simulation) -> tuple[int, ...] | None:
     if left.cut is None or len(left.cut) == parts:
         return left.cut
     raise CannotRun(
-        f"gives {len(left.cut)} parts, and {simulation.result.schedule} here has {parts}", field="train.cut",
+        f"gives {counted(len(left.cut), 'part')}, and {simulation.result.schedule} here has {parts}", field="train.cut",
         remedy="leave it out for an even cut",
     )  # fmt: skip
 

@@ -16,6 +16,7 @@ from unidle.launch.sites import Here, Talk
 from unidle.rank.wan import WanError
 from unidle.span.training import Training
 from unidle.view.jobs import JobView
+from unidle.words import counted
 
 
 def digest_of(wanted: Wanted) -> str:
@@ -90,7 +91,7 @@ class Follower:
         if "plan" in message:
             plan = placed(message["plan"], self._wanted.training)
             self._here.begin(int(message["number"]), plan, message["devices"])
-            self._tell(f"attempt {message['number']}: {len(plan['devices'])} devices")
+            self._tell(f"attempt {message['number']}: {counted(len(plan["devices"]), 'device')}")
         elif "stop" in message:
             self._here.stop(int(message["stop"]))
         elif "over" in message:
