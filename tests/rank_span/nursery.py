@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import signal
 import sys
 import traceback
@@ -48,7 +49,11 @@ def _become(ranks: object, told: dict[str, object]) -> None:
         if (output := told.get("output")) is not None:
             null = os.open(str(output), os.O_WRONLY | os.O_CREAT, 0o600)
         os.dup2(null, 1)
-        code = ranks.main(told["arguments"])  # type: ignore[attr-defined]
+        if (script := told.get("script")) is not None:
+            runpy.run_path(str(script), run_name="__main__")
+            code = 0
+        else:
+            code = ranks.main(told["arguments"])  # type: ignore[attr-defined]
     except SystemExit as error:
         code = int(error.code or 0)
     except BaseException:

@@ -72,7 +72,7 @@ def _single(plan: Plan, out: str) -> int:
 
     records = Records(out, "single")
     try:
-        Single(plan, records, os.path.join(out, "single")).run(_say)
+        Single(plan, records, os.path.join(out, "single")).run()
         records.write("end", why="done", because="all steps are done")
     finally:
         records.close()
@@ -88,7 +88,13 @@ def _rank(plan: Plan, me: Device, out: str) -> int:
     code, why, because, peer = FAILED, "error", "", ""
     try:
         try:
-            mesh = Mesh(plan, me, secret_of_run(), seconds_of("UNIDLE_SPAN_GIVE_UP_S", 30.0))
+            mesh = Mesh(
+                plan,
+                me,
+                secret_of_run(),
+                seconds_of("UNIDLE_SPAN_GIVE_UP_S", 30.0),
+                seconds_of("UNIDLE_SPAN_START_S", 300.0),
+            )
             _train(plan, me, mesh, records)
             code, why, because, patience_s = DONE, "done", "all steps are done", 10.0
         except (PortTaken, Refused, OSError) as error:
@@ -123,7 +129,7 @@ def _train(plan: Plan, me: Device, mesh: Mesh, records: Records) -> None:
     layers, digest = built(plan)
     cuts = plan.cuts(len(layers))
     check_shared([layers[first:end] for first, end in cuts])
-    mesh.wait_open(seconds_of("UNIDLE_SPAN_START_S", 300.0))
+    mesh.wait_open()
     told = mesh.gather(digest)
     if set(told) != {digest}:
         other = next(k for k, each in enumerate(told) if each != digest)

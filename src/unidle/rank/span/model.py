@@ -90,7 +90,9 @@ def layers_of(model: nn.Module, example: Sequence[Any] | None = None) -> list[La
     after, where ``torch.distributed.pipelining`` can trace it with ``example`` (the arguments of one microbatch). Errors: BadInput.
     """
     if isinstance(model, (nn.Sequential, nn.ModuleList)):
-        return [Layer(k, name, layer) for k, (name, layer) in enumerate(model.named_children())]
+        every = model.named_modules(remove_duplicate=False)  # a layer may be there twice
+        direct = [(name, layer) for name, layer in every if name and "." not in name]
+        return [Layer(k, name, layer) for k, (name, layer) in enumerate(direct)]
     from unidle.rank.span.traced import traced_layers
 
     return [Layer(k, "", part, spread=True) for k, part in enumerate(traced_layers(model, example))]
