@@ -143,4 +143,7 @@ def _train(plan: Plan, me: Device, mesh: Mesh, records: Records) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # channels and files are closed; unloading PyTorch takes half a second of CPU for nothing
