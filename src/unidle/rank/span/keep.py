@@ -136,12 +136,13 @@ def _is_of(key: str, name: str) -> bool:
 class Keeper:
     """Saves and restores one rank's part. Calls are made by all ranks at the same step.
 
-    ``index``: of this device; ``writes``: whether it saves at all; ``gather``: every device's value, on every device.
+    ``index``: of this device; ``writes``: whether it saves at all; ``gather``: every device's value, on every device. ``{site}``
+    in the directory stands for ``site``.
     """
 
-    def __init__(self, keep: Keep, index: int, writes: bool, gather: Gather) -> None:
+    def __init__(self, keep: Keep, index: int, site: str, writes: bool, gather: Gather) -> None:
         self._keep, self._index, self._writes, self._gather = keep, index, writes, gather
-        self._directory = os.path.abspath(keep.directory)
+        self._directory = os.path.abspath(keep.directory.replace("{site}", site))
         problem = ""
         try:
             os.makedirs(self._directory, exist_ok=True)

@@ -38,7 +38,7 @@ class Runner:
         self._state, self._keeper = state, None
         if plan.checkpoint is not None:
             writes = me.pipeline == 0 or plan.outer is not None
-            self._keeper = Keeper(plan.checkpoint, plan.devices.index(me), writes, mesh.gather)
+            self._keeper = Keeper(plan.checkpoint, plan.devices.index(me), me.site, writes, mesh.gather)
         self._batches = Batches(plan, me.torch_device)
         self._again = {(op.microbatch, op.chunk) for op in me.order if op.kind == "R"}
         self._weighed = {(op.microbatch, op.chunk) for op in me.order if op.kind == "W"}
