@@ -184,6 +184,8 @@ class Keeper:
         told = self._gather(found)
         problem = next((each["problem"] for each in told if each["problem"]), "")
         if problem:
+            if self._group and self._index == self._group[0]:
+                shutil.rmtree(partial, ignore_errors=True)
             raise OSError(f"step {step} was not saved: {problem}")
         if not self._group or self._index != self._group[0]:
             return None

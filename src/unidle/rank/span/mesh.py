@@ -110,9 +110,13 @@ class Mesh:
         return Wire(other, link, channel, cell)
 
     def wait_open(self) -> None:
-        """Until every peer is there, and their clocks are known. Errors: :class:`unidle.rank.wan.WanError`."""
+        """Until every peer is there, and its clock is known. Errors: :class:`unidle.rank.wan.WanError`."""
         for channel in self._channels.values():
             channel.wait_open(self._start_s)
+        self.set_clocks()
+
+    def set_clocks(self) -> None:
+        """Ask each peer on another site what time it is, once more: clocks drift. All ranks call it at the same point."""
         for stage in sorted(self.wires, key=lambda s: (min(s, self.me.stage), max(s, self.me.stage))):
             if self.wires[stage].link.wan:
                 self._clock(self.wires[stage])

@@ -63,12 +63,16 @@ def load(where: str) -> Callable[..., Any]:
     return found  # type: ignore[no-any-return]
 
 
-def build(where: str, arguments: Mapping[str, Any], dtype: str, seed: int) -> nn.Module:
-    """The user's model with its first parameters, on the CPU; a list of modules becomes a Sequential. Errors: BadInput."""
+def build(where: str, arguments: Mapping[str, Any], dtype: str, seed: int, device: str = "cpu") -> nn.Module:
+    """The user's model with its first parameters; a list of modules becomes a Sequential. Errors: BadInput.
+
+    ``device``: ``meta`` gives shapes alone, and takes no memory.
+    """
     make = load(where)
     torch.manual_seed(seed)
     try:
-        model = make(**arguments)
+        with torch.device(device):
+            model = make(**arguments)
     except Exception as error:
         raise BadInput(
             f"fails: {type(error).__name__}: {error}", field="model.build", value=where,

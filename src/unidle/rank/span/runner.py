@@ -233,6 +233,7 @@ class Runner:
         except OSError as error:  # training is worth more than one checkpoint
             self._tell(f"{error}; training goes on")
         self._saved = step
+        self._mesh.set_clocks()
         if path is not None:
             self._records.write(
                 "checkpoint", step=step, path=path, begin_ns=begun, end_ns=time.monotonic_ns()

@@ -38,9 +38,9 @@ class Batches:
         return inputs, found[1].to(self._device)
 
 
-def built(plan: Plan) -> tuple[list[Layer], str]:
+def built(plan: Plan, device: str = "cpu") -> tuple[list[Layer], str]:
     """The layers of the plan's model, and the digest of it. Errors: BadInput."""
-    made = models.build(plan.model.build, plan.model.arguments, plan.model.dtype, plan.seed)
+    made = models.build(plan.model.build, plan.model.arguments, plan.model.dtype, plan.seed, device)
     example = None
     if not isinstance(made, (torch.nn.Sequential, torch.nn.ModuleList)):
         example = Batches(plan, "cpu")(1, 0)[0]
