@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import socket
@@ -13,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rank_wan.pairs import QUICK, SECRET, pair, sockets, threads
-from unidle.rank.wan import Channel, ChannelClosed, ChannelLost, Endpoint, Settings, WrongSize
+from unidle.rank.wan import Channel, ChannelClosed, ChannelLost, Endpoint, Settings, WanError, WrongSize
 
 
 @given(

@@ -12,7 +12,8 @@ from typing import NoReturn
 
 from unidle.errors import BadInput
 from unidle.rank.span.mesh import Mesh, seconds_of, secret_of_run
-from unidle.rank.span.plan import Device, Plan, read_plan
+from unidle.rank.span.plan import Device, Plan
+from unidle.rank.span.reading import read_plan
 from unidle.rank.span.records import Records
 from unidle.rank.wan import PortTaken, Refused, WanError
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 
@@ -17,6 +18,7 @@ from unidle.rank.span.plan import Device, Op, Plan
 from unidle.rank.span.records import Records
 from unidle.rank.span.trainer import Batches, Trainer, mean_loss
 from unidle.rank.span.transfer import StagePeers, Transfers
+from unidle.rank.wan import WanError
 
 
 class Runner:
@@ -60,6 +62,10 @@ class Runner:
             self._one(step)
             self._checkpoint(step)
         self._mesh.gather("done")
+        with contextlib.suppress(
+            WanError
+        ):  # who leaves takes a cell's links with it: not before all know that all are done
+            self._mesh.gather("leaves")
 
     def _restore(self, tell: Callable[[str], None]) -> int:
         begin = self._keeper.restore(self.plan.resume, self._state, tell) if self._keeper else 0
