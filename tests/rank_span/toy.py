@@ -59,6 +59,26 @@ def build(blocks: int = 4, width: int = 8, dropout: float = 0.1, shared: bool = 
     )
 
 
+class Listed(nn.Module):
+    """Blocks in a ModuleList: no Sequential to cut."""
+
+    def __init__(self, blocks: int, width: int, dropout: float) -> None:
+        super().__init__()
+        self.embed, self.head = Embed(width), Head(width)
+        self.blocks = nn.ModuleList(Block(width, dropout) for _ in range(blocks))
+        self.register_buffer("scale", torch.ones(1))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embed(tokens) * self.scale
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+
+def listed(blocks: int = 3, width: int = 8, dropout: float = 0.1) -> nn.Module:
+    return Listed(blocks, width, dropout)
+
+
 def loss(output: Tensor, target: Tensor) -> Tensor:
     return nn.functional.cross_entropy(output.flatten(0, 1), target.flatten())
 
@@ -75,3 +95,9 @@ def momentum(parameters: list[nn.Parameter], lr: float) -> torch.optim.Optimizer
 
 def faulty(**_: Any) -> nn.Module:
     raise RuntimeError("no such shape")
+
+
+def tied() -> nn.Module:
+    one, other = nn.Linear(4, 4), nn.Linear(4, 4)
+    other.weight = one.weight
+    return nn.Sequential(one, nn.ReLU(), other)

@@ -136,12 +136,13 @@ def _is_of(key: str, name: str) -> bool:
 class Keeper:
     """Saves and restores one rank's part. Calls are made by all ranks at the same step.
 
-    ``index``: of this device; ``writes``: whether it saves at all; ``gather``: every device's value, on every device.
+    ``index``: of this device; ``writes``: whether it saves at all; ``gather``: every device's value, on every device. ``{site}``
+    in the directory stands for ``site``.
     """
 
-    def __init__(self, keep: Keep, index: int, writes: bool, gather: Gather) -> None:
+    def __init__(self, keep: Keep, index: int, site: str, writes: bool, gather: Gather) -> None:
         self._keep, self._index, self._writes, self._gather = keep, index, writes, gather
-        self._directory = os.path.abspath(keep.directory)
+        self._directory = os.path.abspath(keep.directory.replace("{site}", site))
         problem = ""
         try:
             os.makedirs(self._directory, exist_ok=True)
@@ -183,6 +184,8 @@ class Keeper:
         told = self._gather(found)
         problem = next((each["problem"] for each in told if each["problem"]), "")
         if problem:
+            if self._group and self._index == self._group[0]:
+                shutil.rmtree(partial, ignore_errors=True)
             raise OSError(f"step {step} was not saved: {problem}")
         if not self._group or self._index != self._group[0]:
             return None

@@ -43,14 +43,19 @@ class Mesh:
     Errors: :class:`unidle.rank.wan.PortTaken`, ``OSError``, BadInput.
     """
 
-    def __init__(self, plan: Plan, me: Device, secret: str, give_up_s: float) -> None:
+    def __init__(
+        self, plan: Plan, me: Device, secret: str, give_up_s: float = 30.0, start_s: float = 300.0
+    ) -> None:
         self.plan, self.me = plan, me
         self._cells: list[CellChannel] = []
         self._channels: dict[tuple[str, str], Channel] = {}
         self.wires: dict[int, Wire] = {}
         self.peers: dict[int, Channel] = {}
         server, client = _tls(plan.tls)
-        settings = Settings(flows=_PEER_FLOWS, give_up_s=give_up_s, dead_s=max(1.0, min(5.0, give_up_s / 2)))
+        self._start_s = start_s
+        settings = Settings(
+            flows=_PEER_FLOWS, give_up_s=give_up_s, dead_s=max(1.0, min(5.0, give_up_s)), first_s=start_s
+        )
         self.endpoint = Endpoint(
             me.name, run=f"{plan.run}/{plan.attempt}", secret=secret.encode(), listen=me.address, settings=settings,
             settings_of=self._settings_of(settings), tls_server=server, tls_client=client,
@@ -104,11 +109,14 @@ class Mesh:
         self._cells.append(cell)
         return Wire(other, link, channel, cell)
 
-    def wait_open(self, timeout_s: float) -> None:
-        """Until every peer is there, and their clocks are known. Errors: :class:`unidle.rank.wan.WanError`."""
-        end = time.monotonic() + timeout_s
+    def wait_open(self) -> None:
+        """Until every peer is there, and its clock is known. Errors: :class:`unidle.rank.wan.WanError`."""
         for channel in self._channels.values():
-            channel.wait_open(max(end - time.monotonic(), 0.001))
+            channel.wait_open(self._start_s)
+        self.set_clocks()
+
+    def set_clocks(self) -> None:
+        """Ask each peer on another site what time it is, once more: clocks drift. All ranks call it at the same point."""
         for stage in sorted(self.wires, key=lambda s: (min(s, self.me.stage), max(s, self.me.stage))):
             if self.wires[stage].link.wan:
                 self._clock(self.wires[stage])

@@ -63,12 +63,16 @@ def load(where: str) -> Callable[..., Any]:
     return found  # type: ignore[no-any-return]
 
 
-def build(where: str, arguments: Mapping[str, Any], dtype: str, seed: int) -> nn.Module:
-    """The user's model with its first parameters, on the CPU; a list of modules becomes a Sequential. Errors: BadInput."""
+def build(where: str, arguments: Mapping[str, Any], dtype: str, seed: int, device: str = "cpu") -> nn.Module:
+    """The user's model with its first parameters; a list of modules becomes a Sequential. Errors: BadInput.
+
+    ``device``: ``meta`` gives shapes alone, and takes no memory.
+    """
     make = load(where)
     torch.manual_seed(seed)
     try:
-        model = make(**arguments)
+        with torch.device(device):
+            model = make(**arguments)
     except Exception as error:
         raise BadInput(
             f"fails: {type(error).__name__}: {error}", field="model.build", value=where,
@@ -90,7 +94,9 @@ def layers_of(model: nn.Module, example: Sequence[Any] | None = None) -> list[La
     after, where ``torch.distributed.pipelining`` can trace it with ``example`` (the arguments of one microbatch). Errors: BadInput.
     """
     if isinstance(model, (nn.Sequential, nn.ModuleList)):
-        return [Layer(k, name, layer) for k, (name, layer) in enumerate(model.named_children())]
+        every = model.named_modules(remove_duplicate=False)  # a layer may be there twice
+        direct = [(name, layer) for name, layer in every if name and "." not in name]
+        return [Layer(k, name, layer) for k, (name, layer) in enumerate(direct)]
     from unidle.rank.span.traced import traced_layers
 
     return [Layer(k, "", part, spread=True) for k, part in enumerate(traced_layers(model, example))]
@@ -155,6 +161,14 @@ def check_shared(parts: Sequence[Sequence[Layer]]) -> None:
                         f"{layer.name}.{name} of part {k} is the same parameter as {first} of part {other}",
                         field="model.cut", remedy="cut so that one part holds both layers, or untie them",
                     )  # fmt: skip
+
+
+def seed_random(seed: int, device: str = "cpu") -> None:
+    """Begin random numbers anew, of the CPU and of the device that is used. (``torch.manual_seed`` takes a thousand times as
+    long where there is CUDA and nobody uses it: it keeps a trace of the stack.)"""
+    torch.default_generator.manual_seed(seed)
+    if device != "cpu":
+        torch.cuda.manual_seed(seed)
 
 
 def part_seed(seed: int, *place: int) -> int:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from unidle.errors import BadInput
-from unidle.rank.span.model import Layer, Values, as_values, parameters_of, part_seed
+from unidle.rank.span.model import Layer, Values, as_values, parameters_of, part_seed, seed_random
 from unidle.rank.span.split import Gradients, joined, split
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -37,6 +37,7 @@ class Part:
         self, layers: Sequence[Layer], seed: int, *, first: bool, loss: Loss | None, device: str = "cpu"
     ) -> None:
         self.layers, self._seed, self.first, self._loss = list(layers), seed, first, loss
+        self._device = device
         for layer in layers:
             layer.module.to(device)
         self.parameters: dict[str, nn.Parameter] = dict(parameters_of(layers))
@@ -75,7 +76,7 @@ class Part:
                     value.requires_grad_()
         values = kept.inputs
         for k, layer in enumerate(self.layers):
-            torch.manual_seed(part_seed(self._seed, step, index, layer.number))
+            seed_random(part_seed(self._seed, step, index, layer.number), self._device)
             single = len(values) == 1
             values = as_values(
                 layer.module(*values) if single or layer.spread else layer.module(values),
@@ -85,7 +86,7 @@ class Part:
                 kept.edges = [get_gradient_edge(v) for v in values if v.requires_grad]
         if self._loss is not None:
             assert target is not None
-            torch.manual_seed(part_seed(self._seed, step, index))
+            seed_random(part_seed(self._seed, step, index), self._device)
             values = (self._loss(values[0] if len(values) == 1 else values, target),)  # type: ignore[arg-type]
         kept.outputs = values
         return values

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 
@@ -17,6 +18,7 @@ from unidle.rank.span.plan import Device, Op, Plan
 from unidle.rank.span.records import Records
 from unidle.rank.span.trainer import Batches, Trainer, mean_loss
 from unidle.rank.span.transfer import StagePeers, Transfers
+from unidle.rank.wan import WanError
 
 
 class Runner:
@@ -38,7 +40,7 @@ class Runner:
         self._state, self._keeper = state, None
         if plan.checkpoint is not None:
             writes = me.pipeline == 0 or plan.outer is not None
-            self._keeper = Keeper(plan.checkpoint, plan.devices.index(me), writes, mesh.gather)
+            self._keeper = Keeper(plan.checkpoint, plan.devices.index(me), me.site, writes, mesh.gather)
         self._batches = Batches(plan, me.torch_device)
         self._again = {(op.microbatch, op.chunk) for op in me.order if op.kind == "R"}
         self._weighed = {(op.microbatch, op.chunk) for op in me.order if op.kind == "W"}
@@ -60,6 +62,10 @@ class Runner:
             self._one(step)
             self._checkpoint(step)
         self._mesh.gather("done")
+        with contextlib.suppress(
+            WanError
+        ):  # who leaves takes a cell's links with it: not before all know that all are done
+            self._mesh.gather("leaves")
 
     def _restore(self, tell: Callable[[str], None]) -> int:
         begin = self._keeper.restore(self.plan.resume, self._state, tell) if self._keeper else 0
@@ -233,6 +239,7 @@ class Runner:
         except OSError as error:  # training is worth more than one checkpoint
             self._tell(f"{error}; training goes on")
         self._saved = step
+        self._mesh.set_clocks()
         if path is not None:
             self._records.write(
                 "checkpoint", step=step, path=path, begin_ns=begun, end_ns=time.monotonic_ns()

@@ -15,6 +15,7 @@ from itertools import chain
 import torch
 
 from unidle.checkpoint.layout import Manifest, partial_name
+from unidle.errors import BadInput
 from unidle.rank.span.keep import State, finish, read, steps_in, write_shard
 from unidle.rank.span.model import Layer
 from unidle.rank.span.optimize import clip_factor, squares
@@ -34,10 +35,10 @@ class Single:
         self._trainers = [Trainer(plan, {0: group}, 0) for group in groups]
         self._batches = Batches(plan, "cpu")
 
-    def run(self, tell: Callable[[str], None]) -> None:
+    def run(self) -> None:
         """All steps, and the final state."""
         first = self._trainers[0]
-        begin = self._restore(tell)
+        begin = self._restore()
         self._records.write(
             "ready", ns=time.monotonic_ns(), wall_ns=time.time_ns(), parameters=sum(p.numel() for p in first.parameters.values()),
             digest=self._digest, resumed=begin, changes_semantics=self.plan.semantics(),
@@ -65,15 +66,17 @@ class Single:
             for k, t in enumerate(self._trainers)
         ]
 
-    def _restore(self, tell: Callable[[str], None]) -> int:
+    def _restore(self) -> int:
         """Goes on from the checkpoint that the plan names; the newest only if it is asked for by number."""
         keep = self.plan.checkpoint
         if keep is None or not self.plan.resume:
             return 0
         path = steps_in(keep.directory).get(self.plan.resume)
         if path is None:
-            tell(f"there is no checkpoint of step {self.plan.resume}: begins anew")
-            return 0
+            raise BadInput(
+                "has no such checkpoint", field="resume", value=self.plan.resume,
+                remedy=f"choose one that is in {keep.directory}, or 0",
+            )  # fmt: skip
         for state in self._states():
             state.accept(*read(path, state))
         return self.plan.resume

@@ -11,7 +11,7 @@ from torch import Tensor
 from unidle.errors import BadInput
 from unidle.rank.span import model as models
 from unidle.rank.span.gradients import Sums
-from unidle.rank.span.model import DTYPES, Layer, Values, part_seed
+from unidle.rank.span.model import DTYPES, Layer, Values, part_seed, seed_random
 from unidle.rank.span.optimize import OuterStep, make
 from unidle.rank.span.part import Part
 from unidle.rank.span.plan import Plan
@@ -26,7 +26,7 @@ class Batches:
     def __call__(self, step: int, index: int) -> tuple[Values, Tensor]:
         """Inputs in the model's type, and the target. Errors: BadInput."""
         seed = part_seed(self._plan.seed, step, index, -1)
-        torch.manual_seed(seed)
+        seed_random(seed)
         found = self._make(step, index, self._plan.microbatch, seed)
         if not (isinstance(found, (tuple, list)) and len(found) == 2):
             raise BadInput(
@@ -38,9 +38,9 @@ class Batches:
         return inputs, found[1].to(self._device)
 
 
-def built(plan: Plan) -> tuple[list[Layer], str]:
+def built(plan: Plan, device: str = "cpu") -> tuple[list[Layer], str]:
     """The layers of the plan's model, and the digest of it. Errors: BadInput."""
-    made = models.build(plan.model.build, plan.model.arguments, plan.model.dtype, plan.seed)
+    made = models.build(plan.model.build, plan.model.arguments, plan.model.dtype, plan.seed, device)
     example = None
     if not isinstance(made, (torch.nn.Sequential, torch.nn.ModuleList)):
         example = Batches(plan, "cpu")(1, 0)[0]

@@ -26,7 +26,8 @@ from unidle.rank.span.wire import (
     shapes_from,
 )
 
-_AHEAD_BYTES: Final = 64 << 20  # receive buffers that are posted ahead; two at least
+_AHEAD_BYTES: Final = 64 << 20  # receive buffers that are posted ahead; two at least, and not above
+_AHEAD_MOST: Final = 64
 SendRow = Callable[[int, str, int, int, int, int], None]
 
 
@@ -116,7 +117,8 @@ class Transfers:
         """Post the next receives, as far as their shapes are known and memory is given to them."""
         while (need := self._next) is not None:
             shapes = self._shapes.get((need.kind, need.part))
-            if shapes is None or (self._ahead >= _AHEAD_BYTES and len(self._posted) >= 2):
+            full = len(self._posted) >= (2 if self._ahead >= _AHEAD_BYTES else _AHEAD_MOST)
+            if shapes is None or full:
                 return
             self._next = next(self._needs, None)
             source = self._source(need.kind, need.part)

@@ -81,4 +81,4 @@ class Codec:
     def decode(self, sent: Sequence[Tensor], shape: Shape) -> Tensor:
         if len(sent) == 1:
             return sent[0].to(shape[1])
-        return (sent[0].float() * sent[1]).to(shape[1])
+        return (sent[0].float() * sent[1]).to(shape[1]).reshape(shape[0])
