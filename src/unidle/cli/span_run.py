@@ -142,6 +142,7 @@ def _changed(wanted: Wanted, steps: int | None, schedule: str | None) -> Wanted:
     from dataclasses import replace
 
     from unidle.files.span_schedule import schedules_named
+    from unidle.files.span_train import for_run
 
     if steps is not None:
         wanted = replace(wanted, training=replace(wanted.training, steps=steps))
@@ -151,7 +152,7 @@ def _changed(wanted: Wanted, steps: int | None, schedule: str | None) -> Wanted:
             raise BadInput(
                 "must be one", field="--schedule", value=schedule, remedy="a run follows one schedule"
             )
-        wanted = replace(wanted, schedule=chosen[0])
+        wanted = replace(wanted, schedule=for_run(chosen[0]))
     return wanted
 
 

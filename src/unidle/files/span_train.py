@@ -17,6 +17,7 @@ from unidle.files.span_file import SpanFile
 from unidle.files.span_schedule import schedules_named
 from unidle.files.span_train_file import TrainPart
 from unidle.span.schedules import Schedule
+from unidle.span.schedules.sturdy import sturdy
 from unidle.span.setting import Setting
 from unidle.span.training import Saving, Training
 from unidle.words import counted
@@ -67,7 +68,12 @@ def _wanted(document: Document, base: str) -> Wanted:
         )  # fmt: skip
     _cut(document, file, part, schedule[0], setting)
     _semantics(document, part, setting)
-    return Wanted(setting, _training(document, file, part, base, setting), schedule[0])
+    return Wanted(setting, _training(document, file, part, base, setting), for_run(schedule[0]))
+
+
+def for_run(schedule: Schedule) -> Schedule:
+    """The schedule that searches leaves room for transfers that come late; the others are what they are."""
+    return sturdy(schedule) if schedule.name == "unidle" else schedule
 
 
 def _placed(schedule: str, base: str) -> str:

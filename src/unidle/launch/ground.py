@@ -22,6 +22,8 @@ from unidle.words import counted
 
 PORT: Final = 29400
 PORT_MOST: Final = 60_000
+# Ethernet, IPv4 and TCP with timestamps: a link's capacity is what it carries of payload, as `unidle span probe` measures it.
+WIRE_OF_PAYLOAD: Final = 1514 / 1448
 LAB_MOST: Final = 200  # devices, each with a namespace and an address of one /24
 
 
@@ -103,7 +105,7 @@ def _shape(lab: Lab, setting: Setting) -> None:
             if path is None:
                 continue
             one, other = (dashed(setting.device(pipeline, k)) for k in (s, t))
-            lab.limit(one, other, round(path.rate_gbps(None) * 1e9))
+            lab.limit(one, other, round(path.rate_gbps(None) * 1e9 * WIRE_OF_PAYLOAD))
             if path.latency_ns:
                 lab.delay(one, other, path.latency_ns / 1e6)
 
