@@ -142,7 +142,7 @@ def check_digest(wanted: str | None, shapes: Mapping[str, str]) -> str:
         first = ", ".join(f"{name} {shape}" for name, shape in list(shapes.items())[:3])
         raise BadInput(
             f"the plan is for another model: what model.build makes has digest {digest[:16]}…,"
-            f" {len(shapes)} tensors: {first}…",
+            f" and holds {first}…",
             field="model.digest", value=f"{wanted[:16]}…", remedy="give the plan that was made for this model, or its arguments",
         )  # fmt: skip
     return digest
