@@ -59,6 +59,8 @@ def test_a_cell_that_takes_turns_trains_to_the_bits_of_one_process_and_another_c
 ) -> None:
     fields = schedules.fields(schedules.scheduled("unidle", 2, 3, 2, 2))
     assert fields["links"][0]["share"] == "turns"
+    for link in fields["links"]:
+        link["rate_bytes_per_s"] = 2_000_000
     kept = _kept(tmp_path / "kept", 2)
     same(nursery, runs.plan(**fields, checkpoint=kept), tmp_path / "first")
     assert sorted(path.name[-1] for path in (tmp_path / "kept").iterdir()) == ["2", "3"]
