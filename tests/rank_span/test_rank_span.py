@@ -59,6 +59,8 @@ def test_a_cell_that_takes_turns_trains_to_the_bits_of_one_process_and_another_c
 ) -> None:
     fields = schedules.fields(schedules.scheduled("unidle", 2, 3, 2, 2))
     assert fields["links"][0]["share"] == "turns"
+    for link in fields["links"]:
+        link["rate_bytes_per_s"] = 2_000_000
     kept = _kept(tmp_path / "kept", 2)
     same(nursery, runs.plan(**fields, checkpoint=kept), tmp_path / "first")
     assert sorted(path.name[-1] for path in (tmp_path / "kept").iterdir()) == ["2", "3"]
@@ -134,7 +136,7 @@ def test_a_plan_with_a_mistake_names_field_value_and_remedy(tmp_path: Path) -> N
         ({"steps": -1}, "plan.steps: must be 1 or more"),
         ({"version": 2}, "plan.version: is of another version (got 2)"),
         ({"microbatches": [2, 0]}, "plan.microbatches: must be whole numbers of 1 or more"),
-        ({"microbatches": [4, 4]}, "devices: must be one for each of 2 pipelines"),
+        ({"microbatches": [4, 4]}, "devices: must be one for each stage of each pipeline"),
         ({"cell": 3}, "cell: must divide the 1 pipelines (got 3)"),
         ({"model__cut": [[0, 3], [4, 6]]}, "model.cut: part 1 must be [3, a later layer]"),
         ({"model__cut": [[0, 6]]}, "model.cut: must have 2 parts"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -193,3 +194,37 @@ def test_a_stranger_with_another_secret_or_run_is_refused(nursery: Nursery, tmp_
         finally:
             first.kill(signal.SIGTERM)
             assert first.wait() == 143
+
+
+def test_a_rank_that_is_silent_for_seconds_is_waited_for_and_no_bit_changes(
+    nursery: Nursery, tmp_path: Path, wait_until: Callable[..., Any]
+) -> None:
+    kept = {"directory": str(tmp_path / "kept"), "every": 1000, "keep": 2}
+    given = runs.plan(2, (2, 2), checkpoint=kept, steps=60)
+    file, out = runs.write(given, tmp_path), tmp_path / "out"
+    with nursery.ranks(file, out) as ranks:
+        wait_until(lambda: (out / "site0-0-0.jsonl").exists(), 30, "records")
+        wait_until(lambda: len(runs.records(out, "site0/0/0", "step")) > 2, 60, "steps")
+        ranks["site1/0/1"].kill(signal.SIGSTOP)
+        time.sleep(6.5)  # longer than a flow may be silent
+        ranks["site1/0/1"].kill(signal.SIGCONT)
+        assert {rank.wait() for rank in ranks.values()} == {0}
+    assert runs.tensors(runs.newest(tmp_path / "kept")) == runs.tensors(nursery.single(given, tmp_path))
+
+
+def test_what_a_user_s_code_raises_is_shown_and_the_others_end(nursery: Nursery, tmp_path: Path) -> None:
+    file = runs.write(runs.plan(2, (2,), loss=f"{runs.TOY}:broken"), tmp_path)
+    with nursery.ranks(file, tmp_path / "out") as ranks:
+        assert ranks["site1/0/1"].wait() == 1
+        assert "ZeroDivisionError" in ranks["site1/0/1"].said
+        assert ranks["site0/0/0"].wait() == 75
+    assert runs.records(tmp_path / "out", "site1/0/1", "end")[0]["why"] == "error"
+    assert runs.records(tmp_path / "out", "site0/0/0", "end")[0]["why"] == "peer"
+
+
+def test_an_address_that_is_not_this_hosts_is_refused(nursery: Nursery, tmp_path: Path) -> None:
+    given = runs.plan(1, (1,))
+    given["devices"][0]["address"][0] = "192.0.2.1"
+    rank = nursery.start(runs.write(given, tmp_path), "--device", "site0/0/0", "--out", str(tmp_path / "out"))
+    assert rank.wait() == 2
+    assert "address of site0/0/0: cannot be listened on" in rank.said

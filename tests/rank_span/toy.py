@@ -101,3 +101,7 @@ def tied() -> nn.Module:
     one, other = nn.Linear(4, 4), nn.Linear(4, 4)
     other.weight = one.weight
     return nn.Sequential(one, nn.ReLU(), other)
+
+
+def broken(output: Tensor, target: Tensor) -> Tensor:
+    return output.sum() * (1 // 0)

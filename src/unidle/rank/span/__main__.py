@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import sys
+import traceback
 from types import FrameType
 from typing import NoReturn
 
@@ -18,6 +19,7 @@ from unidle.rank.span.records import Records
 from unidle.rank.wan import PortTaken, Refused, WanError
 
 DONE, WRONG, FAILED, LOST, STOPPED = 0, 2, 1, 75, 143
+_FLUSH_S, _LEAVE_S = 10.0, 0.5  # what was sent is waited for: at a good end, and at a bad one
 
 
 class _Stop(BaseException):
@@ -88,41 +90,49 @@ def _say(text: str) -> None:
 
 
 def _rank(plan: Plan, me: Device, out: str) -> int:
-    records, mesh, patience_s = Records(out, me.name), None, 0.5
-    code, why, because, peer = FAILED, "error", "", ""
+    records, mesh = Records(out, me.name), None
+    code, why, because, peer = DONE, "done", "all steps are done", ""
     try:
-        try:
-            mesh = Mesh(
-                plan,
-                me,
-                secret_of_run(),
-                seconds_of("UNIDLE_SPAN_GIVE_UP_S", 30.0),
-                seconds_of("UNIDLE_SPAN_START_S", 300.0),
-            )
-            _train(plan, me, mesh, records)
-            code, why, because, patience_s = DONE, "done", "all steps are done", 10.0
-        except (PortTaken, Refused, OSError) as error:
-            code, why, because = WRONG, "refused", f"{me.name}: {error}"
-        except BadInput as error:
-            code, why, because = WRONG, "wrong", str(error)
-        except WanError as error:
-            code, because = LOST, f"{me.name}: {error}; goes on from the last checkpoint"
-            peer, why = mesh.lost() if mesh is not None else ("", "link")
-        except _Stop:
-            code, why, because = STOPPED, "stopped", f"{me.name} was told to stop"
-        except BaseException as error:
-            because = f"{type(error).__name__}: {error}"
-            raise
-        finally:
-            records.write("end", why=why, because=because, **({"peer": peer} if peer else {}))
-            if code not in (DONE, STOPPED, FAILED):
-                _say(because)
+        mesh = _mesh(plan, me)
+        _train(plan, me, mesh, records)
+    except (Exception, _Stop) as error:
+        code, why, because, peer = _verdict(me, mesh, error)
+        if code == FAILED:
+            traceback.print_exc()
+        elif code != STOPPED:
+            _say(because)
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        records.write("end", why=why, because=because, **({"peer": peer} if peer else {}))
         if mesh is not None:
-            mesh.close(patience_s)
+            mesh.close(_FLUSH_S if code == DONE else _LEAVE_S)
         records.close()
     return code
+
+
+def _verdict(me: Device, mesh: Mesh | None, error: BaseException) -> tuple[int, str, str, str]:
+    """Exit code, why and because of the last record, and the peer that was lost."""
+    if isinstance(error, BadInput):
+        return WRONG, "wrong", str(error), ""
+    if isinstance(error, (PortTaken, Refused)):
+        return WRONG, "refused", f"{me.name}: {error}", ""
+    if isinstance(error, WanError):
+        peer, why = mesh.lost() if mesh is not None else ("", "link")
+        return LOST, why, f"{me.name}: {error}; goes on from the last checkpoint", peer
+    if isinstance(error, _Stop):
+        return STOPPED, "stopped", f"{me.name} was told to stop", ""
+    return FAILED, "error", f"{type(error).__name__}: {error}", ""
+
+
+def _mesh(plan: Plan, me: Device) -> Mesh:
+    secret, give_up_s = secret_of_run(), seconds_of("UNIDLE_SPAN_GIVE_UP_S", 30.0)
+    try:
+        return Mesh(plan, me, secret, give_up_s, seconds_of("UNIDLE_SPAN_START_S", 300.0))
+    except OSError as error:
+        raise BadInput(
+            f"cannot be listened on: {error.strerror}", field=f"address of {me.name}", value=":".join(map(str, me.address)),
+            remedy="give an address of this host",
+        ) from None  # fmt: skip
 
 
 def _train(plan: Plan, me: Device, mesh: Mesh, records: Records) -> None:

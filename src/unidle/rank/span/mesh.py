@@ -28,10 +28,18 @@ class Wire:
         self.other, self.link, self.channel, self.cell = other, link, channel, cell
         self.ahead_ns = 0  # how far the other's monotonic clock is ahead of this one
 
-    def send(self, tag: str, buffer: Any) -> Future[int]:
+    def send(self, tag: str, buffer: Any, not_before_ns: int = 0) -> Future[int]:
         if self.cell is not None:
-            return self.cell.send(tag, buffer, pieces=self.link.pieces)
-        return self.channel.send(tag, buffer)
+            return self.cell.send(tag, buffer, pieces=self.link.pieces, not_before_ns=not_before_ns)
+        return self.channel.send(tag, buffer, not_before_ns)
+
+    def turn_ns(self, size: int, cell: int) -> int:
+        """How long after its first pipeline this one sends where all of a cell have so many bytes at the same moment.
+
+        One slot for each: what a transfer takes over all links of the cell. Needs the rate of the link; 0 without it.
+        """
+        rate = self.link.rate_bytes_per_s * cell
+        return self.cell.index * size * 1_000_000_000 // rate if self.cell is not None and rate else 0
 
     def recv(self, tag: str, into: Any) -> Future[memoryview]:
         return self.cell.recv(tag, into) if self.cell is not None else self.channel.recv(tag, into)

@@ -47,7 +47,8 @@ def load(where: str) -> Callable[..., Any]:
         assert spec is not None
         assert spec.loader is not None
         module = sys.modules[label] = importlib.util.module_from_spec(spec)
-        sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
+        if (beside := os.path.dirname(os.path.abspath(path))) not in sys.path:
+            sys.path.append(beside)  # what it imports from its own directory, now or later
         try:
             spec.loader.exec_module(module)
         except Exception as error:
@@ -55,8 +56,6 @@ def load(where: str) -> Callable[..., Any]:
             raise BadInput(
                 f"cannot be loaded: {type(error).__name__}: {error}", field="function", value=where, remedy="mend the file"
             ) from None  # fmt: skip
-        finally:
-            sys.path.pop(0)
     found = getattr(module, name, None)
     if not callable(found):
         raise BadInput("has no such function", field="function", value=where, remedy="give /path/to/file.py:function")  # fmt: skip
@@ -143,7 +142,7 @@ def check_digest(wanted: str | None, shapes: Mapping[str, str]) -> str:
         first = ", ".join(f"{name} {shape}" for name, shape in list(shapes.items())[:3])
         raise BadInput(
             f"the plan is for another model: what model.build makes has digest {digest[:16]}…,"
-            f" {len(shapes)} tensors: {first}…",
+            f" and holds {first}…",
             field="model.digest", value=f"{wanted[:16]}…", remedy="give the plan that was made for this model, or its arguments",
         )  # fmt: skip
     return digest

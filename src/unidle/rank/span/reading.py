@@ -103,7 +103,7 @@ def _devices(top: _Fields, microbatches: tuple[int, ...], chunks: int) -> tuple[
     wanted = {(p, s) for p in range(len(microbatches)) for s in range(stages)}
     if {(d.pipeline, d.stage) for d in found} != wanted or len(found) != len(wanted) or not found:
         raise BadInput(
-            f"must be one for each of {len(microbatches)} pipelines and each stage", field="devices", value=len(found),
+            "must be one for each stage of each pipeline in microbatches", field="devices", value=len(found),
             remedy="give pipeline and stage of each, counted from 0",
         )  # fmt: skip
     for device in found:

@@ -183,7 +183,9 @@ class Transfers:
             wire.channel.send(f"T.{tag}", begun.to_bytes(8, "big"))
         sent = [on_host(t) for v in values for t in self._codec(wire).encode(v)]
         size = sum(t.numel() * t.element_size() for t in sent)
-        futures = [wire.send(f"{tag}.{k}", bytes_of(tensor)) for k, tensor in enumerate(sent)]
+        # the first stages of a cell are in step: they take turns, so that the next ones are one slot apart
+        turn = begun + wire.turn_ns(size, self._plan.cell) if kind == "F" and part == 1 else 0
+        futures = [wire.send(f"{tag}.{k}", bytes_of(tensor), turn) for k, tensor in enumerate(sent)]
         self.waits.wan_bytes += size if wire.link.wan else 0
         if self._row is not None and futures:
             row = self._row

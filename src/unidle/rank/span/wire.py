@@ -45,7 +45,7 @@ def header(shapes: Sequence[Shape]) -> bytes:
     """Shapes and types in a message of :data:`HEADER_BYTES`. Errors: ``ValueError`` for too many."""
     text = json.dumps([[list(shape), str(dtype).removeprefix("torch.")] for shape, dtype in shapes]).encode()
     if len(text) > HEADER_BYTES:
-        raise ValueError(f"{len(shapes)} tensors between two layers are too many; let layers pass fewer")
+        raise ValueError(f"too many tensors between two layers (got {len(shapes)}); let layers pass fewer")
     return text.ljust(HEADER_BYTES)
 
 
