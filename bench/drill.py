@@ -77,7 +77,9 @@ def rows(given: argparse.Namespace) -> Iterator[Row]:
 def _all(given: argparse.Namespace, cache: Cache, chance: random.Random, how: str) -> Iterator[Row]:
     reports: list[Report] = []
     if given.only and not any(word in kind.name for kind in KINDS for word in given.only):
-        raise SystemExit(f"--only {' '.join(given.only)}: no kind has it; kinds: {', '.join(k.name for k in KINDS)}")
+        raise SystemExit(
+            f"--only {' '.join(given.only)}: no kind has it; kinds: {', '.join(k.name for k in KINDS)}"
+        )
     for kind in KINDS:
         if given.only and not any(word in kind.name for word in given.only):
             continue
