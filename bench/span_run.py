@@ -73,11 +73,11 @@ def _step(place: Path, arguments: argparse.Namespace) -> Iterator[Row]:
 
 
 def _bound_by_links(place: Path, arguments: argparse.Namespace) -> Iterator[Row]:
-    """Little to compute, 128 microbatches: the step is as long as the wire needs."""
+    """Little to compute, 192 microbatches: the step is as long as the wire needs."""
     (place / "linear.py").write_text(LINEAR)
     size = 8 * LENGTH * WIDTH * 4
     file = _file(
-        place / "linear.py", {"forward": 5, "backward": 5, "weight": 5}, 128, 5, size, "float32", 0.025
+        place / "linear.py", {"forward": 3, "backward": 3, "weight": 3}, 192, 5, size, "float32", 0.025
     )
     told = _run(file, place, "links", "--steps", str(arguments.link_steps))
     use = max(told["link_use"].values())
@@ -167,7 +167,7 @@ def _run(file: dict[str, Any], place: Path, name: str, *words: str) -> dict[str,
 def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--only", choices=("step", "links", "gradients"), help="one of the three parts")
     parser.add_argument("--steps", type=int, default=15, help="of the example")
-    parser.add_argument("--link-steps", type=int, default=5, help="of the run that is bound by its links")
+    parser.add_argument("--link-steps", type=int, default=4, help="of the run that is bound by its links")
 
 
 if __name__ == "__main__":

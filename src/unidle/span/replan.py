@@ -90,7 +90,9 @@ def _scaled(stage: Stage, count: int, before: int, setting: Setting, old: Sequen
         return max(value * count // before, 1) if value else 0
 
     static = sum(one.static_bytes for one in setting.stages) * count // sum(old)
-    measured = any(one.input_bytes is not None for one in setting.stages)  # which cut it will be is not known here
+    measured = any(
+        one.input_bytes is not None for one in setting.stages
+    )  # which cut it will be is not known here
     return Stage(
         time(stage.forward_ns), time(stage.backward_ns), time(stage.weight_ns), time(stage.recompute_ns), kept, gradient,
         setting.largest_cut_bytes if measured else None, static,

@@ -16,6 +16,8 @@ from unidle.span.training import Training
 VERSION: Final = 1
 FLOWS: Final = (4, 64)  # TCP flows between two nodes: the least, the most
 
+CHUNK_BYTES: Final = (16 << 10, 512 << 10)  # what one flow carries at a time: the least, the most
+
 Address = tuple[str, int]
 
 
@@ -122,8 +124,15 @@ def _link(setting: Setting, s: int, to: int, simulation: Simulation, flows: int 
         "from": s, "to": to, "wan": path is not None,
         "flows": 1 if path is None else (flows or flows_of(path)),
         "share": "turns" if turns else "own", "pieces": share.pieces if turns else 1,
-        "latency_ns": 0 if path is None else path.latency_ns, "rate_bytes_per_s": 0,
+        "latency_ns": 0 if path is None else path.latency_ns, "rate_bytes_per_s": 0 if path is None else round(path.rate_gbps(None) * 1e9 / 8),
+        "chunk_bytes": 0 if path is None else _chunk_bytes(setting, flows or flows_of(path)),
     }  # fmt: skip
+
+
+def _chunk_bytes(setting: Setting, flows: int) -> int:
+    """So that each message is spread over all flows and arrives before the next one, and not with it."""
+    least, most = CHUNK_BYTES
+    return min(max(setting.input_bytes // flows, least), most)
 
 
 def flows_of(path: Path) -> int:

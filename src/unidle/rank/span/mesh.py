@@ -86,7 +86,10 @@ class Mesh:
         for stage in self._neighbours():
             link = self.plan.link(self.me.stage, stage)
             found[self.plan.device(self.me.pipeline, stage).name] = replace(
-                settings, flows=link.flows, rate_bytes_per_s=link.rate_bytes_per_s
+                settings,
+                flows=link.flows,
+                rate_bytes_per_s=link.rate_bytes_per_s,
+                chunk_bytes=link.chunk_bytes or settings.chunk_bytes,
             )
         return found
 

@@ -45,6 +45,7 @@ class Link:
     pieces: int = 1
     latency_ns: int = 0
     rate_bytes_per_s: int = 0
+    chunk_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -158,7 +158,7 @@ def _links(top: _Fields, stages: int) -> dict[tuple[int, int], Link]:
         link = Link(
             fields.get("wan", bool, False), fields.whole("flows", 1, least=1),
             fields.one_of("share", ("own", "turns"), "own") == "turns", fields.whole("pieces", 1, least=1),
-            fields.whole("latency_ns", 0), fields.whole("rate_bytes_per_s", 0),
+            fields.whole("latency_ns", 0), fields.whole("rate_bytes_per_s", 0), fields.whole("chunk_bytes", 0),
         )  # fmt: skip
         if found.setdefault((min(a, b), max(a, b)), link) != link:
             raise BadInput(
