@@ -48,7 +48,7 @@ def test_two_sites_on_loopback_train_the_same_as_one_process(tmp_path: Path) -> 
     assert told["step_ns"]["modelled"] > 0
     assert "measured" in (tmp_path / "g.svg").read_text() and "modelled" in (tmp_path / "g.svg").read_text()
     names = {event["name"] for event in json.loads((tmp_path / "t.json").read_text())["traceEvents"]}
-    assert {"F0", "B3", "W1", "send0"} <= names
+    assert {"F0", "B3", "W1", "send F0"} <= names
     ledger = runs.unidle("ledger", "--store", str(tmp_path / "s.db"), "--json")
     rows = json.loads(ledger.stdout)
     assert rows and ledger.returncode == 0
