@@ -73,11 +73,11 @@ def _step(place: Path, arguments: argparse.Namespace) -> Iterator[Row]:
 
 
 def _bound_by_links(place: Path, arguments: argparse.Namespace) -> Iterator[Row]:
-    """Little to compute, 192 microbatches: the step is as long as the wire needs."""
+    """Little to compute, 256 microbatches: the step is as long as the wire needs."""
     (place / "linear.py").write_text(LINEAR)
     size = 8 * LENGTH * WIDTH * 4
     file = _file(
-        place / "linear.py", {"forward": 3, "backward": 3, "weight": 3}, 192, 5, size, "float32", 0.025
+        place / "linear.py", {"forward": 3, "backward": 3, "weight": 3}, 256, 5, size, "float32", 0.025
     )
     told = _run(file, place, "links", "--steps", str(arguments.link_steps))
     use = max(told["link_use"].values())

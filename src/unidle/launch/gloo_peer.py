@@ -19,7 +19,8 @@ from torch import Tensor, nn
 
 from unidle.rank.span.model import DTYPES, load
 from unidle.rank.span.optimize import make
-from unidle.rank.span.plan import Plan, read_plan
+from unidle.rank.span.plan import Plan
+from unidle.rank.span.reading import read_plan
 from unidle.rank.span.trainer import Batches, built
 
 
