@@ -6,6 +6,7 @@ import heapq
 from collections.abc import Sequence
 
 from unidle.errors import BadInput
+from unidle.words import counted
 
 
 def shares(speeds: Sequence[float], batch: int) -> tuple[int, ...]:
@@ -22,7 +23,7 @@ def shares(speeds: Sequence[float], batch: int) -> tuple[int, ...]:
         )
     if batch < len(speeds):
         raise BadInput(
-            f"are fewer than {len(speeds)} pipelines, and each needs one", field="microbatches", value=batch,
+            f"are fewer than {counted(len(speeds), 'pipeline')}, and each needs one", field="microbatches", value=batch,
             remedy="use fewer pipelines",
         )  # fmt: skip
     given = [1] * len(speeds)
