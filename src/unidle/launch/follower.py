@@ -91,7 +91,7 @@ class Follower:
         if "plan" in message:
             plan = placed(message["plan"], self._wanted.training)
             self._here.begin(int(message["number"]), plan, message["devices"])
-            self._tell(f"attempt {message['number']}: " + counted(len(plan["devices"]), "device"))
+            self._tell(f"attempt {message['number']}: {counted(len(plan['devices']), 'device')}")
         elif "stop" in message:
             self._here.stop(int(message["stop"]))
         elif "over" in message:
