@@ -6,7 +6,7 @@ MAKEFLAGS += --no-builtin-rules
 
 BIN := .venv/bin
 
-.PHONY: help setup setup-tests demo test test-slow fuzz check format bench drill docs lock clean
+.PHONY: help setup setup-tests demo demo-span test test-slow fuzz check format bench drill docs lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -19,6 +19,9 @@ setup-tests:
 
 demo: setup ## Train a small GPT on 4 ranks, kill one, resume, and show where the time went
 	@$(BIN)/python scripts/demo.py $(ARGS)
+
+demo-span: setup ## Train a small GPT over four sites with slow links, beside its model and gloo (as root: in namespaces)
+	@$(BIN)/python scripts/demo_span.py $(ARGS)
 
 test: MARKED := not slow
 test-slow: MARKED := slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import socket
@@ -13,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rank_wan.pairs import QUICK, SECRET, pair, sockets, threads
-from unidle.rank.wan import Channel, ChannelClosed, ChannelLost, Endpoint, Settings, WrongSize
+from unidle.rank.wan import Channel, ChannelClosed, ChannelLost, Endpoint, Settings, WanError, WrongSize
 
 
 @given(
@@ -195,3 +196,26 @@ def test_both_sides_may_send_at_once() -> None:
     with pair() as (one, other):
         both(one, other)
         both(other, one)
+
+
+def test_lanes_to_one_peer_are_channels_with_settings_of_their_own() -> None:
+    with contextlib.ExitStack() as stack:
+        b = Endpoint(
+            "b", run="r", secret=SECRET, listen=("127.0.0.1", 0), settings=QUICK,
+            settings_of={"a#cell": replace(QUICK, rate_bytes_per_s=5_000_000)},
+        )  # fmt: skip
+        stack.callback(b.close, 1)
+        assert b.address is not None
+        a = Endpoint("a", run="r", secret=SECRET, settings=QUICK)
+        stack.callback(a.close, 1)
+        one, other = a.connect("b", b.address), a.connect("b", b.address, lane="cell", flows=2)
+        plain, laned = b.accept("a"), b.accept("a", "cell")
+        got = laned.recv(1, bytearray(4)), plain.recv(1, bytearray(4))
+        one.send(1, b"self")
+        other.send(1, b"cell")
+        assert [bytes(each.result(10)) for each in got] == [b"cell", b"self"]
+        assert laned.settings.rate_bytes_per_s == 5_000_000
+        assert plain.settings.rate_bytes_per_s == 0
+        assert other.settings.flows == 2
+        with pytest.raises(WanError, match="b#cell"):
+            a.connect("b", b.address, lane="cell")

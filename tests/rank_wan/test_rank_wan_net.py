@@ -136,7 +136,7 @@ def test_a_cell_of_three_scatters_over_all_its_links_and_gathers() -> None:
         data = [os.urandom(3_000_000 + place) for place in range(3)]
         got = [far[place].recv("x", bytearray(len(data[place]))) for place in range(3)]
         back = near[2].recv("y", bytearray(1000), origin=1)
-        sent = [near[place].send("x", data[place]) for place in range(3)]
+        sent = [near[place].send("x", data[place], pieces=50 * place) for place in range(3)]
         far[1].send("y", data[0][:1000], to=2)
         for place in range(3):
             assert got[place].result(30) == data[place]

@@ -18,7 +18,7 @@ from unidle.errors import BadInput
 from unidle.files.span import pipelines_from_mapping
 from unidle.span.result import Result
 from unidle.span.schedules import SCHEDULES
-from unidle.span.shares import shares, weights
+from unidle.span.shares import shares
 from unidle.span.simulate import Simulation, simulate
 from unidle.span.unequal import simulate_groups
 
@@ -52,19 +52,6 @@ def test_shares_follow_the_speeds() -> None:
     assert shares([1, 1, 1], 7) == (3, 2, 2)
     assert shares([1000, 1], 2) == (1, 1)
     assert shares([3, 1] * 500, 4_000_000)[:2] == (6000, 2000)
-
-
-@given(
-    st.lists(st.floats(-5, 5), min_size=1, max_size=12), st.lists(st.floats(0.1, 9), min_size=1, max_size=4)
-)
-def test_weighted_means_are_the_gradient_of_the_whole_batch(values: list[float], speeds: list[float]) -> None:
-    speeds = speeds[: len(values)]
-    counts = shares(speeds, len(values))
-    first, total = 0, 0.0
-    for count, weight in zip(counts, weights(counts), strict=True):
-        total += weight * sum(values[first : first + count]) / count
-        first += count
-    assert total == pytest.approx(sum(values) / len(values), abs=1e-9)
 
 
 def test_what_cannot_be_shared_is_refused() -> None:

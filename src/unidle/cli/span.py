@@ -39,11 +39,13 @@ def register(app: typer.Typer) -> None:
     """Add this room's commands."""
     from unidle.cli.span_probe import probe
     from unidle.cli.span_profile import profile
+    from unidle.cli.span_run import run
 
     span_app.command("simulate")(simulate)
     span_app.command("plan")(plan)
     span_app.command("probe")(probe)
     span_app.command("profile")(profile)
+    span_app.command("run")(run)
     app.add_typer(span_app, name="span")
 
 
@@ -112,7 +114,7 @@ def simulate(
 ) -> None:  # fmt: skip
     """Simulate pipeline schedules across sites, exactly, at equal memory: time, use, waits, memory, bytes, cost."""
     from unidle.cli.output import whole_file
-    from unidle.cli.span_files import write_rows, write_svg
+    from unidle.cli.span_files import picture_of, write_rows, write_svg
     from unidle.files.span import load_pipelines
     from unidle.files.span_schedule import schedules_named
     from unidle.span.simulate import simulate as simulated
@@ -139,7 +141,7 @@ def simulate(
             write_rows(stream, found, lines=timeline.endswith((".jsonl", ".ndjson")))
     if gantt is not None:
         with whole_file(gantt, "--gantt") as stream:
-            write_svg(stream, found[0])
+            write_svg(stream, [picture_of(found[0])])
     if perfetto is not None:
         from unidle.cli.span_trace import write_trace
 

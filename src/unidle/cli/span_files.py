@@ -5,9 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import BinaryIO, Final, NamedTuple
 from xml.sax.saxutils import escape
 
 from unidle.errors import BadInput
@@ -20,6 +20,7 @@ COLOURS: Final = {
     "F": "#4c8dbf", "B": "#e08a3c", "W": "#5aa469", "R": "#b9b9b9", "send": "#8e6bb3", "scatter": "#c9a5dd",
     "gather": "#c9a5dd", "allreduce": "#c05b5b",
 }  # fmt: skip
+_COMPUTED: Final = ("F", "B", "W", "R")
 _DRAWN: Final = 50_000
 _SORTED: Final = (
     200_000  # microbatches times devices; more are written device by device, without being held at once
@@ -46,64 +47,94 @@ def write_rows(stream: BinaryIO, found: Iterable[Simulation], *, lines: bool) ->
     text.detach()
 
 
-def _places(simulation: Simulation) -> Iterator[str]:
-    for pipeline in range(simulation.run.pipelines):
-        for stage in range(len(simulation.setting.stages)):
-            yield simulation.setting.device(pipeline, stage)
+class Picture(NamedTuple):
+    """One iteration to be drawn: a title, the devices in order, rows from 0 on, and how long it takes."""
+
+    title: str
+    devices: list[str]
+    rows: Sequence[Row] | Iterator[Row]
+    length_ns: int
 
 
-def write_svg(stream: BinaryIO, simulation: Simulation, width: int = 1200, line: int = 18) -> None:
-    """Devices of one cell and the links between sites, one line each; at most so many operations."""
-    devices = list(_places(simulation))
-    by_place: dict[str, list[Row]] = {name: [] for name in devices}
-    for row in simulation.rows():
-        if row.device_or_link in by_place or (row.op == "send" and row.pipeline < simulation.run.pipelines):
-            by_place.setdefault(row.device_or_link, []).append(row)
-    length = max(simulation.result.iteration_ns, 1)
-    left, height = 220, line * (len(by_place) + 2)
-    told = simulation.result
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif" font-size="11">',
-        f'<text x="4" y="13">{escape(told.schedule)}: {told.iteration_ns / 1e6:.6g} ms, modelled</text>',
+def picture_of(simulation: Simulation) -> Picture:
+    """A modelled iteration: the devices of one cell."""
+    setting, told = simulation.setting, simulation.result
+    devices = [
+        setting.device(pipeline, stage)
+        for pipeline in range(simulation.run.pipelines)
+        for stage in range(len(setting.stages))
     ]
+    title = f"{told.schedule}: {told.iteration_ns / 1e6:.6g} ms, modelled"
+    return Picture(title, devices, simulation.rows(), told.iteration_ns)
+
+
+def write_svg(stream: BinaryIO, pictures: Sequence[Picture], width: int = 1200, line: int = 18) -> None:
+    """Devices and the links between sites, one line each, on one scale of time; at most so many operations each."""
+    length = max(1, *(picture.length_ns for picture in pictures))
+    parts: list[str] = []
+    height = 0
+    for picture in pictures:
+        height = _draw(picture, parts, height, length, width, line)
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif" font-size="11">'
+    stream.write("\n".join([head, *parts, "</svg>\n"]).encode())
+
+
+def _draw(picture: Picture, parts: list[str], top: int, length: int, width: int, line: int) -> int:
+    """One picture below what is there; the height of all."""
+    known, by_place = set(picture.devices), {name: list[Row]() for name in picture.devices}
+    for row in picture.rows:
+        if row.device_or_link in known or (
+            row.op == "send" and row.device_or_link.partition(">")[0] in known
+        ):
+            by_place.setdefault(row.device_or_link, []).append(row)
+    left = 220
+    scale = (width - left - 4) / length
+    parts.append(f'<text x="4" y="{top + 13}">{escape(picture.title)}</text>')
     drawn = 0
     for k, (name, there) in enumerate(by_place.items(), 1):
-        top = k * line + 4
-        parts.append(f'<text x="4" y="{top + 12}">{escape(name)}</text>')
+        y = top + k * line + 4
+        parts.append(f'<text x="4" y="{y + 12}">{escape(name)}</text>')
         for row in there:
             drawn += 1
             if drawn > _DRAWN:
                 break
-            x = left + (width - left - 4) * row.start_ns / length
-            wide = max((width - left - 4) * (row.end_ns - row.start_ns) / length, 0.2)
+            x, wide = left + scale * row.start_ns, max(scale * (row.end_ns - row.start_ns), 0.2)
             parts.append(
-                f'<rect x="{x:.2f}" y="{top}" width="{wide:.2f}" height="{line - 3}" fill="{COLOURS[row.op]}">'
+                f'<rect x="{x:.2f}" y="{y}" width="{wide:.2f}" height="{line - 3}" fill="{COLOURS[row.op]}">'
                 f"<title>{row.op}{row.microbatch} {row.start_ns}-{row.end_ns} ns</title></rect>"
             )
-    parts.append("</svg>\n")
-    stream.write("\n".join(parts).encode())
+    return top + line * (len(by_place) + 2)
 
 
 def strip(simulation: Simulation, width: int = 72, most: int = 12) -> list[str]:
     """A line of letters for each device of the first pipeline: what takes most of each column."""
-    setting, length = simulation.setting, max(simulation.result.iteration_ns, 1)
+    setting = simulation.setting
     if setting.microbatches * len(setting.stages) > _DRAWN:
         return []
     names = [setting.device(0, stage) for stage in range(min(len(setting.stages), most))]
+    title = f"{simulation.result.schedule}, first pipeline: F, B, W, R as computed, · waits"
+    return strip_of(Picture(title, names, simulation.rows(), simulation.result.iteration_ns), width)
+
+
+def strip_of(picture: Picture, width: int = 72, scale_ns: int = 0) -> list[str]:
+    """The same of any picture; ``scale_ns``: what the whole width stands for, by default the iteration."""
+    length, names = max(scale_ns or picture.length_ns, 1), picture.devices
     taken: dict[str, list[dict[str, int]]] = {name: [{} for _ in range(width)] for name in names}
-    for row in simulation.rows():
+    for row in picture.rows:
         columns = taken.get(row.device_or_link)
-        if columns is None:
+        if columns is None or row.op not in _COMPUTED:
             continue
         first, last = row.start_ns * width // length, min((row.end_ns * width - 1) // length, width - 1)
-        for column in range(first, last + 1):
+        for column in range(max(first, 0), last + 1):
             inside = min(row.end_ns * width, (column + 1) * length) - max(
                 row.start_ns * width, column * length
             )
             columns[column][row.op] = columns[column].get(row.op, 0) + inside
     wide = max(map(len, names))
-    lines = [f"{name.ljust(wide)}  {''.join(_letter(c, length) for c in taken[name])}" for name in names]
-    return [f"{simulation.result.schedule}, first pipeline: F, B, W, R as computed, · waits", *lines]
+    return [
+        picture.title,
+        *(f"{name.ljust(wide)}  {''.join(_letter(c, length) for c in taken[name])}" for name in names),
+    ]
 
 
 def _letter(column: dict[str, int], length: int) -> str:

@@ -17,7 +17,7 @@ from unidle.errors import BadInput, CannotRun
 from unidle.words import counted
 
 if TYPE_CHECKING:
-    from unidle.files.span_train import TrainPart
+    from unidle.files.span_train_file import TrainPart
     from unidle.span.profile import Median, Profile, Profiled
 
 _DTYPES = ("float64", "float32", "bfloat16")

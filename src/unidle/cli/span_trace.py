@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from typing import BinaryIO, Final
+from typing import Any, BinaryIO, Final
 
 from unidle.ledger.perfetto import metadata, microseconds
 from unidle.span.simulate import Simulation
@@ -25,9 +25,20 @@ def write_trace(stream: BinaryIO, found: Iterable[Simulation]) -> None:
     """Operations of the first cell of each simulation (the others are alike), and what its devices hold."""
     several = list(found)
     other = {"how": "modelled", "schedules": [each.result.schedule for each in several]}
+    _write(stream, other, _simulated(several))
+
+
+def write_timelines(stream: BinaryIO, timelines: Iterable[tuple[str, Iterable[Row]]]) -> None:
+    """Timelines with their names, for instance ``measured`` and ``modelled``."""
+    several, pids = dict(timelines), _Numbers()
+    lines = (line for name, rows in several.items() for line in _operations(f"{name}: ", rows, pids))
+    _write(stream, {"how": list(several)}, lines)
+
+
+def _write(stream: BinaryIO, other: dict[str, Any], lines: Iterable[str]) -> None:
     stream.write(b'{"displayTimeUnit":"ns","otherData":' + json.dumps(other).encode() + b',"traceEvents":[\n')
     first, held = True, list[str]()
-    for line in _lines(several):
+    for line in lines:
         held.append(line)
         if len(held) >= _AT_ONCE:
             stream.write((("" if first else ",\n") + ",\n".join(held)).encode())
@@ -35,23 +46,28 @@ def write_trace(stream: BinaryIO, found: Iterable[Simulation]) -> None:
     stream.write((("" if first or not held else ",\n") + ",\n".join(held) + "\n]}\n").encode())
 
 
-def _lines(several: list[Simulation]) -> Iterator[str]:
+def _simulated(several: list[Simulation]) -> Iterator[str]:
     pids = _Numbers()
     for simulation in several:
         schedule = f"{simulation.result.schedule}: " if len(several) > 1 else ""
-        tids = _Numbers()
-        for row in simulation.rows(simulation.setting.cell):
-            site = simulation.setting.sites[simulation.setting.site_of[row.stage]].name
-            process = f"{schedule}{site}" if row.op in "FBWR" else f"{schedule}wires of {site}"
-            pid, new = pids.of(process)
-            if new:
-                yield metadata("process_name", pid, 0, {"name": process})
-                yield metadata("process_sort_index", pid, 0, {"sort_index": pid})
-            tid, new = tids.of(row.device_or_link)
-            if new:
-                yield metadata("thread_name", pid, tid, {"name": row.device_or_link})
-            yield _event(row, pid, tid)
+        yield from _operations(schedule, simulation.rows(simulation.setting.cell), pids)
         yield from _memory(simulation, schedule, pids)
+
+
+def _operations(before: str, rows: Iterable[Row], pids: _Numbers) -> Iterator[str]:
+    """``before``: what the names of processes begin with."""
+    tids = _Numbers()
+    for row in rows:
+        site = row.device_or_link.partition("/")[0]
+        process = f"{before}{site}" if row.op in "FBWR" else f"{before}wires of {site}"
+        pid, new = pids.of(process)
+        if new:
+            yield metadata("process_name", pid, 0, {"name": process})
+            yield metadata("process_sort_index", pid, 0, {"sort_index": pid})
+        tid, new = tids.of(row.device_or_link)
+        if new:
+            yield metadata("thread_name", pid, tid, {"name": row.device_or_link})
+        yield _event(row, pid, tid)
 
 
 class _Numbers:

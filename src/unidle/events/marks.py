@@ -17,7 +17,8 @@ class Mark(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     - ``spawn``: the rank's process exists (``pid``, ``ticks``: its start time in clock ticks)
     - ``step``: step ``n`` was completed at ``t``; ``o`` says who saw it
     - ``span``: the rank spent ``[t, e)`` on ``w``: ``data``, ``eval``, ``save``, ``restore``, ``compile``,
-      or ``comm`` (communication that nothing hides)
+      ``comm`` or ``wan`` (communication that nothing hides, inside a site or between sites), ``bubble`` (of a
+      pipeline) or ``again`` (activations made again)
     - ``begin``: it spends time on ``w`` since ``t``, and still does a second later
     - ``ready``: set-up is over, the first step begins
     - ``saved``: a checkpoint became durable at ``t``; ``n`` is its step and ``text`` its path where known

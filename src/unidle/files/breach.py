@@ -217,7 +217,12 @@ def _span(rule: inspect.IntType | inspect.FloatType) -> str:
     return f"{low} {rule.le:,}"
 
 
+def _any_rule(_rule: inspect.AnyType) -> tuple[str, _Fits]:
+    return "anything", lambda _: True
+
+
 _RULES: dict[type, Callable[..., tuple[str, _Fits]]] = {
+    inspect.AnyType: _any_rule,
     inspect.IntType: _int_rule,
     inspect.FloatType: _float_rule,
     inspect.StrType: _str_rule,

@@ -33,7 +33,7 @@ def load_span(path: str | os.PathLike[str]) -> Setting:
 
     Errors: :class:`unidle.errors.BadInput`, with the line.
     """
-    return _setting(load_document(path, what="span", bounds=Bounds()))
+    return setting_of(load_document(path, what="span", bounds=Bounds()))
 
 
 def load_pipelines(path: str | os.PathLike[str]) -> tuple[Setting, tuple[Group, ...]]:
@@ -53,7 +53,7 @@ def pipelines_from_mapping(
 
 
 def _pipelines(document: Document) -> tuple[Setting, tuple[Group, ...]]:
-    setting = _setting(document, unequal=True)
+    setting = setting_of(document, unequal=True)
     file = convert(document, SpanFile, what="span")
     counts, speeds = file.microbatches, file.pipeline_speeds
     if isinstance(counts, int) and speeds is None:
@@ -80,10 +80,11 @@ def _pipelines(document: Document) -> tuple[Setting, tuple[Group, ...]]:
 
 def span_from_mapping(data: Mapping[str, Any], source: str = "span") -> Setting:
     """The same from plain data."""
-    return _setting(Document(data, source))
+    return setting_of(Document(data, source))
 
 
-def _setting(document: Document, *, unequal: bool = False) -> Setting:
+def setting_of(document: Document, *, unequal: bool = False) -> Setting:
+    """The setting of a document that was read; ``unequal``: pipelines need not be alike."""
     if not isinstance(document.data, Mapping):
         raise document.error(
             (), "a span file must be a mapping of fields",

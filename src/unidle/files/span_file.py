@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from unidle.files.span_train import TrainPart
+from unidle.files.span_train_file import Hosts, TrainPart
 from unidle.files.values import MEMORY_SAYS, PRINTABLE_PATTERN, PRINTABLE_SAYS, MemoryText, Name
 
 STAGES_MOST = 10_000
@@ -186,6 +186,7 @@ class OfferPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             extra={"says": MEMORY_SAYS},
         ),
     ] = None
+    hosts: Hosts = ()
 
 
 class SitePart(OfferPart, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -253,7 +254,6 @@ class PlanFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         ),
     ] = None
     measured: Annotated[MeasuredPart | None, Meta(description="How the layers were measured.")] = None
-    train: Annotated[TrainPart | None, Meta(description="What is trained, for a profile and a run.")] = None
     pipelines: Annotated[int, Meta(ge=1, le=100_000, description="Data-parallel copies.")] = 1
     stages: Annotated[int, Meta(ge=1, le=STAGES_MOST)] | None = None
     microbatches: Microbatches | PerPipeline | None = None
@@ -333,6 +333,12 @@ class PlanFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             description="TCP flows of the schedules other than atlas and unidle.", extra={"says": "1 or max"}
         ),
     ] = "max"
+    train: Annotated[
+        TrainPart | None,
+        Meta(
+            description="What `unidle span run` trains and `unidle span profile` measures; the other commands leave it aside."
+        ),
+    ] = None
 
 
 class SpanFile(PlanFile, frozen=True, forbid_unknown_fields=True, kw_only=True):

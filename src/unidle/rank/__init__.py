@@ -47,6 +47,7 @@ __all__ = [
     "saved",
     "saving",
     "step",
+    "tell",
 ]
 
 _PATH_CHARS = 512  # with escapes still below PIPE_BUF, so that a record is written whole or not at all
@@ -224,6 +225,14 @@ def restoring() -> _Wait:
 def compiling() -> _Wait:
     """``with compiling():`` around compilation and warm-up."""
     return _Wait("compile")
+
+
+def tell(record: dict[str, object]) -> None:
+    """A record as the supervisor reads it, with a time of its own (``t``, CLOCK_BOOTTIME in ns): of what happened before."""
+    if _self.fd >= 0:
+        import json
+
+        _self.write(json.dumps(record) + "\n", _now_ns())
 
 
 def _natural(value: object) -> int | None:

@@ -120,6 +120,8 @@ def share_width(setting: Setting, stage: int, to: int, program: Program) -> int:
 
 def widest(setting: Setting, stage: int, to: int) -> int:
     """Pairs of nodes that one pipeline has between the sites of two stages."""
+    if not setting.wide:
+        return 1
     a, b = setting.sites[setting.site_of[stage]], setting.sites[setting.site_of[to]]
     return min(a.stages, b.stages)
 

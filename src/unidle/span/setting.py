@@ -51,6 +51,7 @@ class Setting:
 
     ``cell``: pipelines that share their links in time. ``chunks``: parts of a stage, for ``interleaved`` alone.
     ``local_gbps``: of a node inside its site, None takes no time. ``one_flow``: baselines use a single flow.
+    ``wide``: nodes of all stages of a site may send for one of them, which a real run does not do.
     """
 
     stages: tuple[Stage, ...]
@@ -66,6 +67,7 @@ class Setting:
     one_flow: bool = False
     chunks: int = 2
     saving: Saving | None = None
+    wide: bool = True
 
     @cached_property
     def site_of(self) -> tuple[int, ...]:
@@ -126,6 +128,11 @@ class Setting:
     def _cuts(self) -> tuple[int, ...]:
         given = (stage.input_bytes for stage in self.stages)
         return tuple(self.input_bytes if size is None else size for size in given)
+
+    @property
+    def largest_cut_bytes(self) -> int:
+        """One microbatch where most of it passes between two stages."""
+        return self._around
 
     @cached_property
     def _around(self) -> int:

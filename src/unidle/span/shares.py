@@ -6,6 +6,7 @@ import heapq
 from collections.abc import Sequence
 
 from unidle.errors import BadInput
+from unidle.words import counted
 
 
 def shares(speeds: Sequence[float], batch: int) -> tuple[int, ...]:
@@ -13,7 +14,7 @@ def shares(speeds: Sequence[float], batch: int) -> tuple[int, ...]:
 
     ``speeds``: microbatches in any unit of time. The next one goes to the pipeline that then ends first: as with
     :func:`unidle.span.layers.balanced` no other way makes the largest of ``share / speed`` smaller. The gradient stays
-    that of the whole batch where each pipeline's mean counts with :func:`weights`. Errors:
+    that of the whole batch where each pipeline's mean counts by its share of it. Errors:
     :class:`unidle.errors.BadInput`.
     """
     if not speeds or min(speeds) <= 0:
@@ -22,7 +23,7 @@ def shares(speeds: Sequence[float], batch: int) -> tuple[int, ...]:
         )
     if batch < len(speeds):
         raise BadInput(
-            f"are fewer than {len(speeds)} pipelines, and each needs one", field="microbatches", value=batch,
+            f"are fewer than {counted(len(speeds), 'pipeline')}, and each needs one", field="microbatches", value=batch,
             remedy="use fewer pipelines",
         )  # fmt: skip
     given = [1] * len(speeds)
@@ -38,9 +39,3 @@ def shares(speeds: Sequence[float], batch: int) -> tuple[int, ...]:
         given[k] += 1
         heapq.heapreplace(heap, ((given[k] + 1) / speeds[k], k))
     return tuple(given)
-
-
-def weights(given: Sequence[int]) -> tuple[float, ...]:
-    """What each pipeline's mean gradient counts, so that the sum is the mean over all microbatches."""
-    batch = sum(given)
-    return tuple(count / batch for count in given)

@@ -21,6 +21,9 @@ _SPAN_LEAF: Final = {
     "restore": "restore",
     "compile": "compile",
     "comm": "exposed_local",
+    "wan": "exposed_wan",
+    "bubble": "bubble",
+    "again": "recompute",
 }
 _WAITING_LEAF: Final = "data_stall"  # no sign of work, unlike the others
 

@@ -91,11 +91,11 @@ class CellChannel:
             pump.start()
 
     def send(
-        self, tag: int | str, buffer: Any, to: int | None = None, not_before_ns: int = 0
+        self, tag: int | str, buffer: Any, to: int | None = None, not_before_ns: int = 0, pieces: int = 0
     ) -> Pending[int]:
         """Send to a place of the other cell (the same, unless given), over all links of this cell.
 
-        The future is done when the cell and the links have it all; the buffer may change then. ``not_before_ns`` is as of
+        ``pieces``: how many go over each link, 0 for as many as ``piece_bytes`` makes. The future is done when the cell and the links have it all; the buffer may change then. ``not_before_ns`` is as of
         :meth:`Channel.send`, for each first hop.
         """
         target = self.index if to is None else to
@@ -109,7 +109,8 @@ class CellChannel:
                 return future
             sequence = self._sent.get((target, number), 0)
             self._sent[target, number] = sequence + 1
-        step = max(min(self._piece_bytes, -(-len(view) // self._size)), 1)
+        share = -(-len(view) // (self._size * pieces)) if pieces else self._piece_bytes
+        step = max(min(share, -(-len(view) // self._size)), 1)
         parts = []
         for count, offset in enumerate(range(0, max(len(view), 1), step)):
             place = (self.index + count) % self._size

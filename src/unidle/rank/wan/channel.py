@@ -49,7 +49,7 @@ class Channel:
         self, loop: Loop, run: int, settings: Settings, peer: str, key: str, address: tuple[str, int] | None
     ) -> None:
         self.peer, self.address, self.key = peer, address, key
-        self.tls_name = ""
+        self.tls_name = self.lane = ""
         self.instance = ""  # of the peer, from the first flow on
         self.error: WanError | None = None
         self._loop, self._run, self._settings = loop, run, settings
@@ -253,12 +253,14 @@ class Channel:
                 self._lose(flow)
             elif now_ns - flow.sent_ns > self._settings.heartbeat_s * 1e9 and flow.idle:
                 flow.tell(PING)
-        cut_s = (now_ns - self._cut_ns) / 1e9
-        if self.error is None and not self._flows and cut_s > self._settings.give_up_s:
+        cut_s, most_s = (now_ns - self._cut_ns) / 1e9, self._settings.give_up_s
+        if not self._seen and self._settings.first_s:
+            most_s = self._settings.first_s
+        if self.error is None and not self._flows and cut_s > most_s:
             at = f" at {self.address[0]}:{self.address[1]}" if self.address else ""
             self.end(
                 ChannelLost(
-                    f"{self.peer}{at} was cut for {cut_s:.1f} s (give_up_s {self._settings.give_up_s:g}):"
+                    f"{self.peer}{at} was cut for {cut_s:.1f} s (give_up_s {most_s:g}):"
                     f" {self._out.outstanding_bytes:,} bytes outstanding, {self._in.awaited} posted buffers not full;"
                     " look whether it runs and the link is up, or wait longer"
                 )

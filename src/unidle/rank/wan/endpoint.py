@@ -11,7 +11,7 @@ import ssl
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final, Self
 
@@ -33,6 +33,7 @@ class Endpoint:
 
     ``peer`` is its name, ``secret`` what all peers of the run know, ``listen`` the address where others connect (port 0: any,
     see :attr:`address`). With TLS, ``tls_server`` is for those that connect here and ``tls_client`` for where this one does.
+    ``settings_of`` has those of channels that differ from ``settings``, by peer (``peer#lane`` for one with a lane).
     Errors: :class:`PortTaken`, ``OSError``, ``ValueError``.
     """
 
@@ -44,12 +45,14 @@ class Endpoint:
         secret: bytes,
         listen: tuple[str, int] | None = None,
         settings: Settings | None = None,
+        settings_of: Mapping[str, Settings] | None = None,
         tls_server: ssl.SSLContext | None = None,
         tls_client: ssl.SSLContext | None = None,
     ) -> None:
         if not secret:
             raise ValueError("secret: is empty; make one for each run, for instance secrets.token_bytes(32)")
         self.settings = settings or Settings()
+        self._settings_of = dict(settings_of or {})
         self._me = Identity(peer, run, secret, secrets.token_hex(8), self.settings.early_bytes)
         self._tls_server, self._tls_client = tls_server, tls_client
         self._listener = listener(listen, self.settings) if listen else None
@@ -76,31 +79,39 @@ class Endpoint:
     # -- for any thread ------------------------------------------------------------------------------
 
     def connect(
-        self, peer: str, address: tuple[str, int], flows: int | None = None, tls_name: str = ""
+        self,
+        peer: str,
+        address: tuple[str, int],
+        flows: int | None = None,
+        tls_name: str = "",
+        lane: str = "",
     ) -> Channel:
         """A channel whose flows this side opens, and opens again. The peer calls :meth:`accept`, or need not.
 
         It returns at once; :meth:`Channel.wait_open` waits. A refusal fails all that is pending: :class:`Refused`.
+        ``lane`` names one of several channels to the same peer.
         """
-        settings = replace(self.settings, flows=flows or self.settings.flows)
+        name = laned(peer, lane)
+        settings = self._settings_of.get(name, self.settings)
+        settings = replace(settings, flows=flows or settings.flows)
         key = f"{self._me.instance}.{next(self._numbers)}"
         channel = Channel(self, run_key(self._me.run), settings, peer, key, address)
-        channel.tls_name = tls_name or address[0]
+        channel.tls_name, channel.lane = tls_name or address[0], lane
         with self._lock:
             if self._stopping:
                 raise ChannelClosed(f"endpoint {self._me.peer} is closed; make another")
-            if (old := self._channels.get(peer)) is not None and old.error is None:
-                raise WanError(f"peer: there is a channel to {peer!r} already; close that one first")
-            self._channels[peer] = channel
+            if (old := self._channels.get(name)) is not None and old.error is None:
+                raise WanError(f"peer: there is a channel to {name!r} already; close that one first")
+            self._channels[name] = channel
         self.soon(lambda: self._all.append(channel))
         for index in range(settings.flows):
             self.soon(lambda index=index: self.dial(channel, index))  # type: ignore[misc]
         return channel
 
-    def accept(self, peer: str) -> Channel:
+    def accept(self, peer: str, lane: str = "") -> Channel:
         """The channel that a peer opens or will open. It returns at once; :meth:`Channel.wait_open` waits."""
         with self._lock:
-            return self._accepting(peer)
+            return self._accepting(laned(peer, lane))
 
     def close(self, timeout: float = 10.0) -> None:
         """Close all channels, and end all threads and sockets of this endpoint."""
@@ -217,7 +228,7 @@ class Endpoint:
         if channel.address is None or channel.error is not None or self._stopping:
             return
         tls = (self._tls_client, channel.tls_name) if self._tls_client is not None else None
-        me = replace(self._me, instance=channel.key)
+        me = replace(self._me, peer=laned(self._me.peer, channel.lane), instance=channel.key)
         settings = channel.settings
 
         def done(dialer: Dialer, link: socket.socket | None, told: Hello | Refused | None) -> None:
@@ -286,7 +297,7 @@ class Endpoint:
         channel = self._channels.get(peer)
         if channel is None or channel.error is not None:
             channel = self._channels[peer] = Channel(
-                self, run_key(self._me.run), self.settings, peer, "", None
+                self, run_key(self._me.run), self._settings_of.get(peer, self.settings), peer, "", None
             )
             self.soon(lambda: self._all.append(channel))
         return channel
@@ -304,3 +315,8 @@ class Endpoint:
                 link.close()
             else:
                 channel.attach(link, told, time.monotonic_ns())
+
+
+def laned(peer: str, lane: str) -> str:
+    """What a peer is called in one of several channels."""
+    return f"{peer}#{lane}" if lane else peer

@@ -26,6 +26,7 @@ class Settings:
     connect_s: longest time that opening one flow may take.
     backoff_s, backoff_most_s: pause before a flow is tried again, doubled each time up to the second, with jitter.
     give_up_s: how long a channel may have no flow at all before all that is pending fails.
+    first_s: the same for a channel that was never open; 0 is ``give_up_s``.
     tries: how often one chunk may arrive damaged before the channel is given up.
     """
 
@@ -46,10 +47,11 @@ class Settings:
     backoff_s: float = 0.05
     backoff_most_s: float = 1.0
     give_up_s: float = 60.0
+    first_s: float = 0.0
     tries: int = 16
 
     def __post_init__(self) -> None:
-        may_be_none = ("flow_buffer_bytes", "rate_bytes_per_s", "early_bytes")
+        may_be_none = ("flow_buffer_bytes", "rate_bytes_per_s", "early_bytes", "first_s")
         for field in fields(self):
             value = getattr(self, field.name)
             if isinstance(value, (str, bool)):

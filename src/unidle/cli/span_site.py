@@ -1,0 +1,161 @@
+"""``unidle span run --site``: one launcher on each site's host; that of the first site in the file decides."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from unidle.cli.common import data_dir, say, warn
+from unidle.errors import BadInput
+
+if TYPE_CHECKING:
+    from unidle.files.span_train import Wanted
+    from unidle.launch.conductor import Options
+    from unidle.launch.ground import Ground
+    from unidle.rank.wan import Endpoint
+
+_LATE_S: Final = 20.0  # records of other sites may come so much after the end of this one
+
+
+def run_site(
+    wanted: Wanted, site: str, store: str | None, options: Options, wait_s: float, *, as_json: bool
+) -> int:
+    """Start this site's devices when all sites have come; the exit code."""
+    from unidle.control.ids import new_job_id
+    from unidle.launch.ground import hosts_ground
+    from unidle.rank.span_member import SECRET
+
+    secret = os.environ.get(SECRET, "")
+    if not secret:
+        raise BadInput(
+            "is not set",
+            field=SECRET,
+            remedy="all sites need the same: python3 -c 'import secrets; print(secrets.token_hex(32))'",
+        )
+    ground = hosts_ground(wanted.setting, wanted.training.hosts, site, wanted.training.device)
+    address = store or str(data_dir() / "span" / f"{new_job_id('span')}.db")
+    tell: Callable[[str], None] = (lambda _: None) if as_json else say
+    tell(f"{ground.how}; log and ledger: {address}")
+    if site == wanted.setting.sites[0].name:
+        return _lead(wanted, ground, secret, address, options, wait_s, tell, as_json=as_json)
+    return _follow(wanted, site, ground, secret, address, wait_s, tell)
+
+
+def _run_name(wanted: Wanted) -> str:
+    return "span " + " ".join(site.name for site in wanted.setting.sites)
+
+
+def _lead(
+    wanted: Wanted, ground: Ground, secret: str, address: str, options: Options, wait_s: float,
+    tell: Callable[[str], None], *, as_json: bool,
+) -> int:  # fmt: skip
+    from unidle.cli.run import caught
+    from unidle.cli.span_run import Done, interrupted, report
+    from unidle.launch.conductor import Conductor
+    from unidle.launch.follower import digest_of
+    from unidle.launch.gang import gang_of
+    from unidle.launch.ground import launcher_address
+    from unidle.launch.sites import LEADER, SETTINGS, Abroad, Here, gathered
+    from unidle.rank.wan import Endpoint, PortTaken
+
+    host, port = launcher_address(wanted.setting, wanted.training.hosts)
+    others = [site.name for site in wanted.setting.sites[1:]]
+    try:
+        endpoint = Endpoint(
+            LEADER, run=_run_name(wanted), secret=secret.encode(), listen=(host, port), settings=SETTINGS
+        )
+    except PortTaken as error:
+        raise BadInput(
+            str(error), field="sites.hosts", value=f"{host}:{port}", remedy="give ADDRESS:PORT another"
+        ) from None
+    with endpoint:
+        talks = gathered(endpoint, others, wait_s, tell)
+        with caught() as signals, gang_of(ground, "span", address, data_dir(), secret) as gang:
+            here = Here(gang, _mine(ground))
+            abroad = Abroad(here, talks, digest_of(wanted), tell)
+            conductor = Conductor(wanted, ground, gang, abroad, tell, options)
+            until = [0.0]
+
+            def turn(seen) -> bool:  # type: ignore[no-untyped-def]
+                here.see(seen)
+                ended = conductor.turn(seen) or interrupted(signals, gang, seen)
+                if not ended or conductor.is_over or seen.state != "succeeded":
+                    return ended
+                until[0] = until[0] or time.monotonic() + _LATE_S
+                return time.monotonic() > until[0]
+
+            try:
+                job = gang.run(turn)
+            finally:
+                abroad.over()
+            done = Done(conductor, job, gang, address, bool(signals.interrupts or signals.terminates))
+    report(done, {}, as_json=as_json)
+    return 0 if done.state == "succeeded" else done.code
+
+
+def _mine(ground: Ground) -> frozenset[str]:
+    from unidle.rank.span_member import dashed
+
+    nodes = {str(node["id"]) for node in ground.nodes}
+    return frozenset(name for name in ground.addresses if dashed(name) in nodes)
+
+
+def _follow(
+    wanted: Wanted,
+    site: str,
+    ground: Ground,
+    secret: str,
+    address: str,
+    wait_s: float,
+    tell: Callable[[str], None],
+) -> int:
+    from unidle.cli.run import caught
+    from unidle.cli.span_run import interrupted
+    from unidle.launch.follower import Follower
+    from unidle.launch.gang import gang_of
+    from unidle.launch.ground import launcher_address
+    from unidle.launch.sites import LEADER, SETTINGS, Here, Talk
+    from unidle.rank.wan import Endpoint
+
+    with Endpoint(
+        f"{LEADER}-{site}", run=_run_name(wanted), secret=secret.encode(), settings=SETTINGS
+    ) as endpoint:
+        talk = Talk(_opened(endpoint, launcher_address(wanted.setting, wanted.training.hosts), wait_s, tell))
+        with caught() as signals, gang_of(ground, "span", address, data_dir(), secret) as gang:
+            follower = Follower(wanted, gang, Here(gang, _mine(ground)), talk, tell)
+            job = gang.run(lambda seen: follower.turn(seen) or interrupted(signals, gang, seen))
+            follower.turn(job)
+            because = "" if job.state == "succeeded" else job.because.text if job.because else job.state
+            follower.end("" if follower.error else because)
+    if follower.error is not None:
+        raise follower.error
+    if because:
+        warn(f"{job.id} {job.state}: {because}")
+    else:
+        say(f"{job.id} {job.state}; where its time went: unidle ledger --store {address}")
+    return 0 if not because else 1
+
+
+def _opened(endpoint: Endpoint, address: tuple[str, int], wait_s: float, tell: Callable[[str], None]):  # type: ignore[no-untyped-def]
+    """The channel to the first site's launcher, once it answers. Errors: :class:`CannotRun`."""
+    from unidle.errors import CannotRun
+    from unidle.launch.sites import LEADER
+    from unidle.rank.wan import WanError
+
+    end = time.monotonic() + wait_s
+    while True:
+        channel = endpoint.connect(LEADER, address)
+        try:
+            channel.wait_open(min(10.0, max(end - time.monotonic(), 0.1)))
+        except WanError as error:
+            channel.close(0.1)
+            if time.monotonic() >= end or type(error).__name__ == "Refused":
+                raise CannotRun(
+                    f"the launcher of the first site does not answer at {address[0]}:{address[1]}: {error}", field="--site",
+                    remedy="start it there, with the same file and UNIDLE_SPAN_SECRET; see the first site's hosts",
+                ) from None  # fmt: skip
+            tell(f"waits for the first site at {address[0]}:{address[1]}")
+        else:
+            return channel

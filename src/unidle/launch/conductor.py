@@ -1,0 +1,334 @@
+"""Decides what each attempt of a run does, and takes down what came of it: plans, losses, sites that come back."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from unidle.errors import CannotRun, UnidleError
+from unidle.files.span_train import Wanted
+from unidle.launch.gang import Gang
+from unidle.launch.ground import Ground, devices_of
+from unidle.launch.records import Record
+from unidle.launch.sites import Sites
+from unidle.rank.span_member import dashed
+from unidle.span.observed import Step, row_of, transfers_ns
+from unidle.span.replan import Left, corrected, cut_off, without
+from unidle.span.runplan import Run, plan_of
+from unidle.span.schedules import Schedule
+from unidle.span.setting import Setting
+from unidle.span.simulate import Simulation, simulate
+from unidle.view.jobs import JobView
+from unidle.words import counted
+
+FRUITLESS_MOST: Final = 5  # attempts one after the other that complete no step
+SWITCH_GAIN: Final = 1.05
+_DRIFT: Final = 1.4  # links that take so much longer than planned are worth a new plan; less is headers and acknowledgements
+
+_FINAL: Final = ("error", "wrong", "refused")  # what another attempt would end with, too
+
+Tell = Callable[[str], None]
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One attempt: its plan as it was simulated, and what its ranks said. ``called``: its devices by their ranks' names."""
+
+    number: int
+    simulation: Simulation
+    called: dict[str, str]
+    devices: tuple[str, ...]
+    steps: dict[int, Step] = field(default_factory=dict)
+    shifts: dict[str, int] = field(default_factory=dict)
+    ends: dict[str, dict[str, Any]] = field(default_factory=dict)
+    resumed: int = 0
+    ready: set[str] = field(default_factory=set)
+    told: int = 0
+    stopping: bool = False
+    digest: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """``every``: after so many steps the plan is looked over (0: never); ``rejoin``: sites that answer again are taken back."""
+
+    every: int = 20
+    rejoin: bool = True
+
+
+class Conductor:
+    """One run. :meth:`turn` is called many times a second until the job has ended."""
+
+    def __init__(
+        self,
+        wanted: Wanted,
+        ground: Ground,
+        gang: Gang,
+        sites: Sites,
+        tell: Tell,
+        options: Options | None = None,
+    ) -> None:
+        self.wanted, self.ground, self.gang, self.sites, self.tell = wanted, ground, gang, sites, tell
+        self.options = options or Options()
+        self.attempts: dict[int, Attempt] = {}
+        self.whole: int = 0  # the newest step with a checkpoint of all devices
+        self.error: UnidleError | None = None
+        self._lost: frozenset[str] = frozenset()
+        self._setting, self._schedule = wanted.setting, wanted.schedule
+        self._fruitless = 0
+        self._looked = 0
+        self._wanted_back: set[str] = set()
+        self.is_over = False
+
+    # -- the loop ------------------------------------------------------------------------------------
+
+    def turn(self, job: JobView) -> bool:
+        """What is new; True once the job has ended."""
+        self._poll()
+        if not job.terminal and self.error is None and not self.is_over:
+            try:
+                if self.sites.waiting():
+                    self._begin()
+            except UnidleError as error:
+                self.error = error
+                self.sites.over()
+                self.gang.cancel("unidle span run: " + error.problem[:200])
+        return job.terminal
+
+    def _begin(self) -> None:
+        """The plan of a new attempt, from what became of the one before."""
+        number = len(self.attempts) + 1
+        before = self.attempts.get(number - 1)
+        if before is not None:
+            self._poll()
+            self._judge(before, self.sites.died())
+        self._lost |= self.sites.lost()
+        left = self._left()
+        simulation = self._simulated(left.setting)
+        devices = tuple(devices_of(left.setting))
+        run = Run(self.gang.job, number - 1, self.whole if before else 0, before.digest if before else None)
+        plan = plan_of(
+            self.wanted.training, simulation, self.ground.addresses, run, _cut(left, simulation), left.names
+        )
+        self.attempts[number] = Attempt(
+            number, simulation, {own: name for name, own in left.names.items()}, devices,
+            resumed=self.whole if before else 0,
+        )  # fmt: skip
+        working = [left.names[name] for name in devices]
+        idle = [name for name in self.ground.addresses if name not in working]
+        plan["standing_by"] = {name: self._neighbours(name, working) for name in idle}
+        self.sites.begin(number, plan, (*working, *idle))
+        if before is not None:
+            after = f"after step {self.whole}" if self.whole else "from the beginning"
+            self.tell(f"attempt {number}: goes on {after} with {simulation.result.schedule}")
+
+    def _left(self) -> Left:
+        if not self._lost:
+            names = devices_of(self._setting)
+            return Left(self._setting, self.wanted.training.cut, dict(zip(names, names, strict=True)))
+        left = without(self._setting, self.wanted.training.cut, self._lost)
+        return dataclasses.replace(left, setting=dataclasses.replace(left.setting, wide=False))
+
+    def _simulated(self, setting: Setting) -> Simulation:
+        return simulate(setting, self._schedule)
+
+    def _neighbours(self, device: str, working: list[str]) -> list[list[object]]:
+        """Where a device that stands by has to be answered: by those that work of the ones beside it in the whole plan."""
+        whole = self._setting
+        _, pipeline, stage = device.split("/")
+        beside = [s for s in (int(stage) - 1, int(stage) + 1) if 0 <= s < len(whole.stages)]
+        names = [whole.device(int(pipeline), s) for s in beside]
+        return [list(self.ground.addresses[name]) for name in names if name in working]
+
+    # -- what ranks say ------------------------------------------------------------------------------
+
+    def _poll(self) -> None:
+        for record in self.sites.records():
+            if record.attempt in self.attempts:
+                self.take(self.attempts[record.attempt], record)
+
+    def take(self, attempt: Attempt, record: Record) -> None:
+        """One record of this attempt."""
+        body, device = record.body, attempt.called.get(record.device, record.device)
+        if record.kind == "ready":
+            self._ready(attempt, record.device, device, body)
+        elif record.kind == "row":
+            step = self._step(attempt, int(body["step"]))
+            step.rows.append(row_of(attempt.simulation.setting, device, body, attempt.shifts.get(device, 0)))
+        elif record.kind == "step":
+            step = self._step(attempt, int(body["step"]))
+            step.take(device, body, attempt.shifts.get(device, 0))
+            if len(step.ends) == len(attempt.devices):
+                self._stepped(attempt, step)
+        elif record.kind == "checkpoint":
+            self._saved(attempt, int(body["step"]))
+        elif record.kind == "end":
+            attempt.ends[device] = body
+            if sum(end.get("why") == "done" for end in attempt.ends.values()) == len(attempt.devices):
+                self.is_over = True
+                self.sites.over()
+        elif record.kind == "reach" and self.options.rejoin:
+            self._reached(device, answers=bool(body.get("answers")))
+
+    def _ready(self, attempt: Attempt, own: str, device: str, body: dict[str, Any]) -> None:
+        """Ranks of other hosts have clocks of their own: they are set by the wall clock."""
+        here = time.time_ns() - time.monotonic_ns()
+        there = int(body["wall_ns"]) - int(body["ns"])
+        local = {str(node["id"]) for node in self.ground.nodes}
+        attempt.shifts[device] = 0 if dashed(own) in local else there - here
+        attempt.digest = body.get("digest") or attempt.digest
+        attempt.ready.add(device)
+        if len(attempt.ready) == len(attempt.devices):
+            self.tell(f"all {counted(len(attempt.devices), 'device')} are ready")
+
+    @staticmethod
+    def _step(attempt: Attempt, number: int) -> Step:
+        return attempt.steps.setdefault(number, Step(number, attempt.number))
+
+    def _stepped(self, attempt: Attempt, step: Step) -> None:
+        """A step that all devices have done."""
+        self._fruitless = 0
+        before = attempt.steps.get(step.number - 1)
+        began = before.end_ns if before is not None and before.ends else step.begin_ns
+        step.took_ns = step.end_ns - began
+        modelled = attempt.simulation.result.iteration_ns
+        loss = "-" if step.loss is None else f"{step.loss:.6f}"
+        self.tell(
+            f"step {step.number:>5}  loss {loss}  {step.took_ns / 1e6:9.1f} ms  (modelled {modelled / 1e6:.1f} ms)"
+        )
+        for old in [number for number in attempt.steps if number < step.number - 64]:
+            attempt.steps[old].rows.clear()
+        due = step.number - max(self._looked, attempt.resumed) >= self.options.every
+        if self.options.every and due and step.number < self.wanted.training.steps:
+            self._looked = step.number
+            self._look_over(attempt)
+
+    def _saved(self, attempt: Attempt, step: int) -> None:
+        """A checkpoint is whole: the rank that says so has seen the parts of all."""
+        if step > self.whole:
+            self.whole = step
+            if self._wanted_back and not attempt.stopping:
+                self._lost -= self._wanted_back
+                self.tell(f"{_and(self._wanted_back)} answers again: taken back after step {step}")
+                self._wanted_back = set()
+                self._stop(attempt)
+            elif self._next is not None and not attempt.stopping:
+                self._setting, self._schedule = self._next
+                self._next = None
+                self._stop(attempt)
+
+    def _reached(self, device: str, *, answers: bool) -> None:
+        site = device.split("/")[0]
+        if site in self._lost and answers:
+            self._wanted_back.add(site)
+        else:
+            self._wanted_back.discard(site)
+
+    def _stop(self, attempt: Attempt) -> None:
+        attempt.stopping = True
+        self.sites.stop(attempt.number)
+
+    # -- what follows --------------------------------------------------------------------------------
+
+    _next: tuple[Setting, Schedule] | None = None
+
+    def _judge(self, attempt: Attempt, dead: list[str]) -> None:
+        """Which site the next attempt goes without, if any. Errors: :class:`CannotRun` where it is of no use to go on."""
+        if attempt.stopping:
+            return
+        final = next((end for end in attempt.ends.values() if end.get("why") in _FINAL), None)
+        if final is not None:
+            raise CannotRun(
+                str(final.get("because") or final["why"]), remedy=f"unidle logs {self.gang.job} says more"
+            )
+        self._fruitless += 1
+        if self._fruitless > FRUITLESS_MOST:
+            raise CannotRun(
+                f"{FRUITLESS_MOST} attempts one after the other got nowhere: {_why(attempt)}",
+                remedy=f"see what the ranks say: unidle logs {self.gang.job}",
+            )  # fmt: skip
+        if dead:
+            self.tell(f"attempt {attempt.number} ended: {_and(dead)} died")
+            return
+        self.tell(f"attempt {attempt.number} ended: {_why(attempt)}")
+        ends = (
+            (name, end) for name, end in attempt.ends.items() if end.get("why") == "link" and end.get("peer")
+        )
+        if (lost := next(ends, None)) is not None:
+            self._leave_out(attempt, lost[0], str(lost[1]["peer"]))
+
+    def _leave_out(self, attempt: Attempt, device: str, peer: str) -> None:
+        setting = attempt.simulation.setting
+        a, b = (name.split("/")[0] for name in (device, peer))
+        if a == b:
+            return
+        gone = cut_off(
+            setting.links,
+            [site.name for site in setting.sites],
+            a,
+            b,
+            [site.stages for site in setting.sites],
+        )
+        self.tell(f"the link of {a} and {b} is gone: goes on without {_and(gone)}")
+        self._lost |= gone
+
+    def _look_over(self, attempt: Attempt) -> None:
+        """Links that are slower than planned: whether another schedule would now be faster."""
+        simulation = attempt.simulation
+        setting = simulation.setting
+        recent = [
+            step for number, step in attempt.steps.items() if number > self._looked - self.options.every
+        ]
+        took = transfers_ns(setting, recent)
+        planned = {
+            (min(link.a, link.b), max(link.a, link.b)): setting.largest_cut_bytes * 8 / link.rate_gbps(None)
+            for link in setting.links
+        }
+        slow = {pair: ns for pair, ns in took.items() if pair in planned and ns > _DRIFT * planned[pair]}
+        if not slow or self.wanted.training.saving is None or self._lost:
+            return
+        now = corrected(setting, slow)
+        same = _again(now, simulation)
+        best = self._simulated(now)
+        names = ", ".join(f"{a}-{b} {ns / planned[a, b]:.2f}x" for (a, b), ns in slow.items())
+        if same is None or same > SWITCH_GAIN * best.result.iteration_ns:
+            self.tell(
+                f"transfers take longer than planned ({names}): another plan from the next checkpoint on"
+            )
+            self._next = (now, self._schedule)
+        else:
+            self.tell(f"transfers take longer than planned ({names}); no other plan is better by 5 %")
+
+
+def _again(setting: Setting, simulation: Simulation) -> int | None:
+    """What the program that runs would take in another setting."""
+    from unidle.span.simulate import Trials
+
+    return Trials(setting)(simulation.program)
+
+
+def _cut(left: Left, simulation: Simulation) -> tuple[int, ...] | None:
+    parts = len(left.setting.stages) * simulation.program.chunks
+    if left.cut is None or len(left.cut) == parts:
+        return left.cut
+    raise CannotRun(
+        f"gives {counted(len(left.cut), 'part')}, and {simulation.result.schedule} here has {parts}", field="train.cut",
+        remedy="leave it out for an even cut",
+    )  # fmt: skip
+
+
+def _why(attempt: Attempt) -> str:
+    """The first cause: who found its link dead, rather than who was left by that one."""
+    for kind in ("link", "peer"):
+        for end in attempt.ends.values():
+            if end.get("why") == kind:
+                return str(end.get("because") or kind)
+    return "its ranks left without a word"
+
+
+def _and(names: set[str] | list[str] | frozenset[str]) -> str:
+    ordered = sorted(names)
+    return ordered[0] if len(ordered) == 1 else f"{', '.join(ordered[:-1])} and {ordered[-1]}"

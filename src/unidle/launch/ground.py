@@ -1,0 +1,173 @@
+"""Where the devices of a run are: loopback, network namespaces with limited links, or the hosts of a fleet."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from itertools import combinations
+from typing import Final
+
+from unidle.drill.lab import INTERFACE, Lab
+from unidle.errors import BadInput, CannotRun
+from unidle.rank.span_member import dashed
+from unidle.span.link import Path, shortest
+from unidle.span.runplan import Address
+from unidle.span.setting import Setting
+from unidle.words import counted
+
+PORT: Final = 29400
+PORT_MOST: Final = 60_000
+# Ethernet, IPv4 and TCP with timestamps: a link's capacity is what it carries of payload, as `unidle span probe` measures it.
+WIRE_OF_PAYLOAD: Final = 1514 / 1448
+LAB_MOST: Final = 200  # devices, each with a namespace and an address of one /24
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """``addresses`` of all devices; ``nodes``: those that this machine starts, as of a fleet file; ``how`` in words."""
+
+    addresses: Mapping[str, Address]
+    nodes: tuple[dict[str, object], ...]
+    how: str
+    lab: Lab | None = None
+    missing: tuple[str, ...] = field(default_factory=tuple)
+
+
+def devices_of(setting: Setting) -> list[str]:
+    """All devices, pipeline by pipeline."""
+    return [setting.device(p, s) for p in range(setting.pipelines) for s in range(len(setting.stages))]
+
+
+def why_no_namespaces() -> str | None:
+    """Why links cannot be given limits on this machine."""
+    if os.geteuid() != 0:
+        return "it needs root"
+    missing = [name for name in ("ip", "tc") if shutil.which(name) is None]
+    return f"it needs iproute2 ({' and '.join(missing)})" if missing else None
+
+
+@contextmanager
+def ground_of(setting: Setting, device: str, namespaces: bool | None) -> Iterator[Ground]:
+    """This machine as all sites. ``namespaces``: None for where there are links and they can be made.
+
+    Errors: :class:`unidle.errors.CannotRun`.
+    """
+    why = why_no_namespaces()
+    if namespaces and why is not None:
+        raise CannotRun(
+            f"namespaces are not possible here: {why}", field="--namespaces",
+            remedy="run as root with iproute2 installed, or leave the option out: loopback has no limits",
+        )  # fmt: skip
+    wanted = bool(setting.links) if namespaces is None else namespaces
+    names = devices_of(setting)
+    if not wanted or why is not None:
+        missing = (f"the links have no latency and no limits: {why}",) if wanted and why else ()
+        yield Ground(_loopback(names), _nodes(names, device), "loopback, without limits", None, missing)
+        return
+    if len(names) > LAB_MOST:
+        raise CannotRun(
+            f"{counted(len(names), 'device')} are more than the {LAB_MOST} namespaces of one machine",
+            field="pipelines", remedy="use fewer, or --no-namespaces",
+        )  # fmt: skip
+    with ExitStack() as stack:
+        lab = Lab([dashed(name) for name in names])
+        stack.callback(lab.close)
+        _shape(lab, setting)
+        nodes = tuple(
+            {**node, "address": lab.address(str(node["id"])), "netns": lab.space(str(node["id"]))}
+            for node in _nodes(names, device)
+        )
+        addresses = {name: (lab.address(dashed(name)), PORT) for name in names}
+        how = f"{counted(len(names), 'network namespace')}, links limited by htb, latency by a relay in user space"
+        yield Ground(addresses, nodes, how, lab)
+
+
+def path_between(setting: Setting, a: str, b: str) -> Path | None:
+    """The direct link of two sites, else the way of least latency."""
+    direct = [link for link in setting.links if {link.a, link.b} == {a, b}]
+    return Path((direct[0],)) if direct else shortest(setting.links, a, b)
+
+
+def _shape(lab: Lab, setting: Setting) -> None:
+    """Latency and capacity of the file between nodes of one pipeline; capacity is of each pair of nodes."""
+    for name in lab.names:  # frames of a usual size, so that a limit is a stream and not a few large lumps
+        command = ["ip", "-n", lab.space(name), "link", "set", INTERFACE, "mtu", "1500"]
+        subprocess.run(command, check=True, capture_output=True)
+    for pipeline in range(setting.pipelines):
+        for s, t in combinations(range(len(setting.stages)), 2):
+            a, b = (setting.sites[setting.site_of[k]].name for k in (s, t))
+            path = path_between(setting, a, b) if a != b else None
+            if path is None:
+                continue
+            one, other = (dashed(setting.device(pipeline, k)) for k in (s, t))
+            lab.limit(one, other, round(path.rate_gbps(None) * 1e9 * WIRE_OF_PAYLOAD))
+            if path.latency_ns:
+                lab.delay(one, other, path.latency_ns / 1e6)
+
+
+def _nodes(names: list[str], device: str, first: int = 0) -> tuple[dict[str, object], ...]:
+    kind: dict[str, object] = {"count": 1, "kind": "gpu" if device == "cuda" else "cpu"}
+    return tuple(
+        {"id": dashed(name), "devices": kind | ({"number": first + k} if device == "cuda" else {})}
+        for k, name in enumerate(names)
+    )
+
+
+def _loopback(names: list[str]) -> dict[str, Address]:
+    """Ports that were free a moment ago, so that several runs find their own."""
+    held = [socket.create_server(("127.0.0.1", 0)) for _ in names]
+    ports = [one.getsockname()[1] for one in held]
+    for one in held:
+        one.close()
+    return {name: ("127.0.0.1", port) for name, port in zip(names, ports, strict=True)}
+
+
+def hosts_ground(setting: Setting, hosts: Mapping[str, tuple[str, ...]], site: str, device: str) -> Ground:
+    """A real fleet: addresses of the file, and the devices of one site, which this machine starts.
+
+    Errors: :class:`unidle.errors.BadInput`.
+    """
+    names = [one.name for one in setting.sites]
+    if site not in names:
+        raise BadInput(
+            "there is no such site", field="--site", value=site, remedy=f"one of {', '.join(names)}"
+        )
+    if missing := [name for name in names if name not in hosts]:
+        raise BadInput(
+            f"site {missing[0]} has none", field="sites.hosts",
+            remedy=f"say where it is reached: {{name: {missing[0]}, hosts: [ADDRESS]}}",
+        )  # fmt: skip
+    addresses: dict[str, Address] = {}
+    for k, one in enumerate(setting.sites):
+        own = [d for d in devices_of(setting) if d.split("/")[0] == one.name]
+        given = hosts[one.name] * (len(own) if len(hosts[one.name]) == 1 else 1)
+        for n, (name, host) in enumerate(zip(own, given, strict=True), 1):
+            addresses[name] = _address(host, n, k)
+    mine = [name for name in addresses if name.split("/")[0] == site]
+    return Ground(addresses, _nodes(mine, device), f"{counted(len(mine), 'device')} of site {site}")
+
+
+def launcher_address(setting: Setting, hosts: Mapping[str, tuple[str, ...]]) -> Address:
+    """Where the launcher of the first site listens."""
+    return _address(hosts[setting.sites[0].name][0], 0, 0)
+
+
+def _address(host: str, offset: int, site: int) -> Address:
+    """``ADDRESS[:PORT]``: the launcher is at the port, devices follow."""
+    name, _, given = host.rpartition(":")
+    port = PORT
+    if name and given.isdigit() and (":" not in name or name.startswith("[")):
+        if not 0 < int(given) < PORT_MOST:
+            raise BadInput(
+                "is no port",
+                field=f"sites[{site}].hosts",
+                value=host,
+                remedy=f"ADDRESS:PORT, up to {PORT_MOST}",
+            )
+        host, port = name, int(given)
+    return host.strip("[]"), port + offset

@@ -1,0 +1,231 @@
+"""The channels of a rank: to the stages before and after, to the same stage of other pipelines, and within its cell."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import ssl
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import Any, Final
+
+from unidle.errors import BadInput
+from unidle.rank.span.plan import Device, Link, Plan
+from unidle.rank.wan import CellChannel, Channel, ChannelLost, Endpoint, Settings
+from unidle.rank.wan.endpoint import laned
+
+_ROUNDS: Final = 4
+_PEER_FLOWS: Final = 2
+
+
+class Wire:
+    """To one stage of the same pipeline: over a channel of its own, or in turns over those of the cell."""
+
+    def __init__(self, other: Device, link: Link, channel: Channel, cell: CellChannel | None) -> None:
+        self.other, self.link, self.channel, self.cell = other, link, channel, cell
+        self.ahead_ns = 0  # how far the other's monotonic clock is ahead of this one
+
+    def send(self, tag: str, buffer: Any, not_before_ns: int = 0) -> Future[int]:
+        if self.cell is not None:
+            return self.cell.send(tag, buffer, pieces=self.link.pieces, not_before_ns=not_before_ns)
+        return self.channel.send(tag, buffer, not_before_ns)
+
+    def turn_ns(self, size: int, cell: int) -> int:
+        """How long after its first pipeline this one sends where all of a cell have so many bytes at the same moment.
+
+        One slot for each: what a transfer takes over all links of the cell. Needs the rate of the link; 0 without it.
+        """
+        rate = self.link.rate_bytes_per_s * cell
+        return self.cell.index * size * 1_000_000_000 // rate if self.cell is not None and rate else 0
+
+    def recv(self, tag: str, into: Any) -> Future[memoryview]:
+        return self.cell.recv(tag, into) if self.cell is not None else self.channel.recv(tag, into)
+
+
+class Mesh:
+    """All channels of one device. Made before the model is, so that no peer waits for who builds it.
+
+    Errors: :class:`unidle.rank.wan.PortTaken`, ``OSError``, BadInput.
+    """
+
+    def __init__(
+        self, plan: Plan, me: Device, secret: str, give_up_s: float = 30.0, start_s: float = 300.0
+    ) -> None:
+        self.plan, self.me = plan, me
+        self._cells: list[CellChannel] = []
+        self._channels: dict[tuple[str, str], Channel] = {}
+        self.wires: dict[int, Wire] = {}
+        self.peers: dict[int, Channel] = {}
+        server, client = _tls(plan.tls)
+        self._start_s = start_s
+        settings = Settings(
+            flows=_PEER_FLOWS, give_up_s=give_up_s, dead_s=max(1.0, min(5.0, give_up_s)), first_s=start_s
+        )
+        self.endpoint = Endpoint(
+            me.name, run=f"{plan.run}/{plan.attempt}", secret=secret.encode(), listen=me.address, settings=settings,
+            settings_of=self._settings_of(settings), tls_server=server, tls_client=client,
+        )  # fmt: skip
+        for stage in self._neighbours():
+            self.wires[stage] = self._wire(stage)
+        for pipeline in range(plan.pipelines):
+            if pipeline != me.pipeline:
+                self.peers[pipeline] = self._channel(plan.device(pipeline, me.stage), "")
+
+    def _neighbours(self) -> list[int]:
+        """Stages that this one sends to or gets from."""
+        parts, stages = self.plan.parts, self.plan.stages
+        mine = range(self.me.stage, parts, stages)
+        found = {(k + by) % stages for k in mine for by in (-1, 1) if 0 <= k + by < parts}
+        return sorted(found - {self.me.stage})
+
+    def _settings_of(self, settings: Settings) -> Mapping[str, Settings]:
+        found = {}
+        for stage in self._neighbours():
+            link = self.plan.link(self.me.stage, stage)
+            found[self.plan.device(self.me.pipeline, stage).name] = replace(
+                settings,
+                flows=link.flows,
+                rate_bytes_per_s=link.rate_bytes_per_s,
+                chunk_bytes=link.chunk_bytes or settings.chunk_bytes,
+            )
+        return found
+
+    def _channel(self, other: Device, lane: str) -> Channel:
+        """The later one in the plan connects."""
+        if self.plan.devices.index(self.me) > self.plan.devices.index(other):
+            name = (self.plan.tls or {}).get("name", "")
+            channel = self.endpoint.connect(other.name, other.address, tls_name=name, lane=lane)
+        else:
+            channel = self.endpoint.accept(other.name, lane)
+        self._channels[laned(other.name, lane), other.name] = channel
+        return channel
+
+    def _wire(self, stage: int) -> Wire:
+        plan, me = self.plan, self.me
+        link, other = plan.link(me.stage, stage), plan.device(me.pipeline, stage)
+        channel = self._channel(other, "")
+        if not link.turns or plan.cell == 1:
+            return Wire(other, link, channel, None)
+        first = me.pipeline // plan.cell * plan.cell
+        lane = f"cell-{min(me.stage, stage)}-{max(me.stage, stage)}"
+        local = {
+            place: self._channel(plan.device(first + place, me.stage), lane)
+            for place in range(plan.cell)
+            if first + place != me.pipeline
+        }
+        cell = CellChannel(me.pipeline - first, channel, local)
+        self._cells.append(cell)
+        return Wire(other, link, channel, cell)
+
+    def wait_open(self) -> None:
+        """Until every peer is there, and its clock is known. Errors: :class:`unidle.rank.wan.WanError`."""
+        for channel in self._channels.values():
+            channel.wait_open(self._start_s)
+        self.set_clocks()
+
+    def set_clocks(self) -> None:
+        """Ask each peer on another site what time it is, once more: clocks drift. All ranks call it at the same point."""
+        for stage in sorted(self.wires, key=lambda s: (min(s, self.me.stage), max(s, self.me.stage))):
+            if self.wires[stage].link.wan:
+                self._clock(self.wires[stage])
+
+    def _clock(self, wire: Wire) -> None:
+        """How far the other's clock is ahead: from the round trip that took least, half of it each way."""
+        channel, best = wire.channel, (1 << 62, 0)
+        if self.plan.devices.index(self.me) > self.plan.devices.index(wire.other):
+            for _ in range(_ROUNDS):
+                begun = time.monotonic_ns()
+                channel.send("clock", b"")
+                theirs = int(bytes(channel.recv("clock").result()))
+                took = time.monotonic_ns() - begun
+                best = min(best, (took, theirs - begun - took // 2))
+            wire.ahead_ns = best[1]
+            channel.send("clock", str(-best[1]).encode())
+        else:
+            for _ in range(_ROUNDS):
+                channel.recv("clock").result()
+                channel.send("clock", str(time.monotonic_ns()).encode())
+            wire.ahead_ns = int(bytes(channel.recv("clock").result()))
+
+    def gather(self, value: Any) -> list[Any]:
+        """The value of every device, in the plan's order, on every device: down each pipeline to its first stage, and back."""
+        found = {str(self.plan.devices.index(self.me)): value}
+        me, last = self.me, self.plan.stages - 1
+        before = self.wires[me.stage - 1].channel if me.stage else None
+        after = self.wires[me.stage + 1].channel if me.stage < last else None
+        up = before or (self.peers[0] if me.pipeline else None)
+        # posted before anything is said: who has said all closes, and what comes unasked is lost then
+        awaited = [
+            channel.recv("gather") for channel in (after, *(() if up else self.peers.values())) if channel
+        ]
+        answer = up.recv("gather") if up else None
+        for future in awaited:
+            found |= json.loads(bytes(future.result()))
+        if up is not None and answer is not None:
+            _tell(up, found)
+            found = json.loads(bytes(answer.result()))
+        else:
+            for peer in self.peers.values():
+                _tell(peer, found)
+        if after is not None:
+            _tell(after, found)
+        return [found[str(k)] for k in range(len(self.plan.devices))]
+
+    def lost(self) -> tuple[str, str]:
+        """Which device is gone, and ``link`` (it did not answer) or ``peer`` (it said that it leaves)."""
+        ended = [(name, channel.error) for (_, name), channel in self._channels.items() if channel.error]
+        for name, error in ended:
+            if isinstance(error, ChannelLost):
+                return name, "link"
+        return (ended[0][0], "peer") if ended else ("", "link")
+
+    def close(self, timeout_s: float) -> None:
+        """End all channels; what was sent is waited for so long."""
+        for cell in self._cells:
+            cell.close(timeout_s)
+        self.endpoint.close(timeout_s)
+
+
+def _tell(channel: Channel, found: dict[str, Any]) -> None:
+    channel.send("gather", json.dumps(found).encode())
+
+
+def secret_of_run() -> str:
+    """From the environment. Errors: BadInput."""
+    secret = os.environ.get("UNIDLE_SPAN_SECRET", "")
+    if not secret:
+        raise BadInput(
+            "is not set", field="UNIDLE_SPAN_SECRET", remedy="give all ranks of the run the same secret in the environment"
+        )  # fmt: skip
+    return secret
+
+
+def seconds_of(name: str, default: float) -> float:
+    """A number of seconds above 0 from the environment. Errors: BadInput."""
+    text = os.environ.get(name, "")
+    value = -1.0
+    with contextlib.suppress(ValueError):
+        value = float(text) if text else default
+    if not 0 < value < float("inf"):
+        raise BadInput("must be a number of seconds above 0", field=name, value=text, remedy="unset it")
+    return value
+
+
+def _tls(given: Mapping[str, str] | None) -> tuple[ssl.SSLContext | None, ssl.SSLContext | None]:
+    """For who connects here, and for where this side connects: both show a certificate of the authority."""
+    if given is None:
+        return None, None
+    try:
+        server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=given["authority"])
+        server.verify_mode = ssl.CERT_REQUIRED
+        client = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=given["authority"])
+        for context in (server, client):
+            context.load_cert_chain(given["certificate"], given["key"])
+    except (KeyError, OSError) as error:
+        raise BadInput(
+            f"cannot be used: {error}", field="tls", value=sorted(given), remedy="name certificate, key and authority"
+        ) from None  # fmt: skip
+    return server, client

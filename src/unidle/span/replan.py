@@ -1,0 +1,147 @@
+"""What is left of a setting when sites are lost: layers move over the stages that remain. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from unidle.errors import CannotRun
+from unidle.span.layers import balanced
+from unidle.span.link import Link, shortest
+from unidle.span.routes import parts
+from unidle.span.setting import Setting, Stage
+from unidle.words import counted
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """A setting without the sites that were lost, and the layers of each stage; None where their number is not known.
+
+    ``names``: what each device is called in the whole setting, where its stage may have another number.
+    """
+
+    setting: Setting
+    cut: tuple[int, ...] | None
+    names: Mapping[str, str]
+
+
+def without(setting: Setting, cut: tuple[int, ...] | None, lost: Collection[str]) -> Left:
+    """The same model on the sites that remain, in their order, each with its stages.
+
+    Layers are spread by speed: so that the slowest stage is as fast as it can be. Errors: :class:`CannotRun` where no
+    site is left, two neighbours have no way to each other, or the model does not fit (by how many bytes).
+    """
+    stages = [k for k, site in enumerate(setting.site_of) if setting.sites[site].name not in lost]
+    sites = tuple(site for site in setting.sites if site.name not in lost)
+    names = ", ".join(sorted(lost))
+    if not stages:
+        raise CannotRun(
+            f"no site is left without {names}", field="sites", remedy="start again when one answers"
+        )
+    links = tuple(link for link in setting.links if link.a not in lost and link.b not in lost)
+    for a, b in pairwise(site.name for site in sites):
+        if setting.links and shortest(links, a, b) is None:
+            raise CannotRun(
+                f"without {names} there is no link between {a} and {b}", field="links",
+                remedy=f"add {{from: {a}, to: {b}, ...}}, or start again when {names} answers",
+            )  # fmt: skip
+    old = cut or (1,) * len(setting.stages)
+    whole = sum(old)
+    if cut is None:  # the number of layers is not known: shares of the work, in fine parts
+        old, whole = (100,) * len(setting.stages), 100 * len(setting.stages)
+    kept = [setting.stages[k] for k in stages]
+    counts = balanced(whole, _speeds(kept, [old[k] for k in stages]), whole)
+    if counts is None:
+        raise CannotRun(
+            f"{counted(whole, 'layer')} are fewer than {counted(len(stages), 'stage')}", field="train.cut",
+            remedy="use a model with more layers, or fewer stages",
+        )  # fmt: skip
+    if cut is None:
+        counts = parts(whole, len(stages))
+    made = tuple(
+        _scaled(stage, count, old[k], setting, old)
+        for stage, count, k in zip(kept, counts, stages, strict=True)
+    )
+    largest = max(count / old[k] for count, k in zip(counts, stages, strict=True))
+    left = replace(
+        setting, stages=made, sites=sites, links=links, static_bytes=round(setting.static_bytes * largest)
+    )
+    _holds(left, names)
+    names_of = {
+        left.device(p, k): setting.device(p, stage)
+        for p in range(setting.pipelines)
+        for k, stage in enumerate(stages)
+    }
+    return Left(left, counts if cut is not None else None, names_of)
+
+
+def _speeds(stages: Sequence[Stage], layers: Sequence[int]) -> list[float]:
+    """Layers a second of each stage's device."""
+    return [count / max(stage.useful_ns, 1) for stage, count in zip(stages, layers, strict=True)]
+
+
+def _scaled(stage: Stage, count: int, before: int, setting: Setting, old: Sequence[int]) -> Stage:
+    """The times of a device for another number of layers; bytes are those of the layers wherever they are."""
+    kept = sum(one.kept_bytes for one in setting.stages) * count // sum(old)
+    gradient = sum(one.gradient_bytes for one in setting.stages) * count // sum(old)
+
+    def time(value: int) -> int:
+        return max(value * count // before, 1) if value else 0
+
+    static = sum(one.static_bytes for one in setting.stages) * count // sum(old)
+    measured = any(
+        one.input_bytes is not None for one in setting.stages
+    )  # which cut it will be is not known here
+    return Stage(
+        time(stage.forward_ns), time(stage.backward_ns), time(stage.weight_ns), time(stage.recompute_ns), kept, gradient,
+        setting.largest_cut_bytes if measured else None, static,
+    )  # fmt: skip
+
+
+def _holds(left: Setting, names: str) -> None:
+    if left.memory_cap_bytes is None:
+        return
+    most = max(stage.kept_bytes for stage in left.stages)
+    needed = max(left.held_bytes(s) + left.entering_bytes(s) for s in range(len(left.stages))) + most
+    if needed > left.memory_cap_bytes:
+        raise CannotRun(
+            f"without {names} a device would hold {needed:,} bytes, {needed - left.memory_cap_bytes:,} more than it may",
+            field="memory_cap_bytes", value=left.memory_cap_bytes,
+            remedy="add a site, or start again when the lost one answers",
+        )  # fmt: skip
+
+
+def cut_off(links: Sequence[Link], sites: Sequence[str], a: str, b: str, weights: Sequence[int]) -> set[str]:
+    """The sites to leave out when the link of ``a`` and ``b`` is gone: those of the lighter part, or the later end.
+
+    Where another way joins the two, the lighter of ``a`` and ``b`` is left out: no plan sends over it.
+    """
+    rest = [link for link in links if {link.a, link.b} != {a, b}]
+    reached, todo = {a}, [a]
+    while todo:
+        here = todo.pop()
+        for link in rest:
+            if here in (link.a, link.b):
+                there = link.b if here == link.a else link.a
+                if there not in reached:
+                    reached.add(there)
+                    todo.append(there)
+    known = dict(zip(sites, weights, strict=True))
+    if b in reached:
+        return {min((b, a), key=lambda name: known[name])}
+    one = {name for name in sites if name in reached}
+    other = {name for name in sites if name not in reached}
+    return min((other, one), key=lambda part: sum(known[name] for name in part))
+
+
+def corrected(setting: Setting, measured_ns: dict[tuple[str, str], int]) -> Setting:
+    """The setting with links as slow as they were measured: ``measured_ns`` is the wire's time of one transfer, by sites."""
+    links = []
+    for link in setting.links:
+        took = measured_ns.get((link.a, link.b)) or measured_ns.get((link.b, link.a))
+        if took and (size := setting.largest_cut_bytes):
+            gbps = size * 8 / took
+            link = replace(link, capacity_gbps=gbps, flow_gbps=gbps)
+        links.append(link)
+    return replace(setting, links=tuple(links))

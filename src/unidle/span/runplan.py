@@ -1,0 +1,150 @@
+"""From a simulated schedule to the plan that real ranks follow: one JSON object, the same for all of them. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, Final
+
+from unidle.span.link import WINDOW_MBIT, Path
+from unidle.span.setting import Setting
+from unidle.span.simulate import Simulation
+from unidle.span.training import Training
+
+VERSION: Final = 1
+FLOWS: Final = (4, 64)  # TCP flows between two nodes: the least, the most
+
+CHUNK_BYTES: Final = (16 << 10, 512 << 10)  # what one flow carries at a time: the least, the most
+
+Address = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What sets one attempt apart from another. ``resume``: the step of the checkpoint to go on from, None for the newest."""
+
+    name: str
+    attempt: int = 0
+    resume: int | None = None
+    digest: str | None = None
+
+
+def plan_of(
+    training: Training,
+    simulation: Simulation,
+    addresses: Mapping[str, Address],
+    run: Run,
+    cut: tuple[int, ...] | None,
+    names: Mapping[str, str],
+) -> dict[str, Any]:
+    """The plan. ``cut``: layers of each part in the model's order; ``addresses``: of each device's endpoint.
+
+    ``names``: what the ranks of the setting's devices are called, also in ``addresses``.
+    """
+    setting, program = simulation.setting, simulation.program
+    return {
+        "version": VERSION,
+        "run": run.name,
+        "attempt": run.attempt,
+        "resume": run.resume,
+        "model": {
+            "build": training.build, "arguments": dict(training.arguments), "dtype": training.dtype,
+            "cut": None if cut is None else ranges(cut), "digest": run.digest,
+        },
+        "loss": training.loss,
+        "data": training.data,
+        "optimizer": {"name": training.optimizer, "arguments": dict(training.optimizer_arguments)},
+        "clip_norm": training.clip_norm,
+        "steps": training.steps,
+        "seed": training.seed,
+        "microbatch": training.microbatch,
+        "microbatches": [setting.microbatches] * setting.pipelines,
+        "chunks": program.chunks,
+        "devices": _devices(training, simulation, addresses, names),
+        "links": _links(simulation),
+        "cell": setting.cell,
+        "checkpoint": None if training.saving is None else {
+            "directory": training.saving.directory, "every": training.saving.every, "keep": training.saving.keep,
+        },
+        "pace": _pace(setting) if training.paced else None,
+        "tls": None if training.tls is None else dict(training.tls),
+        "changes_semantics": {"activations": None, "outer": None} | dict(training.semantics),
+        "trace": True,
+    }  # fmt: skip
+
+
+def ranges(cut: tuple[int, ...]) -> list[list[int]]:
+    """``[first, end)`` of each part, from how many layers it has."""
+    ends = list(accumulate(cut))
+    return [[end - count, end] for count, end in zip(cut, ends, strict=True)]
+
+
+def orders(simulation: Simulation) -> dict[str, list[tuple[str, int, int]]]:
+    """What each device does one after the other: operation (F, B, W, R), microbatch, chunk."""
+    found: dict[str, list[tuple[str, int, int]]] = {}
+    for row in simulation.rows():
+        if row.op in ("F", "B", "W", "R"):
+            found.setdefault(row.device_or_link, []).append((row.op, row.microbatch, row.chunk))
+    return found
+
+
+def _devices(
+    training: Training, simulation: Simulation, addresses: Mapping[str, Address], names: Mapping[str, str]
+) -> list[dict[str, Any]]:
+    setting, found = simulation.setting, orders(simulation)
+    made = []
+    for pipeline in range(setting.pipelines):
+        for stage, site in enumerate(setting.site_of):
+            name = setting.device(pipeline, stage)
+            made.append({
+                "device": names[name], "site": setting.sites[site].name, "pipeline": pipeline, "stage": stage,
+                "address": list(addresses[names[name]]), "order": [list(step) for step in found[name]],
+                "joined": simulation.program.joined, "torch_device": training.device,
+            })  # fmt: skip
+    return made
+
+
+def _links(simulation: Simulation) -> list[dict[str, Any]]:
+    """Between neighbouring stages, and around the ends where stages are in chunks."""
+    setting, program = simulation.setting, simulation.program
+    last = len(setting.stages) - 1
+    pairs = [(s, s + 1) for s in range(last)]
+    if program.chunks > 1 and last > 1:
+        pairs.append((last, 0))
+    flows = None if program.max_flows else setting.baseline_flows
+    return [_link(setting, s, to, simulation, flows) for s, to in pairs]
+
+
+def _link(setting: Setting, s: int, to: int, simulation: Simulation, flows: int | None) -> dict[str, Any]:
+    path, share = setting.path(s, to), simulation.program.share
+    turns = path is not None and share.how == "turns" and setting.cell > 1
+    return {
+        "from": s, "to": to, "wan": path is not None,
+        "flows": 1 if path is None else (flows or flows_of(path)),
+        "share": "turns" if turns else "own", "pieces": share.pieces if turns else 1,
+        "latency_ns": 0 if path is None else path.latency_ns, "rate_bytes_per_s": 0 if path is None else round(path.rate_gbps(None) * 1e9 / 8),
+        "chunk_bytes": 0 if path is None else _chunk_bytes(setting, flows or flows_of(path)),
+    }  # fmt: skip
+
+
+def _chunk_bytes(setting: Setting, flows: int) -> int:
+    """So that each message is spread over all flows and arrives before the next one, and not with it."""
+    least, most = CHUNK_BYTES
+    return min(max(setting.input_bytes // flows, least), most)
+
+
+def flows_of(path: Path) -> int:
+    """How many TCP flows fill a path, half as many again for those that lose their turn."""
+    limits = [link.flow_gbps for link in path.links if link.flow_gbps is not None]
+    one = min(limits) if limits else (WINDOW_MBIT * 1e6 / path.latency_ns if path.latency_ns else math.inf)
+    least, most = FLOWS
+    return min(max(math.ceil(1.5 * path.rate_gbps(None) / one), least), most)
+
+
+def _pace(setting: Setting) -> dict[str, list[int]]:
+    return {
+        f"{name}_ns": [int(getattr(stage, f"{name}_ns")) for stage in setting.stages]
+        for name in ("forward", "backward", "weight", "recompute")
+    }

@@ -1,0 +1,103 @@
+"""A run as a user starts it, with what it says line by line, and faults that are put into it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Self
+
+
+class Live:
+    """``unidle span run`` in a process of its own; iterate over its lines."""
+
+    def __init__(self, *words: str, give_up_s: float = 30, env: dict[str, str] | None = None) -> None:
+        self.said: list[str] = []
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "unidle", "span", "run", *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            text=True, env={**os.environ, "UNIDLE_SPAN_GIVE_UP_S": str(give_up_s), **(env or {})},
+        )  # fmt: skip
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(60)
+        self._process.kill()
+        self._process.wait()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+    def __iter__(self) -> Iterator[str]:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self.said.append(line.rstrip())
+            yield self.said[-1]
+
+    def until(self, text: str) -> str:
+        """The first line from now on that has ``text``; fails when the run ends before."""
+        for line in self:
+            if text in line:
+                return line
+        raise AssertionError(f"it never said {text!r}:\n" + "\n".join(self.said))
+
+    def end(self) -> int:
+        """Its exit code, once it has ended."""
+        for _ in self:
+            pass
+        return self._process.wait(120)
+
+    @property
+    def losses(self) -> dict[int, str]:
+        """The loss of each step as it was printed last."""
+        found = (re.match(r"step +(\d+) +loss (\S+)", line) for line in self.said)
+        return {int(match[1]): match[2] for match in found if match}
+
+    def ranks(self, device: str) -> list[int]:
+        """Process ids of the ranks of a device, of this run."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            with contextlib.suppress(OSError):
+                words = (entry / "cmdline").read_bytes().split(b"\0") if entry.name.isdigit() else []
+                if (
+                    b"unidle.rank.span" in words
+                    and device.encode() in words
+                    and self._is_mine(int(entry.name))
+                ):
+                    found.append(int(entry.name))
+        return found
+
+    def _is_mine(self, pid: int) -> bool:
+        """Its plan lies in the store's directory, whose name is on the command line of this run."""
+        store = self._process.args[self._process.args.index("--store") + 1]  # type: ignore[union-attr, index]
+        return f"{store}.d/".encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
+
+    def cut(self, a: str, b: str) -> None:
+        """Nothing passes between two nodes any more."""
+        self._route("add", a, b)
+
+    def mend(self, a: str, b: str) -> None:
+        self._route("del", a, b)
+
+    def _route(self, what: str, a: str, b: str) -> None:
+        for one, other in ((a, b), (b, a)):
+            words = ["ip", "-n", self._space(one), "route", what, "blackhole", f"{self._address(other)}/32"]
+            subprocess.run(words, check=True, capture_output=True)
+
+    def _space(self, node: str) -> str:
+        return f"ud{self._process.pid}-{node}"
+
+    def _address(self, node: str) -> str:
+        words = ["ip", "-n", self._space(node), "-4", "addr", "show", "eth0"]
+        told = subprocess.run(words, check=True, capture_output=True, text=True).stdout
+        found = re.search(r"inet (\S+)/", told)
+        assert found is not None, told
+        return found[1]

@@ -1,0 +1,225 @@
+"""``unidle span run`` as a user runs it: real ranks, real links, real faults."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import needs
+from span_run import runs
+from span_run.live import Live
+
+STEPS = 12
+
+
+def trained(
+    place: Path, *words: str, count: int = 2, train: dict[str, Any] | None = None, **fields: Any
+) -> dict[str, Any]:
+    """The JSON of a run that has to succeed."""
+    file = runs.written(place, runs.span(count, train={**runs.TRAIN, **(train or {})}, **fields))
+    done = runs.unidle("span", "run", str(file), "--store", str(place / "s.db"), "--json", *words)
+    assert done.returncode == 0, done.stderr + done.stdout
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def file_with_checkpoints(place: Path, count: int, ms: int = 20, **fields: Any) -> Path:
+    """Paced steps that are long enough to be disturbed, a checkpoint every third."""
+    train = {**runs.TRAIN, "steps": STEPS, "pace": True, "checkpoint": {"directory": "kept", "every": 3}}
+    times = dict.fromkeys(("forward", "backward", "weight"), ms * runs.MS)
+    return runs.written(place, runs.span(count, train=train, stage_ns=times, **fields))
+
+
+def test_two_sites_on_loopback_train_the_same_as_one_process(tmp_path: Path) -> None:
+    told = trained(
+        tmp_path, "--no-namespaces", "--compare", "single", "--gantt", str(tmp_path / "g.svg"), "--perfetto",
+        str(tmp_path / "t.json"), train={"checkpoint": {"directory": "kept"}},
+    )  # fmt: skip
+    assert told["state"] == "succeeded"
+    assert told["compare"]["single"]["loss_difference"] == 0
+    assert told["compare"]["single"]["parameter_difference"] == 0
+    assert set(told["losses"]) == {"1", "2", "3", "4"}
+    assert told["link_bytes"] == {"a>b": 512, "b>a": 512}
+    assert told["step_ns"]["modelled"] > 0
+    assert "measured" in (tmp_path / "g.svg").read_text() and "modelled" in (tmp_path / "g.svg").read_text()
+    names = {event["name"] for event in json.loads((tmp_path / "t.json").read_text())["traceEvents"]}
+    assert {"F0", "B3", "W1", "send F0"} <= names
+    ledger = runs.unidle("ledger", "--store", str(tmp_path / "s.db"), "--json")
+    rows = json.loads(ledger.stdout)
+    assert rows and ledger.returncode == 0
+
+
+@pytest.mark.slow
+def test_a_model_that_cannot_be_built_is_one_sentence_and_no_second_try(tmp_path: Path) -> None:
+    file = runs.written(tmp_path, runs.span(train={**runs.TRAIN, "cut": [4, 4]}))
+    done = runs.unidle("span", "run", str(file), "--no-namespaces", "--store", str(tmp_path / "s.db"))
+    assert done.returncode != 0
+    assert "the model has 5" in done.stderr
+    assert "attempt 2" not in done.stdout
+
+
+def test_namespaces_without_root_are_refused_before_anything_starts(tmp_path: Path) -> None:
+    if os.geteuid() == 0:
+        file = runs.written(tmp_path, runs.span(pipelines=120, count=2))
+        done = runs.unidle("span", "run", str(file), "--namespaces", "--store", str(tmp_path / "s.db"))
+        assert "240 devices are more than the 200 namespaces of one machine" in done.stderr
+    else:
+        file = runs.written(tmp_path, runs.span())
+        done = runs.unidle("span", "run", str(file), "--namespaces", "--store", str(tmp_path / "s.db"))
+        assert "namespaces are not possible here: it needs root" in done.stderr
+    assert done.returncode == 3
+
+
+@pytest.mark.slow
+def test_pipelines_of_a_cell_share_their_links_in_turns_and_train_the_same(tmp_path: Path) -> None:
+    told = trained(
+        tmp_path, "--no-namespaces", "--compare", "single", "--schedule", "atlas", pipelines=2, cell=2,
+        train={"checkpoint": {"directory": "kept"}},
+    )  # fmt: skip
+    assert told["compare"]["single"]["parameter_difference"] == 0
+
+
+@pytest.mark.slow
+def test_a_rank_that_is_killed_in_a_step_costs_no_more_than_the_steps_since_the_checkpoint(
+    tmp_path: Path,
+) -> None:
+    file = file_with_checkpoints(tmp_path, 2)
+    with Live(str(file), "--no-namespaces", "--store", str(tmp_path / "s.db"), "--compare", "single") as run:
+        run.until("step     5")
+        for pid in run.ranks("b/0/1"):
+            os.kill(pid, signal.SIGKILL)
+        assert "b-0-1 died" in run.until("attempt 1 ended")
+        assert "after step 3" in run.until("attempt 2: goes on")
+        assert run.end() == 0
+    assert sorted(run.losses) == list(range(1, STEPS + 1))
+    assert any("largest difference of 12 losses 0, of 360 parameters 0" in line for line in run.said)
+    steps = runs.unidle("ledger", "--store", str(tmp_path / "s.db"))
+    assert "replayed" in steps.stdout
+
+
+@needs.shaping
+@pytest.mark.slow
+def test_four_sites_in_namespaces_measure_what_the_file_says_of_their_links(tmp_path: Path) -> None:
+    told = trained(
+        tmp_path,
+        "--namespaces",
+        "--compare",
+        "single,gloo",
+        count=4,
+        train={"checkpoint": {"directory": "kept"}, "pace": True},
+    )
+    assert told["compare"]["single"]["parameter_difference"] == 0
+    assert told["compare"]["gloo"]["step_ns"] > 0
+    assert told["step_ns"]["measured"] > 0 and told["exposed_wan_ns"]["measured"] > 0
+
+
+@needs.shaping
+@pytest.mark.slow
+def test_a_link_that_is_cut_for_5_s_is_waited_for(tmp_path: Path) -> None:
+    file = file_with_checkpoints(tmp_path, 3)
+    with Live(str(file), "--namespaces", "--store", str(tmp_path / "s.db")) as run:
+        run.until("step     4")
+        run.cut("b-0-1", "c-0-2")
+        signal.sigtimedwait([], 5)
+        run.mend("b-0-1", "c-0-2")
+        assert run.end() == 0
+    assert sorted(run.losses) == list(range(1, STEPS + 1))
+    assert any("succeeded after 1 attempt" in line for line in run.said)
+
+
+@needs.shaping
+@pytest.mark.slow
+def test_a_link_that_is_cut_for_ever_is_planned_around_and_the_site_taken_back_when_it_answers(
+    tmp_path: Path,
+) -> None:
+    file = file_with_checkpoints(tmp_path, 3, ms=60)
+    with Live(
+        str(file), "--namespaces", "--store", str(tmp_path / "s.db"), "--compare", "single", give_up_s=3
+    ) as run:
+        run.until("step     4")
+        run.cut("b-0-1", "c-0-2")
+        run.until("goes on without c")
+        run.until("all 2 devices are ready")
+        run.mend("b-0-1", "c-0-2")
+        run.until("c answers again: taken back after step")
+        run.until("all 3 devices are ready")
+        assert run.end() == 0
+    assert sorted(run.losses) == list(range(1, STEPS + 1))
+    assert any("of 360 parameters 0" in line for line in run.said)
+
+
+@needs.shaping
+@pytest.mark.slow
+def test_a_site_in_the_middle_that_is_gone_for_ever_ends_the_run_with_one_sentence(tmp_path: Path) -> None:
+    file = file_with_checkpoints(tmp_path, 3)
+    data = json.loads(file.read_text())
+    data |= {"memory_cap_bytes": 1000, "static_bytes": 600}
+    file.write_text(json.dumps(data))
+    with Live(str(file), "--namespaces", "--store", str(tmp_path / "s.db"), give_up_s=3) as run:
+        run.until("step     4")
+        run.cut("b-0-1", "c-0-2")
+        assert run.end() == 3
+    assert any(
+        "without c a device would hold 1,328 bytes, 328 more than it may" in line
+        or "more than it may" in line
+        for line in run.said
+    )
+    assert any("failed" in line or "cancelled" in line for line in run.said)
+
+
+@pytest.mark.slow
+def test_two_runs_at_once_do_not_meet(tmp_path: Path) -> None:
+    file = file_with_checkpoints(tmp_path, 2)
+    other = tmp_path / "other"
+    other.mkdir()
+    second = file_with_checkpoints(other, 2)
+    with (
+        Live(str(file), "--no-namespaces", "--store", str(tmp_path / "s.db")) as one,
+        Live(str(second), "--no-namespaces", "--store", str(other / "s.db")) as two,
+    ):
+        assert (one.end(), two.end()) == (0, 0)
+    assert one.losses == two.losses
+
+
+@pytest.mark.slow
+def test_launchers_of_two_sites_find_each_other_and_go_on_after_a_killed_rank(tmp_path: Path) -> None:
+    sites = [
+        {"name": name, "stages": 1, "hosts": [f"127.0.0.1:{42000 + 100 * k}"]} for k, name in enumerate("ab")
+    ]
+    file = file_with_checkpoints(tmp_path, 2, sites=sites)
+    env = {"UNIDLE_SPAN_SECRET": "of this test"}
+    with (
+        Live(str(file), "--site", "b", "--store", str(tmp_path / "b.db"), env=env) as second,
+        Live(str(file), "--site", "a", "--store", str(tmp_path / "a.db"), env=env) as first,
+    ):
+        first.until("step     4")
+        for pid in second.ranks("b/0/1"):
+            os.kill(pid, signal.SIGKILL)
+        first.until("attempt 2: goes on after step 3")
+        assert first.end() == 0
+        assert second.end() == 0
+    assert sorted(first.losses) == list(range(1, STEPS + 1))
+
+
+def test_a_site_that_does_not_come_is_named(tmp_path: Path) -> None:
+    sites = [
+        {"name": name, "stages": 1, "hosts": [f"127.0.0.1:{43000 + 100 * k}"]} for k, name in enumerate("ab")
+    ]
+    file = runs.written(tmp_path, runs.span(sites=sites))
+    os.environ["UNIDLE_SPAN_SECRET"] = "of this test"
+    try:
+        done = runs.unidle(
+            "span", "run", str(file), "--site", "a", "--wait", "1", "--store", str(tmp_path / "s.db")
+        )
+    finally:
+        del os.environ["UNIDLE_SPAN_SECRET"]
+    assert done.returncode == 3
+    assert "b did not come within 1 s" in done.stderr
+    done = runs.unidle("span", "run", str(file), "--site", "a", "--store", str(tmp_path / "s.db"))
+    assert done.returncode == 2
+    assert "UNIDLE_SPAN_SECRET: is not set" in done.stderr
