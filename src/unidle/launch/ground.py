@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -10,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import combinations
+from pathlib import Path as FilePath
 from typing import Final
 
 from unidle.drill.lab import INTERFACE, Lab
@@ -21,6 +23,7 @@ from unidle.span.setting import Setting
 from unidle.words import counted
 
 PORT: Final = 29400
+_SPACES: Final = FilePath("/run/netns")
 PORT_MOST: Final = 60_000
 # Ethernet, IPv4 and TCP with timestamps: a link's capacity is what it carries of payload, as `unidle span probe` measures it.
 WIRE_OF_PAYLOAD: Final = 1514 / 1448
@@ -74,6 +77,7 @@ def ground_of(setting: Setting, device: str, namespaces: bool | None) -> Iterato
             f"{counted(len(names), 'device')} are more than the {LAB_MOST} namespaces of one machine",
             field="pipelines", remedy="use fewer, or --no-namespaces",
         )  # fmt: skip
+    _sweep()
     with ExitStack() as stack:
         lab = Lab([dashed(name) for name in names])
         stack.callback(lab.close)
@@ -85,6 +89,14 @@ def ground_of(setting: Setting, device: str, namespaces: bool | None) -> Iterato
         addresses = {name: (lab.address(dashed(name)), PORT) for name in names}
         how = f"{counted(len(names), 'network namespace')}, links limited by htb, latency by a relay in user space"
         yield Ground(addresses, nodes, how, lab)
+
+
+def _sweep() -> None:
+    """Namespaces of runs that were killed: they are called by the process that made them."""
+    for entry in list(_SPACES.iterdir()) if _SPACES.is_dir() else ():
+        found = re.fullmatch(r"ud(\d+)-.+", entry.name)
+        if found is not None and not FilePath(f"/proc/{found[1]}").exists():
+            subprocess.run(["ip", "netns", "del", entry.name], check=False, capture_output=True)
 
 
 def path_between(setting: Setting, a: str, b: str) -> Path | None:
