@@ -87,6 +87,15 @@ class Live:
     def mend(self, a: str, b: str) -> None:
         self._route("del", a, b)
 
+    def slow(self, a: str, b: str, mbit: int) -> None:
+        """What goes from one node to another has so much less room."""
+        words = ["ip", "netns", "exec", self._space(a), "tc", "class", "show", "dev", "eth0"]
+        told = subprocess.run(words, check=True, capture_output=True, text=True).stdout
+        classes = [found for found in re.findall(r"class htb (\S+)", told) if found != "1:1"]
+        assert len(classes) == 1, (b, told)
+        change = f"change dev eth0 parent 1: classid {classes[0]} htb rate {mbit}mbit burst 32k".split()
+        subprocess.run([*words[:6], *change], check=True, capture_output=True)
+
     def _route(self, what: str, a: str, b: str) -> None:
         for one, other in ((a, b), (b, a)):
             words = ["ip", "-n", self._space(one), "route", what, "blackhole", f"{self._address(other)}/32"]

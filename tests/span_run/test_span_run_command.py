@@ -172,6 +172,29 @@ def test_a_site_in_the_middle_that_is_gone_for_ever_ends_the_run_with_one_senten
     assert any("failed" in line or "cancelled" in line for line in run.said)
 
 
+@needs.shaping
+@pytest.mark.slow
+def test_a_link_that_becomes_slower_is_noticed_and_the_run_ends_as_it_would_have(tmp_path: Path) -> None:
+    links = [{"from": "a", "to": "b", "latency_ms": 5, "capacity_gbps": 0.05}]
+    file = file_with_checkpoints(tmp_path, 2, links=links, activation_bytes=40 * 128 * 8)
+    model = (
+        (tmp_path / "model.py")
+        .read_text()
+        .replace("width=8", "width=128")
+        .replace("(size, 8,", "(size, 128,")
+    )
+    (tmp_path / "model.py").write_text(model)
+    data = json.loads(file.read_text())
+    data["train"] |= {"microbatch": 40, "steps": 20}
+    file.write_text(json.dumps(data))
+    with Live(str(file), "--namespaces", "--store", str(tmp_path / "s.db"), "--replan", "4") as run:
+        run.until("step     2")
+        run.slow("a-0-0", "b-0-1", 5)
+        assert "a-b" in run.until("transfers take longer than planned")
+        assert run.end() == 0
+    assert sorted(run.losses) == list(range(1, 21))
+
+
 @pytest.mark.slow
 def test_two_runs_at_once_do_not_meet(tmp_path: Path) -> None:
     file = file_with_checkpoints(tmp_path, 2)
