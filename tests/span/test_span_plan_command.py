@@ -11,6 +11,7 @@ from pathlib import Path
 import yaml
 
 from unidle.files.span_plan import load_wanted, wanted_from_mapping
+from unidle.files.span_train import load_run
 
 EXAMPLE = str(Path(__file__).parents[2] / "examples" / "span" / "plan-wan.yaml")
 CONTRACT = {"sites", "layers", "cell", "microbatch", "schedule", "iteration_ns", "lower_bound_ns", "left_out"}
@@ -132,3 +133,31 @@ def test_bad_input_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
     ):
         done = unidle("span", "plan", *words)
         assert done.returncode == 2 and len(done.stderr.splitlines()) == 1, done.stderr
+
+
+def test_a_written_plan_keeps_what_is_to_be_trained_and_where_sites_are(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/model.py").write_text("def build(): ...\ndef batch(*_): ...\ndef loss(*_): ...\n")
+    train = {
+        "model": {"build": "model.py:build", "arguments": {"name": "x.py:y"}}, "data": "model.py:batch", "loss": "model.py:loss",
+        "steps": 3, "cut": [3, 3], "checkpoint": {"directory": "kept"},
+    }  # fmt: skip
+    data = {
+        "model": {"layers": 6, "hidden": 64, "sequence": 8}, "batch": 4, "device_tflops": 1, "train": train,
+        "sites": [{"name": "a", "gpus": 4, "hosts": ["10.0.0.1"]}, {"name": "b", "gpus": 2}],
+        "links": [{"from": "a", "to": "b", "latency_ms": 1, "capacity_gbps": 1}],
+    }  # fmt: skip
+    (tmp_path / "in/span.json").write_text(json.dumps(data))
+    done = unidle(
+        "span", "plan", str(tmp_path / "in/span.json"), "--write", str(tmp_path / "out.json"), "--json"
+    )
+    layers = json.loads(done.stdout)["layers"]
+    written = json.loads((tmp_path / "out.json").read_text())
+    assert written["train"]["model"] == {
+        "build": f"{tmp_path}/in/model.py:build", "arguments": {"name": "x.py:y"},
+    }  # fmt: skip
+    assert written["train"]["checkpoint"] == {"directory": f"{tmp_path}/in/kept"}
+    assert written["train"]["cut"] == written["model"]["layers"] and sum(written["train"]["cut"]) == 6
+    assert [site.get("hosts") for site in written["sites"] if site["name"] == "a"] == [["10.0.0.1"]]
+    found = load_run(tmp_path / "out.json")
+    assert found.training.cut == tuple(written["train"]["cut"]) and layers

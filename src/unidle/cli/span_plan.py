@@ -48,7 +48,7 @@ def plan(
     write: Annotated[
         str | None,
         typer.Option(
-            "--write", metavar="FILE", show_default=False, help="Write the plan as a span file to simulate."
+            "--write", metavar="FILE", show_default=False, help="Write the plan as a span file, to simulate or run."
         ),
     ] = None,
     compare: Annotated[
@@ -58,7 +58,7 @@ def plan(
 ) -> None:  # fmt: skip
     """Choose sites, their order, stages, pipelines, layers, cell and microbatch; with a bound and what is left out."""
     from unidle.cli.output import whole_file
-    from unidle.files.span_plan import as_file, load_wanted, rented
+    from unidle.files.span_plan import as_file, load_plan, rented
     from unidle.span.compare import compare as compared
     from unidle.span.left_out import reconsidered
     from unidle.span.plan import PLANNERS
@@ -67,7 +67,7 @@ def plan(
     _one_of("--objective", objective, ("time", "cost"))
     _one_of("--planner", planner, PLANNERS)
     _one_of("--schedule", schedule, SCHEDULES)
-    wanted = load_wanted(file)
+    wanted, more = load_plan(file)
     made = PLANNERS[planner](wanted, "cost" if objective == "cost" else "time", schedule)
     base = None
     if rent or without or slow:
@@ -80,7 +80,7 @@ def plan(
     told = Told(made, outs, compared(made) if compare else None)
     if write is not None:
         with whole_file(write, "--write") as stream:
-            stream.write((json.dumps(as_file(wanted, made.layout), indent=1) + "\n").encode())
+            stream.write((json.dumps(as_file(wanted, made.layout, more), indent=1) + "\n").encode())
     if as_json:
         print_json(as_object(told) | ({"base": as_object(Told(base, reconsidered(base)[1]))} if base else {}))
         return

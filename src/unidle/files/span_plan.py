@@ -10,7 +10,7 @@ from typing import Any, Final
 from unidle.errors import BadInput
 from unidle.files.check import convert
 from unidle.files.document import Bounds, Document
-from unidle.files.load import load_document
+from unidle.files.load import base_dir_of, load_document
 from unidle.files.span import links_of, saving_of
 from unidle.files.span_file import ModelPart, OfferPart, PlanFile
 from unidle.files.span_layers import measured_of, speed_of
@@ -19,6 +19,7 @@ from unidle.span.cost import PARAMETERS
 from unidle.span.measured import Measured
 from unidle.span.offer import Layout, Offer, Wanted, static_of
 
+_PATHS: Final = ("directory", "certificate", "key", "authority")
 STATE_BYTES: Final = 16  # per parameter: mixed-precision Adam, "ZeRO" (arXiv 1910.02054), section 3.1
 
 
@@ -27,7 +28,33 @@ def load_wanted(path: str | os.PathLike[str]) -> Wanted:
 
     Errors: :class:`unidle.errors.BadInput`, with the line.
     """
-    return _wanted(load_document(path, what="span", bounds=Bounds()))
+    return load_plan(path)[0]
+
+
+def load_plan(path: str | os.PathLike[str]) -> tuple[Wanted, Mapping[str, Any]]:
+    """The same, and the file's ``train`` section with whole paths and its sites' ``hosts``, for :func:`as_file`."""
+    document = load_document(path, what="span", bounds=Bounds())
+    wanted, data = _wanted(document), document.data
+    assert isinstance(data, Mapping)
+    return wanted, carried(data, base_dir_of(path))
+
+
+def carried(data: Mapping[str, Any], base: str) -> dict[str, Any]:
+    """Fields of a span file that a plan passes on; paths in them started from ``base``."""
+    found = {}
+    if isinstance(train := data.get("train"), Mapping):
+        found["train"] = {name: _whole(name, value, base) for name, value in train.items()}
+    hosts = {site["name"]: site["hosts"] for site in data.get("sites", ()) if site.get("hosts")}
+    return found | ({"hosts": hosts} if hosts else {})
+
+
+def _whole(name: str, value: Any, base: str) -> Any:
+    """A field of ``train`` with whole paths."""
+    if isinstance(value, Mapping) and name in ("model", "optimizer", "checkpoint", "tls"):
+        return {inner: _whole(inner, each, base) for inner, each in value.items()}
+    if not isinstance(value, str) or not (name in _PATHS or ".py:" in value):
+        return value
+    return os.path.abspath(os.path.join(base, value))  # noqa: PTH100, PTH118
 
 
 def wanted_from_mapping(data: Mapping[str, Any], source: str = "span") -> Wanted:
@@ -153,8 +180,12 @@ def rented(wanted: Wanted, text: str) -> Wanted:
     )
 
 
-def as_file(wanted: Wanted, layout: Layout) -> dict[str, Any]:
-    """A whole span file, which ``unidle span simulate`` reads; sites that are left out have no stages."""
+def as_file(wanted: Wanted, layout: Layout, more: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """A whole span file, which ``unidle span simulate`` reads; sites that are left out have no stages.
+
+    ``more``: what :func:`load_plan` passes on, for ``unidle span run``.
+    """
+    hosts = (more or {}).get("hosts", {})
     used = [*zip(layout.order, layout.stages, strict=True)]
     used += [(k, 0) for k in range(len(wanted.offers)) if k not in layout.order]
     links = [
@@ -169,13 +200,24 @@ def as_file(wanted: Wanted, layout: Layout) -> dict[str, Any]:
             "name": offer.name, "stages": count, "gpus": offer.gpus, "price_per_gpu_hour": offer.price_per_gpu_hour,
             "device_tflops": offer.tflops, "revocations_per_hour": offer.revocations_per_hour,
         } | ({} if offer.cap_bytes is None else {"memory_cap_bytes": offer.cap_bytes})
+        | ({"hosts": hosts[offer.name]} if offer.name in hosts else {})
         for offer, count in ((wanted.offers[k], count) for k, count in used)
     ]  # fmt: skip
     return _model_of(wanted, layout) | {
         "pipelines": layout.pipelines, "stages": len(layout.layers), "cell": layout.cell,
         "microbatches": layout.microbatches(wanted.batch), "chunks": wanted.chunks, "static_bytes": static_of(wanted, layout),
         "sites": sites, "links": links, "baseline_flows": 1 if wanted.one_flow else "max",
-    } | ({} if wanted.local_gbps is None else {"local_gbps": wanted.local_gbps}) | _saving(wanted)  # fmt: skip
+    } | ({} if wanted.local_gbps is None else {"local_gbps": wanted.local_gbps}) | _saving(wanted) | _train(layout, more or {})  # fmt: skip
+
+
+def _train(layout: Layout, more: Mapping[str, Any]) -> dict[str, Any]:
+    """What is to be run; a cut of as many layers is the plan's, another one was of another layout."""
+    if "train" not in more:
+        return {}
+    train = {name: value for name, value in more["train"].items() if name != "cut"}
+    if sum(more["train"].get("cut") or ()) == sum(layout.layers):
+        train["cut"] = list(layout.layers)
+    return {"train": train}
 
 
 def _saving(wanted: Wanted) -> dict[str, float]:
