@@ -77,6 +77,24 @@ def test_pipelines_that_are_alike_take_what_they_take_without_a_list(name: str) 
     assert replace(told, chosen="") == replace(simulate(whole, SCHEDULES[name]).result, chosen="")
 
 
+def test_layers_without_weights_take_no_time_for_them_at_any_speed() -> None:
+    times = {"forward_ns": 200, "backward_ns": 200, "kept_bytes": 1, "input_bytes": 1}
+    layers = [times | {"weight_ns": ns} for ns in (0, 200, 0)]
+    file = {
+        "stages": 3,
+        "microbatches": 8,
+        "pipelines": 4,
+        "cell": 2,
+        "layers": layers,
+        "pipeline_speeds": [1, 1, 0.5, 0.5],
+    }
+    _, groups = pipelines_from_mapping(file)
+    assert [[stage.weight_ns for stage in group.setting.stages] for group in groups] == [
+        [0, 200, 0],
+        [0, 400, 0],
+    ]
+
+
 def test_the_slower_half_gets_half_of_the_microbatches_and_all_end_sooner() -> None:
     speeds = [1, 1, 0.5, 0.5]
     by_speed, parts = simulated("zb-h1", pipeline_speeds=speeds)

@@ -79,6 +79,42 @@ def test_paced_devices_get_the_times_of_the_file_and_links_what_the_schedule_cho
     assert "secret" not in json.dumps(made).lower()
 
 
+def test_measured_layers_are_cut_as_the_file_says_and_each_link_has_chunks_of_its_own_size(
+    tmp_path: Path,
+) -> None:
+    layers = [
+        {
+            "forward_ns": runs.MS,
+            "backward_ns": runs.MS,
+            "weight_ns": weight,
+            "kept_bytes": 8,
+            "input_bytes": size,
+        }
+        for weight, size in ((0, 64), (runs.MS, 64), (runs.MS, 800_000), (runs.MS, 64), (runs.MS, 80_000))
+    ]
+    sites = [{"name": name, "stages": 1} for name in "abc"]
+    links = [
+        {"from": a, "to": b, "latency_ms": 1, "capacity_gbps": 1, "flow_mbps": 375} for a, b in ("ab", "bc")
+    ]
+    measured: dict[str, Any] = {
+        "stage_ns": None,
+        "activation_bytes": None,
+        "layers": layers,
+        "measured": {"microbatch": 2},
+    }
+    made = plan(wanted(tmp_path, sites=sites, links=links, stages=3, cut=[2, 2, 1], **measured), (2, 2, 1))
+    assert made["model"]["cut"] == [[0, 2], [2, 4], [4, 5]]
+    assert made["microbatch"] == 2
+    first, second = (link["chunk_bytes"] * link["flows"] for link in made["links"])
+    assert first == pytest.approx(10 * second, rel=0.01)
+    assert first == 800_000
+    assert wanted(tmp_path, sites=sites, links=links, stages=3, cut=[2, 2, 1], **measured).training.cut == (
+        2,
+        2,
+        1,
+    )
+
+
 def test_a_real_run_never_plans_with_nodes_that_do_not_send_for_others(tmp_path: Path) -> None:
     sites = [{"name": "a", "stages": 2}, {"name": "b", "stages": 2}]
     links = [{"from": "a", "to": "b", "latency_ms": 1, "capacity_gbps": 0.0001}]

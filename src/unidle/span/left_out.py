@@ -113,8 +113,9 @@ def _holds(plan: Plan, site: int) -> str:
     held = layers_most(wanted, offer.cap_bytes, 1) * offer.gpus
     if held < wanted.layers:
         return (
-            f"alone it holds {held} of {wanted.layers} layers: {(wanted.layers - held) * wanted.least_layer_bytes():,} bytes"
-            " are missing, and no chain of links with others holds the model with this batch"
+            f"alone it holds {'at most ' if wanted.measured else ''}{held} of {wanted.layers} layers:"
+            f" {'at least ' if wanted.measured else ''}{(wanted.layers - held) * wanted.least_layer_bytes():,} bytes are"
+            " missing, and no chain of links with others holds the model with this batch"
         )
     return "no layout that was considered can use it"
 

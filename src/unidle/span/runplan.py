@@ -125,14 +125,14 @@ def _link(setting: Setting, s: int, to: int, simulation: Simulation, flows: int 
         "flows": 1 if path is None else (flows or flows_of(path)),
         "share": "turns" if turns else "own", "pieces": share.pieces if turns else 1,
         "latency_ns": 0 if path is None else path.latency_ns, "rate_bytes_per_s": 0 if path is None else round(path.rate_gbps(None) * 1e9 / 8),
-        "chunk_bytes": 0 if path is None else _chunk_bytes(setting, flows or flows_of(path)),
+        "chunk_bytes": 0 if path is None else _chunk_bytes(setting.crossing_bytes(s, to), flows or flows_of(path)),
     }  # fmt: skip
 
 
-def _chunk_bytes(setting: Setting, flows: int) -> int:
-    """So that each message is spread over all flows and arrives before the next one, and not with it."""
+def _chunk_bytes(size: int, flows: int) -> int:
+    """So that each message of so many bytes is spread over all flows and arrives before the next one, and not with it."""
     least, most = CHUNK_BYTES
-    return min(max(setting.input_bytes // flows, least), most)
+    return min(max(size // flows, least), most)
 
 
 def flows_of(path: Path) -> int:

@@ -42,7 +42,8 @@ def grouped(setting: Setting, microbatches: Sequence[int], speeds: Sequence[floa
 
 def _at_speed(stage: Stage, speed: float) -> Stage:
     forward, backward, weight = (
-        max(round(ns / speed), 1) for ns in (stage.forward_ns, stage.backward_ns, stage.weight_ns)
+        max(round(ns / speed), 1) if ns else 0
+        for ns in (stage.forward_ns, stage.backward_ns, stage.weight_ns)
     )
     return replace(
         stage, forward_ns=forward, backward_ns=backward, weight_ns=weight, recompute_ns=round(stage.recompute_ns / speed)
