@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from contextlib import ExitStack
 
 import pytest
 
@@ -67,20 +68,28 @@ store.close()
 
 
 def test_clients_ask_while_the_writer_appends(durable, event):
+    """The writer never pauses, and nobody waits for long: SQLite's own waiting would keep them out for seconds."""
     writer = durable.open()
     lease = writer.acquire("test")
-    clients = [
-        subprocess.Popen([sys.executable, "-c", ASK, durable.address], stdout=subprocess.PIPE, text=True)
-        for _ in range(3)
-    ]
-    taken, n = [], 0
-    while len(taken) < 45:
-        done = [request.id for request in writer.requests()]
-        n += 1
-        writer.append(lease, [event(n)], done_requests=done)
-        taken += done
-        assert n < 100_000
-    acknowledged = [int(line) for client in clients for line in client.communicate()[0].split()]
+    with ExitStack() as ends:
+        clients = [
+            ends.enter_context(
+                subprocess.Popen(
+                    [sys.executable, "-c", ASK, durable.address], stdout=subprocess.PIPE, text=True
+                )
+            )
+            for _ in range(3)
+        ]
+        for client in clients:
+            ends.callback(client.kill)
+        taken, n = [], 0
+        while len(taken) < 45:
+            done = [request.id for request in writer.requests()]
+            n += 1
+            writer.append(lease, [event(n)], done_requests=done)
+            taken += done
+            assert n < 100_000
+        acknowledged = [int(line) for client in clients for line in client.communicate()[0].split()]
     assert [client.returncode for client in clients] == [0, 0, 0]
     assert sorted(taken) == sorted(acknowledged) == sorted(set(taken))
     assert writer.requests() == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -28,6 +29,7 @@ _TABLES: Final = (
 )
 _SMALLEST_BYTES: Final = 512
 _WAL_KEPT_BYTES: Final = 64 << 20
+_RETRY_S: Final = (0.0002, 0.002)
 
 
 class SqliteDatabase:
@@ -135,7 +137,7 @@ class SqliteDatabase:
             yield
             return
         with self.translated():
-            self._connection.execute("BEGIN IMMEDIATE")
+            self._begin()
             self._depth = 1
             try:
                 yield
@@ -144,6 +146,24 @@ class SqliteDatabase:
                 self._depth = 0
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
+
+    def _begin(self) -> None:
+        """Take the write lock. SQLite's own waiting sleeps up to 0.1 s between tries, and then a writer
+        that commits without a pause keeps all others out; short, uneven sleeps find its gaps."""
+        execute = self._connection.execute
+        deadline = time.monotonic() + BUSY_TIMEOUT_MS / 1e3
+        execute("PRAGMA busy_timeout = 0")
+        try:
+            while True:
+                try:
+                    execute("BEGIN IMMEDIATE")
+                    return
+                except sqlite3.OperationalError as error:
+                    if not _name(error).startswith("SQLITE_BUSY") or time.monotonic() > deadline:
+                        raise
+                time.sleep(random.uniform(*_RETRY_S))
+        finally:
+            execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
 
     def tables(self) -> set[str]:
         return {row[0] for row in self.query(_TABLES)}
