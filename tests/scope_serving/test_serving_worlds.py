@@ -179,6 +179,41 @@ def test_connections_that_the_server_opened_itself_hold_no_requests() -> None:
     assert len(world.seen(ports=[43210]).requests) >= 50
 
 
+@pytest.mark.parametrize("together", [1, 2, 4])
+def test_a_relay_that_passes_several_tokens_on_at_once_hides_none(together: int) -> None:
+    """Two clients at once; the relay (process 1) asks the server (process 2) for each."""
+    world = World()
+    tokens = {1: 12, 2: 8}
+
+    def pass_on(pid: int, name: str, kind: str, at_ms: float, size: int) -> None:
+        world.spans.append(Span(pid, pid, name, kind, int(at_ms * MS), int(at_ms * MS), size))
+
+    for client, count in tokens.items():
+        near, far = f"127.0.0.1:{40000 + client}", "127.0.0.1:9000"
+        begin = 2.0 * client
+        world.add("ask", begin, 224, client)
+        pass_on(1, f"{near}>{far}", "send", begin + 0.1, 224)
+        pass_on(2, f"{far}>{near}", "ask", begin + 0.2, 224)
+        held = 0
+        for n in range(count):
+            end = begin + 30 + 10 * n
+            world.run(end - 5, end, tid=200 + client)
+            world.spans[-1] = Span(2, 200 + client, "forward", "forward", int((end - 5) * MS), int(end * MS))
+            world.spans.append(
+                Span(2, 200 + client, f"{far}>{near}", "send" if n else "head", int((end + 0.1) * MS), int((end + 0.1) * MS), 28 if n else 108)
+            )  # fmt: skip
+            held += 1
+            if held == together or n in (0, count - 1):
+                world.add("send" if n else "head", end + 0.3, 28 * held if n else 108, client)
+                held = 0
+        pass_on(2, f"{far}>{near}", "done", begin + 31 + 10 * count, 5)
+        world.add("done", begin + 31.2 + 10 * count, 5, client)
+    requests = world.seen(1).requests
+    assert [r.tokens for r in requests] == [12, 8]
+    assert {r.connection.partition(">")[0] for r in requests} == {"10.0.0.1:8000"}
+    assert [r.tpot_ns for r in requests] == [pytest.approx(10 * MS)] * 2
+
+
 def test_a_batching_engine_gives_one_token_of_each_run_to_all() -> None:
     """Three clients, one engine thread; runs of 20 ms, each answered by a chunk to all that are there."""
     world = World()

@@ -23,8 +23,8 @@ from typing import Final
 
 from unidle.scope.model import Span
 from unidle.scope.rank_views import length, union
-from unidle.scope.serving_requests import Request, forwards, requests_of
-from unidle.scope.serving_traffic import served
+from unidle.scope.serving_requests import Request, counted_behind, forwards, requests_of
+from unidle.scope.serving_traffic import outer_and_inner
 
 WARMING: Final = 3.0  # times the median of the later ones: the first requests still warm the server up
 _WEIGHTS: Final = re.compile(r"\.(safetensors|gguf|ggml|bin|pt|pth)$")
@@ -99,8 +99,10 @@ def serving(
     known = [s for s in spans if s.end_ns >= start_ns and s.start_ns <= end_ns]
     runs = sorted((s for s in known if s.kind == "forward"), key=lambda s: s.end_ns)
     runs = runs or forwards(s for s in known if s.kind == "operator")
-    traffic = served(known, frozenset(ports))
-    requests = sorted(requests_of(traffic, runs), key=lambda r: r.start_ns or start_ns)
+    outer, inner = outer_and_inner(known, frozenset(ports))
+    requests = sorted(requests_of(outer, runs), key=lambda r: r.start_ns or start_ns)
+    if inner:
+        requests = counted_behind(requests, requests_of(inner, runs))
     requests = _warm([_going_on(r, end_ns) for r in requests])
     return _summary(requests, runs, start_ns, end_ns, model_bytes, machine_bytes_s)
 

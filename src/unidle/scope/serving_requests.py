@@ -66,6 +66,32 @@ def requests_of(traffic: Mapping[str, Sequence[Span]], runs: Sequence[Span]) -> 
     return [_request(a, c, known, per_chunk) for a, c in zip(answers, chunks, strict=True)]
 
 
+def counted_behind(requests: Iterable[Request], behind: Iterable[Request]) -> list[Request]:
+    """Tokens as the server behind a relay sent them: a relay that is held up passes several on at once.
+
+    A request's own one behind the relay lies within its time; of several that do, it is the one of most like a size.
+    """
+    known = [r for r in behind if r.start_ns is not None and r.end_ns is not None and r.tokens > 0]
+    found: list[Request] = []
+    for r in requests:
+        within = [b for b in known if r.model and _within(b, r)]
+        if not within:
+            found.append(r)
+            continue
+        own = min(within, key=lambda b: abs(b.bytes_out - r.bytes_out))
+        known.remove(own)
+        gaps = own.tokens - 1
+        pace = r.tpot_ns * (r.tokens - 1) / gaps if r.tpot_ns is not None and gaps else None
+        found.append(replace(r, tokens=own.tokens, tpot_ns=pace))
+    return found
+
+
+def _within(inner: Request, outer: Request) -> bool:
+    if outer.start_ns is None or outer.end_ns is None or inner.start_ns is None or inner.end_ns is None:
+        return False
+    return outer.start_ns <= inner.start_ns and inner.end_ns <= outer.end_ns
+
+
 def forwards(marks: Iterable[Span]) -> list[Span]:
     """Runs of the model from marks of its operators: each thread's, from an embedding to the last operator before the next.
 

@@ -25,6 +25,13 @@ def served(spans: Iterable[Span], ports: frozenset[int] = frozenset()) -> dict[s
     Where HTTP is spoken, the places that speak it; else those where most connections begin with a question. A
     connection that another server of these processes opened (a relay, a router) is its own affair, and left out.
     """
+    return outer_and_inner(spans, ports)[0]
+
+
+def outer_and_inner(
+    spans: Iterable[Span], ports: frozenset[int] = frozenset()
+) -> tuple[dict[str, list[Span]], dict[str, list[Span]]]:
+    """What :func:`served` is, and the connections that it leaves out: by which a relay asks what is behind it."""
     connections: dict[str, list[Span]] = defaultdict(list)
     for s in spans:
         if s.kind in READS or s.kind in WRITES:
@@ -36,12 +43,12 @@ def served(spans: Iterable[Span], ports: frozenset[int] = frozenset()) -> dict[s
         by_place[_place(name)].append(name)
     chosen = _places(by_place, connections, ports)
     inner = _inner(connections, {name for place in chosen for name in by_place[place]})
-    return {
-        name: [s for s in connections[name] if s.n_bytes > 0]
-        for place in chosen
-        for name in by_place[place]
-        if name not in inner
-    }
+    outer = (name for place in chosen for name in by_place[place] if name not in inner)
+
+    def told(names: Iterable[str]) -> dict[str, list[Span]]:
+        return {name: [s for s in connections[name] if s.n_bytes > 0] for name in names}
+
+    return told(outer), told(sorted(inner))
 
 
 def _places(
