@@ -27,6 +27,7 @@ static long (*const bpf_probe_read_user)(void *into, __u32 size, const void *fro
 static long (*const bpf_probe_read_kernel)(void *into, __u32 size, const void *from) = (void *)113;
 static long (*const bpf_ringbuf_output)(void *ring, void *data, __u64 size, __u64 flags) = (void *)130;
 static struct task_struct *(*const bpf_get_current_task_btf)(void) = (void *)158;
+static long (*const bpf_snprintf)(char *into, __u32 size, const char *fmt, __u64 *args, __u32 args_size) = (void *)165;
 static struct pt_regs *(*const bpf_task_pt_regs)(struct task_struct *task) = (void *)175;
 static long (*const bpf_loop)(__u32 times, void *step, void *ctx, __u64 flags) = (void *)181;
 

@@ -14,5 +14,6 @@
 #include "processes.h"
 #include "python_walk.h"
 #include "samples.h"
+#include "names.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

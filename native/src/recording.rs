@@ -11,7 +11,6 @@ use crate::image::{Image, Told};
 use crate::maps::Mapping;
 use crate::memory::{Memory, RecordedMemory};
 use crate::sample::{Frames, Outer, PyFrameRaw, RawSample, Regs, Resolved};
-use crate::symbols::KernelSymbols;
 use crate::target::Target;
 use crate::world::{Live, World};
 
@@ -340,8 +339,8 @@ impl World for Recorder {
         self.memory.live.inner_tid(tid)
     }
 
-    fn kernel(&self) -> Arc<KernelSymbols> {
-        self.memory.live.kernel()
+    fn kernel_function(&self, addr: u64) -> Option<(String, String)> {
+        self.memory.live.kernel_function(addr)
     }
 }
 
@@ -390,7 +389,7 @@ impl World for Player {
         Some(tid)
     }
 
-    fn kernel(&self) -> Arc<KernelSymbols> {
-        Arc::default()
+    fn kernel_function(&self, _addr: u64) -> Option<(String, String)> {
+        None
     }
 }

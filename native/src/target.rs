@@ -1,7 +1,6 @@
 //! A process that is looked at: its mappings, its code, its Python.
 
 use std::io;
-use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
@@ -10,7 +9,6 @@ use crate::memory::Paged;
 use crate::python::{self, Codes, Layout, PyConfig, Wanted};
 use crate::sample::{Frame, FrameId, Frames, Kind, PyFrameRaw, RawSample, Regs, Resolved};
 use crate::splice::{splice, Class, Native, Reach};
-use crate::symbols::KernelSymbols;
 use crate::unwind::{walk_again, Arch, Registers, Stack, Trail, Walked};
 use crate::world::{Live, World};
 
@@ -41,7 +39,6 @@ pub struct Target {
     layout: Option<Layout>,
     codes: Codes,
     notes: Vec<String>,
-    kernel: Option<Arc<KernelSymbols>>,
     kernel_frames: FxHashMap<u64, FrameId>,
     threads: FxHashMap<u32, u64>,
     walked: FxHashMap<u32, LastWalk>,
@@ -65,7 +62,6 @@ impl Target {
             layout: None,
             codes: Codes::default(),
             notes: Vec::new(),
-            kernel: None,
             kernel_frames: FxHashMap::default(),
             threads: FxHashMap::default(),
             walked: FxHashMap::default(),
@@ -251,14 +247,14 @@ impl Target {
         if let Some(&id) = self.kernel_frames.get(&addr) {
             return id;
         }
-        let kernel = self.kernel.get_or_insert_with(|| self.world.kernel());
-        let (function, module) = kernel.find(addr).unwrap_or(("[kernel]", "kernel"));
+        let found = self.world.kernel_function(addr);
+        let (function, module) = found.unwrap_or_else(|| ("[kernel]".to_owned(), "kernel".to_owned()));
         let id = frames.intern(Frame {
             kind: Kind::Kernel,
-            function: function.to_owned(),
+            function,
             file: String::new(),
             line: 0,
-            module: module.to_owned(),
+            module,
         });
         self.kernel_frames.insert(addr, id);
         id

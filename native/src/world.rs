@@ -5,6 +5,7 @@ use std::io;
 use std::sync::{Arc, OnceLock};
 
 use crate::image::{self, Image};
+use crate::kernel;
 use crate::maps::Mapping;
 use crate::memory::{Memory, ProcessMemory};
 use crate::symbols::KernelSymbols;
@@ -24,7 +25,8 @@ pub trait World: Send {
     fn perf_map(&self, known: u64) -> Option<(u64, Vec<u8>)>;
     /// The number of a thread in its own pid namespace.
     fn inner_tid(&self, tid: u32) -> Option<u32>;
-    fn kernel(&self) -> Arc<KernelSymbols>;
+    /// Function and module (`kernel` for the kernel's own code) at an address of the kernel.
+    fn kernel_function(&self, addr: u64) -> Option<(String, String)>;
 }
 
 /// A process that lives.
@@ -33,7 +35,7 @@ pub struct Live {
     memory: ProcessMemory,
 }
 
-static KERNEL: OnceLock<Arc<KernelSymbols>> = OnceLock::new();
+static KERNEL: OnceLock<KernelSymbols> = OnceLock::new();
 
 impl Live {
     pub fn new(pid: u32) -> Live {
@@ -82,9 +84,12 @@ impl World for Live {
         line.split_ascii_whitespace().next_back()?.parse().ok()
     }
 
-    fn kernel(&self) -> Arc<KernelSymbols> {
-        KERNEL
-            .get_or_init(|| Arc::new(KernelSymbols::of_this_machine()))
-            .clone()
+    fn kernel_function(&self, addr: u64) -> Option<(String, String)> {
+        if let Ok(answer) = kernel::name_of(addr) {
+            return answer;
+        }
+        // Reads and sorts all of the kernel's names.
+        let (function, module) = KERNEL.get_or_init(KernelSymbols::of_this_machine).find(addr)?;
+        Some((function.to_owned(), module.to_owned()))
     }
 }

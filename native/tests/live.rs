@@ -6,8 +6,10 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use unidle_scope::kernel;
 use unidle_scope::memory::ProcessMemory;
 use unidle_scope::sample::{Frame, Frames, Kind, Outer, RawSample, Resolved};
+use unidle_scope::symbols::KernelSymbols;
 use unidle_scope::target::{registers_of_blocked, Target};
 
 /// A process that is killed at the end of its test.
@@ -211,4 +213,47 @@ fn a_process_that_is_gone_cannot_be_opened() {
     let mut process = Process(Command::new("true").spawn().expect("true"));
     process.0.wait().expect("its end");
     assert!(Target::open(process.0.id()).is_err());
+}
+
+/// What a user who may not ask the kernel reads instead has to say the same, at every place where a function begins.
+#[test]
+fn the_kernel_names_addresses_as_its_own_list_does() {
+    let text = fs::read("/proc/kallsyms").expect("the kernel's names");
+    let listed = KernelSymbols::parse(&text);
+    if listed.hidden {
+        eprintln!("skipped: kernel.kptr_restrict hides addresses");
+        return;
+    }
+    let mut places: Vec<u64> = Vec::new();
+    for line in String::from_utf8_lossy(&text).lines() {
+        let mut fields = line.split_ascii_whitespace();
+        if let (Some(address), Some("T" | "t")) = (fields.next(), fields.next()) {
+            places.push(u64::from_str_radix(address, 16).expect("an address") + 1);
+        }
+    }
+    places.sort_unstable();
+    places.dedup();
+    assert!(places.len() > 10_000);
+    let Ok(session) = kernel::Kernel::load() else {
+        eprintln!("skipped: BPF programs cannot be loaded here");
+        return;
+    };
+    let mut aliases = 0;
+    let step = places.len() / 4_000;
+    for &place in places.iter().step_by(step) {
+        let asked = kernel::name_of(place).expect("an answer");
+        let Some((function, module)) = listed.find(place) else {
+            panic!("{place:x} is in no function");
+        };
+        // Outside of its text the kernel prints no names: what ran once at the start, and is gone.
+        let Some((name, of)) = asked else { continue };
+        if name != function {
+            aliases += 1; // several names for one place
+        }
+        assert_eq!(of, module, "{place:x} {name} {function}");
+    }
+    eprintln!("{aliases} by another name");
+    assert!(aliases < 4_000 / 4, "{aliases}");
+    drop(session);
+    assert!(kernel::name_of(places[0]).is_err());
 }

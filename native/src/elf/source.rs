@@ -25,8 +25,8 @@ pub trait Source: Send + Sync {
 }
 
 const BLOCK: u64 = 4 << 10;
-/// At most this many blocks of one file are kept (2 MiB).
-const BLOCKS_MAX: usize = 512;
+/// At most this many blocks of one file are kept (8 MiB): unwinding and naming one model's code in libtorch takes 1,100.
+const BLOCKS_MAX: usize = 2048;
 
 /// A file that is open, with the blocks that small reads touched.
 pub struct FileSource {

@@ -1,6 +1,7 @@
 //! The BPF side of tier T0: loading, attaching, and what comes out of it.
 
 mod layout;
+mod names;
 mod shared;
 
 use std::io;
@@ -15,6 +16,7 @@ use aya::{Btf, Ebpf, EbpfLoader, VerifierLogLevel};
 pub use layout::{
     state, Counters, Record, SampleRecord, TargetEntry, ThreadPlace, STACK_BYTES, TARGET_FOLLOW, THREADS_MAX,
 };
+pub use names::name_of;
 pub use shared::Threads;
 
 use crate::python::PyConfig;
@@ -35,6 +37,8 @@ pub struct Kernel {
     ring_map: MapData,
     pub threads: Threads,
     counted: shared::Counted,
+    /// Nothing where this kernel cannot be asked: then its list is read.
+    _namer: Option<Arc<names::Namer>>,
     /// While it is open the kernel measures how long programs run.
     stats: Option<OwnedFd>,
 }
@@ -85,6 +89,7 @@ impl Kernel {
             vacant: take(&mut bpf, "vacant")?,
             threads,
             counted,
+            _namer: names::Namer::load(&mut bpf).ok(),
             stats: aya::sys::enable_stats(aya::sys::Stats::RunTime).ok(),
             bpf,
         })

@@ -114,3 +114,34 @@ impl Counted {
         unsafe { self.map.at.cast::<Counters>().read_volatile() }
     }
 }
+
+/// Bytes of the text in `struct named` of names.bpf.c.
+const NAME_BYTES: usize = 504;
+
+/// An address in, its name out.
+pub struct Named {
+    map: Mapped,
+}
+
+impl Named {
+    pub fn new(fd: BorrowedFd<'_>) -> io::Result<Named> {
+        let map = Mapped::new(fd, 8 + NAME_BYTES)?;
+        Ok(Named { map })
+    }
+
+    pub fn ask(&mut self, address: u64) {
+        // SAFETY: inside the mapping, whose start is aligned; nothing else writes while no program runs.
+        unsafe {
+            self.map.at.cast::<u64>().write_volatile(address);
+            self.map.at.add(8).write_volatile(0);
+        }
+    }
+
+    /// What was written, up to its zero.
+    pub fn text(&self) -> String {
+        // SAFETY: as in `ask`; every bit pattern is a value.
+        let byte = |n| unsafe { self.map.at.add(8 + n).read_volatile() };
+        let bytes: Vec<u8> = (0..NAME_BYTES).map(byte).take_while(|&b| b != 0).collect();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+}

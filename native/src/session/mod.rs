@@ -384,9 +384,9 @@ fn process_of(pid: u32) -> io::Result<u32> {
         .ok_or_else(|| not_found("is not there"))
 }
 
-/// Zombies do not live.
+/// Zombies do not live. Of the first thread alone: the times of all of them would be added up for `/proc/PID/stat`.
 fn alive(pid: u32) -> bool {
-    std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| {
+    std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/stat")).is_ok_and(|stat| {
         let state = stat.rfind(')').and_then(|at| stat[at..].chars().nth(2));
         !matches!(state, Some('Z' | 'X') | None)
     })
