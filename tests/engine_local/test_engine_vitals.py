@@ -117,6 +117,7 @@ def test_an_eye_on_a_process_that_is_gone_sees_nothing_of_another_with_its_numbe
     eye.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "doing"),
     [

@@ -41,6 +41,7 @@ def _across(settings: Settings) -> Iterator[tuple[Lab, Channel, Channel]]:
 
 
 @needs.shaping
+@pytest.mark.slow
 def test_a_link_that_is_cut_for_five_seconds_goes_on() -> None:
     with _across(replace(QUICK, connect_s=0.5, backoff_most_s=0.3)) as (lab, one, other):
         lab.limit("a", "b", 200_000_000)

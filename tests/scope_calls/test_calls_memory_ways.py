@@ -7,6 +7,8 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import needs
 from scope_calls.targets import compiled, counting, counts, functions_of, held, python, started
 from waiting import wait_until
@@ -323,6 +325,7 @@ def test_an_allocator_inside_the_program_is_followed(tmp_path: Path) -> None:
 
 
 @needs.ebpf
+@pytest.mark.slow
 def test_where_malloc_costs_too_much_its_numbers_are_cut_and_later_tensors_still_count(
     tmp_path: Path,
 ) -> None:

@@ -205,6 +205,7 @@ def test_behind_a_relay_each_request_counts_once() -> None:
     assert {r.connection.partition(">")[0] for r in it.requests} == {f"127.0.0.1:{told['port']}"}
 
 
+@pytest.mark.slow
 def test_ranks_that_train_serve_nobody_whatever_they_listen_for(tmp_path: Path) -> None:
     with running("trainer.py", str(tmp_path / "store")) as (trainer, line):
         client = Client(http.client.HTTPConnection("127.0.0.1", int(line), timeout=60))
@@ -221,6 +222,7 @@ def test_ranks_that_train_serve_nobody_whatever_they_listen_for(tmp_path: Path) 
     assert view_facts(view) == []
 
 
+@pytest.mark.slow
 def test_the_command_says_it_on_the_first_screen_in_json_and_on_the_page(tmp_path: Path) -> None:
     page, again = tmp_path / "page.html", tmp_path / "again.json"
     with running("server.py", *SIZE) as (server, line):
