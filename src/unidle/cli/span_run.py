@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from unidle.launch.conductor import Attempt, Conductor, Options
     from unidle.launch.gang import Gang
     from unidle.launch.ground import Ground
-    from unidle.span.simulate import Simulation
+    from unidle.span.unequal import Modelled
     from unidle.view.jobs import JobView
 
 _STRIPS = 12
@@ -77,11 +77,10 @@ def run(
 ) -> None:  # fmt: skip
     """Train the model of a span file over its sites, by its schedule, and print measured beside modelled figures."""
     from unidle.files.span_train import load_run
-    from unidle.span.simulate import simulate
 
     wanted = _changed(load_run(file), steps, schedule)
     modes = _modes(compare)
-    simulation = simulate(wanted.setting, wanted.schedule)
+    simulation = wanted.simulated()
     tell = (lambda _: None) if as_json else say
     from unidle.launch.conductor import Options
 
@@ -166,14 +165,15 @@ def _modes(compare: list[str] | None) -> list[str]:
     return modes
 
 
-def _tell_plan(wanted: Wanted, simulation: Simulation, tell: Any) -> None:
+def _tell_plan(wanted: Wanted, simulation: Modelled, tell: Any) -> None:
     from unidle.cli.span_files import strip
+    from unidle.span.unequal import microbatches_of
 
     told, setting = simulation.result, wanted.setting
+    counts = microbatches_of(simulation)
+    each = f"{setting.pipelines} x {counts[0]}" if len(set(counts)) == 1 else " + ".join(map(str, counts))
     chain = " - ".join(f"{site.name} ({site.stages})" for site in setting.sites)
-    tell(
-        f"plan: {chain}; {setting.pipelines} x {setting.microbatches} microbatches, {told.schedule}: {told.chosen}"
-    )
+    tell(f"plan: {chain}; {each} microbatches, {told.schedule}: {told.chosen}")
     tell(
         f"modelled: {told.iteration_ns / 1e6:.1f} ms a step, {100 * told.utilisation:.1f} % busy, bound {told.lower_bound_ns / 1e6:.1f} ms"
     )
@@ -260,6 +260,7 @@ def measured_picture(done: Done) -> Any:
 def report(done: Done, others: dict[str, Any], *, as_json: bool) -> None:
     """Measured beside modelled, as a table or for machines."""
     from unidle.span.observed import summary
+    from unidle.span.unequal import microbatches_of
 
     simulation = done.last.simulation if done.attempts else None
     if simulation is None:
@@ -273,7 +274,7 @@ def report(done: Done, others: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
         print_json({
             "job": done.job, "state": done.state, "because": done.why or None, "store": done.store, "schedule": model.schedule,
-            "attempts": len(done.attempts), "steps": told.steps,
+            "attempts": len(done.attempts), "steps": told.steps, "microbatches": microbatches_of(simulation),
             "step_ns": {"measured": told.step_ns, "modelled": model.iteration_ns, "difference_percent": off},
             "busy": {"measured": told.busy, "modelled": model.utilisation},
             "exposed_wan_ns": {"measured": told.exposed_wan_ns, "modelled": model.exposed_wan_ns},
