@@ -45,7 +45,7 @@ def anew(running: Modelled, schedule: Schedule, steps: Iterable[Step]) -> Anew |
     """
     setting, counts = running.setting, microbatches_of(running)
     speeds = measured_speeds(setting, counts, steps)
-    if speeds is None or len(set(speeds)) == 1:
+    if speeds is None:
         return None
     shared = shares_by_cell(speeds, sum(counts), setting.cell)
     if shared == counts:
