@@ -154,7 +154,7 @@ def test_unequal_pipelines_train_what_one_process_trains_and_are_drawn(tmp_path:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr + done.stdout
     told = json.loads(done.stdout)
-    assert told["microbatches"] == [3, 1]
+    assert told["shares"] == [{"after_step": 0, "microbatches": [3, 1]}]
     assert told["compare"]["single"]["parameter_difference"] == 0
     assert told["compare"]["single"]["loss_difference"] == 0
     picture = (tmp_path / "g.svg").read_text()

@@ -260,7 +260,6 @@ def measured_picture(done: Done) -> Any:
 def report(done: Done, others: dict[str, Any], *, as_json: bool) -> None:
     """Measured beside modelled, as a table or for machines."""
     from unidle.span.observed import summary
-    from unidle.span.unequal import microbatches_of
 
     simulation = done.last.simulation if done.attempts else None
     if simulation is None:
@@ -274,7 +273,7 @@ def report(done: Done, others: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
         print_json({
             "job": done.job, "state": done.state, "because": done.why or None, "store": done.store, "schedule": model.schedule,
-            "attempts": len(done.attempts), "steps": told.steps, "microbatches": microbatches_of(simulation),
+            "attempts": len(done.attempts), "steps": told.steps, "shares": shares_of(done),
             "step_ns": {"measured": told.step_ns, "modelled": model.iteration_ns, "difference_percent": off},
             "busy": {"measured": told.busy, "modelled": model.utilisation},
             "exposed_wan_ns": {"measured": told.exposed_wan_ns, "modelled": model.exposed_wan_ns},
@@ -293,6 +292,18 @@ def report(done: Done, others: dict[str, Any], *, as_json: bool) -> None:
     say(
         f"{done.job} {done.state} after {len(done.attempts)} attempt{'s' if len(done.attempts) > 1 else ''}; where its time went: unidle ledger --store {done.store}"
     )
+
+
+def shares_of(done: Done) -> list[dict[str, Any]]:
+    """What each pipeline did, and after which step it began with that."""
+    from unidle.span.unequal import microbatches_of
+
+    found: list[dict[str, Any]] = []
+    for attempt in done.attempts:
+        counts = list(microbatches_of(attempt.simulation))
+        if not found or found[-1]["microbatches"] != counts:
+            found.append({"after_step": attempt.resumed, "microbatches": counts})
+    return found
 
 
 def _curves(ours: dict[str, float], theirs: dict[str, float], most: int = 8) -> None:
