@@ -210,8 +210,8 @@ class Conductor:
         due = step.number - max(self._looked, attempt.resumed) >= self.options.every
         if self.options.every and due and step.number < self.wanted.training.steps:
             self._looked = step.number
-            self._look_over(attempt)
-            self._share_anew(attempt)
+            if not self._shares_anew(attempt):
+                self._look_over(attempt)
 
     def _saved(self, attempt: Attempt, step: int) -> None:
         """A checkpoint is whole: the rank that says so has seen the parts of all."""
@@ -314,18 +314,19 @@ class Conductor:
         else:
             self.tell(f"transfers take longer than planned ({names}); no other plan is better by 5 %")
 
-    def _share_anew(self, attempt: Attempt) -> None:
-        """Pipelines that prove slower than others: whether fewer microbatches for them make steps shorter."""
+    def _shares_anew(self, attempt: Attempt) -> bool:
+        """Whether pipelines that prove slower than others get fewer microbatches: then nothing else changes with it."""
         training = self.wanted.training
-        if training.saving is None or training.semantics.get("outer") or attempt.stopping:
-            return
-        recent = [
-            step for number, step in attempt.steps.items() if number > self._looked - self.options.every
-        ]
+        if self._anew is not None or attempt.stopping:
+            return True
+        if training.saving is None or training.semantics.get("outer") or self._next is not None:
+            return False
+        recent = [s for number, s in attempt.steps.items() if number > self._looked - self.options.every]
         found = anew(attempt.simulation, self._schedule, recent)
         if found is not None:
             self._anew = found.shares
             self.tell(found.line())
+        return found is not None
 
 
 def _again(setting: Setting, simulation: Modelled) -> int | None:

@@ -11,7 +11,7 @@ from unidle.ledger.rows import Entry
 from unidle.ledger.tables import JobInfo, SliceInfo
 from unidle.span.routes import waits_over_wan
 from unidle.span.timeline import compute_rows
-from unidle.span.unequal import Member, Modelled, Together, meeting_ns, members
+from unidle.span.unequal import Member, Modelled, meeting_ns, members
 
 LEAF_OF: Final = {
     "forward": "useful", "backward": "useful", "weight gradient": "useful", "recompute": "recompute",
@@ -121,7 +121,7 @@ def _end(whole: Modelled, pipeline: int, stage: int, now: int) -> Iterator[Spent
 
     Pipelines that are not alike wait for each other even where their all-reduce takes no time.
     """
-    length, several = whole.setting.reduce_ns(stage), isinstance(whole, Together)
+    length, several = whole.setting.reduce_ns(stage), len(members(whole)) > 1
     begin = meeting_ns(whole, stage) if length or several else now
     yield Spent(pipeline, stage, now, begin, "other pipelines")
     yield Spent(pipeline, stage, begin, begin + length, "all-reduce")

@@ -15,9 +15,8 @@ from unidle.span.setting import Setting, Stage
 from unidle.span.simulate import Simulation, simulate
 from unidle.span.timeline import Row
 
-_PLACE: Final = re.compile(
-    r"/(\d+)/(?=\d+(?:[>:]|$))"
-)  # the pipeline in the name of a device, of a wire, of two ends
+# The pipeline in the name of a device, of its wires, of both ends of a link.
+_PLACE: Final = re.compile(r"/(\d+)/(?=\d+(?:[>:]|$))")
 
 
 @dataclass(frozen=True, slots=True)
