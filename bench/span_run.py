@@ -49,6 +49,8 @@ def rows(arguments: argparse.Namespace) -> Iterator[Row]:
             yield from _bound_by_links(Path(place), arguments)
         if arguments.only in (None, "gradients"):
             yield from _gradients(Path(place))
+        if arguments.only in (None, "shares"):
+            yield from _shares(Path(place), arguments)
 
 
 def _step(place: Path, arguments: argparse.Namespace) -> Iterator[Row]:
@@ -105,6 +107,35 @@ def _gradients(place: Path) -> Iterator[Row]:
     yield Row(
         "largest difference of a gradient to one process, float64", "", found, goal="0", holds=found == 0,
         how=f"measured here, {told['compare']['single']['parameters']:,} parameters after one step of SGD with rate 1",
+    )  # fmt: skip
+
+
+def _shares(place: Path, arguments: argparse.Namespace) -> Iterator[Row]:
+    """Two pipelines, the devices of one half as fast: microbatches by speed, beside as many for each."""
+    (place / "linear.py").write_text(LINEAR)
+    size = 8 * LENGTH * WIDTH * 8
+    file = _file(place / "linear.py", {"forward": 20, "backward": 20, "weight": 20}, 8, 5, size, "float64")
+    file |= {"pipelines": 2, "pipeline_speeds": [1, 0.5], "stages": 2}
+    file |= {"sites": file["sites"][:2], "links": file["links"][:1]}
+    file["train"]["optimizer"]["arguments"]["lr"] = 0.1
+    words = ("--steps", str(arguments.share_steps))
+    even = _run(file | {"microbatches": [8, 8]}, place, "even", *words)["step_ns"]["measured"]
+    told = _run(file, place, "by-speed", *words, "--compare", "single")
+    took, modelled = told["step_ns"]["measured"], told["step_ns"]["modelled"]
+    counts = " and ".join(map(str, told["shares"][-1]["microbatches"]))
+    how = f"measured here, median of {told['steps']} steps"
+    yield Row(
+        f"2 sites, 2 pipelines, one half as fast: step with {counts} microbatches, beside 8 and 8", "ms", took / 1e6,
+        even / 1e6, "as many each", even / took, "faster", took < even, how,
+    )  # fmt: skip
+    yield Row(
+        "the same, beside its simulation", "ms", took / 1e6, modelled / 1e6, "simulated", modelled / took, "within 10 %",
+        abs(took / modelled - 1) <= 0.1, how,
+    )  # fmt: skip
+    found = told["compare"]["single"]["parameter_difference"]
+    yield Row(
+        "the same, largest difference of a parameter to one process, float64", "", found, goal="0", holds=found == 0,
+        how=f"measured here, after {arguments.share_steps} steps",
     )  # fmt: skip
 
 
@@ -165,8 +196,11 @@ def _run(file: dict[str, Any], place: Path, name: str, *words: str) -> dict[str,
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--only", choices=("step", "links", "gradients"), help="one of the three parts")
+    parser.add_argument(
+        "--only", choices=("step", "links", "gradients", "shares"), help="one of the four parts"
+    )
     parser.add_argument("--steps", type=int, default=15, help="of the example")
+    parser.add_argument("--share-steps", type=int, default=6, help="of each run of unequal pipelines")
     parser.add_argument("--link-steps", type=int, default=4, help="of the run that is bound by its links")
 
 

@@ -146,6 +146,12 @@ def test_a_plan_with_a_mistake_names_field_value_and_remedy(tmp_path: Path) -> N
         ({"pace": {"forward_ns": [1]}}, "pace.forward_ns: must have 2 numbers"),
         ({"clip_norm": -1.0}, "clip_norm: must be above 0"),
         ({"links": [{"from": 0, "to": 5}]}, "links.0: must join two stages"),
+        ({"links": [{"from": 0, "to": 1, "pipelines": [1]}]}, "links.0.pipelines: must be below 1"),
+        ({"pace": {"forward_ns": [1, 1], "speeds": [1, 2]}}, "pace.speeds: must have 1 numbers above 0"),
+        ({"pace": {"forward_ns": [1, 1], "speeds": [0]}}, "pace.speeds: must have 1 numbers above 0"),
+        ({"pace": {"forward_ns": [1, 1], "speeds": ["1"]}}, "pace.speeds: must have 1 numbers above 0"),
+        ({"earlier": [{"until": 3, "microbatches": [3]}]}, "earlier.0.microbatches: must be as many pipelines"),
+        ({"earlier": [{"until": -1, "microbatches": [4]}]}, "earlier.0.until: must be 0 or more"),
     ):  # fmt: skip
         with pytest.raises(BadInput) as caught:
             plan_from(

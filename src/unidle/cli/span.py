@@ -18,12 +18,12 @@ from unidle.cli.span_changes import (
     show_outcomes,
 )
 from unidle.cli.span_plan import expected_line, expected_object, plan
-from unidle.cli.span_unequal import only_alike, show_unequal
+from unidle.cli.span_unequal import groups_object, only_alike, show_groups
 from unidle.words import counted
 
 if TYPE_CHECKING:
     from unidle.span.result import Result
-    from unidle.span.simulate import Simulation
+    from unidle.span.unequal import Modelled
 
 ALL = "gpipe,1f1b,interleaved,zb-h1,varuna,atlas,unidle"
 
@@ -113,29 +113,49 @@ def simulate(
     as_json: JsonOption = False,
 ) -> None:  # fmt: skip
     """Simulate pipeline schedules across sites, exactly, at equal memory: time, use, waits, memory, bytes, cost."""
-    from unidle.cli.output import whole_file
-    from unidle.cli.span_files import picture_of, write_rows, write_svg
     from unidle.files.span import load_pipelines
     from unidle.files.span_schedule import schedules_named
     from unidle.span.simulate import simulate as simulated
+    from unidle.span.unequal import together
 
     chosen = schedules_named(schedule)
     base, groups = load_pipelines(file)
     if groups:
-        alone = {
-            "--timeline": timeline, "--gantt": gantt, "--perfetto": perfetto, "--ledger-rows": ledger_rows,
-            "--ledger": ledger or None, "--jitter": jitter, "--without-link": without, "--slow-site": slow,
-        }  # fmt: skip
+        alone = {"--jitter": jitter, "--without-link": without, "--slow-site": slow}
         only_alike([name for name, given in alone.items() if given is not None])
-        show_unequal(base, groups, chosen, check=check, as_json=as_json)
-        return
     setting = changed(base, without, slow)
-    found = [simulated(setting, each, checked=check) for each in chosen]
+    alike = [] if groups else [simulated(setting, each, checked=check) for each in chosen]
+    found: list[Modelled] = (
+        [together(base, groups, each, checked=check) for each in chosen] if groups else [*alike]
+    )
     weather = None
     if jitter is not None or setting is not base:
         weather = Weather(jitter or 0.0, seed, tries if jitter else 1, setting is not base)
-        planned = found if setting is base else [simulated(base, each, checked=False) for each in chosen]
+        planned = alike if setting is base else [simulated(base, each, checked=False) for each in chosen]
         outcomes = outcomes_of(planned, setting, weather)
+    _write(found, timeline, gantt, perfetto, ledger_rows)
+    if as_json:
+        told = {each.result.schedule: as_object(each, ledger=ledger) for each in found}
+        if weather:
+            told = {name: each | as_json_of(outcomes[name], weather) for name, each in told.items()}
+        print_json(told)
+        return
+    show_groups(groups)
+    _show(found)
+    if weather:
+        show_outcomes(outcomes, alike, weather)
+    if ledger:
+        for each in found:
+            _show_ledger(each)
+
+
+def _write(
+    found: list[Modelled], timeline: str | None, gantt: str | None, perfetto: str | None, ledger_rows: str | None
+) -> None:  # fmt: skip
+    """The files that were asked for."""
+    from unidle.cli.output import whole_file
+    from unidle.cli.span_files import picture_of, write_ledger, write_rows, write_svg
+
     if timeline is not None:
         with whole_file(timeline, "--timeline") as stream:
             write_rows(stream, found, lines=timeline.endswith((".jsonl", ".ndjson")))
@@ -148,26 +168,14 @@ def simulate(
         with whole_file(perfetto, "--perfetto") as stream:
             write_trace(stream, found)
     if ledger_rows is not None:
-        from unidle.cli.span_files import write_ledger
-
         write_ledger(ledger_rows, found[0])
-    if as_json:
-        told = {each.result.schedule: as_object(each, ledger=ledger) for each in found}
-        if weather:
-            told = {name: each | as_json_of(outcomes[name], weather) for name, each in told.items()}
-        print_json(told)
-        return
-    _show(found)
-    if weather:
-        show_outcomes(outcomes, found, weather)
-    if ledger:
-        for each in found:
-            _show_ledger(each)
 
 
-def as_object(simulation: Simulation, *, ledger: bool = False) -> dict[str, Any]:
+def as_object(simulation: Modelled, *, ledger: bool = False) -> dict[str, Any]:
     """The result for machines; ``ledger``: with the nanoseconds of all devices by leaf and cause."""
     from dataclasses import asdict
+
+    from unidle.span.unequal import Together
 
     told = (
         asdict(simulation.result)
@@ -175,6 +183,8 @@ def as_object(simulation: Simulation, *, ledger: bool = False) -> dict[str, Any]
         | {"how": "modelled"}
     )
     del told["schedule"]
+    if isinstance(simulation, Together):
+        told["groups"] = groups_object(simulation.groups)
     if ledger:
         from unidle.span.ledger import LEAF_OF, causes
 
@@ -185,7 +195,7 @@ def as_object(simulation: Simulation, *, ledger: bool = False) -> dict[str, Any]
     return told
 
 
-def _show_ledger(simulation: Simulation) -> None:
+def _show_ledger(simulation: Modelled) -> None:
     """All devices of an iteration: each nanosecond once."""
     from unidle.span.ledger import LEAF_OF, causes
 
@@ -220,7 +230,7 @@ def show_table(found: Iterable[Result]) -> None:
         say(line)
 
 
-def _show(found: list[Simulation]) -> None:
+def _show(found: list[Modelled]) -> None:
     from unidle.cli.span_files import strip
 
     show_table(each.result for each in found)

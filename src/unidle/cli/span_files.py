@@ -11,8 +11,8 @@ from typing import BinaryIO, Final, NamedTuple
 from xml.sax.saxutils import escape
 
 from unidle.errors import BadInput
-from unidle.span.simulate import Simulation
 from unidle.span.timeline import Row
+from unidle.span.unequal import Modelled, members
 
 COLUMNS: Final = ("device_or_link", "op", "pipeline", "stage", "microbatch", "start_ns", "end_ns")
 MORE: Final = ("chunk", "bytes", "of", "schedule")
@@ -27,7 +27,7 @@ _SORTED: Final = (
 )
 
 
-def write_rows(stream: BinaryIO, found: Iterable[Simulation], *, lines: bool) -> None:
+def write_rows(stream: BinaryIO, found: Iterable[Modelled], *, lines: bool) -> None:
     """Every operation of every simulation, in order of time where there are not too many to sort."""
     text = io.TextIOWrapper(stream, encoding="utf-8", newline="", write_through=True)
     writer = csv.writer(text, lineterminator="\n")
@@ -56,13 +56,14 @@ class Picture(NamedTuple):
     length_ns: int
 
 
-def picture_of(simulation: Simulation) -> Picture:
-    """A modelled iteration: the devices of one cell."""
-    setting, told = simulation.setting, simulation.result
+def picture_of(simulation: Modelled) -> Picture:
+    """A modelled iteration: the devices of one cell, of pipelines that are not alike those of one of each kind."""
+    told = simulation.result
     devices = [
-        setting.device(pipeline, stage)
-        for pipeline in range(simulation.run.pipelines)
-        for stage in range(len(setting.stages))
+        each.device(pipeline, stage)
+        for each in members(simulation)
+        for pipeline in range(each.simulation.run.pipelines)
+        for stage in range(len(simulation.setting.stages))
     ]
     title = f"{told.schedule}: {told.iteration_ns / 1e6:.6g} ms, modelled"
     return Picture(title, devices, simulation.rows(), told.iteration_ns)
@@ -106,13 +107,14 @@ def _draw(picture: Picture, parts: list[str], top: int, length: int, width: int,
     return top + line * (len(by_place) + 2)
 
 
-def strip(simulation: Simulation, width: int = 72, most: int = 12) -> list[str]:
-    """A line of letters for each device of the first pipeline: what takes most of each column."""
-    setting = simulation.setting
-    if setting.microbatches * len(setting.stages) > _DRAWN:
+def strip(simulation: Modelled, width: int = 72, most: int = 12) -> list[str]:
+    """A line of letters for each device of the first pipeline, of each kind of them: what takes most of each column."""
+    setting, kinds = simulation.setting, members(simulation)
+    if setting.microbatches * len(setting.stages) * len(kinds) > _DRAWN:
         return []
-    names = [setting.device(0, stage) for stage in range(min(len(setting.stages), most))]
-    title = f"{simulation.result.schedule}, first pipeline: F, B, W, R as computed, · waits"
+    names = [each.device(0, stage) for each in kinds for stage in range(len(setting.stages))][:most]
+    which = "first pipeline" if len(kinds) == 1 else "first pipeline of each kind"
+    title = f"{simulation.result.schedule}, {which}: F, B, W, R as computed, · waits"
     return strip_of(Picture(title, names, simulation.rows(), simulation.result.iteration_ns), width)
 
 
@@ -143,7 +145,7 @@ def _letter(column: dict[str, int], length: int) -> str:
     return op if most >= idle else "·"
 
 
-def write_ledger(path: str, simulation: Simulation) -> None:
+def write_ledger(path: str, simulation: Modelled) -> None:
     """Rows of the ledger, ``modelled``, of the devices of one cell; the name's end says the form."""
     from unidle.cli.output import whole_file
     from unidle.ledger import export

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from unidle.launch.conductor import Attempt, Conductor, Options
     from unidle.launch.gang import Gang
     from unidle.launch.ground import Ground
-    from unidle.span.simulate import Simulation
+    from unidle.span.unequal import Modelled
     from unidle.view.jobs import JobView
 
 _STRIPS = 12
@@ -77,11 +77,10 @@ def run(
 ) -> None:  # fmt: skip
     """Train the model of a span file over its sites, by its schedule, and print measured beside modelled figures."""
     from unidle.files.span_train import load_run
-    from unidle.span.simulate import simulate
 
     wanted = _changed(load_run(file), steps, schedule)
     modes = _modes(compare)
-    simulation = simulate(wanted.setting, wanted.schedule)
+    simulation = wanted.simulated()
     tell = (lambda _: None) if as_json else say
     from unidle.launch.conductor import Options
 
@@ -166,14 +165,15 @@ def _modes(compare: list[str] | None) -> list[str]:
     return modes
 
 
-def _tell_plan(wanted: Wanted, simulation: Simulation, tell: Any) -> None:
+def _tell_plan(wanted: Wanted, simulation: Modelled, tell: Any) -> None:
     from unidle.cli.span_files import strip
+    from unidle.span.unequal import microbatches_of
 
     told, setting = simulation.result, wanted.setting
+    counts = microbatches_of(simulation)
+    each = f"{setting.pipelines} x {counts[0]}" if len(set(counts)) == 1 else " + ".join(map(str, counts))
     chain = " - ".join(f"{site.name} ({site.stages})" for site in setting.sites)
-    tell(
-        f"plan: {chain}; {setting.pipelines} x {setting.microbatches} microbatches, {told.schedule}: {told.chosen}"
-    )
+    tell(f"plan: {chain}; {each} microbatches, {told.schedule}: {told.chosen}")
     tell(
         f"modelled: {told.iteration_ns / 1e6:.1f} ms a step, {100 * told.utilisation:.1f} % busy, bound {told.lower_bound_ns / 1e6:.1f} ms"
     )
@@ -273,7 +273,7 @@ def report(done: Done, others: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
         print_json({
             "job": done.job, "state": done.state, "because": done.why or None, "store": done.store, "schedule": model.schedule,
-            "attempts": len(done.attempts), "steps": told.steps,
+            "attempts": len(done.attempts), "steps": told.steps, "shares": shares_of(done),
             "step_ns": {"measured": told.step_ns, "modelled": model.iteration_ns, "difference_percent": off},
             "busy": {"measured": told.busy, "modelled": model.utilisation},
             "exposed_wan_ns": {"measured": told.exposed_wan_ns, "modelled": model.exposed_wan_ns},
@@ -292,6 +292,18 @@ def report(done: Done, others: dict[str, Any], *, as_json: bool) -> None:
     say(
         f"{done.job} {done.state} after {len(done.attempts)} attempt{'s' if len(done.attempts) > 1 else ''}; where its time went: unidle ledger --store {done.store}"
     )
+
+
+def shares_of(done: Done) -> list[dict[str, Any]]:
+    """What each pipeline did, and after which step it began with that."""
+    from unidle.span.unequal import microbatches_of
+
+    found: list[dict[str, Any]] = []
+    for attempt in done.attempts:
+        counts = list(microbatches_of(attempt.simulation))
+        if not found or found[-1]["microbatches"] != counts:
+            found.append({"after_step": attempt.resumed, "microbatches": counts})
+    return found
 
 
 def _curves(ours: dict[str, float], theirs: dict[str, float], most: int = 8) -> None:

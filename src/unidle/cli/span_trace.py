@@ -12,6 +12,7 @@ from typing import Any, BinaryIO, Final
 from unidle.ledger.perfetto import metadata, microseconds
 from unidle.span.simulate import Simulation
 from unidle.span.timeline import Row, compute_rows
+from unidle.span.unequal import Member, Modelled, Together, members
 
 # Reserved colour names of the format.
 COLOURS: Final = {
@@ -21,8 +22,10 @@ COLOURS: Final = {
 _AT_ONCE: Final = 10_000
 
 
-def write_trace(stream: BinaryIO, found: Iterable[Simulation]) -> None:
-    """Operations of the first cell of each simulation (the others are alike), and what its devices hold."""
+def write_trace(stream: BinaryIO, found: Iterable[Modelled]) -> None:
+    """Operations of the first cell of each simulation (the others are alike), and what its devices hold.
+
+    Of pipelines that are not alike, the first cell of each kind."""
     several = list(found)
     other = {"how": "modelled", "schedules": [each.result.schedule for each in several]}
     _write(stream, other, _simulated(several))
@@ -46,12 +49,17 @@ def _write(stream: BinaryIO, other: dict[str, Any], lines: Iterable[str]) -> Non
     stream.write((("" if first or not held else ",\n") + ",\n".join(held) + "\n]}\n").encode())
 
 
-def _simulated(several: list[Simulation]) -> Iterator[str]:
+def _simulated(several: list[Modelled]) -> Iterator[str]:
     pids = _Numbers()
     for simulation in several:
         schedule = f"{simulation.result.schedule}: " if len(several) > 1 else ""
-        yield from _operations(schedule, simulation.rows(simulation.setting.cell), pids)
-        yield from _memory(simulation, schedule, pids)
+        if isinstance(simulation, Together):
+            rows = simulation.rows(first_cells=True)
+        else:
+            rows = simulation.rows(simulation.setting.cell)
+        yield from _operations(schedule, rows, pids)
+        for member in members(simulation):
+            yield from _memory(member, schedule, pids)
 
 
 def _operations(before: str, rows: Iterable[Row], pids: _Numbers) -> Iterator[str]:
@@ -95,15 +103,16 @@ def _event(row: Row, pid: int, tid: int) -> str:
     )
 
 
-def _memory(simulation: Simulation, schedule: str, pids: _Numbers) -> Iterator[str]:
+def _memory(member: Member, schedule: str, pids: _Numbers) -> Iterator[str]:
     """What each device holds, as a counter that changes with its operations."""
+    simulation = member.simulation
     setting, program, run = simulation.setting, simulation.program, simulation.run
     for pipeline in range(setting.cell):
         for stage in range(len(setting.stages)):
             rows = compute_rows(setting, program, run, pipeline, pipeline % run.pipelines, stage)
             pid, _ = pids.of(f"{schedule}{setting.sites[setting.site_of[stage]].name}")
             held = setting.held_bytes(stage)
-            name = json.dumps(f"memory of {setting.device(pipeline, stage)}")
+            name = json.dumps(f"memory of {member.device(pipeline, stage)}")
             for when, change in sorted(each for row in rows for each in _changes(simulation, row)):
                 held += change
                 yield f'{{"ph":"C","name":{name},"pid":{pid},"ts":{microseconds(when)},"args":{{"bytes":{held}}}}}'

@@ -21,8 +21,8 @@ from unidle.span.offer import stage_of
 from unidle.span.revocations import Saving
 from unidle.span.routes import parts
 from unidle.span.setting import Setting, Site, Stage
-from unidle.span.shares import shares
-from unidle.span.unequal import Group, grouped
+from unidle.span.shares import shares_by_cell
+from unidle.span.unequal import Group, Shares, grouped
 from unidle.words import counted
 
 OPERATIONS_MOST: Final = 10_000_000  # beyond it a simulation would not fit into a small machine's memory
@@ -54,10 +54,16 @@ def pipelines_from_mapping(
 
 def _pipelines(document: Document) -> tuple[Setting, tuple[Group, ...]]:
     setting = setting_of(document, unequal=True)
+    found = shares_of(document, setting)
+    return setting, () if found is None else grouped(setting, found.microbatches, found.speeds)
+
+
+def shares_of(document: Document, setting: Setting) -> Shares | None:
+    """What each pipeline does; None where they are alike. Pipelines of a cell are. Errors: :class:`unidle.errors.BadInput`."""
     file = convert(document, SpanFile, what="span")
     counts, speeds = file.microbatches, file.pipeline_speeds
     if isinstance(counts, int) and speeds is None:
-        return setting, ()
+        return None
     for field, given in (("microbatches", counts), ("pipeline_speeds", speeds)):
         if isinstance(given, tuple) and len(given) != file.pipelines:
             raise document.error(
@@ -67,15 +73,14 @@ def _pipelines(document: Document) -> tuple[Setting, tuple[Group, ...]]:
             )
     speeds = speeds or (1.0,) * file.pipelines
     if isinstance(counts, int):
-        counts = shares(speeds, counts * file.pipelines)
-    groups = grouped(setting, counts, speeds)
-    for group in groups:
+        counts = shares_by_cell(speeds, counts * file.pipelines, file.cell)
+    for group in grouped(setting, counts, speeds):
         if group.setting.cell != file.cell:
             raise document.error(
                 ("cell",), f"does not divide the {counted(len(group.pipelines), 'pipeline')} with {group.setting.microbatches}"
                 " microbatches", value=file.cell, remedy="pipelines of a cell are alike",
             )  # fmt: skip
-    return setting, groups
+    return Shares(counts, speeds)
 
 
 def span_from_mapping(data: Mapping[str, Any], source: str = "span") -> Setting:
@@ -93,7 +98,7 @@ def setting_of(document: Document, *, unequal: bool = False) -> Setting:
     file = convert(document, SpanFile, what="span")
     if not unequal and (file.pipeline_speeds or not isinstance(file.microbatches, int)):
         raise document.error(
-            ("microbatches",), "pipelines that are not alike can be simulated, and nothing else",
+            ("microbatches",), "pipelines that are not alike can be simulated and run, and nothing else",
             remedy="give one number of microbatches and no pipeline_speeds",
         )  # fmt: skip
     sites, links = _sites(document, file), links_of(document, file)

@@ -12,7 +12,7 @@ import msgspec
 from unidle.files.check import convert
 from unidle.files.document import Bounds, Document, Path
 from unidle.files.load import base_dir_of, load_document
-from unidle.files.span import setting_of
+from unidle.files.span import setting_of, shares_of
 from unidle.files.span_file import SpanFile
 from unidle.files.span_layers import measured_of
 from unidle.files.span_schedule import schedules_named
@@ -22,6 +22,7 @@ from unidle.span.schedules import Schedule
 from unidle.span.schedules.sturdy import sturdy
 from unidle.span.setting import Setting
 from unidle.span.training import Saving, Training
+from unidle.span.unequal import Modelled, Shares, simulated
 from unidle.words import counted
 
 DEVICES_MOST: Final = 4096
@@ -29,11 +30,16 @@ DEVICES_MOST: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A file as it is to be run."""
+    """A file as it is to be run. ``shares``: what each pipeline does, None where they are alike."""
 
     setting: Setting
     training: Training
     schedule: Schedule
+    shares: Shares | None = None
+
+    def simulated(self) -> Modelled:
+        """One step. Errors: :class:`unidle.errors.BadInput`."""
+        return simulated(self.setting, self.schedule, self.shares)
 
 
 def load_run(path: str | os.PathLike[str]) -> Wanted:
@@ -50,7 +56,8 @@ def run_from_mapping(data: Mapping[str, Any], base: str, source: str = "span") -
 
 
 def _wanted(document: Document, base: str) -> Wanted:
-    setting = replace(setting_of(document), wide=False)
+    setting = replace(setting_of(document, unequal=True), wide=False)
+    shares = shares_of(document, setting)
     file = convert(document, SpanFile, what="span")
     part = file.train
     if part is None:
@@ -74,8 +81,10 @@ def _wanted(document: Document, base: str) -> Wanted:
             value=setting.pipelines, remedy="`unidle span simulate` takes larger ones",
         )  # fmt: skip
     _cut(document, file, part, schedule[0], setting)
-    _semantics(document, part, setting)
-    return Wanted(setting, _training(document, file, part, base, setting), for_run(schedule[0]))
+    _semantics(document, part, setting, shares)
+    if shares is not None:
+        _cells(document, setting, shares)
+    return Wanted(setting, _training(document, file, part, base, setting), for_run(schedule[0]), shares)
 
 
 def for_run(schedule: Schedule) -> Schedule:
@@ -168,11 +177,26 @@ def _cut(document: Document, file: SpanFile, part: TrainPart, schedule: Schedule
         )  # fmt: skip
 
 
-def _semantics(document: Document, part: TrainPart, setting: Setting) -> None:
+def _semantics(document: Document, part: TrainPart, setting: Setting, shares: Shares | None) -> None:
     if part.changes_semantics is None or part.changes_semantics.outer is None:
         return
+    where = ("train", "changes_semantics", "outer")
     if setting.pipelines == 1:
+        raise document.error(where, "needs several pipelines", remedy="set pipelines, or leave it out")
+    if shares is not None and len(set(shares.microbatches)) > 1:
         raise document.error(
-            ("train", "changes_semantics", "outer"), "needs several pipelines",
-            remedy="set pipelines, or leave it out",
+            where, "counts each pipeline alike, and they have other numbers of microbatches",
+            remedy="give all pipelines as many microbatches, or leave it out",
         )  # fmt: skip
+
+
+def _cells(document: Document, setting: Setting, shares: Shares) -> None:
+    """Real nodes of a cell are those of pipelines one after the other."""
+    each = list(zip(shares.microbatches, shares.speeds, strict=True))
+    for pipeline, one in enumerate(each):
+        first = pipeline // setting.cell * setting.cell
+        if one != each[first]:
+            raise document.error(
+                ("cell",), f"pipelines {first} and {pipeline} are of one cell and not alike", value=setting.cell,
+                remedy="put pipelines that are alike one after the other",
+            )  # fmt: skip

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 from unidle.errors import CannotRun
 from unidle.launch.ground import Ground
 from unidle.rank.span_member import dashed
-from unidle.span.observed import summary
+from unidle.span.observed import batch_loss, summary
+from unidle.span.unequal import microbatches_of
 from unidle.words import counted
 
 if TYPE_CHECKING:
@@ -44,18 +45,22 @@ def _single(attempts: list[Attempt], place: Path, out: Path, tell: Callable[[str
     tell("the same in one process ...")
     plan = json.loads((place / f"plan-{attempts[-1].number}.json").read_text())
     path = out / "plan.json"
-    path.write_text(json.dumps({**plan, "resume": 0, "attempt": 0, "pace": None}))
+    alone = {**plan, "resume": 0, "attempt": 0, "pace": None, "earlier": _earlier(attempts)}
+    path.write_text(json.dumps(alone))
     _run(
         [[sys.executable, "-m", "unidle.rank.span", str(path), "--single", "--out", str(out)]],
         "the training in one process",
     )
     told = [json.loads(line) for line in (out / "single.jsonl").read_text().splitlines()]
-    losses = {int(each["step"]): float(each["loss"]) for each in told if each["kind"] == "step"}
-    ours = {
-        step.number: step.loss
-        for attempt in attempts
-        for step in attempt.steps.values()
-        if step.loss is not None
+    ours, counts = {}, {}
+    for step in (step for attempt in attempts for step in attempt.steps.values()):
+        counts[step.number] = step.microbatches
+        if step.loss is not None:
+            ours[step.number] = step.loss
+    losses = {
+        int(each["step"]): batch_loss(dict(enumerate(each["losses"])), counts[int(each["step"])])
+        for each in told
+        if each["kind"] == "step" and int(each["step"]) in counts
     }
     shared = sorted(losses.keys() & ours.keys())
     difference = max((abs(losses[k] - ours[k]) for k in shared), default=float("nan"))
@@ -69,6 +74,14 @@ def _single(attempts: list[Attempt], place: Path, out: Path, tell: Callable[[str
         found |= _states(plan, out)
         text += f", of {found['parameters']:,} parameters {found['parameter_difference']:.3g}"
     return {**found, "text": text}
+
+
+def _earlier(attempts: list[Attempt]) -> list[dict[str, Any]]:
+    """Up to which step what pipelines did was that of an attempt before the last one; what was done again does not count."""
+    return [
+        {"until": after.resumed, "microbatches": list(microbatches_of(attempt.simulation))}
+        for attempt, after in pairwise(attempts)
+    ]
 
 
 def _states(plan: Mapping[str, Any], out: Path) -> dict[str, Any]:

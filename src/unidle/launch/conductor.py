@@ -16,11 +16,12 @@ from unidle.launch.records import Record
 from unidle.launch.sites import Sites
 from unidle.rank.span_member import dashed
 from unidle.span.observed import Step, row_of, transfers_ns
+from unidle.span.rebalance import anew
 from unidle.span.replan import Left, corrected, cut_off, without
-from unidle.span.runplan import Run, plan_of
+from unidle.span.runplan import Run, chunks_of, plan_of
 from unidle.span.schedules import Schedule
 from unidle.span.setting import Setting
-from unidle.span.simulate import Simulation, simulate
+from unidle.span.unequal import Modelled, Shares, members, microbatches_of, simulated
 from unidle.view.jobs import JobView
 from unidle.words import counted
 
@@ -38,7 +39,7 @@ class Attempt:
     """One attempt: its plan as it was simulated, and what its ranks said. ``called``: its devices by their ranks' names."""
 
     number: int
-    simulation: Simulation
+    simulation: Modelled
     called: dict[str, str]
     devices: tuple[str, ...]
     steps: dict[int, Step] = field(default_factory=dict)
@@ -77,7 +78,7 @@ class Conductor:
         self.whole: int = 0  # the newest step with a checkpoint of all devices
         self.error: UnidleError | None = None
         self._lost: frozenset[str] = frozenset()
-        self._setting, self._schedule = wanted.setting, wanted.schedule
+        self._setting, self._schedule, self._shares = wanted.setting, wanted.schedule, wanted.shares
         self._fruitless = 0
         self._looked = 0
         self._wanted_back: set[str] = set()
@@ -111,8 +112,9 @@ class Conductor:
         devices = tuple(devices_of(left.setting))
         run = Run(self.gang.job, number - 1, self.whole if before else 0, before.digest if before else None)
         plan = plan_of(
-            self.wanted.training, simulation, self.ground.addresses, run, _cut(left, simulation), left.names
-        )
+            self.wanted.training, simulation, self.ground.addresses, run, _cut(left, simulation), left.names,
+            self.wanted.shares.speeds if self.wanted.shares else None,
+        )  # fmt: skip
         self.attempts[number] = Attempt(
             number, simulation, {own: name for name, own in left.names.items()}, devices,
             resumed=self.whole if before else 0,
@@ -132,8 +134,8 @@ class Conductor:
         left = without(self._setting, self.wanted.training.cut, self._lost)
         return dataclasses.replace(left, setting=dataclasses.replace(left.setting, wide=False))
 
-    def _simulated(self, setting: Setting) -> Simulation:
-        return simulate(setting, self._schedule)
+    def _simulated(self, setting: Setting) -> Modelled:
+        return simulated(setting, self._schedule, self._shares)
 
     def _neighbours(self, device: str, working: list[str]) -> list[list[object]]:
         """Where a device that stands by has to be answered: by those that work of the ones beside it in the whole plan."""
@@ -186,7 +188,11 @@ class Conductor:
 
     @staticmethod
     def _step(attempt: Attempt, number: int) -> Step:
-        return attempt.steps.setdefault(number, Step(number, attempt.number))
+        found = attempt.steps.get(number)
+        if found is None:
+            found = Step(number, attempt.number, microbatches_of(attempt.simulation))
+            attempt.steps[number] = found
+        return found
 
     def _stepped(self, attempt: Attempt, step: Step) -> None:
         """A step that all devices have done."""
@@ -204,7 +210,8 @@ class Conductor:
         due = step.number - max(self._looked, attempt.resumed) >= self.options.every
         if self.options.every and due and step.number < self.wanted.training.steps:
             self._looked = step.number
-            self._look_over(attempt)
+            if not self._shares_anew(attempt):
+                self._look_over(attempt)
 
     def _saved(self, attempt: Attempt, step: int) -> None:
         """A checkpoint is whole: the rank that says so has seen the parts of all."""
@@ -219,6 +226,10 @@ class Conductor:
                 self._setting, self._schedule = self._next
                 self._next = None
                 self._stop(attempt)
+            if self._anew is not None and step < self.wanted.training.steps:
+                self._shares, self._anew = self._anew, None
+                if not attempt.stopping:
+                    self._stop(attempt)
 
     def _reached(self, device: str, *, answers: bool) -> None:
         site = device.split("/")[0]
@@ -234,6 +245,7 @@ class Conductor:
     # -- what follows --------------------------------------------------------------------------------
 
     _next: tuple[Setting, Schedule] | None = None
+    _anew: Shares | None = None
 
     def _judge(self, attempt: Attempt, dead: list[str]) -> None:
         """Which site the next attempt goes without, if any. Errors: :class:`CannotRun` where it is of no use to go on."""
@@ -302,16 +314,35 @@ class Conductor:
         else:
             self.tell(f"transfers take longer than planned ({names}); no other plan is better by 5 %")
 
+    def _shares_anew(self, attempt: Attempt) -> bool:
+        """Whether pipelines that prove slower than others get fewer microbatches: then nothing else changes with it."""
+        training = self.wanted.training
+        if self._anew is not None or attempt.stopping:
+            return True
+        if training.saving is None or training.semantics.get("outer") or self._next is not None:
+            return False
+        recent = [s for number, s in attempt.steps.items() if number > self._looked - self.options.every]
+        found = anew(attempt.simulation, self._schedule, recent)
+        if found is not None:
+            self._anew = found.shares
+            self.tell(found.line())
+        return found is not None
 
-def _again(setting: Setting, simulation: Simulation) -> int | None:
-    """What the program that runs would take in another setting."""
+
+def _again(setting: Setting, simulation: Modelled) -> int | None:
+    """What the program that runs would take in another setting; of pipelines that are not alike that of the slowest group."""
     from unidle.span.simulate import Trials
 
-    return Trials(setting)(simulation.program)
+    took = [
+        Trials(dataclasses.replace(each.simulation.setting, links=setting.links))(each.simulation.program)
+        for each in members(simulation)
+    ]
+    known = [ns for ns in took if ns is not None]
+    return max(known) if len(known) == len(took) else None
 
 
-def _cut(left: Left, simulation: Simulation) -> tuple[int, ...] | None:
-    parts = len(left.setting.stages) * simulation.program.chunks
+def _cut(left: Left, simulation: Modelled) -> tuple[int, ...] | None:
+    parts = len(left.setting.stages) * chunks_of(simulation)
     if left.cut is None or len(left.cut) == parts:
         return left.cut
     raise CannotRun(

@@ -22,8 +22,11 @@ from unidle.words import counted
 def digest_of(wanted: Wanted) -> str:
     """Of what all launchers have to agree on: everything but paths and hosts."""
     told = {name: value for name, value in asdict(wanted.training).items() if name not in _OWN}
+    shares = wanted.shares and asdict(wanted.shares)
     text = json.dumps(
-        [told, asdict(wanted.setting), wanted.schedule.name.rpartition(":")[2]], default=str, sort_keys=True
+        [told, asdict(wanted.setting), shares, wanted.schedule.name.rpartition(":")[2]],
+        default=str,
+        sort_keys=True,
     )
     return hashlib.sha256(text.encode()).hexdigest()
 

@@ -129,7 +129,8 @@ class Peer:
     def paced(self, begun: int, *names: str) -> None:
         if self.plan.pace is None:
             return
-        left = begun + sum(getattr(self.plan.pace, name)[self.stage] for name in names) - time.monotonic_ns()
+        times = self.plan.pace.of(self.pipeline)
+        left = begun + sum(getattr(times, name)[self.stage] for name in names) - time.monotonic_ns()
         if left > 0:
             time.sleep(left / 1e9)
 

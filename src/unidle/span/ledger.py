@@ -10,8 +10,8 @@ from unidle.ledger.columns import RowColumns, from_entries
 from unidle.ledger.rows import Entry
 from unidle.ledger.tables import JobInfo, SliceInfo
 from unidle.span.routes import waits_over_wan
-from unidle.span.simulate import Simulation
 from unidle.span.timeline import compute_rows
+from unidle.span.unequal import Member, Modelled, meeting_ns, members
 
 LEAF_OF: Final = {
     "forward": "useful", "backward": "useful", "weight gradient": "useful", "recompute": "recompute",
@@ -38,47 +38,59 @@ class Spent(NamedTuple):
         return LEAF_OF[self.cause]
 
 
-def spent(simulation: Simulation) -> Iterator[Spent]:
+def spent(simulation: Modelled) -> Iterator[Spent]:
     """The intervals of each device that was simulated, one after the other: they tile ``[0, iteration)``.
 
-    Pipelines beyond ``simulation.run.pipelines`` are like these. A device waits for what computes its input until that
-    is made (a bubble), then for the transfer of it.
+    Pipelines of a group beyond its ``simulation.run.pipelines`` are like these. A device waits for what computes its input
+    until that is made (a bubble), then for the transfer of it.
     """
-    for pipeline in range(simulation.run.pipelines):
+    for member in members(simulation):
+        yield from _member(simulation, member)
+
+
+def _member(simulation: Modelled, member: Member) -> Iterator[Spent]:
+    for pipeline in range(member.simulation.run.pipelines):
         for stage in range(len(simulation.setting.stages)):
-            yield from _joined(_device(simulation, pipeline, stage))
+            for each in _joined(_device(simulation, member, pipeline, stage)):
+                yield each._replace(pipeline=member.pipelines[pipeline])
 
 
-def causes(simulation: Simulation) -> dict[str, int]:
+def causes(simulation: Modelled) -> dict[str, int]:
     """Nanoseconds of all devices by cause; they sum to devices times iteration exactly."""
     found = Counter[str]()
-    for each in spent(simulation):
-        found[each.cause] += each.end_ns - each.start_ns
-    # The pipelines that were not simulated are like those that were, cell by cell.
-    times = simulation.setting.pipelines // simulation.run.pipelines
-    return {cause: found[cause] * times for cause in LEAF_OF if found[cause]}
+    for member in members(simulation):
+        # The pipelines that were not simulated are like those that were, cell by cell.
+        times = len(member.pipelines) // member.simulation.run.pipelines
+        for each in _member(simulation, member):
+            found[each.cause] += (each.end_ns - each.start_ns) * times
+    return {cause: found[cause] for cause in LEAF_OF if found[cause]}
 
 
-def columns(simulation: Simulation) -> RowColumns:
+def columns(simulation: Modelled) -> RowColumns:
     """The same as rows of the ledger, ``modelled``, with the simulated devices as whole slices. Times begin at 0."""
-    setting, length = simulation.setting, simulation.result.iteration_ns
-    stages = len(setting.stages)
+    setting, told = simulation.setting, simulation.result
+    places = [
+        (each.pipelines[p], stage)
+        for each in members(simulation)
+        for p in range(each.simulation.run.pipelines)
+        for stage in range(len(setting.stages))
+    ]
     slices = [
-        SliceInfo(setting.device(p, s), setting.device(p, s), setting.sites[setting.site_of[s]].name, 1_000_000, 0, length)
-        for p in range(simulation.run.pipelines)
-        for s in range(stages)
+        SliceInfo(setting.device(p, s), setting.device(p, s), setting.sites[setting.site_of[s]].name, 1_000_000, 0, told.iteration_ns)
+        for p, s in places
     ]  # fmt: skip
+    at = {place: k for k, place in enumerate(places)}
     entries = (
         Entry(
-            (each.pipeline * stages + each.stage,), each.start_ns, each.end_ns, each.leaf, simulation.result.schedule,
-            1, 0, "modelled", OBSERVER,
+            (at[each.pipeline, each.stage],), each.start_ns, each.end_ns, each.leaf, told.schedule, 1, 0, "modelled", OBSERVER,
         )
         for each in spent(simulation)
     )  # fmt: skip
-    return from_entries(entries, slices, [JobInfo(simulation.result.schedule)])
+    return from_entries(entries, slices, [JobInfo(told.schedule)])
 
 
-def _device(simulation: Simulation, pipeline: int, stage: int) -> Iterator[Spent]:
+def _device(whole: Modelled, member: Member, pipeline: int, stage: int) -> Iterator[Spent]:
+    simulation = member.simulation
     setting, program, run = simulation.setting, simulation.program, simulation.run
     at = pipeline * len(setting.stages) + stage
     waited = waits_over_wan(run.routes, setting.microbatches)[stage].tolist()
@@ -101,17 +113,19 @@ def _device(simulation: Simulation, pipeline: int, stage: int) -> Iterator[Spent
             yield Spent(pipeline, stage, until, begin, cause)
         yield Spent(pipeline, stage, begin, row.end_ns, _CAUSE[row.op])
         now = row.end_ns
-    yield from _end(simulation, pipeline, stage, now)
+    yield from _end(whole, pipeline, stage, now)
 
 
-def _end(simulation: Simulation, pipeline: int, stage: int, now: int) -> Iterator[Spent]:
-    """After the last gradient of weights: the other pipelines, the all-reduce, the other stages."""
-    setting, run = simulation.setting, simulation.run
-    length = setting.reduce_ns(stage)
-    begin = int(run.ends[stage :: len(setting.stages)].max()) if length else now
+def _end(whole: Modelled, pipeline: int, stage: int, now: int) -> Iterator[Spent]:
+    """After the last gradient of weights: the other pipelines, the all-reduce, the other stages.
+
+    Pipelines that are not alike wait for each other even where their all-reduce takes no time.
+    """
+    length, several = whole.setting.reduce_ns(stage), len(members(whole)) > 1
+    begin = meeting_ns(whole, stage) if length or several else now
     yield Spent(pipeline, stage, now, begin, "other pipelines")
     yield Spent(pipeline, stage, begin, begin + length, "all-reduce")
-    yield Spent(pipeline, stage, begin + length, simulation.result.iteration_ns, "end of the iteration")
+    yield Spent(pipeline, stage, begin + length, whole.result.iteration_ns, "end of the iteration")
 
 
 def _joined(intervals: Iterable[Spent]) -> Iterator[Spent]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,10 +14,14 @@ from unidle.span.timeline import Op, Row
 
 @dataclass(slots=True)
 class Step:
-    """One step of one attempt, as its devices told of it. Times in ns on the clock of the first device's host."""
+    """One step of one attempt, as its devices told of it. Times in ns on the clock of the first device's host.
+
+    ``microbatches``: of each pipeline.
+    """
 
     number: int
     attempt: int
+    microbatches: tuple[int, ...]
     begins: dict[str, int] = field(default_factory=dict)
     ends: dict[str, int] = field(default_factory=dict)
     exposed: dict[str, int] = field(default_factory=dict)
@@ -44,8 +49,15 @@ class Step:
 
     @property
     def loss(self) -> float | None:
-        """The mean over the pipelines, whose microbatches are as many."""
-        return statistics.fmean(self.losses.values()) if self.losses else None
+        """The mean over the microbatches of all pipelines that told theirs."""
+        told = {int(device.split("/")[1]): loss for device, loss in self.losses.items()}
+        return batch_loss(told, self.microbatches) if told else None
+
+
+def batch_loss(losses: Mapping[int, float], microbatches: Sequence[int]) -> float:
+    """From the mean of each pipeline to that of all microbatches."""
+    total = math.fsum(loss * microbatches[pipeline] for pipeline, loss in losses.items())
+    return total / sum(microbatches[pipeline] for pipeline in losses)
 
 
 def row_of(setting: Setting, device: str, record: Mapping[str, Any], shift_ns: int = 0) -> Row:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Final
 
+from unidle.errors import CannotRun
 from unidle.span.link import WINDOW_MBIT, Path
 from unidle.span.setting import Setting
 from unidle.span.simulate import Simulation
 from unidle.span.training import Training
+from unidle.span.unequal import Member, Modelled, members, microbatches_of
 
 VERSION: Final = 1
 FLOWS: Final = (4, 64)  # TCP flows between two nodes: the least, the most
@@ -33,17 +35,19 @@ class Run:
 
 def plan_of(
     training: Training,
-    simulation: Simulation,
+    simulation: Modelled,
     addresses: Mapping[str, Address],
     run: Run,
     cut: tuple[int, ...] | None,
     names: Mapping[str, str],
+    speeds: Sequence[float] | None = None,
 ) -> dict[str, Any]:
     """The plan. ``cut``: layers of each part in the model's order; ``addresses``: of each device's endpoint.
 
-    ``names``: what the ranks of the setting's devices are called, also in ``addresses``.
+    ``names``: what the ranks of the setting's devices are called, also in ``addresses``. ``speeds``: of each pipeline, at
+    which its devices are paced. Errors: :class:`CannotRun` where groups of pipelines have other numbers of chunks.
     """
-    setting, program = simulation.setting, simulation.program
+    setting = simulation.setting
     return {
         "version": VERSION,
         "run": run.name,
@@ -60,15 +64,15 @@ def plan_of(
         "steps": training.steps,
         "seed": training.seed,
         "microbatch": training.microbatch,
-        "microbatches": [setting.microbatches] * setting.pipelines,
-        "chunks": program.chunks,
+        "microbatches": list(microbatches_of(simulation)),
+        "chunks": chunks_of(simulation),
         "devices": _devices(training, simulation, addresses, names),
         "links": _links(simulation),
         "cell": setting.cell,
         "checkpoint": None if training.saving is None else {
             "directory": training.saving.directory, "every": training.saving.every, "keep": training.saving.keep,
         },
-        "pace": _pace(setting) if training.paced else None,
+        "pace": _pace(setting, speeds) if training.paced else None,
         "tls": None if training.tls is None else dict(training.tls),
         "changes_semantics": {"activations": None, "outer": None} | dict(training.semantics),
         "trace": True,
@@ -81,7 +85,18 @@ def ranges(cut: tuple[int, ...]) -> list[list[int]]:
     return [[end - count, end] for count, end in zip(cut, ends, strict=True)]
 
 
-def orders(simulation: Simulation) -> dict[str, list[tuple[str, int, int]]]:
+def chunks_of(simulation: Modelled) -> int:
+    """Parts of a stage. Errors: :class:`CannotRun` where groups of pipelines differ: all have the same model on a device."""
+    found = sorted({each.simulation.program.chunks for each in members(simulation)})
+    if len(found) > 1:
+        raise CannotRun(
+            f"cuts a stage into {found[0]} and {found[-1]} chunks, by the pipeline", field="schedule",
+            value=simulation.result.schedule, remedy="use another schedule, or pipelines that are alike",
+        )  # fmt: skip
+    return found[0]
+
+
+def orders(simulation: Modelled) -> dict[str, list[tuple[str, int, int]]]:
     """What each device does one after the other: operation (F, B, W, R), microbatch, chunk."""
     found: dict[str, list[tuple[str, int, int]]] = {}
     for row in simulation.rows():
@@ -91,9 +106,10 @@ def orders(simulation: Simulation) -> dict[str, list[tuple[str, int, int]]]:
 
 
 def _devices(
-    training: Training, simulation: Simulation, addresses: Mapping[str, Address], names: Mapping[str, str]
+    training: Training, simulation: Modelled, addresses: Mapping[str, Address], names: Mapping[str, str]
 ) -> list[dict[str, Any]]:
     setting, found = simulation.setting, orders(simulation)
+    joined = {p: each.simulation.program.joined for each in members(simulation) for p in each.pipelines}
     made = []
     for pipeline in range(setting.pipelines):
         for stage, site in enumerate(setting.site_of):
@@ -101,20 +117,27 @@ def _devices(
             made.append({
                 "device": names[name], "site": setting.sites[site].name, "pipeline": pipeline, "stage": stage,
                 "address": list(addresses[names[name]]), "order": [list(step) for step in found[name]],
-                "joined": simulation.program.joined, "torch_device": training.device,
+                "joined": joined[pipeline], "torch_device": training.device,
             })  # fmt: skip
     return made
 
 
-def _links(simulation: Simulation) -> list[dict[str, Any]]:
-    """Between neighbouring stages, and around the ends where stages are in chunks."""
-    setting, program = simulation.setting, simulation.program
+def _links(simulation: Modelled) -> list[dict[str, Any]]:
+    """Between neighbouring stages, and around the ends where stages are in chunks; where groups use them alike, once."""
+    first, *others = [(each, _links_of(each)) for each in members(simulation)]
+    if all(links == first[1] for _, links in others):
+        return first[1]
+    return [{**link, "pipelines": list(each.pipelines)} for each, links in (first, *others) for link in links]
+
+
+def _links_of(member: Member) -> list[dict[str, Any]]:
+    setting, program = member.simulation.setting, member.simulation.program
     last = len(setting.stages) - 1
     pairs = [(s, s + 1) for s in range(last)]
     if program.chunks > 1 and last > 1:
         pairs.append((last, 0))
     flows = None if program.max_flows else setting.baseline_flows
-    return [_link(setting, s, to, simulation, flows) for s, to in pairs]
+    return [_link(setting, s, to, member.simulation, flows) for s, to in pairs]
 
 
 def _link(setting: Setting, s: int, to: int, simulation: Simulation, flows: int | None) -> dict[str, Any]:
@@ -143,8 +166,10 @@ def flows_of(path: Path) -> int:
     return min(max(math.ceil(1.5 * path.rate_gbps(None) / one), least), most)
 
 
-def _pace(setting: Setting) -> dict[str, list[int]]:
-    return {
+def _pace(setting: Setting, speeds: Sequence[float] | None) -> dict[str, Any]:
+    """Times of each stage, and how fast each pipeline's devices are beside them."""
+    times = {
         f"{name}_ns": [int(getattr(stage, f"{name}_ns")) for stage in setting.stages]
         for name in ("forward", "backward", "weight", "recompute")
     }
+    return times if speeds is None else {**times, "speeds": list(speeds)}

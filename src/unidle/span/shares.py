@@ -39,3 +39,12 @@ def shares(speeds: Sequence[float], batch: int) -> tuple[int, ...]:
         given[k] += 1
         heapq.heapreplace(heap, ((given[k] + 1) / speeds[k], k))
     return tuple(given)
+
+
+def shares_by_cell(speeds: Sequence[float], batch: int, cell: int) -> tuple[int, ...]:
+    """The same where ``cell`` pipelines, one after the other, do as many each and ``batch`` is a multiple of ``cell``.
+
+    A cell is as fast as its slowest pipeline. Errors: :class:`unidle.errors.BadInput`.
+    """
+    slowest = [min(speeds[first : first + cell]) for first in range(0, len(speeds), cell)]
+    return tuple(count for count in shares(slowest, batch // cell) for _ in range(cell))

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import gcd
+from typing import Final
 
 from unidle.span.bound import lower_bound_ns
 from unidle.span.result import Result, cost_of
 from unidle.span.schedules import Schedule
 from unidle.span.setting import Setting, Stage
 from unidle.span.simulate import Simulation, simulate
+from unidle.span.timeline import Row
+
+# The pipeline in the name of a device, of its wires, of both ends of a link.
+_PLACE: Final = re.compile(r"/(\d+)/(?=\d+(?:[>:]|$))")
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +26,108 @@ class Group:
     pipelines: tuple[int, ...]
     setting: Setting
     speed: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """What each pipeline does. ``microbatches``: in an iteration; ``speeds``: beside the times of the setting."""
+
+    microbatches: tuple[int, ...]
+    speeds: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A group as it was simulated. ``pipelines``: what its own ones, counted from 0, are called in the whole."""
+
+    simulation: Simulation
+    pipelines: tuple[int, ...]
+
+    def device(self, pipeline: int, stage: int) -> str:
+        """The name in the whole of a device of this group."""
+        return self.simulation.setting.device(self.pipelines[pipeline], stage)
+
+    def rows(self, pipelines: int | None = None) -> Iterator[Row]:
+        """Its timeline without the all-reduce, which is not its own; ``pipelines``: of its first ones only, whole cells."""
+        for row in self.simulation.rows(pipelines):
+            if row.op == "allreduce":
+                continue
+            place = _PLACE.sub(lambda found: f"/{self.pipelines[int(found[1])]}/", row.device_or_link)
+            yield row._replace(device_or_link=place, pipeline=self.pipelines[row.pipeline])
+
+
+@dataclass(frozen=True, slots=True)
+class Together:
+    """Pipelines that are not alike in one iteration. ``setting``: all of them, with the most microbatches of any."""
+
+    setting: Setting
+    groups: tuple[Group, ...]
+    parts: tuple[Simulation, ...]
+    result: Result
+
+    def members(self) -> tuple[Member, ...]:
+        """The groups, each with its pipelines."""
+        return tuple(
+            Member(part, group.pipelines) for part, group in zip(self.parts, self.groups, strict=True)
+        )
+
+    def rows(self, *, first_cells: bool = False) -> Iterator[Row]:
+        """The whole timeline; ``first_cells``: of the first cell of each group, which the others are like."""
+        for member in self.members():
+            count = member.simulation.setting.cell if first_cells else len(member.pipelines)
+            yield from member.rows(count)
+            yield from self._reduce(member.pipelines[:count])
+
+    def _reduce(self, pipelines: Sequence[int]) -> Iterator[Row]:
+        setting, count = self.setting, self.setting.pipelines
+        for stage, each in enumerate(setting.stages):
+            if not each.gradient_bytes or count == 1 or setting.local is None:
+                continue
+            start, size = meeting_ns(self, stage), 2 * (count - 1) * each.gradient_bytes // count
+            for pipeline in pipelines:
+                name = f"{setting.device(pipeline, stage)}:ring"
+                end = start + setting.reduce_ns(stage)
+                yield Row(name, "allreduce", pipeline, stage, -1, start, end, 0, size)
+
+
+Modelled = Simulation | Together
+
+
+def members(found: Modelled) -> tuple[Member, ...]:
+    """The groups of any iteration: one of all pipelines where they are alike."""
+    if isinstance(found, Together):
+        return found.members()
+    return (Member(found, tuple(range(found.setting.pipelines))),)
+
+
+def meeting_ns(found: Modelled, stage: int) -> int:
+    """When the slowest device of a stage begins its all-reduce."""
+    stages = len(found.setting.stages)
+    return max(int(each.simulation.run.ends[stage::stages].max()) for each in members(found))
+
+
+def microbatches_of(found: Modelled) -> tuple[int, ...]:
+    """Of each pipeline."""
+    by_pipeline = {p: each.simulation.setting.microbatches for each in members(found) for p in each.pipelines}
+    return tuple(by_pipeline[p] for p in range(found.setting.pipelines))
+
+
+def simulated(
+    setting: Setting, schedule: Schedule, shares: Shares | None, *, checked: bool | None = None
+) -> Modelled:
+    """One iteration, of pipelines that are alike where there are no ``shares``. Errors: :class:`unidle.errors.BadInput`."""
+    if shares is None:
+        return simulate(setting, schedule, checked=checked)
+    return together(setting, grouped(setting, shares.microbatches, shares.speeds), schedule, checked=checked)
+
+
+def together(
+    setting: Setting, groups: Sequence[Group], schedule: Schedule, *, checked: bool | None = None
+) -> Together:
+    """One iteration of all groups. Errors: :class:`unidle.errors.BadInput`."""
+    whole = replace(setting, microbatches=max(group.setting.microbatches for group in groups))
+    result, parts = simulate_groups(whole, groups, schedule, checked=checked)
+    return Together(whole, tuple(groups), parts, result)
 
 
 def grouped(setting: Setting, microbatches: Sequence[int], speeds: Sequence[float]) -> tuple[Group, ...]:

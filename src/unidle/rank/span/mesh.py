@@ -84,7 +84,7 @@ class Mesh:
     def _settings_of(self, settings: Settings) -> Mapping[str, Settings]:
         found = {}
         for stage in self._neighbours():
-            link = self.plan.link(self.me.stage, stage)
+            link = self.plan.link(self.me.stage, stage, self.me.pipeline)
             found[self.plan.device(self.me.pipeline, stage).name] = replace(
                 settings,
                 flows=link.flows,
@@ -105,7 +105,7 @@ class Mesh:
 
     def _wire(self, stage: int) -> Wire:
         plan, me = self.plan, self.me
-        link, other = plan.link(me.stage, stage), plan.device(me.pipeline, stage)
+        link, other = plan.link(me.stage, stage, me.pipeline), plan.device(me.pipeline, stage)
         channel = self._channel(other, "")
         if not link.turns or plan.cell == 1:
             return Wire(other, link, channel, None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from unidle.errors import BadInput
@@ -70,12 +70,20 @@ class Keep:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """A device of stated speed: nanoseconds of each operation, by stage."""
+    """Devices of stated speed: nanoseconds of each operation, by stage. ``speeds``: of each pipeline beside them, or empty."""
 
     forward: tuple[int, ...]
     backward: tuple[int, ...]
     weight: tuple[int, ...]
     recompute: tuple[int, ...]
+    speeds: tuple[float, ...] = ()
+
+    def of(self, pipeline: int) -> Pace:
+        """The times of one pipeline's devices."""
+        if not self.speeds:
+            return self
+        each = (self.forward, self.backward, self.weight, self.recompute)
+        return Pace(*(tuple(round(ns / self.speeds[pipeline]) for ns in times) for times in each))
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +97,11 @@ class Outer:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All of it. ``microbatches``: of each pipeline. ``resume``: None is the newest checkpoint, 0 none."""
+    """All of it. ``microbatches``: of each pipeline. ``resume``: None is the newest checkpoint, 0 none.
+
+    ``links`` by two stages, and by two stages and a pipeline where pipelines use them otherwise. ``earlier``: what each
+    pipeline did up to and with a step, where it was shared out anew; only a single process does those steps again.
+    """
 
     run: str
     attempt: int
@@ -105,7 +117,7 @@ class Plan:
     microbatches: tuple[int, ...]
     chunks: int
     devices: tuple[Device, ...]
-    links: Mapping[tuple[int, int], Link]
+    links: Mapping[tuple[int, ...], Link]
     cell: int
     checkpoint: Keep | None
     resume: int | None
@@ -114,6 +126,7 @@ class Plan:
     activations: str | None
     outer: Outer | None
     trace: bool
+    earlier: tuple[tuple[int, tuple[int, ...]], ...] = ()
 
     @property
     def pipelines(self) -> int:
@@ -140,9 +153,15 @@ class Plan:
             "is not in the plan", field="--device", value=name, remedy="name one of the plan's devices"
         )
 
-    def link(self, a: int, b: int) -> Link:
-        """Of two stages, in either order."""
-        return self.links.get((min(a, b), max(a, b)), Link())
+    def link(self, a: int, b: int, pipeline: int) -> Link:
+        """Of two stages, in either order, as a pipeline uses it."""
+        pair = (min(a, b), max(a, b))
+        return self.links.get((*pair, pipeline)) or self.links.get(pair, Link())
+
+    def at(self, step: int) -> Plan:
+        """The plan with what each pipeline did in a step."""
+        found = next((shared for end, shared in self.earlier if step <= end), self.microbatches)
+        return self if found == self.microbatches else replace(self, microbatches=found)
 
     def first_index(self, pipeline: int) -> int:
         """The number of a pipeline's first microbatch in the whole batch."""

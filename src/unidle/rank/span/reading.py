@@ -54,10 +54,10 @@ def plan_from(found: Any) -> Plan:
         optimizer=optimizer.text("name"), optimizer_arguments=optimizer.get("arguments", dict, {}),
         clip_norm=clip, steps=top.whole("steps", least=1), seed=top.whole("seed", 0),
         microbatch=top.whole("microbatch", least=1), microbatches=microbatches, chunks=chunks, devices=devices,
-        links=_links(top, stages), cell=_cell(top, len(microbatches)), checkpoint=_keep(top),
-        resume=top.get("resume", int, None), pace=_pace(top, stages), tls=top.get("tls", dict, None),
+        links=_links(top, stages, len(microbatches)), cell=_cell(top, len(microbatches)), checkpoint=_keep(top),
+        resume=top.get("resume", int, None), pace=_pace(top, stages, len(microbatches)), tls=top.get("tls", dict, None),
         activations=changes.one_of("activations", (None, "bfloat16", "int8")), outer=_outer(changes),
-        trace=top.get("trace", bool, False),
+        trace=top.get("trace", bool, False), earlier=_earlier(top, microbatches),
     )  # fmt: skip
 
 
@@ -148,8 +148,8 @@ def _check_order(device: Device, microbatches: int, chunks: int) -> None:
         )
 
 
-def _links(top: _Fields, stages: int) -> dict[tuple[int, int], Link]:
-    found: dict[tuple[int, int], Link] = {}
+def _links(top: _Fields, stages: int, pipelines: int) -> dict[tuple[int, ...], Link]:
+    found: dict[tuple[int, ...], Link] = {}
     for k, each in enumerate(top.get("links", list, [])):
         fields = _Fields(each, f"links.{k}")
         a, b = fields.whole("from"), fields.whole("to")
@@ -160,11 +160,33 @@ def _links(top: _Fields, stages: int) -> dict[tuple[int, int], Link]:
             fields.one_of("share", ("own", "turns"), "own") == "turns", fields.whole("pieces", 1, least=1),
             fields.whole("latency_ns", 0), fields.whole("rate_bytes_per_s", 0), fields.whole("chunk_bytes", 0),
         )  # fmt: skip
-        if found.setdefault((min(a, b), max(a, b)), link) != link:
+        pair = (min(a, b), max(a, b))
+        own = fields.numbers("pipelines") if "pipelines" in each else None
+        if own is not None and not all(p < pipelines for p in own):
             raise BadInput(
-                "is there twice and differs", field=f"links.{k}", value=[a, b], remedy="give each pair once"
-            )
+                f"must be below {pipelines}", field=f"links.{k}.pipelines", value=short(own), remedy="count from 0"
+            )  # fmt: skip
+        for key in [pair] if own is None else [(*pair, p) for p in own]:
+            if found.setdefault(key, link) != link:
+                raise BadInput(
+                    "is there twice and differs", field=f"links.{k}", value=[a, b], remedy="give each pair once"
+                )  # fmt: skip
     return found
+
+
+def _earlier(top: _Fields, microbatches: tuple[int, ...]) -> tuple[tuple[int, tuple[int, ...]], ...]:
+    """Up to which step pipelines had other numbers of microbatches, as many together."""
+    found = []
+    for k, each in enumerate(top.get("earlier", list, [])):
+        fields = _Fields(each, f"earlier.{k}")
+        shared = tuple(fields.numbers("microbatches", least=1))
+        if (len(shared), sum(shared)) != (len(microbatches), sum(microbatches)):
+            raise BadInput(
+                "must be as many pipelines and as many microbatches together as in the plan", field=f"earlier.{k}.microbatches",
+                value=short(shared), remedy=f"share out {sum(microbatches)} to {len(microbatches)}",
+            )  # fmt: skip
+        found.append((fields.whole("until", least=0), shared))
+    return tuple(found)
 
 
 def _cell(top: _Fields, pipelines: int) -> int:
@@ -184,7 +206,7 @@ def _keep(top: _Fields) -> Keep | None:
     return Keep(fields.text("directory"), fields.whole("every", least=1), fields.whole("keep", 2, least=1))
 
 
-def _pace(top: _Fields, stages: int) -> Pace | None:
+def _pace(top: _Fields, stages: int, pipelines: int) -> Pace | None:
     found = top.get("pace", dict, None)
     if found is None:
         return None
@@ -198,7 +220,14 @@ def _pace(top: _Fields, stages: int) -> Pace | None:
                 remedy="give nanoseconds by stage",
             )  # fmt: skip
         times.append(tuple(values))
-    return Pace(*times)
+    speeds = tuple(float(each) for each in fields.get("speeds", list, ()) if isinstance(each, int | float))
+    if "speeds" in found and not (len(speeds) == len(found["speeds"]) == pipelines and min(speeds) > 0):
+        raise BadInput(
+            f"must have {pipelines} numbers above 0, one for each pipeline", field="pace.speeds", value=short(found["speeds"]),
+            remedy="1 is the speed of the stages' times",
+        )  # fmt: skip
+    forward, backward, weight, recompute = times
+    return Pace(forward, backward, weight, recompute, speeds)
 
 
 def _outer(changes: _Fields) -> Outer | None:

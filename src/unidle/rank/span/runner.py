@@ -47,6 +47,7 @@ class Runner:
         self._targets: dict[int, Tensor] = {}
         self._losses: dict[int, Tensor] = {}
         self._later: dict[tuple[int, int], Values] = {}  # gradients that leave after W
+        self._times = plan.pace.of(me.pipeline) if plan.pace else None
         self._step = 0
         self._saved = 0
         self._work = {"F": self._forward, "R": self._recompute, "B": self._backward, "W": self._weights}
@@ -116,7 +117,7 @@ class Runner:
         outputs = part.forward(
             self._step, op.microbatch, self._index(op), inputs, target if last else None, keep
         )
-        self._over(op, begun, waited, self.plan.pace.forward if self.plan.pace else None)
+        self._over(op, begun, waited, self._times.forward if self._times else None)
         if last:
             self._losses[op.microbatch] = outputs[0].detach()
         else:
@@ -127,9 +128,7 @@ class Runner:
         begun = time.monotonic_ns()
         target = self._targets.get(op.microbatch) if self._place(op) == self.plan.parts - 1 else None
         self._trainer.parts[op.chunk].again(self._step, op.microbatch, self._index(op), target)
-        self._over(
-            op, begun, self._transfers.waits.wait_ns, self.plan.pace.recompute if self.plan.pace else None
-        )
+        self._over(op, begun, self._transfers.waits.wait_ns, self._times.recompute if self._times else None)
 
     def _backward(self, op: Op) -> None:
         place, part = self._place(op), self._trainer.parts[op.chunk]
@@ -142,11 +141,11 @@ class Runner:
         begun = time.monotonic_ns()
         found = part.backward(op.microbatch, gradients, self.me.joined)
         unit = (op.microbatch, op.chunk)
-        self._over(op, begun, waited, self.plan.pace.backward if self.plan.pace else None)
+        self._over(op, begun, waited, self._times.backward if self._times else None)
         if unit not in self._weighed:
             self._trainer.sums.add(op.chunk, op.microbatch, part.weights(op.microbatch))
-            if self.plan.pace:
-                self._pace(time.monotonic_ns(), self.plan.pace.weight)
+            if self._times:
+                self._pace(time.monotonic_ns(), self._times.weight)
         if self.me.joined and unit in self._weighed:
             self._later[unit] = found
         elif place:
@@ -155,9 +154,7 @@ class Runner:
     def _weights(self, op: Op) -> None:
         begun, part = time.monotonic_ns(), self._trainer.parts[op.chunk]
         self._trainer.sums.add(op.chunk, op.microbatch, part.weights(op.microbatch))
-        self._over(
-            op, begun, self._transfers.waits.wait_ns, self.plan.pace.weight if self.plan.pace else None
-        )
+        self._over(op, begun, self._transfers.waits.wait_ns, self._times.weight if self._times else None)
         found = self._later.pop((op.microbatch, op.chunk), None)
         if found is not None and self._place(op):
             self._transfers.put("B", self._place(op) - 1, op.microbatch, found, self._step)

@@ -29,6 +29,7 @@ class Single:
 
     def __init__(self, plan: Plan, records: Records, directory: str) -> None:
         self.plan, self._records, self._directory = plan, records, directory
+        self._whole = plan
         layers, self._digest = built(plan)
         copies = plan.pipelines if plan.outer else 1
         groups: list[list[Layer]] = [layers, *(copy.deepcopy(layers) for _ in range(copies - 1))]
@@ -44,7 +45,7 @@ class Single:
             digest=self._digest, resumed=begin, changes_semantics=self.plan.semantics(),
         )  # fmt: skip
         for step in range(begin + 1, self.plan.steps + 1):
-            begun = time.monotonic_ns()
+            begun, self.plan = time.monotonic_ns(), self._whole.at(step)
             losses = self._one(step)
             self._records.write(
                 "step", step=step, begin_ns=begun, end_ns=time.monotonic_ns(), loss=mean_loss(dict(enumerate(chain(*losses)))),
