@@ -38,10 +38,12 @@ def plan_of(
     run: Run,
     cut: tuple[int, ...] | None,
     names: Mapping[str, str],
+    paced: Setting | None = None,
 ) -> dict[str, Any]:
     """The plan. ``cut``: layers of each part in the model's order; ``addresses``: of each device's endpoint.
 
-    ``names``: what the ranks of the setting's devices are called, also in ``addresses``.
+    ``names``: what the ranks of the setting's devices are called, also in ``addresses``; ``paced``: whose times devices
+    take that are paced, where it is not the simulated setting.
     """
     setting, program = simulation.setting, simulation.program
     return {
@@ -68,7 +70,7 @@ def plan_of(
         "checkpoint": None if training.saving is None else {
             "directory": training.saving.directory, "every": training.saving.every, "keep": training.saving.keep,
         },
-        "pace": _pace(setting) if training.paced else None,
+        "pace": _pace(paced or setting) if training.paced else None,
         "tls": None if training.tls is None else dict(training.tls),
         "changes_semantics": {"activations": None, "outer": None} | dict(training.semantics),
         "trace": True,
