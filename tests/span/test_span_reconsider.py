@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ SECOND = 1_000 * MS
 
 def setting(stages: int = 3, microbatches: int = 8, **fields: Any) -> Setting:
     names = "abcd"[:stages]
-    links = tuple(Link(a, b, 2 * MS, 1.0, None) for a, b in zip(names, names[1:], strict=False))
+    links = tuple(Link(a, b, 2 * MS, 1.0, None) for a, b in pairwise(names))
     return Setting(
         tuple(Stage(10 * MS, 10 * MS, 10 * MS, 10 * MS, 400, 100) for _ in names), microbatches,
         tuple(Site(name, 1) for name in names), links, input_bytes=100_000, wide=False, **fields,
