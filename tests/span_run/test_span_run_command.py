@@ -53,6 +53,27 @@ def test_two_sites_on_loopback_train_the_same_as_one_process(tmp_path: Path) -> 
     ledger = runs.unidle("ledger", "--store", str(tmp_path / "s.db"), "--json")
     rows = json.loads(ledger.stdout)
     assert rows and ledger.returncode == 0
+    stages_are_profiled(tmp_path, told["job"])
+
+
+def stages_are_profiled(place: Path, job: str) -> None:
+    """What the ranks wrote is what the stages take, and a simulation works from it."""
+    file = place / "span.json"
+    asked = ("span", "profile", job, "--store", str(place / "s.db"))
+    told = json.loads(runs.unidle(*asked, "--json", "--write", str(file)).stdout)
+    assert [(each["stage"], each["site"], each["sends_bytes"]) for each in told["stages"]] == [
+        (0, "a", 128),
+        (1, "b", None),
+    ]
+    assert all(each["microbatches"] == 3 * 4 and not each["joined"] for each in told["stages"])
+    stored = json.loads(file.read_text())["stage_ns"]
+    assert stored["forward"] == [each["forward"]["value"] for each in told["stages"]]
+    assert stored["weight"] == [each["weight"]["value"] for each in told["stages"]]
+    assert "weights ms" in runs.unidle(*asked).stdout
+    simulated = json.loads(runs.unidle("span", "simulate", str(file), "--schedule", "1f1b", "--json").stdout)
+    assert simulated["1f1b"]["iteration_ns"] > sum(stored["forward"])
+    other = runs.unidle("span", "profile", "another", "--store", str(place / "s.db"))
+    assert other.returncode == 2 and "has no job of unidle span run with this name" in other.stderr
 
 
 @pytest.mark.slow
