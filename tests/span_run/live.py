@@ -55,6 +55,10 @@ class Live:
             pass
         return self._process.wait(120)
 
+    def kill(self) -> None:
+        """As a host that is gone; its ranks have to be killed, too."""
+        self._process.kill()
+
     @property
     def losses(self) -> dict[int, str]:
         """The loss of each step as it was printed last."""

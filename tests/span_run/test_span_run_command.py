@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,27 @@ def test_two_sites_on_loopback_train_the_same_as_one_process(tmp_path: Path) -> 
     ledger = runs.unidle("ledger", "--store", str(tmp_path / "s.db"), "--json")
     rows = json.loads(ledger.stdout)
     assert rows and ledger.returncode == 0
+    stages_are_profiled(tmp_path, told["job"])
+
+
+def stages_are_profiled(place: Path, job: str) -> None:
+    """What the ranks wrote is what the stages take, and a simulation works from it."""
+    file = place / "span.json"
+    asked = ("span", "profile", job, "--store", str(place / "s.db"))
+    told = json.loads(runs.unidle(*asked, "--json", "--write", str(file)).stdout)
+    assert [(each["stage"], each["site"], each["sends_bytes"]) for each in told["stages"]] == [
+        (0, "a", 128),
+        (1, "b", None),
+    ]
+    assert all(each["microbatches"] == 3 * 4 and not each["joined"] for each in told["stages"])
+    stored = json.loads(file.read_text())["stage_ns"]
+    assert stored["forward"] == [each["forward"]["value"] for each in told["stages"]]
+    assert stored["weight"] == [each["weight"]["value"] for each in told["stages"]]
+    assert "weights ms" in runs.unidle(*asked).stdout
+    simulated = json.loads(runs.unidle("span", "simulate", str(file), "--schedule", "1f1b", "--json").stdout)
+    assert simulated["1f1b"]["iteration_ns"] > sum(stored["forward"])
+    other = runs.unidle("span", "profile", "another", "--store", str(place / "s.db"))
+    assert other.returncode == 2 and "has no job of unidle span run with this name" in other.stderr
 
 
 @pytest.mark.slow
@@ -174,9 +196,9 @@ def test_a_site_in_the_middle_that_is_gone_for_ever_ends_the_run_with_one_senten
 
 @needs.shaping
 @pytest.mark.slow
-def test_a_link_that_becomes_slower_is_noticed_and_the_run_ends_as_it_would_have(tmp_path: Path) -> None:
+def test_a_link_that_becomes_slower_is_planned_around_and_changes_no_bit(tmp_path: Path) -> None:
     links = [{"from": "a", "to": "b", "latency_ms": 5, "capacity_gbps": 0.05}]
-    file = file_with_checkpoints(tmp_path, 2, links=links, activation_bytes=40 * 128 * 8)
+    file = file_with_checkpoints(tmp_path, 2, links=links, activation_bytes=40 * 128 * 8, microbatches=8)
     model = (
         (tmp_path / "model.py")
         .read_text()
@@ -185,14 +207,50 @@ def test_a_link_that_becomes_slower_is_noticed_and_the_run_ends_as_it_would_have
     )
     (tmp_path / "model.py").write_text(model)
     data = json.loads(file.read_text())
-    data["train"] |= {"microbatch": 40, "steps": 20}
+    data["train"] |= {"microbatch": 40, "steps": 40, "schedule": "1f1b"}
     file.write_text(json.dumps(data))
-    with Live(str(file), "--namespaces", "--store", str(tmp_path / "s.db"), "--replan", "4") as run:
+    words = ("--namespaces", "--store", str(tmp_path / "s.db"), "--replan", "4", "--compare", "single")
+    with Live(str(file), *words) as run:
         run.until("step     2")
         run.slow("a-0-0", "b-0-1", 5)
-        assert "a-b" in run.until("transfers take longer than planned")
+        told = run.until("from the next checkpoint on")
+        assert "transfers a-b take" in told
+        assert "1f1b" not in run.until("attempt 2: goes on after step")
         assert run.end() == 0
-    assert sorted(run.losses) == list(range(1, 21))
+    assert sorted(run.losses) == list(range(1, 41))
+    assert any("largest difference of 40 losses 0, of" in line for line in run.said)
+
+
+@pytest.mark.slow
+def test_a_site_that_becomes_slower_gives_layers_away_and_changes_no_bit(tmp_path: Path) -> None:
+    """Its layers sleep, for its rank alone, as on a device that others use too."""
+    times = {"forward": 40 * runs.MS, "backward": 10 * runs.MS, "weight": 10 * runs.MS}
+    train = {**runs.TRAIN, "steps": 40, "pace": True, "checkpoint": {"directory": "kept", "every": 4}}
+    train["model"] = {**runs.TRAIN["model"], "arguments": {"layers": 12}}
+    file = runs.written(tmp_path, runs.span(3, train=train, stage_ns=times))
+    model = (tmp_path / "model.py").read_text()
+    slow = f"""
+
+class Shared(nn.Tanh):
+    def forward(self, x):
+        if "b/0/1" in sys.argv and os.path.exists({str(tmp_path / "slow")!r}):
+            time.sleep(0.06)
+        return super().forward(x)
+"""
+    model = "import os\nimport sys\nimport time\n" + model.replace("nn.Tanh()", "Shared()") + slow
+    (tmp_path / "model.py").write_text(model)
+    words = ("--no-namespaces", "--store", str(tmp_path / "s.db"), "--replan", "4", "--compare", "single")
+    with Live(str(file), *words) as run:
+        run.until("step     2")
+        (tmp_path / "slow").touch()
+        told = run.until("from the next checkpoint on")
+        assert "stage 1 (b) takes" in told
+        found = re.search(r"layers (\d+) (\d+) (\d+):", told)
+        assert found is not None and int(found[2]) < 4 < int(found[1]), told
+        run.until("attempt 2: goes on after step")
+        assert run.end() == 0
+    assert sorted(run.losses) == list(range(1, 41))
+    assert any("largest difference of 40 losses 0, of" in line for line in run.said)
 
 
 @pytest.mark.slow

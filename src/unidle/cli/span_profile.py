@@ -27,8 +27,8 @@ def profile(
     target: Annotated[
         str,
         typer.Argument(
-            metavar="MODEL.py:BUILD|FILE", show_default=False,
-            help="A function that returns the model, or a span file with a train section.",
+            metavar="MODEL.py:BUILD|FILE|JOB", show_default=False,
+            help="A function that returns the model, a span file with a train section, or a job of unidle span run.",
         ),
     ],
     argument: Annotated[
@@ -71,15 +71,26 @@ def profile(
         str | None,
         typer.Option(metavar="FILE", show_default=False, help="Span file that the layers are stored in; the rest of it stays."),
     ] = None,
+    store: Annotated[
+        str | None,
+        typer.Option("--store", "-s", metavar="PATH_OR_URL", show_default=False, help="Where JOB is; default: those that unidle span run makes."),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:  # fmt: skip
     """Measure forward, gradient of the input and of the weights, and bytes of each layer of a real model.
+
+    Of a JOB: of each stage, from what its ranks wrote while it ran; it may run still.
 
     Exit codes: 0 measured; 2 bad input, also in the model's own code; 3 the model cannot be cut, or does not fit here.
     """
     from unidle.files.span_measured import check_file, store_profile
     from unidle.span.profile import profile_of
 
+    if (place := _job_place(target, store)) is not None:
+        from unidle.cli.span_profile_job import profile_job
+
+        profile_job(target, place, write, as_json=as_json)
+        return
     if dtype is not None and dtype not in _DTYPES:
         raise BadInput("is none of them", field="--dtype", value=dtype, remedy=f"choose one of {', '.join(_DTYPES)}")  # fmt: skip
     request = _request(target, _arguments(argument))
@@ -105,6 +116,17 @@ def profile(
         store_profile(write, found, how)
         if not as_json:
             say(f"{write}: {counted(len(found.layers), 'layer')} stored")
+
+
+def _job_place(target: str, store: str | None) -> Path | None:
+    from unidle.cli.span_profile_job import place_of
+
+    if os.sep in target or "." in target or Path(target).is_file():
+        return None
+    found = place_of(target, store)
+    if found is None and store is not None:
+        raise BadInput("has no job of unidle span run with this name", field="--store", value=target, remedy="see unidle list --store")  # fmt: skip
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +155,7 @@ def _request(target: str, arguments: dict[str, Any]) -> _Request:
     what = f"process {target}" if target.isdigit() else f"job {target}"
     raise CannotRun(
         f"the layers of a process that runs cannot be told apart from outside ({what}): blocks that are alike run the same"
-        " line of Python, and the backward pass runs without any",
+        " line of Python, and the backward pass runs without any; of jobs of unidle span run the stages are known",
         remedy="measure the function that builds its model, MODEL.py:BUILD, with --beside for what it shares its machine with;"
         f" `unidle profile {target}` shows where the time of the whole goes",
     )  # fmt: skip

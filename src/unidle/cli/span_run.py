@@ -278,6 +278,7 @@ def report(done: Done, others: dict[str, Any], *, as_json: bool) -> None:
             "busy": {"measured": told.busy, "modelled": model.utilisation},
             "exposed_wan_ns": {"measured": told.exposed_wan_ns, "modelled": model.exposed_wan_ns},
             "link_bytes": told.link_bytes, "link_use": told.link_use, "losses": losses(done), "compare": others,
+            "replanned": done.conductor.changes,
         })  # fmt: skip
         return
     _show(done, told, model, off)

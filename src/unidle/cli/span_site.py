@@ -57,15 +57,17 @@ def _lead(
     from unidle.launch.follower import digest_of
     from unidle.launch.gang import gang_of
     from unidle.launch.ground import launcher_address
-    from unidle.launch.sites import LEADER, SETTINGS, Abroad, Here, gathered
+    from unidle.launch.sites import LEADER, Abroad, Here, gathered, settings
+    from unidle.rank.span.tls import contexts
     from unidle.rank.wan import Endpoint, PortTaken
 
     host, port = launcher_address(wanted.setting, wanted.training.hosts)
     others = [site.name for site in wanted.setting.sites[1:]]
     try:
         endpoint = Endpoint(
-            LEADER, run=_run_name(wanted), secret=secret.encode(), listen=(host, port), settings=SETTINGS
-        )
+            LEADER, run=_run_name(wanted), secret=secret.encode(), listen=(host, port), settings=settings(),
+            tls_server=contexts(wanted.training.tls)[0],
+        )  # fmt: skip
     except PortTaken as error:
         raise BadInput(
             str(error), field="sites.hosts", value=f"{host}:{port}", remedy="give ADDRESS:PORT another"
@@ -116,12 +118,14 @@ def _follow(
     from unidle.launch.follower import Follower
     from unidle.launch.gang import gang_of
     from unidle.launch.ground import launcher_address
-    from unidle.launch.sites import LEADER, SETTINGS, Here, Talk
+    from unidle.launch.sites import LEADER, Here, Talk, settings
+    from unidle.rank.span.tls import contexts
     from unidle.rank.wan import Endpoint
 
     with Endpoint(
-        f"{LEADER}-{site}", run=_run_name(wanted), secret=secret.encode(), settings=SETTINGS
-    ) as endpoint:
+        f"{LEADER}-{site}", run=_run_name(wanted), secret=secret.encode(), settings=settings(),
+        tls_client=contexts(wanted.training.tls)[1],
+    ) as endpoint:  # fmt: skip
         talk = Talk(_opened(endpoint, launcher_address(wanted.setting, wanted.training.hosts), wait_s, tell))
         with caught() as signals, gang_of(ground, "span", address, data_dir(), secret) as gang:
             follower = Follower(wanted, gang, Here(gang, _mine(ground)), talk, tell)

@@ -61,11 +61,12 @@ def with_layers(text: str, layers: list[dict[str, Any]], how: Mapping[str, Any])
         data = json.loads(text)
         return json.dumps({**data, "layers": layers, "measured": dict(how)}, indent=2) + "\n"
     lines = "".join(f"\n  - {json.dumps(layer)}" for layer in layers)
-    text = _with_field(text, "layers", f"layers:{lines}")
-    return _with_field(text, "measured", f"measured: {json.dumps(dict(how))}")
+    text = with_field(text, "layers", f"layers:{lines}")
+    return with_field(text, "measured", f"measured: {json.dumps(dict(how))}")
 
 
-def _with_field(text: str, name: str, new: str) -> str:
+def with_field(text: str, name: str, new: str) -> str:
+    """YAML with ``new`` in place of a field of the file, or as a further one."""
     root = yaml.compose(text, Loader=yaml.SafeLoader)
     for key, value in root.value if isinstance(root, yaml.MappingNode) else ():
         if key.value == name:

@@ -15,19 +15,18 @@ from unidle.launch.ground import Ground, devices_of
 from unidle.launch.records import Record
 from unidle.launch.sites import Sites
 from unidle.rank.span_member import dashed
-from unidle.span.observed import Step, row_of, transfers_ns
+from unidle.span.layers import balanced
+from unidle.span.observed import Step, row_of
 from unidle.span.rebalance import anew
-from unidle.span.replan import Left, corrected, cut_off, without
+from unidle.span.reconsider import Choice, drift, reconsider, said
+from unidle.span.replan import Left, cut_off, without
 from unidle.span.runplan import Run, chunks_of, plan_of
-from unidle.span.schedules import Schedule
 from unidle.span.setting import Setting
-from unidle.span.unequal import Modelled, Shares, members, microbatches_of, simulated
+from unidle.span.unequal import Modelled, Shares, microbatches_of, simulated
 from unidle.view.jobs import JobView
 from unidle.words import counted
 
 FRUITLESS_MOST: Final = 5  # attempts one after the other that complete no step
-SWITCH_GAIN: Final = 1.05
-_DRIFT: Final = 1.4  # links that take so much longer than planned are worth a new plan; less is headers and acknowledgements
 
 _FINAL: Final = ("error", "wrong", "refused")  # what another attempt would end with, too
 
@@ -50,6 +49,9 @@ class Attempt:
     told: int = 0
     stopping: bool = False
     digest: str | None = None
+    layers: int | None = None  # of the whole model
+    began_ns: int = 0
+    start_ns: int = 0  # how long it took until all devices were ready
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,11 @@ class Conductor:
         self.whole: int = 0  # the newest step with a checkpoint of all devices
         self.error: UnidleError | None = None
         self._lost: frozenset[str] = frozenset()
-        self._setting, self._schedule, self._shares = wanted.setting, wanted.schedule, wanted.shares
+        self._plan = Choice(wanted.setting, wanted.setting, wanted.schedule, wanted.training.cut, None, 0, "")
+        self._shares = wanted.shares
+        self._next: Choice | None = None
+        self._anew: Shares | None = None
+        self.changes: list[dict[str, Any]] = []  # of the plan, while it runs
         self._fruitless = 0
         self._looked = 0
         self._wanted_back: set[str] = set()
@@ -107,17 +113,17 @@ class Conductor:
             self._poll()
             self._judge(before, self.sites.died())
         self._lost |= self.sites.lost()
-        left = self._left()
+        left, plain = self._left(self._plan.setting), self._left(self._plan.planned)
         simulation = self._simulated(left.setting)
         devices = tuple(devices_of(left.setting))
         run = Run(self.gang.job, number - 1, self.whole if before else 0, before.digest if before else None)
         plan = plan_of(
             self.wanted.training, simulation, self.ground.addresses, run, _cut(left, simulation), left.names,
-            self.wanted.shares.speeds if self.wanted.shares else None,
+            self.wanted.shares.speeds if self.wanted.shares else None, plain.setting,
         )  # fmt: skip
         self.attempts[number] = Attempt(
             number, simulation, {own: name for name, own in left.names.items()}, devices,
-            resumed=self.whole if before else 0,
+            resumed=self.whole if before else 0, began_ns=time.monotonic_ns(),
         )  # fmt: skip
         working = [left.names[name] for name in devices]
         idle = [name for name in self.ground.addresses if name not in working]
@@ -127,19 +133,19 @@ class Conductor:
             after = f"after step {self.whole}" if self.whole else "from the beginning"
             self.tell(f"attempt {number}: goes on {after} with {simulation.result.schedule}")
 
-    def _left(self) -> Left:
+    def _left(self, setting: Setting) -> Left:
         if not self._lost:
-            names = devices_of(self._setting)
-            return Left(self._setting, self.wanted.training.cut, dict(zip(names, names, strict=True)))
-        left = without(self._setting, self.wanted.training.cut, self._lost)
+            names = devices_of(setting)
+            return Left(setting, self._plan.cut, dict(zip(names, names, strict=True)))
+        left = without(setting, self._plan.cut, self._lost)
         return dataclasses.replace(left, setting=dataclasses.replace(left.setting, wide=False))
 
     def _simulated(self, setting: Setting) -> Modelled:
-        return simulated(setting, self._schedule, self._shares)
+        return simulated(setting, self._plan.schedule, self._shares)
 
     def _neighbours(self, device: str, working: list[str]) -> list[list[object]]:
         """Where a device that stands by has to be answered: by those that work of the ones beside it in the whole plan."""
-        whole = self._setting
+        whole = self.wanted.setting
         _, pipeline, stage = device.split("/")
         beside = [s for s in (int(stage) - 1, int(stage) + 1) if 0 <= s < len(whole.stages)]
         names = [whole.device(int(pipeline), s) for s in beside]
@@ -182,8 +188,10 @@ class Conductor:
         local = {str(node["id"]) for node in self.ground.nodes}
         attempt.shifts[device] = 0 if dashed(own) in local else there - here
         attempt.digest = body.get("digest") or attempt.digest
+        attempt.layers = body.get("layers") or attempt.layers
         attempt.ready.add(device)
         if len(attempt.ready) == len(attempt.devices):
+            attempt.start_ns = time.monotonic_ns() - attempt.began_ns
             self.tell(f"all {counted(len(attempt.devices), 'device')} are ready")
 
     @staticmethod
@@ -223,8 +231,7 @@ class Conductor:
                 self._wanted_back = set()
                 self._stop(attempt)
             elif self._next is not None and not attempt.stopping:
-                self._setting, self._schedule = self._next
-                self._next = None
+                self._plan, self._next = self._next, None
                 self._stop(attempt)
             if self._anew is not None and step < self.wanted.training.steps:
                 self._shares, self._anew = self._anew, None
@@ -243,9 +250,6 @@ class Conductor:
         self.sites.stop(attempt.number)
 
     # -- what follows --------------------------------------------------------------------------------
-
-    _next: tuple[Setting, Schedule] | None = None
-    _anew: Shares | None = None
 
     def _judge(self, attempt: Attempt, dead: list[str]) -> None:
         """Which site the next attempt goes without, if any. Errors: :class:`CannotRun` where it is of no use to go on."""
@@ -288,31 +292,32 @@ class Conductor:
         self._lost |= gone
 
     def _look_over(self, attempt: Attempt) -> None:
-        """Links that are slower than planned: whether another schedule would now be faster."""
-        simulation = attempt.simulation
-        setting = simulation.setting
-        recent = [
-            step for number, step in attempt.steps.items() if number > self._looked - self.options.every
-        ]
-        took = transfers_ns(setting, recent)
-        planned = {
-            (min(link.a, link.b), max(link.a, link.b)): setting.largest_cut_bytes * 8 / link.rate_gbps(None)
-            for link in setting.links
-        }
-        slow = {pair: ns for pair, ns in took.items() if pair in planned and ns > _DRIFT * planned[pair]}
-        if not slow or self.wanted.training.saving is None or self._lost:
+        """Links and stages that are not as planned: whether another plan would now be faster."""
+        if self.wanted.training.saving is None or self._lost:
             return
-        now = corrected(setting, slow)
-        same = _again(now, simulation)
-        best = self._simulated(now)
-        names = ", ".join(f"{a}-{b} {ns / planned[a, b]:.2f}x" for (a, b), ns in slow.items())
-        if same is None or same > SWITCH_GAIN * best.result.iteration_ns:
-            self.tell(
-                f"transfers take longer than planned ({names}): another plan from the next checkpoint on"
-            )
-            self._next = (now, self._schedule)
-        else:
-            self.tell(f"transfers take longer than planned ({names}); no other plan is better by 5 %")
+        simulation = attempt.simulation
+        recent = [s for number, s in attempt.steps.items() if number > self._looked - self.options.every]
+        seen = drift(simulation, recent)
+        if not seen:
+            return
+        choice = reconsider(
+            seen, self._plan.planned, simulation, self._plan.schedule, self._layers(attempt), self._shares
+        )
+        left = self.wanted.training.steps - self._looked
+        self.tell(said(choice, seen, left, attempt.start_ns))
+        if choice.is_worth(left, attempt.start_ns):
+            self._next = choice
+            self.changes.append({
+                "after_step": self._looked, "because": str(seen), "schedule": choice.schedule.name,
+                "layers": choice.cut, "same_ns": choice.same_ns, "modelled_ns": choice.best_ns,
+            })  # fmt: skip
+
+    def _layers(self, attempt: Attempt) -> tuple[int, ...] | None:
+        """Of each stage. Ranks that were given no cut took an even one."""
+        stages = len(attempt.simulation.setting.stages)
+        if self._plan.cut is not None or attempt.layers is None or chunks_of(attempt.simulation) > 1:
+            return self._plan.cut
+        return balanced(attempt.layers, [1.0] * stages, attempt.layers)
 
     def _shares_anew(self, attempt: Attempt) -> bool:
         """Whether pipelines that prove slower than others get fewer microbatches: then nothing else changes with it."""
@@ -322,23 +327,11 @@ class Conductor:
         if training.saving is None or training.semantics.get("outer") or self._next is not None:
             return False
         recent = [s for number, s in attempt.steps.items() if number > self._looked - self.options.every]
-        found = anew(attempt.simulation, self._schedule, recent)
+        found = anew(attempt.simulation, self._plan.schedule, recent)
         if found is not None:
             self._anew = found.shares
             self.tell(found.line())
         return found is not None
-
-
-def _again(setting: Setting, simulation: Modelled) -> int | None:
-    """What the program that runs would take in another setting; of pipelines that are not alike that of the slowest group."""
-    from unidle.span.simulate import Trials
-
-    took = [
-        Trials(dataclasses.replace(each.simulation.setting, links=setting.links))(each.simulation.program)
-        for each in members(simulation)
-    ]
-    known = [ns for ns in took if ns is not None]
-    return max(known) if len(known) == len(took) else None
 
 
 def _cut(left: Left, simulation: Modelled) -> tuple[int, ...] | None:

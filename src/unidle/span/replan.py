@@ -51,7 +51,7 @@ def without(setting: Setting, cut: tuple[int, ...] | None, lost: Collection[str]
     if cut is None:  # the number of layers is not known: shares of the work, in fine parts
         old, whole = (100,) * len(setting.stages), 100 * len(setting.stages)
     kept = [setting.stages[k] for k in stages]
-    counts = balanced(whole, _speeds(kept, [old[k] for k in stages]), whole)
+    counts = balanced(whole, useful_speeds(kept, [old[k] for k in stages]), whole)
     if counts is None:
         raise CannotRun(
             f"{counted(whole, 'layer')} are fewer than {counted(len(stages), 'stage')}", field="train.cut",
@@ -67,7 +67,7 @@ def without(setting: Setting, cut: tuple[int, ...] | None, lost: Collection[str]
     left = replace(
         setting, stages=made, sites=sites, links=links, static_bytes=round(setting.static_bytes * largest)
     )
-    _holds(left, names)
+    _holds(left, f"without {names} ")
     names_of = {
         left.device(p, k): setting.device(p, stage)
         for p in range(setting.pipelines)
@@ -76,7 +76,19 @@ def without(setting: Setting, cut: tuple[int, ...] | None, lost: Collection[str]
     return Left(left, counts if cut is not None else None, names_of)
 
 
-def _speeds(stages: Sequence[Stage], layers: Sequence[int]) -> list[float]:
+def moved(setting: Setting, old: Sequence[int], counts: Sequence[int]) -> Setting:
+    """The same stages with other numbers of layers. Errors: :class:`CannotRun` where they do not fit into memory."""
+    stages = tuple(
+        _scaled(stage, count, before, setting, old)
+        for stage, count, before in zip(setting.stages, counts, old, strict=True)
+    )
+    largest = max(count / before for count, before in zip(counts, old, strict=True))
+    made = replace(setting, stages=stages, static_bytes=round(setting.static_bytes * max(largest, 1)))
+    _holds(made, f"layers {' '.join(map(str, counts))}: ")
+    return made
+
+
+def useful_speeds(stages: Sequence[Stage], layers: Sequence[int]) -> list[float]:
     """Layers a second of each stage's device."""
     return [count / max(stage.useful_ns, 1) for stage, count in zip(stages, layers, strict=True)]
 
@@ -99,14 +111,14 @@ def _scaled(stage: Stage, count: int, before: int, setting: Setting, old: Sequen
     )  # fmt: skip
 
 
-def _holds(left: Setting, names: str) -> None:
+def _holds(left: Setting, when: str) -> None:
     if left.memory_cap_bytes is None:
         return
     most = max(stage.kept_bytes for stage in left.stages)
     needed = max(left.held_bytes(s) + left.entering_bytes(s) for s in range(len(left.stages))) + most
     if needed > left.memory_cap_bytes:
         raise CannotRun(
-            f"without {names} a device would hold {needed:,} bytes, {needed - left.memory_cap_bytes:,} more than it may",
+            f"{when}a device would hold {needed:,} bytes, {needed - left.memory_cap_bytes:,} more than it may",
             field="memory_cap_bytes", value=left.memory_cap_bytes,
             remedy="add a site, or start again when the lost one answers",
         )  # fmt: skip

@@ -41,11 +41,13 @@ def plan_of(
     cut: tuple[int, ...] | None,
     names: Mapping[str, str],
     speeds: Sequence[float] | None = None,
+    paced: Setting | None = None,
 ) -> dict[str, Any]:
     """The plan. ``cut``: layers of each part in the model's order; ``addresses``: of each device's endpoint.
 
     ``names``: what the ranks of the setting's devices are called, also in ``addresses``. ``speeds``: of each pipeline, at
-    which its devices are paced. Errors: :class:`CannotRun` where groups of pipelines have other numbers of chunks.
+    which its devices are paced; ``paced``: whose times those are, where not the simulated setting's. Errors:
+    :class:`CannotRun` where groups of pipelines have other numbers of chunks.
     """
     setting = simulation.setting
     return {
@@ -72,7 +74,7 @@ def plan_of(
         "checkpoint": None if training.saving is None else {
             "directory": training.saving.directory, "every": training.saving.every, "keep": training.saving.keep,
         },
-        "pace": _pace(setting, speeds) if training.paced else None,
+        "pace": _pace(paced or setting, speeds) if training.paced else None,
         "tls": None if training.tls is None else dict(training.tls),
         "changes_semantics": {"activations": None, "outer": None} | dict(training.semantics),
         "trace": True,

@@ -140,7 +140,7 @@ def grouped(setting: Setting, microbatches: Sequence[int], speeds: Sequence[floa
             tuple(those),
             replace(
                 setting, microbatches=count, pipelines=len(those), cell=gcd(setting.cell, len(those)),
-                stages=tuple(_at_speed(stage, speed) for stage in setting.stages),
+                stages=tuple(at_speed(stage, speed) for stage in setting.stages),
             ),
             speed,
         )
@@ -148,7 +148,8 @@ def grouped(setting: Setting, microbatches: Sequence[int], speeds: Sequence[floa
     )  # fmt: skip
 
 
-def _at_speed(stage: Stage, speed: float) -> Stage:
+def at_speed(stage: Stage, speed: float) -> Stage:
+    """A stage on a device of ``speed``, where the stage's own times are of 1."""
     forward, backward, weight = (
         max(round(ns / speed), 1) if ns else 0
         for ns in (stage.forward_ns, stage.backward_ns, stage.weight_ns)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import ssl
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future
@@ -14,6 +13,7 @@ from typing import Any, Final
 
 from unidle.errors import BadInput
 from unidle.rank.span.plan import Device, Link, Plan
+from unidle.rank.span.tls import contexts
 from unidle.rank.wan import CellChannel, Channel, ChannelLost, Endpoint, Settings
 from unidle.rank.wan.endpoint import laned
 
@@ -59,7 +59,7 @@ class Mesh:
         self._channels: dict[tuple[str, str], Channel] = {}
         self.wires: dict[int, Wire] = {}
         self.peers: dict[int, Channel] = {}
-        server, client = _tls(plan.tls)
+        server, client = contexts(plan.tls)
         self._start_s = start_s
         settings = Settings(
             flows=_PEER_FLOWS, give_up_s=give_up_s, dead_s=max(1.0, min(5.0, give_up_s)), first_s=start_s
@@ -212,20 +212,3 @@ def seconds_of(name: str, default: float) -> float:
     if not 0 < value < float("inf"):
         raise BadInput("must be a number of seconds above 0", field=name, value=text, remedy="unset it")
     return value
-
-
-def _tls(given: Mapping[str, str] | None) -> tuple[ssl.SSLContext | None, ssl.SSLContext | None]:
-    """For who connects here, and for where this side connects: both show a certificate of the authority."""
-    if given is None:
-        return None, None
-    try:
-        server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=given["authority"])
-        server.verify_mode = ssl.CERT_REQUIRED
-        client = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=given["authority"])
-        for context in (server, client):
-            context.load_cert_chain(given["certificate"], given["key"])
-    except (KeyError, OSError) as error:
-        raise BadInput(
-            f"cannot be used: {error}", field="tls", value=sorted(given), remedy="name certificate, key and authority"
-        ) from None  # fmt: skip
-    return server, client

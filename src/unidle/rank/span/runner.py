@@ -29,7 +29,7 @@ class Runner:
     ) -> None:
         self.plan, self.me, self._mesh, self._records = plan, me, mesh, records
         places = range(me.stage, plan.parts, plan.stages)
-        cuts = plan.cuts(len(layers))
+        self._layers, cuts = len(layers), plan.cuts(len(layers))
         self._trainer = Trainer(
             plan, {k: layers[slice(*cuts[k])] for k in places}, plan.parts - 1, me.torch_device
         )
@@ -73,7 +73,7 @@ class Runner:
         self._saved = begin
         self._records.write(
             "ready", ns=time.monotonic_ns(), wall_ns=time.time_ns(), parameters=sum(p.numel() for p in self._trainer.parameters.values()),
-            digest=self._state.digest, resumed=begin, changes_semantics=self.plan.semantics(),
+            digest=self._state.digest, resumed=begin, layers=self._layers, changes_semantics=self.plan.semantics(),
         )  # fmt: skip
         return begin
 

@@ -1,0 +1,158 @@
+"""What a run decides after some steps: what differs from the plan, and whether another plan is worth a restart."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unidle.span.link import Link
+from unidle.span.observed import Step
+from unidle.span.reconsider import Choice, Drift, drift, reconsider, said
+from unidle.span.schedules import SCHEDULES
+from unidle.span.setting import Setting, Site, Stage
+from unidle.span.simulate import Simulation, simulate
+from unidle.span.timeline import Row
+from unidle.span.unequal import Shares, simulated
+
+MS = 1_000_000
+SECOND = 1_000 * MS
+
+
+def setting(stages: int = 3, microbatches: int = 8, **fields: Any) -> Setting:
+    names = "abcd"[:stages]
+    links = tuple(Link(a, b, 2 * MS, 1.0, None) for a, b in pairwise(names))
+    return Setting(
+        tuple(Stage(10 * MS, 10 * MS, 10 * MS, 10 * MS, 400, 100) for _ in names), microbatches,
+        tuple(Site(name, 1) for name in names), links, input_bytes=100_000, wide=False, **fields,
+    )  # fmt: skip
+
+
+def steps_of(
+    simulation: Simulation, slow: dict[int, float] | None = None, links: float = 1.0, count: int = 2
+) -> list[Step]:
+    """Steps as ranks tell of them: operations of these stages, and all transfers, take so many times as long."""
+    found = []
+    for number in range(count):
+        step = Step(number, 1, (simulation.setting.microbatches,))
+        for row in simulation.rows():
+            took = row.end_ns - row.start_ns
+            if row.op in ("F", "B", "W", "R"):
+                took = round(took * (slow or {}).get(row.stage, 1.0))
+            elif row.op == "send":  # until it was acknowledged
+                took = round(took * links) + 2 * 2 * MS
+            step.rows.append(row._replace(end_ns=row.start_ns + took))
+        found.append(step)
+    return found
+
+
+def decided(simulation: Simulation, seen: Drift, schedule: str, cut: tuple[int, ...] | None = None) -> Choice:
+    return reconsider(seen, simulation.setting, simulation, SCHEDULES[schedule], cut)
+
+
+@given(st.sampled_from(["gpipe", "1f1b", "zb-h1", "varuna", "unidle"]), st.integers(2, 4), st.integers(3, 9))
+def test_a_run_that_goes_as_planned_is_left_alone(name: str, stages: int, microbatches: int) -> None:
+    simulation = simulate(setting(stages, microbatches), SCHEDULES[name])
+    seen = drift(simulation, steps_of(simulation))
+    assert not seen
+    assert seen.setting == simulation.setting
+
+
+def test_a_slow_link_is_named_and_a_schedule_that_hides_it_is_taken() -> None:
+    simulation = simulate(setting(2, 12), SCHEDULES["1f1b"])
+    seen = drift(simulation, steps_of(simulation, links=20))
+    assert set(seen.links) == {("a", "b")}
+    assert not seen.stages
+    assert seen.links["a", "b"] == pytest.approx(20, rel=0.05)
+    choice = decided(simulation, seen, "1f1b")
+    assert choice.schedule.name != "1f1b"
+    assert choice.is_worth(100, SECOND)
+    assert choice.same_ns is not None and choice.same_ns > 1.05 * choice.best_ns
+    assert choice.planned == simulation.setting  # devices are as fast as before
+    text = said(choice, seen, 100, SECOND)
+    assert "a-b take 2" in text and "from the next checkpoint on" in text
+
+
+def test_a_slow_stage_is_named_and_gives_layers_away() -> None:
+    simulation = simulate(setting(), SCHEDULES["unidle"])
+    seen = drift(simulation, steps_of(simulation, slow={1: 2.0}))
+    assert dict(seen.stages) == {1: pytest.approx(2.0)}
+    assert not seen.links
+    choice = decided(simulation, seen, "unidle", (4, 4, 4))
+    assert choice.cut is not None
+    assert sum(choice.cut) == 12 and choice.cut[1] < 4 < choice.cut[0]
+    assert choice.is_worth(100, SECOND)
+    # What is planned with has the measured times, what devices are paced by has not.
+    at = choice.cut[1]
+    assert choice.setting.stages[1].forward_ns == pytest.approx(2 * 10 * MS * at / 4, rel=0.01)
+    assert choice.planned.stages[1].forward_ns == pytest.approx(10 * MS * at / 4, rel=0.01)
+    assert "stage 1 (b) takes 2.00x" in said(choice, seen, 100, SECOND)
+
+
+def test_layers_stay_where_their_number_is_not_known() -> None:
+    simulation = simulate(setting(), SCHEDULES["unidle"])
+    seen = drift(simulation, steps_of(simulation, slow={1: 2.0}))
+    assert decided(simulation, seen, "unidle").cut is None
+
+
+def test_layers_do_not_move_to_where_they_do_not_fit() -> None:
+    stages = tuple(replace(stage, static_bytes=400_000) for stage in setting().stages)
+    for room, cut in ((10**9, (5, 2, 5)), (1_000_000, (5, 2, 5)), (600_000, (4, 4, 4))):
+        made = replace(setting(), stages=stages, memory_cap_bytes=room)
+        simulation = simulate(made, SCHEDULES["varuna"])
+        seen = drift(simulation, steps_of(simulation, slow={1: 2.5}))
+        assert decided(simulation, seen, "varuna", (4, 4, 4)).cut == cut
+
+
+def test_all_stages_slower_alike_change_the_times_and_nothing_else() -> None:
+    """A machine that is shared: the plan for compute that is twice as long may be the one that runs."""
+    simulation = simulate(setting(3, 8), SCHEDULES["zb-h1"])
+    seen = drift(simulation, steps_of(simulation, slow={0: 2.0, 1: 2.0, 2: 2.0}))
+    assert set(seen.stages) == {0, 1, 2}
+    choice = decided(simulation, seen, "zb-h1", (4, 4, 4))
+    assert choice.cut == (4, 4, 4)
+
+
+def test_a_better_plan_that_wins_less_than_a_restart_takes_is_not_taken() -> None:
+    simulation = simulate(setting(2, 12), SCHEDULES["1f1b"])
+    seen = drift(simulation, steps_of(simulation, links=20))
+    choice = decided(simulation, seen, "1f1b")
+    assert not choice.is_worth(3, 60 * SECOND)
+    assert "than a restart takes" in said(choice, seen, 3, 60 * SECOND)
+
+
+def test_what_is_as_good_as_it_can_be_goes_on() -> None:
+    simulation = simulate(setting(2, 12), SCHEDULES["unidle"])
+    seen = drift(simulation, steps_of(simulation, links=2))
+    choice = decided(simulation, seen, "unidle", (6, 6))
+    assert not choice.is_worth(1000, 0)
+    assert "no other plan is better by 5 %" in said(choice, seen, 1000, 0)
+
+
+def test_few_rows_tell_nothing() -> None:
+    step = Step(1, 1, (2,))
+    step.rows.append(Row("a/0/0", "F", 0, 0, 0, 0, 500 * MS))
+    assert not drift(simulate(setting(2, 2), SCHEDULES["gpipe"]), [step])
+
+
+def test_of_pipelines_that_are_not_alike_links_are_measured_and_shares_stay() -> None:
+    shares = Shares((8, 4), (1.0, 0.5))
+    running = simulated(setting(2, 6, pipelines=2), SCHEDULES["1f1b"], shares)
+    steps = []
+    for number in range(2):
+        step = Step(number, 1, shares.microbatches)
+        for row in running.rows():
+            more = 2 * 2 * MS + 19 * (row.end_ns - row.start_ns) if row.op == "send" else 0
+            step.rows.append(row._replace(end_ns=row.end_ns + more))
+        steps.append(step)
+    seen = drift(running, steps)
+    assert set(seen.links) == {("a", "b")}
+    assert not seen.stages
+    choice = reconsider(seen, running.setting, running, SCHEDULES["1f1b"], (3, 3), shares)
+    assert choice.cut == (3, 3)
+    assert choice.same_ns is not None and choice.best_ns < choice.same_ns
+    assert simulated(choice.setting, choice.schedule, shares).result.iteration_ns == choice.best_ns

@@ -1,0 +1,117 @@
+"""Launchers of several sites that train one model together: over TLS, and when one of them is gone."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from span_run import runs
+from span_run.live import Live
+
+ENV = {"UNIDLE_SPAN_SECRET": "of this test"}
+
+
+def file_of(place: Path, port: int, count: int = 2, steps: int = 12, ms: int = 20, **train: Any) -> Path:
+    sites = [
+        {"name": name, "stages": 1, "hosts": [f"127.0.0.1:{port + 100 * k}"]}
+        for k, name in enumerate("abc"[:count])
+    ]
+    times = dict.fromkeys(("forward", "backward", "weight"), ms * runs.MS)
+    told = {
+        **runs.TRAIN,
+        "steps": steps,
+        "pace": True,
+        "checkpoint": {"directory": "kept", "every": 3},
+        **train,
+    }
+    return runs.written(place, runs.span(count, train=told, stage_ns=times, sites=sites))
+
+
+def started(stack: ExitStack, place: Path, file: Path, sites: str, **more: Any) -> dict[str, Live]:
+    """A launcher for each of the sites, the first of them last."""
+    return {
+        name: stack.enter_context(
+            Live(str(file), "--site", name, "--store", str(place / f"{name}.db"), env=ENV, **more)
+        )
+        for name in reversed(sites)
+    }
+
+
+def certificates(place: Path, authority: str, *names: str) -> None:
+    """``AUTHORITY.pem``, and a certificate for this host with its key for each of the names."""
+
+    def openssl(words: str) -> None:
+        subprocess.run(["openssl", *words.split()], check=True, capture_output=True, cwd=place)
+
+    openssl(
+        f"req -x509 -newkey rsa:2048 -nodes -keyout {authority}.key -out {authority}.pem -days 2 -subj /CN={authority}"
+    )
+    (place / "san").write_text("subjectAltName=IP:127.0.0.1\n")
+    for name in names:
+        openssl(f"req -newkey rsa:2048 -nodes -keyout {name}.key -out {name}.csr -subj /CN={name}")
+        openssl(f"x509 -req -in {name}.csr -CA {authority}.pem -CAkey {authority}.key -CAcreateserial -out {name}.pem -days 2 -extfile san")  # fmt: skip
+
+
+def with_tls(place: Path, file: Path, name: str, authority: str) -> Path:
+    """The site's own copy of the span file, with its own certificate."""
+    data = json.loads(file.read_text())
+    data["train"]["tls"] = {
+        "certificate": f"{name}.pem",
+        "key": f"{name}.key",
+        "authority": f"{authority}.pem",
+    }
+    path = place / f"span-{name}.json"
+    path.write_text(json.dumps(data))
+    return path
+
+
+@pytest.mark.slow
+def test_sites_train_over_tls_and_one_with_another_authority_is_told_so(tmp_path: Path) -> None:
+    certificates(tmp_path, "ours", "a", "b")
+    certificates(tmp_path, "theirs", "x")
+    file = file_of(tmp_path, 44000, steps=4)
+    with ExitStack() as stack:
+        second = started(stack, tmp_path, with_tls(tmp_path, file, "b", "ours"), "b")["b"]
+        first = started(stack, tmp_path, with_tls(tmp_path, file, "a", "ours"), "a")["a"]
+        assert (first.end(), second.end()) == (0, 0), first.said
+    assert sorted(first.losses) == [1, 2, 3, 4]
+    wrong = with_tls(tmp_path, file, "x", "theirs")
+    with ExitStack() as stack:
+        first = started(stack, tmp_path, with_tls(tmp_path, file, "a", "ours"), "a")["a"]
+        first.until("waits for 1 site")
+        words = ("span", "run", str(wrong), "--site", "b", "--wait", "5", "--store", str(tmp_path / "x.db"))
+        done = subprocess.run(
+            [sys.executable, "-m", "unidle", *words],
+            capture_output=True,
+            text=True,
+            env=os.environ | ENV,
+            timeout=120,
+        )
+        assert done.returncode == 3
+        assert "tls" in done.stderr and "the first site does not answer" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_site_whose_launcher_and_ranks_are_killed_is_done_without(tmp_path: Path) -> None:
+    file = file_of(tmp_path, 45000, count=3, steps=30)
+    with ExitStack() as stack:
+        live = started(stack, tmp_path, file, "abc", give_up_s=5)
+        live["a"].until("step     7")
+        ranks = live["c"].ranks("c/0/2")
+        assert ranks
+        live["c"].kill()
+        for pid in ranks:
+            os.kill(pid, signal.SIGKILL)
+        assert "launcher of c is gone" in live["a"].until("is gone")
+        assert "after step 6" in live["a"].until("attempt 2: goes on")
+        assert live["a"].end() == 0
+        assert live["b"].end() == 0
+    assert sorted(live["a"].losses) == list(range(1, 31))
