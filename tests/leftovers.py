@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import secrets
 import signal
 import subprocess
@@ -48,7 +49,11 @@ def find(before: Before, scratch: Path) -> list[str]:
             for path in sorted(_cgroups() - before.cgroups)
             if not _foreign(path, before)
         ),
-        *(f"network namespace {name}" for name in sorted(_netns() - before.netns)),
+        *(
+            f"network namespace {name}"
+            for name in sorted(_netns() - before.netns)
+            if not _of_others(name, before)
+        ),
         *(f"mount {place}" for place in _mounts_below(scratch)),
         *(f"file in the checkout: {name}" for name in sorted(_untracked(before.checkout) - before.untracked)),
     ]
@@ -119,6 +124,20 @@ def _foreign(group: Path, before: Before) -> bool:
 def _netns() -> frozenset[str]:
     place = Path("/run/netns")
     return frozenset(entry.name for entry in place.iterdir()) if place.is_dir() else frozenset()
+
+
+def _of_others(name: str, before: Before) -> bool:
+    """Whether a process that is not of this session made the namespace, and lives: its number is in the name."""
+    made_by = re.match(r"ud(\d+)-", name)
+    if made_by is None or int(made_by[1]) == os.getpid():
+        return False
+    place = Path("/proc", made_by[1])
+    try:
+        return f"{TOKEN_VARIABLE}={before.token}".encode() not in (place / "environ").read_bytes().split(
+            b"\0"
+        )
+    except OSError:  # it is gone, and left this behind
+        return False
 
 
 def _mounts_below(scratch: Path) -> list[str]:
