@@ -36,6 +36,7 @@ def file_with_checkpoints(place: Path, count: int, ms: int = 20, **fields: Any) 
     return runs.written(place, runs.span(count, train=train, stage_ns=times, **fields))
 
 
+@pytest.mark.slow
 def test_two_sites_on_loopback_train_the_same_as_one_process(tmp_path: Path) -> None:
     told = trained(
         tmp_path, "--no-namespaces", "--compare", "single", "--gantt", str(tmp_path / "g.svg"), "--perfetto",
