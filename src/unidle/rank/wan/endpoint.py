@@ -26,6 +26,7 @@ from unidle.rank.wan.sockets import listener
 
 _GREETERS_MOST: Final = 64
 _REFUSALS_KEPT: Final = 32
+_GONE_MOST: Final = 4096
 
 
 class Endpoint:
@@ -61,7 +62,7 @@ class Endpoint:
         self._lock = threading.Lock()
         self._channels: dict[str, Channel] = {}
         self._all: list[Channel] = []
-        self._gone: set[str] = set()
+        self._gone: dict[str, None] = {}  # instances of channels that ended, the oldest first
         self._helpers: set[Dialer | Greeter] = set()
         self._calls: deque[Callable[[], None]] = deque()
         self._numbers = itertools.count(1)
@@ -207,7 +208,14 @@ class Endpoint:
             channel.tick(now)
         for ended in [channel for channel in self._all if channel.error is not None]:
             self._all.remove(ended)
-            self._gone.add(ended.instance)
+            with self._lock:
+                self._leave_out(ended.instance)
+
+    def _leave_out(self, instance: str) -> None:
+        """Let this one in no more."""
+        self._gone[instance] = None
+        while len(self._gone) > _GONE_MOST:
+            del self._gone[next(iter(self._gone))]
 
     def watch(self, channel: Channel, flow: Flow, events: int) -> None:
         """What the selector looks for on a flow's socket; 0 for no more."""
@@ -282,7 +290,7 @@ class Endpoint:
                 if channel.address is not None:
                     return "both sides connect; one of them has to accept"
                 if channel.instance and channel.instance != hello.instance:
-                    self._gone.add(channel.instance)
+                    self._leave_out(channel.instance)
                     again = ChannelLost(
                         f"{hello.peer} was started again; what was on its way is lost: resume both sides"
                     )
