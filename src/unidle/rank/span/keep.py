@@ -3,7 +3,7 @@
 One rank of each stage writes a shard with its layers, their optimizer state and settings; names are the whole model's. Shards go
 into a directory with an unfinished name; when all are on storage the manifest is written and the directory gets its name. Where
 sites do not share the directory, those that do make a checkpoint of their own with their layers. ``unidle checkpoint
-list|verify|prune`` read them; :class:`unidle.rank.checkpoint.Checkpointer` is not used, since it speaks over a process group.
+list|verify|prune`` read them. :mod:`unidle.rank.span.saving` does this beside the training.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -45,7 +45,11 @@ from unidle.rank.span.optimize import OuterStep
 from unidle.rank.span.plan import Keep
 from unidle.rank.span.wire import bytes_of, on_host
 
-Gather = Callable[[Any], list[Any]]
+
+class Gather(Protocol):
+    """Every device's value, on every device. Calls under one tag are made by all at the same time."""
+
+    def __call__(self, value: Any, tag: str = ...) -> list[Any]: ...
 
 
 @dataclass(slots=True)
@@ -136,63 +140,95 @@ def _is_of(key: str, name: str) -> bool:
 class Keeper:
     """Saves and restores one rank's part. Calls are made by all ranks at the same step.
 
-    ``index``: of this device; ``writes``: whether it saves at all; ``gather``: every device's value, on every device. ``{site}``
-    in the directory stands for ``site``.
+    ``index``: of this device; ``writes``: whether it saves at all. ``{site}`` in the directory stands for ``site``.
     """
 
     def __init__(self, keep: Keep, index: int, site: str, writes: bool, gather: Gather) -> None:
-        self._keep, self._index, self._writes, self._gather = keep, index, writes, gather
-        self._directory = os.path.abspath(keep.directory.replace("{site}", site))
+        self._keep, self._index, self.writes, self._gather = keep, index, writes, gather
+        self.directory = os.path.abspath(keep.directory.replace("{site}", site))
         problem = ""
         try:
-            os.makedirs(self._directory, exist_ok=True)
+            os.makedirs(self.directory, exist_ok=True)
         except OSError as error:
             problem = f"{error.strerror}"
-        if problem or not os.access(self._directory, os.W_OK | os.X_OK):
+        if problem or not os.access(self.directory, os.W_OK | os.X_OK):
             raise BadInput(
-                f"cannot be written: {problem or 'no permission'}", field="checkpoint.directory", value=self._directory,
+                f"cannot be written: {problem or 'no permission'}", field="checkpoint.directory", value=self.directory,
                 remedy="name a directory that every rank may write",
             )  # fmt: skip
         self._session = str(gather(secrets.token_hex(6))[0])
         self._group = self._who_shares()
+        self.apart = "" if "{site}" in keep.directory else self._who_is_apart(site)
+
+    def _who_is_apart(self, site: str) -> str:
+        """What to say where not all ranks see the same directory."""
+        told = self._gather([site, self._group])
+        shared: dict[str, set[str]] = {}
+        for name, group in told:
+            shared.setdefault(str(group), set()).add(name)
+        if len(shared) == 1:
+            return ""
+        groups = "; ".join(", ".join(sorted(names)) for names in shared.values())
+        return str(
+            BadInput(
+                "is not the same storage at all sites, so each keeps only its own layers: a site that is lost takes them along,"
+                " and layers cannot move to another", field="checkpoint.directory", value=f"{self.directory}: {groups}",
+                remedy="name storage that all sites share, or {site} in it to keep them apart on purpose",
+            )
+        )  # fmt: skip
 
     def _who_shares(self) -> list[int]:
         """The writers that see this directory, by a file of each."""
-        mine = os.path.join(self._directory, f".span-{self._session}.{self._index}.tmp")
-        if self._writes:
+        mine = os.path.join(self.directory, f".span-{self._session}.{self._index}.tmp")
+        if self.writes:
             write_durably(mine, b"")
         self._gather(None)
         start = f".span-{self._session}."
-        seen = [n[len(start) :].split(".")[0] for n in os.listdir(self._directory) if n.startswith(start)]
+        seen = [n[len(start) :].split(".")[0] for n in os.listdir(self.directory) if n.startswith(start)]
         self._gather(None)
-        if self._writes:
+        if self.writes:
             os.unlink(mine)
         return sorted(map(int, seen))
 
-    def save(self, step: int, state: State) -> str | None:
-        """Write this rank's shard, and where it is the first of its group the manifest: then the path, else None."""
-        partial = os.path.join(self._directory, partial_name(step, self._session))
-        found: dict[str, Any] = {"shard": None, "problem": ""}
-        if self._writes:
-            rank = self._group.index(self._index)
+    def write(
+        self, step: int, tensors: Mapping[str, Tensor], own: Mapping[str, Any], whole: Callable[[str], None]
+    ) -> tuple[str, bool]:
+        """Write this rank's shard, and where it is the first of its group the manifest. Errors: WanError.
+
+        ``whole`` is told the path once all parts of all groups are on storage, at the first of each group. Returns why the step was not
+        saved, if so, and whether this rank is the one to say it; older checkpoints are as they were then.
+        """
+        partial = os.path.join(self.directory, partial_name(step, self._session))
+        shard, problem = self._shard(partial, tensors, own) if self.writes else (None, "")
+        told = self._gather([shard, problem], "saved")
+        lead, path = bool(self._group) and self._index == self._group[0], ""
+        if lead and not any(each[1] for each in told):
+            shards = tuple(Shard(n, r, b, tuple(c)) for n, r, b, c in (told[k][0] for k in self._group))
+            manifest = Manifest(step, len(shards), time.time_ns(), self._session, shards)
             try:
-                os.makedirs(partial, exist_ok=True)
-                shard = write_shard(partial, rank, len(self._group), state.tensors(), state.own())
-                found["shard"] = [shard.name, shard.rank, shard.size_bytes, list(shard.crcs)]
+                path = finish(self.directory, partial, manifest)
             except OSError as error:
-                found["problem"] = f"{partial}: {error.strerror}"
-        told = self._gather(found)
-        problem = next((each["problem"] for each in told if each["problem"]), "")
-        if problem:
-            if self._group and self._index == self._group[0]:
+                problem = f"{partial}: {error.strerror}"
+        problems = self._gather(problem, "saved")
+        if (first := next((k for k, each in enumerate(problems) if each), None)) is not None:
+            if lead:
                 shutil.rmtree(partial, ignore_errors=True)
-            raise OSError(f"step {step} was not saved: {problem}")
-        if not self._group or self._index != self._group[0]:
-            return None
-        shards = tuple(Shard(n, r, b, tuple(c)) for n, r, b, c in (told[k]["shard"] for k in self._group))
-        path = finish(self._directory, partial, Manifest(step, len(shards), time.time_ns(), self._session, shards))  # fmt: skip
-        _prune(self._directory, self._keep.keep, self._session)
-        return path
+            return f"step {step} was not saved: {problems[first]}", first == self._index
+        if lead:
+            whole(path)
+            _prune(self.directory, self._keep.keep, self._session)  # none before all sites have the new one
+        return "", False
+
+    def _shard(
+        self, partial: str, tensors: Mapping[str, Tensor], own: Mapping[str, Any]
+    ) -> tuple[list[Any] | None, str]:
+        """What the manifest says of this rank's shard, or why it could not be written."""
+        try:
+            os.makedirs(partial, exist_ok=True)
+            shard = write_shard(partial, self._group.index(self._index), len(self._group), tensors, own)
+        except OSError as error:
+            return None, f"{partial}: {error.strerror}"
+        return [shard.name, shard.rank, shard.size_bytes, list(shard.crcs)], ""
 
     def restore(self, resume: int | None, state: State, tell: Callable[[str], None]) -> int:
         """The newest step that every rank can read, read into ``state``; 0 where there is none.
@@ -201,14 +237,19 @@ class Keeper:
         """
         if resume == 0:
             return 0
-        here = steps_in(self._directory)
+        here = steps_in(self.directory)
         every = self._gather(sorted(here))
         common = sorted(set.intersection(*map(set, every)), reverse=True)
+        if resume is None and not common and any(every):
+            raise BadInput(
+                "has checkpoints that not every rank sees", field="checkpoint.directory", value=self.directory,
+                remedy="name a directory that all sites share, or start the sites that have them; resume 0 begins anew",
+            )  # fmt: skip
         wanted = common if resume is None else [resume]
         for step in wanted:
             problem, found = "", None
             try:
-                found = read(here.get(step, os.path.join(self._directory, step_name(step))), state)
+                found = read(here.get(step, os.path.join(self.directory, step_name(step))), state)
             except (Damaged, OSError) as error:
                 problem = str(error)
             except BadInput as error:
@@ -226,7 +267,7 @@ class Keeper:
             tell(f"the checkpoint of step {step} is left out: {problems[0]}")
         if wanted:
             raise BadInput(
-                "no checkpoint in it can be read by every rank", field="checkpoint.directory", value=self._directory,
+                "no checkpoint in it can be read by every rank", field="checkpoint.directory", value=self.directory,
                 remedy="`unidle checkpoint verify` says why; resume 0 begins anew",
             )  # fmt: skip
         return 0

@@ -150,28 +150,29 @@ class Mesh:
                 channel.send("clock", str(time.monotonic_ns()).encode())
             wire.ahead_ns = int(bytes(channel.recv("clock").result()))
 
-    def gather(self, value: Any) -> list[Any]:
-        """The value of every device, in the plan's order, on every device: down each pipeline to its first stage, and back."""
+    def gather(self, value: Any, tag: str = "gather") -> list[Any]:
+        """The value of every device, in the plan's order, on every device: down each pipeline to its first stage, and back.
+
+        Threads that gather at the same time do it under different tags.
+        """
         found = {str(self.plan.devices.index(self.me)): value}
         me, last = self.me, self.plan.stages - 1
         before = self.wires[me.stage - 1].channel if me.stage else None
         after = self.wires[me.stage + 1].channel if me.stage < last else None
         up = before or (self.peers[0] if me.pipeline else None)
         # posted before anything is said: who has said all closes, and what comes unasked is lost then
-        awaited = [
-            channel.recv("gather") for channel in (after, *(() if up else self.peers.values())) if channel
-        ]
-        answer = up.recv("gather") if up else None
+        awaited = [channel.recv(tag) for channel in (after, *(() if up else self.peers.values())) if channel]
+        answer = up.recv(tag) if up else None
         for future in awaited:
             found |= json.loads(bytes(future.result()))
         if up is not None and answer is not None:
-            _tell(up, found)
+            _tell(up, tag, found)
             found = json.loads(bytes(answer.result()))
         else:
             for peer in self.peers.values():
-                _tell(peer, found)
+                _tell(peer, tag, found)
         if after is not None:
-            _tell(after, found)
+            _tell(after, tag, found)
         return [found[str(k)] for k in range(len(self.plan.devices))]
 
     def lost(self) -> tuple[str, str]:
@@ -189,8 +190,8 @@ class Mesh:
         self.endpoint.close(timeout_s)
 
 
-def _tell(channel: Channel, found: dict[str, Any]) -> None:
-    channel.send("gather", json.dumps(found).encode())
+def _tell(channel: Channel, tag: str, found: dict[str, Any]) -> None:
+    channel.send(tag, json.dumps(found).encode())
 
 
 def secret_of_run() -> str:
