@@ -19,6 +19,7 @@ from unidle.rank.wan.inbound import Inbound
 from unidle.rank.wan.order import Ranges
 from unidle.rank.wan.outbound import Chunk, Outbound
 from unidle.rank.wan.stats import Stats
+from unidle.rank.wan.sums import Summer
 
 
 @given(numbers=st.permutations(range(1, 60)), twice=st.lists(st.integers(1, 59)))
@@ -43,7 +44,7 @@ class _Link:
         self.dice = random.Random(seed)
         bounds = Settings(chunk_bytes=1024, window_bytes=16 << 10, early_bytes=early_bytes)
         self.stats = Stats(), Stats()
-        self.out, self.into = Outbound(1, bounds, self.stats[0]), Inbound(bounds, self.stats[1])
+        self.out, self.into = Outbound(1, bounds, self.stats[0], Summer("")), Inbound(bounds, self.stats[1])
         self.out.peer_early_bytes = early_bytes
         self.chunks: list[tuple[Chunk, bytes]] = []  # on their way
         self.old: list[tuple[Frame, bytes]] = []  # came, and may come again on a dead connection
@@ -172,10 +173,10 @@ def test_many_thousands_of_buffers_over_cut_connections_leave_nothing_behind(wai
 
 def test_a_cell_keeps_what_is_on_its_way_and_no_more() -> None:
     with cells(2) as (near, far):
-        for step in range(150):
+        for step in range(200):  # 1,600 messages, each with a tag of its own
             sizes = [k * 70_001 % 200_000 for k in range(8)]
             got = [far[k % 2].recv(f"{step}.{k}", bytearray(s), origin=0) for k, s in enumerate(sizes)]
             for k, size in enumerate(sizes):
                 near[0].send(f"{step}.{k}", bytes([step]) * size, to=k % 2)
             assert all(set(f.result(20)) <= {step} for f in got)
-            assert max(cell.kept for cell in (*near, *far)) <= 6 * 64
+            assert max(cell.kept for cell in (*near, *far)) <= 10 * 64  # told in 64s, to two targets

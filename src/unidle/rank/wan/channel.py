@@ -21,6 +21,7 @@ from unidle.rank.wan.pending import Pending
 from unidle.rank.wan.settings import Settings
 from unidle.rank.wan.sockets import TcpInfo, pace, tcp_info
 from unidle.rank.wan.stats import Stats
+from unidle.rank.wan.sums import Summer
 
 _TURN_CHUNKS: Final = 32  # then flows are read again, however much the kernel would still take
 _LEAVE_NS: Final = 2_000_000_000
@@ -34,6 +35,8 @@ class Helper(Protocol):
 
 class Loop(Protocol):
     """What a channel needs of its endpoint."""
+
+    summer: Summer
 
     def soon(self, call: Callable[[], None]) -> None: ...
 
@@ -55,7 +58,7 @@ class Channel:
         self._loop, self._run, self._settings = loop, run, settings
         self.helpers: set[Helper] = set()  # that open its flows
         self._stats = Stats()
-        self._out = Outbound(run, settings, self._stats)
+        self._out = Outbound(run, settings, self._stats, loop.summer)
         self._in = Inbound(settings, self._stats)
         self._flows: dict[int, Flow] = {}
         self._seen: set[int] = set()

@@ -23,6 +23,7 @@ from unidle.rank.wan.frames import run_key
 from unidle.rank.wan.handshake import Hello, Identity
 from unidle.rank.wan.settings import Settings
 from unidle.rank.wan.sockets import listener
+from unidle.rank.wan.sums import Summer
 
 _GREETERS_MOST: Final = 64
 _REFUSALS_KEPT: Final = 32
@@ -74,6 +75,7 @@ class Endpoint:
         self._selector.register(self._woken, selectors.EVENT_READ, None)
         if self._listener is not None:
             self._selector.register(self._listener, selectors.EVENT_READ, self._accept_one)
+        self.summer = Summer(f"wan-sums-{peer}")
         self._thread = threading.Thread(target=self._run, name=f"wan-{peer}", daemon=True)
         self._thread.start()
 
@@ -122,6 +124,7 @@ class Endpoint:
             channel.close(timeout)
         self.soon(lambda: None)
         self._thread.join()
+        self.summer.close()
         for helper in list(self._helpers):
             helper.stop()
         for helper in list(self._helpers):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import zlib
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -13,6 +12,7 @@ from unidle.rank.wan.frames import DATA, Frame, pack
 from unidle.rank.wan.order import FIRST, NONE, Ranges
 from unidle.rank.wan.settings import Settings
 from unidle.rank.wan.stats import Stats
+from unidle.rank.wan.sums import AHEAD, Sum, Summer
 
 _EARLY_LEAST_BYTES: Final = 64  # what is kept of a message without bytes is something, too
 
@@ -22,12 +22,14 @@ class Message:
     before the peer had ``granted`` it a buffer."""
 
     __slots__ = (
-        "before", "early_bytes", "future", "granted", "number", "offset", "started", "tag", "unsettled", "view",
+        "before", "early_bytes", "future", "granted", "number", "offset", "started", "summed", "sums", "tag", "unsettled", "view",
     )  # fmt: skip
 
     def __init__(self, tag: int, number: int, before: int, view: memoryview, future: Future[int]) -> None:
         self.tag, self.number, self.before, self.view, self.future = tag, number, before, view, future
         self.offset = self.unsettled = self.early_bytes = 0
+        self.sums: deque[Sum] = deque()  # of the next chunks, up to the byte ``summed``
+        self.summed = 0
         self.started = self.granted = False
 
     @property
@@ -60,8 +62,8 @@ class Chunk:
 class Outbound:
     """Gives out chunks, and takes them back that did not arrive."""
 
-    def __init__(self, run: int, settings: Settings, stats: Stats) -> None:
-        self._run, self._settings, self._stats = run, settings, stats
+    def __init__(self, run: int, settings: Settings, stats: Stats, summer: Summer) -> None:
+        self._run, self._settings, self._stats, self._summer = run, settings, stats, summer
         self._slots: list[tuple[int, int, Message]] = []
         self._ready: deque[Message] = deque()
         self._again: deque[Chunk] = deque()
@@ -127,10 +129,10 @@ class Outbound:
                     continue
                 self._early_out += kept
                 message.early_bytes += kept
-            payload = message.view[message.offset : message.offset + length]
+            payload, crc = self._summed(message)
             frame = Frame(
                 DATA, message.tag, message.number, message.before, self.seen, message.offset, len(message.view), length,
-                zlib.crc32(payload),
+                crc,
             )  # fmt: skip
             message.offset += length
             message.started = True
@@ -139,6 +141,15 @@ class Outbound:
                 del self._ready[index]
             return Chunk(message, payload, pack(self._run, frame))
         return None
+
+    def _summed(self, message: Message) -> tuple[memoryview, int]:
+        """The next chunk of a message and its sum; those after it are asked for."""
+        size = self._settings.chunk_bytes
+        while not message.sums or (len(message.sums) <= AHEAD and message.summed < len(message.view)):
+            message.sums.append(self._summer.ask(message.view[message.summed : message.summed + size]))
+            message.summed += size
+        chunk = message.sums.popleft()
+        return chunk.payload, chunk.value()
 
     def _has_tokens(self, now_ns: int) -> bool:
         """Whether the rate lets a chunk go: it may go into debt by one, so the mean is kept for any length."""
