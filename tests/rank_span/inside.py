@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from unidle.errors import BadInput
 from unidle.rank.span.gradients import Sums
-from unidle.rank.span.keep import Keeper, State, read
+from unidle.rank.span.keep import State, read
+from unidle.rank.span.keeper import Keeper
 from unidle.rank.span.model import Layer, as_values, build, check_shared, layer_bytes, layers_of, shapes_of
 from unidle.rank.span.part import Part
 from unidle.rank.span.plan import Keep

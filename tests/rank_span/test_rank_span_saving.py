@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,8 +13,10 @@ import pytest
 
 import needs
 from rank_span import runs
-from rank_span.runs import Nursery
+from rank_span.runs import Nursery, Rank
 from rank_span.test_rank_span import same
+from rank_span.test_rank_span_net import started
+from unidle.drill.lab import Lab
 
 
 @contextlib.contextmanager
@@ -93,23 +96,68 @@ def test_ranks_killed_while_they_save_lose_nothing_of_the_checkpoint_before(
     assert not list(kept.glob(".step_*"))
 
 
-def test_sites_with_disks_of_their_own_are_told_at_the_first_checkpoint_what_to_do(
-    nursery: Nursery, tmp_path: Path
-) -> None:
-    ranks, out = [], tmp_path / "out"
-    given = runs.plan(2, (2,), steps=2)
+def _on_disks(nursery: Nursery, given: dict[str, Any], tmp_path: Path, out: Path) -> list[Rank]:
+    """Each site with a disk of its own."""
+    ranks = []
     for device in given["devices"]:
         kept = {"directory": str(tmp_path / f"disk-of-{device['site']}"), "every": 1, "keep": 2}
-        file = runs.write(given | {"checkpoint": kept}, tmp_path / device["site"])
+        file = runs.write(given | {"checkpoint": kept}, tmp_path / f"plan-of-{device['site']}")
         ranks.append(nursery.start(file, "--device", device["device"], "--out", str(out)))
     try:
-        assert [rank.wait() for rank in ranks] == [0, 0]
+        assert [rank.wait() for rank in ranks] == [0] * len(ranks), [rank.said for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()
-    (told,) = runs.records(out, "site0/0/0", "apart")
+    return ranks
+
+
+def test_sites_with_disks_of_their_own_each_keep_all_and_one_that_lost_its_own_goes_on_with_another_cut(
+    nursery: Nursery, tmp_path: Path
+) -> None:
+    given = runs.plan(2, (2,), steps=2)
+    ranks = _on_disks(nursery, given, tmp_path, tmp_path / "out")
+    assert not any(rank.said for rank in ranks)
+    alone = runs.tensors(nursery.single(given, tmp_path / "alone"))
+    for site in ("site0", "site1"):
+        assert runs.tensors(runs.newest(tmp_path / f"disk-of-{site}")) == alone
+    shutil.rmtree(tmp_path / "disk-of-site0")
+    again = runs.plan(3, (2,), steps=3, resume=2, model__cut=[[0, 1], [1, 3], [3, 6]])
+    _on_disks(nursery, again, tmp_path, tmp_path / "again")
+    assert runs.records(tmp_path / "again", "site2/0/2", "ready")[0]["resumed"] == 2
+    whole = runs.tensors(nursery.single(given | {"steps": 3}, tmp_path / "whole"))
+    for site in ("site0", "site1", "site2"):
+        assert runs.tensors(runs.newest(tmp_path / f"disk-of-{site}")) == whole
+
+
+@pytest.mark.slow
+@needs.shaping
+def test_sites_that_cannot_connect_to_each_other_keep_their_own_layers_and_are_told_what_to_do(
+    tmp_path: Path,
+) -> None:
+    given, lab = runs.plan(3, (2,), steps=3), Lab(["site0", "site1", "site2"])
+    with contextlib.ExitStack() as stack:
+        stack.callback(lab.close)
+        lab.cut("site0", "site2")
+        ranks = []
+        for device in given["devices"]:
+            device["address"] = [lab.address(device["site"]), 29400]
+        for device in given["devices"]:
+            kept = {"directory": str(tmp_path / f"disk-of-{device['site']}"), "every": 1, "keep": 3}
+            file = runs.write(given | {"checkpoint": kept}, tmp_path / f"plan-of-{device['site']}")
+            rank = started(lab.space(device["site"]), file, device["device"], tmp_path / "out", 30.0)
+            ranks.append(stack.enter_context(rank))
+        stack.callback(lambda: [rank.kill() for rank in ranks])
+        said = [rank.communicate(timeout=150)[1] for rank in ranks]
+        assert [rank.returncode for rank in ranks] == [0, 0, 0], said
+    (told,) = runs.records(tmp_path / "out", "site0/0/0", "apart")
     assert told["because"].startswith("checkpoint.directory: is not the same storage at all sites")
-    assert "site0; site1" in told["because"]
+    assert "site0; site1; site2" in told["because"]
     assert "name storage that all sites share" in told["because"]
-    assert ranks[0].said.count("\n") == 1
-    assert not ranks[1].said
+    for step in (1, 2, 3):
+        parts = [runs.tensors(tmp_path / f"disk-of-site{k}/step_000000000{step}") for k in range(3)]
+        assert not parts[0].keys() & parts[1].keys()
+    assert [len(runs.records(tmp_path / "out", f"site{k}/0/{k}", "checkpoint")) for k in range(3)] == [
+        3,
+        3,
+        3,
+    ]

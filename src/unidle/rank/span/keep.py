@@ -12,11 +12,9 @@ import contextlib
 import io
 import os
 import re
-import secrets
 import shutil
-import time
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -31,7 +29,6 @@ from unidle.checkpoint.layout import (
     Shard,
     encode_header,
     is_partial,
-    partial_name,
     read_manifest,
     shard_name,
     step_name,
@@ -42,7 +39,6 @@ from unidle.errors import BadInput
 from unidle.rank.checkpoint.stage import DTYPES
 from unidle.rank.span.model import Layer, names_of
 from unidle.rank.span.optimize import OuterStep
-from unidle.rank.span.plan import Keep
 from unidle.rank.span.wire import bytes_of, on_host
 
 
@@ -137,142 +133,6 @@ def _is_of(key: str, name: str) -> bool:
     return key.startswith(f"{name}.") and "." not in key[len(name) + 1 :]
 
 
-class Keeper:
-    """Saves and restores one rank's part. Calls are made by all ranks at the same step.
-
-    ``index``: of this device; ``writes``: whether it saves at all. ``{site}`` in the directory stands for ``site``.
-    """
-
-    def __init__(self, keep: Keep, index: int, site: str, writes: bool, gather: Gather) -> None:
-        self._keep, self._index, self.writes, self._gather = keep, index, writes, gather
-        self.directory = os.path.abspath(keep.directory.replace("{site}", site))
-        problem = ""
-        try:
-            os.makedirs(self.directory, exist_ok=True)
-        except OSError as error:
-            problem = f"{error.strerror}"
-        if problem or not os.access(self.directory, os.W_OK | os.X_OK):
-            raise BadInput(
-                f"cannot be written: {problem or 'no permission'}", field="checkpoint.directory", value=self.directory,
-                remedy="name a directory that every rank may write",
-            )  # fmt: skip
-        self._session = str(gather(secrets.token_hex(6))[0])
-        self._group = self._who_shares()
-        self.apart = "" if "{site}" in keep.directory else self._who_is_apart(site)
-
-    def _who_is_apart(self, site: str) -> str:
-        """What to say where not all ranks see the same directory."""
-        told = self._gather([site, self._group])
-        shared: dict[str, set[str]] = {}
-        for name, group in told:
-            shared.setdefault(str(group), set()).add(name)
-        if len(shared) == 1:
-            return ""
-        groups = "; ".join(", ".join(sorted(names)) for names in shared.values())
-        return str(
-            BadInput(
-                "is not the same storage at all sites, so each keeps only its own layers: a site that is lost takes them along,"
-                " and layers cannot move to another", field="checkpoint.directory", value=f"{self.directory}: {groups}",
-                remedy="name storage that all sites share, or {site} in it to keep them apart on purpose",
-            )
-        )  # fmt: skip
-
-    def _who_shares(self) -> list[int]:
-        """The writers that see this directory, by a file of each."""
-        mine = os.path.join(self.directory, f".span-{self._session}.{self._index}.tmp")
-        if self.writes:
-            write_durably(mine, b"")
-        self._gather(None)
-        start = f".span-{self._session}."
-        seen = [n[len(start) :].split(".")[0] for n in os.listdir(self.directory) if n.startswith(start)]
-        self._gather(None)
-        if self.writes:
-            os.unlink(mine)
-        return sorted(map(int, seen))
-
-    def write(
-        self, step: int, tensors: Mapping[str, Tensor], own: Mapping[str, Any], whole: Callable[[str], None]
-    ) -> tuple[str, bool]:
-        """Write this rank's shard, and where it is the first of its group the manifest. Errors: WanError.
-
-        ``whole`` is told the path once all parts of all groups are on storage, at the first of each group. Returns why the step was not
-        saved, if so, and whether this rank is the one to say it; older checkpoints are as they were then.
-        """
-        partial = os.path.join(self.directory, partial_name(step, self._session))
-        shard, problem = self._shard(partial, tensors, own) if self.writes else (None, "")
-        told = self._gather([shard, problem], "saved")
-        lead, path = bool(self._group) and self._index == self._group[0], ""
-        if lead and not any(each[1] for each in told):
-            shards = tuple(Shard(n, r, b, tuple(c)) for n, r, b, c in (told[k][0] for k in self._group))
-            manifest = Manifest(step, len(shards), time.time_ns(), self._session, shards)
-            try:
-                path = finish(self.directory, partial, manifest)
-            except OSError as error:
-                problem = f"{partial}: {error.strerror}"
-        problems = self._gather(problem, "saved")
-        if (first := next((k for k, each in enumerate(problems) if each), None)) is not None:
-            if lead:
-                shutil.rmtree(partial, ignore_errors=True)
-            return f"step {step} was not saved: {problems[first]}", first == self._index
-        if lead:
-            whole(path)
-            _prune(self.directory, self._keep.keep, self._session)  # none before all sites have the new one
-        return "", False
-
-    def _shard(
-        self, partial: str, tensors: Mapping[str, Tensor], own: Mapping[str, Any]
-    ) -> tuple[list[Any] | None, str]:
-        """What the manifest says of this rank's shard, or why it could not be written."""
-        try:
-            os.makedirs(partial, exist_ok=True)
-            shard = write_shard(partial, self._group.index(self._index), len(self._group), tensors, own)
-        except OSError as error:
-            return None, f"{partial}: {error.strerror}"
-        return [shard.name, shard.rank, shard.size_bytes, list(shard.crcs)], ""
-
-    def restore(self, resume: int | None, state: State, tell: Callable[[str], None]) -> int:
-        """The newest step that every rank can read, read into ``state``; 0 where there is none.
-
-        Errors: BadInput where a checkpoint is of another model, or the one that is wanted cannot be read.
-        """
-        if resume == 0:
-            return 0
-        here = steps_in(self.directory)
-        every = self._gather(sorted(here))
-        common = sorted(set.intersection(*map(set, every)), reverse=True)
-        if resume is None and not common and any(every):
-            raise BadInput(
-                "has checkpoints that not every rank sees", field="checkpoint.directory", value=self.directory,
-                remedy="name a directory that all sites share, or start the sites that have them; resume 0 begins anew",
-            )  # fmt: skip
-        wanted = common if resume is None else [resume]
-        for step in wanted:
-            problem, found = "", None
-            try:
-                found = read(here.get(step, os.path.join(self.directory, step_name(step))), state)
-            except (Damaged, OSError) as error:
-                problem = str(error)
-            except BadInput as error:
-                problem = f"!{error}"
-            problems = [p for p in self._gather(problem) if p]
-            if not problems:
-                assert found is not None
-                state.accept(*found)
-                return step
-            for p in problems:
-                if p.startswith("!"):
-                    raise BadInput(
-                        p[1:], remedy="restore into the model that was saved, or name another directory"
-                    )
-            tell(f"the checkpoint of step {step} is left out: {problems[0]}")
-        if wanted:
-            raise BadInput(
-                "no checkpoint in it can be read by every rank", field="checkpoint.directory", value=self.directory,
-                remedy="`unidle checkpoint verify` says why; resume 0 begins anew",
-            )  # fmt: skip
-        return 0
-
-
 def write_shard(
     partial: str, rank: int, world: int, tensors: Mapping[str, Tensor], own: Mapping[str, Any]
 ) -> Shard:
@@ -333,7 +193,7 @@ def steps_in(directory: str) -> dict[int, str]:
     return found
 
 
-def _prune(directory: str, keep: int, session: str) -> None:
+def prune(directory: str, keep: int, session: str) -> None:
     """All but the newest go, and what runs that were killed left unfinished."""
     steps = steps_in(directory)
     for step in sorted(steps)[:-keep]:

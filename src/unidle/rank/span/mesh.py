@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import ssl
+import threading
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future
@@ -19,6 +20,8 @@ from unidle.rank.wan.endpoint import laned
 
 _ROUNDS: Final = 4
 _PEER_FLOWS: Final = 2
+_ASIDE: Final = "aside"
+_ASIDE_S: Final = 30.0  # not every site need reach every other
 
 
 class Wire:
@@ -59,6 +62,8 @@ class Mesh:
         self._channels: dict[tuple[str, str], Channel] = {}
         self.wires: dict[int, Wire] = {}
         self.peers: dict[int, Channel] = {}
+        self._asides: dict[int, Channel] = {}
+        self._lock = threading.Lock()
         server, client = _tls(plan.tls)
         self._start_s = start_s
         settings = Settings(
@@ -82,7 +87,8 @@ class Mesh:
         return sorted(found - {self.me.stage})
 
     def _settings_of(self, settings: Settings) -> Mapping[str, Settings]:
-        found = {}
+        aside = replace(settings, first_s=_ASIDE_S)
+        found = {laned(device.name, _ASIDE): aside for device in self.plan.devices}
         for stage in self._neighbours():
             link = self.plan.link(self.me.stage, stage)
             found[self.plan.device(self.me.pipeline, stage).name] = replace(
@@ -93,15 +99,23 @@ class Mesh:
             )
         return found
 
+    def aside(self, index: int) -> Channel:
+        """To any device of the plan, by its number: a channel beside those of the training. Any thread may ask."""
+        with self._lock:
+            if index not in self._asides:
+                self._asides[index] = self._joined(self.plan.devices[index], _ASIDE)
+            return self._asides[index]
+
     def _channel(self, other: Device, lane: str) -> Channel:
+        channel = self._channels[laned(other.name, lane), other.name] = self._joined(other, lane)
+        return channel
+
+    def _joined(self, other: Device, lane: str) -> Channel:
         """The later one in the plan connects."""
         if self.plan.devices.index(self.me) > self.plan.devices.index(other):
             name = (self.plan.tls or {}).get("name", "")
-            channel = self.endpoint.connect(other.name, other.address, tls_name=name, lane=lane)
-        else:
-            channel = self.endpoint.accept(other.name, lane)
-        self._channels[laned(other.name, lane), other.name] = channel
-        return channel
+            return self.endpoint.connect(other.name, other.address, tls_name=name, lane=lane)
+        return self.endpoint.accept(other.name, lane)
 
     def _wire(self, stage: int) -> Wire:
         plan, me = self.plan, self.me

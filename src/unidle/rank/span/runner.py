@@ -9,8 +9,10 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from unidle.rank.span.copies import Courier
 from unidle.rank.span.gradients import reduce
-from unidle.rank.span.keep import Keeper, State
+from unidle.rank.span.keep import State
+from unidle.rank.span.keeper import Keeper
 from unidle.rank.span.mesh import Mesh
 from unidle.rank.span.model import Layer, Values
 from unidle.rank.span.optimize import clip_factor, squares
@@ -41,7 +43,8 @@ class Runner:
         self._state, self._keeper, self._saver = state, None, None
         if plan.checkpoint is not None:
             writes = me.pipeline == 0 or plan.outer is not None
-            self._keeper = Keeper(plan.checkpoint, plan.devices.index(me), me.site, writes, mesh.gather)
+            index = plan.devices.index(me)
+            self._keeper = Keeper(plan.checkpoint, index, me.site, writes, mesh.gather, Courier(mesh.aside))
             self._saver = Saver(self._keeper, self._stored, self._unsaved)
         self._batches = Batches(plan, me.torch_device)
         self._again = {(op.microbatch, op.chunk) for op in me.order if op.kind == "R"}
@@ -242,10 +245,10 @@ class Runner:
 
     def _stored(self, saved: Saved) -> None:
         """All parts are on storage; in a thread."""
-        if self._keeper is not None and self._keeper.apart and self.me is self.plan.devices[0]:
-            self._records.write("apart", because=self._keeper.apart)
-            self._tell(self._keeper.apart)
-            self._keeper.apart = ""
+        if self._keeper is not None and self._keeper.notice and self.me is self.plan.devices[0]:
+            self._records.write("apart", because=self._keeper.notice)
+            self._tell(self._keeper.notice)
+            self._keeper.notice = ""
         self._records.write(
             "checkpoint", step=saved.step, path=saved.path, begin_ns=saved.begin_ns, end_ns=saved.end_ns, stall_ns=saved.stall_ns,
         )  # fmt: skip

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from unidle.errors import CannotRun
-from unidle.rank.span.keep import Keeper, State
+from unidle.rank.span.keep import State
+from unidle.rank.span.keeper import Keeper
 from unidle.rank.span.wire import host_buffer, shape_of
 
 
