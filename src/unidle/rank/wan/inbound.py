@@ -198,6 +198,6 @@ class Inbound:
 
     @property
     def kept(self) -> int:
-        """How many messages, buffers, tags, grants and gaps are kept."""
-        inside = sum(of.kept for of in self._tags.values())
+        """How many messages, buffers, tags, grants and gaps are kept; any thread may ask."""
+        inside = sum(of.kept for of in list(self._tags.values()))
         return len(self._messages) + len(self._tags) + inside + len(self._untold) + self._over.gaps

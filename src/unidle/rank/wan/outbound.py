@@ -212,8 +212,8 @@ class Outbound:
 
     @property
     def kept(self) -> int:
-        """How many messages, tags and gaps in grants are kept."""
-        waiting = sum(len(of.waiting) + of.credit for of in self._tags.values())
+        """How many messages, tags and gaps in grants are kept; any thread may ask."""
+        waiting = sum(len(of.waiting) + of.credit for of in list(self._tags.values()))
         return len(self._messages) + len(self._tags) + waiting + self._grants.gaps
 
     def pending(self) -> Iterator[Future[int]]:
