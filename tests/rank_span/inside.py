@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,8 +12,12 @@ from torch import Tensor, nn
 
 from unidle.errors import BadInput
 from unidle.rank.span.gradients import Sums
+from unidle.rank.span.keep import State, read
+from unidle.rank.span.keeper import Keeper
 from unidle.rank.span.model import Layer, as_values, build, check_shared, layer_bytes, layers_of, shapes_of
 from unidle.rank.span.part import Part
+from unidle.rank.span.plan import Keep
+from unidle.rank.span.saving import Saver
 from unidle.rank.span.split import joined, split
 from unidle.rank.span.wire import Codec, bytes_of, header, shape_of, shapes_from
 
@@ -111,6 +116,45 @@ def what_is_sent_for_less_bytes_comes_back_nearly() -> None:
         assert torch.equal(
             codec.decode(codec.encode(torch.tensor([3, 9])), ((2,), torch.int64)), torch.tensor([3, 9])
         )
+
+
+def a_save_waits_for_nothing_but_the_save_before() -> None:
+    gate, saved, failed = threading.Event(), [], []
+
+    def gather(value: object, tag: str = "gather") -> list[object]:
+        """Of one rank; parts are told only once the gate is open."""
+        assert tag != "saved" or gate.wait(20)
+        return [value]
+
+    layers = layers_of(nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2)))
+    parameters = {f"{k}.{n}": p for k, layer in enumerate(layers) for n, p in layer.module.named_parameters()}
+    optimizer = torch.optim.Adam(parameters.values(), lr=0.1)
+    state = State(layers, parameters, optimizer, "digest")
+    with tempfile.TemporaryDirectory() as place:
+        keeper = Keeper(Keep(place, 1, 5), 0, "site", True, gather)
+        saver = Saver(keeper, saved.append, lambda *told: failed.append(told))
+        kept = []
+        for step in (1, 2):
+            for parameter in parameters.values():
+                parameter.grad = torch.randn_like(parameter)
+            optimizer.step()
+            kept.append({name: t.clone() for name, t in state.tensors().items()})
+            begun = threading.Thread(target=saver.save, args=(step, state))
+            begun.start()
+            if step == 1:
+                begun.join(20)
+                assert not begun.is_alive()  # though its write goes on
+                assert not saved
+        assert begun.is_alive()
+        gate.set()
+        begun.join(20)
+        saver.close()
+        assert [each.step for each in saved] == [1, 2]
+        assert not failed
+        for each, then in zip(saved, kept, strict=True):
+            found, owns, _ = read(each.path, state)
+            assert all(torch.equal(found[name], value) for name, value in then.items())
+            assert owns[0]["settings"][0]["lr"] == 0.1
 
 
 def layers_are_counted_and_named() -> None:

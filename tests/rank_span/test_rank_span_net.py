@@ -37,7 +37,7 @@ def test_a_link_that_is_cut_for_five_seconds_changes_no_bit_and_one_cut_for_ever
         file, out = runs.write(given, tmp_path), tmp_path / "out"
         ranks = [
             stack.enter_context(
-                _started(lab.space(d["site"]), file, d["device"], out, 30.0 if mended else 3.0)
+                started(lab.space(d["site"]), file, d["device"], out, 30.0 if mended else 3.0)
             )
             for d in given["devices"]
         ]
@@ -59,7 +59,7 @@ def test_a_link_that_is_cut_for_five_seconds_changes_no_bit_and_one_cut_for_ever
         assert len(runs.tensors(newest)) > 100  # the last checkpoint is whole
 
 
-def _started(space: str, file: Path, device: str, out: Path, give_up_s: float) -> subprocess.Popen[str]:
+def started(space: str, file: Path, device: str, out: Path, give_up_s: float) -> subprocess.Popen[str]:
     environment = os.environ | {
         "UNIDLE_SPAN_SECRET": "of this test", "UNIDLE_SPAN_GIVE_UP_S": str(give_up_s), "OMP_NUM_THREADS": "1",
     }  # fmt: skip

@@ -57,6 +57,8 @@ class Relay:
                 except OSError:
                     near.close()
                     continue
+                for link in (near, far):
+                    link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 with self._lock:
                     self._open |= {near, far}
                     self.connections += 1

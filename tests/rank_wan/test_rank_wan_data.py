@@ -146,7 +146,7 @@ def test_no_thread_and_no_socket_is_left_after_a_close() -> None:
     before = threads(), sockets()
     with pair() as (one, other):
         got = other.recv(1)
-        one.send(1, b"something")
+        one.send(1, bytes(1 << 20))
         got.result(20)
     lonely = Endpoint("c", run="r", secret=SECRET, settings=QUICK)
     lonely.connect("nobody", ("127.0.0.1", 9))

@@ -52,7 +52,7 @@ def test_a_flipped_byte_of_a_header_costs_its_flow_and_nothing_else(wait_until) 
     armed: list[int] = []
 
     def spoil(count: int, data: bytes) -> bytes:
-        at = data.find(b"UDLW\x01\x01")  # the first header of a chunk
+        at = data.find(b"UDLW\x02\x01")  # the first header of a chunk
         if armed and at >= 0 and len(data) > at + 30:
             armed.clear()
             return data[: at + 30] + bytes([data[at + 30] ^ 1]) + data[at + 31 :]

@@ -102,7 +102,7 @@ def test_over_tls_what_is_sent_arrives_and_a_stranger_does_not_come_in(tmp_path:
 
 
 @contextlib.contextmanager
-def _cells(size: int) -> Iterator[tuple[list[CellChannel], list[CellChannel]]]:
+def cells(size: int) -> Iterator[tuple[list[CellChannel], list[CellChannel]]]:
     """Two cells on the loopback: ``a0`` to ``a2`` and ``b0`` to ``b2``."""
     names = [f"{site}{place}" for site in "ab" for place in range(size)]
     with contextlib.ExitStack() as stack:
@@ -133,7 +133,7 @@ def _cells(size: int) -> Iterator[tuple[list[CellChannel], list[CellChannel]]]:
 
 
 def test_a_cell_of_three_scatters_over_all_its_links_and_gathers() -> None:
-    with _cells(3) as (near, far):
+    with cells(3) as (near, far):
         data = [os.urandom(3_000_000 + place) for place in range(3)]
         got = [far[place].recv("x", bytearray(len(data[place]))) for place in range(3)]
         back = near[2].recv("y", bytearray(1000), origin=1)
@@ -149,7 +149,7 @@ def test_a_cell_of_three_scatters_over_all_its_links_and_gathers() -> None:
 
 
 def test_a_cell_keeps_the_order_of_a_tag_and_holds_what_comes_early_within_a_bound() -> None:
-    with _cells(2) as (near, far):
+    with cells(2) as (near, far):
         sent = [near[0].send(7, bytes([k]) * 100_000) for k in range(20)]
         got = [far[0].recv(7, bytearray(100_000)) for _ in range(20)]
         assert [future.result(30)[0] for future in got] == list(range(20))
@@ -157,7 +157,7 @@ def test_a_cell_keeps_the_order_of_a_tag_and_holds_what_comes_early_within_a_bou
 
 
 def test_a_cell_that_loses_a_node_fails_on_all_its_nodes() -> None:
-    with _cells(3) as (near, far):
+    with cells(3) as (near, far):
         waiting = far[0].recv(1, bytearray(10))
         near[2].close(0.2)
         with pytest.raises(WanError):

@@ -173,6 +173,8 @@ class Conductor:
                 self._stepped(attempt, step)
         elif record.kind == "checkpoint":
             self._saved(attempt, int(body["step"]))
+        elif record.kind in ("apart", "unsaved"):
+            self.tell(str(body["because"]))
         elif record.kind == "end":
             attempt.ends[device] = body
             if sum(end.get("why") == "done" for end in attempt.ends.values()) == len(attempt.devices):

@@ -11,14 +11,14 @@ import traceback
 from types import FrameType
 from typing import NoReturn
 
-from unidle.errors import BadInput
+from unidle.errors import BadInput, CannotRun
 from unidle.rank.span.mesh import Mesh, seconds_of, secret_of_run
 from unidle.rank.span.plan import Device, Plan
 from unidle.rank.span.reading import read_plan
 from unidle.rank.span.records import Records
 from unidle.rank.wan import PortTaken, Refused, WanError
 
-DONE, WRONG, FAILED, LOST, STOPPED = 0, 2, 1, 75, 143
+DONE, WRONG, FAILED, CANNOT, LOST, STOPPED = 0, 2, 1, 3, 75, 143
 _FLUSH_S, _LEAVE_S = 10.0, 0.5  # what was sent is waited for: at a good end, and at a bad one
 
 
@@ -27,7 +27,7 @@ class _Stop(BaseException):
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The exit code: 0 done, 2 the plan or the model is wrong, 75 a link or a peer was lost, 143 told to stop."""
+    """The exit code: 0 done, 2 the plan or the model is wrong, 3 the end could not be saved, 75 a link or a peer was lost, 143 told to stop."""
     parser = argparse.ArgumentParser(prog="unidle.rank.span", description="One rank of a run across sites.")
     parser.add_argument("plan", metavar="PLAN.json")
     parser.add_argument("--device", help="which device of the plan this is")
@@ -114,6 +114,8 @@ def _verdict(me: Device, mesh: Mesh | None, error: BaseException) -> tuple[int, 
     """Exit code, why and because of the last record, and the peer that was lost."""
     if isinstance(error, BadInput):
         return WRONG, "wrong", str(error), ""
+    if isinstance(error, CannotRun):
+        return CANNOT, "error", str(error), ""
     if isinstance(error, (PortTaken, Refused)):
         return WRONG, "refused", f"{me.name}: {error}", ""
     if isinstance(error, WanError):

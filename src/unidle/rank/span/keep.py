@@ -3,7 +3,7 @@
 One rank of each stage writes a shard with its layers, their optimizer state and settings; names are the whole model's. Shards go
 into a directory with an unfinished name; when all are on storage the manifest is written and the directory gets its name. Where
 sites do not share the directory, those that do make a checkpoint of their own with their layers. ``unidle checkpoint
-list|verify|prune`` read them; :class:`unidle.rank.checkpoint.Checkpointer` is not used, since it speaks over a process group.
+list|verify|prune`` read them. :mod:`unidle.rank.span.saving` does this beside the training.
 """
 
 from __future__ import annotations
@@ -12,13 +12,11 @@ import contextlib
 import io
 import os
 import re
-import secrets
 import shutil
-import time
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -31,7 +29,6 @@ from unidle.checkpoint.layout import (
     Shard,
     encode_header,
     is_partial,
-    partial_name,
     read_manifest,
     shard_name,
     step_name,
@@ -42,10 +39,13 @@ from unidle.errors import BadInput
 from unidle.rank.checkpoint.stage import DTYPES
 from unidle.rank.span.model import Layer, names_of
 from unidle.rank.span.optimize import OuterStep
-from unidle.rank.span.plan import Keep
 from unidle.rank.span.wire import bytes_of, on_host
 
-Gather = Callable[[Any], list[Any]]
+
+class Gather(Protocol):
+    """Every device's value, on every device. Calls under one tag are made by all at the same time."""
+
+    def __call__(self, value: Any, tag: str = ...) -> list[Any]: ...
 
 
 @dataclass(slots=True)
@@ -133,105 +133,6 @@ def _is_of(key: str, name: str) -> bool:
     return key.startswith(f"{name}.") and "." not in key[len(name) + 1 :]
 
 
-class Keeper:
-    """Saves and restores one rank's part. Calls are made by all ranks at the same step.
-
-    ``index``: of this device; ``writes``: whether it saves at all; ``gather``: every device's value, on every device. ``{site}``
-    in the directory stands for ``site``.
-    """
-
-    def __init__(self, keep: Keep, index: int, site: str, writes: bool, gather: Gather) -> None:
-        self._keep, self._index, self._writes, self._gather = keep, index, writes, gather
-        self._directory = os.path.abspath(keep.directory.replace("{site}", site))
-        problem = ""
-        try:
-            os.makedirs(self._directory, exist_ok=True)
-        except OSError as error:
-            problem = f"{error.strerror}"
-        if problem or not os.access(self._directory, os.W_OK | os.X_OK):
-            raise BadInput(
-                f"cannot be written: {problem or 'no permission'}", field="checkpoint.directory", value=self._directory,
-                remedy="name a directory that every rank may write",
-            )  # fmt: skip
-        self._session = str(gather(secrets.token_hex(6))[0])
-        self._group = self._who_shares()
-
-    def _who_shares(self) -> list[int]:
-        """The writers that see this directory, by a file of each."""
-        mine = os.path.join(self._directory, f".span-{self._session}.{self._index}.tmp")
-        if self._writes:
-            write_durably(mine, b"")
-        self._gather(None)
-        start = f".span-{self._session}."
-        seen = [n[len(start) :].split(".")[0] for n in os.listdir(self._directory) if n.startswith(start)]
-        self._gather(None)
-        if self._writes:
-            os.unlink(mine)
-        return sorted(map(int, seen))
-
-    def save(self, step: int, state: State) -> str | None:
-        """Write this rank's shard, and where it is the first of its group the manifest: then the path, else None."""
-        partial = os.path.join(self._directory, partial_name(step, self._session))
-        found: dict[str, Any] = {"shard": None, "problem": ""}
-        if self._writes:
-            rank = self._group.index(self._index)
-            try:
-                os.makedirs(partial, exist_ok=True)
-                shard = write_shard(partial, rank, len(self._group), state.tensors(), state.own())
-                found["shard"] = [shard.name, shard.rank, shard.size_bytes, list(shard.crcs)]
-            except OSError as error:
-                found["problem"] = f"{partial}: {error.strerror}"
-        told = self._gather(found)
-        problem = next((each["problem"] for each in told if each["problem"]), "")
-        if problem:
-            if self._group and self._index == self._group[0]:
-                shutil.rmtree(partial, ignore_errors=True)
-            raise OSError(f"step {step} was not saved: {problem}")
-        if not self._group or self._index != self._group[0]:
-            return None
-        shards = tuple(Shard(n, r, b, tuple(c)) for n, r, b, c in (told[k]["shard"] for k in self._group))
-        path = finish(self._directory, partial, Manifest(step, len(shards), time.time_ns(), self._session, shards))  # fmt: skip
-        _prune(self._directory, self._keep.keep, self._session)
-        return path
-
-    def restore(self, resume: int | None, state: State, tell: Callable[[str], None]) -> int:
-        """The newest step that every rank can read, read into ``state``; 0 where there is none.
-
-        Errors: BadInput where a checkpoint is of another model, or the one that is wanted cannot be read.
-        """
-        if resume == 0:
-            return 0
-        here = steps_in(self._directory)
-        every = self._gather(sorted(here))
-        common = sorted(set.intersection(*map(set, every)), reverse=True)
-        wanted = common if resume is None else [resume]
-        for step in wanted:
-            problem, found = "", None
-            try:
-                found = read(here.get(step, os.path.join(self._directory, step_name(step))), state)
-            except (Damaged, OSError) as error:
-                problem = str(error)
-            except BadInput as error:
-                problem = f"!{error}"
-            problems = [p for p in self._gather(problem) if p]
-            if not problems:
-                assert found is not None
-                state.accept(*found)
-                return step
-            for p in problems:
-                if p.startswith("!"):
-                    raise BadInput(
-                        p[1:], remedy="restore into the model that was saved, or name another directory"
-                    )
-            tell(f"the checkpoint of step {step} is left out: {problems[0]}")
-        if wanted:
-            raise BadInput(
-                "no checkpoint in it can be read by every rank", field="checkpoint.directory", value=self._directory,
-                remedy="`unidle checkpoint verify` says why; resume 0 begins anew",
-            )  # fmt: skip
-        return 0
-
-
 def write_shard(
     partial: str, rank: int, world: int, tensors: Mapping[str, Tensor], own: Mapping[str, Any]
 ) -> Shard:
@@ -292,7 +193,7 @@ def steps_in(directory: str) -> dict[int, str]:
     return found
 
 
-def _prune(directory: str, keep: int, session: str) -> None:
+def prune(directory: str, keep: int, session: str) -> None:
     """All but the newest go, and what runs that were killed left unfinished."""
     steps = steps_in(directory)
     for step in sorted(steps)[:-keep]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import threading
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future
@@ -19,6 +20,8 @@ from unidle.rank.wan.endpoint import laned
 
 _ROUNDS: Final = 4
 _PEER_FLOWS: Final = 2
+_ASIDE: Final = "aside"
+_ASIDE_S: Final = 30.0  # not every site need reach every other
 
 
 class Wire:
@@ -59,6 +62,8 @@ class Mesh:
         self._channels: dict[tuple[str, str], Channel] = {}
         self.wires: dict[int, Wire] = {}
         self.peers: dict[int, Channel] = {}
+        self._asides: dict[int, Channel] = {}
+        self._lock = threading.Lock()
         server, client = contexts(plan.tls)
         self._start_s = start_s
         settings = Settings(
@@ -82,7 +87,8 @@ class Mesh:
         return sorted(found - {self.me.stage})
 
     def _settings_of(self, settings: Settings) -> Mapping[str, Settings]:
-        found = {}
+        aside = replace(settings, first_s=_ASIDE_S)
+        found = {laned(device.name, _ASIDE): aside for device in self.plan.devices}
         for stage in self._neighbours():
             link = self.plan.link(self.me.stage, stage, self.me.pipeline)
             found[self.plan.device(self.me.pipeline, stage).name] = replace(
@@ -93,15 +99,23 @@ class Mesh:
             )
         return found
 
+    def aside(self, index: int) -> Channel:
+        """To any device of the plan, by its number: a channel beside those of the training. Any thread may ask."""
+        with self._lock:
+            if index not in self._asides:
+                self._asides[index] = self._joined(self.plan.devices[index], _ASIDE)
+            return self._asides[index]
+
     def _channel(self, other: Device, lane: str) -> Channel:
+        channel = self._channels[laned(other.name, lane), other.name] = self._joined(other, lane)
+        return channel
+
+    def _joined(self, other: Device, lane: str) -> Channel:
         """The later one in the plan connects."""
         if self.plan.devices.index(self.me) > self.plan.devices.index(other):
             name = (self.plan.tls or {}).get("name", "")
-            channel = self.endpoint.connect(other.name, other.address, tls_name=name, lane=lane)
-        else:
-            channel = self.endpoint.accept(other.name, lane)
-        self._channels[laned(other.name, lane), other.name] = channel
-        return channel
+            return self.endpoint.connect(other.name, other.address, tls_name=name, lane=lane)
+        return self.endpoint.accept(other.name, lane)
 
     def _wire(self, stage: int) -> Wire:
         plan, me = self.plan, self.me
@@ -150,28 +164,29 @@ class Mesh:
                 channel.send("clock", str(time.monotonic_ns()).encode())
             wire.ahead_ns = int(bytes(channel.recv("clock").result()))
 
-    def gather(self, value: Any) -> list[Any]:
-        """The value of every device, in the plan's order, on every device: down each pipeline to its first stage, and back."""
+    def gather(self, value: Any, tag: str = "gather") -> list[Any]:
+        """The value of every device, in the plan's order, on every device: down each pipeline to its first stage, and back.
+
+        Threads that gather at the same time do it under different tags.
+        """
         found = {str(self.plan.devices.index(self.me)): value}
         me, last = self.me, self.plan.stages - 1
         before = self.wires[me.stage - 1].channel if me.stage else None
         after = self.wires[me.stage + 1].channel if me.stage < last else None
         up = before or (self.peers[0] if me.pipeline else None)
         # posted before anything is said: who has said all closes, and what comes unasked is lost then
-        awaited = [
-            channel.recv("gather") for channel in (after, *(() if up else self.peers.values())) if channel
-        ]
-        answer = up.recv("gather") if up else None
+        awaited = [channel.recv(tag) for channel in (after, *(() if up else self.peers.values())) if channel]
+        answer = up.recv(tag) if up else None
         for future in awaited:
             found |= json.loads(bytes(future.result()))
         if up is not None and answer is not None:
-            _tell(up, found)
+            _tell(up, tag, found)
             found = json.loads(bytes(answer.result()))
         else:
             for peer in self.peers.values():
-                _tell(peer, found)
+                _tell(peer, tag, found)
         if after is not None:
-            _tell(after, found)
+            _tell(after, tag, found)
         return [found[str(k)] for k in range(len(self.plan.devices))]
 
     def lost(self) -> tuple[str, str]:
@@ -189,8 +204,8 @@ class Mesh:
         self.endpoint.close(timeout_s)
 
 
-def _tell(channel: Channel, found: dict[str, Any]) -> None:
-    channel.send("gather", json.dumps(found).encode())
+def _tell(channel: Channel, tag: str, found: dict[str, Any]) -> None:
+    channel.send(tag, json.dumps(found).encode())
 
 
 def secret_of_run() -> str:

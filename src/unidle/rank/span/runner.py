@@ -9,13 +9,16 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from unidle.rank.span.copies import Courier
 from unidle.rank.span.gradients import reduce
-from unidle.rank.span.keep import Keeper, State
+from unidle.rank.span.keep import State
+from unidle.rank.span.keeper import Keeper
 from unidle.rank.span.mesh import Mesh
 from unidle.rank.span.model import Layer, Values
 from unidle.rank.span.optimize import clip_factor, squares
 from unidle.rank.span.plan import Device, Op, Plan
 from unidle.rank.span.records import Records
+from unidle.rank.span.saving import Saved, Saver
 from unidle.rank.span.trainer import Batches, Trainer, mean_loss
 from unidle.rank.span.transfer import StagePeers, Transfers
 from unidle.rank.wan import WanError
@@ -37,10 +40,12 @@ class Runner:
             [layer for part in self._trainer.parts for layer in part.layers], self._trainer.parameters,
             self._trainer.optimizer, digest, self._trainer.outer, me.pipeline if plan.outer else 0,
         )  # fmt: skip
-        self._state, self._keeper = state, None
+        self._state, self._keeper, self._saver = state, None, None
         if plan.checkpoint is not None:
             writes = me.pipeline == 0 or plan.outer is not None
-            self._keeper = Keeper(plan.checkpoint, plan.devices.index(me), me.site, writes, mesh.gather)
+            index = plan.devices.index(me)
+            self._keeper = Keeper(plan.checkpoint, index, me.site, writes, mesh.gather, Courier(mesh.aside))
+            self._saver = Saver(self._keeper, self._stored, self._unsaved)
         self._batches = Batches(plan, me.torch_device)
         self._again = {(op.microbatch, op.chunk) for op in me.order if op.kind == "R"}
         self._weighed = {(op.microbatch, op.chunk) for op in me.order if op.kind == "W"}
@@ -62,6 +67,8 @@ class Runner:
         for step in range(begin + 1, self.plan.steps + 1):
             self._one(step)
             self._checkpoint(step)
+        if self._saver is not None:
+            self._saver.close()
         self._mesh.gather("done")
         with contextlib.suppress(
             WanError
@@ -222,22 +229,29 @@ class Runner:
         return clip_factor([found[str(k)] for k in range(plan.parts)], plan.clip_norm)
 
     def _checkpoint(self, step: int) -> None:
-        if self._keeper is None or self.plan.checkpoint is None:
+        if self._saver is None or self.plan.checkpoint is None:
             return
         last = step == self.plan.steps
         due = step // self.plan.checkpoint.every > self._saved // self.plan.checkpoint.every
         if self.plan.outer is not None and step % self.plan.outer.every:
             due = False  # pipelines differ between outer steps
-        if not (due or last):
-            return
-        begun, path = time.monotonic_ns(), None
-        try:
-            path = self._keeper.save(step, self._state)
-        except OSError as error:  # training is worth more than one checkpoint
-            self._tell(f"{error}; training goes on")
-        self._saved = step
-        self._mesh.set_clocks()
-        if path is not None:
-            self._records.write(
-                "checkpoint", step=step, path=path, begin_ns=begun, end_ns=time.monotonic_ns()
-            )
+        if due or last:
+            self._saver.save(step, self._state)
+            self._saved = step
+            self._mesh.set_clocks()
+
+    def _stored(self, saved: Saved) -> None:
+        """All parts are on storage; in a thread."""
+        if self._keeper is not None and self._keeper.notice and self.me is self.plan.devices[0]:
+            self._records.write("apart", because=self._keeper.notice)
+            self._tell(self._keeper.notice)
+            self._keeper.notice = ""
+        self._records.write(
+            "checkpoint", step=saved.step, path=saved.path, begin_ns=saved.begin_ns, end_ns=saved.end_ns, stall_ns=saved.stall_ns,
+        )  # fmt: skip
+
+    def _unsaved(self, step: int, problem: str) -> None:
+        """Training is worth more than one checkpoint; in a thread."""
+        if step < self.plan.steps:
+            self._records.write("unsaved", step=step, because=problem)
+            self._tell(f"{problem}; training goes on")

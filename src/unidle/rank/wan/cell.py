@@ -17,14 +17,18 @@ from typing import Any, Final, NamedTuple
 from unidle.rank.wan.channel import Channel
 from unidle.rank.wan.errors import ChannelClosed, WanError, WrongSize
 from unidle.rank.wan.frames import tag_number
+from unidle.rank.wan.order import FIRST, NONE, Queue, Ranges
 from unidle.rank.wan.pending import Pending
 from unidle.rank.wan.stats import Stats
 
-_HEAD: Final = struct.Struct("!BBBxQQQQ")
+_HEAD: Final = struct.Struct("!BBBxQQQQQ")
+_NUMBER: Final = struct.Struct("!Q")
 _SCATTER: Final = 0  # to be sent over the link of whoever gets it
 _GATHER: Final = 1  # over the link, or from beside it: to be given to its target
+_DONE: Final = 2  # the same way, back to who sent: numbers of messages that its target has whole
 _HEADS: Final = "unidle-cell-heads"
 _BODIES: Final = "unidle-cell-bodies"
+_TOLD_AT_ONCE: Final = 64  # messages that are done, in one piece
 
 
 class _Piece(NamedTuple):
@@ -32,7 +36,8 @@ class _Piece(NamedTuple):
     origin: int
     target: int
     tag: int
-    sequence: int
+    number: int
+    before: int
     offset: int
     total: int
 
@@ -40,13 +45,51 @@ class _Piece(NamedTuple):
 class _Gathered:
     """A message at its target: the buffer, once posted, and what came before it was."""
 
-    __slots__ = ("buffer", "early", "future", "got")
+    __slots__ = ("buffer", "early", "early_bytes", "future", "got", "number", "tag")
 
-    def __init__(self) -> None:
+    def __init__(self, number: int, tag: int) -> None:
+        self.number, self.tag = number, tag
         self.buffer: memoryview | None = None
         self.future: Pending[memoryview] | None = None
         self.early: list[tuple[_Piece, memoryview]] = []
-        self.got = 0
+        self.got = self.early_bytes = 0
+
+
+_Post = tuple[memoryview, Pending[memoryview]]
+
+
+class _To:
+    """What was sent to one place of the other cell and is not known to be whole there."""
+
+    __slots__ = ("last", "number", "tags")
+
+    def __init__(self) -> None:
+        self.number = FIRST
+        self.last: dict[int, int] = {}  # by tag
+        self.tags: dict[int, int] = {}  # by number
+
+    def next(self, tag: int) -> tuple[int, int]:
+        """The number of a message more of a tag, and that of the one before it."""
+        number, self.number = self.number, self.number + 1
+        before, self.last[tag], self.tags[number] = self.last.get(tag, NONE), number, tag
+        return number, before
+
+    def done(self, number: int) -> None:
+        tag = self.tags.pop(number)
+        if self.last.get(tag) == number:
+            del self.last[tag]
+
+
+class _From:
+    """What comes from one place of the other cell."""
+
+    __slots__ = ("messages", "over", "tags", "untold")
+
+    def __init__(self) -> None:
+        self.messages: dict[int, _Gathered] = {}
+        self.tags: dict[int, Queue[_Gathered, _Post]] = {}
+        self.over = Ranges()
+        self.untold: list[int] = []  # messages that are whole, which their sender does not know
 
 
 class CellChannel:
@@ -78,10 +121,8 @@ class CellChannel:
         self._stats = Stats()
         self._lock = threading.Condition()
         self._channel_locks = {id(channel): threading.Lock() for channel in (wan, *local.values())}
-        self._sent: dict[tuple[int, int], int] = {}
-        self._posted: dict[tuple[int, int], int] = {}
-        self._messages: dict[tuple[int, int, int], _Gathered] = {}
-        self._early = 0
+        self._to, self._from = [_To() for _ in range(size)], [_From() for _ in range(size)]
+        self._early = 0  # bytes that nobody posted a buffer for
         self._error: WanError | None = None
         self._pumps = [
             threading.Thread(target=self._pump, args=(channel,), name=f"wan-cell-{index}-{name}", daemon=True)
@@ -95,8 +136,8 @@ class CellChannel:
     ) -> Pending[int]:
         """Send to a place of the other cell (the same, unless given), over all links of this cell.
 
-        ``pieces``: how many go over each link, 0 for as many as ``piece_bytes`` makes. The future is done when the cell and the links have it all; the buffer may change then. ``not_before_ns`` is as of
-        :meth:`Channel.send`, for each first hop.
+        ``pieces``: how many go over each link, 0 for as many as ``piece_bytes`` makes. The future is done when the cell and
+        the links have it all; the buffer may change then. ``not_before_ns`` is as of :meth:`Channel.send`, for each first hop.
         """
         target = self.index if to is None else to
         if not 0 <= target < self._size:
@@ -107,15 +148,14 @@ class CellChannel:
             if self._error is not None:
                 future.set_exception(self._error)
                 return future
-            sequence = self._sent.get((target, number), 0)
-            self._sent[target, number] = sequence + 1
+            message, before = self._to[target].next(number)
         share = -(-len(view) // (self._size * pieces)) if pieces else self._piece_bytes
         step = max(min(share, -(-len(view) // self._size)), 1)
         parts = []
         for count, offset in enumerate(range(0, max(len(view), 1), step)):
             place = (self.index + count) % self._size
             phase = _GATHER if place == self.index else _SCATTER
-            piece = _Piece(phase, self.index, target, number, sequence, offset, len(view))
+            piece = _Piece(phase, self.index, target, number, message, before, offset, len(view))
             channel = self._wan if place == self.index else self._local[place]
             parts.append(self._put(channel, piece, view[offset : offset + step], not_before_ns))
         _when_all(parts, future, len(view))
@@ -130,17 +170,22 @@ class CellChannel:
             if self._error is not None:
                 future.set_exception(self._error)
                 return future
-            sequence = self._posted.get((place, number), 0)
-            self._posted[place, number] = sequence + 1
-            key = (place, number, sequence)
-            message = self._messages.setdefault(key, _Gathered())
-            message.buffer, message.future = view, future
-            for piece, body in message.early:
-                self._early -= len(body)
-                self._place(key, message, piece, body)
-            message.early.clear()
+            of = self._from[place]
+            found = of.tags.setdefault(number, Queue()).post((view, future))
+            if found is not None:
+                self._bind(of, found, (view, future))
             self._lock.notify_all()
+            done = self._done(of)
+        self._tell(place, done)
         return future
+
+    @property
+    def kept(self) -> int:
+        """How many messages, buffers, tags and gaps it keeps now: what is on its way, however much went before."""
+        with self._lock:
+            out = sum(len(to.last) + len(to.tags) for to in self._to)
+            inside = sum(len(of.messages) + len(of.untold) + of.over.gaps for of in self._from)
+            return out + inside + sum(1 + queue.kept for of in self._from for queue in of.tags.values())
 
     def close(self, timeout: float = 10.0) -> None:
         """Close the channels, and end the threads. What is pending fails: :class:`ChannelClosed`."""
@@ -178,26 +223,49 @@ class CellChannel:
             going.append(self._put(self._wan, piece._replace(phase=_GATHER), body))
         elif piece.target != self.index:
             going.append(self._put(self._local[piece.target], piece, body))
+        elif piece.phase == _DONE:
+            with self._lock:
+                for (number,) in _NUMBER.iter_unpack(body):
+                    self._to[piece.origin].done(number)
         else:
-            self._deliver(piece, body)
+            self._tell(piece.origin, self._deliver(piece, body))
 
-    def _deliver(self, piece: _Piece, body: memoryview) -> None:
-        key = (piece.origin, piece.tag, piece.sequence)
+    def _deliver(self, piece: _Piece, body: memoryview) -> list[int]:
+        """Into its buffer, or beside it; numbers of messages to tell ``piece.origin`` of."""
+        of = self._from[piece.origin]
         with self._lock:
-            while True:
+            if self._error is not None:
+                raise self._error
+            message = of.messages.get(piece.number) or self._new(of, piece)
+            while message.buffer is None:
+                asked = of.tags[piece.tag].posts  # its buffer is among these: another is to come first
+                if asked or not self._early or self._early + len(body) <= self._early_bytes:
+                    message.early.append((piece, body))
+                    message.early_bytes += 0 if asked else len(body)
+                    self._early += 0 if asked else len(body)
+                    return []
+                self._lock.wait()
                 if self._error is not None:
                     raise self._error
-                message = self._messages.setdefault(key, _Gathered())
-                if message.buffer is not None:
-                    self._place(key, message, piece, body)
-                    return
-                if not self._early or self._early + len(body) <= self._early_bytes:
-                    break
-                self._lock.wait()
-            message.early.append((piece, body))
-            self._early += len(body)
+            self._place(of, message, piece, body)
+            return self._done(of)
 
-    def _place(self, key: tuple[int, int, int], message: _Gathered, piece: _Piece, body: memoryview) -> None:
+    def _new(self, of: _From, piece: _Piece) -> _Gathered:
+        message = of.messages[piece.number] = _Gathered(piece.number, piece.tag)
+        queue = of.tags.setdefault(piece.tag, Queue())
+        for each, post in queue.came(piece.number, piece.before, message, of.over):
+            self._bind(of, each, post)
+        return message
+
+    def _bind(self, of: _From, message: _Gathered, post: _Post) -> None:
+        message.buffer, message.future = post
+        self._early -= message.early_bytes
+        for piece, body in message.early:
+            self._place(of, message, piece, body)
+        message.early.clear()
+        self._lock.notify_all()
+
+    def _place(self, of: _From, message: _Gathered, piece: _Piece, body: memoryview) -> None:
         assert message.buffer is not None
         assert message.future is not None
         if len(message.buffer) == piece.total:
@@ -212,9 +280,27 @@ class CellChannel:
             )
         message.got += len(body)
         if message.got == piece.total:
-            del self._messages[key]
+            del of.messages[message.number]
+            of.over.add(message.number)
+            of.untold.append(message.number)
+            queue = of.tags.get(message.tag)  # forgotten already where a later message was whole before
+            if queue is not None and queue.idle(of.over):
+                del of.tags[message.tag]
             if not message.future.done():
                 message.future.set_result(message.buffer)
+
+    @staticmethod
+    def _done(of: _From) -> list[int]:
+        """Messages that their sender is to be told of now: many at once."""
+        if len(of.untold) < _TOLD_AT_ONCE:
+            return []
+        told, of.untold = of.untold, []
+        return told
+
+    def _tell(self, place: int, done: list[int]) -> None:
+        if done:
+            piece = _Piece(_DONE, self.index, place, 0, 0, 0, 0, 0)
+            self._put(self._wan, piece, memoryview(b"".join(map(_NUMBER.pack, done))))
 
     def _fail(self, error: WanError, timeout: float = 10.0) -> None:
         """One link less and nothing is whole any more: all ends, so that the others of the cell know, too."""
@@ -222,8 +308,8 @@ class CellChannel:
             if self._error is not None:
                 return
             self._error = error
-            futures = [message.future for message in self._messages.values() if message.future is not None]
-            self._messages.clear()
+            futures = [m.future for of in self._from for m in of.messages.values() if m.future is not None]
+            futures += [post[1] for of in self._from for q in of.tags.values() for post in q.posts]
             self._lock.notify_all()
         for future in futures:
             if not future.done():

@@ -21,6 +21,7 @@ from unidle.rank.wan.pending import Pending
 from unidle.rank.wan.settings import Settings
 from unidle.rank.wan.sockets import TcpInfo, pace, tcp_info
 from unidle.rank.wan.stats import Stats
+from unidle.rank.wan.sums import Summer
 
 _TURN_CHUNKS: Final = 32  # then flows are read again, however much the kernel would still take
 _LEAVE_NS: Final = 2_000_000_000
@@ -34,6 +35,8 @@ class Helper(Protocol):
 
 class Loop(Protocol):
     """What a channel needs of its endpoint."""
+
+    summer: Summer
 
     def soon(self, call: Callable[[], None]) -> None: ...
 
@@ -55,7 +58,7 @@ class Channel:
         self._loop, self._run, self._settings = loop, run, settings
         self.helpers: set[Helper] = set()  # that open its flows
         self._stats = Stats()
-        self._out = Outbound(run, settings, self._stats)
+        self._out = Outbound(run, settings, self._stats, loop.summer)
         self._in = Inbound(settings, self._stats)
         self._flows: dict[int, Flow] = {}
         self._seen: set[int] = set()
@@ -104,9 +107,9 @@ class Channel:
         def post() -> None:
             if self._told_error(future):
                 return
-            granted = self._in.post(number, view, future)
+            grant = self._in.post(number, view, future)
             if flow := self._any_flow():
-                flow.tell(GRANT, granted, number)
+                flow.tell(GRANT, grant, number)
 
         with self._order:
             self._loop.soon(post)
@@ -128,6 +131,11 @@ class Channel:
     @property
     def settings(self) -> Settings:
         return self._settings
+
+    @property
+    def kept(self) -> int:
+        """How many messages, buffers, tags and gaps it keeps now: what is on its way, however much went before."""
+        return self._out.kept + self._in.kept
 
     @property
     def flows_open(self) -> int:
@@ -177,15 +185,14 @@ class Channel:
             self._lose(old)
         self.instance = hello.instance
         self._out.peer_early_bytes = hello.early_bytes
-        flow = self._flows[hello.flow] = Flow(link, hello.flow, self._run, self, now_ns)
+        self._flows[hello.flow] = Flow(link, hello.flow, self._run, self, now_ns)
         self._stats.connects += 1
         self._stats.reconnects += hello.flow in self._seen
         self._seen.add(hello.flow)
         if rate := self._settings.rate_bytes_per_s:
             in_kernel = self._settings.kernel_pacing and pace(link, max(rate // hello.flows, 1))
             self._out.bucket = self._out.bucket or not in_kernel
-        for tag, granted in self._in.grants():
-            flow.tell(GRANT, granted, tag)
+        self._grant_again()
         self._opened.set()
 
     def on_event(self, flow: Flow, mask: int, now_ns: int) -> None:
@@ -273,6 +280,7 @@ class Channel:
         del self._flows[flow.index]
         self._loop.watch(self, flow, 0)
         self._out.again(flow.close())
+        self._grant_again()
         if not self._flows:
             self._cut_ns = max(flow.heard_ns, self._cut_ns)
             if self._peer_leaves or self._leaving_ns:
@@ -284,6 +292,12 @@ class Channel:
                 return
         if self.address is not None and self.error is None and not self._leaving_ns and not self._peer_leaves:
             self._loop.dial(self, flow.index)
+
+    def _grant_again(self) -> None:
+        """What a flow that is gone may not have told the peer."""
+        if flow := self._any_flow():
+            for number, tag in self._in.grants():
+                flow.tell(GRANT, number, tag)
 
     def _leave(self) -> None:
         if self.error is not None or self._leaving_ns:
@@ -347,8 +361,16 @@ class Channel:
             f" checksum {chunk.tries} times; look for a broken cable, card or middlebox"
         )
 
-    def granted(self, tag: int, below: int) -> None:
-        self._out.granted(tag, below)
+    def granted(self, number: int, tag: int) -> None:
+        self._out.granted(number, tag)
+
+    def saw(self, below: int) -> None:
+        self._in.saw(below)
+
+    @property
+    def seen(self) -> int:
+        """All grants of the peer below this one came."""
+        return self._out.seen
 
     def peer_leaves(self) -> None:
         self._peer_leaves = True

@@ -23,9 +23,11 @@ from unidle.rank.wan.frames import run_key
 from unidle.rank.wan.handshake import Hello, Identity
 from unidle.rank.wan.settings import Settings
 from unidle.rank.wan.sockets import listener
+from unidle.rank.wan.sums import Summer
 
 _GREETERS_MOST: Final = 64
 _REFUSALS_KEPT: Final = 32
+_GONE_MOST: Final = 4096
 
 
 class Endpoint:
@@ -61,7 +63,7 @@ class Endpoint:
         self._lock = threading.Lock()
         self._channels: dict[str, Channel] = {}
         self._all: list[Channel] = []
-        self._gone: set[str] = set()
+        self._gone: dict[str, None] = {}  # instances of channels that ended, the oldest first
         self._helpers: set[Dialer | Greeter] = set()
         self._calls: deque[Callable[[], None]] = deque()
         self._numbers = itertools.count(1)
@@ -73,6 +75,7 @@ class Endpoint:
         self._selector.register(self._woken, selectors.EVENT_READ, None)
         if self._listener is not None:
             self._selector.register(self._listener, selectors.EVENT_READ, self._accept_one)
+        self.summer = Summer(f"wan-sums-{peer}")
         self._thread = threading.Thread(target=self._run, name=f"wan-{peer}", daemon=True)
         self._thread.start()
 
@@ -121,6 +124,7 @@ class Endpoint:
             channel.close(timeout)
         self.soon(lambda: None)
         self._thread.join()
+        self.summer.close()
         for helper in list(self._helpers):
             helper.stop()
         for helper in list(self._helpers):
@@ -207,7 +211,14 @@ class Endpoint:
             channel.tick(now)
         for ended in [channel for channel in self._all if channel.error is not None]:
             self._all.remove(ended)
-            self._gone.add(ended.instance)
+            with self._lock:
+                self._leave_out(ended.instance)
+
+    def _leave_out(self, instance: str) -> None:
+        """Let this one in no more."""
+        self._gone[instance] = None
+        while len(self._gone) > _GONE_MOST:
+            del self._gone[next(iter(self._gone))]
 
     def watch(self, channel: Channel, flow: Flow, events: int) -> None:
         """What the selector looks for on a flow's socket; 0 for no more."""
@@ -282,7 +293,7 @@ class Endpoint:
                 if channel.address is not None:
                     return "both sides connect; one of them has to accept"
                 if channel.instance and channel.instance != hello.instance:
-                    self._gone.add(channel.instance)
+                    self._leave_out(channel.instance)
                     again = ChannelLost(
                         f"{hello.peer} was started again; what was on its way is lost: resume both sides"
                     )

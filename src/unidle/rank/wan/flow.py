@@ -33,7 +33,12 @@ class Owner(Protocol):
 
     def damaged(self, chunk: Chunk) -> None: ...
 
-    def granted(self, tag: int, below: int) -> None: ...
+    def granted(self, number: int, tag: int) -> None: ...
+
+    def saw(self, below: int) -> None: ...
+
+    @property
+    def seen(self) -> int: ...
 
     def peer_leaves(self) -> None: ...
 
@@ -67,9 +72,9 @@ class Flow:
         if chunk.payload:
             self._out.append(chunk.payload)
 
-    def tell(self, kind: int, sequence: int = 0, tag: int = 0) -> None:
+    def tell(self, kind: int, number: int = 0, tag: int = 0) -> None:
         """Send a frame without payload."""
-        self._out.append(memoryview(frames.control(self._run, kind, sequence, tag)))
+        self._out.append(memoryview(frames.control(self._run, kind, self._owner.seen, number, tag)))
 
     def write(self, now_ns: int) -> bool:
         """Give the kernel what it takes; True where that was all."""
@@ -120,16 +125,17 @@ class Flow:
     def _begin(self) -> None:
         frame = frames.unpack(self._run, self._header, _MOST_CHUNK_BYTES)
         self._filled = self._sum = 0
+        self._owner.saw(frame.seen)
         if frame.kind == DATA:
             self._landing = self._owner.begin(frame)
             if not frame.length:
                 self._end(self._landing)
         elif frame.kind == ACK:
-            self._settle(frame.sequence)
+            self._settle(frame.number)
         elif frame.kind == NACK:
-            self._damaged(frame.sequence)
+            self._damaged(frame.number)
         elif frame.kind == GRANT:
-            self._owner.granted(frame.tag, frame.sequence)
+            self._owner.granted(frame.number, frame.tag)
         elif frame.kind == BYE:
             self._owner.peer_leaves()
 

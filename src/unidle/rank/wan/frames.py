@@ -1,9 +1,11 @@
-"""What flows carry: a header of 60 bytes, and behind that of a chunk its payload. Big-endian.
+"""What flows carry: a header of 76 bytes, and behind that of a chunk its payload. Big-endian.
 
-    magic 4 | version 1 | kind 1 | unused 2 | run 8 | tag 8 | sequence 8 | offset 8 | total 8 | length 4
-    | CRC-32 of the payload 4 | CRC-32 of the 56 bytes before 4
+    magic 4 | version 1 | kind 1 | unused 2 | run 8 | tag 8 | number 8 | before 8 | seen 8 | offset 8 | total 8 | length 4
+    | CRC-32 of the payload 4 | CRC-32 of the 72 bytes before 4
 
-The checksums find damage, not an attacker: for that there is TLS.
+``number`` counts the messages of a channel's direction, ``before`` is that of the message of the same tag before it (see
+:mod:`unidle.rank.wan.order`), ``seen`` says that all grants below it came. The checksums find damage, not an attacker: for
+that there is TLS.
 """
 
 from __future__ import annotations
@@ -16,16 +18,16 @@ from typing import Final, NamedTuple
 from unidle.rank.wan.errors import BadFrame
 
 MAGIC: Final = b"UDLW"
-VERSION: Final = 1
+VERSION: Final = 2
 DATA: Final = 1
-ACK: Final = 2  # sequence: so many chunks of this connection are settled
-NACK: Final = 3  # sequence: this chunk of this connection came damaged
-GRANT: Final = 4  # all messages of the tag below sequence have a buffer
+ACK: Final = 2  # number: so many chunks of this connection are settled
+NACK: Final = 3  # number: this chunk of this connection came damaged
+GRANT: Final = 4  # one message more of the tag has a buffer; grants are numbered, whatever their tag
 PING: Final = 5
 BYE: Final = 6
 TAG_LIMIT: Final = 1 << 64
 
-_HEAD: Final = struct.Struct("!4sBBHQQQQQII")
+_HEAD: Final = struct.Struct("!4sBBHQQQQQQQII")
 _SUM: Final = struct.Struct("!I")
 HEADER_BYTES: Final = _HEAD.size + _SUM.size
 
@@ -35,7 +37,9 @@ class Frame(NamedTuple):
 
     kind: int
     tag: int
-    sequence: int
+    number: int
+    before: int
+    seen: int
     offset: int
     total: int
     length: int
@@ -58,14 +62,14 @@ def tag_number(tag: int | str) -> int:
 
 def pack(run: int, frame: Frame) -> bytes:
     """The header of a frame."""
-    kind, tag, sequence, offset, total, length, crc = frame
-    head = _HEAD.pack(MAGIC, VERSION, kind, 0, run, tag, sequence, offset, total, length, crc)
+    kind, *rest = frame
+    head = _HEAD.pack(MAGIC, VERSION, kind, 0, run, *rest)
     return head + _SUM.pack(zlib.crc32(head))
 
 
-def control(run: int, kind: int, sequence: int = 0, tag: int = 0) -> bytes:
+def control(run: int, kind: int, seen: int, number: int = 0, tag: int = 0) -> bytes:
     """A frame without payload."""
-    return pack(run, Frame(kind, tag, sequence, 0, 0, 0, 0))
+    return pack(run, Frame(kind, tag, number, 0, seen, 0, 0, 0, 0))
 
 
 def unpack(run: int, header: bytes | bytearray | memoryview, most_bytes: int) -> Frame:
@@ -79,6 +83,8 @@ def unpack(run: int, header: bytes | bytearray | memoryview, most_bytes: int) ->
     frame = Frame(kind, *rest)
     if not DATA <= kind <= BYE or frame.length > most_bytes or (kind != DATA and frame.length):
         raise BadFrame("a header asks for what cannot be")
+    if kind == DATA and not frame.before < frame.number:
+        raise BadFrame("a message comes before itself")
     if frame.offset + frame.length > frame.total:
         raise BadFrame("a chunk is longer than its message")
     return frame

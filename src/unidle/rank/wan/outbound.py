@@ -3,32 +3,50 @@
 from __future__ import annotations
 
 import heapq
-import zlib
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future
+from typing import Final
 
 from unidle.rank.wan.frames import DATA, Frame, pack
+from unidle.rank.wan.order import FIRST, NONE, Ranges
 from unidle.rank.wan.settings import Settings
 from unidle.rank.wan.stats import Stats
+from unidle.rank.wan.sums import AHEAD, Sum, Summer
+
+_EARLY_LEAST_BYTES: Final = 64  # what is kept of a message without bytes is something, too
 
 
 class Message:
-    """One buffer on its way. ``unsettled`` counts its chunks that are not acknowledged."""
+    """One buffer on its way. ``unsettled`` counts its chunks that are not acknowledged, ``early_bytes`` what was sent of it
+    before the peer had ``granted`` it a buffer."""
 
-    __slots__ = ("future", "not_before_ns", "offset", "sequence", "started", "tag", "unsettled", "view")
+    __slots__ = (
+        "before", "early_bytes", "future", "granted", "number", "offset", "started", "summed", "sums", "tag", "unsettled", "view",
+    )  # fmt: skip
 
-    def __init__(
-        self, tag: int, sequence: int, view: memoryview, future: Future[int], not_before_ns: int
-    ) -> None:
-        self.tag, self.sequence, self.view, self.future = tag, sequence, view, future
-        self.not_before_ns = not_before_ns
-        self.offset, self.unsettled, self.started = 0, 0, False
+    def __init__(self, tag: int, number: int, before: int, view: memoryview, future: Future[int]) -> None:
+        self.tag, self.number, self.before, self.view, self.future = tag, number, before, view, future
+        self.offset = self.unsettled = self.early_bytes = 0
+        self.sums: deque[Sum] = deque()  # of the next chunks, up to the byte ``summed``
+        self.summed = 0
+        self.started = self.granted = False
 
     @property
     def all_cut(self) -> bool:
         """Whether each of its bytes is in some chunk; a message without bytes has one chunk, too."""
         return self.started and self.offset == len(self.view)
+
+
+class _Tag:
+    """What is on its way of one tag: its last message, how many are not settled, and those that were granted no buffer yet;
+    or how many grants wait for a message."""
+
+    __slots__ = ("credit", "last", "unsettled", "waiting")
+
+    def __init__(self) -> None:
+        self.last, self.unsettled, self.credit = NONE, 0, 0
+        self.waiting: deque[Message] = deque()
 
 
 class Chunk:
@@ -44,19 +62,16 @@ class Chunk:
 class Outbound:
     """Gives out chunks, and takes them back that did not arrive."""
 
-    def __init__(self, run: int, settings: Settings, stats: Stats) -> None:
-        self._run, self._settings, self._stats = run, settings, stats
+    def __init__(self, run: int, settings: Settings, stats: Stats, summer: Summer) -> None:
+        self._run, self._settings, self._stats, self._summer = run, settings, stats, summer
         self._slots: list[tuple[int, int, Message]] = []
         self._ready: deque[Message] = deque()
         self._again: deque[Chunk] = deque()
-        self._sequences: dict[int, int] = {}
-        self._granted: dict[int, int] = {}
-        self._early: dict[
-            int, dict[int, int]
-        ] = {}  # bytes sent before their buffer was posted, by tag and sequence
+        self._tags: dict[int, _Tag] = {}
+        self._grants = Ranges()
         self._early_out = 0
         self._messages: set[Message] = set()
-        self._count = 0
+        self._next = FIRST
         self._tokens, self._tokens_ns = 0.0, 0
         self.peer_early_bytes = 0  # what the peer takes early; it says so when it connects
         self.bucket = False  # the token bucket paces, not the kernel
@@ -64,12 +79,18 @@ class Outbound:
 
     def add(self, tag: int, view: memoryview, future: Future[int], not_before_ns: int) -> None:
         """A message more; messages of one tag are received in this order."""
-        sequence = self._sequences.get(tag, 0)
-        self._sequences[tag] = sequence + 1
-        message = Message(tag, sequence, view, future, not_before_ns)
+        of = self._tags.setdefault(tag, _Tag())
+        number, self._next = self._next, self._next + 1
+        message = Message(tag, number, of.last, view, future)
+        of.last = number
+        of.unsettled += 1
+        if of.credit:
+            of.credit -= 1
+            message.granted = True
+        else:
+            of.waiting.append(message)
         self._messages.add(message)
-        self._count += 1
-        heapq.heappush(self._slots, (not_before_ns, self._count, message))
+        heapq.heappush(self._slots, (not_before_ns, number, message))
 
     def next_chunk(self, now_ns: int) -> Chunk | None:
         """What an idle flow carries next; None, and ``waits_for``, where nothing may go now."""
@@ -102,22 +123,17 @@ class Outbound:
         """The next part of the first message that the peer has room for."""
         for index, message in enumerate(self._ready):
             length = min(self._settings.chunk_bytes, len(message.view) - message.offset)
-            if message.sequence >= self._granted.get(message.tag, 0):
-                if self._early_out + length > self.peer_early_bytes:
+            if not message.granted:
+                kept = max(length, _EARLY_LEAST_BYTES)
+                if self._early_out + kept > self.peer_early_bytes:
                     continue
-                self._early_out += length
-                early = self._early.setdefault(message.tag, {})
-                early[message.sequence] = early.get(message.sequence, 0) + length
-            payload = message.view[message.offset : message.offset + length]
+                self._early_out += kept
+                message.early_bytes += kept
+            payload, crc = self._summed(message)
             frame = Frame(
-                DATA,
-                message.tag,
-                message.sequence,
-                message.offset,
-                len(message.view),
-                length,
-                zlib.crc32(payload),
-            )
+                DATA, message.tag, message.number, message.before, self.seen, message.offset, len(message.view), length,
+                crc,
+            )  # fmt: skip
             message.offset += length
             message.started = True
             message.unsettled += 1
@@ -125,6 +141,15 @@ class Outbound:
                 del self._ready[index]
             return Chunk(message, payload, pack(self._run, frame))
         return None
+
+    def _summed(self, message: Message) -> tuple[memoryview, int]:
+        """The next chunk of a message and its sum; those after it are asked for."""
+        size = self._settings.chunk_bytes
+        while not message.sums or (len(message.sums) <= AHEAD and message.summed < len(message.view)):
+            message.sums.append(self._summer.ask(message.view[message.summed : message.summed + size]))
+            message.summed += size
+        chunk = message.sums.popleft()
+        return chunk.payload, chunk.value()
 
     def _has_tokens(self, now_ns: int) -> bool:
         """Whether the rate lets a chunk go: it may go into debt by one, so the mean is kept for any length."""
@@ -150,7 +175,10 @@ class Outbound:
         message.unsettled -= 1
         if message.all_cut and not message.unsettled:
             self._messages.discard(message)
-            message.future.set_result(len(message.view))
+            self._tags[message.tag].unsettled -= 1
+            self._forget(message.tag)
+            size, message.view = len(message.view), memoryview(b"")  # it may wait for its grant still
+            message.future.set_result(size)
 
     def again(self, chunks: list[Chunk]) -> None:
         """They did not arrive, or may not have: they go first."""
@@ -158,16 +186,35 @@ class Outbound:
             self._stats.in_flight_bytes -= len(chunk.payload)
             self._again.appendleft(chunk)
 
-    def granted(self, tag: int, below: int) -> None:
-        """The peer posted buffers for all messages of a tag below a sequence number."""
-        if below <= self._granted.get(tag, 0):
+    def granted(self, number: int, tag: int) -> None:
+        """The peer has a buffer for one message more of a tag; ``number`` tells whether that is known already."""
+        if not self._grants.add(number):
             return
-        self._granted[tag] = below
-        early = self._early.get(tag, {})
-        for sequence in [each for each in early if each < below]:
-            self._early_out -= early.pop(sequence)
-        if not early:
-            self._early.pop(tag, None)
+        of = self._tags.setdefault(tag, _Tag())
+        if not of.waiting:
+            of.credit += 1
+            return
+        message = of.waiting.popleft()
+        message.granted = True
+        self._early_out -= message.early_bytes
+        self._forget(tag)
+
+    def _forget(self, tag: int) -> None:
+        """A tag whose messages are all there, each in its buffer, begins anew: the peer knows the same."""
+        of = self._tags[tag]
+        if not (of.unsettled or of.waiting or of.credit):
+            del self._tags[tag]
+
+    @property
+    def seen(self) -> int:
+        """All grants below this number came."""
+        return self._grants.below
+
+    @property
+    def kept(self) -> int:
+        """How many messages, tags and gaps in grants are kept; any thread may ask."""
+        waiting = sum(len(of.waiting) + of.credit for of in list(self._tags.values()))
+        return len(self._messages) + len(self._tags) + waiting + self._grants.gaps
 
     def pending(self) -> Iterator[Future[int]]:
         """Futures of what is not settled."""
@@ -186,5 +233,6 @@ class Outbound:
         self._ready.clear()
         self._again.clear()
         self._slots.clear()
+        self._tags.clear()
         self._stats.in_flight_bytes = 0
         return left
