@@ -96,15 +96,17 @@ def test_ranks_killed_while_they_save_lose_nothing_of_the_checkpoint_before(
     assert not list(kept.glob(".step_*"))
 
 
-def _on_disks(nursery: Nursery, given: dict[str, Any], tmp_path: Path, out: Path) -> list[Rank]:
-    """Each site with a disk of its own."""
+def _on_disks(
+    nursery: Nursery, given: dict[str, Any], tmp_path: Path, out: Path, code: int = 0
+) -> list[Rank]:
+    """Each site with a disk of its own; all end with a code."""
     ranks = []
     for device in given["devices"]:
         kept = {"directory": str(tmp_path / f"disk-of-{device['site']}"), "every": 1, "keep": 2}
         file = runs.write(given | {"checkpoint": kept}, tmp_path / f"plan-of-{device['site']}")
         ranks.append(nursery.start(file, "--device", device["device"], "--out", str(out)))
     try:
-        assert [rank.wait() for rank in ranks] == [0] * len(ranks), [rank.said for rank in ranks]
+        assert [rank.wait() for rank in ranks] == [code] * len(ranks), [rank.said for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()
@@ -127,6 +129,22 @@ def test_sites_with_disks_of_their_own_each_keep_all_and_one_that_lost_its_own_g
     whole = runs.tensors(nursery.single(given | {"steps": 3}, tmp_path / "whole"))
     for site in ("site0", "site1", "site2"):
         assert runs.tensors(runs.newest(tmp_path / f"disk-of-{site}")) == whole
+
+
+@needs.root
+def test_a_site_whose_disk_is_full_is_named_and_the_sites_do_not_stay_apart(
+    nursery: Nursery, tmp_path: Path
+) -> None:
+    with _disk(tmp_path / "disk-of-site1", "2m"):  # room for its own part, and not for the other
+        given = _large(tmp_path, steps=2)
+        ranks = _on_disks(nursery, given, tmp_path, tmp_path / "out", 3)
+        said = ranks[1].said
+        assert f"step 1 was not saved: {tmp_path}/disk-of-site1" in said
+        assert said.count("No space left on device; training goes on") == 1
+        assert "training goes on" not in ranks[0].said
+        assert all("it was the last" in rank.said for rank in ranks)
+        assert not runs.records(tmp_path / "out", "site0/0/0", "apart")
+        assert not list((tmp_path / "disk-of-site1").iterdir())
 
 
 @pytest.mark.slow

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import threading
 import zlib
@@ -26,31 +28,42 @@ class Courier:
         self,
         directory: str,
         gives: Iterable[tuple[int, Sequence[Shard]]],
-        gets: Iterable[tuple[int, Sequence[Shard]]],
-    ) -> str:
-        """Give files of a directory to devices, and get files from devices into it, durably; why not, where that fails."""
-        problems: list[str] = []
+        gets: Sequence[tuple[int, Sequence[Shard]]],
+    ) -> tuple[str, str]:
+        """Give files of a directory to devices, and get files from devices into it, durably.
+
+        Returns what is wrong with this rank's disk, and with a link; empty where all is there.
+        """
+        disks: list[str] = []
+        links: list[str] = []
 
         def give(to: int, shards: Sequence[Shard]) -> None:
             try:
                 for shard in shards:
                     self._give(self._channel(to), os.path.join(directory, shard.name), shard)
-            except (OSError, WanError) as error:
-                problems.append(f"{directory}: {error}")
+            except WanError as error:
+                links.append(str(error))
+            except OSError as error:
+                disks.append(f"{directory}: {error.strerror}")
                 self._channel(to).close(0)  # nobody may wait for the rest
 
         threads = [threading.Thread(target=give, args=each, daemon=True) for each in gives]
         for thread in threads:
             thread.start()
+        with contextlib.suppress(OSError):  # files say it then
+            if gets:
+                os.makedirs(directory, exist_ok=True)
         for source, shards in gets:
             for shard in shards:  # all of them, also after a problem: who gives waits for that
                 try:
                     self._get(self._channel(source), os.path.join(directory, shard.name), shard)
-                except (OSError, WanError) as error:
-                    problems.append(f"{directory}: {error}")
+                except WanError as error:
+                    links.append(str(error))
+                except OSError as error:
+                    disks.append(f"{directory}: {error.strerror}")
         for thread in threads:
             thread.join()
-        return problems[0] if problems else ""
+        return (disks or [""])[0], (links or [""])[0]
 
     @staticmethod
     def _give(channel: Channel, path: str, shard: Shard) -> None:
@@ -65,24 +78,30 @@ class Courier:
 
     @staticmethod
     def _get(channel: Channel, path: str, shard: Shard) -> None:
+        """All blocks are taken, also after the disk is full: who gives waits for that."""
         coming: deque[Future[memoryview]] = deque()
-        left = shard.size_bytes
-        problem: OSError | None = None
-        with open(path, "wb") as file:
+        left, problem, fd = shard.size_bytes, None, -1
+        try:
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+        except OSError as error:
+            problem = error
+        try:
             for k, crc in enumerate(shard.crcs):
                 while len(coming) < min(_DEPTH, len(shard.crcs) - k):
                     size = min(CHUNK_BYTES, left)
                     left -= size
                     coming.append(channel.recv(shard.name, bytearray(size)))
                 data = coming.popleft().result()
-                if zlib.crc32(data) != crc and problem is None:
-                    problem = OSError(0, f"{shard.name} was changed on its way")
                 try:
-                    if problem is None:
-                        file.write(data)
-                except OSError as error:  # the rest is taken all the same: the one who sends waits for that
+                    if problem is None and zlib.crc32(data) != crc:
+                        raise OSError(errno.EIO, f"{shard.name} is not what was written")
+                    while problem is None and len(data):
+                        data = data[os.write(fd, data) :]
+                except OSError as error:
                     problem = error
             if problem is not None:
                 raise problem
-            file.flush()
-            os.fsync(file.fileno())
+            os.fsync(fd)
+        finally:
+            if fd >= 0:
+                os.close(fd)

@@ -51,13 +51,8 @@ class Keeper:
     def __init__(
         self, keep: Keep, index: int, site: str, writes: bool, gather: Gather, courier: Courier | None = None
     ) -> None:
-        self._keep, self._index, self.writes, self._gather, self._courier = (
-            keep,
-            index,
-            writes,
-            gather,
-            courier,
-        )
+        self._keep, self._index, self.writes = keep, index, writes
+        self._gather, self._courier = gather, courier
         self.directory = os.path.abspath(keep.directory.replace("{site}", site))
         problem = ""
         try:
@@ -124,7 +119,8 @@ class Keeper:
         }
         sound, spread = not any(each[1] for each in told), self._spread
         if sound and spread:
-            self._copy(partial, shards)
+            problems = self._copy(partial, shards)
+            sound, problem = not any(problems), problems[self._index]
         held = [shards[k] for k in self._writers if k in shards and (self._spread or k in self._group)]
         path = ""
         if sound and self._lead and held:
@@ -157,12 +153,12 @@ class Keeper:
             return None, f"{partial}: {error.strerror}"
         return [shard.name, shard.rank, shard.size_bytes, list(shard.crcs)], ""
 
-    def _copy(self, partial: str, shards: Mapping[int, Shard]) -> None:
-        """Each part to every group that does not see it; where that fails they stay apart."""
+    def _copy(self, partial: str, shards: Mapping[int, Shard]) -> list[str]:
+        """Each part to every group that does not see it. Returns as :meth:`_exchange`."""
         others = [group[0] for group in self._groups if group != self._group]
         gives = [(lead, [shards[self._index]]) for lead in others] if self.writes else []
         gets = [(k, [shards[k]]) for k in self._writers if self._lead and k not in self._group]
-        self._exchange(partial, gives, gets, "saved")
+        return self._exchange(partial, gives, gets, "saved")
 
     def _exchange(
         self,
@@ -170,16 +166,13 @@ class Keeper:
         gives: list[tuple[int, list[Shard]]],
         gets: list[tuple[int, list[Shard]]],
         tag: str,
-    ) -> None:
+    ) -> list[str]:
+        """What is wrong with the disk of each rank, if anything. Where a link is missing the groups stay apart from now on."""
         assert self._courier is not None
-        problem = ""
-        try:
-            os.makedirs(partial, exist_ok=True)
-        except OSError as error:
-            problem = f"{partial}: {error.strerror}"
-        problem = self._courier.exchange(partial, gives, gets) or problem
-        if first := next((each for each in self._gather(problem, tag) if each), ""):
+        told = self._gather(self._courier.exchange(partial, gives, gets), tag)
+        if not any(disk for disk, _ in told) and (first := next((link for _, link in told if link), "")):
             self._stay_apart(first)
+        return [disk for disk, _ in told]
 
     # -- going on ------------------------------------------------------------------------------------
 
@@ -250,8 +243,8 @@ class Keeper:
         place = here[step] if self._index == having[0] else partial
         gives = [(k, shards) for k in lacking] if self._index == having[0] else []
         gets = [(having[0], shards)] if self._index in lacking else []
-        self._exchange(place, gives, gets, "gather")
-        if gets and self._spread:
+        problems = self._exchange(place, gives, gets, "gather")
+        if gets and self._spread and not any(problems):
             with contextlib.suppress(OSError):  # who reads it says that it is not there
                 finish(self.directory, partial, manifest)
         self._gather(None)
