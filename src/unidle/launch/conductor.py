@@ -50,6 +50,8 @@ class Attempt:
     told: int = 0
     stopping: bool = False
     digest: str | None = None
+    began_ns: int = 0
+    start_ns: int = 0  # how long it took until all devices were ready
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +119,7 @@ class Conductor:
         )  # fmt: skip
         self.attempts[number] = Attempt(
             number, simulation, {own: name for name, own in left.names.items()}, devices,
-            resumed=self.whole if before else 0,
+            resumed=self.whole if before else 0, began_ns=time.monotonic_ns(),
         )  # fmt: skip
         working = [left.names[name] for name in devices]
         idle = [name for name in self.ground.addresses if name not in working]
@@ -184,6 +186,7 @@ class Conductor:
         attempt.digest = body.get("digest") or attempt.digest
         attempt.ready.add(device)
         if len(attempt.ready) == len(attempt.devices):
+            attempt.start_ns = time.monotonic_ns() - attempt.began_ns
             self.tell(f"all {counted(len(attempt.devices), 'device')} are ready")
 
     @staticmethod
@@ -322,7 +325,8 @@ class Conductor:
         if training.saving is None or training.semantics.get("outer") or self._next is not None:
             return False
         recent = [s for number, s in attempt.steps.items() if number > self._looked - self.options.every]
-        found = anew(attempt.simulation, self._schedule, recent)
+        left = training.steps - self._looked
+        found = anew(attempt.simulation, self._schedule, recent, left=left, restart_ns=attempt.start_ns)
         if found is not None:
             self._anew = found.shares
             self.tell(found.line())
