@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from unidle.span.link import Link
 from unidle.span.observed import Step, batch_loss
-from unidle.span.rebalance import anew, measured_speeds
-from unidle.span.schedules import SCHEDULES
+from unidle.span.rebalance import Anew, anew, measured_speeds
+from unidle.span.schedules import SCHEDULES, Schedule
 from unidle.span.schedules.own import own
 from unidle.span.setting import Setting, Site, Stage
 from unidle.span.unequal import Modelled, Shares, microbatches_of, simulated
@@ -38,12 +38,18 @@ def steps(running: Modelled, speeds: Sequence[float], noise: Sequence[float] = (
     return found
 
 
+def found_by(
+    running: Modelled, schedule: Schedule, told: list[Step], left: int = 1000, restart_ns: int = 10**9
+) -> Anew | None:
+    return anew(running, schedule, told, left=left, restart_ns=restart_ns)
+
+
 def alike(setting: Setting = SETTING) -> Modelled:
     return simulated(setting, ONE, None)
 
 
 def test_a_pipeline_that_proves_half_as_fast_gets_half_as_many() -> None:
-    found = anew(alike(), ONE, steps(alike(), (1, 0.5)))
+    found = found_by(alike(), ONE, steps(alike(), (1, 0.5)))
     assert found is not None
     assert found.shares == Shares((6, 2), (1, 0.5))
     assert found.before == (4, 4) and found.before_ns > 1.05 * found.after_ns
@@ -52,24 +58,43 @@ def test_a_pipeline_that_proves_half_as_fast_gets_half_as_many() -> None:
 
 def test_what_was_shared_out_by_speed_stays_while_the_speeds_are_as_planned() -> None:
     running = simulated(SETTING, ONE, Shares((6, 2), (1, 0.5)))
-    assert anew(running, ONE, steps(running, (1, 1))) is None  # rows have the planned speeds already
-    faster = anew(running, ONE, steps(running, (1, 2)))
+    assert found_by(running, ONE, steps(running, (1, 1))) is None  # rows have the planned speeds already
+    faster = found_by(running, ONE, steps(running, (1, 2)))
     assert faster is not None and faster.shares.microbatches == (4, 4)
 
 
 def test_noise_and_a_single_slow_step_change_nothing() -> None:
-    assert anew(alike(), ONE, steps(alike(), (1, 0.97))) is None
+    assert found_by(alike(), ONE, steps(alike(), (1, 0.97))) is None
     told = steps(alike(), (1, 1))
     told[1] = steps(alike(), (1, 0.1))[1]
-    assert anew(alike(), ONE, told) is None
-    assert anew(alike(), ONE, steps(alike(), (1, 0.9))) is None  # 4 and 4 are the best way
+    assert found_by(alike(), ONE, told) is None
+    assert found_by(alike(), ONE, steps(alike(), (1, 0.9))) is None  # 4 and 4 are the best way
+
+
+def test_what_the_steps_to_come_would_not_win_back_is_not_begun() -> None:
+    told = steps(alike(), (1, 0.5))
+    found = found_by(alike(), ONE, told)
+    assert found is not None
+    won = found.before_ns - found.after_ns
+    assert found_by(alike(), ONE, told, 100, 100 * won - 1) is not None
+    assert found_by(alike(), ONE, told, 100, 100 * won) is None
+
+
+def test_steps_that_wait_for_other_things_than_pipelines_are_left_alone() -> None:
+    told = steps(alike(), (1, 0.5))
+    found = found_by(alike(), ONE, told)
+    assert found is not None
+    for times, expected in ((19, True), (22, False)):
+        for step in told:
+            step.took_ns = times * (found.before_ns - found.after_ns)
+        assert (found_by(alike(), ONE, told) is not None) == expected
 
 
 def test_nothing_is_said_before_every_device_has_told_its_times() -> None:
     (told, *_) = steps(alike(), (1, 0.5))
     told.rows = [row for row in told.rows if row.pipeline == 0]
-    assert anew(alike(), ONE, [told]) is None
-    assert anew(alike(), ONE, []) is None
+    assert found_by(alike(), ONE, [told]) is None
+    assert found_by(alike(), ONE, []) is None
 
 
 def test_more_microbatches_than_memory_holds_are_not_given() -> None:
@@ -80,7 +105,7 @@ def test_more_microbatches_than_memory_holds_are_not_given() -> None:
     roomy, tight = (replace(SETTING, memory_cap_bytes=count * 200) for count in (6, 5))
     for setting, expected in ((roomy, (6, 2)), (tight, None)):
         running = simulated(setting, mine, None)
-        found = anew(running, mine, steps(running, (1, 0.5)))
+        found = found_by(running, mine, steps(running, (1, 0.5)))
         assert (found and found.shares.microbatches) == expected
 
 
@@ -95,7 +120,7 @@ def test_the_microbatches_together_stay_and_a_cell_stays_alike(
 ) -> None:
     setting = replace(SETTING, pipelines=len(speeds) * cell, cell=cell, microbatches=count)
     running = alike(setting)
-    found = anew(running, ONE, steps(running, [speed for speed in speeds for _ in range(cell)]))
+    found = found_by(running, ONE, steps(running, [speed for speed in speeds for _ in range(cell)]))
     if found is not None:
         counts = found.shares.microbatches
         assert sum(counts) == count * setting.pipelines and min(counts) >= 1

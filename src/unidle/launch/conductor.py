@@ -329,7 +329,8 @@ class Conductor:
         if training.saving is None or training.semantics.get("outer") or self._next is not None:
             return False
         recent = [s for number, s in attempt.steps.items() if number > self._looked - self.options.every]
-        found = anew(attempt.simulation, self._plan.schedule, recent)
+        left = training.steps - self._looked
+        found = anew(attempt.simulation, self._plan.schedule, recent, left=left, restart_ns=attempt.start_ns)
         if found is not None:
             self._anew = found.shares
             self.tell(found.line())

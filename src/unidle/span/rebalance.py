@@ -38,10 +38,12 @@ class Anew:
         )
 
 
-def anew(running: Modelled, schedule: Schedule, steps: Iterable[Step]) -> Anew | None:
-    """Microbatches in proportion to the measured speeds, as many together; None where that is not faster by 5 %.
+def anew(
+    running: Modelled, schedule: Schedule, steps: Sequence[Step], *, left: int, restart_ns: int
+) -> Anew | None:
+    """Microbatches in proportion to the measured speeds, as many together; None where that is not worth a restart.
 
-    ``running``: the plan that the ``steps`` followed.
+    ``running``: the plan that the ``steps`` followed; ``left``: steps still to come; ``restart_ns``: how long one takes.
     """
     setting, counts = running.setting, microbatches_of(running)
     speeds = measured_speeds(setting, counts, steps)
@@ -57,7 +59,15 @@ def anew(running: Modelled, schedule: Schedule, steps: Iterable[Step]) -> Anew |
         )
     except BadInput:  # more in flight than memory holds
         return None
-    return Anew(Shares(shared, speeds), counts, before, after) if before > GAIN * after else None
+    worth = _is_worth(before, after, steps) and (before - after) * left > restart_ns
+    return Anew(Shares(shared, speeds), counts, before, after) if worth else None
+
+
+def _is_worth(before_ns: int, after_ns: int, steps: Sequence[Step]) -> bool:
+    """Shorter by 5 % of the modelled step, and of the measured one, which may have other things to wait for."""
+    took = [step.took_ns for step in steps if step.took_ns]
+    measured = statistics.median(took) if took else 0
+    return before_ns > GAIN * after_ns and before_ns - after_ns > (1 - 1 / GAIN) * measured
 
 
 def measured_speeds(
