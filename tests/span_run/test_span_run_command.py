@@ -125,6 +125,32 @@ def test_a_rank_that_is_killed_in_a_step_costs_no_more_than_the_steps_since_the_
     assert "replayed" in steps.stdout
 
 
+@pytest.mark.slow
+def test_a_run_that_is_started_again_goes_on_and_a_fresh_one_does_not(tmp_path: Path) -> None:
+    """Killed whole, then by another schedule; the model is that of one process all the same."""
+    file = file_with_checkpoints(tmp_path, 2)
+    words = ("--no-namespaces", "--store", str(tmp_path / "s.db"))
+    with Live(str(file), *words) as run:
+        run.until("step     8")
+        ranks = [pid for name in ("a/0/0", "b/0/1") for pid in run.ranks(name)]
+        run.kill()
+        for pid in ranks:
+            os.kill(pid, signal.SIGKILL)
+    again = runs.unidle("span", "run", str(file), *words, "--schedule", "gpipe", "--compare", "single")
+    assert again.returncode == 0, again.stderr
+    assert f"goes on after step 6, from the checkpoint in {tmp_path / 'kept'}" in again.stdout
+    assert "step     7" in again.stdout and "step     6" not in again.stdout
+    assert "largest difference of 6 losses 0, of 360 parameters 0" in again.stdout
+    done = runs.unidle("span", "run", str(file), *words)
+    assert done.returncode == 0
+    assert "is of step 12, and train.steps is 12: nothing is left to train" in done.stdout
+    fresh = runs.unidle("span", "run", str(file), *words, "--fresh", "--steps", "4")
+    assert fresh.returncode == 0
+    assert "step     1" in fresh.stdout
+    assert {path.name[:7] for path in (tmp_path / "kept").iterdir()} == {"step_00", "before-"}
+    assert (tmp_path / "kept" / "step_0000000004").is_dir()
+
+
 @needs.shaping
 @pytest.mark.slow
 def test_four_sites_in_namespaces_measure_what_the_file_says_of_their_links(tmp_path: Path) -> None:

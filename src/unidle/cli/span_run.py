@@ -70,6 +70,9 @@ def run(
     rejoin: Annotated[
         bool, typer.Option("--rejoin/--no-rejoin", help="Take a site that was lost back when it answers, at a checkpoint.")
     ] = True,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Begin anew: checkpoints that the directory has are moved aside. By default the run goes on from the newest.")
+    ] = False,
     wait_s: Annotated[
         float, typer.Option("--wait", metavar="SECONDS", min=1, help="For --site: how long the sites wait for each other.")
     ] = 600.0,
@@ -84,7 +87,7 @@ def run(
     tell = (lambda _: None) if as_json else say
     from unidle.launch.conductor import Options
 
-    options = Options(replan, rejoin)
+    options = Options(replan, rejoin, fresh)
     if site is not None:
         from unidle.cli.span_site import run_site
 

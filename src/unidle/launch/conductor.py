@@ -56,10 +56,12 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """``every``: after so many steps the plan is looked over (0: never); ``rejoin``: sites that answer again are taken back."""
+    """``every``: after so many steps the plan is looked over (0: never); ``rejoin``: sites that answer again are taken back;
+    ``fresh``: checkpoints that are there already are of another run."""
 
     every: int = 20
     rejoin: bool = True
+    fresh: bool = False
 
 
 class Conductor:
@@ -116,7 +118,8 @@ class Conductor:
         left, plain = self._left(self._plan.setting), self._left(self._plan.planned)
         simulation = self._simulated(left.setting)
         devices = tuple(devices_of(left.setting))
-        run = Run(self.gang.job, number - 1, self.whole if before else 0, before.digest if before else None)
+        resume = self.whole or (0 if self.options.fresh else None)
+        run = Run(self.gang.job, number - 1, resume, before.digest if before else None)
         plan = plan_of(
             self.wanted.training, simulation, self.ground.addresses, run, _cut(left, simulation), left.names,
             self.wanted.shares.speeds if self.wanted.shares else None, plain.setting,
@@ -195,6 +198,20 @@ class Conductor:
         if len(attempt.ready) == len(attempt.devices):
             attempt.start_ns = time.monotonic_ns() - attempt.began_ns
             self.tell(f"all {counted(len(attempt.devices), 'device')} are ready")
+            self._resumed(attempt, int(body.get("resumed") or 0))
+
+    def _resumed(self, attempt: Attempt, step: int) -> None:
+        """Where a run of the same directory was before."""
+        if step <= self.whole or (saving := self.wanted.training.saving) is None:
+            return
+        self.whole = attempt.resumed = step
+        steps = self.wanted.training.steps
+        self.tell(
+            f"goes on after step {step}, from the checkpoint in {saving.directory} (--fresh begins anew)"
+            if step < steps
+            else f"the checkpoint in {saving.directory} is of step {step}, and train.steps is {steps}: nothing is left to train"
+            " (--fresh begins anew)"
+        )
 
     @staticmethod
     def _step(attempt: Attempt, number: int) -> Step:

@@ -6,7 +6,7 @@ import json
 import os
 import secrets
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +27,7 @@ from unidle.view.jobs import JobView
 _GUARD: Final = {"preflight": "off", "suspect": "1s", "probation": "1s"}
 """A rank that died says nothing of its node: devices of one machine stand for several."""
 
+_MEMBER: Final = "unidle.rank.span_member"
 _GRACE_S: Final = 5.0
 _RESTARTS: Final = 1000  # the conductor ends a run that gets nowhere
 _KILLED: Final = (128 + 9, 128 + 15, 128 + 6, 128 + 11, 128 + 7)
@@ -89,6 +90,7 @@ def gang_of(ground: Ground, name: str, store_path: str, data_dir: Path, secret: 
     store = open_store(store_path, create=True)
     try:
         with take_up(store, fleet, data_dir, "unidle span run") as session:
+            _end_those_left(session)
             job = new_job_id(name)
             place = run_root(store, data_dir).parent / "span" / job
             place.mkdir(parents=True, mode=0o700)
@@ -111,7 +113,7 @@ def _spec(ground: Ground, name: str, place: Path) -> JobSpec:
     )  # fmt: skip
     path = [str(Path(part).absolute()) for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
     env = {"OMP_NUM_THREADS": "1"} | ({"PYTHONPATH": os.pathsep.join(path)} if path else {})
-    command = (sys.executable, "-m", "unidle.rank.span_member", str(place))
+    command = (sys.executable, "-m", _MEMBER, str(place))
     return JobSpec(
         command, name, workdir=str(place), env=env, ranks=len(ground.nodes), restart=restart, grace_s=_GRACE_S
     )
@@ -122,8 +124,23 @@ def _end(gang: Gang) -> None:
     view = gang.session.controller.view.jobs[gang.job]
     if view.terminal:
         return
-    gang.cancel("unidle span run", at_once=True)
-    gang.session.controller.run(lambda: gang.session.controller.view.jobs[gang.job].terminal)
+    gang.over()
+    _end_jobs(gang.session, [gang.job])
+
+
+def _end_those_left(session: Session) -> None:
+    """Jobs of launchers that were killed: nobody plans for them any more, and they hold the devices."""
+    jobs = session.controller.view.jobs.values()
+    _end_jobs(session, [job.id for job in jobs if not job.terminal and _MEMBER in job.spec.command])
+
+
+def _end_jobs(session: Session, jobs: Sequence[str]) -> None:
+    controller = session.controller
+    for job in jobs:
+        controller.cancel(job, "unidle span run")
+        controller.kill(job)
+    if jobs:
+        controller.run(lambda: all(controller.view.jobs[job].terminal for job in jobs))
 
 
 def _secret(place: Path, secret: str) -> None:

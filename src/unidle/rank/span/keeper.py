@@ -179,9 +179,12 @@ class Keeper:
     def restore(self, resume: int | None, state: State, tell: Callable[[str], None]) -> int:
         """The newest step that every rank can read, read into ``state``; 0 where there is none.
 
-        Errors: BadInput where a checkpoint is of another model, or the one that is wanted cannot be read.
+        ``resume`` 0: none, and what is there steps aside. Errors: BadInput where a checkpoint is of another model, or the one
+        that is wanted cannot be read.
         """
         if resume == 0:
+            if self._lead:
+                self._step_aside()
             return 0
         if self._spread:
             self._bring(resume)
@@ -191,7 +194,7 @@ class Keeper:
         if resume is None and not common and any(every):
             raise BadInput(
                 "has checkpoints that not every rank sees", field="checkpoint.directory", value=self.directory,
-                remedy="name a directory that all sites share, or start the sites that have them; resume 0 begins anew",
+                remedy="name a directory that all sites share, or start the sites that have them; --fresh begins anew",
             )  # fmt: skip
         wanted = common if resume is None else [resume]
         for step in wanted:
@@ -210,15 +213,32 @@ class Keeper:
             for p in problems:
                 if p.startswith("!"):
                     raise BadInput(
-                        p[1:], remedy="restore into the model that was saved, or name another directory"
+                        p[1:],
+                        remedy="restore into the model that was saved, name another directory, or begin anew (--fresh)",
                     )
             tell(f"the checkpoint of step {step} is left out: {problems[0]}")
         if wanted:
             raise BadInput(
                 "no checkpoint in it can be read by every rank", field="checkpoint.directory", value=self.directory,
-                remedy="`unidle checkpoint verify` says why; resume 0 begins anew",
+                remedy="`unidle checkpoint verify` says why; --fresh begins anew",
             )  # fmt: skip
         return 0
+
+    def _step_aside(self) -> None:
+        """Checkpoints of a run before are no part of this one: the newest of all would be kept, and they may be."""
+        here = steps_in(self.directory)
+        if not here:
+            return
+        aside = os.path.join(self.directory, f"before-{self._session}")
+        try:
+            os.makedirs(aside, exist_ok=True)
+            for step, path in here.items():
+                os.rename(path, os.path.join(aside, step_name(step)))
+        except OSError as error:
+            raise BadInput(
+                f"its checkpoints cannot be moved aside: {error.strerror}", field="checkpoint.directory",
+                value=self.directory, remedy="name another directory",
+            ) from None  # fmt: skip
 
     def _bring(self, resume: int | None) -> None:
         """The checkpoint to go on from, to the groups that do not have it."""
