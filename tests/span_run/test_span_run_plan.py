@@ -180,6 +180,23 @@ def test_links_measured_slower_take_so_long_in_the_corrected_setting() -> None:
     assert slow.links[1:] == CHAIN.links[1:]
 
 
+def test_what_was_measured_chooses_the_order_and_the_file_says_how_links_and_devices_are_used(
+    tmp_path: Path,
+) -> None:
+    """A size that the file states wrongly makes links look slow: senders held to that would be."""
+    found = wanted(tmp_path, {"pace": True}, activation_bytes=1)
+    slow = corrected(found.setting, {("a", "b"): 50_000_000})
+    slow = replace(slow, stages=tuple(replace(stage, forward_ns=9 * runs.MS) for stage in slow.stages))
+    addresses = {name: ("127.0.0.1", 30000 + k) for k, name in enumerate(devices_of(found.setting))}
+    names = dict(zip(addresses, addresses, strict=True))
+    modelled = simulate(slow, found.schedule)
+    made = plan_of(found.training, modelled, addresses, Run("r"), None, names, stated=found.setting)
+    assert [link["rate_bytes_per_s"] for link in made["links"]] == [125_000_000]
+    assert made["pace"]["forward_ns"] == [2 * runs.MS] * 2
+    orders_ = {device["device"]: [tuple(step) for step in device["order"]] for device in made["devices"]}
+    assert orders_ == orders(modelled)
+
+
 def test_devices_of_a_fleet_listen_behind_their_sites_launcher(tmp_path: Path) -> None:
     sites = [
         {"name": "a", "stages": 1, "hosts": ["10.0.0.1:30000"]},

@@ -41,12 +41,13 @@ def plan_of(
     cut: tuple[int, ...] | None,
     names: Mapping[str, str],
     speeds: Sequence[float] | None = None,
-    paced: Setting | None = None,
+    stated: Setting | None = None,
 ) -> dict[str, Any]:
     """The plan. ``cut``: layers of each part in the model's order; ``addresses``: of each device's endpoint.
 
     ``names``: what the ranks of the setting's devices are called, also in ``addresses``. ``speeds``: of each pipeline, at
-    which its devices are paced; ``paced``: whose times those are, where not the simulated setting's. Errors:
+    which its devices are paced; ``stated``: as the file says it, where the simulated setting has what was measured: devices are
+    paced by that, and links sent over. Errors:
     :class:`CannotRun` where groups of pipelines have other numbers of chunks.
     """
     setting = simulation.setting
@@ -69,12 +70,12 @@ def plan_of(
         "microbatches": list(microbatches_of(simulation)),
         "chunks": chunks_of(simulation),
         "devices": _devices(training, simulation, addresses, names),
-        "links": _links(simulation),
+        "links": _links(simulation, stated or setting),
         "cell": setting.cell,
         "checkpoint": None if training.saving is None else {
             "directory": training.saving.directory, "every": training.saving.every, "keep": training.saving.keep,
         },
-        "pace": _pace(paced or setting, speeds) if training.paced else None,
+        "pace": _pace(stated or setting, speeds) if training.paced else None,
         "tls": None if training.tls is None else dict(training.tls),
         "changes_semantics": {"activations": None, "outer": None} | dict(training.semantics),
         "trace": True,
@@ -124,33 +125,33 @@ def _devices(
     return made
 
 
-def _links(simulation: Modelled) -> list[dict[str, Any]]:
+def _links(simulation: Modelled, stated: Setting) -> list[dict[str, Any]]:
     """Between neighbouring stages, and around the ends where stages are in chunks; where groups use them alike, once."""
-    first, *others = [(each, _links_of(each)) for each in members(simulation)]
+    first, *others = [(each, _links_of(each, stated)) for each in members(simulation)]
     if all(links == first[1] for _, links in others):
         return first[1]
     return [{**link, "pipelines": list(each.pipelines)} for each, links in (first, *others) for link in links]
 
 
-def _links_of(member: Member) -> list[dict[str, Any]]:
+def _links_of(member: Member, stated: Setting) -> list[dict[str, Any]]:
     setting, program = member.simulation.setting, member.simulation.program
     last = len(setting.stages) - 1
     pairs = [(s, s + 1) for s in range(last)]
     if program.chunks > 1 and last > 1:
         pairs.append((last, 0))
     flows = None if program.max_flows else setting.baseline_flows
-    return [_link(setting, s, to, member.simulation, flows) for s, to in pairs]
+    return [_link(stated, s, to, member.simulation, flows) for s, to in pairs]
 
 
-def _link(setting: Setting, s: int, to: int, simulation: Simulation, flows: int | None) -> dict[str, Any]:
-    path, share = setting.path(s, to), simulation.program.share
-    turns = path is not None and share.how == "turns" and setting.cell > 1
+def _link(stated: Setting, s: int, to: int, simulation: Simulation, flows: int | None) -> dict[str, Any]:
+    path, share = stated.path(s, to), simulation.program.share
+    turns = path is not None and share.how == "turns" and simulation.setting.cell > 1
     return {
         "from": s, "to": to, "wan": path is not None,
         "flows": 1 if path is None else (flows or flows_of(path)),
         "share": "turns" if turns else "own", "pieces": share.pieces if turns else 1,
         "latency_ns": 0 if path is None else path.latency_ns, "rate_bytes_per_s": 0 if path is None else round(path.rate_gbps(None) * 1e9 / 8),
-        "chunk_bytes": 0 if path is None else _chunk_bytes(setting.crossing_bytes(s, to), flows or flows_of(path)),
+        "chunk_bytes": 0 if path is None else _chunk_bytes(stated.crossing_bytes(s, to), flows or flows_of(path)),
     }  # fmt: skip
 
 
