@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from unidle.span.link import Link
 from unidle.span.observed import Step
-from unidle.span.reconsider import Choice, Drift, drift, reconsider, said
+from unidle.span.reconsider import Ahead, Choice, Drift, drift, reconsider, said
 from unidle.span.schedules import SCHEDULES
 from unidle.span.setting import Setting, Site, Stage
 from unidle.span.simulate import Simulation, simulate
@@ -70,10 +70,10 @@ def test_a_slow_link_is_named_and_a_schedule_that_hides_it_is_taken() -> None:
     assert seen.links["a", "b"] == pytest.approx(20, rel=0.05)
     choice = decided(simulation, seen, "1f1b")
     assert choice.schedule.name != "1f1b"
-    assert choice.is_worth(100, SECOND)
+    assert choice.is_worth(Ahead(100, 0, SECOND))
     assert choice.same_ns is not None and choice.same_ns > 1.05 * choice.best_ns
     assert choice.planned == simulation.setting  # devices are as fast as before
-    text = said(choice, seen, 100, SECOND)
+    text = said(choice, seen, Ahead(100, 0, SECOND))
     assert "a-b take 2" in text and "from the next checkpoint on" in text
 
 
@@ -85,12 +85,12 @@ def test_a_slow_stage_is_named_and_gives_layers_away() -> None:
     choice = decided(simulation, seen, "unidle", (4, 4, 4))
     assert choice.cut is not None
     assert sum(choice.cut) == 12 and choice.cut[1] < 4 < choice.cut[0]
-    assert choice.is_worth(100, SECOND)
+    assert choice.is_worth(Ahead(100, 0, SECOND))
     # What is planned with has the measured times, what devices are paced by has not.
     at = choice.cut[1]
     assert choice.setting.stages[1].forward_ns == pytest.approx(2 * 10 * MS * at / 4, rel=0.01)
     assert choice.planned.stages[1].forward_ns == pytest.approx(10 * MS * at / 4, rel=0.01)
-    assert "stage 1 (b) takes 2.00x" in said(choice, seen, 100, SECOND)
+    assert "stage 1 (b) takes 2.00x" in said(choice, seen, Ahead(100, 0, SECOND))
 
 
 def test_layers_stay_where_their_number_is_not_known() -> None:
@@ -121,16 +121,26 @@ def test_a_better_plan_that_wins_less_than_a_restart_takes_is_not_taken() -> Non
     simulation = simulate(setting(2, 12), SCHEDULES["1f1b"])
     seen = drift(simulation, steps_of(simulation, links=20))
     choice = decided(simulation, seen, "1f1b")
-    assert not choice.is_worth(3, 60 * SECOND)
-    assert "than a restart takes" in said(choice, seen, 3, 60 * SECOND)
+    assert not choice.is_worth(Ahead(3, 0, 60 * SECOND))
+    assert "than a restart takes" in said(choice, seen, Ahead(3, 0, 60 * SECOND))
+
+
+def test_what_wins_little_of_a_step_that_waits_for_other_things_is_not_taken() -> None:
+    simulation = simulate(setting(2, 12), SCHEDULES["1f1b"])
+    seen = drift(simulation, steps_of(simulation, links=20))
+    choice = decided(simulation, seen, "1f1b")
+    assert choice.same_ns is not None
+    won = choice.same_ns - choice.best_ns
+    assert choice.is_worth(Ahead(10**6, 15 * won, 0))
+    assert not choice.is_worth(Ahead(10**6, 25 * won, 0))
 
 
 def test_what_is_as_good_as_it_can_be_goes_on() -> None:
     simulation = simulate(setting(2, 12), SCHEDULES["unidle"])
     seen = drift(simulation, steps_of(simulation, links=2))
     choice = decided(simulation, seen, "unidle", (6, 6))
-    assert not choice.is_worth(1000, 0)
-    assert "no other plan is better by 5 %" in said(choice, seen, 1000, 0)
+    assert not choice.is_worth(Ahead(1000, 0, 0))
+    assert "no other plan is better by 5 %" in said(choice, seen, Ahead(1000, 0, 0))
 
 
 def test_few_rows_tell_nothing() -> None:

@@ -16,9 +16,9 @@ from unidle.launch.records import Record
 from unidle.launch.sites import Sites
 from unidle.rank.span_member import dashed
 from unidle.span.layers import balanced
-from unidle.span.observed import Step, row_of
+from unidle.span.observed import Step, measured_ns, row_of
 from unidle.span.rebalance import anew
-from unidle.span.reconsider import Choice, drift, reconsider, said
+from unidle.span.reconsider import Ahead, Choice, drift, reconsider, said
 from unidle.span.replan import Left, cut_off, without
 from unidle.span.runplan import Run, chunks_of, plan_of
 from unidle.span.setting import Setting
@@ -86,6 +86,7 @@ class Conductor:
         self._shares = wanted.shares
         self._next: Choice | None = None
         self._anew: Shares | None = None
+        self._said: object = None
         self.changes: list[dict[str, Any]] = []  # of the plan, while it runs
         self._fruitless = 0
         self._looked = 0
@@ -244,6 +245,8 @@ class Conductor:
         """A checkpoint is whole: the rank that says so has seen the parts of all."""
         if step > self.whole:
             self.whole = step
+            if step >= self.wanted.training.steps:  # nothing follows it
+                return
             if self._wanted_back and not attempt.stopping:
                 self._lost -= self._wanted_back
                 self.tell(f"{_and(self._wanted_back)} answers again: taken back after step {step}")
@@ -252,7 +255,7 @@ class Conductor:
             elif self._next is not None and not attempt.stopping:
                 self._plan, self._next = self._next, None
                 self._stop(attempt)
-            if self._anew is not None and step < self.wanted.training.steps:
+            if self._anew is not None:
                 self._shares, self._anew = self._anew, None
                 if not attempt.stopping:
                     self._stop(attempt)
@@ -322,9 +325,13 @@ class Conductor:
         choice = reconsider(
             seen, self._plan.planned, simulation, self._plan.schedule, self._layers(attempt), self._shares
         )
-        left = self.wanted.training.steps - self._looked
-        self.tell(said(choice, seen, left, attempt.start_ns))
-        if choice.is_worth(left, attempt.start_ns):
+        left = Ahead(self.wanted.training.steps - self._looked, measured_ns(recent), attempt.start_ns)
+        worth = choice.is_worth(left)
+        about = (attempt.number, tuple(seen.links), tuple(seen.stages), worth)
+        if about != self._said:  # the same again at each look would tell nothing
+            self._said = about
+            self.tell(said(choice, seen, left))
+        if worth:
             self._next = choice
             self.changes.append({
                 "after_step": self._looked, "because": str(seen), "schedule": choice.schedule.name,

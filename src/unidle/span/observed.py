@@ -80,6 +80,12 @@ def row_of(setting: Setting, device: str, record: Mapping[str, Any], shift_ns: i
     )  # fmt: skip
 
 
+def measured_ns(steps: Iterable[Step]) -> int:
+    """What a step took, the median; 0 where none was whole."""
+    took = [step.took_ns for step in steps if step.took_ns]
+    return round(statistics.median(took)) if took else 0
+
+
 @dataclass(frozen=True, slots=True)
 class Summary:
     """A run's figures; ``None`` where nothing was measured. ``step_ns``: the median of the steps after the first one.

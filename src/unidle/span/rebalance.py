@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from unidle.errors import BadInput
-from unidle.span.observed import Step
+from unidle.span.observed import Step, measured_ns
 from unidle.span.schedules import Schedule
 from unidle.span.setting import Setting
 from unidle.span.shares import shares_by_cell
@@ -65,9 +65,7 @@ def anew(
 
 def _is_worth(before_ns: int, after_ns: int, steps: Sequence[Step]) -> bool:
     """Shorter by 5 % of the modelled step, and of the measured one, which may have other things to wait for."""
-    took = [step.took_ns for step in steps if step.took_ns]
-    measured = statistics.median(took) if took else 0
-    return before_ns > GAIN * after_ns and before_ns - after_ns > (1 - 1 / GAIN) * measured
+    return before_ns - after_ns > (1 - 1 / GAIN) * max(before_ns, measured_ns(steps))
 
 
 def measured_speeds(

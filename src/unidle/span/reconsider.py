@@ -56,6 +56,15 @@ class Drift:
 
 
 @dataclass(frozen=True, slots=True)
+class Ahead:
+    """What is left of a run: its steps, what one took that was measured, and what a restart takes."""
+
+    steps: int
+    step_ns: int
+    restart_ns: int
+
+
+@dataclass(frozen=True, slots=True)
 class Choice:
     """What to go on with: ``planned`` is its setting without what was measured. ``same_ns``: a step of what runs now, None
     where it cannot go on; both are simulated with what was measured."""
@@ -68,12 +77,17 @@ class Choice:
     best_ns: int
     label: str
 
-    def is_worth(self, steps: int, restart_ns: int) -> bool:
-        """Whether it is faster by 5 %, and ``steps`` of it win more time than a restart takes."""
+    def is_better(self, step_ns: int) -> bool:
+        """Whether it is faster by 5 %: of the modelled step, and of the measured one, which may wait for other things."""
         if self.same_ns is None:
             return True
         won = self.same_ns - self.best_ns
-        return self.same_ns > GAIN * self.best_ns and won * steps > restart_ns
+        return won > (1 - 1 / GAIN) * max(self.same_ns, step_ns)
+
+    def is_worth(self, left: Ahead) -> bool:
+        """Whether it is better, and the steps that are left win more time than a restart takes."""
+        won = 0 if self.same_ns is None else self.same_ns - self.best_ns
+        return self.is_better(left.step_ns) and (self.same_ns is None or won * left.steps > left.restart_ns)
 
 
 def drift(running: Modelled, steps: Iterable[Step]) -> Drift:
@@ -201,14 +215,11 @@ def _times(ns: int, ratio: float) -> int:
     return max(round(ns * ratio), 1) if ns else 0
 
 
-def said(choice: Choice, seen: Drift, steps: int, restart_ns: int) -> str:
+def said(choice: Choice, seen: Drift, left: Ahead) -> str:
     """The decision in one sentence."""
-    if not choice.is_worth(steps, restart_ns):
-        why = (
-            "no other plan is better by 5 %"
-            if choice.same_ns is not None and choice.same_ns <= GAIN * choice.best_ns
-            else f"{choice.label} would win less in {counted(steps, 'step')} than a restart takes"
-        )
-        return f"not as planned: {seen}; {why}"
+    if not choice.is_better(left.step_ns):
+        return f"not as planned: {seen}; no other plan is better by 5 %"
+    if not choice.is_worth(left):
+        return f"not as planned: {seen}; {choice.label} would win less in {counted(left.steps, 'step')} than a restart takes"
     same = "cannot go on" if choice.same_ns is None else f"{choice.same_ns / 1e6:.1f} ms a step like this"
     return f"not as planned: {seen}; {same}, {choice.best_ns / 1e6:.1f} with {choice.label}: from the next checkpoint on"
