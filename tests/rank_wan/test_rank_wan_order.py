@@ -7,6 +7,7 @@ from collections import defaultdict
 from concurrent.futures import Future
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -171,6 +172,7 @@ def test_many_thousands_of_buffers_over_cut_connections_leave_nothing_behind(wai
         wait_until(lambda: one.kept + other.kept == 0)
 
 
+@pytest.mark.slow
 def test_a_cell_keeps_what_is_on_its_way_and_no_more() -> None:
     with cells(2) as (near, far):
         for step in range(200):  # 1,600 messages, each with a tag of its own

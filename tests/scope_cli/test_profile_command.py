@@ -266,6 +266,7 @@ def test_a_process_that_ends_while_watched_ends_the_look(tmp_path: Path) -> None
 
 
 @needs.ebpf
+@pytest.mark.slow
 def test_a_job_is_looked_at_by_its_name_all_ranks_at_once(tmp_path: Path) -> None:
     script = tmp_path / "rank.py"
     script.write_text(SPIN)

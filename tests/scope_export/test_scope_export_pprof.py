@@ -38,6 +38,7 @@ def small(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_gos_pprof_finds_the_same_times(small: Path) -> None:
     top = pprof_says(small, "-top", "-unit=ms", "-nodecount=50")
     rows = {

@@ -68,6 +68,7 @@ def _served() -> Iterator[tuple[str, str]]:
             server.wait(20)
 
 
+@pytest.mark.slow
 def test_two_processes_measure_the_way_between_them_and_a_stranger_does_not() -> None:
     with _served() as (address, secret):
         done = _probe(address, *QUICK, UNIDLE_SPAN_SECRET=secret)
