@@ -179,6 +179,7 @@ def _run(file: dict[str, Any], place: Path, name: str, *words: str) -> dict[str,
         str(path),
         "--namespaces",
         "--json",
+        "--fresh",
         "--replan",
         "0",
     ]
