@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import settings as runs
 from hypothesis import strategies as st
 
+from unidle.span.ahead import Ahead
 from unidle.span.link import Link
 from unidle.span.observed import Step, batch_loss
 from unidle.span.rebalance import Anew, anew, measured_speeds
@@ -41,7 +42,7 @@ def steps(running: Modelled, speeds: Sequence[float], noise: Sequence[float] = (
 def found_by(
     running: Modelled, schedule: Schedule, told: list[Step], left: int = 1000, restart_ns: int = 10**9
 ) -> Anew | None:
-    return anew(running, schedule, told, left=left, restart_ns=restart_ns)
+    return anew(running, schedule, told, Ahead.after(told, left, restart_ns))
 
 
 def alike(setting: Setting = SETTING) -> Modelled:

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from unidle.span.ahead import Ahead
 from unidle.span.link import Link
 from unidle.span.observed import Step
-from unidle.span.reconsider import Ahead, Choice, Drift, drift, reconsider, said
+from unidle.span.reconsider import Choice, Drift, drift, reconsider, said
 from unidle.span.schedules import SCHEDULES
 from unidle.span.setting import Setting, Site, Stage
 from unidle.span.simulate import Simulation, simulate

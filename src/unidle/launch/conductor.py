@@ -15,10 +15,11 @@ from unidle.launch.ground import Ground, devices_of
 from unidle.launch.records import Record
 from unidle.launch.sites import Sites
 from unidle.rank.span_member import dashed
+from unidle.span.ahead import Ahead
 from unidle.span.layers import balanced
-from unidle.span.observed import Step, measured_ns, row_of
+from unidle.span.observed import Step, row_of
 from unidle.span.rebalance import anew
-from unidle.span.reconsider import Ahead, Choice, drift, reconsider, said
+from unidle.span.reconsider import Choice, drift, reconsider, said
 from unidle.span.replan import Left, cut_off, without
 from unidle.span.runplan import Run, chunks_of, plan_of
 from unidle.span.setting import Setting
@@ -318,14 +319,14 @@ class Conductor:
         if self.wanted.training.saving is None or self._lost:
             return
         simulation = attempt.simulation
-        recent = [s for number, s in attempt.steps.items() if number > self._looked - self.options.every]
+        recent = self._recent(attempt)
         seen = drift(simulation, recent)
         if not seen:
             return
         choice = reconsider(
             seen, self._plan.planned, simulation, self._plan.schedule, self._layers(attempt), self._shares
         )
-        left = Ahead(self.wanted.training.steps - self._looked, measured_ns(recent), attempt.start_ns)
+        left = self._ahead(attempt, recent)
         worth = choice.is_worth(left)
         about = (attempt.number, tuple(seen.links), tuple(seen.stages), worth)
         if about != self._said:  # the same again at each look would tell nothing
@@ -337,6 +338,13 @@ class Conductor:
                 "after_step": self._looked, "because": str(seen), "schedule": choice.schedule.name,
                 "layers": choice.cut, "same_ns": choice.same_ns, "modelled_ns": choice.best_ns,
             })  # fmt: skip
+
+    def _recent(self, attempt: Attempt) -> list[Step]:
+        """Since the plan was looked over before."""
+        return [s for number, s in attempt.steps.items() if number > self._looked - self.options.every]
+
+    def _ahead(self, attempt: Attempt, recent: list[Step]) -> Ahead:
+        return Ahead.after(recent, self.wanted.training.steps - self._looked, attempt.start_ns)
 
     def _layers(self, attempt: Attempt) -> tuple[int, ...] | None:
         """Of each stage. Ranks that were given no cut took an even one."""
@@ -352,9 +360,8 @@ class Conductor:
             return True
         if training.saving is None or training.semantics.get("outer") or self._next is not None:
             return False
-        recent = [s for number, s in attempt.steps.items() if number > self._looked - self.options.every]
-        left = training.steps - self._looked
-        found = anew(attempt.simulation, self._plan.schedule, recent, left=left, restart_ns=attempt.start_ns)
+        recent = self._recent(attempt)
+        found = anew(attempt.simulation, self._plan.schedule, recent, self._ahead(attempt, recent))
         if found is not None:
             self._anew = found.shares
             self.tell(found.line())

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from unidle.errors import BadInput
-from unidle.span.observed import Step, measured_ns
+from unidle.span.ahead import Ahead
+from unidle.span.observed import Step
 from unidle.span.schedules import Schedule
 from unidle.span.setting import Setting
 from unidle.span.shares import shares_by_cell
 from unidle.span.unequal import Modelled, Shares, microbatches_of, simulated
 
-GAIN: Final = 1.05  # a plan that is not so much faster is not worth the restart
 ALIKE: Final = 1.05  # pipelines whose times differ by less are taken as equally fast
 
 
@@ -38,12 +38,10 @@ class Anew:
         )
 
 
-def anew(
-    running: Modelled, schedule: Schedule, steps: Sequence[Step], *, left: int, restart_ns: int
-) -> Anew | None:
+def anew(running: Modelled, schedule: Schedule, steps: Sequence[Step], left: Ahead) -> Anew | None:
     """Microbatches in proportion to the measured speeds, as many together; None where that is not worth a restart.
 
-    ``running``: the plan that the ``steps`` followed; ``left``: steps still to come; ``restart_ns``: how long one takes.
+    ``running``: the plan that the ``steps`` followed.
     """
     setting, counts = running.setting, microbatches_of(running)
     speeds = measured_speeds(setting, counts, steps)
@@ -59,13 +57,7 @@ def anew(
         )
     except BadInput:  # more in flight than memory holds
         return None
-    worth = _is_worth(before, after, steps) and (before - after) * left > restart_ns
-    return Anew(Shares(shared, speeds), counts, before, after) if worth else None
-
-
-def _is_worth(before_ns: int, after_ns: int, steps: Sequence[Step]) -> bool:
-    """Shorter by 5 % of the modelled step, and of the measured one, which may have other things to wait for."""
-    return before_ns - after_ns > (1 - 1 / GAIN) * max(before_ns, measured_ns(steps))
+    return Anew(Shares(shared, speeds), counts, before, after) if left.is_worth(before, after) else None
 
 
 def measured_speeds(

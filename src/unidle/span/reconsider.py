@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from unidle.errors import BadInput, CannotRun
+from unidle.span.ahead import Ahead
 from unidle.span.layers import balanced
 from unidle.span.observed import Step, transfers_ns
 from unidle.span.replan import corrected, moved, useful_speeds
@@ -22,7 +23,6 @@ DRIFT: Final = (
     1.4  # links that take so much longer than planned are worth a look; less is headers and acknowledgements
 )
 SLOWER: Final = 1.25  # so are stages, in either direction
-GAIN: Final = 1.05
 SIZE_MOST: Final = (
     25_000  # microbatches x stages of a cell, up to which all schedules are simulated within a second
 )
@@ -56,15 +56,6 @@ class Drift:
 
 
 @dataclass(frozen=True, slots=True)
-class Ahead:
-    """What is left of a run: its steps, what one took that was measured, and what a restart takes."""
-
-    steps: int
-    step_ns: int
-    restart_ns: int
-
-
-@dataclass(frozen=True, slots=True)
 class Choice:
     """What to go on with: ``planned`` is its setting without what was measured. ``same_ns``: a step of what runs now, None
     where it cannot go on; both are simulated with what was measured."""
@@ -77,17 +68,13 @@ class Choice:
     best_ns: int
     label: str
 
-    def is_better(self, step_ns: int) -> bool:
-        """Whether it is faster by 5 %: of the modelled step, and of the measured one, which may wait for other things."""
-        if self.same_ns is None:
-            return True
-        won = self.same_ns - self.best_ns
-        return won > (1 - 1 / GAIN) * max(self.same_ns, step_ns)
+    def is_better(self, left: Ahead) -> bool:
+        """Whether it is faster; anything is than what cannot go on."""
+        return self.same_ns is None or left.is_better(self.same_ns, self.best_ns)
 
     def is_worth(self, left: Ahead) -> bool:
-        """Whether it is better, and the steps that are left win more time than a restart takes."""
-        won = 0 if self.same_ns is None else self.same_ns - self.best_ns
-        return self.is_better(left.step_ns) and (self.same_ns is None or won * left.steps > left.restart_ns)
+        """Whether it is worth a restart."""
+        return self.same_ns is None or left.is_worth(self.same_ns, self.best_ns)
 
 
 def drift(running: Modelled, steps: Iterable[Step]) -> Drift:
@@ -217,7 +204,7 @@ def _times(ns: int, ratio: float) -> int:
 
 def said(choice: Choice, seen: Drift, left: Ahead) -> str:
     """The decision in one sentence."""
-    if not choice.is_better(left.step_ns):
+    if not choice.is_better(left):
         return f"not as planned: {seen}; no other plan is better by 5 %"
     if not choice.is_worth(left):
         return f"not as planned: {seen}; {choice.label} would win less in {counted(left.steps, 'step')} than a restart takes"
