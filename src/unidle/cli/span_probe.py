@@ -124,13 +124,14 @@ def _address(target: str | None) -> tuple[str, int]:
 def _measure(
     address: tuple[str, int], secret: bytes, seconds: float, pings: int, flows: int, *, quiet: bool
 ) -> Measured:
+    from unidle.rank.span.environment import congestion_of_run
     from unidle.rank.wan.errors import WanError
     from unidle.rank.wan.measure import measure
     from unidle.span.fit import grows
 
     try:
         return measure(
-            address, secret, seconds=seconds, pings=pings, most_flows=flows, grows=grows,
+            address, secret, seconds=seconds, pings=pings, most_flows=flows, grows=grows, congestion=congestion_of_run(),
             told=(lambda _: None) if quiet else warn,
         )  # fmt: skip
     except WanError as error:

@@ -80,7 +80,9 @@ def run(
 ) -> None:  # fmt: skip
     """Train the model of a span file over its sites, by its schedule, and print measured beside modelled figures."""
     from unidle.files.span_train import load_run
+    from unidle.rank.span.environment import check_environment
 
+    check_environment()
     wanted = _changed(load_run(file), steps, schedule)
     modes = _modes(compare)
     simulation = wanted.simulated()

@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 from unidle.errors import CannotRun
 from unidle.launch.gang import Gang
 from unidle.launch.records import Reader, Record
-from unidle.rank.span.mesh import seconds_of
+from unidle.rank.span.environment import give_up_s
 from unidle.rank.wan import Channel, Endpoint, Settings, WanError
 from unidle.view.jobs import AttemptView, JobView
 from unidle.words import counted
@@ -25,7 +25,7 @@ _TOLD: Final = 128 + 15
 
 def settings() -> Settings:
     """Of the launchers' own channels: they bear a cut as long as ranks do. Errors: BadInput."""
-    return Settings(flows=1, give_up_s=seconds_of("UNIDLE_SPAN_GIVE_UP_S", 30.0))
+    return Settings(flows=1, give_up_s=give_up_s())
 
 
 class Sites(Protocol):

@@ -12,7 +12,8 @@ from types import FrameType
 from typing import NoReturn
 
 from unidle.errors import BadInput, CannotRun
-from unidle.rank.span.mesh import Mesh, seconds_of, secret_of_run
+from unidle.rank.span.environment import give_up_s, secret_of_run, start_s
+from unidle.rank.span.mesh import Mesh
 from unidle.rank.span.plan import Device, Plan
 from unidle.rank.span.reading import read_plan
 from unidle.rank.span.records import Records
@@ -127,9 +128,8 @@ def _verdict(me: Device, mesh: Mesh | None, error: BaseException) -> tuple[int, 
 
 
 def _mesh(plan: Plan, me: Device) -> Mesh:
-    secret, give_up_s = secret_of_run(), seconds_of("UNIDLE_SPAN_GIVE_UP_S", 30.0)
     try:
-        return Mesh(plan, me, secret, give_up_s, seconds_of("UNIDLE_SPAN_START_S", 300.0))
+        return Mesh(plan, me, secret_of_run(), give_up_s(), start_s())
     except OSError as error:
         raise BadInput(
             f"cannot be listened on: {error.strerror}", field=f"address of {me.name}", value=":".join(map(str, me.address)),

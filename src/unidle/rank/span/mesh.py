@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import threading
-import time
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any, Final
 
-from unidle.errors import BadInput
+from unidle.rank.span.clocks import Clock
+from unidle.rank.span.environment import congestion_of_run
 from unidle.rank.span.plan import Device, Link, Plan
 from unidle.rank.span.tls import contexts
 from unidle.rank.wan import CellChannel, Channel, ChannelLost, Endpoint, Settings
 from unidle.rank.wan.endpoint import laned
 
-_ROUNDS: Final = 4
 _PEER_FLOWS: Final = 2
 _ASIDE: Final = "aside"
 _ASIDE_S: Final = 30.0  # not every site need reach every other
@@ -29,7 +26,12 @@ class Wire:
 
     def __init__(self, other: Device, link: Link, channel: Channel, cell: CellChannel | None) -> None:
         self.other, self.link, self.channel, self.cell = other, link, channel, cell
-        self.ahead_ns = 0  # how far the other's monotonic clock is ahead of this one
+        self.clock: Clock | None = None
+
+    @property
+    def ahead_ns(self) -> int:
+        """How far the other's monotonic clock is ahead of this one."""
+        return self.clock.ahead_ns if self.clock is not None else 0
 
     def send(self, tag: str, buffer: Any, not_before_ns: int = 0) -> Future[int]:
         if self.cell is not None:
@@ -67,8 +69,9 @@ class Mesh:
         server, client = contexts(plan.tls)
         self._start_s = start_s
         settings = Settings(
-            flows=_PEER_FLOWS, give_up_s=give_up_s, dead_s=max(1.0, min(5.0, give_up_s)), first_s=start_s
-        )
+            flows=_PEER_FLOWS, congestion=congestion_of_run(), give_up_s=give_up_s, dead_s=max(1.0, min(5.0, give_up_s)),
+            first_s=start_s,
+        )  # fmt: skip
         self.endpoint = Endpoint(
             me.name, run=f"{plan.run}/{plan.attempt}", secret=secret.encode(), listen=me.address, settings=settings,
             settings_of=self._settings_of(settings), tls_server=server, tls_client=client,
@@ -138,31 +141,22 @@ class Mesh:
         """Until every peer is there, and its clock is known. Errors: :class:`unidle.rank.wan.WanError`."""
         for channel in self._channels.values():
             channel.wait_open(self._start_s)
-        self.set_clocks()
+        for wire in self.wires.values():
+            wire.clock = self._clock(wire) if wire.link.wan else None
+        for clock in [wire.clock for wire in self.wires.values() if wire.clock is not None]:
+            clock.wait()
 
-    def set_clocks(self) -> None:
-        """Ask each peer on another site what time it is, once more: clocks drift. All ranks call it at the same point."""
-        for stage in sorted(self.wires, key=lambda s: (min(s, self.me.stage), max(s, self.me.stage))):
-            if self.wires[stage].link.wan:
-                self._clock(self.wires[stage])
+    def _clock(self, wire: Wire) -> Clock:
+        """The later one in the plan asks."""
+        return Clock(
+            wire.channel, asks=self.plan.devices.index(self.me) > self.plan.devices.index(wire.other)
+        )
 
-    def _clock(self, wire: Wire) -> None:
-        """How far the other's clock is ahead: from the round trip that took least, half of it each way."""
-        channel, best = wire.channel, (1 << 62, 0)
-        if self.plan.devices.index(self.me) > self.plan.devices.index(wire.other):
-            for _ in range(_ROUNDS):
-                begun = time.monotonic_ns()
-                channel.send("clock", b"")
-                theirs = int(bytes(channel.recv("clock").result()))
-                took = time.monotonic_ns() - begun
-                best = min(best, (took, theirs - begun - took // 2))
-            wire.ahead_ns = best[1]
-            channel.send("clock", str(-best[1]).encode())
-        else:
-            for _ in range(_ROUNDS):
-                channel.recv("clock").result()
-                channel.send("clock", str(time.monotonic_ns()).encode())
-            wire.ahead_ns = int(bytes(channel.recv("clock").result()))
+    def stop_clocks(self) -> None:
+        """Before channels are closed; all ranks call it before they know that all are done."""
+        for wire in self.wires.values():
+            if wire.clock is not None:
+                wire.clock.stop()
 
     def gather(self, value: Any, tag: str = "gather") -> list[Any]:
         """The value of every device, in the plan's order, on every device: down each pipeline to its first stage, and back.
@@ -206,24 +200,3 @@ class Mesh:
 
 def _tell(channel: Channel, tag: str, found: dict[str, Any]) -> None:
     channel.send(tag, json.dumps(found).encode())
-
-
-def secret_of_run() -> str:
-    """From the environment. Errors: BadInput."""
-    secret = os.environ.get("UNIDLE_SPAN_SECRET", "")
-    if not secret:
-        raise BadInput(
-            "is not set", field="UNIDLE_SPAN_SECRET", remedy="give all ranks of the run the same secret in the environment"
-        )  # fmt: skip
-    return secret
-
-
-def seconds_of(name: str, default: float) -> float:
-    """A number of seconds above 0 from the environment. Errors: BadInput."""
-    text = os.environ.get(name, "")
-    value = -1.0
-    with contextlib.suppress(ValueError):
-        value = float(text) if text else default
-    if not 0 < value < float("inf"):
-        raise BadInput("must be a number of seconds above 0", field=name, value=text, remedy="unset it")
-    return value

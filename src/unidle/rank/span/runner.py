@@ -69,6 +69,7 @@ class Runner:
             self._checkpoint(step)
         if self._saver is not None:
             self._saver.close()
+        self._mesh.stop_clocks()
         self._mesh.gather("done")
         with contextlib.suppress(
             WanError
@@ -238,7 +239,6 @@ class Runner:
         if due or last:
             self._saver.save(step, self._state)
             self._saved = step
-            self._mesh.set_clocks()
 
     def _stored(self, saved: Saved) -> None:
         """All parts are on storage; in a thread."""

@@ -7,7 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from unidle.rank.wan.channel import Channel
@@ -102,12 +102,16 @@ def measure(
     pings: int,
     most_flows: int,
     grows: Callable[[float, float], bool],
+    congestion: str = "",
     told: Callable[[str], None] = lambda _: None,
 ) -> Measured:
     """Measure towards a :class:`Served`. More flows are tried as long as ``grows(before, after)`` says so, and once more.
 
+    ``congestion``: as of :class:`Settings`; this side sends what is measured.
+
     Errors: :class:`WanError`.
     """
+    settings = replace(SETTINGS, congestion=congestion)
     trips: tuple[int, ...] = ()
     rates: dict[int, tuple[float, ...]] = {}
     segments = again = 0
@@ -115,7 +119,7 @@ def measure(
     for flows in FLOWS:
         if flows > most_flows or flat > 1:
             break
-        with Endpoint(f"probe-{flows}", run=RUN, secret=secret, settings=SETTINGS) as endpoint:
+        with Endpoint(f"probe-{flows}", run=RUN, secret=secret, settings=settings) as endpoint:
             channel = endpoint.connect(SERVER, address, flows=flows)
             _wait_all(channel, flows)
             if not trips:

@@ -1,0 +1,61 @@
+"""What time it is at the peer, over real channels."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from rank_wan.pairs import pair, threads
+from unidle.rank.span import clocks
+from unidle.rank.span.clocks import Clock
+from unidle.rank.wan import ChannelClosed
+
+AHEAD_NS = 5_000_000_000
+
+
+def test_both_sides_know_how_far_the_other_clock_is_ahead_and_follow_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(clocks, "EVERY_S", 0.01)
+    ahead = [AHEAD_NS]
+    with pair() as (one, other):
+        asks = Clock(one, asks=True)
+        answers = Clock(other, asks=False, now=lambda: time.monotonic_ns() + ahead[0])
+        asks.wait()
+        answers.wait()
+        assert asks.ahead_ns == pytest.approx(AHEAD_NS, abs=50_000_000)
+        assert answers.ahead_ns == pytest.approx(-AHEAD_NS, abs=50_000_000)
+        ahead[0] *= 2  # a clock that runs otherwise: the rounds before are forgotten
+        end = time.monotonic() + 20
+        while answers.ahead_ns > -1.9 * AHEAD_NS and time.monotonic() < end:
+            time.sleep(0.01)
+        assert asks.ahead_ns == pytest.approx(2 * AHEAD_NS, abs=50_000_000)
+        assert answers.ahead_ns == pytest.approx(-2 * AHEAD_NS, abs=50_000_000)
+        asks.stop()
+        answers.stop()
+    assert not [name for name in threads() if name.startswith("span-clock")]
+
+
+def test_the_fastest_of_the_last_rounds_counts() -> None:
+    answered = [0]
+
+    def late() -> int:
+        answered[0] += 1
+        time.sleep(0.2 if answered[0] != 3 else 0)  # what it says is as old as its way back is long
+        return time.monotonic_ns() - (200_000_000 if answered[0] != 3 else 0)
+
+    with pair() as (one, other):
+        asks, _answers = Clock(one, asks=True), Clock(other, asks=False, now=late)
+        asks.wait()
+        assert abs(asks.ahead_ns) < 50_000_000
+        assert answered[0] == clocks.FIRST + 1
+        asks.stop()
+
+
+def test_who_waits_for_a_peer_that_is_gone_is_told() -> None:
+    with pair() as (one, other):
+        asks = Clock(one, asks=True)
+        other.close(1)
+        with pytest.raises(ChannelClosed):
+            asks.wait()
