@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 US_PER_HOUR: Final = 3_600_000_000
@@ -36,6 +37,11 @@ def does(number: int, verb: str) -> str:
 def were(number: int) -> str:
     """``was`` of 1, else ``were``."""
     return "was" if number == 1 else "were"
+
+
+def listed(names: Sequence[str]) -> str:
+    """``a``; ``a and b``; ``a, b and c``, in the order that they have."""
+    return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else "".join(names)
 
 
 def device_time(us: float) -> str:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, permutations
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from unidle.errors import CannotRun
 from unidle.span.ahead import Ahead
+from unidle.span.drift import Drift, drift
 from unidle.span.link import Link
 from unidle.span.observed import Step
-from unidle.span.reconsider import Choice, Drift, drift, reconsider, said
+from unidle.span.orders import orders
+from unidle.span.reconsider import Choice, first_choice, rearranged, reconsider, said
 from unidle.span.schedules import SCHEDULES
 from unidle.span.setting import Setting, Site, Stage
 from unidle.span.simulate import Simulation, simulate
@@ -52,7 +55,7 @@ def steps_of(
 
 
 def decided(simulation: Simulation, seen: Drift, schedule: str, cut: tuple[int, ...] | None = None) -> Choice:
-    return reconsider(seen, simulation.setting, simulation, SCHEDULES[schedule], cut)
+    return reconsider(seen, first_choice(simulation.setting, SCHEDULES[schedule], cut), simulation, cut)
 
 
 @given(st.sampled_from(["gpipe", "1f1b", "zb-h1", "varuna", "unidle"]), st.integers(2, 4), st.integers(3, 9))
@@ -163,7 +166,108 @@ def test_of_pipelines_that_are_not_alike_links_are_measured_and_shares_stay() ->
     seen = drift(running, steps)
     assert set(seen.links) == {("a", "b")}
     assert not seen.stages
-    choice = reconsider(seen, running.setting, running, SCHEDULES["1f1b"], (3, 3), shares)
+    choice = reconsider(
+        seen, first_choice(running.setting, SCHEDULES["1f1b"], (3, 3)), running, (3, 3), shares
+    )
     assert choice.cut == (3, 3)
     assert choice.same_ns is not None and choice.best_ns < choice.same_ns
     assert simulated(choice.setting, choice.schedule, shares).result.iteration_ns == choice.best_ns
+
+
+def meshed(stages: int = 4, microbatches: int = 8, slow: str = "", **fields: Any) -> Setting:
+    """Each site linked to each other; the pair ``slow`` by a hundredth."""
+    made = setting(stages, microbatches, **fields)
+    names = [site.name for site in made.sites]
+    links = tuple(
+        Link(a, b, 2 * MS, 0.01 if f"{a}{b}" == slow else 1.0, None)
+        for k, a in enumerate(names)
+        for b in names[k + 1 :]
+    )
+    return replace(made, links=links)
+
+
+def neighbours(choice: Choice) -> set[frozenset[str]]:
+    return {frozenset((a.name, b.name)) for a, b in pairwise(choice.setting.sites)}
+
+
+def test_sites_are_put_in_another_order_where_a_link_became_slow() -> None:
+    simulation = simulate(meshed(), SCHEDULES["unidle"])
+    seen = drift(simulation, steps_of(simulation, links=1))
+    assert not seen
+    slow = replace(
+        drift(simulation, steps_of(simulation)), setting=meshed(slow="bc"), links={("b", "c"): 100.0}
+    )
+    choice = decided(simulation, slow, "unidle", (3, 3, 3, 3))
+    assert frozenset("bc") not in neighbours(choice)
+    assert choice.is_worth(Ahead(100, 0, SECOND))
+    assert choice.best_ns == simulated(choice.setting, choice.schedule, None).result.iteration_ns
+    assert "in the order" in said(choice, slow, Ahead(100, 0, SECOND))
+    # Each device of the new order is one of the old ones: its site, whatever its stage.
+    assert sorted(choice.names.values()) == ["a/0/0", "b/0/1", "c/0/2", "d/0/3"]
+    assert all(new[0] == old[0] for new, old in choice.names.items())
+
+
+def test_sites_stay_in_their_order_where_layers_are_not_alike_or_the_schedule_is_the_users() -> None:
+    made = meshed()
+    uneven = replace(made, stages=(*made.stages[:3], replace(made.stages[3], forward_ns=20 * MS)))
+    for base, name in ((uneven, "unidle"), (made, "interleaved")):
+        simulation = simulate(base, SCHEDULES[name])
+        seen = replace(
+            drift(simulation, []),
+            setting=replace(base, links=meshed(slow="bc").links),
+            links={("b", "c"): 100.0},
+        )
+        choice = reconsider(seen, first_choice(base, SCHEDULES[name], None), simulation, None)
+        assert [site.name for site in choice.setting.sites] == list("abcd")
+
+
+def test_without_a_site_the_best_order_and_schedule_of_the_others_go_on() -> None:
+    whole = first_choice(meshed(slow="ac"), SCHEDULES["1f1b"], (3, 3, 3, 3))
+    choice = rearranged(whole, {"b"})
+    assert {site.name for site in choice.setting.sites} == set("acd")
+    assert frozenset("ac") not in neighbours(choice)  # what came to be next to each other is not fast enough
+    assert choice.cut == (4, 4, 4)
+    assert choice.same_ns is None and choice.is_worth(Ahead(1, 0, 10**15))
+    plain = simulated(choice.setting, SCHEDULES["1f1b"], None).result.iteration_ns
+    assert choice.best_ns <= plain
+    assert {site.name for link in choice.setting.links for site in choice.setting.sites} == set("acd")
+
+
+def test_sites_that_do_not_reach_each_other_are_kept_apart() -> None:
+    whole = first_choice(meshed(), SCHEDULES["unidle"], (3, 3, 3, 3))
+    choice = rearranged(whole, (), {frozenset("bc"), frozenset("ad")})
+    assert len(choice.setting.sites) == 4
+    assert not neighbours(choice) & {frozenset("bc"), frozenset("ad")}
+    chain = first_choice(setting(4), SCHEDULES["unidle"], (3, 3, 3, 3))
+    with pytest.raises(CannotRun, match="cannot follow each other"):
+        rearranged(chain, (), {frozenset("bc")})
+    with pytest.raises(CannotRun, match="without b there is no link between a and c"):
+        rearranged(chain, {"b"})
+    with pytest.raises(CannotRun, match="no site is left"):
+        rearranged(chain, set("abcd"))
+
+
+@given(st.integers(2, 9), st.sets(st.tuples(st.integers(0, 8), st.integers(0, 8)), max_size=20))
+def test_orders_hold_each_site_once_and_only_ways_that_are_there(
+    count: int, gaps: set[tuple[int, int]]
+) -> None:
+    names = "abcdefghi"[:count]
+    broken = {frozenset((names[i % count], names[j % count])) for i, j in gaps}
+    found = list(orders(names, lambda a, b: frozenset((a, b)) not in broken))
+    assert len(set(found)) == len(found)
+    for order in found:
+        assert sorted(order) == list(names)
+        assert not any(frozenset(pair) in broken for pair in pairwise(order))
+    if not any(frozenset(pair) in broken for pair in pairwise(names)):
+        assert found[0] == tuple(names)
+    if count <= 5:
+        assert len(found) == sum(
+            not any(frozenset(pair) in broken for pair in pairwise(each)) for each in permutations(names)
+        )
+
+
+def test_an_order_is_found_where_only_far_ones_hold() -> None:
+    ring = [frozenset((k, (k + 5) % 12)) for k in range(12)]  # 0 5 10 3 8 1 6 11 4 9 2 7
+    names = [f"{k:x}" for k in range(12)]
+    found = list(orders(names, lambda a, b: frozenset((int(a, 16), int(b, 16))) in ring))
+    assert found and all(frozenset((int(a, 16), int(b, 16))) in ring for a, b in pairwise(found[0]))

@@ -204,6 +204,31 @@ def test_a_link_that_is_cut_for_ever_is_planned_around_and_the_site_taken_back_w
 
 @needs.shaping
 @pytest.mark.slow
+def test_a_site_that_another_no_longer_reaches_works_in_another_order_of_the_sites(tmp_path: Path) -> None:
+    pairs = (("a", "b"), ("b", "c"), ("a", "c"))
+    links = [{"from": a, "to": b, "latency_ms": 5, "capacity_gbps": 0.05} for a, b in pairs]
+    file = file_with_checkpoints(tmp_path, 3, ms=60, links=links)
+    data = json.loads(file.read_text())
+    data["train"]["steps"] = 50
+    file.write_text(json.dumps(data))
+    words = ("--namespaces", "--store", str(tmp_path / "s.db"), "--compare", "single")
+    with Live(str(file), *words, give_up_s=3) as run:
+        run.until("step     4")
+        run.cut("b-0-1", "c-0-2")
+        lost = run.until("goes on without ")[-1]
+        assert lost in "bc"
+        run.until("all 2 devices are ready")
+        run.until(f"{lost} answers again: taken back after step")
+        told = run.until("attempt 3: goes on after step")
+        assert "in the order b - a - c" in told or "in the order c - a - b" in told
+        run.until("all 3 devices are ready")
+        assert run.end() == 0
+    assert sorted(run.losses) == list(range(1, 51))
+    assert any("of 360 parameters 0" in line for line in run.said)
+
+
+@needs.shaping
+@pytest.mark.slow
 def test_a_site_in_the_middle_that_is_gone_for_ever_ends_the_run_with_one_sentence(tmp_path: Path) -> None:
     file = file_with_checkpoints(tmp_path, 3)
     data = json.loads(file.read_text())

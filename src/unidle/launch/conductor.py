@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -10,22 +9,23 @@ from typing import Any, Final
 
 from unidle.errors import CannotRun, UnidleError
 from unidle.files.span_train import Wanted
+from unidle.launch.absent import Absent, Gone
 from unidle.launch.gang import Gang
 from unidle.launch.ground import Ground, devices_of
 from unidle.launch.records import Record
 from unidle.launch.sites import Sites
 from unidle.rank.span_member import dashed
 from unidle.span.ahead import Ahead
+from unidle.span.drift import drift
 from unidle.span.layers import balanced
 from unidle.span.observed import Step, row_of
 from unidle.span.rebalance import anew
-from unidle.span.reconsider import Choice, drift, reconsider, said
-from unidle.span.replan import Left, cut_off, without
+from unidle.span.reconsider import Choice, first_choice, rearranged, reconsider, said
 from unidle.span.runplan import Run, chunks_of, plan_of
 from unidle.span.setting import Setting
 from unidle.span.unequal import Modelled, Shares, microbatches_of, simulated
 from unidle.view.jobs import JobView
-from unidle.words import counted
+from unidle.words import counted, listed
 
 FRUITLESS_MOST: Final = 5  # attempts one after the other that complete no step
 
@@ -82,8 +82,9 @@ class Conductor:
         self.attempts: dict[int, Attempt] = {}
         self.whole: int = 0  # the newest step with a checkpoint of all devices
         self.error: UnidleError | None = None
-        self._lost: frozenset[str] = frozenset()
-        self._plan = Choice(wanted.setting, wanted.setting, wanted.schedule, wanted.training.cut, None, 0, "")
+        self._absent = Absent(wanted.setting, tuple(ground.addresses))
+        self._whole = first_choice(wanted.setting, wanted.schedule, wanted.training.cut)
+        self._plan, self._without = self._whole, Gone()  # what runs, and what it does without
         self._shares = wanted.shares
         self._next: Choice | None = None
         self._anew: Shares | None = None
@@ -91,7 +92,6 @@ class Conductor:
         self.changes: list[dict[str, Any]] = []  # of the plan, while it runs
         self._fruitless = 0
         self._looked = 0
-        self._wanted_back: set[str] = set()
         self.is_over = False
 
     # -- the loop ------------------------------------------------------------------------------------
@@ -116,15 +116,18 @@ class Conductor:
         if before is not None:
             self._poll()
             self._judge(before, self.sites.died())
-        self._lost |= self.sites.lost()
-        left, plain = self._left(self._plan.setting), self._left(self._plan.planned)
+        self._absent.leave_out(self.sites.lost())
+        if self._absent.gone != self._without:
+            self._rearrange()
+        self._absent.begin()
+        left = self._plan
         simulation = self._simulated(left.setting)
         devices = tuple(devices_of(left.setting))
         resume = self.whole or (0 if self.options.fresh else None)
         run = Run(self.gang.job, number - 1, resume, before.digest if before else None)
         plan = plan_of(
             self.wanted.training, simulation, self.ground.addresses, run, _cut(left, simulation), left.names,
-            self.wanted.shares.speeds if self.wanted.shares else None, plain.setting,
+            self.wanted.shares.speeds if self.wanted.shares else None, left.planned,
         )  # fmt: skip
         self.attempts[number] = Attempt(
             number, simulation, {own: name for name, own in left.names.items()}, devices,
@@ -132,29 +135,30 @@ class Conductor:
         )  # fmt: skip
         working = [left.names[name] for name in devices]
         idle = [name for name in self.ground.addresses if name not in working]
-        plan["standing_by"] = {name: self._neighbours(name, working) for name in idle}
+        plan["standing_by"] = {
+            name: {asked: list(self.ground.addresses[asked]) for asked in self._absent.asked(name, working)}
+            for name in idle
+        }
         self.sites.begin(number, plan, (*working, *idle))
         if before is not None:
             after = f"after step {self.whole}" if self.whole else "from the beginning"
-            self.tell(f"attempt {number}: goes on {after} with {simulation.result.schedule}")
+            self.tell(
+                f"attempt {number}: goes on {after} with {self._plan.label or simulation.result.schedule}"
+            )
 
-    def _left(self, setting: Setting) -> Left:
-        if not self._lost:
-            names = devices_of(setting)
-            return Left(setting, self._plan.cut, dict(zip(names, names, strict=True)))
-        left = without(setting, self._plan.cut, self._lost)
-        return dataclasses.replace(left, setting=dataclasses.replace(left.setting, wide=False))
+    def _rearrange(self) -> None:
+        """Sites or links were lost, or are there again."""
+        gone = self._without = self._absent.gone
+        self._next, self._plan = None, self._whole
+        if gone:
+            self._plan = self._rearranged(gone)
+            self._changed(self._plan, f"without {gone}")
+
+    def _rearranged(self, gone: Gone) -> Choice:
+        return rearranged(self._whole, gone.sites, gone.links, self._shares)
 
     def _simulated(self, setting: Setting) -> Modelled:
         return simulated(setting, self._plan.schedule, self._shares)
-
-    def _neighbours(self, device: str, working: list[str]) -> list[list[object]]:
-        """Where a device that stands by has to be answered: by those that work of the ones beside it in the whole plan."""
-        whole = self.wanted.setting
-        _, pipeline, stage = device.split("/")
-        beside = [s for s in (int(stage) - 1, int(stage) + 1) if 0 <= s < len(whole.stages)]
-        names = [whole.device(int(pipeline), s) for s in beside]
-        return [list(self.ground.addresses[name]) for name in names if name in working]
 
     # -- what ranks say ------------------------------------------------------------------------------
 
@@ -186,7 +190,9 @@ class Conductor:
                 self.is_over = True
                 self.sites.over()
         elif record.kind == "reach" and self.options.rejoin:
-            self._reached(device, answers=bool(body.get("answers")))
+            self._absent.hear(device, body["reached"])
+            worth = (gone for gone in self._absent.ways_back() if self._is_worth_going_back(attempt, gone))
+            self._absent.again = next(worth, None)
 
     def _ready(self, attempt: Attempt, own: str, device: str, body: dict[str, Any]) -> None:
         """Ranks of other hosts have clocks of their own: they are set by the wall clock."""
@@ -248,25 +254,32 @@ class Conductor:
             self.whole = step
             if step >= self.wanted.training.steps:  # nothing follows it
                 return
-            if self._wanted_back and not attempt.stopping:
-                self._lost -= self._wanted_back
-                self.tell(f"{_and(self._wanted_back)} answers again: taken back after step {step}")
-                self._wanted_back = set()
+            if self._absent.again is not None and not attempt.stopping:
+                back = self._absent.gone.sites - self._absent.again.sites
+                self.tell(f"{listed(sorted(back))} answers again: taken back after step {step}")
+                self._absent.gone = self._absent.again
                 self._stop(attempt)
             elif self._next is not None and not attempt.stopping:
                 self._plan, self._next = self._next, None
+                self._whole = self._whole if self._without else self._plan
                 self._stop(attempt)
             if self._anew is not None:
                 self._shares, self._anew = self._anew, None
                 if not attempt.stopping:
                     self._stop(attempt)
 
-    def _reached(self, device: str, *, answers: bool) -> None:
-        site = device.split("/")[0]
-        if site in self._lost and answers:
-            self._wanted_back.add(site)
-        else:
-            self._wanted_back.discard(site)
+    def _is_worth_going_back(self, attempt: Attempt, gone: Gone) -> bool:
+        """The whole plan always is; others where they win more than the restart takes."""
+        if not gone:
+            return True
+        try:
+            found = self._rearranged(gone)
+        except UnidleError:
+            return False
+        recent = list(attempt.steps.values())[-self.options.every :] if self.options.every else []
+        done = max((step.number for step in recent), default=self.whole)
+        left = Ahead.after(recent, self.wanted.training.steps - done, attempt.start_ns)
+        return left.is_worth(attempt.simulation.result.iteration_ns, found.best_ns)
 
     def _stop(self, attempt: Attempt) -> None:
         attempt.stopping = True
@@ -290,7 +303,7 @@ class Conductor:
                 remedy=f"see what the ranks say: unidle logs {self.gang.job}",
             )  # fmt: skip
         if dead:
-            self.tell(f"attempt {attempt.number} ended: {_and(dead)} died")
+            self.tell(f"attempt {attempt.number} ended: {listed(sorted(dead))} died")
             return
         self.tell(f"attempt {attempt.number} ended: {_why(attempt)}")
         ends = (
@@ -304,40 +317,36 @@ class Conductor:
         a, b = (name.split("/")[0] for name in (device, peer))
         if a == b:
             return
-        gone = cut_off(
-            setting.links,
-            [site.name for site in setting.sites],
-            a,
-            b,
-            [site.stages for site in setting.sites],
-        )
-        self.tell(f"the link of {a} and {b} is gone: goes on without {_and(gone)}")
-        self._lost |= gone
+        gone = self._absent.cut(setting, a, b)
+        self.tell(f"the link of {a} and {b} is gone: goes on without {listed(sorted(gone))}")
 
     def _look_over(self, attempt: Attempt) -> None:
         """Links and stages that are not as planned: whether another plan would now be faster."""
-        if self.wanted.training.saving is None or self._lost:
+        if self.wanted.training.saving is None:
             return
         simulation = attempt.simulation
         recent = self._recent(attempt)
         seen = drift(simulation, recent)
         if not seen:
             return
-        choice = reconsider(
-            seen, self._plan.planned, simulation, self._plan.schedule, self._layers(attempt), self._shares
-        )
+        layers = self._layers(attempt)
+        choice = reconsider(seen, self._plan, simulation, layers, self._shares, self._without.links)
         left = self._ahead(attempt, recent)
         worth = choice.is_worth(left)
-        about = (attempt.number, tuple(seen.links), tuple(seen.stages), worth)
+        about = (attempt.number, tuple(seen.links), tuple(seen.stages), bool(seen.weather), worth)
         if about != self._said:  # the same again at each look would tell nothing
             self._said = about
             self.tell(said(choice, seen, left))
         if worth:
             self._next = choice
-            self.changes.append({
-                "after_step": self._looked, "because": str(seen), "schedule": choice.schedule.name,
-                "layers": choice.cut, "same_ns": choice.same_ns, "modelled_ns": choice.best_ns,
-            })  # fmt: skip
+            self._changed(choice, str(seen))
+
+    def _changed(self, choice: Choice, because: str) -> None:
+        self.changes.append({
+            "after_step": max(self._looked, self.whole), "because": because, "schedule": choice.schedule.name,
+            "sites": [site.name for site in choice.setting.sites], "layers": choice.cut, "same_ns": choice.same_ns,
+            "modelled_ns": choice.best_ns,
+        })  # fmt: skip
 
     def _recent(self, attempt: Attempt) -> list[Step]:
         """Since the plan was looked over before."""
@@ -368,7 +377,7 @@ class Conductor:
         return found is not None
 
 
-def _cut(left: Left, simulation: Modelled) -> tuple[int, ...] | None:
+def _cut(left: Choice, simulation: Modelled) -> tuple[int, ...] | None:
     parts = len(left.setting.stages) * chunks_of(simulation)
     if left.cut is None or len(left.cut) == parts:
         return left.cut
@@ -385,8 +394,3 @@ def _why(attempt: Attempt) -> str:
             if end.get("why") == kind:
                 return str(end.get("because") or kind)
     return "its ranks left without a word"
-
-
-def _and(names: set[str] | list[str] | frozenset[str]) -> str:
-    ordered = sorted(names)
-    return ordered[0] if len(ordered) == 1 else f"{', '.join(ordered[:-1])} and {ordered[-1]}"

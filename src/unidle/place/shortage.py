@@ -10,7 +10,7 @@ from unidle.place.ground import Ground
 from unidle.place.pieces import counted as counts
 from unidle.place.pools import Pool
 from unidle.place.queued import noun
-from unidle.words import counted, plural
+from unidle.words import counted, listed, plural
 
 
 def wanted(spec: JobSpec, kind: str) -> str:
@@ -35,7 +35,7 @@ def of_each(spec: JobSpec, kind: str) -> str:
         asks.append(f"{spec.requests.memory_bytes / 2**30:g} GiB of memory")
     if len(asks) == 1 and spec.devices_per_rank == 1:
         return ""
-    return f"{', '.join(asks[:-1])} and {asks[-1]}" if len(asks) > 1 else asks[0]
+    return listed(asks)
 
 
 def scattered(spec: JobSpec, room: int, kind: str, whose: str) -> str:

@@ -87,22 +87,22 @@ def _awaited(directory: str, path: str) -> dict[str, Any] | None:
 
 
 def _stand_by(directory: str, attempt: int, plan: dict[str, Any], path: str) -> int:
-    """Until the run is over; whether its neighbours that work answer goes into this member's records."""
-    tried, answers = 0.0, False
+    """Until the run is over; which of those that work answer goes into this member's records, whenever it changes."""
+    tried, told = 0.0, None
     node = os.environ.get("UNIDLE_NODE", "")
-    beside: list[list[Any]] = next(
-        (found for name, found in plan.get("standing_by", {}).items() if dashed(name) == node), []
+    others: dict[str, list[Any]] = next(
+        (found for name, found in plan.get("standing_by", {}).items() if dashed(name) == node), {}
     )
     while not os.path.exists(os.path.join(directory, "over")):
         if os.path.exists(os.path.join(directory, f"stop-{attempt}")):
             return AGAIN
         if time.monotonic() - tried > _TRY_S:
-            tried, before = time.monotonic(), answers
-            answers = all(_answers(address) for address in beside)
-            if answers != before:
-                record = {"kind": "reach", "answers": answers}
+            tried = time.monotonic()
+            reached = [name for name, address in others.items() if _answers(address)]
+            if reached != told:
+                told = reached
                 with open(path, "a") as stream:
-                    stream.write(json.dumps(record) + "\n")
+                    stream.write(json.dumps({"kind": "reach", "reached": reached}) + "\n")
         time.sleep(_LOOK_S)
     return 0
 

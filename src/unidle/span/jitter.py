@@ -28,8 +28,10 @@ Steps = list[tuple[str, int]]
 Floats = npt.NDArray[np.float64]
 
 
-def luck(setting: Setting, program: Program, jitter: float, chance: np.random.Generator) -> Luck:
-    """One try; ``jitter``: the coefficient of variation, 0 for everything as planned."""
+def luck(
+    setting: Setting, program: Program, jitter: float, chance: np.random.Generator, sends: float | None = None
+) -> Luck:
+    """One try; ``jitter``: the coefficient of variation, 0 for everything as planned; ``sends``: another one of transfers."""
     times, stages, units = times_of(setting, program.chunks), len(setting.stages), program.units
     devices = setting.devices
     chunk = np.arange(units) // setting.microbatches
@@ -41,7 +43,7 @@ def luck(setting: Setting, program: Program, jitter: float, chance: np.random.Ge
     reduces = np.array([setting.reduce_ns(s) for s in range(stages)])
     return Luck(
         {op: table.astype(np.int64).tolist() for op, table in lasts.items()},
-        _factors(jitter, (devices, 2 * units), chance).tolist(),
+        _factors(jitter if sends is None else sends, (devices, 2 * units), chance).tolist(),
         np.rint(reduces * _factors(jitter, (stages,), chance)).astype(np.int64).tolist(),
     )
 

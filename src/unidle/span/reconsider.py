@@ -1,72 +1,54 @@
-"""Whether another plan would be faster, by what the last steps of a run measured. Pure."""
+"""Whether another plan would be faster than what runs, or which one goes on when sites are lost. Pure."""
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Final
 
 from unidle.errors import BadInput, CannotRun
 from unidle.span.ahead import Ahead
+from unidle.span.bound import lower_bound_ns
+from unidle.span.drift import Drift
 from unidle.span.layers import balanced
-from unidle.span.observed import Step, transfers_ns
-from unidle.span.replan import corrected, moved, useful_speeds
+from unidle.span.link import shortest
+from unidle.span.orders import orders
+from unidle.span.replan import arranged, moved, useful_speeds
 from unidle.span.schedules import SCHEDULES, Schedule
-from unidle.span.schedules.sturdy import sturdy
-from unidle.span.setting import Setting, Stage
-from unidle.span.simulate import Trials
+from unidle.span.schedules.sturdy import MORE_NS, sturdy
+from unidle.span.setting import Setting
+from unidle.span.simulate import Simulation, Trials
 from unidle.span.unequal import Modelled, Shares, Together, at_speed, members, simulated
+from unidle.span.unsteady import STEADY, Unsteady, expected_ns
 from unidle.words import counted
 
-DRIFT: Final = (
-    1.4  # links that take so much longer than planned are worth a look; less is headers and acknowledgements
-)
-SLOWER: Final = 1.25  # so are stages, in either direction
 SIZE_MOST: Final = (
     25_000  # microbatches x stages of a cell, up to which all schedules are simulated within a second
 )
-_LEAST_ROWS: Final = 3  # of an operation of a stage; fewer tell nothing
+ORDERS_MOST: Final = 8  # orders of the sites that are simulated, those with the least bounds
+_ROOMY: Final = 1.2  # how much longer a step may be, without anything late, that is chosen for late transfers
+_ALIKE: Final = 1.01  # stages whose layers take as long, but for rounding
 
-Pair = tuple[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class Drift:
-    """What took longer or less than planned: transfers by pair of sites and stages by number, as measured over planned.
-
-    ``setting``: the one that was planned with, with what was measured.
-    """
-
-    setting: Setting
-    links: Mapping[Pair, float]
-    stages: Mapping[int, float]
-
-    def __bool__(self) -> bool:
-        return bool(self.links or self.stages)
-
-    def __str__(self) -> str:
-        told = [f"transfers {a}-{b} take {ratio:.2f}x" for (a, b), ratio in self.links.items()]
-        names = (self.setting.device(0, stage).split("/")[0] for stage in self.stages)
-        told += [
-            f"stage {s} ({site}) takes {ratio:.2f}x"
-            for (s, ratio), site in zip(self.stages.items(), names, strict=True)
-        ]
-        return ", ".join(told)
+Pairs = Collection[frozenset[str]]
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What to go on with: ``planned`` is its setting without what was measured. ``same_ns``: a step of what runs now, None
-    where it cannot go on; both are simulated with what was measured."""
+    """What to go on with. ``planned``: its setting without what was measured; ``names``: what the ranks of its devices are called.
+
+    ``same_ns``: a step of what runs now, None where it cannot go on; it and ``best_ns`` are simulated with what was measured.
+    ``order``: of the sites, where it is another than before.
+    """
 
     setting: Setting
     planned: Setting
     schedule: Schedule
     cut: tuple[int, ...] | None
-    same_ns: int | None
-    best_ns: int
-    label: str
+    names: Mapping[str, str]
+    same_ns: int | None = None
+    best_ns: int = 0
+    label: str = ""
 
     def is_better(self, left: Ahead) -> bool:
         """Whether it is faster; anything is than what cannot go on."""
@@ -77,60 +59,133 @@ class Choice:
         return self.same_ns is None or left.is_worth(self.same_ns, self.best_ns)
 
 
-def drift(running: Modelled, steps: Iterable[Step]) -> Drift:
-    """Links and stages that differ from the setting that was planned with; of pipelines that are not alike, links."""
-    setting, recent = running.setting, list(steps)
-    took = transfers_ns(setting, recent)
-    wires = {
-        (min(link.a, link.b), max(link.a, link.b)): setting.largest_cut_bytes * 8 / link.rate_gbps(None)
-        for link in setting.links
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """The stages on their devices, before a schedule is chosen. ``names``: of its devices in the layout before."""
+
+    setting: Setting
+    planned: Setting
+    cut: tuple[int, ...] | None
+    names: Mapping[str, str] | None = None
+    said: str = ""
+
+
+def first_choice(setting: Setting, schedule: Schedule, cut: tuple[int, ...] | None) -> Choice:
+    """What a run begins with."""
+    names = {
+        setting.device(p, s): setting.device(p, s)
+        for p in range(setting.pipelines)
+        for s in range(len(setting.stages))
     }
-    slow = {pair: ns for pair, ns in took.items() if pair in wires and ns > DRIFT * wires[pair]}
-    stages, found = [], dict[int, float]()
-    medians = {} if isinstance(running, Together) else _medians(recent)
-    for s, stage in enumerate(setting.stages):
-        now = _measured(stage, {op: ns for (of, op), ns in medians.items() if of == s})
-        ratio = now.useful_ns / stage.useful_ns if stage.useful_ns else 1.0
-        if not 1 / SLOWER <= ratio <= SLOWER:
-            found[s] = ratio
-        stages.append(now if s in found else stage)
-    links = corrected(setting, slow) if slow else setting
-    ratios = {pair: ns / wires[pair] for pair, ns in slow.items()}
-    return Drift(replace(links, stages=tuple(stages)), ratios, found)
+    return Choice(setting, setting, schedule, cut, names, label=schedule.name)
 
 
 def reconsider(
-    seen: Drift, planned: Setting, running: Modelled, schedule: Schedule, cut: Sequence[int] | None,
-    shares: Shares | None = None,
+    seen: Drift, now: Choice, running: Modelled, cut: Sequence[int] | None, shares: Shares | None = None,
+    broken: Pairs = (),
 ) -> Choice:  # fmt: skip
-    """The best of: the schedule planned anew, all others, and all of them with layers moved to where they are faster.
+    """The best of: the schedule planned anew, all others, all of them with layers moved to where they are faster, and sites in other orders.
 
-    ``planned``: the setting that ``running`` was planned with, less what was measured before; ``schedule``, ``shares``: of
-    ``running``; ``cut``: layers of each stage, None where their number is not known: then none are moved. What does not fit into
-    memory is passed over.
+    ``now``: what runs, as ``running``; ``cut``: layers of each stage, None where their number is not known: then none are moved;
+    ``broken``: sites that do not reach each other. What does not fit into memory is passed over.
     """
-    same = _again(seen.setting, running)
-    best: Choice | None = None
-    for setting, plain, counts in _layouts(seen, planned, cut):
-        for each in _schedules(setting, schedule):
-            try:
-                told = simulated(setting, each, shares, checked=False).result
-            except BadInput:
-                continue
-            if best is None or told.iteration_ns < best.best_ns:
-                where = "" if counts == cut else f", layers {' '.join(map(str, counts or ()))}"
-                best = Choice(
-                    setting, plain, each, counts, same, told.iteration_ns, f"{told.schedule} ({told.chosen}){where}"
-                )  # fmt: skip
-    if best is None:  # by what was measured nothing fits, and what runs goes on
-        known = None if cut is None else tuple(cut)
-        return Choice(seen.setting, planned, schedule, known, same, same or 0, schedule.name)
-    return best
+    known = None if cut is None else tuple(cut)
+    same = _again(seen, running)
+    search = _Search(now, known, same, shares, seen.weather)
+    for layout in _moved(seen, now.planned, known):
+        search.all_schedules(layout)
+    search.orders(_reordered(now, seen.setting, broken, again=False))
+    if search.best is None:  # by what was measured nothing fits, and what runs goes on
+        return replace(now, setting=seen.setting, cut=known, same_ns=same, best_ns=same or 0)
+    return search.best
 
 
-def _again(setting: Setting, running: Modelled) -> int | None:
+def rearranged(
+    whole: Choice, lost: Collection[str], broken: Pairs = (), shares: Shares | None = None
+) -> Choice:
+    """What goes on without the sites that are lost, and with no two next to each other that do not reach each other.
+
+    Errors: :class:`CannotRun` where no site is left, they cannot follow each other, or the
+    model does not fit (by how many bytes).
+    """
+    known, search = whole.cut, _Search(whole, whole.cut, None, shares)
+    kept = [site.name for site in whole.setting.sites if site.name not in lost]
+    if known is not None and len(known) != len(
+        whole.setting.stages
+    ):  # of chunks: nothing is known of a stage
+        left = arranged(whole.planned, known, kept)
+        return replace(whole, setting=left.setting, planned=left.setting, cut=left.cut, names=left.names)
+    search.orders(_reordered(whole, whole.setting, broken, lost, again=True))
+    if search.best is not None:
+        return search.best
+    arranged(whole.planned, known, kept)  # says why, if it is the links that there are, or memory
+    raise CannotRun(
+        f"{', '.join(kept)} cannot follow each other in any order that fits into memory", field="links",
+        remedy="add a link or a site, or start again when links are up",
+    )  # fmt: skip
+
+
+class _Search:
+    """The best so far of the layouts that it was given."""
+
+    def __init__(
+        self, now: Choice, cut: tuple[int, ...] | None, same_ns: int | None, shares: Shares | None,
+        weather: Unsteady = STEADY,
+    ) -> None:  # fmt: skip
+        self._now, self._cut, self._same_ns, self._shares, self._weather = now, cut, same_ns, shares, weather
+        self.best: Choice | None = None
+
+    def all_schedules(self, layout: _Layout) -> None:
+        for schedule in _schedules(layout.setting, self._now.schedule, self._weather):
+            self._take(layout, schedule)
+
+    def orders(self, found: Iterable[_Layout]) -> None:
+        """Those with the least bounds, with the run's schedule; the best of them with all others, too."""
+        ranked = sorted(
+            found, key=lambda layout: lower_bound_ns(layout.setting)
+        )  # stable: the first order stays first
+        before, winner = self.best, None
+        for layout in ranked[:ORDERS_MOST]:
+            if self._take(layout, self._now.schedule):
+                winner = layout
+        if winner is not None and self.best is not before:
+            self.all_schedules(winner)
+
+    def _take(self, layout: _Layout, schedule: Schedule) -> bool:
+        """Whether it is the best so far."""
+        try:
+            found = simulated(layout.setting, schedule, self._shares, checked=False)
+        except BadInput:
+            return False
+        told, takes_ns = found.result, _lasting(found, layout.setting, self._weather)
+        if self.best is not None and takes_ns >= self.best.best_ns:
+            return False
+        layers = f", layers {' '.join(map(str, layout.cut))}" if layout.cut not in (None, self._cut) else ""
+        names = self._now.names
+        if layout.names is not None:
+            names = {new: self._now.names[old] for new, old in layout.names.items()}
+        self.best = Choice(
+            layout.setting, layout.planned, schedule, layout.cut, names, self._same_ns, takes_ns,
+            f"{told.schedule} ({told.chosen}){layers}{layout.said}",
+        )  # fmt: skip
+        return True
+
+
+def _lasting(found: Modelled, setting: Setting, weather: Unsteady) -> int:
+    """A step in that weather, on average."""
+    if weather and isinstance(found, Simulation) and (expected := expected_ns(found, setting, weather)):
+        return expected
+    return found.result.iteration_ns
+
+
+def _again(seen: Drift, running: Modelled) -> int | None:
     """What runs, with other times; of pipelines that are not alike that of the slowest group."""
-    took = []
+    setting, took = seen.setting, []
+    if seen.weather and isinstance(running, Simulation):
+        expected = expected_ns(running, setting, seen.weather)
+        if expected is not None:
+            return expected
+
     for each, speed in zip(members(running), _speeds(running), strict=True):
         stages = tuple(at_speed(stage, speed) for stage in setting.stages)
         own = replace(each.simulation.setting, links=setting.links, stages=stages)
@@ -143,63 +198,86 @@ def _speeds(running: Modelled) -> list[float]:
     return [group.speed for group in running.groups] if isinstance(running, Together) else [1.0]
 
 
-def _layouts(
-    seen: Drift, planned: Setting, cut: Sequence[int] | None
-) -> Iterator[tuple[Setting, Setting, tuple[int, ...] | None]]:
-    """As it is first."""
-    setting, known = seen.setting, None if cut is None else tuple(cut)
-    yield setting, planned, known
-    if known is None or len(known) != len(setting.stages) or not seen.stages:
+def _moved(seen: Drift, planned: Setting, cut: tuple[int, ...] | None) -> Iterator[_Layout]:
+    """As it is first, then with layers by the speeds that were measured."""
+    setting = seen.setting
+    yield _Layout(setting, planned, cut)
+    if cut is None or len(cut) != len(setting.stages) or not seen.stages:
         return
-    whole = sum(known)
-    counts = balanced(whole, useful_speeds(setting.stages, known), whole)
-    if counts is None or counts == known:
+    whole = sum(cut)
+    counts = balanced(whole, useful_speeds(setting.stages, cut), whole)
+    if counts is None or counts == cut:
         return
     try:
-        yield moved(setting, known, counts), moved(planned, known, counts), counts
+        yield _Layout(moved(setting, cut, counts), moved(planned, cut, counts), counts)
     except CannotRun:  # it does not fit
         return
 
 
-def _schedules(setting: Setting, first: Schedule) -> Iterator[Schedule]:
-    """The run's own, then the built-in ones whose parts are stages."""
+def _reordered(
+    now: Choice, measured: Setting, broken: Pairs, lost: Collection[str] = (), *, again: bool
+) -> Iterator[_Layout]:
+    """The sites in every order that links allow. ``measured``: the setting of ``now`` with what was; ``again``: the order that they have, too.
+
+    Where layers of stages differ in what they take, a site's times may be those of its layers: then only the order that they
+    have. So do schedules that are not ours to know, and those that come around to the first stage.
+    """
+    cut = now.cut
+    if cut is not None and len(cut) != len(measured.stages):
+        return
+    setting, planned = (_within(each, broken, lost) for each in (measured, now.planned))
+    kept = tuple(site.name for site in setting.sites if site.name not in lost)
+    free = now.schedule.name in SCHEDULES and now.schedule.name != "interleaved"
+    free = free and bool(setting.links) and _are_alike(planned, cut)
+    for order in orders(kept, _joins(setting, kept, broken)):
+        if order == kept and not again:
+            continue
+        if order != kept and not free:
+            return
+        try:
+            left = arranged(setting, cut, order)
+            plain = arranged(planned, cut, order, left.cut)
+        except CannotRun:  # it does not fit
+            continue
+        said = "" if order == kept else f", in the order {' - '.join(order)}"
+        yield _Layout(left.setting, plain.setting, left.cut, left.names, said)
+
+
+def _within(setting: Setting, broken: Pairs, lost: Collection[str]) -> Setting:
+    """Without links that are not there."""
+    links = (link for link in setting.links if not {link.a, link.b} & set(lost))
+    return replace(setting, links=tuple(link for link in links if frozenset((link.a, link.b)) not in broken))
+
+
+def _joins(setting: Setting, kept: Sequence[str], broken: Pairs) -> Callable[[str, str], bool]:
+    """Whether two sites may follow each other: over a link of their own; as they are, also over links of others."""
+    direct = {frozenset((link.a, link.b)) for link in setting.links}
+    known = {
+        frozenset(pair)
+        for pair in pairwise(kept)
+        if not setting.links or shortest(setting.links, *pair) is not None
+    }
+    ways = (direct | known) - set(broken)
+    return lambda a, b: frozenset((a, b)) in ways
+
+
+def _are_alike(planned: Setting, cut: Sequence[int] | None) -> bool:
+    """Whether a layer takes as long in each stage."""
+    counts = cut or (1,) * len(planned.stages)
+    each = [stage.useful_ns / count for stage, count in zip(planned.stages, counts, strict=True)]
+    return max(each) <= _ALIKE * min(each)
+
+
+def _schedules(setting: Setting, first: Schedule, weather: Unsteady) -> Iterator[Schedule]:
+    """The run's own, then the built-in ones whose parts are stages; with more room where transfers come late."""
     yield first
     if setting.microbatches * len(setting.stages) * setting.cell > SIZE_MOST or first.name == "interleaved":
         return
     for name, schedule in SCHEDULES.items():
         if name not in (first.name, "interleaved"):
             yield sturdy(schedule) if name == "unidle" else schedule
-
-
-def _medians(steps: Iterable[Step]) -> dict[tuple[int, str], float]:
-    """Of each stage's operations over all pipelines, in nanoseconds."""
-    seen: dict[tuple[int, str], list[int]] = {}
-    for step in steps:
-        for row in step.rows:
-            if row.op in ("F", "B", "W", "R"):
-                seen.setdefault((row.stage, row.op), []).append(row.end_ns - row.start_ns)
-    return {key: statistics.median(times) for key, times in seen.items() if len(times) >= _LEAST_ROWS}
-
-
-def _measured(stage: Stage, took: Mapping[str, float]) -> Stage:
-    """A stage with the times that its operations took; what was not seen changes as the rest does."""
-
-    def ratio(*names: tuple[str, int]) -> float | None:
-        known = [(took[op], ns) for op, ns in names if op in took and ns]
-        return sum(now for now, _ in known) / sum(ns for _, ns in known) if known else None
-
-    forward = ratio(("F", stage.forward_ns))
-    backward = ratio(("B", stage.backward_ns), ("W", stage.weight_ns))
-    again = ratio(("R", stage.recompute_ns))
-    forward, backward = forward or backward or 1.0, backward or forward or 1.0
-    return replace(
-        stage, forward_ns=_times(stage.forward_ns, forward), backward_ns=_times(stage.backward_ns, backward),
-        weight_ns=_times(stage.weight_ns, backward), recompute_ns=_times(stage.recompute_ns, again or forward),
-    )  # fmt: skip
-
-
-def _times(ns: int, ratio: float) -> int:
-    return max(round(ns * ratio), 1) if ns else 0
+    if weather:
+        yield sturdy(SCHEDULES["unidle"], MORE_NS + 2 * weather.late_ns, _ROOMY)
 
 
 def said(choice: Choice, seen: Drift, left: Ahead) -> str:

@@ -27,53 +27,69 @@ class Left:
 
 
 def without(setting: Setting, cut: tuple[int, ...] | None, lost: Collection[str]) -> Left:
-    """The same model on the sites that remain, in their order, each with its stages.
+    """The same model on the sites that remain, in their order. Errors: as of :func:`arranged`."""
+    return arranged(setting, cut, [site.name for site in setting.sites if site.name not in lost])
 
-    Layers are spread by speed: so that the slowest stage is as fast as it can be. Errors: :class:`CannotRun` where no
-    site is left, two neighbours have no way to each other, or the model does not fit (by how many bytes).
+
+def arranged(
+    setting: Setting, cut: tuple[int, ...] | None, order: Sequence[str], counts: tuple[int, ...] | None = None
+) -> Left:
+    """The same model on these sites in this order, each with its stages.
+
+    ``counts``: layers of each stage; where they are not given they are spread by speed: so that the slowest stage is as fast as it
+    can be. Errors: :class:`CannotRun` where no site is left, two neighbours have no way to each other, or the model does not fit
+    (by how many bytes).
     """
-    stages = [k for k, site in enumerate(setting.site_of) if setting.sites[site].name not in lost]
-    sites = tuple(site for site in setting.sites if site.name not in lost)
-    names = ", ".join(sorted(lost))
+    by_name = {site.name: k for k, site in enumerate(setting.sites)}
+    lost = sorted(set(by_name) - set(order))
+    stages = [s for name in order for s, k in enumerate(setting.site_of) if k == by_name[name]]
+    sites = tuple(setting.sites[by_name[name]] for name in order)
     if not stages:
         raise CannotRun(
-            f"no site is left without {names}", field="sites", remedy="start again when one answers"
+            f"no site is left without {', '.join(lost)}",
+            field="sites",
+            remedy="start again when one answers",
         )
     links = tuple(link for link in setting.links if link.a not in lost and link.b not in lost)
-    for a, b in pairwise(site.name for site in sites):
+    how = f"without {', '.join(lost)} " if lost else ""
+    for a, b in pairwise(order):
         if setting.links and shortest(links, a, b) is None:
+            back = f", or start again when {', '.join(lost)} answers" if lost else ""
             raise CannotRun(
-                f"without {names} there is no link between {a} and {b}", field="links",
-                remedy=f"add {{from: {a}, to: {b}, ...}}, or start again when {names} answers",
+                f"{how}there is no link between {a} and {b}", field="links",
+                remedy=f"add {{from: {a}, to: {b}, ...}}{back}",
             )  # fmt: skip
-    old = cut or (1,) * len(setting.stages)
-    whole = sum(old)
-    if cut is None:  # the number of layers is not known: shares of the work, in fine parts
-        old, whole = (100,) * len(setting.stages), 100 * len(setting.stages)
+    old = cut or (100,) * len(
+        setting.stages
+    )  # the number of layers is not known: shares of the work, in fine parts
     kept = [setting.stages[k] for k in stages]
-    counts = balanced(whole, useful_speeds(kept, [old[k] for k in stages]), whole)
-    if counts is None:
-        raise CannotRun(
-            f"{counted(whole, 'layer')} are fewer than {counted(len(stages), 'stage')}", field="train.cut",
-            remedy="use a model with more layers, or fewer stages",
-        )  # fmt: skip
-    if cut is None:
-        counts = parts(whole, len(stages))
+    counts = counts or _spread(kept, [old[k] for k in stages], sum(old), even=cut is None)
     made = tuple(
         _scaled(stage, count, old[k], setting, old)
         for stage, count, k in zip(kept, counts, stages, strict=True)
     )
-    largest = max(count / old[k] for count, k in zip(counts, stages, strict=True))
+    largest = max(1, *(count / old[k] for count, k in zip(counts, stages, strict=True)))
     left = replace(
         setting, stages=made, sites=sites, links=links, static_bytes=round(setting.static_bytes * largest)
     )
-    _holds(left, f"without {names} ")
+    _holds(left, how)
     names_of = {
         left.device(p, k): setting.device(p, stage)
         for p in range(setting.pipelines)
         for k, stage in enumerate(stages)
     }
     return Left(left, counts if cut is not None else None, names_of)
+
+
+def _spread(stages: Sequence[Stage], old: Sequence[int], whole: int, *, even: bool) -> tuple[int, ...]:
+    """Layers by speed; ``even``: as ranks cut a model that they are told no cut of."""
+    counts = balanced(whole, useful_speeds(stages, old), whole)
+    if counts is None:
+        raise CannotRun(
+            f"{counted(whole, 'layer')} are fewer than {counted(len(stages), 'stage')}", field="train.cut",
+            remedy="use a model with more layers, or fewer stages",
+        )  # fmt: skip
+    return parts(whole, len(stages)) if even else counts
 
 
 def moved(setting: Setting, old: Sequence[int], counts: Sequence[int]) -> Setting:

@@ -15,11 +15,11 @@ from unidle.span.setting import Setting
 
 LONGER: Final = 2
 MORE_NS: Final = 20_000_000
-_WORSE: Final = 1.02  # how much slower it may be on the file's own links
+WORSE: Final = 1.02  # how much slower it may be on the file's own links
 
 
-def sturdy(schedule: Schedule) -> Schedule:
-    """The same schedule, chosen with room for transfers that come late."""
+def sturdy(schedule: Schedule, more_ns: int = MORE_NS, worse: float = WORSE) -> Schedule:
+    """The same schedule, chosen with room for transfers that come late: by ``more_ns``, and where a step is no more than ``worse`` times as long."""
 
     def choose(setting: Setting, attempt: Try) -> Program:
         from unidle.span.simulate import Trials  # it imports the schedules
@@ -27,11 +27,11 @@ def sturdy(schedule: Schedule) -> Schedule:
         first = schedule.choose(setting, attempt)
         if not setting.links:
             return first
-        links = tuple(replace(link, latency_ns=LONGER * link.latency_ns + MORE_NS) for link in setting.links)
+        links = tuple(replace(link, latency_ns=LONGER * link.latency_ns + more_ns) for link in setting.links)
         far = replace(setting, links=links)
         second = schedule.choose(far, Trials(far))
         before, after = attempt(first), attempt(second)
-        if before is None or after is None or after > _WORSE * before:
+        if before is None or after is None or after > worse * before:
             return first
         return replace(second, label=f"{second.label}; for ways twice as long")
 
