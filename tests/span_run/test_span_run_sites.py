@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from rank_span.runs import tensors
+from rank_wan.certificates import certificate
 from span_run import runs
 from span_run.live import Live
 
@@ -45,29 +47,11 @@ def started(stack: ExitStack, place: Path, file: Path, sites: str, **more: Any) 
     }
 
 
-def certificates(place: Path, authority: str, *names: str) -> None:
-    """``AUTHORITY.pem``, and a certificate for this host with its key for each of the names."""
-
-    def openssl(words: str) -> None:
-        subprocess.run(["openssl", *words.split()], check=True, capture_output=True, cwd=place)
-
-    openssl(
-        f"req -x509 -newkey rsa:2048 -nodes -keyout {authority}.key -out {authority}.pem -days 2 -subj /CN={authority}"
-    )
-    (place / "san").write_text("subjectAltName=IP:127.0.0.1\n")
-    for name in names:
-        openssl(f"req -newkey rsa:2048 -nodes -keyout {name}.key -out {name}.csr -subj /CN={name}")
-        openssl(f"x509 -req -in {name}.csr -CA {authority}.pem -CAkey {authority}.key -CAcreateserial -out {name}.pem -days 2 -extfile san")  # fmt: skip
-
-
-def with_tls(place: Path, file: Path, name: str, authority: str) -> Path:
-    """The site's own copy of the span file, with its own certificate."""
+def with_tls(place: Path, file: Path, name: str, authority: str = "ours") -> Path:
+    """The site's own copy of the span file, with a certificate of its own; it trusts who signed that."""
     data = json.loads(file.read_text())
-    data["train"]["tls"] = {
-        "certificate": f"{name}.pem",
-        "key": f"{name}.key",
-        "authority": f"{authority}.pem",
-    }
+    files = certificate(place, name, "IP:127.0.0.1", authority)
+    data["train"]["tls"] = files | {"authority": str(place / f"{authority}.pem")}
     path = place / f"span-{name}.json"
     path.write_text(json.dumps(data))
     return path
@@ -75,17 +59,15 @@ def with_tls(place: Path, file: Path, name: str, authority: str) -> Path:
 
 @pytest.mark.slow
 def test_sites_train_over_tls_and_one_with_another_authority_is_told_so(tmp_path: Path) -> None:
-    certificates(tmp_path, "ours", "a", "b")
-    certificates(tmp_path, "theirs", "x")
     file = file_of(tmp_path, 44000, steps=4)
     with ExitStack() as stack:
-        second = started(stack, tmp_path, with_tls(tmp_path, file, "b", "ours"), "b")["b"]
-        first = started(stack, tmp_path, with_tls(tmp_path, file, "a", "ours"), "a")["a"]
+        second = started(stack, tmp_path, with_tls(tmp_path, file, "b"), "b")["b"]
+        first = started(stack, tmp_path, with_tls(tmp_path, file, "a"), "a")["a"]
         assert (first.end(), second.end()) == (0, 0), first.said
     assert sorted(first.losses) == [1, 2, 3, 4]
     wrong = with_tls(tmp_path, file, "x", "theirs")
     with ExitStack() as stack:
-        first = started(stack, tmp_path, with_tls(tmp_path, file, "a", "ours"), "a")["a"]
+        first = started(stack, tmp_path, with_tls(tmp_path, file, "a"), "a")["a"]
         first.until("waits for 1 site")
         words = ("span", "run", str(wrong), "--site", "b", "--wait", "5", "--store", str(tmp_path / "x.db"))
         done = subprocess.run(
@@ -115,3 +97,10 @@ def test_a_site_whose_launcher_and_ranks_are_killed_is_done_without(tmp_path: Pa
         assert live["a"].end() == 0
         assert live["b"].end() == 0
     assert sorted(live["a"].losses) == list(range(1, 31))
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    file = file_of(alone, 45000, count=1, steps=30, ms=1)
+    done = runs.unidle("span", "run", str(file), "--no-namespaces", "--store", str(alone / "s.db"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    theirs, ours = (tensors(place / "kept" / "step_0000000030") for place in (alone, tmp_path))
+    assert ours == theirs and sum(name.startswith("model.") for name in ours) == 10

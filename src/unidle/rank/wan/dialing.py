@@ -8,12 +8,21 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable
+from typing import Final
 
 from unidle.rank.wan import handshake
 from unidle.rank.wan.errors import Refused
 from unidle.rank.wan.handshake import Hello, Identity
 from unidle.rank.wan.settings import Settings
 from unidle.rank.wan.sockets import after_connect, before_connect
+
+# By X509_V_ERR of OpenSSL.
+_REMEDIES: Final = {
+    9: "look at the clocks of both sides",  # not yet valid
+    10: "renew the certificate of that side",
+    62: "give it a certificate with the name by which it is reached",
+    64: "give it a certificate with the address by which it is reached",
+}
 
 
 class Dialer(threading.Thread):
@@ -50,11 +59,11 @@ class Dialer(threading.Thread):
             except Refused as refused:
                 self._done(self, None, refused)
                 return
-            except ssl.SSLCertVerificationError as error:
-                why = f"tls: {self._peer} at {self._address[0]}:{self._address[1]}: {error.verify_message}"
-                self._done(self, None, Refused(f"{why}; give both sides certificates of one authority"))
-                return
-            except OSError:
+            except OSError as error:
+                if isinstance(error, ssl.SSLError) and (why := _certificate_problem(error)):
+                    who = f"tls: {self._peer} at {self._address[0]}:{self._address[1]}"
+                    self._done(self, None, Refused(who + why))
+                    return
                 self._unwanted.wait(pause_s * random.uniform(0.5, 1.5))
                 pause_s = min(pause_s * 2, self._settings.backoff_most_s)
             else:
@@ -82,6 +91,17 @@ class Dialer(threading.Thread):
         finally:
             self._link = None
         return link, hello
+
+
+def _certificate_problem(error: ssl.SSLError) -> str:
+    """What is wrong with which certificate; empty where it is something else, which may pass."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        remedy = _REMEDIES.get(error.verify_code, "give both sides certificates of one authority")
+        return f": {error.verify_message}; {remedy}"
+    words = (error.reason or "").lower().replace("_", " ")
+    if " alert " in words and any(part in words for part in ("certificate", "unknown ca")):
+        return f" turned this side's certificate away: {words.partition(' alert ')[2]}; renew it, from the authority of both sides"
+    return ""
 
 
 class Greeter(threading.Thread):
