@@ -225,6 +225,9 @@ def test_a_site_that_another_no_longer_reaches_works_in_another_order_of_the_sit
         assert run.end() == 0
     assert sorted(run.losses) == list(range(1, 51))
     assert any("of 360 parameters 0" in line for line in run.said)
+    job = run.said[-1].split()[0]
+    logs = runs.unidle("logs", job, "--store", str(tmp_path / "s.db")).stdout
+    assert f"unidle span: {lost} answers again: taken back after step" in logs  # each rank's log has it, too
 
 
 @needs.shaping

@@ -89,6 +89,7 @@ class Conductor:
         self._next: Choice | None = None
         self._anew: Shares | None = None
         self._said: object = None
+        self._notes: list[str] = []
         self.changes: list[dict[str, Any]] = []  # of the plan, while it runs
         self._fruitless = 0
         self._looked = 0
@@ -135,16 +136,21 @@ class Conductor:
         )  # fmt: skip
         working = [left.names[name] for name in devices]
         idle = [name for name in self.ground.addresses if name not in working]
+        asked = {name: self._absent.asked(name, working) for name in idle}
         plan["standing_by"] = {
-            name: {asked: list(self.ground.addresses[asked]) for asked in self._absent.asked(name, working)}
-            for name in idle
+            name: {other: list(self.ground.addresses[other]) for other in others}
+            for name, others in asked.items()
         }
-        self.sites.begin(number, plan, (*working, *idle))
         if before is not None:
             after = f"after step {self.whole}" if self.whole else "from the beginning"
-            self.tell(
-                f"attempt {number}: goes on {after} with {self._plan.label or simulation.result.schedule}"
-            )
+            self._note(f"attempt {number}: goes on {after} with {left.label}")
+        plan["because"], self._notes = self._notes, []
+        self.sites.begin(number, plan, (*working, *idle))
+
+    def _note(self, text: str) -> None:
+        """Tell it, and have it in the log of each rank of the next attempt."""
+        self._notes.append(text)
+        self.tell(text)
 
     def _rearrange(self) -> None:
         """Sites or links were lost, or are there again."""
@@ -256,7 +262,7 @@ class Conductor:
                 return
             if self._absent.again is not None and not attempt.stopping:
                 back = self._absent.gone.sites - self._absent.again.sites
-                self.tell(f"{listed(sorted(back))} answers again: taken back after step {step}")
+                self._note(f"{listed(sorted(back))} answers again: taken back after step {step}")
                 self._absent.gone = self._absent.again
                 self._stop(attempt)
             elif self._next is not None and not attempt.stopping:
@@ -303,9 +309,9 @@ class Conductor:
                 remedy=f"see what the ranks say: unidle logs {self.gang.job}",
             )  # fmt: skip
         if dead:
-            self.tell(f"attempt {attempt.number} ended: {listed(sorted(dead))} died")
+            self._note(f"attempt {attempt.number} ended: {listed(sorted(dead))} died")
             return
-        self.tell(f"attempt {attempt.number} ended: {_why(attempt)}")
+        self._note(f"attempt {attempt.number} ended: {_why(attempt)}")
         ends = (
             (name, end) for name, end in attempt.ends.items() if end.get("why") == "link" and end.get("peer")
         )
@@ -318,7 +324,7 @@ class Conductor:
         if a == b:
             return
         gone = self._absent.cut(setting, a, b)
-        self.tell(f"the link of {a} and {b} is gone: goes on without {listed(sorted(gone))}")
+        self._note(f"the link of {a} and {b} is gone: goes on without {listed(sorted(gone))}")
 
     def _look_over(self, attempt: Attempt) -> None:
         """Links and stages that are not as planned: whether another plan would now be faster."""
@@ -336,7 +342,7 @@ class Conductor:
         about = (attempt.number, tuple(seen.links), tuple(seen.stages), bool(seen.weather), worth)
         if about != self._said:  # the same again at each look would tell nothing
             self._said = about
-            self.tell(said(choice, seen, left))
+            self._note(said(choice, seen, left))
         if worth:
             self._next = choice
             self._changed(choice, str(seen))
@@ -373,7 +379,7 @@ class Conductor:
         found = anew(attempt.simulation, self._plan.schedule, recent, self._ahead(attempt, recent))
         if found is not None:
             self._anew = found.shares
-            self.tell(found.line())
+            self._note(found.line())
         return found is not None
 
 

@@ -33,6 +33,8 @@ def main(directory: str) -> int:
     plan = _awaited(directory, plan_path)
     if plan is None:
         return 0
+    for line in plan.get("because", []):  # why there is another attempt
+        print(f"unidle span: {line}", file=sys.stderr, flush=True)
     out = os.path.join(directory, f"out-{attempt}")
     device = next((each for each in plan["devices"] if dashed(each["device"]) == node), None)
     if device is None:
