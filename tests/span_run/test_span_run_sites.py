@@ -82,8 +82,12 @@ def test_sites_train_over_tls_and_one_with_another_authority_is_told_so(tmp_path
 
 
 @pytest.mark.slow
-def test_a_site_whose_launcher_and_ranks_are_killed_is_done_without(tmp_path: Path) -> None:
-    file = file_of(tmp_path, 45000, count=3, steps=30)
+@pytest.mark.parametrize("again", [False, True])
+def test_a_site_whose_launcher_and_ranks_are_killed_is_done_without_until_it_is_started_again(
+    tmp_path: Path, again: bool
+) -> None:
+    steps = 60 if again else 30
+    file = file_of(tmp_path, 45000, count=3, steps=steps)
     with ExitStack() as stack:
         live = started(stack, tmp_path, file, "abc", give_up_s=5)
         live["a"].until("step     7")
@@ -94,13 +98,19 @@ def test_a_site_whose_launcher_and_ranks_are_killed_is_done_without(tmp_path: Pa
             os.kill(pid, signal.SIGKILL)
         assert "launcher of c is gone" in live["a"].until("is gone")
         assert "after step 6" in live["a"].until("attempt 2: goes on")
+        if again:
+            live |= started(stack, tmp_path, file, "c", give_up_s=5)
+            live["a"].until("the launcher of c is there again")
+            live["a"].until("c answers again: taken back after step")
+            live["a"].until("all 3 devices are ready")
         assert live["a"].end() == 0
+        assert not again or live["c"].end() == 0
         assert live["b"].end() == 0
-    assert sorted(live["a"].losses) == list(range(1, 31))
+    assert sorted(live["a"].losses) == list(range(1, steps + 1))
     alone = tmp_path / "alone"
     alone.mkdir()
-    file = file_of(alone, 45000, count=1, steps=30, ms=1)
+    file = file_of(alone, 45000, count=1, steps=steps, ms=1)
     done = runs.unidle("span", "run", str(file), "--no-namespaces", "--store", str(alone / "s.db"))
     assert done.returncode == 0, done.stdout + done.stderr
-    theirs, ours = (tensors(place / "kept" / "step_0000000030") for place in (alone, tmp_path))
+    theirs, ours = (tensors(place / "kept" / f"step_{steps:010}") for place in (alone, tmp_path))
     assert ours == theirs and sum(name.startswith("model.") for name in ours) == 10

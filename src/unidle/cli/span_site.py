@@ -57,7 +57,7 @@ def _lead(
     from unidle.launch.follower import digest_of
     from unidle.launch.gang import gang_of
     from unidle.launch.ground import launcher_address
-    from unidle.launch.sites import LEADER, Abroad, Here, gathered, settings
+    from unidle.launch.sites import LEADER, Abroad, Here, gathered, named, settings
     from unidle.rank.span.tls import contexts
     from unidle.rank.wan import Endpoint, PortTaken
 
@@ -76,7 +76,7 @@ def _lead(
         talks = gathered(endpoint, others, wait_s, tell)
         with caught() as signals, gang_of(ground, "span", address, data_dir(), secret) as gang:
             here = Here(gang, _mine(ground))
-            abroad = Abroad(here, talks, digest_of(wanted), tell)
+            abroad = Abroad(here, talks, digest_of(wanted), tell, lambda name: endpoint.accept(named(name)))
             conductor = Conductor(wanted, ground, gang, abroad, tell, options)
             until = [0.0]
 
@@ -118,12 +118,12 @@ def _follow(
     from unidle.launch.follower import Follower
     from unidle.launch.gang import gang_of
     from unidle.launch.ground import launcher_address
-    from unidle.launch.sites import LEADER, Here, Talk, settings
+    from unidle.launch.sites import Here, Talk, named, settings
     from unidle.rank.span.tls import contexts
     from unidle.rank.wan import Endpoint
 
     with Endpoint(
-        f"{LEADER}-{site}", run=_run_name(wanted), secret=secret.encode(), settings=settings(),
+        named(site), run=_run_name(wanted), secret=secret.encode(), settings=settings(),
         tls_client=contexts(wanted.training.tls)[1],
     ) as endpoint:  # fmt: skip
         talk = Talk(_opened(endpoint, launcher_address(wanted.setting, wanted.training.hosts), wait_s, tell))

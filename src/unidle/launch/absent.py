@@ -49,6 +49,11 @@ class Absent:
     def leave_out(self, sites: Iterable[str]) -> None:
         self.gone = Gone(self.gone.sites | frozenset(sites), self.gone.links)
 
+    def with_all(self, sites: Sites) -> Gone:
+        """What would be gone with these sites again, whoever they reach."""
+        links = frozenset(pair for pair in self.gone.links if not pair & sites)
+        return Gone(self.gone.sites - sites, links)
+
     def cut(self, setting: Setting, a: str, b: str) -> Sites:
         """The link of two sites is gone: the lighter part of what ran is left out, until its devices say whom they reach."""
         lighter = cut_off(

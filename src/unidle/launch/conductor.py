@@ -90,6 +90,7 @@ class Conductor:
         self._anew: Shares | None = None
         self._said: object = None
         self._notes: list[str] = []
+        self._seen_back: object = None
         self.changes: list[dict[str, Any]] = []  # of the plan, while it runs
         self._fruitless = 0
         self._looked = 0
@@ -101,6 +102,7 @@ class Conductor:
         """What is new; True once the job has ended."""
         self._poll()
         if not job.terminal and self.error is None and not self.is_over:
+            self._see_launchers()
             try:
                 if self.sites.waiting():
                     self._begin()
@@ -117,7 +119,7 @@ class Conductor:
         if before is not None:
             self._poll()
             self._judge(before, self.sites.died())
-        self._absent.leave_out(self.sites.lost())
+        self._readmit()
         if self._absent.gone != self._without:
             self._rearrange()
         self._absent.begin()
@@ -147,6 +149,26 @@ class Conductor:
         plan["because"], self._notes = self._notes, []
         self.sites.begin(number, plan, (*working, *idle))
 
+    def _see_launchers(self) -> None:
+        """Sites whose launcher was started again come back at the next checkpoint, as those that answer again."""
+        back, attempt = self.sites.returned(), self.attempts.get(len(self.attempts))
+        if not (back and self.options.rejoin and attempt and attempt.start_ns):
+            return
+        if self._seen_back != (seen := (attempt.number, back)):
+            self._seen_back = seen
+            gone = self._absent.with_all(back)
+            if self._is_worth_going_back(attempt, gone):
+                self._absent.again = gone
+
+    def _readmit(self) -> None:
+        """An attempt begins: with all that are there, if there is a plan for them."""
+        back = self.sites.returned() if self.options.rejoin else frozenset[str]()
+        gone = self._absent.with_all(back)
+        if back and (not gone or self._goes_on(gone) is not None):
+            self.sites.readmit(back)
+            self._absent.gone = gone
+        self._absent.leave_out(self.sites.lost())
+
     def _note(self, text: str) -> None:
         """Tell it, and have it in the log of each rank of the next attempt."""
         self._notes.append(text)
@@ -162,6 +184,12 @@ class Conductor:
 
     def _rearranged(self, gone: Gone) -> Choice:
         return rearranged(self._whole, gone.sites, gone.links, self._shares)
+
+    def _goes_on(self, gone: Gone) -> Choice | None:
+        try:
+            return self._rearranged(gone)
+        except UnidleError:
+            return None
 
     def _simulated(self, setting: Setting) -> Modelled:
         return simulated(setting, self._plan.schedule, self._shares)
@@ -278,9 +306,8 @@ class Conductor:
         """The whole plan always is; others where they win more than the restart takes."""
         if not gone:
             return True
-        try:
-            found = self._rearranged(gone)
-        except UnidleError:
+        found = self._goes_on(gone)
+        if found is None:
             return False
         recent = list(attempt.steps.values())[-self.options.every :] if self.options.every else []
         done = max((step.number for step in recent), default=self.whole)

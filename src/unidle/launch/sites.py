@@ -21,6 +21,7 @@ LEADER: Final = "launcher"
 _AHEAD: Final = 8  # messages that may come between two looks
 _SIGNALLED: Final = 128
 _TOLD: Final = 128 + 15
+_OTHER_FILE: Final = "its span file is not that of the first site"
 
 
 def settings() -> Settings:
@@ -51,6 +52,12 @@ class Sites(Protocol):
 
     def lost(self) -> frozenset[str]:
         """Sites whose launcher is gone."""
+
+    def returned(self) -> frozenset[str]:
+        """Those of them whose launcher was started again, and waits."""
+
+    def readmit(self, names: frozenset[str]) -> None:
+        """From the next :meth:`begin` on these take part; they have :meth:`returned`."""
 
 
 @dataclass(slots=True)
@@ -101,6 +108,12 @@ class Here:
     def lost(self) -> frozenset[str]:
         return frozenset()
 
+    def returned(self) -> frozenset[str]:
+        return frozenset()
+
+    def readmit(self, names: frozenset[str]) -> None:
+        """Nobody is gone without this launcher."""
+
 
 def _died(attempt: AttemptView) -> list[str]:
     """The nodes of ranks that were killed; the one that failed first alone, where there is one."""
@@ -132,10 +145,15 @@ class Talk:
 
 
 class Abroad:
-    """The launcher of the first site, and those of the others, which connected to it."""
+    """The launcher of the first site, and those of the others, which connected to it. ``accept``: the channel of a name."""
 
-    def __init__(self, here: Here, talks: dict[str, Talk], digest: str, tell: Callable[[str], None]) -> None:
-        self.here, self._talks, self._digest, self._tell = here, talks, digest, tell
+    def __init__(
+        self, here: Here, talks: dict[str, Talk], digest: str, tell: Callable[[str], None],
+        accept: Callable[[str], Channel],
+    ) -> None:  # fmt: skip
+        self.here, self._talks, self._digest, self._tell, self._accept = here, talks, digest, tell, accept
+        self._coming: dict[str, Talk] = {}  # of sites that were gone
+        self._returned: set[str] = set()
         self._waits: dict[str, bool] = dict.fromkeys(talks, False)
         self._died: dict[str, list[str]] = {}
         self._gone: set[str] = set()
@@ -177,14 +195,23 @@ class Abroad:
 
     def over(self) -> None:
         self.here.over()
-        for name in self._live():
-            self._talks[name].send({"over": True})
+        for talk in (*(self._talks[name] for name in self._live()), *self._coming.values()):
+            talk.send({"over": True})
 
     def died(self) -> list[str]:
         return [*self.here.died(), *(device for found in self._died.values() for device in found)]
 
     def lost(self) -> frozenset[str]:
         return frozenset(self._gone)
+
+    def returned(self) -> frozenset[str]:
+        return frozenset(self._returned)
+
+    def readmit(self, names: frozenset[str]) -> None:
+        for name in names & self._returned:
+            self._talks[name], self._waits[name], self._died[name] = self._coming.pop(name), True, []
+            self._returned.discard(name)
+            self._gone.discard(name)
 
     def _live(self) -> list[str]:
         return [name for name in self._talks if name not in self._gone]
@@ -199,6 +226,26 @@ class Abroad:
                 self._tell(f"the launcher of {name} is gone: {error}")
                 if self._number:
                     self.stop(self._number)
+        for name in self._gone:
+            self._look_for(name)
+
+    def _look_for(self, name: str) -> None:
+        """Whether the launcher of a site that is gone was started again."""
+        if name not in self._coming:
+            channel = self._accept(name)
+            if not channel.flows_open:
+                return
+            self._coming[name] = Talk(channel)
+        try:
+            for message in self._coming[name].poll():
+                if message.get("file", self._digest) != self._digest:
+                    self._coming[name].send({"over": True, "because": _OTHER_FILE})
+                elif "waiting" in message:
+                    self._returned.add(name)
+                    self._tell(f"the launcher of {name} is there again")
+        except WanError:
+            del self._coming[name]
+            self._returned.discard(name)
 
     def _hear(self, name: str, message: dict[str, Any]) -> None:
         if "waiting" in message:
@@ -208,7 +255,7 @@ class Abroad:
                 Record(int(number), str(device), body) for number, device, body in message["records"]
             ]
         elif "file" in message and message["file"] != self._digest:
-            self._talks[name].send({"over": True, "because": "its span file is not that of the first site"})
+            self._talks[name].send({"over": True, "because": _OTHER_FILE})
             self.failure = CannotRun(
                 f"the span file of {name} is another one than here",
                 field="FILE",
@@ -220,11 +267,16 @@ class Abroad:
             )
 
 
+def named(site: str) -> str:
+    """The endpoint of a site's launcher."""
+    return f"{LEADER}-{site}"
+
+
 def gathered(
     endpoint: Endpoint, names: Sequence[str], wait_s: float, tell: Callable[[str], None]
 ) -> dict[str, Talk]:
     """The launchers of all other sites, once they have come. Errors: :class:`CannotRun` naming those that did not."""
-    channels = {name: endpoint.accept(f"{LEADER}-{name}") for name in names}
+    channels = {name: endpoint.accept(named(name)) for name in names}
     end, told = time.monotonic() + wait_s, 0.0
     while missing := [name for name, channel in channels.items() if not channel.flows_open]:
         if time.monotonic() > end:
