@@ -195,7 +195,7 @@ def test_a_link_that_is_cut_for_ever_is_planned_around_and_the_site_taken_back_w
         run.until("goes on without c")
         run.until("all 2 devices are ready")
         run.mend("b-0-1", "c-0-2")
-        run.until("c answers again: taken back after step")
+        run.until("c answers: taken in after step")
         run.until("all 3 devices are ready")
         assert run.end() == 0
     assert sorted(run.losses) == list(range(1, STEPS + 1))
@@ -218,7 +218,7 @@ def test_a_site_that_another_no_longer_reaches_works_in_another_order_of_the_sit
         lost = run.until("goes on without ")[-1]
         assert lost in "bc"
         run.until("all 2 devices are ready")
-        run.until(f"{lost} answers again: taken back after step")
+        run.until(f"{lost} answers: taken in after step")
         told = run.until("attempt 3: goes on after step")
         assert "in the order b - a - c" in told or "in the order c - a - b" in told
         run.until("all 3 devices are ready")
@@ -227,7 +227,7 @@ def test_a_site_that_another_no_longer_reaches_works_in_another_order_of_the_sit
     assert any("of 360 parameters 0" in line for line in run.said)
     job = run.said[-1].split()[0]
     logs = runs.unidle("logs", job, "--store", str(tmp_path / "s.db")).stdout
-    assert f"unidle span: {lost} answers again: taken back after step" in logs  # each rank's log has it, too
+    assert f"unidle span: {lost} answers: taken in after step" in logs  # each rank's log has it, too
 
 
 @needs.shaping

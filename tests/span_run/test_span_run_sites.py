@@ -37,11 +37,13 @@ def file_of(place: Path, port: int, count: int = 2, steps: int = 12, ms: int = 2
     return runs.written(place, runs.span(count, train=told, stage_ns=times, sites=sites))
 
 
-def started(stack: ExitStack, place: Path, file: Path, sites: str, **more: Any) -> dict[str, Live]:
+def started(
+    stack: ExitStack, place: Path, file: Path, sites: str, *words: str, **more: Any
+) -> dict[str, Live]:
     """A launcher for each of the sites, the first of them last."""
     return {
         name: stack.enter_context(
-            Live(str(file), "--site", name, "--store", str(place / f"{name}.db"), env=ENV, **more)
+            Live(str(file), "--site", name, "--store", str(place / f"{name}.db"), *words, env=ENV, **more)
         )
         for name in reversed(sites)
     }
@@ -100,17 +102,37 @@ def test_a_site_whose_launcher_and_ranks_are_killed_is_done_without_until_it_is_
         assert "after step 6" in live["a"].until("attempt 2: goes on")
         if again:
             live |= started(stack, tmp_path, file, "c", give_up_s=5)
-            live["a"].until("the launcher of c is there again")
-            live["a"].until("c answers again: taken back after step")
+            live["a"].until("the launcher of c is there")
+            live["a"].until("c answers: taken in after step")
             live["a"].until("all 3 devices are ready")
         assert live["a"].end() == 0
         assert not again or live["c"].end() == 0
         assert live["b"].end() == 0
-    assert sorted(live["a"].losses) == list(range(1, steps + 1))
-    alone = tmp_path / "alone"
+    trained_the_same(tmp_path, live["a"], steps)
+
+
+@pytest.mark.slow
+def test_a_site_that_comes_late_is_taken_in(tmp_path: Path) -> None:
+    file = file_of(tmp_path, 46000, count=3, steps=60)
+    with ExitStack() as stack:
+        words = ("--wait", "4", "--begin-without")
+        live = started(stack, tmp_path, file, "ab", *words)
+        live["a"].until("all 2 devices are ready")
+        live["a"].until("step     4")
+        live |= started(stack, tmp_path, file, "c")
+        live["a"].until("c answers: taken in after step")
+        live["a"].until("all 3 devices are ready")
+        assert [live[name].end() for name in "abc"] == [0, 0, 0], live["a"].said
+    trained_the_same(tmp_path, live["a"], 60)
+
+
+def trained_the_same(place: Path, run: Live, steps: int) -> None:
+    """As one process without sites."""
+    assert sorted(run.losses) == list(range(1, steps + 1))
+    alone = place / "alone"
     alone.mkdir()
     file = file_of(alone, 45000, count=1, steps=steps, ms=1)
     done = runs.unidle("span", "run", str(file), "--no-namespaces", "--store", str(alone / "s.db"))
     assert done.returncode == 0, done.stdout + done.stderr
-    theirs, ours = (tensors(place / "kept" / f"step_{steps:010}") for place in (alone, tmp_path))
+    theirs, ours = (tensors(at / "kept" / f"step_{steps:010}") for at in (alone, place))
     assert ours == theirs and sum(name.startswith("model.") for name in ours) == 10

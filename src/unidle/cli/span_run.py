@@ -13,7 +13,8 @@ from unidle.errors import BadInput
 if TYPE_CHECKING:
     from unidle.cli.run import Signals
     from unidle.files.span_train import Wanted
-    from unidle.launch.conductor import Attempt, Conductor, Options
+    from unidle.launch.attempt import Attempt
+    from unidle.launch.conductor import Conductor, Options
     from unidle.launch.gang import Gang
     from unidle.launch.ground import Ground
     from unidle.span.unequal import Modelled
@@ -76,6 +77,9 @@ def run(
     wait_s: Annotated[
         float, typer.Option("--wait", metavar="SECONDS", min=1, help="For --site: how long the sites wait for each other.")
     ] = 600.0,
+    begin_without: Annotated[
+        bool, typer.Option("--begin-without", help="For --site: after --wait begin without sites that have not come; they are taken in when they do.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:  # fmt: skip
     """Train the model of a span file over its sites, by its schedule, and print measured beside modelled figures."""
@@ -93,7 +97,7 @@ def run(
     if site is not None:
         from unidle.cli.span_site import run_site
 
-        sys.exit(run_site(wanted, site, store, options, wait_s, as_json=as_json))
+        sys.exit(run_site(wanted, site, store, options, wait_s, begin_without=begin_without, as_json=as_json))
     from unidle.launch.ground import ground_of
 
     _tell_plan(wanted, simulation, tell)

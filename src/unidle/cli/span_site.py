@@ -20,9 +20,10 @@ _LATE_S: Final = 20.0  # records of other sites may come so much after the end o
 
 
 def run_site(
-    wanted: Wanted, site: str, store: str | None, options: Options, wait_s: float, *, as_json: bool
-) -> int:
-    """Start this site's devices when all sites have come; the exit code."""
+    wanted: Wanted, site: str, store: str | None, options: Options, wait_s: float, *, begin_without: bool,
+    as_json: bool,
+) -> int:  # fmt: skip
+    """Start this site's devices when all sites have come, or after ``wait_s`` with those that have; the exit code."""
     from unidle.control.ids import new_job_id
     from unidle.launch.ground import hosts_ground
     from unidle.rank.span_member import SECRET
@@ -39,7 +40,17 @@ def run_site(
     tell: Callable[[str], None] = (lambda _: None) if as_json else say
     tell(f"{ground.how}; log and ledger: {address}")
     if site == wanted.setting.sites[0].name:
-        return _lead(wanted, ground, secret, address, options, wait_s, tell, as_json=as_json)
+        return _lead(
+            wanted,
+            ground,
+            secret,
+            address,
+            options,
+            wait_s,
+            tell,
+            begin_without=begin_without,
+            as_json=as_json,
+        )
     return _follow(wanted, site, ground, secret, address, wait_s, tell)
 
 
@@ -49,7 +60,7 @@ def _run_name(wanted: Wanted) -> str:
 
 def _lead(
     wanted: Wanted, ground: Ground, secret: str, address: str, options: Options, wait_s: float,
-    tell: Callable[[str], None], *, as_json: bool,
+    tell: Callable[[str], None], *, begin_without: bool, as_json: bool,
 ) -> int:  # fmt: skip
     from unidle.cli.run import caught
     from unidle.cli.span_run import Done, interrupted, report
@@ -73,10 +84,13 @@ def _lead(
             str(error), field="sites.hosts", value=f"{host}:{port}", remedy="give ADDRESS:PORT another"
         ) from None
     with endpoint:
-        talks = gathered(endpoint, others, wait_s, tell)
+        talks = gathered(endpoint, others, wait_s, tell, all_of_them=not begin_without)
+        missing = [name for name in others if name not in talks]
         with caught() as signals, gang_of(ground, "span", address, data_dir(), secret) as gang:
             here = Here(gang, _mine(ground))
-            abroad = Abroad(here, talks, digest_of(wanted), tell, lambda name: endpoint.accept(named(name)))
+            abroad = Abroad(
+                here, talks, digest_of(wanted), tell, lambda name: endpoint.accept(named(name)), missing
+            )
             conductor = Conductor(wanted, ground, gang, abroad, tell, options)
             until = [0.0]
 

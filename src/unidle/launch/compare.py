@@ -20,7 +20,7 @@ from unidle.span.unequal import microbatches_of
 from unidle.words import counted
 
 if TYPE_CHECKING:
-    from unidle.launch.conductor import Attempt
+    from unidle.launch.attempt import Attempt
 
 _LIMIT_S: Final = 3600.0
 PEER_STEPS: Final = 8  # enough for a median: the peer trains nothing that is kept

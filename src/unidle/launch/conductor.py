@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 from unidle.errors import CannotRun, UnidleError
 from unidle.files.span_train import Wanted
 from unidle.launch.absent import Absent, Gone
+from unidle.launch.attempt import Attempt
 from unidle.launch.gang import Gang
 from unidle.launch.ground import Ground, devices_of
 from unidle.launch.records import Record
@@ -32,27 +33,6 @@ FRUITLESS_MOST: Final = 5  # attempts one after the other that complete no step
 _FINAL: Final = ("error", "wrong", "refused")  # what another attempt would end with, too
 
 Tell = Callable[[str], None]
-
-
-@dataclass(slots=True)
-class Attempt:
-    """One attempt: its plan as it was simulated, and what its ranks said. ``called``: its devices by their ranks' names."""
-
-    number: int
-    simulation: Modelled
-    called: dict[str, str]
-    devices: tuple[str, ...]
-    steps: dict[int, Step] = field(default_factory=dict)
-    shifts: dict[str, int] = field(default_factory=dict)
-    ends: dict[str, dict[str, Any]] = field(default_factory=dict)
-    resumed: int = 0
-    ready: set[str] = field(default_factory=set)
-    told: int = 0
-    stopping: bool = False
-    digest: str | None = None
-    layers: int | None = None  # of the whole model
-    began_ns: int = 0
-    start_ns: int = 0  # how long it took until all devices were ready
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,7 +270,7 @@ class Conductor:
                 return
             if self._absent.again is not None and not attempt.stopping:
                 back = self._absent.gone.sites - self._absent.again.sites
-                self._note(f"{listed(sorted(back))} answers again: taken back after step {step}")
+                self._note(f"{listed(sorted(back))} answers: taken in after step {step}")
                 self._absent.gone = self._absent.again
                 self._stop(attempt)
             elif self._next is not None and not attempt.stopping:
@@ -332,13 +312,13 @@ class Conductor:
         self._fruitless += 1
         if self._fruitless > FRUITLESS_MOST:
             raise CannotRun(
-                f"{FRUITLESS_MOST} attempts one after the other got nowhere: {_why(attempt)}",
+                f"{FRUITLESS_MOST} attempts one after the other got nowhere: {attempt.why()}",
                 remedy=f"see what the ranks say: unidle logs {self.gang.job}",
             )  # fmt: skip
         if dead:
             self._note(f"attempt {attempt.number} ended: {listed(sorted(dead))} died")
             return
-        self._note(f"attempt {attempt.number} ended: {_why(attempt)}")
+        self._note(f"attempt {attempt.number} ended: {attempt.why()}")
         ends = (
             (name, end) for name, end in attempt.ends.items() if end.get("why") == "link" and end.get("peer")
         )
@@ -418,12 +398,3 @@ def _cut(left: Choice, simulation: Modelled) -> tuple[int, ...] | None:
         f"gives {counted(len(left.cut), 'part')}, and {simulation.result.schedule} here has {parts}", field="train.cut",
         remedy="leave it out for an even cut",
     )  # fmt: skip
-
-
-def _why(attempt: Attempt) -> str:
-    """The first cause: who found its link dead, rather than who was left by that one."""
-    for kind in ("link", "peer"):
-        for end in attempt.ends.values():
-            if end.get("why") == kind:
-                return str(end.get("because") or kind)
-    return "its ranks left without a word"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -145,18 +145,21 @@ class Talk:
 
 
 class Abroad:
-    """The launcher of the first site, and those of the others, which connected to it. ``accept``: the channel of a name."""
+    """The launcher of the first site, and those of the others, which connected to it.
+
+    ``missing``: sites that have not come; ``accept``: the channel of a site.
+    """
 
     def __init__(
         self, here: Here, talks: dict[str, Talk], digest: str, tell: Callable[[str], None],
-        accept: Callable[[str], Channel],
+        accept: Callable[[str], Channel], missing: Iterable[str] = (),
     ) -> None:  # fmt: skip
         self.here, self._talks, self._digest, self._tell, self._accept = here, talks, digest, tell, accept
         self._coming: dict[str, Talk] = {}  # of sites that were gone
         self._returned: set[str] = set()
         self._waits: dict[str, bool] = dict.fromkeys(talks, False)
         self._died: dict[str, list[str]] = {}
-        self._gone: set[str] = set()
+        self._gone = set(missing)
         self._number = 0
         self._stopped: set[int] = set()
         self._kept: list[Record] = []
@@ -242,7 +245,7 @@ class Abroad:
                     self._coming[name].send({"over": True, "because": _OTHER_FILE})
                 elif "waiting" in message:
                     self._returned.add(name)
-                    self._tell(f"the launcher of {name} is there again")
+                    self._tell(f"the launcher of {name} is there")
         except WanError:
             del self._coming[name]
             self._returned.discard(name)
@@ -273,20 +276,31 @@ def named(site: str) -> str:
 
 
 def gathered(
-    endpoint: Endpoint, names: Sequence[str], wait_s: float, tell: Callable[[str], None]
+    endpoint: Endpoint,
+    names: Sequence[str],
+    wait_s: float,
+    tell: Callable[[str], None],
+    *,
+    all_of_them: bool = True,
 ) -> dict[str, Talk]:
-    """The launchers of all other sites, once they have come. Errors: :class:`CannotRun` naming those that did not."""
+    """The launchers of the other sites that have come within ``wait_s``.
+
+    Errors: :class:`CannotRun` naming those that did not, where ``all_of_them`` have to.
+    """
     channels = {name: endpoint.accept(named(name)) for name in names}
     end, told = time.monotonic() + wait_s, 0.0
     while missing := [name for name, channel in channels.items() if not channel.flows_open]:
+        if time.monotonic() > end and not all_of_them:
+            break
         if time.monotonic() > end:
             refused = f" ({endpoint.refusals[-1]})" if endpoint.refusals else ""
             raise CannotRun(
                 f"{', '.join(missing)} did not come within {wait_s:g} s{refused}", field="--site",
-                remedy="start `unidle span run FILE --site NAME` there, with the same file and UNIDLE_SPAN_SECRET",
+                remedy="start `unidle span run FILE --site NAME` there, with the same file and UNIDLE_SPAN_SECRET; or begin with"
+                " those that have come (--begin-without)",
             )  # fmt: skip
         if time.monotonic() > told + 10:
             told = time.monotonic()
             tell(f"waits for {counted(len(missing), 'site')}: {', '.join(missing)}")
         time.sleep(0.05)
-    return {name: Talk(channel) for name, channel in channels.items()}
+    return {name: Talk(channel) for name, channel in channels.items() if name not in missing}
