@@ -28,7 +28,7 @@ SECOND = 1_000 * MS
 
 
 def setting(stages: int = 3, microbatches: int = 8, **fields: Any) -> Setting:
-    names = "abcd"[:stages]
+    names = "abcdefgh"[:stages]
     links = tuple(Link(a, b, 2 * MS, 1.0, None) for a, b in pairwise(names))
     return Setting(
         tuple(Stage(10 * MS, 10 * MS, 10 * MS, 10 * MS, 400, 100) for _ in names), microbatches,
@@ -245,6 +245,21 @@ def test_sites_that_do_not_reach_each_other_are_kept_apart() -> None:
         rearranged(chain, {"b"})
     with pytest.raises(CannotRun, match="no site is left"):
         rearranged(chain, set("abcd"))
+    three = first_choice(setting(3), SCHEDULES["unidle"], (4, 4, 4))
+    with pytest.raises(CannotRun, match="without b there is no link between a and c"):
+        rearranged(three, {"b"})  # no link is left at all, which is not as if they were free
+
+
+def test_what_is_not_to_be_planned_anew_keeps_its_order_and_schedule_where_that_goes() -> None:
+    whole = first_choice(meshed(slow="ac"), SCHEDULES["1f1b"], (3, 3, 3, 3))
+    choice = rearranged(whole, {"b"}, same=True)
+    assert [site.name for site in choice.setting.sites] == list("acd")
+    assert choice.schedule.name == "1f1b"
+    choice = rearranged(whole, {"b"}, {frozenset("ac")}, same=True)
+    assert frozenset("ac") not in neighbours(choice)
+    # The first order is simulated however many others have a lesser bound, as others may not fit into memory.
+    tight = replace(meshed(5), memory_cap_bytes=10**6)
+    assert rearranged(first_choice(tight, SCHEDULES["1f1b"], (3,) * 5), {"c"}).best_ns > 0
 
 
 @given(st.integers(2, 9), st.sets(st.tuples(st.integers(0, 8), st.integers(0, 8)), max_size=20))

@@ -163,7 +163,7 @@ class Conductor:
             self._changed(self._plan, f"without {gone}")
 
     def _rearranged(self, gone: Gone) -> Choice:
-        return rearranged(self._whole, gone.sites, gone.links, self._shares)
+        return rearranged(self._whole, gone.sites, gone.links, self._shares, same=not self.options.every)
 
     def _goes_on(self, gone: Gone) -> Choice | None:
         try:

@@ -101,21 +101,19 @@ def reconsider(
 
 
 def rearranged(
-    whole: Choice, lost: Collection[str], broken: Pairs = (), shares: Shares | None = None
-) -> Choice:
+    whole: Choice, lost: Collection[str], broken: Pairs = (), shares: Shares | None = None, *, same: bool = False
+) -> Choice:  # fmt: skip
     """What goes on without the sites that are lost, and with no two next to each other that do not reach each other.
 
-    Errors: :class:`CannotRun` where no site is left, they cannot follow each other, or the
-    model does not fit (by how many bytes).
+    ``same``: in the order and with the schedule that they had, where that goes. Errors: :class:`CannotRun` where no site is left,
+    they cannot follow each other, or the model does not fit (by how many bytes).
     """
     known, search = whole.cut, _Search(whole, whole.cut, None, shares)
     kept = [site.name for site in whole.setting.sites if site.name not in lost]
-    if known is not None and len(known) != len(
-        whole.setting.stages
-    ):  # of chunks: nothing is known of a stage
+    if known is not None and len(known) != len(whole.setting.stages):  # of chunks, not of stages
         left = arranged(whole.planned, known, kept)
         return replace(whole, setting=left.setting, planned=left.setting, cut=left.cut, names=left.names)
-    search.orders(_reordered(whole, whole.setting, broken, lost, again=True))
+    search.orders(_reordered(whole, whole.setting, broken, lost, again=True), first_alone=same)
     if search.best is not None:
         return search.best
     arranged(whole.planned, known, kept)  # says why, if it is the links that there are, or memory
@@ -139,16 +137,19 @@ class _Search:
         for schedule in _schedules(layout.setting, self._now.schedule, self._weather):
             self._take(layout, schedule)
 
-    def orders(self, found: Iterable[_Layout]) -> None:
-        """Those with the least bounds, with the run's schedule; the best of them with all others, too."""
-        ranked = sorted(
-            found, key=lambda layout: lower_bound_ns(layout.setting)
-        )  # stable: the first order stays first
-        before, winner = self.best, None
-        for layout in ranked[:ORDERS_MOST]:
+    def orders(self, found: Iterable[_Layout], *, first_alone: bool = False) -> None:
+        """The first and those with the least bounds, with the run's schedule; the best of them with all others, too.
+
+        ``first_alone``: no other order and no other schedule, where the first is the one that they had, and fits into memory.
+        """
+        known, winner = list(found), None
+        if first_alone and known and not known[0].said and self._take(known[0], self._now.schedule):
+            return
+        others = sorted(known[1:], key=lambda layout: lower_bound_ns(layout.setting))
+        for layout in (*known[:1], *others[: ORDERS_MOST - 1]):
             if self._take(layout, self._now.schedule):
                 winner = layout
-        if winner is not None and self.best is not before:
+        if winner is not None:
             self.all_schedules(winner)
 
     def _take(self, layout: _Layout, schedule: Schedule) -> bool:
@@ -229,7 +230,7 @@ def _reordered(
     kept = tuple(site.name for site in setting.sites if site.name not in lost)
     free = now.schedule.name in SCHEDULES and now.schedule.name != "interleaved"
     free = free and bool(setting.links) and _are_alike(planned, cut)
-    for order in orders(kept, _joins(setting, kept, broken)):
+    for order in orders(kept, _joins(setting, kept, broken, linked=bool(measured.links))):
         if order == kept and not again:
             continue
         if order != kept and not free:
@@ -249,13 +250,16 @@ def _within(setting: Setting, broken: Pairs, lost: Collection[str]) -> Setting:
     return replace(setting, links=tuple(link for link in links if frozenset((link.a, link.b)) not in broken))
 
 
-def _joins(setting: Setting, kept: Sequence[str], broken: Pairs) -> Callable[[str, str], bool]:
-    """Whether two sites may follow each other: over a link of their own; as they are, also over links of others."""
+def _joins(
+    setting: Setting, kept: Sequence[str], broken: Pairs, *, linked: bool
+) -> Callable[[str, str], bool]:
+    """Whether two sites may follow each other: over a link of their own; as they are, also over links of others.
+
+    ``linked``: whether there were any links before some were lost; without, communication is free.
+    """
     direct = {frozenset((link.a, link.b)) for link in setting.links}
     known = {
-        frozenset(pair)
-        for pair in pairwise(kept)
-        if not setting.links or shortest(setting.links, *pair) is not None
+        frozenset(pair) for pair in pairwise(kept) if not linked or shortest(setting.links, *pair) is not None
     }
     ways = (direct | known) - set(broken)
     return lambda a, b: frozenset((a, b)) in ways
