@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import subprocess
@@ -148,3 +149,51 @@ def test_two_links_of_a_node_are_limited_and_mended_one_by_one(lab: Lab) -> None
     assert "rate 2Mbit" not in rates()
     lab.limit("n1", "n3", 3_000_000)  # a second time
     assert "rate 3Mbit" in rates()
+
+
+def sent_s(lab: Lab, source: str, targets: str, size: int) -> float:
+    """How long a node takes to send so many bytes to each of the others, to all at the same time."""
+    take = (
+        "import socket\n"
+        "with socket.create_server(('', 9)) as server:\n"
+        "    print('there', flush=True)\n"
+        "    link, _ = server.accept()\n"
+        "    while link.recv(1 << 16): pass\n"
+        "    link.send(b'.')\n"
+    )
+    give = (
+        "import socket, sys, threading, time\n"
+        "def give(address):\n"
+        "    with socket.create_connection((address, 9)) as link:\n"
+        "        link.sendall(bytes(int(sys.argv[1])))\n"
+        "        link.shutdown(socket.SHUT_WR)\n"
+        "        link.recv(1)\n"
+        "threads = [threading.Thread(target=give, args=(a,)) for a in sys.argv[2:]]\n"
+        "begun = time.monotonic()\n"
+        "for each in threads: each.start()\n"
+        "for each in threads: each.join()\n"
+        "print(time.monotonic() - begun)\n"
+    )
+
+    def inside(node: str, *words: str) -> list[str]:
+        return ["ip", "netns", "exec", lab.space(node), sys.executable, "-c", *words]
+
+    with contextlib.ExitStack() as stack:
+        for node in targets.split():
+            taker = stack.enter_context(
+                subprocess.Popen(inside(node, take), stdout=subprocess.PIPE, text=True)
+            )
+            assert taker.stdout is not None and taker.stdout.readline()
+        addresses = [lab.address(node) for node in targets.split()]
+        done = subprocess.run(
+            inside(source, give, str(size), *addresses), capture_output=True, text=True, check=True
+        )
+    return float(done.stdout)
+
+
+def test_nodes_of_a_group_send_to_all_others_of_it_together_no_more_than_their_limit(lab: Lab) -> None:
+    lab.limit_among(["n1", "n2", "n3"], 16_000_000)
+    assert sent_s(lab, "n1", "n2 n3", 1_000_000) > 0.8
+    assert sent_s(lab, "n3", "n1", 1_000_000) > 0.4
+    lab.mend("n1")
+    assert sent_s(lab, "n1", "n2 n3", 1_000_000) < 0.5

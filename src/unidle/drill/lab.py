@@ -17,6 +17,7 @@ from unidle.errors import CannotRun
 INTERFACE: Final = "eth0"
 _NOWHERE: Final = "02:00:00:00:00:01"  # nobody has this address, so frames to it are lost
 _TAG_CHARS: Final = 9
+_AMONG: Final = 4000  # number of the class that a group of nodes shares; those of single nodes are below
 
 
 class Lab:
@@ -70,7 +71,7 @@ class Lab:
             )
 
     def mend(self, node: str, other: str = "") -> None:
-        """Undo :meth:`cut`, :meth:`limit` and :meth:`delay`; without ``other``, of all links of the node."""
+        """Undo :meth:`cut`, limits and :meth:`delay`; without ``other``, of all links of the node."""
         if not other:
             _ip("-n", self._switch, "link", "set", self._port(node), "up")
         for peer in [other] if other else [name for name in self.names if name != node]:
@@ -95,18 +96,29 @@ class Lab:
     def limit(self, node: str, other: str, bits_per_s: int) -> None:
         """At most so many bits a second pass between two nodes, in each direction."""
         for a, b in ((node, other), (other, node)):
-            space, (prio, minor) = self.space(a), self._numbers(b)
-            if not any(made == a for made, _ in self._rates):
-                _tc(space, *f"qdisc replace dev {INTERFACE} root handle 1: htb default 1".split())
-                _tc(
-                    space,
-                    *f"class replace dev {INTERFACE} parent 1: classid 1:1 htb rate 100gbit quantum 60000".split(),
-                )
-            rate = f"rate {max(bits_per_s, 8)}bit burst 32k quantum 3000"
-            _tc(space, *f"class replace dev {INTERFACE} parent 1: classid 1:{minor} htb {rate}".split())
-            match = f"u32 match ip dst {self.address(b)}/32 flowid 1:{minor}"
+            self._limit(a, [b], self._numbers(b)[1], bits_per_s)
+
+    def limit_among(self, nodes: Sequence[str], bits_per_s: int) -> None:
+        """Each of these nodes sends at most so many bits a second to all others of them together."""
+        for node in nodes:
+            if others := [name for name in nodes if name != node]:
+                self._limit(node, others, _AMONG, bits_per_s)
+
+    def _limit(self, node: str, others: Sequence[str], minor: int, bits_per_s: int) -> None:
+        space = self.space(node)
+        if not any(made == node for made, _ in self._rates):
+            _tc(space, *f"qdisc replace dev {INTERFACE} root handle 1: htb default 1".split())
+            _tc(
+                space,
+                *f"class replace dev {INTERFACE} parent 1: classid 1:1 htb rate 100gbit quantum 60000".split(),
+            )
+        rate = f"rate {max(bits_per_s, 8)}bit burst 32k quantum 3000"
+        _tc(space, *f"class replace dev {INTERFACE} parent 1: classid 1:{minor} htb {rate}".split())
+        for other in others:
+            match = f"u32 match ip dst {self.address(other)}/32 flowid 1:{minor}"
+            prio = self._numbers(other)[0]
             _tc(space, *f"filter replace dev {INTERFACE} parent 1: prio {prio} protocol ip {match}".split())
-            self._rates.add((a, b))
+            self._rates.add((node, other))
 
     def delay(self, node: str, other: str, delay_ms: float) -> None:
         """What passes between two nodes arrives so many milliseconds later, in each direction."""

@@ -27,6 +27,7 @@ _SPACES: Final = FilePath("/run/netns")
 PORT_MOST: Final = 60_000
 # Ethernet, IPv4 and TCP with timestamps: a link's capacity is what it carries of payload, as `unidle span probe` measures it.
 WIRE_OF_PAYLOAD: Final = 1514 / 1448
+LOCAL_MOST_GBPS: Final = 20.0  # namespaces of one machine carry little more, and a limit costs some of it
 LAB_MOST: Final = 200  # devices, each with a namespace and an address of one /24
 
 
@@ -106,7 +107,7 @@ def path_between(setting: Setting, a: str, b: str) -> Path | None:
 
 
 def _shape(lab: Lab, setting: Setting) -> None:
-    """Latency and capacity of the file between nodes of one pipeline; capacity is of each pair of nodes."""
+    """Latency and capacity of the file: between nodes of one pipeline, each pair; within a site, of each node to all others."""
     for name in lab.names:  # frames of a usual size, so that a limit is a stream and not a few large lumps
         command = ["ip", "-n", lab.space(name), "link", "set", INTERFACE, "mtu", "1500"]
         subprocess.run(command, check=True, capture_output=True)
@@ -120,6 +121,12 @@ def _shape(lab: Lab, setting: Setting) -> None:
             lab.limit(one, other, round(path.rate_gbps(None) * 1e9 * WIRE_OF_PAYLOAD))
             if path.latency_ns:
                 lab.delay(one, other, path.latency_ns / 1e6)
+    if setting.local is None or setting.local > LOCAL_MOST_GBPS:
+        return
+    for k in range(len(setting.sites)):
+        stages = [s for s, site in enumerate(setting.site_of) if site == k]
+        nodes = [dashed(setting.device(p, s)) for p in range(setting.pipelines) for s in stages]
+        lab.limit_among(nodes, round(setting.local * 1e9 * WIRE_OF_PAYLOAD))
 
 
 def _nodes(names: list[str], device: str, first: int = 0) -> tuple[dict[str, object], ...]:
