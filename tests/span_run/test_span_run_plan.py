@@ -13,7 +13,7 @@ import pytest
 from span_run import runs
 from unidle.errors import BadInput, CannotRun
 from unidle.files.span_train import Wanted, run_from_mapping
-from unidle.launch.ground import devices_of, hosts_ground, launcher_address
+from unidle.launch.ground import devices_of, hosts_ground, launcher_address, launcher_of, launchers
 from unidle.span.link import Link
 from unidle.span.replan import corrected, cut_off, without
 from unidle.span.runplan import Run, flows_of, orders, plan_of
@@ -203,14 +203,24 @@ def test_devices_of_a_fleet_listen_behind_their_sites_launcher(tmp_path: Path) -
         {"name": "b", "stages": 1, "hosts": ["h1", "h2:31000"]},
     ]
     found = wanted(tmp_path, sites=sites, pipelines=2)
-    ground = hosts_ground(found.setting, found.training.hosts, "b", "cpu")
+    setting, hosts = found.setting, found.training.hosts
+    ground = hosts_ground(setting, hosts, "b@h2:31000", "cpu")
     assert dict(ground.addresses) == {
         "a/0/0": ("10.0.0.1", 30001), "a/1/0": ("10.0.0.1", 30002), "b/0/1": ("h1", 29401), "b/1/1": ("h2", 31002),
     }  # fmt: skip
-    assert [node["id"] for node in ground.nodes] == ["b-0-1", "b-1-1"]
-    assert launcher_address(found.setting, found.training.hosts) == ("10.0.0.1", 30000)
-    with pytest.raises(BadInput, match=r"there is no such site.*one of a, b"):
-        hosts_ground(found.setting, found.training.hosts, "c", "cpu")
+    assert [node["id"] for node in ground.nodes] == ["b-1-1"]
+    assert launchers(setting, hosts) == {"a": ["a/0/0", "a/1/0"], "b@h1": ["b/0/1"], "b@h2:31000": ["b/1/1"]}
+    assert launcher_address(setting, hosts) == ("10.0.0.1", 30000)
+    assert launcher_of(setting, hosts, "a", None) == ("a", ["a", "b@h1", "b@h2:31000"])
+    assert launcher_of(setting, hosts, "a", "10.0.0.1:30000")[0] == "a"
+    assert launcher_of(setting, hosts, "b", "h1")[0] == "b@h1"
+    for site, host, said in (
+        ("c", None, r"--site: there is no such site.*one of a, b"),
+        ("b", None, r"--host: b has 2 hosts.*which of them this is: h1, h2:31000"),
+        ("b", "h3", r"--host: is no host of b.*one of h1, h2:31000"),
+    ):
+        with pytest.raises(BadInput, match=said):
+            launcher_of(setting, hosts, site, host)
     with pytest.raises(BadInput, match="site b has none"):
-        hosts_ground(found.setting, {"a": ("x",)}, "a", "cpu")
+        launchers(setting, {"a": ("x",)})
     assert orders(simulate(found.setting, found.schedule)).keys() == set(devices_of(found.setting))

@@ -38,12 +38,21 @@ def file_of(place: Path, port: int, count: int = 2, steps: int = 12, ms: int = 2
 
 
 def started(
-    stack: ExitStack, place: Path, file: Path, sites: str, *words: str, **more: Any
+    stack: ExitStack, place: Path, file: Path, sites: str, *words: str, log: str = "", **more: Any
 ) -> dict[str, Live]:
     """A launcher for each of the sites, the first of them last."""
     return {
         name: stack.enter_context(
-            Live(str(file), "--site", name, "--store", str(place / f"{name}.db"), *words, env=ENV, **more)
+            Live(
+                str(file),
+                "--site",
+                name,
+                "--store",
+                str(place / f"{log or name}.db"),
+                *words,
+                env=ENV,
+                **more,
+            )
         )
         for name in reversed(sites)
     }
@@ -124,6 +133,34 @@ def test_a_site_that_comes_late_is_taken_in(tmp_path: Path) -> None:
         live["a"].until("all 3 devices are ready")
         assert [live[name].end() for name in "abc"] == [0, 0, 0], live["a"].said
     trained_the_same(tmp_path, live["a"], 60)
+
+
+@pytest.mark.slow
+def test_each_host_of_a_site_has_a_launcher_and_the_site_is_done_without_while_one_is_gone(
+    tmp_path: Path,
+) -> None:
+    data = json.loads(file_of(tmp_path, 47000, steps=60).read_text()) | {"pipelines": 2}
+    data["sites"][1]["hosts"] = ["127.0.0.1:47100", "127.0.0.1:47200"]
+    file = tmp_path / "span.json"
+    file.write_text(json.dumps(data))
+    with ExitStack() as stack:
+        first = started(stack, tmp_path, file, "b", "--host", "127.0.0.1:47100", give_up_s=5)["b"]
+        second = started(stack, tmp_path, file, "b", "--host", "127.0.0.1:47200", give_up_s=5, log="c")["b"]
+        leader = started(stack, tmp_path, file, "a", give_up_s=5)["a"]
+        leader.until("all 4 devices are ready")
+        leader.until("step     7")
+        ranks = second.ranks("b/1/1")
+        assert ranks and not second.ranks("b/0/1")
+        second.kill()
+        for pid in ranks:
+            os.kill(pid, signal.SIGKILL)
+        assert "launcher of b@127.0.0.1:47200 is gone" in leader.until("is gone")
+        leader.until("all 2 devices are ready")
+        again = started(stack, tmp_path, file, "b", "--host", "127.0.0.1:47200", give_up_s=5, log="d")["b"]
+        leader.until("b answers: taken in after step")
+        leader.until("all 4 devices are ready")
+        assert [each.end() for each in (leader, first, again)] == [0, 0, 0], leader.said
+    assert sorted(leader.losses) == list(range(1, 61))
 
 
 def trained_the_same(place: Path, run: Live, steps: int) -> None:

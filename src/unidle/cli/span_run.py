@@ -39,6 +39,10 @@ def run(
         str | None,
         typer.Option(metavar="NAME", show_default=False, help="Start the devices of this site only; others are started on their hosts."),
     ] = None,
+    host: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", show_default=False, help="With --site, of a site with several hosts: which of them this is, as in the file."),
+    ] = None,
     namespaces: Annotated[
         bool | None,
         typer.Option(
@@ -94,10 +98,14 @@ def run(
     from unidle.launch.conductor import Options
 
     options = Options(replan, rejoin, fresh)
+    if host is not None and site is None:
+        raise BadInput("is one of a site", field="--host", value=host, remedy="give --site, too")
     if site is not None:
         from unidle.cli.span_site import run_site
 
-        sys.exit(run_site(wanted, site, store, options, wait_s, begin_without=begin_without, as_json=as_json))
+        sys.exit(
+            run_site(wanted, site, host, store, options, wait_s, begin_without=begin_without, as_json=as_json)
+        )
     from unidle.launch.ground import ground_of
 
     _tell_plan(wanted, simulation, tell)

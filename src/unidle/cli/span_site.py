@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from unidle.cli.common import data_dir, say, warn
@@ -20,12 +21,12 @@ _LATE_S: Final = 20.0  # records of other sites may come so much after the end o
 
 
 def run_site(
-    wanted: Wanted, site: str, store: str | None, options: Options, wait_s: float, *, begin_without: bool,
-    as_json: bool,
+    wanted: Wanted, site: str, host: str | None, store: str | None, options: Options, wait_s: float,
+    *, begin_without: bool, as_json: bool,
 ) -> int:  # fmt: skip
     """Start this site's devices when all sites have come, or after ``wait_s`` with those that have; the exit code."""
     from unidle.control.ids import new_job_id
-    from unidle.launch.ground import hosts_ground
+    from unidle.launch.ground import hosts_ground, launcher_of
     from unidle.rank.span_member import SECRET
 
     secret = os.environ.get(SECRET, "")
@@ -35,33 +36,37 @@ def run_site(
             field=SECRET,
             remedy="all sites need the same: python3 -c 'import secrets; print(secrets.token_hex(32))'",
         )
-    ground = hosts_ground(wanted.setting, wanted.training.hosts, site, wanted.training.device)
+    hosts = wanted.training.hosts
+    launcher, every = launcher_of(wanted.setting, hosts, site, host)
+    ground = hosts_ground(wanted.setting, hosts, launcher, wanted.training.device)
     address = store or str(data_dir() / "span" / f"{new_job_id('span')}.db")
     tell: Callable[[str], None] = (lambda _: None) if as_json else say
     tell(f"{ground.how}; log and ledger: {address}")
-    if site == wanted.setting.sites[0].name:
-        return _lead(
-            wanted,
-            ground,
-            secret,
-            address,
-            options,
-            wait_s,
-            tell,
-            begin_without=begin_without,
-            as_json=as_json,
-        )
-    return _follow(wanted, site, ground, secret, address, wait_s, tell)
+    launch = _Launch(wanted, launcher, every[1:], ground, secret, address, wait_s, tell)
+    if launcher == every[0]:
+        return _lead(launch, options, begin_without=begin_without, as_json=as_json)
+    return _follow(launch)
+
+
+@dataclass(frozen=True, slots=True)
+class _Launch:
+    """``others``: all launchers but the one that decides; ``store``: where this one's log goes."""
+
+    wanted: Wanted
+    launcher: str
+    others: list[str]
+    ground: Ground
+    secret: str
+    store: str
+    wait_s: float
+    tell: Callable[[str], None]
 
 
 def _run_name(wanted: Wanted) -> str:
     return "span " + " ".join(site.name for site in wanted.setting.sites)
 
 
-def _lead(
-    wanted: Wanted, ground: Ground, secret: str, address: str, options: Options, wait_s: float,
-    tell: Callable[[str], None], *, begin_without: bool, as_json: bool,
-) -> int:  # fmt: skip
+def _lead(launch: _Launch, options: Options, *, begin_without: bool, as_json: bool) -> int:
     from unidle.cli.run import caught
     from unidle.cli.span_run import Done, interrupted, report
     from unidle.launch.conductor import Conductor
@@ -72,11 +77,11 @@ def _lead(
     from unidle.rank.span.tls import contexts
     from unidle.rank.wan import Endpoint, PortTaken
 
+    wanted, ground, tell = launch.wanted, launch.ground, launch.tell
     host, port = launcher_address(wanted.setting, wanted.training.hosts)
-    others = [site.name for site in wanted.setting.sites[1:]]
     try:
         endpoint = Endpoint(
-            LEADER, run=_run_name(wanted), secret=secret.encode(), listen=(host, port), settings=settings(),
+            LEADER, run=_run_name(wanted), secret=launch.secret.encode(), listen=(host, port), settings=settings(),
             tls_server=contexts(wanted.training.tls)[0],
         )  # fmt: skip
     except PortTaken as error:
@@ -84,9 +89,9 @@ def _lead(
             str(error), field="sites.hosts", value=f"{host}:{port}", remedy="give ADDRESS:PORT another"
         ) from None
     with endpoint:
-        talks = gathered(endpoint, others, wait_s, tell, all_of_them=not begin_without)
-        missing = [name for name in others if name not in talks]
-        with caught() as signals, gang_of(ground, "span", address, data_dir(), secret) as gang:
+        talks = gathered(endpoint, launch.others, launch.wait_s, tell, all_of_them=not begin_without)
+        missing = [name for name in launch.others if name not in talks]
+        with caught() as signals, gang_of(ground, "span", launch.store, data_dir(), launch.secret) as gang:
             here = Here(gang, _mine(ground))
             abroad = Abroad(
                 here, talks, digest_of(wanted), tell, lambda name: endpoint.accept(named(name)), missing
@@ -106,7 +111,7 @@ def _lead(
                 job = gang.run(turn)
             finally:
                 abroad.over()
-            done = Done(conductor, job, gang, address, bool(signals.interrupts or signals.terminates))
+            done = Done(conductor, job, gang, launch.store, bool(signals.interrupts or signals.terminates))
     report(done, {}, as_json=as_json)
     return 0 if done.state == "succeeded" else done.code
 
@@ -118,15 +123,7 @@ def _mine(ground: Ground) -> frozenset[str]:
     return frozenset(name for name in ground.addresses if dashed(name) in nodes)
 
 
-def _follow(
-    wanted: Wanted,
-    site: str,
-    ground: Ground,
-    secret: str,
-    address: str,
-    wait_s: float,
-    tell: Callable[[str], None],
-) -> int:
+def _follow(launch: _Launch) -> int:
     from unidle.cli.run import caught
     from unidle.cli.span_run import interrupted
     from unidle.launch.follower import Follower
@@ -136,12 +133,14 @@ def _follow(
     from unidle.rank.span.tls import contexts
     from unidle.rank.wan import Endpoint
 
+    wanted, ground, tell = launch.wanted, launch.ground, launch.tell
     with Endpoint(
-        named(site), run=_run_name(wanted), secret=secret.encode(), settings=settings(),
+        named(launch.launcher), run=_run_name(wanted), secret=launch.secret.encode(), settings=settings(),
         tls_client=contexts(wanted.training.tls)[1],
     ) as endpoint:  # fmt: skip
-        talk = Talk(_opened(endpoint, launcher_address(wanted.setting, wanted.training.hosts), wait_s, tell))
-        with caught() as signals, gang_of(ground, "span", address, data_dir(), secret) as gang:
+        first = launcher_address(wanted.setting, wanted.training.hosts)
+        talk = Talk(_opened(endpoint, first, launch.wait_s, tell))
+        with caught() as signals, gang_of(ground, "span", launch.store, data_dir(), launch.secret) as gang:
             follower = Follower(wanted, gang, Here(gang, _mine(ground)), talk, tell)
             job = gang.run(lambda seen: follower.turn(seen) or interrupted(signals, gang, seen))
             follower.turn(job)
@@ -152,7 +151,7 @@ def _follow(
     if because:
         warn(f"{job.id} {job.state}: {because}")
     else:
-        say(f"{job.id} {job.state}; where its time went: unidle ledger --store {address}")
+        say(f"{job.id} {job.state}; where its time went: unidle ledger --store {launch.store}")
     return 0 if not because else 1
 
 

@@ -23,6 +23,7 @@ from unidle.span.setting import Setting
 from unidle.words import counted
 
 PORT: Final = 29400
+_AT: Final = "@"  # between a site and its host: no name of a site holds it
 _SPACES: Final = FilePath("/run/netns")
 PORT_MOST: Final = 60_000
 # Ethernet, IPv4 and TCP with timestamps: a link's capacity is what it carries of payload, as `unidle span probe` measures it.
@@ -146,29 +147,75 @@ def _loopback(names: list[str]) -> dict[str, Address]:
     return {name: ("127.0.0.1", port) for name, port in zip(names, ports, strict=True)}
 
 
-def hosts_ground(setting: Setting, hosts: Mapping[str, tuple[str, ...]], site: str, device: str) -> Ground:
-    """A real fleet: addresses of the file, and the devices of one site, which this machine starts.
+def launchers(setting: Setting, hosts: Mapping[str, tuple[str, ...]]) -> dict[str, list[str]]:
+    """Who starts which devices: a launcher for each host of each site, that of the first host of the first site first.
 
-    Errors: :class:`unidle.errors.BadInput`.
+    It is called as the site, or ``SITE@HOST`` where the site has several. Errors: :class:`unidle.errors.BadInput`.
     """
+    if missing := [site.name for site in setting.sites if site.name not in hosts]:
+        raise BadInput(
+            f"site {missing[0]} has none", field="sites.hosts",
+            remedy=f"say where it is reached: {{name: {missing[0]}, hosts: [ADDRESS]}}",
+        )  # fmt: skip
+    found: dict[str, list[str]] = {}
+    for name, host in _hosts_of(setting, hosts):
+        site = name.split("/")[0]
+        several = len(set(hosts[site])) > 1
+        found.setdefault(f"{site}{_AT}{host}" if several else site, []).append(name)
+    return found
+
+
+def site_of(launcher: str) -> str:
+    """The site that it starts devices of."""
+    return launcher.partition(_AT)[0]
+
+
+def _hosts_of(setting: Setting, hosts: Mapping[str, tuple[str, ...]]) -> Iterator[tuple[str, str]]:
+    """Each device and where it is, site by site."""
+    for site in setting.sites:
+        own = [d for d in devices_of(setting) if d.split("/")[0] == site.name]
+        given = hosts[site.name] * (len(own) if len(hosts[site.name]) == 1 else 1)
+        yield from zip(own, given, strict=True)
+
+
+def launcher_of(
+    setting: Setting, hosts: Mapping[str, tuple[str, ...]], site: str, host: str | None
+) -> tuple[str, list[str]]:
+    """The launcher that is to be on this machine, and all launchers. Errors: :class:`unidle.errors.BadInput`."""
     names = [one.name for one in setting.sites]
     if site not in names:
         raise BadInput(
             "there is no such site", field="--site", value=site, remedy=f"one of {', '.join(names)}"
         )
-    if missing := [name for name in names if name not in hosts]:
+    every = list(launchers(setting, hosts))
+    here = [each for each in every if site_of(each) == site]
+    if host is None and len(here) > 1:
         raise BadInput(
-            f"site {missing[0]} has none", field="sites.hosts",
-            remedy=f"say where it is reached: {{name: {missing[0]}, hosts: [ADDRESS]}}",
+            f"{site} has {len(here)} hosts", field="--host", remedy=f"say which of them this is: {', '.join(dict.fromkeys(hosts[site]))}"
         )  # fmt: skip
+    if host is not None and host not in hosts[site]:
+        raise BadInput(
+            f"is no host of {site}", field="--host", value=host, remedy=f"one of {', '.join(dict.fromkeys(hosts[site]))}"
+        )  # fmt: skip
+    return here[0] if len(here) == 1 else f"{site}{_AT}{host}", every
+
+
+def hosts_ground(
+    setting: Setting, hosts: Mapping[str, tuple[str, ...]], launcher: str, device: str
+) -> Ground:
+    """A real fleet: addresses of the file, and the devices of one launcher, which this machine starts.
+
+    Errors: :class:`unidle.errors.BadInput`.
+    """
+    mine = launchers(setting, hosts)[launcher]
+    places = {site.name: k for k, site in enumerate(setting.sites)}
     addresses: dict[str, Address] = {}
-    for k, one in enumerate(setting.sites):
-        own = [d for d in devices_of(setting) if d.split("/")[0] == one.name]
-        given = hosts[one.name] * (len(own) if len(hosts[one.name]) == 1 else 1)
-        for n, (name, host) in enumerate(zip(own, given, strict=True), 1):
-            addresses[name] = _address(host, n, k)
-    mine = [name for name in addresses if name.split("/")[0] == site]
-    return Ground(addresses, _nodes(mine, device), f"{counted(len(mine), 'device')} of site {site}")
+    count: dict[str, int] = {}
+    for name, host in _hosts_of(setting, hosts):
+        site = name.split("/")[0]
+        count[site] = count.get(site, 0) + 1
+        addresses[name] = _address(host, count[site], places[site])
+    return Ground(addresses, _nodes(mine, device), f"{counted(len(mine), 'device')} of {launcher}")
 
 
 def launcher_address(setting: Setting, hosts: Mapping[str, tuple[str, ...]]) -> Address:

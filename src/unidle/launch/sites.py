@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol
 
 from unidle.errors import CannotRun
 from unidle.launch.gang import Gang
+from unidle.launch.ground import site_of
 from unidle.launch.records import Reader, Record
 from unidle.rank.span.environment import give_up_s
 from unidle.rank.wan import Channel, Endpoint, Settings, WanError
@@ -145,9 +146,9 @@ class Talk:
 
 
 class Abroad:
-    """The launcher of the first site, and those of the others, which connected to it.
+    """The launcher that decides, and the others, which connected to it.
 
-    ``missing``: sites that have not come; ``accept``: the channel of a site.
+    ``missing``: those that have not come; ``accept``: the channel of one. A site takes part while all its launchers are there.
     """
 
     def __init__(
@@ -205,13 +206,13 @@ class Abroad:
         return [*self.here.died(), *(device for found in self._died.values() for device in found)]
 
     def lost(self) -> frozenset[str]:
-        return frozenset(self._gone)
+        return frozenset(map(site_of, self._gone))
 
     def returned(self) -> frozenset[str]:
-        return frozenset(self._returned)
+        return self.lost() - frozenset(map(site_of, self._gone - self._returned))
 
     def readmit(self, names: frozenset[str]) -> None:
-        for name in names & self._returned:
+        for name in [each for each in self._returned if site_of(each) in names]:
             self._talks[name], self._waits[name], self._died[name] = self._coming.pop(name), True, []
             self._returned.discard(name)
             self._gone.discard(name)
@@ -270,9 +271,9 @@ class Abroad:
             )
 
 
-def named(site: str) -> str:
-    """The endpoint of a site's launcher."""
-    return f"{LEADER}-{site}"
+def named(launcher: str) -> str:
+    """The endpoint of a launcher."""
+    return f"{LEADER}-{launcher}"
 
 
 def gathered(
