@@ -191,7 +191,7 @@ def launcher_of(
     here = [each for each in every if site_of(each) == site]
     if host is None and len(here) > 1:
         raise BadInput(
-            f"{site} has {len(here)} hosts", field="--host", remedy=f"say which of them this is: {', '.join(dict.fromkeys(hosts[site]))}"
+            f"{site} has {counted(len(here), 'host')}", field="--host", remedy=f"say which of them this is: {', '.join(dict.fromkeys(hosts[site]))}"
         )  # fmt: skip
     if host is not None and host not in hosts[site]:
         raise BadInput(
