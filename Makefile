@@ -6,7 +6,7 @@ MAKEFLAGS += --no-builtin-rules
 
 BIN := .venv/bin
 
-.PHONY: help setup setup-tests demo demo-span test test-slow fuzz check format bench drill docs lock clean
+.PHONY: help setup setup-tests demo demo-span test test-slow test-gpu fuzz check format bench drill docs wheels lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -31,6 +31,9 @@ test test-slow: setup-tests
 	@scratch=$$(mktemp -d -t unidle-tests.XXXXXX); \
 	$(BIN)/pytest --basetemp="$$scratch/t" -m "$(MARKED)" $(ARGS) && rm -rf "$$scratch"  # kept for a look when a test failed
 
+test-gpu: ## Run every GPU path for real, without network (PYTHON=python3, WHEELS=DIR; ARGS="--json")
+	@scripts/test-gpu.sh $(ARGS)
+
 fuzz: ## Fuzz the native part's readers (SECONDS=600 for each; ARGS="elf sample" for some of them; JOBS=2 at once)
 	@JOBS=$(or $(JOBS),1) scripts/fuzz.sh $(or $(SECONDS),600) $(ARGS)
 
@@ -39,6 +42,7 @@ check: setup ## Lint, format, types, import contract, docs, native part
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python scripts/words.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir .cache/site
 	@if command -v cargo >/dev/null; then set -x; cd native; cargo fmt --check; \
 	  cargo clippy --release --all-targets --locked --quiet -- -D warnings; else echo "no cargo: native/ is not checked"; fi
@@ -62,8 +66,11 @@ docs: setup ## Build the documentation into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "docs: site/index.html"
 
+wheels: setup ## Build the wheels and source archives of unidle and its native part into dist/
+	@scripts/wheels.sh dist
+
 lock: setup ## Make requirements.lock anew (ARGS=--upgrade takes newer versions)
-	UV_CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/uv pip compile pyproject.toml --group dev --all-extras \
+	UV_CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/uv pip compile pyproject.toml --group dev --extra postgres --extra train \
 	  --universal --python-version 3.11 --generate-hashes --quiet --output-file requirements.lock $(ARGS)
 
 clean: ## Remove .venv, caches and what was built

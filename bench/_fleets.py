@@ -61,7 +61,7 @@ def _mixed(k: int, node: Node, gpus: int) -> Node:
 
 
 def queues(gpus: int) -> tuple[QueueSpec, ...]:
-    """Two departments of two teams with guarantees, deserved shares and limits; a public queue beside them."""
+    """Two departments of two teams with guarantees, deserved shares and limits; a public queue next to them."""
     part = gpus // 20
     return (
         QueueSpec("research", deserved={"gpu": 8 * part}),

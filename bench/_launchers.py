@@ -1,4 +1,4 @@
-"""Other launchers that restart gangs, beside which ours is timed: torchrun and NVIDIA's ft_launcher."""
+"""Other launchers that restart gangs, compared with which ours is timed: torchrun and NVIDIA's ft_launcher."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ _OF_LIST = ("py-spy", "austin", "memray")
 
 @cache
 def program(name: str) -> str | None:
-    """A peer's program that answers to ``--version``; nothing where there is none, which is told on standard error."""
+    """A peer's program that answers to ``--version``; nothing where there is none, which is reported on standard error."""
     path = _found(name)
     if path is None:
         print(f"{name} is not here: skipped", file=sys.stderr)

@@ -39,7 +39,7 @@ def started(
     finally:
         below = descendants(process.pid)
         for pid, ticks in below:
-            _kill(pid, ticks, signal.SIGCONT)  # what stands still cannot end
+            _kill(pid, ticks, signal.SIGCONT)  # a stopped process cannot end
         if process.poll() is None:
             process.send_signal(signal.SIGCONT)
             process.terminate()

@@ -1,4 +1,4 @@
-"""What a checkpoint costs: stall of saving beside a blocking torch.save, time to restore, steps lost with a node.
+"""What a checkpoint costs: stall of saving compared with a blocking torch.save, time to restore, steps lost with a node.
 
 Two gloo ranks on two declared nodes of this machine. A step is an AdamW update and a sleep that stands for a GPU's
 work, so the stall is what saving adds; it contains the copies' share of the same two cores.

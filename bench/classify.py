@@ -2,7 +2,7 @@
 
 The log for speed is made here: lines of the kernel's daily talk, with a fault in every thousandth line, and one that is
 nothing but faults. Recall and precision are on labelled real lines: `faults/kernel_log_samples.tsv` in the directory that
-UNIDLE_DATA names (default: `../shared/data` beside the checkout); without it those rows are left out, and it is said.
+UNIDLE_DATA names (default: `../shared/data` next to the checkout); without it those rows are left out, with a note.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ DONE = Reason("done", "")
 
 
 class World:
-    """A view that is told what happens, second by second."""
+    """A view that receives what happens, second by second."""
 
     def __init__(self, fleet: Fleet) -> None:
         self.view, self.now_ns = View(), S

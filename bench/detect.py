@@ -3,7 +3,7 @@
 A real controller (`unidle up`, a process of its own, SQLite) serves four declared nodes, each with a log that is followed and an
 NVML overlay. Lines are appended one at a time, at random moments; the time is from the write to the moment the fault can be
 read in the store by another process. What watching costs is processor time of the same controller at rest, with `watch` and
-with every source switched off, beside each other; and under a flood of 100,000 lines a second into one log.
+with every source switched off, in pairs; and under a flood of 100,000 lines a second into one log.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How faults of a real PyTorch job are named, and how fast it goes on: drills of examples/drill, beside other launchers.
+"""How faults of a real PyTorch job are named, and how fast it goes on: drills of examples/drill, compared with other launchers.
 
 Four gloo ranks (DDP, float64) on three nodes with networks of their own, copies of their state in memory at each step.
 Each kind of fault has a run; after a fault, the next comes some steps after the gang is back. What is hurt, when and

@@ -1,7 +1,7 @@
 """What a recorded fault trace costs a gang, replayed on the simulated engine by the loop and the policies of real jobs.
 
 The trace is `faults/infinitehbd_fault_trace.json` (400 servers, 349 days, 584 faults; stepfun-ai/InfiniteHBD-Trace, Apache-2.0)
-in the directory that UNIDLE_DATA names (default: `../shared/data` beside the checkout). A gang of 128 nodes with 12
+in the directory that UNIDLE_DATA names (default: `../shared/data` next to the checkout). A gang of 128 nodes with 12
 spares, a gang of 368 with 32, three seeds of which servers are hit. All figures but the time of a replay are modelled.
 """
 

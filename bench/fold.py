@@ -3,7 +3,7 @@
 The log is what the loop writes while it drives simulated gangs: about two thirds are marks of ranks (mostly
 steps), the others submissions, placements, ends and retries. Events are read from the store's file, checked,
 decoded and applied. The time of jobs that have ended is posted when the ledger is asked for it, or when
-it is sealed beside a snapshot: that is a row of its own. The ledgers of both views are compared.
+it is sealed next to a snapshot: that is a row of its own. The ledgers of both views are compared.
 """
 
 from __future__ import annotations

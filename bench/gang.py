@@ -128,7 +128,7 @@ def _large(trees: dict[int, Tree], runs: int) -> Iterator[Row]:
         found = taken.median * 1e3
         yield Row(
             what, "ms", found, peer, "Kueue, one topology assignment" if peer else None, peer / found if peer else None,
-            "under 5", found < 5, f"{taken.how()}, sums built anew each time" + ("; peer published" if peer else ""),
+            "under 5", found < 5, f"{taken.how()}, sums built again each time" + ("; peer published" if peer else ""),
         )  # fmt: skip
 
 

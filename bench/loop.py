@@ -1,6 +1,6 @@
 """The loop on the simulated engine: job life cycles per second of wall time, at 1,000 nodes of 8 devices.
 
-A life cycle is all of it: submission, decision, placement, start, the ranks' marks, end, ledger. Beside a
+A life cycle is all of it: submission, decision, placement, start, the ranks' marks, end, ledger. Next to a
 fleet at 40 % load: one whose gangs often fail and are retried, and one with a long queue all the time.
 """
 

@@ -3,7 +3,7 @@
 Random fleets of 4 to 8 nodes behind two leaves, with devices that are taken already, and 5 to 12 waiting gangs,
 some with the wish that all of them is on one node or behind one leaf, or that each tensor group is on one node.
 HiGHS solves two programs per case (highspy is a dependency): the most devices that any choice of gangs can take,
-whoever came first; and the most where a gang is passed over only if it does not fit beside those before it in the
+in any order; and the most where a gang is passed over only if it does not fit next to those before it in the
 queue, wherever these are put. A round takes gangs in the order of the queue and never moves one, so what it lacks
 to the second is the price of its placing, and what that lacks to the first the price of keeping the queue's order.
 """
@@ -157,7 +157,7 @@ class Program:
         return round(float(self._solver.getInfo().objective_function_value))
 
     def in_order(self) -> int:
-        """Devices where each gang is taken that fits beside those taken before it, wherever these are put."""
+        """Devices where each gang is taken that fits next to those taken before it, wherever these are put."""
         taken = 0
         for gang, chosen in zip(self._case.gangs, self.chosen, strict=True):
             self._solver.maximize(chosen)
@@ -180,7 +180,7 @@ def rows(arguments: argparse.Namespace) -> Iterator[Row]:
     solve_s = time.perf_counter() - begin
     how = f"measured here, {len(given)} random cases of 4 to 8 nodes and 5 to 12 gangs, HiGHS took {solve_s:.0f} s"
     found = [placed(case) for case in given]
-    for what, bound in (("the queue's order kept", ordered), ("whoever came first", best)):
+    for what, bound in (("the queue's order kept", ordered), ("any order", best)):
         gaps = [1 - devices / b for (devices, _), b in zip(found, bound, strict=True)]
         even = sum(gap <= 0 for gap in gaps)
         yield Row(

@@ -1,7 +1,7 @@
 """What unidle costs a job that trains: processor, memory, and steps that take longer than under torchrun.
 
 examples/gpt/train.py runs twice at the same time, once under unidle and once under torchrun, and all
-of one run, launcher included, stands still (SIGSTOP) while the other one works. Taking turns every
+of one run, launcher included, is stopped (SIGSTOP) while the other one works. Taking turns every
 few seconds makes many pairs under the same conditions, free of either run's start; starting both
 again (--runs) averages over what differs from one start to the next. The pair's figure is the mean of
 the step times that rank 0 prints. What the launcher uses is taken from a longer stretch without turns.

@@ -3,6 +3,11 @@
 The experiment of "Beware of Fragmentation" (USENIX ATC 2023) with its published means; the bound is a
 linear relaxation over classes of pods, for the expected demand. UNIDLE_DATA names the directory that
 holds openb/ (default ../shared/data). Then traces made up by a recipe, against fgd and first fit.
+
+Note: the rows named unidle are of the packing policy of `unidle replay openb`, which packs pods that never leave. It does not
+place live jobs: those are placed by the policy of `unidle up`, which is another one (see bench/replay.py and
+docs/how-to/replay.md). With one queue that policy starts jobs in the order of first fit, by priority and submission, and on
+recorded traces (Philly) jobs wait no less under it.
 """
 
 from __future__ import annotations

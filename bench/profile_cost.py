@@ -1,4 +1,4 @@
-"""What a look costs: in the kernel, in the agent, and in the steps of the process that is looked at, beside other profilers.
+"""What a look costs: in the kernel, in the agent, and in the steps of the process that is looked at, compared with other profilers.
 
 One training process with steps of some 60 ms; all tools look at it in turn, in random order, ours three times as often, each between two stretches
 in which nobody looks. The steps' mean against the mean of both stretches is one value; a row is the middle of a tool's values

@@ -1,4 +1,4 @@
-"""Counts beside who counts exactly: operators beside torch.profiler, allocations beside the process itself, calls of a CUDA stub beside the stub's program.
+"""Counts compared with exact ones: operators compared with torch.profiler, allocations compared with the process itself, calls of a CUDA stub compared with the stub's program.
 
 Each program waits until it is looked at, does its work at a pace that the governor lets through, and says what it did. The look is the command's:
 its default budget for probes is in force.

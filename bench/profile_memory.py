@@ -1,7 +1,7 @@
-"""Memory by call site beside what the process did allocate; and what following it costs a training process; beside memray.
+"""Memory by call site compared with what the process did allocate; and what following it costs a training process; compared with memray.
 
 memray starts the process itself (`memray run --native`): it cannot attach without a debugger. So its steps are those of a
-process of its own, beside those of a bare one; ours are those of one process with and without the look, in turn.
+process of its own, compared with those of a bare one; ours are those of one process with and without the look, in turn.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _median(steps: Sequence[Step]) -> float:
 
 
 def _memray_steps(seconds: float) -> float | None:
-    """The median step of a process that memray runs; None where there is no memray with PyTorch beside it."""
+    """The median step of a process that memray runs; None where there is no memray with PyTorch next to it."""
     memray = _memray()
     if memray is None:
         return None

@@ -31,7 +31,7 @@ ROOTED_GOAL, SYMBOLISED_GOAL, MISMATCH_GOAL = 99.0, 95.0, 0.1
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """One script with one seed: what was told, and whether that was the answer."""
+    """One script with one seed: what was reported, and whether that was the answer."""
 
     name: str
     seed: int
@@ -66,7 +66,7 @@ def rows(given: argparse.Namespace) -> Iterator[Row]:
     text = f"{how}; missed: {'; '.join(missed)}" if missed else how
     yield Row(f"planted causes named first, with their line, of {len(looks)}", "causes", len(right), goal="all", holds=not missed, how=text)  # fmt: skip
     named = sum(look.category for look in looks)
-    yield Row(f"planted causes whose category is told first, of {len(looks)}", "causes", named, how=how)
+    yield Row(f"planted causes whose category is reported first, of {len(looks)}", "causes", named, how=how)
     yield from _quality(looks, how)
 
 

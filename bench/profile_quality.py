@@ -141,7 +141,7 @@ def _sound(name: str, found: Judged) -> Judged | None:
 
 
 def _done(command: list[str], limit_s: float, **env: str) -> str | None:
-    """What a peer printed; nothing where it failed, which is told."""
+    """What a peer printed; nothing where it failed, which is reported."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=limit_s, env=environment(**env))  # fmt: skip
     except subprocess.TimeoutExpired:

@@ -3,7 +3,7 @@
 Drawn by --seed for each job: how many ranks (2 to 4), which one is late, busy or blocked, and how long a step is (25 to 60 ms). Ranks compute
 while they sleep (as with a GPU), so that two cores carry them. A job counts when exactly the late rank is named; one without a late
 rank when nobody is. A rank that other work on the machine makes late (its first cause is that it got no CPU) is late too, though not by this
-benchmark: such a rank is told in the row and does not count against it.
+benchmark: such a rank is reported in the row and does not count against it.
 """
 
 from __future__ import annotations

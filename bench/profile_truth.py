@@ -1,4 +1,4 @@
-"""Where the time goes, as the budget tells it, beside in-process timers that no rule has seen.
+"""Where the time goes, as the budget reports it, compared with in-process timers that no rule has seen.
 
 The workloads of tests/scope_truth, each looked at for a while. Misplaced is the part of the time that is in a wrong category.
 """
@@ -17,7 +17,7 @@ from _table import Row, main
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
-# Beside the tests that gate on the same figures; mypy looks at src and bench only.
+# Next to the tests that gate on the same figures; mypy looks at src and bench only.
 compare: Any = importlib.import_module("scope_truth.compare")
 
 MISPLACED_GOAL, EACH_GOAL = 3.0, 2.0

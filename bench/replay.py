@@ -1,7 +1,7 @@
 """Replay of a synthetic trace of 10,000 jobs at 1,000 nodes of 8 GPUs: jobs per second, memory, reading.
 
 Each replay runs in a process of its own, so that its memory is its own; its ledger is checked to the
-nanosecond. Beside plain policies: one replay with node faults, checkpoints and gangs that share uplinks.
+nanosecond. Next to plain policies: one replay with node faults, checkpoints and gangs that share uplinks.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Does a gang come back when one of its ranks is killed? unidle beside torchrun.
+"""Does a gang come back when one of its ranks is killed? unidle compared with torchrun.
 
 Each try runs 4 gloo ranks, of which a seeded one gets SIGKILL at a seeded step. It succeeds when every
 rank has then done all its steps within the limit. Each contestant sees the same tries.

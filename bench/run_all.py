@@ -8,6 +8,7 @@ make bench ARGS="'overhead --runs 12'"  with options of that benchmark
 from __future__ import annotations
 
 import argparse
+import ast
 import json
 import os
 import platform
@@ -29,6 +30,8 @@ INTRODUCTION = """\
 Written by `make bench`; do not edit. Each section is one command, which prints the same table.
 `ratio` above 1 is better than the peer. A row that falls short of its goal stays here and says **NO**.
 """
+BY_HAND = "test-gpu"
+"""The section that `make test-gpu` writes, on a machine with a GPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,16 +71,24 @@ def section(result: Run, machine: str) -> str:
     window = f"{result.start:%Y-%m-%d %H:%M:%S} to {result.end:%H:%M:%S} UTC ({took_s:.0f} s)"
     name, *options = result.words
     command = f"`{shlex.join(['.venv/bin/python', f'bench/{name}.py', *options])}`"
-    lines = [f"## {name}", "", f"{command}, {window}, {machine}", ""]
+    lines = [f"## {name}", "", f"{command}, {window}, {machine}", "", *note_of(name)]
     if result.rows:
         lines += ["| " + " | ".join(COLUMNS) + " |", "|---|--:|---|---|--:|---|---|---|"]
-        lines += ["| " + " | ".join(map(_cell, cells(row))) + " |" for row in result.rows]
+        lines += ["| " + " | ".join(map(cell, cells(row))) + " |" for row in result.rows]
     if result.error:
         lines += ["", f"**Failed:** {result.error}."]
     return "\n".join(lines) + "\n"
 
 
-def _cell(words: str) -> str:
+def note_of(name: str) -> list[str]:
+    """What a reader has to know of the rows: the paragraph of the benchmark's docstring that begins with ``Note: ``."""
+    words = ast.get_docstring(ast.parse((ROOT / "bench" / f"{name}.py").read_text())) or ""
+    notes = [part for part in words.split("\n\n") if part.startswith("Note: ")]
+    return [notes[0], ""] if notes else []
+
+
+def cell(words: str) -> str:
+    """Words in a table of the page."""
     shown = words.replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
     return "**NO**" if shown == "NO" else shown
 
@@ -121,7 +132,7 @@ def main() -> None:
         kept[name] = section(result, machine())
         failed = failed or result.error is not None
         # Written after each one: an interrupted run keeps what it has.
-        PAGE.write_text("\n".join([INTRODUCTION, *(kept[n] for n in known if n in kept)]))
+        PAGE.write_text("\n".join([INTRODUCTION, *(kept[n] for n in (*known, BY_HAND) if n in kept)]))
     sys.exit(failed)
 
 

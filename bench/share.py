@@ -1,4 +1,4 @@
-"""Sharing of GPUs: how well MIG requests are packed beside first fit, and how fast the decisions are.
+"""Sharing of GPUs: how well MIG requests are packed compared with first fit, and how fast the decisions are.
 
 Packing: 1,000 H100 GPUs of 80 GB. Arrivals until 130 % of the compute slices have been requested, none leaves (the
 experiment of the packing benchmark, on MIG's places); and a steady state at 90 % load in which instances come and go. Instances

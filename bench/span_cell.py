@@ -1,4 +1,4 @@
-"""One message over the links of a whole cell, scattered and gathered, beside the same message over one link alone.
+"""One message over the links of a whole cell, scattered and gathered, compared with the same message over one link alone.
 
 Two nodes at each of two sites, a network namespace for each: a rate limit in the kernel (htb) on each pair's link, a delay by
 a relay of frames in user space, no limit within a site. Many small messages too, where what a piece costs counts. Needs root.
@@ -51,7 +51,7 @@ def _measured(lab: Lab, arguments: argparse.Namespace) -> Iterator[Row]:
         cell, spread = _rate(lab, arguments, "cell", count, size)
         how = f"measured here, median of {arguments.runs}, {spread}; alone {alone_spread}"
         yield Row(
-            what=f"{setting}: {what} scattered over both and gathered, beside one link alone", unit="MB/s",
+            what=f"{setting}: {what} scattered over both and gathered, compared with one link alone", unit="MB/s",
             ours=cell, peer=alone, peer_name="one link", ratio=cell / alone, goal="at least 1.6 x one link",
             holds=cell >= 1.6 * alone, how=how,
         )  # fmt: skip

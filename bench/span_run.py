@@ -1,4 +1,4 @@
-"""A real run over four sites, beside its model, gloo with 1F1B on the same links, and one process. Needs root.
+"""A real run over four sites, compared with its model, gloo with 1F1B on the same links, and one process. Needs root.
 
 Each site is a network namespace; links are limited by htb, latency comes from a relay in user space. Four ranks share
 the machine's cores: devices are paced, so that each takes the stated time for an operation, as a GPU of its own would. The computation is
@@ -59,12 +59,12 @@ def _step(place: Path, arguments: argparse.Namespace) -> Iterator[Row]:
     took, modelled = told["step_ns"]["measured"], told["step_ns"]["modelled"]
     how = f"measured here, median of {told['steps']} steps"
     yield Row(
-        "4 sites, GPT, 20 ms, 50 Mbit/s: step, beside its simulation", "ms", took / 1e6, modelled / 1e6, "simulated",
+        "4 sites, GPT, 20 ms, 50 Mbit/s: step, compared with its simulation", "ms", took / 1e6, modelled / 1e6, "simulated",
         modelled / took, "within 10 %", abs(took / modelled - 1) <= 0.1, how,
     )  # fmt: skip
     peer = told["compare"]["gloo"]["step_ns"]
     yield Row(
-        "the same, beside gloo send/recv with 1F1B", "ms", took / 1e6, peer / 1e6, "gloo, 1F1B", peer / took,
+        "the same, compared with gloo send/recv with 1F1B", "ms", took / 1e6, peer / 1e6, "gloo, 1F1B", peer / took,
         "faster", peer > took, f"{how}; the peer's receives are posted ahead, its sends do not block",
     )  # fmt: skip
     single = told["compare"]["single"]
@@ -111,7 +111,7 @@ def _gradients(place: Path) -> Iterator[Row]:
 
 
 def _shares(place: Path, arguments: argparse.Namespace) -> Iterator[Row]:
-    """Two pipelines, the devices of one half as fast: microbatches by speed, beside as many for each."""
+    """Two pipelines, the devices of one half as fast: microbatches by speed, compared with as many for each."""
     (place / "linear.py").write_text(LINEAR)
     size = 8 * LENGTH * WIDTH * 8
     file = _file(place / "linear.py", {"forward": 20, "backward": 20, "weight": 20}, 8, 5, size, "float64")
@@ -125,11 +125,11 @@ def _shares(place: Path, arguments: argparse.Namespace) -> Iterator[Row]:
     counts = " and ".join(map(str, told["shares"][-1]["microbatches"]))
     how = f"measured here, median of {told['steps']} steps"
     yield Row(
-        f"2 sites, 2 pipelines, one half as fast: step with {counts} microbatches, beside 8 and 8", "ms", took / 1e6,
+        f"2 sites, 2 pipelines, one half as fast: step with {counts} microbatches, compared with 8 and 8", "ms", took / 1e6,
         even / 1e6, "as many each", even / took, "faster", took < even, how,
     )  # fmt: skip
     yield Row(
-        "the same, beside its simulation", "ms", took / 1e6, modelled / 1e6, "simulated", modelled / took, "within 10 %",
+        "the same, compared with its simulation", "ms", took / 1e6, modelled / 1e6, "simulated", modelled / took, "within 10 %",
         abs(took / modelled - 1) <= 0.1, how,
     )  # fmt: skip
     found = told["compare"]["single"]["parameter_difference"]

@@ -1,7 +1,8 @@
 """Schedules across data centres, simulated: known figures, the headline setting, ours against our ATLAS, and speed.
 
 All iteration times are modelled. ATLAS and Varuna are reconstructed: their papers published no code that this could
-run. The sweep has 3 sites with a stage each, hidden = sequence = 4096, 156 TFLOP/s, 5 Gbit/s for each pair of nodes,
+run. Ours is compared with the stronger ATLAS, which keeps the activations that the memory allows; the paper's, which
+always recomputes, has a summary row of its own. The sweep has 3 sites with a stage each, hidden = sequence = 4096, 156 TFLOP/s, 5 Gbit/s for each pair of nodes,
 100 Gbit/s inside a site. `slots`: a cell of C pipelines whose transfer takes about C forwards (4 / C layers a stage);
 `layer`: one layer a stage whatever C is, so that links are the limit.
 """
@@ -24,10 +25,7 @@ from unidle.files.span import load_span, span_from_mapping
 from unidle.span.changes import slow_site, without_link
 from unidle.span.jitter import weathered
 from unidle.span.link import Link
-from unidle.span.program import Program, Share
-from unidle.span.schedules import SCHEDULES, Schedule, Try
-from unidle.span.schedules.base import fastest, pulled_ahead
-from unidle.span.schedules.varuna import SCALES
+from unidle.span.schedules import SCHEDULES
 from unidle.span.setting import Setting, Site, Stage
 from unidle.span.simulate import simulate
 
@@ -36,6 +34,7 @@ SKETCH = {"gpipe": 16.7, "1f1b": 14.0, "varuna": 11.8}
 LATENCIES_MS, MICROBATCHES, CELLS = (10, 20, 30, 40), (4, 16, 64), (1, 2, 4)
 CAP_BYTES = 80 * 10**9
 GOAL, SECONDS = 1.15, 10.0
+STRONG, STRONG_NAME = "atlas-keep", "ATLAS that keeps what fits, reconstructed"
 ROOT, TRIES = Path(__file__).parents[1], 100
 
 
@@ -54,20 +53,7 @@ def setting(latency_ms: int, microbatches: int, cell: int, layers: int, **more: 
 
 
 def iteration_ns(given: Setting, name: str) -> int:
-    return iteration_of(given, SCHEDULES[name])
-
-
-def iteration_of(given: Setting, schedule: Schedule) -> int:
-    return simulate(given, schedule).result.iteration_ns
-
-
-def _keeping(given: Setting, attempt: Try) -> Program:
-    """ATLAS, given that it keeps all activations where that is faster and fits: how much of our gain is that?"""
-    made = pulled_ahead(given, "keeping", Share("turns"), SCALES, max_flows=True)
-    return fastest([*made, *(replace(program, again=~program.again) for program in made)], attempt)
-
-
-KEEPING = Schedule("atlas that keeps", _keeping, reconstructed=True)
+    return simulate(given, SCHEDULES[name]).result.iteration_ns
 
 
 def rows(arguments: argparse.Namespace) -> Iterator[Row]:
@@ -106,9 +92,9 @@ def _headline() -> Iterator[Row]:
             f"headline: ATLAS over varuna with as many flows, {memory}", "ms", theirs / 1e6, fair / 1e6, "varuna, many flows",
             fair / theirs, how="modelled",
         )  # fmt: skip
-        ours = iteration_ns(given, "unidle")
+        ours, theirs = iteration_ns(given, "unidle"), iteration_ns(given, STRONG)
         yield Row(
-            f"headline: ours over ATLAS, {memory}", "ms", ours / 1e6, theirs / 1e6, "ATLAS, reconstructed",
+            f"headline: ours over ATLAS, {memory}", "ms", ours / 1e6, theirs / 1e6, STRONG_NAME,
             theirs / ours, "never slower", ours <= theirs, "modelled",
         )  # fmt: skip
 
@@ -120,46 +106,47 @@ def replace_flows(given: Setting) -> Setting:
 def _sweep(*, points: bool) -> Iterator[Row]:
     for which, layers_of in (("slots", lambda cell: 4 // cell), ("layer", lambda _: 1)):
         for memory in ("80 GB", "just what ATLAS holds"):
-            ratios, distances, keeping = list[float](), list[float](), list[float]()
+            ratios, distances, paper = list[float](), list[float](), list[float]()
             for cell in CELLS:
                 for latency_ms in LATENCIES_MS:
                     for count in MICROBATCHES:
                         given = setting(latency_ms, count, cell, layers_of(cell), memory_cap_bytes=CAP_BYTES)
-                        theirs = simulate(given, SCHEDULES["atlas"]).result
+                        published = simulate(given, SCHEDULES["atlas"]).result
                         if memory != "80 GB":
-                            given = replace(given, memory_cap_bytes=theirs.peak_memory_bytes)
+                            given = replace(given, memory_cap_bytes=published.peak_memory_bytes)
+                        theirs = simulate(given, SCHEDULES[STRONG]).result
                         ours = simulate(given, SCHEDULES["unidle"]).result
                         ratio = theirs.iteration_ns / ours.iteration_ns
                         distance = ours.iteration_ns / ours.lower_bound_ns - 1
                         ratios.append(ratio)
-                        keeping.append(iteration_of(given, KEEPING) / ours.iteration_ns)
+                        paper.append(published.iteration_ns / ours.iteration_ns)
                         distances.append(distance)
                         if points:
                             yield Row(
                                 f"sweep {which}, {memory}: {latency_ms} ms, M={count}, C={cell}", "ms",
-                                ours.iteration_ns / 1e6, theirs.iteration_ns / 1e6, "ATLAS, reconstructed", ratio,
+                                ours.iteration_ns / 1e6, theirs.iteration_ns / 1e6, STRONG_NAME, ratio,
                                 "never slower", ratio >= 1,
                                 f"modelled; {distance:.1%} over the lower bound; {ours.chosen}",
                             )  # fmt: skip
-            yield from _summary(which, memory, ratios, distances, keeping)
+            yield from _summary(which, memory, ratios, distances, paper)
 
 
 def _summary(
-    which: str, memory: str, ratios: list[float], distances: list[float], keeping: list[float]
+    which: str, memory: str, ratios: list[float], distances: list[float], paper: list[float]
 ) -> Iterator[Row]:
     mean = math.exp(statistics.fmean(map(math.log, ratios)))
     near = sum(distance <= 0.1 for distance in distances)
     yield Row(
         f"sweep {which}, {memory}: ours over ATLAS, geometric mean of {len(ratios)} points", "times", mean, 1.0,
-        "ATLAS, reconstructed", mean, f"at least {GOAL}, never slower", mean >= GOAL and min(ratios) >= 1,
+        STRONG_NAME, mean, f"at least {GOAL}, never slower", mean >= GOAL and min(ratios) >= 1,
         f"modelled; {min(ratios):.3f} to {max(ratios):.3f}; over the lower bound by {statistics.median(distances):.1%} in the"
         f" median, {max(distances):.1%} at most, within 10 % at {near} points",
     )  # fmt: skip
-    other = math.exp(statistics.fmean(map(math.log, keeping)))
+    other = math.exp(statistics.fmean(map(math.log, paper)))
     yield Row(
-        f"sweep {which}, {memory}: ours over an ATLAS that may keep activations, geometric mean", "times", other, 1.0,
-        "ATLAS, reconstructed, without recompute where it fits", other, "never slower", min(keeping) >= 1,
-        f"modelled; {min(keeping):.3f} to {max(keeping):.3f}",
+        f"sweep {which}, {memory}: ours over the weaker ATLAS of the paper, geometric mean", "times", other, 1.0,
+        "ATLAS, reconstructed, recompute always", other, "never slower", min(paper) >= 1,
+        f"modelled; {min(paper):.3f} to {max(paper):.3f}; unequal memory unless it is just what ATLAS holds",
     )  # fmt: skip
 
 
@@ -183,7 +170,7 @@ def _weather() -> Iterator[Row]:
                 f"{name}, {what}: devices do what is ready, mean of {TRIES}", "ms", told.online.mean_ns / 1e6,
                 told.fixed.mean_ns / 1e6, "the planned order", told.fixed.mean_ns / told.online.mean_ns,
                 how=f"modelled; three-sites.yaml, jitter {jitter:.0%}; p99 {told.online.p99_ns / 1e6:,.0f} instead of"
-                f" {told.fixed.p99_ns / 1e6:,.0f} ms; planned {told.planned_ns / 1e6:,.0f}; chosen anew, without jitter, {again:,.0f}",
+                f" {told.fixed.p99_ns / 1e6:,.0f} ms; planned {told.planned_ns / 1e6:,.0f}; chosen again, without jitter, {again:,.0f}",
             )  # fmt: skip
 
 

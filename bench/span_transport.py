@@ -1,4 +1,4 @@
-"""How much of a long, limited link the WAN transport uses, beside gloo's send/recv and one plain TCP socket.
+"""How much of a long, limited link the WAN transport uses, compared with gloo's send/recv and one plain TCP socket.
 
 Two network namespaces on one switch: a rate limit in the kernel (htb), a delay by a relay of frames in user space (this
 machine's kernel may have no netem), and the TCP buffers of a usual Linux (net.ipv4.tcp_wmem up to 4 MiB, tcp_rmem up to 6
@@ -60,7 +60,7 @@ def _measured(lab: Lab, arguments: argparse.Namespace) -> Iterator[Row]:
         ours, spread = _rate(lab, arguments, "ours", flows)
         for peer, (theirs, _) in peers.items():
             yield Row(
-                what=f"{setting}: {flows} flow{'s' if flows > 1 else ''}, beside {peer}",
+                what=f"{setting}: {flows} flow{'s' if flows > 1 else ''}, compared with {peer}",
                 unit="MB/s",
                 ours=ours,
                 peer=theirs,
@@ -91,7 +91,7 @@ def _fast(lab: Lab, arguments: argparse.Namespace, gbps: float) -> Row:
     ]
     ratios = sorted(ours / theirs for ours, theirs in pairs)
     return Row(
-        what=f"{gbps:g} Gbit/s, no added latency: {arguments.flows} flows, beside gloo send/recv (no checksums)", unit="MB/s",
+        what=f"{gbps:g} Gbit/s, no added latency: {arguments.flows} flows, compared with gloo send/recv (no checksums)", unit="MB/s",
         ours=statistics.median(ours for ours, _ in pairs), peer=statistics.median(theirs for _, theirs in pairs),
         peer_name="gloo send/recv", ratio=statistics.median(ratios),
         how=f"measured here, median of {len(pairs)} pairs in turns, each of {arguments.runs} x {arguments.mb} MB;"

@@ -22,11 +22,11 @@ from _table import Row, main
 
 # $0: where to write. Field 4 of a process's stat, the second after its name, is its parent.
 RANK = """
-date +%s%N >"$0/$RANK.ns"
-cat /proc/$PPID/task/*/schedstat >"$0/$RANK.parent"
+date +%s%N >"$0/${RANK:-0}.ns"
+cat /proc/$PPID/task/*/schedstat >"$0/${RANK:-0}.parent"
 read -r stat </proc/$PPID/stat
 set -- ${stat##*) }
-cat /proc/$2/task/*/schedstat >"$0/$RANK.grandparent"
+cat /proc/$2/task/*/schedstat >"$0/${RANK:-0}.grandparent"
 """
 START_GOAL_S = 0.5
 HELP_GOAL_S = 0.3

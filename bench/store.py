@@ -1,4 +1,4 @@
-"""How fast events become durable and come back, beside the plain ``sqlite3`` module with the same durability."""
+"""How fast events become durable and come back, compared with the plain ``sqlite3`` module with the same durability."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def read_back(given: argparse.Namespace, directory: Path) -> Iterator[Row]:
 
 
 def opened(given: argparse.Namespace, directory: Path) -> Row:
-    """CPU seconds of a process that opens a store, beside one that only imports SQLAlchemy."""
+    """CPU seconds of a process that opens a store, compared with one that only imports SQLAlchemy."""
     ours, peer = [], []
     for _ in range(given.runs):
         ours.append(cpu(OPEN.format(path=str(directory / "ours.db"))))

@@ -53,14 +53,15 @@ def steps_of(job_file: Path) -> int:
 
 
 def run(job_file: Path, store: Path, rank: int, at: int) -> int:
-    """``unidle run`` with a killer beside it; its exit code."""
-    # The job says `python`: the one beside unidle, which has PyTorch.
+    """``unidle run`` with a killer next to it; its exit code."""
+    # The job says `python`: the one next to unidle, which has PyTorch.
     bin_dir = Path(sys.executable).parent
     env = {**os.environ, "PATH": f"{bin_dir}{os.pathsep}{os.environ.get('PATH', '')}"}
     progress = "live" if sys.stderr.isatty() else "plain"
-    # as many CPU devices as the job takes: idle ones would fill the picture (GPUs go before them)
+    # as many CPU devices as the job takes: idle ones would fill the picture (GPUs are used first)
     fleet = ["--cpu-devices", "4", "--progress", progress]
-    command = [str(bin_dir / "unidle"), "run", str(job_file), "--store", str(store), *fleet]
+    # 400 lines of losses would hide what unidle shows
+    command = [str(bin_dir / "unidle"), "run", str(job_file), "--logs", "none", "--store", str(store), *fleet]
     over = threading.Event()
     killer = threading.Thread(
         target=kill_at_step, args=(store.with_name(store.name + ".d") / "runs", rank, at, over)

@@ -1,4 +1,4 @@
-"""The demo of span: four sites train a real GPT over links with real limits, beside its model, one process, and gloo.
+"""The demo of span: four sites train a real GPT over links with real limits, compared with its model, one process, and gloo.
 
     make demo-span
     make demo-span ARGS="--steps 20"
@@ -39,10 +39,12 @@ def main() -> None:
     tell("four sites train it")
     code = unidle(
         "run", str(place / "train.yaml"), "--steps", str(arguments.steps), "--store", str(place / "span.db"),
-        "--compare", "single,gloo", "--gantt", str(place / "step.svg"), "--perfetto", str(place / "trace.json"),
+        "--against", "single,gloo", "--gantt", str(place / "step.svg"), "--perfetto", str(place / "trace.json"),
     )  # fmt: skip
     shown = place.relative_to(Path.cwd()) if place.is_relative_to(Path.cwd()) else place
-    tell(f"{time.monotonic() - begun:.0f} s. A measured step beside the modelled one: {shown / 'step.svg'};")
+    tell(
+        f"{time.monotonic() - begun:.0f} s. A measured step compared with the modelled one: {shown / 'step.svg'};"
+    )
     tell(f"for ui.perfetto.dev: {shown / 'trace.json'}; where each device's time went: {shown / 'span.db'}")
     sys.exit(code)
 

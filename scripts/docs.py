@@ -156,7 +156,7 @@ def schema_page(title: str, introduction: str, schema: Schema) -> str:
 
 
 def _resolve(part: Schema, schema: Schema) -> Schema:
-    """Follow ``$ref``; what stands beside it (a description, say) wins."""
+    """Follow ``$ref``; what stands next to it (a description, say) wins."""
     if reference := part.get("$ref"):
         found: Schema = schema
         for key in reference.removeprefix("#/").split("/"):
@@ -231,7 +231,9 @@ def _literal(value: object) -> str:
 
 
 def _cell(text: object) -> str:
-    return " ".join(str(text).split()).replace("|", "\\|")
+    """Text of one cell of a table. In code a bar is a bar; a backslash before it would be shown."""
+    parts = " ".join(str(text).split()).split("`")
+    return "`".join(part if k % 2 else part.replace("|", "\\|") for k, part in enumerate(parts))
 
 
 def _command(command: Command, path: list[str]) -> Iterator[str]:
@@ -256,10 +258,12 @@ def _command(command: Command, path: list[str]) -> Iterator[str]:
 
 
 def _parameter(parameter: Parameter, context: Context) -> str | None:
-    record = parameter.get_help_record(context)
-    if record is None:
+    from unidle.cli.help import described
+
+    row = described(parameter, context)
+    if row is None:
         return None if getattr(parameter, "hidden", False) else f"| `{parameter.make_metavar(context)}` | |"
-    return f"| `{_cell(record[0])}` | {_cell(record[1])} |"
+    return f"| {_cell(f'`{row[0]}`')} | {_cell(row[1])} |"
 
 
 def _exit_codes() -> Iterator[str]:

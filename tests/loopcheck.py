@@ -222,6 +222,7 @@ class Checker:
         slices = tuple(piece for place in event.places for piece in place.slices)
         for place in event.places:
             self._need(len(place.slices) == spec.devices_per_rank, "no half rank", f"{who} rank {place.rank}")
+            self._goes_on(who, spec, place.node)
             for piece in place.slices:
                 self._takes(who, spec, place.node, piece)
         self._need(len(set(slices)) == len(slices), "no slice is given twice", who)
@@ -229,9 +230,9 @@ class Checker:
             owner = self._owner.get(piece)
             self._need(owner is None, "no device over its capacity", f"{piece} for {who} and {owner}")
             self._owner[piece] = who
-        kinds = {self.device_of[piece].kind for piece in slices}
+        kinds = {self.device_of[piece].kind for piece in slices} or {""}  # one without devices is of none
         self._need(len(kinds) == 1, "a gang is of one kind of device", f"{who}: {kinds}")
-        nodes = Counter(self.device_of[piece].node for piece in slices)
+        nodes = Counter(place.node for place in event.places for _ in place.slices or ("",))
         ranks_by_node = Counter(place.node for place in event.places)
         held = Held(event.attempt, self._now_ns, slices, nodes, ranks_by_node, kinds.pop())
         job.live, job.attempts = held, event.attempt
@@ -251,15 +252,19 @@ class Checker:
         self._need(self.healthy(device), "nothing is placed on what is down", f"{who}: {piece}")
         wanted = {"gpu": ("gpu",), "cpu": ("cpu",)}.get(spec.device, ("gpu", "cpu"))
         self._need(device.kind in wanted, "a gang gets the kind that it asked for", f"{who}: {piece}")
-        there = self.nodes[node]
-        self._need(set(there.taints) <= set(spec.where.tolerate), "taints keep jobs off", f"{who}: {node}")
-        has = all(there.labels.get(key) == value for key, value in spec.where.labels.items())
-        self._need(has, "a node has the labels that were asked for", f"{who}: {node}")
         if spec.where.uuids.include:
             fits = device.uuid in spec.where.uuids.include
             self._need(fits, "only devices that were named", f"{who}: {piece}")
         if device.uuid and device.uuid in spec.where.uuids.exclude:
             self._need(False, "no device that was excluded", f"{who}: {piece}")
+
+    def _goes_on(self, who: str, spec: JobSpec, node: str) -> None:
+        """Also what takes no device goes on a node that is up and may be used."""
+        there = self.nodes[node]
+        self._need(node not in self.down, "nothing is placed on what is down", f"{who}: {node}")
+        self._need(set(there.taints) <= set(spec.where.tolerate), "taints keep jobs off", f"{who}: {node}")
+        has = all(there.labels.get(key) == value for key, value in spec.where.labels.items())
+        self._need(has, "a node has the labels that were asked for", f"{who}: {node}")
 
     def _wishes(self, who: str, spec: JobSpec, nodes: list[str]) -> None:
         """Hard wishes: the gang within a tier of the kind, each parallel group too."""

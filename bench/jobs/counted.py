@@ -1,4 +1,4 @@
-"""Trains for a number of steps under torch.profiler once it is told to, and says which operators that counted.
+"""Trains for a number of steps under torch.profiler on request, and prints which operators that counted.
 
 counted.py STEPS
 """

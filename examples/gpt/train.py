@@ -107,7 +107,7 @@ class GPT(nn.Module):
 
 
 def save(args: argparse.Namespace, step: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Write beside, sync, rename: a reader sees the whole checkpoint or none. The last two are kept."""
+    """Write to a temporary name, sync, rename: a reader sees the whole checkpoint or none. The last two are kept."""
     args.checkpoint_dir.mkdir(parents=True, exist_ok=True)
     path = args.checkpoint_dir / f"step_{step:06d}.pt"
     beside = path.with_suffix(".tmp")

@@ -1,4 +1,4 @@
-"""Trains a network on small molecules that are built anew for each step from a catalogue of fragments.
+"""Trains a network on small molecules that are built again for each step from a catalogue of fragments.
 
 Runs until it is stopped. --seed changes sizes and with them all times.
 """

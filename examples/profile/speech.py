@@ -1,4 +1,4 @@
-"""Trains a small network that tells spoken digits apart, while next epoch's spectrograms are made beside it.
+"""Trains a small network that tells spoken digits apart, while next epoch's spectrograms are made at the same time.
 
 Runs until it is stopped. --seed changes sizes and with them all times.
 """

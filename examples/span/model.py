@@ -21,7 +21,7 @@ class Embedding(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and a small network, each beside a way around it."""
+    """Attention and a small network, each with a residual connection."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()

@@ -49,7 +49,7 @@ class VirtualClock:
 
 
 class Bell:
-    """What one thread rests beside until another one rings; once rung it stays so.
+    """What one thread waits on until another one rings; once rung it stays so.
 
     A ``threading.Event`` makes a lock for each wait, which costs a third more, and hears of no file. Errors: OSError,
     where no descriptor is to be had.
@@ -76,7 +76,7 @@ class Bell:
         return self.rung
 
     def close(self) -> None:
-        """Once nobody rests beside it any more. It can be rung still, for nobody."""
+        """Once nobody waits on it any more. It can be rung still, for nobody."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

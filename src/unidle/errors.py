@@ -53,6 +53,22 @@ class CannotRun(UnidleError):
     exit_code = 3
 
 
+class JobFailed(UnidleError):
+    """A job that was waited for failed or was cancelled. ``field`` is its id, ``state`` how it ended."""
+
+    def __init__(
+        self,
+        problem: str,
+        *,
+        field: str | None = None,
+        value: object = None,
+        remedy: str | None = None,
+        state: str = "failed",
+    ) -> None:
+        self.state = state
+        super().__init__(problem, field=field, value=value, remedy=remedy)
+
+
 class TargetEnded(UnidleError):
     """What was to be looked at ended before anything was seen of it."""
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 US_PER_HOUR: Final = 3_600_000_000
-_LEAST_HOURS_US: Final = US_PER_HOUR // 10  # what is less is told in seconds
+_LEAST_HOURS_US: Final = US_PER_HOUR // 10  # what is less is shown in seconds
 _HISSES: Final = ("s", "x", "z", "ch", "sh")
 
 
@@ -42,6 +42,26 @@ def were(number: int) -> str:
 def listed(names: Sequence[str]) -> str:
     """``a``; ``a and b``; ``a, b and c``, in the order that they have."""
     return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else "".join(names)
+
+
+_MEMORY_UNITS: Final = (
+    ("TB", 10**12),
+    ("TiB", 2**40),
+    ("GB", 10**9),
+    ("GiB", 2**30),
+    ("MB", 10**6),
+    ("MiB", 2**20),
+    ("kB", 1000),
+)
+
+
+def amount_of_memory(size: int) -> str:
+    """Bytes as a job file has them: ``64MB``, ``2GiB``; three figures where no unit divides them."""
+    for unit, each in _MEMORY_UNITS:
+        if size and size % each == 0 and size // each < (1000 if len(unit) == 2 else 10_000):
+            return f"{size // each}{unit}"
+    unit, each = next(((u, e) for u, e in _MEMORY_UNITS if size >= e and len(u) == 2), ("B", 1))
+    return f"{size / each:.3g}{unit}" if size < 999.5 * each else f"{size / each:.0f}{unit}"
 
 
 def device_time(us: float) -> str:

@@ -79,7 +79,7 @@ def test_explain_shows_each_prediction_with_its_error() -> None:
     run, start = explain(view, view.jobs["j2"])["predictions"]
     assert (run["what"], run["error_ns"], run["within"]) == ("run_time", -10 * S, False)
     assert (start["what"], start["value_ns"], start["error_ns"]) == ("start", 1 + 300 * S, 0)
-    assert run["by"] == "jobs train of ann"
+    assert run["by"] == "one earlier job train of ann"
 
 
 def test_a_score_says_how_often_the_truth_was_within_the_bounds() -> None:

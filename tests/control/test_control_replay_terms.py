@@ -68,7 +68,7 @@ def test_run_times_are_learned_from_jobs_of_the_same_user_and_name(tmp_path: Pat
     )
     _, view = kept(given)
     (said,) = view.jobs["j8"].predictions
-    assert (said.what, said.value_ns, said.by) == ("run_time", 100 * S, "jobs sweep of ann")
+    assert (said.what, said.value_ns, said.by) == ("run_time", 100 * S, "4 earlier jobs sweep of ann")
     _, view = kept(given, assumed=Assumptions(estimates="none"))
     assert view.jobs["j8"].predictions == []
 

@@ -52,7 +52,7 @@ def test_root_has_the_highest_tier_and_nothing_to_do() -> None:
         (replace(ROOT, btf=False), "T1", "no BTF", "CONFIG_DEBUG_INFO_BTF"),
         (replace(ROOT, inner_pids=True, container=True), "T1", "pid namespace", "--pid=host"),
         (replace(USER, container=True), "T1", "EPERM", "--cap-add=BPF"),
-        (replace(ROOT, module=False), "T3", "not installed", "pip install unidle-scope"),
+        (replace(ROOT, module=False), "T3", "not installed", "install the wheel unidle_scope"),
     ],
 )
 def test_each_user_is_told_the_tier_that_works_and_what_the_next_needs(

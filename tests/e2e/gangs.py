@@ -27,9 +27,10 @@ def write_job(path: Path, script: str, **fields: Any) -> Path:
     return path
 
 
-def submit(store: Path | str, path: Path, script: str, **fields: Any) -> str:
-    """Submit a job and return its id."""
-    done = unidle("submit", write_job(path, script, **fields), "--store", store, "--json")
+def submit(store: Path | str, path: Path, script: str, *, hold: bool = False, **fields: Any) -> str:
+    """Submit a job and return its id; ``hold``: also one that the fleet cannot hold."""
+    held = ["--hold"] if hold else []
+    done = unidle("submit", write_job(path, script, **fields), "--store", store, "--json", *held)
     assert done.returncode == 0, done.stderr
     return str(json.loads(done.stdout)["job"])
 

@@ -98,12 +98,12 @@ def test_words_that_no_command_knows(tmp_path: Path) -> None:
     done = unidle("submit", "--store", store, "--json", "--", "true")
     job = json.loads(done.stdout)["job"]
     cases = {
-        ("run", "--store", store): "give either a job file or a command after --",
+        ("run", "--store", store): "JOB: give a job file or a command",
         (
             "submit",
             "--store",
             store,
-        ): "; unidle submit JOB.yaml, or unidle submit --ranks 4 -- python train.py",
+        ): "; unidle submit JOB.yaml, or unidle submit --ranks 4 python train.py",
         ("run", "--store", store, "--"): "command: must have at least 1 item",
         ("run", "--store", store, "--ranks", "0", "--", "true"): "ranks: must be a whole number",
         ("run", "--store", store, tmp_path / "none.yaml"): "there is no such file",
@@ -111,10 +111,23 @@ def test_words_that_no_command_knows(tmp_path: Path) -> None:
             "run",
             "--store",
             store,
+            tmp_path / "a.yaml",
+            "--",
+            "true",
+        ): "JOB: give either a job file or a command",
+        ("run", "--store", store, tmp_path / "none.py"): "PROGRAM: there is no such file",
+        (
+            "run",
+            "--store",
+            store,
+            "--logs",
+            "0,4",
             "--ranks",
-            2,
-            tmp_path / "none.yaml",
-        ): "--ranks: options of the job go with",
+            4,
+            "--",
+            "true",
+        ): "--logs: the job has no such rank (got 4)",
+        ("logs", "--store", store, job, "--grep", "("): "--grep: is not a regular expression",
         ("run", "--store", store, "--progress", "loud", "--", "true"): "--progress: is not a way",
         ("list", "--store", store, "--", "true"): "only `unidle run` and `unidle submit` take a command",
         ("list", "--store", store, "--state", "lost"): "--state: is not a state of a job",
@@ -122,9 +135,9 @@ def test_words_that_no_command_knows(tmp_path: Path) -> None:
         ("cancel", "--store", store, "nobody"): "JOB: no such job in this store",
         ("logs", "--store", store, job, "--rank", 1): "--rank: the job has no such rank",
         ("ledger", "--store", store, "--by", "colour"): "known are leaf",
-        ("ledger", "--store", store, "--start", "soon"): "--start: is not a time",
+        ("ledger", "--store", store, "--since", "soon"): "--since: is not a time",
         ("ledger", "--store", store, "--format", "png"): "--format: is not a format",
-        ("ledger", "--store", store, "-o", tmp_path / "no/ledger"): "--output: cannot be written",
+        ("ledger", "--store", store, "-o", tmp_path / "no/ledger"): "--out: cannot be written",
         ("store", "import", tmp_path / "none.jsonl", "--store", tmp_path / "new.db"): "cannot be read",
         ("schema", "store"): "job, fleet, clusters",
         ("list", "--store", "mysql://here/db"): "is not an address of a store",
@@ -164,7 +177,7 @@ def test_unknown_option_and_command_are_bad_input() -> None:
 
 
 def test_job_larger_than_the_machine_is_refused_before_it_is_submitted(tmp_path: Path) -> None:
-    done = unidle("run", "--ranks", 9, "--store", tmp_path / "s.db", "--", "true")
+    done = unidle("run", "--ranks", 9, "--cpu-devices", 8, "--store", tmp_path / "s.db", "--", "true")
     assert done.returncode == 3
     assert "needs 9 devices, and the fleet has 8: it can never start here" in one_line(done.stderr)
     assert not (tmp_path / "s.db").exists()

@@ -76,7 +76,7 @@ def test_a_move_that_died_half_way_is_finished_by_the_next(tmp_path: Path) -> No
         gangs.running("up", "--store", west, "--fleet", tmp_path / "west.yaml"),
     ):
         gangs.wait_until(lambda: all(line["reached"] for line in ask("clusters", file)))
-        job = gangs.submit(west, tmp_path / "never.yaml", "true", ranks=5)
+        job = gangs.submit(west, tmp_path / "never.yaml", "true", hold=True, ranks=5)
         gangs.wait_until(lambda: (found := gangs.jobs_of(west).get("never")) is not None and found.verdict)
         opened = open_store(str(west), create=False)  # what a mover does before it dies
         opened.request("cancel", msgspec.json.encode(CancelRequest(job, f"{MOVER}east", only_waiting=True)))

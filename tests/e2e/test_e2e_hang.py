@@ -64,6 +64,26 @@ def test_a_stopped_rank_is_named_and_the_gang_starts_again(tmp_path: Path) -> No
     assert "stopped" in incident["because"] and f"node {incident['node']}" in incident["because"]
     hung = sum(row["end_ns"] - row["start_ns"] for row in rows(store) if row["leaf"] == "hang")
     assert hung >= 3 * (incident["verdict_ns"] - incident["onset_ns"])
+    story = ask("explain", "ring", "--store", store)
+    assert story["odd_ranks"] == [1] and [row["rank"] for row in story["stacks"]] == [0, 1, 2]
+    assert story["stacks"][1]["state"] == "stopped" and "allreduce.py" in story["stacks"][0]["at"]
+    decided = [decision["what"] for decision in story["decisions"]]
+    assert decided.index("stacks") + 1 == decided.index("stop")
+
+
+def test_a_rank_that_is_stopped_before_the_first_step_is_looked_at_too(tmp_path: Path) -> None:
+    store = tmp_path / "s.db"
+    waits = [sys.executable, "-c", "import sys, time\nprint('up', flush=True)\nwhile True: time.sleep(0.05)"]
+    job = {"name": "ring", "command": waits, "ranks": 2, "restart": {"max": 1, "backoff_s": 600}}
+    (tmp_path / "job.json").write_text(json.dumps(job))
+    with running(
+        "run", tmp_path / "job.json", "--store", store, "--cpu-devices", 2, stdout=subprocess.DEVNULL
+    ):
+        os.kill(pid_of(store, 0, after_step=0), signal.SIGSTOP)
+        stacks = wait_until(lambda: jobs_of(store)["ring"].attempts[0].stacks, 30, "the stacks")
+        wait_until(lambda: jobs_of(store)["ring"].state == "restarting", 30, "the gang's stop")
+    assert stacks.odd == (0,)
+    assert jobs_of(store)["ring"].attempts[0].why.text.endswith("; " + stacks.because.text.partition("; ")[2])
 
 
 def test_a_job_without_restarts_is_told_of_and_goes_on_when_the_rank_does(tmp_path: Path) -> None:

@@ -94,7 +94,9 @@ def test_two_jobs_share_a_device_by_quota_and_a_whole_device_job_gets_it_when_th
         assert up.wait(30) == 0
     assert {job.state for job in jobs_of(store).values()} == {"succeeded"}
     assert device(store)["cut"] is None
-    by_job = {row["job"]: row["share_ppm"] for row in rows(store) if row["job"] and row["leaf"] == "useful"}
+    by_job = {
+        row["job"]: row["share_ppm"] for row in rows(store) if row["job"] and row["leaf"] == "unmeasured"
+    }
     assert sorted(by_job.values()) == [250_000, 500_000, 1_000_000]
     shares_at_all_times(store)
     assert unidle("store", "check", "--store", store).returncode == 0
@@ -153,7 +155,7 @@ def test_a_snapshot_of_a_cut_device_repeats_the_decision(tmp_path: Path) -> None
     third = tmp_path / "c.json"
     third.write_text(json.dumps({"command": ["x"], "share": {"fraction": 0.4}}))
     fits = json.loads(unidle("place", "--snapshot", snapshot, "--job", third, "--json").stdout)
-    assert fits["placed"] and "beside 1 other" in fits["because"][0]
+    assert fits["placed"] and "next to 1 other" in fits["because"][0]
 
 
 def _python(code: str, *words: object) -> int:

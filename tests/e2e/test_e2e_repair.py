@@ -75,5 +75,5 @@ def test_a_job_that_saves_is_moved_for_a_gang_and_both_run(tmp_path: Path) -> No
     assert [[place.node for place in attempt.places] for attempt in mover.attempts] == [["n2"], ["n1"]]
     assert [place.node for place in wide.attempts[0].places] == ["n2", "n2"]
     assert gangs.jobs_of(store)["stays"].attempts[0].places[0].node == "n1"
-    assert any(f"moved to make room for {wide.id} (2 devices)" in d["text"] for d in story["decisions"])
+    assert any(f"moved to make room for job {wide.id} of user " in d["text"] for d in story["decisions"])
     assert unidle("ledger", "--store", store, "--check").returncode == 0

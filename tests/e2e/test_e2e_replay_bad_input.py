@@ -131,7 +131,7 @@ def test_no_assumption_may_be_infinite_or_vanish(fleet: Path, tmp_path: Path) ->
         (line,) = done.stderr.splitlines()
         assert line.startswith(f"unidle: {words[0]}: must be ") and f"(got '{words[1]}')" in line
 
-    endless = [(f"--{name}", "inf") for name in ("until", "restart", "restore", "stop", "checkpoint-write", "mtbf", "mttr")]  # fmt: skip
+    endless = [(f"--{name}", "inf") for name in ("stop-after", "restart", "restore", "stop", "checkpoint-write", "mtbf", "mttr")]  # fmt: skip
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(one, [*endless, ("--checkpoint-every", "0.5")]))
 
@@ -152,7 +152,7 @@ def test_a_bad_openb_trace_is_named(tmp_path: Path) -> None:
     nodes.write_text("sn,cpu_milli,memory_mib,gpu,model\nn0,64000,262144,2,P100\n")
     head = "name,cpu_milli,memory_mib,num_gpu,gpu_milli\n"
     for text, says in {
-        "p,1000,1,9,1000\n": f"{pods}:2: num_gpu: asks for more than any node has beside the rest of the pod (got 9)",
+        "p,1000,1,9,1000\n": f"{pods}:2: num_gpu: asks for more than any node has in addition to the rest of the pod (got 9)",
         "p,-5,1,1,1000\n": f"{pods}:2: cpu_milli: is not an amount (got '-5')",
         "p,nan,1,1,1000\n": f"{pods}:2: cpu_milli: is not",
     }.items():

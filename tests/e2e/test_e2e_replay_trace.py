@@ -80,7 +80,7 @@ def test_a_prediction_that_came_true_is_said_to_be_so(fleet: Path, tmp_path: Pat
     command = unidle_alone(fleet, trace)
     assert unidle(*command, "--save", tmp_path / "k").returncode == 0
     told = unidle("explain", "a", "--store", tmp_path / "k" / "unidle.db").stdout
-    assert told.count("from the job file's estimate_s; and so it was\n") == 2  # its run time, and its cost
+    assert told.count("from the job file's estimate_s; it was so\n") == 2  # its run time, and its cost
 
 
 def test_slips_are_one_line_and_exit_code_2(fleet: Path, trace: Path, tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_what_waits_when_a_replay_is_stopped_is_explained_and_repeated_from_a_sn
     store = kept / "unidle.db"
     (waiting,) = ask("list", "--store", store, "--state", "queued")
     assert waiting["job"] == "c"
-    (row,) = unidle("list", "--store", store, "--state", "queued").stdout.splitlines()[1:]
+    row = unidle("list", "--store", store, "--state", "queued").stdout.splitlines()[1]
     assert "  5 min" in row  # by the replay's own time, not today's
     said = ask("explain", "c", "--store", store)["waiting"]
     # at 360 s: a (4 of the 8 GPUs) runs until 600 s; b and d have ended

@@ -21,14 +21,13 @@ REFUSED = {
     "run --ranks many": "--ranks: must be a valid integer (got 'many'); `unidle run --help`",
     "run --ranks=many": "--ranks: must be a valid integer (got 'many'); `unidle run --help`",
     "run --cpu-devices 99999 x": "--cpu-devices: must be less than or equal to 4096 (got '99999')",
-    "replay trace --until inf": "--until: must be less than or equal to 1000000 (got 'inf')",
+    "replay trace --until inf": "--stop-after: must be less than or equal to 1000000 (got 'inf')",
     "replay openb --policy fgd": "--nodes: is missing; `unidle replay openb --help`",
     "replay openb --nodes": "--nodes: needs a value; `unidle replay openb --help`",
     "list --json=3": "--json: takes no value; `unidle list --help`",
-    "show": "JOB: is missing; `unidle show --help`",
     "list one two": "arguments: unidle list takes no more words (got 'one two'); `unidle list --help`",
-    "lst": "COMMAND: no such command (got 'lst'); did you mean 'list'",
-    "replay nope": "COMMAND: no such command (got 'nope'); did you mean 'openb'",
+    "lst": "COMMAND: no such command (got 'lst'); did you mean `list`",
+    "replay nope": "COMMAND: no such command (got 'nope'); did you mean `openb`",
 }
 
 

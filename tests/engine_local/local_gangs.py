@@ -135,7 +135,7 @@ class Gang:
     def processes(self, rank: int) -> set[int]:
         """Live processes that have the rank's environment."""
         run_id = f"{self.engine._name}-{self.command.job}-{self.command.attempt}"
-        return tree.with_environment(f"TORCHELASTIC_RUN_ID={run_id}", f"RANK={rank}")
+        return tree.with_environment(f"UNIDLE_RUN_ID={run_id}", f"UNIDLE_RANK={rank}")
 
 
 class Machine:

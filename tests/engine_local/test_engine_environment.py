@@ -11,7 +11,7 @@ import pytest
 from engine_local.local_gangs import FLEET, Gang, Machine, gang_of, python, sh
 from unidle.engine.local import launch
 from unidle.fleet import Device, Fleet, Node
-from unidle.jobs import RankPlace
+from unidle.jobs import RankPlace, Role
 
 
 def environment_of(gang: Gang, rank: int) -> dict[str, str]:
@@ -54,6 +54,27 @@ def test_a_gang_of_one_keeps_all_its_threads(machine: Machine, monkeypatch: pyte
     gang = machine.start(sh("env"))
     gang.ends()
     assert "OMP_NUM_THREADS" not in environment_of(gang, 0)
+
+
+def test_a_job_without_a_rendezvous_looks_like_one_process(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in launch.RENDEZVOUS:
+        monkeypatch.setenv(name, "of an outer launcher")
+    gang = machine.start(sh("env"), attempt=2, rendezvous="none")
+    gang.ends()
+    env = environment_of(gang, 0)
+    assert not set(env) & set(launch.RENDEZVOUS)
+    own = {"UNIDLE_JOB": "job", "UNIDLE_ATTEMPT": "2", "UNIDLE_RANK": "0", "UNIDLE_RANKS": "1"}
+    assert {name: env.get(name) for name in own} == own
+    assert env["TORCHELASTIC_RESTART_COUNT"] == "1"  # no rendezvous: how often, not with whom
+    assert env["UNIDLE_RUN_ID"].endswith("-job-2")
+
+
+def test_roles_are_given_also_without_a_rendezvous() -> None:
+    command = gang_of(("true",), 1, rendezvous="none", roles=(Role("trainer", ((0, 0),)),))
+    (env,) = launch.environments(command, FLEET, 1, "x", {})
+    assert (env["ROLE_NAME"], env["ROLE_RANK"], "RANK" in env) == ("trainer", "0", False)
 
 
 def test_gpus_are_named_by_uuid_where_there_is_one() -> None:

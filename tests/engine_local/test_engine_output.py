@@ -91,7 +91,7 @@ def test_a_reader_that_fell_behind_goes_on_with_the_oldest_file(tmp_path: Path) 
     reader.close()
     log.close()
     assert rest.endswith(b"0099 ") and len(rest) >= 100
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["log", "log.1"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["log", "log.1", "log.times"]
 
 
 def test_a_single_log_file_is_bounded_too(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from waiting import wait_until
 
 TELL = """
 import json, os, signal, sys, threading
-varies = ("UNIDLE_RANK_FD", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "UNIDLE_JOB")
+varies = ("UNIDLE_RANK_FD", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "UNIDLE_JOB", "UNIDLE_RUN_ID")
 told = {
     "argv": sys.argv[:1], "path": sys.path, "cwd": os.getcwd(), "name": __name__, "file": __file__,
     "main": sys.modules["__main__"].__dict__ is globals(),

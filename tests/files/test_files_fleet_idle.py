@@ -41,7 +41,7 @@ def test_what_is_not_given_follows_from_what_is() -> None:
 @pytest.mark.parametrize(
     ("idle", "problem"),
     [
-        ({"after": 30}, "idle.after: must be a time with its unit, such as 90s, 30m, 1.5h or 2d (got 30)"),
+        ({"after": 30}, "idle.after: must be a time with its unit, such as 90s, 30m, 1.5h, 1h30m or 2d (got 30)"),
         ({"after": "30 minutes"}, "idle.after"),
         ({"notice": "0s"}, "idle.notice: must be from 1 s to 365 days (got '0s'); for instance 30m"),
         ({"start": "400d"}, "idle.start: must be from 1 s to 365 days"),
@@ -74,7 +74,16 @@ def test_a_job_says_that_it_may_be_idle() -> None:
 
 @pytest.mark.parametrize(
     ("text", "ns"),
-    [("90s", 90 * 10**9), ("30m", 30 * M), ("1.5h", 90 * M), ("2d", 2880 * M), ("0.1s", 10**8)],
+    [
+        ("90s", 90 * 10**9),
+        ("30m", 30 * M),
+        ("1.5h", 90 * M),
+        ("2d", 2880 * M),
+        ("0.1s", 10**8),
+        ("1h30m", 90 * M),
+        ("10m30s", 630 * 10**9),
+        ("1d 2h", 26 * 60 * M),
+    ],
 )
 def test_times_are_read_exactly_and_written_back(text: str, ns: int) -> None:
     assert duration_ns(text) == ns

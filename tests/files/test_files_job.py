@@ -75,7 +75,7 @@ def test_every_field_arrives(tmp_path: Path) -> None:
         layout=Layout(2, 2, 1),
         checkpoint_path=str(tmp_path / "code" / "ckpt"),
         progress_pattern=r"step=(?P<step>\d+)",
-        restart=Restart(3, 0.5, ("signal", "SIGKILL", 75)),
+        restart=Restart(3, 0.5, ("signal", "SIGKILL", 75), insists=True),
         limits=Limits(512 << 20, 1.5, 100),
         timeout_s=3600.0,
         queue_timeout_s=60.0,
@@ -90,6 +90,7 @@ def test_only_the_command_is_required(tmp_path: Path) -> None:
         name="train",
         workdir=str(tmp_path),
         user=pwd.getpwuid(os.getuid()).pw_name,
+        rendezvous="none",
     )
     assert job(tmp_path, "command: [python, train.py]") == expected
 
@@ -217,7 +218,12 @@ def test_a_wrong_command_is_refused(tmp_path: Path, text: str, problem: str) -> 
         ("ranks: 1000000000000", "(got 1000000000000)"),
         ("ranks: [1]", "not a list"),
         ("ranks:", "not empty"),
-        ("devices_per_rank: 0", "devices_per_rank: must be a whole number from 1 to 1,024"),
+        ("devices_per_rank: -1", "devices_per_rank: must be a whole number from 0 to 1,024"),
+        ("devices_per_rank: 0\ndevice: gpu", "devices_per_rank: is 0, and device asks for devices"),
+        (
+            "devices_per_rank: 0\nmodels: {include: [H100]}",
+            "devices_per_rank: is 0, and models asks for devices",
+        ),
         ("device: tpu", "device: must be one of any, cpu, gpu (got 'tpu')"),
         ("priority: 2000000000", "priority: must be"),
         ("timeout_s: 0", "timeout_s: must be a number over 0"),
@@ -255,7 +261,7 @@ def test_a_wrong_command_is_refused(tmp_path: Path, text: str, problem: str) -> 
             "restart: {policies: [{event: fail, action: ignore, role: x}]}",
             "restart.policies[0].role: is no role of this job",
         ),
-        ("limits: {memory: 12}", "limits.memory: must be bytes, or an amount such as 512MiB or 2GB"),
+        ("limits: {memory: 12}", "limits.memory: must be bytes, or an amount such as 200M, 512MiB or 2GB"),
         ("limits: {memory: 12Gb}", "(got '12Gb')"),
         ("limits: {memory: 12B}", "limits.memory: must be from 1 MiB to 1 PiB (got '12B')"),
         ("limits: {memory: 99999TiB}", "limits.memory: must be from 1 MiB"),
@@ -313,10 +319,31 @@ def test_names_that_only_resemble_a_reserved_one_are_fine(tmp_path: Path) -> Non
         ("1.5 GiB", 3 << 29),
         ("2GB", 2 * 10**9),
         ("0.3GB", 300_000_000),
+        ("200M", 200_000_000),
+        ("4g", 4 * 10**9),
+        ("512mib", 1 << 29),
+        ("1Ti", 1 << 40),
     ],
 )
 def test_memory_takes_units(tmp_path: Path, amount: str, size_bytes: int) -> None:
     assert job(tmp_path, f"command: [a]\nlimits: {{memory: {amount}}}").limits.memory_bytes == size_bytes
+
+
+@pytest.mark.parametrize(
+    ("fields", "rendezvous"),
+    [
+        ("", "none"),
+        ("ranks: 2", "torchrun"),
+        ("ranks: {min: 1, max: 2}", "torchrun"),
+        ("layout: {tp: 1}", "torchrun"),
+        ("rendezvous: torchrun", "torchrun"),
+        ("ranks: 4\nrendezvous: none", "none"),
+    ],
+)
+def test_one_rank_without_a_layout_has_no_rendezvous_unless_asked(
+    tmp_path: Path, fields: str, rendezvous: str
+) -> None:
+    assert job(tmp_path, f"command: [a]\n{fields}").rendezvous == rendezvous
 
 
 def test_absolute_paths_may_lead_anywhere(tmp_path: Path) -> None:
@@ -412,3 +439,10 @@ def test_who_names_what_only_gpus_have_gets_no_cpu_device(tmp_path: Path, given:
 
 def test_a_part_of_any_device_may_be_of_a_cpu_device(tmp_path: Path) -> None:
     assert job_from_mapping({"command": ["a"], "share": {"fraction": 0.5}}, "test", tmp_path).device == "any"
+
+
+def test_a_rank_without_devices_takes_a_core_of_its_node(tmp_path: Path) -> None:
+    bare = job(tmp_path, "command: [a]\ndevices_per_rank: 0\n")
+    assert (bare.device, bare.devices, bare.requests.cpus) == ("cpu", 0, 1.0)
+    asks = job(tmp_path, "command: [a]\ndevices_per_rank: 0\nrequests: {cpus: 0.5, memory: 2GiB}\n")
+    assert (asks.requests.cpus, asks.requests.memory_bytes) == (0.5, 2**31)

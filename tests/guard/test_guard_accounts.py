@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from unidle.cli.failures import _lines, as_object
 from unidle.guard.accounts import (
     DAY_NS,
     HOUR_NS,
@@ -17,6 +19,7 @@ from unidle.guard.accounts import (
     Seen,
     Stretch,
     accounts,
+    causes,
     components,
     judged,
     kinds,
@@ -114,6 +117,12 @@ def test_costs_are_summed_by_kind_and_what_has_no_price_is_said() -> None:
     )
 
 
+def test_the_costs_are_split_by_the_kind_of_failure_too() -> None:
+    code, unknown = replace(harm("n0", 1), cause="code"), replace(harm("n1", 2), cause="unknown")
+    rows = causes([code, code, unknown, harm("n2", 3)])
+    assert [(row.kind, row.incidents, row.cost_micro) for row in rows] == [("code", 2, 10), ("unknown", 1, 5)]
+
+
 @given(st.lists(st.tuples(st.integers(1, 5000), st.integers(1, 10**6), st.booleans()), max_size=40))
 def test_every_stretch_is_in_exactly_one_size(given_: list[tuple[int, int, bool]]) -> None:
     rows = sizes([Stretch(f"j{k}", devices, ns, hurt) for k, (devices, ns, hurt) in enumerate(given_)])
@@ -133,3 +142,22 @@ def test_removals_without_a_label_are_false_and_labels_without_a_sign_are_missed
     assert (found.removals, found.false.events, found.noticed, found.labels) == (3, 2, 2, 3)
     assert found.recall == pytest.approx(2 / 3)
     assert found.false.value == pytest.approx(2 / 500)
+
+
+def test_a_rate_is_told_only_where_enough_time_was_observed() -> None:
+    """A minute with one failure is no annual failure rate; the count and what it was counted in stay."""
+    short = accounts([out("n0", 0.0001)], seen(1, days=0.01), [], [])
+    row = as_object(short)["components"][0]
+    assert (row["failures"], row["device_h"]) == (1, pytest.approx(0.01 * 8 * 24))
+    assert row["afr_percent"] == row["per_1000_node_days"] == {"value": None, "low": None, "high": None}
+    text = "\n".join(_lines(short, "USD"))
+    assert (
+        "rates are given from 30 node-days, AFR from 1 device-year of a model on: from less, counts only"
+        in text
+    )
+    assert "e+" not in text and "USD" not in text
+    days = accounts([out("n0", 1)], seen(1, days=31), [], [])  # enough for the one, not for the other
+    row = as_object(days)["components"][0]
+    assert row["per_1000_node_days"]["value"] == pytest.approx(1000 / 31)
+    assert row["afr_percent"]["value"] is None
+    assert as_object(accounts([], seen(1, days=46), [], []))["components"][0]["afr_percent"]["value"] == 0.0

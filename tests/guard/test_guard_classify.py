@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -21,7 +22,10 @@ LOG = (
 
 
 def classify(*arguments: str, data: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run([*COMMAND, *arguments], input=data, capture_output=True, timeout=60)
+    environment = {**os.environ, "COLUMNS": "120"}
+    return subprocess.run(
+        [*COMMAND, *arguments], input=data, capture_output=True, timeout=60, env=environment
+    )
 
 
 def test_json_has_the_keys_of_the_contract_and_the_line_numbers_of_the_input():

@@ -70,6 +70,12 @@ FORMS = [
     "\x1b[32m[  219.471050] \x1b[0m\x1b[33m{}\x1b[0m",
     "{}\r",
     "\ufeff{}",
+    "19:14:43  {}",
+    "19:14:43.250 {}",
+    "[19:14:43] {}",
+    "19:14:43 worker4 kernel: {}",
+    "19:14:43 kernel: [  219.471050] {}",
+    "kern  :err   : 19:14:43 {}",
 ]
 
 
@@ -178,3 +184,20 @@ def test_nul_bytes_of_a_torn_file_do_not_hide_a_line():
     found = Reader().read(lines[0])
     assert found is not None
     assert found.code == 79
+
+
+def test_a_time_of_day_that_goes_back_is_of_the_next_day():
+    """So that what was said just before midnight explains what follows, and what was a day ago does not."""
+    reader = Reader()
+    times = ("23:59:50", "23:59:49", "00:00:10", "00:00:05")
+    found = [reader.read(LogLine(k, f"{time}  {SAID}".encode())) for k, time in enumerate(times, 1)]
+    stamps = [one.stamp_ns for one in found if one is not None and one.stamp_ns is not None]
+    assert [(stamp - stamps[0]) // 10**9 for stamp in stamps] == [0, -1, 20, 86_400 + 15]
+    assert {one.clock for one in found if one is not None} == {"local"}
+
+
+@pytest.mark.parametrize(
+    "line", [f"25:61:99  {SAID}", f"12:34:56:78 {SAID}", f"19:14:43 box app[3]: said {SAID}"]
+)
+def test_what_is_no_time_of_day_is_no_stamp(line: str):
+    assert Reader().read(LogLine(1, line.encode())) is None

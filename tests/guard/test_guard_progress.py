@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unidle.guard.progress import BUSY_NS, Finding, GangJudge, Progress
-from unidle.jobs.vitals import GangVitals, LinkVitals, Pair, RankVitals
+from unidle.guard.progress import BUSY_NS, Finding, GangJudge, Progress, _does
+from unidle.jobs.vitals import Doing, GangVitals, LinkVitals, Pair, RankVitals
 
 S = 1_000_000_000
 TICK = S // 2
@@ -77,6 +78,14 @@ def test_the_rank_that_waits_for_something_else_than_the_others_is_blamed() -> N
     assert found is not None
     assert (found[1].kind, found[1].rank) == ("hang", 2)
     assert found[0] <= 10
+
+
+@pytest.mark.parametrize(("doing", "one", "many"), [
+    ("network", "waits for the network", "wait for the network"), ("running", "computes", "compute"),
+    ("gone", "is gone", "are gone"), ("sleep", "sleeps", "sleep"),
+])  # fmt: skip
+def test_one_rank_waits_and_several_wait(doing: Doing, one: str, many: str) -> None:
+    assert (_does(1, doing), _does(3, doing)) == (one, many)
 
 
 def test_a_gang_that_waits_alike_hangs_and_nobody_is_blamed() -> None:

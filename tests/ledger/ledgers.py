@@ -18,8 +18,8 @@ from unidle.ledger.sources import LiveRows, SegmentedRows, span
 from unidle.ledger.tables import JobInfo, SliceInfo
 
 JOBS = (
-    JobInfo("a", "first", "night", "ann"),
-    JobInfo("b", 'se"cond,\n', "day", "bob", 2.5),
+    JobInfo("a", "first", "night", "ann", failures=("code", "", "network")),
+    JobInfo("b", 'se"cond,\n', "day", "bob", 2.5, ("machine",)),
     JobInfo("c", "</third>", "day", "ann"),
 )
 PPM = 1_000_000

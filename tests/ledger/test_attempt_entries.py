@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unidle.ledger.attempt import AttemptTrace, RankTrace, attempt_entries
+from unidle.ledger.attempt import START_MOST_NS, AttemptTrace, RankTrace, attempt_entries
 from unidle.ledger.carve import Look, fitted
 from unidle.ledger.rows import Entry
 from unidle.ledger.taxonomy import GROUP_OF
@@ -15,7 +15,7 @@ STEPS = RankTrace((0,), 10, None, 20, (30, 40, 50, 60), (1, 2, 3, 4), observer="
 
 
 def trace(*ranks: RankTrace, **more: object) -> AttemptTrace:
-    return AttemptTrace("j", 1, 0, 100, ranks, **{"fate": "kept", **more})  # type: ignore[arg-type]
+    return AttemptTrace("j", 1, 0, ranks=ranks, **{"ended_ns": 100, "fate": "kept", **more})  # type: ignore[arg-type]
 
 
 def standing(entries: list[Entry]) -> list[tuple[int, int, str, int]]:
@@ -98,13 +98,94 @@ def test_ranks_that_report_no_steps_follow_the_one_that_does():
     assert [e.slices for e in steps] == [(0, 1, 2)] * 4
 
 
-def test_a_job_without_steps_has_worked_for_as_long_as_it_lived():
-    entries = attempt_entries(trace(RankTrace((0,), 10, 90), job_steps=False), 100)
-    assert (10, 90, "useful", -1) in standing(entries)
-    failed = attempt_entries(
-        trace(RankTrace((0,), 10, 90), job_steps=False, fate="no_artefact", halted_ns=90), 100
+def test_a_job_of_which_no_step_was_seen_is_unmeasured_and_of_a_simulation_it_has_worked():
+    ended = trace(RankTrace((0,), 10, 90), job_steps=False)
+    assert (10, 90, "unmeasured", -1) in standing(attempt_entries(ended, 100))
+    assert (10, 90, "useful", -1) in standing(attempt_entries(ended._replace(modelled=True), 100))
+
+
+def test_a_job_of_which_no_step_was_seen_yet_starts_and_after_a_while_is_unmeasured():
+    live = trace(RankTrace((0,), 10, None), fate="open", job_steps=False, ended_ns=None)
+    assert standing(attempt_entries(live, 100))[-1] == (10, 100, "start", -1)
+    later = START_MOST_NS + 1000
+    assert standing(attempt_entries(live, later))[-2:] == [
+        (10, 10 + START_MOST_NS, "start", -1),
+        (10 + START_MOST_NS, later, "unmeasured", -1),
+    ]
+
+
+def test_what_looks_find_is_carved_out_of_unmeasured_time_too():
+    rank = RankTrace((0,), 10, 90, looks=(Look(20, 40, fitted({"data_stall": 5}, 20)),))
+    found = attempt_entries(trace(rank, job_steps=False), 100)
+    assert [(a, b) for a, b, leaf, _ in standing(found) if leaf == "data_stall"] == [(35, 40)]
+
+
+FAILED = {"failed": True, "halted_ns": 70, "ended_ns": 100}
+
+
+@pytest.mark.parametrize("job_steps", [True, False])
+@pytest.mark.parametrize("fate", ["replayed", "no_artefact"])
+def test_a_gang_that_fails_before_its_first_step_has_a_failed_start_until_its_last_rank_is_gone(
+    fate, job_steps
+):
+    dead = RankTrace((0,), 10, 70, spans=((20, 30, "restore"), (50, 70, "hang")))
+    made = trace(dead, RankTrace((1,), 12, 90), fate=fate, job_steps=job_steps, **FAILED)
+    entries = attempt_entries(made, 100)
+    for number, end in ((0, 70), (1, 90)):
+        rows = standing([e._replace(slices=(number,)) for e in entries if number in e.slices])
+        assert rows[0] == (0, 12, "gang_wait", -1)
+        assert {leaf for a, b, leaf, _ in rows if a >= 12 and b <= end} == {"failed_start"}
+        assert [(a, b, leaf) for a, b, leaf, _ in rows if a >= end] == [(end, 100, "idle")]
+
+
+def test_faults_under_a_failed_start_stay_faults():
+    rank = RankTrace((0,), 10, 70, down=((40, 80, "fault"),))
+    rows = standing(attempt_entries(trace(rank, fate="replayed", **FAILED), 100))
+    assert [(a, b, leaf) for a, b, leaf, _ in rows] == [
+        (0, 10, "gang_wait"), (10, 40, "failed_start"), (40, 70, "fault"), (70, 80, "fault"), (80, 100, "idle"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("fate", ["preempted", "no_artefact"])
+def test_a_start_that_was_interrupted_on_request_did_not_fail(fate):
+    rank = RankTrace((0,), 10, 90)
+    rows = standing(attempt_entries(trace(rank, fate=fate, halted_ns=70, halt="request"), 100))
+    assert [(a, b, leaf) for a, b, leaf, _ in rows] == [
+        (0, 10, "gang_wait"), (10, 70, "start"), (70, 90, "preempting"), (90, 100, "idle"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("fate", ["preempted", "no_artefact"])
+def test_a_job_without_steps_that_was_asked_to_end_is_unmeasured(fate):
+    rank = RankTrace((0,), 10, 90)
+    rows = standing(
+        attempt_entries(trace(rank, fate=fate, halted_ns=70, halt="request", job_steps=False), 100)
     )
-    assert (10, 90, "no_artefact", -1) in standing(failed)
+    assert [(a, b, leaf) for a, b, leaf, _ in rows] == [
+        (0, 10, "gang_wait"), (10, 70, "unmeasured"), (70, 90, "preempting"), (90, 100, "idle"),
+    ]  # fmt: skip
+
+
+def test_what_a_job_without_steps_had_saved_is_not_lost_with_its_failure():
+    rank = RankTrace((0,), 10, 70)
+    made = trace(rank, fate="no_artefact", job_steps=False, saved=True, durable_ns=40, **FAILED)
+    assert [(a, b, leaf) for a, b, leaf, _ in standing(attempt_entries(made, 100))][1:3] == [
+        (10, 40, "unmeasured"), (40, 70, "no_artefact"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("more", [{"saved": True}, {"modelled": True}, {"watched_ns": 40}])
+def test_a_job_without_steps_that_was_at_work_did_not_fail_at_its_start(more):
+    rank = RankTrace((0,), 10, 70)
+    entries = attempt_entries(trace(rank, fate="no_artefact", job_steps=False, **FAILED, **more), 100)
+    assert "failed_start" not in {leaf for _, _, leaf, _ in standing(entries)}
+
+
+def test_a_job_without_steps_that_fails_after_long_is_no_failed_start():
+    end = START_MOST_NS + 1000
+    rank = RankTrace((0,), 10, end)
+    made = trace(rank, fate="no_artefact", job_steps=False, failed=True, halted_ns=end, ended_ns=end)
+    assert standing(attempt_entries(made, end))[-1] == (10, end, "no_artefact", -1)
 
 
 def test_measured_waits_lie_over_the_steps_and_faults_over_all():
@@ -156,6 +237,7 @@ def traces(draw: st.DrawFn) -> AttemptTrace:
         "j", 1, 0, None if fate == "open" else 100, tuple(ranks), fate, None, None, draw(st.none() | times),
         draw(st.none() | times), draw(st.sampled_from(["failure", "request"])), draw(st.booleans()),
         draw(st.none() | times), draw(st.sampled_from(["measured", "inferred"])), None, draw(st.none() | times),
+        fate not in ("open", "kept") and draw(st.booleans()), draw(st.booleans()), draw(st.booleans()),
     )  # fmt: skip
 
 

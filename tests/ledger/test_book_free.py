@@ -36,13 +36,13 @@ def test_a_job_that_was_not_judged_yet_fragments_nothing() -> None:
 def test_time_from_the_wish_to_the_placement_is_scheduler_latency() -> None:
     told = Telling(1).at(5).submit("j").at(7).place("j", "n0/0").at(9).end("j", 0, "succeeded")
     told.done("j", "succeeded")
-    assert told.ledger("n0/0") == [(0, 5, "no_demand"), (5, 7, "scheduler_latency"), (7, 9, "useful")]
+    assert told.ledger("n0/0") == [(0, 5, "no_demand"), (5, 7, "scheduler_latency"), (7, 9, "unmeasured")]
 
 
 def test_the_wait_for_a_device_that_was_taken_is_no_latency() -> None:
     told = Telling(1).submit("a").place("a", "n0/0").at(1).submit("b").tell(ev.JobJudged("b", WHY))
     told.at(4).end("a", 0, "succeeded").done("a", "succeeded").at(5).place("b", "n0/0")
-    assert told.ledger("n0/0")[:2] == [(0, 4, "useful"), (4, 5, "scheduler_latency")]
+    assert told.ledger("n0/0")[:2] == [(0, 4, "unmeasured"), (4, 5, "scheduler_latency")]
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ def labels_of(made: Made, k: int, e: Entry) -> dict[str, object]:
     return {
         "leaf": e.leaf, "group": GROUP_OF[e.leaf], "how": e.how, "job": j.id or None, "queue": j.queue or None,
         "user": j.user or None, "attempt": e.attempt or None, "node": s.node, "device": s.device, "slice": s.id,
+        "failure": (dict(enumerate(j.failures, 1)).get(e.attempt) or None),
     }  # fmt: skip
 
 

@@ -1,5 +1,6 @@
 import io
 import json
+from dataclasses import replace
 
 import polars as pl
 import pytest
@@ -16,7 +17,7 @@ from unidle.ledger.rows import Entry
 from unidle.ledger.segments import seal, unseal
 from unidle.ledger.select import Window
 from unidle.ledger.sources import LiveRows, SegmentedRows, span
-from unidle.ledger.tables import SliceInfo
+from unidle.ledger.tables import JobInfo, SliceInfo
 
 
 @given(ledgers())
@@ -74,6 +75,20 @@ def test_a_segment_explains_itself_to_another_reader():
     assert (row["start_ns"], row["end_ns"], row["step"]) == (5, 15, 3)
     assert tables["leaves"][row["leaf"]] == "useful" and tables["jobs"][row["job"]][0] == "a"
     assert [column[row["slice"]] for column in tables["slices"]] == ["n/0", "n/0", "n", "H100"]
+
+
+def test_a_segment_of_an_older_version_has_no_failures():
+    slices = [SliceInfo("n/0", "n/0", "n", 1_000_000, 5, 15, "H100")]
+    job = JobInfo("a", "first", "night", "ann", 2.5, ("code",))
+    body = seal(from_entries([Entry((0,), 5, 15, "useful", "a", 1, 3)], slices, [job]))
+    assert unseal(body).jobs[1] == job
+    metadata = pl.read_parquet_metadata(io.BytesIO(body))
+    tables = json.loads(metadata["unidle.names"])
+    tables["jobs"] = [fields[:5] for fields in tables["jobs"]]
+    out = io.BytesIO()
+    names = {"unidle.names": json.dumps(tables), "unidle.sightings": metadata["unidle.sightings"]}
+    pl.read_parquet(io.BytesIO(body)).write_parquet(out, metadata=names)
+    assert unseal(out.getvalue()).jobs[1] == replace(job, failures=())
 
 
 def test_a_segment_of_a_taxonomy_in_another_order_is_read_by_name(monkeypatch):

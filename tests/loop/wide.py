@@ -171,6 +171,10 @@ def jobs(draw: st.DrawFn, fleet: File, *, plain: bool) -> File:
         _add(draw, found, ("devices_per_rank", 4, (2,)))
     _add(draw, found, ("estimate_s", 2, (10, 30, 100)), ("checkpoint", 3, ({"path": "ckpt"},)))
     found["grace_s"] = draw(st.sampled_from([0, 10]))
+    if _some(draw, 6):  # it takes cores and memory only
+        found |= {"device": "cpu", "devices_per_rank": draw(st.sampled_from([0, 0, 1]))}
+        found.pop("share", None)
+        _add(draw, found, ("requests", 2, ({"cpus": 2}, {"cpus": 1, "memory": "4GiB"})))
     if not plain:
         _wish(draw, found, sorted({group["model"] for group in groups if "model" in group}))
     return found
@@ -184,7 +188,7 @@ def _wish(draw: st.DrawFn, to: File, models: list[str]) -> None:
         ("topology", 3, ({"require": "leaf"}, {"require": "node"}, {"prefer": "leaf"})),
     )  # fmt: skip
     to["restart"] = {"max": draw(st.sampled_from([0, 3])), "backoff_s": draw(st.sampled_from([0, 5]))}
-    if models and _some(draw, 4):
+    if models and to.get("devices_per_rank") != 0 and _some(draw, 4):
         which = draw(st.sampled_from(["include", "include", "exclude"]))
         to["models"] = {which: [draw(st.sampled_from(models))]}
     if to["device"] != "cpu":

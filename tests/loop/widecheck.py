@@ -143,6 +143,8 @@ class WideChecker(Checker):
                 )
         super()._placed(event)
         devices = [self.device_of[piece] for place in event.places for piece in place.slices]
+        if not devices:
+            return
         models = {(device.vendor, device.model) for device in devices}
         if not spec.hardware.mix and devices[0].kind == "gpu" and len(models) > 1:
             one = [model for model in models if self._could_hold(model, self.jobs[event.job])]

@@ -44,12 +44,12 @@ def test_a_history_of_the_same_name_comes_before_that_of_the_user() -> None:
     small, large, new = (history.estimate("ann", name) for name in ("small", "large", "new"))
     assert small is not None and large is not None and new is not None
     assert (small.value_ns, large.value_ns, new.value_ns) == (11, 1000, 11)
-    assert (small.by, new.by) == ("jobs small of ann", "jobs of ann")
+    assert (small.by, new.by) == ("3 earlier jobs small of ann", "4 earlier jobs of ann")
     assert history.estimate("bob", "small") is None
     history.add("", "trace", 7)
     known, other = history.estimate("", "trace"), history.estimate("", "other")
     assert known is not None and other is not None
-    assert (known.by, other.by) == ("jobs trace without a user", "jobs without a user")
+    assert (known.by, other.by) == ("one earlier job trace without a user", "one earlier job without a user")
 
 
 def test_only_the_latest_runs_count() -> None:

@@ -18,7 +18,9 @@ from rank_span.test_rank_span import same
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("name", ["gpipe", "1f1b", "interleaved", "zb-h1", "varuna", "atlas", "unidle"])
+@pytest.mark.parametrize(
+    "name", ["gpipe", "1f1b", "interleaved", "zb-h1", "varuna", "atlas", "atlas-keep", "unidle"]
+)
 def test_every_schedule_trains_to_the_bits_of_one_process(
     nursery: Nursery, tmp_path: Path, name: str
 ) -> None:

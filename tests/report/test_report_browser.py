@@ -11,9 +11,9 @@ import pytest
 
 import needs
 from report.browser import Browser
-from report.sample import large, report
+from report.sample import START_NS, bar, large, report, tracks
 from unidle.report.html import render
-from unidle.report.model import ReportData
+from unidle.report.model import Curve, DeviceTrack, Hang, JobStory, Problem, ReportData
 from unidle.report.text import duration
 
 pytestmark = needs.browser
@@ -80,9 +80,9 @@ def point(browser: Browser, row: int, seconds: float) -> tuple[float, float]:
 def test_the_chart_shows_each_device_with_its_causes(sample: Browser) -> None:
     assert pixel(sample, 0, 30) == colour("#1b9e77")
     assert pixel(sample, 2, 60) == colour("#d1495b")
-    assert pixel(sample, 7, 100) == colour("#6a3d9a")
+    assert pixel(sample, 5, 100) == colour("#6a3d9a"), "the three idle devices are one row"
     assert pixel(sample, 5, 30) == colour("#9aa3ad")
-    assert sample.run("page.chart.gantt.rows.length") == 8
+    assert sample.run("page.chart.gantt.rows.length") == 6
 
 
 def test_a_click_on_a_leaf_filters_chart_tables_and_address(sample: Browser) -> None:
@@ -100,7 +100,7 @@ def test_a_click_on_a_leaf_filters_chart_tables_and_address(sample: Browser) -> 
     assert pixel(sample, 0, 60) == colour("#d1495b")
     sample.click('button[data-leaf="replayed"]')
     assert sample.run("location.hash") == ""
-    assert sample.run("page.chart.gantt.rows.length") == 8
+    assert sample.run("page.chart.gantt.rows.length") == 6
 
 
 def test_a_group_a_job_and_an_attempt_filter_too(sample: Browser) -> None:
@@ -309,3 +309,72 @@ def test_an_empty_report_opens(browser: Browser, tmp_path: Path) -> None:
     now = report().generated_ns
     for page in opened(browser, tmp_path, ReportData("nothing yet", now, "s.db", now, now, 0, ())):
         assert "unidle run --ranks 4" in page.run("document.body.innerText")
+
+
+# -- idle devices, narrow screens, the job's story -----------------------------------------------------
+
+CUT = """[...document.querySelectorAll('body *')].filter(e => e.clientWidth && e.scrollWidth > e.clientWidth + 1)
+  .map(e => `${e.tagName}.${e.className} ${e.scrollWidth} > ${e.clientWidth}`)"""
+HOSTILE_TEXT = "</pre></script><img src=x onerror=document.title='hit'> \x1b[31mred\x1b[0m ${alert(1)} \u202e"
+
+
+def with_story(name: str = "train") -> ReportData:
+    data = report(name=name)
+    curve = tuple((START_NS + k * 1_000_000_000, 20 + k % 7) for k in range(5, 60))
+    loss = (*((t, 4 / (1 + k)) for k, (t, _) in enumerate(curve)), (START_NS + 61_000_000_000, None))
+    problem = Problem(1, f"rank 2: ValueError: {name} (train.py:5)", 2, (f"Traceback {name}", "ValueError"))
+    story = JobStory(
+        "job-1", START_NS, START_NS + 132_000_000_000, f"python train.py {name}", (("directory", name),),
+        (("NOTE", name),), problem, Hang(2, f"rank 1 at {name}", ((1, (f"main ({name}:3)",)),)),
+        (Curve(1, curve),), (Curve(1, loss),),
+    )  # fmt: skip
+    return replace(data, stories=(story,))
+
+
+def test_a_thousand_idle_devices_are_one_row_to_open(browser: Browser, tmp_path: Path) -> None:
+    idle = tuple(DeviceTrack(f"idle/{k}", "n", "H100", (bar(0, 132, "no_demand"),)) for k in range(1000))
+    for page in opened(browser, tmp_path, report((*tracks(), *idle))):
+        assert page.run("page.chart.gantt.rows.length") == 6
+        assert page.run("page.chart.gantt.nameOf(page.chart.gantt.rows[4])") == "\u25b8 1,003 idle devices"
+        page.click_at(*point(page, 4, 20))
+        assert page.run("page.chart.gantt.rows.length") == 1008
+        assert page.run("location.hash") == "#idle=1"
+        page.click("#fold")
+        assert page.run("page.chart.gantt.rows.length") == 6
+        page.run(
+            "(e => { e.value = 'idle/998'; e.dispatchEvent(new Event('input')); })(document.getElementById('find'))"
+        )
+        assert page.run("page.chart.gantt.rows.map(k => page.report.tracks[k][0])") == ["idle/998"]
+
+
+@pytest.mark.parametrize("width", [320, 400, 700, 1000])
+def test_nothing_is_cut_off_on_a_narrow_screen(browser: Browser, tmp_path: Path, width: int) -> None:
+    for page in opened(browser, tmp_path, with_story()):
+        page.resize(width, 900)
+        page.run("new Promise(requestAnimationFrame)")
+        assert page.run(CUT) == []
+        assert page.run("document.documentElement.scrollWidth") == width
+
+
+def test_the_story_reads_without_scripts_and_shows_exact_values_with_them(
+    browser: Browser, tmp_path: Path
+) -> None:
+    for page in opened(browser, tmp_path, with_story()):
+        text = page.run("document.getElementById('story').innerText")
+        for shown in ("rank 2: ValueError: train", "train.py:5", "Traceback train", "python train.py train", "NOTE=train",
+                      "attempt 2 hung", "no finite number from", "Steps per second", "checkpoint"):  # fmt: skip
+            assert shown in text
+        left, top, width, height = page.place_of("[data-plot='0'] .area")
+        page.mouse("mouseMoved", left + width * 30.2 / 132, top + height / 2)
+        assert "22" in page.run("document.getElementById('tip').innerText")
+        page.run("document.querySelector(\"[data-plot='1']\").focus()")
+        page.press("ArrowRight")
+        assert "loss" in page.run("document.getElementById('tip').innerText")
+
+
+def test_hostile_stories_are_text(browser: Browser, tmp_path: Path) -> None:
+    for page in opened(browser, tmp_path, with_story(HOSTILE_TEXT)):
+        assert page.run("document.title") != "hit"
+        assert page.run("document.querySelectorAll('#story img, #story script').length") == 0
+        text = page.run("document.getElementById('story').innerText")
+        assert "<img src=x" in text and "\x1b" not in text and "\u202e" not in text

@@ -100,7 +100,6 @@ def test_each_format_is_written_and_its_suffix_names_it(saved: Path, tmp_path: P
     [
         (["999999999"], "PID: no such process"),
         (["0"], "PID: no such process"),
-        ([], "PID|JOB: say whose time"),
         (["1", "--seconds", "0"], "--seconds"),
         (["1", "--hz", "0"], "--hz"),
         (["1", "--format", "svg"], "--format"),

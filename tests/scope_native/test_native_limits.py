@@ -69,7 +69,7 @@ def test_a_user_without_the_right_is_told_which_one_is_missing() -> None:
 
 def test_a_missing_native_part_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "unidle_scope", None)
-    with pytest.raises(CannotRun, match="pip install --upgrade unidle-scope"):
+    with pytest.raises(CannotRun, match="install the wheel unidle_scope of this version"):
         look([os.getpid()], 1)
 
 

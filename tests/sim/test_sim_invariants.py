@@ -38,9 +38,9 @@ def test_gang_is_never_half_placed(world: World) -> None:
             assert len(set(slices)) == job.spec.devices
             for place in attempt.places:
                 assert len(place.slices) == job.spec.devices_per_rank
-                assert {kinds[s][1] for s in place.slices} == {place.node}
+                assert {kinds[s][1] for s in place.slices} <= {place.node}
             used = {kinds[s][0] for s in slices}
-            assert len(used) == 1
+            assert len(used) == (1 if job.spec.devices else 0)  # for CPUs alone on a fleet of GPUs
             assert used <= set(KINDS[job.spec.device])
 
 

@@ -30,7 +30,7 @@ def test_json_has_the_figures_of_the_contract(tmp_path: Path) -> None:
         "simulate",
         str(file),
         "--schedule",
-        "gpipe,1f1b,interleaved,zb-h1,varuna,atlas,unidle",
+        "gpipe,1f1b,interleaved,zb-h1,varuna,atlas,atlas-keep,unidle",
         "--json",
     )
     told = json.loads(done.stdout)
@@ -43,6 +43,17 @@ def test_json_has_the_figures_of_the_contract(tmp_path: Path) -> None:
         5400,
     ]
     assert told["unidle"]["iteration_ns"] <= told["atlas"]["iteration_ns"]
+
+
+def test_ours_is_compared_with_atlas_at_equal_memory_too() -> None:
+    """Under one cap ATLAS that always recomputes holds less: that difference must not pass for speed."""
+    names = ("span", "simulate", str(EXAMPLE), "--schedule", "atlas,atlas-keep,unidle")
+    found = json.loads(unidle(*names, "--json").stdout)
+    lean, atlas = found["unidle"]["in_memory_of_atlas"], found["atlas"]
+    assert lean["peak_memory_bytes"] <= atlas["peak_memory_bytes"] < found["unidle"]["peak_memory_bytes"]
+    assert found["unidle"]["iteration_ns"] < lean["iteration_ns"] <= atlas["iteration_ns"]
+    assert found["atlas-keep"]["iteration_ns"] < atlas["iteration_ns"]
+    assert "GB that atlas holds, unidle takes" in unidle(*names).stdout
 
 
 def test_rows_and_picture_are_written(tmp_path: Path) -> None:

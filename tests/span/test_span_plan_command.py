@@ -32,7 +32,7 @@ def test_json_has_the_figures_of_the_contract_and_what_is_written_is_simulated(t
     assert all(each.keys() == {"site", "because"} for each in told["left_out"])
     assert sum(told["layers"]) == 48 and len(told["layers"]) == sum(site["stages"] for site in told["sites"])
     assert told["lower_bound_ns"] <= told["iteration_ns"]
-    assert told["compared"][0]["schedule"] == "unidle" and len(told["compared"]) == 7
+    assert told["compared"][0]["schedule"] == "unidle" and len(told["compared"]) == 8
     assert {
         "iteration_ns",
         "utilisation",

@@ -137,8 +137,8 @@ def test_a_model_that_cannot_be_built_is_one_line(
 @pytest.mark.parametrize(
     ("target", "more", "code", "says"),
     [
-        ("4242", {}, 3, "layers of a process that runs cannot be told apart from outside (process 4242)"),
-        ("my-job", {}, 3, "with --beside"),
+        ("4242", {}, 3, "layers of a process that runs cannot be distinguished from outside (process 4242)"),
+        ("my-job", {}, 3, "with --parallel"),
         ("nowhere.py:build", {}, 2, "TARGET: there is no such file"),
         (f"{MODELS}:two words", {}, 2, "is not FILE.py:FUNCTION"),
         ("nowhere.yaml", {}, 2, "there is no such file"),

@@ -86,7 +86,7 @@ def test_a_new_file_and_a_json_file_are_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("stage_ns: {forward: 1, backward: 1, weight: 1}\n", "stage_ns: is there beside layers"),
+        ("stage_ns: {forward: 1, backward: 1, weight: 1}\n", "stage_ns: is there together with layers"),
         ("cut: [1, 1]\n", "cut: has 2 layers, and 3 were measured"),
         ("sites: [\n", "span.yaml"),
         ("command: [python]\n", "command"),

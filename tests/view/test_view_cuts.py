@@ -76,7 +76,7 @@ def test_a_log_from_before_generations_finds_its_slices_by_their_numbers() -> No
     told.submit("a").place("a", "n0/0#1")
     assert told.job("a").attempts[0].places[0].slices == ("n0/0#1.1",)
     told.at(8).end("a", 0, "succeeded").done("a", "succeeded")
-    assert told.ledger("n0/0#1.1")[-1] == (5, 8, "useful")
+    assert told.ledger("n0/0#1.1")[-1] == (5, 8, "unmeasured")
 
 
 def test_parts_that_are_left_join_the_rest_and_those_in_use_stay() -> None:

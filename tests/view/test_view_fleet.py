@@ -31,7 +31,7 @@ def test_a_device_that_left_and_returned_in_one_moment_loses_no_time() -> None:
 def test_a_device_that_left_under_a_job_is_accounted_for_until_the_attempt_ended() -> None:
     told = Telling(1, 1).submit("j").place("j", "n1/0").at(10).fleet(ONE)
     told.at(20).end("j", 0, "succeeded").done("j", "succeeded").at(30)
-    assert told.ledger("n1/0") == [(0, 20, "useful")]
+    assert told.ledger("n1/0") == [(0, 20, "unmeasured")]
     assert told.view.book.slices[1].gone_ns is not None
 
 
@@ -86,7 +86,7 @@ def test_a_device_that_left_ill_and_was_repaired_meanwhile_returns_healthy() -> 
 def test_a_fault_under_a_job_counts_as_fault_for_as_long_as_it_lasts() -> None:
     told = Telling(2).submit("j").place("j", "n0/0").at(5).health("n0", "fault").at(8).end("j", -9, "failed")
     told.done("j", "failed").at(10).health("n0", "healthy").at(12)
-    assert told.ledger("n0/0") == [(0, 5, "no_artefact"), (5, 10, "fault"), (10, 12, "no_demand")]
+    assert told.ledger("n0/0") == [(0, 5, "failed_start"), (5, 10, "fault"), (10, 12, "no_demand")]
     assert told.ledger("n0/1") == [(0, 5, "no_demand"), (5, 10, "fault"), (10, 12, "no_demand")]
     assert told.view.occupancy.free == {"gpu": 2}
 

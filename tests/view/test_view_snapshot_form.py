@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from dataclasses import fields
 
-from unidle.events.types import Predicted
+from unidle.events.types import Predicted, RankStack, StacksTaken
 from unidle.jobs.speeds import Known, SpeedRun
 from unidle.ledger.book import Book, SliceRef
 from unidle.ledger.carve import Look
@@ -22,10 +22,10 @@ from unidle.view.usage import QueueUse, Usage
 from view.telling import Telling
 
 KEPT = (
-    View, JobView, AttemptView, RankView, UseView, IdleNotice, VerdictView, BadCheckpoint, Predicted, Prediction, Usage, QueueUse, Known, SpeedRun, Book,
+    View, JobView, AttemptView, RankView, UseView, IdleNotice, VerdictView, BadCheckpoint, StacksTaken, RankStack, Predicted, Prediction, Usage, QueueUse, Known, SpeedRun, Book,
     SliceRef, FaultView, WatchView, Care, CareView, CheckView, Cordon, Sign, Strike, Window, Look, Watched,
 )  # fmt: skip
-FORM = (9, 1376038187)
+FORM = (10, 305078947)
 
 
 def form() -> int:

@@ -36,7 +36,7 @@ def test_the_idle_time_of_a_spare_is_reserved_and_its_device_is_free() -> None:
 def test_filler_on_a_spare_has_its_own_time_and_leaves_it_reserved() -> None:
     told = spares(Telling(1), "n0").at(5).submit("j", **LOW).place("j", "n0/0").at(15)
     told.end("j", 0, "succeeded").done("j", "succeeded").at(20)
-    assert told.ledger("n0/0") == [(0, 5, "reserved"), (5, 15, "useful"), (15, 20, "reserved")]
+    assert told.ledger("n0/0") == [(0, 5, "reserved"), (5, 15, "unmeasured"), (15, 20, "reserved")]
     assert told.view.occupancy.is_free("n0/0")
 
 
@@ -48,7 +48,7 @@ def test_a_spare_that_falls_ill_is_down_before_it_is_reserved() -> None:
 def test_a_job_on_a_node_that_becomes_a_spare_keeps_its_time() -> None:
     told = spares(Telling(1).submit("j", **LOW).place("j", "n0/0").at(5), "n0")
     spares(told.at(8)).at(10).end("j", 0, "succeeded").done("j", "succeeded").at(12)
-    assert told.ledger("n0/0") == [(0, 10, "useful"), (10, 12, "no_demand")]
+    assert told.ledger("n0/0") == [(0, 10, "unmeasured"), (10, 12, "no_demand")]
 
 
 def test_probation_is_quarantine_but_for_who_works_there() -> None:
@@ -57,7 +57,7 @@ def test_probation_is_quarantine_but_for_who_works_there() -> None:
     told.at(5).submit("j", **LOW).place("j", "n0/0").at(9).end("j", 0, "succeeded").done("j", "succeeded")
     remedy(told.at(12), "n0", "healthy").at(14)
     assert told.ledger("n0/0") == [
-        (0, 2, "no_demand"), (2, 5, "quarantine"), (5, 9, "useful"), (9, 12, "quarantine"), (12, 14, "no_demand"),
+        (0, 2, "no_demand"), (2, 5, "quarantine"), (5, 9, "unmeasured"), (9, 12, "quarantine"), (12, 14, "no_demand"),
     ]  # fmt: skip
     assert told.view.occupancy.is_free("n0/0") and not on_trial(told.view)
 

@@ -51,7 +51,7 @@ def bad_ones(path: str) -> tuple[list[Verdict], bool]:
 
 
 def move_aside(path: str) -> str:
-    """Move a checkpoint out of the way of whoever looks for the newest; where it is now, empty where it cannot be."""
+    """Move a checkpoint out of the way of a script that looks for the newest; where it is now, empty where it cannot be."""
     parent, name = os.path.split(os.path.abspath(path))
     folder = os.path.join(parent, INNER, BAD)
     try:

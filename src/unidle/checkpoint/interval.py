@@ -7,7 +7,7 @@ Research Clusters", 2024, with N*r = 1/m)::
 
     ettr(t) = (1 - (u + d + t/2) / m) / (1 + w / t)
 
-Its maximum has a closed form; Young's sqrt(2*w*m) (1974) is its limit for w, u and d that are small beside m.
+Its maximum has a closed form; Young's sqrt(2*w*m) (1974) is its limit for w, u and d that are small compared with m.
 """
 
 from __future__ import annotations

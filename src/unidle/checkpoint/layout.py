@@ -240,7 +240,7 @@ def sync_directory(path: str) -> None:
 
 
 def write_durably(path: str, data: bytes) -> None:
-    """A file is there whole and durable, or not at all (written beside, synced, renamed)."""
+    """A file is there whole and durable, or not at all (written under a temporary name, synced, renamed)."""
     beside = f"{path}.{os.getpid()}.tmp"
     try:
         with open(beside, "wb") as file:

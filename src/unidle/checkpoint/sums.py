@@ -1,4 +1,4 @@
-"""Checksums beside checkpoints that others wrote: taken when one becomes durable, compared when it is needed.
+"""Checksums next to checkpoints that others wrote: taken when one becomes durable, compared when it is needed.
 
 Kept in ``.unidle/sums/NAME.json`` of the directory that holds the checkpoint.
 """
@@ -51,7 +51,7 @@ def forget(path: str) -> None:
 def compare(path: str, *, deep: bool) -> str | None:
     """What the kept checksums say: a reason to trust it, or None where there are none (any more).
 
-    A file that was written anew since then (another time of change) ends their worth. Raises :class:`Damaged`
+    A file that was rewritten since then (another time of change) ends their worth. Raises :class:`Damaged`
     where size or bytes changed though the time did not.
     """
     try:

@@ -1,4 +1,4 @@
-"""Is a checkpoint good? Reads all of its bytes, whoever wrote it; nothing in it is ever executed."""
+"""Is a checkpoint good? Reads all of its bytes, what wrote it; nothing in it is ever executed."""
 
 from __future__ import annotations
 
@@ -223,7 +223,7 @@ def _plain(path: str, _deep: bool) -> tuple[State, str]:
 
 
 def _directory(path: str, deep: bool) -> tuple[State, str]:
-    """Each file by its own format; the whole is as good as the worst that can be told."""
+    """Each file by its own format; the whole is as good as the worst file in it."""
     files = [file for file, _ in files_of(path)]
     judged = [file for file in files if not formats.never_a_checkpoint(os.path.basename(file))]
     if not judged:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from unidle.cli.common import JsonOption, data_dir, print_json, say, table
+from unidle.cli.common import JsonOption, data_dir, print_json, say, show_table
 from unidle.errors import BadInput
 from unidle.words import counted
 
@@ -31,37 +31,39 @@ def register(app: typer.Typer) -> None:
 def check(
     tier: Annotated[
         Literal["quick", "standard", "burn-in"],
-        typer.Option("--tier", help="How thorough: under 2 s; about a minute; for --duration under load."),
+        typer.Option("--tier", help="Depth of the check: under 2 s, about a minute, or --seconds under load."),
     ] = "quick",
     fleet: Annotated[
         str | None,
-        typer.Option("--fleet", metavar="FILE", show_default=False, help="Fleet file that says what the node should have."),
+        typer.Option("--fleet", metavar="FILE", show_default=False, help="Fleet file with what the node should have."),
     ] = None,
     node: Annotated[
         str | None,
-        typer.Option("--node", metavar="NAME", show_default=False, help="This node in the fleet file; default: its host name, or the only node."),
+        typer.Option("--node", metavar="NAME", show_default=False, help="Name of this node in the fleet file; default: its host name, or the only node."),
     ] = None,
     directory: Annotated[
         list[str] | None,
-        typer.Option("--dir", metavar="DIR", show_default=False, help="A directory that jobs use; may be repeated. Default: unidle's data directory and the one for temporary files."),
+        typer.Option("--dir", metavar="DIR", show_default=False, help="Directory that jobs use; may be repeated. Default: unidle's data directory and the temporary directory."),
     ] = None,
     only: Annotated[
-        str | None, typer.Option("--only", metavar="NAME[,..]", show_default=False, help="Just these checks.")
+        str | None, typer.Option("--only", metavar="NAME[,..]", show_default=False, help="Run only these checks.")
     ] = None,
     thresholds: Annotated[
         str | None,
-        typer.Option("--thresholds", metavar="FILE", show_default=False, help="Values that go before unidle's own."),
+        typer.Option("--thresholds", metavar="FILE", show_default=False, help="Thresholds that override unidle's own."),
     ] = None,
     timeout: Annotated[
         float | None,
-        typer.Option("--timeout", metavar="SECONDS", min=0.05, max=86400, show_default=False, help="For each check; default: its own."),
+        typer.Option("--timeout", metavar="SECONDS", min=0.05, max=86400, show_default=False, help="Time limit of each check; default: the check's own."),
     ] = None,
     duration: Annotated[
-        float, typer.Option("--duration", metavar="SECONDS", min=0, max=604800, help="How long a burn-in lasts.")
+        float, typer.Option("--seconds", "--duration", metavar="SECONDS", min=0, max=604800, help="Duration of a burn-in.")
     ] = 600,
     as_json: JsonOption = False,
 ) -> None:  # fmt: skip
-    """Check that this node is fit to run a job. Exit codes: 0 fit, 1 unfit, 2 bad input, 3 could not tell."""
+    """Check that this node is fit to run a job.
+
+    Exit codes: 0 fit, 1 unfit, 2 bad input, 3 could not be decided."""
     from unidle.probe.check import Context, check_node, chosen, load_thresholds, shipped
 
     probes = chosen(tier, _names(only))
@@ -168,8 +170,7 @@ def _say(report: Report, tier: Tier) -> None:
         [one.name, _WORDS[one.ok], _shown(one.value), _shown(one.threshold), one.unit, one.because]
         for one in sorted(report.checks, key=lambda one: (one.ok is not False, one.ok is not None))
     ]
-    for line in table(["check", "", "value", "threshold", "unit", "because"], rows):
-        say(line)
+    show_table(["check", "", "value", "threshold", "unit", "because"], rows)
     if report.absent:
         say(f"not looked at: {'; '.join(f'{name} ({because})' for name, because in report.absent)}")
     says = {True: "fit", False: "UNFIT", None: "could not tell"}[report.ok]

@@ -6,22 +6,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from unidle.cli.common import JsonOption, age, clock_time, print_json, say, table, warn
+from unidle.cli.common import JsonOption, age, clock_time, print_json, say, show_table, warn
+from unidle.cli.help import Commands
 
 if TYPE_CHECKING:
     from unidle.checkpoint.verify import Verdict
 
 PathArgument = Annotated[
     str,
-    typer.Argument(metavar="PATH", show_default=False, help="A directory of checkpoints, or one checkpoint."),
+    typer.Argument(metavar="PATH", show_default=False, help="Directory of checkpoints, or one checkpoint."),
 ]
 
-checkpoint_app = typer.Typer(
-    help="Find, verify and prune checkpoints, whoever wrote them.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-)
+checkpoint_app = Commands(help="List, verify and prune checkpoints of any framework.")
 
 
 def register(app: typer.Typer) -> None:
@@ -33,11 +29,9 @@ def register(app: typer.Typer) -> None:
 def list_(
     path: PathArgument,
     as_json: JsonOption = False,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Sizes and headers only; the bytes are not read.")
-    ] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Check sizes and headers only.")] = False,
 ) -> None:
-    """List the checkpoints, newest first: step, time, size, good, bad or unverified, and why."""
+    """List checkpoints, newest first. Each is good, bad or unverified, with the reason."""
     from unidle.checkpoint.find import judged
 
     found = list(judged(path, deep=not quick))
@@ -46,15 +40,14 @@ def list_(
         return
     if not found:
         say("no checkpoint")
-    for text in table(
-        ["step", "saved", "size", "files", "format", "state", "path", "why"], [_row(v) for v in found]
-    ):
-        say(text)
+    show_table(["step", "saved", "size", "files", "format", "state", "path", "why"], [_row(v) for v in found])
 
 
 @checkpoint_app.command("verify")
 def verify_(path: PathArgument, as_json: JsonOption = False) -> None:
-    """Read every byte of the newest checkpoint (or of the one named). Exit code 0: good, 1: bad, 3: could not tell."""
+    """Read every byte of the newest checkpoint, or of the one named.
+
+    Exit codes: 0 good, 1 bad, 3 could not be decided."""
     from unidle.checkpoint.find import find_newest_good, judged
 
     newest = next(judged(path), None)
@@ -79,19 +72,21 @@ def verify_(path: PathArgument, as_json: JsonOption = False) -> None:
 @checkpoint_app.command("prune")
 def prune(
     path: PathArgument,
-    keep: Annotated[int, typer.Option("--keep", metavar="N", help="How many of the newest stay.")] = 2,
+    keep: Annotated[
+        int, typer.Option("--keep", metavar="N", help="Number of newest checkpoints that stay.")
+    ] = 2,
     keep_every: Annotated[
         int,
         typer.Option(
-            "--keep-every", metavar="STEPS", help="Those stay too whose step is a multiple of this."
+            "--keep-every", metavar="STEPS", help="Also keep checkpoints whose step is a multiple of this."
         ),
     ] = 0,
     yes: Annotated[
-        bool, typer.Option("--yes", help="Remove; without it only say what would be removed.")
+        bool, typer.Option("--yes", help="Remove them; without this option, only list what would be removed.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Remove old, bad and unfinished checkpoints; never the newest good one."""
+    """Remove old, bad and unfinished checkpoints. The newest good one always stays."""
     from unidle.checkpoint.find import judged
     from unidle.checkpoint.prune import choose, remove
 
@@ -117,24 +112,32 @@ def prune(
 @checkpoint_app.command("interval")
 def interval(
     stall_s: Annotated[
-        float, typer.Option("--stall", metavar="S", help="Seconds that one save holds training up.")
+        float,
+        typer.Option(
+            "--checkpoint-write", "--stall", metavar="S", help="Time that a gang waits for a checkpoint."
+        ),
     ],
     mttf_s: Annotated[
-        float, typer.Option("--mttf", metavar="S", help="Mean seconds between failures of the job.")
+        float, typer.Option("--mttf", metavar="S", help="Mean time between failures of the job in seconds.")
     ],
-    restart_s: Annotated[float, typer.Option("--restart", metavar="S", help="Seconds of a restart.")] = 60.0,
+    restart_s: Annotated[
+        float, typer.Option("--restart", metavar="S", help="Start-up time of each attempt after the first.")
+    ] = 60.0,
     detect_s: Annotated[
-        float, typer.Option("--detect", metavar="S", help="Seconds until a failure is noticed.")
+        float, typer.Option("--detect", metavar="S", help="Time from a fault to its detection.")
     ] = 5.0,
     write_s: Annotated[
         float,
         typer.Option(
-            "--write", metavar="S", help="Seconds until one save is durable: no interval is shorter."
+            "--durable",
+            "--write",
+            metavar="S",
+            help="Time until a checkpoint is durable; no interval is shorter.",
         ),
     ] = 0.0,
     as_json: JsonOption = False,
 ) -> None:
-    """How often to save: the interval with the most time left for work that counts (modelled)."""
+    """Compute the best interval between checkpoints (modelled). It leaves the most time for work that is not lost."""
     from unidle.checkpoint.interval import Costs, best_interval, ettr, young
 
     costs = Costs(stall_s, mttf_s, restart_s, detect_s, write_s)
@@ -152,11 +155,15 @@ def interval(
 
 @checkpoint_app.command("freeze")
 def freeze(
-    pid: Annotated[int, typer.Argument(metavar="PID", show_default=False)],
-    directory: Annotated[str, typer.Argument(metavar="DIRECTORY", show_default=False)],
-    leave_running: Annotated[bool, typer.Option("--leave-running", help="Do not end the processes.")] = False,
+    pid: Annotated[int, typer.Argument(metavar="PID", show_default=False, help="Root of the process tree.")],
+    directory: Annotated[
+        str, typer.Argument(metavar="DIRECTORY", show_default=False, help="New directory for the processes.")
+    ],
+    leave_running: Annotated[
+        bool, typer.Option("--leave-running", help="Leave the processes running.")
+    ] = False,
 ) -> None:
-    """Freeze a process tree into a directory with CRIU (and cuda-checkpoint), where that works."""
+    """Freeze a process tree into a directory with CRIU. GPU processes need cuda-checkpoint, too."""
     from unidle.checkpoint.criu import dump
 
     dump(pid, directory, leave_running=leave_running)
@@ -164,8 +171,12 @@ def freeze(
 
 
 @checkpoint_app.command("thaw")
-def thaw(directory: Annotated[str, typer.Argument(metavar="DIRECTORY", show_default=False)]) -> None:
-    """Start a frozen process tree again."""
+def thaw(
+    directory: Annotated[
+        str, typer.Argument(metavar="DIRECTORY", show_default=False, help="Directory of frozen processes.")
+    ],
+) -> None:
+    """Resume a frozen process tree."""
     from unidle.checkpoint.criu import restore
 
     say(f"process {restore(directory)} runs again")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from unidle.cli.common import JsonOption, age, print_json, say, table, warn
+from unidle.cli.common import JsonOption, age, print_json, say, show_table, warn
 from unidle.errors import BadInput, CannotRun
 from unidle.words import counted
 
@@ -27,24 +27,24 @@ def register(app: typer.Typer) -> None:
 def clusters(
     file: Annotated[
         str,
-        typer.Argument(metavar="FILE", show_default=False, help="Clusters file; `unidle schema clusters`."),
+        typer.Argument(
+            metavar="FILE", show_default=False, help="Clusters file; see `unidle schema clusters`."
+        ),
     ],
     job: Annotated[
         str | None,
         typer.Option(
-            "--job", metavar="FILE", show_default=False, help="Say which cluster would get this job."
+            "--job", metavar="FILE", show_default=False, help="Job file: show which cluster would get it."
         ),
     ] = None,
     rebalance: Annotated[
         bool,
-        typer.Option("--rebalance", help="List jobs that wait and that another cluster could start now."),
+        typer.Option("--rebalance", help="List waiting jobs that another cluster could start now."),
     ] = False,
-    apply: Annotated[
-        bool, typer.Option("--apply", help="With --rebalance: move them, until nothing is left to move.")
-    ] = False,
+    apply: Annotated[bool, typer.Option("--apply", help="With --rebalance: move these jobs.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show clusters: what is free in each; with --job, which would get it; with --rebalance, what should move."""
+    """Show what is free in several clusters, or which one gets a job. With --rebalance, show which jobs should move."""
     from unidle.control.dispatch import look
     from unidle.files.clusters import load_clusters
 
@@ -101,10 +101,7 @@ def _show(seen: Sequence[Seen], as_json: bool) -> None:
         for line in lines
         for kind in line["kinds"]
     ]  # fmt: skip
-    for text in table(
-        ["cluster", "of", "devices", "free", "largest free domain", "waited for", "seen"], rows
-    ):
-        say(text)
+    show_table(["cluster", "of", "devices", "free", "largest free domain", "waited for", "seen"], rows)
     _warn_of(seen)
 
 

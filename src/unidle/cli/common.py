@@ -6,17 +6,24 @@ import json
 import os
 import sys
 import time
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+# the commands have these from here, the Python interface from there
+from unidle.api.fleets import MOST_CPU_DEVICES
+from unidle.api.stores import data_dir as data_dir
+from unidle.api.stores import read_store as read_store
+from unidle.api.stores import read_view as read_view
+from unidle.api.stores import store_address as store_address
+from unidle.cli import complete
+from unidle.cli.tables import colours
+from unidle.cli.tables import table as table
 from unidle.errors import BadInput
 from unidle.words import counted
 
 if TYPE_CHECKING:
-    from unidle.store.protocol import Store
     from unidle.view.jobs import JobView
     from unidle.view.state import View
 
@@ -24,58 +31,36 @@ StoreOption = Annotated[
     str | None,
     typer.Option(
         "--store", "-s", metavar="PATH_OR_URL", envvar="UNIDLE_STORE", show_default=False,
-        help="SQLite file or postgresql:// URL. Default: store.db in the user's data directory.",
+        help="SQLite file or postgresql:// URL; default: store.db in the user's data directory.",
     ),
 ]  # fmt: skip
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 JobArgument = Annotated[
-    str,
-    typer.Argument(metavar="JOB", show_default=False, help="Job id, a unique beginning of it, or a name."),
+    str | None,
+    typer.Argument(
+        metavar="JOB",
+        show_default=False,
+        autocompletion=complete.jobs,
+        help="Job id, a unique beginning of it, or a name. Default: the newest job; live ones come first.",
+    ),
 ]
 FleetOption = Annotated[
     str | None,
     typer.Option(
-        "--fleet", metavar="FILE", show_default=False, help="Fleet file; default: what this machine has."
+        "--fleet",
+        metavar="FILE",
+        show_default=False,
+        help="Fleet file; default: the devices of this machine.",
     ),
 ]
 CpuDevicesOption = Annotated[
     int | None,
     typer.Option(
-        "--cpu-devices", metavar="N", min=1, max=4096, show_default=False,
-        help="CPU devices of this machine where it has no GPU and no fleet file (default 8).",
+        "--cpu-devices", metavar="N", min=1, max=MOST_CPU_DEVICES, show_default=False,
+        help="CPU devices of this machine where it has no GPU and no fleet file; default: one for each core, and as many as "
+        "the job needs.",
     ),
 ]  # fmt: skip
-
-
-def store_address(given: str | None) -> str:
-    """The store that a command means."""
-    return given or str(data_dir() / "store.db")
-
-
-def data_dir() -> Path:
-    """The user's data directory for unidle."""
-    base = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
-    return Path(base) / "unidle"
-
-
-def read_store(given: str | None, *, requests: bool = False) -> Store:
-    """Open a store to read it, also where it may not be written; ``requests`` to use its inbox."""
-    from unidle.store.open import open_store
-
-    return open_store(store_address(given), create=False, read_only=not requests)
-
-
-def read_view(store: Store) -> View:
-    """The view of what is in the store, with submitted jobs that no writer has taken over yet."""
-    from unidle.view.snapshot import load_view
-
-    requests = store.requests()  # before the log: what a writer takes over in between is in one of them
-    view = load_view(store)
-    if requests:
-        from unidle.control.inbox import add_submitted
-
-        add_submitted(view, requests)
-    return view
 
 
 def need_fleet(view: View, store: str | None) -> View:
@@ -90,12 +75,12 @@ def need_fleet(view: View, store: str | None) -> View:
 
 
 def not_both(context: typer.Context, store: str, **others: object) -> None:
-    """:class:`BadInput` where the option ``store`` is on the command line (not in the environment) beside others."""
+    """:class:`BadInput` where the option ``store`` is on the command line (not in the environment) together with others."""
     source = context.get_parameter_source(store)
     beside = next((name for name, value in others.items() if value is not None), None)
     if beside is not None and source is not None and source.name == "COMMANDLINE":
         option = f"--{beside.replace('_', '-')}"
-        raise BadInput("do not go together", field=f"--store, {option}", remedy="leave one out")
+        raise BadInput("do not go together", field=f"--{store}, {option}", remedy="leave one out")
 
 
 def now_of(view: View) -> int:
@@ -103,15 +88,19 @@ def now_of(view: View) -> int:
     return view.time_ns if view.modelled else max(time.time_ns(), view.time_ns)
 
 
-def need_job(view: View, name: str) -> JobView:
-    """The job that the user means, or :class:`BadInput`."""
-    from unidle.control.describe import find_job
+def need_job(
+    view: View, name: str | None, *, live: bool = False, started: bool = False, removed: bool = False
+) -> JobView:
+    """The job that the user means, or :class:`BadInput`. Without a name the newest one, which is named on stderr.
 
-    job = find_job(view, name)
-    if job is None:
-        raise BadInput(
-            "no such job in this store", field="JOB", value=name, remedy="`unidle list` shows the jobs"
-        )
+    ``live`` and ``started``: as :func:`unidle.control.find.newest_job`.
+    """
+    from unidle.control.find import find_job, newest_job
+
+    if name is not None:
+        return find_job(view, name, removed=removed)
+    job = newest_job(view, live=live, started=started)
+    warn(f"newest job: {job.id} ({job.state})")
     return job
 
 
@@ -148,6 +137,11 @@ def say(text: str = "") -> None:
     show(printable(text))
 
 
+def named_store(given: str | None) -> str | None:
+    """The store as the next command has to name it; None where it is found without that."""
+    return None if given in (None, store_address(os.environ.get("UNIDLE_STORE"))) else given
+
+
 def show(text: str) -> None:
     """Text that is already fit for a terminal, and may have colours, on standard output."""
     sys.stdout.write(text + "\n")
@@ -167,21 +161,11 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
-def table(header: list[str], rows: list[list[str]]) -> list[str]:
-    """Columns as wide as their content; numbers to the right."""
-    if not rows:
-        return []
-    widths = [max(len(r[k]) for r in [header, *rows]) for k in range(len(header))]
-    right = [all(_numeric(row[k]) for row in rows) for k in range(len(header))]
-    lines = []
-    for row in [header, *rows]:
-        cells = [c.rjust(w) if r else c.ljust(w) for c, w, r in zip(row, widths, right, strict=True)]
-        lines.append("  ".join(cells).rstrip())
-    return lines
-
-
-def _numeric(cell: str) -> bool:
-    return cell in ("", "-") or cell.replace(".", "", 1).replace("-", "", 1).isdigit()
+def show_table(header: Sequence[str], rows: Sequence[Sequence[str]], indent: str = "") -> None:
+    """A table on standard output, with states in their colours on a terminal."""
+    clean = [[printable(cell) for cell in row] for row in rows]
+    for line in table(header, clean, indent=indent, coloured=colours()):
+        show(line)
 
 
 def figures(amount: float) -> str:

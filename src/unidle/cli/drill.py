@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from unidle.cli.common import JsonOption, data_dir, print_json, say, show, table, warn
+from unidle.cli.common import JsonOption, data_dir, print_json, say, show, show_table, warn
 
 
 def register(app: typer.Typer) -> None:
@@ -29,15 +29,16 @@ def drill(
             metavar="PATH",
             show_default=False,
             envvar=None,
-            help="Keep the run's log in this SQLite file, for `unidle guard incidents` and `unidle ledger`.",
+            help="Keep the log of the run in this SQLite file.",
         ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Put faults into a real run of a job, and show how fast each was seen, named and overcome.
+    """Inject faults into a real run, and measure each recovery. The output shows how fast each fault was seen and named, and
+    how fast the job went on.
 
-    The job runs apart: with a store, checkpoints and a fleet of its own. It runs once undisturbed, to compare the
-    result with. Exit code 1: the job failed, its result differs, a fault did not happen, or the wrong one was named.
+    The job has a store, checkpoints and a fleet of its own. It also runs once without faults, for comparison. Exit code 1:
+    the job failed, its result differs, a fault did not happen, or the wrong one was named.
     """
     from unidle.drill import picture
     from unidle.drill.conduct import conduct
@@ -50,8 +51,7 @@ def drill(
     if as_json:
         print_json(picture.as_object(report))
     else:
-        for line in table(picture.HEADER, picture.rows(report)):
-            say(line)
+        show_table(picture.HEADER, picture.rows(report))
         say()
         for line in picture.strip(report):
             show(line)

@@ -29,22 +29,34 @@ def settle(store: Store, job_id: str, request: int | None = None) -> str:
             return False
         return job is None or job.cancel_by is None
 
+    def state_of(view: View) -> str | None:
+        return view.jobs[job_id].state if job_id in view.jobs and settled(view) else None
+
+    return _until(store, state_of, "unidle cancel")
+
+
+def answered(store: Store, request: int, purpose: str) -> None:
+    """Wait until a request left the inbox. Where nobody drives the store this process does, as ``purpose``."""
+    _until(store, lambda _: None if any(one.id == request for one in store.requests()) else "done", purpose)
+
+
+def _until(store: Store, found: Callable[[View], str | None], purpose: str) -> str:
+    """What ``found`` says as soon as it says something."""
     while True:
         try:
-            return _drive(store, job_id, settled)
+            return _drive(store, found, purpose)
         except StoreHeld:
-            view = read_view(store)
-            if settled(view) and job_id in view.jobs:
-                return view.jobs[job_id].state
+            if (said := found(read_view(store))) is not None:
+                return said
             time.sleep(_ASK_EVERY_S)
 
 
-def _drive(store: Store, job_id: str, settled: Callable[[View], bool]) -> str:
+def _drive(store: Store, found: Callable[[View], str | None], purpose: str) -> str:
     from unidle.control.session import take_up
 
     fleet = read_view(store).fleet
-    with take_up(store, fleet if fleet.nodes else Fleet(), data_dir(), "unidle cancel") as session:
+    with take_up(store, fleet if fleet.nodes else Fleet(), data_dir(), purpose) as session:
         controller = session.controller
         controller.pause()
-        controller.run(lambda: job_id in controller.view.jobs and settled(controller.view))
-        return controller.view.jobs[job_id].state
+        controller.run(lambda: found(controller.view) is not None)
+        return found(controller.view) or ""

@@ -6,11 +6,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from unidle.cli.common import JsonOption, StoreOption, age, print_json, read_store, read_view, say, table
+from unidle.cli.common import (
+    JsonOption,
+    StoreOption,
+    age,
+    print_json,
+    read_store,
+    read_view,
+    say,
+    table,
+)
+from unidle.cli.tables import without_empty
 from unidle.words import counted
 
 if TYPE_CHECKING:
-    from unidle.guard.accounts import Accounts
+    from unidle.guard.accounts import Accounts, KindRow
     from unidle.guard.rates import Rate
 
 _WORST = 10
@@ -20,21 +30,21 @@ _HOUR_NS = 3600e9
 def failures(
     store: StoreOption = None,
     since: Annotated[
-        str | None, typer.Option("--since", metavar="TIME", show_default=False, help="Only from here on (as `unidle ledger --start`).")
+        str | None, typer.Option("--since", metavar="TIME", show_default=False, help="Only failures since then (as for `unidle ledger`).")
     ] = None,
     until: Annotated[
-        str | None, typer.Option("--until", metavar="TIME", show_default=False, help="Only before.")
+        str | None, typer.Option("--until", metavar="TIME", show_default=False, help="Only failures before then.")
     ] = None,
     labels: Annotated[
         str | None,
         typer.Option(
             "--labels", metavar="FILE", show_default=False,
-            help="Faults that are known to have been there, as a fault trace: counts false removals and what was missed.",
+            help="Fault trace with the true faults: count false and missed detections.",
         ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:  # fmt: skip
-    """Count failures: rates by component and model, time between them by job size, worst nodes, costs by kind."""
+    """Count failures by component, model, job size and node. Costs are by kind of failure."""
     from unidle.cli.ledger import window_of
     from unidle.control.failures import failures_of
     from unidle.files.fault_trace import load_fault_trace
@@ -62,15 +72,20 @@ def failures(
 
 
 def as_object(found: Accounts) -> dict[str, Any]:
-    """The accounts as ``--json`` prints them; rates with the bounds of their 95 % interval."""
+    """The accounts as ``--json`` prints them; rates with the bounds of their 95 % interval, null where too little was seen."""
+    from unidle.guard.accounts import ENOUGH_DEVICE_YEARS, ENOUGH_NODE_DAYS, YEAR_DAYS
+
     return {
         "node_days": found.node_days,
         "device_days": found.device_days,
-        "removals_per_1000_node_days": _rate(found.removals, 1000),
+        "removals_per_1000_node_days": _rate(found.removals, 1000, ENOUGH_NODE_DAYS),
+        "rates_from": {"node_days": ENOUGH_NODE_DAYS, "device_years": ENOUGH_DEVICE_YEARS},
         "components": [
             {
                 "component": row.component, "model": row.model, "failures": row.rate.events,
-                "per_1000_node_days": _rate(row.rate, 1000), "afr_percent": _rate(row.yearly, 100),
+                "per_1000_node_days": _rate(row.rate, 1000, ENOUGH_NODE_DAYS),
+                "afr_percent": _rate(row.yearly, 100, ENOUGH_DEVICE_YEARS),
+                "node_days": row.rate.exposure, "device_h": row.yearly.exposure * YEAR_DAYS * 24,
                 "down_h": row.down_ns / _HOUR_NS,
             }
             for row in found.components
@@ -83,26 +98,31 @@ def as_object(found: Accounts) -> dict[str, Any]:
             }
             for row in found.sizes
         ],
-        "kinds": [
-            {
-                "kind": row.kind, "incidents": row.incidents, "lost_steps": row.lost_steps,
-                "device_h": row.device_ns / _HOUR_NS, "cost": row.cost_micro / 1e6, "unpriced": row.unpriced,
-            }
-            for row in found.kinds
-        ],
+        "kinds": [{"kind": row.kind, **_costs(row)} for row in found.kinds],
+        "causes": [{"cause": row.kind, **_costs(row)} for row in found.causes],
         "nodes": [
             {"node": row.node, "events": row.events, "share": row.share, "chance": row.chance, "lemon": row.lemon}
             for row in found.nodes
         ],
         "judged": None if found.judged is None else {
             "removals": found.judged.removals, "false_removals": found.judged.false.events,
-            "false_per_1000_node_days": _rate(found.judged.false, 1000),
+            "false_per_1000_node_days": _rate(found.judged.false, 1000, ENOUGH_NODE_DAYS),
             "labels": found.judged.labels, "noticed": found.judged.noticed, "recall": found.judged.recall,
         },
     }  # fmt: skip
 
 
-def _rate(rate: Rate, times: float) -> dict[str, float | None]:
+def _costs(row: KindRow) -> dict[str, Any]:
+    return {
+        "incidents": row.incidents, "lost_steps": row.lost_steps, "device_h": row.device_ns / _HOUR_NS,
+        "cost": row.cost_micro / 1e6, "unpriced": row.unpriced,
+    }  # fmt: skip
+
+
+def _rate(rate: Rate, times: float, enough: float) -> dict[str, float | None]:
+    """A rate with its bounds; nothing where less than ``enough`` time was observed."""
+    if rate.exposure < enough:
+        return dict.fromkeys(("value", "low", "high"))
     bounds = {"value": rate.value, "low": rate.low, "high": rate.high}
     return {name: None if one is None else one * times for name, one in bounds.items()}
 
@@ -114,25 +134,33 @@ def _mtbf(rate: Rate) -> dict[str, float | None]:
 
 
 def _lines(found: Accounts, currency: str) -> list[str]:
+    from unidle.guard.accounts import ENOUGH_DEVICE_YEARS, ENOUGH_NODE_DAYS, YEAR_DAYS
+
     seen = f"{found.node_days:,.1f} node-days, {found.device_days:,.1f} device-days"
     removals = counted(found.removals.events, "unplanned removal")
-    lines = [f"{seen}; {removals}; intervals are 95 %, exact (Poisson)", ""]
+    lines = [f"{seen}; {removals}; intervals are 95 %, exact (Poisson)"]
+    if any(row.yearly.exposure < ENOUGH_DEVICE_YEARS for row in found.components):
+        least = f"{ENOUGH_NODE_DAYS:g} node-days, AFR from {ENOUGH_DEVICE_YEARS:g} device-year"
+        lines.append(f"rates are given from {least} of a model on: from less, counts only")
+    lines.append("")
     lines += table(
-        ["component", "model", "failures", "per 1,000 node-days", "AFR % of devices", "down h"],
+        ["component", "model", "failures", "device-h", "per 1,000 node-days", "AFR % of devices", "down h"],
         [
             [
-                row.component, row.model, str(row.rate.events), _cell(_rate(row.rate, 1000)),
-                _cell(_rate(row.yearly, 100)), f"{row.down_ns / _HOUR_NS:.1f}",
+                row.component, row.model, str(row.rate.events), f"{row.yearly.exposure * YEAR_DAYS * 24:,.1f}",
+                _cell(_rate(row.rate, 1000, ENOUGH_NODE_DAYS)),
+                _cell(_rate(row.yearly, 100, ENOUGH_DEVICE_YEARS)), f"{row.down_ns / _HOUR_NS:.1f}",
             ]
             for row in found.components
         ],
     )  # fmt: skip
-    for more in (_job_lines(found), _kind_lines(found, currency), _node_lines(found)):
+    costs = (("incident", found.kinds), ("failure of", found.causes))
+    for more in (_job_lines(found), *(_cost_lines(*one, currency) for one in costs), _node_lines(found)):
         lines += ["", *more] if more else []
     if found.judged is not None:
         one = found.judged
         recall = "-" if one.recall is None else f"{100 * one.recall:.1f} %"
-        rate = _cell(_rate(one.false, 1000))
+        rate = _cell(_rate(one.false, 1000, ENOUGH_NODE_DAYS))
         lines += [
             "",
             f"{one.false.events} of {counted(one.removals, 'removal')} false: {rate} per 1,000 node-days",
@@ -155,17 +183,15 @@ def _job_lines(found: Accounts) -> list[str]:
     )  # fmt: skip
 
 
-def _kind_lines(found: Accounts, currency: str) -> list[str]:
-    return table(
-        ["incident", "count", "lost steps", "device-h", currency],
+def _cost_lines(head: str, rows: tuple[KindRow, ...], currency: str) -> list[str]:
+    lines = [
         [
-            [
-                row.kind, str(row.incidents), str(row.lost_steps), f"{row.device_ns / _HOUR_NS:.2f}",
-                "-" if row.unpriced == row.incidents else f"{row.cost_micro / 1e6:.2f}",
-            ]
-            for row in found.kinds
-        ],
-    )  # fmt: skip
+            row.kind, str(row.incidents), str(row.lost_steps), f"{row.device_ns / _HOUR_NS:.2f}",
+            "-" if row.unpriced == row.incidents else f"{row.cost_micro / 1e6:.2f}",
+        ]
+        for row in rows
+    ]  # fmt: skip
+    return table(*without_empty([head, "count", "lost steps", "device-h", currency], lines, currency))
 
 
 def _node_lines(found: Accounts) -> list[str]:

@@ -11,19 +11,15 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 import typer
 
 from unidle.cli import failures, guarded, incidents, nodes, notices
-from unidle.cli.common import JsonOption, say, table, warn
+from unidle.cli.common import JsonOption, say, show_table, warn
+from unidle.cli.help import Commands
 from unidle.errors import BadInput
 
 if TYPE_CHECKING:
     from unidle.guard.log import Finding
     from unidle.guard.policies import PolicyName
 
-guard_app = typer.Typer(
-    help="What is wrong with nodes, and what to do about it.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-)
+guard_app = Commands(help="Show the health of nodes, and drain and repair them.")
 _BLOCK_BYTES = 1 << 18
 _WIDTH = 100
 
@@ -42,18 +38,18 @@ def register(app: typer.Typer) -> None:
 def classify(
     file: Annotated[
         str | None,
-        typer.Argument(metavar="[FILE]", show_default=False, help="Kernel log; without it standard input."),
+        typer.Argument(metavar="[FILE]", show_default=False, help="Kernel log; default: standard input."),
     ] = None,
     policy: Annotated[
         str,
-        typer.Option("--policy", metavar="NAME", help="Whose action: unidle, nvidia, aks, eks or gke."),
+        typer.Option(
+            "--policy", metavar="NAME", help="Source of the actions: unidle, nvidia, aks, eks or gke."
+        ),
     ] = "unidle",
-    compare: Annotated[
-        bool, typer.Option("--compare", help="The action of every policy, side by side.")
-    ] = False,
+    compare: Annotated[bool, typer.Option("--compare", help="Show the action of every policy.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Say of each line of a kernel log what it means: cause or symptom, of which device, what to do."""
+    """Classify the lines of a kernel log. For each finding: cause or symptom, the device, and what to do."""
     chosen = _policy(policy)
     try:
         with _opened(file) as stream:
@@ -142,8 +138,7 @@ def _print_table(found: list[Finding], policy: PolicyName, compare: bool) -> Non
             for cells, f in zip(start, found, strict=True)
             if (own := judge(policy, f))
         ]
-    for text in table(heads, rows):
-        say(text)
+    show_table(heads, rows)
     summary = verdict(found)
     if summary is not None and not compare and policy == "unidle":
         say()

@@ -11,9 +11,8 @@ from unidle.cli.common import (
     print_json,
     read_store,
     read_view,
-    say,
     say_unwatched,
-    table,
+    show_table,
 )
 
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def watch(store: StoreOption = None, as_json: JsonOption = False) -> None:
-    """List the nodes of a store: health, whether faults of theirs would be seen, and the last one that was."""
+    """Show which nodes are monitored for faults. Each has its health, its detectors and the last fault that was seen."""
     opened = read_store(store)
     view = read_view(opened)
     opened.close()
@@ -38,8 +37,7 @@ def watch(store: StoreOption = None, as_json: JsonOption = False) -> None:
         ]
         for one in found
     ]  # fmt: skip
-    for line in table(["node", "health", "watched", "faults", "last fault"], rows):
-        say(line)
+    show_table(["node", "health", "watched", "faults", "last fault"], rows)
     say_unwatched({one["node"]: one["not_watched"] for one in found})
 
 

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from unidle.cli.common import age, clock_time, now_of, print_json, read_store, read_view, say, table
+from unidle.cli.common import (
+    age,
+    clock_time,
+    now_of,
+    print_json,
+    read_store,
+    read_view,
+    say,
+    show_table,
+)
+from unidle.cli.tables import without_empty
 from unidle.words import US_PER_HOUR, device_time
 
 
@@ -39,8 +49,7 @@ def show_idle(store: str | None, as_json: bool) -> None:
          device_time(line['device_hours'] * US_PER_HOUR), _cost(line), line["evidence"], _what_follows(line, now)]
         for line in lines
     ]  # fmt: skip
-    for text in table(header, rows):
-        say(text)
+    show_table(*without_empty(header, rows, "cost"))
     hours = sum(line["device_hours"] for line in lines)
     say(f"{device_time(hours * US_PER_HOUR)} held without work" + _total_cost(lines))
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from unidle.cli import complete
 from unidle.cli.common import (
     JsonOption,
     StoreOption,
@@ -26,19 +27,27 @@ if TYPE_CHECKING:
 def incidents(
     store: StoreOption = None,
     job: Annotated[
-        str | None, typer.Option("--job", metavar="JOB", show_default=False, help="Only those of this job.")
+        str | None,
+        typer.Option(
+            "--job",
+            metavar="JOB",
+            show_default=False,
+            autocompletion=complete.jobs,
+            help="Only incidents of this job.",
+        ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List incidents: ranks that failed, hung, were cut off, faults of nodes and devices; when that was seen, and when the job
-    went on."""
+    """List incidents: failures, hangs and faults of nodes. Each has the times at which it began, was seen and was overcome."""
     from unidle.view.incidents import incidents as all_incidents
     from unidle.view.incidents import incidents_of
 
     opened = read_store(store)
     view = read_view(opened)
     opened.close()
-    found = all_incidents(view) if job is None else list(incidents_of(view, need_job(view, job)))
+    found = (
+        all_incidents(view) if job is None else list(incidents_of(view, need_job(view, job, removed=True)))
+    )
     if as_json:
         print_json([as_object(one) for one in found])
         return

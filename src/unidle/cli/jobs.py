@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import shlex
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any, Final, get_args
 
 import typer
 
+from unidle.api.fleets import find_fleet, refuse_impossible
+from unidle.api.stores import make_parent
+from unidle.cli import complete
 from unidle.cli.common import (
     JobArgument,
     JsonOption,
@@ -15,6 +18,7 @@ from unidle.cli.common import (
     age,
     clock_time,
     figures,
+    named_store,
     need_job,
     not_both,
     now_of,
@@ -22,33 +26,44 @@ from unidle.cli.common import (
     read_store,
     read_view,
     say,
+    show_table,
     store_address,
-    table,
     warn,
 )
-from unidle.cli.run import (
+from unidle.cli.job_words import (
     CheckpointOption,
     DeviceOption,
     DevicesPerRankOption,
+    EnvOption,
+    JobCommand,
     JobFileArgument,
     MaxRestartsOption,
+    MemoryOption,
     NameOption,
+    QueueOption,
     RanksOption,
+    RendezvousOption,
     TimeoutOption,
-    make_parent,
+    UserOption,
+    WorkdirOption,
     options_of,
     read_job,
 )
-from unidle.errors import BadInput
+from unidle.errors import BadInput, UnidleError
+from unidle.login import login_name
 from unidle.words import counted
 
 if TYPE_CHECKING:
+    from unidle.fleet import Fleet
     from unidle.jobs import JobSpec
+
+
+_ENDED_LISTED: Final = 10
 
 
 def register(app: typer.Typer) -> None:
     """Add this room's commands."""
-    app.command("submit")(submit)
+    app.command("submit", cls=JobCommand)(submit)
     app.command("list")(list_jobs)
     app.command("show")(show)
     app.command("explain")(explain)
@@ -65,46 +80,91 @@ def submit(
             "--clusters",
             metavar="FILE",
             show_default=False,
-            help="Instead of --store: of these clusters, the one that starts it first gets it.",
+            help="Submit to the cluster of this file that would start the job first, instead of --store.",
         ),
     ] = None,
     name: NameOption = None,
     ranks: RanksOption = None,
     devices_per_rank: DevicesPerRankOption = None,
     device: DeviceOption = None,
+    queue: QueueOption = None,
+    env: EnvOption = None,
+    memory: MemoryOption = None,
+    workdir: WorkdirOption = None,
+    rendezvous: RendezvousOption = None,
     max_restarts: MaxRestartsOption = None,
     checkpoint: CheckpointOption = None,
-    timeout_s: TimeoutOption = None,
+    timeout: TimeoutOption = None,
+    user: UserOption = None,
+    fleet: Annotated[
+        str | None,
+        typer.Option("--fleet", metavar="FILE", show_default=False, help="Check against this fleet file."),
+    ] = None,
+    hold: Annotated[
+        bool, typer.Option("--hold", help="Keep the job until the fleet can hold it, if it cannot now.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Put a job into the queue of a store; `unidle up` on that store runs it."""
+    """Put a job into the queue of a store. `unidle up` on that store runs it.
+
+    A job that the fleet can never hold is refused, by the fleet of the last `unidle up` or of --fleet.
+    """
     import msgspec
 
     from unidle.control.ids import new_job_id
-    from unidle.control.inbox import SubmitRequest
+    from unidle.control.inbox import SubmitRequest, signed
+    from unidle.fleet import as_declared
     from unidle.store.open import open_store
 
     options = options_of(
-        name=name, ranks=ranks, devices_per_rank=devices_per_rank, device=device,
-        max_restarts=max_restarts, checkpoint=checkpoint, timeout_s=timeout_s,
+        name=name, ranks=ranks, devices_per_rank=devices_per_rank, device=device, queue=queue, env=env, memory=memory,
+        workdir=workdir, rendezvous=rendezvous, max_restarts=max_restarts, checkpoint=checkpoint, timeout=timeout,
     )  # fmt: skip
     spec = read_job(job, context.obj, options, by="submit")
     job_id = new_job_id(spec.name)
     if clusters is not None:
-        _submit_somewhere(context, clusters, job_id, spec, as_json)
+        for option in ("hold", "fleet"):
+            not_both(context, option, clusters=clusters)
+        _submit_somewhere(context, clusters, job_id, replace(spec, user=user or spec.user), as_json)
         return
+    found = find_fleet(fleet, None) if fleet is not None else None
     address = store_address(store)
     make_parent(address)
     opened = open_store(address, create=True)
-    opened.request("submit", msgspec.json.encode(SubmitRequest(job_id, spec)))
-    holder = opened.holder()
-    opened.close()
+    try:
+        spec, by = signed(opened, spec, user)
+        note = _refused(spec, found or as_declared(read_view(opened).fleet), hold=hold)
+        opened.request("submit", msgspec.json.encode(SubmitRequest(job_id, spec)))
+        holder = opened.holder()
+    finally:
+        opened.close()
     if as_json:
-        print_json({"job": job_id, "state": "queued", "driven_by": holder})
+        print_json(
+            {"job": job_id, "state": "queued", "driven_by": holder, "user": spec.user, "submitted_by": by,
+             "note": note}
+        )  # fmt: skip
         return
-    say(f"{job_id} queued")
+    say(f"{job_id} queued" + (f" for {spec.user}" if spec.user != by else ""))
+    if note is not None:
+        warn(note)
     if holder is None:
-        warn(f"nobody drives this store yet: `unidle up --store {address}`")
+        warn(f"no controller runs on this store: `unidle up --store {address}` starts one")
+
+
+def _refused(spec: JobSpec, fleet: Fleet, *, hold: bool) -> str | None:
+    """Refuse a job that this fleet can never hold.
+
+    Returns what the user should know where it is kept all the same: no fleet is known yet, or ``hold``.
+    """
+    if not fleet.nodes:
+        return "the fleet of this store is not known yet: whether the job can start was not checked"
+    try:
+        refuse_impossible(spec, fleet, "`--hold` keeps the job until the fleet changes")
+    except UnidleError as error:
+        if not hold:
+            raise
+        return f"held: {error.problem}; it starts once the fleet can hold it"
+    return None
 
 
 def _submit_somewhere(
@@ -130,32 +190,50 @@ def _submit_somewhere(
 def list_jobs(
     store: StoreOption = None,
     state: Annotated[
-        str | None, typer.Option(metavar="STATE", show_default=False, help="Only jobs in this state.")
+        str | None,
+        typer.Option(
+            metavar="STATE",
+            show_default=False,
+            autocompletion=complete.states,
+            help="Only jobs in this state.",
+        ),
     ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Also list the jobs that ended before.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """List jobs, oldest first."""
+    """List jobs: those that run or wait, and the last ten that ended.
+
+    Ages are since submission. `--json` lists all jobs.
+    """
     from unidle.control.describe import job_line
+    from unidle.control.find import last_ended, listed
+    from unidle.jobs import TERMINAL
 
     _known_state(state)
     opened = read_store(store)
     view = read_view(opened)
-    lines = [job_line(job) for job in view.jobs.values() if state in (None, job.state)]
     opened.close()
     if as_json:
-        print_json(lines)
+        print_json([job_line(job, named_store(store)) for job in listed(view) if state in (None, job.state)])
         return
+    jobs = list(listed(view)) if everything else [*last_ended(view, _ENDED_LISTED), *view.jobs.open.values()]
+    lines = [
+        job_line(job, named_store(store))
+        for job in sorted(jobs, key=lambda job: job.order)
+        if state in (None, job.state)
+    ]
     if not lines:
-        say("no jobs; try `unidle run -- python -c 'print(1)'`" if state is None else f"no job is {state}")
-        return
+        say("no jobs; try `unidle run -- python -c 'print(1)'`" if not jobs else f"no job is {state}")
     now = now_of(view)
     rows = [
         [line["job"], line["state"], str(line["attempts"]), str(line["ranks"]), str(line["steps"]),
-         age((line["ended_ns"] or now) - line["submitted_ns"]), line["reason"] or ""]
+         age(now - line["submitted_ns"]), line["reason"] or ""]
         for line in lines
     ]  # fmt: skip
-    for text in table(["job", "state", "attempts", "ranks", "steps", "age", "reason"], rows):
-        say(text)
+    show_table(["job", "state", "attempts", "ranks", "steps", "age", "reason"], rows)
+    hidden = len(view.jobs) - len(view.removed) - len(jobs)
+    if hidden and (state is None or state in TERMINAL):
+        warn(f"{counted(hidden, 'more job')} ended before: `unidle list --all` shows all")
 
 
 def _known_state(state: str | None) -> None:
@@ -166,12 +244,12 @@ def _known_state(state: str | None) -> None:
         raise BadInput("is not a state of a job", field="--state", value=state, remedy=", ".join(known))
 
 
-def show(job: JobArgument, store: StoreOption = None, as_json: JsonOption = False) -> None:
-    """Show one job: its attempts, and every rank with its process, devices and end."""
+def show(job: JobArgument = None, store: StoreOption = None, as_json: JsonOption = False) -> None:
+    """Show a job's attempts, and how each of its ranks ended."""
     from unidle.control.describe import job_detail
 
     opened = read_store(store)
-    detail = job_detail(need_job(read_view(opened), job))
+    detail = job_detail(need_job(read_view(opened), job), named_store(store))
     opened.close()
     if as_json:
         print_json(detail)
@@ -195,13 +273,24 @@ def show(job: JobArgument, store: StoreOption = None, as_json: JsonOption = Fals
                 else f"kept up to step {run['durable_step']}"
             )
             say(f"steps {run['first_step']} to {run['last_step']}, {durable}")
+        for line in _stack_lines(run):
+            say(line)
         rows = [
             [str(r["rank"]), str(r["pid"] or "-"), " ".join(r["slices"]), r["how"], _mib(r["info"].get("peak_bytes")),
              "; ".join(r["notes"])]
             for r in run["ranks"]
         ]  # fmt: skip
-        for text in table(["rank", "pid", "devices", "state", "peak MiB", "notes"], rows):
-            say("  " + text)
+        show_table(["rank", "pid", "devices", "state", "peak MiB", "notes"], rows, indent="  ")
+    _say_failure(detail)
+
+
+def _say_failure(job: dict[str, Any]) -> None:
+    from unidle.control.describe import failure_lines
+
+    if job["failure"] is not None:
+        say()
+        for line in failure_lines(job["failure"]):
+            say(line)
 
 
 def _headline(job: dict[str, Any]) -> str:
@@ -212,15 +301,30 @@ def _mib(value: object) -> str:
     return f"{value / 2**20:.0f}" if isinstance(value, (int, float)) else "-"
 
 
-def explain(job: JobArgument, store: StoreOption = None, as_json: JsonOption = False) -> None:
-    """Explain why a job is where it is: what it waits for, where it was placed and why, how it ended."""
+def _stack_lines(run: dict[str, Any]) -> list[str]:
+    """Where the ranks of a gang stood when it hung: all in one line, and the frames of those that stand out."""
+    if run["stacks_text"] is None:
+        return []
+    lines = [f"stacks at {clock_time(run['stacks_ns'])}: {run['stacks_text']}"]
+    shown = set(run["odd_ranks"][:4])
+    for stack in run["stacks"]:
+        if stack["rank"] in shown and stack["frames"]:
+            lines += [
+                f"  rank {stack['rank']}, deepest last:",
+                *(f"    {frame}" for frame in stack["frames"][-8:]),
+            ]
+    return lines
+
+
+def explain(job: JobArgument = None, store: StoreOption = None, as_json: JsonOption = False) -> None:
+    """Explain why a job waits, runs where it does, or ended. Every decision on the way is listed with its reason."""
     from unidle.control import describe
     from unidle.jobs import NEVER
 
     opened = read_store(store)
     view = read_view(opened)
     opened.close()
-    story = describe.explain(view, need_job(view, job))
+    story = describe.explain(view, need_job(view, job), named_store(store))
     if as_json:
         print_json(story)
         return
@@ -229,74 +333,92 @@ def explain(job: JobArgument, store: StoreOption = None, as_json: JsonOption = F
     if waiting:
         expected_ns = waiting["expected_start_ns"]
         start = f"; expected to start at {clock_time(expected_ns)}" if expected_ns else ""
+        if waiting["start_unknown"]:
+            start = f"; start unknown: {waiting['start_unknown']}"
         now = waiting["now"]["text"]
         now = "the same" if now == story["reason"] else now
         ahead = f"; {counted(waiting['ahead'], 'job')} ahead in the queue{start}"
         say(f"  now: {now}" + ("" if waiting["now"]["code"] in NEVER else ahead))
         if waiting["stops"]:
-            say(f"  stops for it: {', '.join(waiting['stops'])}")
+            say(f"  would be stopped for it: {', '.join(waiting['stops_whose'])}")
         for barrier in waiting["in_the_way"]:
             say(f"  what would help: {barrier['unblock']}")
-    for decision in story["decisions"]:
-        say(f"  {clock_time(decision['time_ns'])}  {decision['what']:<18} {decision['text']}")
-    for said in story["predictions"]:
-        say(f"  {clock_time(said['said_ns'])}  {'foretold':<18} {_foretold(said)}")
+    if story["unmeasured"]:
+        say(f"  {story['unmeasured']}")
+    lines = [(decision["time_ns"], decision["what"], decision["text"]) for decision in story["decisions"]]
+    lines += [(said["said_ns"], "predicted", _predicted(said)) for said in story["predictions"]]
+    for time_ns, what, text in sorted(lines, key=lambda line: line[0]):
+        say(f"  {clock_time(time_ns)}  {what:<18} {text}")
+    _say_failure(story)
 
 
-def _foretold(said: dict[str, Any]) -> str:
+def _predicted(said: dict[str, Any]) -> str:
     """One prediction in words, with its error once the truth is known."""
     if said["what"] == "cost":
-        return _foretold_cost(said)
-    shown = {"start": clock_time, "step_time": _seconds}.get(said["what"], age)
+        return _predicted_cost(said)
+    shown = {"start": clock_time}.get(said["what"], _length)
     text = f"{said['what'].replace('_', ' ')} {shown(said['value_ns'])}"
     text += f" ({shown(said['low_ns'])} to {shown(said['high_ns'])}"
     text += f" with {100 * said['level']:.0f} %)" if said["level"] else ")"
     text += f", from {said['by']}"
     if said["error_ns"] == 0:
-        text += "; and so it was"
+        text += "; it was so"
     elif said["error_ns"] is not None:
         late = "later" if said["what"] == "start" else "longer"
         early = "earlier" if said["what"] == "start" else "shorter"
-        length = _seconds if said["what"] == "step_time" else age
-        text += f"; it was {length(abs(said['error_ns']))} {late if said['error_ns'] > 0 else early}"
+        text += f"; it was {_length(abs(said['error_ns']))} {late if said['error_ns'] > 0 else early}"
     return text
 
 
-def _foretold_cost(said: dict[str, Any]) -> str:
+def _predicted_cost(said: dict[str, Any]) -> str:
     cost = said["cost"]
-    text = (
-        f"cost {figures(cost['value'])} {cost['currency']} ({figures(cost['low'])} to {figures(cost['high'])}"
-    )
+    value, low, high = (_money(cost[what]) for what in ("value", "low", "high"))
+    text = f"cost {value} {cost['currency']} ({low} to {high}"
     text += f" with {100 * said['level']:.0f} %)" if said["level"] else ")"
     text += f", from {said['by']}"
     if cost["error"] == 0:
-        text += "; and so it was"
+        text += "; it was so"
     elif cost["error"] is not None:
-        text += f"; it was {figures(abs(cost['error']))} {'more' if cost['error'] > 0 else 'less'}"
+        text += f"; it was {_money(abs(cost['error']))} {'more' if cost['error'] > 0 else 'less'}"
     return text
 
 
-def _seconds(ns: int) -> str:
-    return f"{ns / 1e9:.4g} s"
+def _money(amount: float) -> str:
+    """To the cent; of less than that two figures."""
+    return f"{amount:.2f}" if amount >= 0.01 or not amount else figures(float(f"{amount:.2g}"))
+
+
+def _length(ns: int) -> str:
+    """A time in a unit that fits: three figures below a minute, from a minute on two units."""
+    if ns >= 59_950_000_000:
+        return age(ns)
+    unit, name = next(
+        (one for one in ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "us")) if ns >= one[0]), (1, "ns")
+    )
+    return f"{float(f'{ns / unit:.3g}'):g} {name}"  # never as a power of ten
 
 
 def cancel(
-    job: JobArgument,
+    job: JobArgument = None,
     store: StoreOption = None,
-    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until nothing of it runs.")] = True,
+    wait: Annotated[
+        bool, typer.Option("--wait/--no-wait", help="Wait until no process of the job is left.")
+    ] = True,
     as_json: JsonOption = False,
 ) -> None:
-    """Cancel a job: SIGTERM, its grace, SIGKILL, to all of every rank's processes."""
+    """Cancel a job. All processes of its ranks receive SIGTERM, and after the job's grace period SIGKILL.
+
+    Without JOB, the newest job that has not ended is cancelled."""
     import msgspec
 
     from unidle.cli.drive import settle
     from unidle.control.inbox import CancelRequest
 
     opened = read_store(store, requests=True)
-    found = need_job(read_view(opened), job)
+    found = need_job(read_view(opened), job, live=True)
     state: str = found.state
     if not found.terminal:
-        opened.request("cancel", msgspec.json.encode(CancelRequest(found.id, _caller())))
+        opened.request("cancel", msgspec.json.encode(CancelRequest(found.id, login_name())))
         state = settle(opened, found.id) if wait else "cancelling"
     opened.close()
     if as_json:
@@ -305,13 +427,3 @@ def cancel(
         say(f"{found.id} had already {'been ' * (state == 'cancelled')}{state}")
     else:
         say(f"{found.id} {state}")
-
-
-def _caller() -> str:
-    """Who asks: the login name, or the number of a user without one."""
-    import getpass
-
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return str(os.getuid())

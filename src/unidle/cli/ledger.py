@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from unidle.cli import complete
 from unidle.cli.common import (
+    JobArgument,
     JsonOption,
     StoreOption,
     cannot_write,
@@ -31,13 +34,21 @@ if TYPE_CHECKING:
 
 FORMATS = ("table", "json", "jsonl", "csv", "parquet", "perfetto")
 
-Filter = Annotated[
-    list[str] | None,
-    typer.Option(metavar="NAME", show_default=False, help="Only this; may be given again."),
-]
-Moment = Annotated[
+
+def _filter(offered: Callable[..., list[str]]) -> Any:
+    text = "Only rows with this; may be repeated."
+    return typer.Option(metavar="NAME", show_default=False, autocompletion=offered, help=text)
+
+
+Names = list[str] | None
+_TIME = "nanoseconds, 2026-01-31T12:00:00, or 90s, 15m, 2h, 1d before the end"
+SinceOption = Annotated[
     str | None,
-    typer.Option(metavar="TIME", show_default=False, help="ns since 1970, 2026-01-31T12:00:00, or 90s/15m/2h/1d before the end."),
+    typer.Option("--since", "--start", metavar="TIME", show_default=False, help=f"Start of the window: {_TIME}."),
+]  # fmt: skip
+UntilOption = Annotated[
+    str | None,
+    typer.Option("--until", "--end", metavar="TIME", show_default=False, help="End of the window, in the same forms."),
 ]  # fmt: skip
 
 
@@ -54,32 +65,39 @@ def ledger(
         typer.Option(
             metavar="LIST",
             show_default=False,
-            help="Group by leaf, group, job, queue, user, node, device, ...",
+            help="Group by leaf, group, job, attempt, queue, user, node, device and others, separated by commas.",
         ),
     ] = None,
-    start: Annotated[str | None, Moment.__metadata__[0]] = None,
-    end: Annotated[str | None, Moment.__metadata__[0]] = None,
-    job: Filter = None,
-    device: Filter = None,
-    node: Filter = None,
-    queue: Filter = None,
-    user: Filter = None,
-    leaf: Filter = None,
-    group: Filter = None,
+    since: SinceOption = None,
+    until: UntilOption = None,
+    job: Annotated[Names, _filter(complete.jobs)] = None,
+    device: Annotated[Names, _filter(complete.devices)] = None,
+    node: Annotated[Names, _filter(complete.nodes)] = None,
+    queue: Annotated[Names, _filter(complete.queues)] = None,
+    user: Annotated[Names, _filter(complete.users)] = None,
+    leaf: Annotated[Names, _filter(complete.leaves)] = None,
+    group: Annotated[Names, _filter(complete.groups)] = None,
     form: Annotated[
-        str, typer.Option("--format", metavar="|".join(FORMATS), help="How to print it.")
+        str, typer.Option("--format", metavar="|".join(FORMATS), help="Form of the output.")
     ] = "table",
     out: Annotated[
         str | None,
-        typer.Option("--output", "-o", metavar="FILE", show_default=False, help="Default: standard output."),
+        typer.Option(
+            "--out",
+            "--output",
+            "-o",
+            metavar="FILE",
+            show_default=False,
+            help="File for the output; default: standard output.",
+        ),
     ] = None,
     check: Annotated[
         bool,
-        typer.Option("--check", help="Prove that the rows tile every slice's time; print what does not."),
+        typer.Option("--check", help="Check that the rows cover all time of every slice exactly once."),
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Where every second of every device went: each has exactly one cause, and they sum to the capacity."""
+    """Show where every second of every device went. Each second has exactly one cause, and the causes sum to the capacity."""
     from unidle.view.source import ledger_source, prices
 
     if form not in FORMATS:
@@ -87,7 +105,7 @@ def ledger(
     opened = read_store(store)
     view = read_view(opened)
     source = ledger_source(opened, view)
-    window = window_of(source.extent(), start, end)
+    window = window_of(source.extent(), since, until)
     where = _where(view, job, device=device, node=node, queue=queue, user=user, leaf=leaf, group=group)
     if check:
         _check(source, window)
@@ -98,7 +116,7 @@ def ledger(
 
         dimensions = list(dict.fromkeys(name.strip() for name in (by or "").split(",") if name.strip()))
         answer = summary(source, window, dimensions, where=where, prices=prices(view))
-        with whole_file(out, "--output") as stream:
+        with whole_file(out, "--out") as stream:
             text = (
                 _json(answer)
                 if as_json or form == "json"
@@ -133,7 +151,7 @@ def _where(view: View, jobs: list[str] | None, **filters: list[str] | None) -> d
     where = {name: values for name, values in filters.items() if values}
     _check_names(view, where)
     if jobs:
-        where["job"] = [need_job(view, name).id for name in jobs]
+        where["job"] = [need_job(view, name, removed=True).id for name in jobs]
     return where
 
 
@@ -156,7 +174,7 @@ def _check_names(view: View, where: dict[str, list[str]]) -> None:
 
 
 def window_of(
-    whole: Window, start: str | None, end: str | None, options: tuple[str, str] = ("--start", "--end")
+    whole: Window, start: str | None, end: str | None, options: tuple[str, str] = ("--since", "--until")
 ) -> Window:
     """The part of a ledger between two moments as the user writes them, with ``options``."""
     from unidle.ledger.select import Window
@@ -173,11 +191,14 @@ def window_of(
 def _moment(text: str, end_ns: int, field: str) -> int:
     import datetime as dt
 
-    units = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+    from unidle.files.values import duration_ns
+
     if text.isdigit():
         return int(text)
-    if text[-1:] in units and text[:-1].replace(".", "", 1).isdigit():
-        return end_ns - int(float(text[:-1]) * units[text[-1]] * 1e9)
+    try:
+        return end_ns - duration_ns(text)
+    except ValueError:
+        pass
     try:
         return int(dt.datetime.fromisoformat(text).timestamp() * 1_000_000) * 1000
     except ValueError:
@@ -195,7 +216,7 @@ def _export(source: Any, form: str, out: str | None, window: Window, where: dict
         )
     write = {"jsonl": export.write_jsonl, "csv": export.write_csv, "parquet": export.write_parquet,
              "perfetto": perfetto.write_perfetto}[form]  # fmt: skip
-    with whole_file(out, "--output") as stream:
+    with whole_file(out, "--out") as stream:
         write(source, stream, window, where)
 
 
@@ -211,30 +232,44 @@ def _check(source: Any, window: Window) -> None:
 
 
 def report(
-    job: Annotated[
-        str | None,
-        typer.Argument(metavar="JOB", show_default=False, help="Only this job; default: all of the store."),
-    ] = None,
+    job: JobArgument = None,
     store: StoreOption = None,
     out: Annotated[
         str | None,
-        typer.Option("--output", "-o", metavar="FILE", show_default=False, help="Where to write the page."),
+        typer.Option(
+            "--out",
+            "--output",
+            "-o",
+            metavar="FILE",
+            show_default=False,
+            help="File for the page; default: next to the store.",
+        ),
     ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Report on all jobs of the store.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Write the report: one self-contained HTML page."""
+    """Write an HTML report of a job, or of a whole store. The page needs no other file."""
+    from unidle.control.inbox import NOT_TAKEN_UP
     from unidle.control.session import state_dir
     from unidle.report.write import write_report
 
+    if everything and job is not None:
+        raise BadInput("do not go together", field="JOB, --all", remedy="leave one out")
     opened = read_store(store)
     view = read_view(opened)
-    job_id = need_job(view, job).id if job else None
+    found = None if everything else need_job(view, job, started=True)
+    if found is not None and found.verdict is NOT_TAKEN_UP:
+        raise BadInput(
+            "there is nothing to report yet: no controller has read the job", field="JOB", value=found.id,
+            remedy="`unidle up` runs the jobs of a store",
+        )  # fmt: skip
+    job_id = None if found is None else found.id
     path = Path(out) if out else state_dir(opened, data_dir()) / "reports" / f"{job_id or 'all'}.html"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_report(opened, path, job_id)
+        write_report(opened, path, job_id, data_dir())
     except OSError as error:
-        raise cannot_write("--output", str(path), error) from error
+        raise cannot_write("--out", str(path), error) from error
     opened.close()
     if as_json:
         print_json({"report": str(path.absolute()), "job": job_id, "until": clock_time(view.time_ns)})

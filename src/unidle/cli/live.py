@@ -1,82 +1,163 @@
-"""What a user sees while a job runs: one moving line on a terminal, plain lines where asked, else nothing."""
+"""What a user sees while a job runs: one moving line on a terminal, else plain lines now and then."""
 
 from __future__ import annotations
 
 import os
 import shutil
+import stat
 import sys
+import threading
 import time
-from typing import Literal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Literal, TextIO
 
 from unidle.cli.common import age, printable
 from unidle.events import types as ev
-from unidle.guard.lifecycle import how_ended
+from unidle.guard.failure import how_ended
 from unidle.view.jobs import JobView
 from unidle.view.state import View
 from unidle.words import counted
 
+if TYPE_CHECKING:
+    from unidle.cli.job_output import JobOutput
+
 Progress = Literal["auto", "live", "plain", "off"]
 
 _PLAIN_EVERY_S = 5.0
+_PLAIN_MOST_S = 300.0
 _LIVE_EVERY_S = 0.2
+_BAR_STAYS_S = 3.0
+_WAIT_S = 0.5
 
 
 class Live:
-    """Writes to standard error. ``auto`` is live on a terminal and off in a pipe."""
+    """Writes to standard error. ``auto`` is live on a terminal, else plain.
 
-    def __init__(self, mode: Progress) -> None:
+    What the job prints comes from another thread (``output``, where it is shown). On a terminal it moves with the
+    line of this class: lines above it, and a progress bar of the job in its place.
+    """
+
+    def __init__(self, mode: Progress, *, with_output: bool = False) -> None:
         if mode == "auto":
-            mode = "live" if sys.stderr.isatty() and os.environ.get("TERM") != "dumb" else "off"
+            mode = "live" if _can_be_live(with_output) else "plain"
         self._mode = mode
-        self._line = ""
-        self._last = 0.0
+        self.output: JobOutput | None = None
+        self._lock = threading.RLock()
+        self._waiting: list[str] = []  # hints that could not be written when they came
+        self._moving: TextIO = sys.stderr  # where the moving line is
+        self._line = ""  # what the moving line shows
+        self._bar, self._bar_s = "", 0.0  # the job's unfinished line, and when it last changed
         self._started = time.monotonic()
+        self._last = self._started if mode == "plain" else 0.0
 
     def tell(self, view: View, event: ev.Event) -> None:
-        """Print what an event means, where it means something to a person."""
-        if self._mode == "off":
-            return
-        text = _words(view, event)
+        """Print what an event means, where it means something to a person, after what the job printed before it."""
+        text = _words(view, event) if self._mode != "off" else ""
+        if self.output is not None and (text or isinstance(event, (ev.AttemptPlaced, ev.AttemptEnded))):
+            self.output.heard(event)
         if text:
             self.hint(text)
 
     def refresh(self, job: JobView, now_ns: int) -> None:
-        """Show where the job is, often on a terminal, now and then in plain mode."""
-        every = {"live": _LIVE_EVERY_S, "plain": _PLAIN_EVERY_S}.get(self._mode)
-        if every is None or time.monotonic() - self._last < every:
+        """Show where the job is, often on a terminal, in plain mode less and less often."""
+        now = time.monotonic()
+        plain_s = min(max(_PLAIN_EVERY_S, (now - self._started) / 20), _PLAIN_MOST_S)
+        every = {"live": _LIVE_EVERY_S, "plain": plain_s}.get(self._mode)
+        if every is None or now - self._last < every:
             return
-        self._last = time.monotonic()
+        self._last = now
         text = printable(_status(job, now_ns))
         if self._mode == "plain":
-            self._write(f"{self._last - self._started:7.1f} s  {text}\n")
-        elif text != self._line:
-            width = shutil.get_terminal_size().columns
-            self._clear()
-            self._line = text
-            self._write(text[: width - 1])
+            self._write(f"{now - self._started:7.1f} s  {text}\n")
+        elif self._lock.acquire(blocking=False):
+            with self._held():
+                self._draw(self._bar if now - self._bar_s < _BAR_STAYS_S and self._bar else text)
 
     def hint(self, text: str) -> None:
-        """Tell what the user can do now."""
-        if self._mode != "off":
+        """A line of unidle's own, with the time since the start."""
+        if self._mode == "off":
+            return
+        self._waiting.append(f"{time.monotonic() - self._started:7.1f} s  {printable(text)}\n")
+        if self._lock.acquire(timeout=_WAIT_S):
+            with self._held():
+                self._clear()
+                self._write_waiting()
+
+    def lines(self, to: TextIO, text: str, bar: str) -> None:
+        """Whole lines of the job on a terminal, and ``bar``, the line that is not finished."""
+        with self._lock:
+            status = self._line if self._line != self._bar else ""
             self._clear()
-            self._write(f"{time.monotonic() - self._started:7.1f} s  {printable(text)}\n")
+            self._moving = sys.stderr if self._mode == "live" else to
+            if text:
+                to.write(text)
+                to.flush()
+            self._write_waiting()
+            if bar != self._bar:
+                self._bar, self._bar_s = bar, time.monotonic()
+            self._draw(bar or status)
 
     def done(self) -> None:
-        """Leave a clean line behind."""
+        """Leave a clean line behind: what follows are lines only."""
+        if not self._lock.acquire(timeout=_WAIT_S):
+            return
+        with self._held():
+            self._clear()
+            self._write_waiting()
+            self._mode = "plain" if self._mode == "live" else self._mode
+
+    @contextmanager
+    def _held(self) -> Iterator[None]:
+        """While the lock, already taken, is held."""
+        try:
+            yield
+        finally:
+            self._lock.release()
+
+    def _draw(self, text: str) -> None:
+        if text == self._line:
+            return
         self._clear()
-        self._mode = "off"
+        if text and (self._mode == "live" or text == self._bar):
+            self._line = text
+            self._write(_fitting(text, shutil.get_terminal_size().columns - 1), self._moving)
 
     def _clear(self) -> None:
         if self._line:
-            self._write("\r\x1b[K")
+            self._write("\r\x1b[K", self._moving)
             self._line = ""
 
-    def _write(self, text: str) -> None:
+    def _write_waiting(self) -> None:
+        while self._waiting:
+            self._write(self._waiting.pop(0))
+
+    def _write(self, text: str, to: TextIO | None = None) -> None:
+        to = to or sys.stderr
         try:
-            sys.stderr.write(text)
-            sys.stderr.flush()
+            to.write(text)
+            to.flush()
         except OSError:
             self._mode = "off"
+
+
+def _can_be_live(with_output: bool) -> bool:
+    """Whether a moving line disturbs nobody: standard error is a terminal, and no pipe leads other lines to it."""
+    if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
+        return False
+    try:
+        return not (with_output and stat.S_ISFIFO(os.fstat(sys.stdout.fileno()).st_mode))
+    except (OSError, ValueError):
+        return True
+
+
+def _fitting(text: str, width: int) -> str:
+    """``text`` in at most so many columns of a terminal."""
+    if text.isascii():
+        return text[:width]
+    from rich.cells import cell_len, set_cell_size  # slow to import, and few need it
+
+    return text if cell_len(text) <= width else set_cell_size(text, width)
 
 
 def _status(job: JobView, now_ns: int) -> str:
@@ -113,7 +194,8 @@ def _pace(job: JobView) -> str:
 def _words(view: View, event: ev.Event) -> str:
     if isinstance(event, ev.JobSubmitted):
         spec = event.spec
-        return f"{event.job}: submitted, {counted(spec.ranks, 'rank')} with {counted(spec.devices_per_rank, 'device')} each"
+        each = counted(spec.devices_per_rank, "device") + " each" if spec.needs_devices else "cores only"
+        return f"{event.job}: submitted, {counted(spec.ranks, 'rank')} with {each}"
     if isinstance(event, ev.JobJudged):
         return f"{event.job}: waits, {event.because.text}"
     if isinstance(event, ev.AttemptPlaced):
@@ -122,7 +204,9 @@ def _words(view: View, event: ev.Event) -> str:
         return f"{event.job}: stopping the gang: {event.because.text}"
     if isinstance(event, ev.AttemptEnded):
         return f"{event.job}: attempt {event.attempt} {event.outcome}"
-    if isinstance(event, (ev.RetryPlanned, ev.Requeued, ev.IdleTold, ev.IdleOver, ev.CheckpointBad)):
+    if isinstance(
+        event, (ev.RetryPlanned, ev.Requeued, ev.IdleTold, ev.IdleOver, ev.CheckpointBad, ev.StacksTaken)
+    ):
         return f"{event.job}: {event.because.text}"
     if isinstance(event, ev.JobEnded):
         return f"{event.job}: {event.state}: {event.because.text}"

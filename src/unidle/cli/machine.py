@@ -23,9 +23,10 @@ from unidle.cli.common import (
     read_view,
     say,
     say_unwatched,
+    show_table,
     store_address,
-    table,
 )
+from unidle.cli.help import Commands
 from unidle.cli.probe import probe_app
 from unidle.errors import BadInput
 from unidle.fleet import WHOLE_PPM, Device, Fleet, device_of, slices_of
@@ -41,10 +42,7 @@ def register(app: typer.Typer) -> None:
     app.command("doctor")(doctor)
 
 
-fleet_app = typer.Typer(
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-)
+fleet_app = Commands(no_args_is_help=False)
 
 
 @fleet_app.callback(invoke_without_command=True)
@@ -58,7 +56,7 @@ def fleet(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the devices: of a store as its controller sees them, of a fleet file, or of this machine."""
+    """Show the devices of a store, a fleet file or this machine."""
     if context.invoked_subcommand is not None:
         context.obj = store
         return
@@ -78,7 +76,7 @@ def fleet(
     if store is not None and fleet_file is None:
         shown = _of_store(store)
     else:
-        from unidle.cli.run import find_fleet
+        from unidle.api.fleets import find_fleet
 
         declared = find_fleet(fleet_file, cpu_devices)
         shown = _Shown(declared, Spares(declared).of())
@@ -163,8 +161,7 @@ def _say_devices(lines: list[dict[str, Any]]) -> None:
     for column in (6, 5):  # the usual case: nothing is cut, or nobody has looked yet
         if not any(row[column] for row in rows):
             heads, rows = _without(heads, column), [_without(row, column) for row in rows]
-    for text in table(heads, rows):
-        say(text)
+    show_table(heads, rows)
     say_unwatched({line["node"]: line["not_watched"] for line in lines})
 
 
@@ -223,9 +220,9 @@ def _percent(ppm: int) -> str:
 
 @fleet_app.command("snapshot")
 def fleet_snapshot(context: typer.Context, store: StoreOption = None) -> None:
-    """Write what a placement decision is made on: fleet, health, who runs where, who waits.
+    """Write all that a placement decision depends on as JSON. It holds the fleet, its health, and running and waiting jobs.
 
-    `unidle place --snapshot FILE` repeats decisions on it, anywhere.
+    `unidle place --snapshot FILE` repeats the decision anywhere.
     """
     from unidle.control.forecast import Forecaster
     from unidle.files.snapshot import write_snapshot
@@ -240,7 +237,7 @@ def fleet_snapshot(context: typer.Context, store: StoreOption = None) -> None:
 
 @fleet_app.command("summary")
 def fleet_summary(context: typer.Context, store: StoreOption = None) -> None:
-    """Write in few numbers what each kind of network domain has free, for `unidle clusters` elsewhere."""
+    """Write what is free in each network domain, for `unidle clusters`."""
     from unidle.files.clusters import summary_as_json
     from unidle.place.summary import summary_of
 
@@ -254,12 +251,10 @@ def fleet_summary(context: typer.Context, store: StoreOption = None) -> None:
 def schema(
     file: Annotated[
         str,
-        typer.Argument(
-            metavar="job|fleet|clusters|drill|span", show_default=False, help="Which file's schema."
-        ),
+        typer.Argument(metavar="job|fleet|clusters|drill|span", show_default=False, help="Kind of file."),
     ],
 ) -> None:
-    """Print the JSON Schema of a job, fleet, clusters, drill or span file, for editors and checks."""
+    """Print the JSON Schema of an input file. Editors use it to check and complete the file."""
     import json
 
     from unidle.files import schema as schemas
@@ -274,7 +269,7 @@ def schema(
 
 
 def doctor(store: StoreOption = None, as_json: JsonOption = False) -> None:
-    """Say what this machine can do, and what is missing for what."""
+    """Show what this machine can do, and what is missing."""
     from unidle.doctor import checks
 
     address = store_address(store)

@@ -6,12 +6,14 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Annotated, Final, NoReturn
+from typing import Annotated, Any, Final, NoReturn
 
 import typer
 
 from unidle import __version__
+from unidle.cli import complete
 from unidle.cli.common import print_json, warn
+from unidle.cli.help import Commands, Group
 from unidle.cli.usage import USAGE_ERROR, in_one_line, is_help
 from unidle.errors import BadInput, UnidleError
 
@@ -19,19 +21,31 @@ EXIT_CODES: Final[dict[int, str]] = {
     0: "success; for `run`: the job succeeded",
     1: "the job failed or was cancelled, or a check found something",
     2: "bad input: an option, a job file, a fleet file, a job that does not exist",
-    3: "cannot run here: for instance the gang needs more devices than the fleet has; for `check`: could not tell",
+    3: "cannot run here: for instance, the gang needs more devices than the fleet has; for `check`: undecided",
     4: "the store is held by another writer, or cannot be used",
     5: "for `profile`: the process or job ended before anything was seen of it",
     130: "interrupted",
 }
 
-# The modules of this package and their commands, in the order of the help.
+SECTIONS: Final[dict[str, tuple[str, ...]]] = {
+    "Jobs": ("run", "submit", "list", "logs", "cancel", "rm", "prune"),
+    "Insight": ("show", "explain", "progress", "ledger", "report", "profile", "predict"),
+    "Fleet and queues": ("up", "fleet", "queue", "place", "clusters", "replay"),
+    "Faults": ("check", "guard", "checkpoint", "drill"),
+    "Data centres": ("span",),
+    "Store": ("store", "doctor", "schema"),
+}
+"""The commands in the order of the help."""
+
+# The modules of this package and their commands.
 _ROOMS: Final[dict[str, tuple[str, ...]]] = {
     "run": ("run",),
     "up": ("up",),
     "check": ("check",),
     "jobs": ("submit", "list", "show", "explain", "cancel"),
     "logs": ("logs",),
+    "remove": ("rm", "prune"),
+    "progress": ("progress",),
     "clusters": ("clusters",),
     "place": ("place",),
     "queue": ("queue",),
@@ -47,17 +61,21 @@ _ROOMS: Final[dict[str, tuple[str, ...]]] = {
     "machine": ("fleet", "schema", "doctor"),
 }
 
-_app = typer.Typer(
-    name="unidle",
+
+class _Root(Group):
+    sections = SECTIONS
+
+    def format_epilog(self, _ctx: Any, formatter: Any) -> None:
+        """What the command's exit code means."""
+        with formatter.section("Exit codes"):
+            formatter.write_dl([(str(code), text) for code, text in EXIT_CODES.items()])
+        formatter.write("\n`unidle COMMAND --help` describes a command.\n")
+
+
+_app = Commands(
+    name="unidle", cls=_Root,
     help="Keeps every GPU-second of a training fleet at work, and shows where each one went.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Exit codes: " + "; ".join(f"{code} {text}" for code, text in EXIT_CODES.items()) + ".",
-)
-
-
+)  # fmt: skip
 _registered: set[str] = set()
 
 
@@ -107,8 +125,16 @@ def _refuse(error: Exception, arguments: Sequence[str]) -> NoReturn:
     if is_help(error):
         typer.echo(str(error), err=True)
         sys.exit(2)
-    groups = {str(group.name) for group in _app.registered_groups}
-    _fail(in_one_line(error, arguments, groups), arguments)
+    _fail(in_one_line(error, arguments, _below()), arguments)
+
+
+def _below() -> dict[str, tuple[str, ...]]:
+    """The commands below each group."""
+    return {
+        str(group.name): tuple(str(command.name) for command in group.typer_instance.registered_commands)
+        for group in _app.registered_groups
+        if group.typer_instance is not None
+    }
 
 
 def _fail(error: UnidleError, arguments: Sequence[str]) -> NoReturn:
@@ -138,9 +164,14 @@ def _let_go_of_output() -> None:
 
 def main() -> None:
     """Entry point: runs a command, turns errors into one line and an exit code."""
+    if complete.is_asked():
+        known = app(complete.words_before())
+        complete.answer(lambda: known(args=[], prog_name="unidle"))
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="replace")  # type: ignore[union-attr]  # a terminal without our characters
     arguments, command = _split(sys.argv[1:])
+    if arguments[:1] in (["--show-completion"], ["--install-completion"]):
+        complete.keep_order()
     try:
         _only_where_it_belongs(arguments, command)
         code = _run(arguments, command)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from unidle.cli import complete
 from unidle.cli.common import (
     JsonOption,
     StoreOption,
@@ -18,10 +18,11 @@ from unidle.cli.common import (
     read_store,
     read_view,
     say,
-    table,
+    show_table,
 )
 from unidle.errors import BadInput
 from unidle.fleet import device_of
+from unidle.login import login_name
 from unidle.words import counted
 
 if TYPE_CHECKING:
@@ -33,15 +34,24 @@ _ASK_EVERY_S = 0.05
 _ACTIONS = ("drain", "reset_gpu", "reboot_node", "replace")
 
 TargetArgument = Annotated[
-    str, typer.Argument(metavar="NODE", show_default=False, help="A node, or a device such as n1/0.")
+    str,
+    typer.Argument(
+        metavar="NODE",
+        show_default=False,
+        autocompletion=complete.targets,
+        help="Node, or a device such as n1/0.",
+    ),
 ]
-NodeArgument = Annotated[str, typer.Argument(metavar="NODE", show_default=False, help="A node of the fleet.")]
+NodeArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="NODE", show_default=False, autocompletion=complete.nodes, help="Node of the fleet."
+    ),
+]
 WhyOption = Annotated[
-    str, typer.Option("--because", metavar="TEXT", show_default=False, help="Why, in words.")
+    str, typer.Option("--because", metavar="TEXT", show_default=False, help="Reason, in words.")
 ]
-NowOption = Annotated[
-    bool, typer.Option("--no-wait", help="Do not wait until the controller has taken it up.")
-]
+NowOption = Annotated[bool, typer.Option("--no-wait", help="Do not wait for the controller's answer.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -57,10 +67,10 @@ def register(app: typer.Typer) -> None:
 
 def nodes(
     store: StoreOption = None,
-    sick: Annotated[bool, typer.Option("--sick", help="Only those that are not simply in use.")] = False,
+    sick: Annotated[bool, typer.Option("--sick", help="Leave out healthy nodes in use.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show how each node is: in use, sick, drained, being repaired, on probation, cordoned."""
+    """Show the state of each node. A node is in use, sick, drained, under repair, on probation or cordoned."""
     opened = read_store(store)
     view = read_view(opened)
     opened.close()
@@ -80,8 +90,7 @@ def nodes(
         ]
         for line in found
     ]  # fmt: skip
-    for text in table(["node", "state", "step", "try", "since", "left", "fell", "because"], rows):
-        say(text)
+    show_table(["node", "state", "step", "try", "since", "left", "fell", "because"], rows)
     if not rows:
         say("no node is sick")
 
@@ -155,45 +164,42 @@ def drain(
     node: TargetArgument,
     within: Annotated[
         str,
-        typer.Option(
-            "--within", metavar="TIME", help="Jobs that did not save a checkpoint by then are stopped."
-        ),
+        typer.Option("--within", metavar="TIME", help="Stop jobs without a new checkpoint after this time."),
     ] = "1h",
     because: WhyOption = "",
     store: StoreOption = None,
     no_wait: NowOption = False,
 ) -> None:
-    """Take a node out of use: no new jobs; those that run are stopped once they saved, and go on elsewhere."""
+    """Take a node out of use. It gets no new jobs; running jobs are stopped after their next checkpoint and restart elsewhere."""
     deadline_ns = time.time_ns() + _duration("--within", within)
     _ask(store, "drain", node, text=because, deadline_ns=deadline_ns, no_wait=no_wait)
 
 
 def give_back(
     node: TargetArgument,
-    unproved: Annotated[
-        bool, typer.Option("--unproved", help="At once, without a check and without probation.")
-    ] = False,
+    unproved: Annotated[bool, typer.Option("--unproved", help="Skip the check and the probation.")] = False,
     store: StoreOption = None,
     no_wait: NowOption = False,
 ) -> None:
-    """Bring a node back: it proves itself first. Ends a drain, a cordon, maintenance and `out` alike."""
+    """Return a node to service, after a check. This ends a drain, a cordon, maintenance and the state `out`."""
     _ask(store, "return", node, unproved=unproved, no_wait=no_wait)
 
 
 def maintain(
     node: NodeArgument,
-    begin: Annotated[str, typer.Option("--from", metavar="TIME", show_default=False, help="ISO time, or in so long: 2h.")],
-    until: Annotated[str, typer.Option("--until", metavar="TIME", show_default=False, help="ISO time, or after --from by so long: 4h.")],
+    begin: Annotated[str, typer.Option("--begin", "--from", metavar="TIME", show_default=False, help="Start, as an ISO time or from now: 2h.")],
+    until: Annotated[str, typer.Option("--until", metavar="TIME", show_default=False, help="End, as an ISO time or from the start: 4h.")],
     drain_by: Annotated[
         str | None,
-        typer.Option("--drain-by", metavar="TIME", show_default=False, help="What runs is stopped by then; default: --from."),
+        typer.Option("--drain-by", metavar="TIME", show_default=False, help="Stop running jobs by then; default: the start."),
     ] = None,
     store: StoreOption = None,
     no_wait: NowOption = False,
 ) -> None:  # fmt: skip
-    """Plan work on a node: no job that would run into it, a drain before it, a proof and its return after it."""
+    """Plan maintenance of a node. No job is placed that would run into it; the node is drained before, and checked and
+    returned to service after it."""
     now_ns = time.time_ns()
-    from_ns = _moment("--from", begin, now_ns)
+    from_ns = _moment("--begin", begin, now_ns)
     until_ns = _moment("--until", until, from_ns)
     by_ns = from_ns if drain_by is None else _moment("--drain-by", drain_by, now_ns)
     if until_ns <= max(from_ns, now_ns):
@@ -216,28 +222,26 @@ def maintain(
 def cordon(
     node: NodeArgument, because: WhyOption = "", store: StoreOption = None, no_wait: NowOption = False
 ) -> None:
-    """Keep new jobs off a node; who runs there goes on. unidle never lifts a cordon by itself."""
+    """Keep new jobs off a node. Running jobs continue. unidle never lifts a cordon by itself."""
     _ask(store, "cordon", node, text=because, no_wait=no_wait)
 
 
 def uncordon(node: NodeArgument, store: StoreOption = None, no_wait: NowOption = False) -> None:
-    """Let new jobs on a cordoned node again."""
+    """Allow new jobs on a cordoned node again."""
     _ask(store, "uncordon", node, no_wait=no_wait)
 
 
 def report(
     node: TargetArgument,
-    action: Annotated[
-        str, typer.Option("--action", metavar="|".join(_ACTIONS), help="What is to be done about it.")
-    ] = "drain",
+    action: Annotated[str, typer.Option("--action", metavar="|".join(_ACTIONS), help="Remedy.")] = "drain",
     kind: Annotated[
-        str, typer.Option("--kind", metavar="KIND", help="What is wrong, in a word.")
+        str, typer.Option("--kind", metavar="KIND", help="Kind of fault, in one word.")
     ] = "reported",
     because: WhyOption = "",
     store: StoreOption = None,
     no_wait: NowOption = False,
 ) -> None:
-    """Report a fault that a monitor of the site has seen."""
+    """Report a fault that another monitor has seen."""
     if action not in _ACTIONS:
         raise BadInput(
             "no such action", field="--action", value=action, remedy=f"one of {', '.join(_ACTIONS)}"
@@ -276,8 +280,6 @@ def _moment(field: str, text: str, base_ns: int) -> int:
 
 def _ask(store: str | None, verb: str, target: str, *, no_wait: bool, **more: Any) -> None:
     """Put the request into the store's inbox, and say what came of it."""
-    import getpass
-
     import msgspec
 
     from unidle.control.remedies import GuardRequest
@@ -286,14 +288,11 @@ def _ask(store: str | None, verb: str, target: str, *, no_wait: bool, **more: An
     try:
         view = read_view(opened)
         _need_target(view, verb, target)
-        try:
-            by = getpass.getuser()
-        except (KeyError, OSError):
-            by = f"uid {os.getuid()}"
+        by = login_name()
         number = opened.request("guard", msgspec.json.encode(GuardRequest(verb, target, by, **more)))
         if no_wait or not _taken(opened, number):
             more_text = "" if view.running else "; is `unidle up` running on this store?"
-            say(f"{target}: asked to {verb}" + ("" if no_wait else f", not taken up yet{more_text}"))
+            say(f"{target}: asked to {verb}" + ("" if no_wait else f", not carried out yet{more_text}"))
             return
         _say_result(opened, view, target)
     finally:

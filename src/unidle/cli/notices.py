@@ -1,4 +1,4 @@
-"""``unidle guard notices``: who is told what happens, and what became of it."""
+"""``unidle guard notices``: who receives what happens, and what became of it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from unidle.cli.common import FleetOption, JsonOption, StoreOption, age, print_json, read_store, say, table
+from unidle.cli.common import (
+    FleetOption,
+    JsonOption,
+    StoreOption,
+    age,
+    print_json,
+    read_store,
+    say,
+    show_table,
+    table,
+)
 from unidle.errors import BadInput
 from unidle.words import counted
 
@@ -20,11 +30,11 @@ def notices(
     store: StoreOption = None,
     fleet: FleetOption = None,
     test: Annotated[
-        bool, typer.Option("--test", help="Send a test notice to every place in the fleet file, once, now.")
+        bool, typer.Option("--test", help="Send a test notice to every channel of the fleet file.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show what operators were told, and what waits to be delivered; or try it with --test --fleet FILE."""
+    """Show which notices were sent, and which wait. `--test --fleet FILE` sends a test notice."""
     if test:
         if fleet is None:
             raise BadInput(
@@ -68,7 +78,7 @@ def as_objects(book: Book) -> list[dict[str, Any]]:
 
 def _lines(found: list[dict[str, Any]]) -> list[str]:
     if not found:
-        return ["nobody was to be told on this store; add `notices` to the fleet file"]
+        return ["no notices are configured for this store; add `notices` to the fleet file"]
     now_ns = time.time_ns()
     rows = [
         [one["channel"], str(one["sent"]), str(one["pending"] + one["held"]), str(one["refused"]),
@@ -107,8 +117,7 @@ def _test(fleet: str, as_json: bool) -> None:
         rows = [
             [name, "delivered" if a.outcome == "done" else f"not delivered: {a.text}"] for name, a in answers
         ]
-        for line in table(["channel", "test notice"], rows):
-            say(line)
+        show_table(["channel", "test notice"], rows)
         if failed:
             say(f"{counted(failed, 'channel')} of {len(answers)} did not take it")
     sys.exit(1 if failed else 0)

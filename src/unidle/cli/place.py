@@ -18,7 +18,7 @@ from unidle.cli.common import (
     read_store,
     read_view,
     say,
-    table,
+    show_table,
 )
 from unidle.errors import BadInput
 from unidle.words import counted
@@ -48,23 +48,23 @@ def place(
         typer.Option(
             "--job",
             metavar="FILE|JOB",
-            help="Job file; with --snapshot or --store also a job that waits there.",
+            help="Job file, or with --snapshot or --store a waiting job.",
         ),
     ],
     fleet: FleetOption = None,
     snapshot: Annotated[
         str | None,
-        typer.Option(metavar="FILE", show_default=False, help="What `unidle fleet snapshot` wrote."),
+        typer.Option(metavar="FILE", show_default=False, help="Output of `unidle fleet snapshot`."),
     ] = None,
     store: StoreOption = None,
     explain: Annotated[
-        bool, typer.Option("--explain", help="Show what the parallel groups cost, and each thing in the way.")
+        bool, typer.Option("--explain", help="Show the cost of each parallel group, and each obstacle.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Say where a job would be placed now, and why there or why not. Nothing is started or stored.
+    """Show where a job would be placed now, and why. Nothing is started or stored.
 
-    Both answers exit with 0; for scripts, `placed` in the output of --json tells them apart.
+    The exit code is 0 in both cases; scripts read `placed` from the output of --json.
     """
     from unidle.control.ask import next_decision
     from unidle.place.scheduler import Placed
@@ -116,7 +116,7 @@ def _view(fleet: str | None, snapshot: str | None, store: str | None) -> tuple[V
         frozen = load_snapshot(snapshot)
         return thaw(frozen), Forecaster.recalled(frozen.history)
     if fleet is not None or store is None:
-        from unidle.cli.run import find_fleet
+        from unidle.api.fleets import find_fleet
 
         return view_of(find_fleet(fleet, None), time.time_ns()), None
     opened = read_store(store)
@@ -129,17 +129,22 @@ def _view(fleet: str | None, snapshot: str | None, store: str | None) -> tuple[V
 def _job(view: View, name: str, forecaster: Forecaster | None) -> JobView:
     """A job that waits there, or one that is submitted now."""
     from unidle.control.ask import submitted
-    from unidle.control.describe import find_job
+    from unidle.control.find import find_job
     from unidle.files.job import load_job
 
     found = view.jobs.open.get(name)
     if found is None and (name == "-" or Path(name).exists()):
         return submitted(view, load_job(name), forecaster)
-    found = found or find_job(view, name)
-    if found is None:
-        if not len(view.jobs):
-            return submitted(view, load_job(name), forecaster)  # which says that there is no such file
-        raise BadInput("there is no such file, and no such job", field="--job", value=name, remedy=_WAITS)
+    if found is None and not len(view.jobs):
+        return submitted(view, load_job(name), forecaster)  # which reports that there is no such file
+    try:
+        found = found or find_job(view, name)
+    except BadInput as error:
+        known = not error.problem.startswith("no such")
+        problem, remedy = (
+            (error.problem, error.remedy) if known else ("there is no such file, and no such job", _WAITS)
+        )
+        raise BadInput(problem, field="--job", value=name, remedy=remedy) from None
     if found.live is not None or found.terminal:
         state = "has ended" if found.terminal else "runs already"
         raise BadInput(f"the job {state}", field="--job", value=found.id, remedy=_WAITS)
@@ -158,7 +163,7 @@ def _plain(answer: Placed | Refused) -> dict[str, Any]:
             "blocked_by": _blocked_by(answer),
         }
     ranks = [
-        {"rank": p.rank, "node": p.node, "device": p.slices[0], "devices": list(p.slices)}
+        {"rank": p.rank, "node": p.node, "device": next(iter(p.slices), None), "devices": list(p.slices)}
         for p in answer.places
     ]
     groups = {name: _group(group) for name, group in answer.mapping.groups.items()}
@@ -191,8 +196,7 @@ def _say_placed(answer: Placed, explain: bool) -> None:
     for rank in answer.places:
         ranks.setdefault(rank.node, []).append(rank.rank)
     rows = [[node, str(len(held)), _ranges(held)] for node, held in ranks.items()]
-    for line in table(["node", "ranks", "which"], rows[:_NODES_SHOWN]):
-        say("  " + line)
+    show_table(["node", "ranks", "which"], rows[:_NODES_SHOWN], indent="  ")
     if len(rows) > _NODES_SHOWN:
         say(f"  and {counted(len(rows) - _NODES_SHOWN, 'more node')} (--json has all)")
     if explain:
@@ -206,8 +210,7 @@ def _say_groups(answer: Placed) -> None:
         for name, g in answer.mapping.groups.items()
     ]  # fmt: skip
     say("modelled for one step of a dense transformer:")
-    for line in table(["group", "groups", "ranks", "MB", "ms", "bound by", "nodes at most"], rows):
-        say("  " + line)
+    show_table(["group", "groups", "ranks", "MB", "ms", "bound by", "nodes at most"], rows, indent="  ")
 
 
 def _say_refused(answer: Refused, explain: bool) -> None:

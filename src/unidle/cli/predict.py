@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from unidle.cli import complete
 from unidle.cli.common import (
     JsonOption,
     StoreOption,
@@ -16,8 +17,9 @@ from unidle.cli.common import (
     read_store,
     read_view,
     say,
-    table,
+    show_table,
 )
+from unidle.cli.tables import without_empty
 from unidle.errors import BadInput
 from unidle.words import counted
 
@@ -30,14 +32,22 @@ def register(app: typer.Typer) -> None:
 def predict(
     job: Annotated[
         str | None,
-        typer.Argument(metavar="JOB", show_default=False, help="A job of the store; see also --name."),
+        typer.Argument(
+            metavar="JOB",
+            show_default=False,
+            autocompletion=complete.jobs,
+            help="Job id, a unique beginning of it, or a name.",
+        ),
     ] = None,
     name: Annotated[
-        str | None, typer.Option(metavar="NAME", show_default=False, help="Jobs of this name instead.")
+        str | None,
+        typer.Option(metavar="NAME", show_default=False, help="Predict for jobs of this name instead."),
     ] = None,
     user: Annotated[
         str | None,
-        typer.Option(metavar="USER", show_default=False, help="With --name: whose; default the latest."),
+        typer.Option(
+            metavar="NAME", show_default=False, help="With --name: the submitter; default: of the latest job."
+        ),
     ] = None,
     devices: Annotated[
         int | None,
@@ -46,13 +56,13 @@ def predict(
             min=1,
             max=1_000_000,
             show_default=False,
-            help="On so many devices; default the job's.",
+            help="Number of devices; default: the job's.",
         ),
     ] = None,
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Foretell step time and cost on each model of GPU; without a job, show how good predictions were."""
+    """Predict step time and cost of a job on each GPU model. Without a job, show how accurate earlier predictions were."""
     from dataclasses import replace
 
     from unidle.control import predictions
@@ -110,8 +120,8 @@ def _say_models(told: dict[str, Any]) -> None:
         f"rest {money}",
         "from",
     ]
-    for text in table(columns, rows):
-        say("  " + text)
+    shown = without_empty(columns, rows, columns[4])
+    show_table(*without_empty(*shown, columns[6]), indent="  ")
     if told["steps_left"] is not None:
         say(f"  the rest is {counted(told['steps_left'], 'step')}, without start and end")
 
@@ -139,7 +149,4 @@ def _say_scores(rows: list[dict[str, Any]]) -> None:
             if known else ["-"] * 4
         )  # fmt: skip
         lines.append([row["what"].replace("_", " "), str(row["said"]), str(known), *shown])
-    for text in table(
-        ["of", "said", "came true", "median error", "in %", "within bounds %", "promised %"], lines
-    ):
-        say(text)
+    show_table(["of", "said", "came true", "median error", "in %", "within bounds %", "promised %"], lines)

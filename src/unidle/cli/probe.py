@@ -8,23 +8,19 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from unidle.cli.common import warn
+from unidle.cli.help import Commands
 from unidle.errors import BadInput
 
 if TYPE_CHECKING:
     from unidle.fleet import Fleet, Link
 
-probe_app = typer.Typer(
-    help="Measure the links between nodes, instead of declaring them.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-)
+probe_app = Commands(help="Measure the links between nodes.")
 _FleetFile = Annotated[str, typer.Option("--fleet", metavar="FILE", help="Fleet file.")]
 
 
 @probe_app.command("plan")
 def plan(fleet: _FleetFile) -> None:
-    """Print what has to be measured, for `python -m unidle.rank.probe` on each node."""
+    """Print the plan of a measurement. `python -m unidle.rank.probe` on each node carries it out."""
     from unidle.files.fleet import load_fleet
     from unidle.files.probe import plan_as_json
     from unidle.fleet.probing import phases
@@ -41,12 +37,10 @@ def plan(fleet: _FleetFile) -> None:
 
 @probe_app.command("links")
 def links(
-    result: Annotated[
-        str, typer.Argument(metavar="RESULT", show_default=False, help="What the probe wrote.")
-    ],
+    result: Annotated[str, typer.Argument(metavar="RESULT", show_default=False, help="Output of the probe.")],
     fleet: _FleetFile,
 ) -> None:
-    """Print the fleet file with the links that were measured; others stay as they were declared."""
+    """Print the fleet file with the measured links. Links without a measurement stay as declared."""
     from dataclasses import replace
 
     from unidle.files.fleet import fleet_to_yaml, load_fleet

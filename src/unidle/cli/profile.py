@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import sys
-import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from unidle.cli.common import data_dir, need_job, print_json, read_store, read_view, show, warn
+from unidle.api.look import has_ended, look, ranks_of, watched
+from unidle.cli.common import need_job, print_json, read_store, read_view, show, warn
 from unidle.cli.profile_options import Options, with_options
-from unidle.errors import BadInput, CannotRun, TargetEnded, UnidleError
+from unidle.cli.tables import colours
+from unidle.errors import BadInput, UnidleError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from unidle.scope.rules import Rules
     from unidle.scope.summary import Report
     from unidle.scope.targets import Target
-    from unidle.scope.tiers import Watch
-
-_PROGRESS_S: Final = 0.2
 
 
 def register(app: typer.Typer) -> None:
@@ -35,9 +32,9 @@ def register(app: typer.Typer) -> None:
 
 @with_options
 def profile(options: Options) -> None:
-    """Show where the time of a running process or job goes, without a change to it.
+    """Show where a running process or job spends its time. The process needs no change.
 
-    Exit codes: 0 shown; 2 bad input; 3 not permitted or not possible here; 5 it ended before anything was seen.
+    Exit codes: 0 shown; 2 bad input; 3 not permitted or not possible here; 5 the target ended before a sample was taken.
     """
     from unidle.cli.profile_file import Destination
     from unidle.scope.rules import all_rules
@@ -81,74 +78,36 @@ def _look(options: Options, rules: Rules) -> tuple[Profile, Machine | None]:
 
     check_terminal()
     target = _found(options)
-    with _watched(target, options) as watched:
-        seen = top(watched, target, rules, options.seconds)
+    with watched(target, **options.look()) as watch:
+        seen = top(watch, target, rules, options.seconds)
     if seen is None:
-        raise _ended(target)
+        raise has_ended(target)
     return seen, None
 
 
 def _found(options: Options) -> Target:
     """The processes that the user means."""
-    from unidle.scope.targets import of_process, of_ranks
+    from unidle.scope.targets import of_process
 
-    name, rank = options.need_target(), options.rank
-    if options.is_process:
+    rank = options.rank
+    if options.target is not None and options.is_process:
         if rank is not None:
             raise BadInput("is for jobs", field="--rank", value=rank, remedy="leave it out, or name the job")
-        return of_process(int(name), children=options.children)
-    from unidle.control.session import run_root  # only jobs need it, and it takes longest to import
-
+        return of_process(int(options.target), children=options.children)
     opened = read_store(options.store)
     try:
-        job = need_job(read_view(opened), name)
-        root = run_root(opened, data_dir())
+        job = need_job(read_view(opened), options.target, live=True, started=True)
+        return ranks_of(opened, job, rank, children=options.children)
     finally:
         opened.close()
-    if job.live is None:
-        raise CannotRun(f"the job does not run: it is {job.state}", field="JOB", value=job.id, remedy="`unidle list` shows what runs")  # fmt: skip
-    ranks = range(len(job.live.ranks))
-    if rank is not None and rank not in ranks:
-        raise BadInput("the job has no such rank", field="--rank", value=rank, remedy=f"0 to {len(ranks) - 1}")  # fmt: skip
-    wanted = ranks if rank is None else [rank]
-    return of_ranks(root, job.id, job.live.number, wanted, children=options.children)
 
 
 def _once(target: Target, options: Options) -> tuple[Profile, Machine]:
     """The look itself. Ctrl-C ends it early and keeps what was seen."""
     from unidle.cli.profile_live import Progress
-    from unidle.scope.targets import Beside, any_lives
 
-    with Progress(options.seconds) as progress, _watched(target, options) as watched:
-        beside = Beside(target)
-        end = time.monotonic() + options.seconds
-        while (left := end - time.monotonic()) > 0 and progress.goes_on():
-            if not watched.run(min(left, _PROGRESS_S)):
-                break
-        seen = target.named(watched.take())
-        machine = beside.machine([process.pid for process in seen.processes])
-    if not seen.samples and not any_lives(target.pids):
-        raise _ended(target)
-    return seen, machine
-
-
-def _watched(target: Target, options: Options) -> Watch:
-    from unidle.scope.targets import any_lives
-    from unidle.scope.tiers import watch
-
-    try:
-        return watch(target.roots, **options.look())
-    except BadInput:
-        if any_lives(target.pids):
-            raise
-        raise _ended(target) from None
-
-
-def _ended(target: Target) -> TargetEnded:
-    return TargetEnded(
-        "it ended before anything was seen", field="JOB" if target.job else "PID", value=target.job or target.pids[0],
-        remedy="start the look while it runs",
-    )  # fmt: skip
+    with Progress(options.seconds) as progress:
+        return look(target, options.seconds, progress.goes_on, **options.look())
 
 
 def _tell_past(options: Options, rules: Rules, wanted: Destination) -> None:
@@ -190,7 +149,7 @@ def _tell(
 ) -> None:  # fmt: skip
     """The first screen or its JSON, and the file that was asked for; ``page``: what only a page shows.
 
-    A file that cannot be written takes nothing from what was seen: that is shown first, or beside the error.
+    A file that cannot be written takes nothing from what was seen: that is shown first, or next to the error.
     """
     from unidle.scope.summary import report_of
 
@@ -221,8 +180,7 @@ def _show(report: Report) -> None:
     from unidle.cli.profile_live import line_of_source, safe
     from unidle.scope.screen import screen
 
-    colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    for line in screen(report, colour=colour, source=line_of_source(report.profile)):
+    for line in screen(report, colour=colours(), source=line_of_source(report.profile)):
         show(safe(line))
 
 

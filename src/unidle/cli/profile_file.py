@@ -28,7 +28,7 @@ class Destination:
 
     @classmethod
     def of(cls, form: str | None, path: str | None) -> Self:
-        """From the options. Errors: BadInput where a format cannot be told, or does not belong on a terminal."""
+        """From the options. Errors: BadInput where a format cannot be determined, or does not belong on a terminal."""
         if path is not None and not path:
             raise BadInput("is empty", field=_FLAG, value=path, remedy="name a file")
         if form is None and path is not None:

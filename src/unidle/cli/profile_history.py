@@ -29,7 +29,7 @@ _LEAST_POINTS = 0.5
 class Question:
     """The options of the command, as they were given."""
 
-    job: str
+    job: str | None
     store: str | None = None
     since: str | None = None
     until: str | None = None
@@ -59,7 +59,7 @@ def answer_of(question: Question) -> Answer:
     from unidle.scope.history import Wanted
 
     with _shelf(question.store) as (shelf, view):
-        job = need_job(view, question.job)
+        job = need_job(view, question.job, started=True)
         now_ns = now_of(view)
         _check_attempt(job, question.attempt, "--attempt")
         _check_attempt(job, question.against_attempt, "--against-attempt")

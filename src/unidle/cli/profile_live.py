@@ -1,4 +1,4 @@
-"""What ``unidle profile`` shows while it looks, and the lines of code beside what it found."""
+"""What ``unidle profile`` shows while it looks, and the lines of code next to what it found."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_type_hints
 
 import typer
 
+from unidle.cli import complete
 from unidle.cli.common import JsonOption, StoreOption
 from unidle.errors import BadInput
 
@@ -44,43 +45,46 @@ class Options:
     # fmt: off
     target: Annotated[
         str | None,
-        typer.Argument(metavar="PID|JOB", show_default=False, help="A process (with those below it), or a job that runs on this machine."),
+        typer.Argument(
+            metavar="PID|JOB", show_default=False, autocompletion=complete.jobs,
+            help="A process with its children, or a job that runs on this machine. Default: the newest job that runs.",
+        ),
     ] = None
-    seconds: Annotated[float, _option("--seconds", "N", "How long to look; default: 10.", min=0.1, max=86400)] = 10
-    hz: Annotated[int, _option("--hz", "N", "Samples a second of each busy CPU; default: 99.", min=1, max=1000)] = 99
-    top: Annotated[bool, _flag("--top", "Show the last N seconds again and again until Ctrl-C.")] = False
-    off_cpu: Annotated[bool, _flag("--off-cpu/--no-off-cpu", "Look at waiting threads too; default: yes.")] = True
-    children: Annotated[bool, _flag("--children/--no-children", "Look at the processes below it too; default: yes.")] = True
-    memory: Annotated[bool, _flag("--memory", "Follow allocations (probes; dearer).")] = False
-    operators: Annotated[bool, _flag("--operators", "Count operators (probes; dearer).")] = False
-    tier: Annotated[LookTier | None, _option("--tier", "T0|T1|T2|T3", "How to look; default: the best that works here.")] = None
-    rank: Annotated[int | None, _option("--rank", "K", "Of a job only this rank.", min=0)] = None
-    rules: Annotated[str | None, _option("--rules", "FILE", "Rules of your own, asked before unidle's.")] = None
+    seconds: Annotated[float, _option("--seconds", "SECONDS", "Duration in seconds; default: 10.", min=0.1, max=86400)] = 10
+    hz: Annotated[int, _option("--hz", "N", "Samples per second of each busy CPU; default: 99.", min=1, max=1000)] = 99
+    top: Annotated[bool, _flag("--top", "Show the last seconds repeatedly, until Ctrl-C.")] = False
+    off_cpu: Annotated[bool, _flag("--off-cpu/--no-off-cpu", "Include waiting threads; default: yes.")] = True
+    children: Annotated[bool, _flag("--children/--no-children", "Include child processes; default: yes.")] = True
+    memory: Annotated[bool, _flag("--memory", "Trace allocations with probes; costs more.")] = False
+    operators: Annotated[bool, _flag("--operators", "Count operators with probes; costs more.")] = False
+    tier: Annotated[LookTier | None, _option("--tier", "T0|T1|T2|T3", "Sampling method; default: the best that works here.")] = None
+    rank: Annotated[int | None, _option("--rank", "K", "Only this rank of a job.", min=0)] = None
+    rules: Annotated[str | None, _option("--rules", "FILE", "Rules that take precedence over unidle's own.")] = None
     form: Annotated[
         Form | None,
-        _option("--format", "html|speedscope|pprof|folded|perfetto|chrome|otlp|json", "Write a file: a flame graph's page, or for another tool."),
+        _option("--format", "html|speedscope|pprof|folded|perfetto|chrome|otlp|json", "Write a flame graph page, or a file for another tool."),
     ] = None
     out: Annotated[
         str | None,
-        _option("--out -o", "FILE", "Where to write it; default: standard output. Its suffix may name the format."),
+        _option("--out -o", "FILE", "File for the output; default: standard output. Its suffix may name the format."),
     ] = None
     saved: Annotated[
         str | None,
-        _option("--from", "FILE", "Show a profile that was written with --format json, or one of another tool (torch.profiler, nsys, NCCL Inspector, py-spy, austin, perf script)."),
+        _option("--from", "FILE", "Show a profile from --format json, torch.profiler, nsys, NCCL Inspector, py-spy, austin or perf script."),
     ] = None
     imports: Annotated[
         list[str] | None,
-        _option("--import", "FILE", "Add what such a file tells of devices in the same time; may be repeated."),
+        _option("--import", "FILE", "Add device activity of the same time from such a file; may be repeated."),
     ] = None
     since: Annotated[
         str | None,
-        _option("--since", "TIME", "Of a job what was kept (`unidle up --profile`) from then on: 1h, 2026-01-31T12:00."),
+        _option("--since", "TIME", "Show what `unidle up --profile` recorded since then: 1h, 2026-01-31T12:00."),
     ] = None
-    until: Annotated[str | None, _option("--until", "TIME", "And until then; default: now.")] = None
-    attempt: Annotated[int | None, _option("--attempt", "N", "What was kept of this attempt.", min=1)] = None
-    against: Annotated[str | None, _option("--against", "TIME..TIME|FILE", "What changed since another window: 2h..1h; with --from: since another saved profile.")] = None
-    against_rank: Annotated[int | None, _option("--against-rank", "K", "What --rank does otherwise than this one.", min=0)] = None
-    against_attempt: Annotated[int | None, _option("--against-attempt", "N", "What --attempt does otherwise than this one.", min=1)] = None
+    until: Annotated[str | None, _option("--until", "TIME", "End of the time that is shown; default: now.")] = None
+    attempt: Annotated[int | None, _option("--attempt", "N", "Show what was recorded of this attempt.", min=1)] = None
+    against: Annotated[str | None, _option("--against", "TIME..TIME|FILE", "Compare with another window, such as 2h..1h; with --from, with another saved profile.")] = None
+    against_rank: Annotated[int | None, _option("--against-rank", "K", "Compare --rank with this rank.", min=0)] = None
+    against_attempt: Annotated[int | None, _option("--against-attempt", "N", "Compare --attempt with this attempt.", min=1)] = None
     store: StoreOption = None
     as_json: JsonOption = False
     # fmt: on
@@ -88,7 +92,8 @@ class Options:
     @property
     def is_process(self) -> bool:
         """Whether the target is a process number; a longer one can only be the name of a job."""
-        return self.need_target().isdecimal() and len(self.need_target()) <= _LONGEST_PID
+        target = self.target
+        return target is not None and target.isdecimal() and len(target) <= _LONGEST_PID
 
     @property
     def is_past(self) -> bool:
@@ -96,12 +101,10 @@ class Options:
         return self.saved is None and bool(self._given(_PAST))
 
     def check(self) -> None:
-        """Errors: BadInput where no process or job is named, or where options mean different things."""
+        """Errors: BadInput where options mean different things."""
         if self.saved is not None:
             past = tuple(name for name in _PAST if name != "against")
             self._alone("--from", ("target", "top", "tier", "rank", "memory", "operators", *past))
-        else:
-            self.need_target()
         if self.tier == "T3" and self.saved is None:
             raise BadInput(
                 "reads files of other profilers", field="--tier", value="T3", remedy="give one with --from"
@@ -114,17 +117,8 @@ class Options:
                 )  # fmt: skip
             self._alone(_flag_of(self._given(_PAST)[0]), ("top", "tier", "memory", "operators", "imports"))
 
-    def need_target(self) -> str:
-        """The process or job. Errors: BadInput where none is named."""
-        if self.target is None:
-            raise BadInput(
-                "say whose time it is about", field="PID|JOB",
-                remedy="for instance `unidle profile 4242`, or a job of `unidle list`",
-            )  # fmt: skip
-        return self.target
-
     def look(self) -> dict[str, Any]:
-        """What :func:`unidle.scope.tiers.watch` takes beside the processes."""
+        """What :func:`unidle.scope.tiers.watch` takes next to the processes."""
         return {
             "hz": self.hz, "off_cpu": self.off_cpu, "follow": self.children, "operators": self.operators,
             "memory": self.memory, "tier": self.tier,
@@ -135,7 +129,7 @@ class Options:
         from unidle.cli.profile_history import Question
 
         return Question(
-            self.need_target(), self.store, self.since, self.until, self.attempt, self.rank,
+            self.target, self.store, self.since, self.until, self.attempt, self.rank,
             self.against, self.against_rank, self.against_attempt,
         )  # fmt: skip
 

@@ -15,8 +15,9 @@ from unidle.cli.common import (
     read_store,
     read_view,
     say,
-    table,
+    show_table,
 )
+from unidle.cli.tables import without_empty
 
 if TYPE_CHECKING:
     from unidle.place.queue.fair import QueueShare
@@ -34,11 +35,11 @@ def register(app: typer.Typer) -> None:
 def queue(
     store: StoreOption = None,
     usage: Annotated[
-        bool, typer.Option("--usage", help="Device-hours and money by queue and month instead.")
+        bool, typer.Option("--usage", help="Show device-hours and cost by queue and month instead.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the queues of a store: share, deserved, borrowed, lent, waiting; or what each used by month."""
+    """Show the queues of a store and what each is due, uses and lends."""
     opened = read_store(store)
     view = read_view(opened)
     if usage:
@@ -71,8 +72,7 @@ def _shares(view: View, as_json: bool) -> None:
     ]  # fmt: skip
     if not rows:
         say("no queue uses or waits for anything")
-    for text in table(["queue", "of", *columns, "jobs waiting", "share %", "past %"], rows):
-        say(text)
+    show_table(["queue", "of", *columns, "jobs waiting", "share %", "past %"], rows)
 
 
 def _line(share: QueueShare, resources: tuple[str, ...], capacity: tuple[int, ...]) -> dict[str, Any]:
@@ -108,5 +108,5 @@ def _usage(opened: Store, view: View, as_json: bool) -> None:
     ]  # fmt: skip
     if not lines:
         say("no job has held a device yet")
-    for text in table(["month", "queue", "device-hours", "cost", "step %", "held %", "lost %"], lines):
-        say(text)
+    header = ["month", "queue", "device-hours", "cost", "step %", "held %", "lost %"]
+    show_table(*without_empty(header, lines, "cost"))

@@ -13,9 +13,10 @@ from unidle.cli.common import (
     read_store,
     read_view,
     say,
-    table,
+    show_table,
     warn,
 )
+from unidle.cli.help import Commands
 from unidle.cli.replay_faults import faults
 from unidle.cli.replay_openb import openb
 from unidle.cli.replay_options import (
@@ -23,10 +24,11 @@ from unidle.cli.replay_options import (
     PolicyOption,
     QueueMap,
     SaveOption,
-    Until,
+    StopAfter,
     assuming,
     policies,
     renames,
+    stop_after_option,
     store_of_replay,
 )
 from unidle.words import counted
@@ -36,12 +38,7 @@ if TYPE_CHECKING:
     from unidle.control.replay import Assumptions, Scenario
     from unidle.files.renames import Renames
 
-replay_app = typer.Typer(
-    help="What policies would have done with the jobs of a trace or of a store, side by side. All figures are modelled.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-)
+replay_app = Commands(help="Replay recorded jobs or faults under other policies. All figures are modelled.")
 
 
 def register(app: typer.Typer) -> None:
@@ -55,21 +52,24 @@ def register(app: typer.Typer) -> None:
 @assuming
 def trace(
     fleet: Annotated[str, typer.Option("--fleet", metavar="FILE", help="Fleet file.")],
-    file: Annotated[str, typer.Option("--trace", metavar="FILE.csv", help="One line per job; see docs/how-to/replay.md.")],
+    file: Annotated[str, typer.Option("--trace", metavar="FILE", help="Trace with one line per job; see docs/how-to/replay.md.")],
     policy: PolicyOption,
     queue_map: QueueMap = None,
     model_map: ModelMap = None,
     skip_misfits: Annotated[
-        bool, typer.Option("--skip-misfits", help="Leave out jobs that no state of the fleet holds, and say how many.")
+        bool, typer.Option("--skip-misfits", help="Leave out jobs that never fit the fleet, and count them.")
     ] = False,
-    until: Until = None,
+    stop_after: StopAfter = None,
     save: SaveOption = None,
     as_json: JsonOption = False,
     *,
     assumed: Assumptions,
 ) -> None:  # fmt: skip
-    """Replay a job trace: job,submit_s,duration_s,gpus,cpu_milli,memory_mib,model,queue,priority,preemptible,ranks."""
-    from unidle.cli.run import find_fleet
+    """Replay a job trace under one or more placement policies.
+
+    The columns of the trace are job, submit_s, duration_s, gpus, cpu_milli, memory_mib, model, queue, priority,
+    preemptible and ranks."""
+    from unidle.api.fleets import find_fleet
     from unidle.control.replay import scenario_of
     from unidle.files.trace import load_trace
 
@@ -77,7 +77,7 @@ def trace(
     other = _renames(queue_map, model_map)
     declared = find_fleet(fleet, None)
     scenario = scenario_of(load_trace(file, other), declared, skip_misfits=skip_misfits)
-    _show(scenario, assumed, _outcomes(scenario, assumed, names, save, until), {}, as_json, until)
+    _show(scenario, assumed, _outcomes(scenario, assumed, names, save, stop_after), {}, as_json, stop_after)
 
 
 @replay_app.command("store")
@@ -86,41 +86,52 @@ def store(
     policy: PolicyOption,
     store: StoreOption = None,
     fleet: Annotated[
-        str | None, typer.Option("--fleet", metavar="FILE", show_default=False, help="Another fleet; default: the store's.")
+        str | None, typer.Option("--fleet", metavar="FILE", show_default=False, help="Fleet file; default: the fleet of the store.")
     ] = None,
     queue_map: QueueMap = None,
     model_map: ModelMap = None,
-    start: Annotated[
-        str | None, typer.Option(metavar="TIME", show_default=False, help="Jobs submitted from here on (as `unidle ledger --start`).")
+    since: Annotated[
+        str | None, typer.Option("--since", "--start", metavar="TIME", show_default=False, help="Only jobs submitted since then (as for `unidle ledger`).")
     ] = None,
-    end: Annotated[
-        str | None, typer.Option(metavar="TIME", show_default=False, help="Jobs submitted before.")
+    until: Annotated[
+        str | None, typer.Option("--until", "--end", metavar="TIME", show_default=False, help="Only jobs submitted before then.")
     ] = None,
-    until: Until = None,
+    stop_after: Annotated[float | None, stop_after_option("stop-after")] = None,
     save: SaveOption = None,
     as_json: JsonOption = False,
     *,
     assumed: Assumptions,
 ) -> None:  # fmt: skip
-    """Replay the jobs of a store: what would another policy have done? The first column is what it did."""
+    """Replay the jobs of a store under other policies. The first column of the output is what really happened."""
+    from unidle.api.fleets import find_fleet
     from unidle.cli.ledger import window_of
-    from unidle.cli.run import find_fleet
     from unidle.control.compare import outcome_of
     from unidle.control.history import scenario_of_store
     from unidle.view.source import ledger_source
 
+    if until is not None and stop_after is None and _is_hours(until):
+        warn(f"--until {until}: as hours this is --stop-after now; --until takes a time")
+        stop_after, until = float(until), None
     names = _names(policy)
     other = _renames(queue_map, model_map)
     declared = find_fleet(fleet, None) if fleet is not None else None
     opened = read_store(store)
     view = read_view(opened)
     source = ledger_source(opened, view)
-    window = window_of(source.extent(), start, end) if start or end else None
+    window = window_of(source.extent(), since, until) if since or until else None
     scenario = scenario_of_store(opened, view, source, fleet=declared, window=window, renames=other)
     recorded = outcome_of(view, source, (a.job for a in scenario.arrivals))
     opened.close()
-    outcomes = _outcomes(scenario, assumed, names, save, until)
-    _show(scenario, assumed, outcomes, {"recorded": recorded}, as_json, until)
+    outcomes = _outcomes(scenario, assumed, names, save, stop_after)
+    _show(scenario, assumed, outcomes, {"recorded": recorded}, as_json, stop_after)
+
+
+def _is_hours(text: str) -> bool:
+    """Whether it is what `--until` took before it was a time: a number too small to be one in nanoseconds."""
+    try:
+        return 0 <= float(text) < 1e6
+    except ValueError:
+        return False
 
 
 def _renames(queue_map: str | None, model_map: str | None) -> Renames:
@@ -179,8 +190,7 @@ def _show(
             answer["recorded"] = recorded["recorded"].as_json()
         print_json(answer)
         return
-    for text in table(*side_by_side(recorded | found)):
-        say(text)
+    show_table(*side_by_side(recorded | found))
     say()
     jobs, nodes = counted(len(scenario.arrivals), "job"), counted(len(scenario.fleet.nodes), "node")
     until = f", the first {until_h:g} h" if until_h is not None else ""

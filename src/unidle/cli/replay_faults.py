@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from unidle.cli.common import JsonOption, print_json, say, table
+from unidle.cli.common import JsonOption, print_json, say, show_table
 from unidle.cli.replay_options import SaveOption, store_of_replay, whole_numbers
 from unidle.errors import BadInput
 from unidle.words import counted
@@ -28,7 +28,7 @@ _WORDS = {
 
 
 def _seconds(name: str, text: str) -> Any:
-    return typer.Option(f"--{name}", metavar="S", help=text, min=0, max=_LONGEST_S)
+    return typer.Option(*(f"--{one}" for one in name.split()), metavar="S", help=text, min=0, max=_LONGEST_S)
 
 
 def _switch(name: str, text: str) -> Any:
@@ -36,42 +36,43 @@ def _switch(name: str, text: str) -> Any:
 
 
 def faults(
-    trace: Annotated[str, typer.Option("--trace", metavar="FILE", help="Fault trace (JSON); see docs/how-to/failures.md.")],
-    gang: Annotated[str, typer.Option("--gang", metavar="N[,N...]", help="Nodes of the job; several are replayed one by one.")] = "128",
-    servers: Annotated[int, typer.Option("--servers", metavar="N", min=1, max=_MOST_NODES, help="Servers of the trace, those without a fault included.")] = 400,
-    spares: Annotated[int, typer.Option("--spares", metavar="K", min=0, max=_MOST_NODES, help="Nodes beyond the gang's.")] = 12,
-    peer_copies: Annotated[str, _switch("peer-copies", "Copies of the state in the memory of other nodes.")] = "on",
-    warm: Annotated[str, _switch("warm", "Processes that have imported everything wait on all nodes.")] = "on",
-    preflight: Annotated[str, _switch("preflight", "A check before each start, a burn-in after each repair.")] = "on",
-    checkpoint_every: Annotated[str, typer.Option("--checkpoint-every", metavar="auto|S", help="Work between two checkpoints; auto: by the cost model.")] = "auto",
-    fixed_every: Annotated[float, _seconds("fixed-every", "The same where auto is left out for comparison.")] = 1800.0,
+    trace: Annotated[str, typer.Option("--trace", metavar="FILE", help="Fault trace in JSON; see docs/how-to/failures.md.")],
+    gang: Annotated[str, typer.Option("--gang", metavar="N[,N...]", help="Nodes of the job; several sizes are replayed one by one.")] = "128",
+    servers: Annotated[int, typer.Option("--servers", metavar="N", min=1, max=_MOST_NODES, help="Servers of the trace, including those without a fault.")] = 400,
+    spares: Annotated[int, typer.Option("--spares", metavar="K", min=0, max=_MOST_NODES, help="Spare nodes.")] = 12,
+    peer_copies: Annotated[str, _switch("peer-copies", "Keep copies of the state in the memory of other nodes.")] = "on",
+    warm: Annotated[str, _switch("warm", "Keep processes with all imports done ready on all nodes.")] = "on",
+    preflight: Annotated[str, _switch("preflight", "Check nodes before each start, and burn them in after each repair.")] = "on",
+    checkpoint_every: Annotated[str, typer.Option("--checkpoint-every", metavar="auto|S", help="Work between two checkpoints in seconds; auto: from the cost model.")] = "auto",
+    fixed_every: Annotated[float, _seconds("fixed-every", "Interval for the comparison without auto.")] = 1800.0,
     intervals: Annotated[
-        str | None, typer.Option("--intervals", metavar="S[,S...]", show_default=False, help="Replay these fixed intervals too.")
+        str | None, typer.Option("--intervals", metavar="S[,S...]", show_default=False, help="Also replay these fixed intervals.")
     ] = None,
-    steps: Annotated[int, typer.Option("--steps", metavar="N", min=0, max=10**12, help="Length of the job; 0: until the trace ends.")] = 0,
-    step_s: Annotated[float, typer.Option("--step-s", metavar="S", help="One step.", min=0.001, max=86_400)] = 10.0,
-    write_s: Annotated[float, _seconds("write-s", "How long the gang waits for a checkpoint.")] = 60.0,
-    restart_s: Annotated[float, _seconds("restart-s", "A start: processes, imports, rendezvous.")] = 300.0,
-    warm_s: Annotated[float, _seconds("warm-s", "The same with warm processes.")] = 5.0,
-    restore_s: Annotated[float, _seconds("restore-s", "Reading a checkpoint from storage.")] = 60.0,
-    copy_s: Annotated[float, _seconds("copy-s", "How long the gang waits for a copy to peers' memory.")] = 0.5,
-    copy_restore_s: Annotated[float, _seconds("copy-restore-s", "Reading it from there.")] = 5.0,
-    detect_s: Annotated[float, _seconds("detect-s", "From a fault to its verdict.")] = 10.0,
-    preflight_s: Annotated[float, _seconds("preflight-s", "The check before a start.")] = 5.0,
-    burn_in_s: Annotated[float, _seconds("burn-in-s", "The check after a repair.")] = 1800.0,
-    relapse_s: Annotated[float, _seconds("relapse-s", "A fault so soon after a repair says that there was none.")] = 86_400.0,
-    recall: Annotated[float, typer.Option("--recall", metavar="PART", min=0, max=1, help="Part of those that a burn-in finds.")] = 0.9,
-    gpus_per_node: Annotated[int, typer.Option("--gpus-per-node", metavar="N", min=1, max=1024, help="GPUs of a node.")] = 8,
-    price: Annotated[float, typer.Option("--price", metavar="USD", min=0, max=1e6, help="A GPU-hour.")] = 10.0,
-    seeds: Annotated[str, typer.Option("--seeds", metavar="A[,B...]", help="Each draws which servers of the trace are hit.")] = "1",
-    compare: Annotated[bool, typer.Option("--compare/--alone", help="Also without each capability that is on.")] = True,
+    steps: Annotated[int, typer.Option("--steps", metavar="N", min=0, max=10**12, help="Steps of the job; 0: until the trace ends.")] = 0,
+    step_s: Annotated[float, typer.Option("--step", "--step-s", metavar="S", help="Duration of one step.", min=0.001, max=86_400)] = 10.0,
+    write_s: Annotated[float, _seconds("checkpoint-write write-s", "Time that a gang waits for a checkpoint.")] = 60.0,
+    restart_s: Annotated[float, _seconds("restart restart-s", "Start-up time of each attempt after the first.")] = 300.0,
+    warm_s: Annotated[float, _seconds("warm-restart warm-s", "Start-up time with warm processes.")] = 5.0,
+    restore_s: Annotated[float, _seconds("restore restore-s", "Time to read a checkpoint.")] = 60.0,
+    copy_s: Annotated[float, _seconds("copy copy-s", "Time that the gang waits for a copy to other nodes.")] = 0.5,
+    copy_restore_s: Annotated[float, _seconds("copy-restore copy-restore-s", "Time to read such a copy.")] = 5.0,
+    detect_s: Annotated[float, _seconds("detect detect-s", "Time from a fault to its detection.")] = 10.0,
+    preflight_s: Annotated[float, _seconds("preflight-time preflight-s", "Time of the check before a start.")] = 5.0,
+    burn_in_s: Annotated[float, _seconds("burn-in burn-in-s", "Time of the check after a repair.")] = 1800.0,
+    relapse_s: Annotated[float, _seconds("relapse relapse-s", "A fault within this time after a repair means that the repair failed.")] = 86_400.0,
+    recall: Annotated[float, typer.Option("--recall", metavar="PART", min=0, max=1, help="Part of bad repairs that a burn-in finds.")] = 0.9,
+    gpus_per_node: Annotated[int, typer.Option("--gpus-per-node", metavar="N", min=1, max=1024, help="GPUs per node.")] = 8,
+    price: Annotated[float, typer.Option("--price", metavar="USD", min=0, max=1e6, help="Price of a GPU-hour.")] = 10.0,
+    seeds: Annotated[str, typer.Option("--seeds", metavar="A[,B...]", help="Seeds that choose the servers of the trace.")] = "1",
+    compare: Annotated[bool, typer.Option("--compare/--alone", help="Also replay without each capability that is on.")] = True,
     jobs: Annotated[
-        int | None, typer.Option("--jobs", "-j", metavar="N", min=1, max=1024, show_default=False, help="Processes; default: CPUs.")
+        int | None, typer.Option("--processes", "--jobs", "-j", metavar="N", min=1, max=1024, show_default=False, help="Number of processes; default: one per CPU.")
     ] = None,
     save: SaveOption = None,
     as_json: JsonOption = False,
 ) -> None:  # fmt: skip
-    """Replay recorded faults on a gang: effective training time, lost work, money, with and without each capability."""
+    """Replay recorded faults on a gang, and compare what helps. The output has effective training time, lost work and cost,
+    with and without each capability."""
     from unidle.control.replay_faults import Replay, Terms, Ways, runs
     from unidle.files.fault_trace import load_fault_trace
 
@@ -218,8 +219,7 @@ def _say(replay: Replay, found: list[tuple[Case, FaultOutcome]]) -> None:
                 f"{mean['paid'] / 1000:.1f}", "-" if useful is None else f"{useful:.2f}",
             ])  # fmt: skip
         say(f"a gang of {counted(size, 'node')}, {size * replay.terms.gpus_per_node} GPUs")
-        for line in table(heads, rows):
-            say(line)
+        show_table(heads, rows)
         say()
     days = replay.trace.end_ns / 86_400e9
     say(

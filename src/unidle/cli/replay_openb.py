@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
-from unidle.cli.common import JsonOption, print_json, say, table
+from unidle.cli.common import JsonOption, print_json, say, show_table
 from unidle.cli.output import whole_file
 from unidle.cli.replay_options import policies
 from unidle.errors import BadInput
@@ -37,7 +37,7 @@ def openb(
         ),
     ] = "unidle,fgd,firstfit",
     requested: Annotated[
-        float, typer.Option(metavar="X", help="Pods arrive until X times the GPU capacity is requested.")
+        float, typer.Option(metavar="X", help="Stop when X times the GPU capacity was requested.")
     ] = 1.3,
     seeds: Annotated[str, typer.Option(metavar="A..B", help="Seeds: 42, or 42,43, or 42..51.")] = "42..51",
     decisions: Annotated[
@@ -47,12 +47,18 @@ def openb(
     jobs: Annotated[
         int | None,
         typer.Option(
-            "--jobs", "-j", metavar="N", min=1, show_default=False, help="Processes; default: CPUs."
+            "--processes",
+            "--jobs",
+            "-j",
+            metavar="N",
+            min=1,
+            show_default=False,
+            help="Number of processes; default: one per CPU.",
         ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Pack an openb trace as in the published experiment: the share of GPU capacity that gets allocated."""
+    """Pack an openb trace, as in the published experiment. The result is the share of GPU capacity that is allocated."""
     from unidle.control.packing import Experiment
     from unidle.files.openb import read_nodes, read_pods
 
@@ -145,8 +151,7 @@ def _say(names: Sequence[str], runs: Sequence[Run]) -> None:
         means = [f"{share:.2f}" for share in _mean(own).values()]
         rows.append([name, *means, f"{min(last):.2f}", f"{max(last):.2f}", str(len(own))])
     say("Allocated share of GPU capacity in percent, mean over seeds; lowest and highest at the end.")
-    for line in table(header, rows):
-        say(line)
+    show_table(header, rows)
 
 
 def _note(text: str) -> None:

@@ -25,7 +25,7 @@ _LONGEST_S: Final = 10 * 365 * 86_400
 
 
 def _option(name: str, metavar: str, text: str, **more: Any) -> Any:
-    return typer.Option(f"--{name}", metavar=metavar, help=text, **more)
+    return typer.Option(*(f"--{one}" for one in name.split()), metavar=metavar, help=text, **more)
 
 
 def _seconds(name: str, text: str) -> Any:
@@ -39,31 +39,33 @@ PolicyOption = Annotated[
 SaveOption = Annotated[
     str | None,
     _option(
-        "save", "DIR", "Keep each replay as a store, DIR/NAME.db, for `unidle explain`, `ledger` and `report`.",
+        "save", "DIR", "Keep each replay as a store, DIR/NAME.db.",
         show_default=False,
     ),
 ]  # fmt: skip
 QueueMap = Annotated[
     str | None,
     _option(
-        "queue-map", "OLD=NEW[,...]", "Put the jobs of queue OLD into NEW, where the fleet has other queues.",
+        "queue-map", "OLD=NEW[,...]", "Put jobs of queue OLD into queue NEW.",
         show_default=False,
     ),
 ]  # fmt: skip
 ModelMap = Annotated[
     str | None,
     _option(
-        "model-map", "OLD=NEW[,...]", "Let jobs that name GPU model OLD run on NEW, where the fleet has other models.",
+        "model-map", "OLD=NEW[,...]", "Let jobs for GPU model OLD run on model NEW.",
         show_default=False,
     ),
 ]  # fmt: skip
-Until = Annotated[
-    float | None,
-    _option(
-        "until", "H", "Stop H hours after the first submission, whatever runs or waits then.",
-        min=0, max=_MOST_H, show_default=False,
-    ),
-]  # fmt: skip
+
+
+def stop_after_option(name: str) -> Any:
+    """The end of a replay, under ``name`` and the names that it had."""
+    text = "Stop H hours after the first submission."
+    return _option(name, "H", text, min=0, max=_MOST_H, show_default=False)
+
+
+StopAfter = Annotated[float | None, stop_after_option("stop-after until")]
 
 _OPTIONS: Final[dict[str, tuple[Any, object]]] = {
     "estimates": (
@@ -71,7 +73,7 @@ _OPTIONS: Final[dict[str, tuple[Any, object]]] = {
             str,
             _option(
                 "estimates", "none|exact[,FACTOR]|learned",
-                "What policies know of run times: only what jobs say, the true ones, or what jobs like them took.",
+                "Run times that policies know: the jobs' own estimates, the true ones, or those of similar jobs.",
             ),
         ],
         "learned",
@@ -80,13 +82,13 @@ _OPTIONS: Final[dict[str, tuple[Any, object]]] = {
         Annotated[int, _option("checkpoint-every", "S", "Work between two checkpoints, in whole seconds; 0: none.", min=0, max=_LONGEST_S)],
         1800,
     ),
-    "checkpoint_write": (_seconds("checkpoint-write", "How long a gang waits for one."), 0.0),
-    "restart": (_seconds("restart", "Start of each attempt after the first."), 60.0),
-    "restore": (_seconds("restore", "Reading a checkpoint."), 30.0),
-    "stop": (_seconds("stop", "How long a gang needs to leave when asked to."), 0.0),
+    "checkpoint_write": (_seconds("checkpoint-write", "Time that a gang waits for a checkpoint."), 0.0),
+    "restart": (_seconds("restart", "Start-up time of each attempt after the first."), 60.0),
+    "restore": (_seconds("restore", "Time to read a checkpoint."), 30.0),
+    "stop": (_seconds("stop", "Time that a gang needs to stop."), 0.0),
     "saves_on_stop": (
         Annotated[
-            bool, typer.Option("--saves-on-stop", help="A gang that is asked to stop saves its last step.")
+            bool, typer.Option("--saves-on-stop", help="A gang saves its last step before it stops.")
         ],
         False,
     ),
@@ -95,18 +97,18 @@ _OPTIONS: Final[dict[str, tuple[Any, object]]] = {
             float,
             _option(
                 "communication", "PART",
-                "Part of a step that is communication between nodes; gangs that share an uplink slow each other.",
+                "Part of a step that is communication between nodes. Gangs on the same uplink slow each other.",
                 min=0, max=1,
             ),
         ],
         0.0,
     ),
     "mtbf": (
-        Annotated[float, _option("mtbf", "H", "Mean hours between faults of a node; 0: none.", min=0, max=_MOST_H)],
+        Annotated[float, _option("mtbf", "H", "Mean time between faults of a node in hours; 0: none.", min=0, max=_MOST_H)],
         0.0,
     ),
-    "mttr": (Annotated[float, _option("mttr", "H", "Mean hours of a repair.", min=0.001, max=_MOST_H)], 1.0),
-    "seed": (Annotated[int, _option("seed", "N", "Draws the faults.")], 1),
+    "mttr": (Annotated[float, _option("mttr", "H", "Mean time of a repair in hours.", min=0.001, max=_MOST_H)], 1.0),
+    "seed": (Annotated[int, _option("seed", "N", "Seed of the random faults.")], 1),
 }  # fmt: skip
 
 

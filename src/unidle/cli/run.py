@@ -2,29 +2,55 @@
 
 from __future__ import annotations
 
+import os
+import re
 import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
+from unidle.api.fleets import find_fleet_and_channels, looked_at, refuse_impossible, with_devices_of_jobs
+from unidle.api.stores import make_parent
 from unidle.cli.common import (
     CpuDevicesOption,
     FleetOption,
     JsonOption,
     StoreOption,
     data_dir,
+    named_store,
     print_json,
+    printable,
     say,
     show,
     store_address,
     warn,
 )
-from unidle.errors import BadInput, CannotRun, StoreError, StoreHeld
+from unidle.cli.job_words import (
+    CheckpointOption,
+    DeviceOption,
+    DevicesPerRankOption,
+    EnvOption,
+    JobCommand,
+    JobFileArgument,
+    MaxRestartsOption,
+    MemoryOption,
+    NameOption,
+    QueueOption,
+    RanksOption,
+    RendezvousOption,
+    TimeoutOption,
+    UserOption,
+    WorkdirOption,
+    options_of,
+    ranks_of,
+    read_job,
+)
+from unidle.errors import BadInput, CannotRun, StoreHeld
 from unidle.words import counted
 
 if TYPE_CHECKING:
@@ -34,53 +60,29 @@ if TYPE_CHECKING:
     from unidle.files.fleet_notices import Channel
     from unidle.fleet import Fleet
     from unidle.jobs import JobSpec, Reason
+    from unidle.store.protocol import Store
     from unidle.view.jobs import JobView
 
-JobFileArgument = Annotated[
-    str | None,
-    typer.Argument(metavar="JOB.yaml", show_default=False, help="Job file; `-` reads standard input."),
-]
 ProgressOption = Annotated[
     str,
+    typer.Option("--progress", metavar="auto|live|plain|off", help="Progress on standard error."),
+]
+LogsOption = Annotated[
+    str | None,
     typer.Option(
-        "--progress", metavar="auto|live|plain|off", help="What to show on standard error meanwhile."
+        "--logs", metavar="all|none|K[,K...]", show_default=False,
+        help="Ranks whose output is shown, such as 0,2 or 0-3; default 0, with --json none.",
     ),
-]
-NameOption = Annotated[
-    str | None,
-    typer.Option(metavar="NAME", show_default=False, help="Name of the job; default: the script's."),
-]
-RanksOption = Annotated[
-    int | None, typer.Option(metavar="N", show_default=False, help="Processes in the gang; default 1.")
-]
-DevicesPerRankOption = Annotated[
-    int | None, typer.Option(metavar="N", show_default=False, help="Devices for each rank; default 1.")
-]
-DeviceOption = Annotated[
-    str | None,
-    typer.Option(metavar="gpu|cpu|any", show_default=False, help="Kind of device; default: any."),
-]
-MaxRestartsOption = Annotated[
-    int | None,
-    typer.Option(metavar="N", show_default=False, help="Restarts after failures; default 0."),
-]
-CheckpointOption = Annotated[
-    str | None,
-    typer.Option(metavar="DIR", show_default=False, help="Directory in which the job saves checkpoints."),
-]
-TimeoutOption = Annotated[
-    float | None,
-    typer.Option(metavar="SECONDS", show_default=False, help="How long the job may run, restarts included."),
-]
+]  # fmt: skip
 ProfileOption = Annotated[
     bool,
-    typer.Option("--profile", help="Look at running jobs all the time; `unidle profile JOB` then tells of the past."),
+    typer.Option("--profile", help="Sample running jobs all the time, for `unidle profile JOB --since TIME`."),
 ]  # fmt: skip
 
 
 def register(app: typer.Typer) -> None:
     """Add this room's commands."""
-    app.command("run")(run)
+    app.command("run", cls=JobCommand)(run)
 
 
 def run(
@@ -93,124 +95,72 @@ def run(
     ranks: RanksOption = None,
     devices_per_rank: DevicesPerRankOption = None,
     device: DeviceOption = None,
+    queue: QueueOption = None,
+    env: EnvOption = None,
+    memory: MemoryOption = None,
+    workdir: WorkdirOption = None,
+    rendezvous: RendezvousOption = None,
     max_restarts: MaxRestartsOption = None,
     checkpoint: CheckpointOption = None,
-    timeout_s: TimeoutOption = None,
+    timeout: TimeoutOption = None,
+    user: UserOption = None,
     profile: ProfileOption = False,
+    logs: LogsOption = None,
     progress: ProgressOption = "auto",
     report: Annotated[
-        str | None, typer.Option(metavar="FILE", show_default=False, help="Where to write the report.")
+        str | None,
+        typer.Option(
+            metavar="FILE", show_default=False, help="File for the report; default: next to the store."
+        ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Run a job on this machine, watch it, and print where its device time went.
+    """Run a job on this machine, and show where its device time went.
 
-    Give a job file, or a command after `--`: unidle run --ranks 4 -- python train.py --lr 3e-4
+    Give a job file, or a program after the options: unidle run --ranks 4 python train.py --lr 3e-4
+
+    Options take precedence over the job file. All that follows a program belongs to it; a file that ends in .py is run
+    by the Python of your PATH.
     """
     options = options_of(
-        name=name, ranks=ranks, devices_per_rank=devices_per_rank, device=device,
-        max_restarts=max_restarts, checkpoint=checkpoint, timeout_s=timeout_s,
+        name=name, ranks=ranks, devices_per_rank=devices_per_rank, device=device, queue=queue, env=env, memory=memory,
+        workdir=workdir, rendezvous=rendezvous, max_restarts=max_restarts, checkpoint=checkpoint, timeout=timeout,
     )  # fmt: skip
     spec = read_job(job, context.obj, options)
-    found, channels = find_fleet_and_channels(fleet, cpu_devices)
+    found, channels = find_fleet_and_channels(fleet, cpu_devices, 0 if spec.device == "gpu" else spec.devices)
     refuse_impossible(spec, found)
-    found = looked_at(found) if profile else found
-    address, mode = store_address(store), progress_of(progress)
+    given = _Given(
+        spec, looked_at(found) if profile else found, channels, store_address(store), progress_of(progress),
+        shown_ranks(logs, spec.ranks, as_json), report, as_json, discovered=fleet is None and cpu_devices is None, user=user,
+    )  # fmt: skip
     try:
-        sys.exit(_run(spec, found, channels, address, mode, report, as_json))
+        sys.exit(_run(given))
     except StoreHeld as held:
         remedy = "`unidle submit` puts the job into its queue; or name another store (--store)"
         raise StoreHeld(held.problem, field=held.field, remedy=remedy) from held
 
 
-def options_of(**options: Any) -> dict[str, Any]:
-    """Fields of a job file from options of the command line; those not given are left out."""
-    max_restarts, checkpoint = options.pop("max_restarts", None), options.pop("checkpoint", None)
-    options["restart"] = None if max_restarts is None else {"max": max_restarts}
-    options["checkpoint"] = None if checkpoint is None else {"path": checkpoint}
-    return {field: value for field, value in options.items() if value is not None}
+@dataclass(frozen=True, slots=True)
+class _Given:
+    spec: JobSpec
+    fleet: Fleet
+    channels: tuple[Channel, ...]
+    address: str
+    mode: Progress
+    ranks: tuple[int, ...]  # whose output is shown
+    report: str | None
+    as_json: bool
+    discovered: bool  # the fleet is what this machine has
+    user: str | None  # whose job it is, if not the submitter's
 
 
-def make_parent(address: str) -> None:
-    """The directory of a store that is a file."""
-    if "://" in address:
-        return
-    parent = Path(address).absolute().parent
-    try:
-        parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StoreError(
-            f"its directory cannot be made: {error.strerror}", field=address, remedy="name another place (--store)"
-        ) from error  # fmt: skip
-
-
-def read_job(
-    path: str | None, command: tuple[str, ...] | None, options: dict[str, Any], by: str = "run"
-) -> JobSpec:
-    """The job that the command line of ``unidle BY`` describes: a file, or a command after ``--``."""
-    from unidle.files.job import job_from_command, load_job
-
-    if (path is None) == (command is None):
-        raise BadInput(
-            "give either a job file or a command after --", field="JOB",
-            remedy=f"unidle {by} JOB.yaml, or unidle {by} --ranks 4 -- python train.py",
-        )  # fmt: skip
-    if path is not None:
-        if options:
-            raise BadInput(
-                "options of the job go with a command after --, not with a job file",
-                field="--" + next(iter(options)).replace("_", "-"), remedy="set the field in the job file",
-            )  # fmt: skip
-        return load_job(path)
-    return job_from_command(command or (), **options)
-
-
-def find_fleet(path: str | None, cpu_devices: int | None) -> Fleet:
-    """The declared fleet, else what this machine has."""
-    return find_fleet_and_channels(path, cpu_devices)[0]
-
-
-def find_fleet_and_channels(path: str | None, cpu_devices: int | None) -> tuple[Fleet, tuple[Channel, ...]]:
-    """As :func:`find_fleet`, with those whom the fleet file wants to be told what happens."""
-    if path is not None:
-        from unidle.files.fleet import load_fleet_and_notices
-
-        fleet, channels = load_fleet_and_notices(path)
-        if fleet.queues:
-            _check_queues(path, fleet)
-        return fleet, channels
-    from unidle.engine.local.devices import discover
-
-    return discover(cpu_devices or 8), ()
-
-
-def looked_at(fleet: Fleet) -> Fleet:
-    """The fleet, its running jobs looked at all the time as its file says, or as is usual."""
-    return replace(fleet, profile=replace(fleet.profile, on=True))
-
-
-def _check_queues(path: str, fleet: Fleet) -> None:
-    from unidle.files.fleet_queues import pointed
-    from unidle.place.fleet_queues import check_queues
-
-    try:
-        check_queues(fleet)
-    except BadInput as error:
-        raise (pointed(path, error) if path != "-" else error) from None
-
-
-def refuse_impossible(spec: JobSpec, fleet: Fleet) -> None:
-    """A job that no state of this fleet can hold is refused before it is submitted."""
-    from unidle.place.policy import Unidle
-    from unidle.view.state import View
-
-    policy, view = Unidle(), View(fleet=fleet)
-    because = policy.why_not(view, spec)
-    if because is not None and not policy.ever(view, spec):
-        raise CannotRun(
-            because.text, field=spec.name,
-            remedy="use fewer ranks or devices, `--cpu-devices N`, or a fleet file (`--fleet`)",
-        )  # fmt: skip
+def shown_ranks(logs: str | None, ranks: int, as_json: bool) -> tuple[int, ...]:
+    """The ranks that ``--logs`` names. Errors: :class:`BadInput`."""
+    if logs is None:
+        return () if as_json else (0,)
+    if logs in ("all", "none"):
+        return tuple(range(ranks)) if logs == "all" else ()
+    return ranks_of("--logs", logs, ranks)
 
 
 def progress_of(mode: str) -> Progress:
@@ -248,32 +198,43 @@ def caught() -> Iterator[Signals]:
         signal.signal(signal.SIGTERM, before[1])
 
 
-def _run(
-    spec: JobSpec, fleet: Fleet, channels: tuple[Channel, ...], address: str, mode: Progress,
-    report: str | None, as_json: bool,
-) -> int:  # fmt: skip
+def _run(given: _Given) -> int:
     from unidle.cli.live import Live
     from unidle.control.ids import new_job_id
-    from unidle.control.session import take_up
+    from unidle.control.inbox import signed
+    from unidle.control.session import run_root, take_up
     from unidle.store.open import open_store
 
-    live = Live(mode)
-    job_id = new_job_id(spec.name)
-    make_parent(address)
-    store = open_store(address, create=True)
-    opened = take_up(store, fleet, data_dir(), "unidle run", channels=channels, profile_to=address)
+    live = Live(given.mode, with_output=bool(given.ranks) and not given.as_json)
+    job_id = new_job_id(given.spec.name)
+    make_parent(given.address)
+    store = open_store(given.address, create=True)
+    spec, by = signed(store, given.spec, given.user)
+    fleet = with_devices_of_jobs(given.fleet, store) if given.discovered else given.fleet
+    if given.ranks:
+        from unidle.cli.job_output import JobOutput
+
+        to = sys.stderr if given.as_json else sys.stdout
+        live.output = JobOutput(run_root(store, data_dir()), job_id, given.ranks, live, to)
+    opened = take_up(
+        store, fleet, data_dir(), "unidle run", channels=given.channels, profile_to=given.address
+    )
     with caught() as signals, opened as session:
         controller = session.controller
         controller.watch(lambda event, _time: live.tell(controller.view, event))
-        controller.submit(job_id, spec)
+        controller.submit(job_id, spec, by)
         job = controller.view.jobs[job_id]
-        with told_what_is_left(controller, live, address):
+        if given.ranks == (0,) and given.spec.ranks > 1:
+            live.hint(f"output of rank 0 of {given.spec.ranks} follows; `--logs all` shows all")
+        with told_what_is_left(controller, live, given.address):
             never = _drive(session, signals, job, live)
+    if live.output is not None:
+        live.output.finish()
     if never is not None:
         store.close()
         raise CannotRun(f"{job_id}: {never.text}", remedy="`unidle doctor` says what this machine offers")
-    path = _write_report(store, job_id, report)
-    _print_end(store, job, path, as_json, address)
+    path = _write_report(store, job_id, given.report)
+    _print_end(store, job, path, given)
     store.close()
     if signals.interrupts or signals.terminates:
         return 130
@@ -312,7 +273,8 @@ def _drive(session: Session, signals: Signals, job: JobView, live: Live) -> Reas
         elif never is None and (never := _never(job)) is not None:
             controller.cancel(job.id, "`unidle run`")
             controller.turn()
-        live.refresh(job, session.clock.now_ns())
+        if not job.terminal:
+            live.refresh(job, session.clock.now_ns())
         return job.terminal
 
     controller.run(done)
@@ -327,7 +289,7 @@ def _never(job: JobView) -> Reason | None:
     return waits if waits is not None and waits.code in NEVER else None
 
 
-def _write_report(store: Any, job_id: str, report: str | None) -> str | None:
+def _write_report(store: Store, job_id: str, report: str | None) -> str | None:
     """The HTML report's path; a report that cannot be written costs a warning, not the job's result."""
     from unidle.control.session import state_dir
     from unidle.report.write import write_report
@@ -335,28 +297,65 @@ def _write_report(store: Any, job_id: str, report: str | None) -> str | None:
     path = Path(report) if report else state_dir(store, data_dir()) / "reports" / f"{job_id}.html"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_report(store, path, job_id)
+        write_report(store, path, job_id, data_dir())
     except OSError as error:
         warn(f"the report could not be written: {error.strerror}: {path}")
         return None
     return str(path.absolute())
 
 
-def _print_end(store: Any, job: JobView, report: str | None, as_json: bool, address: str) -> None:
+def _print_end(store: Store, job: JobView, report: str | None, given: _Given) -> None:
+    """What came of it, also where nobody reads standard output any more: the exit code is the job's."""
+    try:
+        if given.as_json:
+            _print_json_end(job, report, given.address)
+        else:
+            _print_summary(store, job, report, given.address)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _print_json_end(job: JobView, report: str | None, address: str) -> None:
     from unidle.control.describe import exit_codes
+    from unidle.guard.failure import failure_of_job
 
     codes = exit_codes(job.attempts[-1]) if job.attempts else []
-    if as_json:
-        print_json(
-            {"job": job.id, "state": job.state, "attempts": len(job.attempts), "exit_codes": codes,
-             "steps": job.steps(), "report": report}
-        )  # fmt: skip
-        return
-    from unidle.report.write import terminal_picture
+    failed = failure_of_job(job)
+    failure = None if failed is None else failed.as_json(named_store(address))
+    print_json(
+        {"job": job.id, "state": job.state, "attempts": len(job.attempts), "exit_codes": codes,
+         "steps": job.steps(), "report": report, "failure": failure}
+    )  # fmt: skip
 
-    show(terminal_picture(store, job.id, address))
+
+def _print_summary(store: Store, job: JobView, report: str | None, address: str) -> None:
+    from unidle.control.describe import failure_lines
+    from unidle.control.session import run_root
+    from unidle.guard.failure import failure_of_job
+    from unidle.report.write import terminal_summary
+
     say()
-    because = f": {job.because.text}" if job.because else ""
-    say(f"{job.id} {job.state} after {counted(len(job.attempts), 'attempt')}{because}")
+    show(terminal_summary(store, job.id))
+    if wants_rendezvous(run_root(store, data_dir()), job):
+        say("The script wants the variables of torchrun, which one rank gets with `--rendezvous torchrun`.")
     if report:
         say(f"report: {report}")
+    sys.stdout.flush()
+    failed = failure_of_job(job)
+    for line in failure_lines(failed.as_json(named_store(address))) if failed is not None else ():
+        sys.stderr.write(f"{printable(line)}\n")
+
+
+def wants_rendezvous(root: Path, job: JobView) -> bool:
+    """Whether a job without a rendezvous failed because its script asked for one."""
+    if job.state != "failed" or job.spec.rendezvous == "torchrun":
+        return False
+    from unidle.engine.local import rundir
+    from unidle.engine.local.logs import LogReader
+
+    reader = LogReader(rundir.rank_dir(root, job.id, len(job.attempts), 0))
+    reader.begin(tail=50)
+    said = b"".join(iter(reader.read, b""))
+    reader.close()
+    name = rb"(RANK|LOCAL_RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT)"
+    return re.search(rb"environment variable %b expected|KeyError: '%b'" % (name, name), said) is not None

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from unidle.cli.common import JsonOption, figures, print_json, say, show, table
+from unidle.cli.common import JsonOption, figures, print_json, say, show, show_table
+from unidle.cli.help import Commands
 from unidle.cli.span_changes import (
     SlowOption,
     Weather,
@@ -23,16 +25,12 @@ from unidle.words import counted
 
 if TYPE_CHECKING:
     from unidle.span.result import Result
+    from unidle.span.simulate import Simulation
     from unidle.span.unequal import Modelled
 
-ALL = "gpipe,1f1b,interleaved,zb-h1,varuna,atlas,unidle"
+ALL = "gpipe,1f1b,interleaved,zb-h1,varuna,atlas,atlas-keep,unidle"
 
-span_app = typer.Typer(
-    help="Train one model across data centres: which sites, which schedule, what the links carry.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-)
+span_app = Commands(help="Plan, simulate and run training across data centres.")
 
 
 def register(app: typer.Typer) -> None:
@@ -62,57 +60,58 @@ def simulate(
         str,
         typer.Option(
             "--schedule", metavar="NAME[,NAME...]",
-            help="Schedules, side by side; FILE.py:FUNCTION is one of your own.",
+            help="Schedules to compare; FILE.py:FUNCTION is one of your own.",
         ),
     ] = ALL,
     timeline: Annotated[
         str | None,
         typer.Option(
             "--timeline", metavar="FILE", show_default=False,
-            help="Write every operation as a row: CSV, or JSON lines where it ends in .jsonl.",
+            help="Write one row per operation: CSV, or JSON lines for a name in .jsonl.",
         ),
     ] = None,
     gantt: Annotated[
         str | None,
-        typer.Option("--gantt", metavar="FILE.svg", show_default=False, help="Draw the first schedule's timeline."),
+        typer.Option("--gantt", metavar="FILE.svg", show_default=False, help="Draw the timeline of the first schedule."),
     ] = None,
     perfetto: Annotated[
         str | None,
         typer.Option(
-            "--perfetto", metavar="FILE", show_default=False, help="Write a trace for ui.perfetto.dev: the first cell."
+            "--perfetto", metavar="FILE", show_default=False, help="Write a trace for ui.perfetto.dev."
         ),
     ] = None,
     ledger: Annotated[
-        bool, typer.Option("--ledger", help="Also say where each nanosecond of each device goes.")
+        bool, typer.Option("--ledger", help="Also show where the time of each device goes.")
     ] = False,
     jitter: Annotated[
         float | None,
         typer.Option(
             "--jitter", metavar="PERCENT", min=0, max=300, show_default=False,
-            help="Also let every operation and transfer vary (log-normal): the fixed order beside one found while it runs.",
+            help="Vary each operation and transfer (log-normal), with a fixed and a dynamic order.",
         ),
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Of the jitter.")] = 0,
-    tries: Annotated[int, typer.Option("--tries", metavar="K", min=1, max=100_000, help="Iterations with jitter.")] = 100,
+    seed: Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Seed of the jitter.")] = 0,
+    tries: Annotated[int, typer.Option("--tries", metavar="K", min=1, max=100_000, help="Number of iterations with jitter.")] = 100,
     without: WithoutOption = None,
     slow: SlowOption = None,
     ledger_rows: Annotated[
         str | None,
         typer.Option(
             "--ledger-rows", metavar="FILE", show_default=False,
-            help="Write the first schedule's ledger: rows as `unidle ledger` exports them; .csv, .jsonl or .parquet.",
+            help="Write the ledger of the first schedule as rows: .csv, .jsonl or .parquet.",
         ),
     ] = None,
     check: Annotated[
         bool | None,
         typer.Option(
             "--check/--no-check", show_default=False,
-            help="Look the timeline over by the rules alone; by default where it is not large.",
+            help="Check the timeline against the rules; default: unless it is large.",
         ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:  # fmt: skip
-    """Simulate pipeline schedules across sites, exactly, at equal memory: time, use, waits, memory, bytes, cost."""
+    """Compare pipeline schedules across sites in a simulation. All have the same memory limit. The output has time,
+    utilisation, waits, memory, bytes and cost."""
     from unidle.files.span import load_pipelines
     from unidle.files.span_schedule import schedules_named
     from unidle.span.simulate import simulate as simulated
@@ -134,19 +133,35 @@ def simulate(
         planned = alike if setting is base else [simulated(base, each, checked=False) for each in chosen]
         outcomes = outcomes_of(planned, setting, weather)
     _write(found, timeline, gantt, perfetto, ledger_rows)
+    lean = _in_memory_of_atlas(alike)
     if as_json:
         told = {each.result.schedule: as_object(each, ledger=ledger) for each in found}
+        if lean is not None:
+            told["unidle"]["in_memory_of_atlas"] = as_object(lean)
         if weather:
             told = {name: each | as_json_of(outcomes[name], weather) for name, each in told.items()}
         print_json(told)
         return
     show_groups(groups)
-    _show(found)
+    _show(found, lean)
     if weather:
         show_outcomes(outcomes, alike, weather)
     if ledger:
         for each in found:
             _show_ledger(each)
+
+
+def _in_memory_of_atlas(found: list[Simulation]) -> Simulation | None:
+    """Ours with no more memory than ATLAS holds, where both were simulated and ours holds more."""
+    from unidle.span.schedules import SCHEDULES
+    from unidle.span.simulate import simulate as simulated
+
+    by_name = {each.result.schedule: each for each in found}
+    ours, theirs = by_name.get("unidle"), by_name.get("atlas")
+    if ours is None or theirs is None or ours.result.peak_memory_bytes <= theirs.result.peak_memory_bytes:
+        return None
+    equal = replace(ours.setting, memory_cap_bytes=theirs.result.peak_memory_bytes)
+    return simulated(equal, SCHEDULES["unidle"])
 
 
 def _write(
@@ -209,11 +224,10 @@ def _show_ledger(simulation: Modelled) -> None:
     say(
         f"{simulation.result.schedule}: where the {counted(devices, 'device')} spend an iteration, in the mean"
     )
-    for line in table(["leaf", "cause", "seconds", "%"], rows):
-        say(line)
+    show_table(["leaf", "cause", "seconds", "%"], rows)
 
 
-def show_table(found: Iterable[Result]) -> None:
+def show_schedules(found: Iterable[Result]) -> None:
     """Schedules side by side."""
     header = [
         "schedule",
@@ -226,14 +240,13 @@ def show_table(found: Iterable[Result]) -> None:
         "cost",
         "chosen",
     ]
-    for line in table(header, list(_lines(found))):
-        say(line)
+    show_table(header, list(_lines(found)))
 
 
-def _show(found: list[Modelled]) -> None:
+def _show(found: list[Modelled], lean: Simulation | None) -> None:
     from unidle.cli.span_files import strip
 
-    show_table(each.result for each in found)
+    show_schedules(each.result for each in found)
     best = min(found, key=lambda each: each.result.iteration_ns)
     say()
     for line in strip(best):
@@ -243,13 +256,20 @@ def _show(found: list[Modelled]) -> None:
         for each in found
         if (line := expected_line(each.setting, each.result))
     ]
+    if lean is not None:
+        theirs = next(each.result for each in found if each.result.schedule == "atlas")
+        ratio = theirs.iteration_ns / lean.result.iteration_ns
+        notes.append(
+            f"In the {figures(theirs.peak_memory_bytes / 1e9)} GB that atlas holds, unidle takes "
+            f"{figures(lean.result.iteration_ns / 1e6)} ms: atlas takes {ratio:.2f} times as long."
+        )
     notes.append("All figures are modelled.")
     if any(each.result.reconstructed for each in found):
         notes.append(
             "* reconstructed from papers: ATLAS published no code, and Varuna decides while it runs."
         )
     if unchecked := [each.result.schedule for each in found if not each.result.checked]:
-        notes.append(f"Not looked over, for their size (--check does): {', '.join(unchecked)}.")
+        notes.append(f"Not checked, for their size (--check does): {', '.join(unchecked)}.")
     say()
     for note in notes:
         say(note)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from unidle.cli.common import say, table
+from unidle.cli.common import say, show_table
 from unidle.words import counted
 
 if TYPE_CHECKING:
@@ -23,14 +23,14 @@ WithoutOption = Annotated[
         "--without-link",
         metavar="A-B",
         show_default=False,
-        help="What if this link were lost? Can be given again.",
+        help="Assume that this link is lost; may be repeated.",
     ),
 ]
 SlowOption = Annotated[
     list[str] | None,
     typer.Option(
         "--slow-site", metavar="NAME:FACTOR", show_default=False,
-        help="What if its devices took so many times as long? Can be given again.",
+        help="Assume that devices of this site take FACTOR times as long; may be repeated.",
     ),
 ]  # fmt: skip
 
@@ -102,8 +102,7 @@ def show_outcomes(outcomes: Mapping[str, Weathered], found: Sequence[Simulation]
         f"{counted(weather.tries, 'iteration')}, jitter {weather.percent:g} % (log-normal, mean 1), seed {weather.seed}:"
         " the planned order as it is, and one where devices do what is ready within the plan's memory"
     )
-    for line in table(header, rows):
-        say(line)
+    show_table(header, rows)
     if weather.changed:
         say(
             "Planned: before the change; replanned: chosen for it, without jitter; above is what was replanned."

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from unidle.cli.common import JsonOption, figures, print_json, say, table
+from unidle.cli.common import JsonOption, figures, print_json, say, show_table
 from unidle.cli.span_changes import SlowOption, WithoutOption, plan_changed
 from unidle.errors import BadInput
 from unidle.words import counted
@@ -26,21 +26,21 @@ def plan(
         str, typer.Argument(metavar="FILE", show_default=False, help="Span file; `-` reads standard input.")
     ],
     objective: Annotated[
-        str, typer.Option("--objective", metavar="time|cost", help="Least time, or least money with egress.")
+        str, typer.Option("--objective", metavar="time|cost", help="Minimise time, or cost including egress.")
     ] = "time",
-    schedule: Annotated[str, typer.Option("--schedule", metavar="NAME", help="What is simulated.")] = "unidle",
+    schedule: Annotated[str, typer.Option("--schedule", metavar="NAME", help="Schedule that is simulated.")] = "unidle",
     planner: Annotated[
         str,
         typer.Option(
             "--planner", metavar="ours|greedy|brute",
-            help="greedy: sites by GPUs, as in ATLAS (reconstructed); brute simulates everything.",
+            help="Planner: unidle's own, greedy by GPUs (ATLAS, reconstructed), or every plan simulated.",
         ),
     ] = "ours",
     rent: Annotated[
         list[str] | None,
         typer.Option(
             "--rent", metavar="SITE:GPUS:PRICE", show_default=False,
-            help="What if the site had so many GPUs at this price? Can be given again.",
+            help="Assume that the site has GPUS GPUs at PRICE; may be repeated.",
         ),
     ] = None,
     without: WithoutOption = None,
@@ -48,15 +48,15 @@ def plan(
     write: Annotated[
         str | None,
         typer.Option(
-            "--write", metavar="FILE", show_default=False, help="Write the plan as a span file, to simulate or run."
+            "--out", "-o", "--write", metavar="FILE", show_default=False, help="Write the plan as a span file."
         ),
     ] = None,
     compare: Annotated[
-        bool, typer.Option("--compare/--no-compare", help="Show the layout under the other schedules, too.")
+        bool, typer.Option("--compare/--no-compare", help="Compare the plan under other schedules.")
     ] = True,
     as_json: JsonOption = False,
 ) -> None:  # fmt: skip
-    """Choose sites, their order, stages, pipelines, layers, cell and microbatch; with a bound and what is left out."""
+    """Choose sites, stages and microbatch for a model. The output has a bound on the best plan, and what was left out."""
     from unidle.cli.output import whole_file
     from unidle.files.span_plan import as_file, load_plan, rented
     from unidle.span.compare import compare as compared
@@ -79,7 +79,7 @@ def plan(
     made, outs = reconsidered(made, better=planner == "ours")
     told = Told(made, outs, compared(made) if compare else None)
     if write is not None:
-        with whole_file(write, "--write") as stream:
+        with whole_file(write, "--out") as stream:
             stream.write((json.dumps(as_file(wanted, made.layout, more), indent=1) + "\n").encode())
     if as_json:
         print_json(as_object(told) | ({"base": as_object(Told(base, reconsidered(base)[1]))} if base else {}))
@@ -204,8 +204,7 @@ def _show(all_told: Told, planner: str) -> None:
             [offer.name, str(count), f"{count * layout.pipelines} of {offer.gpus}", layers, str(sum(own))]
         )
         first += count
-    for line in table(["site", "stages", "GPUs", "layers a stage", "layers"], rows):
-        say(line)
+    show_table(["site", "stages", "GPUs", "layers a stage", "layers"], rows)
     say()
     say(
         f"{counted(layout.pipelines, 'pipeline')} of {counted(len(layout.layers), 'stage')}, cells of {layout.cell},"
@@ -243,10 +242,7 @@ def _show_comparison(comparison: Comparison) -> None:
         ])  # fmt: skip
     say()
     say("This layout under the schedules, at equal memory:")
-    for line in table(
-        ["schedule", "iteration ms", "times", "use %", "WAN wait ms", "memory GB", "cost"], rows
-    ):
-        say(line)
+    show_table(["schedule", "iteration ms", "times", "use %", "WAN wait ms", "memory GB", "cost"], rows)
     for because in dict.fromkeys(each.because for each in comparison.missing):
         names = [each.schedule for each in comparison.missing if each.because == because]
         say(f"Not simulated: {', '.join(names)}: {because}.")

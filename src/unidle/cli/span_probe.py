@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from unidle.cli.common import JsonOption, print_json, say, table, warn
+from unidle.cli.common import JsonOption, print_json, say, show_table, warn
 from unidle.errors import BadInput, CannotRun
 
 if TYPE_CHECKING:
@@ -22,37 +22,59 @@ def probe(
     target: Annotated[
         str | None,
         typer.Argument(
-            metavar="serve|HOST:PORT", show_default=False, help="Answer, or measure towards who answers."
+            metavar="serve|HOST:PORT",
+            show_default=False,
+            help="`serve` to answer, or the address of a host that serves.",
         ),
     ] = None,
     port: Annotated[
-        int, typer.Option(min=0, max=65535, help="For serve: where to listen; 0 is any.")
+        int, typer.Option(metavar="PORT", min=0, max=65535, help="With serve: port to listen on; 0: any.")
     ] = 29480,
-    bind: Annotated[str, typer.Option(metavar="ADDRESS", help="For serve: on which address.")] = "0.0.0.0",  # noqa: S104
+    bind: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="With serve: address to listen on.")
+    ] = "0.0.0.0",  # noqa: S104
     secret: Annotated[
         str | None,
         typer.Option(
-            envvar=_SECRET_VARIABLE, show_default=False, help="Both sides need the same; serve makes one."
+            metavar="TEXT",
+            envvar=_SECRET_VARIABLE,
+            show_default=False,
+            help="Secret of both sides; serve makes one.",
         ),
     ] = None,
     source: Annotated[
         str | None,
-        typer.Option("--from", metavar="NETNS", show_default=False, help="Measure from this namespace."),
+        typer.Option(
+            "--from-netns",
+            "--from",
+            metavar="NETNS",
+            show_default=False,
+            help="Measure from this network namespace.",
+        ),
     ] = None,
     to: Annotated[
         str | None,
-        typer.Option("--to", metavar="NETNS", show_default=False, help="Measure to this namespace."),
+        typer.Option(
+            "--to-netns",
+            "--to",
+            metavar="NETNS",
+            show_default=False,
+            help="Measure to this network namespace.",
+        ),
     ] = None,
     seconds: Annotated[
-        float, typer.Option(min=0.2, max=600, help="How long each number of flows sends.")
+        float,
+        typer.Option(
+            metavar="SECONDS", min=0.2, max=600, help="Duration in seconds, for each number of flows."
+        ),
     ] = 2.0,
-    pings: Annotated[int, typer.Option(min=5, max=100_000, help="Round trips.")] = 100,
-    flows: Annotated[int, typer.Option(min=1, max=64, help="Most flows that are tried.")] = 64,
-    seed: Annotated[int, typer.Option(min=0, help="Of the intervals.")] = 0,
+    pings: Annotated[int, typer.Option(metavar="N", min=5, max=100_000, help="Number of round trips.")] = 100,
+    flows: Annotated[int, typer.Option(metavar="N", min=1, max=64, help="Largest number of flows.")] = 64,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed of the intervals.")] = 0,
     write: Annotated[
         str | None,
         typer.Option(
-            metavar="FLEET", show_default=False, help="Fleet file that the link is stored in; needs --pair."
+            metavar="FILE", show_default=False, help="Store the link in this fleet file; needs --pair."
         ),
     ] = None,
     pair: Annotated[
@@ -60,12 +82,12 @@ def probe(
         typer.Option(
             metavar="A B",
             show_default=False,
-            help="Sites, tiers or nodes of the fleet file that the link joins.",
+            help="Two sites, tiers or nodes of the fleet file that the link joins.",
         ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Measure latency, capacity with 1, 2, 4, ... flows and loss of the link to another host or namespace."""
+    """Measure latency, capacity and loss of a link. Capacity is measured with 1, 2, 4 flows and so on."""
     if (write is None) != (pair is None):
         raise BadInput(
             "belong together", field="--write, --pair", remedy="give both, for instance --pair site-a site-b"
@@ -116,7 +138,7 @@ def _address(target: str | None) -> tuple[str, int]:
     if not host or not port.isdigit() or not 0 < int(port) < 65536:
         raise BadInput(
             "must be serve, or HOST:PORT of who serves", field="TARGET", value=target,
-            remedy="or give two namespaces with --from and --to",
+            remedy="or give two namespaces with --from-netns and --to-netns",
         )  # fmt: skip
     return host.strip("[]"), int(port)
 
@@ -153,7 +175,9 @@ def _between_spaces(
 
     if source is None or to is None or target is not None:
         raise BadInput(
-            "two namespaces are measured together", field="--from, --to", remedy="give both, and no HOST:PORT"
+            "two namespaces are measured together",
+            field="--from-netns, --to-netns",
+            remedy="give both, and no HOST:PORT",
         )
     secret = secrets.token_bytes(16)
     try:
@@ -235,8 +259,7 @@ def _report(
         ]
         for each in rates
     ]
-    for line in table(["flows", "Mbit/s", "model"], lines):
-        say(line)
+    show_table(["flows", "Mbit/s", "model"], lines)
     if write is not None and pair is not None:
         say(f"{write}: the link {pair[0]} to {pair[1]} is stored")
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from unidle.cli.common import JsonOption, figures, print_json, say, table
+from unidle.cli.common import JsonOption, figures, print_json, say, show_table
 from unidle.errors import BadInput, CannotRun
 from unidle.words import counted
 
@@ -28,60 +28,60 @@ def profile(
         str,
         typer.Argument(
             metavar="MODEL.py:BUILD|FILE|JOB", show_default=False,
-            help="A function that returns the model, a span file with a train section, or a job of unidle span run.",
+            help="Function that returns the model, span file with a train section, or a job of `unidle span run`.",
         ),
     ],
     argument: Annotated[
         list[str] | None,
-        typer.Option("--argument", metavar="NAME=VALUE", show_default=False, help="For BUILD; the value is JSON, else text. Can be given again."),
+        typer.Option("--argument", metavar="NAME=VALUE", show_default=False, help="Argument of BUILD, as JSON or text; may be repeated."),
     ] = None,
     data: Annotated[
         str | None,
-        typer.Option(metavar="FILE.py:FUNCTION", show_default=False, help="batch(step, index, size, seed): input and target; default: batch beside BUILD."),
+        typer.Option(metavar="FILE.py:FUNCTION", show_default=False, help="Function batch(step, index, size, seed) that returns input and target; default: batch in the file of BUILD."),
     ] = None,
     loss: Annotated[
         str | None,
-        typer.Option(metavar="FILE.py:FUNCTION", show_default=False, help="loss(output, target); default: loss beside BUILD, where there is one."),
+        typer.Option(metavar="FILE.py:FUNCTION", show_default=False, help="Function loss(output, target); default: loss in the file of BUILD, if there is one."),
     ] = None,
     dtype: Annotated[
         str | None,
-        typer.Option(metavar="|".join(_DTYPES), show_default=False, help="Of the parameters; default: the file's, else float32."),
+        typer.Option(metavar="|".join(_DTYPES), show_default=False, help="Type of the parameters; default: the file's, else float32."),
     ] = None,
     optimizer: Annotated[
-        str, typer.Option(metavar="NAME", help="Of torch.optim, for the bytes of its state; or none.")
+        str, typer.Option(metavar="NAME", help="Optimizer of torch.optim, for the size of its state; or none.")
     ] = "adamw",
     microbatch: Annotated[
         int | None,
-        typer.Option(min=1, max=10**6, show_default=False, help="Sequences; default: the file's, else 1."),
+        typer.Option(metavar="N", min=1, max=10**6, show_default=False, help="Sequences per microbatch; default: the file's, else 1."),
     ] = None,
     device: Annotated[
-        str, typer.Option(metavar="auto|cpu|cuda:N", help="Where to measure; auto: a GPU where there is one.")
+        str, typer.Option(metavar="auto|cpu|cuda:N", help="Device to measure on; auto: a GPU if there is one.")
     ] = "auto",
     threads: Annotated[
-        int, typer.Option(min=0, max=4096, help="Of a process, on CPUs; 0: PyTorch's own choice.")
+        int, typer.Option(metavar="N", min=0, max=4096, help="CPU threads per process; 0: PyTorch's default.")
     ] = 0,
     repeats: Annotated[
-        int, typer.Option(min=1, max=100_000, help="How often; three more before do not count.")
+        int, typer.Option(metavar="N", min=1, max=100_000, help="Number of measurements, after three that do not count.")
     ] = 30,
     beside: Annotated[
-        int, typer.Option(min=1, max=256, help="Processes that measure at once, as on a machine that is shared.")
+        int, typer.Option("--parallel", "--beside", metavar="N", min=1, max=256, help="Processes that measure at the same time.")
     ] = 1,
-    seed: Annotated[int, typer.Option(min=0, help="Of parameters and data.")] = 0,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed of parameters and data.")] = 0,
     write: Annotated[
         str | None,
-        typer.Option(metavar="FILE", show_default=False, help="Span file that the layers are stored in; the rest of it stays."),
+        typer.Option(metavar="FILE", show_default=False, help="Store the layers in this span file; the rest of it stays."),
     ] = None,
     store: Annotated[
         str | None,
-        typer.Option("--store", "-s", metavar="PATH_OR_URL", show_default=False, help="Where JOB is; default: those that unidle span run makes."),
+        typer.Option("--store", "-s", metavar="PATH_OR_URL", show_default=False, help="Store of JOB; default: the stores of `unidle span run`."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:  # fmt: skip
-    """Measure forward, gradient of the input and of the weights, and bytes of each layer of a real model.
+    """Measure time and bytes of each layer of a model. Forward pass, input gradient and weight gradient are separate.
 
-    Of a JOB: of each stage, from what its ranks wrote while it ran; it may run still.
+    For a JOB, the figures are of each stage, from what its ranks recorded. The job may still run.
 
-    Exit codes: 0 measured; 2 bad input, also in the model's own code; 3 the model cannot be cut, or does not fit here.
+    Exit codes: 0 measured; 2 bad input or an error in the model's code; 3 the model cannot be cut, or does not fit here.
     """
     from unidle.files.span_measured import check_file, store_profile
     from unidle.span.profile import profile_of
@@ -154,9 +154,9 @@ def _request(target: str, arguments: dict[str, Any]) -> _Request:
         return _from_file(target, arguments)
     what = f"process {target}" if target.isdigit() else f"job {target}"
     raise CannotRun(
-        f"the layers of a process that runs cannot be told apart from outside ({what}): blocks that are alike run the same"
+        f"the layers of a process that runs cannot be distinguished from outside ({what}): blocks that are alike run the same"
         " line of Python, and the backward pass runs without any; of jobs of unidle span run the stages are known",
-        remedy="measure the function that builds its model, MODEL.py:BUILD, with --beside for what it shares its machine with;"
+        remedy="measure the function that builds its model, MODEL.py:BUILD, with --parallel for what it shares its machine with;"
         f" `unidle profile {target}` shows where the time of the whole goes",
     )  # fmt: skip
 
@@ -268,7 +268,7 @@ def _answer(process: subprocess.Popen[str]) -> dict[str, Any]:
     return told
 
 
-# ---- what is told
+# ---- what is reported
 
 
 def as_object(found: Profile, how: dict[str, Any]) -> dict[str, Any]:
@@ -295,8 +295,7 @@ def _show(found: Profile, how: dict[str, Any]) -> None:
         "layer", "kind", "forward ms", "input grad ms", "weights ms", "± %", "input MB", "kept MB", "parameters MB",
         "optimizer MB",
     ]  # fmt: skip
-    for line in table(header, [_line(each) for each in found.layers]):
-        say(line)
+    show_table(header, [_line(each) for each in found.layers])
     say()
     say(
         f"All layers {found.sum_ns / 1e6:,.3f} ms; the model uncut, forward and backward, {found.step.value / 1e6:,.3f} ms"

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from unidle.cli.common import data_dir, figures, print_json, say, table
+from unidle.cli.common import data_dir, figures, print_json, say, show_table
 from unidle.errors import BadInput, CannotRun
 from unidle.words import counted
 
@@ -49,8 +49,7 @@ def profile_job(job: str, place: Path, write: str | None, *, as_json: bool) -> N
         return
     say(f"{job}, attempt {attempt}, {plan['model']['dtype']}, {counted(plan['microbatch'], 'sequence')}")
     header = ["stage", "site", "layers", "forward ms", "input grad ms", "weights ms", "recompute ms", "± %", "sends MB", "samples"]  # fmt: skip
-    for line in table(header, [_line(each) for each in stages]):
-        say(line)
+    show_table(header, [_line(each) for each in stages])
     say()
     if any(each.joined for each in stages):
         say("Both parts of the backward pass ran as one here: input grad is both.")

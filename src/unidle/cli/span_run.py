@@ -1,4 +1,4 @@
-"""``unidle span run``: train a real model over the sites of a span file, and set what was measured beside the model."""
+"""``unidle span run``: train a real model over the sites of a span file, and compare what was measured with the model."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from unidle.cli.common import JsonOption, data_dir, figures, print_json, say, show, table, warn
+from unidle.cli.common import JsonOption, data_dir, figures, print_json, say, show, show_table, warn
 from unidle.errors import BadInput
 
 if TYPE_CHECKING:
@@ -32,61 +32,61 @@ def run(
         str | None,
         typer.Option(
             "--store", "-s", metavar="PATH_OR_URL", show_default=False,
-            help="SQLite file or postgresql:// URL; default: one of its own in the user's data directory.",
+            help="SQLite file or postgresql:// URL; default: a store of its own.",
         ),
     ] = None,
     site: Annotated[
         str | None,
-        typer.Option(metavar="NAME", show_default=False, help="Start the devices of this site only; others are started on their hosts."),
+        typer.Option(metavar="NAME", show_default=False, help="Start only the devices of this site; the others start on their hosts."),
     ] = None,
     host: Annotated[
         str | None,
-        typer.Option(metavar="ADDRESS", show_default=False, help="With --site, of a site with several hosts: which of them this is, as in the file."),
+        typer.Option(metavar="ADDRESS", show_default=False, help="With --site: address of this host in the file, for a site with several hosts."),
     ] = None,
     namespaces: Annotated[
         bool | None,
         typer.Option(
             "--namespaces/--no-namespaces", show_default=False,
-            help="Give each device a network namespace, and links their limits; by default where there are links and it is root.",
+            help="Give each device a network namespace and links their limits; default: for root, if the file has links.",
         ),
     ] = None,
-    steps: Annotated[int | None, typer.Option(min=1, show_default=False, help="Instead of the file's.")] = None,
+    steps: Annotated[int | None, typer.Option(metavar="N", min=1, show_default=False, help="Number of steps; default: the file's.")] = None,
     schedule: Annotated[
-        str | None, typer.Option(metavar="NAME", show_default=False, help="Instead of the file's; or FILE.py:FUNCTION.")
+        str | None, typer.Option(metavar="NAME", show_default=False, help="Schedule, or FILE.py:FUNCTION; default: the file's.")
     ] = None,
     compare: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="single|gloo", show_default=False,
-            help="single: train the same in one process, and compare. gloo: the same links with gloo send/recv and 1F1B.",
+            "--against", "--compare", metavar="single|gloo", show_default=False,
+            help="Compare with training in one process (single), or with gloo send/recv and 1F1B over the same links.",
         ),
     ] = None,
     gantt: Annotated[
         str | None,
-        typer.Option("--gantt", metavar="FILE.svg", show_default=False, help="Draw a measured step beside the modelled one."),
+        typer.Option("--gantt", metavar="FILE.svg", show_default=False, help="Draw a measured step and the modelled one."),
     ] = None,
     perfetto: Annotated[
         str | None,
-        typer.Option("--perfetto", metavar="FILE.json", show_default=False, help="Write both as a trace for ui.perfetto.dev."),
+        typer.Option("--perfetto", metavar="FILE.json", show_default=False, help="Write a trace for ui.perfetto.dev."),
     ] = None,
     replan: Annotated[
-        int, typer.Option(metavar="STEPS", min=0, help="Look the plan over after so many steps; 0: never.")
+        int, typer.Option(metavar="STEPS", min=0, help="Steps between two reviews of the plan; 0: never.")
     ] = 20,
     rejoin: Annotated[
-        bool, typer.Option("--rejoin/--no-rejoin", help="Take a site that was lost back when it answers, at a checkpoint.")
+        bool, typer.Option("--rejoin/--no-rejoin", help="Take a lost site back at a checkpoint, once it answers.")
     ] = True,
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Begin anew: checkpoints that the directory has are moved aside. By default the run goes on from the newest.")
+        bool, typer.Option("--fresh", help="Start from step 0 and move existing checkpoints aside; default: resume from the newest.")
     ] = False,
     wait_s: Annotated[
-        float, typer.Option("--wait", metavar="SECONDS", min=1, help="For --site: how long the sites wait for each other.")
+        float, typer.Option("--timeout", "--wait", metavar="SECONDS", min=1, help="With --site: how long sites wait for each other.")
     ] = 600.0,
     begin_without: Annotated[
-        bool, typer.Option("--begin-without", help="For --site: after --wait begin without sites that have not come; they are taken in when they do.")
+        bool, typer.Option("--begin-without", help="With --site: after --timeout, start without missing sites; they join later.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:  # fmt: skip
-    """Train the model of a span file over its sites, by its schedule, and print measured beside modelled figures."""
+    """Train the model of a span file across its sites. Measured figures are printed next to modelled ones."""
     from unidle.files.span_train import load_run
     from unidle.rank.span.environment import check_environment
 
@@ -177,7 +177,7 @@ def _modes(compare: list[str] | None) -> list[str]:
     for mode in modes:
         if mode not in ("single", "gloo"):
             raise BadInput(
-                "is nothing to compare with", field="--compare", value=mode, remedy="single or gloo"
+                "is nothing to compare with", field="--against", value=mode, remedy="single or gloo"
             )
     return modes
 
@@ -275,7 +275,7 @@ def measured_picture(done: Done) -> Any:
 
 
 def report(done: Done, others: dict[str, Any], *, as_json: bool) -> None:
-    """Measured beside modelled, as a table or for machines."""
+    """Measured and modelled, as a table or for machines."""
     from unidle.span.observed import summary
 
     simulation = done.last.simulation if done.attempts else None
@@ -333,8 +333,7 @@ def _curves(ours: dict[str, float], theirs: dict[str, float], most: int = 8) -> 
         else shared
     )
     rows = [[step, f"{ours[step]:.9f}", f"{theirs[step]:.9f}"] for step in chosen]
-    for line in table(["step", "loss here", "in one process"], rows):
-        say(line)
+    show_table(["step", "loss here", "in one process"], rows)
 
 
 def losses(done: Done) -> dict[str, float]:
@@ -365,15 +364,13 @@ def _show(done: Done, told: Any, model: Any, off: float | None) -> None:
         ["exposed WAN s, mean of devices", figures((told.exposed_wan_ns or 0) / 1e9), figures(model.exposed_wan_ns / 1e9), ""],
         ["WAN MB a step", figures(sum(told.link_bytes.values()) / 1e6), figures(model.wan_bytes / 1e6), ""],
     ]  # fmt: skip
-    for line in table(
+    show_table(
         [f"{model.schedule}, median of {told.steps} steps", "measured", "modelled", "difference"], rows
-    ):
-        say(line)
+    )
     if told.link_bytes:
         say()
         lines = [
             [pair, figures(size / 1e6), f"{100 * told.link_use.get(pair, 0):.1f}"]
             for pair, size in told.link_bytes.items()
         ]
-        for line in table(["link", "MB a step", "busiest wire, % of the step"], lines):
-            say(line)
+        show_table(["link", "MB a step", "busiest wire, % of the step"], lines)

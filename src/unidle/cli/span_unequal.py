@@ -1,4 +1,4 @@
-"""``unidle span simulate`` where pipelines are not alike: what it says of them beside the rest."""
+"""``unidle span simulate`` where pipelines are not alike: what it reports of them in addition."""
 
 from __future__ import annotations
 

@@ -10,18 +10,16 @@ from typing import Annotated, BinaryIO
 import typer
 
 from unidle.cli.common import JsonOption, StoreOption, print_json, say, store_address
+from unidle.cli.help import Commands
 from unidle.cli.output import whole_file
 from unidle.errors import BadInput
 from unidle.words import counted
 
-File = Annotated[str, typer.Argument(metavar="FILE", show_default=False, help="`-` is the standard stream.")]
+File = Annotated[
+    str, typer.Argument(metavar="FILE", show_default=False, help="File; `-` is standard input or output.")
+]
 
-store_app = typer.Typer(
-    help="Look after a store: check, export, import, compact.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-)
+store_app = Commands(help="Check, export, import and compact a store.")
 
 
 def register(app: typer.Typer) -> None:
@@ -31,7 +29,7 @@ def register(app: typer.Typer) -> None:
 
 @store_app.command("check")
 def check(store: StoreOption = None, as_json: JsonOption = False) -> None:
-    """Read everything once: checksums, order, form, and that the log folds into a view."""
+    """Read all of a store once, and report damage."""
     from unidle.errors import UnidleError
     from unidle.events.types import decode
     from unidle.store import tools
@@ -65,7 +63,7 @@ def check(store: StoreOption = None, as_json: JsonOption = False) -> None:
 
 @store_app.command("export")
 def export(file: File = "-", store: StoreOption = None) -> None:
-    """Write the whole log as JSON lines; a torn export is noticed when it is imported."""
+    """Write the whole log as JSON lines. An incomplete export is refused at import."""
     from unidle.store import tools
     from unidle.store.open import open_store
 
@@ -77,8 +75,8 @@ def export(file: File = "-", store: StoreOption = None) -> None:
 
 @store_app.command("import")
 def import_(file: File = "-", store: StoreOption = None, as_json: JsonOption = False) -> None:
-    """Fill a new, empty store from an export: all of it or nothing."""
-    from unidle.cli.run import make_parent
+    """Fill an empty store from an export: all of it, or nothing."""
+    from unidle.api.stores import make_parent
     from unidle.store import tools
     from unidle.store.open import open_store
 
@@ -109,7 +107,7 @@ def _readable(file: str) -> AbstractContextManager[BinaryIO]:
 
 @store_app.command("compact")
 def compact(store: StoreOption = None, as_json: JsonOption = False) -> None:
-    """Fold the log into a fresh snapshot, seal the ledger's final rows, give disk space back. No event is dropped."""
+    """Return unused disk space of a store. A new snapshot is written and final ledger rows are sealed; no event is dropped."""
     from unidle.store import tools
     from unidle.store.open import open_store
     from unidle.view.snapshot import load_view

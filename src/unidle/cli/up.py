@@ -4,30 +4,32 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from unidle.cli.common import CpuDevicesOption, FleetOption, StoreOption, data_dir, store_address
+from unidle.api.fleets import find_fleet_and_channels, looked_at, with_devices_of_jobs
+from unidle.api.stores import make_parent
+from unidle.cli.common import CpuDevicesOption, FleetOption, StoreOption, clock_time, data_dir, store_address
 from unidle.cli.run import (
     ProfileOption,
     ProgressOption,
     Signals,
     caught,
-    find_fleet_and_channels,
-    looked_at,
-    make_parent,
     progress_of,
     told_what_is_left,
 )
-from unidle.words import counted
+from unidle.words import counted, does
 
 if TYPE_CHECKING:
     from unidle.cli.live import Live, Progress
     from unidle.control.session import Session
     from unidle.files.fleet_notices import Channel
     from unidle.fleet import Fleet
+    from unidle.view.state import View
+
+_NAMED: Final = 8  # adopted jobs that are named
 
 
 def register(app: typer.Typer) -> None:
@@ -39,23 +41,24 @@ def up(
     store: StoreOption = None,
     fleet: FleetOption = None,
     cpu_devices: CpuDevicesOption = None,
-    until_idle: Annotated[
-        bool, typer.Option("--until-idle", help="Stop when no job is left to drive.")
-    ] = False,
+    until_idle: Annotated[bool, typer.Option("--until-idle", help="Stop when no job is left.")] = False,
     profile: ProfileOption = False,
     progress: ProgressOption = "auto",
 ) -> None:
-    """Serve this store: adopt what runs on it and drive every job, until stopped.
+    """Drive the jobs of a store until stopped. Jobs that still run are adopted.
 
     SIGTERM leaves the ranks running for the next `unidle up`. Ctrl-C stops them and puts their jobs back into the
     queue; a second Ctrl-C kills them at once.
     """
     found, channels = find_fleet_and_channels(fleet, cpu_devices)
     found = looked_at(found) if profile else found
-    sys.exit(_up(found, channels, store_address(store), until_idle, progress_of(progress)))
+    discovered = fleet is None and cpu_devices is None
+    sys.exit(_up(found, channels, store_address(store), until_idle, progress_of(progress), discovered))
 
 
-def _up(fleet: Fleet, channels: tuple[Channel, ...], address: str, until_idle: bool, mode: Progress) -> int:
+def _up(
+    fleet: Fleet, channels: tuple[Channel, ...], address: str, until_idle: bool, mode: Progress, discovered: bool
+) -> int:  # fmt: skip
     from unidle.cli.live import Live
     from unidle.control.session import take_up
     from unidle.store.open import open_store
@@ -63,16 +66,33 @@ def _up(fleet: Fleet, channels: tuple[Channel, ...], address: str, until_idle: b
     live = Live(mode)
     make_parent(address)
     store = open_store(address, create=True)
+    fleet = with_devices_of_jobs(fleet, store) if discovered else fleet
     opened = take_up(store, fleet, data_dir(), "unidle up", channels=channels, profile_to=address)
     with caught() as signals, opened as session:
         controller = session.controller
         controller.watch(lambda event, _time: live.tell(controller.view, event))
         devices = counted(len(fleet.devices()), "device")
         live.hint(f"serving {address} with {devices} (pid {os.getpid()}); Ctrl-C stops")
+        for line in adopted(controller.view):
+            live.hint(line)
         with told_what_is_left(controller, live, address):
             controller.run(_serving(session, signals, live, until_idle))
     store.close()
     return 130 if signals.interrupts else 0
+
+
+def adopted(view: View) -> Iterator[str]:
+    """What a controller found running and waiting as it started: which jobs, how many ranks, since when."""
+    live = sorted((view.jobs.open[name].attempts[-1].placed_ns, name) for name in view.live)
+    for placed_ns, name in live[:_NAMED]:
+        ranks = view.jobs.open[name].attempts[-1].ranks
+        up = sum(rank.spawn_ns is not None and not rank.ended for rank in ranks)
+        text = counted(len(ranks), "rank") if up == len(ranks) else f"{up} of {counted(len(ranks), 'rank')}"
+        yield f"adopted {name}: {text}, running since {clock_time(placed_ns)}"
+    if len(live) > _NAMED:
+        yield f"adopted {counted(len(live) - _NAMED, 'more job')}"
+    if waiting := len(view.jobs.open) - len(live):
+        yield f"{counted(waiting, 'job')} {does(waiting, 'wait')}"
 
 
 def _serving(session: Session, signals: Signals, live: Live, until_idle: bool) -> Callable[[], bool]:

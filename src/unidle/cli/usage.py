@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from itertools import takewhile
 from typing import Final, cast
 
 import typer
 
+from unidle.cli.help import name_of
 from unidle.errors import BadInput
 
 # typer keeps the class itself in a private module, and not in the same one in each of its versions
 USAGE_ERROR: Final = cast("type[Exception]", typer.BadParameter.__bases__[0])
 _EXTRA: Final = re.compile(r"unexpected extra arguments?(?:\(s\))? \((.*)\)")
+_OTHER_NAMES: Final = {
+    "ps": "list", "ls": "list", "jobs": "list", "status": "list", "squeue": "list", "kill": "cancel", "stop": "cancel",
+    "scancel": "cancel", "delete": "rm", "remove": "rm", "sbatch": "submit", "srun": "run", "start": "run",
+    "why": "explain", "describe": "show", "log": "logs", "nodes": "guard nodes", "version": "--version",
+}  # fmt: skip
+"""What the same is called elsewhere."""
 _COMMAND: Final = re.compile(r"No such command '?(.*?)'?(?:\.|$)(?: Did you mean (.*)\?)?")
 
 
@@ -23,10 +30,10 @@ def is_help(error: Exception) -> bool:
     return type(error).__name__ == "NoArgsIsHelpError"
 
 
-def in_one_line(error: Exception, words: Sequence[str], groups: Container[str] = ()) -> BadInput:
+def in_one_line(error: Exception, words: Sequence[str], groups: Mapping[str, Sequence[str]]) -> BadInput:
     """The error for what was refused of ``words``, the command line without what follows ``--``.
 
-    ``groups`` are commands that have commands below them.
+    ``groups`` are commands that have commands below them, with these.
     """
     path = getattr(getattr(error, "ctx", None), "command_path", "") or _command(words, groups)
     shown = f"`{path} --help` shows what it takes"
@@ -40,9 +47,33 @@ def in_one_line(error: Exception, words: Sequence[str], groups: Container[str] =
     if found := _EXTRA.search(message):
         return BadInput(f"{path} takes no more words", field="arguments", value=found[1], remedy=shown)
     if found := _COMMAND.match(message):
-        meant = f"did you mean {found[2]}?" if found[2] else f"`{path} --help` lists them"
+        near = _elsewhere(found[1], path, groups) or (found[2] or "").replace("'", "`").replace(", ", " or ")
+        meant = f"did you mean {near}?" if near else f"`{path} --help` lists them"
         return BadInput("no such command", field="COMMAND", value=found[1], remedy=meant)
     return BadInput(_lower(message), field=path, remedy=shown)
+
+
+def _elsewhere(word: str, path: str, groups: Mapping[str, Sequence[str]]) -> str:
+    """Where a command is that has another name here, or stands below a group; empty where there is none."""
+    if path != "unidle":
+        return ""
+    if word in _OTHER_NAMES:
+        return f"`unidle {_OTHER_NAMES[word]}`"
+    return " or ".join(f"`unidle {group} {word}`" for group, commands in groups.items() if word in commands)
+
+
+def _near(error: Exception, option: str) -> list[str]:
+    """Options like the one that was given, the most alike first, by the names that they have now."""
+    from difflib import get_close_matches
+
+    parameters = getattr(getattr(getattr(error, "ctx", None), "command", None), "params", ())
+    named = {
+        name: name_of(one) if name in one.opts else name
+        for one in parameters
+        for name in (*one.opts, *one.secondary_opts)
+        if name.startswith("--")
+    }
+    return [*dict.fromkeys(named[name] for name in get_close_matches(option, named, 2))]
 
 
 def _of_parameter(
@@ -61,7 +92,7 @@ def _of_parameter(
 
 def _of_option(error: Exception, option: str, message: str, path: str, shown: str) -> BadInput:
     if type(error).__name__ == "NoSuchOption":
-        near = sorted(getattr(error, "possibilities", None) or ())
+        near = _near(error, option)
         remedy = f"did you mean {' or '.join(near)}?" if near else f"`{path} --help` lists them"
         return BadInput(f"{path} has no such option", field=option, remedy=remedy)
     problem = "takes no value" if "not take a value" in message else "needs a value"

@@ -9,7 +9,7 @@ from unidle.control.forecast import Forecaster
 from unidle.events import types as ev
 from unidle.jobs import JobSpec, Reason
 from unidle.place.plan import Keep, Place, Plan, Policy, Stop
-from unidle.place.policy import Unidle
+from unidle.place.policy import Unidle, on_this_fleet
 from unidle.view.fold import apply
 from unidle.view.jobs import JobView
 from unidle.view.state import View
@@ -46,7 +46,7 @@ def submitted(view: View, spec: JobSpec, forecaster: Forecaster | None = None) -
     name = ASKED
     while name in view.jobs:
         name += "'"
-    apply(view, ev.JobSubmitted(name, spec), view.seq + 1, view.time_ns)
+    apply(view, ev.JobSubmitted(name, on_this_fleet(spec, view)), view.seq + 1, view.time_ns)
     said = (forecaster or Forecaster.of(view)).run_time(name, spec)
     if said is not None:
         apply(view, said, view.seq + 1, view.time_ns)

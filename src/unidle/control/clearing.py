@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-
 from unidle.place.plan import Place
 from unidle.view.jobs import JobView
 from unidle.view.state import View
@@ -25,18 +22,3 @@ def in_the_way(view: View, place: Place, now_ns: int) -> list[str]:
 
 def _predicted_ns(job: JobView) -> int | None:
     return next((p.value_ns for p in reversed(job.predictions) if p.what == "run_time"), None)
-
-
-@contextmanager
-def shut(view: View, nodes: Iterable[str]) -> Iterator[None]:
-    """While the block runs, nothing on these nodes is free."""
-    shut_nodes, occupancy = set(nodes), view.occupancy
-    free = [
-        s for kind in occupancy.nodes.values() for slots in kind if slots.node in shut_nodes
-        for k, s in enumerate(slots.slices) if slots.free >> k & 1
-    ]  # fmt: skip
-    occupancy.take(free)
-    try:
-        yield
-    finally:
-        occupancy.give_back(free)

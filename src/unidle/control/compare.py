@@ -51,7 +51,7 @@ class QueueShare:
 class Money:
     """What the whole fleet cost while the run lasted, and of that what was free and what was thrown away.
 
-    In millionths of ``currency``; ``unpriced_ns`` is GPU time whose price nobody knows, and is in none of them.
+    In millionths of ``currency``; ``unpriced_ns`` is GPU time whose price is unknown, and is in none of them.
     """
 
     currency: str

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from unidle.control.ask import Answer, next_decision
 from unidle.control.inbox import NOT_TAKEN_UP
-from unidle.guard.lifecycle import how_ended
+from unidle.events.types import StopAsked
+from unidle.guard.failure import error_of, failure_of, failure_of_job, how_ended, others_in_words
 from unidle.jobs import NEVER, NEVER_BY_QUEUE, JobSpec, Reason
+from unidle.ledger.attempt import START_MOST_NS
 from unidle.predict.outcome import Checked, checked
 from unidle.view.accounts import durable_points
-from unidle.view.jobs import AttemptView, JobView
+from unidle.view.jobs import AttemptView, JobView, in_full
 from unidle.view.ranks import RankView
 from unidle.view.state import View
 from unidle.words import counted
@@ -21,8 +23,9 @@ if TYPE_CHECKING:
 Plain = dict[str, Any]
 
 
-def job_line(job: JobView) -> Plain:
-    """One job in one line (``unidle list``)."""
+def job_line(job: JobView, store: str | None = None) -> Plain:
+    """One job in one line (``unidle list``); ``store`` is what the commands in it have to name."""
+    failure = failure_of_job(job)
     return {
         "job": job.id,
         "name": job.spec.name,
@@ -32,14 +35,29 @@ def job_line(job: JobView) -> Plain:
         "devices": job.spec.devices,
         "steps": job.steps(),
         "user": job.spec.user,
+        "submitted_by": job.submitted_by or None,
         "queue": job.spec.queue,
         "priority": job.spec.priority,
         "submitted_ns": job.submitted_ns,
         "started_ns": job.attempts[0].placed_ns if job.attempts else None,
         "ended_ns": job.ended_ns,
         "reason": (because := reason_now(job)) and because.text,
+        "failure": None if failure is None else failure.as_json(store),
         "idle_since_ns": job.live.notice.since_ns if job.live and job.live.notice else None,
     }
+
+
+def failure_lines(failure: Plain) -> list[str]:
+    """Why an attempt failed (``unidle.jobs.Failure`` as plain values): the error, the last lines, what to do next."""
+    lines = [failure["text"], *(f"  | {line}" for line in failure["lines"])]
+    ended = failure["signal"] or f"exit code {failure['code']}"
+    more = (
+        failure["meaning"] and f"{ended}: {failure['meaning']}",
+        others_in_words(failure["because_of"], failure["same"]),
+        failure["help"],
+    )
+    lines += [f"  {text}" for text in more if text]
+    return [*lines, f"  next: {failure['next']}"] if failure["next"] else lines
 
 
 def reason_now(job: JobView) -> Reason | None:
@@ -59,12 +77,12 @@ def exit_codes(attempt: AttemptView) -> list[int | None]:
     return [rank.code for rank in attempt.ranks]
 
 
-def job_detail(job: JobView) -> Plain:
+def job_detail(job: JobView, store: str | None = None) -> Plain:
     """Everything about one job (``unidle show``)."""
     durable = durable_points(job)
-    attempts = [_attempt(a, point.step) for a, point in zip(job.attempts, durable, strict=True)]
+    attempts = [_attempt(job, a, point.step, store) for a, point in zip(job.attempts, durable, strict=True)]
     spec = {name: getattr(job.spec, name) for name in _SPEC_FIELDS}
-    return {**job_line(job), "command": list(job.spec.command), "spec": spec, "runs": attempts}
+    return {**job_line(job, store), "command": list(job.spec.command), "spec": spec, "runs": attempts}
 
 
 _SPEC_FIELDS = (
@@ -73,7 +91,8 @@ _SPEC_FIELDS = (
 )  # fmt: skip
 
 
-def _attempt(attempt: AttemptView, durable_step: int | None) -> Plain:
+def _attempt(job: JobView, attempt: AttemptView, durable_step: int | None, store: str | None) -> Plain:
+    failure = failure_of(job, attempt)
     return {
         "attempt": attempt.number,
         "placed_ns": attempt.placed_ns,
@@ -81,13 +100,34 @@ def _attempt(attempt: AttemptView, durable_step: int | None) -> Plain:
         "outcome": attempt.outcome,
         "placed_because": attempt.because.text,
         "ended_because": attempt.why.text if attempt.why else None,
+        "failure": None if failure is None else failure.as_json(store),
         "first_step": attempt.first_step(),
         "last_step": attempt.last_step(),
         "durable_step": durable_step,
+        **stacks_of(attempt),
         "ranks": [
             _rank(k, rank, place.node, place.slices)
             for k, (rank, place) in enumerate(zip(attempt.ranks, attempt.places, strict=True))
         ],
+    }
+
+
+def stacks_of(attempt: AttemptView | None) -> Plain:
+    """Where the ranks stood when the attempt was last found to hang, by rank; both lists are empty where it was not."""
+    taken = attempt.stacks if attempt is not None else None
+    rows = [
+        {
+            "rank": rank, "state": stack.state, "at": stack.at or None, "frames": list(stack.frames),
+            "why_not": stack.why_not or None,
+        }
+        for stack in (taken.stacks if taken is not None else ())
+        for rank in stack.ranks
+    ]  # fmt: skip
+    return {
+        "stacks": sorted(rows, key=lambda row: row["rank"]),
+        "odd_ranks": list(taken.odd) if taken is not None else [],
+        "stacks_text": taken.because.text if taken is not None else None,
+        "stacks_ns": attempt.stacks_ns if attempt is not None else None,
     }
 
 
@@ -102,17 +142,16 @@ def _rank(number: int, rank: RankView, node: str, slices: tuple[str, ...]) -> Pl
         "code": rank.code,
         "lost": rank.lost,
         "how": how_ended(rank),
+        "error": error_of(rank)[0] or None,
         "last_step": rank.step_n[-1] if rank.step_n else None,
         "info": rank.info,
         "notes": [text for _, text in rank.notes],
     }
 
 
-def explain(view: View, job: JobView) -> Plain:
+def explain(view: View, job: JobView, store: str | None = None) -> Plain:
     """Why a job is where it is: the reason now, what would help, and each decision on the way."""
-    decisions = [
-        _decision(job.submitted_ns, "submitted", f"by {job.spec.user or 'unknown'} to queue {job.spec.queue}")
-    ]
+    decisions = [_decision(job.submitted_ns, "submitted", f"{_by_whom(job)} to queue {job.spec.queue}")]
     for attempt in job.attempts:
         size = f" ({counted(len(attempt.places), 'rank')})" if job.spec.elastic is not None else ""
         decisions.append(
@@ -130,29 +169,94 @@ def explain(view: View, job: JobView) -> Plain:
         decisions += [
             _decision(bad.at_ns, "checkpoint", bad.because.text, bad.because) for bad in attempt.bad
         ]
+        if attempt.stacks is not None:
+            taken = attempt.stacks.because
+            decisions.append(_decision(attempt.stacks_ns, "stacks", taken.text, taken))
         if attempt.stop is not None:
-            decisions.append(
-                _decision(attempt.stop_ns, "stop", attempt.stop.because.text, attempt.stop.because)
-            )
+            text = _why_stopped(view, attempt.stop)
+            decisions.append(_decision(attempt.stop_ns, "stop", text, attempt.stop.because))
         if attempt.why is not None:
-            decisions.append(
-                _decision(attempt.ended_ns, f"attempt {attempt.outcome}", attempt.why.text, attempt.why)
-            )
+            text = "as it was asked to" if _is_of_stop(attempt, attempt.why) else attempt.why.text
+            decisions.append(_decision(attempt.ended_ns, f"attempt {attempt.outcome}", text, attempt.why))
         if attempt.then is not None:
-            decisions.append(_decision(attempt.ended_ns, "again", attempt.then.text, attempt.then))
+            text = "it waits again" if _is_of_stop(attempt, attempt.then) else attempt.then.text
+            decisions.append(_decision(attempt.ended_ns, "again", text, attempt.then))
     if job.because is not None:
         decisions.append(_decision(job.ended_ns, job.state, job.because.text, job.because))
+    decisions += _room_for(view, job)
+    decisions.sort(key=lambda decision: decision["time_ns"])  # stable: equal times keep their order
     because = reason_now(job)
+    hung = next((a for a in reversed(job.attempts) if a.stacks is not None), None)
     result: Plain = {
-        **job_line(job),
+        **job_line(job, store),
+        **stacks_of(hung),
         "code": because.code if because else None,
         "decisions": decisions,
         "size": job.resized.text if job.resized is not None else None,
+        "unmeasured": _unmeasured(job, view.time_ns),
         "predictions": [_prediction(check, view.fleet.currency) for check in checked(job, view)],
     }
     if job.state in ("queued", "restarting"):
         result["waiting"] = _waiting(view, job)
     return result
+
+
+_NAMED: Final = 8  # jobs that are named in one line
+_MOMENT_NS: Final = 1_000_000_000
+
+
+def _why_stopped(view: View, stop: StopAsked) -> str:
+    """Why an attempt was stopped, with whose job it made room for, which older logs do not say."""
+    text, waiter = stop.because.text, view.jobs.get(stop.for_job or "")
+    if waiter is None or in_full(waiter) in text:
+        return text
+    return f"stopped to make room for {in_full(waiter)}: {text}"
+
+
+def _is_of_stop(attempt: AttemptView, because: Reason) -> bool:
+    """Whether a reason only repeats why the attempt was stopped for another job."""
+    stop = attempt.stop
+    return stop is not None and stop.for_job is not None and because.text == stop.because.text
+
+
+def _room_for(view: View, job: JobView) -> list[Plain]:
+    """Whose jobs were stopped or moved for this one: a decision for each moment."""
+    at: dict[int, list[str]] = {}
+    last_ns = 0
+    for time_ns, victim in job.made_room:  # those of one decision are logged within moments
+        last_ns = time_ns if not at or time_ns > last_ns + _MOMENT_NS else last_ns
+        at.setdefault(last_ns, []).append(victim)
+    found = []
+    for time_ns, victims in at.items():
+        named = [in_full(view.jobs[name]) for name in victims[:_NAMED]]
+        more = f" and {counted(len(victims) - _NAMED, 'more job')}" if len(victims) > _NAMED else ""
+        line = _decision(time_ns, "room for it", f"stopped to make room for it: {', '.join(named)}{more}")
+        found.append(line | {"jobs": victims})
+    return found
+
+
+def _by_whom(job: JobView) -> str:
+    user = job.spec.user or "unknown"
+    return f"by {job.submitted_by} for {user}" if job.submitted_by not in ("", user) else f"by {user}"
+
+
+def _unmeasured(job: JobView, now_ns: int) -> str | None:
+    """What to do where it is unknown whether the job's time was useful, as no step of it was ever seen."""
+    live = job.live
+    if not job.attempts or any(a.first_step() is not None or a.watched_ns is not None for a in job.attempts):
+        return None
+    late = live is not None and live.all_spawned and now_ns - live.placed_ns > START_MOST_NS
+    if not late and job.state != "succeeded":
+        return None
+    return f"{how_to_measure(job.id)}; `unidle profile {job.id}` looks at one that runs"
+
+
+def how_to_measure(job: str) -> str:
+    """The two things that a user can do about a job whose steps were not seen."""
+    return (
+        f"no steps were seen: give a pattern for what it prints (`unidle progress {job}` helps),"
+        " or call unidle.rank.step() in its loop"
+    )
 
 
 _NEXT: Final = Reason("fits", "there is room for it: it starts with the next decision")
@@ -164,16 +268,70 @@ def _waiting(view: View, job: JobView) -> Plain:
     now = answer.because if answer.place is None else _NEXT
     foretold = next((p.value_ns for p in reversed(job.predictions) if p.what == "start"), 0)
     still = foretold if foretold >= view.time_ns and now.code not in NEVER else None
-    expected_ns = now.figures.get("planned_start_ns", still)
+    planned_ns = now.figures.get("planned_start_ns", still)
+    expected_ns = planned_ns if isinstance(planned_ns, int) and not _assumed(view, job, planned_ns) else None
     return {
         "because": (verdict or job.retry or now).text,
         "now": {"code": now.code, "text": now.text, **now.figures},
         "stops": [stop.job for stop in answer.stops],
+        "stops_whose": [in_full(view.jobs[stop.job]) for stop in answer.stops],
         "in_the_way": [] if answer.place is not None else in_the_way(view, job.spec, now),
         "ahead": _ahead(view, job),
         "not_before_ns": job.not_before_ns or None,
         "expected_start_ns": expected_ns,
+        "start_unknown": None if expected_ns is not None else _start_unknown(view, job, now),
     }
+
+
+def _assumed(view: View, job: JobView, start_ns: int) -> bool:
+    """Whether a planned start rests on the run time that a plan assumes for jobs of which none is known."""
+    from unidle.place.queue.backfill import Backfill
+
+    assumed_ns = Backfill().otherwise_ns
+    runs = (view.jobs.open[name].attempts[-1].placed_ns for name in _without_run_time(view, "holding", job))
+    if any(placed_ns + assumed_ns <= start_ns for placed_ns in runs):
+        return True
+    return view.time_ns + assumed_ns <= start_ns and bool(_without_run_time(view, "ahead", job))
+
+
+def _without_run_time(view: View, which: Literal["holding", "ahead"], job: JobView) -> list[str]:
+    """Jobs that hold devices, or wait before this one, and of which no run time is known."""
+    from unidle.place.books import run_time_ns
+
+    if which == "holding":
+        others = [view.jobs.open[name] for name in sorted(view.live)]
+    else:
+        mine = (-job.spec.priority, job.order)
+        waiting = (view.jobs.open[name] for line in view.waiting.values() for _, _, name in line)
+        others = [o for o in waiting if (-o.spec.priority, o.order) < mine and not _never(o)]
+    return [o.id for o in others if o.spec.needs_devices and run_time_ns(o) is None]
+
+
+def _start_unknown(view: View, job: JobView, now: Reason) -> str | None:
+    """What is missing to know when a waiting job starts; None where it starts at once or never."""
+    if now is _NEXT or now.code in NEVER:
+        return None
+    if now is NOT_TAKEN_UP or not view.running:
+        return "no controller runs on this store"
+    if job.not_before_ns > view.time_ns:
+        return None  # the reason says when it is tried again
+    if not job.spec.needs_devices:
+        return "it waits for cores and memory, of which no plan is made"
+    ways: tuple[tuple[Literal["holding", "ahead"], str, str], ...] = (
+        ("holding", "runs", "run"), ("ahead", "waits before it", "wait before it"),
+    )  # fmt: skip
+    for which, one, many in ways:
+        names = _without_run_time(view, which, job)
+        if names:
+            more = f" and {counted(len(names) - 3, 'more job')}" if len(names) > 3 else ""
+            alone = len(names) == 1
+            return (
+                f"no run time is known of {', '.join(names[:3])}{more}, which {one if alone else many}; "
+                f"estimate_s in {'its job file' if alone else 'their job files'} or a finished run of that name would give one"
+            )
+    if now.code in ("quota", "behind"):
+        return "it waits for quota, not for devices, and who gives it back is not planned"
+    return "the ends of running jobs that are known do not make room for it"
 
 
 def _ahead(view: View, job: JobView) -> int:
@@ -271,14 +429,3 @@ def _decision(time_ns: int | None, what: str, text: str, because: Reason | None 
         "code": because.code if because else None,
         "figures": figures,
     }
-
-
-def find_job(view: View, name: str) -> JobView | None:
-    """A job by id, by unique beginning of its id, or by name (the newest of that name)."""
-    if name in view.jobs:
-        return view.jobs[name]
-    begins = [job_id for job_id in view.jobs if job_id.startswith(name)]
-    if len(begins) == 1:
-        return view.jobs[begins[0]]
-    named = [job for job in view.jobs.values() if job.spec.name == name]
-    return named[-1] if named else None

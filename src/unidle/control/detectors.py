@@ -34,7 +34,7 @@ LOG_EVERY_S, COUNTERS_EVERY_S = 0.25, 2.0
 SETTLE_NS: Final = 400_000_000
 """After the first sign of a fault its other lines are waited for: the driver's own verdict comes behind it."""
 SAME_NS: Final = 60_000_000_000
-"""A fault that is told again before that is the same one."""
+"""A fault that is reported again before that is the same one."""
 _RECENT: Final = 64
 _MOST_KEYS: Final = 4096
 _LINE: Final = re.compile(r"(?:^line \d+: )|(?: on line \d+)")
@@ -106,7 +106,7 @@ class Detectors:
             yield from _fault(view, culprit, verdict.action, because)
 
     def _again(self, view: View, batch: Sequence[Heard], one: Heard, action: str) -> bool:
-        """Whether the fault ``one`` was told already; it counts as the same while the log keeps telling it."""
+        """Whether the fault ``one`` was reported already; it counts as the same while the log keeps telling it."""
         if self._told is None:  # what the last controller has told
             self._told = {
                 (f.node, f.device or str(f.because.figures.get("hardware", "")), f.kind, f.code): (f.action, f.signal_ns)
@@ -152,7 +152,7 @@ def _fault(view: View, one: Heard, action: str, because: Reason) -> Iterator[ev.
 
 
 def _laid_on_job(view: View, one: Heard, because: Reason) -> Iterator[ev.Event]:
-    """What a job did itself is no fault of the node: it is told of the job, where the process or the device says which."""
+    """What a job did itself is no fault of the node: it is reported for the job, where the process or the device says which."""
     found = _by_process(view, one) or (list(on_device(view, one.node, one.device)) if one.device else [])
     if len(found) != 1:
         return

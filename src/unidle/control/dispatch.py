@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from unidle.control.inbox import CancelRequest, SubmitRequest, add_submitted
+from unidle.control.inbox import CancelRequest, SubmitRequest, add_submitted, signed
 from unidle.errors import BadInput, UnidleError
 from unidle.files.clusters import ClusterAddress, load_summary
 from unidle.fleet.summary import CapacitySummary
@@ -126,7 +126,7 @@ def send(address: ClusterAddress, job: str, spec: JobSpec) -> str | None:
 
 
 def _submit(store: Store, job: str, spec: JobSpec) -> str | None:
-    store.request("submit", msgspec.json.encode(SubmitRequest(job, spec)))
+    store.request("submit", msgspec.json.encode(SubmitRequest(job, signed(store, spec)[0])))
     return store.holder()
 
 
@@ -189,6 +189,8 @@ def carry_out(move: Move, settle: Callable[[Store, str, int], str]) -> bool:
     """
     if not move.left:
         assert move.source.store is not None
+        assert move.target.store is not None
+        _with_store(move.target.store, lambda store: signed(store, move.spec)[1])  # before it leaves
         opened = open_store(move.source.store, create=False)
         try:
             body = CancelRequest(move.job, MOVER + move.target.name, only_waiting=True)

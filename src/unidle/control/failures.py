@@ -89,8 +89,17 @@ def _harm(view: View, one: Incident) -> Harm:
         return Harm("", one.kind, one.node, one.onset_ns, 0, 0, None, False)
     attempt = view.jobs[one.job].attempts[one.attempt - 1]
     stopped = one.kind == "exit" or (attempt.stop is not None and attempt.stop.why == "hung")
+    cause = attempt.failure_kind if stopped or one.kind in ("gpu", "node", "storage") else ""
     return Harm(
-        one.job, one.kind, one.node, one.onset_ns, one.lost_steps, one.device_ns, one.cost_micro, stopped
+        one.job,
+        one.kind,
+        one.node,
+        one.onset_ns,
+        one.lost_steps,
+        one.device_ns,
+        one.cost_micro,
+        stopped,
+        cause,
     )
 
 

@@ -1,4 +1,4 @@
-"""What faults cost a gang, in figures, beside what Meta's formula expects of the same rates."""
+"""What faults cost a gang, in figures, compared with what Meta's formula expects of the same rates."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class FaultOutcome:
 
     ``ettr`` is work that counts over the time since submission, waiting included; ``ettr_placed`` leaves the waiting
     out, and is what ``formula`` expects for the rate of interruptions that was seen (``mttf_h``: hours between them,
-    None without any). ``holds``: that formula's assumptions do, which are many interruptions, each small beside the
+    None without any). ``holds``: that formula's assumptions do, which are many interruptions, each small compared with the
     time between them. Intervals are means over the attempts. ``paid`` is the whole fleet's money, spares included; ``wasted`` what bought no useful work.
     """
 

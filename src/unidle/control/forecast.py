@@ -1,4 +1,4 @@
-"""What the controller foretells, and learns from what came true: run times, starts, speed and cost."""
+"""What the controller predicts, and learns from what came true: run times, starts, speed and cost."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 
 from unidle.events import types as ev
 from unidle.files.snapshot import RunTimes
-from unidle.jobs import NEVER, JobSpec, Reason
+from unidle.jobs import NEVER, JobSpec
 from unidle.jobs.speeds import known_of
 from unidle.place.queued import KINDS
 from unidle.predict.estimate import Estimate
@@ -19,7 +19,7 @@ from unidle.view.kept import free_for_most
 from unidle.view.state import View
 
 PLANNED: Final = 1_000
-"""Waiting jobs, from the head of the queue, for which a start is foretold."""
+"""Waiting jobs, from the head of the queue, for which a start is predicted."""
 FEW_STEPS: Final = 8
 """Steps after the first report with which an attempt tells its own speed."""
 REMEMBERED: Final = 2_000
@@ -89,14 +89,15 @@ class Forecaster:
         return after_steps(view, job)
 
     def starts(self, view: View, now_ns: int, jobs: Sequence[str]) -> list[ev.Predicted]:
-        """When these waiting jobs will start, as far as the jobs before them can be foretold."""
+        """When these waiting jobs will start, as far as the jobs before them can be predicted."""
         wanted = set(jobs)
         queue = sorted(entry for entries in view.waiting.values() for entry in entries[:PLANNED])[:PLANNED]
-        waiting = [waits for _, _, name in queue if _may_start((waits := view.jobs[name]).verdict)]
+        waiting = [waits for _, _, name in queue if _may_start(waits := view.jobs[name])]
         if not any(job.id in wanted for job in waiting):
             return []
         runs = _Runs(self.history)
-        running = [_Running.of(view, view.jobs[job], runs) for job in sorted(view.live)]
+        live = (view.jobs[job] for job in sorted(view.live))
+        running = [_Running.of(view, job, runs) for job in live if job.spec.needs_devices]
         found: dict[str, list[int]] = {}
         for bound in range(3):
             for kinds, members in _by_kind(waiting):
@@ -172,8 +173,11 @@ class _Running:
         return now_ns + remaining_ns(self.durations, ran_ns)
 
 
-def _may_start(verdict: Reason | None) -> bool:
+def _may_start(job: JobView) -> bool:
     """Whether a plan that knows nothing of queues may say when a job starts, or the queues themselves said it."""
+    verdict = job.verdict
+    if not job.spec.needs_devices:
+        return False  # the plan knows of devices only
     if verdict is None or "planned_start_ns" in verdict.figures:
         return True
     return verdict.code not in NEVER and verdict.code != "quota"

@@ -7,6 +7,7 @@ from typing import Final
 
 from unidle.events import types as ev
 from unidle.jobs.speeds import Known, SpeedRun, known_of
+from unidle.place.queued import in_words
 from unidle.predict.estimate import Estimate
 from unidle.predict.hardware import Forecast, forecasts, price_of
 from unidle.predict.outcome import paid_micro
@@ -23,7 +24,7 @@ _HOUR_NS: Final = 3_600_000_000_000
 def at_placement(view: View, job: JobView, run_time: Estimate | None) -> list[ev.Predicted]:
     """Step time and cost of a job that was just placed, from the steps of jobs alike and of its earlier attempts.
 
-    Without a known number of steps the cost is that of the foretold ``run_time``.
+    Without a known number of steps the cost is that of the predicted ``run_time``.
     """
     known = known_of(view.speeds, job.spec.user, job.spec.name)
     runs = [*known.runs, *job_runs(view.book, job)]
@@ -75,18 +76,18 @@ def _cost(job: JobView, model: str, rest: Estimate, before_micro: int, micro_per
 
 
 def _remaining(job: JobView, known: Known, forecast: Forecast | None) -> Estimate | None:
-    """How long the attempt still takes from now on: its steps, and the time beside them in earlier attempts."""
+    """How long the attempt still takes from now on: its steps, and the other time of earlier attempts."""
     total = job.spec.steps or known.steps()
     if forecast is None or total is None:
         return None
     left = max(total - reached(job), 0)
     started = job.attempts[-1].first_step() is not None
     beside = [0] if started else sorted(run.beside_ns for run in known.runs) or [0]
-    # the first step is within the time beside the others: it ends with the first report
+    # the first step is within the time of the others: it ends with the first report
     run = forecast.of_steps(max(left - 1, 0) if beside[-1] else left).run
     return Estimate(
         run.value_ns + beside[len(beside) // 2], run.low_ns + beside[0], run.high_ns + beside[-1],
-        run.level_ppm, run.samples, f"{counted(left, 'step')} of {forecast.step.value_ns / 1e9:.3g} s",
+        run.level_ppm, run.samples, f"{counted(left, 'step')} of {in_words(forecast.step.value_ns)}",
     )  # fmt: skip
 
 

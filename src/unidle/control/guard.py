@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from unidle.control.stalls import stalls
 from unidle.events import types as ev
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from unidle.guard.progress import Finding, GangJudge, Progress
     from unidle.guard.slowness import Slow, SlowJudge
 
+SUSPECT_NS: Final = 1_500_000_000  # of silence
 _JUDGED = ("hang", "cut", "slow")
 _EXCUSES = ("evaluation", "checkpoint", "restore", "compile")
 
@@ -25,6 +26,7 @@ class GuardWatch:
 
     def __init__(self) -> None:
         self._judges: dict[tuple[str, int], tuple[GangJudge, SlowJudge]] = {}
+        self.suspects = False  # whether the gang that was looked at last may turn out to hang
 
     def look(self, view: View, vitals: GangVitals) -> Iterator[ev.Event]:
         """The events that follow from a look. Each has to be applied before the next."""
@@ -33,6 +35,7 @@ class GuardWatch:
 
     def seen(self, view: View, vitals: GangVitals) -> Iterator[ev.Event]:
         """Hangs, cuts and slow ranks; none for an attempt that ends or is not known."""
+        self.suspects = False
         key = (vitals.job, vitals.attempt)
         job = view.jobs.open.get(vitals.job)
         attempt = job.live if job is not None else None
@@ -50,6 +53,10 @@ class GuardWatch:
         judge, slow_judge = self._judges[key]
         progress = progress_of(attempt)
         found = judge.judge(vitals, progress)
+        silent_ns = judge.silent_ns
+        self.suspects = found is not None or (
+            silent_ns is not None and bool(progress.steps_ns) and vitals.at_ns - silent_ns >= SUSPECT_NS
+        )
         slow = slow_judge.judge(vitals, progress.known_ns)
         said: ev.VerdictReached | None = None
         if found is not None and found.certain:
@@ -83,7 +90,7 @@ def progress_of(attempt: AttemptView) -> Progress:
     said = [r.open for r in attempt.ranks if r.open is not None and r.open[1] in _EXCUSES]
     since_ns, span = max(said, default=(0, ""))
     begun_ns = max((r.spawn_ns or 0 for r in attempt.ranks), default=0)
-    if lead is not None:
+    if lead is not None and not lead.guessed:
         return Progress(begun_ns, lead.step_ns[-64:], span, since_ns)
     seen = next((r.watched for r in attempt.ranks if r.watched_ns is not None), ())
     watched = [Watched(one.start_ns, one.end_ns, one.step_ns) for one in seen]
@@ -101,7 +108,7 @@ def _verdict(job: JobView, attempt: AttemptView, found: Finding) -> ev.VerdictRe
 
 
 def _slow(job: JobView, attempt: AttemptView, found: Slow, at_ns: int) -> ev.VerdictReached:
-    """A gang that is slowed down goes on: it is told, and nothing follows by itself."""
+    """A gang that is slowed down goes on: it is reported, and nothing follows by itself."""
     node, because = _laid_on(attempt, found, "slow", {"share": round(found.share, 3)})
     return ev.VerdictReached(
         job.id, attempt.number, "slow", found.since_ns, at_ns, False, because, found.rank, node

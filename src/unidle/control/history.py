@@ -145,11 +145,15 @@ def _why_left_out(job: JobView) -> str | None:
 def _worked(source: LedgerSource) -> dict[str, int]:
     """Device-ns of work by job."""
     found: dict[str, int] = defaultdict(int)
+    starts: dict[str, int] = defaultdict(int)
     for group in summary(source, None, ("job", "leaf")).groups:
         job, leaf = group.labels
         if job is not None and (leaf in WORK or leaf == _LOST_FOR_GOOD):
             found[str(job)] += group.ns
-    return found
+        elif job is not None and leaf == "failed_start":
+            starts[str(job)] += group.ns
+    # a job that never began is replayed as one that needs as long as it tried
+    return defaultdict(int, {**starts, **found})
 
 
 def _faults(store: Store, nodes: set[str], from_ns: int, until_ns: int) -> tuple[tuple[int, str, int], ...]:

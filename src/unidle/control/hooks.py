@@ -39,7 +39,7 @@ class Outcome:
 
 
 class Hands(Protocol):
-    """Whoever carries out remedies and checks."""
+    """The part that carries out remedies and checks."""
 
     def begin(self, order: Order) -> None:
         """Begin it; nothing where that was done before, by whomever."""

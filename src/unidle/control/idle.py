@@ -101,6 +101,8 @@ class IdleWatch:
         return WatchGang(job.id, attempt.number, attempt.places, every_ns, view.fleet.idle.busy_ppm)
 
     def _terms_of(self, view: View, job: JobView) -> IdleTerms | None:
+        if not job.spec.needs_devices:
+            return None
         if view.fleet is not self._fleet:
             self._fleet, self._terms = view.fleet, {}
         key = (job.spec.queue, job.spec.idle_ok)

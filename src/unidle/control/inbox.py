@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import replace
 
 import msgspec
 
+from unidle.errors import BadInput
 from unidle.jobs import JobSpec, Reason
-from unidle.store.protocol import Request
+from unidle.login import login_name
+from unidle.store.protocol import Request, Store
 from unidle.view.jobs import JobView
 from unidle.view.state import View
 
-NOT_TAKEN_UP = Reason("not_taken_up", "nobody has taken it up yet: is `unidle up` running on this store?")
+NOT_TAKEN_UP = Reason("not_taken_up", "no controller has read it yet: is `unidle up` running on this store?")
 
 
 class SubmitRequest(msgspec.Struct, frozen=True):
@@ -30,17 +33,49 @@ class CancelRequest(msgspec.Struct, frozen=True):
     only_waiting: bool = False
 
 
+class RemoveRequest(msgspec.Struct, frozen=True):
+    """Body of an inbox request of kind ``remove``: jobs that have ended; others stay."""
+
+    jobs: tuple[str, ...]
+    by: str
+
+
+def signed(store: Store, spec: JobSpec, user: str | None = None) -> tuple[JobSpec, str]:
+    """The job as this process may submit it to the store, and who submits it. ``user``: whose it is to be, if not the file's.
+
+    Errors: :class:`BadInput` where it is to be somebody else's and the store is not the submitter's.
+    """
+    sender, wanted = store.user(), user or spec.user
+    if store.owned_by(sender):
+        return replace(spec, user=wanted), sender
+    if wanted not in (sender, login_name()):  # the latter where nothing was said
+        raise BadInput(
+            f"only the owner of the store may submit for others, and this is {sender}", field="user", value=wanted,
+            remedy=f"leave it out: the job is then {sender}'s",
+        )  # fmt: skip
+    return replace(spec, user=sender), sender
+
+
+def not_theirs(store: Store, request: Request, spec: JobSpec) -> Reason | None:
+    """Why the sender of a request may not submit this job; None where they may."""
+    sender = request.sender
+    if not sender or sender == spec.user or store.owned_by(sender):
+        return None
+    text = f"{sender} may not submit for {spec.user}: only the owner of the store may submit for others"
+    return Reason("not_the_owner", text, {"sender": sender, "user": spec.user})
+
+
 def add_submitted(view: View, requests: Iterable[Request]) -> None:
     """Show submitted jobs in a view that is only read: as queued, with the reason that nobody drives them."""
     for request in requests:
         # one that cannot be read is put away by the next controller
         with suppress(msgspec.MsgspecError):
             if request.kind == "submit":
-                _add(view, msgspec.json.decode(request.body, type=SubmitRequest), request.time_ns)
+                _add(view, msgspec.json.decode(request.body, type=SubmitRequest), request)
 
 
-def _add(view: View, submit: SubmitRequest, time_ns: int) -> None:
+def _add(view: View, submit: SubmitRequest, request: Request) -> None:
     if submit.job not in view.jobs:
-        job = JobView(submit.job, submit.spec, len(view.jobs), time_ns)
-        job.verdict = NOT_TAKEN_UP
+        job = JobView(submit.job, submit.spec, len(view.jobs), request.time_ns)
+        job.verdict, job.submitted_by = NOT_TAKEN_UP, request.sender
         view.jobs.add(job)

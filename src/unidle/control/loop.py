@@ -20,7 +20,7 @@ from unidle.control.care import NodeCare
 from unidle.control.elastic import ElasticSizes
 from unidle.control.forecast import Forecaster
 from unidle.control.idle import IdleWatch
-from unidle.control.inbox import CancelRequest, SubmitRequest
+from unidle.control.inbox import CancelRequest, RemoveRequest, SubmitRequest, not_theirs
 from unidle.control.recorder import Recorder, Watcher
 from unidle.control.recover import bad_checkpoint
 from unidle.engine.protocol import (
@@ -37,6 +37,7 @@ from unidle.guard import lifecycle
 from unidle.jobs import JobSpec, Reason
 from unidle.jobs.vitals import GangVitals
 from unidle.place.plan import Place, Plan, Policy, Stop
+from unidle.place.policy import on_this_fleet
 from unidle.store.protocol import Lease, Request, Store
 from unidle.view import snapshot
 from unidle.view.jobs import AttemptView, JobView
@@ -47,10 +48,12 @@ if TYPE_CHECKING:
     from unidle.control.guard import GuardWatch
     from unidle.control.late_detectors import LateDetectors
     from unidle.control.profiler import Profiler
+    from unidle.control.stacks import GangStacks
     from unidle.notices.desk import NoticeDesk
 
 SIGHTING_EVERY_NS: Final = 10_000_000_000
 INBOX_EVERY_NS: Final = 250_000_000
+STACKS_EVERY_NS: Final = 20_000_000  # while a look at a gang that hangs is under way
 HELD_AFTER_NS: Final = 60_000_000_000  # what was promised, after those who held it have to be gone
 
 
@@ -63,6 +66,7 @@ class Controller:
         sighting_every_ns: int = SIGHTING_EVERY_NS, watcher: Watcher | None = None, view: View | None = None,
         forecaster: Forecaster | None = None, care: NodeCare | None = None, notices: NoticeDesk | None = None,
         detectors: Detectors | LateDetectors | None = None, profiler: Profiler | None = None,
+        stacks: GangStacks | None = None,
     ) -> None:  # fmt: skip
         self._store, self._engine = store, engine
         self._policy, self._clock = policy, clock
@@ -72,6 +76,7 @@ class Controller:
         self._notices = notices
         self._detectors = detectors
         self._profiler = profiler
+        self._stacks = stacks
         self.view = snapshot.load_view(store) if view is None else view
         self._recorder = Recorder(store, lease, clock, self.view, notices, watcher)
         self._emit = self._recorder.emit
@@ -99,7 +104,7 @@ class Controller:
                 remedy="name another store",
             )  # fmt: skip
         covers_ns = 3 * self._sighting_every_ns
-        pid = 0 if modelled else os.getpid()  # a simulation's log is the same whoever runs it
+        pid = 0 if modelled else os.getpid()  # a simulation's log is the same in whichever process it runs
         self._emit(
             ev.ControllerStarted(purpose, pid, covers_ns, boot, clock_offset_ns, modelled, policy_name)
         )
@@ -121,7 +126,7 @@ class Controller:
         self._flush()
 
     def stop(self, why: str) -> None:
-        """Leave in good order; what runs keeps running and is adopted by the next controller."""
+        """Leave cleanly; what runs keeps running and is adopted by the next controller."""
         self._emit(ev.ControllerStopped(why))
         self._flush()
         self._recorder.snapshot(after_events=1)
@@ -146,9 +151,10 @@ class Controller:
 
     # -- asked from outside ----------------------------------------------------------------------
 
-    def submit(self, job: str, spec: JobSpec) -> None:
+    def submit(self, job: str, spec: JobSpec, by: str = "") -> None:
         if job not in self.view.jobs:
-            self._emit(ev.JobSubmitted(job, spec))
+            spec = on_this_fleet(spec, self.view)
+            self._emit(ev.JobSubmitted(job, spec, by))
             if self._forecaster is not None and (said := self._forecaster.run_time(job, spec)) is not None:
                 self._emit(said)
             self._touch(self.view.jobs[job])
@@ -162,6 +168,12 @@ class Controller:
         if not view.terminal and view.cancel_by is None:
             self._emit(ev.CancelAsked(job, by))
             self._touch(view)
+
+    def remove(self, jobs: Iterable[str], by: str) -> None:
+        """Of these jobs, those that have ended leave lists and commands."""
+        ended = [job for job in jobs if job in self.view.jobs and job not in self.view.jobs.open]
+        if gone := tuple(job for job in dict.fromkeys(ended) if job not in self.view.removed):
+            self._emit(ev.JobsRemoved(gone, by))
 
     def kill(self, job: str) -> None:
         """Shorten the grace of a stop that is under way to nothing."""
@@ -228,6 +240,8 @@ class Controller:
             else:
                 self._recorder.emit_marks(seen)
                 self._agenda.touch(seen.job)
+                if seen.marks and seen.marks[-1].last is not None:
+                    self._set_timers(self.view.jobs[seen.job])  # a failure that may be another's, or not
         self._listen()
 
     def _listen(self) -> None:
@@ -238,6 +252,10 @@ class Controller:
         if self._profiler is not None:
             for found in self._profiler.take(self.view):
                 self._emit(found)
+        if self._stacks is not None:
+            for taken in self._stacks.take(self._clock.now_ns()):
+                self._emit(taken)
+                self._agenda.touch(taken.job)
 
     def _take_vitals(self, seen: GangVitals) -> None:
         if self._guard is None:  # most short runs end before the first look
@@ -247,6 +265,15 @@ class Controller:
         for said in self._guard.look(self.view, seen):
             self._emit(said)
             self._agenda.touch(seen.job)
+            if (
+                self._stacks is not None
+                and isinstance(said, ev.VerdictReached)
+                and said.kind in ("hang", "cut")
+            ):
+                attempt = self.view.jobs[said.job].attempts[-1]
+                self._stacks.begin(said.job, attempt, self._clock.now_ns())
+        if self._stacks is not None and self._guard.suspects:
+            self._stacks.prepare(self._clock.now_ns())
 
     def _take_requests(self) -> None:
         now = self._clock.now_ns()
@@ -263,12 +290,18 @@ class Controller:
     def _take_request(self, request: Request) -> None:
         if request.kind == "submit":
             submit = msgspec.json.decode(request.body, type=SubmitRequest)
-            self.submit(submit.job, submit.spec)
+            if (because := not_theirs(self._store, request, submit.spec)) is not None:
+                self._emit(ev.RequestRefused(request.kind, because))
+                return
+            self.submit(submit.job, submit.spec, request.sender)
         elif request.kind == "cancel":
             cancel = msgspec.json.decode(request.body, type=CancelRequest)
             job = self.view.jobs.get(cancel.job)
             if job is not None and not (cancel.only_waiting and job.attempts):
                 self.cancel(cancel.job, cancel.by)
+        elif request.kind == "remove":
+            remove = msgspec.json.decode(request.body, type=RemoveRequest)
+            self.remove(remove.jobs, remove.by)
         elif request.kind == "guard":
             for event in self._care.asked(self.view, request.body, self._clock.now_ns()):
                 self._emit(event)
@@ -302,8 +335,10 @@ class Controller:
     def _decide_job(self, job: JobView, now: int) -> None:
         for decided in lifecycle.decide(job, now):
             event = self._care.excuse(self.view, job, decided)
-            self._emit(event)
             attempt = job.attempts[-1] if job.attempts else None
+            if self._looks_first(job, event, now):
+                continue  # the look touches the job when it ends
+            self._emit(event)
             if isinstance(event, ev.StopAsked) and attempt is not None:
                 self._command_stop(job, attempt)
             elif isinstance(event, ev.AttemptEnded) and attempt is not None:
@@ -322,6 +357,11 @@ class Controller:
                 self._emit(said)
         self._look_for_idle(job, now)
 
+    def _looks_first(self, job: JobView, event: ev.Event, now: int) -> bool:
+        """Whether a gang that hangs is looked at before it is stopped."""
+        hung = isinstance(event, ev.StopAsked) and event.why == "hung"
+        return hung and self._stacks is not None and self._stacks.holds(job.id, job.attempts[-1], now)
+
     def _look_for_idle(self, job: JobView, now: int) -> None:
         events, watch = self._holders.look(self.view, job, now)
         for event in events:
@@ -337,7 +377,7 @@ class Controller:
         for resized in self._sizes.choose(self.view, self._policy, now):
             self._emit(resized)
         if clear := self._carry_out(self._policy.decide(self.view, now), now):
-            with clearing.shut(self.view, clear):  # what would run into maintenance there is placed elsewhere
+            with self.view.keeping_off(clear):  # what would run into maintenance there is placed elsewhere
                 self._carry_out(self._policy.decide(self.view, now), now)
 
     def _carry_out(self, plan: Plan, now: int) -> set[str]:
@@ -434,6 +474,8 @@ class Controller:
         times = [self.view.book.seen_ns + self._sighting_every_ns]
         if (agenda_ns := self._agenda.next_ns) is not None:
             times.append(agenda_ns)
+        if self._stacks is not None and self._stacks.pending:
+            times.append(now + STACKS_EVERY_NS)
         if self._holders.next_ns is not None:
             times.append(self._holders.next_ns)
         if (care_ns := self._care.next_ns) is not None:

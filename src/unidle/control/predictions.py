@@ -16,7 +16,7 @@ from unidle.view.speeds import job_runs
 from unidle.view.state import View
 
 Plain = dict[str, Any]
-BATCH: Final = 1_000  # steps that a cost is told for
+BATCH: Final = 1_000  # steps that a cost is shown for
 
 
 def runs_of(view: View, user: str, name: str) -> list[SpeedRun]:

@@ -146,7 +146,7 @@ class Preflight:
 
 
 def _may_taint(view: View, decision: Decision) -> bool:
-    """A fleet of one node has no other one to go to: what is wrong with it is told, and it is used."""
+    """A fleet of one node has no other one to go to: what is wrong with it is reported, and it is used."""
     return decision.action == "taint" and (len(view.fleet.nodes) > 1 or view.fleet.guard.preflight != "auto")
 
 

@@ -1,7 +1,7 @@
 """The controller's end of continuous mode: a process of low priority looks at running ranks, and this keeps it going.
 
 A thread of its own talks to that process, so that nothing that happens to it (it hangs, is killed, cannot be started)
-holds up a turn of the loop. What it found is taken up as events, turn by turn.
+holds up a turn of the loop. What it found becomes events, turn by turn.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Live = tuple[tuple[str, int, int], ...]  # job, attempt, ranks
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """As ``unidle.scope.continuous.worker.Orders``: what the process is told at its start. Holds the store's password."""
+    """As ``unidle.scope.continuous.worker.Orders``: what the process receives at its start. Holds the store's password."""
 
     store: str
     run_root: str

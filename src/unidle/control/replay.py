@@ -165,7 +165,7 @@ def replay(
 
 
 def told(scenario: Scenario, assumed: Assumptions) -> tuple[Arrival, ...]:
-    """The arrivals with what policies are told of run times, and that jobs save their work."""
+    """The arrivals with what policies know of run times, and that jobs save their work."""
     return tuple(replace(a, spec=_told(a.spec, scenario.work_ns[a.job], assumed)) for a in scenario.arrivals)
 
 
@@ -177,7 +177,7 @@ def _told(spec: JobSpec, work_ns: int, assumed: Assumptions) -> JobSpec:
 
 
 def behaviour(work_ns: Mapping[str, int], assumed: Assumptions) -> Workload:
-    """Jobs that do the given work in steps of one second, of which only those that are saved are told."""
+    """Jobs that do the given work in steps of one second, of which only those that are saved are reported."""
     every = round(assumed.checkpoint_every_s)
     ns: Callable[[float], int] = lambda seconds: round(seconds * S)  # noqa: E731
 
@@ -216,7 +216,7 @@ def _check_ends(scenario: Scenario, assumed: Assumptions) -> None:
             raise BadInput(
                 f"job {arrival.job} would never reach a checkpoint: its nodes ({nodes} or more) must stay up for {saved_s + overhead_s:.0f} s",
                 field="--mtbf", value=assumed.mtbf_s / 3600,
-                remedy=f"give at least {needed_s / _VAIN / 3600:.2g} hours, checkpoints more often, or --until",
+                remedy=f"give at least {needed_s / _VAIN / 3600:.2g} hours, checkpoints more often, or --stop-after",
             )  # fmt: skip
 
 

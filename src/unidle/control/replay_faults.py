@@ -134,7 +134,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """A trace of ``servers`` servers, and what is assumed beside it.
+    """A trace of ``servers`` servers, and what is assumed in addition.
 
     Errors: :class:`unidle.errors.BadInput` for fewer servers than the trace names.
     """

@@ -1,4 +1,4 @@
-"""A store taken up on this machine: lease, local engine and controller, opened and closed together."""
+"""A store opened on this machine: lease, local engine and controller, opened and closed together."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from unidle.control.forecast import Forecaster
 from unidle.control.late_detectors import LateDetectors
 from unidle.control.loop import Controller
 from unidle.control.recorder import Watcher
+from unidle.control.stacks import GangStacks
 from unidle.engine.local.engine import LocalEngine
 from unidle.errors import StoreError
 from unidle.fleet import Fleet
@@ -40,7 +41,7 @@ class Session:
 
 
 def state_dir(store: Store, data_dir: Path) -> Path:
-    """Where logs, journals and reports of a store live: beside its file, else under ``data_dir``."""
+    """Where logs, journals and reports of a store live: next to its file, else under ``data_dir``."""
     if store.url.startswith("sqlite:///"):
         return Path(store.url.removeprefix("sqlite:///") + ".d")
     return data_dir / (hashlib.sha256(store.url.encode()).hexdigest()[:16] + ".d")
@@ -66,7 +67,7 @@ def take_up(
     store: Store, fleet: Fleet, data_dir: Path, purpose: str, watcher: Watcher | None = None,
     channels: Sequence[Channel] = (), profile_to: str = "",
 ) -> Iterator[Session]:  # fmt: skip
-    """Hold the store while the block runs. What runs when it ends keeps running. ``channels`` are told.
+    """Hold the store while the block runs. What runs when it ends keeps running. ``channels`` receive notices.
 
     ``profile_to`` is the store's address as it is opened (``store.url`` has no password): jobs are looked at while they
     run where the fleet asks for that.
@@ -86,10 +87,11 @@ def take_up(
         engine = LocalEngine(root, fleet, clock)
         detectors = LateDetectors(fleet, state_dir(store, data_dir) / "watch.json", clock.offset_ns)
         profiler = _profiler(profile_to, fleet, root, lease, clock)
+        stacks = GangStacks(root)
         controller = Controller(
             store, lease, engine, Unidle(), clock,
             watcher=watcher, view=view, forecaster=Forecaster.of(view), notices=desk, detectors=detectors,
-            profiler=profiler,
+            profiler=profiler, stacks=stacks,
             care=NodeCare(lambda: _hands(state_dir(store, data_dir)), f"{os.getpid()}-{view.seq}"),
         )  # fmt: skip
         try:
@@ -102,6 +104,7 @@ def take_up(
                 desk.close(clock.now_ns())
         finally:
             detectors.close()
+            stacks.close()
             if profiler is not None:
                 profiler.close()
             engine.close()

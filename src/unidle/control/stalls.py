@@ -44,7 +44,7 @@ def mount_stalls(
 ) -> Iterator[ev.Event]:
     """The events that follow from asking the mounts of one job's directories: one that does not answer, and its end.
 
-    A gang with a rank that waits for storage is told once: the same stall is not told of its mount as well.
+    A gang with a rank that waits for storage is reported once: the same stall is not reported for its mount as well.
     """
     attempt = view.jobs.open[job].live
     if attempt is None or attempt.stop is not None:

@@ -13,6 +13,7 @@ from unidle.fleet.links import describe
 
 _GPU_USE = "training on GPUs; without one, CPU devices stand in"
 _DRIVER_USE = "CUDA programs"
+_SEE_LOG = "see nvidia-smi and the kernel's log"
 _NO_DRIVER = "install NVIDIA's driver if this machine has a GPU"
 
 
@@ -47,24 +48,27 @@ def _nvidia() -> list[Check]:
     try:
         return [_devices(pynvml), _driver(pynvml)]
     except pynvml.NVMLError as error:
-        remedy = "see nvidia-smi and the kernel's log"
-        return [Check("GPU", "limited", f"NVML: {error}", _GPU_USE, remedy)]
+        return [Check("GPU", "limited", f"NVML: {error}", _GPU_USE, _SEE_LOG)]
     finally:
         pynvml.nvmlShutdown()
 
 
 def _devices(nvml: Any) -> Check:
-    handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
-    models = Counter(nvml.nvmlDeviceGetName(h) for h in handles)
-    if not models:
-        return Check("GPU", "missing", "the driver runs, but sees no GPU", _GPU_USE, "see nvidia-smi")
-    memory = sum(nvml.nvmlDeviceGetMemoryInfo(h).total for h in handles)
+    from unidle.fleet.nvml import answering, links_by_nvml
+
+    found, silent = answering(nvml)
+    lost = "; ".join(f"GPU {index} does not answer: {why}" for index, why in silent.items())
+    if not found:
+        detail = lost or "the driver runs, but sees no GPU"
+        return Check("GPU", "limited" if lost else "missing", detail, _GPU_USE, _SEE_LOG)
+    models = Counter(nvml.nvmlDeviceGetName(h) for h in found.values())
+    memory = sum(nvml.nvmlDeviceGetMemoryInfo(h).total for h in found.values())
     detail = ", ".join(f"{n} x {model}" for model, n in models.items())
     detail += f", {memory / 2**30:,.0f} GiB in all"
-    if len(handles) > 1:
-        from unidle.fleet.nvml import links_by_nvml
-
+    if len(found) > 1:
         detail += f"; {describe(links_by_nvml(nvml))}"
+    if lost:
+        return Check("GPU", "limited", f"{detail}; {lost}", _GPU_USE, _SEE_LOG)
     return Check("GPU", "ok", detail, _GPU_USE)
 
 

@@ -157,7 +157,7 @@ def _try_v2(root: Path, mount: Mount, own: dict[str, str], found: _Cgroups) -> N
     made, files = _try_child(parent)
     features = {name for name, file in _V2_FEATURES.items() if file in files}
     if made:
-        # In the root of the hierarchy, controllers can be handed on by whoever can write there.
+        # In the root of the hierarchy, controllers can be handed on by a process that can write there.
         found.able |= offered | features
     else:
         found.closed |= offered | set(_V2_FEATURES)

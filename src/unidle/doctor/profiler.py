@@ -92,7 +92,7 @@ def _refusals(known: Facts) -> dict[str, str]:
 
 def _remedy(known: Facts, works: str) -> str:
     if not known.module:
-        return "pip install unidle-scope"
+        return "install the wheel unidle_scope of this version (docs: Install), or `make setup` in a checkout"
     if works != "T1" and known.perf and not known.capabilities & {CAP_SYS_ADMIN, CAP_PERFMON}:
         lower = "sysctl kernel.perf_event_paranoid=2 for T1; "
     else:

@@ -17,7 +17,7 @@ def python() -> Check:
 
 
 def pytorch() -> Check:
-    """PyTorch beside unidle; a job's own environment may have another."""
+    """PyTorch next to unidle; a job's own environment may have another."""
     use = "the demo and the examples (jobs bring their own)"
     version = _installed("torch")
     if version is None:

@@ -140,7 +140,7 @@ def _incident(
     until_ns: int,
     others: Sequence[Injected],
 ) -> Incident | None:
-    """The incident that a fault caused, among those that were told after it and before the next fault.
+    """The incident that a fault caused, among those that were reported after it and before the next fault.
 
     What names the target of one of ``others``, which happened at the same time, is not laid to it.
     """

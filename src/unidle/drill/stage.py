@@ -102,7 +102,7 @@ class Stage:
     # -- what is seen ----------------------------------------------------------------------------
 
     def look(self, *, may_be_down: bool = False) -> JobView | None:
-        """The job as the log has it by now; None before it was taken up. Errors: :class:`CannotRun`."""
+        """The job as the log has it by now; None before a controller adopted it. Errors: :class:`CannotRun`."""
         assert self._up is not None
         ended = self._up.poll()
         self.log.follow(self._store)

@@ -135,7 +135,7 @@ class Engine(Protocol):
         """What there is now."""
 
     def adopt(self, live: Sequence[LiveAttempt]) -> None:
-        """Called once before the first poll: take up what the log says is alive."""
+        """Called once before the first poll: adopt what the log says is alive."""
 
     def start(self, command: StartGang) -> None:
         """Begin to start a gang; failures arrive as marks of the rank (kind ``exit`` or ``lost``)."""

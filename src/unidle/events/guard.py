@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+import msgspec
+
 from unidle.events.base import Base
 from unidle.jobs import Reason
 
@@ -14,7 +16,7 @@ CareState = Literal[
 
 
 class VerdictReached(Base, frozen=True, omit_defaults=True):
-    """What is wrong with an attempt, and whom it is laid on: ``rank`` and ``node``, where that can be told.
+    """What is wrong with an attempt, and which rank and node it is attributed to, where that can be determined.
 
     ``onset_ns``: since when; ``signal_ns``: when the first sign was seen. ``acts``: something follows from it.
     """
@@ -139,3 +141,31 @@ class PreflightEnded(Base, frozen=True, omit_defaults=True):
     attempt: int
     ok: bool
     because: Reason
+
+
+class RankStack(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Where ranks were found that stood at the same place: one entry for all of them.
+
+    ``state``: a category of the profiler's budget (``collective``, ``data``, ``lock``, ...), or ``stopped``, ``ended``,
+    ``waiting``, ``running`` or ``unknown``. ``at``: the place in words. ``frames``: root first, the deepest ones.
+    ``why_not``: why there are no frames, or not all.
+    """
+
+    ranks: tuple[int, ...]
+    state: str
+    at: str = ""
+    frames: tuple[str, ...] = ()
+    why_not: str = ""
+
+
+class StacksTaken(Base, frozen=True, omit_defaults=True):
+    """All ranks of an attempt that hangs were looked at once, without a change to them.
+
+    ``odd``: ranks that are not where the others wait. Where nothing could be looked at, ``because`` gives the reason.
+    """
+
+    job: str
+    attempt: int
+    because: Reason
+    stacks: tuple[RankStack, ...] = ()
+    odd: tuple[int, ...] = ()

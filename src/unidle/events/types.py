@@ -15,8 +15,10 @@ from unidle.events.guard import FaultSeen as FaultSeen
 from unidle.events.guard import MaintenanceSet as MaintenanceSet
 from unidle.events.guard import NodeChecked as NodeChecked
 from unidle.events.guard import PreflightEnded as PreflightEnded
+from unidle.events.guard import RankStack as RankStack
 from unidle.events.guard import RemedySet as RemedySet
 from unidle.events.guard import SparesSet as SparesSet
+from unidle.events.guard import StacksTaken as StacksTaken
 from unidle.events.guard import VerdictOver as VerdictOver
 from unidle.events.guard import VerdictReached as VerdictReached
 from unidle.events.guard import WatchSet as WatchSet
@@ -65,7 +67,7 @@ class ControllerStarted(Base, frozen=True, omit_defaults=True):
 
 
 class ControllerStopped(Base, frozen=True, omit_defaults=True):
-    """The writer left in good order."""
+    """The writer left cleanly."""
 
     why: str
 
@@ -89,7 +91,7 @@ class HealthSet(Base, frozen=True, omit_defaults=True):
 
 
 class DeviceCut(Base, frozen=True, omit_defaults=True):
-    """A device is cut anew: parts in use stay as they are, the others are new slices.
+    """A device is cut again: parts in use stay as they are, the others are new slices.
 
     A part without a job that is all of the device means that it is whole again.
     """
@@ -100,8 +102,11 @@ class DeviceCut(Base, frozen=True, omit_defaults=True):
 
 
 class JobSubmitted(Base, frozen=True, omit_defaults=True):
+    """``submitted_by``: the submitter, as far as the store can tell; ``spec.user`` is whose job it is."""
+
     job: str
     spec: JobSpec
+    submitted_by: str = ""
 
 
 class CancelAsked(Base, frozen=True, omit_defaults=True):
@@ -244,6 +249,13 @@ class JobEnded(Base, frozen=True, omit_defaults=True):
     because: Reason
 
 
+class JobsRemoved(Base, frozen=True, omit_defaults=True):
+    """Jobs that have ended leave lists and commands, and their files go. Their time stays in the ledger."""
+
+    jobs: tuple[str, ...]
+    by: str
+
+
 class Predicted(Base, frozen=True, omit_defaults=True):
     """A predictor said something of a job; what came true is derived from the log.
 
@@ -282,6 +294,7 @@ Event: TypeAlias = (
     | StopAsked
     | VerdictReached
     | VerdictOver
+    | StacksTaken
     | FaultSeen
     | WatchSet
     | CheckpointBad
@@ -300,6 +313,7 @@ Event: TypeAlias = (
     | Resized
     | Promised
     | JobEnded
+    | JobsRemoved
     | Predicted
     | BudgetMeasured
     | StepsWatched
@@ -322,6 +336,7 @@ KINDS: Final[dict[str, type[Event]]] = {
     "stop_asked": StopAsked,
     "verdict_reached": VerdictReached,
     "verdict_over": VerdictOver,
+    "stacks_taken": StacksTaken,
     "fault_seen": FaultSeen,
     "watch_set": WatchSet,
     "checkpoint_bad": CheckpointBad,
@@ -340,6 +355,7 @@ KINDS: Final[dict[str, type[Event]]] = {
     "resized": Resized,
     "promised": Promised,
     "job_ended": JobEnded,
+    "jobs_removed": JobsRemoved,
     "predicted": Predicted,
     "budget_measured": BudgetMeasured,
     "steps_watched": StepsWatched,

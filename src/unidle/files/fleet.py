@@ -52,7 +52,7 @@ def load_fleet(path: str | os.PathLike[str]) -> Fleet:
 
 
 def load_fleet_and_notices(path: str | os.PathLike[str]) -> tuple[Fleet, tuple[Channel, ...]]:
-    """As :func:`load_fleet`, with those who are told what happens: they are no part of the fleet, since a log of
+    """As :func:`load_fleet`, with the receivers of notices: they are no part of the fleet, since a log of
     it must not hold their addresses."""
     builder = _Builder(load_document(path, what="fleet", bounds=BOUNDS), base_dir_of(path))
     return builder.fleet(), builder.channels

@@ -387,7 +387,7 @@ class FleetFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         tuple[NoticePart, ...],
         Meta(
             max_length=32,
-            description="Who is told what happens to jobs and nodes. Without it, nobody.",
+            description="Who receives what happens to jobs and nodes. Without it, nobody.",
             examples=[[{"webhook": "https://hooks.example.org/unidle", "secret_env": "NOTICE_SECRET"}]],
         ),
     ] = ()

@@ -24,7 +24,9 @@ def _time(text: str, example: str) -> Meta:
     )
 
 
-After = Annotated[DurationText | None, _time("How long a job shows no work before it is told; 30m.", "30m")]
+After = Annotated[
+    DurationText | None, _time("How long a job shows no work before it gets a notice; 30m.", "30m")
+]
 Start = Annotated[
     DurationText | None,
     _time("The same for one that has shown no work yet; without it, twice `after`.", "1h"),

@@ -33,7 +33,7 @@ class GpuLinksPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     topo: Annotated[
         Annotated[_Line, Meta(min_length=1)] | None,
         Meta(
-            description="File with the output of nvidia-smi topo -m or npu-smi info -t topo, beside this one.",
+            description="File with the output of nvidia-smi topo -m or npu-smi info -t topo, next to this one.",
             examples=["hgx-h100.txt"],
         ),
     ] = None
@@ -75,7 +75,7 @@ class GpuLinksPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
         tuple[_Line, ...],
         Meta(
             max_length=GPUS_LIMIT,
-            description="CPUs beside each GPU, in the same order.",
+            description="CPUs next to each GPU, in the same order.",
             examples=[["0-31", "32-63"]],
         ),
     ] = ()

@@ -1,4 +1,4 @@
-"""What a fleet file says about who is told of what."""
+"""The section of a fleet file that configures notices."""
 
 from __future__ import annotations
 

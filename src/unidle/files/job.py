@@ -12,7 +12,7 @@ from typing import Final, Literal
 from unidle.files.check import convert
 from unidle.files.document import Bounds, Breach, Document
 from unidle.files.job_file import JobFile, RanksPart, is_reserved_env
-from unidle.files.job_place import GroupsPart, SelectPart, SharePart, TopologyPart
+from unidle.files.job_place import GroupsPart, HardwarePart, SelectPart, SharePart, TopologyPart
 from unidle.files.job_restart import check_policies, check_roles, restart_of, roles_of
 from unidle.files.load import base_dir_of, load_document
 from unidle.files.values import MEMORY_LIMIT_BYTES, as_name, memory_bytes
@@ -29,6 +29,7 @@ from unidle.jobs import (
     Topology,
     Where,
 )
+from unidle.login import login_name
 
 BOUNDS: Final = Bounds()
 
@@ -38,7 +39,7 @@ def load_job(path: str | os.PathLike[str]) -> JobSpec:
 
     Errors: :class:`unidle.errors.BadInput`, the first in the file's order.
     """
-    return _job(load_document(path, what="job", bounds=BOUNDS), base_dir_of(path))
+    return job_of_document(load_document(path, what="job", bounds=BOUNDS), base_dir_of(path))
 
 
 def job_from_mapping(data: Mapping[str, object], source: str, base_dir: str | os.PathLike[str]) -> JobSpec:
@@ -46,7 +47,7 @@ def job_from_mapping(data: Mapping[str, object], source: str, base_dir: str | os
 
     ``source`` names where it came from in errors; relative paths start from ``base_dir``.
     """
-    return _job(Document(dict(data), source), os.fspath(base_dir))
+    return job_of_document(Document(dict(data), source), os.fspath(base_dir))
 
 
 def job_from_command(
@@ -73,7 +74,8 @@ class _Draft:
     workdir: str
 
 
-def _job(document: Document, base_dir: str) -> JobSpec:
+def job_of_document(document: Document, base_dir: str) -> JobSpec:
+    """The job that a document describes. Errors: :class:`unidle.errors.BadInput`, the first in its order."""
     if not isinstance(document.data, Mapping):
         raise document.error(
             (), "a job file must be a mapping of fields", remedy="the least is: command: [python, train.py]"
@@ -96,13 +98,13 @@ def _job(document: Document, base_dir: str) -> JobSpec:
         device=_device(file),
         queue=file.queue,
         priority=file.priority,
-        user=file.user or _login(),
+        user=file.user or login_name(),
         layout=Layout(file.layout.tp, file.layout.dp, file.layout.pp) if file.layout else None,
         checkpoint_path=checkpoint,
         checkpoint_memory=file.checkpoint is not None and file.checkpoint.memory,
         quarantine_bad=file.checkpoint is not None and file.checkpoint.quarantine_bad,
         progress_pattern=file.progress.pattern if file.progress else None,
-        restart=restart_of(file.restart),
+        restart=restart_of(file.restart, insists=_gives_restart_on(document.data)),
         roles=roles_of(file.roles),
         elastic=Elastic(file.ranks.min, file.ranks.max) if isinstance(file.ranks, RanksPart) else None,
         limits=Limits(
@@ -117,7 +119,7 @@ def _job(document: Document, base_dir: str) -> JobSpec:
         preemption=file.preemption,
         min_runtime_s=file.min_runtime_s,
         estimate_s=file.estimate_s,
-        requests=Requests(file.requests.cpus, memory_bytes(file.requests.memory)),
+        requests=_requests(file),
         where=Where(
             Select(file.models.include, file.models.exclude),
             Select(file.uuids.include, file.uuids.exclude),
@@ -129,7 +131,13 @@ def _job(document: Document, base_dir: str) -> JobSpec:
         hardware=Hardware(file.hardware.prefer, file.hardware.vendor, file.hardware.mix),
         steps=file.steps,
         idle_ok=file.idle_ok,
+        rendezvous=file.rendezvous or ("torchrun" if _most_ranks(file) > 1 or file.layout else "none"),
     )
+
+
+def _gives_restart_on(data: Mapping[str, object]) -> bool:
+    restart = data.get("restart")
+    return isinstance(restart, Mapping) and "on" in restart
 
 
 def _most_ranks(file: JobFile) -> int:
@@ -154,11 +162,19 @@ def _check_policies(draft: _Draft) -> None:
 
 def _device(file: JobFile) -> DeviceWish:
     """A vendor, a MIG profile or a mode is a wish about GPUs: no CPU device grants it."""
+    if file.devices_per_rank == 0:
+        return "cpu"
     share = file.share
     of_gpus = file.hardware.vendor != "any" or (
         share is not None and (share.profile is not None or share.mode != "any")
     )
     return "gpu" if of_gpus and file.device == "any" else file.device
+
+
+def _requests(file: JobFile) -> Requests:
+    """A rank without devices takes a core where it says nothing: else a node would hold any number of them."""
+    least = 1.0 if file.devices_per_rank == 0 else 0.0
+    return Requests(file.requests.cpus or least, memory_bytes(file.requests.memory))
 
 
 def _topology(part: TopologyPart) -> Topology:
@@ -278,6 +294,23 @@ def _check_topology(draft: _Draft) -> None:
             )
 
 
+def _check_devices(draft: _Draft) -> None:
+    """Without devices, wishes about them contradict the job."""
+    file = draft.file
+    if file.devices_per_rank:
+        return
+    wishes = {
+        "device": file.device == "gpu", "models": file.models != SelectPart(), "uuids": file.uuids != SelectPart(),
+        "hardware": file.hardware != HardwarePart(),
+    }  # fmt: skip
+    wish = next((name for name, there in wishes.items() if there), None)
+    if wish is not None:
+        raise draft.document.error(
+            ("devices_per_rank",), f"is 0, and {wish} asks for devices", value=0,
+            remedy=f"remove {wish}, or ask for a device",
+        )  # fmt: skip
+
+
 def _check_hardware(draft: _Draft) -> None:
     vendor = draft.file.hardware.vendor
     if draft.file.device == "cpu" and vendor != "any":
@@ -304,7 +337,7 @@ def _check_share(draft: _Draft) -> None:
         )
     if draft.file.devices_per_rank != 1:
         raise draft.document.error(
-            ("share",), "a share is of one device, and devices_per_rank is more", value=draft.file.devices_per_rank,
+            ("share",), "a share is of one device, and devices_per_rank is not 1", value=draft.file.devices_per_rank,
             remedy="remove one of them",
         )  # fmt: skip
 
@@ -366,19 +399,11 @@ def _in_full(path: str, base: str) -> str:
     return os.path.normpath(os.path.join(os.path.abspath(base), path))  # noqa: PTH100, PTH118
 
 
-def _login() -> str:
-    import pwd
-
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return str(os.getuid())
-
-
 _CHECKS: Final[dict[str, Callable[[_Draft], None]]] = {
     "command": _check_command,
     "workdir": _check_workdir,
     "layout": _check_layout,
+    "devices_per_rank": _check_devices,
     "ranks": _check_ranks,
     "roles": _check_roles,
     "restart": _check_policies,

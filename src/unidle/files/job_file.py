@@ -114,7 +114,8 @@ class ProgressPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
             min_length=1,
             max_length=PATTERN_LENGTH,
             description="A Python regular expression, searched in each line of output. The group named "
-            "step, else the first group, is the step's number; without a group each match is one step.",
+            "step, else the first group, is the step's number; without a group each match is one step. "
+            "Groups named epoch and total (steps of an epoch) are read too.",
             examples=["step=(?P<step>[0-9]+)"],
         ),
     ]
@@ -196,9 +197,20 @@ class JobFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             examples=[{"trainer": "0-2", "logger": "3"}],
         ),
     ] = {}
-    devices_per_rank: Annotated[int, number(1, 1024, "Devices that each rank gets for itself.")] = 1
+    devices_per_rank: Annotated[
+        int,
+        number(
+            0,
+            1024,
+            "Devices that each rank gets for itself. 0: none; it takes only the cores and memory of requests.",
+        ),
+    ] = 1
     device: Annotated[
-        Literal["gpu", "cpu", "any"], Meta(description="Kind of device; any takes what the fleet has.")
+        Literal["gpu", "cpu", "any"],
+        Meta(
+            description="Kind of device; any takes what the fleet has. cpu takes cores of the nodes where the fleet has "
+            "no CPU devices."
+        ),
     ] = "any"
     queue: Annotated[Name, Meta(description="Queue that the job waits in.")] = "default"
     priority: Annotated[int, number(-(10**9), 10**9, "Jobs of a higher priority are placed first.")] = 0
@@ -232,6 +244,15 @@ class JobFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     layout: Annotated[
         LayoutPart | None,
         Meta(description="Parallel layout of the ranks, where it is known.", examples=[{"tp": 2, "dp": 2}]),
+    ] = None
+    rendezvous: Annotated[
+        Literal["none", "torchrun"] | None,
+        Meta(
+            description="torchrun: every rank gets the variables of torchrun (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, "
+            "MASTER_PORT, ...). none: no rank has them, also not inherited ones. Default: none for one rank without a "
+            "layout, else torchrun.",
+            examples=["torchrun"],
+        ),
     ] = None
     checkpoint: Annotated[
         CheckpointPart | None,
@@ -288,7 +309,7 @@ class JobFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     steps: Annotated[
         Annotated[int, Meta(ge=1, le=10**12)] | None,
         Meta(
-            description="Steps of the whole run, to foretell its time and cost. Without it, those of earlier runs.",
+            description="Steps of the whole run, to predict its time and cost. Without it, those of earlier runs.",
             examples=[10000],
         ),
     ] = None

@@ -13,12 +13,12 @@ from unidle.jobs import Restart, RestartPolicy, Role
 _OF_RANKS: Final = ("fail", "hang")
 
 
-def restart_of(part: RestartPart) -> Restart:
-    """The restart policy of a job file."""
+def restart_of(part: RestartPart, *, insists: bool = False) -> Restart:
+    """The restart policy of a job file; ``insists``: ``on`` stands in it, and is not just the default."""
     policies = tuple(
         RestartPolicy(p.event, p.action, p.max, p.backoff_s, p.role or "") for p in part.policies
     )
-    return Restart(part.max, part.backoff_s, part.on, part.warm, policies)
+    return Restart(part.max, part.backoff_s, part.on, part.warm, policies, insists)
 
 
 def roles_of(part: Mapping[str, str]) -> tuple[Role, ...]:

@@ -26,7 +26,7 @@ class PolicyPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     event: Annotated[
         Literal["fail", "hang", "evict", "pending", "timeout"],
         Meta(
-            description="fail: a rank ended otherwise than with 0; hang: the gang stands still; evict: it made room for "
+            description="fail: a rank ended otherwise than with 0; hang: the gang makes no progress; evict: it made room for "
             "another; pending: it waited longer than queue_timeout_s; timeout: it ran longer than timeout_s.",
             examples=["fail"],
         ),
@@ -77,7 +77,8 @@ class RestartPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
             min_length=1,
             max_length=300,
             description="Which ends are retried: any; signal (killed by any signal); exit (any non-zero exit "
-            "code); lost (the rank's end was not seen); hang (the gang stands still); a signal's name; an exit code.",
+            "code); lost (the rank's end was not seen); hang (the gang makes no progress); a signal's name; an exit code. "
+            "Where it is given, what it names is retried even when the same error is to be expected.",
             examples=[["signal", 75]],
         ),
     ] = ("any",)

@@ -152,7 +152,7 @@ def _check_fits(row: _Row, demand: Demand, shapes: set[NodeSize]) -> None:
         left = [node for node in left if size(node) >= wanted]
         if not left:
             raise row.error(
-                column, "asks for more than any node has beside the rest of the pod", wanted,
+                column, "asks for more than any node has in addition to the rest of the pod", wanted,
                 f"the most there is {largest:,}: leave the pod out, or add such a node",
             )  # fmt: skip
 

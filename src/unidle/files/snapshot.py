@@ -65,7 +65,7 @@ class Kept(msgspec.Struct, frozen=True):
 
 
 class RunTime(msgspec.Struct, frozen=True):
-    """How long a job was foretold to run, with bounds of probability ``level_ppm``."""
+    """How long a job was predicted to run, with bounds of probability ``level_ppm``."""
 
     value_ns: int
     low_ns: int
@@ -100,7 +100,7 @@ class RunTimes(msgspec.Struct, frozen=True):
 
 
 class Pair(msgspec.Struct, frozen=True):
-    """How much slower work of one name was beside another on a device cut by ``mode``: the sum of ``times`` looks."""
+    """How much slower work of one name was when it shared with another on a device cut by ``mode``: the sum of ``times`` looks."""
 
     mode: CutMode
     load: str

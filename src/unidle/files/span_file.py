@@ -119,7 +119,7 @@ class LayerPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     kept_bytes: Annotated[
         Bytes,
         Meta(
-            description="What its backward needs beside its own input and its parameters.",
+            description="What its backward needs in addition to its own input and its parameters.",
             extra={"says": MEMORY_SAYS},
         ),
     ]
@@ -260,7 +260,7 @@ class PlanFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     pipeline_speeds: Annotated[
         tuple[Annotated[float, Meta(gt=0, le=10**6)], ...] | None,
         Meta(
-            description="How fast each pipeline's devices are, beside those of the file: times are divided by it. With one"
+            description="How fast each pipeline's devices are, relative to those of the file: times are divided by it. With one"
             " number of microbatches all pipelines' are shared out by speed; their cells hold pipelines that are alike.",
             examples=[[1, 0.5]],
         ),
@@ -276,7 +276,7 @@ class PlanFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     state_bytes_per_layer: Annotated[
         Bytes | None,
         Meta(
-            description="For a plan: weights and optimizer state of a layer, beside static_bytes. Without it: 16 bytes"
+            description="For a plan: weights and optimizer state of a layer, in addition to static_bytes. Without it: 16 bytes"
             " for each of the 12 H^2 parameters, or none where static_bytes is given.",
             extra={"says": MEMORY_SAYS},
         ),

@@ -29,7 +29,9 @@ def no_other_times(document: Document, file: PlanFile) -> None:
     for name in ("stage_ns", "activation_bytes", "input_bytes", "state_bytes_per_layer"):
         if getattr(file, name) is not None:
             raise document.error(
-                (name,), "is there beside layers, which say it", remedy="leave one of the two out"
+                (name,),
+                "is there together with layers, which state the same",
+                remedy="leave one of the two out",
             )
 
 
@@ -78,6 +80,6 @@ def speed_of(document: Document, file: PlanFile, site: int, measured: Measured) 
     if own is not None and file.device_tflops is None:
         raise document.error(
             ("sites", site, "device_tflops"), "says nothing without the speed of the device that was measured",
-            value=own, remedy="add device_tflops: ... for that one beside layers",
+            value=own, remedy="add device_tflops: ... for that one in addition to layers",
         )  # fmt: skip
     return own or measured.tflops

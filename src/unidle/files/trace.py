@@ -168,7 +168,7 @@ def _columns(header: list[str] | None, source: str) -> dict[str, int]:
         remedy = (
             f"did you mean {close[0]}?"
             if close
-            else f"leave it out; beside the usual ones there may be {', '.join(OPTIONAL)}"
+            else f"leave it out; in addition to the usual ones there may be {', '.join(OPTIONAL)}"
         )
         raise BadFile(f"{source}:1", "no such column", field=printable(unknown) or "(empty)", remedy=remedy)
     return {name: k for k, name in enumerate(names)} | {"": len(names)}

@@ -96,7 +96,7 @@ class _Sizes:
         if 0 < cpus < cpu:
             text = f"{cpu} for each rank, more than any node with its GPUs has: {cpus}"
             return trace.error(job, "cpu_milli", text, job.cpu_milli, _TOO_LARGE)
-        text = f"{least} for each rank, which no node has beside its GPUs and {cpu} of CPU"
+        text = f"{least} for each rank, which no node has in addition to its GPUs and {cpu} of CPU"
         if 0 < memory < least:
             text = f"{least} for each rank, more than any node with its GPUs has: {memory}"
         return trace.error(job, "memory_mib", text, job.memory_bytes >> 20, _TOO_LARGE)

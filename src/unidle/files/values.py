@@ -19,25 +19,19 @@ NAME_SAYS: Final = (
 PRINTABLE_PATTERN: Final = r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]*" + END
 PRINTABLE_SAYS: Final = "one line of printable text"
 
-_UNITS: Final = {
-    "B": 1,
-    "kB": 10**3,
-    "KB": 10**3,
-    "MB": 10**6,
-    "GB": 10**9,
-    "TB": 10**12,
-    "KiB": 2**10,
-    "MiB": 2**20,
-    "GiB": 2**30,
-    "TiB": 2**40,
-}
-_MEMORY: Final = r"^([0-9]{1,18}(?:\.[0-9]{1,18})?) ?([kKMGT]?B|[KMGT]iB)" + END
+_POWERS: Final = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+# 200M is decimal as 200MB is, 200Mi binary as 200MiB. Lower case is taken too, but not Gb, which is gigabits.
+_MEMORY: Final = r"^([0-9]{1,18}(?:\.[0-9]{1,18})?) ?(?:(?![KMGT]i?b)([kKmMgGtT])(i?)[bB]?|B)?" + END
 MEMORY_LIMIT_BYTES: Final = 2**50
-MEMORY_SAYS: Final = "bytes, or an amount such as 512MiB or 2GB"
+MEMORY_SAYS: Final = "bytes, or an amount such as 200M, 512MiB or 2GB"
 
 MemoryText = Annotated[
     str,
-    Meta(pattern=_MEMORY, description="An amount with its unit: B, kB, MB, GB, TB, KiB, MiB, GiB or TiB."),
+    Meta(
+        pattern=_MEMORY,
+        description="An amount with its unit: K, M, G or T (also kB, MB, GB, TB) are powers of 1000; "
+        "Ki, Mi, Gi or Ti (also KiB, MiB, GiB, TiB) powers of 1024.",
+    ),
 ]
 
 
@@ -50,27 +44,47 @@ def memory_bytes(amount: int | str) -> int:
         raise ValueError(f"not an amount of memory: {amount!r}")
     # Whole numbers stay exact at any size.
     whole, _, part = found[1].partition(".")
-    unit = _UNITS[found[2]]
+    unit: int = (1024 if found[3] else 1000) ** _POWERS[(found[2] or "").lower()]
     return int(whole) * unit + int(part or "0") * unit // int("1" + "0" * len(part))
 
 
 _SECONDS: Final = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
-_DURATION: Final = r"^([0-9]{1,9}(?:\.[0-9]{1,9})?) ?([smhd])" + END
-DURATION_SAYS: Final = "a time with its unit, such as 90s, 30m, 1.5h or 2d"
+_AMOUNT: Final = r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?"
+_DURATION: Final = (
+    rf"^(?={_AMOUNT}[dhms])(?:{_AMOUNT}d ?)?(?:{_AMOUNT}h ?)?(?:{_AMOUNT}m ?)?(?:{_AMOUNT}s)?{END}"
+)
+DURATION_SAYS: Final = "a time with its unit, such as 90s, 30m, 1.5h, 1h30m or 2d"
 
 DurationText = Annotated[
     str,
-    Meta(pattern=_DURATION, description="A time with its unit: s, m, h or d.", extra={"says": DURATION_SAYS}),
+    Meta(
+        pattern=_DURATION,
+        description="A time with its unit: s, m, h or d; several from large to small add up.",
+        extra={"says": DURATION_SAYS},
+    ),
 ]
 
 
 def duration_ns(text: str) -> int:
-    """``30m`` in nanoseconds. ``text`` fits :data:`DurationText`."""
+    """``30m`` or ``1h30m`` in nanoseconds. ``text`` fits :data:`DurationText`."""
     found = re.search(_DURATION, text)
     if found is None:
         raise ValueError(f"not a time: {text!r}")
-    whole, _, part = found[1].partition(".")
-    unit_ns = _SECONDS[found[2]] * 1_000_000_000
+    return sum(
+        _ns(amount, seconds)
+        for amount, seconds in zip(found.groups()[1:], _SECONDS.values(), strict=True)
+        if amount is not None
+    )
+
+
+def seconds_or_duration_ns(text: str) -> int:
+    """As :func:`duration_ns`, and a number without a unit is seconds, as users type it on the command line."""
+    return duration_ns(f"{text}s" if re.fullmatch(_AMOUNT, text) else text)
+
+
+def _ns(amount: str, seconds: int) -> int:
+    whole, _, part = amount.partition(".")
+    unit_ns = seconds * 1_000_000_000
     return int(whole) * unit_ns + int(part or "0") * unit_ns // int("1" + "0" * len(part))
 
 

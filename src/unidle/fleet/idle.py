@@ -13,7 +13,7 @@ Then = Literal["end", "requeue"]
 
 @dataclass(frozen=True, slots=True)
 class IdleTerms:
-    """When a quiet holder is told, and whether it is released after the notice.
+    """When a quiet holder is reported, and whether it is released after the notice.
 
     ``start_ns`` takes the place of ``after_ns`` for an attempt that has shown no work yet. ``then`` is
     what becomes of a job that was released: it ends, or waits again.

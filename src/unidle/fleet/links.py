@@ -37,7 +37,7 @@ _REMEDY: Final = "give the whole output of nvidia-smi topo -m or npu-smi info -t
 class GpuLinks:
     """The links of one node. ``ways[i][k]`` is the word for GPUs ``gpus[i]`` and ``gpus[k]``.
 
-    ``numa`` is each GPU's NUMA node (None: unknown), ``cpus`` the CPUs beside it as the kernel writes a
+    ``numa`` is each GPU's NUMA node (None: unknown), ``cpus`` the CPUs next to it as the kernel writes a
     list, ``nics`` the way from each NIC to each GPU.
     """
 

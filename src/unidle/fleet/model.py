@@ -70,7 +70,7 @@ class Device:
     vendor's own tools count it as, where that is not ``index``.
 
     ``sharing`` is there where jobs may have it cut, and ``cut`` while some have. ``generation`` counts how
-    often it was cut anew; from 1 on it is part of the names of slices, so that a name stands for one share.
+    often it was cut again; from 1 on it is part of the names of slices, so that a name stands for one share.
     """
 
     id: str

@@ -44,14 +44,14 @@ class Uplink:
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """``up`` by tier and node; ``inside_bps`` by node: what one device has to those beside it."""
+    """``up`` by tier and node; ``inside_bps`` by node: what one device has to those next to it."""
 
     up: dict[str, Uplink]
     inside_bps: dict[str, int]
 
 
 def network_of(fleet: Fleet) -> Network:
-    """The links of ``fleet``, declared ones first. A link of one vertex goes before one of its kind.
+    """The links of ``fleet``, declared ones first. A link of one vertex precedes one of its kind.
 
     A link of a kind that has a class is for the vertices of that class; for all of them where none has it.
 

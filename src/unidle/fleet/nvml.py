@@ -31,13 +31,33 @@ class Nvml(Protocol):
     def nvmlDeviceGetTopologyCommonAncestor(self, device1: Any, device2: Any, /) -> int: ...  # noqa: N802
 
 
+def answering(nvml: Nvml) -> tuple[dict[int, Any], dict[int, str]]:
+    """Handles of the GPUs that answer, and why each of the others does not, by number.
+
+    One that fell off the bus is still counted, and may not keep the others from being used. Errors: NVML's own,
+    from a driver that does not answer at all.
+    """
+    handles: dict[int, Any] = {}
+    silent: dict[int, str] = {}
+    for number in range(nvml.nvmlDeviceGetCount()):
+        try:
+            handle = nvml.nvmlDeviceGetHandleByIndex(number)
+            nvml.nvmlDeviceGetPciInfo(handle)
+        except nvml.NVMLError as error:
+            silent[number] = str(error)
+        else:
+            handles[number] = handle
+    return handles, silent
+
+
 def links_by_nvml(nvml: Nvml, sysfs: Path = Path("/sys")) -> GpuLinks:
-    """The links of this machine's GPUs. NUMA nodes come from ``sysfs``.
+    """The links of this machine's GPUs, of those that answer. NUMA nodes come from ``sysfs``.
 
     Two GPUs on NVSwitches have as many links as the one with fewer of them has to switches; others as
     many as go from one to the other. Errors: NVML's own, from a driver that does not answer at all.
     """
-    handles = [nvml.nvmlDeviceGetHandleByIndex(k) for k in range(nvml.nvmlDeviceGetCount())]
+    found, _ = answering(nvml)
+    handles = list(found.values())
     buses = [_bus(nvml.nvmlDeviceGetPciInfo(handle)) for handle in handles]
     reach = [_reach(nvml, handle, set(buses)) for handle in handles]
     ways = tuple(
@@ -48,7 +68,7 @@ def links_by_nvml(nvml: Nvml, sysfs: Path = Path("/sys")) -> GpuLinks:
         for i in range(len(handles))
     )
     numa = tuple(numa_node(bus, sysfs) for bus in buses)
-    return GpuLinks(tuple(range(len(handles))), ways, numa, tuple(cpus_beside(node, sysfs) for node in numa))
+    return GpuLinks(tuple(found), ways, numa, tuple(cpus_beside(node, sysfs) for node in numa))
 
 
 def _reach(nvml: Nvml, handle: Any, buses: set[str]) -> dict[str, int]:

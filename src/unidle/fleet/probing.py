@@ -66,7 +66,7 @@ def phases(fleet: Fleet) -> list[Phase]:
 def links_of(fleet: Fleet, measured: Sequence[tuple[Phase, Sequence[Measured]]]) -> tuple[Link, ...]:
     """The links that the measurements show; one for each kind where all of it are alike. Pure.
 
-    A tier that no sibling stands beside has no entry: nothing could be measured across its way up.
+    A tier without a sibling has no entry: nothing could be measured across its way up.
     """
     tree = _Tree(fleet)
     bps: dict[str, float] = {}

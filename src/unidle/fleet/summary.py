@@ -1,4 +1,4 @@
-"""What a cluster has free, in few numbers: small enough to send to whoever dispatches jobs to several clusters.
+"""What a cluster has free, in few numbers: small enough to send to a process that dispatches jobs to several clusters.
 
 Nodes that are alike are counted, not listed, and so are network domains that hold the same: the size of a
 summary depends on how many kinds of them there are, not on how many nodes.

@@ -43,7 +43,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Harm:
-    """An incident of a job: see ``unidle.view.incidents``. ``stopped``: it ended the attempt."""
+    """An incident of a job: see ``unidle.view.incidents``. ``stopped``: it ended the attempt; ``cause``: what kind of failure did."""
 
     job: str
     kind: str
@@ -53,6 +53,7 @@ class Harm:
     device_ns: int
     cost_micro: int | None
     stopped: bool
+    cause: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,11 @@ class Label(NamedTuple):
     node: str
     start_ns: int
     end_ns: int
+
+
+ENOUGH_NODE_DAYS: Final = 30.0
+ENOUGH_DEVICE_YEARS: Final = 1.0
+"""A rate is reported from so much observed time on: from less it is an extrapolation, and only counts are facts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +154,7 @@ class Accounts:
     nodes: tuple[NodeRow, ...]  # the worst first; only those with an event
     removals: Rate
     judged: Judged | None
+    causes: tuple[KindRow, ...] = ()  # of the incidents that ended an attempt, by the kind of failure
 
 
 def accounts(
@@ -167,6 +174,7 @@ def accounts(
         worst(failures, harms, seen),
         Rate(sum(map(len, removals(failures).values())), node_days),
         None if labels is None else judged(failures, harms, labels, node_days),
+        causes(harms),
     )
 
 
@@ -213,9 +221,18 @@ def sizes(stretches: Iterable[Stretch]) -> tuple[SizeRow, ...]:
 
 def kinds(harms: Iterable[Harm]) -> tuple[KindRow, ...]:
     """Costs by kind of incident, the dearest in device time first."""
+    return _costs_by((harm.kind, harm) for harm in harms)
+
+
+def causes(harms: Iterable[Harm]) -> tuple[KindRow, ...]:
+    """Costs of the incidents that ended an attempt, by the kind of failure, the dearest in device time first."""
+    return _costs_by((harm.cause, harm) for harm in harms if harm.cause)
+
+
+def _costs_by(harms: Iterable[tuple[str, Harm]]) -> tuple[KindRow, ...]:
     found: dict[str, list[Harm]] = defaultdict(list)
-    for harm in harms:
-        found[harm.kind].append(harm)
+    for kind, harm in harms:
+        found[kind].append(harm)
     rows = [
         KindRow(
             kind, len(ones), sum(h.lost_steps for h in ones), sum(h.device_ns for h in ones),

@@ -9,7 +9,7 @@ from unidle.jobs.vitals import Pair
 
 
 def at_fault(bad: Collection[Pair], fine: Collection[Pair], nodes: Sequence[str]) -> int | None:
-    """A rank on the node that all ``bad`` connections have in common; None where it is a link, or cannot be told.
+    """A rank on the node that all ``bad`` connections have in common; None where it is a link, or cannot be determined.
 
     ``fine`` are connections that work, ``nodes`` where each rank is (none given: each on a node of its own). A node is
     at fault when nothing works between it and two or more others; with one other it is as likely that one, or the link.

@@ -30,7 +30,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came of the remedy or check that runs for the target: ``silent`` where that cannot be told."""
+    """What came of the remedy or check that runs for the target: ``silent`` where that cannot be determined."""
 
     answer: Answer
     text: str

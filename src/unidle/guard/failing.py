@@ -27,7 +27,7 @@ def rates_of(view: View, job: JobView) -> Rates:
 
     Failures are taken to be as many per device and second in all gangs.
     """
-    mttf_s = observed_mttf(view.failures, view.device_ns / _S / job.spec.devices, _PRIOR_S)
+    mttf_s = observed_mttf(view.failures, view.device_ns / _S / max(job.spec.devices, 1), _PRIOR_S)
     pauses_s = list(_pauses_s(job.attempts)) or [_USUAL_RESTART_S]
     return Rates(mttf_s, sum(pauses_s) / len(pauses_s))
 

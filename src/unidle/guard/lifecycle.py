@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Container
 from typing import Final, Literal
 
 from unidle.events import types as ev
-from unidle.guard.restarts import backoff_s, by_policy, is_ignored
+from unidle.guard.failure import (
+    cannot_start,
+    find_culprit,
+    how_ended,
+    is_symptom,
+    kind_of,
+    kind_of_hang,
+    signal_name,
+    text_of,
+)
+from unidle.guard.restarts import backoff_s, by_policy, is_ignored, why_in_vain
+from unidle.guard.stacks import odd_in_words
 from unidle.jobs import Reason, Restart
 from unidle.share.refusal import CUT_REFUSED
 from unidle.view.jobs import AttemptView, JobView
@@ -15,7 +25,8 @@ from unidle.view.ranks import RankView
 from unidle.words import counted
 
 _S: Final = 1_000_000_000
-_CANNOT_EXEC: Final = (126, 127)
+CAUSE_NS: Final = 3 * _S
+"""How long the gang is left alone after a failure that follows from another's: that one may take its time to end."""
 
 
 def decide(job: JobView, now_ns: int) -> list[ev.Event]:
@@ -46,7 +57,17 @@ def next_deadline_ns(job: JobView) -> int | None:
         since = over[-1] if over else 0  # a policy let it run again
         before = sum((a.ended_ns or 0) - a.placed_ns for a in job.attempts[since:-1])
         times.append(job.live.placed_ns + int(job.spec.timeout_s * _S) - before)
+    if job.live is not None and (until_ns := waits_for_cause_ns(job, job.live)) is not None:
+        times.append(until_ns)
     return min(times, default=None)
+
+
+def waits_for_cause_ns(job: JobView, attempt: AttemptView) -> int | None:
+    """Until when nothing follows from a failure, because it is a symptom and the cause may be seen yet; None where none is."""
+    culprit = find_culprit(attempt, job.spec.ignored_ranks) if attempt.stop is None else None
+    if culprit is None or not is_symptom(attempt.ranks[culprit]) or attempt.all_ended:
+        return None
+    return (attempt.ranks[culprit].end_ns or 0) + CAUSE_NS
 
 
 def _decide_waiting(job: JobView, now_ns: int) -> list[ev.Event]:
@@ -71,18 +92,29 @@ def _decide_running(job: JobView, attempt: AttemptView, now_ns: int) -> list[ev.
     if job.cancel_by is not None:
         return [ev.StopAsked(job.id, attempt.number, "cancelled", grace_ns, _cancelled(job))]
     culprit = find_culprit(attempt, job.spec.ignored_ranks)
-    if culprit is not None:
-        because = why_failed(attempt, culprit)
+    if culprit is not None and now_ns >= (waits_for_cause_ns(job, attempt) or 0):
+        because = why_failed(job, attempt, culprit)
         return [ev.StopAsked(job.id, attempt.number, "rank_failed", grace_ns, because, culprit)]
     verdict = attempt.verdict
     if verdict is not None and verdict.acts:
         # what hangs does not hear SIGTERM, and saves nothing any more
-        return [ev.StopAsked(job.id, attempt.number, "hung", 0, verdict.because, verdict.rank)]
+        because, culprit = _why_hung(attempt, verdict.because, verdict.rank)
+        return [ev.StopAsked(job.id, attempt.number, "hung", 0, because, culprit)]
     deadline = next_deadline_ns(job)
     if deadline is not None and now_ns >= deadline:
         because = Reason("timeout", f"ran longer than timeout_s = {job.spec.timeout_s:g}")
         return [ev.StopAsked(job.id, attempt.number, "timeout", grace_ns, because)]
     return []
+
+
+def _why_hung(attempt: AttemptView, because: Reason, rank: int | None) -> tuple[Reason, int | None]:
+    """The reason and the rank to blame, with what the stacks add: the ranks that are not where the others wait."""
+    taken = attempt.stacks
+    if taken is None or not taken.odd:
+        return because, rank
+    text = f"{because.text}; {odd_in_words(taken.stacks, taken.odd)}"
+    culprit = taken.odd[0] if rank is None and len(taken.odd) == 1 else rank
+    return Reason(because.code, text, because.figures), culprit
 
 
 def _decide_ended(job: JobView, attempt: AttemptView, now_ns: int) -> list[ev.Event]:
@@ -117,16 +149,18 @@ def _decide_ended(job: JobView, attempt: AttemptView, now_ns: int) -> list[ev.Ev
         state: Literal["failed", "cancelled"] = "failed" if stop.why == "timeout" else "cancelled"
         return [ended(job.id, attempt.number, state, stop.because), ev.JobEnded(job.id, state, stop.because)]
     if stop is not None and stop.why == "hung":
-        failed = ended(job.id, attempt.number, "failed", stop.because)
+        figures = {**stop.because.figures, "kind": kind_of_hang(attempt)}
+        because = Reason(stop.because.code, stop.because.text, figures)
+        failed = ended(job.id, attempt.number, "failed", because)
         then = by_policy(job, "hang", stop.because, now_ns, stop.culprit)
         return [failed, then or _again_or_fail(job, stop.because, now_ns)]
-    culprit = (
-        stop.culprit if stop is not None and stop.culprit is not None else find_culprit(attempt, ignored)
-    )
-    because = stop.because if stop is not None else why_failed(attempt, culprit or 0)
+    culprit = find_culprit(attempt, ignored)  # again, because all ends are known now
+    if culprit is None:
+        culprit = stop.culprit if stop is not None and stop.culprit is not None else 0
+    because = why_failed(job, attempt, culprit)
     return [
         ended(job.id, attempt.number, "failed", because),
-        _retry_or_fail(job, attempt, culprit or 0, because, now_ns),
+        _retry_or_fail(job, attempt, culprit, because, now_ns),
     ]
 
 
@@ -169,6 +203,10 @@ def _retry_or_fail(job: JobView, attempt: AttemptView, culprit: int, why: Reason
         on = ", ".join(str(item) for item in restart.on)
         text = f"{why.text}; not retried: restart.on is [{on}]" if restart.max else why.text
         return ev.JobEnded(job.id, "failed", Reason(why.code, text, why.figures))
+    if job.retries < restart.max and not restart.insists and (vain := why_in_vain(job, attempt, culprit)):
+        return ev.JobEnded(
+            job.id, "failed", Reason(why.code, f"{why.text}; {vain}: not retried", why.figures)
+        )
     return _again_or_fail(job, why, now_ns)
 
 
@@ -205,40 +243,10 @@ def retries(restart: Restart, rank: RankView) -> bool:
     return False
 
 
-def cannot_start(rank: RankView) -> bool:
-    """The command does not exist or may not be executed: no further try can help."""
-    return rank.spawn_ns is None and rank.code in _CANNOT_EXEC
-
-
-def find_culprit(attempt: AttemptView, ignored: Container[int] = ()) -> int | None:
-    """The rank to blame: a lost or killed one before those that exited non-zero, then the earliest.
-
-    When one rank dies its peers soon exit with errors of their connections; these are symptoms.
-    Ranks that ended after the order to stop are never blamed, nor ``ignored`` ones.
-    """
-    failed = [
-        (_symptom(rank), rank.end_ns or 0, k)
-        for k, rank in enumerate(attempt.ranks)
-        if rank.failed
-        and k not in ignored
-        and (attempt.stop_ns is None or (rank.end_ns or 0) <= attempt.stop_ns)
-    ]
-    if not failed:
-        after = [
-            (rank.end_ns or 0, k) for k, rank in enumerate(attempt.ranks) if rank.failed and k not in ignored
-        ]
-        return min(after)[1] if after and attempt.stop is None else None
-    return min(failed)[2]
-
-
-def _symptom(rank: RankView) -> bool:
-    return not rank.lost and rank.code is not None and rank.code > 0 and not cannot_start(rank)
-
-
-def why_failed(attempt: AttemptView, culprit: int) -> Reason:
+def why_failed(job: JobView, attempt: AttemptView, culprit: int) -> Reason:
     """One sentence on what the culprit did, with a peer that left early where that explains it."""
     rank = attempt.ranks[culprit]
-    text = f"rank {culprit} {how_ended(rank)}"
+    text = text_of(rank, culprit, job.spec)
     if rank.step_n:
         text += f" after step {rank.step_n[-1]}"
     early = [
@@ -249,29 +257,7 @@ def why_failed(attempt: AttemptView, culprit: int) -> Reason:
     if early and not rank.lost:
         first_ns, k = min(early)
         text += f", {((rank.end_ns or 0) - first_ns) / _S:.1f} s after rank {k} had exited 0"
-    figures: dict[str, int | float | str] = {"rank": culprit}
+    figures: dict[str, int | float | str] = {"rank": culprit, "kind": kind_of(attempt, rank)}
     if rank.code is not None:
         figures["code"] = rank.code
     return Reason("rank_failed", text, figures)
-
-
-def how_ended(rank: RankView) -> str:
-    """In words: ``exited 3``, ``was killed by SIGKILL``, ``ran out of memory``, ``was lost``."""
-    if rank.lost:
-        return f"was lost ({rank.notes[-1][1]})" if rank.notes else "was lost"
-    if rank.code is None:
-        return "is alive"
-    if rank.info.get("oom"):
-        return "ran out of memory"
-    if cannot_start(rank):
-        return f"cannot start: {rank.notes[-1][1]}" if rank.notes else "cannot start"
-    if rank.code < 0:
-        return f"was killed by {signal_name(-rank.code)}"
-    return f"exited {rank.code}"
-
-
-def signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

@@ -17,6 +17,7 @@ from typing import Final, Literal, NamedTuple
 
 from unidle.guard.ends import at_fault
 from unidle.jobs.vitals import Doing, GangVitals, Pair, RankVitals
+from unidle.words import are, does
 
 FindingKind = Literal["hang", "cut"]
 
@@ -43,7 +44,7 @@ _INPUT: Final = ("network", "pipe", "child")
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What is wrong with a gang. ``rank`` is whom it is laid on, None where that cannot be told.
+    """What is wrong with a gang. ``rank`` is the one it is attributed to, None where that cannot be determined.
 
     ``onset_ns`` is since when, ``signal_ns`` when the first sign of it was seen; ``certain``: long
     enough to act on. ``pairs``: ranks between which nothing gets through.
@@ -120,6 +121,11 @@ class GangJudge:
         )
         self._forget_others(found)
         return found
+
+    @property
+    def silent_ns(self) -> int | None:
+        """Since when no rank moves; None while one does."""
+        return self._silent_ns
 
     # -- what can be found -----------------------------------------------------------------------
 
@@ -278,8 +284,18 @@ def _odd_one_out(ranks: Sequence[RankVitals]) -> tuple[int | None, str]:
         return None, f"all wait alike ({_WORDS[groups[0][0][0]]})" if groups else "no rank is left"
     (rest, most), (odd, few) = groups[0], groups[-1]
     if len(few) != 1 or len(most) == 1:
-        return None, "; ".join(f"{_numbers(found)} {_WORDS[doing]}" for (doing, _), found in groups)
-    return few[0], f"rank {few[0]} {_WORDS[odd[0]]}, while {_numbers(most)} {_WORDS[rest[0]]}"
+        return None, "; ".join(
+            f"{_numbers(found)} {_does(len(found), doing)}" for (doing, _), found in groups
+        )
+    many = f"{_numbers(most)} {_does(len(most), rest[0])}"
+    return few[0], f"rank {few[0]} {_does(1, odd[0])}, while {many}"
+
+
+def _does(ranks: int, doing: Doing) -> str:
+    """``waits for the network`` of one rank, ``wait for the network`` of several."""
+    verb, _, rest = _WORDS[doing].partition(" ")
+    verb = are(ranks) if verb == "are" else does(ranks, verb)
+    return f"{verb} {rest}".rstrip()
 
 
 _WORDS: Final[dict[Doing, str]] = {

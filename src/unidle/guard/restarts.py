@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from unidle.events import types as ev
+from unidle.guard.failure import error_of, kind_of
 from unidle.jobs import JobSpec, Reason, Restart, RestartEvent, RestartPolicy, role_of
-from unidle.view.jobs import JobView
+from unidle.view.jobs import AttemptView, JobView
 from unidle.words import counted
 
 _S: Final = 1_000_000_000
@@ -65,6 +67,59 @@ def by_policy(
     wait_s = backoff_s(job.spec.restart, used + 1, policy.backoff_s)
     text = f"{name} {count} in {wait_s:g} s: {why.text}"
     return ev.RetryPlanned(job.id, now_ns + int(wait_s * _S), Reason("retry", text, why.figures), index)
+
+
+def _reached(attempt: AttemptView, rank: int) -> int | None:
+    """The last step of that rank: others may get further before they are stopped. Of the gang where it shows none."""
+    own = attempt.ranks[rank].step_n if rank < len(attempt.ranks) else None
+    return own[-1] if own else attempt.last_step()
+
+
+SAME_ERROR: Final = "same error twice, at no step"  # at no step that the attempts before had not reached
+
+
+def why_in_vain(job: JobView, attempt: AttemptView, culprit: int) -> str:
+    """Why another try would fail in the same way, where that is known; empty where it may help.
+
+    Faults of the machine and the network are never called so: the next attempt may run elsewhere.
+    """
+    rank = attempt.ranks[culprit]
+    what, where = error_of(rank, job.spec)
+    if not what or kind_of(attempt, rank) in ("machine", "network"):
+        return ""
+    step, before = _reached(attempt, culprit), [a for a in job.attempts if a.number < attempt.number]
+    reached = max([n for a in before if (n := _reached(a, culprit)) is not None], default=None)
+    if step is not None and (reached is None or step > reached):
+        return ""  # it got further than before: a next one may, too
+    if rank.info.get("oom"):
+        return _vain_memory(rank.info.get("oom_limit_of"))
+    if rank.last is not None and reached is None and rank.last.sort in _UNMENDED:
+        return f"{_UNMENDED[rank.last.sort]} does not mend itself"
+    failed = next((a for a in reversed(before) if a.outcome == "failed"), None)
+    other = failed.culprit if failed is not None else None
+    if failed is None or other is None:
+        return ""
+    if _alike(error_of(failed.ranks[other], job.spec)) != _alike((what, where)):
+        return ""
+    return SAME_ERROR
+
+
+_UNMENDED: Final = {
+    "import": "a failed import",
+    "syntax": "a syntax error",
+    "command": "a missing program or file",
+}
+_CHANGING: Final = re.compile(r"0x[0-9a-fA-F]+|\d+")
+
+
+def _alike(error: tuple[str, str]) -> tuple[str, str]:
+    """The error without what differs each time: addresses, process ids, times."""
+    return _CHANGING.sub("#", error[0]), error[1]
+
+
+def _vain_memory(limit_of: object) -> str:
+    """Out of memory: the limit of the job is the same each time, the rest of the machine's memory is not."""
+    return "out of memory at the same limit" if limit_of == "rank" else ""
 
 
 def _most(spec: JobSpec, policy: RestartPolicy) -> int | None:

@@ -1,5 +1,6 @@
 """Nouns of work: job specification, gangs, ranks, attempts, states."""
 
+from unidle.jobs.failure import FAILURE_KINDS, Failure, FailureKind
 from unidle.jobs.place import RankPlace
 from unidle.jobs.reason import NEVER, NEVER_BY_QUEUE, Reason
 from unidle.jobs.restart import (
@@ -19,6 +20,7 @@ from unidle.jobs.spec import (
     Layout,
     Limits,
     Preemption,
+    Rendezvous,
     Requests,
     Select,
     Share,
@@ -29,6 +31,7 @@ from unidle.jobs.spec import (
 from unidle.jobs.state import TERMINAL, TRANSITIONS, JobState, transition
 
 __all__ = [
+    "FAILURE_KINDS",
     "NEVER",
     "NEVER_BY_QUEUE",
     "TERMINAL",
@@ -36,6 +39,8 @@ __all__ = [
     "DeviceWish",
     "Elastic",
     "Fabric",
+    "Failure",
+    "FailureKind",
     "Hardware",
     "JobSpec",
     "JobState",
@@ -44,6 +49,7 @@ __all__ = [
     "Preemption",
     "RankPlace",
     "Reason",
+    "Rendezvous",
     "Requests",
     "Restart",
     "RestartAction",

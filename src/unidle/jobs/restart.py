@@ -32,9 +32,10 @@ class Restart:
 
     ``on`` holds ``"any"``, ``"signal"`` (killed by any signal), ``"exit"`` (any non-zero exit code),
     ``"lost"`` (the rank's end was not seen), a signal name such as ``"SIGKILL"`` or an exit code.
-    ``"hang"`` is a gang that stands still. With ``warm`` a Python that has imported PyTorch is kept ready.
+    ``"hang"`` is a gang that makes no progress. With ``warm`` a Python that has imported PyTorch is kept ready.
     The wait before try n (from 1) is ``backoff_s * 2 ** (n - 1)``, at most 300 s. The first of ``policies``
-    that speaks of what happened goes before all that.
+    that speaks of what happened takes precedence over all that. ``insists``: ``on`` was given by the user, and what
+    it names is retried although the same error is to be expected.
     """
 
     max: int = 0
@@ -42,6 +43,7 @@ class Restart:
     on: tuple[str | int, ...] = ("any",)
     warm: bool = False
     policies: tuple[RestartPolicy, ...] = ()
+    insists: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -13,6 +14,7 @@ ShareMode = Literal["any", "mig", "mps", "time"]
 VendorWish = Literal["any", "nvidia", "amd", "ascend"]
 Prefer = Literal["none", "speed", "cost"]
 Fabric = Literal["infiniband", "roce", "ethernet"]
+Rendezvous = Literal["none", "torchrun"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +110,10 @@ class Hardware:
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
-    """One gang of ``ranks`` equal processes, each on ``devices_per_rank`` devices."""
+    """One gang of ``ranks`` equal processes, each on ``devices_per_rank`` devices.
+
+    With 0 devices per rank the ranks take only what they request of a node: cores and memory.
+    """
 
     command: tuple[str, ...]
     name: str = "job"
@@ -145,11 +150,30 @@ class JobSpec:
     elastic: Elastic | None = None  # ``ranks`` is then the size that it has now, or had last
     roles: tuple[Role, ...] = ()
     idle_ok: bool = False  # it may hold devices and do nothing, where the fleet lets jobs say so
+    rendezvous: Rendezvous = (
+        "torchrun"  # whether ranks get torchrun's variables, by which they find each other
+    )
 
     @property
     def devices(self) -> int:
         """Devices that the whole gang needs."""
         return self.ranks * self.devices_per_rank
+
+    @property
+    def needs_devices(self) -> bool:
+        """Whether its ranks hold devices; without, they are placed by the cores and memory that they request."""
+        return self.devices_per_rank > 0
+
+    def on_fleet_of(self, kinds: Collection[str]) -> JobSpec:
+        """The job on a fleet with these kinds of devices.
+
+        Where it is for CPU devices and the fleet has none, each rank requests a core of its node for each of them instead.
+        """
+        named = self.share is not None or self.where.models != _EVERY or self.where.uuids != _EVERY
+        if self.device != "cpu" or "cpu" in kinds or named or not self.needs_devices:
+            return self
+        cpus = self.requests.cpus or float(self.devices_per_rank)
+        return replace(self, devices_per_rank=0, requests=replace(self.requests, cpus=cpus))
 
     @property
     def filler(self) -> bool:
@@ -191,12 +215,13 @@ class JobSpec:
         plain = self.layout is None and self.topology is None and self.share is None
         usual = self.preemption == "medium" and not self.min_runtime_s and self.estimate_s is None
         free = self.where == _ANYWHERE and self.hardware == _ANY_HARDWARE
-        if plain and usual and free and self.requests == _NOTHING:
+        if plain and usual and free and self.requests == _NOTHING and self.needs_devices:
             return ""
         terms = (self.preemption, self.min_runtime_s, self.estimate_s)
         return repr((self.layout, self.requests, self.where, self.topology, self.share, terms, self.hardware))
 
 
+_EVERY = Select()
 _NOTHING = Requests()
 _ANYWHERE = Where()
 _ANY_HARDWARE = Hardware()

@@ -1,4 +1,4 @@
-"""What can be seen of a gang's ranks from outside: whether they run, wait, sleep or stand still."""
+"""What can be seen of a gang's ranks from outside: whether they run, wait, sleep or are stopped."""
 
 from __future__ import annotations
 

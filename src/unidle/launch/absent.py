@@ -50,7 +50,7 @@ class Absent:
         self.gone = Gone(self.gone.sites | frozenset(sites), self.gone.links)
 
     def with_all(self, sites: Sites) -> Gone:
-        """What would be gone with these sites again, whoever they reach."""
+        """What would be gone with these sites again, whichever others they reach."""
         links = frozenset(pair for pair in self.gone.links if not pair & sites)
         return Gone(self.gone.sites - sites, links)
 

@@ -1,4 +1,4 @@
-"""A run beside others: the same training in one process, and the same links under gloo with 1F1B."""
+"""A run compared with others: the same training in one process, and the same links under gloo with 1F1B."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def _states(plan: Mapping[str, Any], out: Path) -> dict[str, Any]:
     if done.returncode:
         raise CannotRun(
             f"the final states cannot be compared: {done.stderr.strip()[-300:]}",
-            remedy="run it without --compare",
+            remedy="run it without --against",
         )
     found: dict[str, Any] = json.loads(done.stdout)
     return found
@@ -107,7 +107,7 @@ def _gloo(
     plan = json.loads((place / f"plan-{attempt.number}.json").read_text())
     if plan["chunks"] > 1:
         raise CannotRun(
-            "1F1B has no chunks", field="--compare", value="gloo", remedy="compare a schedule without chunks"
+            "1F1B has no chunks", field="--against", value="gloo", remedy="compare a schedule without chunks"
         )
     plan["steps"] = min(PEER_STEPS, plan["steps"])
     tell(f"the same links under gloo send/recv with 1F1B, {plan['steps']} steps ...")
@@ -160,5 +160,5 @@ def _run(commands: list[list[str]], what: str, more: Mapping[str, str] | None = 
     if bad:
         lines = bad[0].strip().splitlines()
         raise CannotRun(
-            f"{what} failed: {lines[-1] if lines else 'it said nothing'}", remedy="run it without --compare"
+            f"{what} failed: {lines[-1] if lines else 'it said nothing'}", remedy="run it without --against"
         )

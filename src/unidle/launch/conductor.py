@@ -37,7 +37,7 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """``every``: after so many steps the plan is looked over (0: never); ``rejoin``: sites that answer again are taken back;
+    """``every``: after so many steps the plan is checked (0: never); ``rejoin``: sites that answer again are taken back;
     ``fresh``: checkpoints that are there already are of another run."""
 
     every: int = 20
@@ -229,10 +229,10 @@ class Conductor:
         self.whole = attempt.resumed = step
         steps = self.wanted.training.steps
         self.tell(
-            f"goes on after step {step}, from the checkpoint in {saving.directory} (--fresh begins anew)"
+            f"goes on after step {step}, from the checkpoint in {saving.directory} (--fresh begins from the start)"
             if step < steps
             else f"the checkpoint in {saving.directory} is of step {step}, and train.steps is {steps}: nothing is left to train"
-            " (--fresh begins anew)"
+            " (--fresh begins from the start)"
         )
 
     @staticmethod
@@ -362,7 +362,7 @@ class Conductor:
         })  # fmt: skip
 
     def _recent(self, attempt: Attempt) -> list[Step]:
-        """Since the plan was looked over before."""
+        """Since the plan was checked before."""
         return [s for number, s in attempt.steps.items() if number > self._looked - self.options.every]
 
     def _ahead(self, attempt: Attempt, recent: list[Step]) -> Ahead:

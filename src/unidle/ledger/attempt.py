@@ -11,7 +11,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice, pairwise
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from unidle.ledger.carve import OBSERVER, Look, carve
 from unidle.ledger.classify import Facts, classify
@@ -23,6 +23,12 @@ from unidle.ledger.taxonomy import GROUPS, How
 Fate = Literal["open", "kept", "replayed", "preempted", "no_artefact"]
 # Why work stopped before the processes ended.
 Halt = Literal["failure", "request"]
+
+START_MOST_NS: Final = 600_000_000_000
+"""A job of which no step was ever seen is taken to be past its start after so long."""
+
+
+_Loss = Literal["open", "kept", "replayed", "preempted", "no_artefact", "failed_start"]
 
 
 class RankTrace(NamedTuple):
@@ -48,7 +54,9 @@ class AttemptTrace(NamedTuple):
     ``durable_ns`` the time from which on work was not kept. ``job_steps`` tells whether any attempt
     of the job ever showed a step. From ``idle_ns`` on, if given, the attempt did nothing, known as
     ``idle_how`` says. Until ``checked_ns``, if given, its nodes were checked. ``watched_ns`` is when a step was first
-    seen from outside, where that was looked for.
+    seen from outside, where that was looked for. ``failed``: it did not end by itself with success, nor was it
+    preempted or cancelled. ``saved``: it saved a checkpoint. ``modelled``: a simulation, which knows that a job without
+    steps works.
     """
 
     job: str
@@ -67,6 +75,9 @@ class AttemptTrace(NamedTuple):
     idle_how: How = "inferred"
     checked_ns: int | None = None
     watched_ns: int | None = None
+    failed: bool = False
+    saved: bool = False
+    modelled: bool = False
 
 
 def attempt_entries(trace: AttemptTrace, now_ns: int) -> list[Entry]:
@@ -145,14 +156,31 @@ def _rank_pieces(
         tiled = _idle(tiled, max(trace.idle_ns, begin_work), work_end, trace.idle_how)
     if rank.looks:
         tiled = carve([piece for piece in tiled if piece.start_ns < piece.end_ns], rank.looks)
-    lost_from = _lost_from(trace, rank, lead, begin_work)
+    fate: _Loss = trace.fate
+    lost_from, lost_until = _lost_from(trace, rank, lead, begin_work), work_end
+    if spawned is not None and _is_failed_start(trace, lead, begin_work):
+        fate, lost_from, lost_until = "failed_start", begin_work, gone
     for piece in tiled:
         if piece.start_ns >= piece.end_ns:
             continue
-        if lost_from is None or piece.start_ns >= work_end or piece.end_ns <= lost_from:
+        if lost_from is None or piece.start_ns >= lost_until or piece.end_ns <= lost_from:
             yield piece
         else:
-            yield from _revoke(piece, lost_from, trace.fate)
+            yield from _revoke(piece, lost_from, fate)
+
+
+def _is_failed_start(trace: AttemptTrace, lead: RankTrace | None, begin_work: int) -> bool:
+    """Whether the gang failed before its first step.
+
+    Of a job that never showed a step nothing tells whether it was at work. It failed at its start where it did so
+    within :data:`START_MOST_NS` and had saved nothing; later than that its time goes as that of a job at work.
+    """
+    if not trace.failed or lead is not None or trace.watched_ns is not None or trace.ended_ns is None:
+        return False
+    if trace.job_steps:
+        return True
+    stopped_ns = trace.ended_ns if trace.halted_ns is None else min(trace.halted_ns, trace.ended_ns)
+    return not trace.modelled and not trace.saved and stopped_ns - begin_work <= START_MOST_NS
 
 
 def _work(trace: AttemptTrace, rank: RankTrace, lead: RankTrace | None, begin: int, end: int) -> list[Piece]:
@@ -183,10 +211,17 @@ def _work(trace: AttemptTrace, rank: RankTrace, lead: RankTrace | None, begin: i
 def _work_without_steps(trace: AttemptTrace, begin: int, end: int) -> list[Piece]:
     seen = end if trace.watched_ns is None else min(max(trace.watched_ns, begin), end)
     watched = Piece(seen, end, "useful", -1, "inferred", OBSERVER)
-    if trace.job_steps or trace.fate == "open":
+    if trace.job_steps or (trace.fate == "open" and trace.watched_ns is not None):
         return [Piece(begin, seen, "start", -1, "inferred", "supervisor"), watched]
-    # The job never showed a step: once it is over, the time that its processes lived is its work.
-    return [Piece(begin, seen, "useful", -1, "inferred", "process", was="start"), watched]
+    if trace.fate == "open":  # its first step may still come
+        started = seen if trace.modelled else min(begin + START_MOST_NS, seen)
+        return [
+            Piece(begin, started, "start", -1, "inferred", "supervisor"),
+            Piece(started, seen, "unmeasured", -1, "inferred", "process"),
+        ]
+    # The job itself never showed a step. Unless some were seen from outside, what its processes did is unknown.
+    leaf = "useful" if trace.modelled or trace.watched_ns is not None else "unmeasured"
+    return [Piece(begin, seen, leaf, -1, "inferred", "process", was="start"), watched]
 
 
 def _first_begin(trace: AttemptTrace, rank: RankTrace, source: RankTrace, begin: int) -> int:
@@ -218,12 +253,14 @@ def _lost_from(trace: AttemptTrace, rank: RankTrace, lead: RankTrace | None, beg
     if source is None:
         if trace.job_steps and trace.watched_ns is not None:
             return max(begin, trace.watched_ns)
-        return None if trace.job_steps else begin
+        if trace.job_steps or not (trace.failed or trace.modelled or trace.watched_ns is not None):
+            return None  # nothing is known that was lost when it was asked to end
+        return begin if trace.durable_ns is None else max(begin, trace.durable_ns)
     first = _first_begin(trace, rank, source, begin)
     return first if trace.durable_ns is None else max(first, trace.durable_ns)
 
 
-def _revoke(piece: Piece, lost_from: int, fate: Fate) -> Iterator[Piece]:
+def _revoke(piece: Piece, lost_from: int, fate: _Loss) -> Iterator[Piece]:
     """The part of ``piece`` from ``lost_from`` on gets the leaf of what became of it."""
     cut = max(piece.start_ns, lost_from)
     if piece.start_ns < cut:

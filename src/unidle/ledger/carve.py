@@ -1,4 +1,4 @@
-"""What looks at a running rank found, carved out of its useful time. Pure, in whole nanoseconds.
+"""What looks at a running rank found, carved out of its useful (or unmeasured) time. Pure, in whole nanoseconds.
 
 A look covers a window of a rank's time and says how much of it went to other causes than useful work. Inside the
 window that is measured. Between two looks that are not far apart each half goes by the look that is nearer, and is
@@ -15,6 +15,7 @@ from unidle.ledger.taxonomy import How
 
 CARVED: Final = ("data_stall", "checkpoint", "exposed_local", "straggler_wait", "host_gap")
 """The leaves that a look may find, in the order in which they are laid."""
+_CARVED_FROM: Final = frozenset({"useful", "unmeasured"})
 BETWEEN_MOST_NS: Final = 900_000_000_000
 """Two looks that are further apart say nothing of the time between them."""
 OBSERVER: Final = "scope"
@@ -115,14 +116,14 @@ def windows(looks: Sequence[Look]) -> Iterator[_Window]:
 
 def _laid(pieces: list[Piece], window: _Window) -> Iterator[Piece]:
     """The pieces of one window, with its causes at the end of each of some places in it."""
-    useful_ns = sum(p.end_ns - p.start_ns for p in pieces if p.leaf == "useful")
+    useful_ns = sum(p.end_ns - p.start_ns for p in pieces if p.leaf in _CARVED_FROM)
     wanted = _wanted(pieces, window, useful_ns)
     if not any(wanted):
         yield from pieces
         return
     total_ns, done_ns, given_ns = sum(wanted), 0, 0
     for place in _places(pieces):
-        done_ns += sum(p.end_ns - p.start_ns for p in place if p.leaf == "useful")
+        done_ns += sum(p.end_ns - p.start_ns for p in place if p.leaf in _CARVED_FROM)
         due_ns = total_ns * done_ns // useful_ns - given_ns
         here = apportion(due_ns, wanted)
         given_ns += due_ns
@@ -159,7 +160,7 @@ def _filled(pieces: list[Piece], amounts: Sequence[int], how: How) -> Iterator[P
     made: list[Piece] = []  # from the end
     for piece in reversed(pieces):
         end_ns = piece.end_ns
-        while left and piece.leaf == "useful" and end_ns > piece.start_ns:
+        while left and piece.leaf in _CARVED_FROM and end_ns > piece.start_ns:
             start_ns = max(end_ns - left[-1], piece.start_ns)
             made.append(
                 piece._replace(start_ns=start_ns, end_ns=end_ns, leaf=leaves[-1], how=how, observer=OBSERVER)

@@ -22,7 +22,7 @@ class Prices:
 class Cost:
     """Amounts in millionths of the currency; those of the leaves sum to the total exactly.
 
-    ``unpriced_ns`` is device time whose price nobody knows; it is not in the amounts.
+    ``unpriced_ns`` is device time whose price is unknown; it is not in the amounts.
     """
 
     currency: str

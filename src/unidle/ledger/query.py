@@ -15,11 +15,14 @@ from unidle.ledger.columns import HOWS, LEAVES, RowColumns
 from unidle.ledger.money import HOUR_NS, Cost, Prices, apportion, to_micro
 from unidle.ledger.ratios import RATIOS, Ratio, ratio_of, ratios_of
 from unidle.ledger.select import (
+    FAILURE,
     JOB_DIMENSIONS,
     SLICE_DIMENSIONS,
     Selection,
     Value,
     Window,
+    failure_codes,
+    failure_kinds,
     known_dimensions,
 )
 from unidle.ledger.sources import LedgerSource
@@ -31,7 +34,7 @@ from unidle.ledger.weights import exact_sum, row_ns, slice_ns
 _ROWS_AT_ONCE: Final = 1 << 20  # bounds the memory of a batch's intermediate arrays
 
 # The dimensions that are summed by.
-_CAUSE, _JOB, _SLICE, _ATTEMPT = range(4)
+_CAUSE, _JOB, _SLICE, _ATTEMPT, _FAILURE = range(5)
 
 _T = TypeVar("_T")
 
@@ -108,10 +111,10 @@ class _Sums:
         self.by = by
         self.selection = selection
         self.prices = prices
-        self.totals = Totals(4)
+        self.totals = Totals(5)
         self.capacity_ns = 0
         self.slice_ids: set[str] = set()
-        self.causes, self.jobs, self.slices = _Codes(), _Codes(), _Codes()
+        self.causes, self.jobs, self.slices, self.failures = _Codes(), _Codes(), _Codes(), _Codes(None)
         self._price_codes = _Codes(None)
         self._models_micro = {model: to_micro(p) for model, p in prices.per_device_hour.items()}
         self._job_codes = _PerTable(self._code_jobs)
@@ -142,8 +145,16 @@ class _Sums:
     def _add(self, rows: RowColumns, ns: Ints) -> None:
         jobs, slices = self._job_codes(rows.jobs), self._slice_codes(rows.slices.names)
         attempts = rows["attempt"] if "attempt" in self.by else np.broadcast_to(np.int32(0), len(rows))
-        codes = [self._code_causes(rows), jobs[rows["job"]], slices[rows["slice"]], attempts]
-        sizes = [len(self.causes), len(self.jobs), len(self.slices), int(attempts.max(initial=0)) + 1]
+        codes = [
+            self._code_causes(rows),
+            jobs[rows["job"]],
+            slices[rows["slice"]],
+            attempts,
+            self._code_failures(rows),
+        ]
+        sizes = [
+            len(self.causes), len(self.jobs), len(self.slices), int(attempts.max(initial=0)) + 1, len(self.failures),
+        ]  # fmt: skip
         self.totals.add(codes, sizes, ns)
 
     def _code_causes(self, rows: RowColumns) -> Ints:
@@ -160,6 +171,11 @@ class _Sums:
         parts = np.column_stack(np.unravel_index(there, shape)).tolist()
         codes[there] = self.causes.of(_Cause(leaf, how, j > 0, prices[p]) for leaf, how, j, p in parts)
         return codes[key]
+
+    def _code_failures(self, rows: RowColumns) -> Ints:
+        if FAILURE not in self.by:
+            return np.broadcast_to(np.int64(0), len(rows))
+        return self.failures.of(kind or None for kind in failure_kinds(rows.jobs))[failure_codes(rows)]
 
     def _code_jobs(self, jobs: tuple[JobInfo, ...]) -> Ints:
         asked = [JOB_DIMENSIONS[d] for d in self.by if d in JOB_DIMENSIONS]
@@ -249,12 +265,14 @@ class _Answer:
         sums = self._sums
         kinds = _Codes()
         coarse = kinds.of((self._cause_labels(cause), cause.price_micro) for cause in self._causes)
-        columns, totals = sums.totals.by((_CAUSE, coarse), (_JOB, None), (_SLICE, None), (_ATTEMPT, None))
+        columns, totals = sums.totals.by(
+            (_CAUSE, coarse), (_JOB, None), (_SLICE, None), (_ATTEMPT, None), (_FAILURE, None)
+        )
         kind_values, jobs, slices = kinds.values(), sums.jobs.values(), sums.slices.values()
-        order = _places(sums.by)
-        for kind, job, which, attempt, ns in zip(*columns, totals, strict=True):
+        failures, order = sums.failures.values(), _places(sums.by)
+        for kind, job, which, attempt, failure, ns in zip(*columns, totals, strict=True):
             labels, price = kind_values[kind]
-            found = (*labels, *jobs[job], *slices[which], attempt or None)
+            found = (*labels, *jobs[job], *slices[which], attempt or None, failures[failure])
             yield tuple(found[k] for k in order), price, ns
 
     def _cause_labels(self, cause: _Cause) -> tuple[str, ...]:
@@ -282,7 +300,8 @@ def _places(by: tuple[str, ...]) -> list[int]:
         ("attempt",),
     )
     found = [d for side in sides for d in by if d in side]
-    return [found.index(d) for d in by]
+    known = [*found, *(() if "attempt" in by else ("attempt",)), FAILURE]
+    return [known.index(d) for d in by]
 
 
 _ORDER: Final[dict[str, list[str]]] = {"leaf": list(LEAVES), "group": list(GROUPS), "how": list(HOWS)}

@@ -13,7 +13,8 @@ from typing import Final
 from unidle.ledger.taxonomy import GROUP_OF, GROUPS
 
 # What the device was bought for. Activation recompute is not in it: it is work that the layout
-# chose to repeat, and a leaf of its own so that it can be won back.
+# chose to repeat, and a leaf of its own so that it can be won back. Time without a step that was seen
+# (unmeasured) is not in it either: where there is such time, the ratios are lower bounds.
 USEFUL: Final = ("useful", "within_slo", "filled")
 
 _SEEN: Final = tuple(leaf for leaf, group in GROUP_OF.items() if group != "unseen")

@@ -40,7 +40,7 @@ def seal(columns: RowColumns, row_group_rows: int = 1 << 18) -> bytes:
         "leaves": LEAVES,
         "hows": HOWS,
         "slices": [names.ids, names.devices, names.nodes, names.models],
-        "jobs": [[j.id, j.name, j.queue, j.user, j.price_per_device_hour] for j in columns.jobs],
+        "jobs": [[j.id, j.name, j.queue, j.user, j.price_per_device_hour, j.failures] for j in columns.jobs],
         "observers": columns.observers,
     }
     sightings = [table.share_ppm.tolist(), table.first_ns.tolist(), table.last_ns.tolist()]
@@ -88,7 +88,8 @@ class _Names:
 
     def __init__(self, tables: dict[str, Any]) -> None:
         self.slices = SliceNames(*(tuple(column) for column in tables["slices"]))
-        self.jobs = tuple(JobInfo(*fields) for fields in tables["jobs"])
+        # those that older versions sealed do not have the failures
+        self.jobs = tuple(JobInfo(*fields[:5], *map(tuple, fields[5:])) for fields in tables["jobs"])
         self.observers = tuple(tables["observers"])
         self.leaves = _recode(tables["leaves"], LEAF_CODE)
         self.hows = _recode(tables["hows"], HOW_CODE)

@@ -31,7 +31,9 @@ LEAF_DIMENSIONS: Final[dict[str, tuple[str, ...]]] = {
     "leaf": LEAVES,
     "group": tuple(GROUP_OF[leaf] for leaf in LEAVES),
 }
-DIMENSIONS: Final = (*LEAF_DIMENSIONS, "how", *JOB_DIMENSIONS, "attempt", *SLICE_DIMENSIONS)
+FAILURE: Final = "failure"
+"""The kind of failure that ended the attempt of a row."""
+DIMENSIONS: Final = (*LEAF_DIMENSIONS, "how", *JOB_DIMENSIONS, "attempt", FAILURE, *SLICE_DIMENSIONS)
 
 _KNOWN: Final[dict[str, Sequence[str]]] = {"leaf": LEAVES, "group": tuple(GROUPS), "how": HOWS}
 
@@ -99,8 +101,28 @@ def _mask(columns: RowColumns, name: str, values: frozenset[str | int]) -> npt.N
         return np.array([v in values for v in HOWS])[columns["how"]]
     if name == "attempt":
         return np.isin(columns["attempt"], [int(v) for v in values])
+    if name == FAILURE:
+        return np.array([v in values for v in failure_kinds(columns.jobs)])[failure_codes(columns)]
     of = JOB_DIMENSIONS[name]
     return np.array([of(job) in values for job in columns.jobs], np.bool_)[columns["job"]]
+
+
+def failure_kinds(jobs: Sequence[JobInfo]) -> list[str]:
+    """The kinds of failure of these jobs' attempts, ``""`` (none) first."""
+    return list(dict.fromkeys(["", *(kind for job in jobs for kind in job.failures)]))
+
+
+def failure_codes(columns: RowColumns) -> npt.NDArray[np.int64]:
+    """For each row the kind of failure that ended its attempt, as an index into :func:`failure_kinds`."""
+    codes = {kind: code for code, kind in enumerate(failure_kinds(columns.jobs))}
+    most = max([len(job.failures) for job in columns.jobs], default=0)
+    table = np.zeros(
+        (len(columns.jobs), most + 2), np.int64
+    )  # attempts count from 1; beyond those known is none
+    for k, job in enumerate(columns.jobs):
+        table[k, 1 : len(job.failures) + 1] = [codes[kind] for kind in job.failures]
+    codes_of_rows: npt.NDArray[np.int64] = table[columns["job"], np.clip(columns["attempt"], 0, most + 1)]
+    return codes_of_rows
 
 
 def _one_of(name: str, known: Sequence[str], field: str) -> None:

@@ -38,6 +38,7 @@ class JobInfo:
     queue: str = ""
     user: str = ""
     price_per_device_hour: float | None = None
+    failures: tuple[str, ...] = ()  # of each attempt the kind of failure that ended it, empty for none
 
 
 NO_JOB = JobInfo("")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
-TAXONOMY_VERSION: Final = 1
+TAXONOMY_VERSION: Final = 2
 
 How = Literal["measured", "inferred", "modelled"]
 
@@ -46,9 +46,11 @@ GROUPS: Final[dict[str, dict[str, str]]] = {
         "straggler_wait": "waiting for a slower rank",
         "host_gap": "the device waits for the host",
         "recompute": "activation recompute",
+        "unmeasured": "ran without a step that anything saw: unknown whether it was of use",
     },
     "lost": {
         "replayed": "steps that had to be done again after a failure",
+        "failed_start": "a start that failed: the gang ended before its first step",
         "preempted": "steps lost to preemption",
         "rolled_back": "steps undone on purpose",
         "no_artefact": "work of a job that ended without leaving a result",

@@ -1,1 +1,1 @@
-"""Notices: operators are told what happened to jobs and nodes, once each, whatever fails on the way."""
+"""Notices: operators are notified of what happened to jobs and nodes, once each, whatever fails on the way."""

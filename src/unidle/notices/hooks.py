@@ -16,7 +16,7 @@ COMMAND_S: Final = 30.0
 
 
 def append(path: str, body: bytes) -> Answer:
-    """Append one line. The file is opened anew each time, so that it may be moved away between two lines."""
+    """Append one line. The file is opened again each time, so that it may be moved away between two lines."""
     try:
         # without O_NONBLOCK a pipe that nobody reads would be waited for
         file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o644)

@@ -177,9 +177,7 @@ class Line:
         subjects: set[str] = set()
         ready: list[Entry] = []
         for k, entry in enumerate(state.entries):
-            if (
-                entry.notice.kind == "summary"
-            ):  # of many subjects: what is older goes before it, newer after it
+            if entry.notice.kind == "summary":  # of many subjects: what is older precedes it, newer after it
                 ready += [entry] if k == 0 and not entry.busy else []
                 break
             if not entry.busy and entry.notice.subject not in subjects:

@@ -1,4 +1,4 @@
-"""Not the same twice, and no storms: what is told of many changes. Pure; the time is an argument.
+"""Not the same twice, and no storms: what is reported about many changes. Pure; the time is an argument.
 
 Each channel has a temper of its own, since each has its own choice of kinds and its own window.
 """
@@ -14,18 +14,18 @@ import msgspec
 from unidle.notices.model import Notice, iso, notice_id
 
 BURST: Final = 20
-"""So many notices are told one by one within :data:`PERIOD_NS`; what comes on top is summed up."""
+"""So many notices are reported one by one within :data:`PERIOD_NS`; what comes on top is summed up."""
 PERIOD_NS: Final = 60_000_000_000
 STORM: Final = "many changes at once"
 STORM_KEPT: Final = 256
 KEYS_KEPT: Final = 4096
-"""Of more subjects than these within a window the oldest are forgotten: they may be told twice."""
+"""Of more subjects than these within a window the oldest are forgotten: they may be reported twice."""
 SUBJECTS_NAMED: Final = 50
 _RANKS: Final = ("info", "warning", "critical")
 
 
 class Key(msgspec.Struct):
-    """What was told of one subject and kind. ``told``: state -> when; ``held`` waits for the window's end."""
+    """What was reported about one subject and kind. ``told``: state -> when; ``held`` waits for the window's end."""
 
     told: dict[str, int]
     state: str
@@ -45,7 +45,7 @@ class Temper(msgspec.Struct):
     calm: bool = True
 
     def add(self, notice: Notice) -> list[Notice]:
-        """What is to be told now that ``notice`` is known; it may be told later, by :meth:`due`."""
+        """What is to be sent now that ``notice`` is known; it may be sent later, by :meth:`due`."""
         found = list(self.due(notice.time_ns))
         name, now_ns = _key(notice), notice.time_ns
         key = self.keys.get(name)
@@ -85,7 +85,7 @@ class Temper(msgspec.Struct):
         return end_ns if self.held_ns is None else min(self.held_ns, end_ns)
 
     def _again_ns(self, key: Key, state: str) -> int:
-        """From when on the state may be told again."""
+        """From when on the state may be sent again."""
         at_ns = key.told.get(state)
         return 0 if at_ns is None else at_ns + self.window_ns
 
@@ -100,7 +100,7 @@ class Temper(msgspec.Struct):
                 self.held_ns = again_ns if self.held_ns is None else min(self.held_ns, again_ns)
                 continue
             key.held = None
-            if held.state != key.state:  # else it is as it was told to be
+            if held.state != key.state:  # else it is as it was reported
                 key.told[held.state], key.state = now_ns, held.state
                 yield from self._limited(held, now_ns)
 

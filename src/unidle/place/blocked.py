@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -14,6 +14,8 @@ from unidle.words import counted
 
 if TYPE_CHECKING:
     from unidle.place.gang import Rooms, Spot
+
+FREE_DEVICES: Final = "free the devices of"
 
 
 def why_blocked(rooms: Rooms, gang: Gang) -> Blocked:
@@ -85,7 +87,7 @@ def _barrier(
 
 
 def _free(ranks: int) -> str:
-    return f"free the devices of {counted(ranks, 'more rank')}"
+    return f"{FREE_DEVICES} {counted(ranks, 'more rank')}"
 
 
 def _place(rooms: Rooms, spot: Spot) -> str:

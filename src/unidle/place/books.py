@@ -36,7 +36,7 @@ from unidle.view.usage import milli_of
 from unidle.view.waiting import Shape
 
 S: Final = 1_000_000_000
-_TRUSTED: Final = 2  # a foretold run time is taken for an estimate where it is at most so many times as long
+_TRUSTED: Final = 2  # a predicted run time is taken for an estimate where it is at most so many times as long
 
 
 class Books:
@@ -64,7 +64,7 @@ class Books:
         self._shape_of: dict[str, Shape] = {}  # where the view says it for all at once: to find it takes long
         self._not_before: list[tuple[int, str]] = []  # jobs that wait for their time, a heap
         self._live: dict[str, Running] = {}  # also those that stop
-        self._unknown: set[str] = set()  # of these, those whose run time nobody knows
+        self._unknown: set[str] = set()  # of these, those whose run time is unknown
         self._stopping = np.zeros(size, np.int64)  # devices of jobs that are preempted: they count as free
         self._stopping_hosts = np.zeros((2, self.width), np.int64)
         self._moved: set[int] = set()  # positions at which that changed
@@ -79,7 +79,7 @@ class Books:
         self._view: View | None = None
 
     def follow(self, view: View, now_ns: int) -> None:
-        """Take up what changed since the last call."""
+        """Apply what changed since the last call."""
         self._view = view
         if (state := (view.barred, on_trial(view))) != self._health:
             self._health = dict(state[0]), state[1]
@@ -121,6 +121,11 @@ class Books:
         """Whether somebody runs, and all run times of who runs are known."""
         return bool(self._live) and not self._unknown
 
+    def assumed_from_ns(self, otherwise_ns: int) -> int | None:
+        """From when on a plan rests on the run time that is assumed for jobs of which none is known; None: never."""
+        started = min((self._live[job].started_ns for job in self._unknown), default=None)
+        return None if started is None else started + otherwise_ns
+
     def _forget(self, job: str) -> None:
         self.never.pop(job, None)
         self.families.pop(job, None)
@@ -137,8 +142,8 @@ class Books:
             self._stops(run, -1)
 
     def _learn(self, job: JobView | None, now_ns: int) -> None:
-        if job is None:
-            return
+        if job is None or not job.spec.needs_devices:
+            return  # who needs no device is in no queue's books
         attempt = job.live
         if attempt is not None:
             run = self._live[job.id] = self._running(job, attempt)
@@ -270,7 +275,7 @@ class Books:
 
 
 def run_time_ns(job: JobView) -> int | None:
-    """How long an attempt of the job runs: its own estimate, else what was foretold with confidence; None if neither.
+    """How long an attempt of the job runs: its own estimate, else what was predicted with confidence; None if neither.
 
     A prediction whose bounds are wide would keep room for jobs at times at which it is not needed.
     """

@@ -24,7 +24,7 @@ _WHOLE: Final = {
 class Constraint:
     """One wish: ``group`` within one tier of the kind ``within`` (``node`` too), or over ``fabric``.
 
-    A soft one (not ``hard``) is kept where that is possible; earlier ones go before later ones. A node
+    A soft one (not ``hard``) is kept where that is possible; earlier ones precede later ones. A node
     that has no tier of the kind above it counts as one by itself.
     """
 

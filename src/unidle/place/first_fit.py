@@ -25,7 +25,7 @@ class FirstFit:
     """The first placement policy (see the module)."""
 
     def decide(self, view: View, now_ns: int) -> Plan:
-        search = _Search(view.occupancy)
+        search = _Search(view)
         places: dict[str, Place] = {}
         blocked: dict[Shape, dict[str, int]] = {}  # what was free when the first gang did not fit
         for shape, job_id in InQueueOrder(view, now_ns, blocked):
@@ -44,7 +44,7 @@ class FirstFit:
 
     def why_not(self, view: View, spec: JobSpec) -> Reason | None:
         shape = Shape.of(spec)
-        found = _Search(view.occupancy).fit(shape)
+        found = _Search(view).fit(shape)
         return why_not(view, shape) if found is None else None
 
     def ever(self, view: View, spec: JobSpec) -> bool:
@@ -54,6 +54,8 @@ class FirstFit:
 def why_not(view: View, shape: Shape, left: Mapping[str, int] | None = None) -> Reason:
     """Why no gang of this shape can be placed now (``left``: free slices by kind, if not the view's)."""
     needs = shape.ranks * shape.devices_per_rank
+    if not needs:
+        return Reason("no_cores", "no node takes work now", {"needs": shape.ranks, "free": 0, "devices": 0})
     kinds = KINDS[shape.device]
     free = sum((view.occupancy.free if left is None else left).get(k, 0) for k in kinds)
     total = sum(view.occupancy.total.get(k, 0) for k in kinds)
@@ -79,18 +81,26 @@ def why_not(view: View, shape: Shape, left: Mapping[str, int] | None = None) -> 
 def fits_ever(view: View, shape: Shape) -> bool:
     """Whether the whole fleet, empty and healthy, holds a gang of this shape."""
     occupancy = view.occupancy
+    if not shape.devices_per_rank:
+        return bool(view.fleet.nodes)
     return any(occupancy.room(kind, shape.devices_per_rank) >= shape.ranks for kind in KINDS[shape.device])
 
 
 class _Search:
     """Looks for room on top of an occupancy that it does not change."""
 
-    def __init__(self, occupancy: Occupancy) -> None:
-        self._occupancy = occupancy
+    def __init__(self, view: View) -> None:
+        self._view = view
+        self._occupancy: Occupancy = view.occupancy
         self._taken: dict[tuple[str, int], int] = {}  # (kind, node) -> mask taken by this plan
-        self.left = dict(occupancy.free)
+        self.left = dict(self._occupancy.free)
 
     def fit(self, shape: Shape) -> tuple[RankPlace, ...] | None:
+        if not shape.devices_per_rank:
+            shut = self._view.shut_nodes()
+            open_nodes = (node.id for node in self._view.fleet.nodes if node.id not in shut)
+            node = next(open_nodes, None)
+            return None if node is None else tuple(RankPlace(rank, node, ()) for rank in range(shape.ranks))
         for kind in KINDS[shape.device]:
             if self.left.get(kind, 0) < shape.ranks * shape.devices_per_rank:
                 continue

@@ -149,7 +149,9 @@ def never_in(
     of_gpu = share is not None and (bool(share.profile) or share.mode != "any")  # no CPU device is cut so
     may = [kind for kind in KINDS[spec.device] if kind in kinds and not (of_gpu and kind == "cpu")]
     there = dict(zip(tree.resources, empty.quota.capacity, strict=True))
-    may = [kind for kind in may if asked(kind) <= there[kind]] or may  # else there are too few, whoever asks
+    may = [
+        kind for kind in may if asked(kind) <= there[kind]
+    ] or may  # else there are too few, whichever job asks
     found = [_never_of(empty, spec, index, kind, asked(kind)) for kind in may]
     return (
         None if None in found else next(iter(found), None)

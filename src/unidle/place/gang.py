@@ -26,7 +26,7 @@ from unidle.words import counted
 
 _NONE: Final = np.iinfo(np.int64).max
 _HEIGHT: Final = 1 << 40  # above any number of ranks
-_MANY: Final = 64  # more touched nodes than this, and sums are made anew
+_MANY: Final = 64  # more touched nodes than this, and sums are made again
 
 _Key = tuple[tuple[int | None, int], ...]
 
@@ -138,7 +138,7 @@ class Rooms:
         self.set(nodes, self.room[nodes] + counts)
 
     def set(self, nodes: Ints, values: Ints) -> None:
-        """Room on some nodes anew, for instance after ranks of another shape came there."""
+        """Room on some nodes again, for instance after ranks of another shape came there."""
         if len(values) and int(values.min()) < 0:
             raise ValueError("a node cannot have room for less than 0 ranks")
         if self._journal is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -34,6 +34,10 @@ from unidle.words import are, counted
 
 Like: TypeAlias = tuple[Shape, Apart | None]
 """See :meth:`GangRound.like`."""
+
+
+def _may(_spec: JobSpec) -> None:
+    """Nothing keeps such a job from starting ever."""
 
 
 class Fit:
@@ -79,18 +83,25 @@ class GangRound:
         self._returning = Returning(ground, view, ground.left)
         self.sharing = sharing_of(ground, view)
 
-    def decide(self, now_ns: int) -> Plan:
+    def decide(
+        self, now_ns: int, but: Collection[Shape] = (), never: Callable[[JobSpec], Reason | None] = _may
+    ) -> Plan:
+        """Who starts in queue order, but for jobs of some shapes; those with a reason never to are not tried."""
         view = self._view
         unjudged = sorted((view.jobs[j] for j in view.unjudged), key=lambda job: job.order)
         # to say why takes longer than to know that it does not fit
         new = {self.like(job) for job in unjudged}
         places: dict[str, Place] = {}
         why: dict[Like, Reason | None] = {}
-        blocked: set[Shape] = set()
+        blocked: set[Shape] = set(but)
+        refused: dict[str, Reason] = {}  # by job
         for shape, job_id in InQueueOrder(view, now_ns, blocked):
             job = view.jobs[job_id]
             spec, like = job.spec, self.like(job, shape)
             if like in why:
+                continue
+            if (because := never(spec)) is not None:
+                refused[job_id] = because
                 continue
             fit = self.find(spec, job)
             if fit is not None:
@@ -106,7 +117,7 @@ class GangRound:
             for job in unjudged
             if job.id not in places
             and job.not_before_ns <= now_ns
-            and (because := why.get(self.like(job))) is not None
+            and (because := refused.get(job.id) or why.get(self.like(job))) is not None
         ]
         return Plan(tuple(places.values()), tuple(waits), cuts=self.recuts())
 

@@ -1,7 +1,7 @@
 """What gangs are placed on: a fleet's tree with the free slices of each node, kept up to date.
 
 Everything here follows from the view; it is kept from one decision to the next because to make it
-costs more than a decision. Room is kept per class of ranks that need the same of a node; a class takes up
+costs more than a decision. Room is kept per class of ranks that need the same of a node; a class applies
 what changed when it is asked, so that a change costs what is asked of it. Nodes are named by their
 position in the tree.
 """
@@ -52,6 +52,9 @@ class Ground:
             kind: dict(zip(self.positions[kind], slots, strict=True))
             for kind, slots in self.occupancy.nodes.items()
         }
+        # for ranks without devices: every node, and those that take work now
+        self.no_slots = {k: NodeSlots(node.id, k, (), 0) for k, node in enumerate(self.nodes)}
+        self.works: Bools = np.ones(len(self.nodes), np.bool_)
         self.pieces = {kind: Pieces(kind, self.nodes, at) for kind, at in self.positions.items()}
         self.pools = FleetPools(view.fleet)
         self.classes: dict[tuple[Pool, str, Access], RankClass] = {}
@@ -75,7 +78,7 @@ class Ground:
         self._read(view)
 
     def _read(self, view: View) -> None:
-        """Everything anew from the view."""
+        """Everything again from the view."""
         if self.reserve is not None:
             self.reserve.follow(view)
         self._seen = self.occupancy.changes.since(0)[0]
@@ -89,10 +92,11 @@ class Ground:
         self.hosts: Ints = self.whole.copy()
         for node in view.hosts:
             self._host_changed(node, view)
+        self._close_nodes(view)
         self._forget()
 
     def follow(self, view: View) -> bool:
-        """Take up what changed since the last call; False where it must be made anew."""
+        """Apply what changed since the last call; False where it must be made again."""
         if view.occupancy is not self.occupancy:
             return False
         self._seen, changes = self.occupancy.changes.since(self._seen)
@@ -109,6 +113,7 @@ class Ground:
                     self._read_node(kind, position)
         for node in dict.fromkeys(nodes):
             self._host_changed(node, view)
+        self._close_nodes(view)
         if len(self._touched) > _TOUCHES_KEPT:
             self._forget()
         return True
@@ -132,6 +137,14 @@ class Ground:
             self.hosts[1, position] = self.whole[1, position] - memory
             self._touched.append(position)
 
+    def _close_nodes(self, view: View) -> None:
+        """Which nodes take work now; that of their devices is known by slices."""
+        works = np.ones(len(self.nodes), np.bool_)
+        works[[self.place[name] for name in view.shut_nodes() if name in self.place]] = False
+        if not np.array_equal(works, self.works):
+            self._touched += np.flatnonzero(works != self.works).tolist()
+            self.works = works
+
     def _forget(self) -> None:
         self._forgotten += len(self._touched) + 1  # so that all classes have seen less
         self._touched.clear()
@@ -143,11 +156,12 @@ class Ground:
         if self._before is None:
             self._before = ({k: masks.copy() for k, masks in self.free.items()}, self.hosts.copy())
             self._given_from = len(self._touched)
-        row = self.free[kind][position]
-        if len(row) == 1:
-            row[0] ^= np.uint64(mask)
-        else:
-            row ^= np.array(words_of(mask, len(row)), np.uint64)
+        if mask:
+            row = self.free[kind][position]
+            if len(row) == 1:
+                row[0] ^= np.uint64(mask)
+            else:
+                row ^= np.array(words_of(mask, len(row)), np.uint64)
         if asked.cpus or asked.memory_bytes:
             self.hosts[0, position] -= ranks * asked.cpu_milli
             self.hosts[1, position] -= ranks * asked.memory_bytes

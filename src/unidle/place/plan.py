@@ -54,7 +54,7 @@ class Keep:
 
 @dataclass(frozen=True, slots=True)
 class Recut:
-    """Cut a device anew, before anything is placed; parts in use stay as they are."""
+    """Cut a device again, before anything is placed; parts in use stay as they are."""
 
     device: str
     cut: Cut

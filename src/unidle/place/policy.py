@@ -48,3 +48,10 @@ def _is_plain(fleet: Fleet) -> bool:
         return False
     gpus = {(device.vendor, device.model) for device in fleet.devices() if device.kind == "gpu"}
     return len(gpus) < 2 and all(len(device.slices_ppm) == 1 for device in fleet.devices())
+
+
+def on_this_fleet(spec: JobSpec, view: View) -> JobSpec:
+    """The job as the fleet of this view can run it, see :meth:`JobSpec.on_fleet_of`; unchanged where none is known."""
+    if spec.device != "cpu" or not view.fleet.nodes:
+        return spec
+    return spec.on_fleet_of(view.occupancy.nodes.keys())

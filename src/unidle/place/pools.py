@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from unidle.jobs import JobSpec
 from unidle.jobs.speeds import SpeedRun, known_of
 from unidle.place.constraint import gang_of
-from unidle.place.queued import KINDS
+from unidle.place.queued import KINDS, in_words
 from unidle.predict.hardware import Forecast, forecasts, price_of
 from unidle.share.select import names_model
 from unidle.view.speeds import job_runs
@@ -46,6 +46,10 @@ class Pool(NamedTuple):
         if device.kind != self.kind or (self.vendor and device.vendor != self.vendor):
             return False
         return not self.models or device.model in self.models
+
+
+NO_DEVICES: Final = Pool("cpu")
+"""For ranks without devices: they count as work for CPUs, whatever the fleet's devices are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +98,8 @@ class FleetPools:
 
         Mixed ones come behind those of one model. ``job`` adds what its own attempts showed.
         """
+        if not spec.needs_devices:
+            return (Option(NO_DEVICES),)
         if self.uniform:
             key: object = (spec.device, spec.hardware.vendor)
             return self._memo.get(key) or self._keep(key, self._options(spec, ()))
@@ -107,6 +113,8 @@ class FleetPools:
 
     def vendors(self, spec: JobSpec) -> tuple[Pool, ...]:
         """Pools of whole vendors, in the order of the fleet."""
+        if not spec.needs_devices:
+            return (NO_DEVICES,)
         wanted = spec.hardware.vendor
         gpus = dict.fromkeys(v for v, _ in self.count if wanted in ("any", v)) or {_any(wanted): None}
         pools = {"gpu": [Pool("gpu", v) for v in gpus], "cpu": [Pool("cpu")]}
@@ -228,8 +236,8 @@ def _merit(forecast: Forecast | None, prefer: str) -> float | None:
 def _by_forecast(single: Sequence[Option], chosen: Option) -> str:
     forecast = chosen.forecast
     assert forecast is not None
-    how = "measured" if forecast.measured else "foretold"
-    text = f"on {chosen.name}: {forecast.step.value_ns / 1e9:.3g} s a step {how}"
+    how = "measured" if forecast.measured else "predicted"
+    text = f"on {chosen.name}: {in_words(forecast.step.value_ns)} a step {how}"
     other = next((o for o in single if o is not chosen and o.forecast is not None), None)
     if other is not None and other.forecast is not None:
         text += f", {_compared(forecast, other.forecast)} {other.name}"
@@ -238,7 +246,7 @@ def _by_forecast(single: Sequence[Option], chosen: Option) -> str:
 
 
 def _compared(one: Forecast, other: Forecast) -> str:
-    """``1.3x cheaper than``: what one is beside the other, in money where both have a price."""
+    """``1.3x cheaper than``: what one is compared with the other, in money where both have a price."""
     ours, theirs, words = one.cost_per_step, other.cost_per_step, ("cheaper", "dearer")
     if not one.by_cost or not ours or not theirs:
         ours, theirs, words = float(one.step.value_ns), float(other.step.value_ns), ("faster", "slower")

@@ -21,8 +21,8 @@ def noun(kind: str, n: float) -> str:
 
 
 def in_words(ns: int) -> str:
-    """A duration: ``12.3 ms``, ``8.61 s``."""
-    return f"{ns / 1e9:.3g} s" if ns >= 1_000_000_000 else f"{ns / 1e6:.3g} ms"
+    """A duration: ``12.3 ms``, ``0.861 s``."""
+    return f"{ns / 1e9:.3g} s" if ns >= 100_000_000 else f"{ns / 1e6:.3g} ms"
 
 
 class InQueueOrder:

@@ -101,6 +101,11 @@ class QuotaRound:
         finally:
             self.cluster.journal.back_to(0)
 
+    @property
+    def assumed_from_ns(self) -> int | None:
+        """From when on a planned start rests on a run time that is only assumed; None: never."""
+        return self._books.assumed_from_ns(self._rules.backfill.otherwise_ns)
+
     def node(self, index: int) -> str:
         return self._ground.nodes[index % self._width].id
 

@@ -1,11 +1,11 @@
 """How many ranks of one class fit on each node of a ground now, and how many ever could.
 
-A class takes up what changed on the ground when it is asked.
+A class applies what changed on the ground when it is asked.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -22,11 +22,15 @@ from unidle.view.usage import milli_of
 if TYPE_CHECKING:
     from unidle.place.ground import Ground
 
+_MANY: Final = 1 << 20
+"""Ranks without devices on a node of which cores and memory are not known: more than any gang has."""
+
 
 class RankClass:
     """Ranks that need ``each`` slices of one pool on one node, with the same selection and requests.
 
-    ``rooms`` counts how many of them fit now; ``whole`` how many would if all were free and healthy.
+    ``rooms`` counts how many of them fit now; ``whole`` how many would if all were free and healthy. Where ``each``
+    is 0 they take cores and memory only, of any node that takes work.
     """
 
     def __init__(self, ground: Ground, spec: JobSpec, pool: Pool, access: Access = OPEN) -> None:
@@ -35,21 +39,24 @@ class RankClass:
         self.pool, self.kind, self.each, self.requests = pool, kind, spec.devices_per_rank, spec.requests
         self.asks = bool(spec.requests.cpus or spec.requests.memory_bytes)
         self._ground = ground
-        if kind in ground.pieces:
-            self._allowed = ground.pieces[kind].allowed(spec, ground.open_nodes(spec.where), pool)
+        open_nodes = ground.open_nodes(spec.where)
+        if self.each and kind in ground.pieces:
+            self._allowed = ground.pieces[kind].allowed(spec, open_nodes, pool)
         else:
             self._allowed = np.zeros((len(ground.nodes), 1), np.uint64)
         # of a node's bits, where parts are asked for: small ones first
         self._order: dict[int, list[int]] = {}
-        self.uneven = kind in ground.pieces and ground.pieces[kind].uneven(spec)
+        self.uneven = bool(self.each) and kind in ground.pieces and ground.pieces[kind].uneven(spec)
         self.by_size = spec.share is not None or self.uneven
-        self.most: Ints = counted(self._allowed)  # devices of each node, (N,)
-        self.devices = int(self.most.sum())
+        # devices of each node, (N,); without devices, whether the node may be used at all
+        self.most: Ints = counted(self._allowed) if self.each else open_nodes.astype(np.int64)
+        self.devices = int(self.most.sum()) if self.each else 0
         # the others have nothing for it
-        self._slots = {p: slots for p, slots in ground.slots.get(kind, {}).items() if self.most[p]}
+        slots = ground.slots.get(kind, {}) if self.each else ground.no_slots
+        self._slots = {p: here for p, here in slots.items() if self.most[p]}
         self._ever: dict[Gang, Blocked | None] = {}
         self._seen, _ = ground.touched_since(0)
-        self._left: Ints = counted(self._free(slice(None)))
+        self._left: Ints = self._left_of(slice(None))
         self._rooms = Rooms(ground.tree, self.room(self._left, ground.hosts))
         self._first: Ints = self._first_steps(np.arange(len(self._left)))
         self._total = int(self._rooms.room.sum())
@@ -88,7 +95,7 @@ class RankClass:
 
     def room(self, devices: Ints, hosts: Ints) -> Ints:
         """Ranks that fit in so many devices, (N,), with this CPU and memory, (2, N)."""
-        ranks: Ints = devices // self.each
+        ranks: Ints = devices // self.each if self.each else devices * _MANY
         for amount, asked in zip(hosts, (self.requests.cpu_milli, self.requests.memory_bytes), strict=True):
             if asked:
                 ranks = np.minimum(ranks, np.maximum(amount, 0) // asked)
@@ -119,7 +126,7 @@ class RankClass:
 
     def free(self, position: int) -> int:
         """The mask of the node's slices that this class may take now."""
-        return mask_of(self._free(position))
+        return mask_of(self._free(position)) if self.each else 0
 
     def slots(self, position: int) -> NodeSlots:
         return self._slots[position]
@@ -183,6 +190,16 @@ class RankClass:
         known = reserve is not None and self.kind in self._ground.pieces
         return reserve.shut(self.access, self.kind) if reserve is not None and known else None
 
+    def _left_of(self, rows: slice | Ints) -> Ints:
+        """How many devices of these nodes this class may take now; without devices, whether the nodes take such work."""
+        if self.each:
+            return counted(self._free(rows))
+        reserve, works = self._ground.reserve, self._ground.works
+        if reserve is not None and not self.access.spares:
+            works = works & ~reserve.spare_at
+        left: Ints = np.where(works, self.most, 0)[rows]
+        return left
+
     def _free(self, rows: slice | int | Ints) -> Masks:
         free = self._ground.free.get(self.kind)
         allowed: Masks = self._allowed[rows]
@@ -200,7 +217,7 @@ class RankClass:
             if not own:
                 return
             some = np.array(sorted(own), np.int64)
-        left = counted(self._free(some))
+        left = self._left_of(some)
         self._left[some] = left
         if self.uneven:
             self._first[some] = self._first_steps(some)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from unidle.jobs import JobSpec, Reason
+from unidle.place.blocked import FREE_DEVICES
 from unidle.place.constraint import Barrier, Blocked, gang_of
 from unidle.place.ground import Ground
 from unidle.place.pools import Option, candidates
 from unidle.place.rank_class import RankClass
 from unidle.place.reserve import Access
-from unidle.place.shortage import narrowed, scattered, wanted
+from unidle.place.shortage import narrowed, narrowed_nodes, scattered, wanted
 from unidle.words import are, counted
 
 _KEPT: Final = {
@@ -46,7 +48,11 @@ def _too_large(
     ground: Ground, spec: JobSpec, option: Option, rank_class: RankClass, verdict: Blocked, *, of_many: bool
 ) -> Refused:
     needs, total, kind = spec.devices, rank_class.devices, rank_class.kind
-    if needs > total:
+    if not spec.needs_devices and verdict.barriers[0].constraint is None:
+        text = scattered(spec, verdict.barriers[0].largest, kind, "the empty fleet")
+        by = narrowed_nodes(ground, spec)
+        text += f" ({by})" if by else ""
+    elif needs > total:
         text = f"needs {needs} {wanted(spec, kind)}, and the fleet has {total} that it may use"
         text += option.on if total else ""
         by = narrowed(ground, spec, kind) if spec.share is None else ""
@@ -66,6 +72,8 @@ def _too_large(
 
 def waits(spec: JobSpec, rank_class: RankClass, blocked: Blocked) -> Refused:
     """A gang waits on this class of ranks."""
+    if not spec.needs_devices:
+        return _waits_for_cores(spec, rank_class, blocked)
     needs, room, left = spec.devices, int(rank_class.rooms.room.sum()), int(rank_class.left().sum())
     free = room * spec.devices_per_rank
     figures = {**blocked.because.figures, "needs": needs, "free": free, "devices": rank_class.devices}
@@ -78,6 +86,21 @@ def waits(spec: JobSpec, rank_class: RankClass, blocked: Blocked) -> Refused:
         text = f"needs {needs} {wanted(spec, rank_class.kind)}, {left} of {rank_class.devices} {are(left)} free for it"
     text += kept_back(rank_class, figures)
     return Refused(Reason("no_fit", text, figures), blocked.barriers)
+
+
+def _waits_for_cores(spec: JobSpec, rank_class: RankClass, blocked: Blocked) -> Refused:
+    """A gang without devices waits: with a code of its own, since devices are not free for want of it."""
+    room = int(rank_class.rooms.room.sum())
+    figures = {**blocked.because.figures, "needs": spec.ranks, "free": room, "devices": 0}
+    text = _of_cores(blocked.because.text)
+    if blocked.because.code == "no_room":
+        text = scattered(spec, room, rank_class.kind, "the fleet now")
+    barriers = tuple(replace(b, unblock=_of_cores(b.unblock)) for b in blocked.barriers)
+    return Refused(Reason("no_cores", text, figures), barriers)
+
+
+def _of_cores(text: str) -> str:
+    return text.replace(FREE_DEVICES, "free the cores and memory of")
 
 
 def kept_back(rank_class: RankClass, figures: dict[str, int | float | str]) -> str:

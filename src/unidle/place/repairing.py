@@ -33,7 +33,7 @@ from unidle.words import does
 Choice: TypeAlias = tuple[Option, RankClass]
 
 WORSE_MOST_PPM: Final = 1_250_000
-"""A step's communication may take so much of what a new order of ranks takes; beyond, the order is made anew."""
+"""A step's communication may take so much of what a new order of ranks takes; beyond, the order is made again."""
 _LEVEL: Final = {"high": 0, "medium": 1, "low": 2}
 _NAMED: Final = 3  # nodes that are named in a reason
 
@@ -131,7 +131,7 @@ class Returning:
             ended = found.attempts[-1] if found is not None and found.attempts else None
             left = ended is not None and not ended.live and ended.left_places
             if found is not None and ended is not None and len(ended.places) != found.spec.ranks:
-                left = False  # an elastic gang of another size is placed anew
+                left = False  # an elastic gang of another size is placed again
             self._last[job] = _last(self._ground, job, ended) if ended is not None and left else None
         return self._last[job]
 
@@ -245,7 +245,7 @@ def _was_on(last: Last, rank_class: RankClass) -> bool:
 def _last(ground: Ground, job: str, attempt: AttemptView) -> Last | None:
     occupancy, tree = ground.occupancy, ground.tree
     if any(occupancy.is_part(s) for place in attempt.places for s in place.slices):
-        return None  # parts are made anew where they fit best
+        return None  # parts are made again where they fit best
     found = [next(filter(None, map(ground.at, place.slices)), None) for place in attempt.places]
     kinds = {at[0] for at in found if at is not None}
     if len(kinds) != 1:
@@ -320,7 +320,7 @@ def _joined(tier: Ints | None, a: int, b: int) -> bool:
 
 
 def _better(tree: Tree, plan: GangPlan, layout: Layout, order: Ints, last: Last) -> tuple[Ints, Mapping, str]:
-    """The order given, or one made anew where groups would be torn or the given one is too slow; and a word on it."""
+    """The order given, or one made again where groups would be torn or the given one is too slow; and a word on it."""
     traffic, hard = usual_traffic(layout), [c for c in plan.kept if c.hard]
     kept = ordered(tree, plan.nodes, order, layout, traffic, plan.fabric, hard)
     new = map_ranks(tree, plan.nodes, plan.counts, layout, traffic, plan.fabric, plan.kept)

@@ -66,7 +66,7 @@ class Reserve:
         self.ever[[place[name] for name in self._rule.of()]] = True
 
     def follow(self, view: View) -> set[int]:
-        """Take up what the view says now; positions at which something changed."""
+        """Apply what the view says now; positions at which something changed."""
         before = self.trial, self._trial_at, self._places
         self.trial, self._trial_at = self._on_trial(view)
         self._places = self._of_who_comes_back(view) if self._rule else {}

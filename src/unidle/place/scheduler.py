@@ -27,7 +27,7 @@ from unidle.place.sharing import SharingRound
 from unidle.place.sharing_gang import Given
 from unidle.place.traffic import usual_traffic
 from unidle.view.fold import collector_paused
-from unidle.view.jobs import JobView
+from unidle.view.jobs import JobView, in_full
 from unidle.view.kept import comes_back
 from unidle.view.state import View
 from unidle.view.waiting import Shape
@@ -99,15 +99,35 @@ class Scheduler:
         try:
             answer = queues.decide(place)
             waits = _waiting(view, now_ns, round_, queues, answer, ground)
+            bare = self._without_devices(view, now_ns, round_)
         finally:
             round_.undo()
-        keeps, stops = _stops(queues, answer, view.fleet.guard.spare_grace_ns)
+        keeps, stops = _stops(view, queues, answer)
         # what was reserved before these starts were known may have kept others from theirs
         again_ns = now_ns if places and answer.kept_back else answer.again_ns
         decided = {made.job for made in places} | {wait.job for wait in waits}
         if ground.reserve is not None and not decided.isdisjoint(ground.reserve.coming_back):
             again_ns = now_ns  # what was kept for them is for others now
-        return Plan(tuple(places), waits, keeps, stops, again_ns, round_.recuts())
+        return Plan(
+            (*places, *bare.places), (*waits, *bare.waits), keeps, stops, again_ns, round_.recuts()
+        )  # fmt: skip
+
+    def _without_devices(self, view: View, now_ns: int, round_: GangRound) -> Plan:
+        """Gangs that need no devices, on the cores and memory that the others of this round left.
+
+        Quotas are of devices, and none bounds them; their queue has to be there.
+        """
+        others = {shape for shape in view.waiting if shape.devices_per_rank}
+        if len(others) == len(view.waiting):
+            return Plan()
+        known: dict[str, Reason | None] = {}  # by queue
+
+        def never(spec: JobSpec) -> Reason | None:
+            if spec.queue not in known:
+                known[spec.queue] = _never_by_quota(view, spec)
+            return known[spec.queue]
+
+        return round_.decide(now_ns, others, never)
 
     def try_one(self, view: View, spec: JobSpec) -> Placed | Refused:
         """What a gang of such a job would get now were it alone and new, or why it gets nothing."""
@@ -190,10 +210,10 @@ def _waiting(
     found: list[Wait] = []
     in_the_way: dict[tuple[Shape, Access], Fit | Refused] = {}
     no_part: dict[tuple[Like, str], Reason] = {}
-    starts = {start.job for start in answer.starts}
+    starts, assumed_ns = {start.job for start in answer.starts}, queues.assumed_from_ns
     told = view.unjudged.union(move.job for move in answer.moves)
     for job in sorted((view.jobs.open[job] for job in told), key=lambda job: job.order):
-        if job.id in starts or job.not_before_ns > now_ns:
+        if job.id in starts or job.not_before_ns > now_ns or not job.spec.needs_devices:
             continue
         because = queues.never.get(job.id) or answer.waits.get(job.id, queues.too_deep)
         if because is PARTS_WAIT or because.code == PARTS_LATER:
@@ -216,6 +236,8 @@ def _waiting(
             text = f"{text}; nobody is stopped for it: {nobody.text}"
         start_ns = answer.planned_ns.get(job.id)
         if start_ns is not None:
+            if because.code == "planned" and assumed_ns is not None and start_ns >= assumed_ns:
+                text = text.replace(because.text, "when running jobs end is unknown")
             figures = {**figures, "planned_start_ns": start_ns}
         found.append(Wait(job.id, Reason(because.code, text, figures)))
     return tuple(found)
@@ -229,20 +251,22 @@ def _kept(round_: GangRound, spec: JobSpec, access: Access) -> Reason:
     return Reason("kept", text, {"needs": spec.devices, "free": free, "devices": devices})
 
 
-def _stops(
-    queues: QuotaRound, answer: Round, spare_grace_ns: int
-) -> tuple[tuple[Keep, ...], tuple[Stop, ...]]:
+def _stops(view: View, queues: QuotaRound, answer: Round) -> tuple[tuple[Keep, ...], tuple[Stop, ...]]:
     keeps, stops = [], []
     for made in answer.stops:
         devices = {queues.node(index): count for index, count in made.hold.devices.items()}
         keeps.append(Keep(made.job, queues.kind_of(made.job), devices, made.hold.expires_ns, made.because))
-        grace_ns = spare_grace_ns if made.spares else None
-        stops += [Stop(victim, made.because, made.job, grace_ns=grace_ns) for victim in made.victims]
+        grace_ns = view.fleet.guard.spare_grace_ns if made.spares else None
+        text = f"stopped to make room for {in_full(view.jobs[made.job])}: {made.because.text}"
+        because = replace(made.because, text=text)
+        stops += [Stop(victim, because, made.job, grace_ns=grace_ns) for victim in made.victims]
     for move in answer.moves:
         for hold in (move.hold, *move.moves):
             devices = {queues.node(index): count for index, count in hold.devices.items()}
             keeps.append(Keep(hold.job, queues.kind_of(hold.job), devices, hold.expires_ns, move.because))
         for hold, lost_us in zip(move.moves, move.lost_us, strict=True):
             on = [queues.node(index) for index in hold.devices]
-            stops.append(Stop(hold.job, why_moved(move, on, lost_us), move.job, "moved"))
+            stops.append(
+                Stop(hold.job, why_moved(move, on, lost_us, in_full(view.jobs[move.job])), move.job, "moved")
+            )
     return tuple(keeps), tuple(stops)

@@ -67,7 +67,7 @@ _NOBODY: Final = Left()
 
 
 class Devices:
-    """``changed`` are those that the round cut anew, ``kept`` those that are another job's to be, by device."""
+    """``changed`` are those that the round cut again, ``kept`` those that are another job's to be, by device."""
 
     def __init__(self, ground: Ground, view: View, table: Interference) -> None:
         self._ground, self._view, self.table = ground, view, table

@@ -28,7 +28,7 @@ def wanted(spec: JobSpec, kind: str) -> str:
 
 def of_each(spec: JobSpec, kind: str) -> str:
     """What each rank needs on one node, where that is more than one device; else empty."""
-    asks = [f"{spec.devices_per_rank} {noun(kind, spec.devices_per_rank)}"]
+    asks = [f"{spec.devices_per_rank} {noun(kind, spec.devices_per_rank)}"] if spec.needs_devices else []
     if spec.requests.cpus:
         asks.append(f"{spec.requests.cpus:g} {plural(spec.requests.cpus, 'core')}")
     if spec.requests.memory_bytes:
@@ -65,6 +65,19 @@ def narrowed(ground: Ground, spec: JobSpec, kind: str) -> str:
             told.append(f"{name} leaves {left}")
         before = left
     return f"of {total} {noun(kind, total)}, {', then '.join(told)}" if told else ""
+
+
+def narrowed_nodes(ground: Ground, spec: JobSpec) -> str:
+    """The same for ranks without devices, of the fleet's nodes."""
+    told: list[str] = []
+    total = before = len(ground.nodes)
+    labelled = replace(spec.where, tolerate=tuple({taint for node in ground.nodes for taint in node.taints}))
+    for name, where in (("node_labels", labelled), ("tolerate", spec.where)):
+        left = int(ground.open_nodes(where).sum())
+        if left != before:
+            told.append(f"{name} leaves {left}")
+        before = left
+    return f"of {counted(total, 'node')}, {', then '.join(told)}" if told else ""
 
 
 def _steps(ground: Ground, spec: JobSpec, kind: str) -> Iterator[tuple[str, Pool, Where]]:

@@ -43,7 +43,7 @@ class Tree:
     children: tuple[Ints, ...]  # V arrays of vertices
     tier_up_bps: Ints  # V x C, one direction
     node_up_bps: Ints  # N x C
-    inside_bps: Ints  # N, of one device to those beside it
+    inside_bps: Ints  # N, of one device to those next to it
     declared: Bools  # V + N, whether the way up was declared; else it is modelled
 
     def kind_code(self, name: str) -> int | None:

@@ -3,7 +3,7 @@
 Dense 16-bit matrix arithmetic with 32-bit accumulation, without sparsity, in TFLOP/s. Sources: the vendors' data
 sheets of each product (NVIDIA: V100, T4, A10, A30, A40, A100, L4, L40, L40S, H100, H100 NVL, H200 Tensor Core GPU,
 where figures with sparsity are halved; AMD: Instinct MI210, MI250, MI250X, MI300X, MI325X). A model that is not
-here is told only by its own steps.
+here is known only by its own steps.
 """
 
 from __future__ import annotations

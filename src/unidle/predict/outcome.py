@@ -44,7 +44,7 @@ class Score:
     """How good predictions of one kind were. ``within`` is the part inside bounds that promised ``level``.
 
     ``median_error_ns`` is of absolute errors (of costs in millionths of money), and ``median_relative`` of them
-    over what there was to foretell: the wait from the prediction on, the time, or the cost.
+    over what there was to predict: the wait from the prediction on, the time, or the cost.
     """
 
     known: int

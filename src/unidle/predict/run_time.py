@@ -81,4 +81,9 @@ class RunHistory:
 
     def estimate(self, user: str, name: str, level: float = 0.9) -> Estimate | None:
         """How long such a job will run; None where its user has no history."""
-        return quantile_estimate(*self.durations(user, name), level)
+        ran, of = self.durations(user, name)
+        if len(ran) == 1:  # one run says nothing of how much they differ
+            of = f"one earlier {of.replace('jobs', 'job', 1)}"
+        elif ran:
+            of = f"{len(ran)} earlier {of}"
+        return quantile_estimate(ran, of, level)

@@ -1,7 +1,7 @@
 """Device plugins of Kubernetes: whether those that the kubelet of this machine had still answer on their sockets.
 
-(Kubernetes' device plugin interface: each serves a socket beside ``kubelet.sock``; a kubelet that starts removes them all,
-and who lives makes its own anew.)
+(Kubernetes' device plugin interface: each serves a socket next to ``kubelet.sock``; a kubelet that starts removes them all,
+and each live plugin makes its own again.)
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class DevicePlugins:
             yield from self._miss(name, found.get(name, False))
 
     def _answers(self, place: int, name: str) -> bool | None:
-        """Whether somebody listens on a socket; None where that cannot be told."""
+        """Whether somebody listens on a socket; None where that cannot be determined."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
             link.settimeout(_PATIENCE_S)
             try:

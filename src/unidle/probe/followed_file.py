@@ -63,9 +63,9 @@ class FollowedFile:
     """A :class:`~unidle.probe.source.Source` on a file.
 
     Without a ``position`` it begins at the end of the file, or at the beginning of one that appears later. Rotation (by
-    rename or by copy and truncate) loses nothing that was written before it; a file that was written anew is read from
+    rename or by copy and truncate) loses nothing that was written before it; a file that was rewritten is read from
     its beginning. A backlog above ``backlog_bytes`` is skipped up to its last ``backlog_bytes``, and counted in ``lost``.
-    With ``needles`` only lines that hold one of them are told. ``end``: where the file ended when whoever follows it
+    With ``needles`` only lines that hold one of them are reported. ``end``: where the file ended when its reader
     began; without it, where it ends now.
     """
 

@@ -161,7 +161,7 @@ def _read(nvml: Nvml, gpu: Gpu) -> GpuReading:
 
 
 def _look_of(root: Path, error: str, code: int | None) -> DriverLook:
-    """What the machine shows of the driver beside NVML."""
+    """What the machine shows of the driver next to NVML."""
     module = root / "sys/module/nvidia"
     found = read_text(module / "version")
     return DriverLook(

@@ -1,7 +1,7 @@
 """Watches the GPUs of one node through NVML: errors, remapped rows, clocks, lost devices, and the driver's Xid events.
 
 A JSON file may be laid over what NVML tells, for drills: a mapping from device ids to readings, such as
-``{"n1/0": {"dram_errors": 2, "xid": 79}}``. Counts are added, other values replace; an ``xid`` is told once for each
+``{"n1/0": {"dram_errors": 2, "xid": 79}}``. Counts are added, other values replace; an ``xid`` is reported once for each
 ``xid_number``.
 """
 
@@ -126,7 +126,7 @@ class GpuWatch:
         return answer[0]
 
     def _reading(self, known: _Known, seen: Seen | None, laid: Overlay | None) -> GpuReading | None:
-        """What is told of a device now; None where nothing is."""
+        """What is reported about a device now; None where nothing is."""
         reading = seen.readings.get(known.device.id) if seen is not None else None
         if self._overlay and not self._patient.hangs:
             reading = _laid(reading or GpuReading(), laid or Overlay())

@@ -1,4 +1,4 @@
-"""Follows ``/dev/kmsg``: the kernel's own ring of records, each with a sequence number that starts anew at every boot."""
+"""Follows ``/dev/kmsg``: the kernel's own ring of records, each with a sequence number that starts again at every boot."""
 
 from __future__ import annotations
 

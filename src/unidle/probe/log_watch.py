@@ -65,8 +65,8 @@ class LogWatch:
     """A :class:`~unidle.probe.heard.Detector` on a kernel log.
 
     ``names`` maps what the log calls a device to the fleet's; ``offset_ns`` turns this machine's boot-time clock into the
-    log's (the store's) time; ``end`` is where a file without a kept position is read from. An event that the log tells again (a boot that is repeated, a file that was written anew) is
-    told once.
+    log's (the store's) time; ``end`` is where a file without a kept position is read from. An event that
+    the log repeats (a boot, a rewritten file) is reported once.
     """
 
     def __init__(

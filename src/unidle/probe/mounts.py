@@ -179,7 +179,7 @@ class MountWatch:
         return self._why
 
     def close(self) -> None:
-        """End those who ask, as far as the kernel lets go of them; the others end when their mount answers."""
+        """End those who ask, as far as the kernel releases them; the others end when their mount answers."""
         for asked in self._asked.values():
             if asked.pid > 0 and self._ended(asked) is None:
                 with contextlib.suppress(OSError):

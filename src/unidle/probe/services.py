@@ -80,7 +80,7 @@ def _finding(name: str) -> Finding:
     text = (
         "the fabric manager does not run: no new process can use the GPUs behind the NVSwitches (CUDA error 802)"
         if name == FABRIC
-        else f"{name} has ended: the driver lets go of GPUs between jobs, and the next one waits for them"
+        else f"{name} has ended: the driver releases GPUs between jobs, and the next one waits for them"
     )
     severity, rank = ("error", 50) if name == FABRIC else ("warning", 20)
     return Finding(0, "service", None, name, "culprit", action, text, severity, rank)  # type: ignore[arg-type]

@@ -15,7 +15,7 @@ from unidle.clock import Bell, boottime_ns
 from unidle.probe.heard import Detector, Heard, Seeing
 
 HANGS_S: Final = 15.0
-"""A look that takes longer is told: until it comes back the detector sees nothing."""
+"""A look that takes longer is reported: until it comes back the detector sees nothing."""
 NEWS_EVERY_S: Final = 2.0
 """So often a detector that says when it has news is looked at without any."""
 _PAUSE_S: Final = 0.01  # at least, between two looks

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from unidle.report.model import ReportData
-from unidle.report.totals import LeafLine, largest_loss
+from unidle.report.totals import LeafLine, largest_loss, waterfall_lines
 
 # Words after `unidle`; JOB stands for the job that lost most to the leaf.
 _EXPLAIN: Final = ("explain", "JOB")
@@ -49,7 +49,12 @@ ADVICE: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "exposed_wan": ("keep the gang inside one site", _EXPLAIN),
     "straggler_wait": ("find the slow rank", _BY_DEVICE),
     "host_gap": ("see what the host does between kernels", _LOGS),
+    "unmeasured": (
+        "give a pattern for what the job prints, or call unidle.rank.step() in its loop",
+        ("progress", "JOB"),
+    ),
     "recompute": ("keep more activations where memory allows", _SHOW),
+    "failed_start": ("see why the ranks ended before their first step", _LOGS),
     "replayed": ("save checkpoints more often, and see why ranks failed", _SHOW),
     "preempted": ("save a checkpoint before the job is preempted", _EXPLAIN),
     "rolled_back": ("see which steps were undone", _SHOW),
@@ -70,12 +75,27 @@ class Advice:
     text: str
     words: tuple[str, ...]
 
+    @property
+    def lead(self) -> str:
+        """What the sentence about the leaf begins with: time without steps may have been of use."""
+        return "No steps were seen" if self.line.leaf == "unmeasured" else "Most to win back"
+
 
 def best_advice(data: ReportData) -> Advice | None:
     """What would win back most device time, and the command for it."""
     line = largest_loss(data)
-    if line is None:
+    return None if line is None else _advice_on(data, line)
+
+
+def steps_advice(data: ReportData) -> Advice | None:
+    """How to have steps seen where none were; None where that is :func:`best_advice`, or concerns next to no time."""
+    lines = [leaf for group in waterfall_lines(data) for leaf in group.leaves if leaf.leaf == "unmeasured"]
+    if not lines or lines[0].ns * 1_000 < data.capacity_ns or lines[0] == largest_loss(data):
         return None
+    return _advice_on(data, lines[0])
+
+
+def _advice_on(data: ReportData, line: LeafLine) -> Advice:
     text, words = ADVICE.get(line.leaf, ("see which job lost most to it", _BY_JOB))
     if line.leaf == "idle" and any(job.state == "running" for job in data.jobs):
         words = _IDLE

@@ -5,13 +5,17 @@ from __future__ import annotations
 import time
 from bisect import bisect_left
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from unidle.control.describe import exit_codes, reason_now
 from unidle.events import types as ev
 from unidle.events.marks import Mark
-from unidle.guard.lifecycle import how_ended
+from unidle.guard.failure import how_ended
+from unidle.jobs import Reason
 from unidle.ledger.taxonomy import GROUP_OF
+from unidle.report.job_summary import steps_done_again
 from unidle.report.model import (
     AttemptLine,
     Bar,
@@ -23,6 +27,8 @@ from unidle.report.model import (
     Ratio,
     ReportData,
 )
+from unidle.report.secrets import Mask
+from unidle.report.stories import STORIES_SHOWN, story_of
 from unidle.store.protocol import Store, StoredEvent
 from unidle.view.accounts import durable_points
 from unidle.view.jobs import AttemptView, JobView
@@ -40,12 +46,12 @@ Where = Mapping[str, Collection[str | int]]
 
 def collect(
     store: Store, view: View, shown_store: str, *, job: str | None = None, summary: Summary | None = None,
-    where: Where | None = None, details: bool = True,
+    where: Where | None = None, details: bool = True, runs: Path | None = None,
 ) -> ReportData:  # fmt: skip
     """The report of one job's time on all devices, or of the whole store.
 
     ``summary`` (with its own window and filter ``where``) replaces the one that would be asked for.
-    ``details`` are the tracks, attempts and events, which only the page shows.
+    ``details`` are the tracks, attempts, events and stories, which only the page shows; ``runs`` is where the jobs' logs are.
     """
     from unidle.ledger.query import summary as ask
     from unidle.ledger.select import Window
@@ -60,6 +66,8 @@ def collect(
         summary = ask(source, window, prices=prices(view))
     window = summary.window
     jobs = [j for j in view.jobs.values() if _touches(j, window)]
+    masks = {j.id: Mask(j.spec.env, j.spec.command) for j in jobs}
+    told = [j for j in jobs if job in (None, j.id)][-STORIES_SHOWN:] if details else []
     return ReportData(
         title=_title(view, job),
         generated_ns=time.time_ns(),
@@ -71,9 +79,10 @@ def collect(
         ratios=_ratios(summary),
         currency=view.fleet.currency,
         devices=_tracks(source, window, where),
-        jobs=tuple(_job(j) for j in jobs),
-        attempts=tuple(line for j in jobs for line in _attempts(j)) if details else (),
-        events=tuple(_events(store, view, window, job)) if details else (),
+        jobs=tuple(_job(j, masks[j.id]) for j in jobs),
+        attempts=tuple(line for j in jobs for line in _attempts(j, masks[j.id])) if details else (),
+        events=tuple(_events(store, view, window, job, masks)) if details else (),
+        stories=tuple(story_of(j, runs, view.time_ns, shown_store) for j in reversed(told)),
         time_unit="GPU" if all(d.kind == "gpu" for d in view.fleet.devices()) else "device",
     )
 
@@ -131,37 +140,26 @@ def _tracks(source: LedgerSource, window: Window, where: Where | None) -> tuple[
     )
 
 
-def _job(job: JobView) -> JobLine:
+def _job(job: JobView, mask: Mask) -> JobLine:
     because = reason_now(job)
-    lost = _lost_steps(job)
+    lost = steps_done_again(job)
     return JobLine(
         job.id, job.spec.name, job.state, job.spec.user, job.spec.queue, job.spec.ranks, len(job.attempts),
         job.steps() or None, lost, job.submitted_ns, job.attempts[0].placed_ns if job.attempts else None,
-        job.ended_ns, because.text if because else "",
+        job.ended_ns, mask.text(because.text) if because else "",
     )  # fmt: skip
 
 
-def _lost_steps(job: JobView) -> int:
-    """Steps that were done and then revoked, counted from the log's attempts."""
-    lost = 0
+def _attempts(job: JobView, mask: Mask) -> Iterator[AttemptLine]:
     for attempt, durable in zip(job.attempts, durable_points(job), strict=True):
-        last, first = attempt.last_step(), attempt.first_step()
-        if last is None or first is None or attempt.outcome in (None, "succeeded"):
-            continue
-        lost += last - max(durable.step if durable.step is not None else first - 1, first - 1)
-    return lost
+        yield _attempt(job, attempt, durable.step, mask)
 
 
-def _attempts(job: JobView) -> Iterator[AttemptLine]:
-    for attempt, durable in zip(job.attempts, durable_points(job), strict=True):
-        yield _attempt(job, attempt, durable.step)
-
-
-def _attempt(job: JobView, attempt: AttemptView, durable_step: int | None) -> AttemptLine:
+def _attempt(job: JobView, attempt: AttemptView, durable_step: int | None, mask: Mask) -> AttemptLine:
     return AttemptLine(
         job.id, attempt.number, attempt.placed_ns, attempt.ended_ns,
         tuple(s for place in attempt.places for s in place.slices),
-        attempt.outcome or "running", attempt.why.text if attempt.why else attempt.because.text,
+        attempt.outcome or "running", mask.text((attempt.why or attempt.because).text),
         tuple(exit_codes(attempt)), attempt.first_step(), attempt.last_step(), durable_step,
     )  # fmt: skip
 
@@ -172,7 +170,9 @@ _TOLD_MARKS = (b'"saved"', b'"exit"', b'"lost"', b'"note"', b'"spawn"')
 _SILENT = frozenset({"sighted", "fleet_seen"})
 
 
-def _events(store: Store, view: View, window: Window, job: str | None) -> Iterator[EventLine]:
+def _events(
+    store: Store, view: View, window: Window, job: str | None, masks: Mapping[str, Mask]
+) -> Iterator[EventLine]:
     lines: list[EventLine] = []
     for stored in store.read(after=_events_before(store, window.start_ns)):
         if stored.time_ns > window.end_ns:
@@ -183,11 +183,12 @@ def _events(store: Store, view: View, window: Window, job: str | None) -> Iterat
             continue
         if job is not None and job.encode() not in stored.body and stored.kind != "health_set":
             continue
-        lines.extend(_lines(view, stored))
+        lines.extend(event_lines(view, stored))
         if len(lines) > 2 * EVENTS_SHOWN:
             del lines[:-EVENTS_SHOWN]
     lines.sort(key=lambda line: line.time_ns)
-    yield from lines[-EVENTS_SHOWN:]
+    for line in lines[-EVENTS_SHOWN:]:
+        yield replace(line, text=masks[line.job].text(line.text)) if line.job in masks else line
 
 
 def _events_before(store: Store, time_ns: int) -> int:
@@ -202,30 +203,50 @@ _MARKS: Final[dict[str, EventMark]] = {
 }
 
 
-def _lines(view: View, stored: StoredEvent) -> Iterator[EventLine]:
+def event_lines(view: View, stored: StoredEvent) -> Iterator[EventLine]:
+    """An event of the log in words; of marks those that tell something."""
     event = ev.decode(stored.kind, stored.body, stored.seq)
     if isinstance(event, ev.RankSaw):
         yield from (line for mark in event.marks if (line := _mark_line(view, event, mark)) is not None)
         return
     job = str(getattr(event, "job", ""))
     attempt = getattr(event, "attempt", None)
-    because = getattr(event, "because", None)
-    text = because.text if because is not None else _plain(event)
     mark: EventMark = _MARKS.get(stored.kind, "")
     if isinstance(event, ev.AttemptPlaced) and event.attempt == 1:
         mark = ""
-    yield EventLine(stored.time_ns, stored.kind.replace("_", " "), job, attempt, None, text, mark)
+    yield EventLine(stored.time_ns, stored.kind.replace("_", " "), job, attempt, None, _text(event), mark)
+
+
+def _text(event: ev.Event) -> str:
+    because: Reason | str | None = getattr(event, "because", None)  # of a check it is a plain text
+    if isinstance(event, ev.NodeChecked):
+        fit = {True: "fit", False: "not fit", None: "undecided"}[event.fit]
+        return f"{event.node}, {event.tier}: {fit}" + (f", {event.because}" if event.because else "")
+    if isinstance(because, Reason):
+        return because.text
+    return because or _plain(event)
 
 
 def _plain(event: ev.Event) -> str:
     if isinstance(event, ev.JobSubmitted):
-        return f"by {event.spec.user or 'unknown'}: {' '.join(event.spec.command)}"
+        command = Mask(event.spec.env, event.spec.command).command(event.spec.command)
+        return f"by {event.spec.user or 'unknown'}: {' '.join(command)}"
     if isinstance(event, ev.ControllerStarted):
         return event.purpose
     if isinstance(event, ev.ControllerStopped):
         return event.why
     if isinstance(event, ev.UtilisationSeen):
         return f"its devices are {event.use}" if event.use != "unknown" else event.text
+    if isinstance(event, ev.WatchSet):
+        return f"{event.node}, {event.detector}: {event.why_not or 'watched'}"
+    if isinstance(event, ev.ProfilerSet):
+        return event.why_not or "running jobs are profiled"
+    if isinstance(event, ev.SparesSet):
+        return f"hot spares: {', '.join(event.nodes) or 'none'}"
+    if isinstance(event, ev.MaintenanceSet):
+        return f"{event.node}, by {event.by}" + ("" if event.until_ns else ": cancelled")
+    if isinstance(event, ev.Predicted):
+        return f"{event.what.replace('_', ' ')}, from {event.by}"
     return f"by {event.by}" if isinstance(event, ev.CancelAsked) else ""
 
 

@@ -15,10 +15,11 @@ from html import escape
 from importlib.resources import files
 from typing import Final
 
-from unidle.report.advice import best_advice, shell_line
+from unidle.report.advice import Advice, best_advice, shell_line, steps_advice
 from unidle.report.bars import pack
 from unidle.report.model import ReportData
 from unidle.report.payload import payload
+from unidle.report.story_html import stories
 from unidle.report.tables import PROSE, Cell, Table, tables
 from unidle.report.text import clock_time, device_time, duration, number, visible
 from unidle.report.waterfall import waterfall_table
@@ -26,7 +27,7 @@ from unidle.scope.export.page import head
 from unidle.words import does, plural
 
 STATIC_ROWS: Final = 200
-_SCRIPTS: Final = ("data.js", "gantt.js", "chart.js", "page.js")
+_SCRIPTS: Final = ("data.js", "gantt.js", "chart.js", "plot.js", "page.js")
 
 
 def render(data: ReportData) -> str:
@@ -38,7 +39,7 @@ def render(data: ReportData) -> str:
         _header(data),
         '<main><p id="filters" hidden></p>',
         _where(data),
-        _gantt(data),
+        *((stories(data), _gantt(data)) if len(data.stories) == 1 else (_gantt(data), stories(data))),
         _ratios(data),
         *(_section(table) for table in shown),
         "</main>",
@@ -76,10 +77,15 @@ def _answer(data: ReportData) -> str:
     advice = best_advice(data)
     if advice is None:
         return "<p>All of it was of use.</p>"
+    steps = steps_advice(data)
+    return _advised(advice, data) + ("" if steps is None else _advised(steps, data))
+
+
+def _advised(advice: Advice, data: ReportData) -> str:
     line = advice.line
     spent = f"{device_time(line.ns, data.time_unit)}, {line.share}"
     return (
-        f"<p>Most to win back: <b>{_text(line.group)} / {_text(line.leaf)}</b> ({spent}): "
+        f"<p>{_text(advice.lead)}: <b>{_text(line.group)} / {_text(line.leaf)}</b> ({spent}): "
         f"{_text(advice.text)}. <code>{_text(shell_line(advice.words))}</code></p>"
     )
 
@@ -97,10 +103,10 @@ def _ratios(data: ReportData) -> str:
         return ""
     rows = "".join(
         f"<tr><th scope=row>{_text(ratio.name)}</th>"
-        f"<td class=number>{'-' if ratio.value is None else f'{100 * ratio.value:.1f} %'}</td>"
-        f"<td class=number>{device_time(ratio.numerator_ns, data.time_unit)}</td>"
-        f"<td class=number>{device_time(ratio.denominator_ns, data.time_unit)}</td>"
-        f"<td>{_text(ratio.definition)}</td></tr>"
+        f'<td class=number data-head="value">{"-" if ratio.value is None else f"{100 * ratio.value:.1f} %"}</td>'
+        f'<td class=number data-head="of this">{device_time(ratio.numerator_ns, data.time_unit)}</td>'
+        f'<td class=number data-head="in this">{device_time(ratio.denominator_ns, data.time_unit)}</td>'
+        f'<td data-head="definition">{_text(ratio.definition)}</td></tr>'
         for ratio in data.ratios
     )
     head = _heads(("ratio", "value", "of this", "in this", "definition"), frozenset({1, 2, 3}))
@@ -115,7 +121,9 @@ def _section(table: Table) -> str:
     if not table.rows:
         return f'<section id="{table.id}">{title}{_empty(table.empty, table.command)}</section>'
     classes = [_class(k, name, table.numeric) for k, name in enumerate(table.columns)]
-    rows = "".join(f"<tr>{_cells(row.cells, classes)}</tr>" for row in table.rows[:STATIC_ROWS])
+    rows = "".join(
+        f"<tr>{_cells(row.cells, classes, table.columns)}</tr>" for row in table.rows[:STATIC_ROWS]
+    )
     more = len(table.rows) - STATIC_ROWS
     notes = (
         [f"{number(more)} more {plural(more, 'row')} {does(more, 'need')} the page's script."]
@@ -147,10 +155,12 @@ def _class(column: int, name: str, numeric: frozenset[int]) -> str:
     return "prose" if name in PROSE else ""
 
 
-def _cells(cells: Sequence[Cell], classes: Sequence[str]) -> str:
+def _cells(cells: Sequence[Cell], classes: Sequence[str], heads: Sequence[str]) -> str:
+    """``data-head`` stands before the cell where the screen is too narrow for columns."""
     texts = (cell if isinstance(cell, str) else cell[0] for cell in cells)
     return "".join(
-        f'<td class="{name}"><bdi>{_text(text)}</bdi></td>' for name, text in zip(classes, texts, strict=True)
+        f'<td class="{name}" data-head="{_text(head)}"><bdi>{_text(text)}</bdi></td>'
+        for name, text, head in zip(classes, texts, heads, strict=True)
     )
 
 

@@ -112,6 +112,55 @@ class EventLine:
 
 
 @dataclass(frozen=True, slots=True)
+class Problem:
+    """Why an attempt failed: one line, and what its rank printed last. ``note`` stands for lines that are not there.
+
+    ``help``: what the user can change; ``next``: a command that shows more. Both may be empty.
+    """
+
+    attempt: int
+    headline: str
+    rank: int | None = None
+    lines: tuple[str, ...] = ()
+    note: str = ""
+    help: str = ""
+    next: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Hang:
+    """Where the ranks of an attempt stood when it hung, and the frames of those that stood apart."""
+
+    attempt: int
+    text: str
+    frames: tuple[tuple[int, tuple[str, ...]], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """A figure of an attempt over time; a value of None is one that is no finite number."""
+
+    attempt: int
+    points: tuple[tuple[int, float | None], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class JobStory:
+    """What was run and what became of it. Nothing in it is secret: values have been masked."""
+
+    job: str
+    start_ns: int
+    end_ns: int
+    command: str
+    facts: tuple[tuple[str, str], ...] = ()
+    env: tuple[tuple[str, str], ...] = ()
+    problem: Problem | None = None
+    hang: Hang | None = None
+    speed: tuple[Curve, ...] = ()
+    loss: tuple[Curve, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class ReportData:
     """One window of one store. The leaves sum to ``capacity_ns`` exactly, else :class:`UnidleError`.
 
@@ -132,6 +181,7 @@ class ReportData:
     attempts: tuple[AttemptLine, ...] = ()
     events: tuple[EventLine, ...] = ()
     time_unit: Literal["GPU", "device"] = "device"
+    stories: tuple[JobStory, ...] = ()
 
     def __post_init__(self) -> None:
         total = sum(leaf.ns for leaf in self.leaves)

@@ -10,6 +10,7 @@ from unidle.report.advice import shell_line
 from unidle.report.bars import Packed
 from unidle.report.model import AttemptLine, EventLine, ReportData
 from unidle.report.palette import ink_on, leaf_colour, rgb
+from unidle.report.plot import figures
 from unidle.report.tables import NAME_LIMIT, TEXT_LIMIT, Table
 from unidle.report.text import visible
 from unidle.report.totals import describe
@@ -42,10 +43,33 @@ def payload(data: ReportData, packed: Packed, tables: Sequence[Table]) -> Json:
             for t in data.devices
         ],
         "counts": packed.counts,
+        "plots": _plots(data),
         "thinned": _thinned(packed),
         **_marks(data, packed.unit_ns, job_index),
         "tables": {table.id: _table(table, job_index) for table in tables},
     }
+
+
+def _plots(data: ReportData) -> list[Json]:
+    """The exact points of each picture in the order of the page; seconds from the start of its job."""
+    return [
+        {
+            "seconds": (story.end_ns - story.start_ns) / 1e9,
+            "after": str(story.start_ns - data.window_start_ns),
+            "unit": unit,
+            "points": [
+                [
+                    round((t - story.start_ns) / 1e9, 6),
+                    None if value is None else float(f"{value:.6g}"),
+                    curve.attempt,
+                ]
+                for curve in curves
+                for t, value in curve.points
+            ],
+        }
+        for story in data.stories
+        for _, unit, curves in figures(story)
+    ]
 
 
 def _leaf(leaf: str) -> list[str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from unidle.ledger.taxonomy import GROUP_COLOURS
-from unidle.report.advice import best_advice, shell_lines
+from unidle.report.advice import Advice, best_advice, shell_lines, steps_advice
 from unidle.report.model import ReportData
 from unidle.report.palette import ansi_256
 from unidle.report.text import clock_time, device_time, duration, money, percent, visible
@@ -147,9 +147,14 @@ def _advice(data: ReportData, width: int) -> list[str]:
     advice = best_advice(data)
     if advice is None:
         return ["Nothing to win back: every second was of use."]
+    steps = steps_advice(data)
+    return [*_advised(advice, data, width), *([] if steps is None else _advised(steps, data, width))]
+
+
+def _advised(advice: Advice, data: ReportData, width: int) -> list[str]:
     line = advice.line
     cause = line.leaf if line.leaf == line.group else f"{line.group} {line.leaf}"
-    text = f"Most to win back: {cause}, {device_time(line.ns, data.time_unit)} ({line.share}): {advice.text}:"
+    text = f"{advice.lead}: {cause}, {device_time(line.ns, data.time_unit)} ({line.share}): {advice.text}:"
     words = tuple(visible(word) for word in advice.words)
     return [*_wrapped(text, width), *_command(words, width)]
 

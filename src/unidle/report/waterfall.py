@@ -22,7 +22,7 @@ def waterfall_table(data: ReportData) -> str:
         for name in heads
     )
     total = (
-        '<tr class="total"><th scope=row>capacity</th><td></td><td class=number>100.0 %</td>'
+        '<tr class="total"><th scope=row>capacity</th><td></td><td class="number share">100.0 %</td>'
         f"{_time_cell(data.capacity_ns, data)}{_cost_cell(cost_total(data), data, with_cost)}<td></td></tr>"
     )
     return (
@@ -35,8 +35,8 @@ def _group_rows(group: GroupLine, data: ReportData, with_cost: bool) -> str:
     alone = len(group.leaves) == 1 and group.leaves[0].leaf == group.group
     head = (
         f'<tr class="group"><th scope=row>{_button("group", group.group)}</th>'
-        f"{_lane(group.leaves, data)}<td class=number>{group.share}</td>{_time_cell(group.ns, data)}"
-        f"{_cost_cell(group.cost, data, with_cost)}<td>{_known(group.leaves[0]) if alone else ''}</td></tr>"
+        f"{_lane(group.leaves, data)}<td class='number share'>{group.share}</td>{_time_cell(group.ns, data)}"
+        f"{_cost_cell(group.cost, data, with_cost)}{_known(group.leaves[0]) if alone else '<td></td>'}</tr>"
     )
     return head if alone else head + "".join(_leaf_row(leaf, data, with_cost) for leaf in group.leaves)
 
@@ -44,15 +44,16 @@ def _group_rows(group: GroupLine, data: ReportData, with_cost: bool) -> str:
 def _leaf_row(leaf: LeafLine, data: ReportData, with_cost: bool) -> str:
     return (
         f'<tr class="leaf"><th scope=row>{_button("leaf", leaf.leaf)}</th>'
-        f"{_lane([leaf], data)}<td class=number>{leaf.share}</td>{_time_cell(leaf.ns, data)}"
-        f"{_cost_cell(leaf.cost, data, with_cost)}<td class=quiet>{_known(leaf)}</td></tr>"
+        f"{_lane([leaf], data)}<td class='number share'>{leaf.share}</td>{_time_cell(leaf.ns, data)}"
+        f"{_cost_cell(leaf.cost, data, with_cost)}{_known(leaf)}</tr>"
     )
 
 
 def _button(kind: str, name: str) -> str:
     about = describe(name) if kind == "leaf" else ""
     title = f' title="{escape(about)}"' if about else ""
-    return f'<button type="button" data-{kind}="{escape(name)}"{title}>{escape(name)}</button>'
+    shown = escape(name).replace("_", "_<wbr>")
+    return f'<button type="button" data-{kind}="{escape(name)}"{title}>{shown}</button>'
 
 
 def _bar(leaf: LeafLine, data: ReportData) -> str:
@@ -75,13 +76,14 @@ def _lane(leaves: Iterable[LeafLine], data: ReportData) -> str:
 
 def _known(leaf: LeafLine) -> str:
     if len(leaf.by_how) == 1:
-        return leaf.by_how[0][0]
-    return ", ".join(f"{100 * ns / leaf.ns:.0f} % {how}" for how, ns in leaf.by_how)
+        return f'<td class="known quiet">{leaf.by_how[0][0]}</td>'
+    parts = ", ".join(f"{100 * ns / leaf.ns:.0f} % {how}" for how, ns in leaf.by_how)
+    return f'<td class="known mixed quiet">{parts}</td>'
 
 
 def _time_cell(ns: int, data: ReportData) -> str:
-    return f'<td class=number data-exact="{exact_ns(ns)}">{device_time(ns, data.time_unit)}</td>'
+    return f'<td class="number time" data-exact="{exact_ns(ns)}">{device_time(ns, data.time_unit)}</td>'
 
 
 def _cost_cell(cost: float | None, data: ReportData, shown: bool) -> str:
-    return f"<td class=number>{escape(visible(money(cost, data.currency)))}</td>" if shown else ""
+    return f'<td class="number cost">{escape(visible(money(cost, data.currency)))}</td>' if shown else ""

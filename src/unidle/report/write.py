@@ -19,11 +19,16 @@ if TYPE_CHECKING:
     from unidle.ledger.answers import Summary
 
 
-def write_report(store: Store, path: Path, job: str | None = None) -> None:
-    """Write the page of one job, or of the whole store, in one piece (a torn page is never seen)."""
+def write_report(store: Store, path: Path, job: str | None = None, data_dir: Path | None = None) -> None:
+    """Write the page of one job, or of the whole store, in one piece (a torn page is never seen).
+
+    ``data_dir``: where the logs are of jobs whose store is no file.
+    """
+    from unidle.control.session import run_root
     from unidle.report.html import render
 
-    page = render(collect(store, load_view(store), shown_address(store), job=job))
+    runs = run_root(store, data_dir or Path()) if data_dir or store.url.startswith("sqlite:///") else None
+    page = render(collect(store, load_view(store), shown_address(store), job=job, runs=runs))
     fd, partial = tempfile.mkstemp(prefix=".report-", dir=path.parent)
     try:
         with os.fdopen(fd, "w", encoding="utf-8") as stream:
@@ -34,12 +39,15 @@ def write_report(store: Store, path: Path, job: str | None = None) -> None:
         Path(partial).unlink(missing_ok=True)
 
 
-def terminal_picture(store: Store, job: str | None, address: str) -> str:
-    """The waterfall of one job's time on all devices."""
-    from unidle.report.terminal import waterfall
+def terminal_summary(store: Store, job_id: str) -> str:
+    """How a job ended, its steps, and where the time of its own devices went; a few lines."""
+    from unidle.ledger.query import summary
+    from unidle.report.job_summary import job_summary
+    from unidle.view.source import ledger_source
 
-    data = collect(store, load_view(store), address, job=job, details=False)
-    return waterfall(data, _width(), _colour()).rstrip("\n")
+    view = load_view(store)
+    asked = summary(ledger_source(store, view), where={"job": [job_id]})
+    return job_summary(view, view.jobs[job_id], asked, _width(), _colour())
 
 
 def picture_of(store: Store, view: View, summary: Summary, where: Mapping[str, Any], address: str) -> str:

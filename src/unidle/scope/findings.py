@@ -21,7 +21,7 @@ MOST_LOST: Final = 0.8  # of the time, to other programs, until that is the firs
 _BOOKKEEPING: Final = 0.5
 _FEW_LINES: Final = 2
 
-# What is told as small operators, where they are the cause.
+# What is shown as small operators, where they are the cause.
 _WORK: Final = ("forward", "backward", "optimizer", "operators")
 _AROUND: Final = frozenset({"python-code", "python-in-library", *_WORK})
 # Functions that do an operator's arithmetic; what else PyTorch spends is bookkeeping around it.
@@ -107,7 +107,7 @@ def _cause(cell: Cell) -> str:
 
 
 def _weight(finding: Finding) -> float:
-    """Computing is what a job is for: it is told first only where nothing else has half as much time."""
+    """Computing is what a job is for: it is shown first only where nothing else has half as much time."""
     return finding.share * (0.5 if finding.cause in _WORK else 1.0)
 
 
@@ -326,7 +326,7 @@ def _taken_by_others(used: float, ready: float, cpus: int) -> bool:
 
 
 def _collective(case: _Case, plain: Finding) -> Finding:
-    """Who is late, and what it does meanwhile; or that nobody is, and the collective itself is slow."""
+    """The straggler, and what it does meanwhile; or that there is none, and the collective itself is slow."""
     if len(case.budgets.training) < 2:
         return replace(
             plain, details=("the other ranks were not watched: give the job's name or its launcher's pid",)

@@ -1,7 +1,7 @@
 """Interpreter's time that goes with what its line of code is for.
 
-Between two operators of ``y = torch.tanh(x)`` the interpreter looks up names, binds arguments and frees results. To
-whoever timed that line, this is the line's work. So time of rules that say ``joins`` becomes what the same line of the
+Between two operators of ``y = torch.tanh(x)`` the interpreter looks up names, binds arguments and frees results. For
+a reader who timed that line, this is the line's work. So time of rules that say ``joins`` becomes what the same line of the
 thread's own code mostly does, if that is at least as much.
 """
 

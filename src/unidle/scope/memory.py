@@ -19,7 +19,7 @@ _MOST_GROWTHS: Final = 4
 _AT_PAGES: Final = ", pages"
 _COVERS: Final = (
     "pages: what the process takes from the system in whole, among it the arenas of Python's objects up to 512 bytes, "
-    "which never reach malloc: a line is told when it needs a new one"
+    "which never reach malloc: a line is reported when it needs a new one"
 )
 _ADVICE: Final = {
     "tensor memory": "what keeps a loss or an output keeps its graph: add .item() or .detach(); bound lists and dicts of tensors, remove hooks",

@@ -1,7 +1,7 @@
 """What one look at running processes found: stacks with their time, threads, calls, spans. Plain data, with a JSON form.
 
-Stacks are lists of frame numbers, root first. Time is in nanoseconds of the kernel's monotonic clock. Whoever fills
-a :class:`Profile` (a tier) and whoever reads it (budget, reports, exports) know nothing of each other.
+Stacks are lists of frame numbers, root first. Time is in nanoseconds of the kernel's monotonic clock. The code that fills
+a :class:`Profile` (a tier) and its readers (budget, reports, exports) know nothing of each other.
 """
 
 from __future__ import annotations

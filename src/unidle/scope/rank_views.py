@@ -43,7 +43,7 @@ def compare(
     threads: Mapping[int, int] | None = None,
     peers: Mapping[int, Hashable] | None = None,
 ) -> Comparison:
-    """Say who is late among the rank processes of a profile. See :func:`views` and :func:`ranks.judge`."""
+    """Find stragglers among the rank processes of a profile. See :func:`views` and :func:`ranks.judge`."""
     return judge(views(profile, budgets=budgets, steps=steps, threads=threads), peers=peers)
 
 

@@ -78,7 +78,7 @@ class StepTimes:
 
 @dataclass(frozen=True, slots=True)
 class Blame:
-    """One rank beside its peers. ``late_ms`` and ``wait_ms`` are per step, nothing where steps are not seen."""
+    """One rank compared with its peers. ``late_ms`` and ``wait_ms`` are per step, nothing where steps are not seen."""
 
     rank: int
     pid: int
@@ -226,7 +226,7 @@ def _spread(group: Sequence[RankView]) -> float:
 
 
 def _only_what_stands_out(blames: Sequence[Blame]) -> list[Blame]:
-    """Beside a very late rank, one that is a little late is not named: it costs the gang nothing."""
+    """Where one rank is very late, another that is a little late is not named: it costs the gang nothing."""
     worst = max((b.late_pct for b in blames if b.is_late), default=0.0)
     return [
         replace(b, is_late=False, causes=()) if b.is_late and b.late_pct < worst / 4 else b for b in blames

@@ -36,7 +36,7 @@ def screen(
 ) -> list[str]:  # fmt: skip
     """The first screen, as lines of at most ``width`` columns.
 
-    Where it has more than ``rows`` lines, causes are told by their first lines only, so that the budget is among those.
+    Where it has more than ``rows`` lines, causes are reported by their first lines only, so that the budget is among those.
     """
     lines = _screen(report, colour, source, width, brief=False)
     return lines if rows is None or len(lines) <= rows else _screen(report, colour, source, width, brief=True)

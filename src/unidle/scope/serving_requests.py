@@ -29,7 +29,7 @@ PARTS: Final = 0.4  # of all writes are that close: chunks are written in parts;
 WHOLE_NS: Final = 1_000_000  # an answer whose writes are all that close is no stream,
 WHOLE: Final = 0.02  # nor one that is written in so little of the time that it took
 STALLS: Final = 0.85  # of all gaps are no stalls of the server
-LEAST_ALONE: Final = 3  # gaps of a request that no other was beside tell how many runs a chunk takes
+LEAST_ALONE: Final = 3  # gaps of a request with no other at the same time show how many runs a chunk takes
 _EMBEDS: Final = re.compile(r"embedding")
 
 
@@ -95,7 +95,7 @@ def _within(inner: Request, outer: Request) -> bool:
 def forwards(marks: Iterable[Span]) -> list[Span]:
     """Runs of the model from marks of its operators: each thread's, from an embedding to the last operator before the next.
 
-    Several embeddings in a row (of tokens, of positions) begin one run. Needs at least one kind of operator beside the
+    Several embeddings in a row (of tokens, of positions) begin one run. Needs at least one kind of operator next to the
     embedding, such as the matrix products.
     """
     threads: dict[tuple[int, int], list[Span]] = defaultdict(list)
@@ -155,7 +155,7 @@ class _Runs:
         return self._threads[self._worker(answer)], True
 
     def whole(self, after: int, until: int, ends: Sequence[int]) -> int:
-        """How many of these runs lie between two times as a whole, as far as that can be told."""
+        """How many of these runs lie between two times as a whole, as far as that can be determined."""
         return len(_between(ends, after + round(self.typical_ns / 2), until)) if after else 1
 
     def fit(self, after: int, until: int) -> bool:
@@ -347,7 +347,7 @@ def _request(answer: Answer, chunks: Sequence[int], known: _Runs, per_chunk: int
     too_short = start is not None and not own and last - start < known.typical_ns
     looks_up = (
         answer.kind == "get" and not own and known.asks
-    )  # health, figures: beside those who ask the model
+    )  # health, figures: next to those who ask the model
     if not its or too_short or looks_up:
         return replace(made, tokens=0, first_ns=None, model=start is None)
     return replace(made, tokens=len(its), first_ns=its[0], tpot_ns=_pace(its, len(its) - 1))

@@ -100,7 +100,7 @@ class Answer:
 
     @property
     def kind(self) -> str:
-        """What its first bytes were told as; nothing where they came before the look."""
+        """What its first bytes were taken for; nothing where they came before the look."""
         return self.reads[0].kind if self.reads else ""
 
 

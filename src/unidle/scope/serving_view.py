@@ -1,6 +1,6 @@
 """The inference view of a profile: whether its processes serve a model, and how they do. Pure.
 
-A tier that sees it tells, beside the spans of :mod:`unidle.scope.serving`, calls of kind ``model`` (bytes of the
+A tier that sees it gives, in addition to the spans of :mod:`unidle.scope.serving`, calls of kind ``model`` (bytes of the
 parameters that a process's Python holds, once per look) and of kind ``machine`` (how fast the machine read its memory).
 """
 
@@ -28,7 +28,7 @@ class View:
     why_not: str = ""
     model_bytes: int | None = None  # of parameters, of the processes that ran a model
     machine_bytes_s: float | None = None
-    machine_is: str = ""  # "measured": read by this machine's CPUs beside the server
+    machine_is: str = ""  # "measured": read by this machine's CPUs next to the server
 
     def to_json(self) -> dict[str, object] | None:
         """What ``--json`` prints as ``serving``."""

@@ -50,7 +50,7 @@ _MARKS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A process whose budget is told, and the thread of it that trains (or, of a server, answers)."""
+    """A process whose budget is reported, and the thread of it that trains (or, of a server, answers)."""
 
     pid: int
     tid: int

@@ -52,7 +52,7 @@ class StepReport:
 def steps_of(profile: Profile, shape: Shape) -> StepReport:
     """From spans of the optimizer, else of backward, else of collectives that repeat; else from calls, which are only counted.
 
-    Samples are added up over a look, so no period can be told from them.
+    Samples are added up over a look, so no period can be distinguished from them.
     """
     found: dict[Key, Steps] = {}
     for subject in shape.subjects:

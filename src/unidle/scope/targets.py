@@ -1,4 +1,4 @@
-"""Which processes a look is at: a process and those below it, or the ranks of a running job; and what else runs beside them."""
+"""Which processes a look is at: a process and those below it, or the ranks of a running job; and what else runs next to them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from unidle.errors import BadInput, CannotRun, TargetEnded
 from unidle.scope.findings import Machine
 from unidle.scope.model import Profile
 
-RANK_VARIABLES: Final = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
+# unidle's own last: what a rank starts, such as mpirun, numbers its processes itself
+RANK_VARIABLES: Final = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", "UNIDLE_RANK")
 _ROOT_RIGHTS: Final = (19, 21)  # CAP_SYS_PTRACE, CAP_SYS_ADMIN
 _BUSY_CPUS: Final = 0.2
 
@@ -24,7 +25,7 @@ _BUSY_CPUS: Final = 0.2
 class Target:
     """Processes to look at. ``ranks`` names those that are known to be a rank; ``job`` is empty without one.
 
-    ``pids`` holds the children that there were, of which some may have ended by the time they are watched: what a look is told of is
+    ``pids`` holds the children that there were, of which some may have ended by the time they are watched: what a look receives is
     ``roots``, and a tier finds those below them by itself.
     """
 
@@ -63,11 +64,7 @@ def of_process(pid: int, *, children: bool = True) -> Target:
 
 def of_ranks(root: Path, job: str, attempt: int, ranks: Sequence[int], *, children: bool = True) -> Target:
     """The ranks of an attempt that run on this machine. Errors: CannotRun where none does, or may not be seen."""
-    found: dict[int, int] = {}
-    for rank in ranks:
-        pid = _rank_pid(rundir.rank_dir(root, job, attempt, rank))
-        if pid is not None:
-            found[pid] = rank
+    found = pids_of_ranks(root, job, attempt, ranks)
     if not found:
         raise CannotRun(
             "no rank of it runs on this machine now", field="JOB", value=job,
@@ -76,6 +73,15 @@ def of_ranks(root: Path, job: str, attempt: int, ranks: Sequence[int], *, childr
     for pid in found:
         need_right(pid)
     return _target(list(found), children=children, ranks=found, job=job)
+
+
+def pids_of_ranks(root: Path, job: str, attempt: int, ranks: Sequence[int]) -> dict[int, int]:
+    """The rank of each process of an attempt's ranks that is alive on this machine."""
+    found = {}
+    for rank in ranks:
+        if (pid := _rank_pid(rundir.rank_dir(root, job, attempt, rank))) is not None:
+            found[pid] = rank
+    return found
 
 
 def need_right(pid: int) -> None:
@@ -158,17 +164,17 @@ def _rank_pid(directory: str) -> int | None:
     import json
 
     try:
-        lines = Path(directory, rundir.JOURNAL).read_bytes().splitlines()
+        with open(Path(directory, rundir.JOURNAL), "rb") as journal:
+            for line in journal:  # the process is named at the beginning of a file that may be long
+                try:
+                    mark = json.loads(line)
+                except ValueError:
+                    continue
+                if isinstance(mark, dict) and mark.get("k") == "spawn" and isinstance(mark.get("pid"), int):
+                    pid = int(mark["pid"])
+                    return pid if tree.is_live(pid) and tree.ticks_of(pid) == mark.get("ticks") else None
     except OSError:
-        return None
-    for line in lines:
-        try:
-            mark = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(mark, dict) and mark.get("k") == "spawn" and isinstance(mark.get("pid"), int):
-            pid = int(mark["pid"])
-            return pid if tree.is_live(pid) and tree.ticks_of(pid) == mark.get("ticks") else None
+        pass
     return None
 
 

@@ -111,7 +111,7 @@ class _Search:
 def _choice(offer: Offer, offers: int, against: Counter[str], instead: Sequence[Offer]) -> Choice:
     gpu, beside = offer.gpu, len(offer.gpu.residents)
     what = "GPU" if gpu.device.kind == "gpu" else "CPU device"
-    others = f"beside {counted(beside, 'other')}" if beside else f"on an empty {what}"
+    others = f"next to {counted(beside, 'other')}" if beside else f"on an empty {what}"
     slowed = (
         f", {'the other' if beside == 1 else 'the others'} up to {times_of(offer.worst_other_ppm)}"
         if beside

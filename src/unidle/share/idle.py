@@ -7,7 +7,7 @@ of; time that the ledger only infers to be a step, because nothing else is known
 One that was quiet for ``after_ns`` of watched time gets a notice, once its utilisation was found low or
 cannot be measured; a sign of work withdraws it. When ``notice_ns`` of watched time have passed it is
 released. That takes evidence: low utilisation, or steps that stopped. A job that never showed a step and
-whose utilisation no one can measure may well be at work, so it is told and left alone.
+whose utilisation no one can measure may well be at work, so it is reported and left alone.
 """
 
 from __future__ import annotations

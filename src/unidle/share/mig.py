@@ -1,4 +1,4 @@
-"""Where MIG instances go on one GPU: beside those in use, which never move.
+"""Where MIG instances go on one GPU: next to those in use, which never move.
 
 *Dynamic* reconfiguration adds instances while others run; *static* reconfiguration sets all instances of a
 GPU that nobody uses. In both, instances that stand idle may be used again or destroyed. The rules of
@@ -47,7 +47,7 @@ def reconfigure(
 ) -> Reconfiguration | Refused:
     """How the GPU gets an instance of each profile of ``wanted``, or why it cannot.
 
-    Dynamic: beside those in use, and idle ones stay where they are not in the way. Static: ``wanted`` is
+    Dynamic: next to those in use, and idle ones stay where they are not in the way. Static: ``wanted`` is
     all that there shall be, and the GPU must not be in use. Errors: :class:`BadInput` when ``in_use`` and
     ``idle`` cannot stand on one GPU.
     """
@@ -59,7 +59,7 @@ def reconfigure(
     if not dynamic and in_use:
         return refused(
             "mig_in_use",
-            f"the GPU is set anew only while nobody uses it, and {counted(len(in_use), 'instance')} {are(len(in_use))} in use",
+            f"the GPU is set again only while nobody uses it, and {counted(len(in_use), 'instance')} {are(len(in_use))} in use",
             in_use=len(in_use),
         )
     used = _mask(model, in_use)
@@ -117,7 +117,7 @@ def layouts(
 
 
 def fits(model: MigModel, wanted: Sequence[str], in_use: Sequence[Instance] = ()) -> bool:
-    """Whether the GPU can have these beside those in use, whatever stands idle on it."""
+    """Whether the GPU can have these next to those in use, whatever stands idle on it."""
     media = not any(model.profile(i.profile).media for i in in_use)
     return next(layouts(model, wanted, _mask(model, in_use), media=media), None) is not None
 
@@ -234,10 +234,10 @@ def _occupied(model: MigModel, instances: Sequence[Instance]) -> int:
         profile = model.profile(instance.profile)
         if instance.start not in profile.starts or mask & profile.mask(instance.start):
             raise BadInput(
-                f"{model.name} cannot have this instance beside the others",
+                f"{model.name} cannot have this instance next to the others",
                 field="instance",
                 value=f"{instance.profile} at {instance.start}",
-                remedy="list the instances anew (nvidia-smi mig -lgi)",
+                remedy="list the instances again (nvidia-smi mig -lgi)",
             )
         mask |= profile.mask(instance.start)
     return mask

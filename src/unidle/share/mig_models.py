@@ -1,6 +1,6 @@
 """MIG by GPU model: slices, profiles and the places of instances.
 
-The figures stand in ``mig.toml`` beside this file, which names its source: NVIDIA's Multi-Instance GPU
+The figures stand in ``mig.toml`` next to this file, which names its source: NVIDIA's Multi-Instance GPU
 User Guide (https://docs.nvidia.com/datacenter/tesla/mig-user-guide/). An instance covers a run of *memory
 slices*; where it may begin is fixed by its profile, and two instances never overlap. Compute slices follow
 from that: no set of instances that keeps to its places asks for more compute than there is.

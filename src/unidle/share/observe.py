@@ -1,4 +1,4 @@
-"""What the ledger saw of work that shares a GPU: how long steps took alone, and beside one other.
+"""What the ledger saw of work that shares a GPU: how long steps took alone, and next to one other.
 
 Only steps that were seen count (rows with a step number); see ``share.pairs``.
 """

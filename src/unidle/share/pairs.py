@@ -1,4 +1,4 @@
-"""Steps of work that shares a device: how long they took alone, and beside one other. Pure.
+"""Steps of work that shares a device: how long they took alone, and next to one other. Pure.
 
 A step was *alone* when no other job worked on the device meanwhile, and *shared* when exactly one other did, all
 the time. Where marks skip steps, a span's time is divided by the steps that it covers.
@@ -22,7 +22,7 @@ Span = tuple[int, int]
 
 
 class Observation(NamedTuple):
-    """One job's median step, alone and beside a job of load ``other``; ``steps`` shared ones were seen."""
+    """One job's median step, alone and next to a job of load ``other``; ``steps`` shared ones were seen."""
 
     job: str
     mode: CutMode

@@ -15,7 +15,7 @@ OBSTACLES: Final[dict[str, str]] = {
     "load_too_large": "where the part is too small for its load",
     "memory_full": "without so much memory left",
     "memory_unknown": "of unknown memory",
-    "mig_in_use": "that is only cut anew while nobody uses it",
+    "mig_in_use": "that is only cut again while nobody uses it",
     "mig_never_fits": "that never holds such MIG instances",
     "mig_no_profile": "without that MIG profile",
     "mig_no_room": "without room for the MIG instance",

@@ -29,7 +29,7 @@ def without_link(setting: Setting, pair: str) -> Setting:
         if shortest(links, a, b) is None:
             raise BadInput(
                 f"no way is left between {a} and {b}, which have neighbouring stages", field="--without-link", value=pair,
-                remedy="plan anew: `unidle span plan FILE --without-link ...`",
+                remedy="plan again: `unidle span plan FILE --without-link ...`",
             )  # fmt: skip
     return replace(setting, links=links)
 

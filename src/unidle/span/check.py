@@ -1,4 +1,4 @@
-"""Looks over a timeline by the rules alone: it knows rows and the setting, and nothing of the engine or of schedules."""
+"""Checks a timeline by the rules alone: it knows rows and the setting, and nothing of the engine or of schedules."""
 
 from __future__ import annotations
 
@@ -134,10 +134,10 @@ def _depends(books: _Books, unit: Unit, forward: Row, backward: Row, weight: Row
 
 
 def _arrival(books: _Books, of: str, source: Unit, to: int) -> int:
-    """When the result of a unit is at the stage ``to``, by its transfers; those are looked over on the way."""
+    """When the result of a unit is at the stage ``to``, by its transfers; those are checked on the way."""
     setting, made = books.setting, books.compute.get((of, source))
     if made is None:
-        return 0  # that it is missing was told already
+        return 0  # that it is missing was reported already
     path, size = setting.path(source[1], to), setting.crossing_bytes(source[1], to)
     rows = books.moves.get((of, source), [])
     if path is None:

@@ -13,7 +13,7 @@ from unidle.span.schedules import SCHEDULES
 from unidle.span.simulate import simulate
 
 SIZE_MOST: Final = 25_000  # microbatches x stages of a cell, up to which all of them take less than a second
-_OTHERS: Final = ("gpipe", "1f1b", "interleaved", "zb-h1", "varuna", "atlas")
+_OTHERS: Final = ("gpipe", "1f1b", "interleaved", "zb-h1", "varuna", "atlas", "atlas-keep")
 
 
 class NotCompared(NamedTuple):

@@ -19,7 +19,7 @@ Ints = npt.NDArray[np.int64]
 class Layer:
     """One layer and one microbatch: nanoseconds, and bytes.
 
-    ``kept_bytes``: what its backward needs beside its own input; ``keeps_input``: whether that input has to be kept, too,
+    ``kept_bytes``: what its backward needs in addition to its own input; ``keeps_input``: whether that input has to be kept, too,
     and the layer before does not keep it already.
     """
 

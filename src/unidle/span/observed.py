@@ -1,4 +1,4 @@
-"""What a real run did, beside its model. Pure: from what ranks wrote to figures and rows."""
+"""What a real run did, compared with its model. Pure: from what ranks wrote to figures and rows."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class Offer:
 class Wanted:
     """A model to train and where. ``batch``: sequences of an iteration, the same for every layout.
 
-    ``state_bytes``: weights and optimizer state of a layer; ``static_bytes``: what every device holds beside them.
+    ``state_bytes``: weights and optimizer state of a layer; ``static_bytes``: what every device holds in addition.
     ``measured``: layers of their own instead of ones that follow from the shape; they bring their state.
     """
 
@@ -155,7 +155,7 @@ def layers_most(wanted: Wanted, cap: int | None, microbatch: int) -> int:
 
 
 def static_of(wanted: Wanted, layout: Layout) -> int:
-    """Of the fullest device; the simulator holds all to it. Measured layers bring their own beside it."""
+    """Of the fullest device; the simulator holds all to it. Measured layers add their own to it."""
     if wanted.measured is not None:
         return wanted.static_bytes
     return wanted.static_bytes + wanted.state_bytes * max(layout.layers)

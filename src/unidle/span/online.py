@@ -18,7 +18,7 @@ from unidle.span.wires import Luck, Wires, ended_ns
 
 @dataclass(slots=True)
 class _Device:
-    """Units by what can be done with them. ``held``: bytes beside what is always there."""
+    """Units by what can be done with them. ``held``: bytes in addition to what is always there."""
 
     stage: int
     room: int

@@ -48,7 +48,7 @@ class Profile:
 
 
 def median_of(samples: Sequence[int]) -> Median:
-    """The middle one, and order statistics beside it: no distribution is assumed. Below 6 samples all of them."""
+    """The middle one, and order statistics next to it: no distribution is assumed. Below 6 samples all of them."""
     ranked, count = sorted(samples), len(samples)
     middle = ranked[count // 2] if count % 2 else (ranked[count // 2 - 1] + ranked[count // 2] + 1) // 2
     out, below = 0, 0  # samples left out at each end, and how many of the 2^count cases that misses

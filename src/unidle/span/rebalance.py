@@ -20,7 +20,7 @@ ALIKE: Final = 1.05  # pipelines whose times differ by less are taken as equally
 
 @dataclass(frozen=True, slots=True)
 class Anew:
-    """Microbatches shared out anew. ``before_ns``, ``after_ns``: modelled, both with the measured speeds."""
+    """Microbatches shared out again. ``before_ns``, ``after_ns``: modelled, both with the measured speeds."""
 
     shares: Shares
     before: tuple[int, ...]
@@ -63,7 +63,7 @@ def anew(running: Modelled, schedule: Schedule, steps: Sequence[Step], left: Ahe
 def measured_speeds(
     setting: Setting, counts: Sequence[int], steps: Iterable[Step]
 ) -> tuple[float, ...] | None:
-    """Speed of each pipeline beside the setting's times, alike in a cell; None before each has done its microbatches.
+    """Speed of each pipeline compared with the setting's times, alike in a cell; None before each has done its microbatches.
 
     A pipeline is as fast as its slowest stage. A stage's time is what forward, backward and weight gradient of a
     microbatch took in a step in the mean, of which the median over the steps counts: one slow step says nothing.

@@ -84,7 +84,7 @@ def reconsider(
     seen: Drift, now: Choice, running: Modelled, cut: Sequence[int] | None, shares: Shares | None = None,
     broken: Pairs = (),
 ) -> Choice:  # fmt: skip
-    """The best of: the schedule planned anew, all others, all of them with layers moved to where they are faster, and sites in other orders.
+    """The best of: the schedule planned again, all others, all of them with layers moved to where they are faster, and sites in other orders.
 
     ``now``: what runs, as ``running``; ``cut``: layers of each stage, None where their number is not known: then none are moved;
     ``broken``: sites that do not reach each other. What does not fit into memory is passed over.

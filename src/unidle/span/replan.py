@@ -82,7 +82,7 @@ def arranged(
 
 
 def _spread(stages: Sequence[Stage], old: Sequence[int], whole: int, *, even: bool) -> tuple[int, ...]:
-    """Layers by speed; ``even``: as ranks cut a model that they are told no cut of."""
+    """Layers by speed; ``even``: as ranks cut a model that they have no cut of."""
     counts = balanced(whole, useful_speeds(stages, old), whole)
     if counts is None:
         raise CannotRun(

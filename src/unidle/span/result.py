@@ -1,4 +1,4 @@
-"""What is told of a simulated iteration."""
+"""What is reported about a simulated iteration."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Spot devices that are taken away: the expected time of an iteration with lost work and restarts.
 
 Devices are revoked independently at constant rates, and one that goes stops the whole iteration. Work is saved after
-every ``t`` seconds, each save takes ``w``, a restart ``u``, and a revocation while it restarts starts that anew. With
+every ``t`` seconds, each save takes ``w``, a restart ``u``, and a revocation during a restart begins it again. With
 ``r`` revocations a second over all devices in use, ``t`` seconds of work then take::
 
     exp(r u) (exp(r (t + w)) - 1) / r

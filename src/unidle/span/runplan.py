@@ -170,7 +170,7 @@ def flows_of(path: Path) -> int:
 
 
 def _pace(setting: Setting, speeds: Sequence[float] | None) -> dict[str, Any]:
-    """Times of each stage, and how fast each pipeline's devices are beside them."""
+    """Times of each stage, and how fast each pipeline's devices are compared with them."""
     times = {
         f"{name}_ns": [int(getattr(stage, f"{name}_ns")) for stage in setting.stages]
         for name in ("forward", "backward", "weight", "recompute")

@@ -25,9 +25,9 @@ class Site:
 class Stage:
     """One stage of any pipeline: nanoseconds for one microbatch, and bytes.
 
-    ``kept_bytes``: what the backward pass of one microbatch needs beside the stage's input, made again by
+    ``kept_bytes``: what the backward pass of one microbatch needs in addition to the stage's input, made again by
     ``recompute_ns`` unless it is kept. ``gradient_bytes``: what pipelines reduce at the end. ``input_bytes``: what
-    enters it, None where all cuts are alike; ``static_bytes``: what its device holds beside the setting's.
+    enters it, None where all cuts are alike; ``static_bytes``: what its device holds in addition to the setting's.
     """
 
     forward_ns: int

@@ -19,7 +19,7 @@ from unidle.span.schedules import Schedule
 from unidle.span.setting import Setting
 from unidle.span.timeline import Row, rows
 
-CHECKED_OPERATIONS = 20_000  # a larger timeline is not looked over unless it is asked for
+CHECKED_OPERATIONS = 20_000  # a larger timeline is not checked unless it is asked for
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """What each pipeline does. ``microbatches``: in an iteration; ``speeds``: beside the times of the setting."""
+    """What each pipeline does. ``microbatches``: in an iteration; ``speeds``: relative to the times of the setting."""
 
     microbatches: tuple[int, ...]
     speeds: tuple[float, ...]

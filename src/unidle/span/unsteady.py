@@ -58,7 +58,7 @@ def unsteady(steps: Iterable[Step]) -> Unsteady:
 
 
 def _variation(groups: Sequence[Sequence[int]]) -> float:
-    """Of all groups together, each beside its own mean."""
+    """Of all groups together, each relative to its own mean."""
     squares = [(_deviation(times) / mean) ** 2 for times in groups if (mean := statistics.fmean(times)) > 0]
     return math.sqrt(statistics.fmean(squares)) if squares else 0.0
 

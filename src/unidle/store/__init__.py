@@ -1,1 +1,1 @@
-"""The event log and what stands beside it; open one with :func:`unidle.store.open.open_store`."""
+"""The event log and what stands next to it; open one with :func:`unidle.store.open.open_store`."""

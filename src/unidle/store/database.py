@@ -24,6 +24,16 @@ class Database(Protocol):
     def types(self) -> Mapping[str, str]:
         """Column types, for :func:`unidle.store.schema.create_statements`."""
 
+    @property
+    def signs_requests(self) -> bool:
+        """Whether the database itself writes who sends a request."""
+
+    def user(self) -> str:
+        """Who this connection is, as far as the database can tell."""
+
+    def owned_by(self, user: str) -> bool:
+        """Whether the store belongs to this user, or to a role or group that stands for it."""
+
     def query(self, sql: str, params: Params = ()) -> list[RowTuple]:
         """All rows of a SELECT."""
 

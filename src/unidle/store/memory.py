@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from unidle.errors import LeaseLost, StoreError, StoreHeld
+from unidle.login import login_name
 from unidle.store.protocol import Bookmark, Lease, NewEvent, Request, Segment, Snapshot, StoredEvent
 
 
@@ -79,11 +80,17 @@ class MemoryStore:
 
     def request(self, kind: str, body: bytes) -> int:
         self._last_id += 1
-        self._requests[self._last_id] = Request(self._last_id, time.time_ns(), kind, body)
+        self._requests[self._last_id] = Request(self._last_id, time.time_ns(), kind, body, self.user())
         return self._last_id
 
     def requests(self) -> list[Request]:
         return list(self._requests.values())
+
+    def user(self) -> str:
+        return login_name()
+
+    def owned_by(self, user: str) -> bool:  # noqa: ARG002  (one process is one user)
+        return True
 
     def save_snapshot(self, lease: Lease, snapshot: Snapshot, segments: Sequence[Segment] = ()) -> None:
         self.renew(lease)

@@ -8,7 +8,7 @@ from unidle.errors import BadInput
 from unidle.store import statements as sql
 from unidle.store.checksum import fields_crc
 from unidle.store.database import Database, foreign, no_store
-from unidle.store.schema import REVISION, VERSION_TABLE, create_statements
+from unidle.store.schema import READABLE, REVISION, VERSION_TABLE, create_statements
 from unidle.store.sql import SqlStore
 
 
@@ -16,7 +16,7 @@ def open_store(url_or_path: str, *, create: bool, read_only: bool = False) -> Sq
     """The store at a path, ``sqlite:///PATH`` or ``postgresql://...``.
 
     ``create`` makes it when it is missing. ``read_only`` works on a store that may not be written
-    and beside a writer. Errors: :class:`BadInput` for an address of another kind,
+    and next to a writer. Errors: :class:`BadInput` for an address of another kind,
     :class:`StoreDamaged`, else :class:`StoreError`.
     """
     database = _connect(url_or_path, create=create, read_only=read_only)
@@ -63,7 +63,7 @@ def _ready(database: Database, *, create: bool, read_only: bool) -> None:
         return _make(database)
     revisions = database.query(sql.REVISION_IS)
     revision = revisions[0][0] if revisions else ""
-    if revision == REVISION:
+    if revision == REVISION or (read_only and revision in READABLE):
         return None
     from unidle.store.migrate import upgrade
 

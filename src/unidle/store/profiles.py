@@ -1,6 +1,6 @@
-"""Profiles beside the log: what looks at running jobs found, one row per job, attempt, rank and window.
+"""Profiles next to the log: what was found in running jobs, one row per job, attempt, rank and window.
 
-Whoever looks writes them over a connection of its own, so that neither a full disk nor a slow disk there holds the
+The process that looks writes them over a connection of its own, so that neither a full disk nor a slow disk there holds the
 controller up. Rows may be missing after ``kill -9``; one that is there is whole. The writer's token is the fence:
 who was started by a controller that has lost the store writes nothing any more.
 """
@@ -101,6 +101,11 @@ class ProfileShelf:
         """Drop what ended before ``time_ns``, of all jobs; how many rows that were."""
         with self.change():
             return self._db.execute(sql.DROP_PROFILES_BEFORE, (time_ns,))
+
+    def drop_jobs(self, jobs: Iterable[str]) -> None:
+        """Drop all rows of these jobs."""
+        with self.change():
+            self._db.execute_many(sql.DROP_PROFILES_OF, [(job,) for job in jobs])
 
     # -- reading ---------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""The store: an append-only event log with one fenced writer, and what stands beside the log.
+"""The store: an append-only event log with one fenced writer, and what stands next to the log.
 
 The store does not know what an event means: it keeps ``kind`` and ``body`` (JSON bytes) with their
 times and sources. Snapshots and ledger segments are disposable: both can be folded again from the
@@ -34,12 +34,16 @@ class StoredEvent(NamedTuple):
 
 
 class Request(NamedTuple):
-    """What a client that is not the writer asks of it (submit, cancel, ...)."""
+    """What a client that is not the writer asks of it (submit, cancel, ...).
+
+    ``sender``: the submitter, as far as the store can tell; empty where an older version kept no such thing.
+    """
 
     id: int
     time_ns: int
     kind: str
     body: bytes
+    sender: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +125,12 @@ class Store(Protocol):
 
     def requests(self) -> list[Request]:
         """Requests that no writer has taken over yet, oldest first."""
+
+    def user(self) -> str:
+        """Who this process is to the store: a PostgreSQL role, else the user of the process."""
+
+    def owned_by(self, user: str) -> bool:
+        """Whether the store is this user's, who may act for others."""
 
     def save_snapshot(self, lease: Lease, snapshot: Snapshot, segments: Sequence[Segment] = ()) -> None:
         """Keep a snapshot and the segments sealed with it, in one transaction; older snapshots of

@@ -1,7 +1,7 @@
 """The tables, in SQL that SQLite and PostgreSQL both understand.
 
 Every row carries ``crc``. The one row of ``unidle_writer`` is both the lease and the head of the
-log: an append changes it in the same transaction, so a log that lost its tail can be told.
+log: an append changes it in the same transaction, so a log that lost its tail is detected.
 A change here needs a revision in ``migrations/versions`` and a new :data:`REVISION`.
 """
 
@@ -10,10 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-REVISION: Final = "0003"
+REVISION: Final = "0004"
+READABLE: Final = ("0003",)
+"""Older revisions that are read as they are; they are upgraded when the store is opened for writing."""
 VERSION_TABLE: Final = "unidle_schema"  # alembic's table of the current revision
 
-# {key}, {serial}, {int} and {blob} are the dialect's: see Dialect.types.
+# {key}, {serial}, {int}, {blob} and {user} are the dialect's: see Dialect.types. The sender of a request is not in its
+# checksum: PostgreSQL writes it by itself.
 TABLES: Final[dict[str, str]] = {
     VERSION_TABLE: "version_num VARCHAR(32) NOT NULL, CONSTRAINT unidle_schema_pkc PRIMARY KEY (version_num)",
     "unidle_writer": """
@@ -37,7 +40,8 @@ TABLES: Final[dict[str, str]] = {
         time_ns {int} NOT NULL,
         kind TEXT NOT NULL,
         body {blob} NOT NULL,
-        crc {int} NOT NULL""",
+        crc {int} NOT NULL,
+        sender TEXT DEFAULT {user} NOT NULL""",
     "unidle_snapshots": """
         fold_version {int} NOT NULL,
         seq {int} NOT NULL,

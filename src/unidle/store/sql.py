@@ -13,6 +13,7 @@ from unidle.store import statements as sql
 from unidle.store.checksum import blob_crc, event_crc, fields_crc
 from unidle.store.database import Database, RowTuple
 from unidle.store.protocol import Bookmark, Lease, NewEvent, Request, Segment, Snapshot, StoredEvent
+from unidle.store.schema import READABLE
 
 LEASE_TTL_NS: Final = 15_000_000_000
 _PAGE: Final = 256  # events held at a time, reading or writing: a body may have many KiB
@@ -147,15 +148,25 @@ class SqlStore:
         with self.transaction():
             time_ns = self._db.query("SELECT {now}")[0][0]
             crc = blob_crc(body, time_ns, kind)
-            return self._db.insert(sql.ADD_REQUEST, (time_ns, kind, body, crc))
+            if self._db.signs_requests:
+                return self._db.insert(sql.ADD_REQUEST, (time_ns, kind, body, crc))
+            return self._db.insert(sql.ADD_SIGNED_REQUEST, (time_ns, kind, body, crc, self._db.user()))
 
     def requests(self) -> list[Request]:
         found = []
-        for request_id, time_ns, kind, body, crc in self._db.query(sql.REQUESTS):
+        old = self._read_only and self._db.query(sql.REVISION_IS)[0][0] in READABLE
+        statement = sql.UNSIGNED_REQUESTS if old else sql.REQUESTS
+        for request_id, time_ns, kind, body, crc, sender in self._db.query(statement):
             if blob_crc(body, time_ns, kind) != crc:
                 raise StoreDamaged("its checksum is wrong", field=f"request {request_id}", remedy=_CHECK)
-            found.append(Request(request_id, time_ns, kind, body))
+            found.append(Request(request_id, time_ns, kind, body, sender))
         return found
+
+    def user(self) -> str:
+        return self._db.user()
+
+    def owned_by(self, user: str) -> bool:
+        return self._db.owned_by(user)
 
     # What is derived
 

@@ -14,6 +14,7 @@ from typing import Final
 from urllib.parse import quote
 
 from unidle.errors import StoreDamaged, StoreError
+from unidle.login import login_name
 from unidle.store.database import Params, RowTuple, foreign, no_store
 from unidle.store.schema import VERSION_TABLE
 
@@ -40,7 +41,9 @@ class SqliteDatabase:
         "int": "BIGINT",
         "blob": "BLOB",
         "serial": "INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT",
+        "user": "''",
     }
+    signs_requests = False
 
     def __init__(
         self,
@@ -50,7 +53,7 @@ class SqliteDatabase:
         read_only: bool = False,
         wall_ns: Callable[[], int] = time.time_ns,
     ) -> None:
-        self.path = path.resolve()  # the log stands beside the file, not beside a link to it
+        self.path = path.resolve()  # the log stands next to the file, not next to a link to it
         self.url = f"sqlite:///{path.absolute()}"
         self._depth = 0
         self._immutable = False
@@ -114,6 +117,14 @@ class SqliteDatabase:
 
     def _wal(self) -> Path:
         return self.path.with_name(self.path.name + "-wal")
+
+    def user(self) -> str:
+        """The user of this process: a file proves nothing of who wrote into it."""
+        return login_name()
+
+    def owned_by(self, user: str) -> bool:
+        """The owner of the file, and root, who may do all that the owner may."""
+        return user in (login_name(self.path.stat().st_uid), login_name(0))
 
     def query(self, sql: str, params: Params = ()) -> list[RowTuple]:
         with self.translated():

@@ -30,7 +30,11 @@ EVENTS: Final = (
 )
 
 ADD_REQUEST: Final = "INSERT INTO unidle_requests (time_ns, kind, body, crc) VALUES (?, ?, ?, ?)"
-REQUESTS: Final = "SELECT id, time_ns, kind, body, crc FROM unidle_requests ORDER BY id"
+ADD_SIGNED_REQUEST: Final = (
+    "INSERT INTO unidle_requests (time_ns, kind, body, crc, sender) VALUES (?, ?, ?, ?, ?)"
+)
+REQUESTS: Final = "SELECT id, time_ns, kind, body, crc, sender FROM unidle_requests ORDER BY id"
+UNSIGNED_REQUESTS: Final = "SELECT id, time_ns, kind, body, crc, '' FROM unidle_requests ORDER BY id"
 DROP_REQUEST: Final = "DELETE FROM unidle_requests WHERE id = ?"
 
 ADD_SNAPSHOT: Final = "INSERT INTO unidle_snapshots (fold_version, seq, crc, body) VALUES (?, ?, ?, ?)"
@@ -92,4 +96,5 @@ PROFILE_KEYS: Final = (
 DROP_PROFILE: Final = (
     "DELETE FROM unidle_profiles WHERE job = ? AND start_ns = ? AND attempt = ? AND rank = ?"
 )
+DROP_PROFILES_OF: Final = "DELETE FROM unidle_profiles WHERE job = ?"
 DROP_PROFILES_BEFORE: Final = "DELETE FROM unidle_profiles WHERE end_ns <= ?"

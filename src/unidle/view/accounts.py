@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Container, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from unidle.ledger.attempt import AttemptTrace, Fate, Halt, RankTrace, attempt_entries
 from unidle.ledger.rows import Entry
@@ -12,6 +12,8 @@ from unidle.ledger.taxonomy import How
 from unidle.view.jobs import AttemptView, JobView
 from unidle.view.ranks import RankView
 from unidle.view.state import View
+
+_FAILURES: Final = ("rank_failed", "hung", "node_sick", "timeout")
 
 
 class Durable(NamedTuple):
@@ -192,8 +194,20 @@ def _trace(
     return AttemptTrace(
         job.id, attempt.number, attempt.placed_ns, attempt.ended_ns, ranks, _fate(job, attempt),
         base, durable.step, durable.at_ns, halted, halt, any_step, *_idle(attempt), attempt.checked_ns,
-        attempt.watched_ns,
+        attempt.watched_ns, _failed(attempt, any_step), attempt.saved_ns is not None, view.modelled,
     )  # fmt: skip
+
+
+def _failed(attempt: AttemptView, any_step: bool) -> bool:
+    """Whether the attempt ended by a failure, its own or its node's; not by success, nor because it was asked to.
+
+    Its time limit says that it never began only where the job is known to show its steps.
+    """
+    if attempt.stop is None:
+        return attempt.outcome == "failed"
+    if attempt.stop.why == "timeout" and not any_step:
+        return False
+    return attempt.outcome not in (None, "succeeded") and attempt.stop.why in _FAILURES
 
 
 def _idle(attempt: AttemptView) -> tuple[int | None, How]:

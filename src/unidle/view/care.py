@@ -92,7 +92,7 @@ class Strike(msgspec.Struct, array_like=True, frozen=True):
 class Care:
     """``pending``: evidence that nothing was decided on yet, by target; ``offences``: when what bears this identity
     was taken out for a fault; ``falls``: when which node had a fault, for the breaker; ``returned``: when a node came
-    back, or was told to be new."""
+    back, or was reported again."""
 
     targets: dict[str, CareView] = field(default_factory=dict)
     pending: dict[str, list[Sign]] = field(default_factory=dict)

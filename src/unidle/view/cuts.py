@@ -1,6 +1,6 @@
-"""What becomes of devices that are cut anew: on demand, or by another fleet file. Pure.
+"""What becomes of devices that are cut again: on demand, or by another fleet file. Pure.
 
-A slice's name stands for one share for good: a device that is cut anew is of the next generation, which is
+A slice's name stands for one share for good: a device that is cut again is of the next generation, which is
 part of the names of its new slices. So the ledger's rows of one name always count the same.
 """
 

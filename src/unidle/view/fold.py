@@ -20,7 +20,7 @@ from unidle.view import looks, remedies, watching
 from unidle.view.checkpoints import checkpoint_bad
 from unidle.view.state import View
 
-FOLD_VERSION: Final = 9
+FOLD_VERSION: Final = 10
 """Grows when the same log would give another view; older snapshots are then passed over."""
 
 
@@ -82,6 +82,7 @@ _HANDLERS: Final[dict[type, Callable[[View, Any, int], None]]] = {
     ev.StopAsked: of_jobs.stop_asked,
     ev.VerdictReached: of_jobs.verdict_reached,
     ev.VerdictOver: of_jobs.verdict_over,
+    ev.StacksTaken: of_jobs.stacks_taken,
     ev.FaultSeen: _fault_seen,
     ev.WatchSet: watching.watch_set,
     ev.CheckpointBad: checkpoint_bad,
@@ -100,6 +101,7 @@ _HANDLERS: Final[dict[type, Callable[[View, Any, int], None]]] = {
     ev.Resized: of_jobs.resized,
     ev.Promised: of_jobs.promised,
     ev.JobEnded: of_jobs.job_ended,
+    ev.JobsRemoved: of_jobs.jobs_removed,
     ev.Predicted: of_jobs.predicted,
     ev.BudgetMeasured: looks.budget_measured,
     ev.StepsWatched: looks.steps_watched,

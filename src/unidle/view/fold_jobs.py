@@ -20,8 +20,10 @@ from unidle.view.speeds import learn
 from unidle.view.state import View
 from unidle.view.usage import charged, milli_of
 
-_NOTICES_KEPT: Final = 31  # of an attempt that is told again and again
+_NOTICES_KEPT: Final = 31  # of an attempt that gets notices again and again
 _VERDICTS_KEPT: Final = 63
+ENDED_KEPT: Final = 64
+"""Jobs that ended last, by name in the view: a list of them needs no look at all the others."""
 _NO_COMMAND: Final = (126, 127)  # exit codes: nothing to do with the fleet
 
 
@@ -48,7 +50,7 @@ def _set_state(view: View, job: JobView, state: JobState) -> None:
 _FREE_CAUSES: Final = {
     "gathering": "gathering", "reserved": "gathering", "consolidate": "gathering",
     "quota": "quota", "behind": "quota", "no_right_to_preempt": "quota", "over_limit": "quota",
-    "no_queue": "no_demand", "never_fits": "no_demand",
+    "no_queue": "no_demand", "never_fits": "no_demand", "no_cores": "no_demand",
 }  # fmt: skip
 _KEPT_BACK: Final = _FREE_CAUSES.keys() | {"planned"}
 """Codes of jobs that wait although devices may be free, by a decision."""
@@ -74,6 +76,7 @@ def job_submitted(view: View, event: ev.JobSubmitted, now: int) -> None:
     if event.job in view.jobs:
         return  # the same request, taken over twice
     job = JobView(event.job, event.spec, len(view.jobs), now, waiting_since_ns=now)
+    job.submitted_by = event.submitted_by
     view.jobs.add(job)
     view.enqueue(job)
     view.touch(job.id)
@@ -115,9 +118,10 @@ def attempt_placed(view: View, event: ev.AttemptPlaced, now: int) -> None:
         of_fleet.entered(view, numbers, now)
     view.book.take(numbers, now, wanted, job.id)
     occupancy.take(ids)
-    kind = occupancy.kind_of(ids[0])
-    milli = sum([milli_of(slices[k].share_ppm) for k in numbers])
-    amounts = charged(job.spec, kind, milli, view.models)
+    amounts: dict[str, int] = {}  # ranks without devices count in no quota
+    if ids:
+        milli = sum([milli_of(slices[k].share_ppm) for k in numbers])
+        amounts = charged(job.spec, occupancy.kind_of(ids[0]), milli, view.models)
     view.usage.start(job.id, job.spec.queue, amounts, now, view.fleet.history.half_life_ns)
 
 
@@ -127,6 +131,9 @@ def stop_asked(view: View, event: ev.StopAsked, now: int) -> None:
         return
     attempt.stop_ns = attempt.stop_ns or now
     attempt.stop = event
+    waiter = view.jobs.open.get(event.for_job or "")
+    if waiter is not None:
+        waiter.made_room = [*waiter.made_room[-_VERDICTS_KEPT:], (now, event.job)]
     view.touch(event.job)
 
 
@@ -158,6 +165,13 @@ def verdict_over(view: View, event: ev.VerdictOver, now: int) -> None:
     verdict = _attempt(view, _job(view, event.job), event.attempt).verdict
     if verdict is not None:
         verdict.over_ns = now
+
+
+def stacks_taken(view: View, event: ev.StacksTaken, now: int) -> None:
+    job = view.jobs.open.get(event.job)
+    if job is not None:  # the look may end after the job has
+        attempt = _attempt(view, job, event.attempt)
+        attempt.stacks, attempt.stacks_ns = event, now
 
 
 def utilisation_seen(view: View, event: ev.UtilisationSeen, now: int) -> None:
@@ -201,7 +215,11 @@ def attempt_ended(view: View, event: ev.AttemptEnded, now: int) -> None:
     attempt.ended_ns = now
     attempt.outcome = event.outcome
     attempt.why = event.because
-    view.failures += event.outcome == "failed" and event.because.figures.get("code") not in _NO_COMMAND
+    failed = event.outcome == "failed" and event.because.figures.get("code") not in _NO_COMMAND
+    view.failures += failed and job.spec.needs_devices  # for rates per device
+    for k, rank in enumerate(attempt.ranks):
+        if rank.last is not None and rank.last.lines and k != attempt.culprit:
+            rank.last = structs.replace(rank.last, lines=())  # of a large gang they would be megabytes
     view.device_ns += (now - attempt.placed_ns) * job.devices_of(attempt)
     view.live.discard(job.id)
     view.usage.end(job.id, now, view.fleet.history.half_life_ns)
@@ -280,12 +298,20 @@ def job_ended(view: View, event: ev.JobEnded, now: int) -> None:
     view.jobs.put_away(job)
     view.unposted.append(job.id)
     view.unposted_size += expected_postings(job)
+    view.ended.append(job.id)
+    del view.ended[:-ENDED_KEPT]
+
+
+def jobs_removed(view: View, event: ev.JobsRemoved, _now: int) -> None:
+    gone = {name for name in event.jobs if _job(view, name).terminal}  # never one that runs or waits
+    view.removed |= gone
+    view.ended = [name for name in view.ended if name not in gone]
 
 
 def predicted(view: View, event: ev.Predicted, now: int) -> None:
     job = view.jobs.open.get(event.job)
     if job is None:
-        _job(view, event.job)  # known, and over: nothing can be foretold of it
+        _job(view, event.job)  # known, and over: nothing can be predicted of it
         return
     job.predictions.append(Prediction(**structs.asdict(event), at_ns=now))
     view.touch(job.id)

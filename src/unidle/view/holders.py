@@ -17,12 +17,12 @@ def holder_of(view: View, job: JobView, attempt: AttemptView, now_ns: int) -> Ho
     sign_ns = now_ns if use.use == "busy" else max(worked_ns, use.busy_ns)
     since_ns = max(attempt.placed_ns, sign_ns)
     if use.use == "quiet" and not sign_ns:
-        since_ns = max(since_ns, use.quiet_ns)  # what it did before it was measured, nobody knows
+        since_ns = max(since_ns, use.quiet_ns)  # what it did before it was measured, is unknown
     said = None
     if notice is not None:
         if sign_ns <= notice.since_ns:
             since_ns = notice.since_ns
-        begin_ns = max(notice.at_ns, use.at_ns)  # under a new controller it is counted anew
+        begin_ns = max(notice.at_ns, use.at_ns)  # under a new controller it is counted again
         said = Notice(notice.since_ns, notice.notice_ns, book.watched_ns(begin_ns, now_ns))
     numbers = [book.index(piece) for place in attempt.places for piece in place.slices]
     return Holder(
@@ -54,5 +54,5 @@ def _evidence(attempt: AttemptView, worked_ns: int) -> Evidence | None:
     if attempt.use.use == "quiet":
         return "utilisation"
     if attempt.use.use == "unknown":
-        return "steps" if worked_ns else "none"
+        return "steps" if worked_ns and not any(rank.guessed for rank in attempt.ranks) else "none"
     return None

@@ -124,13 +124,13 @@ def _of_exit(
     failed = [(r.end_ns or 0, k) for k, r in enumerate(attempt.ranks) if r.failed and k not in ignored]
     if not failed:
         return None
-    rank = stop.culprit if stop is not None and stop.culprit is not None else min(failed)[1]
+    rank = attempt.culprit if attempt.culprit is not None else min(failed)[1]
     onset_ns = attempt.ranks[rank].end_ns or min(failed)[0]
     resumed_ns = _resumed_ns(after)
     steps, lost_ns = _lost(view, attempt, durable, onset_ns)
     until_ns = _paid_ns(after, resumed_ns) or job.ended_ns or view.time_ns
     device_ns = lost_ns + max(until_ns - onset_ns, 0) * width_ppm(view.book, attempt) // _PPM
-    because = stop.because if stop is not None else attempt.why
+    because = attempt.why or (stop.because if stop is not None else None)
     return Incident(
         job.id, attempt.number, "exit", rank, attempt.places[rank].node, onset_ns, onset_ns,
         attempt.stop_ns if stop is not None else attempt.ended_ns, resumed_ns, steps, device_ns,

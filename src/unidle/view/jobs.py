@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from unidle.events.types import Outcome, StopAsked
+from unidle.events.types import Outcome, StacksTaken, StopAsked
 from unidle.jobs import TERMINAL, JobSpec, JobState, RankPlace, Reason
 from unidle.view.checkpoints import BadCheckpoint
 from unidle.view.ranks import RankView
@@ -32,6 +32,8 @@ class AttemptView(msgspec.Struct, array_like=True):
     verdicts: list[VerdictView] = []
     bad: list[BadCheckpoint] = []  # checkpoints that it could not go on from
     checked_ns: int | None = None  # when its nodes had been checked before it starts
+    stacks: StacksTaken | None = None  # where its ranks stood when it was last found to hang
+    stacks_ns: int | None = None
 
     @property
     def verdict(self) -> VerdictView | None:
@@ -69,6 +71,23 @@ class AttemptView(msgspec.Struct, array_like=True):
         return self.outcome == "failed" or (
             stop is not None and stop.why in ("service_stopped", "moved", "node_sick")
         )
+
+    @property
+    def culprit(self) -> int | None:
+        """The rank that the log names as the one that failed first; None where it names none."""
+        named = self.why.figures.get("rank") if self.why is not None and self.outcome == "failed" else None
+        if isinstance(named, int) and 0 <= named < len(self.ranks):
+            return named
+        return self.stop.culprit if self.stop is not None else None
+
+    @property
+    def failure_kind(self) -> str:
+        """What kind of failure ended it, by the log (``unidle.jobs.FailureKind``); empty where none did."""
+        if self.stop is not None and self.stop.why == "node_sick":
+            return "machine"
+        if self.why is None or self.outcome != "failed":
+            return ""
+        return str(self.why.figures.get("kind", "unknown" if self.why.code == "rank_failed" else ""))
 
     @property
     def begun_ns(self) -> int | None:
@@ -119,6 +138,8 @@ class JobView(msgspec.Struct, array_like=True):
     ended_ns: int | None = None
     because: Reason | None = None
     predictions: list[Prediction] = []
+    submitted_by: str = ""  # whose job it is, is ``spec.user``
+    made_room: list[tuple[int, str]] = []  # jobs that were stopped or moved for it, each with when
 
     @property
     def live(self) -> AttemptView | None:
@@ -144,6 +165,12 @@ class JobView(msgspec.Struct, array_like=True):
     def run_ns(self, now_ns: int) -> int:
         """Time under attempts so far."""
         return sum((a.ended_ns if a.ended_ns is not None else now_ns) - a.placed_ns for a in self.attempts)
+
+
+def in_full(job: JobView) -> str:
+    """The job with whose it is: ``job big-1 of user ann (queue nlp, priority 0)``."""
+    spec = job.spec
+    return f"job {job.id} of user {spec.user or 'unknown'} (queue {spec.queue}, priority {spec.priority})"
 
 
 class JobTable(Mapping[str, JobView]):

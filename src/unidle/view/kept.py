@@ -17,7 +17,7 @@ def comes_back(job: JobView) -> bool:
         return False
     for attempt in reversed(job.attempts):
         why = attempt.stop.why if attempt.stop is not None else None
-        if why in ("service_stopped", "moved"):  # says nothing of what went before
+        if why in ("service_stopped", "moved"):  # says nothing of what came before
             continue
         failed = attempt.outcome == "failed" and why in (None, "rank_failed")
         return failed or why in ("hung", "node_sick")

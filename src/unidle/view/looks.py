@@ -1,7 +1,7 @@
 """What the log says of looks at running ranks. Part of the fold.
 
 Events come in the order of the log. A window that overlaps one that is known already is left out, so that one that
-was told twice counts once.
+was reported twice counts once.
 """
 
 from __future__ import annotations

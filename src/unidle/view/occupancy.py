@@ -29,7 +29,7 @@ class Occupancy:
     """Free slices per kind of device, in the fleet's order. Rebuilt from the view, never stored.
 
     Parts of a device that was cut on demand are never free here: each was made for someone, and what
-    is left is given out by cutting the device anew (``place.sharing``).
+    is left is given out by cutting the device again (``place.sharing``).
     """
 
     nodes: dict[str, list[NodeSlots]] = field(default_factory=dict)  # kind -> nodes in order

@@ -1,4 +1,4 @@
-"""What is known of one rank: its marks, taken up in the order of their source. Pure."""
+"""What is known of one rank: its marks, applied in the order of their source. Pure."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from typing import Final
 
 import msgspec
 
-from unidle.events.marks import Mark
+from unidle.events.marks import GUESSED, LastOutput, Mark
 from unidle.ledger.carve import Look
 
 _STEPS_KEPT = 8192
 _SPANS_KEPT = 8192
 _NOTES_KEPT = 32
+_LOSSES_KEPT = 512
 
 _SPAN_LEAF: Final = {
     "data": "data_stall",
@@ -60,6 +61,13 @@ class RankView(msgspec.Struct, array_like=True):
     looks: list[Look] = []  # what was found by looking at it, in order of time
     watched: list[Watched] = []  # the latest windows in which its steps were watched from outside
     watched_ns: int | None = None  # when a step was first seen from outside
+    last: LastOutput | None = None  # of one that failed
+    losses: list[tuple[int, int, float | None]] = []  # (time, step, loss; None where it is no finite number)
+
+    @property
+    def guessed(self) -> bool:
+        """Whether its steps are read from lines that nobody named: that none comes is no sign of standstill."""
+        return self.observer == GUESSED
 
     @property
     def ended(self) -> bool:
@@ -106,7 +114,7 @@ def _see(rank: RankView, mark: Mark) -> None:
     elif kind == "spawn":
         rank.spawn_ns, rank.pid = mark.t, mark.pid
     elif kind == "exit":
-        rank.end_ns, rank.code, rank.info = mark.t, mark.code, mark.info or {}
+        rank.end_ns, rank.code, rank.info, rank.last = mark.t, mark.code, mark.info or {}, mark.last
     elif kind == "lost":
         rank.end_ns, rank.lost, rank.info = mark.t, True, mark.info or {}
         rank.notes.append((mark.t, mark.text or "its supervisor is gone"))
@@ -174,6 +182,16 @@ def _see_step(rank: RankView, mark: Mark) -> None:
         rank.worked_ns = t
     if mark.o is not None or not rank.observer:
         rank.observer = mark.o or "output"
+    if mark.v is not None or mark.text:
+        _see_loss(rank, t, n, mark)
     if len(steps) > _STEPS_KEPT:
         # A long life is kept at half the resolution: rows grow wider, their sums stay.
         del times[1:-1:2], steps[1:-1:2]
+
+
+def _see_loss(rank: RankView, t: int, n: int, mark: Mark) -> None:
+    if mark.v is None and not (mark.text or "").startswith("loss "):
+        return
+    rank.losses.append((t, n, mark.v))
+    if len(rank.losses) > _LOSSES_KEPT:
+        del rank.losses[1:-1:2]

@@ -117,6 +117,13 @@ def _jobs(view: View, named: set[str]) -> list[JobInfo]:
     from unidle.ledger.tables import JobInfo
 
     return [
-        JobInfo(job.id, job.spec.name, job.spec.queue, job.spec.user, job.spec.price_per_device_hour)
+        JobInfo(
+            job.id,
+            job.spec.name,
+            job.spec.queue,
+            job.spec.user,
+            job.spec.price_per_device_hour,
+            tuple(attempt.failure_kind for attempt in job.attempts),
+        )
         for job in (view.jobs[job_id] for job_id in view.jobs if job_id in named)
     ]

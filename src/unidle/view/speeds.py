@@ -1,4 +1,4 @@
-"""What jobs showed of their steps: taken up by the fold once a job has ended.
+"""What jobs showed of their steps: applied by the fold once a job has ended.
 
 By then it does not matter any more in which order the marks of its ranks arrived.
 """
@@ -20,7 +20,7 @@ PARTS: Final = 4
 
 
 def learn(speeds: Speeds, book: Book, job: JobView) -> None:
-    """Take up what a job showed that has just ended."""
+    """Apply what a job showed that has just ended."""
     runs = job_runs(book, job)
     last = job.steps() or None if job.state == "succeeded" else None
     if runs or last is not None:
@@ -50,8 +50,8 @@ def attempt_run(book: Book, attempt: AttemptView, devices: int) -> SpeedRun | No
     if steps <= 0 or span_ns < steps:
         return None  # reported all at once
     models = {ref.model for ref in slices_under(book, attempt)}
-    if len(models) > 1:
-        return None
+    if len(models) != 1:
+        return None  # also without devices: there is no such speed
     beside_ns = (attempt.ended_ns or times_ns[-1]) - attempt.placed_ns - span_ns
     parts = _parts(times_ns, numbers)
     return SpeedRun(models.pop(), devices, steps, span_ns // steps, parts, max(beside_ns, 0))

@@ -5,7 +5,8 @@ What a snapshot keeps are the public fields; indexes (names with a leading under
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from unidle.fleet import CutMode, Device, Fleet, Health, models_of, slices_of
@@ -39,6 +40,10 @@ class View:
     jobs: JobTable = field(default_factory=JobTable)
     book: Book = field(default_factory=Book)
     promised: dict[str, Promise] = field(default_factory=dict)  # waiting job -> what is kept for it
+    ended: list[str] = field(default_factory=list)  # jobs that ended last, in this order
+    removed: set[str] = field(
+        default_factory=set
+    )  # ended jobs that no list shows and that have no files any more
     unposted: list[str] = field(default_factory=list)  # jobs that have ended, their time not in the book yet
     unposted_size: int = 0  # about how many postings that time is
     running: bool = False  # a controller has the store up, as far as the log knows
@@ -58,6 +63,7 @@ class View:
     spares: set[str] = field(default_factory=set)  # nodes that are kept as hot spares
     failures: int = 0  # attempts that failed, but for commands that do not exist
     device_ns: int = 0  # time of devices under attempts that have ended
+    _shut: frozenset[str] | None = None  # nodes that one decision is kept off, see ``control.clearing``
     _occupancy: Occupancy | None = None
     _models: tuple[str, ...] | None = None
     _cuttable: dict[str, int] | None = None
@@ -133,7 +139,7 @@ class View:
 
     @property
     def changed(self) -> Changes[str]:
-        """Jobs that came, went, started, ended, are to stop or were foretold something, from the first call on."""
+        """Jobs that came, went, started, ended, are to stop or got a prediction, from the first call on."""
         if self._changed is None:
             self._changed = Changes()
         return self._changed
@@ -152,6 +158,10 @@ class View:
     def barred(self) -> dict[str, Health]:
         """Nodes and devices that no job may be placed on."""
         return {**self.closed, **self.health} if self.closed else self.health
+
+    def shut_nodes(self) -> set[str]:
+        """Nodes and devices that no rank may be placed on now, also none that takes no device."""
+        return {*self.barred, *(self._shut or ())}
 
     def unfit(self) -> set[str]:
         """Slices on nodes and devices that are not healthy, or take no new job."""
@@ -199,6 +209,22 @@ class View:
         if waits:
             self.enqueue(job)
         self.touch(job.id)
+
+    @contextmanager
+    def keeping_off(self, nodes: Iterable[str]) -> Iterator[None]:
+        """While the block runs, nothing on these nodes is free."""
+        shut, occupancy = frozenset(nodes), self.occupancy
+        free = [
+            s for kind in occupancy.nodes.values() for slots in kind if slots.node in shut
+            for k, s in enumerate(slots.slices) if slots.free >> k & 1
+        ]  # fmt: skip
+        occupancy.take(free)
+        self._shut = shut
+        try:
+            yield
+        finally:
+            occupancy.give_back(free)
+            self._shut = None
 
     def fleet_changed(self) -> None:
         self._occupancy = self._cuttable = self._in_parts = self._models = None

@@ -1,4 +1,4 @@
-"""Jobs that wait, by what they need, and which of them were told why. An index of the view, never stored."""
+"""Jobs that wait, by what they need, and which of them have a known reason. An index of the view, never stored."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def test_what_could_be_freed_is_told_where_it_is_not_enough() -> None:
     answer = preempt(there, want("org", 7), anywhere(7), NOW)
     assert isinstance(answer, Reason) and answer.code == "no_victims"
     assert answer.text == (
-        "stopping low jobs could free 3 devices beside the 0 free ones without taking a queue below what it deserves, "
+        "stopping low jobs could free 3 devices in addition to the 0 free ones without taking a queue below what it deserves, "
         "and it needs 7"
     )
 

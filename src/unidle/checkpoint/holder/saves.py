@@ -125,7 +125,7 @@ class Saves:
             self._saves.pop(key, None)
             known = key in self._failed
             self._failed.add(key)
-        disk.discard(self._storage, session, step)  # again for each shard, which makes the directory anew
+        disk.discard(self._storage, session, step)  # again for each shard, which creates the directory again
         if known:
             return
         who = f"rank {rank}: " if rank >= 0 else ""

@@ -21,7 +21,7 @@ TRIAL_S: Final = 3600.0
 
 
 def write_shard(storage: str, label: Label, copy_fd: int) -> Shard:
-    """Write one shard beside the final place, make it durable, read it back from the device.
+    """Write one shard next to the final place, make it durable, read it back from the device.
 
     Raises OSError, :class:`Damaged`; what was written is removed then.
     """

@@ -157,7 +157,7 @@ def directory_id(storage: str) -> str:
 def hold_directory(storage: str, node: str, identity: str) -> str:
     """Where a node's copies for one checkpoint directory are: in memory, the same for each restart of the job.
 
-    ``identity`` is that of :func:`directory_id`: who deletes the directory begins anew, also in memory.
+    ``identity`` is that of :func:`directory_id`: who deletes the directory begins from the start, also in memory.
     """
     key = hashlib.sha256(f"{os.path.realpath(storage)}\0{identity}\0{node}".encode()).hexdigest()[:16]
     return os.path.join(hold_base(), f"unidle-hold-{os.getuid()}-{key}")
@@ -220,11 +220,8 @@ def environment() -> dict[str, str]:
     package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
     path = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))
     # not the launcher's own names: what ends "all of this rank" must not find it
-    own = {
-        k: v
-        for k, v in os.environ.items()
-        if not k.startswith("TORCHELASTIC_") and k not in ("RANK", "LOCAL_RANK")
-    }
+    ranks = ("RANK", "LOCAL_RANK", "UNIDLE_RANK", "UNIDLE_RUN_ID")
+    own = {k: v for k, v in os.environ.items() if not k.startswith("TORCHELASTIC_") and k not in ranks}
     return own | {"PYTHONPATH": path}
 
 

@@ -1,4 +1,4 @@
-"""What a job has beside and between its attempts: holders of copies in memory, checksums, a look before a restart.
+"""What a job has during and between its attempts: holders of copies in memory, checksums, a look before a restart.
 
 What few jobs ask for is imported when one does.
 """
@@ -28,7 +28,7 @@ class Between:
         self._saved: SavedFiles | None = None
 
     def prepare(self, command: StartGang) -> None:
-        """A gang starts, or is taken up: see that it has holders where it asks for them, and follow its saves."""
+        """A gang starts, or is adopted: see that it has holders where it asks for them, and follow its saves."""
         if command.spec.checkpoint_memory:
             nodes = dict.fromkeys(place.node for place in command.places)
             where = {n: (launch.address_of(self._fleet, n), self._spaces.get(n, "")) for n in nodes}

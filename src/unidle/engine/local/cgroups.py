@@ -40,7 +40,7 @@ class Group:
     def create(self, *, cpu: bool = True) -> list[str]:
         """Make the directories; returns what could not be made, in words, and forgets those.
 
-        v2's ``cpu`` is handed down only on request: it is a unit of scheduling, so beside other work
+        v2's ``cpu`` is handed down only on request: it is a unit of scheduling, so next to other work
         every rank would get the share of one process.
         """
         problems = []
@@ -149,13 +149,13 @@ class Group:
             "memory",
             "memory.memsw.limit_in_bytes",
             "memory.swap.max",
-            str(limit if self._v1("memory") else 0),
+            str(limit if self.v1("memory") else 0),
         )
         return True
 
     def _limit_cpu(self, cpus: float) -> bool:
         quota = max(1000, int(cpus * CPU_PERIOD_US))
-        v1 = self._v1("cpu")
+        v1 = self.v1("cpu")
         if v1 is None:
             return self._set("cpu", "", "cpu.max", f"{quota} {CPU_PERIOD_US}")
         return _try_write(f"{v1}/cpu.cfs_period_us", str(CPU_PERIOD_US)) and _try_write(
@@ -164,23 +164,24 @@ class Group:
 
     def cpu_ns(self) -> int | None:
         """CPU time that the group has used; None where it is not known."""
-        text = _read(f"{self._v1('cpuacct')}/cpuacct.usage") if self._v1("cpuacct") else ""
+        text = _read(f"{self.v1('cpuacct')}/cpuacct.usage") if self.v1("cpuacct") else ""
         if text.strip().isdigit():
             return int(text)
         usage_us = _field(_read(f"{self._v2}/cpu.stat"), "usage_usec") if self._v2 else None
         return None if usage_us is None else usage_us * 1000
 
-    def _v1(self, controller: str) -> str | None:
+    def v1(self, controller: str) -> str | None:
+        """Where v1 serves a controller."""
         return self.paths.get(controller)
 
     def _get(self, controller: str, v1_name: str, v2_name: str) -> str:
-        v1 = self._v1(controller)
+        v1 = self.v1(controller)
         if v1:
             return _read(f"{v1}/{v1_name}")
         return _read(f"{self._v2}/{v2_name}") if self._v2 else ""
 
     def _set(self, controller: str, v1_name: str, v2_name: str, value: str) -> bool:
-        v1 = self._v1(controller)
+        v1 = self.v1(controller)
         if v1:
             return _try_write(f"{v1}/{v1_name}", value)
         return bool(self._v2) and _try_write(f"{self._v2}/{v2_name}", value)

@@ -20,7 +20,6 @@ from unidle.fleet import Device, Fleet, GpuLinks, Node, Tier, Vendor
 from unidle.fleet.found import FoundGpu
 from unidle.fleet.links import SELF, UNKNOWN, beside, parse_topo
 
-CPU_DEVICES = 8
 SITE = "local"
 T = TypeVar("T")
 _ASK_S: Final = 30.0  # npu-smi takes seconds on a busy machine
@@ -41,9 +40,9 @@ class Found:
 
 
 def discover(
-    cpu_devices: int = CPU_DEVICES, root: Path = Path("/"), environ: Mapping[str, str] = os.environ
+    cpu_devices: int | None = None, root: Path = Path("/"), environ: Mapping[str, str] = os.environ
 ) -> Fleet:
-    """One node with its GPUs; ``cpu_devices`` CPU devices ``local/0``, ... where it has none.
+    """One node with its GPUs; CPU devices ``local/0``, ... where it has none: ``cpu_devices``, else one for each core.
 
     ``source`` of the fleet says how it was found, and why no GPU was where there is none. GPUs that
     CUDA_VISIBLE_DEVICES and its like hide from this process are left out. ``root`` is where ``sys`` and ``dev`` are.
@@ -62,7 +61,9 @@ def discover(
     if any(one.gpus for one in found):
         node, links = _with_gpus(node, [one for one in found if one.gpus])
     else:
-        cpus = (Device(f"{SITE}/{k}", name, k, "cpu", model="cpu") for k in range(cpu_devices))
+        cpus = (
+            Device(f"{SITE}/{k}", name, k, "cpu", model="cpu") for k in range(cpu_devices or int(node.cpus))
+        )
         node = replace(node, devices=tuple(cpus))
     some = [one for one in found if one.gpus or (one.says and one.vendor != "nvidia")]
     says = "; ".join(one.says for one in some or found if one.says)
@@ -130,13 +131,18 @@ def find_nvidia(root: Path = Path("/"), environ: Mapping[str, str] = os.environ)
 
 
 def list_nvidia(nvml: Any, sysfs: Path, environ: Mapping[str, str]) -> Found:
-    """What NVML (the module ``pynvml`` after ``nvmlInit``) lists. Errors: NVML's own."""
+    """What NVML (the module ``pynvml`` after ``nvmlInit``) lists; GPUs that do not answer are named and left out.
+
+    Errors: NVML's own.
+    """
+    from unidle.fleet.nvml import answering
+
     labels = {"driver": str(nvml.nvmlSystemGetDriverVersion())}
     gpus = []
     visible = environ.get("CUDA_VISIBLE_DEVICES")
-    count = nvml.nvmlDeviceGetCount()
-    for index in range(count):
-        handle = nvml.nvmlDeviceGetHandleByIndex(index)
+    handles, silent = answering(nvml)
+    count = len(handles) + len(silent)
+    for index, handle in handles.items():
         uuid = str(nvml.nvmlDeviceGetUUID(handle))
         if not is_visible(index, uuid, visible):
             continue
@@ -145,6 +151,7 @@ def list_nvidia(nvml: Any, sysfs: Path, environ: Mapping[str, str]) -> Found:
         gpus.append(FoundGpu(index, model, uuid, memory_bytes, bus))
         labels[f"gpu{index}.nvlinks"] = str(_nvlinks(nvml, handle))
     says = f"{len(gpus)} of {count} GPUs by NVML" if count else "no GPU (NVML lists none)"
+    says += "".join(f", GPU {index} does not answer: {why}" for index, why in silent.items())
     links, problem = _nvidia_links(nvml, sysfs, environ) if len(gpus) > 1 else (None, "")
     return Found("nvidia", tuple(gpus), links, says + problem, labels)
 

@@ -66,7 +66,7 @@ class LocalEngine:
     """Runs gangs on this machine (``unidle.engine.protocol.Engine``).
 
     ``run_root`` holds one directory per job and attempt (``unidle.engine.local.rundir``). Each rank
-    is started by a supervisor process that outlives this one; whoever opens an engine on the same
+    is started by a supervisor process that outlives this one; a process that opens an engine on the same
     ``run_root`` later can adopt what still runs. The lock of a rank's directory, which passes from
     the engine to the supervisor it starts, makes sure that no rank is started twice. ``slicer`` makes
     slices of devices real (NVIDIA's tools and control groups where it is not given).
@@ -104,7 +104,7 @@ class LocalEngine:
         return cgroups.capabilities(self._groups, self._name)
 
     def adopt(self, live: Sequence[LiveAttempt]) -> None:
-        """Take up attempts of an earlier engine; ranks that no one began start at the first poll.
+        """Adopt attempts of an earlier engine; ranks that no one began start at the first poll.
 
         To keep those from starting, stop the attempt before the first poll.
         """
@@ -178,7 +178,7 @@ class LocalEngine:
         return all(watch.state == "unstarted" for watch in gang.watches)
 
     def freeze(self, job: str, attempt: int) -> bool:
-        """Keep every process of an attempt from running, until :meth:`thaw`; True when all stand still."""
+        """Keep every process of an attempt from running, until :meth:`thaw`; True when all are stopped."""
         frozen = True
         for watch in self._alive(job, attempt):
             if not watch.group.freeze():
@@ -306,7 +306,7 @@ class LocalEngine:
         return RankWatch(directory, rank, launch.run_id(self._name, job, attempt), groups, known)
 
     def _launch(self, gang: _Gang, command: StartGang) -> None:
-        """Start what is unstarted: rank 0 first, with the port that all ranks are told."""
+        """Start what is unstarted: rank 0 first, with the port that all ranks receive."""
         now_ns = self._clock.now_ns()
         for watch in gang.watches:
             watch.look(now_ns)

@@ -178,7 +178,7 @@ class Holders:
         return _JobHolders(str(found["storage"]), known)
 
     def _remove(self, name: str, job: _JobHolders) -> None:
-        """What a holder that did not end in good order leaves, and the record."""
+        """What a holder that did not end cleanly leaves, and the record."""
         theirs = {
             node
             for other in self._jobs.values()

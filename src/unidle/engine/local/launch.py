@@ -17,11 +17,16 @@ from unidle.engine.local.orders import Orders
 from unidle.engine.local.visible import visible_devices
 from unidle.engine.protocol import StartGang
 from unidle.fleet import Fleet, Node, device_of
-from unidle.jobs import Limits, Role, role_of
+from unidle.jobs import JobSpec, Limits, Role, role_of
 
 MASTER_ADDR = "127.0.0.1"  # every node of this engine is on this machine
 ANY_V4 = "0.0.0.0"  # noqa: S104 - ranks may listen on any address, so all must be free
 UNSET = ("UNIDLE_STORE",)
+# by these a script sees that it is one of several processes, and finds the others
+RENDEZVOUS = (
+    "RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE",
+    "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE",
+)  # fmt: skip
 SUPERVISOR_PATH = str(Path(__file__).with_name("supervisor.py"))
 LOCK_FD = 3
 PORT_FD = 4
@@ -91,8 +96,9 @@ def environments(
 ) -> list[dict[str, str]]:
     """What each rank's environment has beyond the inherited one, in rank order.
 
-    The variables are those of torchrun, so that a script written for it needs no change. A node of
-    the fleet is a group (GROUP_RANK), though all of them are this machine.
+    The variables are those of torchrun, so that a script written for it needs no change; a job without
+    a rendezvous has only unidle's own. A node of the fleet is a group (GROUP_RANK), though all of them
+    are this machine.
     """
     places = command.places
     nodes = list(dict.fromkeys(place.node for place in places))
@@ -117,7 +123,10 @@ def environments(
             "GROUP_RANK": str(nodes.index(place.node)),
             "GROUP_WORLD_SIZE": str(len(nodes)),
             "UNIDLE_NODE": place.node,
+            "UNIDLE_RANK": str(place.rank),
         }
+        for variable in _withheld(command.spec):
+            env.pop(variable, None)
         env |= visible_devices(
             [devices[d] for name in place.slices if (d := device_of(name)) in devices], vendors
         )
@@ -150,8 +159,17 @@ def _gang(command: StartGang, port: int, name: str, address: str) -> dict[str, s
         "TORCHELASTIC_USE_AGENT_STORE": "False",
         "UNIDLE_JOB": command.job,
         "UNIDLE_ATTEMPT": str(command.attempt),
+        "UNIDLE_RUN_ID": run_id(name, command.job, command.attempt),
+        "UNIDLE_RANKS": str(len(command.places)),
         **_for_checkpoints(command),
     }
+
+
+def _withheld(spec: JobSpec) -> tuple[str, ...]:
+    """Names that no rank of the job has, also not by inheritance. A role that the job names is no rendezvous."""
+    if spec.rendezvous == "torchrun":
+        return ()
+    return tuple(name for name in RENDEZVOUS if not (spec.roles and name.startswith("ROLE_")))
 
 
 def _role(roles: tuple[Role, ...], rank: int, ranks: int) -> dict[str, str]:
@@ -191,10 +209,10 @@ def _defaults(ranks: int, present: Mapping[str, str]) -> dict[str, str]:
 
 
 def path_of_ranks(inherited: Mapping[str, str]) -> dict[str, str]:
-    """PATH with the programs beside this Python first, where that is what `python` should mean.
+    """PATH with the programs next to this Python first, where that is what `python` should mean.
 
     That is so in a virtual environment with PyTorch that is called by its path, and while no other
-    environment is active: a script then runs with the packages beside unidle.
+    environment is active: a script then runs with the packages of unidle's environment.
     """
     here = os.path.join(sys.prefix, "bin")
     path = inherited.get("PATH", os.defpath)
@@ -219,7 +237,7 @@ def orders_for(
         argv=list(spec.command),
         workdir=str(Path(spec.workdir).absolute()),
         env=env,
-        unset=list(UNSET),
+        unset=[*UNSET, *_withheld(spec)],
         clock_offset_ns=clock_offset_ns,
         grace_ns=int(spec.grace_s * 1e9),
         groups=_needed(groups, limits.cpus),
@@ -235,7 +253,7 @@ def orders_for(
 def _needed(groups: dict[str, str], cpus: float | None) -> dict[str, str]:
     """The control groups without v1's ``cpu`` where no CPU limit asks for it.
 
-    That one is a unit of scheduling: beside other work a whole gang would get the share of one process.
+    That one is a unit of scheduling: next to other work a whole gang would get the share of one process.
     """
     cpu = groups.get("cpu") if cpus is None else None  # often one directory with cpuacct
     return {use: path for use, path in groups.items() if path != cpu}

@@ -7,7 +7,8 @@
 - ``lock``: held (flock) from the engine's decision to start the rank until its supervisor is gone
 - ``claimed``: exists once a supervisor has begun to run the rank; it is never begun again
 - ``supervisor.json``: ``pid`` and ``ticks`` (start time) of the supervisor; ``supervisor.err``: its stderr
-- ``journal.jsonl``: the marks; ``log``, ``log.1``, ...: the rank's output, newest first
+- ``journal.jsonl``: the marks; ``log``, ``log.1``, ...: the rank's output, newest first; ``log.times``: when
+  it was printed, and what rotation dropped
 - ``stop``: the grace of a stop that was asked for
 - ``reserve``: disk space kept for the exit record
 

@@ -1,7 +1,7 @@
-"""What is done for checkpoints that scripts write themselves, in small processes beside the ranks.
+"""What is done for checkpoints that scripts write themselves, in small processes next to the ranks.
 
 Checksums of each one are taken when it becomes durable; before a gang starts again the newest is read, and a bad
-one is told. One process at a time takes checksums, in time that nobody else wants.
+one is reported. One process at a time takes checksums, in time that nobody else wants.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def _attend(words: list[str], out: int | None = None) -> Beside | None:
     try:
         return beside.start(["-m", "unidle.checkpoint.attend", *words], out)
     except OSError:
-        return None  # no process can be had: training goes before
+        return None  # no process can be had: training takes precedence
 
 
 def _read(pipe: int) -> bytes:

@@ -2,7 +2,7 @@
 
 The engine asks for *grants* before it starts a gang: for each rank the environment and the limits that make
 its slices real. What cannot be had on this machine is refused with :class:`unidle.errors.CannotRun`, and the
-gang does not start. Grants are written beside the gang (``slices.json``), so that an engine that adopts the
+gang does not start. Grants are written next to the gang (``slices.json``), so that an engine that adopts the
 attempt knows what is in use.
 """
 
@@ -113,7 +113,7 @@ class Slicer:
         return frozenset(mode for mode in every if mode not in why), why
 
     def adopt(self, job: str, attempt: int) -> None:
-        """Take up what an earlier engine granted to an attempt that may still run."""
+        """Apply what an earlier engine granted to an attempt that may still run."""
         held = self._recorded((job, attempt))
         if held is not None:
             self._held[job, attempt] = held

@@ -388,7 +388,7 @@ def _remedy(nvml: Any, error: Any) -> str:
         nvml.NVML_ERROR_NOT_SUPPORTED: "the GPU or its driver has no MIG: use mode: mps or time",
         nvml.NVML_ERROR_NO_PERMISSION: "run unidle as a user who may set up MIG (root, or the mig/config capability)",
         nvml.NVML_ERROR_IN_USE: "wait until nobody uses the instance",
-        nvml.NVML_ERROR_INSUFFICIENT_RESOURCES: "list the instances anew (nvidia-smi mig -lgi)",
+        nvml.NVML_ERROR_INSUFFICIENT_RESOURCES: "list the instances again (nvidia-smi mig -lgi)",
     }
     return known.get(error.value, "see nvidia-smi and the kernel's log")
 

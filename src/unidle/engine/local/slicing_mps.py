@@ -2,7 +2,7 @@
 
 A daemon is bound to its GPU by CUDA_VISIBLE_DEVICES and found by its pipe directory
 (https://docs.nvidia.com/deploy/mps/, "nvidia-cuda-mps-control" and "Environment Variables"). It outlives this
-process, as ranks do; whoever comes next finds it by the same directory.
+process, as ranks do; the next process finds it by the same directory.
 """
 
 from __future__ import annotations

@@ -13,13 +13,14 @@ import os
 import select
 import signal
 import sys
+import time
 
 from . import rundir, tree
 from .cgroups import Group
 from .child import CannotStart, become_subreaper, spawn
 from .journal import Journal
 from .orders import Orders
-from .output import RotatedLog
+from .output import LastBytes, RotatedLog
 from .progress import Progress
 
 TYPE_CHECKING = False  # importing typing would slow every start
@@ -35,6 +36,7 @@ UNKILLABLE_NS = 10_000_000_000
 KILL_SPELL_NS = 50_000_000
 WATCH_END_NS = 20_000_000
 FULL_DISK_NS = 60_000_000_000
+LAST_BYTES = 64 * 1024  # of each stream: a long traceback and what others print after it
 
 
 class Supervisor:
@@ -51,7 +53,12 @@ class Supervisor:
         self.orders = orders
         self.offset_ns = orders.clock_offset_ns
         self.journal = Journal(f"{directory}/{rundir.JOURNAL}", f"{directory}/{rundir.RESERVE}")
-        self.log = RotatedLog(f"{directory}/{rundir.LOG}", orders.log_file_bytes, orders.log_files)
+        self.log = RotatedLog(
+            f"{directory}/{rundir.LOG}", orders.log_file_bytes, orders.log_files, self._now_ns()
+        )
+        # in memory, because the disk may be full and its files may be rotated away
+        self.last = {name: LastBytes(LAST_BYTES) for name in ("stdout", "stderr")}
+        self.last["both"] = LastBytes(LAST_BYTES // 4)
         self.progress = Progress(orders.progress_pattern, orders.checkpoint_path, self.offset_ns)
         self.group = Group(dict(orders.groups))
         self.poller = select.poll()
@@ -61,6 +68,7 @@ class Supervisor:
         self.pid: int | None = None
         self.childless = False
         self.exited: tuple[int, int] | None = None
+        self.started_us = 0
         self.cpu_ns = 0
         self.largest_bytes = 0
         self.stopping = False
@@ -90,7 +98,7 @@ class Supervisor:
 
     def _start(self) -> bool:
         """Start the rank; False when a stop was asked for before."""
-        # supervisor.json first: whoever asks for a stop sees either it, or that the stop was read here
+        # supervisor.json first: a process that asks for a stop sees either it, or that the stop was read here
         pid = os.getpid()
         rundir.write_json(f"{self.directory}/{rundir.SUPERVISOR}", {"pid": pid, "ticks": tree.ticks_of(pid)})
         if rundir.stop_grace_ns(self.directory) is not None:
@@ -110,6 +118,7 @@ class Supervisor:
         finally:
             for fd in (out, err, helper):
                 os.close(fd)
+        self.started_us = time.monotonic_ns() // 1000
         self.journal.add(
             {"k": "spawn", "t": self._now_ns(), "pid": self.pid, "ticks": tree.ticks_of(self.pid)}
         )
@@ -259,7 +268,9 @@ class Supervisor:
         if stream == "helper":
             self._see(self.progress.helper, data, now_ns)
             return count
-        self.log.write(data)
+        self.log.write(data, now_ns)
+        self.last[stream].feed(data)
+        self.last["both"].feed(data)
         self._see(self.progress.output, stream, data, now_ns)
         text = self.log.note()
         if text:
@@ -298,8 +309,11 @@ class Supervisor:
         self._see(self.progress.finish, self._now_ns())
         code, t_ns = self.exited or (-signal.SIGKILL, self._now_ns())
         info = self._info()
+        exit_mark: dict[str, object] = {"k": "exit", "t": t_ns, "code": code, "info": info}
+        if code and self.pid is not None:
+            exit_mark |= self._why(code, info)
         self.group.remove()
-        self.journal.add({"k": "exit", "t": t_ns, "code": code, "info": info})
+        self.journal.add(exit_mark)
         self._close()
 
     def _close(self) -> None:
@@ -314,10 +328,21 @@ class Supervisor:
             "oom": None,
             "log_bytes": self.log.bytes,
             "log_dropped_bytes": self.log.dropped_bytes,
+            "log_dropped_lines": self.log.dropped_lines,
             "stopped": self.stopping,
         }
         info.update(self.group.usage())
         return info
+
+    def _why(self, code: int, info: dict[str, object]) -> dict[str, object]:
+        """What is known of a failure; of what the kernel did, in ``info``."""
+        try:
+            from .failure import evidence  # not before: few ranks fail
+
+            return evidence(self, code, info)
+        except Exception as error:
+            self._note(f"the end of the output cannot be read: {type(error).__name__}: {error}")
+            return {}
 
     def _write_out(self) -> None:
         """The exit record must reach the disk, at the cost of the reserve and of rotated logs."""

@@ -47,7 +47,7 @@ class _Rank:
     off: int = 0  # of these, how many found it not running
     waits: int = 0  # and how many found it waiting for others
     off_cpu_ns: int = 0  # the worker's time off the CPU then
-    quota: str = ""  # where its group's is told
+    quota: str = ""  # where its group's quota can be read
     held_ns: int = 0  # by that quota, so far
     tells: int = 0
 
@@ -124,7 +124,7 @@ class VitalsWatch:
                 if told is not None:
                     with self._lock:
                         self._found.append(told)
-                        del self._found[:-256]  # nobody takes them: the controller is gone or stands still
+                        del self._found[:-256]  # nobody takes them: the controller is gone or stopped
         for gang in gangs.values():
             gang.close()
 

@@ -209,6 +209,8 @@ class RankWatch:
 
     def _left(self) -> set[int]:
         left = {pid for pid in self.group.members() if tree.is_live(pid)}
+        left |= tree.with_environment(f"UNIDLE_RUN_ID={self._run_id}", f"UNIDLE_RANK={self.rank}")
+        # ranks that an earlier version started have no such variables
         left |= tree.with_environment(f"TORCHELASTIC_RUN_ID={self._run_id}", f"RANK={self.rank}")
         spawned = self._tail.spawned
         if spawned and tree.ticks_of(spawned[0]) == spawned[1] and tree.is_live(spawned[0]):

@@ -23,7 +23,7 @@ class PeerCopies:
         self._kept: dict[str, _Kept] = {}
 
     def keep(self, key: Key, step: int, nodes: Iterable[str]) -> None:
-        """The attempt stands still, and its nodes, in the order of ranks, hold its state of ``step``."""
+        """The attempt makes no progress, and its nodes, in the order of ranks, hold its state of ``step``."""
         old = self._kept.get(key[0])
         if old is None or old.key != key:
             self._kept[key[0]] = _Kept(key, step, tuple(dict.fromkeys(nodes)))

@@ -37,7 +37,7 @@ class SimEngine:
 
     ``faults`` are node faults as ``(at_ns, node, repaired_ns)``: the node's gangs lose their ranks
     there with code -9, and the node is down until it is repaired. An iterator must give them by
-    time, and may be without end. What stands still at a fault is seen to be hurt, and the node to be down,
+    time, and may be without end. What hangs at a fault is seen to be affected, and the node to be down,
     ``detect_ns`` later. The engine outlives a controller: hand it to the next one, as real
     processes are.
     """
@@ -62,7 +62,7 @@ class SimEngine:
         self._faults = iter(faults) if isinstance(faults, Iterator) else in_order(faults)
         self._fault = self._next_fault()
         self._detect_ns = detect_ns
-        self._unseen: dict[str, None] = {}  # nodes that are down, which nobody knows yet
+        self._unseen: dict[str, None] = {}  # nodes that are down, not known yet
         self._coming: list[
             tuple[int, int, NodeFault, bool]
         ] = []  # seen to be down (False), and repaired (True)
@@ -70,7 +70,7 @@ class SimEngine:
         self._journal: dict[Key, list[list[Mark]]] = {}
         self._out: list[Observation] = []
         self._changed: dict[str, HealthChange] = {}  # by node, the last
-        self._uses: dict[Key, Use] = {}  # of watched gangs, the last that was told
+        self._uses: dict[Key, Use] = {}  # of watched gangs, the last that was reported
 
     def fleet(self) -> Fleet:
         return self._fleet
@@ -119,7 +119,7 @@ class SimEngine:
                 self._emit(key, rank, Mark("lost", now_ns, text="never started"))
 
     def watch(self, command: WatchGang) -> None:
-        """Tell what a gang does, at once and whenever it changes; it is busy where nothing else is told."""
+        """Report what a gang does, at once and whenever it changes; it is busy where nothing else is reported."""
         key = (command.job, command.attempt)
         gang = self._gangs.get(key)
         if not command.every_ns or gang is None:

@@ -44,7 +44,7 @@ class SimGang:
         self._seen = self._told = base_step  # last step that was complete at a happening; that was reported
         self._spawned = self._halted = False
         self._working = not job.step_ns  # whether the first step has begun, where there are steps
-        self._waited_ns = 0  # what steps took longer than alone, since the last that was told
+        self._waited_ns = 0  # what steps took longer than alone, since the last that was reported
         self._saving_ns: int | None = None  # until then all ranks wait for a checkpoint
         self._saved_step: int | None = None  # what the ranks save before they leave
         self._rested = not job.quiet_ns  # whether its time of doing nothing has begun
@@ -221,7 +221,7 @@ class SimGang:
         self._done_ns, self._at_ns = done_ns, at_ns
 
     def _communication(self, at_ns: int) -> Iterator[RankMark]:
-        """What sharing uplinks cost since the last step that was told, as one span before ``at_ns``."""
+        """What sharing uplinks cost since the last step that was reported, as one span before ``at_ns``."""
         waited_ns, self._waited_ns = self._waited_ns, 0
         if waited_ns > 0:
             for rank in range(len(self.alive)):

@@ -42,7 +42,7 @@ class SteadyGang(SimGang):
         return False
 
     def stand(self, now_ns: int) -> Iterator[RankMark]:
-        """Tells how far it came, once: nothing that comes later is told."""
+        """Reports how far it came, once: nothing that comes later is reported."""
         if not self._working or self._halted or self._stood:
             return
         self._stood = True

@@ -18,16 +18,16 @@ class SimJob:
     ``fails`` maps an attempt (from 1) to ``(rank, after_ns, code)``. Steps are reported by rank 0
     only where ``step_ns`` is not zero: every ``report_every`` steps (0: only those that are saved
     or the last before an end). Every ``checkpoint_every`` steps one is saved, for which the gang
-    stands still for ``checkpoint_ns``; an attempt that resumes from one reads it for ``restore_ns``.
+    makes no progress for ``checkpoint_ns``; an attempt that resumes from one reads it for ``restore_ns``.
     Asked to stop, the ranks leave after ``stop_ns`` (killed where the grace is shorter), with a
     checkpoint of the last step where ``saves_on_stop``. ``comm_ppm`` is the part of each step that
     is communication between nodes (see ``unidle.engine.sim.network``). When ``quiet_at_ns`` of the work
     is done the gang does nothing for ``quiet_ns``; its utilisation then is low, or, where not
     ``measurable``, not known.
 
-    Every ``copy_every`` steps (0: never) the state is copied to peers' memory, for which the gang stands
-    still for ``copy_ns``; an attempt that resumes from there reads it for ``copy_restore_ns``. With ``steady``
-    the saves and copies of an attempt are told together (see ``unidle.engine.sim.steady``): then
+    Every ``copy_every`` steps (0: never) the state is copied to peers' memory, for which the gang
+    pauses for ``copy_ns``; an attempt that resumes from there reads it for ``copy_restore_ns``. With ``steady``
+    the saves and copies of an attempt are reported together (see ``unidle.engine.sim.steady``): then
     ``checkpoint_every`` is a multiple of ``copy_every``, and ``comm_ppm`` and ``quiet_ns`` are 0.
     """
 

@@ -44,6 +44,7 @@ _BSD: Final = re.compile(
     r"([^\W\d_]{3,5}|\d{1,2}月)\.?\s+(\d{1,2})\s+(?:\d{4}\s+)?(\d\d:\d\d:\d\d)(?:\.\d+)?\s+"
 )
 _SLOG: Final = re.compile(r"\[[A-Z]+\] KERNEL\(\d+,\w+\):\S+ \[klogd\.c:\d+\]\s*(?=\[)")
+_TIME: Final = re.compile(r"\[?(\d\d:\d\d:\d\d)(?:[.,](\d{1,9}))?\]?\s+(?=\S)")
 _UNIX: Final = re.compile(r"(\d{9,10})\.(\d{1,9})\s+(?=\S+ \S+?:)")
 _KERNEL: Final = re.compile(r"(?:[\w.-]+\s+)?(?:kernel|klogd|vmunix)(?:\[\d+\])?:(?:\s+|$)")
 _PROGRAM: Final = re.compile(r"[\w.:-]+\s+([\w./@()-]+?)(?:\[\d+\])?:(?:\s+|$)")
@@ -62,7 +63,8 @@ _JSON_BYTES: Final = 16 * 1024
 class Entry:
     """A line taken apart. ``program`` is empty where the line names none, and ``kernel`` where it is the kernel.
 
-    ``stamp_ns`` counts ``clock``; ``boot_ns`` is the time since boot where the line has that.
+    ``stamp_ns`` counts ``clock``; ``boot_ns`` is the time since boot where the line has that. ``day_unknown``: the stamp
+    is a time of day only.
     """
 
     message: str
@@ -71,12 +73,13 @@ class Entry:
     clock: Clock = ""
     boot_ns: int | None = None
     boot: str = ""
+    day_unknown: bool = False
 
 
 class _Parts:
     """What has been found so far, from the front of the line on."""
 
-    __slots__ = ("boot", "boot_ns", "clock", "program", "stamp_ns", "syslog", "text")
+    __slots__ = ("boot", "boot_ns", "clock", "day_unknown", "program", "stamp_ns", "syslog", "text")
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -85,6 +88,7 @@ class _Parts:
         self.stamp_ns: int | None = None
         self.clock: Clock = ""
         self.boot_ns: int | None = None
+        self.day_unknown = False
         self.syslog = False  # the stamp is one after which syslog names host and program
 
     def wall(self, ns: int | None, clock: Clock) -> None:
@@ -97,7 +101,9 @@ class _Parts:
             self.stamp_ns, self.clock = ns, "boot"
 
     def entry(self) -> Entry:
-        return Entry(self.text.strip(), self.program, self.stamp_ns, self.clock, self.boot_ns, self.boot)
+        return Entry(
+            self.text.strip(), self.program, self.stamp_ns, self.clock, self.boot_ns, self.boot, self.day_unknown
+        )  # fmt: skip
 
 
 def parse(data: bytes) -> Entry:
@@ -174,7 +180,7 @@ def _bracket(parts: _Parts) -> bool:
         parts.text, parts.program = text[found.end() :], "nv-fabricmanager"
         parts.wall(wall_ns(int(found[3]), month, int(found[2]), found[4]), "local")
         return False
-    return _words(parts) or _iso(parts)
+    return _words(parts) or _time_of_day(parts)
 
 
 def _words(parts: _Parts) -> bool:
@@ -207,7 +213,20 @@ def _digits(parts: _Parts) -> bool:
         parts.text, parts.syslog = text[found.end() :], True
         parts.wall(seconds_ns(f"{found[1]}.{found[2]}"), "wall")
         return True
-    return _words(parts) if "月" in text[:4] else _iso(parts)
+    return _words(parts) if "月" in text[:4] else _iso(parts) or _time_of_day(parts)
+
+
+def _time_of_day(parts: _Parts) -> bool:
+    """A stamp without a date, as tools for serial consoles and some log viewers write it."""
+    found = _TIME.match(parts.text)
+    ns = wall_ns(1972, 1, 1, found[1], found[2] or "") if found and not parts.clock else None
+    if found is None or ns is None:
+        return False
+    parts.text = parts.text[found.end() :]
+    parts.wall(ns, "local")
+    parts.day_unknown = True
+    parts.syslog = _WITH_PID.match(parts.text) is not None
+    return True
 
 
 def _iso(parts: _Parts) -> bool:

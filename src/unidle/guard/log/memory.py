@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from unidle.guard.log.header import Entry
@@ -13,6 +13,7 @@ NEAR_NS: Final = 60_000_000_000
 NEAR_LINES: Final = 500
 """The same where lines have no stamps that could be compared."""
 _SLACK_NS: Final = 1_000_000_000  # processors print out of order by milliseconds
+_DAY_NS: Final = 86_400_000_000_000
 _MOST_DEVICES: Final = 4096  # more are not real: somebody feeds us made-up addresses
 
 
@@ -52,6 +53,8 @@ class Memory:
     boot: int = 0
     boot_id: str = ""
     boot_ns: int | None = None
+    day_ns: int = 0  # of the last stamp that was a time of day only: the days before it in this log
+    time_ns: int | None = None  # that stamp
     faults: dict[str, Finding] = field(default_factory=dict)  # by device: what explains most
     by_code: dict[int, Finding] = field(default_factory=dict)  # Xids: the last of each code
     lost: Finding | None = None
@@ -59,6 +62,15 @@ class Memory:
     switches: dict[tuple[str, int], Open] = field(default_factory=dict)
     named: str = ""  # the GPU of a message of several lines
     aliases: dict[str, str] = field(default_factory=dict)  # network interface to PCI address
+
+    def dated(self, entry: Entry) -> Entry:
+        """The entry; a time of day that went back is of the day after that of the line before."""
+        if not entry.day_unknown or entry.stamp_ns is None:
+            return entry
+        if self.time_ns is not None and entry.stamp_ns + _SLACK_NS < self.time_ns:
+            self.day_ns += _DAY_NS
+        self.time_ns = entry.stamp_ns
+        return replace(entry, stamp_ns=entry.stamp_ns + self.day_ns)
 
     def see(self, entry: Entry, boot_id: str) -> bool:
         """Take note of the boot: another id, or a clock since boot that went back, is a new one (and the answer)."""

@@ -96,7 +96,7 @@ def _finding(now: Now, device: str, code: int, fatal: bool | None, link: str, wo
         text = f"SXid {code}{at}: fatal{what}; its GPUs and switches have to be reset together"
     elif code in _STALLS:
         action, rank = "check_nvlink", 40
-        text = f"SXid {code}{at}{what}: traffic of a GPU over NVLink stands still; find what the GPU reports"
+        text = f"SXid {code}{at}{what}: traffic of a GPU over NVLink is blocked; find what the GPU reports"
     elif fatal is None:
         role, action, severity, rank = "info", "watch", "warning", 10
         text = f"SXid {code}{at}: only its raw data are in the log"

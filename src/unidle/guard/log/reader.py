@@ -53,7 +53,7 @@ class Reader:
         self._memory = Memory()
 
     def read(self, line: LogLine) -> Finding | None:
-        """What one line says; None where it says nothing, or belongs to an event that was told already."""
+        """What one line says; None where it says nothing, or belongs to an event that was reported already."""
         data = line.data
         for needle in NEEDLES:
             if needle in data:
@@ -62,8 +62,8 @@ class Reader:
 
     def consider(self, line: LogLine) -> Finding | None:
         """:meth:`read` for a line that is known to hold one of :data:`NEEDLES`."""
-        entry = parse(line.data)
         memory = self._memory
+        entry = memory.dated(parse(line.data))
         booted = memory.see(entry, line.boot)
         message = entry.message[:_MESSAGE_CHARS]
         if message.startswith(("-- Boot ", "-- Reboot --", "Linux version ")):

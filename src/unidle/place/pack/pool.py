@@ -1,7 +1,7 @@
 """What is free on each node, as arrays over nodes, with a journal that undoes.
 
 The order of nodes is the order in which ties are broken. Every change stamps its node with a new
-``clock``, so that whoever keeps something per node recomputes only the nodes stamped since.
+``clock``, so that code that keeps something per node recomputes only the nodes stamped since.
 """
 
 from __future__ import annotations

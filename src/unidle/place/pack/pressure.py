@@ -3,7 +3,7 @@
 Pods that can run on few shapes must find room there; the others can go elsewhere. Spread the demand of
 the target workload over the free GPU share so that the most loaded shapes are as little loaded as
 possible (then the next, and so on): what is left above the rest is demand that has no other place. The
-shapes with the highest load run out first, and whoever can do without them should.
+shapes with the highest load run out first, and requests that can do without them should.
 
 The spread minimises the sum of load squared over room, a separable convex flow, whose optimum is the
 lexicographic one (Megiddo 1974); water-filling one kind of pod after another converges to it.

@@ -79,7 +79,7 @@ def replay(
     seed: int,
     seen: Callable[[Arrival], object] | None = None,
 ) -> Outcome:
-    """Run one seed of one policy; ``seen`` is told of every arrival, in order."""
+    """Run one seed of one policy; ``seen`` is called for every arrival, in order."""
     order = np.arange(len(nodes)) if prepared.file_order else node_order(len(nodes), seed)
     pool = Pool([nodes[k] for k in order])
     packer = Packer(pool, prepared.scorer(pool, np.random.default_rng([seed, 2])))

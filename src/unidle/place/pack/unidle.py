@@ -2,7 +2,7 @@
 
 A mix of the growth of FGD's measure (one pod of each specification) and of the measure by copies
 (each specification fills the node): the first sees GPUs too small, the second CPU that runs out.
-Beside these, a node of a shape that others cannot do without costs more, by how much faster than the
+Next to these, a node of a shape that others cannot do without costs more, by how much faster than the
 rest it runs out (``pressure``); where every pod can use every shape that is nothing. Either only what runs
 out although all who can go elsewhere do, or, earlier, what runs out if all spread themselves evenly.
 """

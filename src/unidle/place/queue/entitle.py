@@ -35,7 +35,7 @@ class Entitlement:
 
     @property
     def divided(self) -> int:
-        """Inner queues whose share was divided anew so far: what the updates cost."""
+        """Inner queues whose share was divided again so far: what the updates cost."""
         return self._divided
 
     def want(self, leaf: int, amounts: Sequence[int]) -> None:

@@ -92,7 +92,7 @@ class Shares:
         self._open = [0] * count  # leaves below that wait and are not blocked
         self._heaps: list[list[tuple[int, int, int, int]]] = [[] for _ in range(count)]
         self._version = [0] * count
-        self._unranked: set[int] = set()  # queues whose place among their siblings is to be found anew
+        self._unranked: set[int] = set()  # queues whose place among their siblings is to be found again
         self._entitled: Entitlement | None = None
         self.quota = tree.quota(capacity, now_ns)
         self._requota(capacity, now_ns)
@@ -140,7 +140,7 @@ class Shares:
         return self._decay(queue)
 
     def set_history(self, queue: int, past_ppb: int) -> None:
-        """Take up a history that was kept elsewhere."""
+        """Load a history that was kept elsewhere."""
         self._history_ppb[queue], self._since_ns[queue] = past_ppb, self._now_ns
         self._unranked.add(queue)
 
@@ -209,7 +209,7 @@ class Shares:
         self._move_owed(queue, [0] * len(self.tree.resources))
 
     def _move_owed(self, queue: int, changes: list[int]) -> None:
-        """Count anew; ``changes`` are those of a child, and become those of this queue."""
+        """Count again; ``changes`` are those of a child, and become those of this queue."""
         owed, inside, used = self._owed[queue], self._inside[queue], self.used[queue]
         for r, kept in enumerate(self.quota.kept[queue]):
             inside[r] += changes[r]

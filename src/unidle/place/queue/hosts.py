@@ -79,7 +79,7 @@ class HostNeeds:
         return made
 
     def choose(self, items: Items, node: int, ranks: int, devices: int) -> list[int]:
-        """Indexes of the cheapest of these items, all of ``node``, that make room for so many ranks beside the
+        """Indexes of the cheapest of these items, all of ``node``, that make room for so many ranks next to the
         free ``devices``; by devices alone where there are too many jobs."""
         need = ranks * self._demand.each - devices
         if len(items) > JOBS_MOST:

@@ -64,7 +64,7 @@ def stop_in_parts(
     cluster: Cluster, known: Candidates, parts: Parts, demand: Demand,
     preempt_one: Callable[[Demand], Preemption | Reason], whole_then: Then, expires_ns: int,
 ) -> Preemption | Reason:  # fmt: skip
-    """Stop whoever loses least, whether on whole devices or on parts; what they leave is held for the job. Or why not."""
+    """Stop the job that loses least, whether on whole devices or on parts; what they leave is held for the job. Or why not."""
     then = whole_then if demand.ranks else parts.then
     found = cheapest_relief(cluster, known, demand, then)
     before = cluster.journal.mark()

@@ -3,7 +3,7 @@
 Cost is work since the last checkpoint plus the restart, times devices. Per node the cheapest way to
 free 1, 2, ... ranks is found exactly (``cover``); its convex hull offers room in order of cost per
 rank, and within each network domain a binary search finds the shortest prefix of offers on which
-the gang fits. Where gangs could be stopped too, prefixes of whole jobs are tried beside it. Domains
+the gang fits. Where gangs could be stopped too, prefixes of whole jobs are tried as well. Domains
 are tried from the cheapest bound on, until no other can be cheaper.
 
 What is freed is held for the job, and charged to its queue at once, so no other job takes it and
@@ -168,7 +168,7 @@ def _why_not(solver: Solver, known: Candidates, demand: Demand, may: Rights, eli
             "too_young", "no low job that it could stop has run for its minimum runtime yet", figures
         )
     text = (
-        f"stopping low jobs could free {counted(devices, 'device')} beside the {free} free ones without taking a queue"
+        f"stopping low jobs could free {counted(devices, 'device')} in addition to the {free} free ones without taking a queue"
         f" below what it deserves, and it needs {demand.size}"
     )
     if free + devices >= demand.size:

@@ -54,7 +54,7 @@ def repair(
     """New places for the ranks that are missing, by job: those on failed nodes, or without devices.
 
     ``free``: devices by node; those of failed nodes are not used. ``tiers[k][node]`` is the domain
-    of the node at tier ``k``, leaves first. A gang whose topology allows no place beside all of its
+    of the node at tier ``k``, leaves first. A gang whose topology allows no place with all of its
     survivors keeps as many as it can; one that finds none at all waits, with the reason.
     """
     plan = _Plan(jobs, failed, free, tiers, fits_of, bounds_of)

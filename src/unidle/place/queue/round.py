@@ -56,12 +56,12 @@ def decide(
     ``ready`` says whether the devices held for a job are really free by now. Stopped jobs have to be
     added to ``waiting`` by the caller, when they have ended. Consolidation needs ``fits_of_running``.
     ``domains_of`` and ``allowed_of`` are those of ``preempt.preempt_all``. ``at_once`` is asked where a job
-    could start now, instead of ``fits_of`` on what is free, and ``on_start`` is told of each start at once.
+    could start now, instead of ``fits_of`` on what is free, and ``on_start`` is called for each start at once.
     ``parts`` knows of parts of devices, and is needed where demands are for such; ``others_of`` says what a job
     would take instead, on another kind of devices. ``by_place`` is asked of demands whose charge depends on their
     place, and ``as_started`` tells of a job that starts what it is really charged.
     ``from_spares`` is asked first to make room, and has then changed the cluster.
-    Starts are foretold for jobs that ``wants_time`` names, and where room is reserved. Without ``settle``
+    Starts are predicted for jobs that ``wants_time`` names, and where room is reserved. Without ``settle``
     all that was changed can be undone by the cluster's journal.
     """
     rules = rules or Rules()
@@ -288,7 +288,7 @@ class _Turn:
             self._ahead.reserve(leaf, demand.charged, start_ns)
 
     def _parts_later(self, leaf: int, demand: Demand) -> None:
-        """It waits for a part; foretold as running jobs are expected to end, each way in which that is known."""
+        """It waits for a part; predicted as running jobs are expected to end, each way in which that is known."""
         self._done.waits[demand.job] = PARTS_WAIT
         if not self.wants_time(demand.job) or self.parts is None:
             return

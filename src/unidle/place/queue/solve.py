@@ -53,7 +53,7 @@ class Found(NamedTuple):
 
 
 class _Way(NamedTuple):
-    """One set of candidates: their items, the devices and hosts beside them, and ranks by node that may be there."""
+    """One set of candidates: their items, the devices and hosts next to them, and ranks by node that may be there."""
 
     items: Items
     free: Ints
@@ -81,7 +81,7 @@ class Solver:
             self._items = self._hosts.items()
 
     def cheapest(self, eligible: Mask, stopped: Collection[int] = ()) -> Found | None:
-        """The cheapest found with these candidates, beside those that are ``stopped`` in any case.
+        """The cheapest found with these candidates, next to those that are ``stopped`` in any case.
 
         Gangs are weighed by their devices on each node alone. None where even all of them do not make room.
         """

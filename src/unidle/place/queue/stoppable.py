@@ -90,7 +90,7 @@ def _numbers(run: Running, leaf: int) -> Sequence[int]:
 
 
 class Stoppable:
-    """All jobs of level low that run; what came and went is taken up at the next look."""
+    """All jobs of level low that run; changes are applied at the next look."""
 
     def __init__(self, runs: Iterable[Running], leaf_of: Callable[[str], int]) -> None:
         self._leaf_of = leaf_of

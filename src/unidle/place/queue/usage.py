@@ -44,7 +44,7 @@ class Usage:
         return self.ns / HOUR_NS
 
     def as_json(self) -> dict[str, Any]:
-        """The row as it is printed; hours and money as decimal numbers beside the exact ``ns``."""
+        """The row as it is printed; hours and money as decimal numbers, and the exact ``ns``."""
         return {
             "month": self.month,
             "queue": self.queue,

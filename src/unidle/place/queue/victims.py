@@ -72,7 +72,7 @@ class Candidates:
         return bool((self.parted & self.alive & np.isin(self.leaf, leaves)).any())
 
     def refresh(self) -> None:
-        """Take up what was started or stopped since the last look."""
+        """Apply what was started or stopped since the last look."""
         if self._seen != self._cluster.changes:
             self._build()
 

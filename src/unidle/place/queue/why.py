@@ -38,11 +38,11 @@ def behind(tree: QueueTree, refusal: Refusal) -> Reason:
     return Reason("behind", text, _plain(tree, refusal))
 
 
-def why_moved(move: Consolidation, nodes: Sequence[str], lost_us: int) -> Reason:
-    """To the job that is moved: for whom, what it loses, and where its devices are kept."""
+def why_moved(move: Consolidation, nodes: Sequence[str], lost_us: int, whose: str) -> Reason:
+    """To the job that is moved: for whom (``whose``: that job in words), what it loses, and where its devices are kept."""
     size = sum(move.hold.devices.values())
     named = ", ".join(nodes[:4]) + (f" and {len(nodes) - 4} more" if len(nodes) > 4 else "")
-    text = f"moved to make room for {move.job} ({counted(size, 'device')}), which loses {device_time(lost_us)}; its place on {named} is kept"
+    text = f"moved to make room for {whose} ({counted(size, 'device')}), which loses {device_time(lost_us)}; its place on {named} is kept"
     return Reason("moved", text, {"for": move.job, "lost_us": lost_us, "nodes": len(nodes)})
 
 

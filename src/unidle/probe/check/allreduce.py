@@ -24,7 +24,7 @@ def node_allreduce(context: Context) -> Outcome:
     try:
         gpus = [device for device in devices() if device != "cpu"]
     except ImportError:
-        return Absent("PyTorch is not installed beside unidle")
+        return Absent("PyTorch is not installed in unidle's environment")
     if len(gpus) < 2:
         return Absent("fewer than two GPUs that PyTorch can use")
     try:

@@ -51,7 +51,7 @@ def burn_in(context: Context) -> Outcome:
     try:
         import torch  # noqa: F401
     except ImportError:
-        return Absent("PyTorch is not installed beside unidle")
+        return Absent("PyTorch is not installed in unidle's environment")
     exact_only()
     with contextlib.ExitStack() as stack:
         watch = _Watch()

@@ -127,8 +127,10 @@ def gemm(context: Context) -> Outcome:
         import torch  # noqa: F401
     except ImportError:
         if context.declared_gpus():
-            return Found((Check("gemm", None, None, "", None, "PyTorch is not installed beside unidle"),))
-        return Absent("PyTorch is not installed beside unidle")
+            return Found(
+                (Check("gemm", None, None, "", None, "PyTorch is not installed in unidle's environment"),)
+            )
+        return Absent("PyTorch is not installed in unidle's environment")
     exact_only()
     checks: list[Check] = []
     rates: dict[str, dict[str, float]] = {}
@@ -207,7 +209,7 @@ def host_to_device(context: Context) -> Outcome:
     try:
         import torch
     except ImportError:
-        return Absent("PyTorch is not installed beside unidle")
+        return Absent("PyTorch is not installed in unidle's environment")
     gpus = [device for device in devices() if device != "cpu"]
     if not gpus:
         return Absent("no GPU that PyTorch can use")

@@ -35,7 +35,7 @@ def nvidia_on_pci(sys: Path) -> list[str]:
 
 
 def no_nvidia(context: Context, name: str, because: str) -> Outcome:
-    """NVML cannot be asked: nothing is there to ask about, or it could not be told."""
+    """NVML cannot be asked: nothing is there to ask about, or it could not be determined."""
     if not context.declared_gpus("nvidia") and not nvidia_on_pci(context.sys):
         return Absent("no NVIDIA GPU here, and none is declared")
     return Found((unknown(name, because),))

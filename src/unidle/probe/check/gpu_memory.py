@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Final
 
 from unidle.fleet.ras import ras_errors
 from unidle.probe.check.gpu import each_gpu
@@ -10,6 +11,7 @@ from unidle.probe.check.model import Check, Context, Found, Outcome, most, unkno
 from unidle.probe.check.nvml import Gpu, Nvml, ask, constant, filled
 
 Count = Callable[[Nvml, Gpu], int | None]
+_SRAM_PARTS: Final = ("L1_CACHE", "L2_CACHE", "REGISTER_FILE")  # GPUs before Turing count each by itself
 
 
 def ecc(context: Context) -> Outcome:
@@ -72,7 +74,12 @@ def sram_errors(nvml: Nvml, gpu: Gpu) -> int | None:
             for since in ("aggregate", "volatile")
         )
         return max(life, lately)
-    return _total(nvml, gpu, "NVML_AGGREGATE_ECC", "NVML_MEMORY_LOCATION_SRAM")
+    found = _total(nvml, gpu, "NVML_AGGREGATE_ECC", "NVML_MEMORY_LOCATION_SRAM")
+    if found is not None:
+        return found
+    parts = [_total(nvml, gpu, "NVML_AGGREGATE_ECC", f"NVML_MEMORY_LOCATION_{part}") for part in _SRAM_PARTS]
+    told = [count for count in parts if count is not None]
+    return sum(told) if told else None
 
 
 def dram_errors(nvml: Nvml, gpu: Gpu) -> int | None:

@@ -1,4 +1,4 @@
-"""Earlier readings of counters, so that "five in 24 hours" can be told from "five since the last boot".
+"""Earlier readings of counters, so that "five in 24 hours" can be distinguished from "five since the last boot".
 
 One small JSON file on the node; losing it costs a day of knowledge and nothing else.
 """
@@ -49,7 +49,7 @@ class History:
             return Rate(now, True, "since boot")
         base: Sample | None = None
         for sample in self.samples:
-            if sample.counts.get(name, now + 1) > now:  # not read then, or the counter began anew
+            if sample.counts.get(name, now + 1) > now:  # not read then, or the counter began from the start
                 continue
             if base is None or sample.at_s <= at_s - window_s:
                 base = sample

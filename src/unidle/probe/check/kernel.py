@@ -1,4 +1,4 @@
-"""The kernel's log since boot, read by whoever can: the probe itself only judges the findings."""
+"""The kernel's log since boot, read by a process that may: the probe itself only judges the findings."""
 
 from __future__ import annotations
 

@@ -19,9 +19,9 @@ Value = float | int | str | None
 
 
 class Check(NamedTuple):
-    """One line of the result. ``ok`` None: it could not be told, and ``because`` says why.
+    """One line of the result. ``ok`` None: it could not be determined, and ``because`` says why.
 
-    ``threshold`` is in ``unit`` as ``value`` is; None where the value is told and not judged.
+    ``threshold`` is in ``unit`` as ``value`` is; None where the value is reported and not judged.
     """
 
     name: str
@@ -179,7 +179,7 @@ class Report:
 
     @property
     def ok(self) -> bool | None:
-        """False where one check failed, else None where one could not be told, else True."""
+        """False where one check failed, else None where one could not be determined, else True."""
         told = {check.ok for check in self.checks}
         return False if False in told else None if None in told or not told else True
 

@@ -46,7 +46,7 @@ def nic(context: Context) -> Outcome:
 
 
 def _interfaces(context: Context) -> tuple[list[_Nic], bool]:
-    """Those that NCCL or gloo were told to use, else the hardware's, else all but the loopback."""
+    """Those that NCCL or gloo are configured to use, else the hardware's, else all but the loopback."""
     listed = [_nic(path) for path in sorted((context.sys / "class/net").glob("*")) if path.is_dir()]
     for variable in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"):
         names = [name.strip("= ") for name in context.environ.get(variable, "").split(",")]

@@ -155,7 +155,7 @@ def _child(context: Context, probes: Sequence[Probe], into: int, parent: int) ->
 
 
 def answer(probe: Probe, context: Context) -> Outcome:
-    """The probe's answer; what it raises is something that could not be told."""
+    """The probe's answer; what it raises is something that could not be determined."""
     try:
         return probe.run(context)
     except Exception as error:  # a probe of a broken machine fails in ways that nobody foresaw

@@ -107,7 +107,7 @@ class Checkpointer:
         if found or self._bad_on_storage:
             raise CannotRun(
                 "no checkpoint in it is good", field="directory", value=self.directory,
-                remedy="`unidle checkpoint verify` says why; move them away to begin anew",
+                remedy="`unidle checkpoint verify` says why; move them away to begin from the start",
             )  # fmt: skip
         return 0
 

@@ -56,7 +56,7 @@ class Client:
         if link is None:
             return False
         try:
-            with self._sending:  # copies from a GPU are told by a thread of their own
+            with self._sending:  # copies from a GPU are sent by a thread of their own
                 wire.send(link, message)
         except Gone:
             self._lost(link)

@@ -129,7 +129,7 @@ class Remote:
 
 
 class ShardSet:
-    """All shards of one step, whoever wrote them."""
+    """All shards of one step, from all ranks."""
 
     def __init__(self, sources: Sequence[Source]) -> None:
         self._sources = sources

@@ -181,7 +181,7 @@ class Stage:
                 os.unlink(slot.path)
 
     def _head(self, pieces: Pieces, own_bytes: int) -> tuple[bytes, dict[str, tuple[int, int]]]:
-        """The shard's header; made anew only when a shape changed."""
+        """The shard's header; made again only when a shape changed."""
         shapes = (
             own_bytes,
             tuple((key, t.dtype, t.shape, offset) for key, (t, _, offset, _) in pieces.items()),

@@ -123,7 +123,7 @@ def _verdict(me: Device, mesh: Mesh | None, error: BaseException) -> tuple[int, 
         peer, why = mesh.lost() if mesh is not None else ("", "link")
         return LOST, why, f"{me.name}: {error}; goes on from the last checkpoint", peer
     if isinstance(error, _Stop):
-        return STOPPED, "stopped", f"{me.name} was told to stop", ""
+        return STOPPED, "stopped", f"{me.name} was asked to stop", ""
     return FAILED, "error", f"{type(error).__name__}: {error}", ""
 
 

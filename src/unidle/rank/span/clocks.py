@@ -1,4 +1,4 @@
-"""How far a peer's monotonic clock is ahead of this one, asked for beside the training: nobody waits for it after the start."""
+"""How far a peer's monotonic clock is ahead of this one, asked for during the training: nobody waits for it after the start."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LEAVE_S: Final = 1.0
 
 
 class Clock:
-    """Of one peer. ``asks``: whether this side does; the other answers, and is told what was found. ``now``: the clock, in ns.
+    """Of one peer. ``asks``: whether this side does; the other answers, and receives what was found. ``now``: the clock, in ns.
 
     Of the last answers the one that came fastest counts, as in the clock filter of NTP (RFC 5905): a round that waits behind
     data is as far off as it waits longer in one direction than in the other.

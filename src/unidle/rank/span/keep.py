@@ -3,7 +3,7 @@
 One rank of each stage writes a shard with its layers, their optimizer state and settings; names are the whole model's. Shards go
 into a directory with an unfinished name; when all are on storage the manifest is written and the directory gets its name. Where
 sites do not share the directory, those that do make a checkpoint of their own with their layers. ``unidle checkpoint
-list|verify|prune`` read them. :mod:`unidle.rank.span.saving` does this beside the training.
+list|verify|prune`` read them. :mod:`unidle.rank.span.saving` does this during the training.
 """
 
 from __future__ import annotations

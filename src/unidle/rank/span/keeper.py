@@ -105,7 +105,7 @@ class Keeper:
     ) -> tuple[str, bool]:
         """Write this rank's shard, and where it is the first of its group the manifest. Errors: WanError.
 
-        ``whole`` is told the path once all parts of all groups are on storage, at the first of each group. Returns why the step was not
+        ``whole`` receives the path once all parts of all groups are on storage, at the first of each group. Returns why the step was not
         saved, if so, and whether this rank is the one to say it; older checkpoints are as they were then.
         """
         partial = os.path.join(self.directory, partial_name(step, self._session))
@@ -194,7 +194,7 @@ class Keeper:
         if resume is None and not common and any(every):
             raise BadInput(
                 "has checkpoints that not every rank sees", field="checkpoint.directory", value=self.directory,
-                remedy="name a directory that all sites share, or start the sites that have them; --fresh begins anew",
+                remedy="name a directory that all sites share, or start the sites that have them; --fresh begins from the start",
             )  # fmt: skip
         wanted = common if resume is None else [resume]
         for step in wanted:
@@ -214,13 +214,13 @@ class Keeper:
                 if p.startswith("!"):
                     raise BadInput(
                         p[1:],
-                        remedy="restore into the model that was saved, name another directory, or begin anew (--fresh)",
+                        remedy="restore into the model that was saved, name another directory, or begin from the start (--fresh)",
                     )
             tell(f"the checkpoint of step {step} is left out: {problems[0]}")
         if wanted:
             raise BadInput(
                 "no checkpoint in it can be read by every rank", field="checkpoint.directory", value=self.directory,
-                remedy="`unidle checkpoint verify` says why; --fresh begins anew",
+                remedy="`unidle checkpoint verify` says why; --fresh begins from the start",
             )  # fmt: skip
         return 0
 

@@ -103,7 +103,7 @@ class Mesh:
         return found
 
     def aside(self, index: int) -> Channel:
-        """To any device of the plan, by its number: a channel beside those of the training. Any thread may ask."""
+        """To any device of the plan, by its number: a channel apart from those of the training. Any thread may ask."""
         with self._lock:
             if index not in self._asides:
                 self._asides[index] = self._joined(self.plan.devices[index], _ASIDE)

@@ -163,7 +163,7 @@ def check_shared(parts: Sequence[Sequence[Layer]]) -> None:
 
 
 def seed_random(seed: int, device: str = "cpu") -> None:
-    """Begin random numbers anew, of the CPU and of the device that is used. (``torch.manual_seed`` takes a thousand times as
+    """Begin random numbers again, of the CPU and of the device that is used. (``torch.manual_seed`` takes a thousand times as
     long where there is CUDA and nobody uses it: it keeps a trace of the stack.)"""
     torch.default_generator.manual_seed(seed)
     if device != "cpu":

@@ -70,7 +70,7 @@ class Keep:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Devices of stated speed: nanoseconds of each operation, by stage. ``speeds``: of each pipeline beside them, or empty."""
+    """Devices of stated speed: nanoseconds of each operation, by stage. ``speeds``: of each pipeline relative to them, or empty."""
 
     forward: tuple[int, ...]
     backward: tuple[int, ...]
@@ -100,7 +100,7 @@ class Plan:
     """All of it. ``microbatches``: of each pipeline. ``resume``: None is the newest checkpoint, 0 none.
 
     ``links`` by two stages, and by two stages and a pipeline where pipelines use them otherwise. ``earlier``: what each
-    pipeline did up to and with a step, where it was shared out anew; only a single process does those steps again.
+    pipeline did up to and with a step, where it was shared out again; only a single process does those steps again.
     """
 
     run: str

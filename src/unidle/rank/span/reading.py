@@ -144,7 +144,7 @@ def _check_order(device: Device, microbatches: int, chunks: int) -> None:
         problem = problem or f"has {next(iter(at))}, which is no microbatch or chunk of it"
     if problem:
         raise BadInput(
-            problem, field=f"order of {device.name}", value=len(device.order), remedy="make the plan anew"
+            problem, field=f"order of {device.name}", value=len(device.order), remedy="make the plan again"
         )
 
 

@@ -1,4 +1,4 @@
-"""Checkpoints beside the training: the state is copied at the end of a step, a thread writes the copy.
+"""Checkpoints during the training: the state is copied at the end of a step, a thread writes the copy.
 
 ``unidle.rank.checkpoint`` does the same for ranks of one process group: its copies go to a holder per node that outlives them, and it speaks
 over that group. Ranks of a span have no group, and their peers are on other sites; format, header and checksums are the same code.
@@ -36,7 +36,7 @@ class Saved:
 class Saver:
     """At most one save is on its way: the next one waits. Calls are made by all ranks at the same step.
 
-    ``saved`` is told of each whole checkpoint by one rank of those that share a directory, ``failed`` of a step and why by one rank;
+    ``saved`` is called for each whole checkpoint by one rank of those that share a directory, ``failed`` of a step and why by one rank;
     both in a thread.
     """
 

@@ -96,7 +96,7 @@ def _put(kept: dict[Node, list[Tensor | None]], edge: GradientEdge, gradient: Te
 
 class _Graph:
     """What lies between outputs and weights. ``inside``: nodes on the way to a target; ``borders``: those of them (and
-    roots beside them) from which weights are reached otherwise."""
+    roots next to them) from which weights are reached otherwise."""
 
     def __init__(self, roots: Sequence[Node], ends: set[Node], weights: Sequence[nn.Parameter]) -> None:
         self.ends, self._count = ends, len(weights)

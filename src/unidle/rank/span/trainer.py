@@ -1,4 +1,4 @@
-"""What trains one device's parts, whoever calls it in which order: the ranks of a plan, and the single process."""
+"""What trains one device's parts, in the order of its caller: the ranks of a plan, or the single process."""
 
 from __future__ import annotations
 

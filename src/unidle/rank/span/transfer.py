@@ -57,7 +57,7 @@ class _Posted:
 
 
 class Transfers:
-    """What one device gets and gives. ``row`` is told of each send: step, kind, microbatch, part, start, bytes, when it is over."""
+    """What one device gets and gives. ``row`` is called for each send: step, kind, microbatch, part, start, bytes, when it is over."""
 
     def __init__(
         self, plan: Plan, me: Device, mesh: Mesh, steps: int, row: Callable[..., None] | None

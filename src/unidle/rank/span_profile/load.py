@@ -34,7 +34,7 @@ class Refused(Exception):
 @dataclass(frozen=True, slots=True)
 class Request:
     """What is to be measured. Functions are ``/path/file.py:name``; without ``data`` or ``loss`` those named ``batch`` and
-    ``loss`` beside ``build``, a loss only where there is one. ``threads`` 0 is PyTorch's own choice.
+    ``loss`` needs ``build``, a loss only where there is one. ``threads`` 0 is PyTorch's own choice.
     """
 
     build: str

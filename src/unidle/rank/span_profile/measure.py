@@ -167,7 +167,7 @@ class Profile:
                 continue  # a weight: layers may share one
             if node in seen:
                 raise Refused(
-                    "cannot", "build", "takes something of an earlier layer beside its input: the model cannot be cut before it",
+                    "cannot", "build", "takes something of an earlier layer in addition to its input: the model cannot be cut before it",
                     value=self.layers[seen[node]].name, remedy="put the layers that belong together into one",
                 )  # fmt: skip
             seen[node] = k

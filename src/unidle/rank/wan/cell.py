@@ -1,8 +1,8 @@
-"""A message over the links of a whole cell: scattered among the sender's neighbours, gathered beside the receiver.
+"""A message over the links of a whole cell: scattered among the sender's neighbours, gathered at the receiver.
 
 C nodes of one site and C of another are joined in pairs by C channels. A sender keeps one part of a message in C and gives
 the others to its neighbours; each sends its part over its own link at the same time; the other cell gathers. That is the
-temporal sharing of ATLAS (arXiv 2411.14458), as far as it can be told without its code.
+temporal sharing of ATLAS (arXiv 2411.14458), as far as the paper describes it.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from unidle.rank.wan.stats import Stats
 
 _HEAD: Final = struct.Struct("!BBBxQQQQQ")
 _NUMBER: Final = struct.Struct("!Q")
-_SCATTER: Final = 0  # to be sent over the link of whoever gets it
-_GATHER: Final = 1  # over the link, or from beside it: to be given to its target
+_SCATTER: Final = 0  # to be sent over the link of the one that gets it
+_GATHER: Final = 1  # over the link, or from the same side: to be given to its target
 _DONE: Final = 2  # the same way, back to who sent: numbers of messages that its target has whole
 _HEADS: Final = "unidle-cell-heads"
 _BODIES: Final = "unidle-cell-bodies"
@@ -181,7 +181,7 @@ class CellChannel:
 
     @property
     def kept(self) -> int:
-        """How many messages, buffers, tags and gaps it keeps now: what is on its way, however much went before."""
+        """How many messages, buffers, tags and gaps it keeps now: what is on its way, however much came before."""
         with self._lock:
             out = sum(len(to.last) + len(to.tags) for to in self._to)
             inside = sum(len(of.messages) + len(of.untold) + of.over.gaps for of in self._from)
@@ -197,7 +197,7 @@ class CellChannel:
     def _put(
         self, channel: Channel, piece: _Piece, body: memoryview, not_before_ns: int = 0
     ) -> concurrent.futures.Future[int]:
-        """The k-th head and the k-th body of a channel belong together, whoever sends them."""
+        """The k-th head and the k-th body of a channel belong together, whichever thread sends them."""
         with self._channel_locks[id(channel)]:
             channel.send(_HEADS, _HEAD.pack(*piece), not_before_ns)
             return channel.send(_BODIES, body, not_before_ns)
@@ -231,7 +231,7 @@ class CellChannel:
             self._tell(piece.origin, self._deliver(piece, body))
 
     def _deliver(self, piece: _Piece, body: memoryview) -> list[int]:
-        """Into its buffer, or beside it; numbers of messages to tell ``piece.origin`` of."""
+        """Into its buffer, or next to it; numbers of messages to tell ``piece.origin`` of."""
         of = self._from[piece.origin]
         with self._lock:
             if self._error is not None:
@@ -291,7 +291,7 @@ class CellChannel:
 
     @staticmethod
     def _done(of: _From) -> list[int]:
-        """Messages that their sender is to be told of now: many at once."""
+        """Messages to acknowledge to their sender now: many at once."""
         if len(of.untold) < _TOLD_AT_ONCE:
             return []
         told, of.untold = of.untold, []

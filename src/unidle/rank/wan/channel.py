@@ -134,7 +134,7 @@ class Channel:
 
     @property
     def kept(self) -> int:
-        """How many messages, buffers, tags and gaps it keeps now: what is on its way, however much went before."""
+        """How many messages, buffers, tags and gaps it keeps now: what is on its way, however much came before."""
         return self._out.kept + self._in.kept
 
     @property

@@ -185,7 +185,7 @@ class Endpoint:
                 self._tick(now)
 
     def _drain(self) -> None:
-        """What was asked for after the end is told that it is closed."""
+        """What was asked for after the end fails: it is closed."""
         with contextlib.suppress(IndexError):
             while True:
                 self._calls.popleft()()

@@ -55,7 +55,7 @@ class Ranges:
 
     @property
     def gaps(self) -> int:
-        """How many ranges are kept beside the first."""
+        """How many ranges are kept next to the first."""
         return len(self._starts) - 1
 
 

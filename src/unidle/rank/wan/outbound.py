@@ -200,7 +200,7 @@ class Outbound:
         self._forget(tag)
 
     def _forget(self, tag: int) -> None:
-        """A tag whose messages are all there, each in its buffer, begins anew: the peer knows the same."""
+        """A tag whose messages are all there, each in its buffer, begins from the start: the peer knows the same."""
         of = self._tags[tag]
         if not (of.unsettled or of.waiting or of.credit):
             del self._tags[tag]

@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class Pending(Future[T]):
-    """A future that cannot be cancelled: what the peer was told cannot be taken back."""
+    """A future that cannot be cancelled: what the peer was sent cannot be taken back."""
 
     def __init__(self, stats: Stats) -> None:
         super().__init__()

@@ -13,7 +13,7 @@ AHEAD: Final = 8  # chunks of a message that are summed before their turn
 
 
 class Sum:
-    """The CRC-32 of some bytes: of whoever needs it first."""
+    """The CRC-32 of some bytes, computed by the thread that needs it first."""
 
     __slots__ = ("_lock", "_value", "payload")
 
@@ -50,7 +50,7 @@ class Summer:
         return asked
 
     def close(self) -> None:
-        """End the thread; whoever needs a sum makes it then."""
+        """End the thread; each caller computes its own sums then."""
         self._of_use = False
         if self._thread is not None:
             self._asked.put(None)

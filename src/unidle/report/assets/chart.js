@@ -1,10 +1,10 @@
 // Pointer, wheel and keys on the chart. The page hears of it through `chosen` and `moved`.
 
-const PRINT_WIDTH = 1000, PRINT_HEIGHT = 1400;
+const PRINT_WIDTH = 1000, PRINT_HEIGHT = 1400, STACKED_BELOW = 560;
 
 class Chart {
-  constructor(element, gantt, { describe, describeMarks, pinned, chosen, moved }) {
-    Object.assign(this, { element, gantt, describe, describeMarks, pinned, chosen, moved });
+  constructor(element, gantt, { describe, describeMarks, pinned, chosen, moved, unfold }) {
+    Object.assign(this, { element, gantt, describe, describeMarks, pinned, chosen, moved, unfold });
     this.rest = element.querySelector(".rest");
     this.tip = document.getElementById("tip");
     this.minimum = Math.max(100 / gantt.report.unit, 1);
@@ -25,11 +25,13 @@ class Chart {
 
   layout() {
     const gantt = this.gantt, printing = "print" in document.documentElement.dataset;
-    gantt.rowHeight = gantt.compact ? 5 : 22;
+    const width = printing ? PRINT_WIDTH : this.element.clientWidth;
+    gantt.stacked = !gantt.compact && width < STACKED_BELOW;
+    gantt.rowHeight = gantt.compact ? 5 : gantt.stacked ? 22 + NAME_HEIGHT : 22;
     const all = gantt.contentHeight();
     const room = Math.max(Math.min(innerHeight * 0.7, 900), 160);
     const height = Math.min(all, printing ? PRINT_HEIGHT : room);
-    gantt.resize(printing ? PRINT_WIDTH : this.element.clientWidth, height, printing ? 2 : 1);
+    gantt.resize(width, height, printing ? 2 : 1);
     this.rest.style.height = `${printing ? 0 : all - height}px`;
     this.draw();
   }
@@ -93,7 +95,7 @@ class Chart {
       ArrowRight: () => step === "bar" ? this.nextBar(1) : this.pan(0.1),
       ArrowUp: () => this.nextRow(-1), ArrowDown: () => this.nextRow(1),
       PageUp: () => this.nextRow(-20), PageDown: () => this.nextRow(20),
-      Enter: () => this.gantt.cursor && this.chosen(this.gantt.cursor.bar),
+      Enter: () => this.gantt.cursor && (this.unfold(this.gantt.rows[this.gantt.cursor.row]) || this.chosen(this.gantt.cursor.bar)),
       Escape: () => this.pin(null),
     }[event.key];
     if (!does) return;
@@ -163,7 +165,7 @@ class Chart {
       this.show(...[gantt.toTime(drag.x), gantt.toTime(x)].sort((a, b) => a - b));
     } else if (!drag.moved && y >= AXIS) {
       const row = gantt.rowAt(y);
-      if (row < gantt.rows.length) this.pin({ row, bar: x < gantt.gutter() ? -1 : gantt.barAt(row, gantt.toTime(x)) });
+      if (row < gantt.rows.length && !this.unfold(gantt.rows[row])) this.pin({ row, bar: x < gantt.gutter() ? -1 : gantt.barAt(row, gantt.toTime(x)) });
     }
   }
 

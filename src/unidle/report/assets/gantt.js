@@ -1,6 +1,6 @@
 // Draws the visible rows of the chart. Knows pixels and bars; what is chosen comes from page.js.
 
-const AXIS = 46, FONT = 14, MIN_LABEL = 44;
+const AXIS = 46, FONT = 14, MIN_LABEL = 44, NAME_HEIGHT = 18;
 const MARK_SIGNS = { failure: "\u00d7", kill: "\u25a0", restart: "\u25b6", checkpoint: "\u25c6" };
 
 class Gantt {
@@ -14,6 +14,8 @@ class Gantt {
     this.top = 0;
     this.rowHeight = 22;
     this.compact = false;
+    this.stacked = false; // a row's name stands above its bars: the screen is narrow
+    this.folded = new Map(); // track -> how many idle ones its row stands for
     this.leafOf = Uint16Array.from(report.contexts, ([leaf]) => leaf);
     this.time = new Float64Array(report.leaves.length); // per leaf, of the pixel being summed
     this.named = new Uint32Array(report.leaves.length);
@@ -29,10 +31,11 @@ class Gantt {
     for (let k = 0; k < this.report.tracks.length; k += step) {
       widest = Math.max(widest, this.context.measureText(this.report.tracks[k][1].slice(0, 60)).width);
     }
-    this.labelWidth = Math.min(Math.ceil(widest) + 14, 190);
+    const fold = this.context.measureText(`\u25b8 ${grouped(this.report.tracks.length)} idle devices`).width;
+    this.labelWidth = Math.min(Math.ceil(Math.max(widest, fold)) + 14, 190);
   }
 
-  gutter() { return this.compact ? 0 : Math.min(this.labelWidth, Math.floor(this.width * 0.3)); }
+  gutter() { return this.compact || this.stacked ? 0 : Math.min(this.labelWidth, Math.floor(this.width * 0.3)); }
   toX(t) { return this.gutter() + (t - this.view.from) / (this.view.to - this.view.from) * (this.width - this.gutter()); }
   toTime(x) { return this.view.from + (x - this.gutter()) / (this.width - this.gutter()) * (this.view.to - this.view.from); }
   contentHeight() { return AXIS + this.rows.length * this.rowHeight; }
@@ -121,12 +124,14 @@ class Gantt {
     if (!this.compact) {
       pen.fillStyle = this.ink;
       pen.textAlign = "left";
-      pen.fillText(this.fitted(this.report.tracks[track][1], this.gutter() - 10), 0, y + this.rowHeight / 2);
+      const room = this.stacked ? this.width : this.gutter() - 10;
+      pen.fillText(this.fitted(this.nameOf(track), room), 0, y + (this.stacked ? NAME_HEIGHT : this.rowHeight) / 2);
     }
     const { offsets, start, end, context } = this.report.bars;
     const scale = (this.width - this.gutter()) / (this.view.to - this.view.from);
     const stop = offsets[track + 1];
-    const lane = { y: y + gap / 2, height: this.rowHeight - gap };
+    const above = this.stacked ? NAME_HEIGHT : 0;
+    const lane = { y: y + above + gap / 2, height: this.rowHeight - above - gap };
     const { from, to } = this.view, left = this.gutter(), { leafOf, weight, time, named } = this;
     let pixel = -1, run = null;
     for (let k = this.firstAfter(track, from); k < stop && start[k] < to; k++) {
@@ -148,6 +153,11 @@ class Gantt {
     }
     if (pixel >= 0) run = this.extend(run, pixel, pixel + 1, this.longest(), lane);
     if (run) this.fill(run, lane);
+  }
+
+  nameOf(track) {
+    const count = this.folded.get(track);
+    return count ? `\u25b8 ${grouped(count)} idle devices` : this.report.tracks[track][1];
   }
 
   // The context of the leaf that has most of the current pixel; clears the sums.
@@ -239,7 +249,8 @@ class Gantt {
   }
 
   sign(kind, x, track) {
-    const pen = this.context, y = AXIS + this.rowOf.get(track) * this.rowHeight - this.top + this.rowHeight / 2;
+    x = this.inside(x);
+    const pen = this.context, y = AXIS + this.rowOf.get(track) * this.rowHeight - this.top + (this.rowHeight + (this.stacked ? NAME_HEIGHT : 0)) / 2;
     pen.fillStyle = this.ink;
     pen.beginPath();
     pen.arc(x, y, 8, 0, 7);
@@ -248,6 +259,9 @@ class Gantt {
     pen.textAlign = "center";
     pen.fillText(MARK_SIGNS[kind], x, y + 1);
   }
+
+  // Where a sign is still whole.
+  inside(x) { return Math.min(Math.max(x, this.gutter() + 8), this.width - 8); }
 
   drawCursor() {
     if (!this.cursor || this.cursor.bar < 0) return;
@@ -294,7 +308,7 @@ class Gantt {
     pen.fillStyle = this.ink;
     this.signs = [];
     for (const mark of this.visibleMarks()) {
-      const x = this.toX(mark[0]), last = this.signs[this.signs.length - 1];
+      const x = this.inside(this.toX(mark[0])), last = this.signs[this.signs.length - 1];
       if (last && x < last.x + 12) last.marks.push(mark);
       else this.signs.push({ x, marks: [mark] });
     }

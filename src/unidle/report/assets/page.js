@@ -14,11 +14,13 @@ class Page {
     this.sorted = {}; // table id -> "column" or "-column"
     this.shown = {};
     this.heads = new Map();
+    this.folds = this.idleAlike();
     this.readHash();
     this.bindWaterfall();
     this.bindTools();
     this.bindTables();
     if (document.getElementById("chart")) this.startChart();
+    new Plots(report, document.getElementById("tip"));
     this.apply();
     addEventListener("hashchange", () => {
       if (location.hash === this.hash) return;
@@ -40,6 +42,7 @@ class Page {
     this.sorted = {};
     for (const [name, value] of known) if (name.startsWith("sort.")) this.sorted[name.slice(5)] = value;
     this.compact = known.has("compact") ? known.get("compact") === "1" : false;
+    this.idleOpen = known.get("idle") === "1";
   }
 
   writeHash() {
@@ -49,6 +52,7 @@ class Page {
     put("find", this.find);
     if (this.order !== "fleet") put("order", this.order);
     if (this.compact) put("compact", "1");
+    if (this.idleOpen) put("idle", "1");
     for (const id of Object.keys(this.sorted).sort()) put(`sort.${id}`, this.sorted[id]);
     if (this.chart) {
       const { from, to } = this.chart.gantt.view;
@@ -179,6 +183,7 @@ class Page {
       pinned: (bar, track) => this.pinned(bar, track),
       chosen: (bar) => { if (bar >= 0) this.choose({ leaf: this.report.leaves[this.report.contexts[this.report.bars.context[bar]][0]][0] }); },
       moved: () => this.moved(),
+      unfold: (track) => this.unfold(track),
     });
     [gantt.view.from, gantt.view.to] = this.viewWanted();
     this.tellThinned();
@@ -203,14 +208,56 @@ class Page {
   updateChart() {
     const gantt = this.chart.gantt, { job, attempt } = this.chosen;
     gantt.choose(this.matches);
-    gantt.rows = this.visibleTracks();
+    gantt.rows = this.folded(this.visibleTracks());
     gantt.cursor = null;
     gantt.compact = this.compact;
     gantt.showsMark = (mark) => (job === undefined || (mark[4] >= 0 && this.report.jobs[mark[4]][0] === job)) && (!attempt || String(mark[5]) === attempt);
     document.getElementById("compact").checked = this.compact;
+    const fold = document.getElementById("fold");
+    fold.checked = !this.idleOpen;
+    fold.closest("label").hidden = this.folds.size === 0;
     document.getElementById("order").value = this.order;
     document.getElementById("find").value = this.find;
     this.chart.layout();
+  }
+
+  // Tracks that never had a job and show the same causes in the same order: first track -> all of them.
+  idleAlike() {
+    const { offsets, context } = this.report.bars, alike = new Map();
+    this.report.tracks.forEach((_, track) => {
+      const causes = [];
+      for (let bar = offsets[track]; bar < offsets[track + 1]; bar++) {
+        const [leaf, job] = this.report.contexts[context[bar]], [name, group] = this.report.leaves[leaf];
+        if (this.report.jobs[job][0] !== "" || group === "down") return;
+        if (causes[causes.length - 1] !== name) causes.push(name);
+      }
+      const key = causes.join();
+      if (causes.length && !alike.has(key)) alike.set(key, []);
+      if (causes.length) alike.get(key).push(track);
+    });
+    return new Map([...alike.values()].filter((tracks) => tracks.length > 1).map((tracks) => [tracks[0], tracks]));
+  }
+
+  // Idle devices that look alike are one row, unless somebody looks for one of them.
+  folded(tracks) {
+    const counts = new Map();
+    this.chart.gantt.folded = counts;
+    if (this.idleOpen || this.find || this.chosen.device !== undefined) return tracks;
+    const first = new Map();
+    for (const [lead, all] of this.folds) for (const track of all) first.set(track, lead);
+    return tracks.filter((track) => {
+      const lead = first.get(track);
+      if (lead === undefined) return true;
+      counts.set(lead, (counts.get(lead) || 0) + 1);
+      return lead === track;
+    });
+  }
+
+  unfold(track) {
+    if (!this.chart.gantt.folded.has(track)) return false;
+    this.idleOpen = true;
+    this.apply();
+    return true;
   }
 
   visibleTracks() {
@@ -240,6 +287,7 @@ class Page {
     const filter = { leaf, job: jobs[jobIndex][0], device: tracks[track][4] || label, start, end };
     return this.facts([
       [group === leaf ? leaf : `${group} / ${leaf}`, about],
+      ["devices", this.foldedCount(track)],
       ["device", `${shown}${model ? `, ${model}` : ""}${node ? `, node ${node}` : ""}`],
       ["time", `${duration(ns)} (${grouped(ns)} ns)`],
       ["from", `${clockTime(this.report, bars.start[bar])}, ${duration(at)} after the start`],
@@ -250,6 +298,11 @@ class Page {
       ["merged", pure < 1000 ? `${(pure / 10).toFixed(1)} % of it is ${leaf}, the rest is shorter than a bar` : ""],
       ["rows", this.ledger(filter)],
     ]);
+  }
+
+  foldedCount(track) {
+    const count = this.chart.gantt.folded.get(track);
+    return count ? `${grouped(count)} idle ones like this; click or Enter shows each` : "";
   }
 
   describeMarks(marks) {
@@ -276,6 +329,7 @@ class Page {
     bind("find", "input", (target) => { this.find = target.value; });
     bind("order", "change", (target) => { this.order = target.value; });
     bind("compact", "change", (target) => { this.compact = target.checked; });
+    bind("fold", "change", (target) => { this.idleOpen = !target.checked; });
     const does = { in: () => this.chart.zoom(0.5), out: () => this.chart.zoom(2), all: () => this.chart.all() };
     for (const button of tools.querySelectorAll("[data-do]")) button.addEventListener("click", () => does[button.dataset.do]());
   }
@@ -322,8 +376,8 @@ class Page {
   drawTable(id) {
     const parts = this.heads.get(id), table = this.report.tables[id];
     if (!parts) return;
-    const rows = this.rowsOf(id), classes = parts.heads.map((head) => head.className);
-    parts.body.replaceChildren(...rows.slice(0, this.shown[id]).map((row) => this.tableRow(id, row, classes)));
+    const rows = this.rowsOf(id), classes = parts.heads.map((head) => head.className), names = parts.heads.map((head) => head.textContent);
+    parts.body.replaceChildren(...rows.slice(0, this.shown[id]).map((row) => this.tableRow(id, row, classes, names)));
     parts.heads.forEach((head, column) => {
       const by = this.sorted[id];
       if (by !== undefined && Math.abs(Number(by)) === column) head.setAttribute("aria-sort", by.startsWith("-") ? "descending" : "ascending");
@@ -344,14 +398,16 @@ class Page {
     note.append(more);
   }
 
-  tableRow(id, [cells, jobIndex, attempt, label], classes) {
+  tableRow(id, [cells, jobIndex, attempt, label], classes, heads) {
     const row = make("tr");
     cells.forEach((cell, column) => {
       const text = typeof cell === "string" ? cell : cell[0];
       const change = this.linkOf(id, column, jobIndex, attempt, label);
       const content = change && text ? make("button", { type: "button", className: "link", title: text }, make("bdi", {}, text)) : make("bdi", {}, text);
       if (change && text) content.addEventListener("click", () => this.choose(change));
-      row.append(make("td", { className: classes[column] }, content));
+      const td = make("td", { className: classes[column] }, content);
+      td.dataset.head = heads[column];
+      row.append(td);
     });
     return row;
   }

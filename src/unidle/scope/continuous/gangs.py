@@ -100,6 +100,6 @@ def worker_of(profile: Profile, root: int, pids: Sequence[int] | set[int]) -> in
 
 
 def log_offset_ns(clock_offset_ns: int) -> int:
-    """What turns the kernel's monotonic clock into the log's time, now: the first stands still while a machine sleeps."""
+    """What turns the kernel's monotonic clock into the log's time, now: the first does not advance while a machine sleeps."""
     boot_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
     return boot_ns - time.monotonic_ns() + clock_offset_ns

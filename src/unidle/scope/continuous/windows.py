@@ -1,7 +1,7 @@
 """What is kept of a look: one rank's part of a profile, made small; and several of them as one. Pure.
 
 A profile that is kept has no gaps: put together, each window begins where the one before it ends, so that time in which
-nobody looked does not exist in it. When a window really was is told beside it.
+nobody looked does not exist in it. The real time of a window is reported with it.
 """
 
 from __future__ import annotations

@@ -206,7 +206,7 @@ def _shared(stacks: list[tuple[int, ...]]) -> list[int]:
     flat = np.fromiter(chain.from_iterable(stacks), np.int64, int(lengths.sum()))
     most = np.minimum(lengths[1:], lengths[:-1])
     starts, ends = np.cumsum(lengths) - lengths, np.cumsum(most)
-    # Frame k of each stack stands beside frame k of the one before, as far as both go.
+    # Frame k of each stack stands next to frame k of the one before, as far as both go.
     at = np.arange(int(most.sum())) - np.repeat(ends - most, most)
     differs = np.flatnonzero(
         flat[np.repeat(starts[1:], most) + at] != flat[np.repeat(starts[:-1], most) + at]

@@ -4,7 +4,7 @@ Samples of a :class:`Profile` are sums and have no moments. A callstack sample i
 ``StreamingProfilePacket``) has one, so writing them would invent it: their flame graph is in the formats that hold
 sums. Memory needs no moments (``ProfilePacket``), and is here.
 
-Source: ``perfetto_trace.proto``; the numbers of its fields stand beside their use.
+Source: ``perfetto_trace.proto``; the numbers of its fields stand next to their use.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the two trace formats share: spans laid out so that each track nests, and what is told of a thread as a whole."""
+"""What the two trace formats share: spans laid out so that each track nests, and what is reported about a thread as a whole."""
 
 from __future__ import annotations
 

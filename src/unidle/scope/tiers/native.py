@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["NativeWatch", "attach"]
 
 _FORM: Final = 2  # of what Session.take gives
-_GET: Final = "pip install --upgrade unidle-scope"
+_GET: Final = "install the wheel unidle_scope of this version (docs: Install), or `make setup` in a checkout"
 _RIGHTS: Final = (
     "run as root, or give CAP_BPF, CAP_PERFMON and CAP_SYS_PTRACE (sudo unidle ...; "
     "in a container: --cap-add of the three, --pid=host)"

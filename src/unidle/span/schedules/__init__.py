@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from unidle.span.schedules.atlas import atlas
+from unidle.span.schedules.atlas import atlas, atlas_keep
 from unidle.span.schedules.base import Choose, Schedule, Try
 from unidle.span.schedules.gpipe import gpipe
 from unidle.span.schedules.interleaved import interleaved
@@ -28,6 +28,7 @@ SCHEDULES: Final[dict[str, Schedule]] = {
         Schedule("zb-h1", zb_h1),
         Schedule("varuna", varuna, reconstructed=True),
         Schedule("atlas", atlas, reconstructed=True),
+        Schedule("atlas-keep", atlas_keep, reconstructed=True),
         Schedule("unidle", unidle),
     )
 }

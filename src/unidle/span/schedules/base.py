@@ -88,6 +88,44 @@ def keep_where_it_fits(setting: Setting, depth: Ints) -> Flags:
     return ~again
 
 
+def worth_keeping(setting: Setting) -> Flags:
+    """Stages whose activations cost time to make again, ``(stages,)``."""
+    return np.array([stage.recompute_ns > 0 for stage in setting.stages], dtype=np.bool_)
+
+
+def within_memory(setting: Setting, depth: Ints, put_off: int) -> tuple[Ints, Flags]:
+    """How many gradients of weights may wait, and what is made again, ``(stages,)`` and ``(stages, M)``.
+
+    On each stage at most ``depth`` inputs are held for forwards and ``put_off`` for what was put off; activations for
+    the one in its backward, for what was put off, and for an even part of those in flight.
+    """
+    count, room = setting.microbatches, room_of(setting)
+    worth = worth_keeping(setting)
+    most = np.full(len(depth), min(put_off, count), dtype=np.int64)
+    if room is None:
+        return most, np.repeat(~worth[:, None], count, axis=1)
+    size, kept = input_bytes(setting), kept_bytes(setting)
+    both = np.maximum(size + kept, 1)
+    left = room - depth * size - kept
+    whole = worth & (depth * both <= room)
+    spare = np.where(whole, room // both - depth, left // both)
+    most = np.where(size + kept > 0, np.clip(spare, 0, most), most)
+    hold = np.maximum((left - most * both) // np.maximum(kept, 1), 0)
+    hold = np.where(whole | (kept == 0), depth, np.minimum(hold, depth)) * worth
+    k = np.arange(count + 1, dtype=np.int64)[None, :]
+    steps = k * hold[:, None] // depth[:, None]
+    return most, np.diff(steps, axis=1) == 0
+
+
+def whole_depth(setting: Setting, depth: Ints) -> Ints:
+    """No deeper than what stages can hold with all activations kept, where that saves a recompute, ``(stages,)``."""
+    room = room_of(setting)
+    if room is None:
+        return depth
+    whole = np.maximum(room // np.maximum(input_bytes(setting) + kept_bytes(setting), 1), 1)
+    return falling(np.minimum(depth, np.where(worth_keeping(setting), whole, depth)))
+
+
 def pace(setting: Setting, share: Share, *, max_flows: bool, joined: bool) -> Pace:
     """How far apart things are."""
     stages = len(setting.stages)
@@ -126,20 +164,33 @@ def depths(setting: Setting, at: Pace, scale: float, more: int = 0) -> Ints:
 
 
 def pulled_ahead(
-    setting: Setting, label: str, share: Share, scales: Iterable[float], *, max_flows: bool
+    setting: Setting,
+    label: str,
+    share: Share,
+    scales: Iterable[float],
+    *,
+    max_flows: bool,
+    keep: bool = False,
 ) -> list[Program]:
-    """Backward before forward, forwards pulled ahead while it waits, recompute on the way: for several depths."""
+    """Backward before forward, forwards pulled ahead while it waits, recompute on the way: for several depths.
+
+    ``keep``: also programs that keep the activations which the memory allows, at that depth and at one that keeps all.
+    """
     at = pace(setting, share, max_flows=max_flows, joined=True)
-    made: dict[bytes, Program] = {}
+    made: dict[tuple[bytes, bytes], Program] = {}
     for scale in scales:
         depth = depths(setting, at, scale)
-        if depth.tobytes() in made:
-            continue
-        order = depth_order(depth, setting.microbatches)
-        made[depth.tobytes()] = Program(
-            f"{label}, up to {int(depth[0])} in flight", order, everything(setting), joined_weights(order),
-            early=True, joined=True, max_flows=max_flows, share=share,
-        )  # fmt: skip
+        wanted = [(depth, everything(setting))]
+        if keep:
+            shallow = whole_depth(setting, depth)
+            wanted += [(each, within_memory(setting, each, 0)[1]) for each in (depth, shallow)]
+        for each, again in wanted:
+            order = depth_order(each, setting.microbatches)
+            kept = f", {1 - float(again.mean()):.0%} kept" if keep else ""
+            made.setdefault((each.tobytes(), again.tobytes()), Program(
+                f"{label}, up to {int(each[0])} in flight{kept}", order, again, joined_weights(order),
+                early=True, joined=True, max_flows=max_flows, share=share,
+            ))  # fmt: skip
     return list(made.values())
 
 

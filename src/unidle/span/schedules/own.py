@@ -15,7 +15,7 @@ Lists = Sequence[Sequence[tuple[str, int]]]
 
 
 def own(name: str, make: Callable[[Setting], Lists]) -> Schedule:
-    """``make`` as a schedule. What it returns is looked over when it is chosen.
+    """``make`` as a schedule. What it returns is checked when it is chosen.
 
     Gradients leave at the end of ``B``; a ``B`` without an ``R`` right before it has its activations kept from ``F``
     on. Errors, when chosen: :class:`unidle.errors.BadInput`.

@@ -12,11 +12,10 @@ from typing import Final
 
 import numpy as np
 
-from unidle.span.memory import room_of
-from unidle.span.program import Filler, Flags, Ints, Program, Share, depth_order, falling
+from unidle.span.program import Filler, Program, Share, depth_order
 from unidle.span.routes import widest
-from unidle.span.schedules.atlas import atlas
-from unidle.span.schedules.base import Pace, Try, depths, input_bytes, is_large, kept_bytes, pace
+from unidle.span.schedules.atlas import atlas, atlas_keep
+from unidle.span.schedules.base import Pace, Try, depths, is_large, pace, whole_depth, within_memory
 from unidle.span.schedules.gpipe import gpipe
 from unidle.span.schedules.one_f_one_b import one_f_one_b
 from unidle.span.schedules.varuna import varuna
@@ -71,7 +70,7 @@ def _others(setting: Setting, attempt: Try) -> list[Program]:
     many = replace(setting, one_flow=False)
     chosen = {"atlas": atlas, "zb-h1": zb_h1}
     if not is_large(setting):
-        chosen |= {"varuna": varuna, "1f1b": one_f_one_b, "gpipe": gpipe}
+        chosen |= {"atlas-keep": atlas_keep, "varuna": varuna, "1f1b": one_f_one_b, "gpipe": gpipe}
     made = {name: choose(many, attempt) for name, choose in chosen.items()}
     return [
         replace(program, label=f"{name}: {program.label}", max_flows=True) for name, program in made.items()
@@ -192,11 +191,9 @@ def _shares(setting: Setting) -> list[Share]:
 
 def _program(setting: Setting, wish: _Wish, at: Pace) -> Program:
     depth = depths(setting, at, wish.scale, wish.more)
-    room = room_of(setting)
-    if wish.keep_first and room is not None:
-        whole = np.maximum(room // np.maximum(input_bytes(setting) + kept_bytes(setting), 1), 1)
-        depth = falling(np.minimum(depth, np.where(_worth_keeping(setting), whole, depth)))
-    most, again = _memory(setting, depth, wish.put_off, room)
+    if wish.keep_first:
+        depth = whole_depth(setting, depth)
+    most, again = within_memory(setting, depth, wish.put_off)
     weight = np.array([stage.weight_ns for stage in setting.stages], dtype=np.int64)
     filler = Filler(most, (weight * wish.slack).astype(np.int64))
     order = depth_order(depth, setting.microbatches)
@@ -207,31 +204,3 @@ def _program(setting: Setting, wish: _Wish, at: Pace) -> Program:
     )
     label = f"{share}, up to {int(depth[0])} in flight, {kept:.0%} kept, {int(min(most.max(), setting.microbatches))} put off"
     return Program(label, order, again, empty, early=True, filler=filler, max_flows=True, share=wish.share)
-
-
-def _worth_keeping(setting: Setting) -> Flags:
-    return np.array([stage.recompute_ns > 0 for stage in setting.stages], dtype=np.bool_)
-
-
-def _memory(setting: Setting, depth: Ints, put_off: int, room: Ints | None) -> tuple[Ints, Flags]:
-    """How many gradients of weights may wait, and what is made again, ``(stages,)`` and ``(stages, M)``.
-
-    On each stage at most ``depth`` inputs are held for forwards and ``most`` for what was put off; activations for
-    the one in its backward, for what was put off, and for an even part of those in flight.
-    """
-    count = setting.microbatches
-    worth = _worth_keeping(setting)
-    most = np.full(len(depth), min(put_off, count), dtype=np.int64)
-    if room is None:
-        return most, np.repeat(~worth[:, None], count, axis=1)
-    size, kept = input_bytes(setting), kept_bytes(setting)
-    both = np.maximum(size + kept, 1)
-    left = room - depth * size - kept
-    whole = worth & (depth * both <= room)
-    spare = np.where(whole, room // both - depth, left // both)
-    most = np.where(size + kept > 0, np.clip(spare, 0, most), most)
-    hold = np.maximum((left - most * both) // np.maximum(kept, 1), 0)
-    hold = np.where(whole | (kept == 0), depth, np.minimum(hold, depth)) * worth
-    k = np.arange(count + 1, dtype=np.int64)[None, :]
-    steps = k * hold[:, None] // depth[:, None]
-    return most, np.diff(steps, axis=1) == 0

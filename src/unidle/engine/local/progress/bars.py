@@ -2,7 +2,7 @@
 
 One bar of a rank counts its steps. A label that speaks of anything but training (evaluation,
 downloads, loading, maps over a data set) rules a bar out. Among the others a label that speaks of
-training goes before no label, and no label before any other; between equals the longer bar wins
+a training label precedes no label, and no label precedes any other; between equals the longer bar wins
 as long as the first has not moved (an outer bar over epochs, and its inner bar over batches), and
 later only one that came after a finished one and has been moving for longer (training, after the
 text was prepared).
@@ -24,8 +24,11 @@ _EVAL = rb"(?i)\beval|\bvalid"
 _OTHER = (
     rb"(?i)eval|valid|\btest|predict|infer|sanity|generat|sampl|load|fetch|read|\bmap|filter|token|process"
     rb"|prepar|shard|resolv|extract|collat|sav|writ|cach|import|build|pack|group|split|convert|merg|index"
-    rb"|compil|captur|calib|quanti"
+    rb"|compil|captur|calib|quanti|scan|\brunning\b|request|\bClass +Images"
 )
+_ULTRALYTICS = rb"\s*\d+/\d+\s+[\d.]+[GM]B?\s"
+_RATE = rb", +([\d.]+)it/s"
+_FAST = 50_000  # a second, of at least as many
 _TRAINING = rb"(?i)epoch|train|step|iter|batch|fit|loss"
 _EPOCH = rb"(?i)\bepoch[ :=#]*(\d+)(/\d+)?"
 _LIGHTNING = rb"[ ,]v_num=|(?:Validation|Sanity Checking)(?: DataLoader \d+)?: "
@@ -53,6 +56,7 @@ class Bars:
         self._pinned = False
         self._chosen: Bar | None = None
         self._bars: dict[tuple[bytes, int], Bar] = {}
+        self._byte_bars: set[tuple[bytes, int]] = set()
         self._eval_since_ns: int | None = None
         self._one_based: bool | None = None
 
@@ -69,25 +73,50 @@ class Bars:
         """Whether any bar that could count steps was drawn."""
         return bool(self._bars)
 
-    def see(self, line: bytes, t_ns: int) -> tuple[int | None, tuple[int, int] | None]:
-        """The step number in ``line`` (before unrolling), and an evaluation that it ends."""
+    @property
+    def drawn(self) -> int:
+        """How far the bar is that counts the steps."""
+        return 0 if self._chosen is None else self._chosen.n
+
+    def pattern(self) -> str:
+        """A job's own pattern for the bar that counts the steps."""
+        label = b"" if self._chosen is None else self._chosen.label.strip(b" :/")
+        head = re.escape(re.split(rb"[\s:]", label)[0]) + b".*" if label else b"^[^|]*"
+        epoch = b"(?P<epoch>\\d+).*" if re.match(rb"(?i)epoch\b", label) is not None else b""
+        total = rb"/(?P<total>\d+)" if epoch else rb"/\d+"
+        return (head[:-2] + rb"\D*" + epoch + rb"\| *(?P<step>\d+)" + total + rb" \[" if epoch else
+                head + rb"\| *(?P<step>\d+)" + total + rb" \[").decode("utf-8", "replace")  # fmt: skip
+
+    def see(self, line: bytes, t_ns: int) -> tuple[int | None, tuple[int, int] | None] | None:
+        """The step number in ``line`` (before unrolling), and an evaluation that it ends; None where it is no bar."""
         found = re.search(_BAR, line)
         if found is not None:
             n, total = int(found[1]), 0 if found[2] == b"?" else int(found[2])
         else:
             found = re.search(_BARE, line)
             if found is None:
-                return None, None
+                return (None, None) if b"%|" in line else None
             n, total = int(found[1]), 0
         if re.search(_LIGHTNING, line) is not None:
             self.lightning = True
         head = re.match(_HEAD, line[: found.start(1)].rstrip(b" |"))
         label = head[1].strip() if head is not None else b""
+        if re.match(_ULTRALYTICS, line) is not None:
+            return None  # read as a line, with its epoch
         if re.search(_EVAL, label) is not None:
             return None, self._evaluation(label, n, total, t_ns)
-        if label and re.search(_OTHER, label) is not None:
+        if (label and re.search(_OTHER, label) is not None) or self._counts_bytes(line, label, n, total):
             return None, None
         return self._advance(label, n, total, t_ns), None
+
+    def _counts_bytes(self, line: bytes, label: bytes, n: int, total: int) -> bool:
+        """Whether a bar goes as fast as bytes do, and as no training: a download whose unit was not given."""
+        rate = re.search(_RATE, line)
+        if rate is None or total < _FAST or n == 0:
+            return (label, total) in self._byte_bars
+        if float(rate[1]) >= _FAST and len(self._byte_bars) < _MOST_BARS:
+            self._byte_bars.add((label, total))
+        return (label, total) in self._byte_bars
 
     def _evaluation(self, label: bytes, n: int, total: int, t_ns: int) -> tuple[int, int] | None:
         done = 0 < total <= n

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 WAITS = frozenset({"data", "eval", "save", "restore", "compile", "wan", "bubble", "again"})
 _RECORD_BYTES = 4096
-_LONG_NS = 1_000_000_000  # a wait that lasts longer is told while it lasts
+_LONG_NS = 1_000_000_000  # a wait that lasts longer is reported while it lasts
 _MOST = 2**63
 
 

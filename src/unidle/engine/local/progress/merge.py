@@ -24,7 +24,7 @@ _FIRST_S, _PATIENCE_S, _LAST_S = 5.0, 0.2, 2.0
 class Progress:
     """One rank's marks of steps, spans and checkpoints, each kind from its best source.
 
-    What the script itself reports through ``unidle.rank`` goes before what it prints, and what it
+    What the script itself reports through ``unidle.rank`` takes precedence over what it prints, and what it
     prints before what is seen in the checkpoint directory; kind by kind, from the first report on.
     All times are on the controller's clock. Create it before the rank starts: what is in the
     checkpoint directory then is not the rank's.
@@ -60,7 +60,7 @@ class Progress:
         marks = self._helper.feed(data, t_ns)
         if "step" in self._helper.spoke:
             self._scanner.stop_steps()
-        return self._once(marks)
+        return self._once(self._scanner.losses.put_on(marks))
 
     def tick(self, t_ns: int) -> list[Mark]:
         """Marks that were held back or come from the checkpoint directory. Call it every 0.1 to 1 s."""
@@ -123,7 +123,7 @@ class Progress:
         return self._once(marks)
 
     def _once(self, marks: list[Mark]) -> list[Mark]:
-        """Each saved step is told once, whoever sees it."""
+        """Each saved step is reported once, no matter which of the two sees it."""
         kept = []
         for mark in marks:
             if mark["k"] == "saved" and "n" in mark:

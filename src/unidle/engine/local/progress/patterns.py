@@ -43,3 +43,11 @@ MEGATRON_SAVE_BEGINS = rb"(?:^|\s)saving checkpoint at iteration\s+(\d+)"
 MEGATRON_SAVED = rb"\bsuccessfully saved checkpoint from iteration\s+(\d+)"
 
 ANSI = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+def own_pattern(source: str) -> str | None:
+    """A job's own pattern that reads what ``source`` was read from; None where a line alone does not have the step."""
+    if source == "huggingface":
+        return r"\{'loss': "
+    found = [pattern for name, _, pattern in STEPS if name == source]
+    return "|".join(pattern.decode() for pattern in found[:1]) or None

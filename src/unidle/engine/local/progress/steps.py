@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     Mark = dict[str, Any]
 
 GAP_NS = 50_000_000
+LATE_LINES = 8
 
 
 class Counter:
@@ -19,13 +20,17 @@ class Counter:
     numbers, so that an epoch may start at 0 or at 1 and lines may come every k steps.
     """
 
-    __slots__ = ("_gap", "_last", "base", "count")
+    __slots__ = ("_behind", "_epoch", "_gap", "_last", "_start", "_twice", "base", "count")
 
     def __init__(self, after: int | None = None) -> None:
         self.base = 0
         self.count = after  # the last global step, None before the first
         self._last = after
         self._gap = 1
+        self._start = after  # the number with which the epoch began
+        self._epoch: int | None = None
+        self._twice = False  # whether a number came twice: several processes print
+        self._behind = 0  # lines in a row whose number was passed before
 
     def see(self, number: int) -> int | None:
         """The global step for ``number``; ``None`` when it says nothing new."""
@@ -36,9 +41,61 @@ class Counter:
                 self._gap = number - self._last
         else:
             self.base += self._last + self._gap - number
+            self._start = number
         self._last = number
         self.count = self.base + number
         return self.count
+
+    def see_line(
+        self, number: int, epoch: int | None = None, total: int | None = None, first_epoch: int | None = None
+    ) -> int | None:
+        """As :meth:`see`, for lines that may name their epoch (of ``total`` steps) and may come from several processes.
+
+        Where epochs count from ``first_epoch``, those before the first one seen count as well.
+        """
+        last, before = self._last, self._epoch
+        if epoch is not None and before is None:
+            self._epoch = epoch
+            if total and first_epoch is not None and last is None:
+                self.base = max(epoch - first_epoch, 0) * total
+        elif epoch is not None and before is not None and epoch > before:
+            return self._next_epoch(number, epoch, epoch - before, total)
+        if last is None or (number > last and epoch == self._epoch):
+            self._start = number if last is None else self._start
+            self._behind = 0
+            return self.see(number)
+        if number == last and epoch == self._epoch:
+            self._twice, self._behind = True, 0
+            return None
+        if self._is_late(number, epoch):
+            return None
+        self._epoch, self._behind = epoch, 0
+        self.base += last + self._gap - number
+        self._last = self._start = number
+        self.count = self.base + number
+        return self.count
+
+    def _next_epoch(self, number: int, epoch: int, ahead: int, total: int | None) -> int | None:
+        self._epoch, self._behind = epoch, 0
+        if self._last is None or number > self._last:
+            return self.see(number)  # one count over all epochs
+        self.base += total * ahead if total else self._last + self._gap - number
+        self._last = self._start = number
+        count = self.base + number
+        if self.count is not None and count <= self.count:
+            return None
+        self.count = count
+        return count
+
+    def _is_late(self, number: int, epoch: int | None) -> bool:
+        """Whether a number that was passed is of a process that is late; if not, the count begins again."""
+        self._behind += 1
+        far = self._last is not None and self._last - number >= 3 * self._gap
+        begins = self._start is not None and number <= self._start + (self._gap if far else 0)
+        begins = begins and (epoch is None or epoch != self._epoch)
+        if begins and (far or not self._twice):
+            return False
+        return (self._twice or epoch is not None or not begins) and self._behind < LATE_LINES
 
 
 class Thinner:
@@ -49,11 +106,19 @@ class Thinner:
     Nothing is held for longer than one gap once :meth:`take` is called.
     """
 
-    __slots__ = ("_held", "_open_ns")
+    __slots__ = ("_held", "_late", "_open_ns")
 
     def __init__(self) -> None:
         self._held: dict[str, Mark] = {}
+        self._late: list[Mark] = []
         self._open_ns = 0
+
+    def add_late(self, marks: list[Mark]) -> None:
+        """Steps that were known to be such only after some more: each has waited for long enough."""
+        for mark in marks[:-1]:
+            if not self._late or mark["t"] >= self._late[-1]["t"] + GAP_NS:
+                self._late.append(mark)
+        self._late += marks[-1:]
 
     def add(self, mark: Mark) -> None:
         kind = mark["k"]
@@ -66,9 +131,10 @@ class Thinner:
 
     def take(self, t_ns: int, all_of_them: bool = False) -> list[Mark]:
         """What may be written at ``t_ns``, in time order."""
+        late, self._late = self._late, []
         if not self._held or (t_ns < self._open_ns and not all_of_them):
-            return []
-        marks = sorted(self._held.values(), key=_end_ns)
+            return late
+        marks = late + sorted(self._held.values(), key=_end_ns)
         self._held = {}
         self._open_ns = t_ns + GAP_NS
         return marks

@@ -63,7 +63,7 @@ def _record(told: dict[str, Any], to: Builder, lanes: dict[tuple[int, str], int]
     key, prefix = next(form for form in _FORMS if isinstance(told.get(form[0]), dict))
     body = told[key]
     rank = _number(header, "rank", where)
-    # Logs before a job's metadata hold no pid: ranks are told apart by their number.
+    # Logs before a job's metadata hold no pid: ranks are distinguished by their number.
     pid = int(_number(metadata, "pid", where, rank))
     took = _number(body, f"{prefix}_exec_time_us", where)
     size = int(_number(body, f"{prefix}_msg_size_bytes", where))

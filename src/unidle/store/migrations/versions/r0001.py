@@ -1,7 +1,7 @@
 """The first tables.
 
 A store is made whole from ``unidle.store.schema``; revisions only bring older ones up to it. The
-next one is written beside this file (``r0002.py``, ``down_revision = "0001"``) with the same change
+next one is written next to this file (``r0002.py``, ``down_revision = "0001"``) with the same change
 to ``schema.TABLES`` and ``schema.REVISION``; the tests compare both ways.
 """
 

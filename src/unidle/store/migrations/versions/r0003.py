@@ -1,4 +1,4 @@
-"""Profiles: what looks at running jobs found, beside the log."""
+"""Profiles: what was found in running jobs, next to the log."""
 
 from __future__ import annotations
 

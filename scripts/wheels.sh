@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# Builds the wheels and source archives of unidle and of its native part.
+#
+#   scripts/wheels.sh [FOLDER]    into FOLDER (dist), whose older builds of the same names are replaced
+#
+# `make setup` comes first. unidle is pure Python: one wheel serves every machine. The native part is built by the Rust
+# of this machine; maturin names the oldest glibc that its symbols need (manylinux_2_X) from the built file.
+set -euo pipefail
+cd -- "$(dirname -- "$0")/.."
+
+out=$(realpath -m -- "${1:-dist}")
+bin=$PWD/.venv/bin
+say() { printf 'wheels: %s\n' "$*" >&2; }
+quietly() {  # shows a command's output where it fails
+  local said
+  said=$("$@" 2>&1) || { printf '%s\n' "$said" >&2; say "this step failed: $*"; exit 1; }
+}
+
+command -v cargo >/dev/null || { say "no cargo: the native part cannot be built (https://rustup.rs)"; exit 1; }
+version=$("$bin/python" -c 'import unidle; print(unidle.__version__)')
+mkdir -p -- "$out"
+rm -f -- "$out"/unidle-*.whl "$out"/unidle-*.tar.gz "$out"/unidle_scope-*.whl "$out"/unidle_scope-*.tar.gz
+quietly "$bin/python" -m hatchling build -d "$out" -t sdist -t wheel
+cd native
+grep -q "^version = \"$version\"$" Cargo.toml || { say "native/Cargo.toml is not of version $version"; exit 1; }
+# the interpreter as `make setup` names it: another name for it would compile all again
+quietly env PATH="$bin:$PATH" maturin build --release --locked --interpreter "$bin/python" --out "$out"
+quietly env PATH="$bin:$PATH" maturin sdist --out "$out"
+cd "$out"
+for file in unidle-"$version"* unidle_scope-"$version"*; do
+  say "$(du -k -- "$file" | cut -f1) KiB  $out/$file"
+done

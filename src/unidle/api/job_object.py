@@ -1,0 +1,241 @@
+"""A job as an object: wait for it, read what it printed, ask why it is where it is and where its device time went."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, overload
+
+from unidle.api.stores import address_of, read_store, read_view, without_password
+from unidle.api.watching import LOOK_S, Watch
+from unidle.control.describe import failure_lines
+from unidle.control.find import find_job
+from unidle.errors import BadInput, JobFailed
+from unidle.guard.failure import failure_of_job
+from unidle.login import login_name
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from unidle.api.answers import Explanation, Profiled
+    from unidle.jobs import JobState
+    from unidle.store.protocol import Store
+    from unidle.view.jobs import JobView
+    from unidle.view.state import View
+
+ResultT = TypeVar("ResultT", covariant=True)
+
+
+class Job(Generic[ResultT]):
+    """One job of a store. Nothing is kept of it here: each question reads the store.
+
+    ``id`` is its name with six characters by chance, ``store`` the address of its store.
+    Errors of every method: :class:`unidle.errors.StoreError` where the store cannot be read.
+    """
+
+    __slots__ = ("id", "store")
+
+    def __init__(self, id: str, store: str) -> None:  # noqa: A002 - the field's own name
+        self.id = id
+        self.store = store
+
+    def __repr__(self) -> str:
+        return f"Job({self.id!r}, store={without_password(self.store)!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Job) and (self.id, self.store) == (other.id, other.store)
+
+    def __hash__(self) -> int:
+        return hash((self.id, self.store))
+
+    # -- where it is -----------------------------------------------------------------------------
+
+    @property
+    def state(self) -> JobState:
+        """queued, starting, running, restarting, succeeded, failed or cancelled."""
+        return self._read()[1].state
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has succeeded, failed or been cancelled."""
+        return self._read()[1].terminal
+
+    def details(self) -> dict[str, Any]:
+        """Its attempts and ranks: what ``unidle show --json`` prints."""
+        from unidle.control.describe import job_detail
+
+        return job_detail(self._read()[1])
+
+    def explain(self) -> Explanation:
+        """Why it is where it is: what it waits for, where it was placed and why, how it ended."""
+        from unidle.api.answers import explanation
+        from unidle.control.describe import explain
+
+        return explanation(explain(*self._read()))
+
+    # -- until it ends ---------------------------------------------------------------------------
+
+    def wait(self, timeout: float | None = None) -> Self:
+        """Wait until it has ended, however that is. Ctrl-C ends the wait, not the job.
+
+        Errors: :class:`TimeoutError` after ``timeout`` seconds; :class:`unidle.errors.CannotRun` where no controller runs on its store.
+        """
+        from unidle.api.serving import over
+
+        deadline = None if timeout is None else time.monotonic() + timeout
+        with Watch(self.store, self.id) as watch:
+            while watch.ended() is None:
+                left = LOOK_S if deadline is None else deadline - time.monotonic()
+                if left <= 0:
+                    raise TimeoutError(f"{self.id} has not ended after {timeout:g} s")
+                time.sleep(min(left, LOOK_S))
+        over(self.store, self.id)
+        return self
+
+    def __await__(self) -> Generator[Any, None, Self]:
+        """As :meth:`wait`, without keeping an event loop from its other tasks."""
+        return self._until_ended().__await__()
+
+    async def _until_ended(self) -> Self:
+        with Watch(self.store, self.id) as watch:
+            while watch.ended() is None:
+                await asyncio.sleep(LOOK_S)
+        return self
+
+    def result(self, timeout: float | None = None) -> ResultT:
+        """What the function returned in rank 0, once the job has succeeded; waits for that.
+
+        Errors: :class:`unidle.errors.JobFailed`; :class:`unidle.errors.BadInput` where the job is a command, or where the
+        value could not be shipped back; else as :meth:`wait`.
+        """
+        from unidle.api.shipping import is_call, read_result
+
+        job = self._after(timeout)
+        if not is_call(job.spec.command):
+            raise BadInput("the job is a command, and only functions return something", field="result", value=self.id,
+                           remedy="read its files, or Job.logs()")  # fmt: skip
+        raise_if_failed(job, self.store)
+        return read_result(Path(job.spec.command[-1]))  # type: ignore[return-value]
+
+    def cancel(self) -> Self:
+        """SIGTERM, the job's ``grace_s``, SIGKILL, to all processes of every rank; returns when nothing of it runs.
+
+        A job that has ended already stays as it is.
+        """
+        if not self.ended:
+            self.ask_to_end()
+            self.until_gone()
+        return self
+
+    def ask_to_end(self) -> None:
+        """The first half of :meth:`cancel`: returns at once."""
+        import msgspec
+
+        from unidle.control.inbox import CancelRequest
+
+        inbox = read_store(self.store, requests=True)
+        try:
+            inbox.request("cancel", msgspec.json.encode(CancelRequest(self.id, login_name())))
+        finally:
+            inbox.close()
+
+    def until_gone(self) -> None:
+        """The second half of :meth:`cancel`. Where no controller runs on the store, one is started to end the job."""
+        from unidle.api.serve import Order
+        from unidle.api.serving import over, serve
+
+        with Watch(self.store, self.id) as watch:
+            while (job := watch.news()) is None or not job.terminal:
+                if watch.is_free():
+                    serve(Order(self.store, place=False), self.id)
+                time.sleep(LOOK_S)
+        over(self.store, self.id)
+
+    # -- what it did -----------------------------------------------------------------------------
+
+    def logs(
+        self, rank: int | None = 0, *, attempt: int | None = None, follow: bool = False
+    ) -> Iterator[str]:
+        """Lines that a rank printed (standard output and error) in its last attempt, or in ``attempt``.
+
+        ``rank=None``: all ranks, each line after ``[rank]``. ``follow``: on as more is printed, over restarts, until the end.
+        Errors: :class:`unidle.errors.BadInput` for a rank or attempt that it does not have.
+        """
+        from unidle.api.logs import lines_of
+
+        return lines_of(self.store, self.id, rank, attempt, follow=follow)
+
+    @overload
+    def ledger(self, by: str | Sequence[str] = ("leaf",), *, rows: Literal["polars"] = "polars") -> pl.DataFrame: ...  # fmt: skip
+
+    @overload
+    def ledger(
+        self, by: str | Sequence[str] = ("leaf",), *, rows: Literal["dict"]
+    ) -> list[dict[str, Any]]: ...
+
+    def ledger(
+        self, by: str | Sequence[str] = ("leaf",), *, rows: str = "polars"
+    ) -> pl.DataFrame | list[dict[str, Any]]:
+        """Where its device time went: a row for each value of ``by`` with ``ns``, ``seconds``, ``percent`` and ``cost``.
+
+        ``by`` names dimensions as ``unidle ledger --by`` does: leaf, group, attempt, node, device, ... ``percent`` is of all
+        device time of the job; ``cost`` is None where nothing has a price. ``rows``: ``"polars"`` or ``"dict"``.
+        """
+        from unidle.api.answers import ledger_rows
+
+        opened, view = self._open()
+        with closing(opened):
+            found = ledger_rows(opened, view, self.id, [by] if isinstance(by, str) else list(by))
+        return found.rows(rows)
+
+    def profile(self, seconds: float = 10, *, rank: int | None = None, hz: int = 99) -> Profiled:
+        """Look at its running ranks, or at one of them, and say where their time goes, as ``unidle profile`` does.
+
+        Errors: :class:`unidle.errors.CannotRun` where it does not run here or may not be looked at,
+        :class:`unidle.errors.TargetEnded`, :class:`unidle.errors.BadInput`.
+        """
+        from unidle.api.answers import Profiled
+        from unidle.api.look import look, ranks_of
+
+        opened, view = self._open()
+        with closing(opened):
+            target = ranks_of(opened, find_job(view, self.id), rank)
+        return Profiled.of(*look(target, seconds, hz=hz))
+
+    # --------------------------------------------------------------------------------------------
+
+    def _after(self, timeout: float | None) -> JobView:
+        self.wait(timeout)
+        return self._read()[1]
+
+    def _read(self) -> tuple[View, JobView]:
+        opened, view = self._open()
+        opened.close()
+        return view, find_job(view, self.id)
+
+    def _open(self) -> tuple[Store, View]:
+        opened = read_store(self.store)
+        try:
+            return opened, read_view(opened)
+        except BaseException:
+            opened.close()
+            raise
+
+
+def raise_if_failed(job: JobView, store: str) -> None:
+    """Errors: :class:`JobFailed` in the words of its end, with what the rank that failed first printed last."""
+    if job.state == "succeeded":
+        return
+    because = job.because.text if job.because is not None else job.state
+    where = "" if store == address_of(None) else f", store={without_password(store)!r}"
+    failed = JobFailed(
+        because, field=f"{job.id} {job.state}", state=job.state,
+        remedy=f"see unidle.job({job.id!r}{where}).explain()",
+    )  # fmt: skip
+    failure = failure_of_job(job)
+    if failure is not None:
+        failed.add_note("\n".join(failure_lines(failure.as_json())))
+    raise failed

@@ -1,0 +1,73 @@
+"""A look at running processes, as long as the caller wants."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from unidle.errors import BadInput, CannotRun, TargetEnded
+
+if TYPE_CHECKING:
+    from unidle.scope.findings import Machine
+    from unidle.scope.model import Profile
+    from unidle.scope.targets import Target
+    from unidle.scope.tiers import Watch
+    from unidle.store.protocol import Store
+    from unidle.view.jobs import JobView
+
+_PAUSE_S: Final = 0.2
+
+
+def ranks_of(store: Store, job: JobView, rank: int | None, *, children: bool = True) -> Target:
+    """The ranks of a running job, or one of them. Errors: BadInput, CannotRun."""
+    from unidle.api.stores import data_dir
+    from unidle.control.session import run_root
+    from unidle.scope.targets import of_ranks
+
+    if job.live is None:
+        raise CannotRun(f"the job does not run: it is {job.state}", field="JOB", value=job.id, remedy="`unidle list` shows what runs")  # fmt: skip
+    ranks = range(len(job.live.ranks))
+    if rank is not None and rank not in ranks:
+        raise BadInput("the job has no such rank", field="--rank", value=rank, remedy=f"0 to {len(ranks) - 1}")  # fmt: skip
+    wanted = ranks if rank is None else [rank]
+    return of_ranks(run_root(store, data_dir()), job.id, job.live.number, wanted, children=children)
+
+
+def look(
+    target: Target, seconds: float, goes_on: Callable[[], bool] = lambda: True, **how: Any
+) -> tuple[Profile, Machine]:
+    """What is seen of the target in that time; ``how`` is for :func:`unidle.scope.tiers.watch`. Errors: see :func:`watched`."""
+    from unidle.scope.targets import Beside, any_lives
+
+    with watched(target, **how) as watch:
+        beside = Beside(target)
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0 and goes_on():
+            if not watch.run(min(left, _PAUSE_S)):
+                break
+        seen = target.named(watch.take())
+        machine = beside.machine([process.pid for process in seen.processes])
+    if not seen.samples and not any_lives(target.pids):
+        raise has_ended(target)
+    return seen, machine
+
+
+def watched(target: Target, **how: Any) -> Watch:
+    """Errors: BadInput, CannotRun, TargetEnded."""
+    from unidle.scope.targets import any_lives
+    from unidle.scope.tiers import watch
+
+    try:
+        return watch(target.roots, **how)
+    except BadInput:
+        if any_lives(target.pids):
+            raise
+        raise has_ended(target) from None
+
+
+def has_ended(target: Target) -> TargetEnded:
+    return TargetEnded(
+        "it ended before anything was seen", field="JOB" if target.job else "PID", value=target.job or target.pids[0],
+        remedy="start the look while it runs",
+    )  # fmt: skip

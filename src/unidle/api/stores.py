@@ -1,0 +1,75 @@
+"""Which store is meant, and what is in it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from unidle.errors import StoreError
+
+if TYPE_CHECKING:
+    from unidle.store.protocol import Store
+    from unidle.view.state import View
+
+
+def store_address(given: str | None) -> str:
+    """The store that a command means."""
+    return given or str(data_dir() / "store.db")
+
+
+def data_dir() -> Path:
+    """The user's data directory for unidle."""
+    base = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
+    return Path(base) / "unidle"
+
+
+def make_parent(address: str) -> None:
+    """The directory of a store that is a file."""
+    if "://" in address:
+        return
+    parent = Path(address).absolute().parent
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(
+            f"its directory cannot be made: {error.strerror}", field=address, remedy="name another place (--store)"
+        ) from error  # fmt: skip
+
+
+def read_store(given: str | None, *, requests: bool = False) -> Store:
+    """Open a store to read it, also where it may not be written; ``requests`` to use its inbox."""
+    from unidle.store.open import open_store
+
+    return open_store(store_address(given), create=False, read_only=not requests)
+
+
+def read_view(store: Store) -> View:
+    """The view of what is in the store, with submitted jobs that no writer has taken over yet."""
+    from unidle.view.snapshot import load_view
+
+    requests = store.requests()  # before the log: what a writer takes over in between is in one of them
+    view = load_view(store)
+    if requests:
+        from unidle.control.inbox import add_submitted
+
+        add_submitted(view, requests)
+    return view
+
+
+def address_of(store: str | os.PathLike[str] | None) -> str:
+    """The address of the store that a Python caller means: given, else by UNIDLE_STORE, else the user's own.
+
+    A path is made absolute, so that a later change of the working directory does not matter.
+    """
+    address = store_address(os.fspath(store) if store is not None else os.environ.get("UNIDLE_STORE"))
+    return address if "://" in address else str(Path(address).absolute())
+
+
+def without_password(address: str) -> str:
+    """The address as it may be shown."""
+    scheme, separator, rest = address.partition("://")
+    if not separator or "@" not in rest:
+        return address
+    user, _, host = rest.rpartition("@")
+    return f"{scheme}://{user.partition(':')[0]}@{host}"

@@ -1,0 +1,336 @@
+"""Failures that are not Python's: C and C++, glibc, CUDA, NCCL, Go, Rust, Java, Node, the shell, missing programs."""
+
+from __future__ import annotations
+
+import re
+from itertools import takewhile
+
+from .found import Found, file_name, kind_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .found import Kind
+
+    Reader = Callable[[list[str], int, str], "Found | None"]
+
+_GLIBC = (
+    "double free or corruption", "free(): ", "malloc(): ", "realloc(): ", "munmap_chunk(): ", "corrupted size vs. prev_size",
+    "corrupted double-linked list", "malloc_consolidate(): ", "*** stack smashing detected ***", "*** buffer overflow detected ***",
+)  # fmt: skip
+_THROWN = re.compile(r"terminate called after throwing an instance of '(.+)'").search
+_WHAT = re.compile(r"\s+what\(\):\s*(.*)").match
+_PLACE = re.compile(r"([^\s:]+):(\d+): ").search
+_CHECKED = re.compile(r"F\d{4,8} [\d:.]+\s+\d+ ([^\s:]+):(\d+)\] (.*)").match
+_FATAL_FRAME = re.compile(r'\s+File "([^"]*)", line (\d+) in ').match
+_LIBRARY = re.compile(r"(?:site|dist)-packages/|/lib(?:64)?/(?:python|pypy)\d[\d.]*/|^<frozen ").search
+_GO_FRAME = re.compile(r"\s+(/\S+\.go):(\d+)(?: |$)").match
+_GO_LIBRARY = re.compile(r"/go/src/|/go/pkg/mod/|/libexec/src/|/usr/lib/go").search
+_RUST = re.compile(r"thread '[^']*'(?: \(\d+\))? panicked at (?:'(.*)', )?(\S+?):(\d+)(?::\d+)?:?$").match
+_JAVA = re.compile(r'Exception in thread "[^"]*" (\S+?)(?:: (.*))?$').match
+_JAVA_FRAME = re.compile(r"\s+at (?!java\.|javax\.|jdk\.|sun\.|scala\.)\S+\(([\w$.]+\.\w+):(\d+)\)").match
+_NODE = re.compile(r"(?:Uncaught )?((?:[A-Z]\w*)?(?:Error|Exception)(?: \[\w+\])?)(?:: (.*))?$").match
+_NODE_FRAME = re.compile(r"\s+at (?:.*\()?(?:file://)?([^():\s][^():]*):(\d+):\d+\)?").match
+_SHELL = re.compile(r"(\S+): (?:line )?(\d+): (.*)$").match
+_SHELL_SAYS = re.compile(
+    r"(.+: (?:command )?not found|.+: Permission denied|.+: No such file or directory|.+: Is a directory|.+: unbound variable"
+    r"|.+: Exec format error|syntax error.*|Syntax error.*|.*unexpected EOF.*|.+: parameter .+|.+: bad interpreter.*)$"
+).match
+_SHELL_KILLED = re.compile(
+    r"(\S+): line (\d+):\s+\d+ (Killed|Segmentation fault|Bus error|Aborted|Floating point exception|Illegal instruction|Terminated)"
+    r"(?: *\(core dumped\))?\s*(.*)$"
+).match
+_NO_PROGRAM = re.compile(
+    r"(?:[\w./-]*(?:ba|da|z|k)?sh|zsh): (?:\d+: )?(?:cannot open |command not found: )?(\S+)(?:: No such file(?: or directory)?|: Permission denied|$)"
+    r"|[\w./-]*python[\w.]*: can't open file .+|[\w./-]*env: .+: No such file or directory|.+: error while loading shared libraries: .+"
+    r"|Error: Unable to access jarfile .+|Error: Could not find or load main class .+|Can't open perl script .+"
+    r"|Fatal error: cannot open file .+|\S+: cannot execute: .+|\S+: Exec format error"
+).match
+_NO_MODULE = re.compile(
+    r"[\w./-]*python[\w.]*: (No module named .+|Error while finding module specification .+)"
+).match
+_RICH_FRAME = re.compile(r"│ (\S.*?\.py):(\d+) in ").match
+_RICH_LIBRARY = re.compile(r"(?:site|dist)-packages/|/lib(?:64)?/(?:python|pypy)\d").search
+_RAISED = re.compile(r"[A-Za-z_][\w.]*(?:: .*)?$").match
+_CUDA = re.compile(r"CUDA (?:error|failure|Error)[ :].*|CUDA_ERROR_\w+.*|cudaError\w+.*").search
+_NCCL = re.compile(
+    r"NCCL (?:WARN|failure|error).*|ncclSystemError.*|ncclInternalError.*", re.IGNORECASE
+).search
+_DEVICE_ASSERT = re.compile(r"block: \[\d+,\d+,\d+\], thread: \[\d+,\d+,\d+\] (Assertion .+)").search
+_ROOT_CAUSE = "Root Cause (first observed failure):"
+_TABLE = re.compile(r"\s+(rank|exitcode|traceback)\s*: (.*)").match
+_WORDS = re.compile(
+    r"\berror\b|\bfatal\b|\bfail(?:ed|ure)?\b|\bcannot\b|\bcan't\b|\bcould not\b|\bunable to\b|\babort|\bdenied\b|\bnot found\b|\bno such\b"
+    r"|\binvalid\b|\bexception\b|\bpanic\b|\bunrecognized\b|\bmissing\b|\brefused\b|\bexpected\b|\bdied at\b",
+    re.IGNORECASE,
+).search
+_NOISE = re.compile(
+    r"\d+%\||it/s\]|s/it\]|^\s*[=\-*#~_.+|^]{3,}\s*$|\bwarn(?:ing)?\b|^\s*(?:at |\d+: )|^Execution halted",
+    re.IGNORECASE,
+).search
+_END_LINES = 40
+_SHELL_LINES = 5
+
+
+def errors(lines: list[str], code: int, workdir: str = "") -> list[Found]:
+    """All that looks as if it ended the program, in the order of the output."""
+    text = "\n".join(lines)
+    there = [(needles, read) for needles, read in _READERS if any(needle in text for needle in needles)]
+    found = []
+    for k, line in enumerate(lines if there else ()):
+        for needles, read in there:
+            if any(needle in line for needle in needles) and (one := read(lines, k, workdir)) is not None:
+                found.append(one)
+                break
+    near_end = range(max(len(lines) - _END_LINES, 0), len(lines))
+    found += [one for k in near_end if (one := _shell(lines, k, code)) is not None]
+    return found
+
+
+def device_assert(lines: list[str]) -> str:
+    """What the first assertion on a GPU asked for; empty where none failed."""
+    for line in lines:
+        if "Assertion" in line and (found := _DEVICE_ASSERT(line)) is not None:
+            return found[1]
+    return ""
+
+
+def last_line(lines: list[str], *, any_line: bool) -> Found | None:
+    """The last line that speaks of an error; with ``any_line`` else the last one."""
+    start = max(len(lines) - _END_LINES, 0)
+    for k in range(len(lines) - 1, start - 1, -1):
+        if _WORDS(lines[k]) and not _NOISE(lines[k]):
+            return Found(k, lines[k], "", "line", _kind_of_line(lines[k]))
+    for k in range(len(lines) - 1, start - 1, -1) if any_line else ():
+        if lines[k].strip() and not _NOISE(lines[k]) and any(c.isalpha() for c in lines[k]):
+            return Found(k, lines[k], "", "line", _kind_of_line(lines[k]))
+    return None
+
+
+def _kind_of_line(line: str) -> Kind:
+    kind = kind_of(line)
+    return "unknown" if kind == "code" else kind
+
+
+# -- readers: lines and the number of one that has a needle ----------------------------------------
+
+
+def _thrown(lines: list[str], k: int, _workdir: str) -> Found | None:
+    found = _THROWN(lines[k])
+    if found is None:
+        return Found(k, lines[k][lines[k].find("terminate called") :])
+    said = next((m[1] for line in lines[k + 1 : k + 4] if (m := _WHAT(line)) is not None), "")
+    name = found[1]
+    return Found(k, f"{name}: {said}" if said and said != name else name)
+
+
+def _libcpp(lines: list[str], k: int, _workdir: str) -> Found:
+    _, _, said = lines[k].partition("uncaught exception of type ")
+    return Found(k, said or lines[k])
+
+
+def _glibc(lines: list[str], k: int, _workdir: str) -> Found | None:
+    starts = lines[k].lstrip()
+    return Found(k, starts, kind="code") if starts.startswith(_GLIBC) else None
+
+
+def _assertion(lines: list[str], k: int, workdir: str) -> Found | None:
+    before, _, said = lines[k].partition("Assertion `")
+    place = _PLACE(before)
+    if place is None or not said.rstrip(".").endswith("' failed") or "block: [" in before:
+        return None
+    where = f"{file_name(place[1], workdir)}:{place[2]}"
+    return Found(k, f"Assertion `{said.rstrip('.')}", where, kind="code")
+
+
+def _check_failed(lines: list[str], k: int, workdir: str) -> Found | None:
+    found = _CHECKED(lines[k])
+    return None if found is None else Found(k, found[3], f"{file_name(found[1], workdir)}:{found[2]}")
+
+
+def _fatal_python(lines: list[str], k: int, workdir: str) -> Found:
+    what = lines[k][lines[k].find("Fatal Python error:") :]
+    frames: list[tuple[str, str]] = []
+    current = False
+    for line in lines[k + 1 : k + 400]:
+        if "(most recent call first)" in line:
+            if frames and current:
+                break
+            current, frames = line.startswith("Current thread"), []
+        elif (frame := _FATAL_FRAME(line)) is not None:
+            frames.append((frame[1], frame[2]))
+        elif frames and current:
+            break
+    own = next((frame for frame in frames if not _LIBRARY(frame[0])), frames[0] if frames else None)
+    where = f"{file_name(own[0], workdir)}:{own[1]}" if own is not None else ""
+    return Found(k, what, where)
+
+
+def _go(lines: list[str], k: int, workdir: str) -> Found | None:
+    line = lines[k]
+    at = max(line.find("panic: "), line.find("fatal error: "))
+    stack = list(takewhile(lambda one: not one.startswith("panic: "), lines[k + 1 : k + 200]))
+    if at < 0 or not any(one.startswith(("goroutine ", "runtime stack:")) for one in stack):
+        return None
+    where = ""
+    for one in stack:
+        frame = _GO_FRAME(one)
+        if frame is not None and not _GO_LIBRARY(frame[1]):
+            where = f"{file_name(frame[1], workdir)}:{frame[2]}"
+            break
+    return Found(k, line[at:], where)
+
+
+def _rust(lines: list[str], k: int, workdir: str) -> Found | None:
+    found = _RUST(lines[k])
+    if found is None:
+        return None
+    said = found[1] if found[1] is not None else (lines[k + 1] if k + 1 < len(lines) else "")
+    return Found(k, f"panic: {said}", f"{file_name(found[2], workdir)}:{found[3]}")
+
+
+def _java(lines: list[str], k: int, _workdir: str) -> Found | None:
+    found = _JAVA(lines[k])
+    if found is None:
+        return None
+    what, where, root = lines[k].partition('" ')[2], "", ""
+    for line in lines[k + 1 : k + 200]:
+        if line.startswith("Caused by: "):
+            root = line[11:]
+        elif not line.startswith(("\t", " ")):
+            break
+        elif not where and (frame := _JAVA_FRAME(line)) is not None:
+            where = f"{frame[1]}:{frame[2]}"
+    return Found(k, f"{what}, from {root}" if root else what, where)
+
+
+def _node(lines: list[str], k: int, workdir: str) -> Found | None:
+    found = _NODE(lines[k])
+    after = lines[k + 1 : k + 40]
+    if found is None or not any(line.startswith("    at ") for line in after[:6]):
+        return None
+    frames = [frame for line in after if (frame := _NODE_FRAME(line)) is not None]
+    own = next((f for f in frames if not f[1].startswith("node:") and "node_modules/" not in f[1]), None)
+    what = lines[k].removeprefix("Uncaught ")
+    missing = "Cannot find module '/" in what and not any("node_modules/" in line for line in after)
+    return Found(
+        k, what, f"{file_name(own[1], workdir)}:{own[2]}" if own is not None else "", "command" if missing else "error"
+    )  # fmt: skip
+
+
+def _usage(lines: list[str], k: int, _workdir: str) -> Found | None:
+    before = lines[max(k - 60, 0) : k]
+    return Found(k, lines[k], kind="code") if any(line.startswith("usage: ") for line in before) else None
+
+
+def _rich(lines: list[str], k: int, workdir: str) -> Found | None:
+    """A traceback in the box that Rich draws."""
+    own, any_ = "", ""
+    for at in range(k + 1, min(k + 3000, len(lines))):
+        if "Traceback (most" in lines[at]:
+            return None
+        if (frame := _RICH_FRAME(lines[at])) is not None:
+            any_ = f"{file_name(frame[1], workdir)}:{frame[2]}"
+            own = own if _RICH_LIBRARY(frame[1]) else any_
+        elif lines[at].startswith("╰"):
+            raised = next((line for line in lines[at + 1 : at + 3] if _RAISED(line)), "")
+            sort = "import" if raised.startswith(("ModuleNotFoundError", "ImportError")) else "error"
+            return Found(at, raised, own or any_, sort) if raised else None  # type: ignore[arg-type]
+    return None
+
+
+def _mpi(lines: list[str], k: int, _workdir: str) -> Found:
+    after = (
+        lines[k + 1]
+        if k + 1 < len(lines) and lines[k + 1].startswith(("with errorcode", "exited on"))
+        else ""
+    )
+    return Found(k, f"{lines[k]} {after}", kind="unknown")
+
+
+def _root_cause(lines: list[str], k: int, _workdir: str) -> Found | None:
+    """torchrun's table, for a worker whose own output went elsewhere."""
+    told = {m[1]: m[2].strip() for line in lines[k + 1 : k + 12] if (m := _TABLE(line)) is not None}
+    rank, code, said = told.get("rank", ""), told.get("exitcode", ""), told.get("traceback", "")
+    if not rank or not code:
+        return None
+    text = f"worker of rank {rank.split()[0]} exited {code.split()[0]}"
+    if said and "To enable traceback" not in said and "Traceback (most" not in said:
+        text += f": {said}"
+    return Found(k, text, kind="unknown")
+
+
+def _whole(lines: list[str], k: int, _workdir: str) -> Found:
+    return Found(k, lines[k])
+
+
+def _cuda(lines: list[str], k: int, _workdir: str) -> Found | None:
+    found = _CUDA(lines[k])
+    return None if found is None else Found(k, found[0])
+
+
+def _nccl(lines: list[str], k: int, _workdir: str) -> Found | None:
+    found = _NCCL(lines[k])
+    return None if found is None else Found(k, found[0], sort="line", kind="network")
+
+
+def _no_program(lines: list[str], k: int, _workdir: str) -> Found | None:
+    if (found := _NO_MODULE(lines[k])) is not None:
+        return Found(k, found[1], sort="import", kind="code")
+    return Found(k, lines[k], sort="command", kind="code") if _NO_PROGRAM(lines[k]) is not None else None
+
+
+_READERS: tuple[tuple[tuple[str, ...], Reader], ...] = (
+    (("terminate called",), _thrown),
+    (("terminating due to uncaught exception", "terminating with uncaught exception"), _libcpp),
+    (_GLIBC, _glibc),
+    (("Assertion",), _assertion),
+    (("Check failed",), _check_failed),
+    (("Fatal Python error:",), _fatal_python),
+    (("panic: ", "fatal error: "), _go),
+    (("panicked at ",), _rust),
+    (("memory allocation of ", "JavaScript heap out of memory", "java.lang.OutOfMemoryError"), _whole),
+    (("Exception in thread ",), _java),
+    (("Error", "Exception"), _node),
+    ((": error: ",), _usage),
+    ((_ROOT_CAUSE,), _root_cause),
+    (("Traceback (most recent call last) ─",), _rich),
+    (("MPI_ABORT was invoked", "noticed that process rank"), _mpi),
+    (("Unexpected bus error encountered in worker",), _whole),
+    (("CUDA ", "CUDA_ERROR_", "cudaError"), _cuda),
+    (("NCCL ", "ncclSystemError", "ncclInternalError"), _nccl),
+)
+
+
+def _shell(lines: list[str], k: int, code: int) -> Found | None:
+    """What a shell, or an interpreter that was given a script, says; a shell may have gone on after it."""
+    line = lines[k]
+    if ": " not in line:
+        return None
+    if (one := _no_program(lines, k, "")) is not None:
+        return one if code in (1, 2, 126, 127) else None
+    if (killed := _SHELL_KILLED(line)) is not None:
+        what = f"{killed[3]}: {killed[4].strip()}" if killed[4].strip() else killed[3]
+        kinds = {"Killed": "unknown", "Terminated": "unknown", "Bus error": "memory"}
+        return Found(k, what, _script(killed[1], killed[2]), kind=kinds.get(killed[3], "code"))  # type: ignore[arg-type]
+    found = _SHELL(line)
+    if found is None or _SHELL_SAYS(found[3]) is None:
+        return None
+    if code not in (126, 127) and k < len(lines) - _SHELL_LINES:
+        return None
+    said = found[3]
+    missing = code in (126, 127) and said.endswith(
+        ("not found", "Permission denied", "No such file or directory", "bad interpreter")
+    )
+    sort = (
+        "command" if missing else "syntax" if "yntax error" in said or "unexpected EOF" in said else "error"
+    )
+    kind = "data" if said.endswith("No such file or directory") and sort == "error" else None
+    return Found(k, said, _script(found[1], found[2]), sort, kind)  # type: ignore[arg-type]
+
+
+def _script(name: str, number: str) -> str:
+    """``train.sh:3``; ``line 3`` of a command that the shell was given as text."""
+    last = file_name(name)
+    return f"line {number}" if last in ("bash", "sh", "dash", "zsh", "ksh") else f"{last}:{number}"

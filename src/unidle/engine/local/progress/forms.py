@@ -1,0 +1,238 @@
+"""How a line names a step: forms of well-known programs, and patterns made of lines that were seen to be alike."""
+
+from __future__ import annotations
+
+import re
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+Reading = tuple[int, "int | None", "int | None"]
+"""Of a line: the number, the epoch it is in, and how many there are in an epoch."""
+
+NAMED_CONFIDENCE = 0.97
+GUESSED = "lines"
+"""The name of a form that no program is known for (as in ``unidle.events.marks``)."""
+BY_ITERATION, BY_PAIR, BY_EPOCH, BY_NUMBER = 3, 2, 1, 0  # grades: a higher one may follow a lower one
+
+# Name, what a line must hold, the number of the first epoch (None: its steps start at 0 there, too, but are not
+# counted from the first epoch on), the pattern.
+_NAMED: tuple[tuple[str, bytes, int | None, bytes], ...] = (
+    ("pytorch-examples", b"Train Epoch: ", 1,
+     rb"\bTrain Epoch: (?P<epoch>\d+) \[ *(?P<step>\d+)/(?P<total>\d+) "),
+    ("torchvision", b"Epoch: [", 0, rb"\bEpoch: \[(?P<epoch>\d+)\]\s*\[ *(?P<step>\d+)/ *(?P<total>\d+)\]"),
+    ("timm", b"Train: ", 0, rb"\bTrain: (?P<epoch>\d+) \[ *(?P<step>\d+)/(?P<total>\d+) "),
+    ("mmcv", b"Epoch", 1, rb"\bEpoch(?:\(train\))?\s+\[(?P<epoch>\d+)\]\[ *(?P<step>\d+)/(?P<total>\d+)\]"),
+    ("mmcv", b"Iter", None, rb"\bIter(?:\(train\))?\s+\[ *(?P<step>\d+)/\d+\]\s+(?:base_)?lr: "),
+    ("detectron2", b"total_loss: ", None, rb"\biter: (?P<step>\d+)\s+total_loss: "),
+    ("word-language-model", b" batches | lr ", 1, rb"\| epoch +(?P<epoch>\d+) \| +(?P<step>\d+)/ *(?P<total>\d+) batches \| lr "),
+    ("fairseq", b"num_updates", None,
+     rb"(?:\| train_inner \| .*|\bepoch \d+:\s+\d+ / \d+ .*)\bnum_updates(?:=|\": \"?)(?P<step>\d+)"),
+    ("mingpt", b"iter_dt ", None, rb"\biter_dt [\d.]+ms; iter (?P<step>\d+): train loss "),
+    ("paddle", b"[Iter: ", 1,
+     rb"(?i)\[train\]\s*\[Epoch (?P<epoch>\d+)/\d+\]\s*\[Iter: *(?P<step>\d+)/(?P<total>\d+)\]"),
+    ("xgboost", b"]\t", None, rb"^\[(?P<step>\d+)\]\t\S*?(?:train|validation|eval|dtrain)\S*-[\w@-]+:[-\d.]"),
+    ("lightgbm", b"'s ", None, rb"^\[(?P<step>\d+)\]\s+\S+'s \w+: "),
+    ("catboost", b"learn: ", None, rb"^(?P<step>\d+):\s+learn: "),
+    ("maxtext", b"completed step: ", None, rb"\bcompleted step: (?P<step>\d+), seconds: "),
+    ("rl-games", b" epoch: ", None, rb"\bfps total: \d+ epoch: (?P<step>\d+)/"),
+    ("ultralytics", b"%", 1,
+     rb"^\s*(?P<epoch>\d+)/\d+\s+[\d.]+[GM]B?\s.*?:\s*\d+%.*?\s(?P<step>\d+)/(?P<total>\d+)\s"),
+)  # fmt: skip
+_SAMPLES = frozenset({"pytorch-examples"})  # count samples, not steps
+
+_HEADING = rb"(?i)^\W*(?:starting |start )?epoch:?\s*[#\[]?\s*(\d+)\s*(?:(?:/|of)\s*\d+)?\]?\W*$"
+HEADING_BYTES = 64
+_KERAS = rb"^[\s\x08]*(?P<step>\d+)/(?:(?P<total>\d+)|Unknown)\s.*?\bloss: "
+
+
+class Headings:
+    """The epoch that lines are in which do not name it: it stands in a line of its own before them, as Keras prints it.
+
+    Once all steps of an epoch were seen, what follows until the next heading is no training: ``evaluate()``
+    draws the same bars.
+    """
+
+    __slots__ = ("_done", "epoch")
+
+    def __init__(self, epoch: int | None = None) -> None:
+        self.epoch = epoch
+        self._done = False
+
+    def see(self, line: bytes) -> None:
+        epoch = epoch_headed(line)
+        if epoch is not None:
+            self.epoch, self._done = epoch, False
+
+    def reading(self, number: int, total: int | None) -> Reading | None:
+        """The reading of a line with these numbers; None where it is none of training."""
+        if self.epoch is not None:
+            if self._done:
+                return None
+            self._done = total is not None and number >= total
+        return number, self.epoch, total
+
+
+class Form:
+    """Reads the steps of lines of one form. ``pattern``: the same, for a job file."""
+
+    __slots__ = (
+        "_read",
+        "_total",
+        "confidence",
+        "first_epoch",
+        "grade",
+        "headings",
+        "name",
+        "needle",
+        "pattern",
+        "plain",
+    )
+
+    def __init__(
+        self, name: str, pattern: bytes, needle: bytes, grade: int, confidence: float,
+        first_epoch: int | None = None, headings: Headings | None = None,
+    ) -> None:  # fmt: skip
+        self.name = name
+        self.pattern = pattern.decode("utf-8", "replace")
+        if name == "ultralytics":
+            self.pattern = self.pattern.replace(r"<step>\d+", r"<step>[1-9]\d*")
+        self.needle = needle
+        self.grade = grade
+        self.confidence = confidence
+        self.first_epoch = first_epoch
+        self.headings = headings  # where the epoch stands in a line of its own, before
+        self._read = re.compile(pattern).search
+        self._total: int | None = None  # of a guessed form: a loop of another length is another loop
+        in_epochs = headings is not None or b"<epoch>" in pattern
+        self.plain = grade == BY_ITERATION and not in_epochs and name not in _SAMPLES
+        """Whether the number can be compared with the steps in names of checkpoints."""
+
+    def read(self, line: bytes) -> Reading | None:
+        """What ``line`` says of steps, if anything."""
+        found = self._read(line)
+        if found is None:
+            return None
+        groups = found.groupdict()
+        number = integer(groups["step"])
+        if number is None or (not number and self.name == "ultralytics"):
+            return None  # the bar of an epoch before its first step
+        total = integer(groups.get("total"))
+        if self.name == GUESSED:
+            self._total = total if self._total is None else self._total
+            if total != self._total:
+                return None
+        if self.headings is not None:
+            return self.headings.reading(number, total)
+        return number, integer(groups.get("epoch")), total
+
+
+def integer(text: bytes | None) -> int | None:
+    digits = (text or b"").replace(b",", b"").replace(b"_", b"")
+    return int(digits) if digits.isdigit() and len(digits) <= 15 else None
+
+
+def epoch_headed(line: bytes) -> int | None:
+    """The epoch where ``line`` is nothing but the heading of one."""
+    if len(line) > HEADING_BYTES or b"poch" not in line.lower():
+        return None
+    found = re.search(_HEADING, line)
+    return integer(found[1]) if found is not None else None
+
+
+def named(line: bytes, heading: int | None) -> Form | None:
+    """The form of a well-known program that ``line`` is of; ``heading``: the epoch that stood before it."""
+    for name, needle, first_epoch, pattern in _NAMED:
+        if needle in line and re.search(pattern, line) is not None:
+            return Form(name, pattern, needle, BY_ITERATION, NAMED_CONFIDENCE, first_epoch)
+    if heading is not None and re.search(_KERAS, line) is not None:
+        return Form("keras", _KERAS, b"loss: ", BY_ITERATION, NAMED_CONFIDENCE, 1, Headings(heading))
+    return None
+
+
+# ---- patterns made of a line
+
+RUN = re.compile(rb"\d+(?:(?:[.:_-]|,(?=\d{3}(?!\d))|[eE][-+]?)\d+)*")
+RUN_OF_CSV = re.compile(rb"\d+(?:(?:[.:_-]|[eE][-+]?)\d+)*")
+_BLANK = re.compile(rb"(?:[\s=#>.*\-]|\xe2[\x94-\x96].){2,}|\s+")
+_OF_BARS = (b"==", b"##", b"..", b"--", b"**", b"\xe2\x94", b"\xe2\x95", b"\xe2\x96")
+
+
+def squeezed(text: bytes) -> bytes:
+    """``text`` with each blank, and what a bar is drawn of, made one space: widths differ between lines that are alike."""
+    for part in _OF_BARS:
+        if part in text:
+            return _BLANK.sub(b" ", text)
+    return b" ".join(text.split())
+
+
+def runs_of(line: bytes) -> re.Pattern[bytes]:
+    """What cuts ``line`` into numbers: in a line without blanks a comma is between two of them."""
+    return RUN if b" " in line or b"\t" in line else RUN_OF_CSV
+
+
+def pattern_of(line: bytes, groups: dict[int, bytes], fixed: frozenset[int], suffix: int) -> bytes:
+    """A pattern for lines like ``line``: the runs at ``groups`` get these names, those at ``fixed`` stay as they are.
+
+    Of the text after the last group ``suffix`` bytes of it (blanks made one) are in it; where nothing follows, the end.
+    """
+    runs = list(runs_of(line).finditer(line))
+    last = max(groups)
+    parts = [b"^", rb"\s*"]
+    at = 0
+    for k in range(last + 1):
+        parts += _text(line[at : runs[k].start()])
+        run = runs[k][0]
+        if k in groups:
+            parts.append(b"(?P<%s>%s)" % (groups[k], rb"[\d,]+" if b"," in run else rb"\d+"))
+        else:
+            parts.append(re.escape(run) if k in fixed else rb"[-+\w.:,]+")
+        at = runs[k].end()
+    end = runs[last + 1].start() if last + 1 < len(runs) else len(line)
+    tail = line[at:end]
+    cut = squeezed(tail).strip()[:suffix]
+    if any(byte > 127 or chr(byte).isalpha() for byte in cut) or (cut and last + 1 == len(runs)):
+        parts += _text(_raw_prefix(tail, cut))
+    elif last + 1 < len(runs):
+        parts += [*_text(tail), rb"[-+.\d]"]
+    else:
+        parts.append(rb"\s*$")
+    return b"".join(_merged(parts))
+
+
+def _raw_prefix(text: bytes, wanted: bytes) -> bytes:
+    """As much of ``text`` as is ``wanted`` once its blanks are made one."""
+    for end in range(len(text) + 1):
+        if squeezed(text[:end]).strip() == wanted and not text[end : end + 1].isalpha():
+            return text[:end]
+    return text
+
+
+def _text(text: bytes) -> Iterator[bytes]:
+    """A text between two numbers: what may be wider or narrower in the next line is left open."""
+    if text[-1:] in (b"-", b"+") and not text[-2:-1].isalnum():
+        text = text[:-1]  # a sign
+    at = 0
+    for blank in _BLANK.finditer(text):
+        if blank.start() > at:
+            yield re.escape(text[at : blank.start()])
+        yield rb"\s*" if blank[0].isspace() else rb"\W*"
+        at = blank.end()
+    if at < len(text):
+        yield re.escape(text[at:])
+        yield rb"\s*"
+
+
+def _merged(parts: list[bytes]) -> list[bytes]:
+    """Without blanks that follow blanks; of two the wider one stays."""
+    merged: list[bytes] = []
+    for part in parts:
+        if part in _BLANKS and merged and merged[-1] in _BLANKS:
+            merged[-1] = max(part, merged[-1], key=_BLANKS.index)
+        else:
+            merged.append(part)
+    return merged
+
+
+_BLANKS = (rb"\s*", rb"\W*")

@@ -1,0 +1,52 @@
+"""CPU devices of a machine without a GPU: as many as there are cores, and as its jobs need."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+import needs
+from sim.worlds import fleet_of
+from unidle.api.fleets import find_fleet, find_fleet_and_channels, with_cpu_devices, with_devices_of_jobs
+from unidle.events import types as ev
+from unidle.fleet import Fleet
+from unidle.jobs import JobSpec, RankPlace, Reason
+from unidle.store.memory import MemoryStore
+from unidle.store.protocol import NewEvent, Store
+
+CORES = len(os.sched_getaffinity(0))
+WHY = Reason("test", "because")
+
+pytestmark = pytest.mark.skipif(needs.gpus() > 0, reason="GPU: only where there is none")
+
+
+def count(fleet: Fleet) -> int:
+    return len(fleet.devices())
+
+
+def test_there_are_as_many_as_cores_and_as_the_job_needs() -> None:
+    assert count(find_fleet(None, None)) == CORES
+    assert count(find_fleet_and_channels(None, None, CORES + 3)[0]) == CORES + 3
+    assert count(find_fleet_and_channels(None, None, 1)[0]) == CORES
+    assert count(find_fleet_and_channels(None, 1, CORES + 3)[0]) == 1  # as the user says
+    assert with_cpu_devices(fleet_of(2, kind="gpu"), 9) == fleet_of(2, kind="gpu")
+
+
+def store_with(*events: ev.Event) -> Store:
+    store = MemoryStore()
+    lease = store.acquire("test")
+    store.append(lease, [NewEvent(k + 1, "test", k, *ev.encode(event)) for k, event in enumerate(events)])
+    return store
+
+
+def test_jobs_that_began_keep_their_devices_under_the_next_controller() -> None:
+    ranks = CORES + 2
+    places = tuple(RankPlace(k, "n", (f"local/{k}",)) for k in range(ranks))
+    submitted = ev.JobSubmitted("j", JobSpec(("train",), ranks=ranks))
+    machine = find_fleet(None, None)
+    waiting = store_with(ev.ControllerStarted("test", 1, 1), submitted)
+    assert count(with_devices_of_jobs(machine, waiting)) == CORES  # no fiction for what only waits
+    machine_seen, placed = ev.FleetSeen(find_fleet(None, ranks)), ev.AttemptPlaced("j", 1, places, WHY)
+    begun = store_with(ev.ControllerStarted("test", 1, 1), machine_seen, submitted, placed)
+    assert count(with_devices_of_jobs(machine, begun)) == ranks

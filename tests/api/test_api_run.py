@@ -1,0 +1,247 @@
+"""Jobs from Python, with real processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+import unidle
+from api.functions import environment, fail_in_rank_1, run_script, train
+from waiting import wait_until
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return tmp_path / "store.db"
+
+
+def test_a_function_runs_in_every_rank_and_can_be_asked_about(
+    store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = unidle.run(train, args=[0.5], ranks=2, store=store)
+    assert capsys.readouterr().out.splitlines() == [f"step {k} loss {0.5 / k:.2f} rank 0" for k in (1, 2, 3)]
+    assert job.result() == {"rank": "0", "lr": 0.5}
+    assert list(job.logs(rank=1))[-1] == "step 3 loss 0.17 rank 1"
+    assert sorted(line[:3] for line in job.logs(rank=None)) == ["[0]"] * 3 + ["[1]"] * 3
+    assert str(job.explain()).startswith(f"{job.id}  succeeded")
+    assert job.explain().data["decisions"][0]["what"] == "submitted"
+    frame = job.ledger("leaf")
+    assert isinstance(frame, pl.DataFrame)
+    assert frame["percent"].sum() == pytest.approx(100)
+    assert job.ledger(["attempt", "leaf"], rows="dict")[0].keys() >= {
+        "attempt",
+        "leaf",
+        "ns",
+        "seconds",
+        "cost",
+    }
+    assert [rank["code"] for rank in job.details()["runs"][0]["ranks"]] == [0, 0]
+    assert unidle.job("train", store=store) == job
+    assert unidle.list_jobs(store=store, state="failed") == []
+    with pytest.raises(unidle.errors.CannotRun, match="does not run"):
+        job.profile(0.1)
+
+
+def test_a_failure_raises_the_words_of_the_rank_that_failed_first(store: Path) -> None:
+    with pytest.raises(unidle.errors.JobFailed, match="rank 1") as failed:
+        unidle.run(fail_in_rank_1, ranks=2, store=store, logs="none")
+    assert failed.value.state == "failed"
+    assert "ValueError: not aligned" in failed.value.__notes__[0]
+    assert "rank/call.py" not in failed.value.__notes__[0]
+    (job,) = unidle.list_jobs(store=store)
+    with pytest.raises(unidle.errors.JobFailed):
+        job.result()
+
+
+def test_a_script_needs_no_main_guard_and_gets_objects_of_its_own_classes(tmp_path: Path) -> None:
+    done = run_script(
+        """
+import asyncio, dataclasses, unidle
+
+@dataclasses.dataclass
+class Point:
+    x: int
+
+scale = 3
+
+async def work(x):
+    await asyncio.sleep(0)
+    return Point(scale * x)
+
+async def main():
+    job = unidle.run(work, args=[2], wait=False)
+    ticks = 0
+    async def tick():
+        nonlocal ticks
+        while True:
+            ticks += 1
+            await asyncio.sleep(0)
+    other = asyncio.create_task(tick())
+    await job
+    other.cancel()
+    assert isinstance(job.result(), Point), type(job.result())
+    print(job.state, job.result(), ticks > 10)
+
+asyncio.run(main())
+""",
+        tmp_path,
+    )
+    assert (done.stdout, done.stderr) == ("succeeded Point(x=6) True\n", "")
+
+
+def test_threads_share_one_store_and_its_controller(store: Path) -> None:
+    found: dict[float, object] = {}
+
+    def one(lr: float) -> None:
+        found[lr] = unidle.run(train, args=[lr], store=store, logs="none").result()
+
+    threads = [threading.Thread(target=one, args=[lr]) for lr in (1.0, 2.0, 3.0)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == {lr: {"rank": "0", "lr": lr} for lr in (1.0, 2.0, 3.0)}
+    free = unidle.run(["true"], store=store, cpu_devices=3, logs="none")  # nobody holds the store now
+    assert free.state == "succeeded"
+
+
+SLEEPER = """
+import signal, sys, time, unidle
+def sleeper(stubborn):
+    if stubborn:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    print("up")
+    time.sleep(1000)
+unidle.run(sleeper, args=[len(sys.argv) > 1], ranks=2, grace_s=600)
+"""
+
+
+def _sleeping(place: Path, *words: str) -> subprocess.Popen[str]:
+    script = place / "sleeper.py"
+    script.write_text(SLEEPER)
+    caller = subprocess.Popen(
+        [sys.executable, script, *words], cwd=place, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        env=environment(place),
+    )  # fmt: skip
+    assert caller.stdout is not None
+    assert caller.stdout.readline() == "up\n"
+    return caller
+
+
+def test_ctrl_c_leaves_nothing_running_and_a_second_one_ends_the_grace(tmp_path: Path, store: Path) -> None:
+    caller = _sleeping(tmp_path, "stubborn")
+    caller.send_signal(signal.SIGINT)
+    assert caller.stderr is not None
+    assert "interrupt again" in caller.stderr.readline()
+    caller.send_signal(signal.SIGINT)
+    _, errors = caller.communicate(timeout=30)
+    assert errors.endswith("KeyboardInterrupt\n")
+    (job,) = unidle.list_jobs(store=store)
+    assert job.state == "cancelled"
+    assert all(rank["code"] == -signal.SIGKILL for rank in job.details()["runs"][0]["ranks"])
+
+
+def test_the_end_of_the_caller_is_the_end_of_its_job(tmp_path: Path, store: Path) -> None:
+    caller = _sleeping(tmp_path)
+    caller.kill()
+    caller.communicate()
+    (job,) = unidle.list_jobs(store=store)
+    wait_until(lambda: job.state == "cancelled", 20, "the end of the job")
+    assert "the process that ran it" in str(job.explain())
+
+
+def test_a_controller_that_is_killed_is_replaced(tmp_path: Path, store: Path) -> None:
+    job = unidle.run(
+        ["sh", "-c", "until [ -e go ]; do sleep 0.05; done"], workdir=tmp_path, store=store, wait=False
+    )
+    wait_until(lambda: job.state == "running", 10, "its start")
+    os.kill(_controller(store), signal.SIGKILL)
+    done = unidle.run(["touch", "go"], workdir=tmp_path, store=store, logs="none")
+    assert done.state == "succeeded"
+    assert job.wait(20).state == "succeeded"
+    assert len(job.details()["runs"]) == 1
+
+
+def _controller(store: Path) -> int:
+    """The process that holds the store."""
+    from unidle.store.open import open_store
+
+    opened = open_store(str(store), create=False, read_only=True)
+    holder = opened.holder()
+    opened.close()
+    assert holder is not None
+    return int(holder.split("pid ")[1].split()[0].rstrip(",;)"))
+
+
+def test_a_submitted_job_waits_for_a_controller(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = unidle.submit(["true"], store=store)
+    assert job.state == "queued"
+    with pytest.raises(TimeoutError, match=r"has not ended after 0\.1 s"):
+        job.wait(0.1)
+    monkeypatch.setattr("unidle.api.watching._UNSERVED_S", 0.0)
+    with pytest.raises(unidle.errors.CannotRun, match="unidle up --store"):
+        job.wait()
+    assert job.cancel().state == "cancelled"
+    with pytest.raises(unidle.errors.JobFailed) as ended:
+        unidle.submit(train, args=[1.0], store=store).cancel().result()
+    assert ended.value.state == "cancelled"
+
+
+def test_a_job_runs_where_another_process_serves_its_store(store: Path) -> None:
+    first = unidle.submit(["sleep", "1000"], store=store)
+    up = subprocess.Popen(
+        [sys.executable, "-m", "unidle", "up", "--store", store, "--cpu-devices", "2", "--progress", "off"]
+    )
+    wait_until(lambda: first.state == "running", 20, "the start of the first job")
+    try:
+        assert unidle.run(train, args=[2.0], store=store, logs="none").result()["lr"] == 2.0
+        with pytest.raises(unidle.errors.StoreHeld, match="leave them out"):
+            unidle.run(["true"], store=store, cpu_devices=4)
+        with pytest.raises(unidle.errors.CannotRun, match="the fleet has 2"):
+            unidle.run(["true"], ranks=3, store=store)
+        assert len(unidle.list_jobs(store=store)) == 2
+    finally:
+        first.cancel()
+        up.terminate()
+        up.wait(20)
+
+
+def test_a_running_job_is_profiled_from_python(store: Path, tmp_path: Path) -> None:
+    job = unidle.run(
+        [sys.executable, "-c", "print('up', flush=True)\nwhile True: pass"], store=store, wait=False
+    )
+    try:
+        assert next(job.logs(follow=True)) == "up"
+        seen = job.profile(0.5)
+        assert seen.data["tier"] in seen.text
+        saved = seen.save(tmp_path / "seen.json")
+    finally:
+        job.cancel()
+    assert job.state == "cancelled"
+    done = subprocess.run(
+        [sys.executable, "-m", "unidle", "profile", "--from", saved], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+def test_the_examples_of_the_page_run_as_they_stand(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "how-to" / "python.md").read_text()
+    blocks = [part.split("```")[0] for part in page.split("```python\n")[1:]]
+    done = run_script("\n".join(blocks), tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert page.split("```text\n")[1].split("```")[0] in done.stdout
+    for block in blocks:  # a comment that is what is printed
+        for line in block.splitlines():
+            printed = line.partition("  # ")[2] if line.strip().startswith("print(") else ""
+            if printed in ("queued", "cancelled") or printed.startswith(("succeeded [", "unidle.run:")):
+                assert printed.removesuffix(" ...") in done.stdout

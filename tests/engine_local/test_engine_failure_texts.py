@@ -1,0 +1,301 @@
+"""What the end of a program's output says about its failure: texts as programs of many kinds print them."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unidle.engine.local.failure import read_failure
+
+RECORDED = Path(__file__).parent / "recorded" / "failures"
+HEADER = "Traceback (most recent call last):"
+
+
+def read(
+    err: str | bytes, out: str | bytes = "", code: int = 1, workdir: str = "/home/ada"
+) -> dict[str, Any]:
+    err, out = (text.encode() if isinstance(text, str) else text for text in (err, out))
+    return read_failure(out, err, out + err, code, workdir)
+
+
+def told(err: str | bytes, out: str | bytes = "", code: int = 1) -> tuple[str, str, str]:
+    """What, where and kind."""
+    found = read(err, out, code)
+    return found.get("what", ""), found.get("where", ""), found.get("kind", "")
+
+
+def traceback(*frames: tuple[str, int, str], raised: str, prefix: str = "") -> str:
+    lines = [HEADER]
+    for file, line, source in frames:
+        lines += [f'  File "{file}", line {line}, in f', f"    {source}", "    ~~~~^^^^"]
+    return "".join(f"{prefix}{line}\n" for line in [*lines, *raised.split("\n")])
+
+
+@pytest.mark.parametrize(
+    ("file", "what", "where", "kind"),
+    [
+        ("torchrun", "RuntimeError: size mismatch, got input (3), mat (3x4), vec (5)", "gang.py:9", "code"),
+        ("torchrun-table", "ValueError: no tokenizer in models/", "rec.py:5", "code"),
+        ("dataloader", "ValueError: bad sample 5", "dl.py:6", "data"),
+        ("spawn", "KeyError: 'lr'", "sp.py:3", "code"),
+        ("pool", "ZeroDivisionError: integer division or modulo by zero", "pool.py:3", "code"),
+        ("exception-group", "TypeError: a", "eg.py:1", "code"),
+    ],
+)
+def test_recorded_outputs_are_read(file, what, where, kind):
+    assert told((RECORDED / f"{file}.txt").read_bytes()) == (what, where, kind)
+
+
+def test_a_bus_error_of_a_dataloader_worker_is_shared_memory():
+    what, _, kind = told((RECORDED / "dataloader-bus-error.txt").read_bytes())
+    assert "shared memory" in what and kind == "memory"
+
+
+def test_where_is_the_innermost_line_of_the_users_own_code():
+    text = traceback(
+        ("/home/ada/train.py", 9, "model(x)"),
+        ("/home/ada/nets/mlp.py", 88, "return F.linear(x)"),
+        ("/opt/venv/lib/python3.12/site-packages/torch/nn/functional.py", 7, "return fn(x)"),
+        ("/usr/lib/python3.12/contextlib.py", 3, "yield"),
+        raised="RuntimeError: mat1 and mat2 shapes cannot be multiplied",
+    )
+    assert told(text)[1] == "nets/mlp.py:88"
+    library = traceback(("/usr/lib/python3.12/runpy.py", 5, "exec(code)"), raised="OSError: nothing")
+    assert told(library)[1] == "runpy.py:5"
+    elsewhere = traceback(("/data/tools/__main__.py", 5, "run()"), raised="OSError: nothing")
+    assert told(elsewhere)[1] == "tools/__main__.py:5"
+
+
+def test_of_a_chain_the_deliberate_last_matters_and_its_root_is_named():
+    root = traceback(("/home/ada/a.py", 2, 'int("x")'), raised="ValueError: invalid literal")
+    cause = "\nThe above exception was the direct cause of the following exception:\n\n"
+    during = "\nDuring handling of the above exception, another exception occurred:\n\n"
+    raised = traceback(
+        ("/home/ada/a.py", 4, 'raise RuntimeError("bad config") from e'), raised="RuntimeError: bad config"
+    )
+    for link in (cause, during):
+        assert told(root + link + raised)[:2] == (
+            "RuntimeError: bad config, from ValueError: invalid literal",
+            "a.py:4",
+        )
+
+
+def test_an_accident_while_an_exception_was_handled_does_not_hide_it():
+    root = traceback(("/home/ada/a.py", 2, "train()"), raised="ValueError: loss is nan")
+    during = "\nDuring handling of the above exception, another exception occurred:\n\n"
+    accident = traceback(("/home/ada/a.py", 7, "log.close()"), raised="AttributeError: no log")
+    assert told(root + during + accident)[:2] == ("ValueError: loss is nan", "a.py:2")
+
+
+def test_tracebacks_behind_tags_of_ranks_are_told_apart_line_by_line():
+    one = traceback(
+        ("/home/ada/t.py", 3, "step()"), raised="ValueError: seven", prefix="[rank1]: "
+    ).splitlines()
+    other = traceback(
+        ("/home/ada/t.py", 5, "dist.all_reduce(t)"),
+        raised="RuntimeError: Connection closed by peer",
+        prefix="[rank0]: ",
+    ).splitlines()
+    mixed = "\n".join(line for pair in zip(other, one, strict=True) for line in pair)
+    assert told(mixed) == ("ValueError: seven", "t.py:3", "code")
+    assert "symptom" not in read(mixed)
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    ["2026-01-02T03:04:05.678Z ", "[2026-01-02 03:04:05,123][train][ERROR] - ", "E0102 03:04:05.000 77 "],
+)
+def test_tracebacks_behind_times_are_read(prefix):
+    lines = traceback(("/home/ada/t.py", 3, "step()"), raised="KeyError: 'x'").splitlines()
+    stamped = [prefix.replace("05", f"{5 + k:02d}") + line for k, line in enumerate(lines)]
+    assert told("\n".join(stamped))[:2] == ("KeyError: 'x'", "t.py:3")
+    only_first = "ERROR:root:it failed: " + "\n".join(lines)
+    assert told(only_first)[:2] == ("KeyError: 'x'", "t.py:3")
+
+
+def test_a_message_of_many_lines_is_its_first_that_says_something():
+    text = traceback(
+        ("/home/ada/t.py", 3, "net.load(s)"),
+        raised="RuntimeError: Error(s) in loading for Net:\n\tMissing key(s): a\nnote: of v2",
+    )
+    assert told(text)[0] == "RuntimeError: Error(s) in loading for Net: Missing key(s): a"
+
+
+def test_tracebacks_as_rich_loguru_and_notebooks_draw_them():
+    rich = (
+        "╭──────────── Traceback (most recent call last) ────────────╮\n"
+        "│ /home/ada/t.py:9 in main                                  │\n│                                                           │\n"
+        "│   8 def main():                                           │\n│ ❱ 9     net(x)                                            │\n"
+        "│ /opt/venv/lib/python3.12/site-packages/torch/nn.py:7 in f │\n"
+        "╰───────────────────────────────────────────────────────────╯\nValueError: of a box\n"
+    )
+    assert told(rich)[:2] == ("ValueError: of a box", "t.py:9")
+    loguru = (
+        f'2026-01-02 | ERROR | __main__:<module>:9 - it failed\n{HEADER}\n\n> File "/home/ada/t.py", line 9, in <module>\n'
+        "    f(0)\n    └ <function f at 0x7f>\n\nValueError: of a log\n"
+    )
+    assert told(loguru)[:2] == ("ValueError: of a log", "t.py:9")
+    notebook = traceback(
+        ("/opt/venv/lib/python3.12/site-packages/nbclient/client.py", 7, "raise error"),
+        raised="nbclient.exceptions.CellExecutionError: An error occurred while executing the following cell:",
+    ) + (
+        "------------------\nx = 1\n1/0\n------------------\n\n\n-----------\nZeroDivisionError       Traceback (most recent call last)\n"
+        "Cell In[3], line 2\n      1 x = 1\n----> 2 1/0\n\nZeroDivisionError: division by zero\n\n"
+    )
+    assert told(notebook)[:2] == ("ZeroDivisionError: division by zero", "cell 3:2")
+
+
+def test_a_syntax_error_is_where_the_parser_stopped():
+    own = '  File "/home/ada/bad.py", line 3\n    def f(:\n          ^\nSyntaxError: invalid syntax\n'
+    found = read(own)
+    assert (found["what"], found["where"], found["sort"]) == (
+        "SyntaxError: invalid syntax",
+        "bad.py:3",
+        "syntax",
+    )
+    imported = f'{HEADER}\n  File "/home/ada/t.py", line 1, in <module>\n    import bad\n{own}'
+    assert read(imported)["where"] == "bad.py:3"
+    evaluated = f'{HEADER}\n  File "/home/ada/t.py", line 1, in <module>\n    eval(t)\n  File "<string>", line 1\n    1+\nSyntaxError: invalid syntax\n'
+    assert read(evaluated)["sort"] == "error", "the text, not the program, has the error"
+
+
+@pytest.mark.parametrize(
+    ("err", "code", "what", "where", "kind"),
+    [
+        ("terminate called after throwing an instance of 'std::runtime_error'\n  what():  layer 3\n", -6, "std::runtime_error: layer 3", "", "code"),
+        ("terminate called after throwing an instance of 'std::bad_alloc'\n  what():  std::bad_alloc\n", -6, "std::bad_alloc", "", "memory"),
+        ("libc++abi: terminating due to uncaught exception of type std::out_of_range: vector\n", -6, "std::out_of_range: vector", "", "code"),
+        ("sim: src/sim.cpp:10: int main(): Assertion `c == 7' failed.\n", -6, "Assertion `c == 7' failed", "src/sim.cpp:10", "code"),
+        ("free(): double free detected in tcache 2\n", -6, "free(): double free detected in tcache 2", "", "code"),
+        ("*** stack smashing detected ***: terminated\n", -6, "*** stack smashing detected ***: terminated", "", "code"),
+        ("double free or corruption (out)\n", -6, "double free or corruption (out)", "", "code"),
+        ("panic: assignment to entry in nil map\n\ngoroutine 1 [running]:\nmain.f(...)\n\t/home/ada/m.go:5\nmain.main()\n\t/home/ada/m.go:9 +0x1d\nexit status 2\n", 2, "panic: assignment to entry in nil map", "m.go:5", "code"),
+        ("thread 'main' (77) panicked at src/main.rs:4:9:\nindex out of bounds\nnote: run with `RUST_BACKTRACE=1`\n", 101, "panic: index out of bounds", "src/main.rs:4", "code"),
+        ("thread 'main' panicked at 'no data', src/main.rs:4:9\n", 101, "panic: no data", "src/main.rs:4", "code"),
+        ('Exception in thread "main" java.lang.RuntimeException: could not train\n\tat java.base/java.lang.Thread.run(Thread.java:1)\n\tat M.main(M.java:7)\nCaused by: java.io.IOException: no shard\n\tat M.f(M.java:3)\n', 1, "java.lang.RuntimeException: could not train, from java.io.IOException: no shard", "M.java:7", "code"),
+        ("/home/ada/m.js:1\nx.y\n  ^\n\nTypeError: x is undefined\n    at g (/home/ada/m.js:1:43)\n    at node:internal/main:28:49\n\nNode.js v20\n", 1, "TypeError: x is undefined", "m.js:1", "code"),
+        ("run.sh: line 3: torchrum: command not found\n", 127, "torchrum: command not found", "run.sh:3", "code"),
+        ("run.sh: 3: torchrum: not found\n", 127, "torchrum: not found", "run.sh:3", "code"),
+        ("run.sh: line 4: ./a.out: Permission denied\n", 126, "./a.out: Permission denied", "run.sh:4", "code"),
+        ("run.sh: line 2: DATA: unbound variable\n", 1, "DATA: unbound variable", "run.sh:2", "code"),
+        ("run.sh: line 2: 4711 Segmentation fault      (core dumped) ./sim --n 3\n", 139, "Segmentation fault: ./sim --n 3", "run.sh:2", "code"),
+        ("run.sh: line 2: 4711 Bus error               (core dumped) ./sim\n", 135, "Bus error: ./sim", "run.sh:2", "memory"),
+        ("python: can't open file '/home/ada/nope.py': [Errno 2] No such file or directory\n", 2, "python: can't open file '/home/ada/nope.py': [Errno 2] No such file or directory", "", "code"),
+        ("/usr/bin/python3: No module named trainer\n", 1, "No module named trainer", "", "code"),
+        ("usage: t.py [-h] --lr LR\nt.py: error: the following arguments are required: --lr\n", 2, "t.py: error: the following arguments are required: --lr", "", "code"),
+        ("./sim: error while loading shared libraries: libcudart.so.12: cannot open shared object file: No such file or directory\n", 127, "./sim: error while loading shared libraries: libcudart.so.12: cannot open shared object file: No such file or directory", "", "code"),
+        ('Fatal Python error: Segmentation fault\n\nThread 0x1 (most recent call first):\n  File "/home/ada/other.py", line 1 in w\n\nCurrent thread 0x2 (most recent call first):\n  File "/usr/lib/python3.11/ctypes/__init__.py", line 519 in string_at\n  File "/home/ada/t.py", line 3 in g\n', -11, "Fatal Python error: Segmentation fault", "t.py:3", "code"),
+        ("-----\nMPI_ABORT was invoked on rank 1 in communicator MPI_COMM_WORLD\nwith errorcode 3.\n\nNOTE: invoking it kills all\n", 3, "MPI_ABORT was invoked on rank 1 in communicator MPI_COMM_WORLD with errorcode 3.", "", "unknown"),
+        ("CUDA error: uncorrectable ECC error encountered\n", 1, "CUDA error: uncorrectable ECC error encountered", "", "machine"),
+        ("cannot read the config: no such section: model\n", 3, "cannot read the config: no such section: model", "", "unknown"),
+    ],
+)  # fmt: skip
+def test_other_programs_are_read(err, code, what, where, kind):
+    assert told(err, code=code) == (what, where, kind)
+
+
+@pytest.mark.parametrize(
+    ("raised", "kind"),
+    [
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 79.10 GiB", "memory"),
+        ("MemoryError", "memory"),
+        ("numpy._core._exceptions._ArrayMemoryError: Unable to allocate 7.28 TiB for an array", "memory"),
+        ("RuntimeError: CUDA error: an illegal memory access was encountered", "code"),
+        ("torch.AcceleratorError: CUDA error: uncorrectable ECC error encountered", "machine"),
+        ("OSError: [Errno 28] No space left on device", "machine"),
+        ("RuntimeError: No CUDA GPUs are available", "machine"),
+        ("OSError: [Errno 5] Input/output error: '/mnt/x'", "machine"),
+        ("FileNotFoundError: [Errno 2] No such file or directory: 'train.bin'", "data"),
+        ("UnicodeDecodeError: 'utf-8' codec can't decode byte 0xff", "data"),
+        ("json.decoder.JSONDecodeError: Expecting value: line 1 column 1", "data"),
+        ("torch.distributed.DistBackendError: NCCL error in: x.cpp:1, unhandled system error, ncclSystemError", "network"),
+        ("ValueError: ncclInvalidUsage: Duplicate GPU detected : rank 1 and rank 0", "code"),
+        ("socket.gaierror: [Errno -2] Name or service not known", "network"),
+        ("OSError: [Errno 98] Address already in use", "network"),
+        ("KeyboardInterrupt", "unknown"),
+        ("AssertionError", "code"),
+        ("my.project.Diverged: loss is 1e9", "code"),
+    ],
+)  # fmt: skip
+def test_each_error_has_its_kind(raised, kind):
+    found = read(traceback(("/home/ada/t.py", 3, "f()"), raised=raised))
+    assert (found["kind"], found["where"]) == (kind, "t.py:3")
+    assert found["what"] == raised
+
+
+@pytest.mark.parametrize(
+    "raised",
+    [
+        "RuntimeError: [../pair.cc:561] Connection closed by peer [127.0.0.1]:13219",
+        "RuntimeError: [/pair.cc:534] Connection reset by peer",
+        "torch.distributed.DistNetworkError: The client socket has failed to connect to [localhost]:29500 (errno: 111 - Connection refused).",
+        "torch.distributed.DistStoreError: Timed out after 301 seconds waiting for clients. 1/2 clients joined.",
+        "torch.distributed.DistBackendError: [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7)",
+        "torch.distributed.DistBackendError: NCCL error: remote process exited or there was a network error",
+        "torch.distributed.elastic.multiprocessing.api.SignalException: Process 7 got signal: 15",
+    ],
+)
+def test_what_a_lost_peer_leaves_is_a_symptom(raised):
+    assert read(traceback(("/home/ada/t.py", 3, "f()"), raised=raised)).get("symptom") is True
+    aborted = f"terminate called after throwing an instance of 'c10::Error'\n  what():  {raised}\n"
+    assert read(aborted, code=-6).get("symptom") is True
+
+
+def test_an_assertion_on_the_gpu_is_named_with_the_error():
+    first = "/pytorch/Loss.cu:7: nll: block: [0,0,0], thread: [3,0,0] Assertion `t >= 0 && t < n_classes` failed.\n"
+    text = first * 3 + traceback(
+        ("/home/ada/t.py", 3, "loss.item()"), raised="RuntimeError: CUDA error: device-side assert triggered"
+    )
+    what, where, kind = told(text)
+    assert (
+        what
+        == "RuntimeError: CUDA error: device-side assert triggered: Assertion `t >= 0 && t < n_classes` failed."
+    )
+    assert (where, kind) == ("t.py:3", "code")
+
+
+def test_an_exception_that_the_program_went_on_after_is_not_why_it_failed():
+    handled = traceback(("/home/ada/t.py", 3, "retry()"), raised="TimeoutError: slow") + "still here\n" * 100
+    assert told(handled + "giving up: no shard left\n", code=3)[0] == "giving up: no shard left"
+    assert told(handled, code=-11)[0] != "TimeoutError: slow"
+
+
+def test_standard_output_counts_where_errors_go_there():
+    text = traceback(("/home/ada/t.py", 3, "f()"), raised="ValueError: of a log")
+    assert told("a warning: nothing\n", text)[0] == "ValueError: of a log"
+
+
+def test_colours_and_carriage_returns_are_taken_off():
+    text = traceback(
+        ("/home/ada/t.py", 3, "f()"), raised="ValueError: \x1b[1;31mred\x1b[0m \x1b]8;;x\x07link"
+    ).replace("\n", "\r\n")
+    assert told("\r 10%|#   \r 20%|##  \r" + text)[0] == "ValueError: red link"
+    assert all(line.isprintable() for line in read("\x1b[31m\x00\x07 bell\tand tab\n")["lines"])
+
+
+def test_the_last_ten_lines_are_kept_and_are_short():
+    out = b"".join(b"line %d\n" % k for k in range(30)) + b"y" * 100_000 + b"\n"
+    lines = read("", out)["lines"]
+    assert lines[:-1] == [f"line {k}" for k in range(21, 30)]
+    assert len(lines) == 10 and len(lines[-1]) <= 300
+
+
+def test_nothing_printed_says_nothing():
+    assert read("", code=3) == {}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_any_bytes_give_bounded_printable_texts(seed):
+    draw = random.Random(seed)
+    pieces = [
+        HEADER.encode() + b"\n", b'  File "/a/b.py", line 3, in f\n', b"    x()\n", b"ValueError: ", b"[rank1]: ", b"  + Exception Group ",
+        b"  | ", b"panic: ", b"goroutine 1 [running]:\n", b"\x1b[", b"\r", b"\n", b"\xff\xfe\x00", b"Assertion `", b"' failed.", b"x: line 3: ",
+        b"terminate called after throwing an instance of 'x'\n", b"Caused by: ", b" " * 40, b"7" * 50, b"During handling of the above exception\n",
+    ]  # fmt: skip
+    data = b"".join(draw.choice(pieces) for _ in range(4000))
+    found = read_failure(data, data[::-1], data, draw.choice([1, 2, 127, -6, -11]), "/a", (True, True))
+    texts = [found.get("what", ""), found.get("where", ""), *found.get("lines", [])]  # type: ignore[misc]
+    assert all(isinstance(text, str) and len(text) <= 2100 and text.isprintable() for text in texts)

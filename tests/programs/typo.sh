@@ -1,0 +1,4 @@
+#!/usr/bin/env bash
+set -e
+echo "preparing"
+pyhton train.py --lr 3e-4
