@@ -10,6 +10,7 @@ from rank_wan.certificates import certificate
 from rank_wan.pairs import SECRET, pair
 from unidle.rank.span.tls import contexts
 from unidle.rank.wan import Endpoint, Refused, Settings
+from waiting import wait_until
 
 
 def test_certificates_of_one_authority_are_taken(tmp_path: Path) -> None:
@@ -64,4 +65,6 @@ def test_whose_own_certificate_is_turned_away_is_told_so(
             Refused, match=rf"tls: b at .* turned this side's certificate away: {said}; renew it"
         ):
             channel.wait_open(10)
-        assert any("tls: a peer was turned away" in each for each in b.refusals)
+        wait_until(
+            lambda: any("tls: a peer was turned away" in each for each in b.refusals), 20, "b's own account"
+        )
