@@ -6,6 +6,7 @@ import os
 import platform
 import shutil
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -179,10 +180,6 @@ def test_functions_of_a_stripped_module_are_called_what_python_calls_them(tmp_pa
     assert {row[-1].split("+")[0] for row in native_stacks(profile) if "run" in row[:-2]} == {library.name}
 
 
-def leaves(profiles: list[Profile]) -> list[str]:
-    return [row[-1] for profile in profiles for row in native_stacks(profile)]
-
-
 @pytest.mark.skipif(
     platform.machine() != "x86_64", reason="needs an x86-64 processor: the code is written for it"
 )
@@ -207,15 +204,10 @@ def test_generated_code_in_a_container_has_the_names_of_its_own_perf_map() -> No
     before = [unshare, "--pid", "--mount", "--fork", "--mount-proc", "sh", "-c", inside]
     with running(source, before=before, python=os.path.realpath(sys.executable)) as process:
         (child,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-        profiles: list[Profile] = []
-        with watch([int(child)]) as watched:
-
-            def seen_often() -> bool:
-                watched.run(0.3)
-                profiles.append(watched.take())
-                return leaves(profiles).count("made_at_run_time") >= 20
-
-            wait_until(seen_often, 30, "samples of the generated code")
-    assert leaves(profiles).count("made_at_run_time") > 0.8 * len(leaves(profiles))
-    made = [f for profile in profiles for f in profile.frames if f.function == "made_at_run_time"]
-    assert {f.module for f in made} == {"[generated]"}
+        profile = look([int(child)], 0.8)
+    seen = Counter[str]()
+    for sample in profile.samples:  # one for each stack: how often it was seen is its count
+        if sample.state == "on" and (stack := profile.stack(sample.stack)):
+            seen[stack[-1].function] += sample.count
+    assert seen["made_at_run_time"] > 0.8 * seen.total(), seen
+    assert {f.module for f in profile.frames if f.function == "made_at_run_time"} == {"[generated]"}
