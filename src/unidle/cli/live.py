@@ -210,8 +210,9 @@ def _pace(job: JobView) -> str:
 def _words(view: View, event: ev.Event) -> str:
     if isinstance(event, ev.JobSubmitted):
         spec = event.spec
-        each = counted(spec.devices_per_rank, "device") + " each" if spec.needs_devices else "cores only"
-        return f"{event.job}: submitted, {counted(spec.ranks, 'rank')} with {each}"
+        has = counted(spec.devices_per_rank, "device") if spec.needs_devices else "no device"
+        each = " each" if spec.ranks > 1 and spec.needs_devices else ""
+        return f"{event.job}: submitted, {counted(spec.ranks, 'rank')} with {has}{each}"
     if isinstance(event, ev.JobJudged):
         return f"{event.job}: waits, {event.because.text}"
     if isinstance(event, ev.AttemptPlaced):
