@@ -65,7 +65,7 @@ class Live:
 
     def _words(self, view: View, event: ev.Event) -> str:
         if not isinstance(event, ev.RankSaw):
-            return _words(view, event)
+            return _words(event)
         now, attempt = time.monotonic(), (event.job, event.attempt)
         with_saves = now - self._saved_s.get(attempt, -_SAVED_EVERY_S) >= _SAVED_EVERY_S
         if with_saves and any(mark.k == "saved" for mark in event.marks):
@@ -207,7 +207,7 @@ def _pace(job: JobView) -> str:
     return f" ({pace:.1f}/s)"
 
 
-def _words(view: View, event: ev.Event) -> str:
+def _words(event: ev.Event) -> str:
     if isinstance(event, ev.JobSubmitted):
         spec = event.spec
         has = counted(spec.devices_per_rank, "device") if spec.needs_devices else "no device"
