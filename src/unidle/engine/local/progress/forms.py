@@ -75,9 +75,10 @@ class Headings:
 
 
 class Form:
-    """Reads the steps of lines of one form. ``pattern``: the same, for a job file."""
+    """Reads the steps of lines of one form. ``pattern``: the same, for a job file; ``spaced``: its lines have blanks."""
 
     __slots__ = (
+        "_epoch",
         "_read",
         "_total",
         "confidence",
@@ -92,7 +93,7 @@ class Form:
 
     def __init__(
         self, name: str, pattern: bytes, needle: bytes, grade: int, confidence: float,
-        first_epoch: int | None = None, headings: Headings | None = None,
+        first_epoch: int | None = None, headings: Headings | None = None, spaced: bool = False,
     ) -> None:  # fmt: skip
         self.name = name
         self.pattern = pattern.decode("utf-8", "replace")
@@ -103,7 +104,10 @@ class Form:
         self.confidence = confidence
         self.first_epoch = first_epoch
         self.headings = headings  # where the epoch stands in a line of its own, before
+        if name == GUESSED and spaced:  # a number that passes 999 may be written 1,000
+            pattern = pattern.replace(rb"(?P<step>\d+)", rb"(?P<step>\d{1,3}(?:,\d{3})+|\d+)")
         self._read = re.compile(pattern).search
+        self._epoch: int | None = None
         self._total: int | None = None  # of a guessed form: a loop of another length is another loop
         in_epochs = headings is not None or b"<epoch>" in pattern
         self.plain = grade == BY_ITERATION and not in_epochs and name not in _SAMPLES
@@ -120,7 +124,11 @@ class Form:
             return None  # the bar of an epoch before its first step
         total = integer(groups.get("total"))
         if self.name == GUESSED:
-            self._total = total if self._total is None else self._total
+            if b"," in groups["step"]:
+                self.pattern = self.pattern.replace(r"(?P<step>\d+)", r"(?P<step>[\d,]+)")
+            epoch = integer(groups.get("epoch"))
+            self._total = total if self._total is None or epoch != self._epoch else self._total
+            self._epoch = epoch
             if total != self._total:
                 return None
         if self.headings is not None:
@@ -194,10 +202,12 @@ def pattern_of(line: bytes, groups: dict[int, bytes], fixed: frozenset[int], suf
     cut = squeezed(tail).strip()[:suffix]
     if any(byte > 127 or chr(byte).isalpha() for byte in cut) or (cut and last + 1 == len(runs)):
         parts += _text(_raw_prefix(tail, cut))
+    elif not tail.strip() and last + 1 < len(runs):
+        parts.append(rb"\s+[-+.\d]")
     elif last + 1 < len(runs):
-        parts += [*_text(tail), rb"[-+.\d]"]
+        parts += [rb"(?!\.?\d)", *_text(tail), rb"[-+.\d]"]
     else:
-        parts.append(rb"\s*$")
+        parts.append(rb"\W*$" if tail.strip() else rb"\s*$")
     return b"".join(_merged(parts))
 
 
