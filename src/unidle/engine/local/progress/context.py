@@ -23,9 +23,9 @@ _TIME_RUN = re.compile(rb"[\d.]*\d[:-]\d.*")
 _UNITS = re.compile(rb"\d ?[KMGTkmg]i?[Bb]?\b|%|\d:\d\d")
 _NO_TRAINING = re.compile(
     rb"HTTP/\d|%\||\"(?:GET|POST|PUT|HEAD|DELETE) | : (?:FROM|RUN|COPY|ADD|WORKDIR|ENV|CMD|LABEL|ARG) |\d ?[KMGT]i?B/s"
-    rb"|\] (?:Building|FROM|RUN|COPY|ADD|WORKDIR) |^@@ |File \"| [+-]= "
+    rb"|\] (?:Building|FROM|RUN|COPY|ADD|WORKDIR) |\b(?:GET|POST|PUT|HEAD|DELETE) /|@@ -|File \"| [+-]= "
 )
-_BUILD_STEP = re.compile(rb"^#\d+ ")
+_BUILD_STEP = re.compile(rb"^#\d+ |^\d+ \|\s*[A-Za-z}/#][^|]*$")
 
 
 def words_of(text: bytes) -> set[str]:
@@ -107,7 +107,8 @@ def name_of(texts: list[bytes], found: list[re.Match[bytes]], k: int, total: int
     last = total if total is not None else k
     after = _NEXT_NAME.match(texts[last + 1])
     following = _lower(after[1]) if after is not None else ""
-    if after is not None and not following.endswith("s") and last + 1 < len(found):
+    several = following.endswith("s") and kind_of(following) == BY_ITERATION
+    if after is not None and not several and last + 1 < len(found):
         rest = texts[last + 1][after.end() :]
         whole = forms.integer(found[last + 1][0]) is not None
         if _LEADS_ON.fullmatch(rest) and (
@@ -120,7 +121,7 @@ def name_of(texts: list[bytes], found: list[re.Match[bytes]], k: int, total: int
         return following
     if name in ("no", "number", "num", "train", "training", "n", "global"):
         words = [_lower(word) for word in LETTERS.findall(texts[k])]
-        if len(words) > 1 and kind_of(words[-2]) in (BY_ITERATION, BY_EPOCH):
+        if len(words) > 1 and kind_of(words[-2]) != BY_NUMBER:
             return words[-2]
     return name
 
@@ -182,9 +183,9 @@ def is_time(run: bytes) -> bool:
     return _TIME_RUN.fullmatch(run) is not None
 
 
-def is_terse(words: set[str]) -> bool:
+def is_terse(words: set[str], named: bool = False) -> bool:
     """Whether a line has few words but for those of a log: prose and tables of a machine have more."""
-    return len(words - vocabulary.OF_A_LOG) <= vocabulary.FEW
+    return len(words - vocabulary.OF_A_LOG) <= (vocabulary.FEW_NAMED if named else vocabulary.FEW)
 
 
 def names_path(after: bytes) -> bool:

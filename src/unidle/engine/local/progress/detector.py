@@ -39,6 +39,9 @@ _ENOUGH = 120  # to look at some lines that follow each other
 _EARNED, _WORDS_EARNED = 8, 24  # by that
 
 
+_NUMBER = re.compile(rb"(?<![A-Za-z@_-])\d")  # a figure, not the end of a name
+
+
 class _Place:
     """Where in lines of one shape a number stands that may count steps."""
 
@@ -143,8 +146,7 @@ class Detector:
                 return credit, (form, [] if reading is None else [(t_ns, reading)])
             if not _is_text(line):
                 return credit, None
-            if shape == text:
-                self._header.see(text)
+            if self._is_header(text):
                 return credit, None
             known = self._shapes[shape] = self._analyse(text, runs)
             known.headed = self._heading is not None
@@ -233,6 +235,14 @@ class Detector:
         return self._form(*single[0]) if len(single) == 1 else None
 
     # ---- a shape that is new
+
+    def _is_header(self, text: bytes) -> bool:
+        """Whether a line of no number (but for those of a logger) is a new one; it may be the head of a table."""
+        body = text[forms.prefix_of(text) :]
+        if _NUMBER.search(body) is not None:
+            return False
+        self._header.see(body)
+        return True
 
     def _analyse(self, text: bytes, runs: re.Pattern[bytes]) -> _Shape:
         counts, processes = counts_of(text, runs, self._header)

@@ -34,17 +34,28 @@ _NAMED: tuple[tuple[str, bytes, int | None, bytes], ...] = (
      rb"(?i)\[train\]\s*\[Epoch (?P<epoch>\d+)/\d+\]\s*\[Iter: *(?P<step>\d+)/(?P<total>\d+)\]"),
     ("xgboost", b"]\t", None, rb"^\[(?P<step>\d+)\]\t\S*?(?:train|validation|eval|dtrain)\S*-[\w@-]+:[-\d.]"),
     ("lightgbm", b"'s ", None, rb"^\[(?P<step>\d+)\]\s+\S+'s \w+: "),
-    ("catboost", b"learn: ", None, rb"^(?P<step>\d+):\s+learn: "),
+    ("catboost", b"learn: ", None, rb"(?:^|[\s:\]])(?P<step>\d+):\s+learn: "),
     ("maxtext", b"completed step: ", None, rb"\bcompleted step: (?P<step>\d+), seconds: "),
     ("rl-games", b" epoch: ", None, rb"\bfps total: \d+ epoch: (?P<step>\d+)/"),
     ("ultralytics", b"%", 1,
      rb"^\s*(?P<epoch>\d+)/\d+\s+[\d.]+[GM]B?\s.*?:\s*\d+%.*?\s(?P<step>\d+)/(?P<total>\d+)\s"),
 )  # fmt: skip
+# What a logger or a launcher puts before each line.
+_LEVEL = rb"(?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL)"
+_PREFIX = re.compile(
+    rb"(?:\s*(?:[\[(]?\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d(?::\d\d)?(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?[\])]?:?"
+    rb"|[\[(]?\d\d:\d\d:\d\d(?:[.,]\d+)?[\])]?:?(?=\s)|\d{10}\.\d+(?=\s)"
+    rb"|[IWEFD]\d{4} \d\d:\d\d:\d\d\.\d+\s+\d+ [\w./-]+:\d+\]"
+    rb"|\[(?:default|rank|gpu|worker|node)\s?\d+\]:?|\(\w[\w.]* pid=\d+(?:, ip=[\d.]+)?\)"
+    rb"|(?:- )?[A-Za-z_][\w.]* (?:- )?%b\b(?: -(?=\s))?|\[%b\s*\]:?|%b:[\w.]+:|%b\b:?|[-|](?=\s)))+\s*"
+    % (_LEVEL, _LEVEL, _LEVEL, _LEVEL)
+)
+
 _SAMPLES = frozenset({"pytorch-examples"})  # count samples, not steps
 
 _HEADING = rb"(?i)^\W*(?:starting |start )?epoch:?\s*[#\[]?\s*(\d+)\s*(?:(?:/|of)\s*\d+)?\]?\W*$"
-HEADING_BYTES = 64
-_KERAS = rb"^[\s\x08]*(?P<step>\d+)/(?:(?P<total>\d+)|Unknown)\s.*?\bloss: "
+HEADING_BYTES = 128
+_KERAS = rb"(?:^|[\s\x08:\]])(?P<step>\d+)/(?:(?P<total>\d+)|Unknown)\s.*?\bloss: "
 
 
 class Headings:
@@ -141,11 +152,17 @@ def integer(text: bytes | None) -> int | None:
     return int(digits) if digits.isdigit() and len(digits) <= 15 else None
 
 
+def prefix_of(line: bytes) -> int:
+    """How long what a logger or a launcher puts before each line is: a time, a level, a rank, a process."""
+    found = _PREFIX.match(line)
+    return 0 if found is None else found.end()
+
+
 def epoch_headed(line: bytes) -> int | None:
     """The epoch where ``line`` is nothing but the heading of one."""
     if len(line) > HEADING_BYTES or b"poch" not in line.lower():
         return None
-    found = re.search(_HEADING, line)
+    found = re.search(_HEADING, line[prefix_of(line) :])
     return integer(found[1]) if found is not None else None
 
 

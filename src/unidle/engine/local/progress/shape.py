@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from . import context, vocabulary
+from . import context, forms, vocabulary
 from .forms import BY_EPOCH, BY_ITERATION, BY_NUMBER, BY_PAIR
 
 _MOST_RUNS = 16
@@ -12,7 +12,8 @@ _SUFFIX_BYTES = 24
 _HEADER_BYTES = 400
 
 _SUFFIX = re.compile(rb"[^A-Za-z0-9]*[A-Za-z_]*")
-_COLUMNS = re.compile(rb"[\s,|]+")
+_COLUMNS = re.compile(rb"(?:[\s,|]|\xe2[\x94-\x96].)+")
+_CELL = re.compile(rb"(?:(?!\xe2[\x94-\x96].)[^\s,|])+")
 
 
 class Count:
@@ -66,22 +67,32 @@ class Header:
         """Remember ``text``, which has no number, if it may be the head of a table."""
         if len(text) > _HEADER_BYTES or not context.LETTERS.search(text):
             return
-        names = [context.plain(word) for word in _COLUMNS.split(text.strip(b" |")) if word]
-        counts = any(context.kind_of(name) in (BY_ITERATION, BY_EPOCH) for name in names)
+        names = [context.plain(word) for word in _COLUMNS.split(text.strip(b" |#")) if word]
+        strong = self._are_strong(names)
+        counts = any(
+            context.kind_of(name) in (BY_ITERATION, BY_EPOCH) and (strong or not name.startswith("batch"))
+            for name in names
+        )
         if len(names) > 1 and (counts or not self._counts):
             self._names, self._counts = names, counts
 
-    def columns(self, text: bytes, found: list[re.Match[bytes]]) -> tuple[dict[int, str], bool]:
+    @staticmethod
+    def _are_strong(names: list[str]) -> bool:
+        return any(word in vocabulary.STRONG_METRICS for name in names for word in name.split("_"))
+
+    def columns(self, line: Parts) -> tuple[dict[int, str], bool]:
         """Of a row: the names of its numbers; and whether the head tells that none of them counts steps."""
         if not self._names:
             return {}, False
-        cells = list(re.finditer(rb"[^\s,|]+", text))
-        if len(cells) != len(self._names) or any(cell[0].isalpha() for cell in cells[:1]):
+        cells = list(_CELL.finditer(line.text, len(line.text) - len(line.body)))
+        labelled = len(cells) == len(self._names) + 1  # the first column of a report has no name
+        if not labelled and (len(cells) != len(self._names) or cells[0][0].isalpha()):
             return {}, False
         if not self._counts:
-            words = {word for name in self._names for word in name.split("_")}
-            return {}, len(cells) > 2 and not words & vocabulary.STRONG_METRICS
-        starts = {run.start(): k for k, run in enumerate(found)}
+            return {}, not line.words and len(cells) > 2 and not self._are_strong(self._names)
+        if labelled:
+            return {}, False
+        starts = {run.start(): k for k, run in enumerate(line.found)}
         pairs = zip(cells, self._names, strict=True)
         return {starts[cell.start()]: name for cell, name in pairs if cell.start() in starts}, False
 
@@ -89,19 +100,41 @@ class Header:
 class Parts:
     """A line: its numbers (``found``), and the texts before, between and behind them."""
 
-    __slots__ = ("epoch", "found", "metric", "processes", "strong", "text", "texts", "words")
+    __slots__ = (
+        "begin",
+        "body",
+        "epoch",
+        "found",
+        "metric",
+        "near",
+        "processes",
+        "strong",
+        "text",
+        "texts",
+        "words",
+    )
 
     def __init__(self, text: bytes, runs: re.Pattern[bytes]) -> None:
+        prefix = forms.prefix_of(text)
         self.text = text
+        self.body = text[prefix:]
         self.found = list(runs.finditer(text))[:_MOST_RUNS]
         ends = [0, *(run.end() for run in self.found)]
         starts = [run.start() for run in self.found]
         self.texts = [text[a:b] for a, b in zip(ends, starts, strict=False)]
         self.texts.append(text[ends[-1] :])
+        self.near = list(self.texts)  # the same, without what a logger puts before
+        self.begin = sum(
+            start < prefix for start in starts
+        )  # the first number behind what a logger puts before
+        if ends[self.begin] < prefix:
+            self.near[self.begin] = (
+                text[prefix : starts[self.begin]] if self.begin < len(starts) else self.body
+            )
         self.processes = tuple(
             k for k, run in enumerate(self.found) if context.is_process(self.texts[k], run[0])
         )
-        self.words = context.words_of(text)
+        self.words = context.words_of(self.body)
         self.metric = bool(self.words & vocabulary.METRICS)
         self.strong = bool(self.words & vocabulary.STRONG_METRICS)
         self.epoch: int | None = None  # where its epoch stands
@@ -118,16 +151,20 @@ class Parts:
         return all(
             j in self.processes or j == self.epoch or context.is_time(run[0])
             for j, run in enumerate(self.found[:k])
+            if j >= self.begin
         )
 
     def may_count(self, k: int, kind: int, grade: int) -> bool:
         """Of a line without a metric: whether the number at ``k`` may count steps all the same."""
         if kind:
-            return not context.is_of_another_trade(self.words)
-        if context.elsewhere(self.words, self.text):
+            crowded = kind == BY_EPOCH and not context.is_terse(self.words, named=True)
+            return not crowded and not context.is_of_another_trade(self.words)
+        if context.elsewhere(self.words, self.body):
             return False
-        if grade == BY_ITERATION or not self.words:
-            return True  # a pair in an epoch; a row of numbers
+        if grade == BY_ITERATION:
+            return True  # a pair in an epoch
+        if not self.words:  # a row of numbers
+            return self.leads(k) or sum(b"." in run[0] for run in self.found) > 1
         return self.leads(k) and context.is_terse(self.words) and not context.names_path(self.texts[k + 1])
 
 
@@ -136,12 +173,12 @@ def counts_of(text: bytes, runs: re.Pattern[bytes], header: Header) -> tuple[lis
     if context.is_no_training(text):
         return [], ()
     line = Parts(text, runs)
-    column, rules_out = header.columns(text, line.found)
+    column, rules_out = header.columns(line)
     counts: list[Count] = []
-    if rules_out or (not line.strong and context.is_build_step(text)):
+    if rules_out or (not line.strong and context.is_build_step(line.body)):
         return counts, line.processes
-    for k in range(len(line.found)):
-        if k in line.processes or not context.stands_alone(line.texts, line.found, k, line.metric):
+    for k in range(line.begin, len(line.found)):
+        if k in line.processes or not context.stands_alone(line.near, line.found, k, line.metric):
             continue
         count = _count_of(line, k, column.get(k))
         if count is not None:
@@ -153,7 +190,7 @@ def _count_of(line: Parts, k: int, column: str | None) -> Count | None:
     """The number at ``k`` of a line, if it may count steps."""
     texts, found = line.texts, line.found
     total = k + 1 if k + 1 < len(found) and context.PAIR.fullmatch(texts[k + 1]) else None
-    name = column or context.name_of(texts, found, k, total)
+    name = column or context.name_of(line.near, found, k, total)
     kind = context.kind_of(name)
     if kind is None:
         return None

@@ -9,7 +9,7 @@ def _set(words: str) -> frozenset[str]:
 
 ITERATION = _set(
     "step steps iter iters iteration iterations it batch batches minibatch update updates timestep timesteps round rounds"
-    " episode episodes generation gen rollout globalstep trainstep niter nstep stp"
+    " episode episodes generation gen rollout iterate globalstep trainstep niter nstep stp"
     " schritt schritte durchlauf paso pasos passo passi pas itération itérations iteración iteraciones iteração"
     " iterazione étape шаг итерация"
 )
@@ -44,7 +44,7 @@ BEFORE = (
     "reading", "cach", "prepar", "preproc", "processing", "warming", "profil", "calib", "quanti", "retr", "attempt",
     "collect", "import", "convert", "index", "packing", "mapping", "filter", "kill", "pull", "push", "unpack",
     "verif", "heartbeat", "ping", "poll", "wait", "patience", "best", "resum", "restor", "skipp", "scan", "clon",
-    "receiv", "wandb", "srun", "copy", "warn", "traceback", "exception", "remaining", "eta", "layer",
+    "receiv", "wandb", "decod", "denois", "hash", "pars", "scor", "srun", "copy", "warn", "traceback", "exception", "remaining", "eta", "layer",
 )  # fmt: skip
 BEFORE_WHOLE = _set("val dev get post line port class bench benchmark validierung téléchargement")
 BEFORE_WITHIN = (
@@ -73,7 +73,7 @@ NAMES = _set(
     " vocab token tokens word words fps tps wps temperature power util level requests request req connection client"
     " message messages msg event events patience waiting counter scale total used free available offset address pos"
     " position length len seed capacity queue pending items item images image examples example sentences documents"
-    " prompt prompts sample case cases question running swapped reqs fold trial run runs seq object objects job jobs task tasks user users uptime cpu cores bin bit bits year month instances boxes") | METRICS  # fmt: skip
+    " prompt prompts sample case cases question running swapped reqs fold trial run runs seq object objects job jobs task tasks user users uptime rss vms peak heap swap repeat sequence sequences wave cpu cores bin bit bits year month instances boxes") | METRICS  # fmt: skip
 
 # Words of lines that count on without being a training's, where nothing in the line speaks for training.
 ANYWHERE = (
@@ -83,9 +83,9 @@ ANYWHERE = (
     "built", "object", "target", "package", "dependen", "message", "event", "queue", "job", "task", "node", "host",
     "user", "kernel", "uptime", "second", "minute", "hour", "sleep", "creat", "delet", "add", "remov", "insert", "record",
     "row", "document", "page", "image", "sentence", "question", "answer", "prompt", "item", "chunk", "version", "module",
-    "clean", "merg", "sort", "split", "send", "sent", "progress", "done", "complet", "finish", "percent", "transfer",
+    "clean", "merg", "sort", "split", "send", "sent", "progress", "complet", "percent", "transfer",
     "nvcc", "gcc", "clang", "usr", "stage", "tid", "probe", "icmp", "ttl", "bytes", "reqs", "alloc", "reserv", "cpu", "load", "packet", "commit", "sync", "backup", "migrat", "schedul", "monitor", "watch", "tick", "counter", "init", "setup", "config",
-    "trip", "took", "ok", "test", "case", "usb", "new", "assistant", "disk", "read", "select", "video", "frame",
+    "keep", "dag", "trip", "took", "ok", "test", "case", "usb", "new", "assistant", "disk", "read", "select", "video", "frame",
 )  # fmt: skip
 
 NOT_ALONE = ANYWHERE + BEFORE
@@ -98,18 +98,19 @@ OTHER_TRADES = (
     "transact", "validator", "finaliz", "justif", "attest", "poll", "ping", "retr", "attempt", "socket", "connect",
     "packet", "email", "login", "auth", "copied", "copying", "backup", "snapshot", "archiv", "pass", "fail", "assert",
     "fuzz", "mutat", "invoice", "payment", "order", "customer", "message", "publish", "subscrib", "replica", "delet",
-    "unpack", "extract", "configur", "provision", "terraform", "pipeline", "workflow", "verif", "clean", "resolv",
+    "unpack", "extract", "configur", "provision", "terraform", "cluster", "changed", "written", "wrote", "fetch", "receiv", "sent", "send", "topic", "bucket", "workflow", "verif", "clean", "resolv",
 )  # fmt: skip
 OTHER_TRADES_WHOLE = _set(
-    "row rows table sql file files group task zk raft paxos vote votes slot slots term block blocks dns gc run gossip"
+    "already image pipeline read from row rows table sql file files group task zk raft paxos vote votes slot slots term block blocks dns gc run gossip"
     " member members key keys cert job jobs mail game player players card poker match stage click open press"
 )
 
 # A line with a bare number, or a pair, and no metric: so many words may it have, these not counted.
 FEW = 2
+FEW_NAMED = 6
 OF_A_LOG = _set(
     "info debug warning warn root main train training trainer log logger logging utc am pm z t i w rank done finished"
-    " complete completed of in at s sec ms time elapsed now iter it step"
+    " complete completed of in at s sec secs second seconds minutes ms time elapsed now iter it step"
 )
 
 # What may stand before the step of a line that is believed alone.
