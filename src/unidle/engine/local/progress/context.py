@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import re
 
 from . import forms, vocabulary
 from .forms import BY_EPOCH, BY_ITERATION, BY_NUMBER, BY_PAIR
+
+_WORDS_KEPT = 1024  # answers about words that come again
 
 PAIR = re.compile(rb"\s*(?:/|of)\s*")
 # letters of European and of East Asian scripts, without what frames and bars are drawn of
@@ -130,6 +133,7 @@ def _lower(word: bytes) -> str:
     return word.decode("utf-8", "replace").lower()
 
 
+@functools.lru_cache(_WORDS_KEPT)
 def kind_of(name: str) -> int | None:
     """What the word before a number makes of it; None: no count of steps."""
     parts = name.split("_")
@@ -144,16 +148,14 @@ def kind_of(name: str) -> int | None:
 
 def told_otherwise(ahead: set[str], name: str) -> bool:
     """Whether a word before the number makes it one of an evaluation, a download or the like."""
-    own = name.split("_")
-    return any(
-        word not in own
-        and (
-            word in vocabulary.BEFORE_WHOLE
-            or word.startswith(vocabulary.BEFORE)
-            or (not word.isascii() and any(part in word for part in vocabulary.BEFORE_WITHIN))
-        )
-        for word in ahead
-    )
+    told = [word for word in ahead if _tells(word)]
+    return bool(told) and not set(told) <= set(name.split("_"))
+
+
+@functools.lru_cache(_WORDS_KEPT)
+def _tells(word: str) -> bool:
+    within = not word.isascii() and any(part in word for part in vocabulary.BEFORE_WITHIN)
+    return within or word in vocabulary.BEFORE_WHOLE or word.startswith(vocabulary.BEFORE)
 
 
 def is_plain(words: set[str], ahead: set[str], name: str) -> bool:

@@ -14,6 +14,9 @@ _HEADER_BYTES = 400
 _SUFFIX = re.compile(rb"[^A-Za-z0-9]*[A-Za-z_]*")
 _COLUMNS = re.compile(rb"(?:[\s,|]|\xe2[\x94-\x96].)+")
 _CELL = re.compile(rb"(?:(?!\xe2[\x94-\x96].)[^\s,|])+")
+_MAY_COUNT = re.compile(
+    rb"(?i)step|\bit\b|iter|epo|ba?tch|upd|round|\bgen|\bep|schritt|\bpas|durchl|[\xc3-\xdf\xe3-\xed]"
+)
 
 
 class Count:
@@ -57,23 +60,32 @@ class Count:
 class Header:
     """The head of a table: the line of names over rows of numbers."""
 
-    __slots__ = ("_counts", "_names")
+    __slots__ = ("_counts", "_last", "_names")
 
     def __init__(self) -> None:
         self._names: list[str] = []
         self._counts = False
+        self._last = b""  # a line that may be a head, and names no count
 
     def see(self, text: bytes) -> None:
         """Remember ``text``, which has no number, if it may be the head of a table."""
-        if len(text) > _HEADER_BYTES or not context.LETTERS.search(text):
-            return
+        if len(text) <= _HEADER_BYTES and context.LETTERS.search(text) is not None:
+            if _MAY_COUNT.search(text):
+                self._read(text)
+            else:
+                self._last = text
+
+    def _read(self, text: bytes) -> None:
+        self._last = b""
         names = [context.plain(word) for word in _COLUMNS.split(text.strip(b" |#")) if word]
+        if len(names) < 2:
+            return
         strong = self._are_strong(names)
         counts = any(
             context.kind_of(name) in (BY_ITERATION, BY_EPOCH) and (strong or not name.startswith("batch"))
             for name in names
         )
-        if len(names) > 1 and (counts or not self._counts):
+        if counts or not self._counts:
             self._names, self._counts = names, counts
 
     @staticmethod
@@ -82,6 +94,8 @@ class Header:
 
     def columns(self, line: Parts) -> tuple[dict[int, str], bool]:
         """Of a row: the names of its numbers; and whether the head tells that none of them counts steps."""
+        if self._last:
+            self._read(self._last)
         if not self._names:
             return {}, False
         cells = list(_CELL.finditer(line.text, len(line.text) - len(line.body)))
