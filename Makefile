@@ -23,7 +23,7 @@ demo: setup ## Train a small GPT on 4 ranks, kill one, resume, and show where th
 demo-span: setup ## Train a small GPT over four sites with slow links, beside its model and gloo (as root: in namespaces)
 	@$(BIN)/python scripts/demo_span.py $(ARGS)
 
-# Tests of one file run one after the other; files run side by side. WORKERS=0: all in one process, for a debugger.
+# Tests of one file run one after the other; files run in parallel. WORKERS=0: all in one process, for a debugger.
 WORKERS ?= $(shell cores=$$(nproc); echo $$((cores < 4 ? cores : 4)))
 
 test: MARKED := not slow
