@@ -23,13 +23,16 @@ demo: setup ## Train a small GPT on 4 ranks, kill one, resume, and show where th
 demo-span: setup ## Train a small GPT over four sites with slow links, compared with its model and gloo (as root: in namespaces)
 	@$(BIN)/python scripts/demo_span.py $(ARGS)
 
+# Tests of one file run one after the other; files run in parallel. WORKERS=0: all in one process, for a debugger.
+WORKERS ?= $(shell cores=$$(nproc); echo $$((cores < 4 ? cores : 4)))
+
 test: MARKED := not slow
 test-slow: MARKED := slow
-test: ## Run the tests (ARGS="-k lease -x" goes to pytest)
+test: ## Run the tests (ARGS="-k lease -x" goes to pytest; WORKERS=0: one after the other)
 test-slow: ## Run the tests of long drills and recoveries
 test test-slow: setup-tests
 	@scratch=$$(mktemp -d -t unidle-tests.XXXXXX); \
-	$(BIN)/pytest --basetemp="$$scratch/t" -m "$(MARKED)" $(ARGS) && rm -rf "$$scratch"  # kept for a look when a test failed
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile --basetemp="$$scratch/t" -m "$(MARKED)" $(ARGS) && rm -rf "$$scratch"  # kept for a look when a test failed
 
 test-gpu: ## Run every GPU path for real, without network (PYTHON=python3, WHEELS=DIR; ARGS="--json")
 	@scripts/test-gpu.sh $(ARGS)

@@ -80,7 +80,7 @@ def test_without_a_terminal_output_comes_as_it_is_and_progress_is_plain(tmp_path
     bar = b"".join(b"\r%d %%" % k for k in (20, 40, 60, 80, 100))
     assert out.startswith(b"before\n" + bar + b"\n\x1b[31mred\x1b[0m \x1b[2Jno clearing \xff\nno end\n\n")
     assert b"succeeded after 1 attempt in" in out
-    assert b": submitted, 1 rank with 1 device each" in err and b"\x1b" not in err
+    assert b": submitted, 1 rank with 1 device\n" in err and b"\x1b" not in err
 
 
 def test_chosen_ranks_are_shown_over_restarts_and_json_stays_pure(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -146,9 +147,12 @@ def test_what_happened_under_a_controller_that_tells_nobody_is_told_by_the_next_
 
 
 def test_what_was_delivered_and_not_kept_is_delivered_again_with_the_same_id(begin: Begin) -> None:
-    with hook() as (there, part):
+    waiting_is_kept = threading.Event()
+    with receiver(lambda _: (200 if waiting_is_kept.wait(30) else 500, {})) as there:
+        part = {"webhook": there.url}
         log = begin(part)
         log.add(failed(1))
+        waiting_is_kept.set()
         there.until(lambda: len(there.taken) == 1)
         log.desk.abandon()  # killed before the delivery was kept
         log = begin(part)

@@ -10,6 +10,7 @@ from rank_wan.pairs import pair, threads
 from unidle.rank.span import clocks
 from unidle.rank.span.clocks import Clock
 from unidle.rank.wan import ChannelClosed
+from waiting import wait_until
 
 AHEAD_NS = 5_000_000_000
 
@@ -27,14 +28,14 @@ def test_both_sides_know_how_far_the_other_clock_is_ahead_and_follow_it(
         assert asks.ahead_ns == pytest.approx(AHEAD_NS, abs=50_000_000)
         assert answers.ahead_ns == pytest.approx(-AHEAD_NS, abs=50_000_000)
         ahead[0] *= 2  # a clock that runs otherwise: the rounds before are forgotten
-        end = time.monotonic() + 20
-        while answers.ahead_ns > -1.9 * AHEAD_NS and time.monotonic() < end:
-            time.sleep(0.01)
+        wait_until(lambda: answers.ahead_ns < -1.9 * AHEAD_NS, 20, "the other clock")
         assert asks.ahead_ns == pytest.approx(2 * AHEAD_NS, abs=50_000_000)
         assert answers.ahead_ns == pytest.approx(-2 * AHEAD_NS, abs=50_000_000)
         asks.stop()
         answers.stop()
-    assert not [name for name in threads() if name.startswith("span-clock")]
+    wait_until(
+        lambda: not [name for name in threads() if name.startswith("span-clock")], 20, "their threads' end"
+    )
 
 
 def test_the_fastest_of_the_last_rounds_counts() -> None:

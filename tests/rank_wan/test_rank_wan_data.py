@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from rank_wan.pairs import QUICK, SECRET, pair, sockets, threads
 from unidle.rank.wan import Channel, ChannelClosed, ChannelLost, Endpoint, Settings, WanError, WrongSize
+from waiting import wait_until
 
 
 @given(
@@ -151,7 +152,7 @@ def test_no_thread_and_no_socket_is_left_after_a_close() -> None:
     lonely = Endpoint("c", run="r", secret=SECRET, settings=QUICK)
     lonely.connect("nobody", ("127.0.0.1", 9))
     lonely.close(0.1)
-    assert (threads(), sockets()) == before
+    wait_until(lambda: (threads(), sockets()) == before, 20, "the end of threads and sockets")
     with pytest.raises(ChannelClosed):
         lonely.accept("d")
 

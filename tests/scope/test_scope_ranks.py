@@ -40,7 +40,8 @@ def gangs(draw: st.DrawFn) -> tuple[Gang, int, float]:
     gang = Gang(
         ranks,
         work,
-        transfer_ms=draw(st.floats(0.05, 20)),
+        # what is late is at least a twentieth of a step: less is noise by design
+        transfer_ms=draw(st.floats(0.05, min(20, 4 * late_ms / collectives))),
         behind=draw(st.booleans()),
         clock_ms=clocks.__getitem__,
         drift=drifts.__getitem__,

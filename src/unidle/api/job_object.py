@@ -202,7 +202,7 @@ class Job(Generic[ResultT]):
 
         opened, view = self._open()
         with closing(opened):
-            target = ranks_of(opened, find_job(view, self.id), rank)
+            target = ranks_of(opened, find_job(view, self.id), None if rank is None else [rank])
         return Profiled.of(*look(target, seconds, hz=hz))
 
     # --------------------------------------------------------------------------------------------

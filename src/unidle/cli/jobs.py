@@ -30,25 +30,8 @@ from unidle.cli.common import (
     store_address,
     warn,
 )
-from unidle.cli.job_words import (
-    CheckpointOption,
-    DeviceOption,
-    DevicesPerRankOption,
-    EnvOption,
-    JobCommand,
-    JobFileArgument,
-    MaxRestartsOption,
-    MemoryOption,
-    NameOption,
-    QueueOption,
-    RanksOption,
-    RendezvousOption,
-    TimeoutOption,
-    UserOption,
-    WorkdirOption,
-    options_of,
-    read_job,
-)
+from unidle.cli.job_words import JobCommand, JobFileArgument, JobOptions, read_job
+from unidle.cli.option_set import with_options
 from unidle.errors import BadInput, UnidleError
 from unidle.login import login_name
 from unidle.words import counted
@@ -70,6 +53,7 @@ def register(app: typer.Typer) -> None:
     app.command("cancel")(cancel)
 
 
+@with_options(described=JobOptions)
 def submit(
     context: typer.Context,
     job: JobFileArgument = None,
@@ -83,19 +67,6 @@ def submit(
             help="Submit to the cluster of this file that would start the job first, instead of --store.",
         ),
     ] = None,
-    name: NameOption = None,
-    ranks: RanksOption = None,
-    devices_per_rank: DevicesPerRankOption = None,
-    device: DeviceOption = None,
-    queue: QueueOption = None,
-    env: EnvOption = None,
-    memory: MemoryOption = None,
-    workdir: WorkdirOption = None,
-    rendezvous: RendezvousOption = None,
-    max_restarts: MaxRestartsOption = None,
-    checkpoint: CheckpointOption = None,
-    timeout: TimeoutOption = None,
-    user: UserOption = None,
     fleet: Annotated[
         str | None,
         typer.Option("--fleet", metavar="FILE", show_default=False, help="Check against this fleet file."),
@@ -103,6 +74,8 @@ def submit(
     hold: Annotated[
         bool, typer.Option("--hold", help="Keep the job until the fleet can hold it, if it cannot now.")
     ] = False,
+    *,
+    described: JobOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Put a job into the queue of a store. `unidle up` on that store runs it.
@@ -116,23 +89,19 @@ def submit(
     from unidle.fleet import as_declared
     from unidle.store.open import open_store
 
-    options = options_of(
-        name=name, ranks=ranks, devices_per_rank=devices_per_rank, device=device, queue=queue, env=env, memory=memory,
-        workdir=workdir, rendezvous=rendezvous, max_restarts=max_restarts, checkpoint=checkpoint, timeout=timeout,
-    )  # fmt: skip
-    spec = read_job(job, context.obj, options, by="submit")
+    spec = read_job(job, context.obj, described, by="submit")
     job_id = new_job_id(spec.name)
     if clusters is not None:
         for option in ("hold", "fleet"):
             not_both(context, option, clusters=clusters)
-        _submit_somewhere(context, clusters, job_id, replace(spec, user=user or spec.user), as_json)
+        _submit_somewhere(context, clusters, job_id, replace(spec, user=described.user or spec.user), as_json)
         return
     found = find_fleet(fleet, None) if fleet is not None else None
     address = store_address(store)
     make_parent(address)
     opened = open_store(address, create=True)
     try:
-        spec, by = signed(opened, spec, user)
+        spec, by = signed(opened, spec, described.user)
         note = _refused(spec, found or as_declared(read_view(opened).fleet), hold=hold)
         opened.request("submit", msgspec.json.encode(SubmitRequest(job_id, spec)))
         holder = opened.holder()

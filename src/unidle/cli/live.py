@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import stat
 import sys
 import threading
@@ -15,7 +16,8 @@ from typing import TYPE_CHECKING, Literal, TextIO
 from unidle.cli.common import age, printable
 from unidle.events import types as ev
 from unidle.guard.failure import how_ended
-from unidle.view.jobs import JobView
+from unidle.view.jobs import AttemptView, JobView
+from unidle.view.ranks import RankView
 from unidle.view.state import View
 from unidle.words import counted
 
@@ -29,6 +31,7 @@ _PLAIN_MOST_S = 300.0
 _LIVE_EVERY_S = 0.2
 _BAR_STAYS_S = 3.0
 _WAIT_S = 0.5
+_SAVED_EVERY_S = 30.0  # a line about a checkpoint, at most; the others are in the line of where the job is
 
 
 class Live:
@@ -48,16 +51,26 @@ class Live:
         self._moving: TextIO = sys.stderr  # where the moving line is
         self._line = ""  # what the moving line shows
         self._bar, self._bar_s = "", 0.0  # the job's unfinished line, and when it last changed
+        self._saved_s: dict[tuple[str, int], float] = {}  # when a checkpoint of an attempt was last printed
         self._started = time.monotonic()
         self._last = self._started if mode == "plain" else 0.0
 
     def tell(self, view: View, event: ev.Event) -> None:
         """Print what an event means, where it means something to a person, after what the job printed before it."""
-        text = _words(view, event) if self._mode != "off" else ""
+        text = self._words(view, event) if self._mode != "off" else ""
         if self.output is not None and (text or isinstance(event, (ev.AttemptPlaced, ev.AttemptEnded))):
             self.output.heard(event)
         if text:
             self.hint(text)
+
+    def _words(self, view: View, event: ev.Event) -> str:
+        if not isinstance(event, ev.RankSaw):
+            return _words(event)
+        now, attempt = time.monotonic(), (event.job, event.attempt)
+        with_saves = now - self._saved_s.get(attempt, -_SAVED_EVERY_S) >= _SAVED_EVERY_S
+        if with_saves and any(mark.k == "saved" for mark in event.marks):
+            self._saved_s[attempt] = now
+        return _rank_words(view, event, with_saves=with_saves)
 
     def refresh(self, job: JobView, now_ns: int) -> None:
         """Show where the job is, often on a terminal, in plain mode less and less often."""
@@ -175,6 +188,9 @@ def _status(job: JobView, now_ns: int) -> str:
     step = attempt.last_step()
     if step is not None:
         parts.append(f"step {step}{_pace(job)}")
+    saves = [saved for rank in attempt.ranks if rank.saves and (saved := rank.saves[-1])[1] is not None]
+    if saves:
+        parts.append(f"checkpoint {max(saves)[1]}")
     if attempt.notice is not None:
         parts.append(f"no sign of work for {age(now_ns - attempt.notice.since_ns)}")
     parts.append(age(now_ns - attempt.placed_ns))
@@ -191,11 +207,12 @@ def _pace(job: JobView) -> str:
     return f" ({pace:.1f}/s)"
 
 
-def _words(view: View, event: ev.Event) -> str:
+def _words(event: ev.Event) -> str:
     if isinstance(event, ev.JobSubmitted):
         spec = event.spec
-        each = counted(spec.devices_per_rank, "device") + " each" if spec.needs_devices else "cores only"
-        return f"{event.job}: submitted, {counted(spec.ranks, 'rank')} with {each}"
+        has = counted(spec.devices_per_rank, "device") if spec.needs_devices else "no device"
+        each = " each" if spec.ranks > 1 and spec.needs_devices else ""
+        return f"{event.job}: submitted, {counted(spec.ranks, 'rank')} with {has}{each}"
     if isinstance(event, ev.JobJudged):
         return f"{event.job}: waits, {event.because.text}"
     if isinstance(event, ev.AttemptPlaced):
@@ -214,19 +231,25 @@ def _words(view: View, event: ev.Event) -> str:
         return f"{event.node}: fault: {event.because.text}"
     if isinstance(event, ev.ProfilerSet):
         return event.why_not or "running jobs are looked at (`unidle profile JOB --since 1h`)"
-    if isinstance(event, ev.RankSaw):
-        return _rank_words(view, event)
     return ""
 
 
-def _rank_words(view: View, event: ev.RankSaw) -> str:
-    rank = view.jobs[event.job].attempts[event.attempt - 1].ranks[event.rank]
+def _rank_words(view: View, event: ev.RankSaw, *, with_saves: bool) -> str:
+    attempt = view.jobs[event.job].attempts[event.attempt - 1]
+    rank = attempt.ranks[event.rank]
     texts = []
     for mark in event.marks:
-        if mark.k == "saved":
+        if mark.k == "saved" and with_saves:
             texts.append("checkpoint saved" + (f" at step {mark.n}" if mark.n is not None else ""))
-        elif mark.k in ("exit", "lost") and rank.failed:
+        elif mark.k == "restored" and event.rank == 0 and mark.n is not None:
+            texts.append(f"resumed from the checkpoint of step {mark.n}")
+        elif mark.k in ("exit", "lost") and rank.failed and not _was_stopped(attempt, rank):
             texts.append(f"rank {event.rank} {how_ended(rank)}")
         elif mark.k == "note" and mark.text:
             texts.append(f"rank {event.rank}: {mark.text}")
     return f"{event.job}: {'; '.join(texts)}" if texts else ""
+
+
+def _was_stopped(attempt: AttemptView, rank: RankView) -> bool:
+    """Whether a rank ended by the signal that stops its gang, which has a line already."""
+    return attempt.stop is not None and rank.code in (-signal.SIGTERM, -signal.SIGKILL) and not rank.lost

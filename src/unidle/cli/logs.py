@@ -21,6 +21,7 @@ from unidle.cli.common import (
     warn,
 )
 from unidle.cli.job_words import ranks_of
+from unidle.cli.times import moment
 from unidle.errors import BadInput
 from unidle.words import counted
 
@@ -78,7 +79,7 @@ def logs(
     opened = read_store(store)
     view = read_view(opened)
     found = need_job(view, job, started=True)
-    since_ns = None if since is None else _moment(since, now_of(view))
+    since_ns = None if since is None else moment("--since", since, now_of(view), plain="s")
     most = max([len(one.places) for one in found.attempts], default=found.spec.ranks)
     ranks = tuple(range(most)) if rank is None else ranks_of("--rank", rank, most)
     if not found.attempts:
@@ -120,25 +121,4 @@ def _pattern(text: str | None) -> re.Pattern[str] | None:
         remedy = "see docs.python.org/3/library/re.html; a backslash takes a character as it is"
         raise BadInput(
             f"is not a regular expression: {error}", field="--grep", value=text, remedy=remedy
-        ) from None
-
-
-def _moment(text: str, now_ns: int) -> int:
-    """``10m`` ago, or an ISO time (local where it has no zone)."""
-    import datetime as dt
-
-    from unidle.files.values import seconds_or_duration_ns
-
-    try:
-        return now_ns - seconds_or_duration_ns(text)
-    except ValueError:
-        pass
-    try:
-        return round(dt.datetime.fromisoformat(text).timestamp() * 1e9)
-    except (ValueError, OverflowError):
-        raise BadInput(
-            "is not a time",
-            field="--since",
-            value=text,
-            remedy="for instance 10m, 1h30m, or 2026-01-31T12:00",
         ) from None
