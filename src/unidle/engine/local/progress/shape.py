@@ -160,6 +160,10 @@ class Parts:
             words |= context.words_ahead(text, of_another=True)
         return words
 
+    def words_of_prefix(self) -> set[str]:
+        """The words of what a logger puts before."""
+        return context.words_ahead(self.text[: len(self.text) - len(self.body)])
+
     def leads(self, k: int) -> bool:
         """Whether the number is the first of its line, but for times, processes and the epoch."""
         return all(
@@ -219,7 +223,9 @@ def _count_of(line: Parts, k: int, column: str | None) -> Count | None:
         return None
     count = Count(k, total, line.epoch if grade > BY_EPOCH else None, grade, name)
     count.metric = believed
-    count.alone = bool(kind) and line.strong and context.is_plain(line.words, ahead, name)
+    count.alone = (
+        bool(kind) and line.strong and context.is_plain(line.words, ahead - line.words_of_prefix(), name)
+    )
     count.fixed = frozenset(p for p in line.processes if p < k)
     count.tail = _tail(texts[(total if total is not None else k) + 1], named=bool(kind) and line.metric)
     kind_of = b"%d %d %d" % (grade, total is not None, -1 if line.epoch is None else line.epoch)
