@@ -146,7 +146,7 @@ class Detector:
                 return credit, (form, [] if reading is None else [(t_ns, reading)])
             if not _is_text(line):
                 return credit, None
-            if self._is_header(text):
+            if self._is_header(line):
                 return credit, None
             known = self._shapes[shape] = self._analyse(text, runs)
             known.headed = self._heading is not None
@@ -236,9 +236,9 @@ class Detector:
 
     # ---- a shape that is new
 
-    def _is_header(self, text: bytes) -> bool:
+    def _is_header(self, line: bytes) -> bool:
         """Whether a line of no number (but for those of a logger) is a new one; it may be the head of a table."""
-        body = text[forms.prefix_of(text) :]
+        body = line[forms.prefix_of(line) :]
         if _NUMBER.search(body) is not None:
             return False
         self._header.see(body)
