@@ -32,7 +32,7 @@ _LARGEST = 10**12
 _UNIX_TIME = (1_300_000_000, 2_200_000_000)
 
 _CREDIT = 6_000  # for the first lines
-_SEEN_COSTS, _NEW_COSTS = 3, 46  # about 2 us each
+_SEEN_COSTS, _NEW_COSTS = 3, 50  # about 2 us each
 _BYTES_A_CREDIT = 16
 _PASSED_BYTES = 32 * 1024  # of lines that pass once there is no credit left
 _ENOUGH = 120  # to look at some lines that follow each other
