@@ -8,6 +8,7 @@ import re
 from . import forms, vocabulary
 from .forms import BY_EPOCH, BY_ITERATION, BY_NUMBER, BY_PAIR
 
+_SHORT = 2  # letters of a word that tells nothing: k, dx
 _WORDS_KEPT = 1024  # answers about words that come again
 
 PAIR = re.compile(rb"\s*(?:/|of)\s*")
@@ -16,17 +17,17 @@ _LETTER = rb"(?:[A-Za-z]|[\xc3-\xdf][\x80-\xbf]|\xe3[\x81-\xbf][\x80-\xbf]|[\xe4
 LETTERS = re.compile(_LETTER + rb"+")
 _NAME = re.compile(rb"(%b(?:_|%b)*)(?:[^A-Za-z0-9]){0,40}$" % (_LETTER, _LETTER))
 _NEXT_NAME = re.compile(rb"\s?((?:%b|_)+)(?![A-Za-z_/])" % _LETTER)
-_LEADS_ON = re.compile(rb"[\s:=#\[(]*")
+_LEADS_ON = re.compile(rb"[\s:=#\[(]*[-+]?")
 _KEY_OF_ANOTHER = re.compile(rb"([\w./()]+)[\"']?\s?[:=]\s?[\"'\[(]?[-+]?$")
 _SOURCE_FILE = re.compile(rb"[\w./-]+\.(?:py|cc|cpp|cu|go|rs|java|jl)\b")
 _DOTTED = re.compile(rb"\b[A-Za-z_]\w*(?:[./][A-Za-z_]\w*)+(?!\w)")
 _CALL = re.compile(rb"\w\([^()]*[\w)]\W*,\s*$")
 _CLOCK = re.compile(rb"\b\d\d:\d\d:\d\d(?:[.,]\d+)?")
-_TIME_RUN = re.compile(rb"[\d.]*\d[:-]\d.*")
+_TIME_RUN = re.compile(rb"\d+-\d+-\d.*|\d+:\d\d.*")
 _UNITS = re.compile(rb"\d ?[KMGTkmg]i?[Bb]?\b|%|\d:\d\d")
 _NO_TRAINING = re.compile(
     rb"HTTP/\d|%\||\"(?:GET|POST|PUT|HEAD|DELETE) | : (?:FROM|RUN|COPY|ADD|WORKDIR|ENV|CMD|LABEL|ARG) |\d ?[KMGT]i?B/s"
-    rb"|\] (?:Building|FROM|RUN|COPY|ADD|WORKDIR) |\b(?:GET|POST|PUT|HEAD|DELETE) /|@@ -|File \"| [+-]= "
+    rb"|\] (?:Building|FROM|RUN|COPY|ADD|WORKDIR) |\b(?:GET|POST|PUT|HEAD|DELETE) /|@@ -|File \"| [+-]= |\w(?:Error|Exception): "
 )
 _BUILD_STEP = re.compile(rb"^#\d+ |^\d+ \|\s*[A-Za-z}/#][^|]*$")
 
@@ -90,6 +91,8 @@ def stands_alone(texts: list[bytes], found: list[re.Match[bytes]], k: int, metri
         return False  # the second of a pair
     if _CALL.search(before[-64:]):
         return False  # an argument, in a line of source text
+    if end in (b"-", b"_") and not metric and not after.strip(b" ]):"):
+        return False  # the name of something: step-100
     if end in (b".", b"/", b"$", b"@", b"~", b"-", b"+", b"\\"):
         return (
             end == b"-"
@@ -187,12 +190,13 @@ def is_time(run: bytes) -> bool:
 
 def is_terse(words: set[str], named: bool = False) -> bool:
     """Whether a line has few words but for those of a log: prose and tables of a machine have more."""
-    return len(words - vocabulary.OF_A_LOG) <= (vocabulary.FEW_NAMED if named else vocabulary.FEW)
+    long = [word for word in words - vocabulary.OF_A_LOG if len(word) > _SHORT]
+    return len(long) <= (vocabulary.FEW_NAMED if named else vocabulary.FEW)
 
 
 def names_path(after: bytes) -> bool:
-    """Whether a path follows the number, which is one of its file then."""
-    return re.match(rb"\s+[.~]{0,2}/\w", after) is not None
+    """Whether the number is one of a file whose path follows, or of an item in a list."""
+    return re.match(rb"\s+[.~]{0,2}/\w|[.)]\s+\w", after) is not None
 
 
 def grade_of_number(texts: list[bytes], k: int, total: int | None, epoch: int | None) -> int:

@@ -32,7 +32,7 @@ _LARGEST = 10**12
 _UNIX_TIME = (1_300_000_000, 2_200_000_000)
 
 _CREDIT = 6_000  # for the first lines
-_SEEN_COSTS, _NEW_COSTS = 3, 46  # about 2 us each
+_SEEN_COSTS, _NEW_COSTS = 3, 50  # about 2 us each
 _BYTES_A_CREDIT = 16
 _PASSED_BYTES = 32 * 1024  # of lines that pass once there is no credit left
 _ENOUGH = 120  # to look at some lines that follow each other
@@ -146,7 +146,7 @@ class Detector:
                 return credit, (form, [] if reading is None else [(t_ns, reading)])
             if not _is_text(line):
                 return credit, None
-            if self._is_header(text):
+            if self._is_header(line):
                 return credit, None
             known = self._shapes[shape] = self._analyse(text, runs)
             known.headed = self._heading is not None
@@ -236,9 +236,9 @@ class Detector:
 
     # ---- a shape that is new
 
-    def _is_header(self, text: bytes) -> bool:
+    def _is_header(self, line: bytes) -> bool:
         """Whether a line of no number (but for those of a logger) is a new one; it may be the head of a table."""
-        body = text[forms.prefix_of(text) :]
+        body = line[forms.prefix_of(line) :]
         if _NUMBER.search(body) is not None:
             return False
         self._header.see(body)

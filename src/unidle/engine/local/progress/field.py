@@ -22,6 +22,7 @@ class Field:
     __slots__ = (
         "at", "bad", "count", "dead", "epoch", "grown", "kept", "last", "need", "odd", "rank", "seen", "since", "start",
         "strict", "strides", "sureness", "total", "twins",
+        "varied",
     )  # fmt: skip
 
     def __init__(self, count: Count) -> None:
@@ -36,7 +37,7 @@ class Field:
         self.at = 0  # the look that saw it last
         self.seen = self.grown = self.odd = self.bad = self.since = 0
         self.twins = 0  # lines that hold the same number once more
-        self.dead = False
+        self.dead = self.varied = False
 
     def see(self, t_ns: int, reading: Reading) -> None:
         number, epoch, total = reading
@@ -49,6 +50,7 @@ class Field:
         if self.last >= 0 and number == self.last and epoch == self.epoch:
             return  # another process of the rank prints the same, or a bar is drawn again
         self.seen += 1
+        self.varied = self.varied or (number != self.last >= 0)
         if self.last < 0:
             self.start = number
         elif epoch is not None and self.epoch is not None and epoch != self.epoch:
@@ -97,7 +99,13 @@ class Field:
 
     @property
     def sure(self) -> bool:
-        if self.dead or self.seen < self.need or self.bad * 8 > self.grown or self.twins * 2 > self.seen:
+        if (
+            self.dead
+            or self.seen < self.need
+            or not self.varied
+            or self.bad * 8 > self.grown
+            or self.twins * 2 > self.seen
+        ):
             return False
         return not self.strict or self.evenness >= _EVEN
 
@@ -109,9 +117,7 @@ class Field:
 
     def is_hopeful(self, look: int) -> bool:
         """Whether a few lines more may make it sure: it grows, and was seen not long before this look."""
-        return (
-            not self.dead and not self.bad and self.grown > 0 and self.seen <= 6 and look - self.at < _FRESH
-        )
+        return not self.dead and not self.bad and self.varied and self.seen <= 6 and look - self.at < _FRESH
 
 
 # By grade, and whether the line has a metric: lines that it takes, whether the number must grow evenly, confidence.

@@ -181,15 +181,12 @@ def named(line: bytes, heading: int | None) -> Form | None:
 RUN = re.compile(rb"\d+(?:(?:[.:_-]|,(?=\d{3}(?!\d))|[eE][-+]?)\d+)*")
 RUN_OF_CSV = re.compile(rb"\d+(?:(?:[.:_-]|[eE][-+]?)\d+)*")
 _BLANK = re.compile(rb"(?:[\s=#>.*\-]|\xe2[\x94-\x96].){2,}|\s+")
-_OF_BARS = (b"==", b"##", b"..", b"--", b"**", b"\xe2\x94", b"\xe2\x95", b"\xe2\x96")
+_OF_BARS = re.compile(rb"==|##|\.\.|--|\*\*|[\[|][#=>*.-]|\xe2[\x94-\x96]")
 
 
 def squeezed(text: bytes) -> bytes:
     """``text`` with each blank, and what a bar is drawn of, made one space: widths differ between lines that are alike."""
-    for part in _OF_BARS:
-        if part in text:
-            return _BLANK.sub(b" ", text)
-    return b" ".join(text.split())
+    return _BLANK.sub(b" ", text) if _OF_BARS.search(text) is not None else b" ".join(text.split())
 
 
 def runs_of(line: bytes) -> re.Pattern[bytes]:

@@ -12,7 +12,10 @@ _SUFFIX_BYTES = 24
 _HEADER_BYTES = 400
 
 _SUFFIX = re.compile(rb"[^A-Za-z0-9]*[A-Za-z_]*")
-_COLUMNS = re.compile(rb"(?:[\s,|]|\xe2[\x94-\x96].)+")
+_CUTS = (
+    re.compile(rb"(?:[\s,|]|\xe2[\x94-\x96].)+"),
+    re.compile(rb"\s*(?:[\t,|]|\xe2[\x94-\x96].|\s{2,})+\s*"),  # where names may be of two words
+)
 _CELL = re.compile(rb"(?:(?!\xe2[\x94-\x96].)[^\s,|])+")
 _MAY_COUNT = re.compile(
     rb"(?i)step|\bit\b|iter|epo|ba?tch|upd|round|\bgen|\bep|schritt|\bpas|durchl|[\xc3-\xdf\xe3-\xed]"
@@ -60,33 +63,40 @@ class Count:
 class Header:
     """The head of a table: the line of names over rows of numbers."""
 
-    __slots__ = ("_counts", "_last", "_names")
+    __slots__ = ("_counts", "_heads", "_last")
 
     def __init__(self) -> None:
-        self._names: list[str] = []
+        self._heads: list[list[str]] = []  # the names, as it may be cut
         self._counts = False
         self._last = b""  # a line that may be a head, and names no count
 
-    def see(self, text: bytes) -> None:
-        """Remember ``text``, which has no number, if it may be the head of a table."""
-        if len(text) <= _HEADER_BYTES and context.LETTERS.search(text) is not None:
-            if _MAY_COUNT.search(text):
-                self._read(text)
+    def see(self, line: bytes) -> None:
+        """Remember ``line``, which has no number, if it may be the head of a table."""
+        if len(line) <= _HEADER_BYTES and context.LETTERS.search(line) is not None:
+            if _MAY_COUNT.search(line):
+                self._read(line)
             else:
-                self._last = text
+                self._last = line
 
-    def _read(self, text: bytes) -> None:
+    def _read(self, line: bytes) -> None:
         self._last = b""
-        names = [context.plain(word) for word in _COLUMNS.split(text.strip(b" |#")) if word]
-        if len(names) < 2:
-            return
+        line = line.strip(b" \t|#")
+        cut = [
+            [context.plain(word).replace(" ", "_") for word in cuts.split(line) if word.strip()]
+            for cuts in _CUTS
+        ]
+        heads = [names for names in cut if len(names) > 1]
+        counts = any(map(self._have_count, heads))
+        if heads and (counts or not self._counts):
+            self._heads, self._counts = heads, counts
+
+    def _have_count(self, names: list[str]) -> bool:
         strong = self._are_strong(names)
-        counts = any(
-            context.kind_of(name) in (BY_ITERATION, BY_EPOCH) and (strong or not name.startswith("batch"))
+        return any(
+            context.kind_of(name) in (BY_ITERATION, BY_EPOCH)
+            and (strong or not (name.startswith("batch") or name.endswith("s")))
             for name in names
         )
-        if counts or not self._counts:
-            self._names, self._counts = names, counts
 
     @staticmethod
     def _are_strong(names: list[str]) -> bool:
@@ -96,18 +106,18 @@ class Header:
         """Of a row: the names of its numbers; and whether the head tells that none of them counts steps."""
         if self._last:
             self._read(self._last)
-        if not self._names:
+        if not self._heads:
             return {}, False
         cells = list(_CELL.finditer(line.text, len(line.text) - len(line.body)))
-        labelled = len(cells) == len(self._names) + 1  # the first column of a report has no name
-        if not labelled and (len(cells) != len(self._names) or cells[0][0].isalpha()):
-            return {}, False
+        names = next((names for names in self._heads if len(names) == len(cells)), None)
         if not self._counts:
-            return {}, not line.words and len(cells) > 2 and not self._are_strong(self._names)
-        if labelled:
+            # the first column of a report has no name
+            fits = names is not None or any(len(names) + 1 == len(cells) for names in self._heads)
+            return {}, fits and not line.words and len(cells) > 2 and not self._are_strong(self._heads[0])
+        if names is None or cells[0][0].isalpha():
             return {}, False
         starts = {run.start(): k for k, run in enumerate(line.found)}
-        pairs = zip(cells, self._names, strict=True)
+        pairs = zip(cells, names, strict=True)
         return {starts[cell.start()]: name for cell, name in pairs if cell.start() in starts}, False
 
 
@@ -159,6 +169,10 @@ class Parts:
         for text in self.texts[:k]:
             words |= context.words_ahead(text, of_another=True)
         return words
+
+    def words_of_prefix(self) -> set[str]:
+        """The words of what a logger puts before."""
+        return context.words_ahead(self.text[: len(self.text) - len(self.body)])
 
     def leads(self, k: int) -> bool:
         """Whether the number is the first of its line, but for times, processes and the epoch."""
@@ -219,7 +233,9 @@ def _count_of(line: Parts, k: int, column: str | None) -> Count | None:
         return None
     count = Count(k, total, line.epoch if grade > BY_EPOCH else None, grade, name)
     count.metric = believed
-    count.alone = bool(kind) and line.strong and context.is_plain(line.words, ahead, name)
+    count.alone = (
+        bool(kind) and line.strong and context.is_plain(line.words, ahead - line.words_of_prefix(), name)
+    )
     count.fixed = frozenset(p for p in line.processes if p < k)
     count.tail = _tail(texts[(total if total is not None else k) + 1], named=bool(kind) and line.metric)
     kind_of = b"%d %d %d" % (grade, total is not None, -1 if line.epoch is None else line.epoch)

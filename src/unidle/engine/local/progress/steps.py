@@ -78,7 +78,10 @@ class Counter:
         if epoch is not None and before is None:
             self._epoch = epoch
             if total and first_epoch is not None and last is None:
-                self.base = max(epoch - first_epoch, 0) * total
+                before_it = max(epoch - first_epoch, 0)
+                self.base = (
+                    before_it * total if before_it > 1 or first_epoch else 0
+                )  # the first may be 1 for 0
         elif epoch is not None and before is not None and epoch > before:
             return self._next_epoch(number, epoch, epoch - before, total)
         if last is None or (number > last and epoch == self._epoch):

@@ -24,7 +24,7 @@ OTHERWISE = _set(
 
 # What only training (or what is like it: solvers, boosting, search) prints next to its count.
 METRICS = _set(
-    "loss losses acc accuracy lr grad gnorm norm ppl perplexity reward rewards return bleu map auc rmse mse mae logloss"
+    "loss losses acc accuracy lr grad gnorm norm ppl perplexity reward rewards return bleu auc rmse mse mae logloss"
     " nll bpc bpd entropy objective obj energy residual fitness elbo kl mfu tflops cost error err psnr fid dice iou"
     " precision recall wps tps throughput score learn likelihood logprob regret val"
 )
@@ -46,7 +46,7 @@ BEFORE = (
     "verif", "heartbeat", "ping", "poll", "wait", "patience", "best", "resum", "restor", "skipp", "scan", "clon",
     "receiv", "wandb", "decod", "denois", "hash", "pars", "scor", "srun", "copy", "warn", "traceback", "exception", "remaining", "eta", "layer",
 )  # fmt: skip
-BEFORE_WHOLE = _set("val dev get post line port class bench benchmark validierung téléchargement")
+BEFORE_WHOLE = _set("val dev map get post line port class bench benchmark validierung téléchargement")
 BEFORE_WITHIN = (
     "验证",
     "驗證",
@@ -73,7 +73,7 @@ NAMES = _set(
     " vocab token tokens word words fps tps wps temperature power util level requests request req connection client"
     " message messages msg event events patience waiting counter scale total used free available offset address pos"
     " position length len seed capacity queue pending items item images image examples example sentences documents"
-    " prompt prompts sample case cases question running swapped reqs fold trial run runs seq object objects job jobs task tasks user users uptime rss vms peak heap swap repeat sequence sequences wave cpu cores bin bit bits year month instances boxes") | METRICS  # fmt: skip
+    " prompt prompts sample case cases question running swapped reqs fold trial run runs seq object objects job jobs task tasks user users uptime part parts reply rss vms peak heap swap repeat sequence sequences wave cpu cores bin bit bits year month instances boxes") | METRICS  # fmt: skip
 
 # Words of lines that count on without being a training's, where nothing in the line speaks for training.
 ANYWHERE = (
@@ -85,7 +85,7 @@ ANYWHERE = (
     "row", "document", "page", "image", "sentence", "question", "answer", "prompt", "item", "chunk", "version", "module",
     "clean", "merg", "sort", "split", "send", "sent", "progress", "complet", "percent", "transfer",
     "nvcc", "gcc", "clang", "usr", "stage", "tid", "probe", "icmp", "ttl", "bytes", "reqs", "alloc", "reserv", "cpu", "load", "packet", "commit", "sync", "backup", "migrat", "schedul", "monitor", "watch", "tick", "counter", "init", "setup", "config",
-    "keep", "dag", "trip", "took", "ok", "test", "case", "usb", "new", "assistant", "disk", "read", "select", "video", "frame",
+    "reply", "bench", "keep", "dag", "trip", "took", "ok", "test", "case", "usb", "new", "assistant", "disk", "read", "select", "video", "frame",
 )  # fmt: skip
 
 NOT_ALONE = ANYWHERE + BEFORE
