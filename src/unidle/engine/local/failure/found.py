@@ -70,7 +70,7 @@ _SYMPTOM = re.compile(
 
 _MEMORY = re.compile(
     r"\bMemoryError\b|OutOfMemory|out of memory|(?:cannot|can't|unable to) allocate|bad_alloc|not enough memory"
-    r"|insufficient shared memory|out of shared memory|Java heap space|memory allocation of|RESOURCE_EXHAUSTED|\bBus error",
+    r"|insufficient shared memory|out of shared memory|Java heap space|memory allocation of|RESOURCE_EXHAUSTED|oom[-_]kill|\bBus error",
     re.IGNORECASE,
 ).search
 _MACHINE = re.compile(
