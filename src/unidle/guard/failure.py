@@ -340,6 +340,8 @@ def _help(job: JobView, rank: RankView, what: str, kind: FailureKind) -> str:
         return "make room on the disk that the job writes to"
     if "too many open files" in what.lower():
         return "raise the limit of open files (ulimit -n) where unidle starts, or see what the program leaves open"
+    if "killed by signal: Killed" in what:
+        return "somebody killed a DataLoader worker, most often for want of memory: use fewer workers (num_workers), or more memory"
     if is_symptom(rank) and job.spec.ranks > 1:
         return "it waited for another rank, or lost it: see what the others printed last"
     if not what and _crashed_python(job, rank):

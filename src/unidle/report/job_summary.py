@@ -72,7 +72,9 @@ def _steps(view: View, job: JobView) -> str:
         return f"{seen}, {_devices(view, job)}"
     pace = _pace(job)
     rate = f" at {pace:.3g} steps/s" if pace is not None else ""
-    text = f"steps {number(min(first))} to {number(job.steps())}{rate}, {_devices(view, job)}"
+    low, high = min(first), job.steps()
+    done = f"steps {number(low)} to {number(high)}" if low < high else f"step {number(high)}"
+    text = f"{done}{rate}, {_devices(view, job)}"
     lost = _lost_steps(job)
     again = sum(lost[:-1])
     if again:

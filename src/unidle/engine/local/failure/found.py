@@ -116,4 +116,5 @@ def kind_of(what: str, *, of_data: bool = False) -> Kind:
         return "network"
     if _DATA(what) or (of_data and not _BUGS(what)):
         return "data"
-    return "unknown" if what.startswith("KeyboardInterrupt") else "code"
+    by_others = what.startswith("KeyboardInterrupt") or "killed by signal: Killed" in what
+    return "unknown" if by_others else "code"

@@ -22,7 +22,7 @@ _GLIBC = (
 _THROWN = re.compile(r"terminate called after throwing an instance of '(.+)'").search
 _WHAT = re.compile(r"\s+what\(\):\s*(.*)").match
 _PLACE = re.compile(r"([^\s:]+):(\d+): ").search
-_CHECKED = re.compile(r"F\d{4,8} [\d:.]+\s+\d+ ([^\s:]+):(\d+)\] (.*)").match
+_CHECKED = re.compile(r"(?:F\d{4,8} [\d:.]+\s+\d+|[\d-]+ [\d:.]+: F) ([^\s:]+):(\d+)\] (.*)").match
 _UNDEFINED = re.compile(r"(\S+?):(\d+):\d+: (runtime error: .+)").match
 _SANITIZER = re.compile(
     r".*\b((?:Address|Leak|Memory|Thread|UndefinedBehavior)Sanitizer): (?!CHECK failed)(.+?)(?: (?:on|at pc|\(pid).*)?$"

@@ -35,6 +35,8 @@ _WRAPPERS = (
     "BrokenProcessPool",
     "CalledProcessError",
     "SignalException",
+    "SimplifiedTraceback",
+    "UnfilteredStackTrace",
 )
 _WRAPPING = re.compile(
     r"DataLoader worker \(pid\(s\) [\d, ]+\) exited unexpectedly|^RemoteTraceback|[Ss]ee root cause above"
