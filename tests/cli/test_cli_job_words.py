@@ -21,7 +21,6 @@ from unidle.cli.option_set import with_options
 from unidle.cli.times import duration_option, moment, seconds_of
 from unidle.errors import BadInput
 
-
 _found: list[tuple[str | None, int | None, Any]] = []
 _app = typer.Typer()
 
