@@ -67,14 +67,14 @@ class Job(Generic[ResultT]):
         """Its attempts and ranks: what ``unidle show --json`` prints."""
         from unidle.control.describe import job_detail
 
-        return job_detail(self._read()[1])
+        return job_detail(self._read()[1], _named(self.store))
 
     def explain(self) -> Explanation:
         """Why it is where it is: what it waits for, where it was placed and why, how it ended."""
         from unidle.api.answers import explanation
         from unidle.control.describe import explain
 
-        return explanation(explain(*self._read()))
+        return explanation(explain(*self._read(), _named(self.store)))
 
     # -- until it ends ---------------------------------------------------------------------------
 
@@ -230,12 +230,18 @@ def raise_if_failed(job: JobView, store: str) -> None:
     if job.state == "succeeded":
         return
     because = job.because.text if job.because is not None else job.state
-    where = "" if store == address_of(None) else f", store={without_password(store)!r}"
+    named = _named(store)
+    where = "" if named is None else f", store={named!r}"
     failed = JobFailed(
         because, field=f"{job.id} {job.state}", state=job.state,
         remedy=f"see unidle.job({job.id!r}{where}).explain()",
     )  # fmt: skip
     failure = failure_of_job(job)
     if failure is not None:
-        failed.add_note("\n".join(failure_lines(failure.as_json())))
+        failed.add_note("\n".join(failure_lines(failure.as_json(named))))
     raise failed
+
+
+def _named(store: str) -> str | None:
+    """The store as a command has to name it; None where it is found without that."""
+    return None if store == address_of(None) else without_password(store)
