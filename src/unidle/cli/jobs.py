@@ -347,9 +347,20 @@ def explain(job: JobArgument = None, store: StoreOption = None, as_json: JsonOpt
         say(f"  {story['unmeasured']}")
     lines = [(decision["time_ns"], decision["what"], decision["text"]) for decision in story["decisions"]]
     lines += [(said["said_ns"], "predicted", _predicted(said)) for said in story["predictions"]]
+    before = ""
     for time_ns, what, text in sorted(lines, key=lambda line: line[0]):
-        say(f"  {clock_time(time_ns)}  {what:<18} {text}")
+        say(f"  {clock_time(time_ns)}  {what:<18} {_without(text, before)}")
+        before = text if what.startswith("attempt ") else before
     _say_failure(story)
+
+
+def _without(text: str, before: str) -> str:
+    """What is decided after an attempt, without the reason for which that failed: it stands in the line above."""
+    if not before:
+        return text
+    if text.endswith(f": {before}"):
+        return text.removesuffix(f": {before}")
+    return text.removeprefix(f"{before}; ")
 
 
 def _predicted(said: dict[str, Any]) -> str:
