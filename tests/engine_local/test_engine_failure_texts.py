@@ -394,6 +394,18 @@ def test_the_last_ten_lines_are_kept_and_are_short():
     assert len(lines) == 10 and len(lines[-1]) <= 300
 
 
+def test_where_the_error_is_further_up_the_lines_shown_are_its_own():
+    table = read((RECORDED / "torchrun.txt").read_bytes())["lines"]
+    assert table[-1].endswith("RuntimeError: size mismatch, got input (3), mat (3x4), vec (5)")
+    flood = read_failure(b"", HANDLED.encode(), (HANDLED + "working\n" * 50).encode(), 1)
+    assert flood["lines"][-1] == "FileNotFoundError: no cache"  # type: ignore[index]
+    panic = (
+        "panic: no map\n\ngoroutine 1 [running]:\nmain.f(...)\n\t/home/ada/m.go:5\n"
+        + "goroutine 7 [sleep]:\n" * 30
+    )
+    assert read(panic, code=2)["lines"][:2] == ["panic: no map", "goroutine 1 [running]:"]
+
+
 def test_nothing_printed_says_nothing():
     assert read("", code=3) == {}
 

@@ -80,6 +80,19 @@ def test_a_failed_attempt_has_the_lines_of_the_rank_that_failed_without_its_secr
     assert "hunter22" not in repr(story)
 
 
+def test_the_problem_names_who_fell_what_the_code_means_and_why_there_was_no_other_attempt(
+    tmp_path: Path,
+) -> None:
+    telling = Telling(2).at(100).submit("j", ranks=2).place("j", "n0/0", "n0/1").at(110)
+    telling.mark("j", 1, "exit", code=-11).at(111).mark("j", 0, "exit", code=-15)
+    telling.tell(ev.AttemptEnded("j", 1, "failed", Reason("rank_failed", "rank 1 was killed")))
+    telling.tell(ev.JobEnded("j", "failed", Reason("rank_failed", "rank 1 was killed; 1 of 1 restart used")))
+    problem = story_of(telling.view.jobs["j"], tmp_path, 120 * S).problem
+    assert problem is not None and problem.note.endswith(
+        "; SIGSEGV: it used memory that is not its own; rank 0 failed because of it; 1 of 1 restart used"
+    )
+
+
 def test_a_job_that_never_failed_has_no_problem_and_one_that_never_ran_has_its_reason(tmp_path: Path) -> None:
     telling = Telling(2).at(100).submit("j").submit("k")
     assert story_of(telling.view.jobs["j"], tmp_path, 120 * S).problem is None

@@ -21,9 +21,20 @@ def story_lines(story: dict[str, Any]) -> list[str]:
         lines.append(f"  {story['unmeasured']}")
     moments = [(decision["time_ns"], decision["what"], decision["text"]) for decision in story["decisions"]]
     moments += [(said["said_ns"], "predicted", predicted(said)) for said in story["predictions"]]
+    before = ""
     for time_ns, what, text in sorted(moments, key=lambda moment: moment[0]):
-        lines.append(f"  {clock_time(time_ns)}  {what:<18} {text}")
+        lines.append(f"  {clock_time(time_ns)}  {what:<18} {_without(text, before)}")
+        before = text if what.startswith("attempt ") else before
     return [*lines, "", *failure_lines(story["failure"])] if story["failure"] is not None else lines
+
+
+def _without(text: str, before: str) -> str:
+    """A decision after a failed attempt, without the reason of the failure: the line above has it."""
+    if not before:
+        return text
+    if text.endswith(f": {before}"):
+        return text.removesuffix(f": {before}")
+    return text.removeprefix(f"{before}; ")
 
 
 def _waiting(story: dict[str, Any]) -> list[str]:

@@ -312,6 +312,18 @@ def _meaning(rank: RankView) -> str:
     return {126: "the command may not be executed", 127: "the command was not found"}.get(code, "")
 
 
+_ADVICE: Final = {
+    ("no space left", "quota exceeded"): "make room on the disk that the job writes to",
+    (
+        "too many open files",
+    ): "raise the limit of open files (ulimit -n) where unidle starts, or see what the program leaves open",
+    (
+        "killed by signal: killed",
+    ): "somebody killed a DataLoader worker, most often for want of memory: use fewer workers"
+    " (num_workers), or more memory",
+}
+
+
 def _help(job: JobView, rank: RankView, what: str, kind: FailureKind) -> str:
     """What the user can change; empty where the error says it all."""
     last = rank.last
@@ -336,12 +348,9 @@ def _help(job: JobView, rank: RankView, what: str, kind: FailureKind) -> str:
         )
     if (last is not None and last.sort == "command") or cannot_start(rank):
         return f"check command and workdir of the job; it ran in {job.spec.workdir}"
-    if "no space left" in what.lower() or "quota exceeded" in what.lower():
-        return "make room on the disk that the job writes to"
-    if "too many open files" in what.lower():
-        return "raise the limit of open files (ulimit -n) where unidle starts, or see what the program leaves open"
-    if "killed by signal: Killed" in what:
-        return "somebody killed a DataLoader worker, most often for want of memory: use fewer workers (num_workers), or more memory"
+    for words, advice in _ADVICE.items():
+        if any(word in what.lower() for word in words):
+            return advice
     if is_symptom(rank) and job.spec.ranks > 1:
         return "it waited for another rank, or lost it: see what the others printed last"
     if not what and _crashed_python(job, rank):
@@ -377,6 +386,11 @@ def _next(
     if attempt is not job.attempts[-1]:
         words += ["--attempt", str(attempt.number)]
     return tuple(words)
+
+
+def meaning_in_words(failure: Failure) -> str:
+    """``SIGSEGV: it used memory that is not its own``; empty where the code or signal has no agreed meaning."""
+    return f"{failure.signal or f'exit code {failure.code}'}: {failure.meaning}" if failure.meaning else ""
 
 
 def others_in_words(because_of: Sequence[int], same: Sequence[int] = ()) -> str:

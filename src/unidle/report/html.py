@@ -38,8 +38,7 @@ def render(data: ReportData) -> str:
     body = [
         _header(data),
         '<main><p id="filters" hidden></p>',
-        _where(data),
-        *((stories(data), _gantt(data)) if len(data.stories) == 1 else (_gantt(data), stories(data))),
+        *_first(data),
         _ratios(data),
         *(_section(table) for table in shown),
         "</main>",
@@ -49,6 +48,15 @@ def render(data: ReportData) -> str:
         f"<script>{script}</script>",
     ]
     return head(visible(data.title), _asset("page.css"), script) + "\n".join(body) + "\n</body></html>\n"
+
+
+def _first(data: ReportData) -> tuple[str, str, str]:
+    """What a reader comes for: of one job that failed why, else where the time went."""
+    where, story, gantt = _where(data), stories(data), _gantt(data)
+    if len(data.stories) != 1:
+        return where, gantt, story
+    only = data.stories[0]
+    return (story, where, gantt) if only.problem or only.hang else (where, story, gantt)
 
 
 def _header(data: ReportData) -> str:

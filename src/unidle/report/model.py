@@ -113,7 +113,7 @@ class EventLine:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Why an attempt failed: one line, and what its rank printed last. ``note`` stands for lines that are not there.
+    """Why an attempt failed: one line, and what its rank printed last. ``note``: what is known beyond it, or why there are no lines.
 
     ``help``: what the user can change; ``next``: a command that shows more. Both may be empty.
     """

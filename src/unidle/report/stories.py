@@ -14,7 +14,7 @@ from statistics import median
 from typing import Final
 
 from unidle.engine.local import rundir
-from unidle.guard.failure import failure_of
+from unidle.guard.failure import failure_of, meaning_in_words, others_in_words
 from unidle.report.model import Curve, Hang, JobStory, Problem
 from unidle.report.secrets import Mask
 from unidle.report.text import duration, visible
@@ -80,10 +80,23 @@ def problem_of(job: JobView, runs: Path | None, mask: Mask, store: str = "") -> 
         lines, note = log_tail(runs, job.id, attempt.number, rank)
     if failure is None:
         return Problem(attempt.number, headline, rank, tuple(map(mask.text, lines)), note)
+    said = (
+        note,
+        meaning_in_words(failure),
+        others_in_words(failure.because_of, failure.same),
+        _end(job, attempt),
+    )
     return Problem(
-        attempt.number, mask.text(failure.text) or headline, rank, tuple(map(mask.text, lines)), note,
-        mask.text(failure.help), failure.command(store or None),
+        attempt.number, mask.text(failure.text) or headline, rank, tuple(map(mask.text, lines)),
+        mask.text("; ".join(filter(None, said))), mask.text(failure.help), failure.command(store or None),
     )  # fmt: skip
+
+
+def _end(job: JobView, attempt: AttemptView) -> str:
+    """Why there was no other attempt, where that is said."""
+    why = attempt.why.text if attempt.why is not None else ""
+    end = job.because.text if job.because is not None and job.state == "failed" else ""
+    return end.removeprefix(f"{why}; ") if why and end.startswith(f"{why}; ") else ""
 
 
 def log_tail(runs: Path | None, job: str, attempt: int, rank: int) -> tuple[tuple[str, ...], str]:

@@ -80,7 +80,7 @@ def _found(at: int, raised: str, places: list[tuple[str, str]], workdir: str) ->
     own = [place for place in places if not _FOREIGN(place[0])] or places
     where = f"{file_name(own[-1][0], workdir)}:{own[-1][1]}" if own else ""
     sort = "import" if raised.startswith(("ModuleNotFoundError", "ImportError")) else "error"
-    return Found(at, raised, where, sort)  # type: ignore[arg-type]
+    return Found(at, raised, where, sort, closes=True)  # type: ignore[arg-type]
 
 
 def unescaped(line: str) -> Iterator[str]:

@@ -18,10 +18,11 @@ WHAT_CHARACTERS = 400
 class Found:
     """One error in the output. ``at``: the number of its line; ``tag``: what stands before each of its lines.
 
-    ``symptom``: it says that something else failed before, such as a peer.
+    ``symptom``: it says that something else failed before, such as a peer. ``closes``: its details stand above its
+    line, as those of a traceback, and not below it.
     """
 
-    __slots__ = ("at", "kind", "sort", "symptom", "tag", "what", "where")
+    __slots__ = ("at", "closes", "kind", "sort", "symptom", "tag", "what", "where")
 
     def __init__(
         self,
@@ -31,8 +32,11 @@ class Found:
         sort: Sort = "error",
         kind: Kind | None = None,
         tag: str = "",
+        *,
+        closes: bool = False,
     ) -> None:
         self.at = at
+        self.closes = closes
         self.what = shortened(what, WHAT_CHARACTERS)
         self.where = where
         self.sort = sort

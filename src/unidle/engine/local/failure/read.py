@@ -24,20 +24,34 @@ def read_failure(
     ``out`` and ``err`` are the ends of its two streams, ``both`` of the two as they came; ``cut``: whether
     lines are missing before ``out`` and ``err``.
     """
-    found = _choose(_lines(err, cut[1]), _lines(out, cut[0]), _lines(both, cut=False), code, workdir)
+    streams = _lines(err, cut[1]), _lines(out, cut[0])
+    found, lines = _choose(*streams, _lines(both, cut=False), code, workdir)
     last: dict[str, object] = {}
     if found is not None:
         last = {"what": found.what, "where": found.where, "kind": found.kind, "sort": found.sort}
         if found.symptom:
             last["symptom"] = True
-    if lines := _last_lines(both):
-        last["lines"] = lines
+    if shown := _shown(_last_lines(both), found, lines):
+        last["lines"] = shown
     return last
 
 
-def _choose(err: list[str], out: list[str], both: list[str], code: int, workdir: str) -> Found | None:
-    """The first cause that either stream has, standard error first; else a symptom; else a line."""
-    strong: list[Found] = []
+def _shown(last: list[str], found: Found | None, lines: list[str]) -> list[str]:
+    """The last lines; where the error is not among them, as above a launcher's table, those of the error."""
+    if found is None or found.sort == "line" or found.at >= len(lines):
+        return last
+    if _printable(lines[found.at]) in last:
+        return last
+    mine = [line for line in lines[: found.at + 1] if line.strip()] if found.closes else lines[found.at :]
+    mine = mine[-LINES:] if found.closes else [line for line in mine if line.strip()][:LINES]
+    return [_printable(line) for line in mine]
+
+
+def _choose(
+    err: list[str], out: list[str], both: list[str], code: int, workdir: str
+) -> tuple[Found | None, list[str]]:
+    """The first cause that either stream has, standard error first; else a symptom; else a line. And its stream."""
+    strong: list[tuple[Found, list[str]]] = []
     rest: list[list[str]] = []  # without a traceback that did not end it
     for lines in (err, out):
         raised = exceptions(lines, workdir)
@@ -47,15 +61,11 @@ def _choose(err: list[str], out: list[str], both: list[str], code: int, workdir:
         else:
             rest.append(lines)
         if (one := _strongest(lines, raised, code, workdir)) is not None:
-            strong.append(one)
-    causes = [one for one in strong if not one.symptom and one.sort != "line"]
-    if causes:
-        return causes[0]
-    last = [one for one in strong if one.sort == "line"]
-    symptoms = [one for one in strong if one.symptom and one.sort != "line"]
-    if symptoms:
-        return symptoms[0]
-    return next(iter(last), None) or last_line(rest[0], any_line=True) or last_line(rest[1], any_line=False)
+            strong.append((one, lines))
+    known = [each for each in strong if each[0].sort != "line"]
+    for each in (*(each for each in known if not each[0].symptom), *known, *strong):
+        return each
+    return last_line(rest[0], any_line=True) or last_line(rest[1], any_line=False), []
 
 
 def _strongest(lines: list[str], ended: list[Found], code: int, workdir: str) -> Found | None:

@@ -139,7 +139,7 @@ def _of_chain(chain: list[_Raised], workdir: str) -> Found:
     sort = "import" if main.last_name in _IMPORT else "syntax" if main.last_name in _SYNTAX else "error"
     if sort == "syntax" and (not main.frames or main.frames[-1][2] or main.frames[-1][0].startswith("<")):
         sort = "error"  # of a text that the program read, not of the program
-    return Found(chain[-1].end, what, where, sort, kind, main.tag)  # type: ignore[arg-type]
+    return Found(chain[-1].end, what, where, sort, kind, main.tag, closes=True)  # type: ignore[arg-type]
 
 
 def _cut(text: str, limit: int) -> str:
