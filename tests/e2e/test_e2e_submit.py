@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+import unidle as api
 from e2e.commands import ask, unidle
-from unidle.cli.run import refuse_impossible
+from unidle.api.fleets import refuse_impossible
 from unidle.errors import CannotRun, UnidleError
 from unidle.files.fleet import fleet_from_mapping
 from unidle.files.job import job_from_mapping
@@ -60,7 +61,7 @@ def test_what_no_state_of_the_fleet_can_hold_is_refused_with_the_reason(why: str
     assert error is not None
     assert why in error.problem
     assert isinstance(error, CannotRun)
-    assert error.remedy
+    assert error.remedy and ("--cpu-devices" in error.remedy) == ("queue" not in why and "at most" not in why)
 
 
 @pytest.mark.parametrize("fields", MAY, ids=repr)
@@ -80,7 +81,9 @@ def test_submit_refuses_by_the_fleet_of_the_last_controller_and_hold_keeps_the_j
     never = unidle("submit", "--store", store, "--ranks", 3, "--", "true")
     assert never.returncode == 3
     assert "needs 3 devices, and the fleet has 2" in never.stderr
-    assert "--hold" in never.stderr
+    assert "`unidle up --cpu-devices 3` has as many, and `--hold` keeps the job" in never.stderr
+    with pytest.raises(CannotRun, match="needs 3 devices"):
+        api.submit(["true"], ranks=3, store=store)
     assert never.stdout == ""
     kept = unidle(
         "submit", "--store", store, "--hold", "--json", "--name", "held", "--ranks", 3, "--", "true"
@@ -88,6 +91,11 @@ def test_submit_refuses_by_the_fleet_of_the_last_controller_and_hold_keeps_the_j
     assert kept.returncode == 0, kept.stderr
     assert json.loads(kept.stdout)["note"].startswith("held: needs 3 devices")
     assert [line["name"] for line in ask("list", "--store", store)] == ["true", "held"]
+    assert unidle("up", "--store", store, "--cpu-devices", 2, "--until-idle").returncode == 0
+    assert (
+        "what would help: `unidle up --cpu-devices 3`" in unidle("explain", "held", "--store", store).stdout
+    )
+    api.submit(["true"], name="late", ranks=4, store=store, hold=True)
     assert unidle("up", "--store", store, "--cpu-devices", 4, "--until-idle").returncode == 0
     states = {line["name"]: line["state"] for line in ask("list", "--store", store)}
-    assert states == {"true": "queued", "held": "succeeded"}
+    assert states == {"true": "queued", "held": "succeeded", "late": "succeeded"}

@@ -15,6 +15,11 @@ if TYPE_CHECKING:
 
 
 MOST_CPU_DEVICES: Final = 4096
+_BY_QUEUE: Final = {
+    "no_queue": "name one of these (`queue`), or declare it in the fleet file",
+    "over_limit": "ask for less, or raise the limit in the fleet file",
+}
+"""Remedies for jobs that their queue keeps from starting, by the code of the reason."""
 
 
 def find_fleet(path: str | None, cpu_devices: int | None) -> Fleet:
@@ -80,16 +85,38 @@ def _check_queues(path: str, fleet: Fleet) -> None:
         raise (pointed(path, error) if path != "-" else error) from None
 
 
-def refuse_impossible(
-    spec: JobSpec, fleet: Fleet,
-    remedy: str = "use fewer ranks or devices, `--cpu-devices N`, or a fleet file (`--fleet`)",
-) -> None:  # fmt: skip
-    """A job that no state of this fleet can hold is refused before it is submitted."""
+def refuse_impossible(spec: JobSpec, fleet: Fleet) -> None:
+    """A job that no state of this fleet can hold is refused before it is submitted. Errors: CannotRun."""
+    _refuse(spec, fleet, "use fewer ranks or devices, `--cpu-devices N`, or a fleet file (`--fleet`)")
+
+
+def refuse_to_queue(spec: JobSpec, fleet: Fleet, *, hold: bool) -> str | None:
+    """As :func:`refuse_impossible`, of a job that another process will run; ``hold`` keeps it all the same.
+
+    Returns what the submitter should know where it is kept: no fleet is known yet, or ``hold``.
+    """
+    from unidle.control.waiting import cpu_devices_for
+
+    if not fleet.nodes:
+        return "the fleet of this store is not known yet: whether the job can start was not checked"
+    remedy, many = "`--hold` keeps the job until the fleet changes", cpu_devices_for(spec, fleet)
+    if many is not None and many <= MOST_CPU_DEVICES:
+        remedy = f"`unidle up --cpu-devices {many}` has as many, and `--hold` keeps the job until it runs"
+    try:
+        _refuse(spec, fleet, remedy)
+    except CannotRun as error:
+        if not hold:
+            raise
+        return f"held: {error.problem}; it starts once the fleet can hold it"
+    return None
+
+
+def _refuse(spec: JobSpec, fleet: Fleet, remedy: str) -> None:
     from unidle.place.policy import Unidle, on_this_fleet
     from unidle.view.state import View
 
     policy, view = Unidle(), View(fleet=fleet)
-    spec = on_this_fleet(spec.at_size(spec.sizes[-1]), view)  # an elastic one starts with its least
-    because = policy.why_not(view, spec)
-    if because is not None and not policy.ever(view, spec):
-        raise CannotRun(because.text, field=spec.name, remedy=remedy)
+    smallest = on_this_fleet(spec.at_size(spec.sizes[-1]), view)  # an elastic one starts with its least
+    because = policy.why_not(view, smallest)
+    if because is not None and not policy.ever(view, smallest):
+        raise CannotRun(because.text, field=spec.name, remedy=_BY_QUEUE.get(because.code, remedy))

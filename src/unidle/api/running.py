@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, get_args, overl
 import msgspec
 
 from unidle.api.fields import Command, JobFields, spec_of
-from unidle.api.fleets import find_fleet_and_channels, refuse_impossible
+from unidle.api.fleets import find_fleet_and_channels, refuse_impossible, refuse_to_queue
 from unidle.api.job_object import Job, raise_if_failed
 from unidle.api.logs import Output
 from unidle.api.serve import Order
@@ -25,11 +25,11 @@ from unidle.control.ids import new_job_id
 from unidle.control.inbox import SubmitRequest, signed
 from unidle.control.session import run_root
 from unidle.errors import BadInput, CannotRun, StoreError, StoreHeld
+from unidle.fleet import Fleet, as_declared
 from unidle.jobs import NEVER, JobState
 from unidle.store.open import open_store
 
 if TYPE_CHECKING:
-    from unidle.fleet import Fleet
     from unidle.jobs import JobSpec, Reason
     from unidle.view.jobs import JobView
 
@@ -98,25 +98,28 @@ def run(
 @overload
 def submit(
     target: Callable[..., T], /, *, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None,
-    store: _Path | None = None, **fields: Unpack[JobFields],
+    store: _Path | None = None, hold: bool = False, **fields: Unpack[JobFields],
 ) -> Job[T]: ...  # fmt: skip
 
 
 @overload
 def submit(
-    target: Command | _Path, /, *, store: _Path | None = None, **fields: Unpack[JobFields]
+    target: Command | _Path, /, *, store: _Path | None = None, hold: bool = False, **fields: Unpack[JobFields]
 ) -> Job[None]: ...
 
 
 def submit(
     target: Any, /, *, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None, store: _Path | None = None,
-    **fields: Unpack[JobFields],
+    hold: bool = False, **fields: Unpack[JobFields],
 ) -> Job[Any]:  # fmt: skip
     """Put a command or a function into the queue of a store, and return at once; ``unidle up`` on that store runs it.
 
-    Parameters and errors as for :func:`run`. The job outlives this process.
+    A job that the fleet of the store's last controller can never hold is refused (:class:`unidle.errors.CannotRun`);
+    ``hold`` keeps it until the fleet changes. Else parameters and errors as for :func:`run`. The job outlives this process.
     """
-    return _New.of(target, args, kwargs, fields, "unidle.submit").put(address_of(store))
+    new, address = _New.of(target, args, kwargs, fields, "unidle.submit"), address_of(store)
+    refuse_to_queue(new.spec, _known_fleet(address), hold=hold)
+    return new.put(address)
 
 
 def job(name: str, *, store: _Path | None = None) -> Job[Any]:
@@ -206,7 +209,19 @@ def _driven(address: str) -> Fleet | None:
     except StoreError:
         return None  # it is made later, or says then what is wrong with it
     try:
-        return read_view(opened).fleet if opened.holder() is not None else None
+        return as_declared(read_view(opened).fleet) if opened.holder() is not None else None
+    finally:
+        opened.close()
+
+
+def _known_fleet(address: str) -> Fleet:
+    """The fleet of the store's last controller; empty where there was none."""
+    try:
+        opened = read_store(address)
+    except StoreError:
+        return Fleet()
+    try:
+        return as_declared(read_view(opened).fleet)
     finally:
         opened.close()
 

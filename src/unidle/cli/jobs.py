@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, get_args
 
 import typer
 
-from unidle.api.fleets import find_fleet, refuse_impossible
+from unidle.api.fleets import find_fleet, refuse_to_queue
 from unidle.api.stores import make_parent
 from unidle.cli import complete
 from unidle.cli.common import (
@@ -31,12 +31,11 @@ from unidle.cli.common import (
 )
 from unidle.cli.job_words import JobCommand, JobFileArgument, JobOptions, read_job
 from unidle.cli.option_set import with_options
-from unidle.errors import BadInput, UnidleError
+from unidle.errors import BadInput
 from unidle.login import login_name
 from unidle.words import counted
 
 if TYPE_CHECKING:
-    from unidle.fleet import Fleet
     from unidle.jobs import JobSpec
 
 
@@ -101,7 +100,7 @@ def submit(
     opened = open_store(address, create=True)
     try:
         spec, by = signed(opened, spec, described.user)
-        note = _refused(spec, found or as_declared(read_view(opened).fleet), hold=hold)
+        note = refuse_to_queue(spec, found or as_declared(read_view(opened).fleet), hold=hold)
         opened.request("submit", msgspec.json.encode(SubmitRequest(job_id, spec)))
         holder = opened.holder()
     finally:
@@ -117,22 +116,6 @@ def submit(
         warn(note)
     if holder is None:
         warn(f"no controller runs on this store: `unidle up --store {address}` starts one")
-
-
-def _refused(spec: JobSpec, fleet: Fleet, *, hold: bool) -> str | None:
-    """Refuse a job that this fleet can never hold.
-
-    Returns what the user should know where it is kept all the same: no fleet is known yet, or ``hold``.
-    """
-    if not fleet.nodes:
-        return "the fleet of this store is not known yet: whether the job can start was not checked"
-    try:
-        refuse_impossible(spec, fleet, "`--hold` keeps the job until the fleet changes")
-    except UnidleError as error:
-        if not hold:
-            raise
-        return f"held: {error.problem}; it starts once the fleet can hold it"
-    return None
 
 
 def _submit_somewhere(

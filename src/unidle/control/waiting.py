@@ -12,6 +12,7 @@ from unidle.view.state import View
 from unidle.words import counted
 
 if TYPE_CHECKING:
+    from unidle.fleet import Fleet
     from unidle.place.constraint import Barrier
 
 Plain = dict[str, Any]
@@ -125,11 +126,29 @@ def in_the_way(view: View, spec: JobSpec, now: Reason) -> list[Plain]:
 
     if now.code in NEVER_BY_QUEUE:
         return []
+    many = cpu_devices_for(spec, view.fleet) if now.code == "never_fits" else None
+    if many is not None:
+        helps = f"`unidle up --cpu-devices {many}` on this store"
+        has = len(view.fleet.devices())
+        return [{
+            "constraint": None, "text": now.text, "domains": 1, "fitting": 0, "largest": has, "needs": many,
+            "unblock": helps,
+        }]  # fmt: skip
     found = [_quota_line(now)] if now.code in ("quota", "behind") and "bound" in now.figures else []
     answer = Scheduler().try_one(view, spec)
     if isinstance(answer, Refused):
         found += [barrier_line(barrier) for barrier in answer.barriers]
     return found
+
+
+def cpu_devices_for(spec: JobSpec, fleet: Fleet) -> int | None:
+    """How many CPU devices a machine without a fleet file would need for a job; None where more would not help."""
+    devices = fleet.devices()
+    found = fleet.source.startswith("discovered") and all(device.kind == "cpu" for device in devices)
+    if not found or spec.device == "gpu":
+        return None
+    least = spec.at_size(spec.sizes[-1]).devices
+    return least if len(devices) < least else None
 
 
 def _quota_line(now: Reason) -> Plain:
