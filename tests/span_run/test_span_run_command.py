@@ -74,7 +74,9 @@ def stages_are_profiled(place: Path, job: str) -> None:
     simulated = json.loads(runs.unidle("span", "simulate", str(file), "--schedule", "1f1b", "--json").stdout)
     assert simulated["1f1b"]["iteration_ns"] > sum(stored["forward"])
     other = runs.unidle("span", "profile", "another", "--store", str(place / "s.db"))
-    assert other.returncode == 2 and "has no job of unidle span run with this name" in other.stderr
+    assert (
+        other.returncode == 2 and "the store has no job of `unidle span run` with this name" in other.stderr
+    )
 
 
 @pytest.mark.slow

@@ -99,7 +99,10 @@ TimeoutOption = Annotated[
 ]
 
 UserOption = Annotated[
-    str | None, _option("NAME", "Whose job it is, if not yours; only for the owner of the store.")
+    str | None,
+    _option(
+        "NAME", "User that the job belongs to; default: you. Only the owner of the store may name another."
+    ),
 ]
 
 

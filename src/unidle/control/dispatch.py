@@ -64,7 +64,7 @@ def _look(address: ClusterAddress, now_ns: int) -> Seen:
             return Seen(address, load_summary(address.summary), None)
         view = _view(address.store)
         if not view.fleet.nodes:
-            return Seen(address, None, None, "no controller has told what fleet it has")
+            return Seen(address, None, None, "no controller has run on its store yet")
         return Seen(address, summary_of(view, max(now_ns, view.time_ns)), view)
     except UnidleError as error:
         return Seen(address, None, None, error.line())
