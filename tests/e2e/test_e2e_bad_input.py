@@ -159,7 +159,7 @@ def test_a_store_that_no_controller_ever_served_says_nothing_of_devices(tmp_path
         ("fleet", "--store", store): nobody,
         ("fleet", "snapshot", "--store", store): nobody,
         ("fleet", "--store", store, "summary"): nobody,
-        ("replay", "store", "--store", store, "--policy", "unidle"): "can be replayed (1 job left out: run time not known",
+        ("replay", "store", "--store", store, "--policy", "unidle"): "can be replayed (1 job left out: run time unknown",
         ("place", "--store", store, "--fleet", fleet, "--job", job): "--store, --fleet: cannot be used together; leave one out",
         ("fleet", "--store", store, "--cpu-devices", 2): "--store, --cpu-devices: cannot be used together; leave one out",
     }  # fmt: skip

@@ -100,7 +100,7 @@ class Controller:
         modelled = self._engine.modelled
         if self.view.seq and modelled != self.view.modelled:
             raise StoreError(
-                "a simulation's log and a real one do not mix", field=self._store.url,
+                "the store has the log of a simulation", field=self._store.url,
                 remedy="name another store",
             )  # fmt: skip
         covers_ns = 3 * self._sighting_every_ns

@@ -132,7 +132,7 @@ class DrillFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         Meta(
             ge=0,
             le=1,
-            description="How far numbers of float64 may be from those of an undisturbed run, where not equal to the bit.",
+            description="How far numbers of float64 may be from those of an undisturbed run, where not equal bit by bit.",
         ),
     ] = 1e-12
     disk: Annotated[

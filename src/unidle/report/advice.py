@@ -50,7 +50,7 @@ ADVICE: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "straggler_wait": ("find the slow rank", _BY_DEVICE),
     "host_gap": ("see what the host does between kernels", _LOGS),
     "unmeasured": (
-        "give a pattern for what the job prints, or call unidle.rank.step() in its loop",
+        "give a pattern for what the job prints, or call unidle.rank.step() in the training loop",
         ("progress", "JOB"),
     ),
     "recompute": ("keep more activations where memory allows", _SHOW),

@@ -68,7 +68,7 @@ def of_ranks(root: Path, job: str, attempt: int, ranks: Sequence[int], *, childr
     if not found:
         raise CannotRun(
             "no rank of it runs on this machine now", field="JOB", value=job,
-            remedy="`unidle list` shows what runs; ask on the machine where it does",
+            remedy="`unidle list` shows the running jobs; ask on the machine where it does",
         )  # fmt: skip
     for pid in found:
         need_right(pid)
