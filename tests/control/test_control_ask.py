@@ -383,4 +383,4 @@ def test_a_job_that_never_fits_its_tier_is_told_where_it_would_fit_without(tmp_p
     job = submitted(view, JobSpec(("x",), ranks=9, device="gpu", topology=Topology(require="leaf")))
     said = explain(view, job)["waiting"]
     assert said["now"]["code"] == "never_fits"
-    assert [line["unblock"] for line in said["in_the_way"]] == ["do without this, in spine s"]
+    assert [line["unblock"] for line in said["in_the_way"]] == ["drop this constraint, in spine s"]

@@ -13,7 +13,7 @@ from unidle.fleet.links import describe
 
 _GPU_USE = "training on GPUs; without one, CPU devices stand in"
 _DRIVER_USE = "CUDA programs"
-_SEE_LOG = "see nvidia-smi and the kernel's log"
+_SEE_LOG = "check `nvidia-smi` and `dmesg`"
 _NO_DRIVER = "install NVIDIA's driver if this machine has a GPU"
 
 
