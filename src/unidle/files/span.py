@@ -251,7 +251,7 @@ def links_of(document: Document, file: PlanFile, *, chain: bool = True) -> tuple
     for a, b in pairwise(site.name for site in file.sites if site.stages):
         if chain and found and frozenset((a, b)) not in found:
             raise document.error(
-                ("links",), f"there is none between {a} and {b}, which have neighbouring stages",
+                ("links",), f"there is no link between {a} and {b}, which have neighbouring stages",
                 remedy=f"add {{from: {a}, to: {b}, latency_ms: ..., capacity_gbps: ...}}",
             )  # fmt: skip
     return tuple(found.values())

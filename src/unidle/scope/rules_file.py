@@ -74,8 +74,8 @@ def _rule(document: Document, part: _RulePart, path: Path) -> Rule:
     states: tuple[State, ...] = (part.state,) if isinstance(part.state, str) else part.state
     if document.source != "rules.yaml" and not any(getattr(part, name) for name in _CONDITIONS):
         raise document.error(
-            (*path, "name"), "takes everything, so no later rule would ever be asked", value=part.name,
-            remedy='say what it is about, such as frame: ["load_batch <user>"]',
+            (*path, "name"), "takes everything, so no later rule could ever match", value=part.name,
+            remedy='add a condition, such as frame: ["load_batch <user>"]',
         )  # fmt: skip
     example = None
     if part.example is not None:
