@@ -230,7 +230,7 @@ def test_the_late_rank_is_named_with_what_it_does_meanwhile() -> None:
 
 def test_a_gang_in_which_all_wait_alike_has_no_late_rank() -> None:
     assert not any(one["late"] for one in answer(report_of(gang(0).profile(), RULES))["ranks"])
-    assert "is late:" not in told(gang(0))
+    assert "is a straggler" not in told(gang(0))
 
 
 def test_the_json_has_all_that_the_contract_names() -> None:

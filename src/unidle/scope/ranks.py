@@ -269,9 +269,9 @@ def _late_text(found: Sequence[Blame], step_ms: float | None) -> str:
         much = f"the others wait {first.late_pct:.0f} % of the time longer than it does"
     else:
         much = f"{first.late_ms:.1f} ms of each step of {step_ms:.1f} ms"
-    text = f"rank {first.rank}{others} is late: {much}, {int(100 * first.confidence)} % sure"
+    text = f"rank {first.rank}{others} is a straggler: {much}, {int(100 * first.confidence)} % sure"
     if not first.causes:
-        return f"{text}; its budget does not say why"
+        return f"{text}; its budget does not show why"
     cause = first.causes[0]
     more = f"+{cause.more_pct:.0f} %" if cause.more_ms is None else f"+{cause.more_ms:.1f} ms"
     return f"{text}; {f'{cause.what} {more}'.strip()}{', ' + cause.line if cause.line else ''}"

@@ -153,7 +153,7 @@ def book_of(document: Document) -> Book:
     """``{default: {NAME: VALUE}, models: {MODEL: {NAME: VALUE}}}``. Errors: see :func:`load_thresholds`."""
     data = document.data
     if not isinstance(data, Mapping):
-        remedy = "the least is: default: {fsync_ms: 500}"
+        remedy = "the shortest form is: default: {fsync_ms: 500}"
         raise document.error((), "a thresholds file must be a mapping", value=data, remedy=remedy)
     for name in data:
         if name not in _SECTIONS:
