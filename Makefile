@@ -20,10 +20,10 @@ setup-tests:
 demo: setup ## Train a small GPT on 4 ranks, kill one, resume, and show where the time went
 	@$(BIN)/python scripts/demo.py $(ARGS)
 
-demo-span: setup ## Train a small GPT over four sites with slow links, beside its model and gloo (as root: in namespaces)
+demo-span: setup ## Train a small GPT over four sites with slow links, compared with its model and gloo (as root: in namespaces)
 	@$(BIN)/python scripts/demo_span.py $(ARGS)
 
-# Tests of one file run one after the other; files run side by side. WORKERS=0: all in one process, for a debugger.
+# Tests of one file run one after the other; files run in parallel. WORKERS=0: all in one process, for a debugger.
 WORKERS ?= $(shell cores=$$(nproc); echo $$((cores < 4 ? cores : 4)))
 
 test: MARKED := not slow
@@ -72,7 +72,7 @@ docs: setup ## Build the documentation into site/
 wheels: setup ## Build the wheels and source archives of unidle and its native part into dist/
 	@scripts/wheels.sh dist
 
-lock: setup ## Make requirements.lock anew (ARGS=--upgrade takes newer versions)
+lock: setup ## Write requirements.lock again (ARGS=--upgrade takes newer versions)
 	UV_CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/uv pip compile pyproject.toml --group dev --extra postgres --extra train \
 	  --universal --python-version 3.11 --generate-hashes --quiet --output-file requirements.lock $(ARGS)
 

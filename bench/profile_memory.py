@@ -63,7 +63,7 @@ def _slowdown(given: argparse.Namespace) -> Iterator[Row]:
     with training() as target:
         for _ in range(given.pairs):
             before = _median(bare(target, given.seconds))
-            with_us = _median(looked(Tool("unidle --memory", _ours), target, given.seconds).steps)
+            with_us = _median(looked(Tool("unidle --allocations", _ours), target, given.seconds).steps)
             alone.append(before)
             pairs.append(100 * (with_us / before - 1))
     mean, low, high = interval(pairs)
@@ -84,7 +84,7 @@ def _slowdown(given: argparse.Namespace) -> Iterator[Row]:
 
 
 def _ours(pid: int, seconds: float, out: Path) -> Sequence[str]:
-    return (*UNIDLE, "profile", str(pid), "--memory", "--seconds", str(seconds), "--json", "--out", f"{out}.json")  # fmt: skip
+    return (*UNIDLE, "profile", str(pid), "--allocations", "--seconds", str(seconds), "--json", "--out", f"{out}.json")  # fmt: skip
 
 
 def _median(steps: Sequence[Step]) -> float:
@@ -125,13 +125,13 @@ def _watched(options: list[str], out: Path, rounds: int) -> tuple[dict[str, Any]
         assert process.stdout is not None
         process.stdout.readline()
         seconds = str(rounds * 0.02 + START_S + 4)
-        look = [*UNIDLE, "profile", str(process.pid), "--memory", "--seconds", seconds, "--json", "--format", "json", "--out", str(out)]  # fmt: skip
+        look = [*UNIDLE, "profile", str(process.pid), "--allocations", "--seconds", seconds, "--json", "--format", "json", "--out", str(out)]  # fmt: skip
         with subprocess.Popen(
             look, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env
         ) as looking:
             try:
                 looking.communicate(timeout=START_S)
-                sys.exit("unidle profile --memory ended at once")
+                sys.exit("unidle profile --allocations ended at once")
             except subprocess.TimeoutExpired:
                 process.stdin.write("go\n")
                 process.stdin.flush()
@@ -139,7 +139,7 @@ def _watched(options: list[str], out: Path, rounds: int) -> tuple[dict[str, Any]
             _, error = looking.communicate()
         process.communicate("end\n")
     if looking.returncode != 0:
-        sys.exit(f"unidle profile --memory ended with exit code {looking.returncode}: {error.strip()}")
+        sys.exit(f"unidle profile --allocations ended with exit code {looking.returncode}: {error.strip()}")
     return told, json.loads(out.read_text())
 
 

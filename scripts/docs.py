@@ -34,8 +34,9 @@ def job_page() -> str:
 
     return schema_page(
         "Job file",
-        "A job file is YAML (or JSON). Only `command` is required. `unidle schema job` prints the JSON\n"
-        "Schema that this page is made from; point your editor at it for completion.",
+        "    unidle run job.yaml\n"
+        "    unidle schema job > job.schema.json    # for completion in your editor\n\n"
+        "A job file is YAML (or JSON). Only `command` is required. This page is made from the schema:",
         job_schema(),
     )
 
@@ -45,8 +46,10 @@ def fleet_page() -> str:
 
     return schema_page(
         "Fleet file",
-        "A fleet file declares nodes, devices and the network between them. `unidle schema fleet` prints\n"
-        "the JSON Schema that this page is made from.",
+        "    unidle up --fleet fleet.yaml\n"
+        "    unidle schema fleet > fleet.schema.json    # for completion in your editor\n\n"
+        "A fleet file declares nodes, devices and the network between them; [Declare a fleet](../how-to/fleet-file.md)\n"
+        "explains it. This page is made from the schema:",
         fleet_schema(),
     )
 
@@ -56,8 +59,10 @@ def clusters_page() -> str:
 
     return schema_page(
         "Clusters file",
-        "A clusters file lists the clusters that `unidle clusters` and `submit --clusters` know. `unidle schema clusters`\n"
-        "prints the JSON Schema that this page is made from.",
+        "    unidle clusters clusters.yaml\n\n"
+        "A clusters file lists the clusters of `unidle clusters` and `unidle submit --clusters`;\n"
+        "[Send jobs to several clusters](../how-to/clusters.md) explains it. This page is made from the schema, which\n"
+        "`unidle schema clusters` prints:",
         clusters_schema(),
     )
 
@@ -67,8 +72,10 @@ def drill_page() -> str:
 
     return schema_page(
         "Drill file",
-        "A drill file names a job and the faults that `unidle drill` puts into it. `unidle schema drill`\n"
-        "prints the JSON Schema that this page is made from.",
+        "    unidle drill drill.yaml\n\n"
+        "A drill file names a job and the faults that `unidle drill` puts into it;\n"
+        "[Put faults into a job on purpose](../how-to/drill.md) explains it. This page is made from the schema, which\n"
+        "`unidle schema drill` prints:",
         drill_schema(),
     )
 
@@ -78,8 +85,10 @@ def span_page() -> str:
 
     return schema_page(
         "Span file",
-        "A span file names a model, the sites that train it and the links between them, for `unidle span simulate`.\n"
-        "`unidle schema span` prints the JSON Schema that this page is made from.",
+        "    unidle span simulate span.yaml\n\n"
+        "A span file names a model, the sites that train it, and the links between them;\n"
+        "[Train across data centres](../how-to/span.md) explains it. This page is made from the schema, which\n"
+        "`unidle schema span` prints:",
         span_schema(),
     )
 
@@ -101,9 +110,11 @@ def ledger_page() -> str:
     lines = [
         "# Ledger",
         "",
-        f"Taxonomy version {TAXONOMY_VERSION}. For each device slice every nanosecond between its first and",
-        "last sighting has exactly one leaf, so the leaves of any window sum to its capacity exactly.",
-        "Where several causes hold at once the first of these groups wins: "
+        "    unidle ledger --by leaf",
+        "",
+        "Every nanosecond of each device slice, from its first to its last observation, has exactly one leaf. So the",
+        f"leaves of any window sum to its capacity exactly. This is taxonomy version {TAXONOMY_VERSION}.",
+        "If several causes hold at once, the first of these groups wins: "
         + ", ".join(f"`{group}`" for group in PRECEDENCE)
         + ".",
     ]
@@ -113,7 +124,7 @@ def ledger_page() -> str:
             "",
             f'## {group} {swatch} {{ #{group} data-toc-label="{group}" }}',
             "",
-            "| leaf | what it is |",
+            "| leaf | meaning |",
             "|---|---|",
         ]
         lines += [f"| `{leaf}` | {_cell(text)} |" for leaf, text in leaves.items()]
@@ -121,10 +132,10 @@ def ledger_page() -> str:
         "",
         "## Ratios",
         "",
-        "Only sums of leaves over sums of leaves; null where the denominator is 0.",
+        "Each ratio is a sum of leaves over a sum of leaves; it is null if the denominator is 0.",
         "",
     ]
-    lines += ["| ratio | what it says | definition |", "|---|---|---|"]
+    lines += ["| ratio | meaning | definition |", "|---|---|---|"]
     lines += [f"| `{r.name}` | {_cell(r.text)} | {_cell(r.formula)} |" for r in RATIOS.values()]
     return "\n".join(lines) + "\n"
 

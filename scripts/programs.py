@@ -18,11 +18,11 @@ PAGE = ROOT / "docs" / "how-to" / "programs.md"
 UNIDLE = Path(sys.executable).with_name("unidle")
 FIRST_LINES, LAST_LINES = 4, 24
 WIDTH = 140
-HEAD = """# What you see with programs of others
+HEAD = """# Output of common programs
 
-Programs in the shapes that are common elsewhere: examples of PyTorch, trainers, shell scripts. Each was run as shown, in one store, without a
-terminal. The programs are in `tests/programs`; `scripts/programs.py` runs them and writes this page. Lines in the middle are left out (`[...]`), times
-vary.
+Find a program like yours, and compare its output: examples of PyTorch, trainers, shell scripts. Each was run as shown, in one store, without a
+terminal. Lines in the middle are left out (`[...]`), and times vary. The programs are in `tests/programs`; `scripts/programs.py` runs them and writes
+this page.
 """
 PARTS: tuple[tuple[str, str, tuple[tuple[str, str], ...]], ...] = (
     ("Programs that succeed", "", (
@@ -34,12 +34,12 @@ PARTS: tuple[tuple[str, str, tuple[tuple[str, str], ...]], ...] = (
         ("keras_like.py", "Keras: a bar for each epoch."),
         ("fairseq_like.py", "fairseq with JSON in its log."),
         ("timm_like.py", "timm. Lines of the validation are not counted."),
-        ("jsonl.py", "JSON lines of one's own."),
+        ("jsonl.py", "JSON lines, as in many own scripts."),
         ("--ranks 2 ddp.py", "The DDP tutorial of PyTorch, over gloo."),
-        ("one_or_many.py", "A script that takes its path for one process, as it gets no `WORLD_SIZE`."),
+        ("one_or_many.py", "A script for one process or several. It gets no `WORLD_SIZE`, so it runs as one process."),
         ("--ranks 2 gang.sh", "A gang of shell scripts."),
-        ("download.py", "A download is no progress of a training: no steps are counted, and the time is `unmeasured`."),
-        ("server.py", "An access log: numbers that grow are no steps."),
+        ("download.py", "A download. Its progress does not count as steps, and the time is `unmeasured`."),
+        ("server.py", "An access log. Its growing numbers do not count as steps."),
     )),
     ("Programs that fail", "All are run with `--max-restarts 3`.", (
         ("--ranks 2 shapes.py", "An exception in one rank of a gang."),

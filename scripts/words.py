@@ -1,4 +1,6 @@
-"""Checks the language of docs, help, messages, docstrings and comments against the list in docs/words.md.
+"""Checks the language of docs, help, messages, docstrings and comments against the lists in docs/words.md.
+
+Words of the first list are errors everywhere; words of the list for pages, and long sentences, are errors in pages.
 
     python scripts/words.py            every place that uses a word of the list; exit code 1 where there is one
     python scripts/words.py --count    how many places in each folder
@@ -24,6 +26,9 @@ LIST = ROOT / "docs" / "words.md"
 PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/**/*.md", "examples/**/*.md")
 CODE = ("src/**/*.py", "scripts/*.py", "examples/**/*.py", "bench/**/*.py")
 NOT_READ = ("docs/words.md", "docs/benchmarks.md")  # the list itself; written by the benchmarks
+HISTORY = ("CHANGELOG.md",)  # only the words that are errors everywhere
+PAGES_HEADING = "## Not used in pages"
+MOST_WORDS = 30  # of a sentence in a page; the aim is fewer than 25
 OK = "words: ok"
 _QUOTED = r"``.*?``|`[^`]*`"
 
@@ -41,10 +46,15 @@ class Place(NamedTuple):
     instead: str
 
 
-def rules() -> list[Rule]:
-    """From the table of the page: a cell of words in backticks, and what to write instead."""
+def rules(*, of_pages: bool = False) -> list[Rule]:
+    """From the tables of the page: a cell of words in backticks, and what to write instead."""
     found = []
+    section = ""
     for line in LIST.read_text(encoding="utf-8").splitlines():
+        if line.startswith("## "):
+            section = line.strip()
+        if (section == PAGES_HEADING) != of_pages:
+            continue
         cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
         if not line.startswith("| `") or len(cells) < 2:
             continue
@@ -87,17 +97,54 @@ def texts_of_code(text: str) -> Iterator[tuple[int, str]]:
             yield token.start[0], re.sub(_QUOTED, " ", token.string)
 
 
+def sentences_of_page(text: str) -> Iterator[tuple[int, str]]:
+    """Sentences of paragraphs and lists, without code, tables and headings: (line of the paragraph, sentence).
+
+    A run of code such as ``a``, ``b`` and ``c`` is one word; of a link only its text counts.
+    """
+    fenced, start, block = False, 1, list[str]()
+    for number, line in enumerate([*text.splitlines(), ""], 1):
+        stripped = line.strip()
+        fence = stripped.startswith("```")
+        code = fenced or fence or line.startswith("    ")
+        fenced ^= fence
+        item = re.match(r"(?:[-*]|\d+\.) +", stripped)
+        if block and (code or item or not stripped or stripped[0] in "#|"):
+            for sentence in re.split(r"(?<=[.!?])[\"*)]*\s+(?=[A-Z\d*\[(\"])", _plain(" ".join(block))):
+                yield start, sentence
+            block = []
+        if not code and stripped and stripped[0] not in "#|" and OK not in line:
+            start = start if block else number
+            block.append(stripped[item.end() :] if item else stripped)
+
+
+def _plain(text: str) -> str:
+    text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", re.sub(_QUOTED, "Code", text))
+    return re.sub(r"Code(?:(?:,| and|, and| or|, or| to) Code)+", "Code", text)
+
+
+def long_sentences(name: str, text: str) -> Iterator[Place]:
+    for line, sentence in sentences_of_page(text):
+        count = sum(1 for word in sentence.split() if re.search(r"\w", word))
+        if count > MOST_WORDS:
+            yield Place(name, line, f"{sentence[:40]}...", f"{count} words; at most {MOST_WORDS}, better 25")
+
+
 def places() -> Iterator[Place]:
-    every = rules()
+    everywhere, in_pages = rules(), rules(of_pages=True)
     for patterns, reader in ((PAGES, texts_of_page), (CODE, texts_of_code)):
         for path in sorted({path for pattern in patterns for path in ROOT.glob(pattern)}):
             name = path.relative_to(ROOT).as_posix()
             if name in NOT_READ:
                 continue
-            for line, text in reader(path.read_text(encoding="utf-8")):
-                for rule in every:
+            page = patterns is PAGES and name not in HISTORY
+            whole = path.read_text(encoding="utf-8")
+            for line, text in reader(whole):
+                for rule in everywhere + in_pages * page:
                     for match in rule.pattern.finditer(text):
                         yield Place(name, line + text.count("\n", 0, match.start()), rule.word, rule.instead)
+            if page:
+                yield from long_sentences(name, whole)
 
 
 def main() -> int:

@@ -14,7 +14,7 @@ BATCH_BYTES = 512 * 1024 * 4  # of work.py's trainer
 
 
 def live(place: Place) -> Iterator[Result]:
-    """``unidle profile PID --memory`` of a training that goes on meanwhile."""
+    """``unidle profile PID --allocations`` of a training that goes on meanwhile."""
     with subprocess.Popen(
         place.work("profiled", str(_SECONDS + 12)),
         stdout=subprocess.PIPE,
@@ -26,7 +26,13 @@ def live(place: Place) -> Iterator[Result]:
             if process.stdout.readline().strip() != "ready":
                 raise Failed("the training did not start")
             text = place.unidle(
-                "profile", str(process.pid), "--seconds", str(_SECONDS), "--memory", "--json", timeout_s=50
+                "profile",
+                str(process.pid),
+                "--seconds",
+                str(_SECONDS),
+                "--allocations",
+                "--json",
+                timeout_s=50,
             )
         finally:
             process.kill()

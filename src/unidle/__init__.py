@@ -1,6 +1,7 @@
 """unidle keeps every GPU-second of a training fleet at work and shows where each one went.
 
-From Python: :func:`run`, :func:`submit`, :func:`job`, :func:`list_jobs`, :class:`Job`, and the errors in ``unidle.errors``.
+From Python: :func:`run`, :func:`submit`, :func:`job`, :func:`list_jobs`, :class:`Job`, and the errors :class:`UnidleError`,
+:class:`BadInput` and :class:`JobFailed`; all errors are in ``unidle.errors``.
 """
 
 from __future__ import annotations
@@ -14,12 +15,17 @@ if TYPE_CHECKING:
     from unidle.api.fields import JobFields
     from unidle.api.job_object import Job
     from unidle.api.running import job, list_jobs, run, submit
+    from unidle.errors import BadInput, JobFailed, UnidleError
 
-__all__ = ["Explanation", "Job", "JobFields", "Profiled", "errors", "job", "list_jobs", "run", "submit"]
+__all__ = [
+    "BadInput", "Explanation", "Job", "JobFailed", "JobFields", "Profiled", "UnidleError",
+    "errors", "job", "list_jobs", "run", "submit",
+]  # fmt: skip
 
-_ROOMS = {
-    "Explanation": "answers", "Job": "job_object", "JobFields": "fields", "Profiled": "answers",
-    "job": "running", "list_jobs": "running", "run": "running", "submit": "running",
+_MODULES = {
+    "BadInput": "errors", "JobFailed": "errors", "UnidleError": "errors",
+    "Explanation": "api.answers", "Job": "api.job_object", "JobFields": "api.fields", "Profiled": "api.answers",
+    "job": "api.running", "list_jobs": "api.running", "run": "api.running", "submit": "api.running",
 }  # fmt: skip
 
 
@@ -29,9 +35,9 @@ def __getattr__(name: str) -> object:
 
     if name == "errors":
         return import_module("unidle.errors")
-    if name not in _ROOMS:
+    if name not in _MODULES:
         raise AttributeError(f"module 'unidle' has no attribute {name!r}")
-    value: object = getattr(import_module(f"unidle.api.{_ROOMS[name]}"), name)
+    value: object = getattr(import_module(f"unidle.{_MODULES[name]}"), name)
     globals()[name] = value
     return value
 

@@ -1,4 +1,4 @@
-"""Counts and amounts in the sentences that a user reads: ``1 job is``, ``3 more switches``, ``0.42 device-hours``."""
+"""Counts, amounts and times in the sentences that a user reads: ``1 job is``, ``0.42 device-hours``, ``3 min 07 s``."""
 
 from __future__ import annotations
 
@@ -72,3 +72,39 @@ def device_time(us: float) -> str:
         return f"{text} {plural(float(text), 'device-hour')}"
     seconds = us / 1e6
     return "under 0.001 device-s" if 0 < seconds < 0.001 else f"{seconds:.3g} device-s"
+
+
+def figures(amount: float) -> str:
+    """Four figures at most, without powers of ten: what is small has its millionths."""
+    text = f"{amount:.4g}"
+    return f"{amount:.6f}".rstrip("0").rstrip(".") if "e" in text else text
+
+
+def age(ns: int) -> str:
+    """A duration in words of at most two units."""
+    seconds = max(ns, 0) / 1e9
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    if seconds < 3600:
+        return f"{int(seconds // 60)} min {int(seconds % 60):02d} s"
+    if seconds < 86400:
+        return f"{int(seconds // 3600)} h {int(seconds % 3600 // 60):02d} min"
+    return f"{int(seconds // 86400)} d {int(seconds % 86400 // 3600)} h"
+
+
+def clock_time(ns: int) -> str:
+    """A moment in local time."""
+    import datetime as dt
+
+    moment = dt.datetime.fromtimestamp(ns / 1e9, tz=dt.UTC).astimezone()
+    return moment.strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+
+
+def length(ns: int) -> str:
+    """A duration in a unit that fits: three figures below a minute, from a minute on two units."""
+    if ns >= 59_950_000_000:
+        return age(ns)
+    unit, name = next(
+        (one for one in ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "us")) if ns >= one[0]), (1, "ns")
+    )
+    return f"{float(f'{ns / unit:.3g}'):g} {name}"  # never as a power of ten

@@ -60,6 +60,20 @@ def test_a_failure_raises_the_words_of_the_rank_that_failed_first(store: Path) -
     (job,) = unidle.list_jobs(store=store)
     with pytest.raises(unidle.errors.JobFailed):
         job.result()
+    explained = subprocess.run(
+        [sys.executable, "-m", "unidle", "explain", job.id, "--store", store], capture_output=True, text=True,
+        check=True,
+    )  # fmt: skip
+    assert explained.stdout == f"{job.explain()}\n" and "  | ValueError: not aligned\n" in explained.stdout
+
+
+def test_lines_of_all_ranks_are_in_order_of_time(store: Path, tmp_path: Path) -> None:
+    turns = (
+        'after() { while [ ! -e "$1" ]; do sleep 0.05; done; sleep 0.6; }; '
+        "if [ $UNIDLE_RANK = 0 ]; then echo a; touch a; after b; echo c; else after a; echo b; touch b; fi"
+    )
+    job = unidle.run(["sh", "-c", turns], ranks=2, workdir=tmp_path, store=store, logs="none")
+    assert list(job.logs(rank=None)) == ["[0] a", "[1] b", "[0] c"]
 
 
 def test_a_script_needs_no_main_guard_and_gets_objects_of_its_own_classes(tmp_path: Path) -> None:

@@ -126,7 +126,7 @@ def test_a_harmed_torch_file_is_named_with_the_reason(tmp_path: Path, harm: str)
     path.write_bytes({"cut": data[:-300], "flip": data, "empty": b""}[harm])
     verdict = verify(str(path))
     assert verdict.state == "bad"
-    assert {"cut": "cut off", "flip": "CRC", "empty": "cut off"}[harm] in verdict.why
+    assert {"cut": "not a complete zip", "flip": "CRC", "empty": "not a complete zip"}[harm] in verdict.why
 
 
 def test_a_torch_file_written_without_crcs_is_not_called_bad(tmp_path: Path) -> None:

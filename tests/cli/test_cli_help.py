@@ -19,9 +19,7 @@ from unidle.cli.help import name_of, old_names, short_help
 from unidle.cli.main import SECTIONS, app
 
 OF_TWO_KINDS = {
-    "--memory": "a limit of the job in `run`, a switch of the profiler",
-    "--rank": "several where output is merged",
-    "--timeout": "of a job a time such as 2h, of a check seconds",
+    "--rank": "one where only one can be read (`progress`)",
     "--device": "a kind of device in `run`, a device in filters and where one is measured: as in the files",
     "--tier": "how thorough a check is, and how a profile is taken: the names of the tiers differ",
     "--format": "each command writes other formats",

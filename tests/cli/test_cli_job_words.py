@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 import typer
@@ -11,31 +11,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unidle.cli.job_words import (
-    EnvOption,
     JobCommand,
     JobFileArgument,
+    JobOptions,
     Program,
-    RanksOption,
-    options_of,
     ranks_of,
-    seconds_of,
 )
+from unidle.cli.option_set import with_options
+from unidle.cli.times import duration_option, moment, seconds_of
 from unidle.errors import BadInput
+
+_found: list[tuple[str | None, int | None, Any]] = []
+_app = typer.Typer()
+
+
+@_app.command(cls=JobCommand)
+@with_options(described=JobOptions)
+def _run(context: typer.Context, job: JobFileArgument = None, *, described: JobOptions) -> None:
+    _found.append((job, described.ranks, context.obj))
 
 
 def parsed(*words: str, after: tuple[str, ...] | None = None) -> tuple[str | None, int | None, Any]:
     """The job file, ``--ranks`` and the program that a command like ``run`` finds in its words."""
-    found: list[tuple[str | None, int | None, Any]] = []
-    app = typer.Typer()
-
-    @app.command(cls=JobCommand)
-    def run(
-        context: typer.Context, job: JobFileArgument = None, ranks: RanksOption = None, env: EnvOption = None
-    ) -> None:
-        found.append((job, ranks, context.obj))
-
-    app(args=list(words), obj=after, standalone_mode=False)
-    return found[0]
+    _app(args=list(words), obj=after, standalone_mode=False)
+    return _found.pop()
 
 
 def test_all_that_follows_a_program_belongs_to_it() -> None:
@@ -63,23 +62,25 @@ def test_the_words_of_a_program_arrive_whole(arguments: list[str]) -> None:
 
 def test_options_become_fields_of_a_job_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert options_of(
-        name=None, ranks=2, env=["A=b=c", "D="], memory="4GB", workdir="code", timeout="1h30m", max_restarts=0,
-        checkpoint="ckpt",
-    ) == {
+    given = JobOptions(
+        ranks=2, env=["A=b=c", "D="], memory="4GB", workdir="code", timeout=5400.0, max_restarts=0, checkpoint="ckpt",
+        user="ada",
+    )  # fmt: skip
+    assert given.fields() == {
         "ranks": 2, "env": {"A": "b=c", "D": ""}, "limits": {"memory": "4GB"}, "workdir": str(tmp_path / "code"),
         "timeout_s": 5400.0, "restart": {"max": 0}, "checkpoint": {"path": "ckpt"},
     }  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"), [("90", 90), ("0.5", 0.5), ("2h", 7200), ("10m30s", 630), ("1d 1h", 90_000)]
+    ("text", "seconds"),
+    [("90", 90), ("0.5", 0.5), ("1e3", 1000), ("2h", 7200), ("10m30s", 630), ("1d 1h", 90_000)],
 )
 def test_times_are_seconds_or_have_units(text: str, seconds: float) -> None:
     assert seconds_of("--timeout", text) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "soon", "-5", "5m2h", "1e3", "5 minutes"])
+@pytest.mark.parametrize("text", ["", "soon", "-5", "5m2h", "nan", "5 minutes"])
 def test_what_is_no_time_is_one_error(text: str) -> None:
     with pytest.raises(BadInput, match="--timeout: is not a time"):
         seconds_of("--timeout", text)
@@ -100,4 +101,34 @@ def test_ranks_are_numbers_and_ranges() -> None:
 
 def test_a_variable_needs_a_value() -> None:
     with pytest.raises(BadInput, match=r"--env: is no NAME=VALUE \(got 'A'\); --env A=VALUE"):
-        options_of(env=["A"])
+        JobOptions(env=["A"]).fields()
+
+
+def test_a_duration_has_the_same_forms_in_every_option() -> None:
+    found: list[float | None] = []
+    app = typer.Typer()
+
+    @app.command()
+    def wait(
+        timeout: Annotated[float | None, duration_option("--timeout", text="", least=1, most=7200)] = None,
+    ) -> None:
+        found.append(timeout)
+
+    for words in ([], ["--timeout", "90"], ["--timeout", "1m30s"], ["--timeout=2h"]):
+        app(args=words, standalone_mode=False)
+    assert found == [None, 90, 90, 7200]
+    for text, problem in (("3h", "too long .*; 1 s to 7200 s"), ("0.5", "too short"), ("soon", "not a time")):
+        with pytest.raises(BadInput, match=f"--timeout: is {problem}"):
+            app(args=["--timeout", text], standalone_mode=False)
+
+
+def test_a_moment_is_before_or_after_another_one_or_a_date() -> None:
+    now, second = 1_800_000_000 * 10**9, 10**9
+    assert moment("--since", "1h30m", now) == now - 5400 * second
+    assert moment("--begin", "2h", now, ahead=True) == now + 7200 * second
+    assert moment("--since", "90", now, plain="s") == now - 90 * second
+    assert moment("--since", "90", now, plain="ns") == 90
+    assert moment("--since", "2026-01-31T12:00:00+00:00", now) == 1_769_860_800 * second
+    for text in ("90", "soon", "9" * 400, "9" * 400 + "h", "2026-13-01", ""):
+        with pytest.raises(BadInput, match="--since: is not a time"):
+            moment("--since", text, now)

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unidle.cli.lines import LINE_BYTES, Lines, for_terminal
+from unidle.api.lines import LINE_BYTES, Lines
+from unidle.cli.lines import for_terminal
 
 
 @given(st.lists(st.binary(max_size=20), max_size=20))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from loop.drive import Loop
-from unidle.cli.jobs import _predicted
 from unidle.cli.up import adopted
 from unidle.control import describe
+from unidle.control.explanation import predicted
 from unidle.engine.sim.workload import S, SimJob
 from unidle.events import types as ev
 from unidle.fleet import Device, Fleet, Node, Tier
@@ -101,13 +101,13 @@ def test_a_prediction_is_told_in_few_figures_and_never_as_a_power_of_ten() -> No
         "error_ns": None,
     }
     told = [
-        _predicted({**said, "value_ns": ns}).partition(" (")[0]
+        predicted({**said, "value_ns": ns}).partition(" (")[0]
         for ns in (7, 45_678, 1_058_300, 59_940_000_000)
     ]
     assert told == ["step time 7 ns", "step time 45.7 us", "step time 1.06 ms", "step time 59.9 s"]
-    assert "(1000 us to 1.23 s with 90 %)" in _predicted({**said, "value_ns": 1})
+    assert "(1000 us to 1.23 s with 90 %)" in predicted({**said, "value_ns": 1})
     cost = {"value": 0.00001234, "low": 0.001, "high": 1.2345678, "error": 0.5, "currency": "USD"}
-    assert _predicted({**said, "what": "cost", "cost": cost}) == (
+    assert predicted({**said, "what": "cost", "cost": cost}) == (
         "cost 0.000012 USD (0.001 to 1.23 with 90 %), from x; it was 0.50 more"
     )
 

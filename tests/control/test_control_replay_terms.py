@@ -128,7 +128,7 @@ def test_a_queue_that_the_other_fleet_lacks_is_one_error_or_is_named_anew(tmp_pa
 
 def test_a_model_that_the_other_fleet_lacks_is_one_error_or_is_named_anew(tmp_path: Path) -> None:
     other = fleet(2, 4, "NVIDIA A100-SXM4-80GB")
-    with pytest.raises(BadInput, match="job j0 names what the fleet does not have"):
+    with pytest.raises(BadInput, match="job j0 needs something that the fleet does not have"):
         on(tmp_path, other)
     found = on(tmp_path, other, Renames({}, {"H100": "A100"}))
     assert found.arrivals[0].spec.where.models.include == ("A100",)

@@ -35,6 +35,17 @@ def test_a_file_and_standard_input_give_the_contract(tmp_path: Path) -> None:
     }
 
 
+def test_one_line_with_a_step_and_a_loss_is_a_step(tmp_path: Path) -> None:
+    (tmp_path / "train.log").write_text("device: cpu\nstep 3 loss 0.5\n")
+    assert ask("progress", tmp_path / "train.log") == {
+        "marks": 1,
+        "first": 3,
+        "last": 3,
+        "form": "lines",
+        "confidence": 0.9,
+    }
+
+
 def test_a_pattern_is_tried_and_a_bad_one_refused(tmp_path: Path) -> None:
     log = tmp_path / "train.log"
     log.write_text("stage 3 of 9\nstage 4 of 9\nloaded\n")

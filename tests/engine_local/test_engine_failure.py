@@ -124,3 +124,19 @@ def test_the_limit_that_was_used_up_is_the_groups_own_or_one_above(tmp_path: Pat
     assert oom.limit_of(group)["oom_limit_of"] == "above", "the kill was not for its own limit"
     (own / "memory.events").write_text("oom 2\noom_kill 1\n")
     assert oom.limit_of(group) == {"oom_limit_bytes": 1_000_000, "oom_limit_of": "rank"}
+
+
+def test_a_traceback_that_the_program_went_on_after_is_not_why_it_was_killed(
+    machine: Machine, tmp_path: Path
+) -> None:
+    (tmp_path / "t.py").write_text(
+        "import os, traceback\ntry:\n    open('/no/cache')\nexcept OSError:\n    traceback.print_exc()\n"
+        "while not os.path.exists('go'):\n    pass\nfor k in range(3):\n    print('step', k, flush=True)\nos.kill(os.getpid(), 9)\n"
+    )
+    gang = machine.start((*python("")[:3], "t.py"), workdir=str(tmp_path))
+    gang.until(lambda: "FileNotFoundError" in gang.log())
+    (tmp_path / "go").touch()
+    assert gang.codes() == [-9]
+    last = gang.last("exit").last
+    assert last is not None and "FileNotFound" not in last.what and last.sort == "line"
+    assert last.lines[-1] == "step 2"

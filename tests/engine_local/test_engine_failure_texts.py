@@ -148,6 +148,72 @@ def test_tracebacks_as_rich_loguru_and_notebooks_draw_them():
     assert told(notebook)[:2] == ("ZeroDivisionError: division by zero", "cell 3:2")
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\x1b[0;31mValueError\x1b[0m                                Traceback (most recent call last)\nFile \x1b[0;32m/home/ada/t.py:7\x1b[0m\n      5 y = 2\n----> 7 f(3)\n\nFile /home/ada/t.py:3, in f(x)\n----> 3     raise ValueError('lr')\n\nFile /opt/venv/lib/python3.12/site-packages/torch/nn.py:88, in g(x)\n---> 88     raise\n\nValueError: lr must be positive\n",
+        "ValueError                                Traceback (most recent call last)\n/home/ada/t.py in f(x)\n      2 def f(x):\n----> 3     raise ValueError('lr')\n\nValueError: lr must be positive\n",
+        '{"event": "failed", "exception": "Traceback (most recent call last):\\n  File \\"/home/ada/t.py\\", line 3, in f\\n    g()\\nValueError: lr must be positive", "pid": 7}\n',
+        '{"text": "12:00 | ERROR - it failed\\nTraceback (most recent call last):\\n  File \\"/home/ada/t.py\\", line 3, in f\\n    g()\\nValueError: lr must be positive\\n", "record": {"exception": {"value": "x"}}}\n',
+        "{'error': 'Traceback (most recent call last):\\n  File \"/home/ada/t.py\", line 3, in f\\n    g()\\nValueError: lr must be positive\\n'}\n",
+        '{"exception": [{"exc_type": "ValueError", "exc_value": "lr must be positive", "syntax_error": null, "frames": [{"filename": "/home/ada/t.py", "lineno": 3, "name": "f"}]}], "level": "error"}\n',
+    ],
+    ids=["ipython", "ipython-old", "json", "json-in-text", "repr", "json-fields"],
+)  # fmt: skip
+def test_tracebacks_in_other_forms_are_read(text):
+    assert told(text) == ("ValueError: lr must be positive", "t.py:3", "code")
+
+
+def test_a_list_of_mistakes_is_its_number_and_the_first():
+    raised = "pydantic_core._pydantic_core.ValidationError: 2 validation errors for Config\nlr\n  Input should be a valid number\nsize\n  Field required"
+    assert told(traceback(("/home/ada/t.py", 3, "f()"), raised=raised))[0] == (
+        "pydantic_core._pydantic_core.ValidationError: 2 validation errors for Config: lr: Input should be a valid number"
+    )
+
+
+def test_a_launcher_that_reports_the_exit_of_its_child_does_not_hide_why():
+    launcher = traceback(
+        ("/opt/v/lib/python3.11/site-packages/accelerate/launch.py", 7, "raise"),
+        raised="subprocess.CalledProcessError: Command '['python', 'ft.py']' returned non-zero exit status 1.",
+    )
+    child = traceback(("/home/ada/ft.py", 41, "main()"), raised="ValueError: no tokenizer")
+    assert told(child + launcher)[:2] == ("ValueError: no tokenizer", "ft.py:41")
+    engine = traceback(
+        ("/home/ada/serve.py", 5, "LLM()"),
+        raised="RuntimeError: Engine core initialization failed. See root cause above.",
+    )
+    core = traceback(
+        ("/x/core.py", 6, "f()"),
+        raised="ValueError: no room for the cache",
+        prefix="(Core_0 pid=77) ERROR 01-01 [core.py:7] ",
+    )
+    assert told(core + engine)[0] == "ValueError: no room for the cache"
+    table = (RECORDED / "torchrun-exit.txt").read_bytes()
+    assert told(table)[0] == "worker of rank 1 exited 17"
+
+
+def test_where_a_handler_raised_in_a_library_the_users_line_is_that_of_the_chain():
+    handler = traceback(
+        (
+            "/opt/v/lib/python3.11/site-packages/torch/utils/data/_utils/signal_handling.py",
+            73,
+            "_error_if_any_worker_fails()",
+        ),
+        raised="RuntimeError: DataLoader worker (pid 77) is killed by signal: Killed. ",
+    )
+    link = "\nThe above exception was the direct cause of the following exception:\n\n"
+    loop = traceback(
+        ("/home/ada/t.py", 9, "for b in loader:"),
+        ("/opt/v/lib/python3.11/site-packages/torch/utils/data/dataloader.py", 7, "raise RuntimeError"),
+        raised="RuntimeError: DataLoader worker (pid(s) 77) exited unexpectedly",
+    )
+    assert told(handler + link + loop) == (
+        "RuntimeError: DataLoader worker (pid 77) is killed by signal: Killed.",
+        "t.py:9",
+        "unknown",
+    )
+
+
 def test_a_syntax_error_is_where_the_parser_stopped():
     own = '  File "/home/ada/bad.py", line 3\n    def f(:\n          ^\nSyntaxError: invalid syntax\n'
     found = read(own)
@@ -190,6 +256,23 @@ def test_a_syntax_error_is_where_the_parser_stopped():
         ('Fatal Python error: Segmentation fault\n\nThread 0x1 (most recent call first):\n  File "/home/ada/other.py", line 1 in w\n\nCurrent thread 0x2 (most recent call first):\n  File "/usr/lib/python3.11/ctypes/__init__.py", line 519 in string_at\n  File "/home/ada/t.py", line 3 in g\n', -11, "Fatal Python error: Segmentation fault", "t.py:3", "code"),
         ("-----\nMPI_ABORT was invoked on rank 1 in communicator MPI_COMM_WORLD\nwith errorcode 3.\n\nNOTE: invoking it kills all\n", 3, "MPI_ABORT was invoked on rank 1 in communicator MPI_COMM_WORLD with errorcode 3.", "", "unknown"),
         ("CUDA error: uncorrectable ECC error encountered\n", 1, "CUDA error: uncorrectable ECC error encountered", "", "machine"),
+        ("terminate called after throwing an instance of 'int'\n", -6, "C++ exception of type int", "", "code"),
+        ("==7==ERROR: AddressSanitizer: heap-buffer-overflow on address 0x60 at pc 0x55 bp 0x7f sp 0x7f\nREAD of size 4 at 0x60 thread T0\n    #0 0x55 in memcpy /build/libsanitizer/asan/asan_x.cpp:9\n    #1 0x56 in bad /home/ada/k.c:2\n    #2 0x7f in __libc_start_main ../sysdeps/nptl/start.h:58\n\nSUMMARY: AddressSanitizer: heap-buffer-overflow /home/ada/k.c:2 in bad\n==7==ABORTING\n", 1, "AddressSanitizer: heap-buffer-overflow", "k.c:2", "code"),
+        ("/home/ada/k.c:1:45: runtime error: division by zero\n", 1, "runtime error: division by zero", "k.c:1", "code"),
+        ("Error in fit(x) : \n  object 'shards' not found\nCalls: main -> fit\nExecution halted\n", 1, "Error in fit(x) : object 'shards' not found", "", "code"),
+        ("Error: no shard\nExecution halted\n", 1, "Error: no shard", "", "code"),
+        ("ERROR: LoadError: BoundsError: attempt to access 3-element Vector\nStacktrace:\n [1] getindex\n   @ ./essentials.jl:916 [inlined]\n [2] train(x::Vector)\n   @ Main ~/train.jl:3\nin expression starting at /home/ada/train.jl:7\n", 1, "BoundsError: attempt to access 3-element Vector", "~/train.jl:3", "code"),
+        ("cannot open data: No such file or directory at perl.pl line 1.\n", 2, "cannot open data: No such file or directory", "perl.pl:1", "code"),
+        ("train.rb:3:in `load': shard missing (RuntimeError)\n\tfrom train.rb:7:in `<main>'\n", 1, "RuntimeError: shard missing", "train.rb:3", "code"),
+        ("PHP Fatal error:  Uncaught Exception: no shard in /home/ada/t.php:3\nStack trace:\n#0 {main}\n", 255, "Exception: no shard", "t.php:3", "code"),
+        ("Usage: train.py [OPTIONS] CONFIG\nTry 'train.py --help' for help.\n\nError: No such option: --epoch\n", 2, "Error: No such option: --epoch", "", "code"),
+        ("Usage: train.py [OPTIONS]\nTry 'train.py --help' for help.\n╭─ Error ─────╮\n│ Missing argument 'CONFIG'.  │\n╰─────────────╯\n", 2, "Missing argument 'CONFIG'.", "", "code"),
+        ("FATAL Flags parsing error:\n  Unknown command line flag 'lrr'. Did you mean: lr ?\nPass --helpshort or --helpfull to see help on flags.\n", 1, "Flags parsing error: Unknown command line flag 'lrr'. Did you mean: lr ?", "", "code"),
+        ("ERROR: Could not consume arg: --lrr\nUsage: train.py <flags>\n", 2, "ERROR: Could not consume arg: --lrr", "", "code"),
+        ("In 'config': Could not find 'model/huge'\n\nAvailable options in 'model':\n\tlarge\nConfig search path:\n\tprovider=main, path=file:///home/ada\n\nSet the environment variable HYDRA_FULL_ERROR=1 for a complete stack trace.\n", 1, "In 'config': Could not find 'model/huge'", "", "code"),
+        ("Error executing job with overrides: []\nomegaconf.errors.ConfigAttributeError: Key 'lrr' is not in struct\n    full_key: lrr\n\nSet the environment variable HYDRA_FULL_ERROR=1 for a complete stack trace.\n", 1, "omegaconf.errors.ConfigAttributeError: Key 'lrr' is not in struct", "", "code"),
+        ("2026-01-01 00:00:00.000000: F tensorflow/core/conv.cc:12] Check failed: ok() Invalid shape\n", -6, "Check failed: ok() Invalid shape", "tensorflow/core/conv.cc:12", "code"),
+        ("slurmstepd: error: Detected 1 oom_kill event in StepId=77.0.\nsrun: error: node1: task 0: Out Of Memory\n", 1, "slurmstepd: error: Detected 1 oom_kill event in StepId=77.0.", "", "memory"),
         ("cannot read the config: no such section: model\n", 3, "cannot read the config: no such section: model", "", "unknown"),
     ],
 )  # fmt: skip
@@ -255,6 +338,34 @@ def test_an_assertion_on_the_gpu_is_named_with_the_error():
         == "RuntimeError: CUDA error: device-side assert triggered: Assertion `t >= 0 && t < n_classes` failed."
     )
     assert (where, kind) == ("t.py:3", "code")
+
+
+HANDLED = traceback(("/home/ada/t.py", 2, "open(cache)"), raised="FileNotFoundError: no cache")
+STEPS = "".join(f"step {k} loss {2 / (k + 1):.2f}\n" for k in range(3))
+
+
+@pytest.mark.parametrize(
+    ("streams", "code", "what"),
+    [
+        ([("err", HANDLED), ("out", STEPS)], 3, ""),
+        ([("err", HANDLED), ("out", STEPS)], -9, ""),
+        ([("err", HANDLED + " 10%|#  | 1/10 [00:01<00:09, 1.00it/s]\n")], -11, ""),
+        ([("err", HANDLED + STEPS)], -15, "step 2 loss 0.67"),
+        ([("err", HANDLED), ("out", STEPS), ("err", "loss is nan, giving up\n")], 1, "loss is nan, giving up"),
+        ([("err", HANDLED + STEPS + "loss is nan, giving up\n")], 1, "loss is nan, giving up"),
+        # these ended it
+        ([("out", STEPS), ("err", HANDLED)], 1, "FileNotFoundError: no cache"),
+        ([("out", STEPS), ("err", HANDLED)], -6, "FileNotFoundError: no cache"),
+        ([("err", HANDLED), ("out", "cleaning up\n")], 3, "FileNotFoundError: no cache"),
+        ([("err", HANDLED + "some workers failed\n")], 1, "FileNotFoundError: no cache"),
+        ([("err", HANDLED + "Epoch 0:  12%|#2  | 12/100 [00:03<00:22, 3.97it/s]\n")], 1, "FileNotFoundError: no cache"),
+        ([("err", HANDLED + "wandb: Run summary:\nwandb:  loss 0.31\nwandb:  step 100\n")], 1, "FileNotFoundError: no cache"),
+    ],
+)  # fmt: skip
+def test_a_traceback_after_which_steps_came_is_not_why_it_failed(streams, code, what):
+    out, err = ("".join(text for name, text in streams if name == one).encode() for one in ("out", "err"))
+    both = "".join(text for _, text in streams).encode()
+    assert read_failure(out, err, both, code).get("what", "") == what
 
 
 def test_an_exception_that_the_program_went_on_after_is_not_why_it_failed():

@@ -381,7 +381,55 @@ def test_out_of_memory_at_the_jobs_limit_ends_the_job_and_of_the_machine_does_no
 )
 def test_faults_of_machines_networks_and_the_unknown_are_retried_as_often_as_the_job_wants(last):
     story = Story(ranks=1, restart=Restart(3, 0.0))
-    assert [retried(story, last, 10 * k) for k in range(4)] == [True, True, True, False]
+    assert [retried(story, last, 10 * k, code=75) for k in range(4)] == [True, True, True, False]
+
+
+def test_the_same_last_word_twice_is_not_retried_where_the_code_is_that_of_any_error():
+    last = LastOutput("vocab size 50257 is not divisible by 8", "", "unknown", "line")
+    story = Story(ranks=1, restart=Restart(3, 0.0))
+    assert [retried(story, last, 10 * k) for k in range(2)] == [True, False]
+    assert "same error twice, at no step: not retried" in str(story.job.because)
+    other = LastOutput("no shard left", "", "unknown", "line")
+    story = Story(ranks=1, restart=Restart(3, 0.0))
+    assert retried(story, last) and retried(story, other, 10), "another word"
+    story = Story(ranks=1, restart=Restart(3, 0.0))
+    assert retried(story, None) and retried(story, None, 10), "no word"
+
+
+def test_nobody_fell_because_of_a_rank_that_only_lost_a_peer_and_the_others_are_to_be_seen():
+    story = Story().start()
+    for rank in range(3):
+        ends(
+            story,
+            5 + rank / 100,
+            rank,
+            PEER
+            if rank
+            else LastOutput("OSError: Timed out waiting 2000ms", "t.py:4", "network", "error", True),
+        )
+    story.decide(9)
+    found = failed(story)
+    assert (found.rank, found.because_of) == (0, ())
+    assert "see what the others printed last" in found.help
+    assert found.next == ("unidle", "logs", "j")
+
+
+@pytest.mark.parametrize(("env", "helps"), [({}, True), ({"PYTHONFAULTHANDLER": "1"}, False)])
+def test_a_crash_of_python_without_a_line_names_the_way_to_one(env, helps):
+    story = Story(ranks=1, command=("python", "t.py"), env=env).start()
+    story.mark(5, 0, "exit", code=-11).decide(6)
+    assert ("PYTHONFAULTHANDLER=1" in failed(story).help) == helps
+
+
+def test_too_many_open_files_names_the_limit():
+    story = ends(
+        Story(ranks=1).start(),
+        5,
+        0,
+        LastOutput("OSError: [Errno 24] Too many open files: 'x'", "t.py:4", "machine", "error"),
+    )
+    story.decide(6)
+    assert "ulimit -n" in failed(story).help
 
 
 def test_a_fault_of_the_device_is_retried_although_the_error_is_the_same():

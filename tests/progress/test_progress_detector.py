@@ -95,8 +95,15 @@ def test_a_flood_that_is_read_late_is_thinned_like_any_other() -> None:
     assert (steps(marks)[-1], scanner.lines) == (4999, 5000)
 
 
-def test_one_line_alone_is_no_step() -> None:
-    for line in ("step 5 loss 0.3\n", "Epoch 1/3\n", "[10/100] loss 2.0\n", "100\n"):
+def test_one_line_alone_is_no_step_without_a_step_and_a_loss() -> None:
+    for line in (
+        "step 5 of 9\n",
+        "Epoch 1/3\n",
+        "resumed from step 5, loss 0.3\n",
+        "best epoch 3: loss 0.2\n",
+        "[10/100] loss 2.0\n",
+        "100\n",
+    ):
         assert steps(marks_of("hello\n" + line)) == []
 
 

@@ -149,7 +149,6 @@ def test_trainer_without_a_bar_counts_its_lines_of_metrics() -> None:
         "step 250: train loss 1.9, val loss 2.0",
         "INFO - validate step: 10  loss:  7.4012  memory:  1.61GiB(1.69%)  tps: 210,001",
         "iteration 12 of the outer loop, loss went down",
-        "iter 7 loss 2.1",
         "Downloading model.safetensors:  31%|███       | 31/100 [00:03<00:07,  9.90it/s]",
         "model.bin:  31%|███       | 1.31G/4.20G [00:03<00:07, 400MB/s]",
         "Loading checkpoint shards: 100%|██████████| 2/2 [00:01<00:00,  1.50it/s]",

@@ -57,6 +57,13 @@ def test_at_most_five_lines_stand_before_the_advice(width: int, colour: bool) ->
     assert "22 steps done again after a restart" in lines[1]
 
 
+def test_steps_of_the_last_attempt_that_failed_are_lost_and_not_done_again() -> None:
+    told = trained(8).end("j", 1, "failed").retry("j").at(50).place("j", "n0/1").at(53).mark("j", 0, "ready")
+    told.steps("j", 1, 3).end("j", 1, "failed").done("j", "failed")
+    assert lines_of(told)[1].endswith("; 8 steps done again after a restart, 3 steps not saved")
+    assert lines_of(trained(1).end("j", 1, "failed").done("j", "failed"))[1].startswith("step 1, 1 rank")
+
+
 def test_a_wait_in_the_queue_is_named() -> None:
     told = cpus(1).submit("j").at(30).place("j", "n0/0").steps("j", 1, 3).end("j", 0, "succeeded")
     assert "in 33.0 s (30.0 s of it waiting)" in lines_of(told.done("j", "succeeded"))[0]

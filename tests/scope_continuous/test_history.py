@@ -12,7 +12,7 @@ import pytest
 from e2e.commands import unidle
 from scope_continuous.profiles import S, profile, times
 from sim.worlds import fleet_of
-from unidle.cli.profile_history import Question, answer_of, difference_json, difference_lines, moment
+from unidle.cli.profile_history import Question, answer_of, difference_json, difference_lines
 from unidle.errors import BadInput, CannotRun, TargetEnded
 from unidle.events import types as ev
 from unidle.jobs import JobSpec, RankPlace, Reason
@@ -149,12 +149,6 @@ def test_questions_that_make_no_sense_are_refused(store, question, field):
     with pytest.raises(BadInput) as error:
         answer_of(Question("job-1", path, **question))
     assert error.value.field == field
-
-
-def test_moments_are_read_as_people_write_them():
-    assert moment("90s", NOW, "x") == NOW - 90 * S and moment("1.5h", NOW, "x") == NOW - 5400 * S
-    assert moment("1700000000000000000", NOW, "x") == 1700000000000000000
-    assert moment("2026-01-31T12:00:00+00:00", NOW, "x") == 1769860800 * S
 
 
 def test_the_command_shows_the_past_and_what_changed(store):

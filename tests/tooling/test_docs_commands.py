@@ -21,7 +21,7 @@ PAGES = sorted(
 TAKES_A_COMMAND = {"run", "submit"}  # what follows their first word that is no option is the job's own
 
 
-def command_lines(text: str) -> Iterator[str]:
+def command_lines(text: str, *, blocks_only: bool = False) -> Iterator[str]:
     """Of code blocks and of code in a line."""
     fenced = shown = False
     for line in text.splitlines():
@@ -32,7 +32,7 @@ def command_lines(text: str) -> Iterator[str]:
             continue
         if fenced or line.startswith("    "):
             yield from re.findall(r"(?:^|[|;&(] ?|sudo )((?:\.venv/bin/)?unidle [^|;&#)]*)", line.strip())
-        else:
+        elif not blocks_only:
             yield from re.findall(r"`(?:sudo )?(unidle [^`]*)`", line)
 
 
@@ -94,6 +94,27 @@ def _rest(words: list[str], job_file: str, known: set[str]) -> str:
     after = words[words.index(job_file) + 1 :]
     names = [word.split("=", 1)[0] for word in after if word.startswith("--")]
     return next((f"unidle run has no option {name}" for name in names if name not in known), "")
+
+
+def missing_in(line: str) -> set[str]:
+    """Options that a command line of a code block needs and does not have."""
+    command, words = command_line(), words_of(line)
+    while words and hasattr(command, "commands") and words[0] in command.commands:
+        command, words = command.commands[words[0]], words[1:]
+    needed = [each for each in command.params if each.required and each.param_type_name == "option"]
+    given = {word.split("=", 1)[0] for word in words}
+    return {each.opts[0] for each in needed if "-h" not in given and not given & set(each.opts)}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_a_command_of_a_code_block_has_the_options_that_it_needs(page: Path) -> None:
+    lines = [line for line in command_lines(page.read_text(), blocks_only=True) if "\\" not in line]
+    assert not {line: missing for line in lines if (missing := missing_in(line))}
+
+
+def test_a_command_line_without_an_option_that_it_needs_is_found() -> None:
+    assert missing_in("unidle replay store fleet.db") == {"--policy"}
+    assert not missing_in("unidle replay store --store fleet.db --policy=unidle")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())

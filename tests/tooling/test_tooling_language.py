@@ -44,3 +44,28 @@ def test_every_word_of_the_list_has_something_to_write_instead(words: Any) -> No
     rules = words.rules()
     assert len(rules) > 25 and all(rule.instead for rule in rules)
     assert {"beside", "anew", "foretold", "whoever"} <= {rule.word for rule in rules}
+
+
+def test_words_of_the_list_for_pages_are_errors_in_pages_alone(words: Any) -> None:
+    everywhere = {rule.word for rule in words.rules()}
+    in_pages = {rule.word for rule in words.rules(of_pages=True)}
+    assert {"says", "goes on", "nobody"} <= in_pages
+    assert not everywhere & in_pages
+
+
+def test_a_long_sentence_of_a_page_is_found(words: Any) -> None:
+    long = "The gang starts " + "again and " * 20 + "again."
+    found_in = list(words.long_sentences("page.md", f"# Title\n\nShort. {long}\n\n- An item. {long}\n"))
+    assert [place.line for place in found_in] == [3, 5]
+    assert all("44 words" in place.instead for place in found_in)
+
+
+def test_code_tables_headings_and_lists_of_names_do_not_make_a_sentence_long(words: Any) -> None:
+    many = "word " * 40
+    names = ", ".join(["`NAME`"] * 40)
+    page = (
+        f"# {many}\n\n| {many} |\n\n    {many}\n\n```text\n{many}\n```\n\nThe variables are {names} and `LAST`.\n"
+        f"[A link](a/{'very-' * 10}long/page.md) leads on. `{many}` is code.\n"
+    )
+    assert not list(words.long_sentences("page.md", page))
+    assert not list(words.long_sentences("page.md", f"It quotes {many}  <!-- words: ok -->\n"))

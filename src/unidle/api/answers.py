@@ -76,18 +76,10 @@ class Profiled(_Shown):
 
 
 def explanation(story: dict[str, Any]) -> Explanation:
-    """The story of ``unidle.control.describe.explain``, in words too."""
-    import datetime as dt
+    """The story of :func:`unidle.control.describe.explain`, with the words of ``unidle explain``."""
+    from unidle.control.explanation import story_lines
 
-    lines = [f"{story['job']}  {story['state']}" + (f": {story['reason']}" if story["reason"] else "")]
-    waiting = story.get("waiting")
-    if waiting:
-        lines.append(f"  now: {waiting['now']['text']}")
-        lines += [f"  what would help: {barrier['unblock']}" for barrier in waiting["in_the_way"]]
-    for decision in story["decisions"]:
-        moment = dt.datetime.fromtimestamp((decision["time_ns"] or 0) / 1e9, tz=dt.UTC).astimezone()
-        lines.append(f"  {moment:%Y-%m-%d %H:%M:%S}  {decision['what']:<18} {decision['text']}")
-    return Explanation("\n".join(lines), story)
+    return Explanation("\n".join(story_lines(story)), story)
 
 
 @dataclass(frozen=True, slots=True)

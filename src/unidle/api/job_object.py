@@ -67,14 +67,14 @@ class Job(Generic[ResultT]):
         """Its attempts and ranks: what ``unidle show --json`` prints."""
         from unidle.control.describe import job_detail
 
-        return job_detail(self._read()[1])
+        return job_detail(self._read()[1], _named(self.store))
 
     def explain(self) -> Explanation:
         """Why it is where it is: what it waits for, where it was placed and why, how it ended."""
         from unidle.api.answers import explanation
         from unidle.control.describe import explain
 
-        return explanation(explain(*self._read()))
+        return explanation(explain(*self._read(), _named(self.store)))
 
     # -- until it ends ---------------------------------------------------------------------------
 
@@ -115,7 +115,7 @@ class Job(Generic[ResultT]):
 
         job = self._after(timeout)
         if not is_call(job.spec.command):
-            raise BadInput("the job is a command, and only functions return something", field="result", value=self.id,
+            raise BadInput("the job is a command; only functions have a result", field="result", value=self.id,
                            remedy="read its files, or Job.logs()")  # fmt: skip
         raise_if_failed(job, self.store)
         return read_result(Path(job.spec.command[-1]))  # type: ignore[return-value]
@@ -202,7 +202,7 @@ class Job(Generic[ResultT]):
 
         opened, view = self._open()
         with closing(opened):
-            target = ranks_of(opened, find_job(view, self.id), rank)
+            target = ranks_of(opened, find_job(view, self.id), None if rank is None else [rank])
         return Profiled.of(*look(target, seconds, hz=hz))
 
     # --------------------------------------------------------------------------------------------
@@ -230,12 +230,18 @@ def raise_if_failed(job: JobView, store: str) -> None:
     if job.state == "succeeded":
         return
     because = job.because.text if job.because is not None else job.state
-    where = "" if store == address_of(None) else f", store={without_password(store)!r}"
+    named = _named(store)
+    where = "" if named is None else f", store={named!r}"
     failed = JobFailed(
         because, field=f"{job.id} {job.state}", state=job.state,
         remedy=f"see unidle.job({job.id!r}{where}).explain()",
     )  # fmt: skip
     failure = failure_of_job(job)
     if failure is not None:
-        failed.add_note("\n".join(failure_lines(failure.as_json())))
+        failed.add_note("\n".join(failure_lines(failure.as_json(named))))
     raise failed
+
+
+def _named(store: str) -> str | None:
+    """The store as a command has to name it; None where it is found without that."""
+    return None if store == address_of(None) else without_password(store)

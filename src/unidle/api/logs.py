@@ -1,41 +1,78 @@
-"""What the ranks of a job printed, line by line, over rotations and restarts."""
+"""What the ranks of a job printed: one attempt in order of time, or followed over rotations and restarts."""
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from heapq import merge
 from typing import TYPE_CHECKING, Final
 
+from unidle.api.lines import Lines
 from unidle.api.stores import data_dir
 from unidle.api.watching import LOOK_S, Watch
 from unidle.errors import BadInput
 
 if TYPE_CHECKING:
+    from unidle.engine.local.logs import LogReader
+    from unidle.store.protocol import Store
     from unidle.view.jobs import JobView
 
-_LONGEST: Final = 1 << 20
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which lines: printed since a time, that match, of these the last ``tail``."""
+
+    since_ns: int | None = None
+    tail: int | None = None
+    match: re.Pattern[str] | None = None
+
+    def has(self, line: bytes) -> bool:
+        """Whether a line matches; what is not UTF-8 in it is U+FFFD."""
+        return (
+            self.match is None or self.match.search(line.decode("utf-8", "replace").rstrip("\r")) is not None
+        )
 
 
-class Lines:
-    """The lines of some ranks that were not read yet. With several ranks each line begins with its rank's number."""
+ALL: Final = Wanted()
+
+
+def _unnoticed(_rank: int, _lines: int) -> None:
+    """Of what rotation dropped nothing is said."""
+
+
+class Output:
+    """What some ranks of a job printed and was not read yet, attempt after attempt.
+
+    ``ranks``: None for all. ``attempt``: only this one; else from attempt ``first`` on, 0 being the last one when it is
+    first read. With several ranks each line begins with its rank. ``raw``: bytes as they are, of one rank.
+    ``dropped(rank, lines)`` is called where rotation dropped lines before they could be read.
+    """
 
     def __init__(
-        self, watch: Watch, job: str, ranks: Sequence[int] | None, attempt: int | None = None, *, first: int = 0
+        self, store: Store, job: str, ranks: Sequence[int] | None, *, attempt: int | None = None, first: int = 0,
+        raw: bool = False, wanted: Wanted = ALL, dropped: Callable[[int, int], None] = _unnoticed,
     ) -> None:  # fmt: skip
         from unidle.control.session import run_root
 
-        self._root = run_root(watch.store, data_dir())
-        self._job, self._ranks, self._attempt = job, ranks, attempt
+        self._root = run_root(store, data_dir())
+        self._job, self._ranks, self._attempt, self._raw = job, ranks, attempt, raw
+        self._wanted, self._dropped = wanted, dropped
         self._number = first  # of the attempt that is read next; 0: the last one
-        self._readers: list[_Rank] = []
+        self._begun = False  # reading it
+        self._readers: dict[int, tuple[LogReader, Lines]] = {}
 
-    def new(self, job: JobView | None) -> Iterator[str]:
-        """Lines that have come since; ``job`` as it was before this call."""
+    def new(self, job: JobView | None, *, once: bool = False) -> Iterator[bytes]:
+        """Lines without their ends that have come since, ``raw``: chunks; ``job`` as it was before this call.
+
+        ``once``: no call follows, so what has no end is a line, too, and of the attempt that is read first alone.
+        """
         while job is not None and self._open(job):
             over = job.terminal or not job.attempts[self._number - 1].live
-            for reader in self._readers:
-                yield from reader.lines(rest=over)
-            if not over:
+            yield from self._pieces(over=over, once=once)
+            if once or not over:
                 return
             self.close()
             self._number += 1
@@ -46,48 +83,85 @@ class Lines:
         return self._attempt is not None and self._number > self._attempt
 
     def close(self) -> None:
-        for reader in self._readers:
+        for reader, _ in self._readers.values():
             reader.close()
-        self._readers = []
+        self._readers, self._begun = {}, False
 
     def _open(self, job: JobView) -> bool:
         """See that the attempt that is read next is open; False where there is none now."""
+        from unidle.engine.local import rundir
+        from unidle.engine.local.logs import LogReader
+
         if not self._number:
             self._number = self._attempt or max(len(job.attempts), 1)
         if self.over or self._number > len(job.attempts):
             return False
         if not self._readers:
-            places = range(len(job.attempts[self._number - 1].places))
-            ranks = [rank for rank in (self._ranks if self._ranks is not None else places) if rank in places]
+            there = range(len(job.attempts[self._number - 1].places))
             marked = self._ranks is None or len(self._ranks) > 1
-            self._readers = [_Rank(self._root, self._job, self._number, rank, marked) for rank in ranks]
+            for rank in there if self._ranks is None else self._ranks:
+                if rank in there:
+                    reader = LogReader(rundir.rank_dir(self._root, self._job, self._number, rank))
+                    self._readers[rank] = reader, Lines(b"[%d] " % rank if marked else b"")
         return True
 
+    def _pieces(self, *, over: bool, once: bool) -> Iterator[bytes]:
+        if not self._begun:
+            self._begun = True
+            yield from self._present(final=once)
+            self._wanted = Wanted(match=self._wanted.match)  # of what comes later everything is new
+        for rank, (reader, lines) in self._readers.items() if not once else ():
+            while chunk := reader.read():
+                self._count(rank, reader)
+                yield from [chunk] if self._raw else self._chosen(lines.feed(chunk))
+            if over:
+                yield from self._chosen(lines.rest())
 
-class _Rank:
-    def __init__(self, root: object, job: str, attempt: int, rank: int, marked: bool) -> None:
-        from unidle.engine.local import rundir
-        from unidle.engine.local.logs import LogReader
+    def _present(self, *, final: bool) -> Iterator[bytes]:
+        """What there is now, in order of time; with ``final`` also the lines that have no end."""
+        wanted = self._wanted
+        for reader, _ in self._readers.values():
+            # the last lines of each rank hold the last of all; of those that match it is not known where they begin
+            reader.begin(
+                wanted.since_ns, wanted.tail if wanted.since_ns is None and wanted.match is None else None
+            )
+        if self._raw and (wanted.tail is None or wanted.since_ns is None):
+            yield from (chunk for rank in self._readers for chunk, _ in self._chunks(rank))
+            return
+        parts = [self._lines_of(rank, final=final) for rank in self._readers]
+        lines = self._chosen(line for _, line in merge(*parts, key=lambda item: item[0]))
+        for line in lines if wanted.tail is None else deque(lines, maxlen=wanted.tail):
+            yield line + b"\n" if self._raw else line
+        for _, rest in self._readers.values() if self._raw else ():
+            yield from rest.rest()  # bytes that follow go on with it
 
-        self._reader = LogReader(rundir.rank_dir(str(root), job, attempt, rank))
-        self._mark = f"[{rank}] " if marked else ""
-        self._rest = b""
+    def _lines_of(self, rank: int, *, final: bool) -> Iterator[tuple[int, bytes]]:
+        """The lines that the rank has printed by now, with their times."""
+        lines, time_ns = self._readers[rank][1], 0
+        for chunk, read_ns in self._chunks(rank):
+            time_ns = max(time_ns, read_ns)
+            for line in lines.feed(chunk):
+                yield time_ns, line
+        if final:
+            for line in lines.rest():
+                yield time_ns, line
 
-    def lines(self, *, rest: bool) -> Iterator[str]:
-        """Whole lines; ``rest``: nothing will follow, so the beginning of a line is one, too."""
-        while chunk := self._reader.read():
-            *lines, self._rest = (self._rest + chunk).split(b"\n")
-            for line in lines:
-                yield self._mark + line.decode("utf-8", "replace")
-            if len(self._rest) > _LONGEST:  # a line without an end is given in parts
-                yield self._mark + self._rest.decode("utf-8", "replace")
-                self._rest = b""
-        if rest and self._rest:
-            yield self._mark + self._rest.decode("utf-8", "replace")
-            self._rest = b""
+    def _chunks(self, rank: int) -> Iterator[tuple[bytes, int]]:
+        """What the rank has printed by now, and when; what comes meanwhile is left."""
+        reader = self._readers[rank][0]
+        left = reader.unread_bytes()
+        while left > 0 and (chunk := reader.read()):
+            self._count(rank, reader)
+            left -= len(chunk)
+            yield chunk, reader.time_ns or 0
 
-    def close(self) -> None:
-        self._reader.close()
+    def _chosen(self, lines: Iterable[bytes]) -> Iterator[bytes]:
+        return (line for line in lines if self._wanted.has(line))
+
+    def _count(self, rank: int, reader: LogReader) -> None:
+        if reader.lost_lines:
+            self._dropped(rank, reader.lost_lines)
+            reader.lost_lines = 0
 
 
 def lines_of(address: str, job: str, rank: int | None, attempt: int | None, *, follow: bool) -> Iterator[str]:
@@ -96,16 +170,17 @@ def lines_of(address: str, job: str, rank: int | None, attempt: int | None, *, f
         found = watch.news()
         if found is not None:
             _check(found, rank, attempt)
-        lines = Lines(watch, job, None if rank is None else [rank], attempt)
+        output = Output(watch.store, job, None if rank is None else [rank], attempt=attempt)
         try:
             while True:
                 ended = watch.ended() if follow else found
-                yield from lines.new(watch.view.jobs.get(job))
-                if ended is not None or not follow or lines.over:
+                for line in output.new(watch.view.jobs.get(job), once=not follow):
+                    yield line.decode("utf-8", "replace")
+                if ended is not None or not follow or output.over:
                     return
                 time.sleep(LOOK_S)
         finally:
-            lines.close()
+            output.close()
 
 
 def _check(job: JobView, rank: int | None, attempt: int | None) -> None:

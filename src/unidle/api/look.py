@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from unidle.errors import BadInput, CannotRun, TargetEnded
@@ -19,18 +19,19 @@ if TYPE_CHECKING:
 _PAUSE_S: Final = 0.2
 
 
-def ranks_of(store: Store, job: JobView, rank: int | None, *, children: bool = True) -> Target:
-    """The ranks of a running job, or one of them. Errors: BadInput, CannotRun."""
+def ranks_of(store: Store, job: JobView, chosen: Sequence[int] | None, *, children: bool = True) -> Target:
+    """The ranks of a running job, or those that are chosen. Errors: BadInput, CannotRun."""
     from unidle.api.stores import data_dir
     from unidle.control.session import run_root
     from unidle.scope.targets import of_ranks
 
     if job.live is None:
-        raise CannotRun(f"the job does not run: it is {job.state}", field="JOB", value=job.id, remedy="`unidle list` shows what runs")  # fmt: skip
+        raise CannotRun(f"the job does not run: it is {job.state}", field="JOB", value=job.id, remedy="`unidle list` shows the running jobs")  # fmt: skip
     ranks = range(len(job.live.ranks))
-    if rank is not None and rank not in ranks:
-        raise BadInput("the job has no such rank", field="--rank", value=rank, remedy=f"0 to {len(ranks) - 1}")  # fmt: skip
-    wanted = ranks if rank is None else [rank]
+    for rank in chosen or ():
+        if rank not in ranks:
+            raise BadInput("the job has no such rank", field="--rank", value=rank, remedy=f"0 to {len(ranks) - 1}")  # fmt: skip
+    wanted = ranks if chosen is None else chosen
     return of_ranks(run_root(store, data_dir()), job.id, job.live.number, wanted, children=children)
 
 
@@ -68,6 +69,6 @@ def watched(target: Target, **how: Any) -> Watch:
 
 def has_ended(target: Target) -> TargetEnded:
     return TargetEnded(
-        "it ended before anything was seen", field="JOB" if target.job else "PID", value=target.job or target.pids[0],
-        remedy="start the look while it runs",
+        "it ended before the first sample", field="JOB" if target.job else "PID", value=target.job or target.pids[0],
+        remedy="start the profile while the job runs",
     )  # fmt: skip

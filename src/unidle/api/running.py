@@ -14,7 +14,7 @@ import msgspec
 from unidle.api.fields import Command, JobFields, spec_of
 from unidle.api.fleets import find_fleet_and_channels, refuse_impossible
 from unidle.api.job_object import Job, raise_if_failed
-from unidle.api.logs import Lines
+from unidle.api.logs import Output
 from unidle.api.serve import Order
 from unidle.api.serving import is_served, kill, over, serve
 from unidle.api.shipping import command_of, packed, write_call
@@ -224,23 +224,23 @@ def _to_its_end(job: Job[Any], order: Order, logs: Logs) -> JobView:
     """Wait, and print lines as they come. Errors: CannotRun where it can never start."""
     ranks = None if logs == "all" else [] if logs == "none" else [int(logs)]
     with Watch(job.store, job.id) as watch:
-        lines = Lines(watch, job.id, ranks, first=1)
+        output = Output(watch.store, job.id, ranks, first=1)
         try:
             while True:
                 found = watch.news()
-                for line in lines.new(found):
-                    _print(line)
+                for line in output.new(found):
+                    _print(line.decode("utf-8", "replace"))
                 if found is not None and found.terminal:
                     return found
                 if found is not None and (never := _never(found)) is not None:
                     raise CannotRun(
-                        never.text, field=job.id, remedy="`unidle doctor` says what this machine offers"
+                        never.text, field=job.id, remedy="`unidle doctor` shows what this machine offers"
                     )
                 if watch.is_free():  # its controller was killed, or stopped by its owner
                     serve(order, job.id)
                 time.sleep(LOOK_S)
         finally:
-            lines.close()
+            output.close()
 
 
 def _never(job: JobView) -> Reason | None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from unidle.cli.common import JsonOption, data_dir, print_json, say, show_table
+from unidle.cli.times import duration_option
 from unidle.errors import BadInput
 from unidle.words import counted
 
@@ -54,10 +55,10 @@ def check(
     ] = None,
     timeout: Annotated[
         float | None,
-        typer.Option("--timeout", metavar="SECONDS", min=0.05, max=86400, show_default=False, help="Time limit of each check; default: that of the check."),
+        duration_option("--timeout", text="Time limit of each check; default: that of the check.", least=0.05, most=86400, show_default=False),
     ] = None,
     duration: Annotated[
-        float, typer.Option("--seconds", "--duration", metavar="SECONDS", min=0, max=604800, help="Duration of a burn-in.")
+        float, duration_option("--seconds", "--duration", text="Duration of a burn-in: 600 (seconds), 10m.", most=604800)
     ] = 600,
     as_json: JsonOption = False,
 ) -> None:  # fmt: skip

@@ -8,6 +8,7 @@ import typer
 
 from unidle.cli.common import JsonOption, age, clock_time, print_json, say, show_table, warn
 from unidle.cli.help import Commands
+from unidle.cli.times import duration_option
 
 if TYPE_CHECKING:
     from unidle.checkpoint.verify import Verdict
@@ -113,26 +114,19 @@ def prune(
 def interval(
     stall_s: Annotated[
         float,
-        typer.Option(
-            "--checkpoint-write", "--stall", metavar="S", help="Time that a gang waits for a checkpoint."
-        ),
+        duration_option("--checkpoint-write", "--stall", text="Time that a gang waits for a checkpoint."),
     ],
     mttf_s: Annotated[
-        float, typer.Option("--mttf", metavar="S", help="Mean time between failures of the job in seconds.")
+        float, duration_option("--mttf", text="Mean time between failures of the job: 86400 (seconds), 12h.")
     ],
     restart_s: Annotated[
-        float, typer.Option("--restart", metavar="S", help="Start-up time of each attempt after the first.")
+        float, duration_option("--restart", text="Start-up time of each attempt after the first.")
     ] = 60.0,
-    detect_s: Annotated[
-        float, typer.Option("--detect", metavar="S", help="Time from a fault to its detection.")
-    ] = 5.0,
+    detect_s: Annotated[float, duration_option("--detect", text="Time from a fault to its detection.")] = 5.0,
     write_s: Annotated[
         float,
-        typer.Option(
-            "--durable",
-            "--write",
-            metavar="S",
-            help="Time until a checkpoint is durable; no interval is shorter.",
+        duration_option(
+            "--durable", "--write", text="Time until a checkpoint is durable; no interval is shorter."
         ),
     ] = 0.0,
     as_json: JsonOption = False,

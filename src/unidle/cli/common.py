@@ -21,7 +21,10 @@ from unidle.cli import complete
 from unidle.cli.tables import colours
 from unidle.cli.tables import table as table
 from unidle.errors import BadInput
+from unidle.words import age as age
+from unidle.words import clock_time as clock_time
 from unidle.words import counted
+from unidle.words import figures as figures
 
 if TYPE_CHECKING:
     from unidle.view.jobs import JobView
@@ -166,29 +169,3 @@ def show_table(header: Sequence[str], rows: Sequence[Sequence[str]], indent: str
     clean = [[printable(cell) for cell in row] for row in rows]
     for line in table(header, clean, indent=indent, coloured=colours()):
         show(line)
-
-
-def figures(amount: float) -> str:
-    """Four figures at most, without powers of ten: what is small has its millionths."""
-    text = f"{amount:.4g}"
-    return f"{amount:.6f}".rstrip("0").rstrip(".") if "e" in text else text
-
-
-def age(ns: int) -> str:
-    """A duration in words of at most two units."""
-    seconds = max(ns, 0) / 1e9
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    if seconds < 3600:
-        return f"{int(seconds // 60)} min {int(seconds % 60):02d} s"
-    if seconds < 86400:
-        return f"{int(seconds // 3600)} h {int(seconds % 3600 // 60):02d} min"
-    return f"{int(seconds // 86400)} d {int(seconds % 86400 // 3600)} h"
-
-
-def clock_time(ns: int) -> str:
-    """A moment in local time."""
-    import datetime as dt
-
-    moment = dt.datetime.fromtimestamp(ns / 1e9, tz=dt.UTC).astimezone()
-    return moment.strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]

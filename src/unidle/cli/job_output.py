@@ -8,7 +8,8 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Final, TextIO
 
-from unidle.cli.lines import Lines, for_terminal
+from unidle.api.lines import Lines
+from unidle.cli.lines import for_terminal
 from unidle.cli.live import Live
 from unidle.engine.local import rundir
 from unidle.engine.local.logs import LogReader

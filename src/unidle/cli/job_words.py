@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from unidle.cli import complete
 from unidle.cli.common import warn
 from unidle.cli.help import Command
+from unidle.cli.times import duration_option
 from unidle.errors import BadInput
 
 if TYPE_CHECKING:
@@ -65,63 +67,53 @@ JobFileArgument = Annotated[
         help="Job file (.yaml, .yml, .json; `-` reads standard input), or a program with its arguments.",
     ),
 ]  # fmt: skip
-NameOption = Annotated[str | None, _option("NAME", "Name of the job; default: the script's.")]
-RanksOption = Annotated[int | None, _option("N", "Processes in the gang; default 1.")]
-DevicesPerRankOption = Annotated[int | None, _option("N", "Devices for each rank; default 1.")]
-DeviceOption = Annotated[str | None, _option("gpu|cpu|any", "Kind of device; default: any.")]
-QueueOption = Annotated[str | None, _option("NAME", "Queue that the job waits in; default: `default`.")]
-EnvOption = Annotated[
-    list[str] | None, _option("NAME=VALUE", "Environment variable of every rank; may be repeated.")
-]
-MemoryOption = Annotated[
-    str | None,
-    _option("SIZE", "Memory of each rank at most: 4GB, 200M (powers of 1000), 512MiB, 4Gi (of 1024)."),
-]
-WorkdirOption = Annotated[
-    str | None, _option("DIR", "Directory that ranks start in; default: the current one, or the file's.")
-]
-RendezvousOption = Annotated[
-    str | None,
-    _option(
-        "none|torchrun", "Whether ranks get the variables of torchrun, such as RANK; default: two or more do."
-    ),
-]
-MaxRestartsOption = Annotated[int | None, _option("N", "Restarts after failures; default 0.")]
-CheckpointOption = Annotated[str | None, _option("DIR", "Directory in which the job saves checkpoints.")]
-TimeoutOption = Annotated[
-    str | None,
-    _option(
-        "TIME",
-        "How long the job may run, restarts included: 90 (seconds), 10m30s, 2h.",
-        "--timeout",
-        "--timeout-s",
-    ),
-]
-
-UserOption = Annotated[
-    str | None,
-    _option(
-        "NAME", "User that the job belongs to; default: you. Only the owner of the store may name another."
-    ),
-]
 
 
-def options_of(**options: Any) -> dict[str, Any]:
-    """Fields of a job file from options of the command line; those not given are left out. Errors: BadInput."""
-    max_restarts, checkpoint = options.pop("max_restarts", None), options.pop("checkpoint", None)
-    memory, timeout, workdir = (options.pop(name, None) for name in ("memory", "timeout", "workdir"))
-    options["restart"] = None if max_restarts is None else {"max": max_restarts}
-    options["checkpoint"] = None if checkpoint is None else {"path": checkpoint}
-    options["limits"] = None if memory is None else {"memory": memory}
-    options["env"] = _environment(options.pop("env", None) or [])
-    if timeout is not None:
-        options["timeout_s"] = seconds_of("--timeout", timeout)
-    if workdir is not None:
-        # of the current directory, where a job file's own would be of the file's
-        options["workdir"] = (
-            workdir if workdir.startswith("~") or not workdir else str(Path(workdir).absolute())
-        )
-    return {field: value for field, value in options.items() if value is not None}
+@dataclass(frozen=True, slots=True)
+class JobOptions:
+    """What options give of a job; None and empty are not given."""
+
+    # fmt: off
+    name: Annotated[str | None, _option("NAME", "Name of the job; default: the script's.")] = None
+    ranks: Annotated[int | None, _option("N", "Processes in the gang; default 1.")] = None
+    devices_per_rank: Annotated[int | None, _option("N", "Devices for each rank; default 1.")] = None
+    device: Annotated[str | None, _option("gpu|cpu|any", "Kind of device; default: any.")] = None
+    queue: Annotated[str | None, _option("NAME", "Queue that the job waits in; default: `default`.", autocompletion=complete.queues)] = None
+    env: Annotated[list[str] | None, _option("NAME=VALUE", "Environment variable of every rank; may be repeated.")] = None
+    memory: Annotated[
+        str | None, _option("SIZE", "Memory of each rank at most: 4GB, 200M (powers of 1000), 512MiB, 4Gi (of 1024).")
+    ] = None
+    workdir: Annotated[str | None, _option("DIR", "Directory that ranks start in; default: the current one, or the file's.")] = None
+    rendezvous: Annotated[
+        str | None,
+        _option("none|torchrun", "Whether ranks get the variables of torchrun, such as RANK; default: two or more do."),
+    ] = None
+    max_restarts: Annotated[int | None, _option("N", "Restarts after failures; default 0.")] = None
+    checkpoint: Annotated[str | None, _option("DIR", "Directory in which the job saves checkpoints.")] = None
+    timeout: Annotated[
+        float | None,
+        duration_option(
+            "--timeout", "--timeout-s", text="How long the job may run, restarts included: 90 (seconds), 10m30s, 2h.",
+            show_default=False,
+        ),
+    ] = None
+    user: Annotated[str | None, _option("NAME", "User that the job belongs to; default: you. Only the owner of the store may name another.")] = None
+    # fmt: on
+
+    def fields(self) -> dict[str, Any]:
+        """The fields of a job file that are given; the user is not one of them. Errors: BadInput."""
+        found = {
+            "name": self.name, "ranks": self.ranks, "devices_per_rank": self.devices_per_rank, "device": self.device,
+            "queue": self.queue, "env": _environment(self.env or []),
+            "limits": None if self.memory is None else {"memory": self.memory}, "rendezvous": self.rendezvous,
+            "restart": None if self.max_restarts is None else {"max": self.max_restarts},
+            "checkpoint": None if self.checkpoint is None else {"path": self.checkpoint}, "timeout_s": self.timeout,
+        }  # fmt: skip
+        if (workdir := self.workdir) is not None:
+            # of the current directory, where a job file's own would be of the file's
+            as_it_is = workdir.startswith("~") or not workdir
+            found["workdir"] = workdir if as_it_is else str(Path(workdir).absolute())
+        return {field: value for field, value in found.items() if value is not None}
 
 
 def _environment(given: Sequence[str]) -> dict[str, str] | None:
@@ -132,18 +124,6 @@ def _environment(given: Sequence[str]) -> dict[str, str] | None:
             raise BadInput("is no NAME=VALUE", field="--env", value=text, remedy=f"--env {text}=VALUE")
         found[name] = value
     return found or None
-
-
-def seconds_of(option: str, text: str) -> float:
-    """A time as users type it: ``90`` (seconds), ``2h``, ``10m30s``. Errors: BadInput."""
-    from unidle.files.values import seconds_or_duration_ns
-
-    try:
-        return seconds_or_duration_ns(text) / 1e9
-    except ValueError:
-        raise BadInput(
-            "is not a time", field=option, value=text, remedy="seconds, or a time such as 90s, 10m30s or 2h"
-        ) from None
 
 
 def ranks_of(option: str, text: str, ranks: int) -> tuple[int, ...]:
@@ -163,7 +143,7 @@ def ranks_of(option: str, text: str, ranks: int) -> tuple[int, ...]:
 
 
 def read_job(
-    path: str | None, command: tuple[str, ...] | Program | None, options: dict[str, Any], by: str = "run"
+    path: str | None, command: tuple[str, ...] | Program | None, options: JobOptions, by: str = "run"
 ) -> JobSpec:
     """The job that the command line of ``unidle BY`` describes. What options change in a file is printed."""
     from unidle.files.job import job_from_command
@@ -174,14 +154,15 @@ def read_job(
         raise BadInput(
             problem, field="JOB", remedy=f"unidle {by} JOB.yaml, or unidle {by} --ranks 4 python train.py"
         )
+    given = options.fields()
     if path is not None:
-        spec, changes = job_with_options(path, options)
+        spec, changes = job_with_options(path, given)
         for change in changes:
             warn(change)
         return spec
     if isinstance(command, Program):
-        command = _typed(command, options, by)
-    return job_from_command(command or (), **options)
+        command = _typed(command, given, by)
+    return job_from_command(command or (), **given)
 
 
 def _typed(program: Program, options: dict[str, Any], by: str) -> tuple[str, ...]:

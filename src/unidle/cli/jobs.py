@@ -17,7 +17,6 @@ from unidle.cli.common import (
     StoreOption,
     age,
     clock_time,
-    figures,
     named_store,
     need_job,
     not_both,
@@ -30,25 +29,8 @@ from unidle.cli.common import (
     store_address,
     warn,
 )
-from unidle.cli.job_words import (
-    CheckpointOption,
-    DeviceOption,
-    DevicesPerRankOption,
-    EnvOption,
-    JobCommand,
-    JobFileArgument,
-    MaxRestartsOption,
-    MemoryOption,
-    NameOption,
-    QueueOption,
-    RanksOption,
-    RendezvousOption,
-    TimeoutOption,
-    UserOption,
-    WorkdirOption,
-    options_of,
-    read_job,
-)
+from unidle.cli.job_words import JobCommand, JobFileArgument, JobOptions, read_job
+from unidle.cli.option_set import with_options
 from unidle.errors import BadInput, UnidleError
 from unidle.login import login_name
 from unidle.words import counted
@@ -70,6 +52,7 @@ def register(app: typer.Typer) -> None:
     app.command("cancel")(cancel)
 
 
+@with_options(described=JobOptions)
 def submit(
     context: typer.Context,
     job: JobFileArgument = None,
@@ -83,19 +66,6 @@ def submit(
             help="Submit to the cluster of this file that would start the job first, instead of --store.",
         ),
     ] = None,
-    name: NameOption = None,
-    ranks: RanksOption = None,
-    devices_per_rank: DevicesPerRankOption = None,
-    device: DeviceOption = None,
-    queue: QueueOption = None,
-    env: EnvOption = None,
-    memory: MemoryOption = None,
-    workdir: WorkdirOption = None,
-    rendezvous: RendezvousOption = None,
-    max_restarts: MaxRestartsOption = None,
-    checkpoint: CheckpointOption = None,
-    timeout: TimeoutOption = None,
-    user: UserOption = None,
     fleet: Annotated[
         str | None,
         typer.Option("--fleet", metavar="FILE", show_default=False, help="Check against this fleet file."),
@@ -103,11 +73,13 @@ def submit(
     hold: Annotated[
         bool, typer.Option("--hold", help="Keep the job until the fleet can hold it, if it cannot now.")
     ] = False,
+    *,
+    described: JobOptions,
     as_json: JsonOption = False,
 ) -> None:
-    """Put a job into the queue of a store. `unidle up` on that store runs it.
+    """Put a job into the queue of a store. A controller (`unidle up`) on that store runs it.
 
-    A job that the fleet can never hold is refused, by the fleet of the last `unidle up` or of --fleet.
+    A job that the fleet can never hold is refused. The fleet is that of --fleet, else of the last `unidle up`.
     """
     import msgspec
 
@@ -116,23 +88,19 @@ def submit(
     from unidle.fleet import as_declared
     from unidle.store.open import open_store
 
-    options = options_of(
-        name=name, ranks=ranks, devices_per_rank=devices_per_rank, device=device, queue=queue, env=env, memory=memory,
-        workdir=workdir, rendezvous=rendezvous, max_restarts=max_restarts, checkpoint=checkpoint, timeout=timeout,
-    )  # fmt: skip
-    spec = read_job(job, context.obj, options, by="submit")
+    spec = read_job(job, context.obj, described, by="submit")
     job_id = new_job_id(spec.name)
     if clusters is not None:
         for option in ("hold", "fleet"):
             not_both(context, option, clusters=clusters)
-        _submit_somewhere(context, clusters, job_id, replace(spec, user=user or spec.user), as_json)
+        _submit_somewhere(context, clusters, job_id, replace(spec, user=described.user or spec.user), as_json)
         return
     found = find_fleet(fleet, None) if fleet is not None else None
     address = store_address(store)
     make_parent(address)
     opened = open_store(address, create=True)
     try:
-        spec, by = signed(opened, spec, user)
+        spec, by = signed(opened, spec, described.user)
         note = _refused(spec, found or as_declared(read_view(opened).fleet), hold=hold)
         opened.request("submit", msgspec.json.encode(SubmitRequest(job_id, spec)))
         holder = opened.holder()
@@ -148,7 +116,7 @@ def submit(
     if note is not None:
         warn(note)
     if holder is None:
-        warn(f"no controller runs on this store: `unidle up --store {address}` starts one")
+        warn(f"no controller runs on this store: start one with `unidle up --store {address}`")
 
 
 def _refused(spec: JobSpec, fleet: Fleet, *, hold: bool) -> str | None:
@@ -159,7 +127,7 @@ def _refused(spec: JobSpec, fleet: Fleet, *, hold: bool) -> str | None:
     if not fleet.nodes:
         return "the fleet of this store is not known yet: whether the job can start was not checked"
     try:
-        refuse_impossible(spec, fleet, "`--hold` keeps the job until the fleet changes")
+        refuse_impossible(spec, fleet, "add --hold to keep the job until the fleet can hold it")
     except UnidleError as error:
         if not hold:
             raise
@@ -184,7 +152,7 @@ def _submit_somewhere(
         return
     say(f"{job_id} queued in {target.name}: {verdict.because.text}")
     if holder is None:
-        warn(f"nobody drives that cluster now: `unidle up --store {target.address.store}`")
+        warn(f"no controller runs on that cluster: start one with `unidle up --store {target.address.store}`")
 
 
 def list_jobs(
@@ -247,6 +215,7 @@ def _known_state(state: str | None) -> None:
 def show(job: JobArgument = None, store: StoreOption = None, as_json: JsonOption = False) -> None:
     """Show a job's attempts, and how each of its ranks ended."""
     from unidle.control.describe import job_detail
+    from unidle.control.explanation import headline
 
     opened = read_store(store)
     detail = job_detail(need_job(read_view(opened), job), named_store(store))
@@ -254,7 +223,7 @@ def show(job: JobArgument = None, store: StoreOption = None, as_json: JsonOption
     if as_json:
         print_json(detail)
         return
-    say(_headline(detail))
+    say(headline(detail))
     say(f"command  {shlex.join(detail['command'])}")
     for run in detail["runs"]:
         say()
@@ -293,10 +262,6 @@ def _say_failure(job: dict[str, Any]) -> None:
             say(line)
 
 
-def _headline(job: dict[str, Any]) -> str:
-    return f"{job['job']}  {job['state']}" + (f": {job['reason']}" if job["reason"] else "")
-
-
 def _mib(value: object) -> str:
     return f"{value / 2**20:.0f}" if isinstance(value, (int, float)) else "-"
 
@@ -318,84 +283,18 @@ def _stack_lines(run: dict[str, Any]) -> list[str]:
 
 def explain(job: JobArgument = None, store: StoreOption = None, as_json: JsonOption = False) -> None:
     """Explain why a job waits, runs where it does, or ended. Every decision on the way is listed with its reason."""
-    from unidle.control import describe
-    from unidle.jobs import NEVER
+    from unidle.control.describe import explain as explained
+    from unidle.control.explanation import story_lines
 
     opened = read_store(store)
     view = read_view(opened)
     opened.close()
-    story = describe.explain(view, need_job(view, job), named_store(store))
+    story = explained(view, need_job(view, job), named_store(store))
     if as_json:
         print_json(story)
         return
-    say(_headline(story))
-    waiting = story.get("waiting")
-    if waiting:
-        expected_ns = waiting["expected_start_ns"]
-        start = f"; expected to start at {clock_time(expected_ns)}" if expected_ns else ""
-        if waiting["start_unknown"]:
-            start = f"; start unknown: {waiting['start_unknown']}"
-        now = waiting["now"]["text"]
-        now = "the same" if now == story["reason"] else now
-        ahead = f"; {counted(waiting['ahead'], 'job')} ahead in the queue{start}"
-        say(f"  now: {now}" + ("" if waiting["now"]["code"] in NEVER else ahead))
-        if waiting["stops"]:
-            say(f"  would be stopped for it: {', '.join(waiting['stops_whose'])}")
-        for barrier in waiting["in_the_way"]:
-            say(f"  what would help: {barrier['unblock']}")
-    if story["unmeasured"]:
-        say(f"  {story['unmeasured']}")
-    lines = [(decision["time_ns"], decision["what"], decision["text"]) for decision in story["decisions"]]
-    lines += [(said["said_ns"], "predicted", _predicted(said)) for said in story["predictions"]]
-    for time_ns, what, text in sorted(lines, key=lambda line: line[0]):
-        say(f"  {clock_time(time_ns)}  {what:<18} {text}")
-    _say_failure(story)
-
-
-def _predicted(said: dict[str, Any]) -> str:
-    """One prediction in words, with its error once the truth is known."""
-    if said["what"] == "cost":
-        return _predicted_cost(said)
-    shown = {"start": clock_time}.get(said["what"], _length)
-    text = f"{said['what'].replace('_', ' ')} {shown(said['value_ns'])}"
-    text += f" ({shown(said['low_ns'])} to {shown(said['high_ns'])}"
-    text += f" with {100 * said['level']:.0f} %)" if said["level"] else ")"
-    text += f", from {said['by']}"
-    if said["error_ns"] == 0:
-        text += "; it was so"
-    elif said["error_ns"] is not None:
-        late = "later" if said["what"] == "start" else "longer"
-        early = "earlier" if said["what"] == "start" else "shorter"
-        text += f"; it was {_length(abs(said['error_ns']))} {late if said['error_ns'] > 0 else early}"
-    return text
-
-
-def _predicted_cost(said: dict[str, Any]) -> str:
-    cost = said["cost"]
-    value, low, high = (_money(cost[what]) for what in ("value", "low", "high"))
-    text = f"cost {value} {cost['currency']} ({low} to {high}"
-    text += f" with {100 * said['level']:.0f} %)" if said["level"] else ")"
-    text += f", from {said['by']}"
-    if cost["error"] == 0:
-        text += "; it was so"
-    elif cost["error"] is not None:
-        text += f"; it was {_money(abs(cost['error']))} {'more' if cost['error'] > 0 else 'less'}"
-    return text
-
-
-def _money(amount: float) -> str:
-    """To the cent; of less than that two figures."""
-    return f"{amount:.2f}" if amount >= 0.01 or not amount else figures(float(f"{amount:.2g}"))
-
-
-def _length(ns: int) -> str:
-    """A time in a unit that fits: three figures below a minute, from a minute on two units."""
-    if ns >= 59_950_000_000:
-        return age(ns)
-    unit, name = next(
-        (one for one in ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "us")) if ns >= one[0]), (1, "ns")
-    )
-    return f"{float(f'{ns / unit:.3g}'):g} {name}"  # never as a power of ten
+    for line in story_lines(story):
+        say(line)
 
 
 def cancel(

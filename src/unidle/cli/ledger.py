@@ -26,6 +26,7 @@ from unidle.cli.common import (
     table,
 )
 from unidle.cli.output import whole_file
+from unidle.cli.times import moment
 from unidle.errors import BadInput
 
 if TYPE_CHECKING:
@@ -179,32 +180,13 @@ def window_of(
     """The part of a ledger between two moments as the user writes them, with ``options``."""
     from unidle.ledger.select import Window
 
-    end_ns = whole.end_ns if end is None else _moment(end, whole.end_ns, options[1])
-    start_ns = whole.start_ns if start is None else _moment(start, end_ns, options[0])
+    end_ns = whole.end_ns if end is None else moment(options[1], end, whole.end_ns, plain="ns")
+    start_ns = whole.start_ns if start is None else moment(options[0], start, end_ns, plain="ns")
     if end_ns < start_ns:
         raise BadInput(
             "the window ends before it starts", field=options[1], value=end, remedy="give a later time"
         )
     return Window(start_ns, end_ns)
-
-
-def _moment(text: str, end_ns: int, field: str) -> int:
-    import datetime as dt
-
-    from unidle.files.values import duration_ns
-
-    if text.isdigit():
-        return int(text)
-    try:
-        return end_ns - duration_ns(text)
-    except ValueError:
-        pass
-    try:
-        return int(dt.datetime.fromisoformat(text).timestamp() * 1_000_000) * 1000
-    except ValueError:
-        raise BadInput(
-            "is not a time", field=field, value=text, remedy="nanoseconds, 2026-01-31T12:00:00, or 15m before the end"
-        ) from None  # fmt: skip
 
 
 def _export(source: Any, form: str, out: str | None, window: Window, where: dict[str, list[str]]) -> None:

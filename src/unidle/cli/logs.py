@@ -4,28 +4,34 @@ from __future__ import annotations
 
 import re
 import sys
+import time
 import warnings
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from unidle.cli.common import (
     JobArgument,
     StoreOption,
-    data_dir,
     need_job,
     now_of,
     read_store,
     read_view,
+    store_address,
     warn,
 )
 from unidle.cli.job_words import ranks_of
+from unidle.cli.lines import for_terminal
+from unidle.cli.times import moment
 from unidle.errors import BadInput
 from unidle.words import counted
 
 if TYPE_CHECKING:
+    from unidle.api.logs import Wanted
     from unidle.view.jobs import AttemptView
+
+_ASK_EVERY_S: Final = 0.2
 
 
 def register(app: typer.Typer) -> None:
@@ -71,14 +77,13 @@ def logs(
     Several ranks are merged in order of time. The time of a line is known to 250 ms; in a file that fills for hours, to
     1/4096 of that. With --grep, --tail counts the lines that match.
     """
-    from unidle.cli.follow import LogFollower, Wanted
-    from unidle.control.session import run_root
+    from unidle.api.logs import Wanted
 
     match = _pattern(grep)
     opened = read_store(store)
     view = read_view(opened)
     found = need_job(view, job, started=True)
-    since_ns = None if since is None else _moment(since, now_of(view))
+    since_ns = None if since is None else moment("--since", since, now_of(view), plain="s")
     most = max([len(one.places) for one in found.attempts], default=found.spec.ranks)
     ranks = tuple(range(most)) if rank is None else ranks_of("--rank", rank, most)
     if not found.attempts:
@@ -89,10 +94,35 @@ def logs(
         )  # fmt: skip
     else:
         _say_dropped_bytes(found.attempts[(attempt or len(found.attempts)) - 1], ranks)
-    wanted = Wanted(since_ns, tail, match)
-    root = run_root(opened, data_dir())
-    LogFollower(root, found.id, ranks, sys.stdout.buffer, wanted, _say_dropped).run(opened, attempt, follow)
     opened.close()
+    _copy(store_address(store), found.id, ranks, attempt, Wanted(since_ns, tail, match), follow=follow)
+
+
+def _copy(
+    address: str, job: str, ranks: Sequence[int], attempt: int | None, wanted: Wanted, *, follow: bool
+) -> None:
+    """Copy what was printed to standard output; ``follow`` goes on until the job, or the one attempt, has ended."""
+    from unidle.api.logs import Output
+    from unidle.api.watching import Watch
+
+    out = sys.stdout.buffer
+    raw = len(ranks) == 1 and wanted.match is None  # bytes as they are
+    terminal = not raw and out.isatty()
+    with Watch(address, job) as watch:
+        output = Output(
+            watch.store, job, ranks, attempt=attempt, raw=raw, wanted=wanted, dropped=_say_dropped
+        )
+        try:
+            while True:
+                found = watch.news()
+                for piece in output.new(found, once=not follow):
+                    out.write(piece if raw else (for_terminal(piece).encode() if terminal else piece) + b"\n")
+                out.flush()
+                if not follow or output.over or (found is not None and found.terminal):
+                    return
+                time.sleep(_ASK_EVERY_S)
+        finally:
+            output.close()
 
 
 def _say_dropped(rank: int, lines: int) -> None:
@@ -120,25 +150,4 @@ def _pattern(text: str | None) -> re.Pattern[str] | None:
         remedy = "see docs.python.org/3/library/re.html; a backslash takes a character as it is"
         raise BadInput(
             f"is not a regular expression: {error}", field="--grep", value=text, remedy=remedy
-        ) from None
-
-
-def _moment(text: str, now_ns: int) -> int:
-    """``10m`` ago, or an ISO time (local where it has no zone)."""
-    import datetime as dt
-
-    from unidle.files.values import seconds_or_duration_ns
-
-    try:
-        return now_ns - seconds_or_duration_ns(text)
-    except ValueError:
-        pass
-    try:
-        return round(dt.datetime.fromisoformat(text).timestamp() * 1e9)
-    except (ValueError, OverflowError):
-        raise BadInput(
-            "is not a time",
-            field="--since",
-            value=text,
-            remedy="for instance 10m, 1h30m, or 2026-01-31T12:00",
         ) from None

@@ -20,6 +20,7 @@ from unidle.cli.common import (
     say,
     show_table,
 )
+from unidle.cli.times import moment, seconds_of
 from unidle.errors import BadInput
 from unidle.fleet import device_of
 from unidle.login import login_name
@@ -171,7 +172,7 @@ def drain(
     no_wait: NowOption = False,
 ) -> None:
     """Take a node out of use. It gets no new jobs; running jobs are stopped after their next checkpoint and restart elsewhere."""
-    deadline_ns = time.time_ns() + _duration("--within", within)
+    deadline_ns = time.time_ns() + round(seconds_of("--within", within) * 1e9)
     _ask(store, "drain", node, text=because, deadline_ns=deadline_ns, no_wait=no_wait)
 
 
@@ -199,9 +200,9 @@ def maintain(
     """Plan maintenance of a node. No job is placed that would run into it; the node is drained before, and checked and
     returned to service after it."""
     now_ns = time.time_ns()
-    from_ns = _moment("--begin", begin, now_ns)
-    until_ns = _moment("--until", until, from_ns)
-    by_ns = from_ns if drain_by is None else _moment("--drain-by", drain_by, now_ns)
+    from_ns = moment("--begin", begin, now_ns, ahead=True)
+    until_ns = moment("--until", until, from_ns, ahead=True)
+    by_ns = from_ns if drain_by is None else moment("--drain-by", drain_by, now_ns, ahead=True)
     if until_ns <= max(from_ns, now_ns):
         raise BadInput(
             "is over before it begins",
@@ -247,35 +248,6 @@ def report(
             "no such action", field="--action", value=action, remedy=f"one of {', '.join(_ACTIONS)}"
         )
     _ask(store, "report", node, text=because, action=action, kind=kind, no_wait=no_wait)
-
-
-def _duration(field: str, text: str) -> int:
-    from unidle.files.values import duration_ns
-
-    try:
-        return duration_ns(text)
-    except ValueError:
-        raise BadInput(
-            "is not a time", field=field, value=text, remedy="for instance 90s, 30m or 2h"
-        ) from None
-
-
-def _moment(field: str, text: str, base_ns: int) -> int:
-    """``2h`` after ``base_ns``, or an ISO time (local where it has no zone)."""
-    import datetime as dt
-
-    from unidle.files.values import duration_ns
-
-    try:
-        return base_ns + duration_ns(text)
-    except ValueError:
-        pass
-    try:
-        return round(dt.datetime.fromisoformat(text).timestamp() * 1e9)
-    except (ValueError, OverflowError):
-        raise BadInput(
-            "is not a time", field=field, value=text, remedy="for instance 2h, or 2026-11-21T20:00"
-        ) from None
 
 
 def _ask(store: str | None, verb: str, target: str, *, no_wait: bool, **more: Any) -> None:

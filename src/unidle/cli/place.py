@@ -186,7 +186,7 @@ def _group(group: GroupTime) -> dict[str, Any]:
 
 
 def _blocked_by(refused: Refused) -> list[dict[str, Any]]:
-    from unidle.control.describe import barrier_line
+    from unidle.control.waiting import barrier_line
 
     whole = {"code": refused.because.code, "text": refused.because.text, **refused.because.figures}
     return [whole, *(barrier_line(barrier) for barrier in refused.barriers)]

@@ -9,7 +9,8 @@ import typer
 
 from unidle.api.look import has_ended, look, ranks_of, watched
 from unidle.cli.common import need_job, print_json, read_store, read_view, show, warn
-from unidle.cli.profile_options import Options, with_options
+from unidle.cli.option_set import with_options
+from unidle.cli.profile_options import Options
 from unidle.cli.tables import colours
 from unidle.errors import BadInput, UnidleError
 
@@ -30,7 +31,7 @@ def register(app: typer.Typer) -> None:
     app.command("profile")(profile)
 
 
-@with_options
+@with_options(options=Options)
 def profile(options: Options) -> None:
     """Show where a running process or job spends its time. The process needs no change.
 
@@ -89,15 +90,16 @@ def _found(options: Options) -> Target:
     """The processes that the user means."""
     from unidle.scope.targets import of_process
 
-    rank = options.rank
     if options.target is not None and options.is_process:
-        if rank is not None:
-            raise BadInput("is for jobs", field="--rank", value=rank, remedy="leave it out, or name the job")
+        if options.rank is not None:
+            raise BadInput(
+                "is for jobs", field="--rank", value=options.rank, remedy="leave it out, or name the job"
+            )
         return of_process(int(options.target), children=options.children)
     opened = read_store(options.store)
     try:
         job = need_job(read_view(opened), options.target, live=True, started=True)
-        return ranks_of(opened, job, rank, children=options.children)
+        return ranks_of(opened, job, options.ranks, children=options.children)
     finally:
         opened.close()
 

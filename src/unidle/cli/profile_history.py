@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from unidle.cli.common import clock_time, need_job, now_of, read_store, read_view
+from unidle.cli.times import moment
 from unidle.errors import BadInput, CannotRun, TargetEnded
 from unidle.words import counted
 
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from unidle.store.profiles import ProfileShelf
     from unidle.view.state import View
 
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-_DIGITS = 20  # more than any number of nanoseconds has
 _SHOWN = 12
 _LEAST_POINTS = 0.5
 
@@ -63,8 +62,8 @@ def answer_of(question: Question) -> Answer:
         now_ns = now_of(view)
         _check_attempt(job, question.attempt, "--attempt")
         _check_attempt(job, question.against_attempt, "--against-attempt")
-        until_ns = now_ns if question.until is None else moment(question.until, now_ns, "--until")
-        since_ns = 0 if question.since is None else moment(question.since, now_ns, "--since")
+        until_ns = now_ns if question.until is None else moment("--until", question.until, now_ns, plain="ns")
+        since_ns = 0 if question.since is None else moment("--since", question.since, now_ns, plain="ns")
         _in_order(since_ns, until_ns, "--since")
         wanted = Wanted(job.id, since_ns, until_ns, question.attempt, question.rank)
         first = _read(shelf, view, wanted)
@@ -73,29 +72,6 @@ def answer_of(question: Question) -> Answer:
             return Answer(_profile(first), told(first))
         other = _read(shelf, view, against)
         return Answer(_profile(first), told(first), _profile(other), told(other))
-
-
-def moment(text: str, now_ns: int, field: str) -> int:
-    """A moment as the user writes it. Errors: :class:`BadInput`."""
-    import datetime as dt
-
-    number, unit = text[:-1], _UNITS.get(text[-1:])
-    try:
-        if text == "now":
-            return now_ns
-        if text.isdecimal():
-            ns = int(text) if len(text) < _DIGITS else -1
-        elif unit is not None and number.replace(".", "", 1).isdecimal():
-            ns = max(now_ns - int(float(number) * unit * 1e9), 0)
-        else:
-            ns = int(dt.datetime.fromisoformat(text).timestamp() * 1_000_000) * 1000
-        if 0 <= ns < 2**63:
-            return ns
-    except (ValueError, OverflowError):
-        pass
-    raise BadInput(
-        "is not a time", field=field, value=text[:40], remedy="15m, 2h or 1d ago, 2026-01-31T12:00:00, or nanoseconds"
-    )  # fmt: skip
 
 
 def _against(question: Question, wanted: Wanted, now_ns: int) -> Wanted | None:
@@ -113,8 +89,8 @@ def _against(question: Question, wanted: Wanted, now_ns: int) -> Wanted | None:
         begin, dots, end = question.against.partition("..")
         if not dots:
             raise BadInput("is not a window", field="--against", value=question.against, remedy="two moments, for instance 2h..1h")  # fmt: skip
-        since_ns = moment(begin or "0", now_ns, "--against")
-        until_ns = moment(end or "now", now_ns, "--against")
+        since_ns = moment("--against", begin or "0", now_ns, plain="ns")
+        until_ns = moment("--against", end or "now", now_ns, plain="ns")
         _in_order(since_ns, until_ns, "--against")
         other = replace(other, since_ns=since_ns, until_ns=until_ns)
     if question.against_rank is not None:

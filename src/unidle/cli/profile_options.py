@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
-from collections.abc import Callable
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_type_hints
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
 from unidle.cli import complete
 from unidle.cli.common import JsonOption, StoreOption
+from unidle.cli.job_words import ranks_of
+from unidle.cli.times import duration_option
 from unidle.errors import BadInput
 
 if TYPE_CHECKING:
@@ -23,7 +22,8 @@ LookTier = Literal["T0", "T1", "T2", "T3"]
 
 _PAST: Final = ("since", "until", "attempt", "against", "against_rank", "against_attempt")
 _LONGEST_PID: Final = 9  # digits
-_FLAGS: Final = {"target": "PID|JOB", "imports": "--import"}
+_MOST_RANKS: Final = 1_000_000
+_FLAGS: Final = {"target": "PID|JOB", "imports": "--import", "memory": "--allocations"}
 
 
 def _flag_of(name: str) -> str:
@@ -35,7 +35,7 @@ def _option(name: str, metavar: str, text: str, **more: Any) -> Any:
 
 
 def _flag(name: str, text: str) -> Any:
-    return typer.Option(name, help=text, show_default=False)
+    return typer.Option(*name.split(), help=text, show_default=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +50,15 @@ class Options:
             help="A process with its children, or a job that runs on this machine. Default: the newest job that runs.",
         ),
     ] = None
-    seconds: Annotated[float, _option("--seconds", "SECONDS", "Duration in seconds; default: 10.", min=0.1, max=86400)] = 10
+    seconds: Annotated[float, duration_option("--seconds", text="Duration: 30 (seconds), 5m; default: 10.", least=0.1, most=86400, show_default=False)] = 10
     hz: Annotated[int, _option("--hz", "N", "Samples per second of each busy CPU; default: 99.", min=1, max=1000)] = 99
     top: Annotated[bool, _flag("--top", "Show the last seconds repeatedly, until Ctrl-C.")] = False
     off_cpu: Annotated[bool, _flag("--off-cpu/--no-off-cpu", "Include waiting threads; default: yes.")] = True
     children: Annotated[bool, _flag("--children/--no-children", "Include child processes; default: yes.")] = True
-    memory: Annotated[bool, _flag("--memory", "Trace allocations with probes; costs more.")] = False
+    memory: Annotated[bool, _flag("--allocations --memory", "Trace allocations with probes; costs more.")] = False
     operators: Annotated[bool, _flag("--operators", "Count operators with probes; costs more.")] = False
     tier: Annotated[LookTier | None, _option("--tier", "T0|T1|T2|T3", "Sampling method; default: the best that works here.")] = None
-    rank: Annotated[int | None, _option("--rank", "K", "Only this rank of a job.", min=0)] = None
+    rank: Annotated[str | None, _option("--rank", "K[,K...]", "Only these ranks of a job, such as 0,2 or 0-3; of the past one.")] = None
     rules: Annotated[str | None, _option("--rules", "FILE", "Rules that take precedence over unidle's own.")] = None
     form: Annotated[
         Form | None,
@@ -117,6 +117,11 @@ class Options:
                 )  # fmt: skip
             self._alone(_flag_of(self._given(_PAST)[0]), ("top", "tier", "memory", "operators", "imports"))
 
+    @property
+    def ranks(self) -> tuple[int, ...] | None:
+        """The ranks that are chosen. Errors: BadInput."""
+        return None if self.rank is None else ranks_of("--rank", self.rank, _MOST_RANKS)
+
     def look(self) -> dict[str, Any]:
         """What :func:`unidle.scope.tiers.watch` takes next to the processes."""
         return {
@@ -128,8 +133,13 @@ class Options:
         """The part that is about what was kept of a job."""
         from unidle.cli.profile_history import Question
 
+        ranks = self.ranks
+        if ranks is not None and len(ranks) != 1:
+            raise BadInput(
+                "is one rank where the past is shown", field="--rank", value=self.rank, remedy="name one"
+            )
         return Question(
-            self.target, self.store, self.since, self.until, self.attempt, self.rank,
+            self.target, self.store, self.since, self.until, self.attempt, ranks[0] if ranks else None,
             self.against, self.against_rank, self.against_attempt,
         )  # fmt: skip
 
@@ -141,22 +151,3 @@ class Options:
             raise BadInput(
                 "cannot be used together", field=f"{flag}, {_flag_of(other)}", remedy="leave one out"
             )
-
-
-def with_options(command: Callable[[Options], None]) -> Callable[..., None]:
-    """Give ``command`` a parameter for each field of :class:`Options`, in place of the one it has."""
-
-    @functools.wraps(command)
-    def wrapper(**given: Any) -> None:
-        command(Options(**given))
-
-    hints = get_type_hints(Options, include_extras=True)
-    parameters = [
-        inspect.Parameter(
-            one.name, inspect.Parameter.KEYWORD_ONLY, default=one.default, annotation=hints[one.name]
-        )
-        for one in fields(Options)
-    ]
-    wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    wrapper.__annotations__ = {one.name: one.annotation for one in parameters}
-    return wrapper

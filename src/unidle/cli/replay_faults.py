@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,6 +10,7 @@ import typer
 
 from unidle.cli.common import JsonOption, print_json, say, show_table
 from unidle.cli.replay_options import SaveOption, store_of_replay, whole_numbers
+from unidle.cli.times import duration_option, seconds_of
 from unidle.errors import BadInput
 from unidle.words import counted
 
@@ -28,7 +28,7 @@ _WORDS = {
 
 
 def _seconds(name: str, text: str) -> Any:
-    return typer.Option(*(f"--{one}" for one in name.split()), metavar="S", help=text, min=0, max=_LONGEST_S)
+    return duration_option(*(f"--{one}" for one in name.split()), text=text, most=_LONGEST_S)
 
 
 def _switch(name: str, text: str) -> Any:
@@ -43,13 +43,13 @@ def faults(
     peer_copies: Annotated[str, _switch("peer-copies", "Keep copies of the state in the memory of other nodes.")] = "on",
     warm: Annotated[str, _switch("warm", "Keep processes with all imports done ready on all nodes.")] = "on",
     preflight: Annotated[str, _switch("preflight", "Check nodes before each start, and burn them in after each repair.")] = "on",
-    checkpoint_every: Annotated[str, typer.Option("--checkpoint-every", metavar="auto|S", help="Work between two checkpoints in seconds; auto: from the cost model.")] = "auto",
+    checkpoint_every: Annotated[str, typer.Option("--checkpoint-every", metavar="auto|TIME", help="Work between two checkpoints: 1800 (seconds), 30m; auto: from the cost model.")] = "auto",
     fixed_every: Annotated[float, _seconds("fixed-every", "Interval for the comparison without auto.")] = 1800.0,
     intervals: Annotated[
-        str | None, typer.Option("--intervals", metavar="S[,S...]", show_default=False, help="Also replay these fixed intervals.")
+        str | None, typer.Option("--intervals", metavar="TIME[,TIME...]", show_default=False, help="Also replay these fixed intervals.")
     ] = None,
     steps: Annotated[int, typer.Option("--steps", metavar="N", min=0, max=10**12, help="Steps of the job; 0: until the trace ends.")] = 0,
-    step_s: Annotated[float, typer.Option("--step", "--step-s", metavar="S", help="Duration of one step.", min=0.001, max=86_400)] = 10.0,
+    step_s: Annotated[float, duration_option("--step", "--step-s", text="Duration of one step.", least=0.001, most=86_400)] = 10.0,
     write_s: Annotated[float, _seconds("checkpoint-write write-s", "Time that a gang waits for a checkpoint.")] = 60.0,
     restart_s: Annotated[float, _seconds("restart restart-s", "Start-up time of each attempt after the first.")] = 300.0,
     warm_s: Annotated[float, _seconds("warm-restart warm-s", "Start-up time with warm processes.")] = 5.0,
@@ -134,11 +134,11 @@ def _every(text: str) -> float | None:
 
 def _length(text: str, field: str, or_: str = "") -> float:
     try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not 0 < seconds <= _LONGEST_S:
-        remedy = f"give {or_}seconds above 0, at most {_LONGEST_S}"
+        seconds = seconds_of(field, text, most=_LONGEST_S)
+    except BadInput:
+        seconds = 0.0
+    if not seconds:
+        remedy = f"give {or_}a time above 0 such as 1800 (seconds) or 30m, at most {_LONGEST_S} s"
         raise BadInput("is not an interval", field=field, value=text, remedy=remedy)
     return seconds
 

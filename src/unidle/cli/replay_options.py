@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
 import typer
 
 from unidle.cli.common import cannot_write
+from unidle.cli.times import duration_option
 from unidle.errors import BadInput
 
 if TYPE_CHECKING:
@@ -29,7 +30,9 @@ def _option(name: str, metavar: str, text: str, **more: Any) -> Any:
 
 
 def _seconds(name: str, text: str) -> Any:
-    return Annotated[float, _option(name, "S", text, min=0, max=_LONGEST_S)]
+    return Annotated[
+        float, duration_option(*(f"--{one}" for one in name.split()), text=text, most=_LONGEST_S)
+    ]
 
 
 PolicyOption = Annotated[
@@ -79,8 +82,8 @@ _OPTIONS: Final[dict[str, tuple[Any, object]]] = {
         "learned",
     ),
     "checkpoint_every": (
-        Annotated[int, _option("checkpoint-every", "S", "Work between two checkpoints, in whole seconds; 0: none.", min=0, max=_LONGEST_S)],
-        1800,
+        _seconds("checkpoint-every", "Work between two checkpoints: 1800 (seconds), 30m; 0: none."),
+        1800.0,
     ),
     "checkpoint_write": (_seconds("checkpoint-write", "Time that a gang waits for a checkpoint."), 0.0),
     "restart": (_seconds("restart", "Start-up time of each attempt after the first."), 60.0),
@@ -137,7 +140,7 @@ def assuming(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _assumed(
-    *, estimates: str, checkpoint_every: int, checkpoint_write: float, restart: float, restore: float,
+    *, estimates: str, checkpoint_every: float, checkpoint_write: float, restart: float, restore: float,
     stop: float, saves_on_stop: bool, communication: float, mtbf: float, mttr: float, seed: int,
 ) -> Assumptions:  # fmt: skip
     from unidle.control.replay import Assumptions
@@ -146,7 +149,7 @@ def _assumed(
     if 0 < mtbf < _LEAST_MTBF_H:
         raise BadInput("is too short for a node to do useful work", field="--mtbf", value=mtbf, remedy=f"give 0, or at least {_LEAST_MTBF_H:g} hours")  # fmt: skip
     return Assumptions(
-        checkpoint_every_s=float(checkpoint_every),
+        checkpoint_every_s=checkpoint_every,
         checkpoint_s=checkpoint_write,
         restart_s=restart,
         restore_s=restore,

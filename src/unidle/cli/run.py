@@ -30,26 +30,8 @@ from unidle.cli.common import (
     store_address,
     warn,
 )
-from unidle.cli.job_words import (
-    CheckpointOption,
-    DeviceOption,
-    DevicesPerRankOption,
-    EnvOption,
-    JobCommand,
-    JobFileArgument,
-    MaxRestartsOption,
-    MemoryOption,
-    NameOption,
-    QueueOption,
-    RanksOption,
-    RendezvousOption,
-    TimeoutOption,
-    UserOption,
-    WorkdirOption,
-    options_of,
-    ranks_of,
-    read_job,
-)
+from unidle.cli.job_words import JobCommand, JobFileArgument, JobOptions, ranks_of, read_job
+from unidle.cli.option_set import with_options
 from unidle.errors import BadInput, CannotRun, StoreHeld
 from unidle.words import counted
 
@@ -85,25 +67,15 @@ def register(app: typer.Typer) -> None:
     app.command("run", cls=JobCommand)(run)
 
 
+@with_options(described=JobOptions)
 def run(
     context: typer.Context,
     job: JobFileArgument = None,
     store: StoreOption = None,
     fleet: FleetOption = None,
     cpu_devices: CpuDevicesOption = None,
-    name: NameOption = None,
-    ranks: RanksOption = None,
-    devices_per_rank: DevicesPerRankOption = None,
-    device: DeviceOption = None,
-    queue: QueueOption = None,
-    env: EnvOption = None,
-    memory: MemoryOption = None,
-    workdir: WorkdirOption = None,
-    rendezvous: RendezvousOption = None,
-    max_restarts: MaxRestartsOption = None,
-    checkpoint: CheckpointOption = None,
-    timeout: TimeoutOption = None,
-    user: UserOption = None,
+    *,
+    described: JobOptions,
     profile: ProfileOption = False,
     logs: LogsOption = None,
     progress: ProgressOption = "auto",
@@ -122,16 +94,13 @@ def run(
     Options take precedence over the job file. All that follows a program belongs to it; a file that ends in .py is run
     by the Python of your PATH.
     """
-    options = options_of(
-        name=name, ranks=ranks, devices_per_rank=devices_per_rank, device=device, queue=queue, env=env, memory=memory,
-        workdir=workdir, rendezvous=rendezvous, max_restarts=max_restarts, checkpoint=checkpoint, timeout=timeout,
-    )  # fmt: skip
-    spec = read_job(job, context.obj, options)
+    spec = read_job(job, context.obj, described)
     found, channels = find_fleet_and_channels(fleet, cpu_devices, 0 if spec.device == "gpu" else spec.devices)
     refuse_impossible(spec, found)
     given = _Given(
         spec, looked_at(found) if profile else found, channels, store_address(store), progress_of(progress),
-        shown_ranks(logs, spec.ranks, as_json), report, as_json, discovered=fleet is None and cpu_devices is None, user=user,
+        shown_ranks(logs, spec.ranks, as_json), report, as_json, discovered=fleet is None and cpu_devices is None,
+        user=described.user,
     )  # fmt: skip
     try:
         sys.exit(_run(given))
@@ -167,7 +136,10 @@ def progress_of(mode: str) -> Progress:
     """How to show progress. Errors: :class:`BadInput`."""
     if mode not in ("auto", "live", "plain", "off"):
         raise BadInput(
-            "is not a way to show progress", field="--progress", value=mode, remedy="auto, live, plain or off"
+            "is not a kind of progress display",
+            field="--progress",
+            value=mode,
+            remedy="auto, live, plain or off",
         )
     return cast("Progress", mode)
 
@@ -232,7 +204,7 @@ def _run(given: _Given) -> int:
         live.output.finish()
     if never is not None:
         store.close()
-        raise CannotRun(f"{job_id}: {never.text}", remedy="`unidle doctor` says what this machine offers")
+        raise CannotRun(f"{job_id}: {never.text}", remedy="`unidle doctor` shows what this machine offers")
     path = _write_report(store, job_id, given.report)
     _print_end(store, job, path, given)
     store.close()

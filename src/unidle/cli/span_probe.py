@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from unidle.cli.common import JsonOption, print_json, say, show_table, warn
+from unidle.cli.times import duration_option
 from unidle.errors import BadInput, CannotRun
 
 if TYPE_CHECKING:
@@ -64,9 +65,7 @@ def probe(
     ] = None,
     seconds: Annotated[
         float,
-        typer.Option(
-            metavar="SECONDS", min=0.2, max=600, help="Duration in seconds, for each number of flows."
-        ),
+        duration_option("--seconds", text="Duration for each number of flows.", least=0.2, most=600),
     ] = 2.0,
     pings: Annotated[int, typer.Option(metavar="N", min=5, max=100_000, help="Number of round trips.")] = 100,
     flows: Annotated[int, typer.Option(metavar="N", min=1, max=64, help="Largest number of flows.")] = 64,

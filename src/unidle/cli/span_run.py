@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from unidle.cli.common import JsonOption, data_dir, figures, print_json, say, show, show_table, warn
+from unidle.cli.times import duration_option
 from unidle.errors import BadInput
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def run(
         bool, typer.Option("--fresh", help="Start from step 0 and move existing checkpoints aside; default: resume from the newest.")
     ] = False,
     wait_s: Annotated[
-        float, typer.Option("--timeout", "--wait", metavar="SECONDS", min=1, help="With --site: how long sites wait for each other.")
+        float, duration_option("--timeout", "--wait", text="With --site: how long sites wait for each other.", least=1)
     ] = 600.0,
     begin_without: Annotated[
         bool, typer.Option("--begin-without", help="With --site: after --timeout, start without missing sites; they join later.")

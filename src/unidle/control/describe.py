@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final
 
-from unidle.control.ask import Answer, next_decision
-from unidle.control.inbox import NOT_TAKEN_UP
+from unidle.control.waiting import waiting
 from unidle.events.types import StopAsked
 from unidle.guard.failure import error_of, failure_of, failure_of_job, how_ended, others_in_words
-from unidle.jobs import NEVER, NEVER_BY_QUEUE, JobSpec, Reason
+from unidle.jobs import Reason
 from unidle.ledger.attempt import START_MOST_NS
 from unidle.predict.outcome import Checked, checked
 from unidle.view.accounts import durable_points
@@ -16,9 +15,6 @@ from unidle.view.jobs import AttemptView, JobView, in_full
 from unidle.view.ranks import RankView
 from unidle.view.state import View
 from unidle.words import counted
-
-if TYPE_CHECKING:
-    from unidle.place.constraint import Barrier
 
 Plain = dict[str, Any]
 
@@ -197,7 +193,7 @@ def explain(view: View, job: JobView, store: str | None = None) -> Plain:
         "predictions": [_prediction(check, view.fleet.currency) for check in checked(job, view)],
     }
     if job.state in ("queued", "restarting"):
-        result["waiting"] = _waiting(view, job)
+        result["waiting"] = waiting(view, job)
     return result
 
 
@@ -257,141 +253,6 @@ def how_to_measure(job: str) -> str:
         f"no steps were seen: set progress.pattern in the job file (`unidle progress {job}` proposes one),"
         " or call unidle.rank.step() in the training loop"
     )
-
-
-_NEXT: Final = Reason("fits", "there is room for the job: it starts with the next decision")
-
-
-def _waiting(view: View, job: JobView) -> Plain:
-    verdict = job.verdict
-    answer = Answer(None, NOT_TAKEN_UP) if verdict is NOT_TAKEN_UP else next_decision(view, job)
-    now = answer.because if answer.place is None else _NEXT
-    foretold = next((p.value_ns for p in reversed(job.predictions) if p.what == "start"), 0)
-    still = foretold if foretold >= view.time_ns and now.code not in NEVER else None
-    planned_ns = now.figures.get("planned_start_ns", still)
-    expected_ns = planned_ns if isinstance(planned_ns, int) and not _assumed(view, job, planned_ns) else None
-    return {
-        "because": (verdict or job.retry or now).text,
-        "now": {"code": now.code, "text": now.text, **now.figures},
-        "stops": [stop.job for stop in answer.stops],
-        "stops_whose": [in_full(view.jobs[stop.job]) for stop in answer.stops],
-        "in_the_way": [] if answer.place is not None else in_the_way(view, job.spec, now),
-        "ahead": _ahead(view, job),
-        "not_before_ns": job.not_before_ns or None,
-        "expected_start_ns": expected_ns,
-        "start_unknown": None if expected_ns is not None else _start_unknown(view, job, now),
-    }
-
-
-def _assumed(view: View, job: JobView, start_ns: int) -> bool:
-    """Whether a planned start rests on the run time that a plan assumes for jobs of which none is known."""
-    from unidle.place.queue.backfill import Backfill
-
-    assumed_ns = Backfill().otherwise_ns
-    runs = (view.jobs.open[name].attempts[-1].placed_ns for name in _without_run_time(view, "holding", job))
-    if any(placed_ns + assumed_ns <= start_ns for placed_ns in runs):
-        return True
-    return view.time_ns + assumed_ns <= start_ns and bool(_without_run_time(view, "ahead", job))
-
-
-def _without_run_time(view: View, which: Literal["holding", "ahead"], job: JobView) -> list[str]:
-    """Jobs that hold devices, or wait before this one, and of which no run time is known."""
-    from unidle.place.books import run_time_ns
-
-    if which == "holding":
-        others = [view.jobs.open[name] for name in sorted(view.live)]
-    else:
-        mine = (-job.spec.priority, job.order)
-        waiting = (view.jobs.open[name] for line in view.waiting.values() for _, _, name in line)
-        others = [o for o in waiting if (-o.spec.priority, o.order) < mine and not _never(o)]
-    return [o.id for o in others if o.spec.needs_devices and run_time_ns(o) is None]
-
-
-def _start_unknown(view: View, job: JobView, now: Reason) -> str | None:
-    """What is missing to know when a waiting job starts; None where it starts at once or never."""
-    if now is _NEXT or now.code in NEVER:
-        return None
-    if now is NOT_TAKEN_UP or not view.running:
-        return "no controller runs on this store"
-    if job.not_before_ns > view.time_ns:
-        return None  # the reason says when it is tried again
-    if not job.spec.needs_devices:
-        return "the job waits for cores and memory, which are not planned ahead"
-    ways: tuple[tuple[Literal["holding", "ahead"], str, str], ...] = (
-        ("holding", "runs", "run"), ("ahead", "waits before it", "wait before it"),
-    )  # fmt: skip
-    for which, one, many in ways:
-        names = _without_run_time(view, which, job)
-        if names:
-            more = f" and {counted(len(names) - 3, 'more job')}" if len(names) > 3 else ""
-            alone = len(names) == 1
-            return (
-                f"the run time of {', '.join(names[:3])}{more} is unknown, and {'it' if alone else 'they'} {one if alone else many}; "
-                f"set estimate_s in the job {'file' if alone else 'files'}, or finish a job of the same name"
-            )
-    if now.code in ("quota", "behind"):
-        return "the job waits for quota, not for devices; the return of quota is not planned ahead"
-    return "the predicted ends of running jobs do not make room for the job"
-
-
-def _ahead(view: View, job: JobView) -> int:
-    """How many jobs come before it in its queue. Those that can never start do not count: nobody waits for them."""
-    names = [name for line in view.waiting.values() for _, _, name in line]
-    line = [other for name in names if (other := view.jobs.open[name]) is job or not _never(other)]
-    from unidle.place.registry import DEFAULT
-
-    if not view.fleet.queues or view.policy not in ("", DEFAULT):
-        mine = (-job.spec.priority, job.order)
-        return sum((-other.spec.priority, other.order) < mine for other in line)
-    from unidle.place.queue.backfill import Backfill, in_order
-    from unidle.place.queue.model import Demand
-
-    demands = [
-        Demand(o.id, o.spec.queue, o.spec.preemption, 0, 0, (), o.waiting_since_ns, priority=o.spec.priority)
-        for o in line
-        if o.spec.queue == job.spec.queue
-    ]
-    return [demand.job for demand in in_order(demands, view.time_ns, Backfill())].index(job.id)
-
-
-def _never(job: JobView) -> bool:
-    return job.verdict is not None and job.verdict.code in NEVER
-
-
-def in_the_way(view: View, spec: JobSpec, now: Reason) -> list[Plain]:
-    """Each thing that keeps a gang from starting now, and what would help: its queue's quota first, then the network.
-
-    ``now`` is what the next decision says.
-    """
-    from unidle.place.scheduler import Refused, Scheduler
-
-    if now.code in NEVER_BY_QUEUE:
-        return []
-    found = [_quota_line(now)] if now.code in ("quota", "behind") and "bound" in now.figures else []
-    answer = Scheduler().try_one(view, spec)
-    if isinstance(answer, Refused):
-        found += [barrier_line(barrier) for barrier in answer.barriers]
-    return found
-
-
-def _quota_line(now: Reason) -> Plain:
-    """The quota that is in the way, in the form of :func:`barrier_line`; amounts in devices or cores."""
-    queue, resource = now.figures["queue"], now.figures["resource"]
-    bound, used, asked = (float(now.figures[name]) / 1000 for name in ("bound", "used", "asked"))
-    helps = f"{used + asked - bound:g} {resource} less in use by {queue}, or a limit that is as much higher"
-    return {
-        "constraint": f"quota of {queue}", "text": now.text, "domains": 1, "fitting": 0,
-        "largest": max(bound - used, 0.0), "needs": asked, "unblock": helps,
-    }  # fmt: skip
-
-
-def barrier_line(barrier: Barrier) -> Plain:
-    """One thing in the way."""
-    return {
-        "constraint": barrier.constraint.text() if barrier.constraint else None, "text": barrier.text(),
-        "domains": barrier.domains, "fitting": barrier.fitting, "largest": barrier.largest, "needs": barrier.needs,
-        "unblock": barrier.unblock,
-    }  # fmt: skip
 
 
 def _prediction(check: Checked, currency: str) -> Plain:

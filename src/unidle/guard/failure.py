@@ -272,7 +272,10 @@ def _of_rank(job: JobView, attempt: AttemptView, number: int) -> Failure:
         (k, other) for k, other in enumerate(attempt.ranks) if k != number and other.failed and k not in job.spec.ignored_ranks
     ]  # fmt: skip
     same = tuple(k for k, other in others if what and error_of(other, job.spec) == (what, where))
-    fell = tuple(k for k, other in others if k not in same and _fell(attempt, rank, other))
+    # one that says that another failed before is no cause of what the others have
+    fell = tuple(
+        k for k, other in others if k not in same and not is_symptom(rank) and _fell(attempt, rank, other)
+    )
     kind = _known_kind(attempt) or kind_of(attempt, rank)
     return Failure(
         attempt.number, number, kind, what or _plain_what(rank), text_of(rank, number, job.spec), where,
@@ -335,7 +338,25 @@ def _help(job: JobView, rank: RankView, what: str, kind: FailureKind) -> str:
         return f"check command and workdir of the job; it ran in {job.spec.workdir}"
     if "no space left" in what.lower() or "quota exceeded" in what.lower():
         return "make room on the disk that the job writes to"
+    if "too many open files" in what.lower():
+        return "raise the limit of open files (ulimit -n) where unidle starts, or see what the program leaves open"
+    if "killed by signal: Killed" in what:
+        return "somebody killed a DataLoader worker, most often for want of memory: use fewer workers (num_workers), or more memory"
+    if is_symptom(rank) and job.spec.ranks > 1:
+        return "it waited for another rank, or lost it: see what the others printed last"
+    if not what and _crashed_python(job, rank):
+        return "set PYTHONFAULTHANDLER=1 in the job's env: the next crash then shows its line"
     return ""
+
+
+def _crashed_python(job: JobView, rank: RankView) -> bool:
+    """Whether a Python program was killed by a signal of its own doing, without the line."""
+    own = rank.code is not None and rank.code < 0 and signal_name(-rank.code) in _BUGS
+    return (
+        own
+        and "PYTHONFAULTHANDLER" not in job.spec.env
+        and "python" in job.spec.command[0].rpartition("/")[2]
+    )
 
 
 def _next(
@@ -351,7 +372,7 @@ def _next(
     if kind == "machine":
         return ("unidle", "guard", "incidents", "--job", job.id) if not rank.last else ("unidle", "check")
     words = ["unidle", "logs", job.id]
-    if len(attempt.ranks) > 1:
+    if len(attempt.ranks) > 1 and not is_symptom(rank):
         words += ["--rank", str(number)]
     if attempt is not job.attempts[-1]:
         words += ["--attempt", str(attempt.number)]

@@ -9,6 +9,7 @@ from unidle.events import types as ev
 from unidle.guard.failure import error_of, kind_of
 from unidle.jobs import JobSpec, Reason, Restart, RestartEvent, RestartPolicy, role_of
 from unidle.view.jobs import AttemptView, JobView
+from unidle.view.ranks import RankView
 from unidle.words import counted
 
 _S: Final = 1_000_000_000
@@ -84,8 +85,8 @@ def why_in_vain(job: JobView, attempt: AttemptView, culprit: int) -> str:
     Faults of the machine and the network are never called so: the next attempt may run elsewhere.
     """
     rank = attempt.ranks[culprit]
-    what, where = error_of(rank, job.spec)
-    if not what or kind_of(attempt, rank) in ("machine", "network"):
+    error = _error(rank, job)
+    if error is None or kind_of(attempt, rank) in ("machine", "network"):
         return ""
     step, before = _reached(attempt, culprit), [a for a in job.attempts if a.number < attempt.number]
     reached = max([n for a in before if (n := _reached(a, culprit)) is not None], default=None)
@@ -99,9 +100,7 @@ def why_in_vain(job: JobView, attempt: AttemptView, culprit: int) -> str:
     other = failed.culprit if failed is not None else None
     if failed is None or other is None:
         return ""
-    if _alike(error_of(failed.ranks[other], job.spec)) != _alike((what, where)):
-        return ""
-    return SAME_ERROR
+    return SAME_ERROR if _error(failed.ranks[other], job) == error else ""
 
 
 _UNMENDED: Final = {
@@ -112,9 +111,18 @@ _UNMENDED: Final = {
 _CHANGING: Final = re.compile(r"0x[0-9a-fA-F]+|\d+")
 
 
-def _alike(error: tuple[str, str]) -> tuple[str, str]:
-    """The error without what differs each time: addresses, process ids, times."""
-    return _CHANGING.sub("#", error[0]), error[1]
+_GENERAL: Final = (1, 2)  # codes for any error; others may ask for a restart
+
+
+def _error(rank: RankView, job: JobView) -> tuple[str, str] | None:
+    """The error and its place, without what differs each time: addresses, process ids, times.
+
+    Of a program that ended with a code for any error its last word counts, too.
+    """
+    what, where = error_of(rank, job.spec)
+    if not what and rank.code in _GENERAL and rank.last is not None and not rank.lost:
+        what = rank.last.what
+    return (_CHANGING.sub("#", what), where) if what else None
 
 
 def _vain_memory(limit_of: object) -> str:

@@ -72,11 +72,15 @@ def _steps(view: View, job: JobView) -> str:
         return f"{seen}, {_devices(view, job)}"
     pace = _pace(job)
     rate = f" at {pace:.3g} steps/s" if pace is not None else ""
-    text = f"steps {number(min(first))} to {number(job.steps())}{rate}, {_devices(view, job)}"
-    lost = steps_done_again(job)
-    if lost:
-        last = job.attempts[-1].outcome != "succeeded" and len(job.attempts) == 1
-        text += f"; {counted(lost, 'step')} {'not saved' if last else 'done again after a restart'}"
+    low, high = min(first), job.steps()
+    done = f"steps {number(low)} to {number(high)}" if low < high else f"step {number(high)}"
+    text = f"{done}{rate}, {_devices(view, job)}"
+    lost = _lost_steps(job)
+    again = sum(lost[:-1])
+    if again:
+        text += f"; {counted(again, 'step')} done again after a restart"
+    if lost[-1]:
+        text += f"{',' if again else ';'} {counted(lost[-1], 'step')} not saved"
     return text
 
 
@@ -112,14 +116,19 @@ def _pace(job: JobView) -> float | None:
 
 def steps_done_again(job: JobView) -> int:
     """Steps that were done and then lost by a failure, counted from the log's attempts."""
+    return sum(_lost_steps(job))
+
+
+def _lost_steps(job: JobView) -> list[int]:
+    """Of each attempt, the steps that no later one may go on from."""
     from unidle.view.accounts import durable_points
 
-    lost = 0
-    for attempt, durable in zip(job.attempts, durable_points(job), strict=True):
+    lost = [0] * len(job.attempts)
+    for k, (attempt, durable) in enumerate(zip(job.attempts, durable_points(job), strict=True)):
         last, first = attempt.last_step(), attempt.first_step()
         if last is None or first is None or attempt.outcome in (None, "succeeded"):
             continue
-        lost += last - max(durable.step if durable.step is not None else first - 1, first - 1)
+        lost[k] = last - max(durable.step if durable.step is not None else first - 1, first - 1)
     return lost
 
 

@@ -100,10 +100,10 @@ def _run_child(
         os.execvpe(argv[0], argv, env)  # noqa: S606
     except FileNotFoundError as error:
         code = NOT_FOUND
-        os.write(
-            tell,
-            f"{code} {where}: {error.strerror}: {_short(argv[0] if where == 'command' else workdir)}".encode(),
-        )
+        missing = _short(argv[0] if where == "command" else workdir)
+        if where == "command" and (interpreter := _interpreter(argv[0])):
+            missing = f"{_short(interpreter)}, the interpreter in the first line of {missing}"
+        os.write(tell, f"{code} {where}: {error.strerror}: {missing}".encode())
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else str(error)
         os.write(
@@ -111,6 +111,17 @@ def _run_child(
         )
     finally:
         os._exit(code)
+
+
+def _interpreter(file: str) -> str:
+    """What a script that is there asks for in its first line; empty of anything else."""
+    try:
+        fd = os.open(file, os.O_RDONLY)
+        words = os.read(fd, 256).partition(b"\n")[0].decode("utf-8", "replace").split()
+    except OSError:
+        return ""
+    first = words[0] if words else ""
+    return (first[2:] or "".join(words[1:2])) if first.startswith("#!") else ""
 
 
 def _close_all_but(wanted: set[int]) -> None:

@@ -70,7 +70,7 @@ _SYMPTOM = re.compile(
 
 _MEMORY = re.compile(
     r"\bMemoryError\b|OutOfMemory|out of memory|(?:cannot|can't|unable to) allocate|bad_alloc|not enough memory"
-    r"|insufficient shared memory|out of shared memory|Java heap space|memory allocation of|RESOURCE_EXHAUSTED|\bBus error",
+    r"|insufficient shared memory|out of shared memory|Java heap space|memory allocation of|RESOURCE_EXHAUSTED|oom[-_]kill|\bBus error",
     re.IGNORECASE,
 ).search
 _MACHINE = re.compile(
@@ -116,4 +116,5 @@ def kind_of(what: str, *, of_data: bool = False) -> Kind:
         return "network"
     if _DATA(what) or (of_data and not _BUGS(what)):
         return "data"
-    return "unknown" if what.startswith("KeyboardInterrupt") else "code"
+    by_others = what.startswith("KeyboardInterrupt") or "killed by signal: Killed" in what
+    return "unknown" if by_others else "code"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from itertools import takewhile
 
+from . import drawn, languages, usage
 from .found import Found, file_name, kind_of
 
 TYPE_CHECKING = False
@@ -22,16 +22,15 @@ _GLIBC = (
 _THROWN = re.compile(r"terminate called after throwing an instance of '(.+)'").search
 _WHAT = re.compile(r"\s+what\(\):\s*(.*)").match
 _PLACE = re.compile(r"([^\s:]+):(\d+): ").search
-_CHECKED = re.compile(r"F\d{4,8} [\d:.]+\s+\d+ ([^\s:]+):(\d+)\] (.*)").match
+_CHECKED = re.compile(r"(?:F\d{4,8} [\d:.]+\s+\d+|[\d-]+ [\d:.]+: F) ([^\s:]+):(\d+)\] (.*)").match
+_UNDEFINED = re.compile(r"(\S+?):(\d+):\d+: (runtime error: .+)").match
+_SANITIZER = re.compile(
+    r".*\b((?:Address|Leak|Memory|Thread|UndefinedBehavior)Sanitizer): (?!CHECK failed)(.+?)(?: (?:on|at pc|\(pid).*)?$"
+).match
+_SANITIZER_FRAME = re.compile(r"\s+#\d+ (?:0x\w+ in )?\S.* (/?[^\s:]+):(\d+)(?::\d+)?(?: |$)").match
+_RUN_TIME = re.compile(r"/sysdeps/|/csu/|sanitizer|compiler-rt|asan_").search
 _FATAL_FRAME = re.compile(r'\s+File "([^"]*)", line (\d+) in ').match
 _LIBRARY = re.compile(r"(?:site|dist)-packages/|/lib(?:64)?/(?:python|pypy)\d[\d.]*/|^<frozen ").search
-_GO_FRAME = re.compile(r"\s+(/\S+\.go):(\d+)(?: |$)").match
-_GO_LIBRARY = re.compile(r"/go/src/|/go/pkg/mod/|/libexec/src/|/usr/lib/go").search
-_RUST = re.compile(r"thread '[^']*'(?: \(\d+\))? panicked at (?:'(.*)', )?(\S+?):(\d+)(?::\d+)?:?$").match
-_JAVA = re.compile(r'Exception in thread "[^"]*" (\S+?)(?:: (.*))?$').match
-_JAVA_FRAME = re.compile(r"\s+at (?!java\.|javax\.|jdk\.|sun\.|scala\.)\S+\(([\w$.]+\.\w+):(\d+)\)").match
-_NODE = re.compile(r"(?:Uncaught )?((?:[A-Z]\w*)?(?:Error|Exception)(?: \[\w+\])?)(?:: (.*))?$").match
-_NODE_FRAME = re.compile(r"\s+at (?:.*\()?(?:file://)?([^():\s][^():]*):(\d+):\d+\)?").match
 _SHELL = re.compile(r"(\S+): (?:line )?(\d+): (.*)$").match
 _SHELL_SAYS = re.compile(
     r"(.+: (?:command )?not found|.+: Permission denied|.+: No such file or directory|.+: Is a directory|.+: unbound variable"
@@ -50,9 +49,6 @@ _NO_PROGRAM = re.compile(
 _NO_MODULE = re.compile(
     r"[\w./-]*python[\w.]*: (No module named .+|Error while finding module specification .+)"
 ).match
-_RICH_FRAME = re.compile(r"│ (\S.*?\.py):(\d+) in ").match
-_RICH_LIBRARY = re.compile(r"(?:site|dist)-packages/|/lib(?:64)?/(?:python|pypy)\d").search
-_RAISED = re.compile(r"[A-Za-z_][\w.]*(?:: .*)?$").match
 _CUDA = re.compile(r"CUDA (?:error|failure|Error)[ :].*|CUDA_ERROR_\w+.*|cudaError\w+.*").search
 _NCCL = re.compile(
     r"NCCL (?:WARN|failure|error).*|ncclSystemError.*|ncclInternalError.*", re.IGNORECASE
@@ -122,6 +118,8 @@ def _thrown(lines: list[str], k: int, _workdir: str) -> Found | None:
         return Found(k, lines[k][lines[k].find("terminate called") :])
     said = next((m[1] for line in lines[k + 1 : k + 4] if (m := _WHAT(line)) is not None), "")
     name = found[1]
+    if not said and name[:1].islower() and "::" not in name:
+        name = f"C++ exception of type {name}"
     return Found(k, f"{name}: {said}" if said and said != name else name)
 
 
@@ -149,6 +147,19 @@ def _check_failed(lines: list[str], k: int, workdir: str) -> Found | None:
     return None if found is None else Found(k, found[3], f"{file_name(found[1], workdir)}:{found[2]}")
 
 
+def _sanitizer(lines: list[str], k: int, workdir: str) -> Found | None:
+    """A report of AddressSanitizer or one of its kind, and the first line of it that is not of a run time."""
+    if (plain := _UNDEFINED(lines[k])) is not None:
+        return Found(k, plain[3], f"{file_name(plain[1], workdir)}:{plain[2]}", kind="code")
+    found = _SANITIZER(lines[k])
+    if found is None:
+        return None
+    frames = [m for line in lines[k + 1 : k + 60] if (m := _SANITIZER_FRAME(line)) is not None]
+    own = next((m for m in frames if not _RUN_TIME(m[1])), None)
+    where = f"{file_name(own[1], workdir)}:{own[2]}" if own is not None else ""
+    return Found(k, f"{found[1]}: {found[2]}", where, kind="code")
+
+
 def _fatal_python(lines: list[str], k: int, workdir: str) -> Found:
     what = lines[k][lines[k].find("Fatal Python error:") :]
     frames: list[tuple[str, str]] = []
@@ -165,79 +176,6 @@ def _fatal_python(lines: list[str], k: int, workdir: str) -> Found:
     own = next((frame for frame in frames if not _LIBRARY(frame[0])), frames[0] if frames else None)
     where = f"{file_name(own[0], workdir)}:{own[1]}" if own is not None else ""
     return Found(k, what, where)
-
-
-def _go(lines: list[str], k: int, workdir: str) -> Found | None:
-    line = lines[k]
-    at = max(line.find("panic: "), line.find("fatal error: "))
-    stack = list(takewhile(lambda one: not one.startswith("panic: "), lines[k + 1 : k + 200]))
-    if at < 0 or not any(one.startswith(("goroutine ", "runtime stack:")) for one in stack):
-        return None
-    where = ""
-    for one in stack:
-        frame = _GO_FRAME(one)
-        if frame is not None and not _GO_LIBRARY(frame[1]):
-            where = f"{file_name(frame[1], workdir)}:{frame[2]}"
-            break
-    return Found(k, line[at:], where)
-
-
-def _rust(lines: list[str], k: int, workdir: str) -> Found | None:
-    found = _RUST(lines[k])
-    if found is None:
-        return None
-    said = found[1] if found[1] is not None else (lines[k + 1] if k + 1 < len(lines) else "")
-    return Found(k, f"panic: {said}", f"{file_name(found[2], workdir)}:{found[3]}")
-
-
-def _java(lines: list[str], k: int, _workdir: str) -> Found | None:
-    found = _JAVA(lines[k])
-    if found is None:
-        return None
-    what, where, root = lines[k].partition('" ')[2], "", ""
-    for line in lines[k + 1 : k + 200]:
-        if line.startswith("Caused by: "):
-            root = line[11:]
-        elif not line.startswith(("\t", " ")):
-            break
-        elif not where and (frame := _JAVA_FRAME(line)) is not None:
-            where = f"{frame[1]}:{frame[2]}"
-    return Found(k, f"{what}, from {root}" if root else what, where)
-
-
-def _node(lines: list[str], k: int, workdir: str) -> Found | None:
-    found = _NODE(lines[k])
-    after = lines[k + 1 : k + 40]
-    if found is None or not any(line.startswith("    at ") for line in after[:6]):
-        return None
-    frames = [frame for line in after if (frame := _NODE_FRAME(line)) is not None]
-    own = next((f for f in frames if not f[1].startswith("node:") and "node_modules/" not in f[1]), None)
-    what = lines[k].removeprefix("Uncaught ")
-    missing = "Cannot find module '/" in what and not any("node_modules/" in line for line in after)
-    return Found(
-        k, what, f"{file_name(own[1], workdir)}:{own[2]}" if own is not None else "", "command" if missing else "error"
-    )  # fmt: skip
-
-
-def _usage(lines: list[str], k: int, _workdir: str) -> Found | None:
-    before = lines[max(k - 60, 0) : k]
-    return Found(k, lines[k], kind="code") if any(line.startswith("usage: ") for line in before) else None
-
-
-def _rich(lines: list[str], k: int, workdir: str) -> Found | None:
-    """A traceback in the box that Rich draws."""
-    own, any_ = "", ""
-    for at in range(k + 1, min(k + 3000, len(lines))):
-        if "Traceback (most" in lines[at]:
-            return None
-        if (frame := _RICH_FRAME(lines[at])) is not None:
-            any_ = f"{file_name(frame[1], workdir)}:{frame[2]}"
-            own = own if _RICH_LIBRARY(frame[1]) else any_
-        elif lines[at].startswith("╰"):
-            raised = next((line for line in lines[at + 1 : at + 3] if _RAISED(line)), "")
-            sort = "import" if raised.startswith(("ModuleNotFoundError", "ImportError")) else "error"
-            return Found(at, raised, own or any_, sort) if raised else None  # type: ignore[arg-type]
-    return None
 
 
 def _mpi(lines: list[str], k: int, _workdir: str) -> Found:
@@ -288,15 +226,28 @@ _READERS: tuple[tuple[tuple[str, ...], Reader], ...] = (
     (("Assertion",), _assertion),
     (("Check failed",), _check_failed),
     (("Fatal Python error:",), _fatal_python),
-    (("panic: ", "fatal error: "), _go),
-    (("panicked at ",), _rust),
+    (("panic: ", "fatal error: "), languages.go),
+    (("panicked at ",), languages.rust),
     (("memory allocation of ", "JavaScript heap out of memory", "java.lang.OutOfMemoryError"), _whole),
-    (("Exception in thread ",), _java),
-    (("Error", "Exception"), _node),
-    ((": error: ",), _usage),
+    (("Exception in thread ",), languages.java),
+    (("Error", "Exception"), languages.node),
+    (("ERROR: ",), languages.julia),
+    ((" line ",), languages.perl),
+    ((".rb:",), languages.ruby),
+    (("Fatal error:",), languages.php),
+    (("Execution halted",), languages.r),
+    (("Sanitizer: ", ": runtime error: "), _sanitizer),
+    ((": error: ",), usage.argparse),
+    (("Error: ", "ERROR: "), usage.click),
+    (("─ Error ─",), usage.typer),
+    (("FATAL Flags parsing error",), usage.absl),
+    (("HYDRA_FULL_ERROR",), usage.hydra),
+    (("Traceback (most recent call last)",), drawn.ipython),
+    (('"exc_type"',), drawn.structured),
     ((_ROOT_CAUSE,), _root_cause),
-    (("Traceback (most recent call last) ─",), _rich),
+    (("Traceback (most recent call last) ─",), drawn.rich),
     (("MPI_ABORT was invoked", "noticed that process rank"), _mpi),
+    (("oom_kill event", "oom-kill event"), _whole),
     (("Unexpected bus error encountered in worker",), _whole),
     (("CUDA ", "CUDA_ERROR_", "cudaError"), _cuda),
     (("NCCL ", "ncclSystemError", "ncclInternalError"), _nccl),

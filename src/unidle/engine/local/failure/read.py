@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 
+from .drawn import unescaped
 from .found import Found, shortened
 from .native import device_assert, errors, last_line
-from .tracebacks import exceptions, pick
+from .tracebacks import exceptions, only_reports, pick
+from .went_on import went_on
 
 LINES = 10
 LINE_CHARACTERS = 300
 _PARSED_CHARACTERS = 2000  # of one line
-_AT_END = 40  # lines after an exception that ended a program, at most
 _ANSI = re.compile(rb"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|[@-Z\\-_])")
 
 
@@ -23,7 +24,7 @@ def read_failure(
     ``out`` and ``err`` are the ends of its two streams, ``both`` of the two as they came; ``cut``: whether
     lines are missing before ``out`` and ``err``.
     """
-    found = _choose(_lines(err, cut[1]), _lines(out, cut[0]), code, workdir)
+    found = _choose(_lines(err, cut[1]), _lines(out, cut[0]), _lines(both, cut=False), code, workdir)
     last: dict[str, object] = {}
     if found is not None:
         last = {"what": found.what, "where": found.where, "kind": found.kind, "sort": found.sort}
@@ -34,34 +35,37 @@ def read_failure(
     return last
 
 
-def _choose(err: list[str], out: list[str], code: int, workdir: str) -> Found | None:
+def _choose(err: list[str], out: list[str], both: list[str], code: int, workdir: str) -> Found | None:
     """The first cause that either stream has, standard error first; else a symptom; else a line."""
-    strong = [one for lines in (err, out) if (one := _strongest(lines, code, workdir)) is not None]
+    strong: list[Found] = []
+    rest: list[list[str]] = []  # without a traceback that did not end it
+    for lines in (err, out):
+        raised = exceptions(lines, workdir)
+        if raised and went_on(raised[-1].at, lines, both, code):
+            rest.append(lines[raised[-1].at + 1 :])
+            raised = []
+        else:
+            rest.append(lines)
+        if (one := _strongest(lines, raised, code, workdir)) is not None:
+            strong.append(one)
     causes = [one for one in strong if not one.symptom and one.sort != "line"]
     if causes:
         return causes[0]
-    lines = [one for one in strong if one.sort == "line"]
+    last = [one for one in strong if one.sort == "line"]
     symptoms = [one for one in strong if one.symptom and one.sort != "line"]
     if symptoms:
         return symptoms[0]
-    return next(iter(lines), None) or last_line(err, any_line=True) or last_line(out, any_line=False)
+    return next(iter(last), None) or last_line(rest[0], any_line=True) or last_line(rest[1], any_line=False)
 
 
-def _strongest(lines: list[str], code: int, workdir: str) -> Found | None:
-    raised = pick(exceptions(lines, workdir))
-    if raised is not None and code not in (1, 2) and len(lines) - raised.at > _AT_END:
-        raised = None  # one that the program went on after
+def _strongest(lines: list[str], ended: list[Found], code: int, workdir: str) -> Found | None:
+    raised = pick(ended)
     others = errors(lines, code, workdir)
+    causes = [one for one in others if not one.symptom and one.sort != "line"]
     if raised is not None and not raised.symptom:
-        before = next((one for one in others if one.sort != "line" and _explains(one, raised)), None)
-        if before is not None:
-            return before
-        return _with_detail(raised, lines)
-    for wanted in (
-        [one for one in others if not one.symptom and one.sort != "line"],
-        [raised] if raised else [],
-        others,
-    ):
+        before = next((one for one in causes if _explains(one, raised)), None)
+        return before if before is not None else _with_detail(raised, lines)
+    for wanted in (causes, [raised] if raised else [], others):
         if wanted:
             return wanted[0]
     return None
@@ -69,9 +73,7 @@ def _strongest(lines: list[str], code: int, workdir: str) -> Found | None:
 
 def _explains(one: Found, raised: Found) -> bool:
     """Whether another program's error says more than the exception that only reports its exit."""
-    return one.at < raised.at and raised.what.startswith(
-        ("subprocess.CalledProcessError", "RuntimeError: DataLoader worker")
-    )
+    return only_reports(raised) and (one.at < raised.at or "ChildFailedError" in raised.what)
 
 
 def _with_detail(raised: Found, lines: list[str]) -> Found:
@@ -87,6 +89,8 @@ def _lines(data: bytes, cut: bool) -> list[str]:
     if b"\x1b" in data:
         data = _ANSI.sub(b"", data)
     text = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n").decode("utf-8", "replace")
+    if "(most recent call last):\\n" in text:
+        text = "\n".join(one for line in text.split("\n") for one in unescaped(line))
     return [line[:_PARSED_CHARACTERS].rstrip() for line in text.split("\n")]
 
 

@@ -33,9 +33,15 @@ _WRAPPERS = (
     "ProcessExitedException",
     "ProcessRaisedException",
     "BrokenProcessPool",
+    "CalledProcessError",
     "SignalException",
+    "SimplifiedTraceback",
+    "UnfilteredStackTrace",
 )
-_WRAPPING = re.compile(r"DataLoader worker \(pid\(s\) [\d, ]+\) exited unexpectedly|^RemoteTraceback").search
+_WRAPPING = re.compile(
+    r"DataLoader worker \(pid\(s\) [\d, ]+\) exited unexpectedly|^RemoteTraceback|[Ss]ee root cause above"
+).search
+_MISTAKES = re.compile(r"\d+ validation errors? for ").match
 _CAUGHT = re.compile(r"Caught (\S+) in (?:DataLoader worker|pin memory thread|replica)").match
 
 
@@ -94,16 +100,17 @@ def pick(found: list[Found]) -> Found | None:
     if not found:
         return None
     last = found[-1]
-    if not last.symptom and not _reports(last) and not _RANK_TAG.search(last.tag):
+    if not last.symptom and not only_reports(last) and not _RANK_TAG.search(last.tag):
         return last
     tagged = any(_RANK_TAG.search(one.tag) for one in found)
-    near = [one for one in found if last.at - one.at <= NEAR and not one.symptom and not _reports(one)]
-    if near and (_reports(last) or tagged):
+    near = [one for one in found if last.at - one.at <= NEAR and not one.symptom and not only_reports(one)]
+    if near and (only_reports(last) or tagged):
         return next((one for one in near if _RANK_TAG.search(one.tag)), near[0]) if tagged else near[0]
     return next((one for one in found if one.symptom), last)
 
 
-def _reports(one: Found) -> bool:
+def only_reports(one: Found) -> bool:
+    """Whether it only says that something else failed, such as a child."""
     name, _, message = one.what.partition(":")
     return name.rpartition(".")[2] in _WRAPPERS or _WRAPPING(message.strip() or name) is not None
 
@@ -121,6 +128,8 @@ def _of_chain(chain: list[_Raised], workdir: str) -> Found:
     of_data = any(_CAUGHT(one.message) and "replica" not in one.message for one in chain)
     what, where = main.what, main.where(workdir)
     inner = main.link == "inner"
+    if not main.in_own_code:  # as that of a handler which was called in the middle of a library
+        where = next((one.where(workdir) for one in chain if one.in_own_code), where)
     if k > 0 and not inner and root.what and not root.wraps and root.name != "RemoteTraceback":
         if root.what == main.what and root.in_own_code:
             where = root.where(workdir)
@@ -305,7 +314,11 @@ def _take_cell(lines: list[str], one: _Raised) -> None:
 
 
 def _more_of_message(lines: list[str], strip: _Strip, one: _Raised) -> None:
-    """Where the first line of the message says nothing yet: the next one, too."""
+    """Where the first line of the message says nothing yet: the next one, too; of a list of mistakes the first."""
+    if _MISTAKES(one.message):
+        first = [(strip(line) or "").strip() for line in lines[one.end + 1 : one.end + 3]]
+        one.message = ": ".join([one.message, *filter(None, first)])
+        return
     if one.message and not one.message.endswith(":"):
         return
     if one.last_name in ("ChildFailedError", "RemoteTraceback"):

@@ -24,7 +24,7 @@ _EVAL = rb"(?i)\beval|\bvalid"
 _OTHER = (
     rb"(?i)eval|valid|\btest|predict|infer|sanity|generat|sampl|load|fetch|read|\bmap|filter|token|process"
     rb"|prepar|shard|resolv|extract|collat|sav|writ|cach|import|build|pack|group|split|convert|merg|index"
-    rb"|compil|captur|calib|quanti|scan|\brunning\b|request|\bClass +Images"
+    rb"|comput|compil|captur|calib|quanti|scan|\brunning\b|\b(?!(?:pre-?)?train|learn|fitt|optimi|(?:fine)?-?tun)[a-z]+ing\b|request|\bClass +Images"
 )
 _ULTRALYTICS = rb"\s*\d+/\d+\s+[\d.]+[GM]B?\s"
 _RATE = rb", +([\d.]+)it/s"

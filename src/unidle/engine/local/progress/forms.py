@@ -34,17 +34,28 @@ _NAMED: tuple[tuple[str, bytes, int | None, bytes], ...] = (
      rb"(?i)\[train\]\s*\[Epoch (?P<epoch>\d+)/\d+\]\s*\[Iter: *(?P<step>\d+)/(?P<total>\d+)\]"),
     ("xgboost", b"]\t", None, rb"^\[(?P<step>\d+)\]\t\S*?(?:train|validation|eval|dtrain)\S*-[\w@-]+:[-\d.]"),
     ("lightgbm", b"'s ", None, rb"^\[(?P<step>\d+)\]\s+\S+'s \w+: "),
-    ("catboost", b"learn: ", None, rb"^(?P<step>\d+):\s+learn: "),
+    ("catboost", b"learn: ", None, rb"(?:^|[\s:\]])(?P<step>\d+):\s+learn: "),
     ("maxtext", b"completed step: ", None, rb"\bcompleted step: (?P<step>\d+), seconds: "),
     ("rl-games", b" epoch: ", None, rb"\bfps total: \d+ epoch: (?P<step>\d+)/"),
     ("ultralytics", b"%", 1,
      rb"^\s*(?P<epoch>\d+)/\d+\s+[\d.]+[GM]B?\s.*?:\s*\d+%.*?\s(?P<step>\d+)/(?P<total>\d+)\s"),
 )  # fmt: skip
+# What a logger or a launcher puts before each line.
+_LEVEL = rb"(?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL)"
+_PREFIX = re.compile(
+    rb"(?:\s*(?:[\[(]?\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d(?::\d\d)?(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?[\])]?:?"
+    rb"|[\[(]?\d\d:\d\d:\d\d(?:[.,]\d+)?[\])]?:?(?=\s)|\d{10}\.\d+(?=\s)"
+    rb"|[IWEFD]\d{4} \d\d:\d\d:\d\d\.\d+\s+\d+ [\w./-]+:\d+\]"
+    rb"|\[(?:default|rank|gpu|worker|node)\s?\d+\]:?|\(\w[\w.]* pid=\d+(?:, ip=[\d.]+)?\)"
+    rb"|(?:- )?[A-Za-z_][\w.]* (?:- )?%b\b(?: -(?=\s))?|\[%b\s*\]:?|%b:[\w.]+:|%b\b:?|[-|](?=\s)))+\s*"
+    % (_LEVEL, _LEVEL, _LEVEL, _LEVEL)
+)
+
 _SAMPLES = frozenset({"pytorch-examples"})  # count samples, not steps
 
 _HEADING = rb"(?i)^\W*(?:starting |start )?epoch:?\s*[#\[]?\s*(\d+)\s*(?:(?:/|of)\s*\d+)?\]?\W*$"
-HEADING_BYTES = 64
-_KERAS = rb"^[\s\x08]*(?P<step>\d+)/(?:(?P<total>\d+)|Unknown)\s.*?\bloss: "
+HEADING_BYTES = 128
+_KERAS = rb"(?:^|[\s\x08:\]])(?P<step>\d+)/(?:(?P<total>\d+)|Unknown)\s.*?\bloss: "
 
 
 class Headings:
@@ -75,9 +86,10 @@ class Headings:
 
 
 class Form:
-    """Reads the steps of lines of one form. ``pattern``: the same, for a job file."""
+    """Reads the steps of lines of one form. ``pattern``: the same, for a job file; ``spaced``: its lines have blanks."""
 
     __slots__ = (
+        "_epoch",
         "_read",
         "_total",
         "confidence",
@@ -92,7 +104,7 @@ class Form:
 
     def __init__(
         self, name: str, pattern: bytes, needle: bytes, grade: int, confidence: float,
-        first_epoch: int | None = None, headings: Headings | None = None,
+        first_epoch: int | None = None, headings: Headings | None = None, spaced: bool = False,
     ) -> None:  # fmt: skip
         self.name = name
         self.pattern = pattern.decode("utf-8", "replace")
@@ -103,7 +115,10 @@ class Form:
         self.confidence = confidence
         self.first_epoch = first_epoch
         self.headings = headings  # where the epoch stands in a line of its own, before
+        if name == GUESSED and spaced:  # a number that passes 999 may be written 1,000
+            pattern = pattern.replace(rb"(?P<step>\d+)", rb"(?P<step>\d{1,3}(?:,\d{3})+|\d+)")
         self._read = re.compile(pattern).search
+        self._epoch: int | None = None
         self._total: int | None = None  # of a guessed form: a loop of another length is another loop
         in_epochs = headings is not None or b"<epoch>" in pattern
         self.plain = grade == BY_ITERATION and not in_epochs and name not in _SAMPLES
@@ -120,7 +135,11 @@ class Form:
             return None  # the bar of an epoch before its first step
         total = integer(groups.get("total"))
         if self.name == GUESSED:
-            self._total = total if self._total is None else self._total
+            if b"," in groups["step"]:
+                self.pattern = self.pattern.replace(r"(?P<step>\d+)", r"(?P<step>[\d,]+)")
+            epoch = integer(groups.get("epoch"))
+            self._total = total if self._total is None or epoch != self._epoch else self._total
+            self._epoch = epoch
             if total != self._total:
                 return None
         if self.headings is not None:
@@ -133,11 +152,17 @@ def integer(text: bytes | None) -> int | None:
     return int(digits) if digits.isdigit() and len(digits) <= 15 else None
 
 
+def prefix_of(line: bytes) -> int:
+    """How long what a logger or a launcher puts before each line is: a time, a level, a rank, a process."""
+    found = _PREFIX.match(line)
+    return 0 if found is None else found.end()
+
+
 def epoch_headed(line: bytes) -> int | None:
     """The epoch where ``line`` is nothing but the heading of one."""
     if len(line) > HEADING_BYTES or b"poch" not in line.lower():
         return None
-    found = re.search(_HEADING, line)
+    found = re.search(_HEADING, line[prefix_of(line) :])
     return integer(found[1]) if found is not None else None
 
 
@@ -156,15 +181,12 @@ def named(line: bytes, heading: int | None) -> Form | None:
 RUN = re.compile(rb"\d+(?:(?:[.:_-]|,(?=\d{3}(?!\d))|[eE][-+]?)\d+)*")
 RUN_OF_CSV = re.compile(rb"\d+(?:(?:[.:_-]|[eE][-+]?)\d+)*")
 _BLANK = re.compile(rb"(?:[\s=#>.*\-]|\xe2[\x94-\x96].){2,}|\s+")
-_OF_BARS = (b"==", b"##", b"..", b"--", b"**", b"\xe2\x94", b"\xe2\x95", b"\xe2\x96")
+_OF_BARS = re.compile(rb"==|##|\.\.|--|\*\*|[\[|][#=>*.-]|\xe2[\x94-\x96]")
 
 
 def squeezed(text: bytes) -> bytes:
     """``text`` with each blank, and what a bar is drawn of, made one space: widths differ between lines that are alike."""
-    for part in _OF_BARS:
-        if part in text:
-            return _BLANK.sub(b" ", text)
-    return b" ".join(text.split())
+    return _BLANK.sub(b" ", text) if _OF_BARS.search(text) is not None else b" ".join(text.split())
 
 
 def runs_of(line: bytes) -> re.Pattern[bytes]:
@@ -194,10 +216,12 @@ def pattern_of(line: bytes, groups: dict[int, bytes], fixed: frozenset[int], suf
     cut = squeezed(tail).strip()[:suffix]
     if any(byte > 127 or chr(byte).isalpha() for byte in cut) or (cut and last + 1 == len(runs)):
         parts += _text(_raw_prefix(tail, cut))
+    elif not tail.strip() and last + 1 < len(runs):
+        parts.append(rb"\s+[-+.\d]")
     elif last + 1 < len(runs):
-        parts += [*_text(tail), rb"[-+.\d]"]
+        parts += [rb"(?!\.?\d)", *_text(tail), rb"[-+.\d]"]
     else:
-        parts.append(rb"\s*$")
+        parts.append(rb"\W*$" if tail.strip() else rb"\s*$")
     return b"".join(_merged(parts))
 
 

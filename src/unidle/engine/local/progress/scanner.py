@@ -15,7 +15,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from .detector import Detector, Kept
+    from .detector import Detector
+    from .field import Kept
     from .forms import Form, Reading
     from .steps import Mark
 
@@ -59,9 +60,13 @@ class Scanner:
         self._step_ns: int | None = None
         self._save_since: tuple[int, int | None] | None = None
         self._eval_since_ns: int | None = None
-        self.lines = 0
-        """Lines that were read as steps."""
+        self._lines = 0
         self.first_step: int | None = None
+
+    @property
+    def lines(self) -> int:
+        """Lines that were read as steps, with those of steps that were done once more."""
+        return self._lines + self._counter.redone
 
     @property
     def last_step(self) -> int | None:
@@ -74,7 +79,7 @@ class Scanner:
 
         None before the first step.
         """
-        if not self.lines:
+        if not self._lines:
             return None
         if self._source == "pattern":
             return "pattern", 1.0, None
@@ -128,6 +133,10 @@ class Scanner:
             if rest:
                 self.losses.see(rest)
                 self._block(rest, t_ns)
+        if self._detector is not None and self._detects and self._wants_steps and not self._source:
+            single = self._detector.alone()
+            if single is not None:
+                self._found(*single)
         return self.losses.put_on(self._thinner.take(t_ns, all_of_them=True))
 
     def _block(self, block: bytes, t_ns: int) -> None:
@@ -228,7 +237,7 @@ class Scanner:
 
     def _counted(self, step: int | None) -> int | None:
         if step is not None:
-            self.lines += 1
+            self._lines += 1
             if self.first_step is None:
                 self.first_step = step
         return step
@@ -305,7 +314,10 @@ class Scanner:
                 return
             self._source = source
             self._detects = source == "tqdm"
-        step = self._counted(self._counter.see(number))
+        in_order = (
+            source in _BARS or source == "huggingface"
+        )  # of which each number below the last is of a new loop
+        step = self._counted(self._counter.see(number) if in_order else self._counter.see_line(number))
         if step is None:
             return
         self._raw, self._step_ns = number, t_ns

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
 GAP_NS = 50_000_000
 LATE_LINES = 8
+_REDONE_LINES = 3  # fewer are of a process that is late
 
 
 class Counter:
@@ -20,7 +21,19 @@ class Counter:
     numbers, so that an epoch may start at 0 or at 1 and lines may come every k steps.
     """
 
-    __slots__ = ("_behind", "_epoch", "_gap", "_last", "_start", "_twice", "base", "count")
+    __slots__ = (
+        "_again",
+        "_behind",
+        "_epoch",
+        "_gap",
+        "_last",
+        "_low",
+        "_redone",
+        "_start",
+        "_twice",
+        "base",
+        "count",
+    )
 
     def __init__(self, after: int | None = None) -> None:
         self.base = 0
@@ -31,6 +44,14 @@ class Counter:
         self._epoch: int | None = None
         self._twice = False  # whether a number came twice: several processes print
         self._behind = 0  # lines in a row whose number was passed before
+        self._low: tuple[int, int] = (-1, -1)  # epoch and number of the last of them
+        self._again = 0  # how many of them grow from one to the next
+        self._redone = 0
+
+    @property
+    def redone(self) -> int:
+        """Lines of steps that were done once more, from a checkpoint on: each step counts once."""
+        return self._redone + (self._again if self._again >= _REDONE_LINES else 0)
 
     def see(self, number: int) -> int | None:
         """The global step for ``number``; ``None`` when it says nothing new."""
@@ -57,26 +78,39 @@ class Counter:
         if epoch is not None and before is None:
             self._epoch = epoch
             if total and first_epoch is not None and last is None:
-                self.base = max(epoch - first_epoch, 0) * total
+                before_it = max(epoch - first_epoch, 0)
+                self.base = (
+                    before_it * total if before_it > 1 or first_epoch else 0
+                )  # the first may be 1 for 0
         elif epoch is not None and before is not None and epoch > before:
             return self._next_epoch(number, epoch, epoch - before, total)
         if last is None or (number > last and epoch == self._epoch):
             self._start = number if last is None else self._start
-            self._behind = 0
+            self._caught_up()
             return self.see(number)
         if number == last and epoch == self._epoch:
-            self._twice, self._behind = True, 0
+            self._twice = True
+            self._again += self._again > 0
+            self._behind = 0
             return None
         if self._is_late(number, epoch):
             return None
-        self._epoch, self._behind = epoch, 0
+        self._caught_up()
+        self._epoch = epoch
         self.base += last + self._gap - number
         self._last = self._start = number
         self.count = self.base + number
         return self.count
 
+    def _caught_up(self) -> None:
+        """A number is new: those before it that were not were steps done again, or a process that was late for a line or two."""
+        if self._again >= _REDONE_LINES:
+            self._redone += self._again
+        self._behind = self._again = 0
+
     def _next_epoch(self, number: int, epoch: int, ahead: int, total: int | None) -> int | None:
-        self._epoch, self._behind = epoch, 0
+        self._epoch = epoch
+        self._caught_up()
         if self._last is None or number > self._last:
             return self.see(number)  # one count over all epochs
         self.base += total * ahead if total else self._last + self._gap - number
@@ -88,14 +122,25 @@ class Counter:
         return count
 
     def _is_late(self, number: int, epoch: int | None) -> bool:
-        """Whether a number that was passed is of a process that is late; if not, the count begins again."""
+        """Whether a number that was passed is of a process that is late, or of a step done again; if not, the count begins again."""
+        low = (-1 if epoch is None else epoch, number)
+        self._again = self._again + 1 if self._behind and low > self._low else 1
         self._behind += 1
-        far = self._last is not None and self._last - number >= 3 * self._gap
+        self._low = low
+        ahead = 0 if self._last is None else self._last - number
+        far = ahead >= 3 * self._gap
         begins = self._start is not None and number <= self._start + (self._gap if far else 0)
         begins = begins and (epoch is None or epoch != self._epoch)
         if begins and (far or not self._twice):
             return False
-        return (self._twice or epoch is not None or not begins) and self._behind < LATE_LINES
+        patience = (
+            LATE_LINES if begins or self._again < self._behind else LATE_LINES + 2 * self._to_redo(ahead)
+        )
+        return (self._twice or epoch is not None or not begins) and self._behind < patience
+
+    def _to_redo(self, ahead: int) -> int:
+        """How many lines it takes, from the last one on and from what it was when it went back, to where the count is."""
+        return self._behind + max(ahead, 0) // max(self._gap, 1)
 
 
 class Thinner:
