@@ -30,7 +30,7 @@ def restarts(place: Place) -> Iterator[Result]:
     off = 0.0 if other == digest else _difference(whole / "state", place.directory / "cold" / "state")
     if off > 1e-4 or (place.rehearsal and off):
         raise Failed(f"after step {step} the state differs by {off:.3g} from that of a run without a failure")
-    equal = "equal to the bit" if not off else "nearly equal"
+    equal = "equal bit by bit" if not off else "nearly equal"
     yield Result(
         "checkpoint of tensors on the device",
         "ran",

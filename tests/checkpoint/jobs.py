@@ -94,7 +94,7 @@ def wait_for_step(gang: Gang, step: int) -> None:
 def started_after(gang: Gang) -> int:
     """The step from which a run went on, by what it said; 0 where it began anew."""
     for line in gang.printed(0).splitlines():
-        if "goes on after step" in line:
+        if "continues after step" in line:
             return int(line.split("after step ")[1].split(",")[0])
     return 0
 

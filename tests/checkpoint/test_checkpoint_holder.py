@@ -136,7 +136,7 @@ def test_a_peer_that_is_gone_is_told_and_holds_nothing_up(ranks: Callable[..., R
     a.hello(peer=Address("127.0.0.1", 9, "x", "nobody"))
     for step in (1, 2):
         a.copy(step)
-        assert "does not take the copy" in a.hears("sent")["why"]
+        assert "does not accept the copy" in a.hears("sent")["why"]
 
 
 def test_shards_of_two_nodes_become_one_good_checkpoint(ranks: Callable[..., Rank], tmp_path: Path) -> None:

@@ -120,7 +120,7 @@ def test_a_damaged_newest_checkpoint_is_named_and_the_one_before_it_is_used(
     harm(newest / "shard-00001-of-00002.safetensors")
     with job.run("--result", str(job.place / "result")) as gang:
         assert gang.codes() == [0, 0], gang.printed(0) + gang.printed(1)
-        assert f"{newest} is bad and is left out" in gang.printed(0)
+        assert f"{newest} is bad and is skipped" in gang.printed(0)
         assert started_after(gang) == int(good.name.removeprefix("step_"))
     assert verify(str(newest)).state == "bad" or newest.name == "step_0000000030"
 
@@ -169,7 +169,7 @@ def test_a_full_disk_costs_no_good_checkpoint_and_stops_no_training(
             text = gang.printed(0)
         assert codes == [0, 0], text
         assert "No space left on device" in text
-        assert "training goes on" in text
+        assert "training continues" in text
         wait_until(lambda: not list(job.storage.glob(".step_*")), 60, "the end of what was half written")
         assert find_newest_good(str(job.storage))[0] is not None
     finally:
@@ -213,7 +213,7 @@ def test_a_directory_that_cannot_be_written_is_refused_in_one_line(make: Make) -
     job.storage.write_text("a file is in the way")
     with job.run() as gang:
         assert all(gang.codes())
-        assert "give each job a directory of its own that it may write" in gang.printed(0)
+        assert "give each job its own directory, with write permission" in gang.printed(0)
 
 
 def test_a_holder_killed_under_the_job_is_started_again(
@@ -225,7 +225,7 @@ def test_a_holder_killed_under_the_job_is_started_again(
         job.kill_holder("n0")
         job.kill_holder("n1")
         assert gang.codes() == [0, 0], gang.printed(0) + gang.printed(1)
-        assert "was started again" in gang.printed(0)
+        assert "was restarted" in gang.printed(0)
     newest, _ = find_newest_good(str(job.storage))
     assert newest is not None
     assert newest.step is not None

@@ -359,7 +359,7 @@ def test_a_quota_in_the_way_says_what_would_help(tmp_path: Path) -> None:
     view = after(tmp_path, fleet(2, 4, QueueSpec("a", limit={"gpu": 4}), QueueSpec("b")), lines, 20)
     said = explain(view, view.jobs["j1"])["waiting"]
     assert said["now"]["code"] == "quota"
-    assert said["in_the_way"][0]["unblock"] == "2 gpu less in use in a, or so much more allowed"
+    assert said["in_the_way"][0]["unblock"] == "2 gpu less in use by a, or a limit that is as much higher"
 
 
 @pytest.mark.parametrize(
@@ -383,4 +383,4 @@ def test_a_job_that_never_fits_its_tier_is_told_where_it_would_fit_without(tmp_p
     job = submitted(view, JobSpec(("x",), ranks=9, device="gpu", topology=Topology(require="leaf")))
     said = explain(view, job)["waiting"]
     assert said["now"]["code"] == "never_fits"
-    assert [line["unblock"] for line in said["in_the_way"]] == ["do without this, in spine s"]
+    assert [line["unblock"] for line in said["in_the_way"]] == ["drop this constraint, in spine s"]

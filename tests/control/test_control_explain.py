@@ -72,11 +72,11 @@ def test_a_start_that_cannot_be_known_is_unknown_with_what_is_missing() -> None:
     loop.controller.submit("behind", replace(middle, ranks=2))
     loop.settle()
     waiting = describe.explain(loop.view, loop.view.jobs["behind"])["waiting"]
-    assert waiting["because"].endswith("; when running jobs end is unknown")
+    assert waiting["because"].endswith("; the end of running jobs is unknown")
     assert waiting["expected_start_ns"] is None
     assert waiting["start_unknown"] == (
-        "no run time is known of one, which runs; "
-        "estimate_s in its job file or a finished run of that name would give one"
+        "the run time of one is unknown, and it runs; "
+        "set estimate_s in the job file, or finish a job of the same name"
     )
 
 

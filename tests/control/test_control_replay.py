@@ -218,8 +218,8 @@ def test_the_work_of_a_job_is_what_counted_without_what_the_fleet_cost_it() -> N
     found = scenario_of_store(store, view, ledger_source(store, view))
     assert found.work_ns == {"broken": 30 * S, "failed": 8 * S}
     assert dict(found.left_out) == {
-        "run time not known, never started": 1,
-        "run time not known, not ended yet": 1,
+        "run time unknown: never started": 1,
+        "run time unknown: not ended yet": 1,
     }
     assert {a.job: a.spec.queue for a in found.arrivals} == {"broken": "q", "failed": "default"}
 

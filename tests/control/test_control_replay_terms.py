@@ -118,8 +118,8 @@ def test_a_queue_that_the_other_fleet_lacks_is_one_error_or_is_named_anew(tmp_pa
     with pytest.raises(BadInput) as caught:
         on(tmp_path, other)
     line = caught.value.line()
-    assert "job j1 names what the fleet does not have" in line
-    assert "(got 'vision'); it has ml; --queue-map OLD=NEW names one of them instead" in line
+    assert "job j1 needs something that the fleet does not have" in line
+    assert "(got 'vision'); it has ml; use --queue-map OLD=NEW to replace it" in line
     found = on(tmp_path, other, Renames({"vision": "ml"}))
     assert {a.spec.queue for a in found.arrivals} == {"ml"}
     _, view = kept(found)
@@ -128,7 +128,7 @@ def test_a_queue_that_the_other_fleet_lacks_is_one_error_or_is_named_anew(tmp_pa
 
 def test_a_model_that_the_other_fleet_lacks_is_one_error_or_is_named_anew(tmp_path: Path) -> None:
     other = fleet(2, 4, "NVIDIA A100-SXM4-80GB")
-    with pytest.raises(BadInput, match="job j0 names what the fleet does not have"):
+    with pytest.raises(BadInput, match="job j0 needs something that the fleet does not have"):
         on(tmp_path, other)
     found = on(tmp_path, other, Renames({}, {"H100": "A100"}))
     assert found.arrivals[0].spec.where.models.include == ("A100",)
@@ -144,7 +144,7 @@ def test_a_name_that_no_job_has_is_a_slip(tmp_path: Path) -> None:
 def test_jobs_that_the_other_fleet_cannot_hold_are_left_out_and_counted(tmp_path: Path) -> None:
     found = on(tmp_path, fleet(1, 4))
     assert [a.job for a in found.arrivals] == ["j0", "j2"]
-    assert found.left_out == {"no state of the fleet holds such a job": 1}
+    assert found.left_out == {"the fleet can never hold such a job": 1}
 
 
 # -- the same bytes --------------------------------------------------------------------------------------

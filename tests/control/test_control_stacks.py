@@ -54,7 +54,7 @@ def test_the_answer_of_the_last_whole_line_counts() -> None:
     event = found("job", 1, 3, first + b"\n" + second + b"\n", "")
     assert event.odd == (1,)
     assert event.because.text.startswith("ranks 0 and 2 in all_reduce at t.py:4 (main); rank 1 at d.py:2")
-    torn = found("job", 1, 3, first + b"\n" + second[:-9], "the look did not end in time")
+    torn = found("job", 1, 3, first + b"\n" + second[:-9], "the snapshot did not end in time")
     assert (torn.odd, torn.stacks[0].state) == ((), "waiting")
     assert "no Python lines: late" in torn.because.text
 
@@ -103,7 +103,7 @@ def test_a_look_that_ends_with_an_error_does_not_hold_up_the_stop(telling: Telli
     with closing(looker("raise SystemExit(3)")) as looks:
         looks.begin("job", telling.view.jobs["job"].attempts[0], S)
         [event] = taken(looks, S)
-        assert event.because.text.endswith("the look ended without an answer")
+        assert event.because.text.endswith("the snapshot ended without a result")
 
 
 def test_a_process_that_is_ready_is_used_once_and_ended_where_nobody_needs_it(

@@ -119,7 +119,7 @@ def test_an_error_that_lasts_is_told_in_words() -> None:
     [said] = mount_stalls(telling.view, "job", {"/data/x": (FILER, Answer(150 * S, 107))}, 200 * S)
     assert isinstance(said, ev.VerdictReached)
     assert said.because.text == (
-        "the storage mounted on /data (nfs4, filer:/a) says only: "
+        "the storage mounted on /data (nfs4, filer:/a) answers only: "
         "Transport endpoint is not connected for 50 s (node n0)"
     )
 

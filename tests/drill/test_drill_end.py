@@ -216,7 +216,7 @@ def test_results_are_compared_value_by_value(tmp_path: Path) -> None:
         return path
 
     same, near, far = written("a", 1.0), written("b", 1.0 + 1e-15), written("c", 1.1)
-    assert compare(same, same, 1e-12).text == "equal to the bit"
+    assert compare(same, same, 1e-12).text == "equal bit by bit"
     assert compare(same, near, 1e-12).equal
     assert not compare(same, near, 0.0).equal
     assert not compare(same, far, 1e-12).equal

@@ -15,7 +15,7 @@ pytestmark = [needs.root, needs.shaping, needs.cgroups, pytest.mark.slow]
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One for all, so that the undisturbed run of the same job is not repeated."""
+    """One for all, so that the run without faults of the same job is not repeated."""
     return tmp_path_factory.mktemp("drills")
 
 

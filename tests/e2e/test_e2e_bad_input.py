@@ -129,7 +129,7 @@ def test_words_that_no_command_knows(tmp_path: Path) -> None:
         ): "--logs: the job has no such rank (got 4)",
         ("logs", "--store", store, job, "--grep", "("): "--grep: is not a regular expression",
         ("run", "--store", store, "--progress", "loud", "--", "true"): "--progress: is not a way",
-        ("list", "--store", store, "--", "true"): "only `unidle run` and `unidle submit` take a command",
+        ("list", "--store", store, "--", "true"): "only `unidle run` and `unidle submit` accept a command",
         ("list", "--store", store, "--state", "lost"): "--state: is not a state of a job",
         ("show", "--store", store, "nobody"): "JOB: no such job in this store",
         ("cancel", "--store", store, "nobody"): "JOB: no such job in this store",
@@ -152,16 +152,16 @@ def test_a_store_that_no_controller_ever_served_says_nothing_of_devices(tmp_path
     store, fleet = tmp_path / "s.db", tmp_path / "fleet.yaml"
     fleet.write_text("nodes: [{id: n, devices: {count: 1, kind: cpu}}]")
     job = json.loads(unidle("submit", "--store", store, "--json", "--", "true").stdout)["job"]
-    nobody = f"--store: no controller has told what fleet it has (got '{store}'); start one: `unidle up --store {store}`"
+    nobody = f"--store: the store has no fleet yet: no controller has run on it (got '{store}'); start one with `unidle up --store {store}`"
     cases = {
         ("place", "--store", store, "--job", job): nobody,
         ("queue", "--store", store): nobody,
         ("fleet", "--store", store): nobody,
         ("fleet", "snapshot", "--store", store): nobody,
         ("fleet", "--store", store, "summary"): nobody,
-        ("replay", "store", "--store", store, "--policy", "unidle"): "can be replayed (1 job left out: run time not known",
-        ("place", "--store", store, "--fleet", fleet, "--job", job): "--store, --fleet: do not go together; leave one out",
-        ("fleet", "--store", store, "--cpu-devices", 2): "--store, --cpu-devices: do not go together; leave one out",
+        ("replay", "store", "--store", store, "--policy", "unidle"): "can be replayed (1 job left out: run time unknown",
+        ("place", "--store", store, "--fleet", fleet, "--job", job): "--store, --fleet: cannot be used together; leave one out",
+        ("fleet", "--store", store, "--cpu-devices", 2): "--store, --cpu-devices: cannot be used together; leave one out",
     }  # fmt: skip
     for (code, out, err), (words, says) in zip(in_turn(cases), cases.items(), strict=True):
         assert (code, out) == (2, ""), (words, code, err)

@@ -88,8 +88,8 @@ def test_a_directory_that_is_full_makes_the_node_unfit(tmp_path: Path):
         (["--only", ""], "empty name"),
         (["--fleet", "none.yaml"], "there is no such file"),
         (["--thresholds", "none.yaml"], "there is no such file"),
-        (["--node", "n9", "--fleet", "FLEET"], "the fleet file has no such node"),
-        (["--fleet", "FLEET"], "does not name this host"),
+        (["--node", "n9", "--fleet", "FLEET"], "is not a node of the fleet file"),
+        (["--fleet", "FLEET"], "is not in the fleet file"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(tmp_path: Path, words: list[str], says: str):

@@ -142,7 +142,7 @@ def test_a_bad_clusters_file_is_one_error_with_its_line(tmp_path: Path, text: st
         (lambda text: text.replace('"version":2', '"version":9'), "another version"),
         (lambda text: text.replace("unidle-summary", "other"), "not a capacity summary"),
         (lambda text: text[: len(text) // 2], "cannot be read"),
-        (lambda text: text.replace('"free":2', '"free":7'), "more free than there is"),
+        (lambda text: text.replace('"free":2', '"free":7'), "more free than it has in all"),
     ],
 )
 def test_a_bad_summary_is_left_out_with_what_is_wrong(tmp_path: Path, change: object, says: str) -> None:

@@ -160,4 +160,4 @@ def test_controller_killed_at_any_point_changes_nothing(
             assert other[what] == value, f"killed after {moment:.3f} s: {what} is {other[what]}, not {value}"
     assert (
         sum(not finished for _, finished in seen) >= POINTS // 4
-    )  # the undisturbed run may have been a slow one
+    )  # the run without faults may have been a slow one

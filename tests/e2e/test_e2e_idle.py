@@ -105,4 +105,4 @@ def test_a_notice_outlives_its_controller_and_is_counted_anew_by_the_next(tmp_pa
 def test_idle_holders_are_those_of_a_store(fleet: Path) -> None:
     done = unidle("fleet", "--idle", "--fleet", fleet)
     assert done.returncode == 2
-    assert "idle holders are those of a store" in done.stderr
+    assert "cannot be used with --idle, which reads a store" in done.stderr

@@ -146,9 +146,9 @@ def test_bad_use_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
     plain = tmp_path / "plain.yaml"
     plain.write_text("nodes: [{id: n, devices: {kind: cpu}}]\n")
     for words, problem in [
-        (("--test",), "--fleet: --test needs the fleet file"),
+        (("--test",), "--fleet: is needed with --test"),
         (("--fleet", plain), "--fleet: goes with --test"),
-        (("--test", "--fleet", plain), "notices: names nobody to tell"),
+        (("--test", "--fleet", plain), "notices: the fleet file has no channel"),
     ]:
         done = unidle("guard", "notices", *words)
         assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)

@@ -96,7 +96,7 @@ def test_a_fabric_that_a_job_requires_is_that_of_its_nodes(tmp_path: Path) -> No
     first, barrier = answer["blocked_by"]
     assert first["code"] == "never_fits"
     assert [barrier[k] for k in ("domains", "fitting", "largest", "needs")] == [8, 2, 16, 32]
-    assert barrier["unblock"] == "do without this, in spine sp1"
+    assert barrier["unblock"] == "drop this constraint, in spine sp1"
 
 
 def test_switches_that_labels_name_are_tiers_like_any_other(tmp_path: Path) -> None:

@@ -87,7 +87,9 @@ def test_a_job_whose_steps_nobody_named_has_them_in_the_ledger_and_its_output_re
 def test_a_job_without_steps_is_unmeasured_and_one_that_crashes_has_a_failed_start(tmp_path: Path) -> None:
     store = tmp_path / "s.db"
     done = unidle("run", "--store", store, "--name", "quiet", "--", "sleep", "0.3")
-    assert "No steps were seen: give a pattern" in done.stdout and "unidle progress quiet" in done.stdout
+    assert (
+        "No steps were seen: set progress.pattern" in done.stdout and "unidle progress quiet" in done.stdout
+    )
     assert "unmeasured" in done.stdout and "useful" not in done.stdout
     assert "unidle.rank.step()" in unidle("explain", "quiet", "--store", store).stdout
     assert (

@@ -53,11 +53,14 @@ FLEETS = {
     ),
 }  # fmt: skip
 WORDS = {
-    ("--mtbf", "1e-9"): "--mtbf: is too short for a node to be of use (got 1e-09); give 0, or at least 0.01",
+    (
+        "--mtbf",
+        "1e-9",
+    ): "--mtbf: is too short for a node to do useful work (got 1e-09); give 0, or at least 0.01",
     ("--policy", "unidle,,spread"): "--policy: there is no such placement policy (got '')",
-    ("--estimates", "exact,0"): "--estimates: is not a way to know run times (got 'exact,0'); write none",
-    ("--estimates", "learned,2"): "--estimates: is not a way to know run times (got 'learned,2')",
-    ("--queue-map", "a"): "--queue-map: is not a list of names and other names (got 'a'); write OLD=NEW",
+    ("--estimates", "exact,0"): "--estimates: is not a kind of estimate (got 'exact,0'); write none",
+    ("--estimates", "learned,2"): "--estimates: is not a kind of estimate (got 'learned,2')",
+    ("--queue-map", "a"): "--queue-map: is not a list of OLD=NEW (got 'a'); write OLD=NEW",
     ("--queue-map", "a=b,a=c"): "--queue-map: is not a list of names",
     ("--queue-map", "ml=b"): "--queue-map: no job names it (got 'ml'); jobs name default",
     ("--model-map", "T4=H100"): "--model-map: no job names it (got 'T4'); jobs name H100",
@@ -160,7 +163,7 @@ def test_a_bad_openb_trace_is_named(tmp_path: Path) -> None:
         assert says in refused("replay", "openb", "--nodes", nodes, "--pods", pods)
     pods.write_text(head + "p,1000,1,1,1000\n")
     for out, says in {
-        nodes: "is one of the lists that are read",
+        nodes: "is an input of this command",
         tmp_path: "cannot be written: Is a directory",
     }.items():
         words = ("--decisions", out, "--seeds", "1", "--policy", "firstfit")

@@ -180,7 +180,7 @@ def test_a_store_is_replayed_on_a_fleet_with_other_queues(fleet: Path, trace: Pa
     store = ("replay", "store", "--store", kept / "firstfit.db", "--fleet", other, "--policy", "unidle")
     done = unidle(*store)
     assert (done.returncode, done.stdout) == (2, "")
-    assert "--queue-map OLD=NEW names one of them instead" in done.stderr or "--model-map" in done.stderr
+    assert "use --queue-map OLD=NEW to replace it" in done.stderr or "--model-map" in done.stderr
     answer = ask(*store, "--queue-map", "vision=lab", "--model-map", "H100=A100")
     assert answer["policies"]["unidle"]["succeeded"] == 4
     assert set(answer["policies"]["unidle"]["queues"]) == {"ml", "lab"}

@@ -65,7 +65,7 @@ def test_a_gang_whose_node_falls_sick_goes_on_on_the_spare_though_others_wait(tm
             gangs.wait_for_state(store, name, "cancelled")
         service.terminate()
         assert service.wait(20) == 0
-    assert any("a job of 2 devices that comes back after a fault" in d["text"] for d in story["decisions"])
+    assert any("a job of 2 devices that restarts after a fault" in d["text"] for d in story["decisions"])
     assert unidle("ledger", "--store", store, "--check").returncode == 0
     spent = {(row["device"], row["leaf"]) for row in rows(store)}
     assert ("n3/0", "reserved") in spent and ("n1/0", "quarantine") in spent

@@ -25,7 +25,7 @@ REFUSED = {
     "replay openb --policy fgd": "--nodes: is missing; `unidle replay openb --help`",
     "replay openb --nodes": "--nodes: needs a value; `unidle replay openb --help`",
     "list --json=3": "--json: takes no value; `unidle list --help`",
-    "list one two": "arguments: unidle list takes no more words (got 'one two'); `unidle list --help`",
+    "list one two": "arguments: unidle list takes no more arguments (got 'one two'); `unidle list --help`",
     "lst": "COMMAND: no such command (got 'lst'); did you mean `list`",
     "replay nope": "COMMAND: no such command (got 'nope'); did you mean `openb`",
 }

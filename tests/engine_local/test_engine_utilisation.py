@@ -177,7 +177,7 @@ def test_a_part_of_a_busy_gpu_is_judged_by_its_own_processes() -> None:
     assert look(busy, mine={12}, known=frozenset({11, 12})).busy is False
     stranger = look(busy, mine={12}, known=frozenset({12}))
     assert stranger.busy is None
-    assert "whose work it does" in stranger.why
+    assert "which process uses it" in stranger.why
     assert look(Answers([90], None), mine={12}).busy is None
     assert look(Answers([0], None), mine={12}).busy is False
 
@@ -185,7 +185,7 @@ def test_a_part_of_a_busy_gpu_is_judged_by_its_own_processes() -> None:
 @pytest.mark.parametrize(
     ("device", "nvml", "why"),
     [
-        (H100, Answers([9], mig=True), "NVML does not tell the utilisation of n/0: Not Supported"),
+        (H100, Answers([9], mig=True), "NVML has no utilisation of n/0: Not Supported"),
         (Device("n/0", "n", 0, "gpu", vendor="amd"), Answers([9]), "the utilisation of amd GPUs is not read"),
     ],
 )

@@ -247,7 +247,7 @@ def test_a_wrong_command_is_refused(tmp_path: Path, text: str, problem: str) -> 
         ("restart: {policies: [{event: fails, action: abort}]}", "restart.policies[0].event"),
         (
             "restart: {policies: [{event: fail, action: restart}]}",
-            "restart.policies[0].max: nothing says how often",
+            "restart.policies[0].max: the number of restarts is missing",
         ),
         (
             "restart: {policies: [{event: evict, action: ignore}]}",
@@ -273,7 +273,7 @@ def test_a_wrong_command_is_refused(tmp_path: Path, text: str, problem: str) -> 
         ("checkpoint: ckpt", "checkpoint: must be a mapping of fields (got 'ckpt')"),
         ("checkpoint: {path: ''}", "checkpoint.path: must be a path"),
         ("checkpoint: {path: ~/x}", "~ is not expanded"),
-        ("checkpoint: {path: ../../../../../../../../etc}", "if that is meant, write /etc"),
+        ("checkpoint: {path: ../../../../../../../../etc}", "if this is intended, write /etc"),
         ("checkpoint: {path: a/../../x}", "the path leads outside"),
         ("workdir: ..", "workdir: the path leads outside"),
         ("workdir: nowhere", "workdir: there is no such directory"),

@@ -177,7 +177,7 @@ def test_the_job_schema_agrees_with_the_loader(tmp_path: Path, document: Any) ->
         "is no role of this job",
         "is of the whole gang",
         "its devices are gone",
-        "nothing says how often",
+        "the number of restarts is missing",
         "never happens without",
     )
     agree(document, JOB, lambda data: job_from_mapping(data, "test", tmp_path), beyond)
@@ -196,5 +196,5 @@ def test_the_fleet_schema_agrees_with_the_loader(document: Any) -> None:
               "has ends too", "weekly window", "day of the week", "range of times", "time zone", "members for",
               "needs one of webhook", "is for a webhook only", "names no", "must begin with https", "is not an address", "no user and password",
               "of ASCII", "is set by unidle itself", "is there twice", "at most 1 day",
-              "would leave no node", "the fleet has no such node", "a look lasts longer")  # fmt: skip
+              "would leave no node", "the fleet has no such node", "a sample period lasts longer")  # fmt: skip
     agree(document, FLEET, lambda data: fleet_from_mapping(data, "test"), beyond)

@@ -151,10 +151,7 @@ def test_a_rate_is_told_only_where_enough_time_was_observed() -> None:
     assert (row["failures"], row["device_h"]) == (1, pytest.approx(0.01 * 8 * 24))
     assert row["afr_percent"] == row["per_1000_node_days"] == {"value": None, "low": None, "high": None}
     text = "\n".join(_lines(short, "USD"))
-    assert (
-        "rates are given from 30 node-days, AFR from 1 device-year of a model on: from less, counts only"
-        in text
-    )
+    assert "rates need 30 node-days, AFR 1 device-year of a model; below that, only counts are shown" in text
     assert "e+" not in text and "USD" not in text
     days = accounts([out("n0", 1)], seen(1, days=31), [], [])  # enough for the one, not for the other
     row = as_object(days)["components"][0]

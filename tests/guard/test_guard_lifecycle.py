@@ -241,7 +241,7 @@ def test_each_policy_has_a_count_of_its_own():
     story.start(300).mark(305, 2, "exit", code=1).decide(305)
     story.mark(306, 0, "exit", code=-15).mark(306, 1, "exit", code=-15).decide(307)
     assert story.job.state == "failed"
-    assert story.job.because is not None and "of role logger has been used 1 time" in story.job.because.text
+    assert story.job.because is not None and "of role logger was used 1 time" in story.job.because.text
 
 
 def test_an_eviction_uses_up_no_restart_unless_a_policy_counts_it():

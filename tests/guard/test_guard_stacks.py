@@ -58,7 +58,7 @@ def test_nobody_is_odd_where_all_are_alike_or_gone() -> None:
 def test_a_rank_that_could_not_be_looked_at_is_not_blamed() -> None:
     unknown = RankStack((2,), "unknown", why_not="it may not be read")
     assert odd_ranks([ALL_REDUCE, unknown]) == ()
-    assert "rank 2 could not be looked at (it may not be read)" in in_words([ALL_REDUCE, unknown], ())
+    assert "rank 2 without a stack (it may not be read)" in in_words([ALL_REDUCE, unknown], ())
 
 
 def test_many_ranks_and_places_stay_one_line() -> None:

@@ -115,7 +115,7 @@ def test_a_query_that_hangs_costs_a_check_only_its_own_time(play: Play) -> None:
         ("nvmlInit ! 9", "Driver Not Loaded"),
         ("nvmlInit ! 18", "version mismatch"),
         ("nvmlInit ! 4", "Insufficient Permissions"),
-        ("nvmlDeviceGetCount = 0", "sees no GPU"),
+        ("nvmlDeviceGetCount = 0", "finds no GPU"),
     ],
 )
 def test_a_driver_that_cannot_be_used_is_quoted(play: Play, line: str, says: str) -> None:

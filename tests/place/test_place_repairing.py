@@ -152,9 +152,7 @@ def test_a_new_order_is_taken_where_the_old_one_would_cost_too_much_and_groups_t
     assert all(len({name[0] for name in second[r : r + 4]}) == 1 for r in range(0, 16, 4))
     stay = [r for r in range(16) if first[r] == second[r]]
     assert {first[r] for r in stay} >= {"b0", "b1", "b2", "b3"} and len(stay) >= 10
-    assert (
-        "their order is new: in the old one collectives would take" in view.jobs["g"].attempts[1].because.text
-    )
+    assert "in a new order: in the old one, collectives would take" in view.jobs["g"].attempts[1].because.text
     assert view.jobs["g"].attempts[1].because.figures["stay"] == len(stay)
 
 

@@ -186,6 +186,6 @@ def test_what_keeps_it_from_asking_is_told(tmp_path: Path) -> None:
     blocked.touch()
     watch = MountWatch(blocked / "locks", table)
     [(_, answer)] = watch.look({"/data/a"}, 0).values()
-    assert "mounts cannot be asked" in watch.why_not()
+    assert "mounts cannot be checked" in watch.why_not()
     assert answer == Answer(None)
     assert watch.look(set(), S) == {} and watch.why_not() == ""

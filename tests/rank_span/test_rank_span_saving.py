@@ -56,7 +56,7 @@ def test_a_full_disk_is_one_sentence_and_training_goes_on_but_not_over_the_end(
         with nursery.ranks(file, out) as ranks:
             assert {rank.wait() for rank in ranks.values()} == {3}
             said = [line for rank in ranks.values() for line in rank.said.splitlines()]
-        assert sum("training goes on" in line for line in said) == len(
+        assert sum("training continues" in line for line in said) == len(
             [record for name in ranks for record in runs.records(out, name, "unsaved")]
         )
         assert any("was not saved" in line and "No space left on device" in line for line in said)
@@ -140,8 +140,8 @@ def test_a_site_whose_disk_is_full_is_named_and_the_sites_do_not_stay_apart(
         ranks = _on_disks(nursery, given, tmp_path, tmp_path / "out", 3)
         said = ranks[1].said
         assert f"step 1 was not saved: {tmp_path}/disk-of-site1" in said
-        assert said.count("No space left on device; training goes on") == 1
-        assert "training goes on" not in ranks[0].said
+        assert said.count("No space left on device; training continues") == 1
+        assert "training continues" not in ranks[0].said
         assert all("it was the last" in rank.said for rank in ranks)
         assert not runs.records(tmp_path / "out", "site0/0/0", "apart")
         assert not list((tmp_path / "disk-of-site1").iterdir())

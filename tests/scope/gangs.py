@@ -68,7 +68,7 @@ def _pid(rank: int) -> int:
 
 
 def steady(seed: int, base_ms: float, jitter: float, collectives: int = 1) -> Work:
-    """All ranks do the same, each step a little different: no rank is late."""
+    """All ranks do the same, each step a little different: no rank is a straggler."""
 
     def work(rank: int, step: int) -> list[float]:
         chance = random.Random(f"{seed}/{rank}/{step}")

@@ -56,7 +56,7 @@ def test_the_late_rank_is_named_whatever_the_gang_and_its_clocks(world: tuple[Ga
     found = compare(gang.profile())
     assert found.verdict == "late", found.text
     assert found.late == (late,), found.text
-    assert f"rank {late} is late" in found.text
+    assert f"rank {late} is a straggler" in found.text
 
 
 @given(gangs())
@@ -86,7 +86,7 @@ def test_of_two_late_ranks_both_are_named_the_later_one_first() -> None:
     work = with_late(with_late(steady(4, 60, 0.01), 2, 20), 5, 30)
     found = compare(Gang(8, work).profile())
     assert found.late == (5, 2)
-    assert "rank 5 (and 1 more) is late" in found.text
+    assert "rank 5 (and 1 more) is a straggler" in found.text
 
 
 def test_ranks_late_at_different_collectives_are_both_named() -> None:

@@ -38,7 +38,7 @@ def row(
 
 @pytest.fixture
 def store(tmp_path):
-    """A store with one job of two attempts that nobody has looked at yet."""
+    """A store with one job of two attempts that was not profiled yet."""
     path = str(tmp_path / "s.db")
     why = Reason("test", "test")
     told = [
@@ -119,12 +119,12 @@ def test_what_cannot_be_read_is_told(store):
     assert answer_of(Question("job-1", path)).source.endswith("1 window could not be read")
 
 
-def test_a_job_that_nobody_looked_at_is_told_what_to_do(store):
+def test_a_job_that_was_not_profiled_names_the_remedy(store):
     path, shelf = store
-    with pytest.raises(CannotRun, match="nobody has looked at this job"):
+    with pytest.raises(CannotRun, match="this job was not profiled"):
         answer_of(Question("job-1", path, since="1h"))
     shelf.add([row(7200, "f")])
-    with pytest.raises(TargetEnded, match="nothing was kept of it in that time") as error:
+    with pytest.raises(TargetEnded, match="there is no profile of this time") as error:
         answer_of(Question("job-1", path, since="1h"))
     assert error.value.exit_code == 5
 

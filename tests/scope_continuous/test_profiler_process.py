@@ -191,7 +191,7 @@ def test_where_nobody_asks_for_it_there_is_no_profiler(world):
         (["-c", "import sys; sys.exit('no eyes')"], "the profiler ended with code 1: no eyes"),
         (
             ["-c", "print('nonsense', flush=True); import time; time.sleep(60)"],
-            "the profiler says what cannot be read",
+            "the profiler's output cannot be read",
         ),
         (
             ["-c", "import os; os.close(1); import time; time.sleep(60)"],

@@ -105,14 +105,14 @@ def test_a_look_that_fails_is_said_once_and_the_next_one_goes_on(tmp_path):
     with closing(open_store(str(tmp_path / "s.db"), create=True)) as store, rank(tmp_path / "runs"):
         heard = Heard(tmp_path / "runs", Keeper(ProfileShelf(store, store.acquire("t").token), POLICY), look)
         assert [heard.worker.once() for _ in range(3)] == [False, False, True]
-        assert heard.said() == ["the last look failed: [Errno 3] No such process", ""]
+        assert heard.said() == ["the last profile failed: [Errno 3] No such process", ""]
 
 
 def test_where_looking_is_not_permitted_the_process_ends_with_the_reason(tmp_path):
     def look(pids: Sequence[int], seconds: float, *, hz: int) -> Profile:
         raise PermissionError(1, "Operation not permitted")
 
-    with rank(tmp_path), pytest.raises(CannotRun, match="running jobs cannot be looked at"):
+    with rank(tmp_path), pytest.raises(CannotRun, match="running jobs cannot be profiled"):
         Heard(tmp_path, None, look).worker.once()
 
 

@@ -522,7 +522,7 @@ def test_a_process_of_a_container_is_the_one_that_was_watched(tmp_path: Path) ->
     [
         (BASE_NS + 60 * 10**9, None, "60.0 s before"),
         (BASE_NS - 60 * 10**9, None, "s after"),
-        (0, None, "when it began"),
+        (0, None, "has no start time"),
         (BASE_NS, PY_SPY, "no device"),
         (BASE_NS, json.dumps({"traceEvents": [call("kernel", "k", 5, 5, 0, 7)]}), "no clock"),
     ],

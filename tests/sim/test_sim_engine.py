@@ -369,5 +369,5 @@ def test_a_simulation_and_a_real_log_do_not_mix() -> None:
         "x"
     )
     store.release(lease)
-    with pytest.raises(StoreError, match="do not mix"):
+    with pytest.raises(StoreError, match="log of a real fleet"):
         simulate(store, fleet_of(1), [], lambda _: SimJob(S), FirstFit())

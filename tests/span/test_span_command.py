@@ -108,7 +108,7 @@ def test_jitter_and_a_slow_site_show_the_planned_order_beside_one_found_while_it
     shown = unidle(*command)
     assert "replanned" in shown.stdout and "1 iteration, jitter 0 %" in shown.stdout
     lost = unidle("span", "simulate", str(EXAMPLE), "--without-link", "ohio-virginia")
-    assert lost.returncode == 2 and "no way is left between ohio and virginia" in lost.stderr
+    assert lost.returncode == 2 and "no link is left between ohio and virginia" in lost.stderr
 
 
 def test_bad_input_is_one_line_and_exit_code_2(tmp_path: Path) -> None:

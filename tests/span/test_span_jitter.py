@@ -100,7 +100,7 @@ def test_a_lost_link_is_gone_around_and_a_slow_site_takes_longer() -> None:
     lost = without_link(ring, "ohio-oregon")
     path = lost.path(1, 2)
     assert path is not None and path.latency_ns == 130_000_000
-    with pytest.raises(BadInput, match="no way is left between ohio and virginia"):
+    with pytest.raises(BadInput, match="no link is left between ohio and virginia"):
         without_link(base, "ohio-virginia")
     with pytest.raises(BadInput, match="there is no such link"):
         without_link(base, "oregon-tokyo")

@@ -84,8 +84,8 @@ def test_two_processes_measure_the_way_between_them_and_a_stranger_does_not() ->
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ([], "must be serve, or HOST:PORT"),
-        (["host"], "must be serve, or HOST:PORT"),
+        ([], "must be `serve`, or HOST:PORT"),
+        (["host"], "must be `serve`, or HOST:PORT"),
         (["host:1"], "--secret: is needed"),
         (["--from", "x"], "give both"),
         (["host:1", "--write", "f.yaml"], "belong together"),

@@ -143,7 +143,7 @@ def test_a_model_that_cannot_be_built_is_one_line(
         (f"{MODELS}:two words", {}, 2, "is not FILE.py:FUNCTION"),
         ("nowhere.yaml", {}, 2, "there is no such file"),
         (f"{MODELS}:build", {"argument": ["blocks"]}, 2, "is not NAME=VALUE"),
-        (f"{MODELS}:build", {"dtype": "int8"}, 2, "--dtype: is none of them"),
+        (f"{MODELS}:build", {"dtype": "int8"}, 2, "--dtype: is not a choice"),
         (f"{MODELS}:build", {"write": "/nowhere/span.yaml"}, 2, "--write: there is no such folder"),
     ],
 )

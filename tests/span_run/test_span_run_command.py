@@ -74,7 +74,9 @@ def stages_are_profiled(place: Path, job: str) -> None:
     simulated = json.loads(runs.unidle("span", "simulate", str(file), "--schedule", "1f1b", "--json").stdout)
     assert simulated["1f1b"]["iteration_ns"] > sum(stored["forward"])
     other = runs.unidle("span", "profile", "another", "--store", str(place / "s.db"))
-    assert other.returncode == 2 and "has no job of unidle span run with this name" in other.stderr
+    assert (
+        other.returncode == 2 and "the store has no job of `unidle span run` with this name" in other.stderr
+    )
 
 
 @pytest.mark.slow
@@ -117,7 +119,7 @@ def test_a_rank_that_is_killed_in_a_step_costs_no_more_than_the_steps_since_the_
         for pid in run.ranks("b/0/1"):
             os.kill(pid, signal.SIGKILL)
         assert "b-0-1 died" in run.until("attempt 1 ended")
-        assert "after step 3" in run.until("attempt 2: goes on")
+        assert "after step 3" in run.until("attempt 2: continues")
         assert run.end() == 0
     assert sorted(run.losses) == list(range(1, STEPS + 1))
     assert any("largest difference of 12 losses 0, of 360 parameters 0" in line for line in run.said)
@@ -138,7 +140,7 @@ def test_a_run_that_is_started_again_goes_on_and_a_fresh_one_does_not(tmp_path: 
             os.kill(pid, signal.SIGKILL)
     again = runs.unidle("span", "run", str(file), *words, "--schedule", "gpipe", "--compare", "single")
     assert again.returncode == 0, again.stderr
-    assert f"goes on after step 6, from the checkpoint in {tmp_path / 'kept'}" in again.stdout
+    assert f"continues after step 6, from the checkpoint in {tmp_path / 'kept'}" in again.stdout
     assert "step     7" in again.stdout and "step     6" not in again.stdout
     assert "largest difference of 6 losses 0, of 360 parameters 0" in again.stdout
     done = runs.unidle("span", "run", str(file), *words)
@@ -192,7 +194,7 @@ def test_a_link_that_is_cut_for_ever_is_planned_around_and_the_site_taken_back_w
     ) as run:
         run.until("step     4")
         run.cut("b-0-1", "c-0-2")
-        run.until("goes on without c")
+        run.until("continues without c")
         run.until("all 2 devices are ready")
         run.mend("b-0-1", "c-0-2")
         run.until("c answers: taken in after step")
@@ -215,11 +217,11 @@ def test_a_site_that_another_no_longer_reaches_works_in_another_order_of_the_sit
     with Live(str(file), *words, give_up_s=3) as run:
         run.until("step     4")
         run.cut("b-0-1", "c-0-2")
-        lost = run.until("goes on without ")[-1]
+        lost = run.until("continues without ")[-1]
         assert lost in "bc"
         run.until("all 2 devices are ready")
         run.until(f"{lost} answers: taken in after step")
-        told = run.until("attempt 3: goes on after step")
+        told = run.until("attempt 3: continues after step")
         assert "in the order b - a - c" in told or "in the order c - a - b" in told
         run.until("all 3 devices are ready")
         assert run.end() == 0
@@ -274,7 +276,7 @@ def test_a_link_that_becomes_slower_is_planned_around_and_changes_no_bit(tmp_pat
         run.slow("a-0-0", "b-0-1", 5)
         told = run.until("from the next checkpoint on")
         assert "transfers a-b take" in told
-        assert "1f1b" not in run.until("attempt 2: goes on after step")
+        assert "1f1b" not in run.until("attempt 2: continues after step")
         assert run.end() == 0
     assert sorted(run.losses) == list(range(1, 61))
     assert any(
@@ -308,7 +310,7 @@ class Shared(nn.Tanh):
         assert "stage 1 (b) takes" in told
         found = re.search(r"layers (\d+) (\d+) (\d+):", told)
         assert found is not None and int(found[2]) < 4 < int(found[1]), told
-        run.until("attempt 2: goes on after step")
+        run.until("attempt 2: continues after step")
         assert run.end() == 0
     assert sorted(run.losses) == list(range(1, 41))
     assert any(
@@ -344,7 +346,7 @@ def test_launchers_of_two_sites_find_each_other_and_go_on_after_a_killed_rank(tm
         first.until("step     4")
         for pid in second.ranks("b/0/1"):
             os.kill(pid, signal.SIGKILL)
-        first.until("attempt 2: goes on after step 3")
+        first.until("attempt 2: continues after step 3")
         assert first.end() == 0
         assert second.end() == 0
     assert sorted(first.losses) == list(range(1, STEPS + 1))
@@ -363,7 +365,7 @@ def test_a_site_that_does_not_come_is_named(tmp_path: Path) -> None:
     finally:
         del os.environ["UNIDLE_SPAN_SECRET"]
     assert done.returncode == 3
-    assert "b did not come within 1 s" in done.stderr
+    assert "b did not connect within 1 s" in done.stderr
     done = runs.unidle("span", "run", str(file), "--site", "a", "--store", str(tmp_path / "s.db"))
     assert done.returncode == 2
     assert "UNIDLE_SPAN_SECRET: is not set" in done.stderr

@@ -216,7 +216,7 @@ def test_devices_of_a_fleet_listen_behind_their_sites_launcher(tmp_path: Path) -
     assert launcher_of(setting, hosts, "b", "h1")[0] == "b@h1"
     for site, host, said in (
         ("c", None, r"--site: there is no such site.*one of a, b"),
-        ("b", None, r"--host: b has 2 hosts.*which of them this is: h1, h2:31000"),
+        ("b", None, r"--host: b has 2 hosts.*set --host to one of h1, h2:31000"),
         ("b", "h3", r"--host: is no host of b.*one of h1, h2:31000"),
     ):
         with pytest.raises(BadInput, match=said):

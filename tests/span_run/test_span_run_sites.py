@@ -108,7 +108,7 @@ def test_a_site_whose_launcher_and_ranks_are_killed_is_done_without_until_it_is_
         for pid in ranks:
             os.kill(pid, signal.SIGKILL)
         assert "launcher of c is gone" in live["a"].until("is gone")
-        assert "after step 6" in live["a"].until("attempt 2: goes on")
+        assert "after step 6" in live["a"].until("attempt 2: continues")
         if again:
             live |= started(stack, tmp_path, file, "c", give_up_s=5)
             live["a"].until("the launcher of c is there")

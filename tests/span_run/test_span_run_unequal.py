@@ -172,7 +172,7 @@ def test_unequal_pipelines_go_on_from_the_checkpoint_after_a_rank_was_killed(tmp
         for pid in run.ranks("b/1/1"):
             os.kill(pid, signal.SIGKILL)
         assert "b-1-1 died" in run.until("attempt 1 ended")
-        run.until("attempt 2: goes on after step 3")
+        run.until("attempt 2: continues after step 3")
         assert run.end() == 0
     assert sorted(run.losses) == list(range(1, STEPS + 1))
     assert any("largest difference of 12 losses 0, of 360 parameters 0" in line for line in run.said)
@@ -199,7 +199,7 @@ def test_unequal_pipelines_keep_their_shares_when_a_site_is_lost(tmp_path: Path)
     with Live(str(file), *words, give_up_s=3) as run:
         run.until("step     4")
         run.cut("b-0-1", "c-0-2")
-        run.until("goes on without c")
+        run.until("continues without c")
         run.until("all 4 devices are ready")
         assert run.end() == 0
     assert sorted(run.losses) == list(range(1, STEPS + 1))
@@ -221,7 +221,7 @@ def test_a_pipeline_whose_devices_prove_slower_gets_fewer_microbatches_and_the_m
     with Live(str(file), *words) as run:
         said = run.until("pipelines are not equally fast")
         assert "microbatches 6, 2 instead of 4, 4 from the next checkpoint on" in said
-        run.until("attempt 2: goes on after step 3")
+        run.until("attempt 2: continues after step 3")
         assert run.end() == 0
     assert sorted(run.losses) == list(range(1, 21))
     assert any("largest difference of 20 losses 0, of 360 parameters 0" in line for line in run.said)

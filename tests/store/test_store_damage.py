@@ -129,7 +129,7 @@ def test_a_damaged_snapshot_is_passed_over(copy):
     with closing(open_store(str(copy), create=False)) as store:
         assert store.load_snapshot(7) is None
         assert len(list(store.read())) == COUNT
-        assert check(store).problems == ("snapshot 300: its checksum is wrong (it is passed over)",)
+        assert check(store).problems == ("snapshot 300: its checksum is wrong (it is skipped)",)
 
 
 @pytest.mark.parametrize(("column", "value"), [("body", b"PAR2"), ("end_ns", 4)])

@@ -123,7 +123,7 @@ BROKEN = {
     "another format": (lambda d: edited(d, 1, format="x"), "line 1: is not an export"),
     "a newer format": (lambda d: edited(d, 1, version=2), "line 1: this unidle reads version 1"),
     "no last line": (lambda d: d[: d[:-1].rindex(b"\n") + 1], "line 11: the export ends without"),
-    "torn": (lambda d: d[:-1], "line 11: the export is torn here"),
+    "torn": (lambda d: d[:-1], "line 11: the export is truncated here"),
     "a line lost": (lambda d: d.replace(d.splitlines(True)[5], b""), "line 6: event 3 was expected"),
     "a line twice": (
         lambda d: d.replace(d.splitlines(True)[5], d.splitlines(True)[5] * 2),
@@ -131,7 +131,7 @@ BROKEN = {
     ),
     "a request lost": (lambda d: d.replace(d.splitlines(True)[2], b""), "line 10: the counts or the SHA-256"),
     "a changed byte": (lambda d: d.replace(b'"b":', b'"c":'), "line 11: the counts or the SHA-256"),
-    "more": (lambda d: d + b"{}\n", "line 11: there is more"),
+    "more": (lambda d: d + b"{}\n", "line 11: there is data"),
     "not JSON": (lambda d: d.replace(b'"source":"rank 1"', b'"source":rank 1'), "line 5: cannot be read"),
     "wrong type": (lambda d: edited(d, 5, time_ns="x"), "line 5: cannot be read: Expected `int`"),
     "unknown field": (

@@ -108,7 +108,7 @@ def test_parts_that_are_left_join_the_rest_and_those_in_use_stay() -> None:
 def test_a_cut_that_does_not_add_up_or_touches_a_part_in_use_is_refused(parts: tuple[CutPart, ...]) -> None:
     told = on_demand().submit("a")
     cut(told, CutPart("1.0", 300_000, "a"), CutPart("1.1", 700_000)).place("a", "n0/0#1.0")
-    with pytest.raises(StoreDamaged, match="otherwise than those who use it have it"):
+    with pytest.raises(StoreDamaged, match="in another way than its jobs use it"):
         cut(told, *parts)
 
 

@@ -115,7 +115,7 @@ class Job(Generic[ResultT]):
 
         job = self._after(timeout)
         if not is_call(job.spec.command):
-            raise BadInput("the job is a command, and only functions return something", field="result", value=self.id,
+            raise BadInput("the job is a command; only functions have a result", field="result", value=self.id,
                            remedy="read its files, or Job.logs()")  # fmt: skip
         raise_if_failed(job, self.store)
         return read_result(Path(job.spec.command[-1]))  # type: ignore[return-value]

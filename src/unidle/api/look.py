@@ -26,7 +26,7 @@ def ranks_of(store: Store, job: JobView, chosen: Sequence[int] | None, *, childr
     from unidle.scope.targets import of_ranks
 
     if job.live is None:
-        raise CannotRun(f"the job does not run: it is {job.state}", field="JOB", value=job.id, remedy="`unidle list` shows what runs")  # fmt: skip
+        raise CannotRun(f"the job does not run: it is {job.state}", field="JOB", value=job.id, remedy="`unidle list` shows the running jobs")  # fmt: skip
     ranks = range(len(job.live.ranks))
     for rank in chosen or ():
         if rank not in ranks:
@@ -69,6 +69,6 @@ def watched(target: Target, **how: Any) -> Watch:
 
 def has_ended(target: Target) -> TargetEnded:
     return TargetEnded(
-        "it ended before anything was seen", field="JOB" if target.job else "PID", value=target.job or target.pids[0],
-        remedy="start the look while it runs",
+        "it ended before the first sample", field="JOB" if target.job else "PID", value=target.job or target.pids[0],
+        remedy="start the profile while the job runs",
     )  # fmt: skip

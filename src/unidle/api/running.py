@@ -249,7 +249,7 @@ def _to_its_end(job: Job[Any], order: Order, logs: Logs) -> JobView:
                     return found
                 if found is not None and (never := _never(found)) is not None:
                     raise CannotRun(
-                        never.text, field=job.id, remedy="`unidle doctor` says what this machine offers"
+                        never.text, field=job.id, remedy="`unidle doctor` shows what this machine offers"
                     )
                 if watch.is_free():  # its controller was killed, or stopped by its owner
                     serve(order, job.id)

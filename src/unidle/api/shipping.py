@@ -31,7 +31,7 @@ def command_of(path: str | os.PathLike[str]) -> tuple[str, ...]:
     """The command of a rank that calls the function in this file. Errors: CannotRun where Python has no program."""
     if not sys.executable:
         raise CannotRun(
-            "this process does not know its own Python program (sys.executable is empty)", field="function",
+            "the Python program of this process is unknown (sys.executable is empty)", field="function",
             remedy="give a command as a list instead",
         )  # fmt: skip
     return (sys.executable, "-m", "unidle.rank.call", os.fspath(path))
@@ -56,9 +56,9 @@ def packed(function: Callable[..., object], args: Sequence[object], kwargs: Mapp
             call = cloudpickle.dumps((function, tuple(args), dict(kwargs)))
     except Exception as error:
         raise BadInput(
-            f"cannot be shipped to the ranks: {type(error).__name__}: {error}", field="function",
+            f"cannot be sent to the ranks: {type(error).__name__}: {error}", field="function",
             value=getattr(function, "__qualname__", function),
-            remedy="open files, locks, sockets and the like inside of the function",
+            remedy="create open files, locks and sockets inside the function",
         ) from error  # fmt: skip
     order = {
         "python": sys.version_info[:2],
@@ -80,7 +80,7 @@ def write_call(folder: Path, content: bytes) -> Path:
             os.fsync(file.fileno())
     except OSError as error:
         raise StoreError(
-            f"the function cannot be written: {error.strerror}", field=str(path), remedy="free space there, or name another store",
+            f"the function cannot be written: {error.strerror}", field=str(path), remedy="free space on its disk, or use another store",
         ) from error  # fmt: skip
     return path
 
@@ -104,12 +104,12 @@ def read_result(call: Path) -> object:
             answer = pickle.load(file)  # noqa: S301
     except FileNotFoundError:
         raise BadInput(
-            "nothing is kept of what rank 0 returned", field="result", value=str(path),
+            "the result of rank 0 is not stored", field="result", value=str(path),
             remedy="it may have been removed with the job's logs",
         ) from None  # fmt: skip
     if "why_not" in answer:
         raise BadInput(
-            f"what rank 0 returned cannot be shipped back: {answer['why_not']}", field="result", value=answer["type"],
+            f"the result of rank 0 cannot be sent back: {answer['why_not']}", field="result", value=answer["type"],
             remedy="return plain data, or write a file in the function",
         )  # fmt: skip
     return pickle.loads(answer["value"])  # noqa: S301

@@ -33,7 +33,7 @@ def make_parent(address: str) -> None:
         parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StoreError(
-            f"its directory cannot be made: {error.strerror}", field=address, remedy="name another place (--store)"
+            f"its directory cannot be created: {error.strerror}", field=address, remedy="use another path with --store"
         ) from error  # fmt: skip
 
 

@@ -105,7 +105,10 @@ def restore(directory: str) -> int:
         pid, holders = int(told["pid"]), [int(p) for p in told["cuda"]]
     except (OSError, ValueError, KeyError, TypeError):
         raise BadInput(
-            "is no whole dump", field="DIRECTORY", value=directory, remedy="name what a dump wrote"
+            "is not a complete dump",
+            field="DIRECTORY",
+            value=directory,
+            remedy="name a directory that `unidle checkpoint freeze` wrote",
         ) from None
     can = _needed()
     if os.path.exists(f"/proc/{pid}"):

@@ -84,7 +84,7 @@ def verify(path: str, deep: bool) -> tuple[Literal["good", "unverified"], str]:
         with open(inner, "rb") as file:
             size, end = os.fstat(file.fileno()).st_size, max(at + length for at, length in parts)
             if size < end:
-                raise Damaged(f"{name} has {size} bytes where .metadata says at least {end}")
+                raise Damaged(f"{name} has {size} bytes; .metadata needs at least {end}")
             for at, length in parts if deep else ():
                 try:
                     state, _ = zip_state(cast("IO[bytes]", _Slice(file, at, length)), deep)
@@ -94,7 +94,7 @@ def verify(path: str, deep: bool) -> tuple[Literal["good", "unverified"], str]:
     if not deep:
         return (
             "unverified",
-            f"all that is listed is there by size ({counted(len(found), 'item')}); the bytes were not read",
+            f"all listed items are there by size ({counted(len(found), 'item')}); the bytes were not read",
         )
     if unsure:
         return "unverified", f"without a CRC that can be checked: {unsure} of {counted(len(found), 'item')}"

@@ -175,10 +175,10 @@ def decode_header(read: Callable[[int, int], bytes | bytearray | memoryview], si
     Works for any safetensors file; in one that unidle did not write each tensor is one whole piece. Raises :class:`Damaged`.
     """
     if size_bytes < 8:
-        raise Damaged(f"is cut off: {size_bytes} bytes")
+        raise Damaged(f"is truncated: {size_bytes} bytes")
     length = int.from_bytes(read(0, 8), "little")
     if length > min(size_bytes - 8, _HEADER_MOST_BYTES):
-        raise Damaged("is cut off within its header, or is no safetensors file")
+        raise Damaged("is truncated in its header, or is no safetensors file")
     try:
         entries = json.loads(bytes(read(8, length)))
         meta = entries.pop("__metadata__", {})
@@ -192,10 +192,10 @@ def decode_header(read: Callable[[int, int], bytes | bytearray | memoryview], si
             piece.start != end
             or piece.end - piece.start != math.prod(piece.shape) * _DTYPE_BYTES[piece.dtype]
         ):
-            raise Damaged(f"has a header in which {piece.key} is not where or as long as it should be")
+            raise Damaged(f"has a header with a wrong offset or length of {piece.key}")
         end = piece.end
     if end != size_bytes:
-        raise Damaged(f"has {size_bytes} bytes where its header says {end}")
+        raise Damaged(f"has {size_bytes} bytes; its header needs {end}")
     own = next(((p.start, p.end) for p in found if p.key == "@own"), None)
     return Header(tuple(p for p in found if p.key != "@own"), own, end)
 

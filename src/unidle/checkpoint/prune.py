@@ -49,7 +49,7 @@ def _fate(verdict: Verdict, kept: Sequence[Verdict], every: int, newest_good: Ve
     if verdict.state == "bad":
         if verdict.format == "partial" or newest_good is not None:
             return Fate(verdict, False, verdict.why)
-        return Fate(verdict, True, f"nothing better is known to be good, though it {verdict.why}")
+        return Fate(verdict, True, f"no better one is known to be good, although it {verdict.why}")
     if every and verdict.step is not None and verdict.step % every == 0:
         return Fate(verdict, True, f"its step is a multiple of {every}")
     if newest_good is None:

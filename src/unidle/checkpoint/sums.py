@@ -67,16 +67,14 @@ def compare(path: str, *, deep: bool) -> str | None:
         try:
             state = os.stat(target)
         except FileNotFoundError:
-            raise Damaged(f"{name or 'it'} is missing since it was seen durable") from None
+            raise Damaged(f"{name or 'it'} is missing since it was durable") from None
         if state.st_size < size:
-            raise Damaged(f"{name or 'it'} has {state.st_size} bytes where {size} were seen durable")
+            raise Damaged(f"{name or 'it'} has {state.st_size} bytes; it had {size} when it was durable")
         if state.st_mtime_ns != mtime_ns and not _same(target, crc):
             return None
         if deep and state.st_mtime_ns == mtime_ns and not _same(target, crc):
-            raise Damaged(f"{name or 'it'} does not match the checksum of when it was seen durable")
-    return (
-        f"as the checksums say of when it was seen durable ({counted(len(files), 'file')})" if deep else None
-    )
+            raise Damaged(f"{name or 'it'} does not match the checksum of when it was durable")
+    return f"the same checksums as when it was durable ({counted(len(files), 'file')})" if deep else None
 
 
 def _take(path: str) -> dict[str, list[int]]:

@@ -172,7 +172,7 @@ def zip_state(file: IO[bytes], deep: bool) -> tuple[State, str]:
                 )
             wrong = [entry.filename for entry in entries if not _record_is_whole(archive, entry)]
     except (zipfile.BadZipFile, EOFError, NotImplementedError) as error:
-        raise Damaged(f"is no whole zip file, so it is cut off or torn: {error}") from None
+        raise Damaged(f"is not a complete zip file: {error}") from None
     tensors = [e.filename for e in entries if "/data/" in e.filename and e.file_size]
     if wrong and len(tensors) > 1 and set(wrong) == {e.filename for e in entries if e.file_size}:
         return (
@@ -203,7 +203,7 @@ def _safetensors(path: str, _deep: bool) -> tuple[State, str]:
         )
     return (
         "unverified",
-        f"all is there by the header ({counted(len(header.pieces), 'tensor')}); the format has no checksums",
+        f"complete by its header ({counted(len(header.pieces), 'tensor')}); the format has no checksums",
     )
 
 
@@ -212,14 +212,14 @@ def _json(path: str, _deep: bool) -> tuple[State, str]:
         try:
             json.load(file)
         except (ValueError, RecursionError) as error:
-            raise Damaged(f"is not whole: {error}") from None
-    return "unverified", "it is whole JSON; the format has no checksums"
+            raise Damaged(f"is not complete JSON: {error}") from None
+    return "unverified", "it is complete JSON; the format has no checksums"
 
 
 def _plain(path: str, _deep: bool) -> tuple[State, str]:
     if os.stat(path).st_size == 0:
         raise Damaged("is empty")
-    return "unverified", "nothing in a file of this kind tells whether it is whole"
+    return "unverified", "a file of this kind has nothing that proves it complete"
 
 
 def _directory(path: str, deep: bool) -> tuple[State, str]:

@@ -36,7 +36,7 @@ def check(
     ] = "quick",
     fleet: Annotated[
         str | None,
-        typer.Option("--fleet", metavar="FILE", show_default=False, help="Fleet file with what the node should have."),
+        typer.Option("--fleet", metavar="FILE", show_default=False, help="Fleet file that declares what the node should have."),
     ] = None,
     node: Annotated[
         str | None,
@@ -51,11 +51,11 @@ def check(
     ] = None,
     thresholds: Annotated[
         str | None,
-        typer.Option("--thresholds", metavar="FILE", show_default=False, help="Thresholds that override unidle's own."),
+        typer.Option("--thresholds", metavar="FILE", show_default=False, help="Thresholds that override the default ones."),
     ] = None,
     timeout: Annotated[
         float | None,
-        duration_option("--timeout", text="Time limit of each check; default: the check's own.", least=0.05, most=86400, show_default=False),
+        duration_option("--timeout", text="Time limit of each check; default: that of the check.", least=0.05, most=86400, show_default=False),
     ] = None,
     duration: Annotated[
         float, duration_option("--seconds", "--duration", text="Duration of a burn-in: 600 (seconds), 10m.", most=604800)
@@ -146,8 +146,8 @@ def _declared(path: str | None, name: str | None) -> tuple[Node | None, int, int
         wanted = next(iter(by_name))
     if wanted is None or wanted not in by_name:
         raise BadInput(
-            "the fleet file has no such node" if wanted else "the fleet file does not name this host",
-            field="--node", value=wanted or host, remedy=f"one of {', '.join(list(by_name)[:5])}",
+            "is not a node of the fleet file" if wanted else "this host is not in the fleet file",
+            field="--node", value=wanted or host, remedy=f"use --node with one of {', '.join(list(by_name)[:5])}",
         )  # fmt: skip
     return by_name[wanted], len(by_name), _way_up(fleet, by_name[wanted])
 
@@ -173,8 +173,8 @@ def _say(report: Report, tier: Tier) -> None:
     ]
     show_table(["check", "", "value", "threshold", "unit", "because"], rows)
     if report.absent:
-        say(f"not looked at: {'; '.join(f'{name} ({because})' for name, because in report.absent)}")
-    says = {True: "fit", False: "UNFIT", None: "could not tell"}[report.ok]
+        say(f"not checked: {'; '.join(f'{name} ({because})' for name, because in report.absent)}")
+    says = {True: "fit", False: "UNFIT", None: "undecided"}[report.ok]
     say(f"{report.node}: {says} ({tier}, {counted(len(report.checks), 'check')}, {report.seconds:.1f} s)")
 
 

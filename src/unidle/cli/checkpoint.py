@@ -63,7 +63,7 @@ def verify_(path: PathArgument, as_json: JsonOption = False) -> None:
     else:
         say(f"{newest.path}: {newest.state}: {newest.why}")
         if newest.state == "bad" and good is not None:
-            say(f"the newest that can be used is {good.path}: {good.state}: {good.why}")
+            say(f"the newest usable checkpoint is {good.path}: {good.state}: {good.why}")
     if newest is None:
         raise typer.Exit(3)
     if newest.state != "good":
@@ -107,7 +107,7 @@ def prune(
     for fate in fates:
         say(f"{'stays' if fate.keep else word}: {fate.verdict.path} ({fate.because})")
     freed = sum(fate.verdict.size_bytes for fate in fates if not fate.keep)
-    say(f"{freed / 2**20:.1f} MiB {'freed' if yes else 'to free; --yes does it'}")
+    say(f"{freed / 2**20:.1f} MiB {'freed' if yes else 'would be freed; add --yes to remove them'}")
 
 
 @checkpoint_app.command("interval")
@@ -142,9 +142,9 @@ def interval(
         )
         return
     say(
-        f"every {age(int(best * 1e9))}: {100 * ettr(best, costs):.2f} % of the time is work that counts (modelled)"
+        f"every {age(int(best * 1e9))}: {100 * ettr(best, costs):.2f} % of the time is useful work (modelled)"
     )
-    say(f"Young's rule says {age(int(young(costs) * 1e9))}")
+    say(f"by Young's formula: every {age(int(young(costs) * 1e9))}")
 
 
 @checkpoint_app.command("freeze")

@@ -44,12 +44,12 @@ def clusters(
     apply: Annotated[bool, typer.Option("--apply", help="With --rebalance: move these jobs.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show what is free in several clusters, or which one gets a job. With --rebalance, show which jobs should move."""
+    """Show what is free in several clusters, or the cluster for a job. With --rebalance, show which jobs should move."""
     from unidle.control.dispatch import look
     from unidle.files.clusters import load_clusters
 
     if job is not None and rebalance:
-        raise BadInput("do not go together", field="--job, --rebalance", remedy="leave one out")
+        raise BadInput("cannot be used together", field="--job, --rebalance", remedy="leave one out")
     if apply and not rebalance:
         raise BadInput("belongs to --rebalance", field="--apply", remedy="add --rebalance")
     listed = load_clusters(file)
@@ -75,10 +75,10 @@ def dispatch(file: str, spec: JobSpec) -> tuple[Seen, Verdict]:
     found = verdicts(seen, spec, listed.prefer)
     target = chosen(seen, found)
     if target is None:
-        why = "; ".join(f"{v.cluster} {v.because.text}" for v in found) or "none of them can be reached"
+        why = "; ".join(f"{v.cluster} {v.because.text}" for v in found) or "none can be reached"
         raise CannotRun(
             f"no cluster can take the job: {why}", field="--clusters", value=file,
-            remedy="`unidle clusters FILE` shows what each has",
+            remedy="`unidle clusters {file}` shows the fleet of each",
         )  # fmt: skip
     return target, next(v for v in found if v.cluster == target.name)
 

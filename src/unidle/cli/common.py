@@ -72,8 +72,8 @@ def need_fleet(view: View, store: str | None) -> View:
         return view
     address = store_address(store)
     raise BadInput(
-        "no controller has told what fleet it has", field="--store", value=address,
-        remedy=f"start one: `unidle up --store {address}`",
+        "the store has no fleet yet: no controller has run on it", field="--store", value=address,
+        remedy=f"start one with `unidle up --store {address}`",
     )  # fmt: skip
 
 
@@ -83,7 +83,7 @@ def not_both(context: typer.Context, store: str, **others: object) -> None:
     beside = next((name for name, value in others.items() if value is not None), None)
     if beside is not None and source is not None and source.name == "COMMANDLINE":
         option = f"--{beside.replace('_', '-')}"
-        raise BadInput("do not go together", field=f"--{store}, {option}", remedy="leave one out")
+        raise BadInput("cannot be used together", field=f"--{store}, {option}", remedy="leave one out")
 
 
 def now_of(view: View) -> int:

@@ -140,8 +140,8 @@ def _lines(found: Accounts, currency: str) -> list[str]:
     removals = counted(found.removals.events, "unplanned removal")
     lines = [f"{seen}; {removals}; intervals are 95 %, exact (Poisson)"]
     if any(row.yearly.exposure < ENOUGH_DEVICE_YEARS for row in found.components):
-        least = f"{ENOUGH_NODE_DAYS:g} node-days, AFR from {ENOUGH_DEVICE_YEARS:g} device-year"
-        lines.append(f"rates are given from {least} of a model on: from less, counts only")
+        least = f"{ENOUGH_NODE_DAYS:g} node-days, AFR {ENOUGH_DEVICE_YEARS:g} device-year"
+        lines.append(f"rates need {least} of a model; below that, only counts are shown")
     lines.append("")
     lines += table(
         ["component", "model", "failures", "device-h", "per 1,000 node-days", "AFR % of devices", "down h"],

@@ -120,7 +120,7 @@ def _print_table(found: list[Finding], policy: PolicyName, compare: bool) -> Non
     from unidle.guard.verdict import judge as verdict
 
     if not found:
-        warn("no line of this log says anything about hardware, driver, network, storage or kernel")
+        warn("no line of this log matches a rule for hardware, driver, network, storage or kernel")
         return
     heads = ["line", "kind", "code", "device", "role"]
     start = [

@@ -31,7 +31,7 @@ def show_idle(store: str | None, as_json: bool) -> None:
         print_json(lines)
         return
     if not lines:
-        say("no job holds devices that it does not use")
+        say("no job holds idle devices")
         return
     header = [
         "job",
@@ -65,9 +65,9 @@ def _total_cost(lines: list[dict[str, Any]]) -> str:
 
 def _what_follows(line: dict[str, Any], now_ns: int) -> str:
     if line["policy"] == "left alone":
-        return "the policy leaves it alone"
+        return "excluded by the policy"
     if line["release_ns"] is not None:
         return f"released at {clock_time(line['release_ns'])}"
     if line["notice_ns"] is None:
-        return "not told yet"
-    return f"told {age(max(now_ns - line['notice_ns'], 0))} ago; not released"
+        return "no notice sent yet"
+    return f"notice sent {age(max(now_ns - line['notice_ns'], 0))} ago; not released"

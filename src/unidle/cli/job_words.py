@@ -97,7 +97,7 @@ class JobOptions:
             show_default=False,
         ),
     ] = None
-    user: Annotated[str | None, _option("NAME", "Whose job it is, if not yours; only for the owner of the store.")] = None
+    user: Annotated[str | None, _option("NAME", "User that the job belongs to; default: you. Only the owner of the store may name another.")] = None
     # fmt: on
 
     def fields(self) -> dict[str, Any]:

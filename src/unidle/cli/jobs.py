@@ -76,9 +76,9 @@ def submit(
     described: JobOptions,
     as_json: JsonOption = False,
 ) -> None:
-    """Put a job into the queue of a store. `unidle up` on that store runs it.
+    """Put a job into the queue of a store. A controller (`unidle up`) on that store runs it.
 
-    A job that the fleet can never hold is refused, by the fleet of the last `unidle up` or of --fleet.
+    A job that the fleet can never hold is refused. The fleet is that of --fleet, else of the last `unidle up`.
     """
     import msgspec
 
@@ -115,7 +115,7 @@ def submit(
     if note is not None:
         warn(note)
     if holder is None:
-        warn(f"no controller runs on this store: `unidle up --store {address}` starts one")
+        warn(f"no controller runs on this store: start one with `unidle up --store {address}`")
 
 
 def _submit_somewhere(
@@ -135,7 +135,7 @@ def _submit_somewhere(
         return
     say(f"{job_id} queued in {target.name}: {verdict.because.text}")
     if holder is None:
-        warn(f"nobody drives that cluster now: `unidle up --store {target.address.store}`")
+        warn(f"no controller runs on that cluster: start one with `unidle up --store {target.address.store}`")
 
 
 def list_jobs(

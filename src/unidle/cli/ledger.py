@@ -162,15 +162,15 @@ def _check_names(view: View, where: dict[str, list[str]]) -> None:
         for name in where.get(field, ()):
             if not any(getattr(ref, field) == name for ref in view.book.slices):
                 raise BadInput(
-                    f"the store never saw such a {field}", field=f"--{field}", value=name,
-                    remedy="`unidle ledger --by device` shows them",
+                    f"the store has no such {field}", field=f"--{field}", value=name,
+                    remedy=f"`unidle ledger --by {field}` lists them",
                 )  # fmt: skip
     for field in ("queue", "user"):
         for name in where.get(field, ()):
             if not any(getattr(job.spec, field) == name for job in view.jobs.values()):
                 raise BadInput(
                     f"no job of this store has such a {field}", field=f"--{field}", value=name,
-                    remedy=f"`unidle ledger --by {field}` shows them",
+                    remedy=f"`unidle ledger --by {field}` lists them",
                 )  # fmt: skip
 
 
@@ -194,7 +194,10 @@ def _export(source: Any, form: str, out: str | None, window: Window, where: dict
 
     if form == "parquet" and out is None and sys.stdout.isatty():
         raise BadInput(
-            "Parquet does not belong on a terminal", field="--format", value=form, remedy="-o FILE.parquet"
+            "Parquet is binary and is not printed on a terminal",
+            field="--format",
+            value=form,
+            remedy="add --out FILE.parquet",
         )
     write = {"jsonl": export.write_jsonl, "csv": export.write_csv, "parquet": export.write_parquet,
              "perfetto": perfetto.write_perfetto}[form]  # fmt: skip
@@ -210,7 +213,7 @@ def _check(source: Any, window: Window) -> None:
         say(problem)
     if problems:
         raise typer.Exit(1)
-    say("every slice's time is tiled: no gap, no overlap, every nanosecond has one cause")
+    say("the rows cover all time of every slice exactly once: no gap, no overlap")
 
 
 def report(
@@ -236,7 +239,7 @@ def report(
     from unidle.report.write import write_report
 
     if everything and job is not None:
-        raise BadInput("do not go together", field="JOB, --all", remedy="leave one out")
+        raise BadInput("cannot be used together", field="JOB, --all", remedy="leave one out")
     opened = read_store(store)
     view = read_view(opened)
     found = None if everything else need_job(view, job, started=True)

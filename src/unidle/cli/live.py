@@ -192,7 +192,7 @@ def _status(job: JobView, now_ns: int) -> str:
     if saves:
         parts.append(f"checkpoint {max(saves)[1]}")
     if attempt.notice is not None:
-        parts.append(f"no sign of work for {age(now_ns - attempt.notice.since_ns)}")
+        parts.append(f"no activity for {age(now_ns - attempt.notice.since_ns)}")
     parts.append(age(now_ns - attempt.placed_ns))
     return " | ".join(parts)
 
@@ -230,7 +230,7 @@ def _words(event: ev.Event) -> str:
     if isinstance(event, ev.FaultSeen):
         return f"{event.node}: fault: {event.because.text}"
     if isinstance(event, ev.ProfilerSet):
-        return event.why_not or "running jobs are looked at (`unidle profile JOB --since 1h`)"
+        return event.why_not or "running jobs are profiled (`unidle profile JOB --since 1h` shows them)"
     return ""
 
 

@@ -61,7 +61,7 @@ def logs(
         str | None,
         typer.Option(
             "--since", metavar="TIME", show_default=False,
-            help="Only what was printed since: 90 (seconds ago), 10m, 1h30m, or 2026-01-31T12:00.",
+            help="Only lines printed since then: 90 (seconds ago), 10m, 1h30m, or 2026-01-31T12:00.",
         ),
     ] = None,
     grep: Annotated[

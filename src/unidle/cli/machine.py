@@ -52,7 +52,7 @@ def fleet(
     fleet_file: FleetOption = None,
     cpu_devices: CpuDevicesOption = None,
     idle: Annotated[
-        bool, typer.Option("--idle", help="Jobs that hold devices of a store and do nothing, instead.")
+        bool, typer.Option("--idle", help="Show the jobs of a store that hold idle devices instead.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -66,9 +66,9 @@ def fleet(
         if fleet_file is not None or cpu_devices is not None:
             option = "--fleet" if fleet_file is not None else "--cpu-devices"
             raise BadInput(
-                "idle holders are those of a store",
+                "cannot be used with --idle, which reads a store",
                 field=option,
-                remedy="leave it out; name a store (--store)",
+                remedy="use --store PATH_OR_URL instead",
             )
         show_idle(store, as_json)
         return
@@ -264,7 +264,7 @@ def schema(
         "drill": schemas.drill_schema, "span": schemas.span_schema,
     }  # fmt: skip
     if file not in makers:
-        raise BadInput("there is no schema for it", field="schema", value=file, remedy=", ".join(makers))
+        raise BadInput("has no schema", field="FILE", value=file, remedy=f"use one of {', '.join(makers)}")
     sys.stdout.write(json.dumps(makers[file](), indent=2, ensure_ascii=False) + "\n")
 
 

@@ -23,7 +23,7 @@ EXIT_CODES: Final[dict[int, str]] = {
     2: "bad input: an option, a job file, a fleet file, a job that does not exist",
     3: "cannot run here: for instance, the gang needs more devices than the fleet has; for `check`: undecided",
     4: "the store is held by another writer, or cannot be used",
-    5: "for `profile`: the process or job ended before anything was seen of it",
+    5: "for `profile`: the process or job ended before the first sample",
     130: "interrupted",
 }
 
@@ -116,7 +116,7 @@ def _only_where_it_belongs(arguments: Sequence[str], command: tuple[str, ...] | 
     name = next((word for word in arguments if not word.startswith("-")), "")
     if command is not None and name not in ("run", "submit"):
         raise BadInput(
-            "only `unidle run` and `unidle submit` take a command", field="--", value=" ".join(command),
+            "only `unidle run` and `unidle submit` accept a command", field="--", value=" ".join(command),
             remedy="leave it out",
         )  # fmt: skip
 

@@ -264,7 +264,7 @@ def _ask(store: str | None, verb: str, target: str, *, no_wait: bool, **more: An
         number = opened.request("guard", msgspec.json.encode(GuardRequest(verb, target, by, **more)))
         if no_wait or not _taken(opened, number):
             more_text = "" if view.running else "; is `unidle up` running on this store?"
-            say(f"{target}: asked to {verb}" + ("" if no_wait else f", not carried out yet{more_text}"))
+            say(f"{target}: {verb} requested" + ("" if no_wait else f", not carried out yet{more_text}"))
             return
         _say_result(opened, view, target)
     finally:
@@ -275,7 +275,10 @@ def _need_target(view: View, verb: str, target: str) -> None:
     known = [node.id for node in view.fleet.nodes]
     if not known:
         raise BadInput(
-            "the store knows no fleet yet", field="NODE", value=target, remedy="start `unidle up` on it"
+            "the store has no fleet yet: no controller has run on it",
+            field="NODE",
+            value=target,
+            remedy="start one with `unidle up`",
         )
     devices = [] if verb in ("maintain", "cordon", "uncordon") else [d.id for d in view.fleet.devices()]
     if target not in known and target not in devices:

@@ -38,9 +38,9 @@ def notices(
     if test:
         if fleet is None:
             raise BadInput(
-                "--test needs the fleet file",
+                "is needed with --test",
                 field="--fleet",
-                remedy="unidle guard notices --test --fleet fleet.yaml",
+                remedy="use `unidle guard notices --test --fleet fleet.yaml`",
             )
         _test(fleet, as_json)
         return
@@ -97,10 +97,10 @@ def _test(fleet: str, as_json: bool) -> None:
     channels = load_fleet_and_notices(fleet)[1]
     if not channels:
         raise BadInput(
-            "names nobody to tell",
+            "the fleet file has no channel for notices",
             field="notices",
             value=fleet,
-            remedy="add for instance notices: [{log: notices.jsonl}]",
+            remedy="add a channel, for instance notices: [{log: notices.jsonl}]",
         )
     now_ns = time.time_ns()
     notice = Notice(
@@ -119,5 +119,5 @@ def _test(fleet: str, as_json: bool) -> None:
         ]
         show_table(["channel", "test notice"], rows)
         if failed:
-            say(f"{counted(failed, 'channel')} of {len(answers)} did not take it")
+            say(f"{counted(failed, 'channel')} of {len(answers)} did not accept it")
     sys.exit(1 if failed else 0)

@@ -142,7 +142,9 @@ def _job(view: View, name: str, forecaster: Forecaster | None) -> JobView:
     except BadInput as error:
         known = not error.problem.startswith("no such")
         problem, remedy = (
-            (error.problem, error.remedy) if known else ("there is no such file, and no such job", _WAITS)
+            (error.problem, error.remedy)
+            if known
+            else ("no such file, and no such job in this store", _WAITS)
         )
         raise BadInput(problem, field="--job", value=name, remedy=remedy) from None
     if found.live is not None or found.terminal:

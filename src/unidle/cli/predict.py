@@ -86,22 +86,24 @@ def predict(
 
 def _check(job: str | None, name: str | None, user: str | None, devices: int | None) -> None:
     if job is not None and name is not None:
-        raise BadInput("a job has its name", field="--name", value=name, remedy="leave out JOB or --name")
+        raise BadInput(
+            "cannot be used together with JOB", field="--name", value=name, remedy="leave one of them out"
+        )
     if user is not None and name is None:
-        raise BadInput("says whose jobs of a name", field="--user", value=user, remedy="give --name too")
+        raise BadInput("is only for use with --name", field="--user", value=user, remedy="add --name NAME")
     if devices is not None and job is None and name is None:
-        raise BadInput("says for which job?", field="--devices", value=devices, remedy="give JOB or --name")
+        raise BadInput("needs a job", field="--devices", value=devices, remedy="give JOB or --name")
 
 
 def _say_models(told: dict[str, Any]) -> None:
     from unidle.control.predictions import BATCH
 
-    say(f"{told['name']} of {told['user'] or 'nobody'} on {counted(told['devices'], 'device')}")
+    say(f"{told['name']} of {told['user'] or 'an unknown user'} on {counted(told['devices'], 'device')}")
     money = told["currency"]
     rows = []
     for row in told["models"]:
         if row["step_ns"] is None:
-            rows.append([row["model"] or "-", *["-"] * 6, "no steps that tell"])
+            rows.append([row["model"] or "-", *["-"] * 6, "too few steps"])
             continue
         rest, cost = row.get("rest"), row[f"cost_per_{BATCH}_steps"]
         bounds = f"{row['low_ns'] / 1e9:.3g} to {row['high_ns'] / 1e9:.3g}"

@@ -29,8 +29,8 @@ def plan(fleet: _FleetFile) -> None:
     planned = phases(found)
     if not planned:
         raise BadInput(
-            "has no two nodes between which a link could be measured", field="--fleet", value=fleet,
-            remedy="a probe needs two nodes",
+            "has no two nodes with a link to measure", field="--fleet", value=fleet,
+            remedy="use a fleet file with two or more nodes",
         )  # fmt: skip
     sys.stdout.write(plan_as_json(planned) + "\n")
 
@@ -51,7 +51,7 @@ def links(
     measured = links_of(found, load_result(result, found))
     sys.stdout.write(fleet_to_yaml(replace(found, links=(*measured, *_others(found, measured)))))
     if not measured:
-        warn("nothing was measured that names a link")
+        warn("the result has no measured link")
 
 
 def _others(fleet: Fleet, measured: tuple[Link, ...]) -> list[Link]:

@@ -35,7 +35,7 @@ class Destination:
             form = _by_suffix(path)
         if form in _BINARY and path in (None, "-") and sys.stdout.isatty():
             raise BadInput(
-                f"{form} does not belong on a terminal", field="--format", value=form, remedy="--out FILE"
+                f"{form} is not printed on a terminal", field="--format", value=form, remedy="--out FILE"
             )
         return cls(form, path)
 
@@ -48,7 +48,7 @@ class Destination:
         """Errors: BadInput where the file could not be made now, or ``--json`` wants its place too. Leaves nothing."""
         if as_json and self.to_stdout and self.form != "json":
             raise BadInput(
-                "both want standard output",
+                "both write to standard output",
                 field="--json, --format",
                 value=self.form,
                 remedy="add --out FILE",

@@ -81,9 +81,9 @@ def _against(question: Question, wanted: Wanted, now_ns: int) -> Wanted | None:
     if all(value is None for value in given):
         return None
     if question.against_rank is not None and question.rank is None:
-        raise BadInput("which rank is compared with it?", field="--against-rank", value=question.against_rank, remedy="add --rank N")  # fmt: skip
+        raise BadInput("needs --rank, the rank to compare", field="--against-rank", value=question.against_rank, remedy="add --rank N")  # fmt: skip
     if question.against_attempt is not None and question.attempt is None:
-        raise BadInput("which attempt is compared with it?", field="--against-attempt", value=question.against_attempt, remedy="add --attempt N")  # fmt: skip
+        raise BadInput("needs --attempt, the attempt to compare", field="--against-attempt", value=question.against_attempt, remedy="add --attempt N")  # fmt: skip
     other = wanted
     if question.against is not None:
         begin, dots, end = question.against.partition("..")
@@ -231,17 +231,17 @@ def _none(shelf: ProfileShelf, view: View, wanted: Wanted, damaged: int) -> None
     if not every:
         why = f": {view.profiler}" if view.profiler else ""
         raise CannotRun(
-            f"nobody has looked at this job while it ran{why}", field="JOB", value=wanted.job,
-            remedy="`unidle up --profile`, or `profile: {on: true}` in the fleet file",
+            f"this job was not profiled while it ran{why}", field="JOB", value=wanted.job,
+            remedy="start `unidle up --profile`, or set `profile: {on: true}` in the fleet file",
         )  # fmt: skip
     if not any(wanted.rank in (None, info.rank) for info in every):
-        raise BadInput("was never looked at", field="--rank", value=wanted.rank, remedy=f"known are {_listed({i.rank for i in every})}")  # fmt: skip
+        raise BadInput("was never profiled", field="--rank", value=wanted.rank, remedy=f"use one of {_listed({i.rank for i in every})}")  # fmt: skip
     first, last = min(i.start_ns for i in every), max(i.end_ns for i in every)
     said = f"{clock_time(first)[:19]} to {clock_time(last)[:19]}"
-    unread = f", but for {counted(damaged, 'window')} that could not be read" if damaged else ""
+    unread = f"; {counted(damaged, 'window')} could not be read" if damaged else ""
     raise TargetEnded(
-        f"nothing was kept of it in that time{unread}", field="--since", value=wanted.job,
-        remedy=f"there is something from {said}",
+        f"there is no profile of this time{unread}", field="--since", value=wanted.job,
+        remedy=f"profiles exist from {said}",
     )  # fmt: skip
 
 

@@ -112,8 +112,8 @@ class Options:
         if self.is_past:
             if self.is_process:
                 raise BadInput(
-                    "is no job, and only of jobs something is kept", field="PID|JOB", value=self.target,
-                    remedy="name the job: `unidle list`",
+                    "is a process; profiles are stored only for jobs", field="PID|JOB", value=self.target,
+                    remedy="name the job; `unidle list` shows the jobs",
                 )  # fmt: skip
             self._alone(_flag_of(self._given(_PAST)[0]), ("top", "tier", "memory", "operators", "imports"))
 
@@ -148,4 +148,6 @@ class Options:
 
     def _alone(self, flag: str, others: tuple[str, ...]) -> None:
         for other in self._given(others):
-            raise BadInput("do not go together", field=f"{flag}, {_flag_of(other)}", remedy="leave one out")
+            raise BadInput(
+                "cannot be used together", field=f"{flag}, {_flag_of(other)}", remedy="leave one out"
+            )

@@ -44,10 +44,10 @@ def progress(
         str | None,
         typer.Option("--pattern", metavar="RE", show_default=False, help="Try this progress pattern; default: the job's own, else what unidle finds."),
     ] = None,
-    rank: Annotated[int, typer.Option("--rank", metavar="K", min=0, help="Of a job: this rank.")] = 0,
+    rank: Annotated[int, typer.Option("--rank", metavar="K", min=0, help="Rank of the job to read.")] = 0,
     attempt: Annotated[
         int | None,
-        typer.Option("--attempt", metavar="N", min=1, show_default=False, help="Of a job; default: the last attempt that printed."),
+        typer.Option("--attempt", metavar="N", min=1, show_default=False, help="Attempt of the job to read; default: the last one with output."),
     ] = None,
     store: StoreOption = None,
     as_json: JsonOption = False,
@@ -142,19 +142,22 @@ def _of_job(name: str | None, rank: int, attempt: int | None, store: str | None)
     try:
         opened = read_store(store)
     except StoreError as error:
-        raise BadInput("no such file, and no store to look for a job in", field="FILE|JOB", value=name, remedy=error.line()) from error  # fmt: skip
+        raise BadInput("no such file, and no store to find a job in", field="FILE|JOB", value=name, remedy=error.line()) from error  # fmt: skip
     try:
         job = need_job(read_view(opened), name, started=True)
         root = run_root(opened, data_dir())
     except BadInput as error:
         if name is None or error.problem != "no such job in this store":
             raise
-        raise BadInput("neither a file nor a job of this store", field="FILE|JOB", value=name, remedy=error.remedy) from None  # fmt: skip
+        raise BadInput("is neither a file nor a job of this store", field="FILE|JOB", value=name, remedy=error.remedy) from None  # fmt: skip
     finally:
         opened.close()
     if not job.attempts:
         raise BadInput(
-            "the job has not started yet", field="JOB", value=job.id, remedy="ask again once it runs"
+            "the job has not started yet",
+            field="JOB",
+            value=job.id,
+            remedy="try again when it runs; `unidle list` shows its state",
         )
     number = len(job.attempts) if attempt is None else attempt
     if number > len(job.attempts):

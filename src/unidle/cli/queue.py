@@ -39,7 +39,7 @@ def queue(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the queues of a store and what each is due, uses and lends."""
+    """Show the queues of a store: what each deserves, uses and lends."""
     opened = read_store(store)
     view = read_view(opened)
     if usage:

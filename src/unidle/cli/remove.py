@@ -151,7 +151,7 @@ def _ask(opened: SqlStore, names: Sequence[str]) -> None:
     answered(opened, request, "unidle rm")
     if not read_view(opened).removed.issuperset(names):
         raise StoreError(
-            "its controller did not remove the jobs", field=opened.url,
+            "the controller did not remove the jobs", field=opened.url,
             remedy="restart `unidle up` with this version of unidle, then try again",
         )  # fmt: skip
 

@@ -194,6 +194,6 @@ def _show(
     say()
     jobs, nodes = counted(len(scenario.arrivals), "job"), counted(len(scenario.fleet.nodes), "node")
     until = f", the first {until_h:g} h" if until_h is not None else ""
-    say(f"{jobs} on {nodes}{until}; replays are modelled, by the loop that places real jobs")
+    say(f"{jobs} on {nodes}{until}; replays are modelled by the scheduler that places real jobs")
     for why, count in scenario.left_out.items():
         warn(f"{counted(count, 'job')} left out: {why}")

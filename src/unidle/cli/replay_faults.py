@@ -224,11 +224,11 @@ def _say(replay: Replay, found: list[tuple[Case, FaultOutcome]]) -> None:
     days = replay.trace.end_ns / 86_400e9
     say(
         f"{counted(len(replay.trace.faults), 'fault')} of {counted(replay.servers, 'server')} in {days:.1f} days; "
-        "worth: points of ETTR that the line lacks; placed: without the hours in which no place was free;"
+        "worth: loss of ETTR in points; placed: without the hours in which no node was free."
     )
     say(
-        "formula: what Meta's expects of the restarts that were seen (*: too few, or too close together, for it). "
-        "All of it is modelled, by the loop that places real jobs."
+        "formula: Meta's formula for the restarts of the replay (*: too few, or too close together). "
+        "All figures are modelled by the scheduler that places real jobs."
     )
 
 

@@ -70,7 +70,7 @@ def openb(
         )  # fmt: skip
     sizes = read_nodes(nodes)
     trace = read_pods(pods, sizes)
-    _note("getting the policies ready")
+    _note("preparing the policies")
     experiment = Experiment.of(names, sizes, trace.demands, requested)
     runs = []
     with _rows_of(decisions, (nodes, pods)) as out:
@@ -168,7 +168,7 @@ def _rows_of(path: str | None, inputs: Sequence[str]) -> Iterator[TextIO | None]
         yield None
         return
     if os.path.realpath(path) in map(os.path.realpath, inputs):
-        raise BadInput("is one of the lists that are read", field="--decisions", value=path, remedy="name another file")  # fmt: skip
+        raise BadInput("is an input of this command", field="--decisions", value=path, remedy="name another file")  # fmt: skip
     with whole_file(path, "--decisions") as out:
         stream = io.TextIOWrapper(out, encoding="utf-8", newline="")
         stream.write("policy,seed,seq,pod,node,gpus\n")

@@ -147,7 +147,7 @@ def _assumed(
 
     kind, factor = _estimates(estimates)
     if 0 < mtbf < _LEAST_MTBF_H:
-        raise BadInput("is too short for a node to be of use", field="--mtbf", value=mtbf, remedy=f"give 0, or at least {_LEAST_MTBF_H:g} hours")  # fmt: skip
+        raise BadInput("is too short for a node to do useful work", field="--mtbf", value=mtbf, remedy=f"give 0, or at least {_LEAST_MTBF_H:g} hours")  # fmt: skip
     return Assumptions(
         checkpoint_every_s=checkpoint_every,
         checkpoint_s=checkpoint_write,
@@ -180,7 +180,7 @@ def _estimates(text: str) -> tuple[Estimates, float]:
     elif text in _ESTIMATES:
         return _ESTIMATES[text], 1.0
     raise BadInput(
-        "is not a way to know run times", field="--estimates", value=text,
+        "is not a kind of estimate", field="--estimates", value=text,
         remedy="write none, exact, exact,FACTOR (above 0, at most 1000) or learned",
     )  # fmt: skip
 
@@ -197,7 +197,7 @@ def renames(text: str | None, option: str) -> dict[str, str]:
         old, equals, new = (word.strip() for word in part.partition("="))
         if not (old and equals and new) or old in found:
             raise BadInput(
-                "is not a list of names and other names", field=option, value=text,
+                "is not a list of OLD=NEW", field=option, value=text,
                 remedy="write OLD=NEW, or OLD=NEW,OLD=NEW, each OLD once",
             )  # fmt: skip
         found[old] = new

@@ -136,7 +136,10 @@ def progress_of(mode: str) -> Progress:
     """How to show progress. Errors: :class:`BadInput`."""
     if mode not in ("auto", "live", "plain", "off"):
         raise BadInput(
-            "is not a way to show progress", field="--progress", value=mode, remedy="auto, live, plain or off"
+            "is not a kind of progress display",
+            field="--progress",
+            value=mode,
+            remedy="auto, live, plain or off",
         )
     return cast("Progress", mode)
 
@@ -201,7 +204,7 @@ def _run(given: _Given) -> int:
         live.output.finish()
     if never is not None:
         store.close()
-        raise CannotRun(f"{job_id}: {never.text}", remedy="`unidle doctor` says what this machine offers")
+        raise CannotRun(f"{job_id}: {never.text}", remedy="`unidle doctor` shows what this machine offers")
     path = _write_report(store, job_id, given.report)
     _print_end(store, job, path, given)
     store.close()

@@ -100,12 +100,12 @@ def show_outcomes(outcomes: Mapping[str, Weathered], found: Sequence[Simulation]
     say()
     say(
         f"{counted(weather.tries, 'iteration')}, jitter {weather.percent:g} % (log-normal, mean 1), seed {weather.seed}:"
-        " the planned order as it is, and one where devices do what is ready within the plan's memory"
+        " the planned order, and an order in which devices run what is ready within the plan's memory"
     )
     show_table(header, rows)
     if weather.changed:
         say(
-            "Planned: before the change; replanned: chosen for it, without jitter; above is what was replanned."
+            "Planned: before the change. Replanned: chosen for the change, without jitter. The rows above are replanned."
         )
 
 

@@ -93,9 +93,7 @@ def plan(
 
 def _one_of(field: str, value: str, allowed: Any) -> None:
     if value not in allowed:
-        raise BadInput(
-            "is none of them", field=field, value=value, remedy=f"choose one of {', '.join(allowed)}"
-        )
+        raise BadInput("is not a choice", field=field, value=value, remedy=f"use one of {', '.join(allowed)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +169,7 @@ def expected_line(setting: Setting, result: Result) -> str:
     rate = found.revocations_per_hour
     told = (
         f"With {rate:.4g} revocations an hour of the devices in use: {found.iteration_ns / 1e6:,.3f} ms expected"
-        f" ({found.stretch:.4f} times), {figures(found.cost_per_iteration)} in money; saved every {saving.every_s:g} s"
+        f" ({found.stretch:.4f} times), cost {figures(found.cost_per_iteration)}; saved every {saving.every_s:g} s"
     )
     if rate and saving.save_s:
         best = best_interval(Costs(saving.save_s, 3600 / rate, saving.restart_s, 0.0))
@@ -212,7 +210,7 @@ def _show(all_told: Told, planner: str) -> None:
     )
     say(
         f"Iteration {told['iteration_ns'] / 1e6:,.3f} ms, no less than {told['lower_bound_ns'] / 1e6:,.3f} ms in any"
-        f" layout considered; use {100 * told['utilisation']:.1f} %; {figures(told['cost_per_iteration'])} in money."
+        f" layout considered; utilisation {100 * told['utilisation']:.1f} %; cost {figures(told['cost_per_iteration'])}."
     )
     if line := expected_line(setting_of(wanted, layout), made.result):
         say(line)
@@ -254,10 +252,10 @@ def _show_comparison(comparison: Comparison) -> None:
 def _compare(base: Plan, made: Plan, what: str) -> None:
     before, after = base.result, made.result
     say(
-        f"{what}: {before.iteration_ns / 1e6:,.3f} ms and {figures(before.cost_per_iteration)} in money;"
+        f"{what}: {before.iteration_ns / 1e6:,.3f} ms, cost {figures(before.cost_per_iteration)};"
         f" {'with it' if what.startswith('Without') else 'so'} {100 * (after.iteration_ns / before.iteration_ns - 1):+.1f} % time"
         + (
-            f", {100 * (after.cost_per_iteration / before.cost_per_iteration - 1):+.1f} % money."
+            f", {100 * (after.cost_per_iteration / before.cost_per_iteration - 1):+.1f} % cost."
             if before.cost_per_iteration
             else "."
         )

@@ -127,7 +127,7 @@ def _known(secret: str | None) -> bytes:
         raise BadInput(
             "is needed",
             field="--secret",
-            remedy=f"`unidle span probe serve` on the other host says it ({_SECRET_VARIABLE})",
+            remedy=f"set {_SECRET_VARIABLE} as `unidle span probe serve` on the other host prints it",
         )
     return secret.encode()
 
@@ -136,7 +136,7 @@ def _address(target: str | None) -> tuple[str, int]:
     host, _, port = (target or "").rpartition(":")
     if not host or not port.isdigit() or not 0 < int(port) < 65536:
         raise BadInput(
-            "must be serve, or HOST:PORT of who serves", field="TARGET", value=target,
+            "must be `serve`, or HOST:PORT of a host that serves", field="TARGET", value=target,
             remedy="or give two namespaces with --from-netns and --to-netns",
         )  # fmt: skip
     return host.strip("[]"), int(port)

@@ -61,7 +61,7 @@ def profile(
         int, typer.Option(metavar="N", min=0, max=4096, help="CPU threads per process; 0: PyTorch's default.")
     ] = 0,
     repeats: Annotated[
-        int, typer.Option(metavar="N", min=1, max=100_000, help="Number of measurements, after three that do not count.")
+        int, typer.Option(metavar="N", min=1, max=100_000, help="Number of measurements, after three warm-up runs.")
     ] = 30,
     beside: Annotated[
         int, typer.Option("--parallel", "--beside", metavar="N", min=1, max=256, help="Processes that measure at the same time.")
@@ -69,7 +69,7 @@ def profile(
     seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed of parameters and data.")] = 0,
     write: Annotated[
         str | None,
-        typer.Option(metavar="FILE", show_default=False, help="Store the layers in this span file; the rest of it stays."),
+        typer.Option(metavar="FILE", show_default=False, help="Store the layers in this span file; the other fields stay unchanged."),
     ] = None,
     store: Annotated[
         str | None,
@@ -92,7 +92,7 @@ def profile(
         profile_job(target, place, write, as_json=as_json)
         return
     if dtype is not None and dtype not in _DTYPES:
-        raise BadInput("is none of them", field="--dtype", value=dtype, remedy=f"choose one of {', '.join(_DTYPES)}")  # fmt: skip
+        raise BadInput("is not a choice", field="--dtype", value=dtype, remedy=f"use one of {', '.join(_DTYPES)}")  # fmt: skip
     request = _request(target, _arguments(argument))
     request = replace(
         request, data=_path(data, "--data") or request.data, loss=_path(loss, "--loss") or request.loss,
@@ -125,7 +125,7 @@ def _job_place(target: str, store: str | None) -> Path | None:
         return None
     found = place_of(target, store)
     if found is None and store is not None:
-        raise BadInput("has no job of unidle span run with this name", field="--store", value=target, remedy="see unidle list --store")  # fmt: skip
+        raise BadInput("the store has no job of `unidle span run` with this name", field="--store", value=target, remedy="`unidle list --store STORE` lists the jobs")  # fmt: skip
     return found
 
 
@@ -258,7 +258,7 @@ def _answer(process: subprocess.Popen[str]) -> dict[str, Any]:
         raise CannotRun(
             f"the process that measures {ended} before it could answer"
             + (": perhaps it ran out of memory" if code == -9 else ""),
-            remedy="use a smaller --microbatch or fewer layers" if code == -9 else "what it said is above",
+            remedy="use a smaller --microbatch or fewer layers" if code == -9 else "see its output above",
         )
     told: dict[str, Any] = json.loads(line)
     if error := told.get("error"):
@@ -306,9 +306,9 @@ def _show(found: Profile, how: dict[str, Any]) -> None:
             "The two differ: other programs had the device, or layers are so short that calls take most of it."
         )
     if not found.has_loss:
-        say("No loss: what it takes is not in it (--loss).")
+        say("No loss function: its time is not included (see --loss).")
     if apart := [each.layer.name for each in found.layers if not each.split]:
-        say(f"Gradients of weights as a difference, for they cannot run apart: {', '.join(apart)}.")
+        say(f"Weight gradients computed as a difference, because they cannot run alone: {', '.join(apart)}.")
     say("All figures are measured: medians; ± is the half of the 95 % interval.")
 
 

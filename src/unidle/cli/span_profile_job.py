@@ -77,7 +77,7 @@ def _newest(job: str, place: Path) -> tuple[int, dict[str, Any], list[StageTimes
         stages = stage_times(plan, records)
         if all(each.forward is not None for each in stages):
             return number, plan, stages
-    raise CannotRun(f"{job} has done no step here yet", remedy="ask again once it has; with --site, ask on the host that started the stage")  # fmt: skip
+    raise CannotRun(f"{job} has completed no step on this host yet", remedy="try again after its first step; with --site, use the host that started the stage")  # fmt: skip
 
 
 def _storable(job: str, stages: list[StageTimes], paced: bool) -> None:

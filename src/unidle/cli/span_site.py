@@ -34,7 +34,7 @@ def run_site(
         raise BadInput(
             "is not set",
             field=SECRET,
-            remedy="all sites need the same: python3 -c 'import secrets; print(secrets.token_hex(32))'",
+            remedy="all sites need the same value, for instance from: python3 -c 'import secrets; print(secrets.token_hex(32))'",
         )
     hosts = wanted.training.hosts
     launcher, every = launcher_of(wanted.setting, hosts, site, host)

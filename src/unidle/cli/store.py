@@ -107,7 +107,7 @@ def _readable(file: str) -> AbstractContextManager[BinaryIO]:
 
 @store_app.command("compact")
 def compact(store: StoreOption = None, as_json: JsonOption = False) -> None:
-    """Return unused disk space of a store. A new snapshot is written and final ledger rows are sealed; no event is dropped."""
+    """Return unused disk space of a store to the file system. A new snapshot is written and final ledger rows are sealed; no event is dropped."""
     from unidle.store import tools
     from unidle.store.open import open_store
     from unidle.view.snapshot import load_view

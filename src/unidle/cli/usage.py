@@ -36,7 +36,7 @@ def in_one_line(error: Exception, words: Sequence[str], groups: Mapping[str, Seq
     ``groups`` are commands that have commands below them, with these.
     """
     path = getattr(getattr(error, "ctx", None), "command_path", "") or _command(words, groups)
-    shown = f"`{path} --help` shows what it takes"
+    shown = f"`{path} --help` lists its options"
     message = str(getattr(error, "message", "") or error).replace("\n", " ").strip()
     parameter = getattr(error, "param", None)
     if parameter is not None:
@@ -45,7 +45,7 @@ def in_one_line(error: Exception, words: Sequence[str], groups: Mapping[str, Seq
     if option is not None:
         return _of_option(error, option, message, path, shown)
     if found := _EXTRA.search(message):
-        return BadInput(f"{path} takes no more words", field="arguments", value=found[1], remedy=shown)
+        return BadInput(f"{path} takes no more arguments", field="arguments", value=found[1], remedy=shown)
     if found := _COMMAND.match(message):
         near = _elsewhere(found[1], path, groups) or (found[2] or "").replace("'", "`").replace(", ", " or ")
         meant = f"did you mean {near}?" if near else f"`{path} --help` lists them"

@@ -60,8 +60,8 @@ def _without(view: View, device_id: str, gone: set[str]) -> ev.DeviceCut | None:
     cut = without_parts(device, gone)
     users = sum(bool(part.job) for part in cut.parts)
     text = (
-        f"{counted(users, 'other')} still {does(users, 'use')} it: what was left joins the rest"
+        f"{counted(users, 'other')} still {does(users, 'use')} it: the part joins the free rest"
         if users
-        else "nobody uses it: it is whole again"
+        else "the device is unused: it is whole again"
     )
     return ev.DeviceCut(device_id, cut, Reason("part_left", text, {"users": users}))

@@ -172,7 +172,7 @@ def explain(view: View, job: JobView, store: str | None = None) -> Plain:
             text = _why_stopped(view, attempt.stop)
             decisions.append(_decision(attempt.stop_ns, "stop", text, attempt.stop.because))
         if attempt.why is not None:
-            text = "as it was asked to" if _is_of_stop(attempt, attempt.why) else attempt.why.text
+            text = "as requested" if _is_of_stop(attempt, attempt.why) else attempt.why.text
             decisions.append(_decision(attempt.ended_ns, f"attempt {attempt.outcome}", text, attempt.why))
         if attempt.then is not None:
             text = "it waits again" if _is_of_stop(attempt, attempt.then) else attempt.then.text
@@ -244,14 +244,14 @@ def _unmeasured(job: JobView, now_ns: int) -> str | None:
     late = live is not None and live.all_spawned and now_ns - live.placed_ns > START_MOST_NS
     if not late and job.state != "succeeded":
         return None
-    return f"{how_to_measure(job.id)}; `unidle profile {job.id}` looks at one that runs"
+    return f"{how_to_measure(job.id)}; `unidle profile {job.id}` measures a running job"
 
 
 def how_to_measure(job: str) -> str:
     """The two things that a user can do about a job whose steps were not seen."""
     return (
-        f"no steps were seen: give a pattern for what it prints (`unidle progress {job}` helps),"
-        " or call unidle.rank.step() in its loop"
+        f"no steps were seen: set progress.pattern in the job file (`unidle progress {job}` proposes one),"
+        " or call unidle.rank.step() in the training loop"
     )
 
 

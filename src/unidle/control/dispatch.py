@@ -64,7 +64,7 @@ def _look(address: ClusterAddress, now_ns: int) -> Seen:
             return Seen(address, load_summary(address.summary), None)
         view = _view(address.store)
         if not view.fleet.nodes:
-            return Seen(address, None, None, "no controller has told what fleet it has")
+            return Seen(address, None, None, "no controller has run on its store yet")
         return Seen(address, summary_of(view, max(now_ns, view.time_ns)), view)
     except UnidleError as error:
         return Seen(address, None, None, error.line())
@@ -89,8 +89,8 @@ def verdicts(seen: Sequence[Seen], spec: JobSpec, prefer: Prefer) -> list[Verdic
     currencies = {verdict.currency for verdict in found if verdict.cost is not None}
     if prefer == "cost" and len(currencies) > 1:
         raise BadInput(
-            "the clusters count in different currencies", field="prefer", value=sorted(currencies),
-            remedy="prefer: start, or one currency in all fleet files",
+            "the clusters have prices in different currencies", field="prefer", value=sorted(currencies),
+            remedy="use prefer: start, or the same currency in all fleet files",
         )  # fmt: skip
     return ranked(found, prefer)
 
@@ -176,7 +176,7 @@ def _unfinished(seen: Sequence[Seen]) -> Iterator[Move]:
             target = by_name.get((job.cancel_by or "").removeprefix(MOVER))
             gone = job.state == "cancelled" and (job.cancel_by or "").startswith(MOVER)
             if gone and target is not None and target.view is not None and job.id not in target.view.jobs:
-                because = Reason("unfinished", "left its cluster before, and did not arrive")
+                because = Reason("unfinished", "left its cluster in an earlier move that was interrupted")
                 yield Move(job.id, job.spec, one.address, target.address, because, left=True)
 
 

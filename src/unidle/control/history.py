@@ -124,8 +124,8 @@ def _asks(spec: JobSpec) -> tuple[object, ...]:
 def _missing(field: str, arrival: Arrival, value: str, has: Sequence[str], option: str) -> BadInput:
     known = ", ".join(has[:8]) or "none"
     return BadInput(
-        f"job {arrival.job} names what the fleet does not have", field=field, value=value,
-        remedy=f"it has {known}; {option} OLD=NEW names one of them instead",
+        f"job {arrival.job} needs something that the fleet does not have", field=field, value=value,
+        remedy=f"it has {known}; use {option} OLD=NEW to replace it",
     )  # fmt: skip
 
 
@@ -136,9 +136,9 @@ def _as_replayed(job: JobView) -> JobSpec:
 
 def _why_left_out(job: JobView) -> str | None:
     if not job.terminal:
-        return "run time not known, not ended yet"
+        return "run time unknown: not ended yet"
     if not job.attempts:
-        return "run time not known, never started"
+        return "run time unknown: never started"
     return None
 
 

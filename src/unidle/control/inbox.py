@@ -51,7 +51,7 @@ def signed(store: Store, spec: JobSpec, user: str | None = None) -> tuple[JobSpe
     if wanted not in (sender, login_name()):  # the latter where nothing was said
         raise BadInput(
             f"only the owner of the store may submit for others, and this is {sender}", field="user", value=wanted,
-            remedy=f"leave it out: the job is then {sender}'s",
+            remedy=f"leave --user out; the job then belongs to {sender}",
         )  # fmt: skip
     return replace(spec, user=sender), sender
 

@@ -100,8 +100,8 @@ class Controller:
         modelled = self._engine.modelled
         if self.view.seq and modelled != self.view.modelled:
             raise StoreError(
-                "a simulation's log and a real one do not mix", field=self._store.url,
-                remedy="name another store",
+                "the store has the log of a simulation" if self.view.modelled else "the store has the log of a real fleet", field=self._store.url,
+                remedy="use another store (--store)",
             )  # fmt: skip
         covers_ns = 3 * self._sighting_every_ns
         pid = 0 if modelled else os.getpid()  # a simulation's log is the same in whichever process it runs

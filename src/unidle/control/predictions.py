@@ -56,7 +56,7 @@ def spec_of(view: View, name: str, user: str | None, devices: int | None) -> Job
             )  # fmt: skip
     field, value = ("--name", name) if user is None else ("--user", user)
     raise BadInput(
-        "no job of this name in the store", field=field, value=value, remedy="`unidle list` shows the jobs"
+        "the store has no job of this name", field=field, value=value, remedy="`unidle list` shows the jobs"
     )
 
 

@@ -127,7 +127,7 @@ class Preflight:
             one = doubts[0]
             here = view.care.targets.get(one.node)
             more = f"; {here.because.text}" if one.action == "taint" and here is not None else ""
-            text += f"; {one.node}: {one.because}{more}; starts all the same"
+            text += f"; {one.node}: {one.because}{more}; the job starts nevertheless"
         return ev.PreflightEnded(job.id, attempt.number, True, Reason("checked", text))
 
     def _check(self, view: View, node: Node, tier: Tier, decision: Decision, now_ns: int) -> None:

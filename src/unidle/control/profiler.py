@@ -169,7 +169,9 @@ class Profiler:
                     with suppress(OSError):
                         pipe.close()
         if not self._end:
-            self._say("the profiler did not answer and was ended" if hung else _how_ended(code, talk.errors))
+            self._say(
+                "the profiler did not answer and was stopped" if hung else _how_ended(code, talk.errors)
+            )
         return code
 
     def _begin(self) -> _Talk:
@@ -227,7 +229,7 @@ class Profiler:
                 elif kind in _KINDS:
                     self._add(ev.decode(kind, bytes(body)))
             except (msgspec.DecodeError, StoreDamaged) as error:
-                self._say(f"the profiler says what cannot be read: {error}")
+                self._say(f"the profiler's output cannot be read: {error}")
 
     def _add(self, event: ev.Event) -> None:
         with self._lock:

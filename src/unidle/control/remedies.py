@@ -96,7 +96,7 @@ class RemedyWatch:
                 yield ev.CordonSet(target, False, request.by, Reason("returned", f"returned by {request.by}"))
             if target in view.care.windows and (here is None or here.state in ("draining", "maintenance")):
                 yield ev.MaintenanceSet(target, 0, 0, 0, request.by)
-                said = Reason("returned", "no maintenance any more")
+                said = Reason("returned", "the maintenance is cancelled")
             if here is not None or said is None:
                 said = maintenance.give_back(
                     target, here, policy, now_ns, request.by, unproved=request.unproved

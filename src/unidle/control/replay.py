@@ -24,7 +24,7 @@ _AGAIN: Final = Restart(max=10**6, backoff_s=1.0)
 """A recorded job ends when its work is done: what a simulated fault cost it is done again."""
 
 _VAIN: Final = 9.0  # one attempt in 8,000 comes through
-NO_ROOM: Final = "no state of the fleet holds such a job"
+NO_ROOM: Final = "the fleet can never hold such a job"
 
 Estimates = Literal["none", "exact", "learned"]
 
@@ -216,7 +216,7 @@ def _check_ends(scenario: Scenario, assumed: Assumptions) -> None:
             raise BadInput(
                 f"job {arrival.job} would never reach a checkpoint: its nodes ({nodes} or more) must stay up for {saved_s + overhead_s:.0f} s",
                 field="--mtbf", value=assumed.mtbf_s / 3600,
-                remedy=f"give at least {needed_s / _VAIN / 3600:.2g} hours, checkpoints more often, or --stop-after",
+                remedy=f"use --mtbf {needed_s / _VAIN / 3600:.2g} or more, a shorter --checkpoint-every, or --stop-after H",
             )  # fmt: skip
 
 

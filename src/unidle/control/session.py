@@ -58,7 +58,7 @@ def _make_root(root: Path) -> None:
     except OSError as error:
         raise StoreError(
             f"the directory for the ranks' logs cannot be made: {error.strerror}", field=str(root),
-            remedy="free space there, or see who may write to it",
+            remedy="free space on its disk, or check its permissions",
         ) from error  # fmt: skip
 
 

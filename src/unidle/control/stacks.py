@@ -30,7 +30,7 @@ AT_ONCE: Final = 4
 LOOKS_PER_ATTEMPT: Final = 8
 KEPT_BYTES: Final = 48 << 10  # of one look in the log
 _ANSWER_BYTES: Final = 4 << 20
-_LATE: Final = "the look did not end in time"
+_LATE: Final = "the snapshot did not end in time"
 
 _Key = tuple[str, int]
 
@@ -76,7 +76,7 @@ class GangStacks:
         self._counts[key] = self._counts.get(key, 0) + 1
         self._looks[key] = look = _Look(len(attempt.ranks), now_ns)
         if sum(one.process is not None for one in self._looks.values()) >= AT_ONCE:
-            look.why_not = "too many other gangs were looked at in the same second"
+            look.why_not = "too many other gangs hung in the same second"
             return
         orders = {"root": str(self._root), "job": job, "attempt": attempt.number, "ranks": look.ranks}
         try:
@@ -84,7 +84,7 @@ class GangStacks:
             self._ready = None
             _send(look.process, msgspec.json.encode(orders) + b"\n")
         except OSError as error:
-            look.why_not = f"the look could not be started: {error.strerror}"
+            look.why_not = f"the snapshot could not be started: {error.strerror}"
 
     def holds(self, job: str, attempt: AttemptView, now_ns: int) -> bool:
         """Whether the order to stop this attempt has to wait for the look at it; it begins one where there was none."""
@@ -176,7 +176,7 @@ def found(job: str, attempt: int, ranks: int, out: bytes, why_not: str) -> ev.St
         with suppress(msgspec.DecodeError):
             stacks = msgspec.json.decode(line, type=tuple[ev.RankStack, ...])
     if not stacks:
-        text = f"the stacks of the gang's ranks could not be taken: {why_not or 'the look ended without an answer'}"
+        text = f"the stacks of the gang's ranks could not be taken: {why_not or 'the snapshot ended without a result'}"
         return ev.StacksTaken(job, attempt, Reason("stacks", text))
     known = {rank for stack in stacks for rank in stack.ranks}
     if missing := tuple(sorted(set(range(ranks)) - known)):

@@ -91,7 +91,7 @@ def _over(job: str, attempt: AttemptView, standing: VerdictView) -> ev.VerdictOv
 
 def _mount_text(mount: Mount, answer: Answer, nodes: list[str], at_ns: int) -> str:
     s = (at_ns - (answer.since_ns or at_ns)) / 1e9
-    says = f"says only: {os.strerror(answer.error)}" if answer.error else "has not answered"
+    says = f"answers only: {os.strerror(answer.error)}" if answer.error else "has not answered"
     where = ", ".join(nodes[:8]) + (" and more" if len(nodes) > 8 else "")
     what = f"{mount.place} ({mount.kind}, {mount.source})"
     return f"the storage mounted on {what} {says} for {s:.0f} s ({plural(len(nodes), 'node')} {where})"

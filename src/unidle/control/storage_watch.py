@@ -39,7 +39,7 @@ class StorageWatch:
         self._mounts.close()
 
     def _sights(self, view: View) -> Iterator[ev.WatchSet]:
-        """Nodes of running jobs whose mounts cannot be asked, and those where that is over."""
+        """Nodes of running jobs whose mounts cannot be checked, and those where that is over."""
         why = self._mounts.why_not()
         attempts = [view.jobs.open[job].attempts[-1] for job in view.live] if why else []
         blind = {place.node for attempt in attempts for place in attempt.places}

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 Plain = dict[str, Any]
 
-_NEXT: Final = Reason("fits", "there is room for it: it starts with the next decision")
+_NEXT: Final = Reason("fits", "there is room for the job: it starts with the next decision")
 
 
 def waiting(view: View, job: JobView) -> Plain:
@@ -75,7 +75,7 @@ def _start_unknown(view: View, job: JobView, now: Reason) -> str | None:
     if job.not_before_ns > view.time_ns:
         return None  # the reason says when it is tried again
     if not job.spec.needs_devices:
-        return "it waits for cores and memory, of which no plan is made"
+        return "the job waits for cores and memory, which are not planned ahead"
     ways: tuple[tuple[Literal["holding", "ahead"], str, str], ...] = (
         ("holding", "runs", "run"), ("ahead", "waits before it", "wait before it"),
     )  # fmt: skip
@@ -85,12 +85,12 @@ def _start_unknown(view: View, job: JobView, now: Reason) -> str | None:
             more = f" and {counted(len(names) - 3, 'more job')}" if len(names) > 3 else ""
             alone = len(names) == 1
             return (
-                f"no run time is known of {', '.join(names[:3])}{more}, which {one if alone else many}; "
-                f"estimate_s in {'its job file' if alone else 'their job files'} or a finished run of that name would give one"
+                f"the run time of {', '.join(names[:3])}{more} is unknown, and {'it' if alone else 'they'} {one if alone else many}; "
+                f"set estimate_s in the job {'file' if alone else 'files'}, or finish a job of the same name"
             )
     if now.code in ("quota", "behind"):
-        return "it waits for quota, not for devices, and who gives it back is not planned"
-    return "the ends of running jobs that are known do not make room for it"
+        return "the job waits for quota, not for devices; the return of quota is not planned ahead"
+    return "the predicted ends of running jobs do not make room for the job"
 
 
 def _ahead(view: View, job: JobView) -> int:
@@ -155,7 +155,7 @@ def _quota_line(now: Reason) -> Plain:
     """The quota that is in the way, in the form of :func:`barrier_line`; amounts in devices or cores."""
     queue, resource = now.figures["queue"], now.figures["resource"]
     bound, used, asked = (float(now.figures[name]) / 1000 for name in ("bound", "used", "asked"))
-    helps = f"{used + asked - bound:g} {resource} less in use in {queue}, or so much more allowed"
+    helps = f"{used + asked - bound:g} {resource} less in use by {queue}, or a limit that is as much higher"
     return {
         "constraint": f"quota of {queue}", "text": now.text, "domains": 1, "fitting": 0,
         "largest": max(bound - used, 0.0), "needs": asked, "unblock": helps,

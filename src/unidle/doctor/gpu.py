@@ -13,7 +13,7 @@ from unidle.fleet.links import describe
 
 _GPU_USE = "training on GPUs; without one, CPU devices stand in"
 _DRIVER_USE = "CUDA programs"
-_SEE_LOG = "see nvidia-smi and the kernel's log"
+_SEE_LOG = "check `nvidia-smi` and `dmesg`"
 _NO_DRIVER = "install NVIDIA's driver if this machine has a GPU"
 
 
@@ -59,7 +59,7 @@ def _devices(nvml: Any) -> Check:
     found, silent = answering(nvml)
     lost = "; ".join(f"GPU {index} does not answer: {why}" for index, why in silent.items())
     if not found:
-        detail = lost or "the driver runs, but sees no GPU"
+        detail = lost or "the driver runs, but finds no GPU"
         return Check("GPU", "limited" if lost else "missing", detail, _GPU_USE, _SEE_LOG)
     models = Counter(nvml.nvmlDeviceGetName(h) for h in found.values())
     memory = sum(nvml.nvmlDeviceGetMemoryInfo(h).total for h in found.values())
@@ -77,7 +77,7 @@ def _others(root: Path, environ: Mapping[str, str]) -> list[Check]:
 
     def check(name: str, found: Found) -> Check:
         if not found.gpus:
-            return Check(name, "limited", found.says, _GPU_USE, "see npu-smi info and the kernel's log")
+            return Check(name, "limited", found.says, _GPU_USE, "check `npu-smi info` and `dmesg`")
         models = Counter(gpu.model for gpu in found.gpus)
         memory = sum(gpu.memory_bytes for gpu in found.gpus) / 2**30
         detail = ", ".join(f"{n} x {model}" for model, n in models.items()) + f", {memory:,.0f} GiB in all"
@@ -100,5 +100,7 @@ def _driver(nvml: Any) -> Check:
     version = nvml.nvmlSystemGetCudaDriverVersion_v2()
     detail = f"driver {nvml.nvmlSystemGetDriverVersion()}, CUDA {version // 1000}.{version % 1000 // 10}"
     if version < 12_000:
-        return Check("CUDA driver", "limited", detail, _DRIVER_USE, "PyTorch's wheels want CUDA 12 or later")
+        return Check(
+            "CUDA driver", "limited", detail, _DRIVER_USE, "the wheels of PyTorch need CUDA 12 or later"
+        )
     return Check("CUDA driver", "ok", detail, _DRIVER_USE)

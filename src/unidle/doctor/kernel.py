@@ -74,7 +74,7 @@ def cgroups(root: Path) -> Check:
 
 def pressure(root: Path) -> Check:
     """Pressure stall information (PSI)."""
-    use = "telling a rank that waits for CPU, memory or disk from one that works"
+    use = "detection of ranks that wait for CPU, memory or disk"
     if read(root / "proc/pressure/cpu") is not None:
         return Check("pressure", "ok", "/proc/pressure", use)
     return Check(
@@ -84,7 +84,7 @@ def pressure(root: Path) -> Check:
 
 def network_namespaces() -> Check:
     """Network namespaces, by making one in a child process."""
-    use = "tests of slow and broken networks between nodes on one machine"
+    use = "tests of slow and broken networks on one machine"
     problem = _try_unshare("--net")
     if problem is None:
         return Check("network namespaces", "ok", "made one", use)
@@ -126,11 +126,11 @@ def perf_events(root: Path, held: frozenset[int]) -> Check:
     text = read(root / "proc/sys/kernel/perf_event_paranoid")
     if text is None:
         return Check(
-            "perf events", "missing", "the kernel has none", use, "use a kernel with CONFIG_PERF_EVENTS"
+            "perf events", "missing", "not in this kernel", use, "use a kernel with CONFIG_PERF_EVENTS"
         )
     detail = f"perf_event_paranoid is {text}"
     if {CAP_SYS_ADMIN, CAP_PERFMON} & held:
-        return Check("perf events", "ok", f"{detail}, which does not bind this user", use)
+        return Check("perf events", "ok", f"{detail}, which does not restrict this user", use)
     if int(text) <= 1:
         return Check("perf events", "ok", detail, use)
     remedy = "run as root, or sysctl kernel.perf_event_paranoid=1"
@@ -204,7 +204,7 @@ def _try_unshare(*options: str) -> str | None:
             stdin=subprocess.DEVNULL,
         )
     except FileNotFoundError:
-        return "not tried: the program unshare (util-linux) is not installed"
+        return "not tested: the program unshare (util-linux) is not installed"
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"not tried: {error}"
     if tried.returncode == 0:

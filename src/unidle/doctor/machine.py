@@ -39,7 +39,7 @@ def disk(root: Path, place: Path) -> Check:
         return Check("disk", "limited", f"{detail}: gone after a reboot", use, remedy)
     if not os.access(here, os.W_OK):
         return Check(
-            "disk", "limited", f"{detail}, read-only for this user", use, "name another place (--store)"
+            "disk", "limited", f"{detail}, read-only for this user", use, "use another path with --store"
         )
     if free < _ROOMY_BYTES:
         remedy = "free some space, or put the store elsewhere (--store)"
@@ -58,14 +58,20 @@ def file_system(root: Path, path: Path) -> str:
 
 def clock(root: Path) -> Check:
     """The kernel's clock source: a slow one costs a system call each time that a rank looks."""
-    use = "cheap and exact times"
+    use = "precise times at low cost"
     source = read(root / "sys/devices/system/clocksource/clocksource0/current_clocksource") or "unknown"
     resolution_ns = round(time.clock_getres(time.CLOCK_BOOTTIME) * 1e9)
     detail = f"{source}, resolution {resolution_ns:,} ns"
     if resolution_ns > 1_000_000:
         return Check("clock", "limited", detail, use, "boot with highres=on")
     if source in ("hpet", "acpi_pm", "jiffies", "refined-jiffies"):
-        return Check("clock", "limited", f"{detail}: slow to read", use, "see dmesg for why tsc was given up")
+        return Check(
+            "clock",
+            "limited",
+            f"{detail}: slow to read",
+            use,
+            "`dmesg` shows why the kernel stopped using tsc",
+        )
     return Check("clock", "ok", detail, use)
 
 
@@ -128,7 +134,7 @@ def _count(number: int) -> str:
 
 def ports(root: Path) -> Check:
     """The range that the kernel takes free ports from."""
-    use = "a port of its own for each attempt"
+    use = "a separate port for each attempt"
     text = read(root / "proc/sys/net/ipv4/ip_local_port_range")
     if text is None:
         return Check("ports", "missing", "the range of free ports cannot be read", use, "mount /proc")

@@ -82,7 +82,7 @@ def _refusals(known: Facts) -> dict[str, str]:
     elif not known.btf:
         refused["T0"] = "the kernel has no BTF (/sys/kernel/btf/vmlinux)"
     elif known.inner_pids:
-        refused["T0"] = "this is a pid namespace of its own, whose pids mean nothing to BPF"
+        refused["T0"] = "the process is in its own pid namespace, and BPF needs the host's pids"
     if known.perf:
         refused["T1"] = known.perf
     if not _may_read(known):
@@ -185,7 +185,7 @@ def _try(which: int, *arguments: object) -> str:
     numbers = _CALLS.get(_machine())
     name = ("bpf()", "perf_event_open()")[which]
     if numbers is None:
-        return f"{name} is not tried on {_machine()}"
+        return f"{name} is not tested on {_machine()}"
     # One call with its errno: no library of this process is asked.
     call = ctypes.CDLL(None, use_errno=True).syscall
     call.restype = ctypes.c_long

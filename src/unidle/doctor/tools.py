@@ -18,7 +18,7 @@ def python() -> Check:
 
 def pytorch() -> Check:
     """PyTorch next to unidle; a job's own environment may have another."""
-    use = "the demo and the examples (jobs bring their own)"
+    use = "the demo and the examples (jobs may use another one)"
     version = _installed("torch")
     if version is None:
         return Check("PyTorch", "missing", "not installed", use, "pip install 'unidle[train]'")

@@ -85,7 +85,7 @@ def refuse(drill: Drill) -> None:
             )  # fmt: skip
     if drill.job.checkpoint_path is None and drill.result is None:
         raise BadInput(
-            "the drill does not know how to compare the job's result", field="result",
+            "the job's result has no known form", field="result",
             remedy="name the file that the job writes at its end (result:), or give the job a checkpoint.path",
         )  # fmt: skip
 
@@ -103,7 +103,7 @@ def _why_impossible(drill: Drill, fault: Fault) -> str | None:
     if fault.kind == "slow" and os.geteuid() != 0:
         return "it needs root, for control groups"
     if fault.kind in WATCH_KINDS and "watch" not in NodePart.__struct_fields__:
-        return "no detector reads it yet in this version"
+        return "this version has no detector for it"
     return None
 
 
@@ -118,10 +118,10 @@ def conduct(drill: Drill, cache: Cache, tell: Tell, *, store: Path | None = None
         key = key_of(drill)
         known = cache.find(key)
         if known is None:
-            tell("an undisturbed run first, to compare with")
+            tell("a run without faults first, for comparison")
             with _staged(replace(drill, faults=()), scratch, "undisturbed", drill) as stage:
                 known = _undisturbed(drill, stage, cache, key)
-        tell(f"the undisturbed run took {known[1]:.1f} s; now with {counted(len(drill.faults), 'fault')}")
+        tell(f"the run without faults took {known[1]:.1f} s; now with {counted(len(drill.faults), 'fault')}")
         with _staged(drill, scratch, "drill", drill, store) as stage:
             return _Conductor(drill, stage, tell).run(*known)
     finally:
@@ -151,19 +151,19 @@ def _undisturbed(drill: Drill, stage: Stage, cache: Cache, key: str) -> tuple[Pa
     while (job := stage.look()) is None or not job.terminal:
         if time.monotonic() - begun > drill.timeout_s:
             raise CannotRun(
-                f"the undisturbed run did not end within {drill.timeout_s:g} s", field="timeout_s",
+                f"the run without faults did not end within {drill.timeout_s:g} s", field="timeout_s",
                 remedy="use a shorter job, or a larger timeout_s",
             )  # fmt: skip
         time.sleep(_LOOK_S)
     if job.state != "succeeded" or len(job.attempts) != 1:
         why = job.because.text if job.because else job.state
-        raise CannotRun(f"the undisturbed run failed: {why}", remedy="try the job with `unidle run` first")
+        raise CannotRun(f"the run without faults failed: {why}", remedy="try the job with `unidle run` first")
     spawned = [r.spawn_ns for r in job.attempts[0].ranks if r.spawn_ns is not None]
     seconds = ((job.ended_ns or 0) - min(spawned, default=0)) / 1e9
     result = _result_of(drill, stage)
     if result is None:
         raise CannotRun(
-            "the undisturbed run left no result", field="result", value=drill.result,
+            "the run without faults left no result", field="result", value=drill.result,
             remedy="name the file that the job writes at its end, or its checkpoints' directory",
         )  # fmt: skip
     return cache.keep(key, result, seconds), seconds
@@ -210,7 +210,7 @@ class _Conductor:
                 if job is not None and job.terminal:
                     break
                 if time.monotonic() - begun > self.drill.timeout_s:
-                    why = f"given up after {self.drill.timeout_s:g} s"
+                    why = f"stopped after the time limit of {self.drill.timeout_s:g} s"
                     self.tell(why)
                     break
                 if job is not None:
@@ -240,7 +240,7 @@ class _Conductor:
             except (OSError, subprocess.CalledProcessError) as error:
                 said = getattr(error, "stderr", None)
                 self.done[number] = Injected(
-                    fault, why=f"it cannot be done: {said.decode().strip() if said else error}"
+                    fault, why=f"the fault could not be injected: {said.decode().strip() if said else error}"
                 )
                 self.tell(f"{fault.kind} {fault.target}: {self.done[number].why}")
                 continue
@@ -284,7 +284,7 @@ class _Conductor:
         if one.fault.kind != "corrupt_checkpoint":
             return one
         if one.fault.how == "remove":
-            return replace(one, why="the checkpoint is gone; the one before it is the newest")
+            return replace(one, why="the checkpoint is removed; the one before it is now the newest")
         assert self.stage.checkpoint is not None
         for path in candidates(str(self.stage.checkpoint))[:3]:  # a newer one may have come meanwhile
             verdict = verify(path)

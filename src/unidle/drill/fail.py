@@ -34,7 +34,7 @@ class _Draft:
         return replace(self._fault, at_step=step)
 
     def at_s(self, seconds: float) -> Fault:
-        """Seconds after all ranks of the first attempt were there."""
+        """Seconds after the start of all ranks of the first attempt."""
         return replace(self._fault, at_s=seconds)
 
     def during_recovery(self) -> Fault:

@@ -213,7 +213,7 @@ def _outcome(
     hurt = incident is not None or named is not None
     if not hurt and ns.kill is not None:  # for another fault at the same time
         return Outcome(
-            one.fault, None, None, ns, "the gang was restarted for another fault before this one showed"
+            one.fault, None, None, ns, "the gang was restarted for another fault before this one was detected"
         )
     must_name = bool(_EXPECTED[one.fault.kind]) and not one.fault.kind.startswith("disk")
     correct = named in right if hurt or must_name else None

@@ -64,8 +64,8 @@ def summary(report: Report) -> list[str]:
     same = "not compared" if report.result is None else report.result.text
     return [
         state,
-        f"result against an undisturbed run: {same}",
-        f"{counted(report.lost_steps, 'step')} done again; {report.seconds:.1f} s in all, undisturbed {report.undisturbed_s:.1f} s",
+        f"result compared with a run without faults: {same}",
+        f"{counted(report.lost_steps, 'step')} done again; {report.seconds:.1f} s in all, without faults {report.undisturbed_s:.1f} s",
     ]
 
 

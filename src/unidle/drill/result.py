@@ -52,7 +52,7 @@ def compare(ours: Path, theirs: Path, tolerance: float) -> Difference:
                 apart,
                 f"{name or 'the result'} differs" + (f" by {apart:.2g}" if apart < float("inf") else ""),
             )
-    return Difference(True, worst, "equal to the bit" if exact else f"equal within {worst:.1g}")
+    return Difference(True, worst, "equal bit by bit" if exact else f"equal within {worst:.1g}")
 
 
 def read(path: Path) -> Any:

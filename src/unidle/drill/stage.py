@@ -109,7 +109,7 @@ class Stage:
         if ended is not None and not may_be_down:
             said = (self.place / "up.txt").read_text(errors="replace").strip().splitlines()
             raise CannotRun(
-                f"`unidle up` ended with code {ended}: {said[-1] if said else 'it said nothing'}",
+                f"`unidle up` ended with exit code {ended}: {said[-1] if said else 'no output'}",
                 remedy="try the job with `unidle run` first",
             )
         return self.log.view.jobs.get(self.job_id)

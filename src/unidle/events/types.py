@@ -381,7 +381,7 @@ def decode(kind: str, body: bytes, seq: int = 0) -> Event:
                 "an event of an unknown kind",
                 field=f"event {seq}",
                 value=kind,
-                remedy="was the store written by a newer unidle? upgrade, or run `unidle store check`",
+                remedy="upgrade unidle if a newer version wrote the store, or run `unidle store check`",
             )
         decoder = _DECODERS[kind] = msgspec.json.Decoder(KINDS[kind])
     try:

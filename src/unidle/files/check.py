@@ -32,7 +32,7 @@ def convert(document: Document, kind: type[T], *, what: str, advise: Advise = la
     mark = document.mark(breach.path)
     if breach.problem == "must be text" and mark and mark.written:
         remedy = f"put it in quotes: '{mark.written}'"
-    remedy = remedy or f"unidle schema {what} says what it may be"
+    remedy = remedy or f"`unidle schema {what}` prints the allowed values"
     raise document.error(breach.path, breach.problem, value=breach.value, remedy=remedy)
 
 
@@ -42,7 +42,7 @@ def _unfit_text(data: object, path: Path) -> Breach | None:
         if "\0" in data:
             return Breach(path, "must not hold a NUL character", data, "remove it")
         if not data.isascii() and re.search("[\ud800-\udfff]", data):
-            return Breach(path, "must be text in UTF-8", data, "rename what is named so")
+            return Breach(path, "must be text in UTF-8", data, "rename the file or variable")
         return None
     members: Iterable[tuple[str | int, object]] = ()
     if isinstance(data, Mapping):

@@ -34,11 +34,14 @@ class ClusterPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     ]  # fmt: skip
     store: Annotated[
         Annotated[str, Meta(min_length=1, max_length=4096)] | None,
-        Meta(description="Its store: a path, or postgresql://...", examples=["postgresql://db.east/unidle"]),
+        Meta(
+            description="Store of the cluster: a path, or postgresql://...",
+            examples=["postgresql://db.east/unidle"],
+        ),
     ] = None
     summary: Annotated[
         Annotated[str, Meta(min_length=1, max_length=4096)] | None,
-        Meta(description="What `unidle fleet summary` wrote there.", examples=["west.json"]),
+        Meta(description="File with the output of `unidle fleet summary` there.", examples=["west.json"]),
     ] = None
 
 
@@ -49,7 +52,7 @@ class ClustersFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
         tuple[ClusterPart, ...], Meta(min_length=1, max_length=1000, description="The clusters.")
     ]
     prefer: Annotated[
-        Literal["start", "cost"], Meta(description="Whether an early start or a low price goes first.")
+        Literal["start", "cost"], Meta(description="Whether an early start or a low price takes precedence.")
     ] = "start"
 
 
@@ -79,7 +82,7 @@ def load_clusters(path: str | os.PathLike[str]) -> Clusters:
     if not isinstance(document.data, Mapping):
         raise document.error(
             (), "a clusters file must be a mapping of fields",
-            remedy="the least is: clusters: [{name: east, store: east.db}]",
+            remedy="the shortest form is: clusters: [{name: east, store: east.db}]",
         )  # fmt: skip
     file = convert(document, ClustersFile, what="clusters")
     base, names = base_dir_of(path), set[str]()
@@ -96,7 +99,7 @@ def load_clusters(path: str | os.PathLike[str]) -> Clusters:
         if (part.store is None) == (part.summary is None):
             raise document.error(
                 ("clusters", k), "needs a store or a summary, and not both", value=part.name,
-                remedy="store: PATH_OR_URL where jobs can be sent to it",
+                remedy="use store: PATH_OR_URL if jobs can be sent to the cluster",
             )  # fmt: skip
         found.append(ClusterAddress(part.name, _from(base, part.store), _from(base, part.summary)))
     return Clusters(tuple(found), file.prefer)
@@ -156,6 +159,6 @@ def _check(summary: CapacitySummary, source: str, again: str) -> None:
     for tier in summary.tiers:
         for stock in (stock for domain in tier.domains for stock in domain.stock):
             if not 0 <= stock.of < len(summary.classes):
-                raise BadFile(source, "names a class that is not there", field=f"summary.tiers.{tier.kind}", value=stock.of, remedy=again)  # fmt: skip
+                raise BadFile(source, "names a class that does not exist", field=f"summary.tiers.{tier.kind}", value=stock.of, remedy=again)  # fmt: skip
             if not 0 <= stock.free <= stock.slices or stock.nodes < 0:
-                raise BadFile(source, "has more free than there is", field=f"summary.tiers.{tier.kind}", value=stock.free, remedy=again)  # fmt: skip
+                raise BadFile(source, "has more free than it has in all", field=f"summary.tiers.{tier.kind}", value=stock.free, remedy=again)  # fmt: skip

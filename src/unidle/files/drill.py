@@ -130,7 +130,7 @@ def load_drill(path: str | os.PathLike[str]) -> Drill:
     if not isinstance(document.data, Mapping):
         raise document.error(
             (), "a drill file must be a mapping of fields",
-            remedy="the least is: job: job.yaml, and faults: [{at_step: 10, kind: kill, target: 'rank:0'}]",
+            remedy="the shortest form is: job: job.yaml, and faults: [{at_step: 10, kind: kill, target: 'rank:0'}]",
         )  # fmt: skip
     file = convert(document, DrillFile, what="drill")
     base = base_dir_of(path)
@@ -170,7 +170,7 @@ def why_not(drill: Drill, fault: Fault) -> tuple[str, str] | None:
     """Why a fault does not fit a drill, and the remedy."""
     form, spec = FORMS[fault.kind], drill.job
     if fault.target_kind not in form.targets:
-        return f"{fault.kind} is not done to it", f"for instance {_EXAMPLES[form.targets[0]]}"
+        return f"{fault.kind} is not possible for this target", f"for instance {_EXAMPLES[form.targets[0]]}"
     if fault.target_kind == "rank" and int(fault.name) >= spec.ranks:
         return "there is no such rank", f"the job has ranks 0 to {spec.ranks - 1}"
     if fault.target_kind == "node" and fault.name not in drill.nodes:
@@ -210,7 +210,7 @@ def _fault(
             remedy="at_step: N, at_s: SECONDS, during: recovery or after: recovery",
         )  # fmt: skip
     if k == 0 and times[0] in ("during", "after"):
-        raise document.error(("faults", k, times[0]), "there is no fault before it", remedy="use at_step: N")
+        raise document.error(("faults", k, times[0]), "it has no previous fault", remedy="use at_step: N")
     target = part.target
     if target is None:
         if form.targets[0] not in ("checkpoint", "controller"):

@@ -34,31 +34,33 @@ class FaultPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         ]
         | None,
         Meta(
-            description="To whom. rank:any and node:any are chosen by the seed.",
+            description="Target of the fault. rank:any and node:any are chosen by the seed.",
             examples=["rank:2"],
             extra={"says": TARGET_SAYS},
         ),
     ] = None
     at_step: Annotated[
         Annotated[int, Meta(ge=0, le=10**12)] | None,
-        Meta(description="When the job has first done this step, in whichever attempt.", examples=[40]),
+        Meta(description="When the job first completes this step, in any attempt.", examples=[40]),
     ] = None
     at_s: Annotated[
-        Seconds | None, Meta(description="Seconds after all ranks of the first attempt were there.")
+        Seconds | None, Meta(description="Seconds after the start of all ranks of the first attempt.")
     ] = None
     during: Annotated[
         Literal["recovery"] | None,
         Meta(
-            description="While the gang comes back from the fault before: its ranks are there, no step is done."
+            description="While the gang recovers from the previous fault: its ranks run, and no step is completed."
         ),
     ] = None
     after: Annotated[
         Literal["recovery"] | None,
-        Meta(description="When the gang is past a first step again after the fault before."),
+        Meta(description="When the gang has completed a first step again after the previous fault."),
     ] = None
     for_s: Annotated[
         Seconds | None,
-        Meta(description="Seconds until it is undone. Without it: when unidle has named it, or after 20 s."),
+        Meta(
+            description="Seconds until the fault is undone. Default: when unidle has named it, or after 20 s."
+        ),
     ] = None
     factor: Annotated[
         Annotated[float, Meta(gt=1, le=1000)] | None,
@@ -66,21 +68,23 @@ class FaultPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     ] = None
     mbit_per_s: Annotated[
         Annotated[float, Meta(gt=0, le=1_000_000)] | None,
-        Meta(description="rate: what passes at most in each direction.", examples=[2]),
+        Meta(description="rate: the limit in each direction.", examples=[2]),
     ] = None
     ms: Annotated[
         Annotated[float, Meta(gt=0, le=10_000)] | None,
-        Meta(description="delay: later in each direction.", examples=[50]),
+        Meta(description="delay: the added latency in each direction.", examples=[50]),
     ] = None
     bytes_per_s: Annotated[
         Annotated[int, Meta(ge=1024, le=2**50)] | MemoryText | None,
         Meta(
-            description="disk_slow: what is written at most.", examples=["1MB"], extra={"says": MEMORY_SAYS}
+            description="disk_slow: the limit of the write rate.",
+            examples=["1MB"],
+            extra={"says": MEMORY_SAYS},
         ),
     ] = None
     how: Annotated[
         Literal["truncate", "flip", "remove"] | None,
-        Meta(description="corrupt_checkpoint: what is done to its largest file."),
+        Meta(description="corrupt_checkpoint: the damage to its largest file."),
     ] = None
     line: Annotated[
         Annotated[str, Meta(min_length=1, max_length=4096)] | None,
@@ -95,7 +99,7 @@ class FaultPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     ] = None
     value: Annotated[
         bool | Annotated[float, Meta(ge=-1e18, le=1e18)] | None,
-        Meta(description="nvml: what it reads.", extra={"says": "a number, true or false"}),
+        Meta(description="nvml: the reading.", extra={"says": "a number, true or false"}),
     ] = None
 
 
@@ -113,11 +117,13 @@ class DrillFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     devices: Annotated[
         Annotated[tuple[Annotated[int, Meta(ge=1, le=4096)], ...], Meta(max_length=200)],
         Meta(
-            description="Devices of each node; without it, just those that the job needs, spread evenly.",
+            description="Devices of each node. Default: those that the job needs, spread evenly.",
             examples=[[2, 1, 1]],
         ),
     ] = ()
-    seed: Annotated[int, Meta(ge=0, le=2**63 - 1, description="Chooses what the faults leave open.")] = 0
+    seed: Annotated[
+        int, Meta(ge=0, le=2**63 - 1, description="Seed of random choices, such as rank:any.")
+    ] = 0
     faults: Annotated[tuple[FaultPart, ...], Meta(min_length=1, max_length=1000, description="The faults.")]
     result: Annotated[
         Annotated[str, Meta(min_length=1, max_length=4095, pattern=r"^[^/~]")] | None,
@@ -132,14 +138,14 @@ class DrillFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         Meta(
             ge=0,
             le=1,
-            description="How far numbers of float64 may be from those of an undisturbed run, where not equal to the bit.",
+            description="How far numbers of float64 may be from those of a run without faults, if they are not equal bit by bit.",
         ),
     ] = 1e-12
     disk: Annotated[
         Annotated[int, Meta(ge=2**24, le=2**40)] | MemoryText,
         Meta(
-            description="Size of the checkpoints' own disk, where a fault concerns it.",
+            description="Size of the separate disk for checkpoints, for faults of the disk.",
             extra={"says": MEMORY_SAYS},
         ),
     ] = "256MiB"
-    timeout_s: Annotated[float, Meta(gt=0, le=_DAY_S, description="When the job is given up.")] = 600.0
+    timeout_s: Annotated[float, Meta(gt=0, le=_DAY_S, description="Time limit of the job.")] = 600.0

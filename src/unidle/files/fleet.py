@@ -83,7 +83,7 @@ class _Builder:
             raise document.error(
                 (),
                 "a fleet file must be a mapping of fields",
-                remedy="the least is: nodes: [{id: n1, devices: {count: 1, kind: cpu}}]",
+                remedy="the shortest form is: nodes: [{id: n1, devices: {count: 1, kind: cpu}}]",
             )
         self._file = convert(document, FleetFile, what="fleet")
         self.channels = notices_of(document, self._file.notices, base_dir)
@@ -128,8 +128,8 @@ class _Builder:
         for index, part in enumerate(self._file.tiers):
             if part.kind in RESERVED_KINDS:
                 raise self._document.error(
-                    ("tiers", index, "kind"), "is what unidle calls the lowest ones, or all of it, itself", value=part.kind,
-                    remedy="name the tier otherwise, for instance leaf",
+                    ("tiers", index, "kind"), "is a reserved name of the lowest tier or of the whole fleet", value=part.kind,
+                    remedy="use another name, for instance leaf",
                 )  # fmt: skip
             path: Path = ("tiers", index, "id")
             for name in self._expand(part.id, path, TIERS_LIMIT):

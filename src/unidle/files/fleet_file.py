@@ -73,7 +73,7 @@ class TierPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         Text,
         Meta(
             min_length=1,
-            description="What it is: site, zone, spine, leaf, NVLink domain, ...",
+            description="Kind: site, zone, spine, leaf, NVLink domain, ...",
             examples=["leaf"],
         ),
     ]
@@ -81,7 +81,7 @@ class TierPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         Id | None, Meta(description="The tier above; none for a root.", examples=["site-a"])
     ] = None
     fabric: Annotated[
-        Fabric, Meta(description="Class of the links inside it; without it, that of the tier above.")
+        Fabric, Meta(description="Class of the links inside it. Default: that of the tier above.")
     ] = None
 
 
@@ -93,7 +93,7 @@ class DevicesPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     model: Annotated[
         Text | None,
         Meta(
-            description="Model, as in prices. Without it, cpu for a CPU device and empty for a GPU.",
+            description="Model, as in prices. Default: cpu for a CPU device, empty for a GPU.",
             examples=["H100"],
         ),
     ] = None
@@ -109,18 +109,18 @@ class DevicesPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     ] = (WHOLE_PPM,)
     index: Annotated[
         Annotated[int, Meta(ge=0, le=1_000_000)] | None,
-        Meta(description="Index of the first; without it, the next on the node.", examples=[0]),
+        Meta(description="Index of the first device. Default: the next on the node.", examples=[0]),
     ] = None
     uuid: Annotated[
-        Text, Meta(description="Identity of the hardware; only with count 1.", examples=["GPU-6b1e"])
+        Text, Meta(description="UUID of the hardware; only with count 1.", examples=["GPU-6b1e"])
     ] = ""
     vendor: Annotated[
-        Literal["nvidia", "amd", "ascend"], Meta(description="Whose GPU it is.", examples=["amd"])
+        Literal["nvidia", "amd", "ascend"], Meta(description="Vendor of the GPU.", examples=["amd"])
     ] = "nvidia"
     share: Annotated[
         SharingPart | None,
         Meta(
-            description="It is cut when a job asks for a part of it, in these ways. Without it, it is not.",
+            description="Ways to cut the device for jobs that request a part of it. Default: it is not cut.",
             examples=[{"modes": ["mig", "mps"], "oversubscribe": {"compute": 1.5}}],
         ),
     ] = None
@@ -144,7 +144,7 @@ class NodePart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     parent: Annotated[
         Id | None,
         Meta(
-            description="The tier that it hangs from. It may be left out where there is only one.",
+            description="Tier that the node is in. It may be left out if there is only one.",
             examples=["leaf-1"],
         ),
     ] = None
@@ -173,7 +173,7 @@ class NodePart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             ),
         ],
         Meta(
-            description="Where its ranks reach each other. A range runs along with the one in id.",
+            description="Address at which its ranks reach each other. A range runs along with the one in id.",
             examples=["10.0.0.[1-4]"],
         ),
     ] = "127.0.0.1"
@@ -185,26 +185,28 @@ class NodePart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             examples=["lab-n[1-4]"],
         ),
     ] = None
-    fabric: Annotated[Fabric, Meta(description="What it hangs by; without it, its parent's fabric.")] = None
+    fabric: Annotated[
+        Fabric, Meta(description="Class of its link to the tier. Default: the fabric of the tier.")
+    ] = None
     taints: Annotated[
         tuple[LabelKey, ...],
         Meta(
             max_length=256,
-            description="Keep jobs off that do not tolerate each of them.",
+            description="Taints: only jobs that tolerate each of them are placed here.",
             examples=[["maintenance"]],
         ),
     ] = ()
     gpu_links: Annotated[
         Id | None,
         Meta(
-            description="How its GPUs reach each other: a name in the file's gpu_links; without it, not known.",
+            description="Links between its GPUs: a name in the file's gpu_links. Default: unknown.",
             examples=["hgx"],
         ),
     ] = None
     watch: Annotated[
         WatchPart | None,
         Meta(
-            description="Where the signs of its faults are read.",
+            description="Sources that are read for signs of faults.",
             examples=[{"kernel_log": "/var/log/remote/n[1-4].log"}],
         ),
     ] = None
@@ -231,7 +233,7 @@ class MeasuredPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     ]
     loss_ppm: Annotated[
         int,
-        Meta(ge=0, le=1_000_000, description="Segments that were sent again, in millionths.", examples=[12]),
+        Meta(ge=0, le=1_000_000, description="Retransmitted segments, in millionths.", examples=[12]),
     ] = 0
 
 
@@ -248,7 +250,7 @@ class LinkPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             examples=["leaf"],
         ),
     ] = None
-    fabric: Annotated[Fabric, Meta(description="Its class; without it, that of the tier it is in.")] = None
+    fabric: Annotated[Fabric, Meta(description="Class of the link. Default: that of its tier.")] = None
     gbps: Annotated[
         float, Meta(gt=0, le=1_000_000, description="Bandwidth of one direction, 10^9 bit/s.", examples=[100])
     ]
@@ -257,12 +259,12 @@ class LinkPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     )
     flow_gbps: Annotated[
         _Gbps | None,
-        Meta(description="Most that one TCP flow carries of it; without it, not known.", examples=[0.6]),
+        Meta(description="Limit of one TCP flow. Default: unknown.", examples=[0.6]),
     ] = None
     measured: Annotated[
         MeasuredPart | None,
         Meta(
-            description="How sure that is; `unidle span probe --write` puts it here.",
+            description="Interval of the measurement; written by `unidle span probe --write`.",
             examples=[{"gbps": [0.9, 1.1], "latency_us": [20_000, 20_400], "flow_gbps": [0.5, 0.6]}],
         ),
     ] = None
@@ -274,7 +276,7 @@ class TopologyPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     labels: Annotated[
         Annotated[tuple[LabelKey, ...], Meta(max_length=32)] | None,
         Meta(
-            description="Node labels that name the tiers, from the node upwards. Without it, the well-known ones"
+            description="Node labels that name the tiers, from the node upwards. Default: the well-known ones"
             " that the nodes have; [] for none.",
             examples=[["aiops.io/switch", "topology.kubernetes.io/zone"]],
         ),
@@ -338,7 +340,7 @@ class FleetFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         tuple[QueuePart, ...],
         Meta(
             max_length=10_000,
-            description="Queues that jobs wait in, and what each may use. Without it, there is one, without a quota.",
+            description="Queues that jobs wait in, and what each may use. Default: one queue without a quota.",
             examples=[
                 [
                     {"name": "research", "weight": 2},
@@ -350,36 +352,35 @@ class FleetFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     migration: Annotated[
         MigrationPart | None,
         Meta(
-            description="Lets running jobs that can checkpoint be moved to make room for a gang. Without it, none is moved.",
+            description="Move running jobs that can checkpoint to make room for a gang. Default: no job is moved.",
             examples=[{"moves_most": 4, "gain_least": 2}],
         ),
     ] = None
     history: Annotated[
         HistoryPart,
         Meta(
-            description="How the past counts when queues are compared.",
+            description="Weight of past use when queues are compared.",
             examples=[{"half_life_days": 7, "weight": 0.5}],
         ),
     ] = HistoryPart()
     idle: Annotated[
         IdlePart,
         Meta(
-            description="What is done about jobs that hold devices and do nothing.",
+            description="Policy for jobs that hold idle devices.",
             examples=[{"after": "30m", "notice": "15m", "release": True, "exempt": ["interactive"]}],
         ),
     ] = IdlePart()
     guard: Annotated[
         GuardPart | None,
         Meta(
-            description="What is done about sick nodes. Without it, nodes are not checked before a gang starts, and there"
-            " is no remedy but a human's.",
+            description="Policy for sick nodes. Default: nodes are neither checked before a gang starts nor repaired.",
             examples=[{"preflight": "quick", "remedy": {"reboot": {"command": ["ipmi-cycle", "{node}"]}}}],
         ),
     ] = None
     profile: Annotated[
         ProfilePart,
         Meta(
-            description="Short looks at running jobs, all the time. Without it, there are none.",
+            description="Continuous profiles of running jobs, in short samples. Default: off.",
             examples=[{"on": True, "every_s": 60, "keep": "24h"}],
         ),
     ] = ProfilePart()
@@ -387,12 +388,12 @@ class FleetFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         tuple[NoticePart, ...],
         Meta(
             max_length=32,
-            description="Who receives what happens to jobs and nodes. Without it, nobody.",
+            description="Channels that receive notices of jobs and nodes. Default: none.",
             examples=[[{"webhook": "https://hooks.example.org/unidle", "secret_env": "NOTICE_SECRET"}]],
         ),
     ] = ()
     timezone: Annotated[
-        str, Meta(max_length=64, description="Of the queues' hours.", examples=["Europe/Berlin"])
+        str, Meta(max_length=64, description="Time zone of the queues' hours.", examples=["Europe/Berlin"])
     ] = "UTC"
     currency: Annotated[
         str,

@@ -46,12 +46,12 @@ class HookPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A command of the site. Exit code 0: done, or fit; for checks 3: could not tell; else it failed, or is unfit."""
 
     command: Annotated[_Words, _words(0)] = ()
-    timeout: Annotated[DurationText | None, _time("It is ended after this; 10m (quick: 1m).", "10m")] = None
+    timeout: Annotated[DurationText | None, _time("Time limit; 10m (quick: 1m).", "10m")] = None
     tries: Annotated[
         Annotated[int, Meta(ge=1, le=100)] | None,
-        Meta(description="How often it is tried; remedies 2, checks 3."),
+        Meta(description="Number of attempts; remedies 2, checks 3."),
     ] = None
-    pause: Annotated[DurationText | None, _time("Between two tries; 10s.", "10s")] = None
+    pause: Annotated[DurationText | None, _time("Pause between two attempts; 10s.", "10s")] = None
 
 
 class RungPart(HookPart, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -63,11 +63,11 @@ class RungPart(HookPart, frozen=True, forbid_unknown_fields=True, kw_only=True):
 class RemedyPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The rungs of the ladder that the site has, from below."""
 
-    reset_gpu: Annotated[RungPart | None, Meta(description="Resets one device; {device} is filled in.")] = (
-        None
-    )
+    reset_gpu: Annotated[
+        RungPart | None, Meta(description="Command that resets one device; {device} is filled in.")
+    ] = None
     reboot: Annotated[RungPart | None, Meta(description="Reboots the node.")] = None
-    replace: Annotated[RungPart | None, Meta(description="Has the node replaced.")] = None
+    replace: Annotated[RungPart | None, Meta(description="Command that has the node replaced.")] = None
 
 
 class OutPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -120,7 +120,7 @@ class GuardPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     drain_hard: Annotated[
         DurationText | None, _time("The same where only a reboot or more helps; 30s.", "30s")
     ] = None
-    suspect: Annotated[DurationText | None, _time("How long a suspicion stands; 1h.", "1h")] = None
+    suspect: Annotated[DurationText | None, _time("How long a node stays suspect; 1h.", "1h")] = None
     quarantine: Annotated[DurationText | None, _time("Longest wait for a remedy; 24h.", "24h")] = None
     probation: Annotated[
         DurationText | None, _time("How long a repaired node is idle and watched; 10m.", "10m")
@@ -128,15 +128,13 @@ class GuardPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     probation_every: Annotated[DurationText | None, _time("Between two short checks then; 1m.", "1m")] = None
     accept_unknown: Annotated[
         bool,
-        Meta(
-            description="A check after a remedy that could not tell, but found nothing wrong, counts as a proof."
-        ),
+        Meta(description="An undecided check after a remedy that found no problem counts as passed."),
     ] = False
     spares: Annotated[
         Annotated[int, Meta(ge=0, le=200_000)] | tuple[Annotated[str, Meta(min_length=1)], ...],
         Meta(
-            description="Nodes that are kept for gangs that lost something to a fault: so many of each kind and model, or"
-            " these. Meanwhile low jobs may fill them.",
+            description="Spare nodes for gangs that lost nodes or devices to a fault: a number for each kind and model,"
+            " or a list. Jobs of level low may use them meanwhile.",
             examples=[1, ["n7", "n[8-9]"]],
         ),
     ] = 0
@@ -244,7 +242,7 @@ def _hook(document: Document, part: HookPart, usual: Hook, path: Path) -> Hook:
             left = left.replace("{" + name + "}", "")
         if "{" in left and "}" in left.partition("{")[2]:
             raise document.error(
-                (*path, "command", k), "has a place that unidle does not know", value=word,
+                (*path, "command", k), "has an unknown placeholder", value=word,
                 remedy="{node}, {device} and {address} are filled in",
             )  # fmt: skip
         if "\0" in word:

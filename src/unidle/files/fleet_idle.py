@@ -25,19 +25,19 @@ def _time(text: str, example: str) -> Meta:
 
 
 After = Annotated[
-    DurationText | None, _time("How long a job shows no work before it gets a notice; 30m.", "30m")
+    DurationText | None, _time("Time without work after which a job gets a notice; 30m.", "30m")
 ]
 Start = Annotated[
     DurationText | None,
-    _time("The same for one that has shown no work yet; without it, twice `after`.", "1h"),
+    _time("The same for a job that has shown no work yet. Default: twice `after`.", "1h"),
 ]
-Notice = Annotated[DurationText | None, _time("From the notice to the release; 15m.", "15m")]
+Notice = Annotated[DurationText | None, _time("Time from the notice to the release; 15m.", "15m")]
 Release = Annotated[
-    bool | None, Meta(description="Whether it is released after the notice; without it, it is only told.")
+    bool | None, Meta(description="Release the devices after the notice. Default: only send the notice.")
 ]
 ThenWhat = Annotated[
     Literal["end", "requeue"] | None,
-    Meta(description="What becomes of a released job: it ends, or waits again; end."),
+    Meta(description="Whether a released job ends or waits again; end."),
 ]
 
 
@@ -52,7 +52,7 @@ class IdleTermsPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 
 class IdlePart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What is done about jobs that hold devices and do nothing."""
+    """Policy for jobs that hold idle devices."""
 
     after: After = None
     start: Start = None
@@ -65,13 +65,13 @@ class IdlePart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     ] = 5.0
     exempt: Annotated[
         tuple[QueueName, ...],
-        Meta(max_length=10_000, description="Queues that are left alone.", examples=[["interactive"]]),
+        Meta(max_length=10_000, description="Queues that are exempt.", examples=[["interactive"]]),
     ] = ()
     idle_ok: Annotated[
         tuple[QueueName, ...],
         Meta(
             max_length=10_000,
-            description="Queues in which a job is left alone that says `idle_ok: true`.",
+            description="Queues in which jobs with `idle_ok: true` are exempt.",
             examples=[["notebooks"]],
         ),
     ] = ()

@@ -118,7 +118,7 @@ def check_gpu_links(
 def _one(document: Document, part: GpuLinksPart, path: Path, base_dir: str) -> GpuLinks:
     forms = [form for form in ("topo", "islands", "matrix") if getattr(part, form) is not None]
     if len(forms) != 1:
-        raise document.error(path, f"it says {' and '.join(forms) or 'nothing'}", remedy=_ONE)
+        raise document.error(path, f"it has {' and '.join(forms) or 'nothing'}", remedy=_ONE)
     if part.topo is not None:
         return _from_file(document, part, path, base_dir)
     if part.islands is not None:
@@ -141,14 +141,16 @@ def _one(document: Document, part: GpuLinksPart, path: Path, base_dir: str) -> G
 
 def _from_file(document: Document, part: GpuLinksPart, path: Path, base_dir: str) -> GpuLinks:
     if part.numa or part.cpus or part.nics or part.gpus:
-        raise document.error(path, "the file of topo says the rest too", remedy="leave topo alone")
+        raise document.error(path, "the file of topo has this, too", remedy="leave topo alone")
     file = str(File(base_dir, part.topo or ""))
     try:
         found = parse_topo(read_text(file, what="topology", limit_bytes=_FILE_BYTES, escapes=True), file)
     except BadInput as error:
         raise document.error((*path, "topo"), error.line()) from None
     if len(found.gpus) > GPUS_LIMIT:
-        raise document.error((*path, "topo"), f"more than {GPUS_LIMIT} GPUs", remedy="is it the right file?")
+        raise document.error(
+            (*path, "topo"), f"more than {GPUS_LIMIT} GPUs", remedy="check that it is the right file"
+        )
     return found
 
 

@@ -83,7 +83,7 @@ class NoticePart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     ] = None
     name: Annotated[
         Annotated[str, Meta(pattern=r"^[A-Za-z0-9][-A-Za-z0-9._]*" + END, max_length=63)] | None,
-        Meta(description="What `unidle guard notices` calls it.", examples=["on-call"]),
+        Meta(description="Name of the channel in `unidle guard notices`.", examples=["on-call"]),
     ] = None
     secret_env: Annotated[
         EnvName | None,
@@ -105,14 +105,14 @@ class NoticePart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         Meta(
             min_length=1,
             max_length=len(KINDS),
-            description="What to tell; all.",
+            description="Kinds of notices to send; all.",
             examples=[["job_failed", "node"]],
         ),
     ] = KINDS
     window: Annotated[
         DurationText | None,
         Meta(
-            description="The same is not told twice within it; 10m.",
+            description="The same notice is not sent twice within this time; 10m.",
             examples=["10m"],
             extra={"says": DURATION_SAYS, "remedy": "for instance 10m"},
         ),

@@ -29,24 +29,24 @@ _KEEP_MOST_NS: Final = 365 * 86_400 * _S
 class ProfilePart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Short looks at running jobs, all the time."""
 
-    on: Annotated[bool, Meta(description="Whether running jobs are looked at.")] = False
-    hz: Annotated[int, Meta(ge=1, le=999, description="Samples of each thread in a second of a look.")] = (
-        _USUAL.hz
-    )
-    seconds: Annotated[float, Meta(ge=0.2, le=60, description="How long a look lasts.", examples=[2])] = (
+    on: Annotated[bool, Meta(description="Whether running jobs are profiled.")] = False
+    hz: Annotated[
+        int, Meta(ge=1, le=999, description="Samples of each thread per second of a sample period.")
+    ] = _USUAL.hz
+    seconds: Annotated[float, Meta(ge=0.2, le=60, description="Length of a sample period.", examples=[2])] = (
         _USUAL.look_ns / _S
     )
     every_s: Annotated[
         float,
         Meta(
-            ge=1, le=86_400, description="From one look to the next; longer where looks cost more than 1 % of a core.",
+            ge=1, le=86_400, description="Time from one sample period to the next; longer where periods cost more than 1 % of a core.",
             examples=[60],
         ),
     ] = _USUAL.every_ns / _S  # fmt: skip
     keep: Annotated[
         DurationText | None,
         Meta(
-            description="How long what was found is kept; 7d.",
+            description="How long profiles are kept; 7d.",
             examples=["24h"],
             extra={"says": DURATION_SAYS, "remedy": "for instance 24h"},
         ),
@@ -66,7 +66,7 @@ def profile_of(document: Document, part: ProfilePart) -> ProfilePolicy:
     """The policy. Errors: :class:`unidle.errors.BadInput`."""
     if part.seconds > part.every_s:
         raise document.error(
-            ("profile", "seconds"), "a look lasts longer than the time from one to the next", value=part.seconds,
+            ("profile", "seconds"), "a sample period lasts longer than the time from one to the next", value=part.seconds,
             remedy="make every_s larger",
         )  # fmt: skip
     keep_ns = _USUAL.keep_ns if part.keep is None else duration_ns(part.keep)

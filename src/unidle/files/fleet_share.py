@@ -82,7 +82,7 @@ def _check_mig(document: Document, model: str, memory_bytes: int, path: Path) ->
         )
     alike = ", ".join(one.name for one in named_so(model))
     raise document.error(
-        path, f"which {model} it is does not follow from its name and memory", value="mig",
+        path, f"its name and memory fit several models of {model}", value="mig",
         remedy=f"state its memory as one of {alike} has it",
     )  # fmt: skip
 

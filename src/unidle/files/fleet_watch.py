@@ -40,14 +40,14 @@ class WatchPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     pci: Annotated[
         Annotated[tuple[_Address, ...], Meta(max_length=1024)],
         Meta(
-            description="PCI addresses of its devices in their order, where the driver cannot be asked here.",
+            description="PCI addresses of its devices in their order, where the driver is not on this machine.",
             examples=[["0000:3b:00.0", "0000:5e:00.0"]],
         ),
     ] = ()
     nvml: Annotated[
         _FileName | None,
         Meta(
-            description="For drills only: a JSON file with readings by device, laid over what NVML tells.",
+            description="For drills only: a JSON file with readings by device, which override those of NVML.",
             examples=["nvml-n[1-4].json"],
         ),
     ] = None

@@ -78,7 +78,9 @@ def job_of_document(document: Document, base_dir: str) -> JobSpec:
     """The job that a document describes. Errors: :class:`unidle.errors.BadInput`, the first in its order."""
     if not isinstance(document.data, Mapping):
         raise document.error(
-            (), "a job file must be a mapping of fields", remedy="the least is: command: [python, train.py]"
+            (),
+            "a job file must be a mapping of fields",
+            remedy="the shortest form is: command: [python, train.py]",
         )
     file = convert(document, JobFile, what="job", advise=_advise)
     draft = _Draft(document, file, base_dir, _in_full(file.workdir, base_dir))
@@ -348,7 +350,7 @@ def _check_profile(draft: _Draft, share: SharePart) -> None:
     for field in ("fraction", "memory"):
         if getattr(share, field) is not None:
             raise draft.document.error(
-                ("share", field), "the profile says how much already", value=getattr(share, field),
+                ("share", field), "the profile already sets the amount", value=getattr(share, field),
                 remedy="remove it, or profile",
             )  # fmt: skip
     if share.mode not in ("any", "mig"):
@@ -369,7 +371,7 @@ def _check_name_of_workdir(draft: _Draft) -> None:
         draft.workdir.encode()
     except UnicodeEncodeError:
         raise draft.document.error(
-            ("workdir",), "must be text in UTF-8", value=draft.workdir, remedy="rename what is named so"
+            ("workdir",), "must be text in UTF-8", value=draft.workdir, remedy="rename the file or variable"
         ) from None
 
 
@@ -391,7 +393,7 @@ def _check_inside(document: Document, field: tuple[str, ...], path: str, base: s
     """A relative path may not lead out of ``base``: that is mostly a slip."""
     relative = os.path.normpath(path)
     if relative == ".." or relative.startswith("../"):
-        remedy = f"if that is meant, write {_in_full(path, base)}"
+        remedy = f"if this is intended, write {_in_full(path, base)}"
         raise document.error(field, "the path leads outside", value=path, remedy=remedy)
 
 

@@ -164,7 +164,7 @@ class JobFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     ]
     name: Annotated[
         Name | None,
-        Meta(description="The job's name. Without it, made from the command.", examples=["gpt-small"]),
+        Meta(description="The job's name. Default: made from the command.", examples=["gpt-small"]),
     ] = None
     workdir: Annotated[
         PathText,
@@ -193,7 +193,7 @@ class JobFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         ],
         Meta(
             max_length=100,
-            description="Ranks with a part of their own, for restart.policies; ROLE_NAME says it to them.",
+            description="Roles of ranks, for restart.policies; ranks receive it as ROLE_NAME.",
             examples=[{"trainer": "0-2", "logger": "3"}],
         ),
     ] = {}
@@ -239,7 +239,7 @@ class JobFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             ),
         ]
         | None,
-        Meta(description="Who the job is accounted to. Without it, the login name.", examples=["ada"]),
+        Meta(description="Who the job is accounted to. Default: the login name.", examples=["ada"]),
     ] = None
     layout: Annotated[
         LayoutPart | None,
@@ -320,7 +320,7 @@ class JobFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     idle_ok: Annotated[
         bool,
         Meta(
-            description="Whether it may hold devices and do nothing; heard in queues where the fleet allows it."
+            description="Whether the job may hold idle devices; used in queues where the fleet file allows it."
         ),
     ] = False
     timeout_s: Annotated[

@@ -79,7 +79,8 @@ class HardwarePart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
         ),
     ] = "none"
     vendor: Annotated[
-        Literal["any", "nvidia", "amd", "ascend"], Meta(description="Whose GPUs the program runs on.")
+        Literal["any", "nvidia", "amd", "ascend"],
+        Meta(description="Vendors whose GPUs the program supports."),
     ] = "any"
     mix: Annotated[
         bool,

@@ -71,7 +71,7 @@ def check_policies(document: Document, file: JobFile) -> None:
         if again and policy.max is None and not restart.max and policy.event != "evict":
             raise document.error(
                 (*path, "max"),
-                "nothing says how often: restart.max is 0",
+                "the number of restarts is missing: restart.max is 0",
                 remedy="give max here, or restart.max",
             )
         field = {"pending": "queue_timeout_s", "timeout": "timeout_s"}.get(policy.event)

@@ -141,7 +141,7 @@ def _too_large(source: str, limit: int, size: int | None) -> BadFile:
     return BadFile(
         source,
         f"the file is too large: at most {limit:,} bytes are read, it has {shown}",
-        remedy="is it the right file?",
+        remedy="check that it is the right file",
     )
 
 
@@ -170,11 +170,9 @@ def _decode(content: bytes, source: str, *, escapes: bool) -> str:
 
 def _start(what: str) -> str:
     if what == "job":
-        return "the least is: command: [python, train.py]"
+        return "the shortest form is: command: [python, train.py]"
     if what == "clusters":
-        return "the least is: clusters: [{name: east, store: east.db}]"
+        return "the shortest form is: clusters: [{name: east, store: east.db}]"
     if what == "span":
-        return (
-            "the least is: {stages: 4, microbatches: 8, stage_ns: {forward: 200, backward: 200, weight: 200}}"
-        )
-    return "the least is: nodes: [{id: n1, devices: {count: 1, kind: cpu}}]"
+        return "the shortest form is: {stages: 4, microbatches: 8, stage_ns: {forward: 200, backward: 200, weight: 200}}"
+    return "the shortest form is: nodes: [{id: n1, devices: {count: 1, kind: cpu}}]"

@@ -84,7 +84,9 @@ def read_nodes(path: str | os.PathLike[str]) -> tuple[NodeSize, ...]:
         if len(nodes) > MOST_NODES:
             raise row.error("sn", f"is node {len(nodes):,}", name, f"at most {MOST_NODES:,} nodes are read")
     if not any(node.gpus for node in nodes):
-        raise BadFile(source_name(path), "no node has a GPU", field="gpu", remedy="is it the right file?")
+        raise BadFile(
+            source_name(path), "no node has a GPU", field="gpu", remedy="check that it is the right file"
+        )
     return tuple(nodes)
 
 
@@ -109,7 +111,10 @@ def read_pods(path: str | os.PathLike[str], nodes: Sequence[NodeSize]) -> Pods:
         demands.append(demand)
     if not any(demand.total_gpu_milli for demand in demands):
         raise BadFile(
-            source_name(path), "no pod asks for a GPU", field="num_gpu", remedy="is it the right file?"
+            source_name(path),
+            "no pod asks for a GPU",
+            field="num_gpu",
+            remedy="check that it is the right file",
         )
     return Pods(tuple(names), tuple(demands))
 
@@ -188,6 +193,6 @@ def _rows(
             any_row = True
             yield _Row(f"{source}:{reader.line_num}", lacking | dict(zip(header, cells, strict=True)))
         if not any_row:
-            raise BadFile(source, f"holds no {what}", remedy="is it the right file?")
+            raise BadFile(source, f"holds no {what}", remedy="check that it is the right file")
     except csv.Error as error:
         raise BadFile(f"{source}:{reader.line_num}", f"not CSV: {error}", remedy="quote the cell") from None

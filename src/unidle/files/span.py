@@ -93,12 +93,12 @@ def setting_of(document: Document, *, unequal: bool = False) -> Setting:
     if not isinstance(document.data, Mapping):
         raise document.error(
             (), "a span file must be a mapping of fields",
-            remedy="the least is: stages: 4, microbatches: 8, stage_ns: {forward: 200, backward: 200, weight: 200}",
+            remedy="the shortest form is: stages: 4, microbatches: 8, stage_ns: {forward: 200, backward: 200, weight: 200}",
         )  # fmt: skip
     file = convert(document, SpanFile, what="span")
     if not unequal and (file.pipeline_speeds or not isinstance(file.microbatches, int)):
         raise document.error(
-            ("microbatches",), "pipelines that are not alike can be simulated and run, and nothing else",
+            ("microbatches",), "unequal pipelines can only be simulated and run",
             remedy="give one number of microbatches and no pipeline_speeds",
         )  # fmt: skip
     sites, links = _sites(document, file), links_of(document, file)
@@ -139,7 +139,7 @@ def saving_of(document: Document, file: PlanFile) -> Saving | None:
         if given:
             raise document.error(
                 cast("Path", field),
-                "needs to know how often work is saved",
+                "needs the interval between checkpoints",
                 remedy="add checkpoint_every_s, for instance 600",
             )
     return None
@@ -211,7 +211,7 @@ def _sites(document: Document, file: SpanFile) -> tuple[Site, ...]:
     total = sum(site.stages for site in file.sites)
     if total != file.stages:
         raise document.error(
-            ("stages",), f"the sites have {total} together", value=file.stages,
+            ("stages",), f"the sites have {total} in all", value=file.stages,
             remedy="let the stages of the sites sum to it",
         )  # fmt: skip
     return tuple(
@@ -251,7 +251,7 @@ def links_of(document: Document, file: PlanFile, *, chain: bool = True) -> tuple
     for a, b in pairwise(site.name for site in file.sites if site.stages):
         if chain and found and frozenset((a, b)) not in found:
             raise document.error(
-                ("links",), f"there is none between {a} and {b}, which have neighbouring stages",
+                ("links",), f"there is no link between {a} and {b}, which have neighbouring stages",
                 remedy=f"add {{from: {a}, to: {b}, latency_ms: ..., capacity_gbps: ...}}",
             )  # fmt: skip
     return tuple(found.values())

@@ -141,7 +141,7 @@ def _read(stream: TextIO, source: str) -> Iterator[TraceJob]:
             yield job
     except csv.Error as error:
         raise BadFile(
-            f"{source}:{rows.line_num}", f"not CSV: {error}", remedy="is it the right file?"
+            f"{source}:{rows.line_num}", f"not CSV: {error}", remedy="check that it is the right file"
         ) from None
     if not first:
         raise BadFile(source, "the trace has no job", remedy="give a line for each job below the header")

@@ -111,7 +111,7 @@ class _Reader:
             raise BadFile(
                 place,
                 f"too many values: at most {self._bounds.values:,}, aliases expanded",
-                remedy="is it the right file?",
+                remedy="check that it is the right file",
             )
 
     def _alias(self, anchor: str, depth: int, line: int) -> object:

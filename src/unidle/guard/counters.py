@@ -65,7 +65,7 @@ COUNTERS: Final[Mapping[str, Counter]] = {
     "out_of_sequence": Counter(_RDMA, HOUR_NS, "packets out of sequence"),
     "packet_seq_err": Counter(_RDMA, HOUR_NS, "reports of a lost packet"),
     "implied_nak_seq_err": Counter(_RDMA, HOUR_NS, "answers that did not come"),
-    "local_ack_timeout_err": Counter(_RDMA, HOUR_NS, "packets that nobody acknowledged"),
+    "local_ack_timeout_err": Counter(_RDMA, HOUR_NS, "packets without an acknowledgement"),
     "rnr_nak_retry_err": Counter(_RDMA, HOUR_NS, "receivers that were never ready"),
     "rx_icrc_encapsulated": Counter(_RDMA, HOUR_NS, "packets with a wrong checksum"),
 }
@@ -75,7 +75,7 @@ ERRORS: Final = tuple(name for name in COUNTERS if name not in _FLAPS)
 SLOWED: Final[Mapping[int, tuple[str, str]]] = {
     0x08: ("power", "the board slows the GPU down"),
     0x40: ("thermal", "the board slows the GPU down, because it is too hot"),
-    0x80: ("power", "the power supply has told the GPU to slow down"),
+    0x80: ("power", "the power supply slows the GPU down"),
 }
 
 
@@ -191,7 +191,7 @@ def _alarm(name: str) -> Finding:
     """``CHIP ALARM``, such as ``temp1_crit_alarm``: heat and fans are of the cooling, the rest is of the power supply."""
     chip, _, alarm = name.rpartition(" ")
     cooling = alarm.startswith(("temp", "fan"))
-    text = f"{chip}: the sensor {alarm} says that {'cooling' if cooling else 'power'} is not as it should be"
+    text = f"{chip}: the sensor {alarm} reports a problem with {'cooling' if cooling else 'power'}"
     kind = "thermal" if cooling else "power"
     if "crit" in alarm or "emergency" in alarm or alarm.startswith("fan"):
         return _found(kind, chip, "check_hardware", text, "error", 40)

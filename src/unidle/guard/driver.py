@@ -58,12 +58,14 @@ def driver_state(look: DriverLook) -> DriverState:
     if look.code is None:
         return DriverState("missing", f"{look.error}; install the driver, or run where it is")
     if look.code == _NO_PERMISSION:
-        return DriverState("refused", f"{look.error}; run as root, or as who may open /dev/nvidiactl")
+        return DriverState("refused", f"{look.error}; run as root, or as a user who may open /dev/nvidiactl")
     if look.module is None and look.gpus:
         text = (
             f"{counted(look.gpus, 'GPU')} {are(look.gpus)} here, and the kernel module nvidia is not loaded"
         )
-        return _faulty("unloaded", look, text, "drain", "load it; the kernel log says why it is not")
+        return _faulty(
+            "unloaded", look, text, "drain", "run `modprobe nvidia`; `dmesg` shows why it is not loaded"
+        )
     if look.module is not None and look.door:
         text = f"the kernel module nvidia {look.module} is loaded, but does not answer: {look.error}"
         return _faulty("dead", look, text, "reboot_node", "restart the machine")

@@ -17,9 +17,9 @@ DRAIN_NS: Final = 3_600_000_000_000
 def drain(target: str, here: CareView | None, deadline_ns: int, by: str) -> Set | Reason:
     """Take it out until a human returns it; a reason where that cannot be."""
     if here is not None and here.state == "out":
-        return Reason("refused", f"{target} is out of use already: {here.because.text}")
+        return Reason("refused", f"{target} is already out of use: {here.because.text}")
     if here is not None and here.state in ("remedy", "proving"):
-        return Reason("refused", f"{target} is being repaired or checked; ask again when that has ended")
+        return Reason("refused", f"{target} is being repaired or checked; try again when that has ended")
     return Set(target, "draining", Reason(DRAINED, f"drained by {by}"), DRAINED, 0, deadline_ns)
 
 
@@ -29,10 +29,10 @@ def give_back(
     """Bring it back: proved first, but where nothing was done to it yet or ``unproved`` is asked for."""
     because = Reason("returned", f"returned by {by}")
     if here is None:
-        return Reason("refused", f"{target} is in use already")
+        return Reason("refused", f"{target} is already in use")
     if here.state == "remedy":
         return Reason(
-            "refused", f"a remedy of {target} is at work: {here.because.text}; ask again when it has ended"
+            "refused", f"a remedy of {target} is running: {here.because.text}; try again when it has ended"
         )
     if unproved or here.state in ("suspect", "draining"):
         return Set(target, "healthy", because)

@@ -56,11 +56,11 @@ _GPU: Final = ("amdgpu", "npu", "gpu_init", "driver")
 _LINKS: Final = frozenset({74, *NVLINK5, 136, 155})
 _EKS: Final = frozenset({46, 48, 54, 62, 63, 64, 74, 79, 95, 109, 110, 119, 120, 136, 140, 142, 143, 151, 155, 156, 158})  # fmt: skip
 _GKE: Final = frozenset({63, 64, 79, 119, 120, 123, 140})
-_NONE: Final = "it does not look at this"
+_NONE: Final = "not covered"
 
 _TABLES: Final[dict[PolicyName, tuple[Row, ...]]] = {
     "unidle": (
-        Row((), None, "", "a symptom: what it follows from decides", roles=("symptom",)),
+        Row((), None, "", "a symptom: its cause decides", roles=("symptom",)),
         Row((), None, "", "information", roles=("info",)),
         Row(("gpu_lost",), None, "GPUMissing", "the GPU is gone"),
         Row(("xid",), None, "GPUMissing", "the GPU is gone", codes=frozenset({79})),
@@ -68,14 +68,14 @@ _TABLES: Final[dict[PolicyName, tuple[Row, ...]]] = {
         Row(("sxid", "fabric"), None, "NVLinkStatusInactive", "the NVLink fabric"),
         Row(("xid",), None, "XIDErrors", "a fault of the GPU"),
         Row(_GPU, None, "AcceleratedHardwareReady=False", "a fault of the accelerator"),
-        Row(("nic",), None, "IBLinkFlapping", "the network card: one loss of link is no removal, many are"),
+        Row(("nic",), None, "IBLinkFlapping", "the network card: removed after repeated losses of link, not after one"),
         Row((), None, "", "a fault of the machine"),
     ),
     "aks": (
         Row(("xid",), "watch", "XIDErrors", "a condition for any Xid; the operator decides"),
         Row(("gpu_lost",), "watch", "GPUMissing", "a condition when GPUs are fewer than the machine has"),
         Row(("sxid",), "watch", "NVLinkStatusInactive", "a condition when links are inactive", roles=("culprit",)),
-        Row(("nic",), "watch", "IBLinkFlapping", "a condition when the link comes and goes", roles=("culprit",)),
+        Row(("nic",), "watch", "IBLinkFlapping", "a condition when the link flaps", roles=("culprit",)),
         Row((), "ignore", "", _NONE),
     ),
     "eks": (
@@ -86,8 +86,8 @@ _TABLES: Final[dict[PolicyName, tuple[Row, ...]]] = {
         Row((), "ignore", "", _NONE),
     ),
     "gke": (
-        Row(("xid",), "drain", "XidCriticalError", "on its list of critical Xids: the GPU gets no more work", codes=frozenset({48})),
-        Row(("xid",), "watch", "XidCriticalError", "a condition on the node until its next boot; nothing is repaired for it", codes=_GKE),
+        Row(("xid",), "drain", "XidCriticalError", "on its list of critical Xids: the GPU receives no more work", codes=frozenset({48})),
+        Row(("xid",), "watch", "XidCriticalError", "a condition on the node until its next boot; no repair", codes=_GKE),
         Row(("xid",), "ignore", "", "on none of its lists"),
         Row((), "ignore", "", _NONE),
     ),

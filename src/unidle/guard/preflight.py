@@ -78,7 +78,7 @@ def decide(
     """What to do with a node that a gang is to start on."""
     tier = tier_needed(results, changed_ns, now_ns, rules)
     if tier is None:
-        return Decision("start", node, "proved fit")
+        return Decision("start", node, "fit by an earlier check")
     started_ns = -1 if changed_ns is None else changed_ns
     latest = max((r for r in results if r.at_ns > started_ns), key=lambda r: r.at_ns, default=None)
     if latest is not None and latest.fit is False:
@@ -87,12 +87,12 @@ def decide(
     if not silent:
         return Decision("again", node, f"needs the {tier} check", tier, now_ns)
     if len(silent) < rules.again:
-        says = f"the {tier} check could not tell: {silent[-1].because or 'no reason given'}"
+        says = f"the {tier} check was undecided: {silent[-1].because or 'no reason given'}"
         return Decision("again", node, says, tier, silent[-1].at_ns + rules.pause_ns)
-    says = f"{len(silent)} {tier} checks could not tell: {silent[-1].because or 'no reason given'}"
+    says = f"{len(silent)} {tier} checks were undecided: {silent[-1].because or 'no reason given'}"
     if tier == "quick":  # the thorough proof still stands
-        return Decision("start", node, f"{says}; proved fit earlier")
-    return Decision("elsewhere", node, f"{says}; never proved fit")
+        return Decision("start", node, f"{says}; fit by an earlier check")
+    return Decision("elsewhere", node, f"{says}; no earlier check found it fit")
 
 
 def _silent(results: Iterable[Result], tier: Tier, since_ns: int) -> list[Result]:

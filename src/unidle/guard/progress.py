@@ -165,10 +165,10 @@ class GangJudge:
         pairs = sorted({(min(r.rank, p), max(r.rank, p)) for r in stuck for p in r.stuck if p >= 0})
         since_ns = min(r.stuck_ns for r in stuck)
         rank = at_fault(seen.unreached or pairs, seen.reached, self.nodes)
-        text = "nothing is acknowledged any more between ranks " + ", ".join(f"{a}-{b}" for a, b in pairs[:8])
+        text = "no packets are acknowledged between ranks " + ", ".join(f"{a}-{b}" for a, b in pairs[:8])
         if not pairs:
             rank = stuck[0].rank
-            text = f"rank {rank} gets no answer from an address outside the gang"
+            text = f"rank {rank} receives no answer from an address outside the gang"
         if seen.unreached:
             text += f"; {_links(seen.unreached, self.nodes)} not reach each other"
         certain = seen.at_ns - since_ns >= CUT_NS
@@ -281,7 +281,10 @@ def _odd_one_out(ranks: Sequence[RankVitals]) -> tuple[int | None, str]:
         by.setdefault((rank.doing, rank.timed), []).append(rank.rank)
     groups = sorted(by.items(), key=lambda item: (-len(item[1]), item[0]))
     if len(groups) < 2:
-        return None, f"all wait alike ({_WORDS[groups[0][0][0]]})" if groups else "no rank is left"
+        return (
+            None,
+            f"all ranks wait in the same way ({_WORDS[groups[0][0][0]]})" if groups else "no rank is left",
+        )
     (rest, most), (odd, few) = groups[0], groups[-1]
     if len(few) != 1 or len(most) == 1:
         return None, "; ".join(

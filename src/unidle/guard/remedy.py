@@ -35,7 +35,7 @@ def decide(
     if here is None:
         return () if facts.node_busy else _open(target, None, facts, policy, now_ns)
     if facts.node_busy and here.state in ("suspect", "draining", "quarantine", "probation"):
-        return (Set(target, "healthy", Reason("with_node", f"goes on with its node {facts.of_node}")),)
+        return (Set(target, "healthy", Reason("with_node", f"handled with its node {facts.of_node}")),)
     match here.state:
         case "suspect":
             return _suspect(here, facts, policy, now_ns)
@@ -87,7 +87,7 @@ def _open(
         text = facts.pending[-1].because.text
         return (_out_of_use(target, step, text, facts, policy, now_ns),)
     if len(strikes) > 1:
-        text = f"{counted(len(strikes), 'gang')} stood still or lost their peers here: {strikes[-1].because.text}"
+        text = f"{counted(len(strikes), 'gang')} hung or lost their peers here: {strikes[-1].because.text}"
         return (_out_of_use(target, CHECK, text, facts, policy, now_ns),)
     if strikes and here is None:
         return (_suspected(target, "strike", strikes[-1].because.text, policy, now_ns),)
@@ -99,7 +99,7 @@ def _out_of_use(target: str, step: str, text: str, facts: Facts, policy: GuardPo
     breaker = policy.breaker
     most = max(breaker.nodes, -(-facts.nodes * breaker.ppm // 1_000_000))
     if facts.falls >= most and facts.nodes > 1:
-        says = f"{text}; {facts.falls} nodes fell at once, which has a common cause: none is removed"
+        says = f"{text}; {facts.falls} nodes failed at once, which has a common cause: none is removed"
         return _suspected(target, "breaker", says, policy, now_ns)
     full = _budget_full(facts, policy)
     if full:
@@ -118,10 +118,10 @@ def _budget_full(facts: Facts, policy: GuardPolicy) -> str:
     by_ppm = max(facts.nodes * policy.out.ppm // 1_000_000, 1)
     most = by_ppm if policy.out.most is None else policy.out.most
     if facts.out >= most:
-        return f"{facts.out} of {counted(facts.nodes, 'node')} are out, the most that may be"
+        return f"{facts.out} of {counted(facts.nodes, 'node')} are out of use, which is the limit"
     of_tier = max(facts.tier_nodes * policy.out.tier_ppm // 1_000_000, 1)
     if facts.tier_out >= of_tier:
-        return f"{facts.tier_out} of {counted(facts.tier_nodes, 'node')} of its tier are out, the most that may be"
+        return f"{facts.tier_out} of {counted(facts.tier_nodes, 'node')} of its tier are out of use, which is the limit"
     return ""
 
 
@@ -134,7 +134,7 @@ def _suspect(here: CareView, facts: Facts, policy: GuardPolicy, now_ns: int) -> 
         text, rung = here.because.text.partition("; not removed")[0], str(here.because.figures["rung"])
         return (_out_of_use(here.target, rung, text, facts, policy, now_ns),)
     if now_ns >= here.deadline_ns:
-        return (Set(here.target, "healthy", Reason("over", "nothing more was seen of it")),)
+        return (Set(here.target, "healthy", Reason("over", "the fault was not seen again")),)
     return ()
 
 
@@ -183,7 +183,7 @@ def _why_stopped(here: CareView, job: Held, late: bool) -> str:
     what = f"{here.target} is taken out of use: {here.cause.text}"
     if job.saved_ns is not None and job.saved_ns >= here.opened_ns:
         return f"{what}; it has saved a checkpoint since"
-    return f"{what}; the time for its checkpoint is over" if late and job.saves else what
+    return f"{what}; the time limit for its checkpoint is over" if late and job.saves else what
 
 
 def _lemon(
@@ -195,7 +195,7 @@ def _lemon(
     if times < lemon.times:
         return None
     days = lemon.within_ns / 86_400e9
-    return _needs_human(here, f"fell {times} times within {days:.3g} days, the last time: {text}")
+    return _needs_human(here, f"failed {times} times within {days:.3g} days, the last time: {text}")
 
 
 def _quarantined(here: CareView, policy: GuardPolicy, now_ns: int) -> Set:
@@ -204,9 +204,7 @@ def _quarantined(here: CareView, policy: GuardPolicy, now_ns: int) -> Set:
 
 
 def _needs_human(here: CareView, text: str) -> Set:
-    return Set(
-        here.target, "out", Reason("needs_human", f"{text}; once it is repaired: {_BACK}{here.target}`")
-    )
+    return Set(here.target, "out", Reason("needs_human", f"{text}; after the repair: {_BACK}{here.target}`"))
 
 
 # -- remedies ----------------------------------------------------------------------------------------
@@ -219,7 +217,7 @@ def _quarantine(here: CareView, facts: Facts, policy: GuardPolicy, now_ns: int) 
             because = Reason("worse", facts.pending[-1].because.text)
             return (Set(here.target, "quarantine", because, worse, 1, here.deadline_ns),)
     if now_ns >= here.deadline_ns:
-        return (_needs_human(here, f"no remedy could begin in time: {here.because.text}"),)
+        return (_needs_human(here, f"no remedy could start in time: {here.because.text}"),)
     if facts.part_busy:
         return ()
     hook = _hook(here.step, policy)
@@ -227,21 +225,21 @@ def _quarantine(here: CareView, facts: Facts, policy: GuardPolicy, now_ns: int) 
         return ()
     limit_ns = now_ns + hook.timeout_ns + SLACK_NS
     if here.step == CHECK:
-        text = f"to be proved fit, try {here.try_} of {hook.tries}"
+        text = f"check whether it is fit, attempt {here.try_} of {hook.tries}"
         return (Set(here.target, "proving", Reason("proving", text), TIER, here.try_, limit_ns),)
     if not hook.command:
-        return (_climb(here, here.step, f"there is no command for {here.step}", policy, now_ns),)
+        return (_climb(here, here.step, f"the fleet file has no command for {here.step}", policy, now_ns),)
     if facts.of_node and here.step in _HARD:
         return _hand_over(here, facts, policy, now_ns)
     if len(facts.begun) >= policy.out.per_hour:
         return ()
-    text = f"{here.step}, try {here.try_} of {hook.tries}: {here.cause.text}"
+    text = f"{here.step}, attempt {here.try_} of {hook.tries}: {here.cause.text}"
     return (Set(here.target, "remedy", Reason("remedy", text), here.step, here.try_, limit_ns),)
 
 
 def _hand_over(here: CareView, facts: Facts, policy: GuardPolicy, now_ns: int) -> tuple[Move, ...]:
     """What is left to do for a device is done with its node."""
-    because = Reason("with_node", f"goes on with its node: {here.step}")
+    because = Reason("with_node", f"handled with its node: {here.step}")
     if _budget_full(facts, policy):
         return ()
     deadline_ns = now_ns + policy.drain_hard_ns
@@ -286,7 +284,7 @@ def _remedy(here: CareView, facts: Facts, policy: GuardPolicy, now_ns: int) -> t
         result = Result("silent", "it did not end in time")
     hook = _hook(here.step, policy)
     if result.answer == "ok":
-        text = f"{here.step} is done: {result.text}; to be proved"
+        text = f"{here.step} is done: {result.text}; next, a check"
         limit_ns = now_ns + policy.prove.timeout_ns + SLACK_NS
         return (Set(here.target, "proving", Reason("proving", text), TIER, 1, limit_ns),)
     text = f"{here.step} failed: {result.text}"
@@ -307,15 +305,15 @@ def _proving(here: CareView, facts: Facts, policy: GuardPolicy, now_ns: int) -> 
             return ()
         result = Result("silent", "no answer in time")
     if result.answer == "ok":
-        return (_on_probation(here, f"proved fit ({here.step} check)", policy, now_ns),)
+        return (_on_probation(here, f"fit by the {here.step} check", policy, now_ns),)
     if result.answer == "failed":
         return (_climb(here, here.rung, f"unfit: {result.text}", policy, now_ns),)
-    text = f"the {here.step} check could not tell: {result.text}"
+    text = f"the {here.step} check was undecided: {result.text}"
     if again := _again(here, CHECK, policy.prove, text, policy, now_ns):
         return (again,)
     if not policy.accept_unknown:
         return (_needs_human(here, f"{text}, {counted(here.try_, 'time')}"),)
-    return (_on_probation(here, f"{text}; nothing wrong was found", policy, now_ns),)
+    return (_on_probation(here, f"{text}; no problem was found", policy, now_ns),)
 
 
 def _on_probation(here: CareView, text: str, policy: GuardPolicy, now_ns: int) -> Set:
@@ -329,7 +327,7 @@ def _fell(here: CareView, facts: Facts, policy: GuardPolicy, now_ns: int) -> Set
     if lemon := _lemon(here, text, (*facts.offences, now_ns), policy, now_ns):
         return lemon
     wanted = max((_RUNG_OF[sign.action] for sign in facts.pending), key=_ORDER.index)
-    above = _climb(here, here.rung, f"it fell again: {text}", policy, now_ns)
+    above = _climb(here, here.rung, f"it failed again: {text}", policy, now_ns)
     if above.state == "out":
         return above
     step = max(wanted, above.step, key=_ORDER.index)
@@ -360,7 +358,7 @@ def _probation(here: CareView, facts: Facts, policy: GuardPolicy, now_ns: int) -
             return (Set(here.target, "probation", rest, "", here.try_, here.deadline_ns),)
         return ()
     if now_ns >= here.deadline_ns:
-        return (Set(here.target, "healthy", Reason("returned", "back in use after its probation")),)
+        return (Set(here.target, "healthy", Reason("returned", "returned to service after probation")),)
     if now_ns >= here.at_ns + policy.probation_every_ns:
         return (Set(here.target, "probation", rest, QUICK, here.try_ + 1, here.deadline_ns),)
     return ()
@@ -369,6 +367,6 @@ def _probation(here: CareView, facts: Facts, policy: GuardPolicy, now_ns: int) -
 def _maintenance(here: CareView, policy: GuardPolicy, now_ns: int) -> tuple[Move, ...]:
     if now_ns < here.deadline_ns:
         return ()
-    text = "its maintenance is over; to be proved"
+    text = "its maintenance is over; next, a check"
     deadline_ns = now_ns + policy.quarantine_ns
     return (Set(here.target, "quarantine", Reason("maintenance_over", text), CHECK, 1, deadline_ns),)

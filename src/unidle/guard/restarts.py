@@ -60,7 +60,7 @@ def by_policy(
         return ev.JobEnded(job.id, "failed", Reason(why.code, f"{why.text}; {name}", why.figures))
     most, used = _most(job.spec, policy), job.policy_uses.get(index, 0)
     if most is not None and used >= most:
-        text = f"{why.text}; {name} has been used {counted(used, 'time')}, as often as it may"
+        text = f"{why.text}; {name} was used {counted(used, 'time')}, which is its limit"
         return ev.JobEnded(job.id, "failed", Reason(why.code, text, why.figures))
     count = f"{used + 1}" if most is None else f"{used + 1} of {most}"
     if policy.action == "requeue" or event == "pending":

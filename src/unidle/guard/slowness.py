@@ -261,7 +261,7 @@ class SlowJudge:
             others = len(mine) - 1
             text = (
                 f"rank {slow} is slower than {counted(others, 'other')} that {'does' if others == 1 else 'do'} the same, "
-                f"and waits {gaps[slow]:.0%} of the time less"
+                f"and waits less, by {gaps[slow]:.0%} of the time"
             )
             held = fmean([window.held.get(slow, 0.0) for window in usual])
             if held >= HELD:

@@ -89,7 +89,7 @@ def _who(ranks: Sequence[int]) -> str:
 
 def _where(stack: RankStack) -> str:
     if stack.state == "unknown":
-        return f"could not be looked at ({stack.why_not})"
+        return f"without a stack ({stack.why_not})"
     if stack.state == "stopped":
         return f"stopped by a signal or debugger{f' ({stack.at})' if stack.at else ''}"
     if stack.state == "ended":

@@ -54,7 +54,7 @@ def judge(findings: Sequence[Finding]) -> Verdict | None:
         if not symptoms:
             return None
         parts = tuple(Evidence("symptom", f) for f in sorted(symptoms, key=_order))
-        text = f"only symptoms ({_names(symptoms)}): the cause is not in this log"
+        text = f"only symptoms ({_names(symptoms)}); the log does not show the cause"
         return Verdict(None, "", "watch", parts, text)
     culprit = min(culprits, key=lambda f: (-f.rank, *_order(f)))
     asked = _asked(culprit, findings)
@@ -102,7 +102,7 @@ def _part(finding: Finding, asked: Finding | None) -> Part:
 def _because(culprit: Finding, asked: Finding | None, action: Action, evidence: Sequence[Evidence]) -> str:
     text = f"line {culprit.line}: {culprit.because}"
     if asked is not None:
-        text += f"; the driver says on line {asked.line}: {IN_WORDS[action]}"
+        text += f"; the driver's action on line {asked.line}: {IN_WORDS[action]}"
     discounted = [e.finding for e in evidence if e.part == "symptom"]
     if discounted:
         text += f"; discounted as symptoms: {_names(discounted)}"

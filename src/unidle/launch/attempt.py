@@ -34,4 +34,4 @@ class Attempt:
             for end in self.ends.values():
                 if end.get("why") == kind:
                     return str(end.get("because") or kind)
-        return "its ranks left without a word"
+        return "its ranks ended without a message"

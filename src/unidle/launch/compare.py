@@ -160,5 +160,5 @@ def _run(commands: list[list[str]], what: str, more: Mapping[str, str] | None = 
     if bad:
         lines = bad[0].strip().splitlines()
         raise CannotRun(
-            f"{what} failed: {lines[-1] if lines else 'it said nothing'}", remedy="run it without --against"
+            f"{what} failed: {lines[-1] if lines else 'no output'}", remedy="run it without --against"
         )

@@ -125,7 +125,7 @@ class Conductor:
         }
         if before is not None:
             after = f"after step {self.whole}" if self.whole else "from the beginning"
-            self._note(f"attempt {number}: goes on {after} with {left.label}")
+            self._note(f"attempt {number}: continues {after} with {left.label}")
         plan["because"], self._notes = self._notes, []
         self.sites.begin(number, plan, (*working, *idle))
 
@@ -229,7 +229,7 @@ class Conductor:
         self.whole = attempt.resumed = step
         steps = self.wanted.training.steps
         self.tell(
-            f"goes on after step {step}, from the checkpoint in {saving.directory} (--fresh begins from the start)"
+            f"continues after step {step}, from the checkpoint in {saving.directory} (--fresh begins from the start)"
             if step < steps
             else f"the checkpoint in {saving.directory} is of step {step}, and train.steps is {steps}: nothing is left to train"
             " (--fresh begins from the start)"
@@ -307,13 +307,14 @@ class Conductor:
         final = next((end for end in attempt.ends.values() if end.get("why") in _FINAL), None)
         if final is not None:
             raise CannotRun(
-                str(final.get("because") or final["why"]), remedy=f"unidle logs {self.gang.job} says more"
+                str(final.get("because") or final["why"]),
+                remedy=f"`unidle logs {self.gang.job}` shows the output",
             )
         self._fruitless += 1
         if self._fruitless > FRUITLESS_MOST:
             raise CannotRun(
-                f"{FRUITLESS_MOST} attempts one after the other got nowhere: {attempt.why()}",
-                remedy=f"see what the ranks say: unidle logs {self.gang.job}",
+                f"{FRUITLESS_MOST} attempts in a row made no progress: {attempt.why()}",
+                remedy=f"`unidle logs {self.gang.job}` shows the output of the ranks",
             )  # fmt: skip
         if dead:
             self._note(f"attempt {attempt.number} ended: {listed(sorted(dead))} died")
@@ -331,7 +332,7 @@ class Conductor:
         if a == b:
             return
         gone = self._absent.cut(setting, a, b)
-        self._note(f"the link of {a} and {b} is gone: goes on without {listed(sorted(gone))}")
+        self._note(f"the link of {a} and {b} is gone: continues without {listed(sorted(gone))}")
 
     def _look_over(self, attempt: Attempt) -> None:
         """Links and stages that are not as planned: whether another plan would now be faster."""

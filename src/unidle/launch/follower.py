@@ -72,7 +72,7 @@ class Follower:
             if not self._over and self.error is None:
                 self.error = CannotRun(
                     f"the launcher of the first site is gone: {error}",
-                    remedy="start all again: it goes on from the last checkpoint",
+                    remedy="start all sites again: the run continues from the last checkpoint",
                 )
                 self._gang.cancel("unidle span run", at_once=True)
         if told := [(record.attempt, record.device, record.body) for record in self._here.records()]:

@@ -155,7 +155,7 @@ def launchers(setting: Setting, hosts: Mapping[str, tuple[str, ...]]) -> dict[st
     if missing := [site.name for site in setting.sites if site.name not in hosts]:
         raise BadInput(
             f"site {missing[0]} has none", field="sites.hosts",
-            remedy=f"say where it is reached: {{name: {missing[0]}, hosts: [ADDRESS]}}",
+            remedy=f"add its address: {{name: {missing[0]}, hosts: [ADDRESS]}}",
         )  # fmt: skip
     found: dict[str, list[str]] = {}
     for name, host in _hosts_of(setting, hosts):
@@ -191,7 +191,7 @@ def launcher_of(
     here = [each for each in every if site_of(each) == site]
     if host is None and len(here) > 1:
         raise BadInput(
-            f"{site} has {counted(len(here), 'host')}", field="--host", remedy=f"say which of them this is: {', '.join(dict.fromkeys(hosts[site]))}"
+            f"{site} has {counted(len(here), 'host')}", field="--host", remedy=f"set --host to one of {', '.join(dict.fromkeys(hosts[site]))}"
         )  # fmt: skip
     if host is not None and host not in hosts[site]:
         raise BadInput(

@@ -22,7 +22,7 @@ LEADER: Final = "launcher"
 _AHEAD: Final = 8  # messages that may come between two looks
 _SIGNALLED: Final = 128
 _TOLD: Final = 128 + 15
-_OTHER_FILE: Final = "its span file is not that of the first site"
+_OTHER_FILE: Final = "its span file differs from that of the first site"
 
 
 def settings() -> Settings:
@@ -261,13 +261,14 @@ class Abroad:
         elif "file" in message and message["file"] != self._digest:
             self._talks[name].send({"over": True, "because": _OTHER_FILE})
             self.failure = CannotRun(
-                f"the span file of {name} is another one than here",
+                f"the span file of {name} differs from the one here",
                 field="FILE",
-                remedy="copy this one to its host",
+                remedy="copy this file to its host",
             )
         elif "failed" in message:
             self.failure = CannotRun(
-                f"{name}: {message['failed']}", remedy=f"see what its ranks say on the host of {name}"
+                f"{name}: {message['failed']}",
+                remedy=f"`unidle logs` on the host of {name} shows the output of its ranks",
             )
 
 
@@ -296,7 +297,7 @@ def gathered(
         if time.monotonic() > end:
             refused = f" ({endpoint.refusals[-1]})" if endpoint.refusals else ""
             raise CannotRun(
-                f"{', '.join(missing)} did not come within {wait_s:g} s{refused}", field="--site",
+                f"{', '.join(missing)} did not connect within {wait_s:g} s{refused}", field="--site",
                 remedy="start `unidle span run FILE --site NAME` there, with the same file and UNIDLE_SPAN_SECRET; or begin with"
                 " those that have come (--begin-without)",
             )  # fmt: skip

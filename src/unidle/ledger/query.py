@@ -138,7 +138,7 @@ class _Sums:
                 "the ledger's rows do not add up to the capacity",
                 field="ns",
                 value=f"{counted} of {capacity}",
-                remedy="`unidle ledger --check` says where",
+                remedy="`unidle ledger --check` shows where",
             )
         self.capacity_ns += capacity
 

@@ -129,4 +129,4 @@ def _one_of(name: str, known: Sequence[str], field: str) -> None:
     if name not in known:
         close = difflib.get_close_matches(name, known, 1)
         remedy = f"did you mean {close[0]}?" if close else f"known are {', '.join(known)}"
-        raise BadInput("there is no such thing to ask the ledger for", field=field, value=name, remedy=remedy)
+        raise BadInput("is not a column of the ledger", field=field, value=name, remedy=remedy)

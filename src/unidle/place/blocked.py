@@ -73,7 +73,7 @@ def _barrier(
         reached = rooms.reach(constraint.fabric) <= int(rooms.tree.depth.max())
         domains, fitting = len(reached), int((reached & (rooms.room > 0)).sum())
         if not reached.any():
-            free, change = "", f"put nodes on {constraint.fabric}"
+            free, change = "", f"connect nodes to {constraint.fabric}"
     else:
         # a part of the gang is one group, or for the whole gang any ranks
         unit = 1 if constraint.group == "gang" else gang.size(constraint.group)
@@ -81,7 +81,7 @@ def _barrier(
         each = _domains(rooms, constraint.within, rooms.units(gang, kept)[1].tiers)
         domains, fitting = len(each), int((each >= unit).sum())
     if without is not None:
-        change = " or ".join(filter(None, (change, f"do without this, in {_place(rooms, without)}")))
+        change = " or ".join(filter(None, (change, f"drop this constraint, in {_place(rooms, without)}")))
     helps = " or ".join(filter(None, (free, change)))
     return Barrier(constraint, domains, fitting, largest, gang.ranks, helps, change)
 

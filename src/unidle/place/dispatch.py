@@ -98,7 +98,7 @@ def _judge(cluster: str, summary: CapacitySummary, spec: JobSpec, kind: str) -> 
         return never("no_queue", f"has no queue {spec.queue} that takes jobs")
     asked = _asked_milli(spec, pools)
     if queue is not None and (bound := queue.bound_milli.get(kind, 0)) < asked:
-        text = f"its queue {spec.queue} may use {bound / 1000:g} {noun(kind, bound / 1000)}, the job wants {asked / 1000:g}"
+        text = f"its queue {spec.queue} may use {bound / 1000:g} {noun(kind, bound / 1000)}, the job needs {asked / 1000:g}"
         return never("over_limit", text, bound=bound, asked=asked)
     fabric = spec.topology.fabric if spec.topology else None
     if fabric is not None and fabric not in summary.fabrics:
@@ -155,7 +155,9 @@ def _when(
     elif free >= spec.devices:
         why += f", but no {tiers[-1].kind} holds it whole"
     start = (
-        "" if start_ns is None else f"; by the run times of its jobs it has room in {start_ns / 60e9:.0f} min"
+        ""
+        if start_ns is None
+        else f"; by the run times of its jobs, room is free in {start_ns / 60e9:.0f} min"
     )
     because = Reason("room_later", why + start, {"free": free, "total": total})
     return Verdict(

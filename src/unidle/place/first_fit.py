@@ -55,7 +55,7 @@ def why_not(view: View, shape: Shape, left: Mapping[str, int] | None = None) -> 
     """Why no gang of this shape can be placed now (``left``: free slices by kind, if not the view's)."""
     needs = shape.ranks * shape.devices_per_rank
     if not needs:
-        return Reason("no_cores", "no node takes work now", {"needs": shape.ranks, "free": 0, "devices": 0})
+        return Reason("no_cores", "no node accepts jobs now", {"needs": shape.ranks, "free": 0, "devices": 0})
     kinds = KINDS[shape.device]
     free = sum((view.occupancy.free if left is None else left).get(k, 0) for k in kinds)
     total = sum(view.occupancy.total.get(k, 0) for k in kinds)

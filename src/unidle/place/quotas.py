@@ -381,4 +381,4 @@ class QuotaRound:
 def _for_who_comes_back(made: Preemption) -> Reason:
     victims, devices = len(made.victims), sum(made.hold.devices.values())
     text = f"{counted(victims, 'low job')} on spares {does(victims, 'make')} room for a job of {counted(devices, 'device')}"
-    return replace(made.because, text=f"{text} that comes back after a fault")
+    return replace(made.because, text=f"{text} that restarts after a fault")

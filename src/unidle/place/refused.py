@@ -18,7 +18,7 @@ from unidle.words import are, counted
 
 _KEPT: Final = {
     "spare": ("kept_as_spare", "kept as spare"), "probation": ("on_probation", "on probation"),
-    "place": ("kept_for_return", "kept for gangs that come back"),
+    "place": ("kept_for_return", "kept for gangs that restart"),
 }  # fmt: skip
 
 

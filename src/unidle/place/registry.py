@@ -24,7 +24,7 @@ _MAKERS: dict[str, Callable[[], Policy]] = {
 def register(name: str, make: Callable[[], Policy]) -> None:
     """Add a policy; ``make`` gives one without memory of another run. A name is given once."""
     if name in _MAKERS:
-        raise ValueError(f"a placement policy of that name exists: {name}")
+        raise ValueError(f"there is already a placement policy of this name: {name}")
     _MAKERS[name] = make
 
 

@@ -326,11 +326,11 @@ def _better(tree: Tree, plan: GangPlan, layout: Layout, order: Ints, last: Last)
     new = map_ranks(tree, plan.nodes, plan.counts, layout, traffic, plan.fabric, plan.kept)
     anew = _like(new.node_of_rank, last, plan, layout)
     if kept is None:
-        return anew, new, "; their order is new, as the old one would tear groups apart"
+        return anew, new, "; in a new order, because the old one would split groups"
     if kept.time_ns * 1_000_000 <= new.time_ns * WORSE_MOST_PPM:
         return order, kept, ""
     note = (
-        f"; their order is new: in the old one collectives would take {in_words(kept.time_ns)} a step,"
+        f"; in a new order: in the old one, collectives would take {in_words(kept.time_ns)} a step,"
         f" more than {WORSE_MOST_PPM / 1e6:g} times as long"
     )
     return anew, new, note

@@ -233,11 +233,11 @@ def _waiting(
             now = way.because if isinstance(way, Refused) else _kept(round_, job.spec, access)
             figures, text = {**now.figures, **figures}, f"{now.text}; {text}"
         if (nobody := answer.nobody.get(job.id)) is not None:
-            text = f"{text}; nobody is stopped for it: {nobody.text}"
+            text = f"{text}; no job is stopped for it: {nobody.text}"
         start_ns = answer.planned_ns.get(job.id)
         if start_ns is not None:
             if because.code == "planned" and assumed_ns is not None and start_ns >= assumed_ns:
-                text = text.replace(because.text, "when running jobs end is unknown")
+                text = text.replace(because.text, "the end of running jobs is unknown")
             figures = {**figures, "planned_start_ns": start_ns}
         found.append(Wait(job.id, Reason(because.code, text, figures)))
     return tuple(found)

@@ -163,7 +163,7 @@ class LogWatch:
     def seeing(self) -> tuple[str, int]:
         why_not = self._source.why_not()
         if why_not is None and self._flood_ns:
-            why_not = f"{self._source.name}: lines come faster than they are read, some were passed over"
+            why_not = f"{self._source.name}: lines came faster than they were read; some were skipped"
         return why_not or "", self._lost_before
 
     def keep(self) -> str:

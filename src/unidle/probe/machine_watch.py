@@ -110,7 +110,7 @@ class MachineWatch:
         return True
 
     def seeing(self) -> tuple[str, int]:
-        why = "" if (self._sysfs / "class").is_dir() else f"{self._sysfs}: the kernel's tree is not there"
+        why = "" if (self._sysfs / "class").is_dir() else f"{self._sysfs}: there is no sysfs here"
         return why, 0
 
     def keep(self) -> str:
@@ -159,7 +159,7 @@ class SpaceWatch:
             self._why = f"there is no network namespace {self._space}"
         if not self._was_there or self._silent_times != LASTS:
             return []
-        text = f"its network namespace {self._space} is gone: nothing reaches the node any more"
+        text = f"its network namespace {self._space} is gone: the node has no network any more"
         finding = Finding(0, "silent", None, "", "culprit", "reboot_node", text, "fatal", 80)
         return [self._parts.of(finding, now_ns, self._space)]
 

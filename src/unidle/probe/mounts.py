@@ -175,7 +175,7 @@ class MountWatch:
         return self._found
 
     def why_not(self) -> str:
-        """Why mounts cannot be asked now; empty where they can."""
+        """Why mounts cannot be checked now; empty where they can."""
         return self._why
 
     def close(self) -> None:
@@ -228,7 +228,7 @@ class MountWatch:
             name = hashlib.sha256(os.fsencode(place)).hexdigest()[:16]
             lock = os.open(self._locks / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
-            self._why = f"{self._locks}: {error.strerror}: mounts cannot be asked"
+            self._why = f"{self._locks}: {error.strerror}: mounts cannot be checked"
             return
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -238,7 +238,7 @@ class MountWatch:
             asked.pid = -1
             asked.begun_ns = now_ns - max(int((time.time() - os.fstat(lock).st_mtime) * 1e9), 0)
         except OSError as error:
-            self._why = f"{place}: no process could be started to ask it: {error.strerror}"
+            self._why = f"{place}: no process could be started to check it: {error.strerror}"
         finally:
             os.close(lock)
 

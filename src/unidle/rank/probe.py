@@ -85,7 +85,7 @@ class Line:
     def receive(self) -> dict[str, Any]:
         text = self._file.readline()
         if not text:
-            raise Failed("a rank left before the end")
+            raise Failed("a rank ended before the end of the measurement")
         found = json.loads(text)
         assert isinstance(found, dict)
         return found
@@ -249,7 +249,7 @@ def _lead(given: argparse.Namespace, leader: tuple[str, int], world: int) -> Non
             line = Line(link)
             hello = line.receive()
             if hello["node"] in seats:
-                raise Failed(f"two ranks say that they are node {hello['node']}: start one on each node")
+                raise Failed(f"two ranks have the node name {hello['node']}: start one rank on each node")
             seats[str(hello["node"])], lines[str(hello["node"])] = hello, line
         missing = sorted(set(plan["nodes"]) - set(seats))
         if missing:
@@ -259,7 +259,7 @@ def _lead(given: argparse.Namespace, leader: tuple[str, int], world: int) -> Non
         result = [_phase(given, phase, seats, lines, receiver) for phase in plan["phases"]]
     except TimeoutError:
         _end(lines, "ranks are missing")
-        raise Failed(f"{len(seats)} of {world} ranks came within {WAIT_S:.0f} s") from None
+        raise Failed(f"{len(seats)} of {world} ranks connected within {WAIT_S:.0f} s") from None
     except Failed as error:
         _end(lines, str(error))
         raise

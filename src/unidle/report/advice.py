@@ -21,7 +21,7 @@ _FLEET: Final = ("fleet",)
 _IDLE: Final = ("fleet", "--idle")
 
 ADVICE: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
-    "unseen": ("see why nothing observed these devices", ("doctor",)),
+    "unseen": ("see why these devices were not observed", ("doctor",)),
     "fault": ("repair or drain the faulty devices", _FLEET),
     "repair": ("see which devices are under repair", _FLEET),
     "maintenance": ("see which devices are in maintenance", _FLEET),
@@ -41,8 +41,8 @@ ADVICE: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "checkpoint": ("save less often, or without blocking the steps", _SHOW),
     "data_stall": ("see which rank waits for its input", _LOGS),
     "evaluation": ("evaluate less often, or on other devices", _SHOW),
-    "hang": ("see what the ranks said last", _LOGS),
-    "preempting": ("see who preempted whom", _EXPLAIN),
+    "hang": ("see the last output of the ranks", _LOGS),
+    "preempting": ("see which job preempted which", _EXPLAIN),
     "idle": ("see which job holds devices that it does not use", _BY_JOB),
     "bubble": ("use more microbatches, or fewer stages", _SHOW),
     "exposed_local": ("overlap the communication with compute", _SHOW),
@@ -50,7 +50,7 @@ ADVICE: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "straggler_wait": ("find the slow rank", _BY_DEVICE),
     "host_gap": ("see what the host does between kernels", _LOGS),
     "unmeasured": (
-        "give a pattern for what the job prints, or call unidle.rank.step() in its loop",
+        "set progress.pattern in the job file, or call unidle.rank.step() in the training loop",
         ("progress", "JOB"),
     ),
     "recompute": ("keep more activations where memory allows", _SHOW),
@@ -78,7 +78,7 @@ class Advice:
     @property
     def lead(self) -> str:
         """What the sentence about the leaf begins with: time without steps may have been of use."""
-        return "No steps were seen" if self.line.leaf == "unmeasured" else "Most to win back"
+        return "No steps were seen" if self.line.leaf == "unmeasured" else "Largest losses"
 
 
 def best_advice(data: ReportData) -> Advice | None:

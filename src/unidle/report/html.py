@@ -101,7 +101,7 @@ def _advised(advice: Advice, data: ReportData) -> str:
 def _gantt(data: ReportData) -> str:
     if not any(track.bars for track in data.devices):
         words = ("unidle", "fleet", "--store", data.store)
-        empty = _empty("Nothing was seen of any device in this window. See what there is:", words)
+        empty = _empty("No device was observed in this window. See the devices of the store:", words)
         return f'<section id="gantt"><h2>Each device over time</h2>{empty}</section>'
     return f'<section id="gantt"><h2>Each device over time</h2>{_asset("gantt.html")}</section>'
 

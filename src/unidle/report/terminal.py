@@ -146,7 +146,7 @@ def _ratios(data: ReportData, width: int) -> Iterator[str]:
 def _advice(data: ReportData, width: int) -> list[str]:
     advice = best_advice(data)
     if advice is None:
-        return ["Nothing to win back: every second was of use."]
+        return ["No losses: every second was useful."]
     steps = steps_advice(data)
     return [*_advised(advice, data, width), *([] if steps is None else _advised(steps, data, width))]
 

@@ -166,7 +166,7 @@ def _loader(case: _Case, plain: Finding) -> Finding:
     ] or shape.pids("loader")
     workers = [budgets.threads[pid, pid] for pid in pids if (pid, pid) in budgets.threads]
     if not workers:
-        return replace(plain, details=("its workers were not watched: look without --no-children",))
+        return replace(plain, details=("its workers were not profiled: leave --no-children out",))
     busy = [1 - one.rest_ns / one.wall_ns for one in workers if one.wall_ns]
     says = f"{counted(len(workers), 'worker')}, busy {_range(busy)} of the time"
     no_cpu = sum(one.ns.get("cpu_contention", 0) for one in workers) / sum(one.wall_ns for one in workers)
@@ -175,7 +175,7 @@ def _loader(case: _Case, plain: Finding) -> Finding:
     lines = tuple(_work_lines(case.profile, workers)[:_FEW_LINES])
     if busy and max(busy) < 0.5:
         return replace(
-            plain, details=(says, "so the batches' way here takes the time, not their making"), lines=lines or plain.lines,
+            plain, details=(says, "so the transfer of batches takes the time, not their computation"), lines=lines or plain.lines,
             do="smaller batches or shared memory for them; a larger prefetch_factor; persistent_workers=True",
             lines_are="there",
         )  # fmt: skip
@@ -313,9 +313,9 @@ def _no_cpu(case: _Case, plain: Finding) -> Finding:
     elif foreign:
         busy = "" if case.machine.busy is None else f" ({elsewhere:.1f} of them)"
         details.append(f"so other programs of this machine have the CPUs{busy}")
-        do = "see who they are (top), and keep them to other CPUs (taskset, a cgroup)"
+        do = "find them with `top`, and keep them to other CPUs (taskset, a cgroup)"
     cause = "no-cpu-of-others" if foreign else plain.cause
-    return replace(plain, cause=cause, details=tuple(details), do=do, lines_are="it wants to run")
+    return replace(plain, cause=cause, details=tuple(details), do=do, lines_are="it is ready to run")
 
 
 def _taken_by_others(used: float, ready: float, cpus: int) -> bool:
@@ -329,22 +329,24 @@ def _collective(case: _Case, plain: Finding) -> Finding:
     """The straggler, and what it does meanwhile; or that there is none, and the collective itself is slow."""
     if len(case.budgets.training) < 2:
         return replace(
-            plain, details=("the other ranks were not watched: give the job's name or its launcher's pid",)
+            plain, details=("the other ranks were not profiled: give the job's name or its launcher's pid",)
         )
     late = late_rank(case.budgets, case.comparison)
     if late is None:
-        why = case.comparison.text if case.comparison else "no rank is late"
+        why = case.comparison.text if case.comparison else "no rank is a straggler"
         return replace(plain, details=(why,))
     thread, blame = late
     name = f"rank {blame.rank}"
-    says = f"{name} (pid {blame.pid}) is late: it waits {blame.late_pct:.0f} points less than the others"
+    says = (
+        f"{name} (pid {blame.pid}) is a straggler: it waits {blame.late_pct:.0f} points less than the others"
+    )
     more = [f"{cause.what}{f' at {cause.line}' if cause.line else ''}" for cause in blame.causes[:2]]
     if more:
         says += f", and has more of {' and of '.join(more)}"
     lines = [one for one in _work_of(case.profile, thread) if one.place.file]
     lines.sort(key=lambda one: not any(f"{one.place.where} " in f"{cause.line} " for cause in blame.causes))
     return replace(
-        plain, says=f"waits for {name}, which is late" if thread is not case.thread else plain.says, details=(says,),
+        plain, says=f"waits for {name}, a straggler" if thread is not case.thread else plain.says, details=(says,),
         lines=tuple(lines[:_FEW_LINES]) or plain.lines, lines_are=f"{name} is in",
         do="make that cheaper on that rank, or share the work out evenly",
     )  # fmt: skip

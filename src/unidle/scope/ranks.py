@@ -160,13 +160,13 @@ def step_times(durations_ns: Sequence[int]) -> StepTimes | None:
 def _refusal(views: Sequence[RankView], peers: Mapping[int, Hashable] | None) -> str | None:
     """Why nobody may be blamed, or nothing."""
     if len(views) < 2:
-        return "one rank: there is nobody to compare it with"
+        return "one rank: there is no other rank to compare it with"
     if any(v.measure == "none" for v in views) or all(v.wait == 0 for v in views):
-        return "no collective was seen: nothing tells who waits for whom"
+        return "no collective was seen: it is unknown which ranks wait for which"
     if len({v.measure for v in views}) > 1:
         return "ranks were seen by different means: their waits cannot be compared"
     if peers is None and median(v.one_to_one for v in views) > STRUCTURAL:
-        return "ranks wait for data of single peers, as stages of a pipeline do: such waits blame nobody"
+        return "ranks wait for data of single peers, as stages of a pipeline do: such waits do not show a straggler"
     paces = [len(v.steps_ns) / v.wall_ns for v in views if v.steps_ns and v.wall_ns]
     fewest = min((len(v.steps_ns) for v in views if v.steps_ns), default=0)
     if len(paces) == len(views) and 1 - min(paces) / max(paces) > OUT_OF_STEP + 2 / (fewest + 1):
@@ -269,9 +269,9 @@ def _late_text(found: Sequence[Blame], step_ms: float | None) -> str:
         much = f"the others wait {first.late_pct:.0f} % of the time longer than it does"
     else:
         much = f"{first.late_ms:.1f} ms of each step of {step_ms:.1f} ms"
-    text = f"rank {first.rank}{others} is late: {much}, {int(100 * first.confidence)} % sure"
+    text = f"rank {first.rank}{others} is a straggler: {much}, {int(100 * first.confidence)} % sure"
     if not first.causes:
-        return f"{text}; its budget does not say why"
+        return f"{text}; its budget does not show why"
     cause = first.causes[0]
     more = f"+{cause.more_pct:.0f} %" if cause.more_ms is None else f"+{cause.more_ms:.1f} ms"
     return f"{text}; {f'{cause.what} {more}'.strip()}{', ' + cause.line if cause.line else ''}"

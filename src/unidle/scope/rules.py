@@ -87,7 +87,7 @@ class Rule:
     source: str = "unidle"
 
 
-UNKNOWN: Final = Rule("unknown", "other", "does something that no rule knows")
+UNKNOWN: Final = Rule("unknown", "other", "runs code that no rule covers")
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,7 +291,7 @@ def pattern_of(text: str) -> Pattern:
     """
     text = text.strip()
     if not text:
-        raise ValueError("say a function, such as save_checkpoint")
+        raise ValueError("name a function, such as save_checkpoint")
     if text.startswith("wait "):
         return Pattern(function=text[5:].strip(), kind="wait")
     if text.endswith("]") and (cut := text.rfind(" [")) > 0:

@@ -74,8 +74,8 @@ def _rule(document: Document, part: _RulePart, path: Path) -> Rule:
     states: tuple[State, ...] = (part.state,) if isinstance(part.state, str) else part.state
     if document.source != "rules.yaml" and not any(getattr(part, name) for name in _CONDITIONS):
         raise document.error(
-            (*path, "name"), "takes everything, so no later rule would ever be asked", value=part.name,
-            remedy='say what it is about, such as frame: ["load_batch <user>"]',
+            (*path, "name"), "takes everything, so no later rule could ever match", value=part.name,
+            remedy='add a condition, such as frame: ["load_batch <user>"]',
         )  # fmt: skip
     example = None
     if part.example is not None:
@@ -102,7 +102,7 @@ def _read(document: Document, path: Path, text: str, read: Callable[[str], T]) -
 
 def _advise(breach: Breach) -> str | None:
     if not breach.path:
-        return 'the least is: rules: [{name: mine, category: data, says: reads, frame: ["read_it <user>"]}]'
+        return 'the shortest form is: rules: [{name: mine, category: data, says: reads, frame: ["read_it <user>"]}]'
     name = breach.path[-1]
     if isinstance(name, int):
         name = breach.path[-2] if len(breach.path) > 1 else ""

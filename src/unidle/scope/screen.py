@@ -45,7 +45,7 @@ def screen(
 def _screen(report: Report, colour: bool, source: Source | None, width: int, *, brief: bool) -> list[str]:
     profile, budgets, steps = report.profile, report.budgets, report.steps
     if not budgets.training:
-        return ["nothing was seen of these processes", *_trust(profile, budgets, width)]
+        return ["there are no samples of these processes", *_trust(profile, budgets, width)]
     parts = [
         _title(profile, budgets, width, serves=report.serving.serving is not None),
         [""],

@@ -225,7 +225,7 @@ def _notes(
             else ("no answer was streamed: the time to the first token is that of the whole answer")
         )
     if runs and model_bytes is None:
-        yield "the size of the model is not known: give it for its bandwidth"
+        yield "the size of the model is unknown, and so is its bandwidth"
     if runs and model_bytes and not machine_bytes_s:
         yield "the memory bandwidth of this machine was not measured"
 

@@ -46,7 +46,7 @@ def view_of(profile: Profile) -> View:
     trains = {c.pid for c in profile.calls if c.kind in _TRAINS and c.count}
     spans = [s for s in profile.spans if s.kind in _OURS and s.pid not in trains]
     if any(s.pid in trains for s in profile.spans) and not any(s.kind == "forward" for s in spans):
-        return View(None, "it trains: what passes on its connections are no requests to a model")
+        return View(None, "it trains: the data on its connections are not requests to a model")
     if not any(s.kind in READS or s.kind in WRITES for s in spans):
         return View(None, _nothing(profile))
     runs = {s.pid for s in spans if s.kind == "forward"}
@@ -127,7 +127,7 @@ def _memory(view: View, it: Serving) -> str:
 def _nothing(profile: Profile) -> str:
     if profile.tier != "T0":
         return f"requests are seen in tier T0 only, this is {profile.tier}"
-    return "it listens for no connection, or nothing came in while it was looked at"
+    return "it has no listening socket, or no request came in during the profile"
 
 
 def _has_torch(profile: Profile) -> bool:

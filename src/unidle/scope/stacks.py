@@ -116,7 +116,7 @@ def _alive(orders: Orders) -> list[_Rank]:
 # -- what the kernel shows ---------------------------------------------------------------------------
 
 
-def _from_kernel(rank: _Rank, why_not: str = "the look at its stacks did not end in time") -> RankStack:
+def _from_kernel(rank: _Rank, why_not: str = "the stacks were not read in time") -> RankStack:
     """State and kernel function of the first process of the rank that does not wait for a child: all that any user may read."""
     where = {pid: _small(f"/proc/{pid}/wchan") for pid in rank.pids}
     # a shell that waits for its child is not where the rank is

@@ -76,7 +76,7 @@ def doubts(budgets: Budgets) -> list[str]:
         return []
     least = min(one.samples for one in few)
     return [
-        f"too few samples ({least}, {FEW_SAMPLES} are wanted) to split the time well: look for longer (--seconds)"
+        f"too few samples ({least}, {FEW_SAMPLES} are needed) to split the time well: use a larger --seconds"
     ]
 
 

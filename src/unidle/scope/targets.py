@@ -57,7 +57,7 @@ def of_process(pid: int, *, children: bool = True) -> Target:
     if stat[0] in "ZX":
         raise TargetEnded("the process has ended", field="PID", value=pid, remedy="name one that runs")
     if not _command(pid):
-        raise BadInput("is a thread of the kernel, which has no stacks to tell", field="PID", value=pid, remedy="name a program's process")  # fmt: skip
+        raise BadInput("is a kernel thread, which has no stack in user space", field="PID", value=pid, remedy="use the pid of a program")  # fmt: skip
     need_right(pid)
     return _target([pid], children=children)
 
@@ -68,7 +68,7 @@ def of_ranks(root: Path, job: str, attempt: int, ranks: Sequence[int], *, childr
     if not found:
         raise CannotRun(
             "no rank of it runs on this machine now", field="JOB", value=job,
-            remedy="`unidle list` shows what runs; ask on the machine where it does",
+            remedy="`unidle list` shows the running jobs; run the command on the job's machine",
         )  # fmt: skip
     for pid in found:
         need_right(pid)
@@ -97,8 +97,8 @@ def need_right(pid: int) -> None:
     except KeyError:
         name = str(owner)
     raise CannotRun(
-        f"the process belongs to {name}, and you may not look at it", field="PID", value=pid,
-        remedy=f"`sudo unidle profile {pid}` has every tier; {name} has T1 and T2 without root",
+        f"the process belongs to {name}, and you may not profile it", field="PID", value=pid,
+        remedy=f"use `sudo unidle profile {pid}`, or run it as {name} (T1 and T2 only)",
     )  # fmt: skip
 
 

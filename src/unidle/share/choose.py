@@ -154,7 +154,7 @@ def _choice(offer: Offer, offers: int, against: Counter[str], instead: Sequence[
 
 def _none(gpus: int, against: Counter[str], examples: Mapping[str, Reason]) -> Refused:
     if not gpus:
-        return refused("no_gpu", "there is no device that could be shared")
+        return refused("no_gpu", "no device can be shared")
     first = examples[against.most_common(1)[0][0]]
     figures: dict[str, int | float | str] = {"gpus": gpus, **against}
     return Refused(

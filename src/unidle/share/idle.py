@@ -132,21 +132,21 @@ def _on_notice(holder: Holder, notice: Notice, terms: IdleTerms, now_ns: int) ->
 
 def _told(holder: Holder, terms: IdleTerms, notice_ns: int) -> Reason:
     if notice_ns:
-        after = "waits again then" if terms.then == "requeue" else "its job ends then"
+        after = "it then waits again" if terms.then == "requeue" else "the job then ends"
         what = f"will be released in {words(notice_ns)} unless it works again; {after}"
     elif terms.release:
-        what = "is not released: no step was ever seen, so it may be at work unseen"
+        what = "is not released: it has printed no step, so it may be working"
     else:
-        what = "is not released: the policy only tells"
+        what = "is not released: the policy only sends notices"
     return _reason(holder, "idle_notice", what)
 
 
 def _over(holder: Holder, now_ns: int, *, spared: bool) -> Reason:
     assert holder.notice is not None
     if spared:
-        return Reason("idle_spared", "the policy leaves it alone now: the notice is void")
+        return Reason("idle_spared", "now excluded by the policy: the notice is withdrawn")
     quiet_ns = max(holder.sign_ns - holder.notice.since_ns, 0)
-    text = f"works again after {words(quiet_ns)}: the notice is void"
+    text = f"works again after {words(quiet_ns)}: the notice is withdrawn"
     return Reason("idle_over", text, {"quiet_ns": quiet_ns, "sign_ns": min(holder.sign_ns, now_ns)})
 
 

@@ -59,7 +59,7 @@ def reconfigure(
     if not dynamic and in_use:
         return refused(
             "mig_in_use",
-            f"the GPU is set again only while nobody uses it, and {counted(len(in_use), 'instance')} {are(len(in_use))} in use",
+            f"the layout of the GPU changes only while it is unused, and {counted(len(in_use), 'instance')} {are(len(in_use))} in use",
             in_use=len(in_use),
         )
     used = _mask(model, in_use)

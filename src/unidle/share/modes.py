@@ -102,7 +102,7 @@ def cut(
     if mode == "whole":
         if len(shares) > 1:
             return refused(
-                "whole_is_for_one", f"{device.id}: a whole GPU is for one, {len(shares)} ask for it"
+                "whole_is_for_one", f"{device.id}: a whole GPU is for one job, {len(shares)} ask for it"
             )
         whole = Part(WHOLE_PPM, WHOLE_PPM, WHOLE_PPM, device.memory_bytes)
         return Cut(device.id, mode, (whole,), WHOLE_PPM, WHOLE_PPM)
@@ -130,7 +130,9 @@ def needs_of(share: Share, device: Device) -> tuple[int, int] | Refused:
             "profile_without_mig", f"{share.profile} is a MIG profile: only a GPU cut by MIG has it"
         )
     if share.memory_bytes and not device.memory_bytes:
-        return refused("memory_unknown", f"{device.id}: its memory is not known, so none can be promised")
+        return refused(
+            "memory_unknown", f"{device.id}: its memory is unknown, so no part of it can be promised"
+        )
     compute, memory = share.compute_ppm, share.memory_bytes
     if not memory:
         memory = device.memory_bytes * compute // WHOLE_PPM
@@ -238,7 +240,7 @@ def _cut_mig(device: Device, shares: Sequence[Share], mig: MigModel | None) -> C
     if mig is None:
         return refused(
             "mig_unknown",
-            f"{device.id} ({device.model or 'model unknown'}): MIG cannot cut it, as far as is known",
+            f"{device.id} ({device.model or 'model unknown'}): MIG is not known to cut it",
         )
     names = []
     for share in shares:

@@ -15,7 +15,7 @@ OBSTACLES: Final[dict[str, str]] = {
     "load_too_large": "where the part is too small for its load",
     "memory_full": "without so much memory left",
     "memory_unknown": "of unknown memory",
-    "mig_in_use": "that is only cut again while nobody uses it",
+    "mig_in_use": "that is only cut again while it is unused",
     "mig_never_fits": "that never holds such MIG instances",
     "mig_no_profile": "without that MIG profile",
     "mig_no_room": "without room for the MIG instance",
@@ -34,7 +34,7 @@ OBSTACLES: Final[dict[str, str]] = {
     "too_slow": "where it or others would be slowed down too much",
     "uuid_excluded": "excluded by its UUID",
     "uuid_not_included": "of another UUID",
-    "whole_is_for_one": "that is whole, for one only",
+    "whole_is_for_one": "that is not cut, for one job only",
 }
 
 

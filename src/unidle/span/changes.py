@@ -28,7 +28,7 @@ def without_link(setting: Setting, pair: str) -> Setting:
     for a, b in pairwise(site.name for site in setting.sites):
         if shortest(links, a, b) is None:
             raise BadInput(
-                f"no way is left between {a} and {b}, which have neighbouring stages", field="--without-link", value=pair,
+                f"no link is left between {a} and {b}, which have neighbouring stages", field="--without-link", value=pair,
                 remedy="plan again: `unidle span plan FILE --without-link ...`",
             )  # fmt: skip
     return replace(setting, links=links)

@@ -74,7 +74,7 @@ class Database(Protocol):
 
 def no_store(where: str) -> StoreError:
     return StoreError(
-        "there is no store", field=where, remedy="check the address; `unidle run` makes a new one"
+        "there is no store", field=where, remedy="check the address; `unidle run` creates a new store"
     )
 
 

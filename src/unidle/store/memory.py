@@ -161,5 +161,7 @@ class ForgetfulStore(MemoryStore):
 
     def read(self, after: int = 0, limit: int | None = None) -> Iterator[StoredEvent]:
         if after < self.last()[0] and limit != 0:
-            raise StoreError("the log was not kept", field=self.url, remedy="use a store that keeps it")
+            raise StoreError(
+                "the log is not stored", field=self.url, remedy="use a SQLite or PostgreSQL store"
+            )
         return iter(())

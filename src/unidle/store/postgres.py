@@ -65,7 +65,7 @@ class PostgresDatabase:
         version = self._connection.info.server_version
         if version < _OLDEST:
             raise StoreError(
-                "the PostgreSQL server is too old",
+                "the version of the PostgreSQL server is not supported",
                 field=self.url,
                 value=version // 10000,
                 remedy="use 15 or newer",
@@ -154,7 +154,7 @@ class PostgresDatabase:
             return StoreDamaged(text, field=self.url, remedy="run `unidle store check`")
         if state == "53100":
             return StoreError(
-                "no space is left on the server", field=self.url, remedy="free some and start again"
+                "no space is left on the server", field=self.url, remedy="free some space and start again"
             )
         if state in ("25006", "42501"):
             return StoreError(
@@ -184,7 +184,10 @@ def _without_password(url: str) -> tuple[str, str]:
         query = parse_qsl(parts.query, keep_blank_values=True)
     except ValueError:
         raise BadInput(
-            "is not an address", field="store", value="postgresql://...", remedy="see `unidle help store`"
+            "is not an address",
+            field="store",
+            value="postgresql://...",
+            remedy="`unidle store --help` shows the forms",
         ) from None
     secret = next((value for key, value in query if key == "password"), secret)
     shown = urlencode([(key, value) for key, value in query if key != "password"], safe="/=-,")

@@ -145,7 +145,7 @@ def faults(store: SqlStore) -> Iterator[str]:
         for row in database.query(sql.PROFILE, key):
             if _unpacked(row) is None:
                 name = f"profile of {key[0]!r} attempt {key[2]!r} rank {key[3]!r} from {key[1]!r}"
-                yield f"{name}: its checksum is wrong (it is passed over)"
+                yield f"{name}: its checksum is wrong (it is skipped)"
 
 
 def _packed(row: ProfileRow) -> RowTuple:

@@ -237,7 +237,7 @@ class SqlStore:
         for key in self._db.query(sql.SNAPSHOT_KEYS):
             for crc, body in self._db.query(sql.SNAPSHOT, key):
                 if blob_crc(body, *key) != crc:
-                    yield f"snapshot {key[1]}: its checksum is wrong (it is passed over)"
+                    yield f"snapshot {key[1]}: its checksum is wrong (it is skipped)"
         for (name,) in self._db.query(sql.BOOKMARK_NAMES):
             try:
                 self.load_bookmark(name)
@@ -275,7 +275,7 @@ class SqlStore:
             raise StoreDamaged(
                 "the head of the log is damaged",
                 field=self.url,
-                remedy="`unidle store export` it and import that into a new store",
+                remedy="use `unidle store export`, then `unidle store import` into a new store",
             )
         return _Writer._make((*rows[0][:5], rows[0][6]))
 
@@ -296,7 +296,7 @@ class SqlStore:
         return LeaseLost(
             f"this writer lost the store{by}",
             field=self.url,
-            remedy="nothing was written; start again to take it up",
+            remedy="nothing was written; start the command again",
         )
 
 

@@ -268,7 +268,9 @@ def _translate(error: sqlite3.Error, path: Path) -> StoreError:
     if name.startswith("SQLITE_BUSY") or name == "SQLITE_LOCKED":
         return StoreError("another process keeps the database locked", field=field, remedy="try again")
     if name == "SQLITE_FULL" or name == "SQLITE_IOERR_SHMSIZE":
-        return StoreError("no space is left on the disk", field=field, remedy="free some and start again")
+        return StoreError(
+            "no space is left on the disk", field=field, remedy="free some space and start again"
+        )
     if name == "SQLITE_NOTADB":
         return foreign(field)
     if name.startswith("SQLITE_READONLY"):

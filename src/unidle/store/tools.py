@@ -213,7 +213,7 @@ class _ExportReader:
                 ):
                     raise self._bad("the counts or the SHA-256 do not match the lines before")
                 if self._inp.read(1):
-                    raise self._bad("there is more after the last line")
+                    raise self._bad("there is data after the last line")
                 return
             self._digest.update(data)
             if isinstance(line, _RequestLine):
@@ -247,7 +247,9 @@ class _ExportReader:
         self._number += 1
         data = self._inp.readline(_LONGEST_LINE)
         if not data.endswith(b"\n"):
-            raise self._bad("the export is torn here" if data else "the export ends without its last line")
+            raise self._bad(
+                "the export is truncated here" if data else "the export ends without its last line"
+            )
         return data
 
     def _decoded(self, decoder: msgspec.json.Decoder[_T], data: bytes) -> _T:

@@ -83,7 +83,7 @@ def device_cut(view: View, event: ev.DeviceCut, now: int) -> None:
     )
     if wrong:
         raise StoreDamaged(
-            "the log cuts a device otherwise than those who use it have it, or its parts do not add up",
+            "the log cuts a device in another way than its jobs use it, or its parts do not add up",
             field=f"event {view.seq}", value=event.device, remedy="run `unidle store check`",
         )  # fmt: skip
     for gone in old.keys() - new.keys():

@@ -13,7 +13,7 @@ from unidle.view.state import View
 
 FAULTS_KEPT: Final = 4096
 NO_CONTROLLER: Final = "no controller runs on the store (`unidle up`)"
-NO_SOURCE: Final = "nothing that the fleet file names tells of it"
+NO_SOURCE: Final = "the fleet file has no detector for it"
 _STORAGE: Final = frozenset({"disk", "fs", "raid", "storage"})
 _NODE: Final = frozenset(
     {"nic", "mce", "pcie", "thermal", "power", "panic", "kernel_bug", "lockup", "hung_task", "oom", "silent"}

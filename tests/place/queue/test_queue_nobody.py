@@ -42,18 +42,18 @@ CASES = {
     ),
     "what others use is not reclaimable": (
         cluster((ORG, KEEPS), run("own", "org", 4), run("guest", "guests", 4)), want("org", 4),
-        "what guests uses beyond what is deserved is not reclaimable",
+        "guests uses more than deserved, but this is not reclaimable",
     ),
     "the others are not low": (
         cluster((ORG, GUESTS), run("own", "org", 4), run("guest", "guests", 4, "medium")), want("org", 4),
-        "no job of level low runs in guests, which alone could give back",
+        "no job of level low runs in guests, and only such jobs can be stopped",
     ),
     "its own queue runs nothing low": (
         cluster((ORG, GUESTS), run("own", "org", 8, "medium")), want("org", 4, "high"), "org runs no job of level low",
     ),
     "it is public": (
         cluster((QueueSpec("all", kind="public"), ORG), run("own", "org", 10)), want("all", 1),
-        "all is public, and takes nothing back",
+        "all is public and reclaims nothing",
     ),
 }  # fmt: skip
 NOT_TOLD = {

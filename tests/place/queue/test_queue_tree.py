@@ -167,7 +167,7 @@ def test_guarantees_beyond_the_fleet_are_refused():
 def test_only_a_queue_without_children_takes_jobs():
     made = tree(QueueSpec("a"), QueueSpec("b", "a"))
     assert made.name(made.leaf("b")) == "b"
-    with pytest.raises(BadInput, match="only holds others"):
+    with pytest.raises(BadInput, match="only holds other queues"):
         made.leaf("a")
     with pytest.raises(BadInput, match="no such queue"):
         made.leaf("x")

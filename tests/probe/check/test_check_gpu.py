@@ -66,7 +66,7 @@ FAULTS = [
     ("heat", {"temperature": 92}, "GPU 5"),
     ("heat.memory", {"memory_temperature": 99}, "GPU 5"),
     ("heat.power_limit", {"power_limit": 400_000}, "GPU 5"),
-    ("ecc", {"ecc": [0, 0]}, "switched off on GPU 5"),
+    ("ecc", {"ecc": [0, 0]}, "off on GPU 5"),
     ("ecc.sram", {"sram": {"aggregateUncParity": 1}}, "GPU 5 (0000:15:00.0): 1"),
     ("ecc.sram", {"sram": {"volatileUncSecDed": 2}}, "GPU 5"),
     ("ecc.dram", {"dram_uncorrected": 3}, "GPU 5"),

@@ -49,7 +49,7 @@ def test_a_users_file_goes_before_what_unidle_brings(tmp_path: Path):
     [
         ("", "empty"),
         ("- 1\n", "must be a mapping"),
-        ("defaults: {fsync_ms: 5}\n", "there is no such part"),
+        ("defaults: {fsync_ms: 5}\n", "is not a part of a thresholds file"),
         ("default: {fsync: 5}\n", "did you mean fsync_ms?"),
         ("default: {fsync_ms: -5}\n", "must be from 0"),
         ("default: {fsync_ms: fast}\n", "must be a number"),

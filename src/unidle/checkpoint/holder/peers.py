@@ -49,7 +49,7 @@ class Sender:
                 self._send(name, label, through)
                 problem = ""
             except (Gone, OSError) as error:
-                problem = f"peer {self._peer.host}:{self._peer.port} does not take the copy: {error}"
+                problem = f"peer {self._peer.host}:{self._peer.port} does not accept the copy: {error}"
                 self._drop()
             self._tell(slot, problem)
         self._drop()
@@ -63,7 +63,7 @@ class Sender:
     def _send(self, name: str, label: Label, through: int | None) -> None:
         if self._link is None:
             if time.monotonic() < self._again_s:
-                raise Gone("it was gone a moment ago")
+                raise Gone("it did not answer a moment ago")
             self._link = wire.connect(wire.newest(self._storage, self._peer))
             self._link.settimeout(_PATIENCE_S)
         wire.send(self._link, {"do": "put", "label": asdict(label), "through": through})

@@ -111,7 +111,9 @@ def restore_test(path: str, how: str) -> str | None:
             )  # fmt: skip
             if done.returncode:
                 return (
-                    done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "the restore test died"
+                    done.stderr.strip().splitlines()[-1]
+                    if done.stderr.strip()
+                    else "the restore test ended without a result"
                 )
         else:
             verdict = verify(path, deep=False)

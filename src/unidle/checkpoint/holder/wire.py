@@ -49,15 +49,15 @@ def receive(link: socket.socket) -> tuple[Message, int]:
     receive_into(link, memoryview(head))
     length, follows = _HEAD.unpack(head)
     if length > _TEXT_MOST_BYTES:
-        raise Gone("what came is no message")
+        raise Gone("the data received are no message")
     text = bytearray(length)
     receive_into(link, memoryview(text))
     try:
         message = json.loads(text)
     except ValueError:
-        raise Gone("what came is no message") from None
+        raise Gone("the data received are no message") from None
     if not isinstance(message, dict):
-        raise Gone("what came is no message")
+        raise Gone("the data received are no message")
     return message, int(follows)
 
 

@@ -76,7 +76,7 @@ class GpuMeter:
                 return GpuUse(True)
             return _part(nvml, handle, since_us, busy_ppm, mine(), known())
         except nvml.NVMLError as error:
-            return GpuUse(None, f"NVML does not tell the utilisation of {device.id}: {error}")
+            return GpuUse(None, f"NVML has no utilisation of {device.id}: {error}")
 
     def _open(self) -> None:
         try:
@@ -108,10 +108,10 @@ def _part(nvml: Nvml, handle: Any, since_us: int, busy_ppm: int, mine: set[int],
     try:
         samples = nvml.nvmlDeviceGetProcessUtilization(handle, since_us)
     except nvml.NVMLError as error:
-        return GpuUse(None, f"others use the same GPU, and NVML does not tell them apart: {error}")
+        return GpuUse(None, f"others use the same GPU, and NVML does not separate them: {error}")
     busy = {s.pid for s in samples if s.smUtil * _PERCENT_PPM >= busy_ppm}
     if busy & mine:
         return GpuUse(True)
     if busy and busy <= known:
         return GpuUse(False)
-    return GpuUse(None, "others use the same GPU, and NVML does not tell whose work it does")
+    return GpuUse(None, "others use the same GPU, and NVML does not show which process uses it")

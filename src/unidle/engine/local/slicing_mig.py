@@ -390,7 +390,7 @@ def _remedy(nvml: Any, error: Any) -> str:
         nvml.NVML_ERROR_IN_USE: "wait until nobody uses the instance",
         nvml.NVML_ERROR_INSUFFICIENT_RESOURCES: "list the instances again (nvidia-smi mig -lgi)",
     }
-    return known.get(error.value, "see nvidia-smi and the kernel's log")
+    return known.get(error.value, "check `nvidia-smi` and `dmesg`")
 
 
 def _cannot(problem: str, value: object, remedy: str) -> CannotRun:

@@ -62,7 +62,7 @@ class MpsControl:
             if done.returncode != 0 or not self.runs(uuid):
                 said = done.stdout.strip()[-300:]
                 raise CannotRun(
-                    f"the MPS control daemon of {uuid} does not start: {said or 'it says nothing'}",
+                    f"the MPS control daemon of {uuid} does not start: {said or 'no output'}",
                     field="share.mode", value="mps",
                     remedy=f"see the logs in {logs}; the GPU must not be in exclusive mode, nor in use by others",
                 )  # fmt: skip

@@ -129,7 +129,7 @@ class WarmPool:
         except OSError as error:
             return self._end(zygote, str(error))
         if not told:
-            return self._end(zygote, "it ended while it imported")
+            return self._end(zygote, "it ended during its imports")
         said = json.loads(told)
         if "torch" in said["missing"]:
             return self._end(zygote, "its Python has no PyTorch")

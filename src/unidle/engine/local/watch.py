@@ -201,7 +201,7 @@ class RankWatch:
             self.group.kill()
             tree.send(left, signal.SIGKILL)
             return
-        text = "its supervisor ended without a record of the rank's end"
+        text = "its supervisor ended without a record of its exit code"
         errors = _last_line(f"{self.directory}/{rundir.ERRORS}")
         if left:
             text += f"; processes {sorted(left)} do not die"

@@ -117,7 +117,7 @@ def explained(hit: Finding, cause: Finding | None) -> Finding:
         if cause.code is not None
         else cause.kind
     )
-    why = f"{hit.because}; it follows {name} on line {cause.line}"
+    why = f"{hit.because}; caused by {name} on line {cause.line}"
     return replace(
         hit, role="symptom", action="ignore", because=why, cause_line=cause.line, cause_code=cause.code
     )
@@ -239,7 +239,7 @@ def _nvlink5_action(read_out: Decoded) -> tuple[Action, str]:
             return "reset_gpu", "no rule is published for it, and it is fatal; reset the GPU"
         return "watch", "no rule is published for it, and it is not fatal"
     if rule.immediate == "XID_154_EVAL":
-        return ("reset_gpu" if read_out.fatal else "watch"), "what to do is what Xid 154 says after it"
+        return ("reset_gpu" if read_out.fatal else "watch"), "the action is that of the Xid 154 after it"
     action = ACTIONS[rule.immediate]
     if action == "ignore" and rule.investigatory == "INVESTIGATE_LINK_SI_AND_CABLES":
         return "check_nvlink", "bits were lost on the link; check cables and seating"

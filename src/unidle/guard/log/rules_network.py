@@ -24,7 +24,7 @@ RULES: Final = (
     rule("nic", "Port module event", rf"{_MLX}{_FUNCTION}Port module event(?:\[error\])?: module \d+,(?: Cable error,)? High Temperature", "ce", "check_link", 45, "the module is too hot and is switched off"),
     rule("nic", "Port module event", rf"{_MLX}{_FUNCTION}Port module event\[error\]: module \d+, ", "ce", "check_link", 45, "the cable or module has an error"),
     rule("nic", "Port module event", rf"{_MLX}{_FUNCTION}Port module event: module \d+, Cable plugged", "ii", "ignore", 0, "a cable or module was plugged in"),
-    rule("nic", "insufficient power", rf"{_MLX}{_FUNCTION}Detected insufficient power on the PCIe slot", "iw", "check_hardware", 20, "the slot says that it gives too little power"),
+    rule("nic", "insufficient power", rf"{_MLX}{_FUNCTION}Detected insufficient power on the PCIe slot", "iw", "check_hardware", 20, "the slot supplies too little power"),
     rule("nic", "High temperature", rf"{_MLX}{_FUNCTION}High temperature on sensors", "cw", "check_hardware", 30, "the card is too hot"),
     rule("nic", "compromised", rf"{_MLX}{_FUNCTION}device's health compromised", "cf", "reboot_node", 62, "the card's firmware stopped answering"),
     rule("nic", "Fatal error", rf"{_MLX}{_FUNCTION}Fatal error \d+ detected", "cf", "reboot_node", 62, "a fatal error of the card's firmware"),

@@ -96,7 +96,7 @@ _OURS: Final[dict[int, tuple[Role, int, str] | tuple[Role, int, str, Action]]] =
     143: ("culprit", 85, "the GPU could not be initialised"),
     151: ("culprit", 50, "a key rotation failed"),
     154: ("info", 30, "the driver changed what it asks for"),
-    155: ("culprit", 60, "an NVLink fault that software defines"),
+    155: ("culprit", 60, "an NVLink fault defined by software"),
     156: ("culprit", 40, "a resource of the GPU was retired; it takes effect with a reset"),
     157: ("info", 20, "a resource of the GPU could not be retired"),
     158: ("culprit", 70, "a fatal timeout inside the GPU"),

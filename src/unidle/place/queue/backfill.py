@@ -167,7 +167,9 @@ class Planner:
             return Planned(demand.job, None, None, now=False, reserved=False, because=_UNASKED)
         slot = self._reservation(demand, after_ns) if reserve else self._foretell(demand, after_ns)
         if slot is None:
-            return _not_planned(demand, "never_free", "the nodes do not hold it, whatever running job ends")
+            return _not_planned(
+                demand, "never_free", "the nodes cannot hold it, even if all running jobs end"
+            )
         self._reserved += reserve and not starved
         return self._planned(demand, slot, length_ns, reserve=reserve)
 

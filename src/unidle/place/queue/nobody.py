@@ -61,15 +61,15 @@ def _at(cluster: Cluster, demand: Demand, leaf: int, at: int) -> str:
     for sibling in siblings:
         takeable(shares, sibling, (), resource, bounds, {})
     if tree.specs[leaf - 1].kind == "public":
-        return f"{demand.queue} is public, and takes nothing back"
+        return f"{demand.queue} is public and reclaims nothing"
     if not deserves(shares, at, demand.charged):
         return _beyond(shares, demand, at)
     if not bounds:
         names = ", ".join(tree.name(k) for k in siblings[:3])
-        return f"what {names} {'uses' if len(siblings) == 1 else 'use'} beyond what is deserved is not reclaimable"
+        return f"{names} {'uses' if len(siblings) == 1 else 'use'} more than deserved, but this is not reclaimable"
     if not any(cluster.soft.get(k) for k in bounds):
         names = ", ".join(tree.name(k) for k in sorted(bounds)[:3])
-        return f"no job of level low runs in {names}, which alone could give back"
+        return f"no job of level low runs in {names}, and only such jobs can be stopped"
     return ""
 
 

@@ -13,7 +13,9 @@ from unidle.place.queue.preempt import Preemption
 from unidle.place.queue.relief import Then, cheapest_relief, stop_for
 from unidle.place.queue.victims import Candidates
 
-NO_PART: Final = Reason("no_victims", "stopping those that may be stopped leaves no part of a device for it")
+NO_PART: Final = Reason(
+    "no_victims", "stopping all jobs that may be stopped frees no part of a device for it"
+)
 PARTS_WAIT: Final = Reason("no_share", "no device that may be cut has a part for it")
 PARTS_LATER: Final = "parts_later"  # code of the reason of one that waits for a part, with its planned start
 

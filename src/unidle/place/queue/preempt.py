@@ -201,7 +201,7 @@ def _carry_out(
 
 def _because(demand: Demand, victims: tuple[str, ...], choice: Choice) -> Reason:
     if not victims:
-        return Reason("preempt", "there is room for it, and nobody has to be stopped", {"victims": 0})
+        return Reason("preempt", "there is room for the job; no job has to be stopped", {"victims": 0})
     what = f"stopping {counted(len(victims), 'low job')} frees the room for {counted(demand.size, 'device')}"
     text = f"{what} and loses {device_time(choice.cost)}, the least that was found"
     return Reason("preempt", text, {"victims": len(victims), "lost_us": choice.cost, "devices": demand.size})

@@ -215,7 +215,7 @@ class _Turn:
 
     def _on_hold(self, demand: Demand) -> None:
         if self.ready(demand.job):
-            because = Reason("freed", "what was held for it is free", {"devices": demand.size})
+            because = Reason("freed", "the devices held for it are free", {"devices": demand.size})
             self._start(demand, dict(self._cluster.holds[demand.job].devices), because)
         else:
             text = "parts of devices are held for it, and not all of them are free yet"

@@ -83,7 +83,9 @@ class QueueTree:
             raise BadInput("no such queue", field="queue", value=name, remedy=f"there are {known}")
         if self.children[queue]:
             below = ", ".join(self.name(k) for k in self.children[queue])
-            raise BadInput("this queue only holds others", field="queue", value=name, remedy=f"use {below}")
+            raise BadInput(
+                "this queue only holds other queues", field="queue", value=name, remedy=f"use {below}"
+            )
         return queue
 
     def path(self, queue: int) -> tuple[int, ...]:

@@ -21,7 +21,7 @@ def refused(tree: QueueTree, refusal: Refusal) -> Reason:
         "limit": f"{name} uses {used} {resource} of at most {bound}, and the job asks for {asked}",
         "deserved": f"jobs that are never preempted use {used} of the {bound} {resource} that {name} deserves, "
         f"and this one asks for {asked}; with preemption low it could borrow",
-        "kept": f"{name} has {bound} {resource} that are kept for nobody else, {used} of them used, "
+        "kept": f"{name} has {bound} {resource} that are not kept for others, {used} of them used, "
         f"and the job asks for {asked}",
         "full": f"{name} uses {used} of {bound} {resource}, and the job asks for {asked}",
     }[refusal.rule]

@@ -157,7 +157,7 @@ class _Nodes:
                     line.link.settimeout(2 * given.wait + given.seconds + (60 if given.collective else 0))
                     if hello["node"] in self.seats:
                         raise Failed(
-                            f"two ranks say that they are node {hello['node']}: start one on each node"
+                            f"two ranks have the node name {hello['node']}: start one rank on each node"
                         )
                     self.seats[str(hello["node"])], self.lines[str(hello["node"])] = hello, line
         self.missing = world - len(self.seats)
@@ -280,7 +280,7 @@ def _checks(
     nodes: _Nodes, rates: dict[Pair, float | None], results: dict[Pair, bool | None], found: Verdict
 ) -> Iterator[Check]:
     if nodes.missing:
-        yield Check("nodes", False, len(nodes.seats), "nodes", len(nodes.seats) + nodes.missing, f"{nodes.missing} did not come within {_JOIN_S:.0f} s")  # fmt: skip
+        yield Check("nodes", False, len(nodes.seats), "nodes", len(nodes.seats) + nodes.missing, f"{nodes.missing} did not connect within {_JOIN_S:.0f} s")  # fmt: skip
     for node in sorted(nodes.seats):
         own = {pair: rate for pair, rate in rates.items() if node in pair}
         best = max((rate for rate in own.values() if rate is not None), default=None)
@@ -290,7 +290,7 @@ def _checks(
         says = (
             with_whom
             if compared
-            else f"{with_whom}; nothing to compare it with (--gbps says what it must be)"
+            else f"{with_whom}; nothing to compare it with (set the required rate with --gbps)"
         )
         says += "; its connection broke" if node in nodes.lost else ""
         yield Check(f"node {node}", ok, _gbps(best), "Gbit/s", nodes.bar_gbps, says or "not measured")
@@ -299,7 +299,7 @@ def _checks(
     named = set(found.bad_nodes)
     for pair, well in results.items():
         if well is False and named.isdisjoint(pair) and pair not in found.bad_links:
-            says = f"one of both is bad, or the link between them: {_shown(rates[pair])}"
+            says = f"one of them or the link between them is bad: {_shown(rates[pair])}"
             yield Check(f"pair {' '.join(pair)}", False, _gbps(rates[pair]), "Gbit/s", nodes.bar_gbps, says)
 
 

@@ -137,7 +137,7 @@ def _fabric(context: Context, nvml: Nvml, found: Iterable[Gpu]) -> Iterator[Chec
     if not known:
         if len(needed) > 1:
             yield unknown(
-                "driver.fabric", "the driver does not tell whether the fabric manager has set up the links"
+                "driver.fabric", "the driver does not report whether the fabric manager has set up the links"
             )
         return
     bad = [f"{gpu.name} ({says})" for gpu, says in known.items() if says]
@@ -173,7 +173,7 @@ def _clocks(context: Context, nvml: Nvml, found: list[Gpu]) -> Iterator[Check]:
         if bad:
             held.append(f"{gpu.name}: {', '.join(bad)}")
     if not asked:
-        yield unknown("clocks", "the driver tells no reasons of its clocks")
+        yield unknown("clocks", "the driver reports no reasons for its clocks")
         return
     yield most(
         "clocks", len(held), "GPUs held down", 0, "; ".join(held) or f"{counted(asked, 'GPU')} not held down"
@@ -223,7 +223,7 @@ def _heat(context: Context, nvml: Nvml, found: list[Gpu]) -> Iterator[Check]:
             limit = getattr(context.limits(hottest.model), field)
             yield most(name, known[hottest], "C", limit, f"hottest is {hottest.name}")
         elif name == "heat":
-            yield unknown(name, "the driver tells no temperature")
+            yield unknown(name, "the driver reports no temperature")
     limits: dict[Gpu, float] = {}
     for gpu in found:
         enforced = ask(nvml, "nvmlDeviceGetEnforcedPowerLimit", gpu.handle)
@@ -269,7 +269,7 @@ def _leftovers(context: Context, nvml: Nvml, found: list[Gpu]) -> Iterator[Check
 
 
 def _command(context: Context, pid: int) -> str:
-    return read_text(context.proc / str(pid) / "comm") or "(not seen from here)"
+    return read_text(context.proc / str(pid) / "comm") or "(not visible from here)"
 
 
 def each_gpu(context: Context, name: str, look: Look) -> Outcome:

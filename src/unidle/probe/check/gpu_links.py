@@ -44,7 +44,7 @@ def _pcie(context: Context, nvml: Nvml, found: list[Gpu]) -> Iterator[Check]:
         worst = min(known, key=lambda gpu: known[gpu])
         yield _narrow(context, nvml, worst, known[worst])
     else:
-        yield unknown("pcie.width", "the driver does not tell it")
+        yield unknown("pcie.width", "the driver does not report it")
     generations = {gpu: _generation(nvml, gpu) for gpu in found}
     told = {gpu: value for gpu, value in generations.items() if value}
     if told:
@@ -92,7 +92,7 @@ def _by_sysfs(context: Context, buses: list[str]) -> Iterator[Check]:
         speed = _speed(read_text(device / "max_link_speed"))
         slowest = speed if speed and (slowest is None or speed < slowest) else slowest
     if worst is None:
-        yield unknown("pcie.width", "the kernel does not tell it")
+        yield unknown("pcie.width", "the kernel does not report it")
     else:
         yield Check(
             "pcie.width", not narrow, worst, "lanes", wanted, ", ".join(narrow) or "all at full width"
@@ -137,7 +137,7 @@ def _nvlink(context: Context, nvml: Nvml, found: list[Gpu]) -> Iterator[Check]:
     errors = {gpu: _errors(nvml, gpu, states[gpu]) for gpu in found}
     known = {gpu: count for gpu, count in errors.items() if count is not None}
     if any(up.values()) and not known:
-        yield unknown("nvlink.errors", "the driver does not tell them")
+        yield unknown("nvlink.errors", "the driver does not report them")
     elif any(up.values()):
         total = {gpu: sum(count.values()) for gpu, count in known.items()}
         most_of = max(total, key=lambda gpu: total[gpu])

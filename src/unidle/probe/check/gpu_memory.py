@@ -28,14 +28,12 @@ def _ecc(context: Context, nvml: Nvml, found: list[Gpu]) -> Iterator[Check]:
     off = [gpu for gpu, mode in modes.items() if mode is not None and not mode[0]]
     needed = [gpu.name for gpu in off if context.limits(gpu.model).ecc_required]
     if needed:
-        yield Check(
-            "ecc", False, len(found) - len(off), "GPUs", len(found), f"switched off on {', '.join(needed)}"
-        )
+        yield Check("ecc", False, len(found) - len(off), "GPUs", len(found), f"off on {', '.join(needed)}")
     asked = [gpu for gpu, mode in modes.items() if mode is not None and mode[0]]
     if not asked:
         required = any(context.limits(gpu.model).ecc_required for gpu in found)
         if required and not needed:
-            yield unknown("ecc", "the driver does not tell whether ECC is on")
+            yield unknown("ecc", "the driver does not report whether ECC is on")
         elif not needed:
             yield Check("ecc", True, 0, "GPUs", None, "these GPUs have no ECC, or it is off")
         return
@@ -62,7 +60,7 @@ def _worst(
             ", ".join(some) or "none",
         )
     if silent:
-        yield unknown(name, f"the driver does not tell it of {', '.join(silent)}")
+        yield unknown(name, f"the driver does not report it for {', '.join(silent)}")
 
 
 def sram_errors(nvml: Nvml, gpu: Gpu) -> int | None:
@@ -114,7 +112,7 @@ def _remap(context: Context, nvml: Nvml, found: list[Gpu]) -> Iterator[Check]:
             known[gpu] = None
             pending += [gpu.name] if waits else []
     if not known:
-        yield unknown("remap", "the driver tells neither remapped rows nor retired pages")
+        yield unknown("remap", "the driver reports neither remapped rows nor retired pages")
         return
     limits = context.limits(next(iter(known)).model)
     says = f"{', '.join(pending)}: needs a reset" if pending else "none"

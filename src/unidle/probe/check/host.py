@@ -243,6 +243,6 @@ def shared_memory(context: Context) -> Outcome:
                 if time.time() - status.st_mtime > 60:
                     stale[entry.name] = status.st_blocks * 512
     except OSError as error:
-        return Absent(f"no shared memory to look at: {error.strerror}")
-    says = f"of dead processes: {', '.join(sorted(stale)[:5])}" if stale else "none of dead processes"
+        return Absent(f"shared memory cannot be read: {error.strerror}")
+    says = f"of ended processes: {', '.join(sorted(stale)[:5])}" if stale else "none of ended processes"
     return Found((most("shared_memory", sum(stale.values()), "bytes", limit, says),))

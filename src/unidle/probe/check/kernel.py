@@ -12,7 +12,7 @@ _HARMLESS: Final = frozenset({"ignore", "watch", "restart_app"})
 def kernel_log(context: Context) -> Outcome:
     """No fault of this node's hardware since it booted."""
     if context.kernel_log is None:
-        return Found((unknown("kernel_log", "nothing that reads the kernel's log was given"),))
+        return Found((unknown("kernel_log", "no reader of the kernel's log was given"),))
     reading = context.kernel_log()
     if reading.why_not is not None:
         return Found((unknown("kernel_log", reading.why_not),))

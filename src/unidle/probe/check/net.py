@@ -116,7 +116,7 @@ def _speeds(context: Context, good: list[_Nic]) -> Iterator[Check]:
     declared = context.bandwidth_bps / 1e9 if context.bandwidth_bps else None
     if limit is not None:
         if not known:
-            yield unknown("nic.speed", "the driver tells no speed (a virtual interface does not)")
+            yield unknown("nic.speed", "the driver reports no speed (a virtual interface has none)")
             return
         slowest = min(known, key=lambda name: known[name])
         yield least("nic.speed", known[slowest], "Gbit/s", limit, f"slowest is {slowest}")

@@ -193,7 +193,7 @@ def _reap(run: _Run, child: _Child) -> None:
         how = (
             f"signal {os.WTERMSIG(status)}" if status is not None and os.WIFSIGNALED(status) else "no answer"
         )
-        because = f"the probe's process ended by {how}" if k == 0 else f"not asked: {child.probes[child.done].name} took its process along"  # fmt: skip
+        because = f"the probe's process ended by {how}" if k == 0 else f"not run: {child.probes[child.done].name} ended its process"  # fmt: skip
         run.outcomes[probe.name] = Found((unknown(probe.name, because),))
 
 
@@ -207,13 +207,11 @@ def _late(run: _Run, child: _Child) -> None:
     if gone:
         check = unknown(late.name, f"{says}; its process was stopped")
     else:
-        says += (
-            f", and the kernel does not let go of process {child.pid} (state {state}), which was left behind"
-        )
+        says += f", but process {child.pid} cannot be killed (state {state}) and is still there"
         check = Check(late.name, False, None, "", None, says)
     run.outcomes[late.name] = Found((check,))
     for probe in child.probes[child.done + 1 :]:
-        run.outcomes[probe.name] = Found((unknown(probe.name, f"not asked: {late.name} gave no answer"),))
+        run.outcomes[probe.name] = Found((unknown(probe.name, f"not run: {late.name} did not answer"),))
 
 
 def _kill(run: _Run, child: _Child) -> bool:

@@ -61,7 +61,7 @@ def _failed(name: str, error: OSError) -> Check:
     says = {
         errno.ENOENT: "there is no such directory", errno.EROFS: "it is read-only", errno.EACCES: "it may not be written",
         errno.ENOSPC: "it is full", errno.EDQUOT: "the quota is used up", errno.EIO: "the device reports an I/O error",
-        errno.ESTALE: "the server has forgotten it (stale handle)", errno.ENOTDIR: "it is no directory",
+        errno.ESTALE: "the server no longer has it (stale handle)", errno.ENOTDIR: "it is no directory",
     }.get(error.errno or 0, error.strerror or str(error))  # fmt: skip
     return Check(name, False, None, "", None, says)
 
@@ -87,7 +87,7 @@ def _quick(context: Context, directory: Path, tag: str) -> Iterator[Check]:
                 break
         same = all(os.pread(fd, _SMALL, k * _SMALL) == data for k in range(len(times)))
     middle = sorted(times)[len(times) // 2]
-    yield Check(f"storage.same{tag}", same, len(times), "blocks", None, "read back as written" if same else "what was read is not what was written")  # fmt: skip
+    yield Check(f"storage.same{tag}", same, len(times), "blocks", None, "read back as written" if same else "the data read differ from the data written")  # fmt: skip
     yield most(
         f"storage.fsync{tag}",
         middle,
@@ -107,12 +107,12 @@ def _full(context: Context, directory: Path, tag: str) -> Iterator[Check]:
     size = int(limits.storage_test_bytes or 0) // _BLOCK * _BLOCK or _BLOCK
     room = status.f_bavail * status.f_frsize // 2 // _BLOCK * _BLOCK
     if room < _BLOCK:
-        yield unknown(f"storage.write{tag}", "there is too little room to measure it")
+        yield unknown(f"storage.write{tag}", "too little free space to measure it")
         return
     with _scratch(directory) as fd:
         done = write_and_read(fd, min(size, room))
     how = f"{done.size >> 20} MiB, {'past the page cache' if done.direct else 'synchronised; read may come from memory'}"
-    says = "read back as written" if done.same else "what was read is not what was written"
+    says = "read back as written" if done.same else "the data read differ from the data written"
     yield Check(f"storage.correct{tag}", done.same, done.size, "bytes", None, says)
     yield least(f"storage.write{tag}", done.size / done.write_s / 1e6, "MB/s", limits.write_mb_per_s, how)
     yield least(f"storage.read{tag}", done.size / done.read_s / 1e6, "MB/s", limits.read_mb_per_s, how)

@@ -153,12 +153,12 @@ def book_of(document: Document) -> Book:
     """``{default: {NAME: VALUE}, models: {MODEL: {NAME: VALUE}}}``. Errors: see :func:`load_thresholds`."""
     data = document.data
     if not isinstance(data, Mapping):
-        remedy = "the least is: default: {fsync_ms: 500}"
+        remedy = "the shortest form is: default: {fsync_ms: 500}"
         raise document.error((), "a thresholds file must be a mapping", value=data, remedy=remedy)
     for name in data:
         if name not in _SECTIONS:
-            remedy = "put what holds for every node under default, and the rest under models"
-            raise document.error((name,), "there is no such part", value=name, remedy=remedy)
+            remedy = "put thresholds for every node under default, others under models"
+            raise document.error((name,), "is not a part of a thresholds file", value=name, remedy=remedy)
     default = _values(document, ("default",), data.get("default", {}))
     models = data.get("models", {})
     if not isinstance(models, Mapping):
@@ -187,7 +187,7 @@ def _values(document: Document, path: tuple[str, ...], values: object) -> dict[s
         low, high = _bound(name)
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise document.error(
-                at, "must be a number", value=value, remedy="leave it out to keep the shipped one"
+                at, "must be a number", value=value, remedy="leave it out to keep the default"
             )
         if not low <= value <= high:  # NaN fails too
             raise document.error(

@@ -101,20 +101,20 @@ class Checkpointer:
             problem = self._try(offer)
             if problem is None:
                 self._due.from_step(offer.step)
-                self._say(f"goes on after step {offer.step}, from {offer.name}")
+                self._say(f"continues after step {offer.step}, from {offer.name}")
                 return int(offer.step)
-            self._say(f"{offer.name} is bad and is left out: {problem}")
+            self._say(f"{offer.name} is bad and is skipped: {problem}")
         if found or self._bad_on_storage:
             raise CannotRun(
                 "no checkpoint in it is good", field="directory", value=self.directory,
-                remedy="`unidle checkpoint verify` says why; move them away to begin from the start",
+                remedy="`unidle checkpoint verify` shows why; to start from step 0, move them to another directory",
             )  # fmt: skip
         return 0
 
     def step(self, n: int) -> None:
         """Step ``n`` is done on this rank: save what is due. Waits for no storage and no peer.
 
-        Called on every rank after each step. Whatever goes wrong with a save is said once; training goes on.
+        Called on every rank after each step. Whatever goes wrong with a save is said once; training continues.
         """
         report.step(n)
         self._hear()
@@ -215,7 +215,7 @@ class Checkpointer:
                 self._client.close()
                 raise CannotRun(
                     str(other["why"]), field="directory", value=self.directory,
-                    remedy="give each job a directory of its own that it may write",
+                    remedy="give each job its own directory, with write permission",
                 )  # fmt: skip
 
     # ---- saving
@@ -278,16 +278,16 @@ class Checkpointer:
                 if event == "written":
                     self._on_its_way = None
                 if news.get("why"):
-                    self._once(f"no copy on the peer: {news['why']}; training goes on")
+                    self._once(f"no copy on the peer: {news['why']}; training continues")
             elif event == "restarted":
                 self._stage.release_all()
                 self._storing.clear()
                 self._untested.clear()
                 if self._on_its_way is not None:
                     self._client.tell(self._on_its_way)
-                self._once("the holder of copies had died and was started again")
+                self._once("the holder of copies had ended and was restarted")
             elif event == "holder_gone":
-                self._once(f"no holder of copies: {news['why']}; training goes on without checkpoints")
+                self._once(f"no holder of copies: {news['why']}; training continues without checkpoints")
             elif event == "stored":
                 self._storing.discard(int(news["step"]))
                 self._untested.add(int(news["step"]))
@@ -299,7 +299,7 @@ class Checkpointer:
                 self._untested.discard(int(news["step"]))
                 self._storing.discard(int(news["step"]))
                 what = "was not stored" if event == "failed" else "did not pass its restore test"
-                self._once(f"step {news['step']} {what}: {news['why']}; training goes on", str(news["why"]))
+                self._once(f"step {news['step']} {what}: {news['why']}; training continues", str(news["why"]))
 
     def _once(self, text: str, key: str = "") -> None:
         if (key or text) not in self._said:

@@ -41,7 +41,7 @@ def offers(storage: str, own: Address, tell: Callable[[str], None]) -> list[Offe
         try:
             manifest = read_manifest(path)
         except (Damaged, OSError) as error:
-            tell(f"{path} is bad and is left out: {error}")
+            tell(f"{path} is bad and is skipped: {error}")
             continue
         found.append(Offer(manifest.step, manifest.world, path))
     return sorted(found, key=lambda offer: (-offer.step, bool(offer.path)))
@@ -98,7 +98,7 @@ def _source(places: tuple[_Copy, ...], hold: str) -> Source:
             return Remote(address, name, label)
         except (Damaged, OSError) as error:
             problem = str(error)
-    raise Damaged(f"the copy of rank {places[0][2].rank} cannot be had: {problem}")
+    raise Damaged(f"the copy of rank {places[0][2].rank} cannot be read: {problem}")
 
 
 def check_part(offer: Offer, rank: int, world: int) -> None:

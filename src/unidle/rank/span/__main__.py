@@ -121,9 +121,9 @@ def _verdict(me: Device, mesh: Mesh | None, error: BaseException) -> tuple[int, 
         return WRONG, "refused", f"{me.name}: {error}", ""
     if isinstance(error, WanError):
         peer, why = mesh.lost() if mesh is not None else ("", "link")
-        return LOST, why, f"{me.name}: {error}; goes on from the last checkpoint", peer
+        return LOST, why, f"{me.name}: {error}; continues from the last checkpoint", peer
     if isinstance(error, _Stop):
-        return STOPPED, "stopped", f"{me.name} was asked to stop", ""
+        return STOPPED, "stopped", f"{me.name} received SIGTERM", ""
     return FAILED, "error", f"{type(error).__name__}: {error}", ""
 
 

@@ -220,7 +220,7 @@ class Keeper:
         if wanted:
             raise BadInput(
                 "no checkpoint in it can be read by every rank", field="checkpoint.directory", value=self.directory,
-                remedy="`unidle checkpoint verify` says why; --fresh begins from the start",
+                remedy="`unidle checkpoint verify` shows why; --fresh starts from step 0",
             )  # fmt: skip
         return 0
 

@@ -254,4 +254,4 @@ class Runner:
         """Training is worth more than one checkpoint; in a thread."""
         if step < self.plan.steps:
             self._records.write("unsaved", step=step, because=problem)
-            self._tell(f"{problem}; training goes on")
+            self._tell(f"{problem}; training continues")

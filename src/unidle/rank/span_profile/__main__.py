@@ -24,7 +24,7 @@ def main() -> int:
         told = _error(
             "cannot",
             "torch",
-            "PyTorch is not there for this Python",
+            "PyTorch is not installed for this Python",
             sys.executable,
             "pip install unidle[train]",
         )

@@ -119,7 +119,7 @@ class Channel:
         """Wait until one flow is open. Errors: what ended the channel, or :class:`ChannelLost` after ``timeout`` s."""
         if not self._opened.wait(timeout) and self.error is None:
             raise ChannelLost(
-                f"{self.peer} did not come within {timeout} s; is it started, with this address and run?"
+                f"{self.peer} did not connect within {timeout} s; is it started, with this address and run?"
             )
         if self.error is not None:
             raise self.error
@@ -269,7 +269,7 @@ class Channel:
                 ChannelLost(
                     f"{self.peer}{at} was cut for {cut_s:.1f} s (give_up_s {most_s:g}):"
                     f" {self._out.outstanding_bytes:,} bytes outstanding, {self._in.awaited} posted buffers not full;"
-                    " look whether it runs and the link is up, or wait longer"
+                    " check that it runs and that the link is up, or use a larger give_up_s"
                 )
             )
 
@@ -358,7 +358,7 @@ class Channel:
         size = len(chunk.payload)
         return ChannelLost(
             f"the link to {self.peer} damages what it carries: one chunk of {size:,} bytes failed its"
-            f" checksum {chunk.tries} times; look for a broken cable, card or middlebox"
+            f" checksum {chunk.tries} times; check cable, card and middleboxes"
         )
 
     def granted(self, number: int, tag: int) -> None:

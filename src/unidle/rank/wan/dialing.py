@@ -18,7 +18,7 @@ from unidle.rank.wan.sockets import after_connect, before_connect
 
 # By X509_V_ERR of OpenSSL.
 _REMEDIES: Final = {
-    9: "look at the clocks of both sides",  # not yet valid
+    9: "check the clocks of both sides",  # not yet valid
     10: "renew the certificate of that side",
     62: "give it a certificate with the name by which it is reached",
     64: "give it a certificate with the address by which it is reached",
@@ -100,7 +100,7 @@ def _certificate_problem(error: ssl.SSLError) -> str:
         return f": {error.verify_message}; {remedy}"
     words = (error.reason or "").lower().replace("_", " ")
     if " alert " in words and any(part in words for part in ("certificate", "unknown ca")):
-        return f" turned this side's certificate away: {words.partition(' alert ')[2]}; renew it, from the authority of both sides"
+        return f" refused this side's certificate: {words.partition(' alert ')[2]}; renew it, from the authority of both sides"
     return ""
 
 
@@ -133,7 +133,7 @@ class Greeter(threading.Thread):
             self._done(self, None, refused)
         except ssl.SSLError as error:
             self._link.close()
-            self._done(self, None, Refused(f"tls: a peer was turned away: {error.reason or error}"))
+            self._done(self, None, Refused(f"tls: a peer was refused: {error.reason or error}"))
         except OSError:
             self._link.close()
             self._done(self, None, None)
@@ -148,6 +148,6 @@ class Greeter(threading.Thread):
         why = self._admit(hello)
         handshake.welcome(self._link, why)
         if why:
-            raise Refused(f"{hello.peer!r} was turned away: {why}")
+            raise Refused(f"{hello.peer!r} was refused: {why}")
         after_connect(self._link, self._settings)
         return hello

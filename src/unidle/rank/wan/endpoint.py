@@ -266,7 +266,7 @@ class Endpoint:
                 link.close()
                 channel.end(
                     ChannelLost(
-                        f"{channel.peer} was started again; what was on its way is lost: resume both sides"
+                        f"{channel.peer} was started again; data in transit are lost: resume both sides"
                     )
                 )
             else:
@@ -295,7 +295,7 @@ class Endpoint:
                 if channel.instance and channel.instance != hello.instance:
                     self._leave_out(channel.instance)
                     again = ChannelLost(
-                        f"{hello.peer} was started again; what was on its way is lost: resume both sides"
+                        f"{hello.peer} was started again; data in transit are lost: resume both sides"
                     )
                     self.soon(lambda old=channel: old.end(again))  # type: ignore[misc]
                     del self._channels[hello.peer]

@@ -160,7 +160,7 @@ class Flow:
     def _damaged(self, number: int) -> None:
         at = number - self._settled
         if not 0 <= at < len(self._unsettled):
-            raise BadFrame("the peer misses what was not sent")
+            raise BadFrame("the peer reports the loss of data that were not sent")
         chunk, self._unsettled[at] = self._unsettled[at], None
         if chunk is not None:
             self._owner.damaged(chunk)

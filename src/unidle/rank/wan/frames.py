@@ -82,7 +82,7 @@ def unpack(run: int, header: bytes | bytearray | memoryview, most_bytes: int) ->
         raise BadFrame("a header is of another run or version")
     frame = Frame(kind, *rest)
     if not DATA <= kind <= BYE or frame.length > most_bytes or (kind != DATA and frame.length):
-        raise BadFrame("a header asks for what cannot be")
+        raise BadFrame("a header has impossible values")
     if kind == DATA and not frame.before < frame.number:
         raise BadFrame("a message comes before itself")
     if frame.offset + frame.length > frame.total:

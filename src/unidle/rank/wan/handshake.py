@@ -140,7 +140,7 @@ def _get(link: socket.socket) -> dict[str, Any]:
     magic, length = _LENGTH.unpack(_exactly(link, _LENGTH.size))
     if magic != _MAGIC or length > _MOST_BYTES:
         raise Refused(
-            f"{_where(link)} does not speak this protocol; is it another program's port, or is TLS on one side?"
+            f"{_where(link)} does not speak this protocol; check that the port is not another program's, and that TLS is on at both sides or none"
         )
     try:
         found = json.loads(_exactly(link, length))

@@ -113,12 +113,12 @@ class Worker:
         try:
             profile = self.look(pids, self.orders.policy.look_ns / 1e9, hz=self.duty.hz)
         except (PermissionError, CannotRun) as error:
-            raise CannotRun(f"running jobs cannot be looked at: {error}") from error
+            raise CannotRun(f"running jobs cannot be profiled: {error}") from error
         except UnidleError as error:  # for instance: all of them ended before anything was seen
-            self._say(f"the last look failed: {error}")
+            self._say(f"the last profile failed: {error}")
             return False
         except OSError as error:
-            self._say(f"the last look failed: {error}")
+            self._say(f"the last profile failed: {error}")
             return False
         self.kernel_s += (profile.quality.bpf_cpu_pct or 0.0) / 100 * profile.seconds
         offset_ns = gangs.log_offset_ns(self.orders.offset_ns)
@@ -181,7 +181,7 @@ class Worker:
         except LeaseLost:
             raise
         except StoreError as error:  # a full disk: what is measured still goes to the controller
-            self._say(f"what was found cannot be kept: {error}")
+            self._say(f"the profile cannot be stored: {error}")
         else:
             self._say("")
 

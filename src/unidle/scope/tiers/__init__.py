@@ -64,7 +64,7 @@ def watch(
             "is for files of other profilers", field="tier", value=tier, remedy="give one with --from"
         )
     if tier is not None and tier not in get_args(LiveTier):
-        raise BadInput("is none", field="tier", value=tier, remedy="T0, T1 and T2 look at running processes")
+        raise BadInput("is none", field="tier", value=tier, remedy="T0, T1 and T2 are for running processes")
     from unidle.scope.tiers import native
 
     return native.attach(

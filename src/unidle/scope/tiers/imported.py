@@ -180,7 +180,7 @@ def merge(profile: Profile, path: str | os.PathLike[str]) -> Profile:
 
 def _why_not(profile: Profile, told: Profile, window: tuple[int, int]) -> str:
     if not profile.wall_start_ns:
-        return "the profile does not say when it began"
+        return "the profile has no start time"
     devices = any(thread.tid < 0 for thread in told.threads)
     gap = max(told.start_ns - window[1], window[0] - told.end_ns)
     if told.wall_start_ns and gap > 0:

@@ -124,7 +124,7 @@ def _module() -> ModuleType:
         ) from None
     if (form := getattr(unidle_scope, "FORM", None)) != _FORM:
         raise CannotRun(
-            f"the profiler's native part is of another age: it speaks form {form}, this version form {_FORM}",
+            f"the profiler's native part is of another version: it has form {form}, this version form {_FORM}",
             field="unidle_scope",
             value=getattr(unidle_scope, "__version__", None),
             remedy=_GET,

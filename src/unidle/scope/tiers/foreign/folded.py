@@ -79,11 +79,11 @@ def read_folded(stream: Stream) -> Builder:
         if name:
             to.names[pid, tid] = name
     to.notes.append(
-        f"counts of samples without their rate: {ASSUMED_HZ} a second are assumed; shares do not depend on it"
+        f"counts of samples without a rate: {ASSUMED_HZ} a second are assumed; shares do not depend on it"
     )
     to.misses += [
-        "when a sample was taken is not told: there is no time line, and it cannot be aligned",
-        "whether a thread ran or waited is not told",
+        "samples have no times: there is no time line, and the file cannot be aligned",
+        "samples do not show whether a thread ran or waited",
     ]
     return to
 
@@ -116,10 +116,10 @@ def read_austin(stream: Stream) -> Builder:
     if mode == "cpu":
         to.misses.append("austin's CPU mode: only threads that ran were sampled")
     elif mode != "full":
-        to.misses.append("whether a thread ran or waited is not told (austin -f tells it)")
+        to.misses.append("samples do not show whether a thread ran or waited (austin -f shows it)")
     to.misses += [
         "Python frames only: no native code, no kernel",
-        "when a sample was taken is not told: there is no time line, and it cannot be aligned",
+        "samples have no times: there is no time line, and the file cannot be aligned",
     ]
     return to
 

@@ -88,7 +88,7 @@ class _Reader:
             to.sample(pid, tid, stack, count * 10**9 // hz, count=count)
         if self.pending and not self.rate:
             to.notes.append(
-                f"the rate is not told (perf script --header tells it): {hz} a second are assumed"
+                f"the rate is missing (perf script --header prints it): {hz} a second are assumed"
             )
         if self.total and self.unknown:
             to.notes.append(f"{100 * self.unknown / self.total:.1f} % of its frames have no symbol")

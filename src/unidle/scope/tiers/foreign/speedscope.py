@@ -72,7 +72,7 @@ def read_speedscope(raw: bytes, stream: Stream) -> Builder:
             raise BadInput("is of an unknown type", field=where, value=profile.type)
     to.misses += [
         "no clock: the file cannot be aligned with another",
-        "whether a thread ran or waited is not told",
+        "samples do not show whether a thread ran or waited",
     ]
     if any(profile.unit not in _NS for profile in told.profiles):
         to.notes.append(
