@@ -90,14 +90,15 @@ def test_an_accident_while_an_exception_was_handled_does_not_hide_it():
     assert told(root + during + accident)[:2] == ("ValueError: loss is nan", "a.py:2")
 
 
-def test_tracebacks_behind_tags_of_ranks_are_told_apart_line_by_line():
+@pytest.mark.parametrize("tag", ["[rank{}]: ", "{}: ", "[1,{}]<stderr>:", "[prterun-n1-77@1,{}]<stderr>: "])
+def test_tracebacks_behind_tags_of_ranks_are_told_apart_line_by_line(tag):
     one = traceback(
-        ("/home/ada/t.py", 3, "step()"), raised="ValueError: seven", prefix="[rank1]: "
+        ("/home/ada/t.py", 3, "step()"), raised="ValueError: seven", prefix=tag.format(1)
     ).splitlines()
     other = traceback(
         ("/home/ada/t.py", 5, "dist.all_reduce(t)"),
         raised="RuntimeError: Connection closed by peer",
-        prefix="[rank0]: ",
+        prefix=tag.format(0),
     ).splitlines()
     mixed = "\n".join(line for pair in zip(other, one, strict=True) for line in pair)
     assert told(mixed) == ("ValueError: seven", "t.py:3", "code")
@@ -272,6 +273,11 @@ def test_a_syntax_error_is_where_the_parser_stopped():
         ("In 'config': Could not find 'model/huge'\n\nAvailable options in 'model':\n\tlarge\nConfig search path:\n\tprovider=main, path=file:///home/ada\n\nSet the environment variable HYDRA_FULL_ERROR=1 for a complete stack trace.\n", 1, "In 'config': Could not find 'model/huge'", "", "code"),
         ("Error executing job with overrides: []\nomegaconf.errors.ConfigAttributeError: Key 'lrr' is not in struct\n    full_key: lrr\n\nSet the environment variable HYDRA_FULL_ERROR=1 for a complete stack trace.\n", 1, "omegaconf.errors.ConfigAttributeError: Key 'lrr' is not in struct", "", "code"),
         ("2026-01-01 00:00:00.000000: F tensorflow/core/conv.cc:12] Check failed: ok() Invalid shape\n", -6, "Check failed: ok() Invalid shape", "tensorflow/core/conv.cc:12", "code"),
+        ("Unhandled exception. System.InvalidOperationException: no shard\n   at Train.Load() in /home/ada/Train.cs:line 12\n   at Program.Main() in /home/ada/Program.cs:line 5\n", 134, "System.InvalidOperationException: no shard", "Train.cs:12", "code"),
+        ("At line 5 of file t.f90\nFortran runtime error: Index '11' above upper bound of 10\n\nError termination. Backtrace:\n", 2, "Fortran runtime error: Index '11' above upper bound of 10", "t.f90:5", "code"),
+        ("==================\nWARNING: DATA RACE\nWrite at 0x00c by goroutine 7:\n  main.main.func1()\n      /home/ada/r.go:9 +0x3c\n==================\nFound 1 data race(s)\nexit status 66\n", 66, "data race", "r.go:9", "code"),
+        ("k.c:3:5: error: unknown type name 'foo'\nmake: *** [Makefile:3: k.o] Error 1\n", 2, "error: unknown type name 'foo'", "k.c:3", "code"),
+        ("k.cu(7): error: identifier undefined\n", 2, "error: identifier undefined", "k.cu:7", "code"),
         ("slurmstepd: error: Detected 1 oom_kill event in StepId=77.0.\nsrun: error: node1: task 0: Out Of Memory\n", 1, "slurmstepd: error: Detected 1 oom_kill event in StepId=77.0.", "", "memory"),
         ("cannot read the config: no such section: model\n", 3, "cannot read the config: no such section: model", "", "unknown"),
     ],

@@ -6,6 +6,7 @@ import signal
 from collections.abc import Container, Sequence
 from typing import Final
 
+from unidle.guard.exit_codes import BUGS, meaning_of, signal_name
 from unidle.jobs import FAILURE_KINDS, Failure, FailureKind, JobSpec
 from unidle.view.jobs import AttemptView, JobView
 from unidle.view.ranks import RankView
@@ -16,24 +17,6 @@ _PAGES: Final = 1 << 20
 _CANNOT_EXEC: Final = (126, 127)
 _STOPPED: Final = (-signal.SIGTERM, -signal.SIGKILL)
 _FAULTS: Final = ("gpu", "storage", "node")
-_BUGS: Final = frozenset({"SIGSEGV", "SIGABRT", "SIGFPE", "SIGTRAP", "SIGSYS"})
-_MEANINGS: Final = {
-    "SIGKILL": "sent from outside of unidle: by a person, a container's manager or the kernel",
-    "SIGTERM": "sent from outside of unidle: something asked it to end",
-    "SIGINT": "sent from outside of unidle: it was interrupted",
-    "SIGHUP": "its terminal or session was closed",
-    "SIGSEGV": "it used memory that is not its own",
-    "SIGBUS": "memory that it used is not there: shared memory (/dev/shm) or a mapped file that is too small",
-    "SIGABRT": "it ended itself after an error",
-    "SIGFPE": "an integer division by zero, or the like",
-    "SIGILL": "the CPU does not know an instruction: the program was built for another one",
-    "SIGTRAP": "it ended itself after an error",
-    "SIGSYS": "it made a system call that is not allowed here",
-    "SIGPIPE": "the reader of its pipe or socket is gone",
-    "SIGXCPU": "it used more CPU time than its limit (ulimit -t)",
-    "SIGXFSZ": "it wrote a larger file than its limit (ulimit -f)",
-}
-
 
 # -- which rank ---------------------------------------------------------------------------------------
 
@@ -159,13 +142,6 @@ def _by_limits(rank: RankView, spec: JobSpec | None) -> bool:
     return abs((spec.limits.memory_bytes or 0) - int(rank.info.get("oom_limit_bytes") or 0)) < _PAGES
 
 
-def signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
-
-
 def error_of(rank: RankView, spec: JobSpec | None = None) -> tuple[str, str]:
     """What it failed with, and where: an error in its output; empty where there is none that is known for one."""
     if _is_out_of_memory(rank):
@@ -199,7 +175,7 @@ def kind_of(attempt: AttemptView, rank: RankView) -> FailureKind:
     number = 0 if rank.code is None else -rank.code if rank.code < 0 else max(rank.code - 128, 0)
     if number:
         name = signal_name(number)
-        return "code" if name in _BUGS else {"SIGBUS": "memory", "SIGILL": "machine"}.get(name, "unknown")  # type: ignore[return-value]
+        return "code" if name in BUGS else {"SIGBUS": "memory", "SIGILL": "machine"}.get(name, "unknown")  # type: ignore[return-value]
     return "unknown"
 
 
@@ -302,14 +278,7 @@ def _meaning(rank: RankView) -> str:
         return ""
     if _is_out_of_memory(rank):
         return "the kernel killed a process of it to free memory"
-    if code < 0:
-        return _MEANINGS.get(signal_name(-code), "")
-    if code > 128 and (name := signal_name(code - 128)).startswith("SIG"):
-        meaning = _MEANINGS.get(name, "")
-        return f"128 + {code - 128}: a process of it was killed by {name}" + (
-            f" ({meaning})" if meaning else ""
-        )
-    return {126: "the command may not be executed", 127: "the command was not found"}.get(code, "")
+    return meaning_of(code)
 
 
 _ADVICE: Final = {
@@ -335,13 +304,9 @@ def _help(job: JobView, rank: RankView, what: str, kind: FailureKind) -> str:
             )
         return "use less memory in each rank, or fewer ranks on one node"
     if kind == "memory":
-        if "CUDA" in what or "HIP" in what:
-            return "use a smaller batch on each device, or more devices; for fragmentation set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
-        if "shared memory" in what or "shm" in what or "us error" in what or rank.code == -signal.SIGBUS:
-            return "shared memory (/dev/shm) is full: give the container more of it (--shm-size), or use fewer DataLoader workers"
-        return "use less memory in each rank" + (
-            ", or raise limits.memory" if job.spec.limits.memory_bytes else ""
-        )
+        return _help_for_memory(job, rank, what)
+    if "cannot open shared object file" in what:
+        return "install that library, or set LD_LIBRARY_PATH in the job's env to its directory"
     if last is not None and last.sort == "import":
         return (
             "install the module where the command's interpreter finds it, or set PYTHONPATH in the job's env"
@@ -358,9 +323,19 @@ def _help(job: JobView, rank: RankView, what: str, kind: FailureKind) -> str:
     return ""
 
 
+def _help_for_memory(job: JobView, rank: RankView, what: str) -> str:
+    if "CUDA" in what or "HIP" in what:
+        return "use a smaller batch on each device, or more devices; for fragmentation set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+    if "shared memory" in what or "shm" in what or "us error" in what or rank.code == -signal.SIGBUS:
+        return "shared memory (/dev/shm) is full: give the container more of it (--shm-size), or use fewer DataLoader workers"
+    return "use less memory in each rank" + (
+        ", or raise limits.memory" if job.spec.limits.memory_bytes else ""
+    )
+
+
 def _crashed_python(job: JobView, rank: RankView) -> bool:
     """Whether a Python program was killed by a signal of its own doing, without the line."""
-    own = rank.code is not None and rank.code < 0 and signal_name(-rank.code) in _BUGS
+    own = rank.code is not None and rank.code < 0 and signal_name(-rank.code) in BUGS
     return (
         own
         and "PYTHONFAULTHANDLER" not in job.spec.env

@@ -6,6 +6,7 @@ from collections.abc import Container
 from typing import Final, Literal
 
 from unidle.events import types as ev
+from unidle.guard.exit_codes import signal_name
 from unidle.guard.failure import (
     cannot_start,
     find_culprit,
@@ -13,7 +14,6 @@ from unidle.guard.failure import (
     is_symptom,
     kind_of,
     kind_of_hang,
-    signal_name,
     text_of,
 )
 from unidle.guard.restarts import backoff_s, by_policy, is_ignored, why_in_vain

@@ -19,6 +19,9 @@ _JULIA_FRAME = re.compile(r"\s*@ (?:Main|Main\.\S+) (\S+?):(\d+)").match
 _JULIA_START = re.compile(r"in expression starting at (\S+?):(\d+)").match
 _PERL = re.compile(r"(.+) at (\S+\.(?:pl|pm|t)) line (\d+)\.?$").match
 _RUBY = re.compile(r"(\S+\.rb):(\d+):in [`'].*?': (.*) \(([A-Z][\w:]*)\)$").match
+_DOTNET_FRAME = re.compile(r"\s+at .* in (\S+):line (\d+)$").match
+_FORTRAN = re.compile(r"At line (\d+) of file (\S+)$").match
+_RACE = re.compile(r"\s+(/\S+\.go):(\d+) ").match
 _PHP = re.compile(r"(?:PHP )?Fatal error:\s+(.*?)(?: in (\S+\.php)(?::| on line )(\d+))?$").match
 
 
@@ -117,3 +120,26 @@ def php(lines: list[str], k: int, workdir: str) -> Found | None:
         return None
     where = f"{file_name(found[2], workdir)}:{found[3]}" if found[2] else ""
     return Found(k, found[1].removeprefix("Uncaught "), where)
+
+
+def dotnet(lines: list[str], k: int, workdir: str) -> Found | None:
+    _, begins, said = lines[k].partition("Unhandled exception. ")
+    frames = [m for line in lines[k + 1 : k + 60] if (m := _DOTNET_FRAME(line)) is not None]
+    where = f"{file_name(frames[0][1], workdir)}:{frames[0][2]}" if frames else ""
+    return Found(k, said, where) if begins else None
+
+
+def fortran(lines: list[str], k: int, workdir: str) -> Found:
+    place = _FORTRAN(lines[k - 1]) if k else None
+    where = f"{file_name(place[2], workdir)}:{place[1]}" if place is not None else ""
+    return Found(k, lines[k], where, kind="code")
+
+
+def go_race(lines: list[str], workdir: str) -> Found | None:
+    """The first report of Go's race detector, which the program goes on after and ends with 66 for."""
+    for k, line in enumerate(lines):
+        if line == "WARNING: DATA RACE":
+            frame = next((m for one in lines[k + 1 : k + 20] if (m := _RACE(f"{one} ")) is not None), None)
+            where = f"{file_name(frame[1], workdir)}:{frame[2]}" if frame is not None else ""
+            return Found(k, "data race", where, kind="code")
+    return None

@@ -65,7 +65,9 @@ _NOISE = re.compile(
     r"\d+%\||it/s\]|s/it\]|^\s*[=\-*#~_.+|^]{3,}\s*$|\bwarn(?:ing)?\b|^\s*(?:at |\d+: )|^Execution halted",
     re.IGNORECASE,
 ).search
+_COMPILER = re.compile(r"([^\s:()]+)(?::(\d+):\d+|\((\d+)\)): (?:fatal )?error: (.+)").match
 _END_LINES = 40
+_RACES = 66  # the code of a Go program in which races were found
 _SHELL_LINES = 5
 
 
@@ -79,6 +81,8 @@ def errors(lines: list[str], code: int, workdir: str = "") -> list[Found]:
             if any(needle in line for needle in needles) and (one := read(lines, k, workdir)) is not None:
                 found.append(one)
                 break
+    if code == _RACES and (race := languages.go_race(lines, workdir)) is not None:
+        found.append(race)
     near_end = range(max(len(lines) - _END_LINES, 0), len(lines))
     found += [one for k in near_end if (one := _shell(lines, k, code)) is not None]
     return found
@@ -149,7 +153,7 @@ def _check_failed(lines: list[str], k: int, workdir: str) -> Found | None:
 
 def _sanitizer(lines: list[str], k: int, workdir: str) -> Found | None:
     """A report of AddressSanitizer or one of its kind, and the first line of it that is not of a run time."""
-    if (plain := _UNDEFINED(lines[k])) is not None:
+    if k >= len(lines) - _END_LINES and (plain := _UNDEFINED(lines[k])) is not None:
         return Found(k, plain[3], f"{file_name(plain[1], workdir)}:{plain[2]}", kind="code")
     found = _SANITIZER(lines[k])
     if found is None:
@@ -158,6 +162,16 @@ def _sanitizer(lines: list[str], k: int, workdir: str) -> Found | None:
     own = next((m for m in frames if not _RUN_TIME(m[1])), None)
     where = f"{file_name(own[1], workdir)}:{own[2]}" if own is not None else ""
     return Found(k, f"{found[1]}: {found[2]}", where, kind="code")
+
+
+def _compiler(lines: list[str], k: int, workdir: str) -> Found | None:
+    """An error of a compiler, where the program ended soon after it."""
+    found = _COMPILER(lines[k]) if k >= len(lines) - _END_LINES else None
+    if found is None:
+        return None
+    return Found(
+        k, f"error: {found[4]}", f"{file_name(found[1], workdir)}:{found[2] or found[3]}", kind="code"
+    )
 
 
 def _fatal_python(lines: list[str], k: int, workdir: str) -> Found:
@@ -235,9 +249,12 @@ _READERS: tuple[tuple[tuple[str, ...], Reader], ...] = (
     ((" line ",), languages.perl),
     ((".rb:",), languages.ruby),
     (("Fatal error:",), languages.php),
+    (("Unhandled exception. ",), languages.dotnet),
+    (("Fortran runtime error",), languages.fortran),
     (("Execution halted",), languages.r),
     (("Sanitizer: ", ": runtime error: "), _sanitizer),
     ((": error: ",), usage.argparse),
+    ((": error: ", ": fatal error: "), _compiler),
     (("Error: ", "ERROR: "), usage.click),
     (("─ Error ─",), usage.typer),
     (("FATAL Flags parsing error",), usage.absl),

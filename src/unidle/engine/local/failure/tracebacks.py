@@ -21,7 +21,9 @@ _LEVELS = frozenset(
 _FOREIGN = re.compile(
     r"(?:site|dist)-packages/|/lib(?:64)?/(?:python|pypy)\d[\d.]*/|^<frozen |^<__array_function__"
 )
-_RANK_TAG = re.compile(r"\[(?:rank|default|[a-z]+)?\d+\]:? ?$")
+_RANK_TAG = re.compile(  # of PyTorch and torchrun, srun --label, mpirun --tag-output
+    r"\[(?:rank|default|[a-z]+)?\d+\]:? ?$|^\d{1,6}: $|\[[\w.@-]+,\d+\]<std(?:err|out)>:? ?$"
+)
 _FIRST_LEAF = re.compile(r"[\s|+-]* 1 -+$").match
 _RAISES = re.compile(r"(?:^|[:;\s])raise\b").search
 _NOTEBOOKS = ("CellExecutionError", "PapermillExecutionError")
