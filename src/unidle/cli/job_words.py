@@ -87,6 +87,10 @@ RendezvousOption = Annotated[
     ),
 ]
 MaxRestartsOption = Annotated[int | None, _option("N", "Restarts after failures; default 0.")]
+KernelsOption = Annotated[
+    bool | None,
+    typer.Option("--kernels", help="Record GPU kernel times, for `unidle profile`.", show_default=False),
+]
 CheckpointOption = Annotated[str | None, _option("DIR", "Directory in which the job saves checkpoints.")]
 TimeoutOption = Annotated[
     str | None,
@@ -104,9 +108,13 @@ UserOption = Annotated[
 
 
 def options_of(**options: Any) -> dict[str, Any]:
-    """Fields of a job file from options of the command line; those not given are left out. Errors: BadInput."""
+    """Fields of a job file from options of the command line; those not given are left out. Errors: BadInput, CannotRun."""
     max_restarts, checkpoint = options.pop("max_restarts", None), options.pop("checkpoint", None)
     memory, timeout, workdir = (options.pop(name, None) for name in ("memory", "timeout", "workdir"))
+    if options.get("kernels"):
+        from unidle.engine.local.injection import library  # the user is here to read why there is none
+
+        library()
     options["restart"] = None if max_restarts is None else {"max": max_restarts}
     options["checkpoint"] = None if checkpoint is None else {"path": checkpoint}
     options["limits"] = None if memory is None else {"memory": memory}

@@ -37,6 +37,7 @@ from unidle.cli.job_words import (
     EnvOption,
     JobCommand,
     JobFileArgument,
+    KernelsOption,
     MaxRestartsOption,
     MemoryOption,
     NameOption,
@@ -105,6 +106,7 @@ def run(
     timeout: TimeoutOption = None,
     user: UserOption = None,
     profile: ProfileOption = False,
+    kernels: KernelsOption = None,
     logs: LogsOption = None,
     progress: ProgressOption = "auto",
     report: Annotated[
@@ -125,6 +127,7 @@ def run(
     options = options_of(
         name=name, ranks=ranks, devices_per_rank=devices_per_rank, device=device, queue=queue, env=env, memory=memory,
         workdir=workdir, rendezvous=rendezvous, max_restarts=max_restarts, checkpoint=checkpoint, timeout=timeout,
+        kernels=kernels,
     )  # fmt: skip
     spec = read_job(job, context.obj, options)
     found, channels = find_fleet_and_channels(fleet, cpu_devices, 0 if spec.device == "gpu" else spec.devices)
