@@ -324,13 +324,36 @@ static void requested(uint8_t **buffer, size_t *size, size_t *most) {
     *size = found ? BUFFER : 0;
 }
 
+/* A write beyond the limit on a file's size sends SIGXFSZ to the thread, which would end the program. */
+static int hold_signal(sigset_t *before) {
+    sigset_t one;
+    sigemptyset(&one);
+    sigaddset(&one, SIGXFSZ);
+    return pthread_sigmask(SIG_BLOCK, &one, before) ? -1 : 0;
+}
+
+static void release_signal(const sigset_t *before, int held_it) {
+    static const struct timespec at_once;
+    sigset_t one;
+    if (held_it) return;
+    sigemptyset(&one);
+    sigaddset(&one, SIGXFSZ);
+    if (!sigismember(before, SIGXFSZ)) {
+        sigtimedwait(&one, NULL, &at_once);
+        pthread_sigmask(SIG_SETMASK, before, NULL);
+    }
+}
+
 static void completed(void *context, uint32_t stream, uint8_t *buffer, size_t size, size_t valid) {
     (void)context, (void)stream, (void)size;
     if (!buffer) return;
     if (valid && is_owner() && !atomic_load(&ended)) {
+        sigset_t before;
+        int was = hold_signal(&before);
         pthread_mutex_lock(&lock);
         put_buffer(buffer, valid);
         pthread_mutex_unlock(&lock);
+        release_signal(&before, was);
     }
     free(buffer);
     atomic_fetch_sub(&held, 1);

@@ -141,6 +141,22 @@ def traced(device: str, trace: str) -> None:
     print(json.dumps({"kernels": len(kernels), "kernel_us": sum(event["dur"] for event in kernels)}))
 
 
+def injected(device: str) -> None:
+    """The steps of `traced` under nobody's eyes, once a line was read; it then waits for the next one, and ends."""
+    step = trainer(device)
+    for _ in range(5):
+        step()
+    synchronize(device)
+    print("ready", flush=True)
+    sys.stdin.readline()
+    began_ns = time.time_ns()
+    for _ in range(20):
+        step()
+    synchronize(device)
+    print(json.dumps({"began_ns": began_ns, "ended_ns": time.time_ns()}), flush=True)
+    sys.stdin.readline()
+
+
 def count(device: str, file: str) -> None:
     """Count on the device, a number a tenth of a second, each into FILE."""
     total = torch.zeros(1, device=device)
@@ -181,5 +197,5 @@ def stamp(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    programs = {f.__name__: f for f in (visible, burn, rate, train, profiled, traced, count)}
+    programs = {f.__name__: f for f in (visible, burn, rate, train, profiled, traced, injected, count)}
     programs[sys.argv[2]](sys.argv[1], *sys.argv[3:])
