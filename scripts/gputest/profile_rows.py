@@ -6,9 +6,7 @@ import json
 import os
 import shlex
 import subprocess
-import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -148,6 +146,8 @@ def _injected(place: Place, own: dict[str, Any]) -> Iterator[Result]:
         raise Failed("the driver did not load the library, or it wrote no file")
     whole = "the file by itself: unidle profile --from"
     yield from _against(what, whole, *_kernels_within(files[0], span), own)
+    if live == 0:
+        raise Failed("a look at the process that trained has none of its kernels")
     if live is not None:
         yield Result(
             "kernels in a look at that process", "ran", "unidle profile PID, meanwhile", live, "kernels"
@@ -160,24 +160,16 @@ def _watched(place: Place, process: subprocess.Popen[str]) -> tuple[float | None
     assert process.stdout is not None
     if process.stdout.readline().strip() != "ready":
         raise Failed("the training did not start with the library in it")
-    with ThreadPoolExecutor(1) as pool:
-        look = pool.submit(
-            place.unidle, "profile", str(process.pid), "--seconds", "6", "--json", timeout_s=40
-        )
-        time.sleep(2)  # the look is attached by then; it goes on for seconds
-        process.stdin.write("go\n")
-        process.stdin.flush()
-        told = json.loads(process.stdout.readline() or "{}")
-        if "ended_ns" not in told:
-            raise Failed("the training ended early with the library in it")
-        try:
-            seen: float | None = sum(
-                one["count"] for one in json.loads(look.result())["calls"] if one["kind"] == "kernel"
-            )
-        except Missing:
-            seen = None
-        if seen == 0:
-            raise Failed("a look at the process that trained has none of its kernels")
+    process.stdin.write("go\n")
+    process.stdin.flush()
+    told = json.loads(process.stdout.readline() or "{}")
+    if "ended_ns" not in told:
+        raise Failed("the training ended early with the library in it")
+    try:
+        text = place.unidle("profile", str(process.pid), "--seconds", "3", "--json", timeout_s=50)
+        seen: float | None = sum(one["count"] for one in json.loads(text)["calls"] if one["kind"] == "kernel")
+    except Missing:
+        seen = None
     process.stdin.write("end\n")
     process.stdin.flush()
     if process.wait(30):

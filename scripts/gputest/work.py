@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import select
 import signal
 import sys
 import time
@@ -142,7 +143,7 @@ def traced(device: str, trace: str) -> None:
 
 
 def injected(device: str) -> None:
-    """The steps of `traced` under nobody's eyes, once a line was read; it then waits for the next one, and ends."""
+    """The steps of `traced` without torch.profiler, once a line was read; it then goes on until the next one, and ends."""
     step = trainer(device)
     for _ in range(5):
         step()
@@ -154,7 +155,8 @@ def injected(device: str) -> None:
         step()
     synchronize(device)
     print(json.dumps({"began_ns": began_ns, "ended_ns": time.time_ns()}), flush=True)
-    sys.stdin.readline()
+    while not select.select([sys.stdin], [], [], 0)[0]:
+        step()
 
 
 def count(device: str, file: str) -> None:
