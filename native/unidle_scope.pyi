@@ -6,9 +6,12 @@ FORM: int
 # of what Session.take gives
 SOURCES: dict[str, str]
 # the C source of the BPF programs, by file name
+KERNELS_LIBRARY: bytes
+# the library of inject/kernels.c, as a file's bytes
 __version__: str
 
 def loaded_programs() -> list[str]: ...
+def demangled(names: list[str]) -> list[str]: ...
 
 class Session:
     # A look at running processes that lasts until close. Raises ProcessLookupError (a pid that is not there),

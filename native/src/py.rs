@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use pyo3::exceptions::{PyOSError, PyPermissionError, PyProcessLookupError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{IntoPyDict, PyDict, PyList, PyTuple};
+use pyo3::types::{IntoPyDict, PyBytes, PyDict, PyList, PyTuple};
 
 use crate::look::{self, Look, Started, TIERS};
 use crate::session::{Options, Taken};
@@ -37,6 +37,9 @@ const SOURCES: [(&str, &str); 20] = [
     ("helpers.h", include_str!("../bpf/helpers.h")),
     ("vmlinux.h", include_str!("../bpf/vmlinux.h")),
 ];
+
+/// What the CUDA driver loads into a training, see `inject/kernels.c`; `build.rs` makes it.
+const KERNELS_LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libunidle_kernels.so"));
 
 /// How long the interpreter is left alone before it may handle signals.
 const SLICE: Duration = Duration::from_millis(200);
@@ -248,13 +251,21 @@ fn loaded_programs() -> PyResult<Vec<String>> {
     crate::kernel::loaded_programs().map_err(raised)
 }
 
+/// Names of functions as their source has them; what is not mangled stays.
+#[pyfunction]
+fn demangled(names: Vec<String>) -> Vec<String> {
+    names.iter().map(|name| crate::symbols::demangle(name)).collect()
+}
+
 #[pymodule]
 fn unidle_scope(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<Session>()?;
     m.add_class::<crate::calls::python::Calls>()?;
     m.add_function(wrap_pyfunction!(crate::calls::python::probes_of, m)?)?;
     m.add_function(wrap_pyfunction!(loaded_programs, m)?)?;
+    m.add_function(wrap_pyfunction!(demangled, m)?)?;
     m.add("FORM", FORM)?;
     m.add("SOURCES", SOURCES.into_py_dict(m.py())?)?;
+    m.add("KERNELS_LIBRARY", PyBytes::new(m.py(), KERNELS_LIBRARY))?;
     m.add("__version__", env!("CARGO_PKG_VERSION"))
 }

@@ -112,7 +112,7 @@ ROWS: Final = (
     Row("share by time", "job_rows:by_time", ("cuda", "gpu", "unidle"), 75),
     Row("share by MPS", "job_rows:by_mps", ("cuda", "gpu", "unidle"), 90),
     Row("profile", "profile_rows:live", ("cuda", "unidle", "unidle_scope"), 75),
-    Row("kernels", "profile_rows:kernels", ("cuda", "unidle"), 75),
+    Row("kernels", "profile_rows:kernels", ("cuda", "unidle"), 120),
     Row("span run", "job_rows:span", ("cuda", "unidle"), 90),
     Row("roofline", "cuda_rows:roofline", ("cuda", "numpy"), 60),
     Row("cuda-checkpoint", "job_rows:frozen", ("cuda", "unidle"), 60),

@@ -87,7 +87,14 @@ def test_source_archives_hold_what_a_build_needs(wheels: Wheels) -> None:
             held.append({name.partition("/")[2] for name in archive.getnames()})
     assert {"pyproject.toml", "LICENSE", "README.md", "src/unidle/scope/rules.yaml"} <= held[0]
     assert not any(name.startswith(("tests/", "native/", ".")) for name in held[0] if name != ".gitignore")
-    assert {"pyproject.toml", "Cargo.lock", "bpf/scope.bpf.o", "src/lib.rs"} <= held[1]
+    assert {
+        "pyproject.toml",
+        "Cargo.lock",
+        "bpf/scope.bpf.o",
+        "build.rs",
+        "inject/kernels.c",
+        "src/lib.rs",
+    } <= held[1]
 
 
 USE = """

@@ -39,8 +39,10 @@ def look(
     target: Target, seconds: float, goes_on: Callable[[], bool] = lambda: True, **how: Any
 ) -> tuple[Profile, Machine]:
     """What is seen of the target in that time; ``how`` is for :func:`unidle.scope.tiers.watch`. Errors: see :func:`watched`."""
+    from unidle.scope import injected
     from unidle.scope.targets import Beside, any_lives
 
+    recorded = injected.recorded(target.pids)
     with watched(target, **how) as watch:
         beside = Beside(target)
         end = time.monotonic() + seconds
@@ -48,6 +50,7 @@ def look(
             if not watch.run(min(left, _PAUSE_S)):
                 break
         seen = target.named(watch.take())
+        seen = injected.merged(seen, sorted({*target.pids, *(p.pid for p in seen.processes)}), recorded)
         machine = beside.machine([process.pid for process in seen.processes])
     if not seen.samples and not any_lives(target.pids):
         raise has_ended(target)

@@ -89,6 +89,9 @@ class JobOptions:
         _option("none|torchrun", "Whether ranks get the variables of torchrun, such as RANK; default: two or more do."),
     ] = None
     max_restarts: Annotated[int | None, _option("N", "Restarts after failures; default 0.")] = None
+    kernels: Annotated[
+        bool | None, typer.Option("--kernels", help="Record GPU kernel times, for `unidle profile`.", show_default=False)
+    ] = None
     checkpoint: Annotated[str | None, _option("DIR", "Directory in which the job saves checkpoints.")] = None
     timeout: Annotated[
         float | None,
@@ -106,6 +109,7 @@ class JobOptions:
             "name": self.name, "ranks": self.ranks, "devices_per_rank": self.devices_per_rank, "device": self.device,
             "queue": self.queue, "env": _environment(self.env or []),
             "limits": None if self.memory is None else {"memory": self.memory}, "rendezvous": self.rendezvous,
+            "kernels": self.kernels,
             "restart": None if self.max_restarts is None else {"max": self.max_restarts},
             "checkpoint": None if self.checkpoint is None else {"path": self.checkpoint}, "timeout_s": self.timeout,
         }  # fmt: skip

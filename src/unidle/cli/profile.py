@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -41,6 +42,9 @@ def profile(options: Options) -> None:
     from unidle.scope.rules import all_rules
 
     options.check()
+    if options.injection:
+        _show_injection()
+        return
     wanted = Destination.of(options.form, options.out)
     wanted.check(as_json=options.as_json)
     rules = all_rules(*([options.rules] if options.rules is not None else []))
@@ -53,6 +57,19 @@ def profile(options: Options) -> None:
     else:
         seen, machine = _look(options, rules)
         _tell(_with_imports(seen, options), rules, machine, wanted, options.as_json)
+
+
+def _show_injection() -> None:
+    """Two lines for a shell. The directory is the user's own. Errors: CannotRun."""
+    import shlex
+
+    from unidle.cli.common import data_dir
+    from unidle.engine.local import injection
+
+    found = injection.variables(str(data_dir() / injection.FOLDER))
+    Path(found[injection.DIRECTORY]).mkdir(0o700, parents=True, exist_ok=True)
+    for name, value in found.items():
+        show(f"export {name}={shlex.quote(value)}")
 
 
 def _read(path: str) -> Profile:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
@@ -76,6 +76,7 @@ class Options:
         list[str] | None,
         _option("--import", "FILE", "Add device activity of the same time from such a file; may be repeated."),
     ] = None
+    injection: Annotated[bool, _flag("--injection", "Print the variables by which a program records its GPU kernels.")] = False
     since: Annotated[
         str | None,
         _option("--since", "TIME", "Show what `unidle up --profile` recorded since then: 1h, 2026-01-31T12:00."),
@@ -102,6 +103,13 @@ class Options:
 
     def check(self) -> None:
         """Errors: BadInput where options mean different things."""
+        if self.injection:
+            others = [
+                one.name
+                for one in fields(self)
+                if one.name not in ("injection", "store") and getattr(self, one.name) != one.default
+            ]
+            self._alone("--injection", tuple(others))
         if self.saved is not None:
             past = tuple(name for name in _PAST if name != "against")
             self._alone("--from", ("target", "top", "tier", "rank", "memory", "operators", *past))

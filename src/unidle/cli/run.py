@@ -94,6 +94,10 @@ def run(
     Options take precedence over the job file. All that follows a program belongs to it; a file that ends in .py is run
     by the Python of your PATH.
     """
+    if described.kernels:
+        from unidle.engine.local.injection import library
+
+        library()  # the reason why there is none is an error here, and a miss of the profile elsewhere
     spec = read_job(job, context.obj, described)
     found, channels = find_fleet_and_channels(fleet, cpu_devices, 0 if spec.device == "gpu" else spec.devices)
     refuse_impossible(spec, found)

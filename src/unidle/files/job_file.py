@@ -323,6 +323,12 @@ class JobFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             description="Whether the job may hold idle devices; used in queues where the fleet file allows it."
         ),
     ] = False
+    kernels: Annotated[
+        bool,
+        Meta(
+            description="Whether the times of GPU kernels are recorded, for `unidle profile`; needs unidle_scope."
+        ),
+    ] = False
     timeout_s: Annotated[
         Annotated[float, Meta(gt=0, le=_YEARS_S)] | None,
         Meta(description="Seconds that the job may run in all, restarts included.", examples=[86400]),

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from unidle.clock import RealClock
-from unidle.engine.local import cgroups, launch, rundir
+from unidle.engine.local import cgroups, injection, launch, rundir
 from unidle.engine.local.between import Between
 from unidle.engine.local.following import Supervisors
 from unidle.engine.local.watch import RankWatch
@@ -350,6 +350,8 @@ class LocalEngine:
         port_fd: int | None,
     ) -> None:
         limits = command.spec.limits
+        if command.spec.kernels:
+            env = env | injection.of_rank(watch.directory, {**os.environ, **env})
         if grant is not None:
             env = env | grant.env
             limits = Limits(

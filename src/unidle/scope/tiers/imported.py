@@ -14,17 +14,17 @@ from typing import Final
 
 from unidle.errors import BadInput
 from unidle.scope.model import Process, Profile, Sample
-from unidle.scope.tiers.foreign import cupti, folded, inspector, kineto, perf_script, speedscope
+from unidle.scope.tiers.foreign import cupti, folded, inspector, kernels, kineto, perf_script, speedscope
 from unidle.scope.tiers.foreign.builder import Builder
 from unidle.scope.tiers.foreign.json_stream import JsonStream
 from unidle.scope.tiers.foreign.source import Stream, damaged, opened
 
-__all__ = ["merge", "read"]
+__all__ = ["merge", "merge_profile", "read"]
 
 _HEAD: Final = 64 << 10
 _KNOWN: Final = (
     "known are traces of Kineto or torch.profiler, nsys exports (SQLite), logs of NCCL Inspector, py-spy (raw or "
-    "speedscope), austin 3, the text of perf script, and profiles of unidle (JSON)"
+    "speedscope), austin 3, the text of perf script, kernel records of unidle, and profiles of unidle (JSON)"
 )
 
 
@@ -49,6 +49,8 @@ def _read(path: str | os.PathLike[str], within: tuple[int, int] | None) -> Build
             if _is_gzip(path):
                 raise BadInput("is a compressed database", field=str(path), remedy="unpack it with gunzip")
             return cupti.read_sqlite(path, within)
+        if head.start.startswith(kernels.MAGIC):
+            return kernels.read_log(head, within)
         text = head.start.lstrip()
         if not text:
             raise BadInput("is empty", field=str(path))
@@ -163,9 +165,13 @@ def merge(profile: Profile, path: str | os.PathLike[str]) -> Profile:
     Threads' samples are not taken over: the profile has its own of the same time, which are better. A file that has no
     clock, or of another time, adds nothing, and a note says so. Raises :class:`BadInput` as :func:`read` does.
     """
-    name = Path(path).name
-    window = (profile.wall_start_ns, profile.wall_start_ns + profile.end_ns - profile.start_ns)
-    told = read(path, window if profile.wall_start_ns else None)
+    told = read(path, _window(profile) if profile.wall_start_ns else None)
+    return merge_profile(profile, told, Path(path).name)
+
+
+def merge_profile(profile: Profile, told: Profile, name: str) -> Profile:
+    """The same with what was read of ``name`` already."""
+    window = _window(profile)
     if told.tier != "T3":
         return _noted(profile, f"{name}: is a profile of unidle, which is not merged with another")
     form = told.quality.notes[0].removeprefix("imported from ").removesuffix(", not measured by unidle")
@@ -176,6 +182,10 @@ def merge(profile: Profile, path: str | os.PathLike[str]) -> Profile:
     spans = len(merged.spans) - len(profile.spans)
     note = f"{name}: {spans} spans of devices and collectives come from {form}, not measured by unidle (T3)"
     return _noted(merged, note, *told.quality.notes[1:])
+
+
+def _window(profile: Profile) -> tuple[int, int]:
+    return profile.wall_start_ns, profile.wall_start_ns + profile.end_ns - profile.start_ns
 
 
 def _why_not(profile: Profile, told: Profile, window: tuple[int, int]) -> str:
