@@ -74,7 +74,7 @@ def _remedy(log: Log) -> str:
 def parse(content: bytes, name: str) -> Log:
     """What a file holds so far. Errors: BadInput for a header of another form or version."""
     if len(content) < HEADER.size:
-        raise damaged(name, f"has {len(content)} bytes, and its header {HEADER.size}")
+        raise damaged(name, f"its header of {HEADER.size} bytes is cut off")
     magic, version, size, pid, cupti, _, _, _, _, rank, flushed_ns = HEADER.unpack_from(content)
     if magic != MAGIC or version != 1 or size != HEADER.size:
         raise BadInput(
