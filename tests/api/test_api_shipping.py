@@ -74,7 +74,7 @@ def test_a_traceback_shows_the_function_alone_and_its_source(tmp_path: Path) -> 
 
 def test_a_result_that_cannot_be_shipped_does_not_fail_the_rank(tmp_path: Path) -> None:
     assert called(tmp_path, lambda: (x for x in "abc")).returncode == 0
-    with pytest.raises(BadInput, match=r"cannot be sent back.*generator"):
+    with pytest.raises(BadInput, match=r"cannot be shipped back.*generator"):
         read_result(tmp_path / "call")
 
 

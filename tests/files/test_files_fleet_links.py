@@ -85,8 +85,8 @@ def test_a_large_fleet_has_the_links_of_alike_nodes_once(tmp_path: Path):
 @pytest.mark.parametrize(
     ("links", "says"),
     [
-        ("{}", "fleet.yaml:2: gpu_links.a: it says nothing; give one of topo"),
-        ("{topo: x, islands: [[0, 1]]}", "it says topo and islands; give one of"),
+        ("{}", "fleet.yaml:2: gpu_links.a: it has nothing; give one of topo"),
+        ("{topo: x, islands: [[0, 1]]}", "it has topo and islands; give one of"),
         (
             "{islands: [[0, 1]], link: NVLINK}",
             "fleet.yaml:2: gpu_links.a.link: must be one of NV1 and up, XGMI1 and up",

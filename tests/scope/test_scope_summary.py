@@ -99,7 +99,7 @@ CASES = {
     "another program": ("off", (at("probe", 38), f"run {STD}/subprocess.py", "wait wait child"), "waits for another program", "probe (train.py:38)", "other"),
     "a loop in Python": ("on", (at("score", 39),), "runs Python code", "score (train.py:39)", "python"),
     "copies": ("on", (at("train", 40), "torch::autograd::THPVariable_to [libtorch_python.so]", "cudaMemcpyAsync [libcudart.so.12]"), "copies between host and device", "train (train.py:40)", "copy"),
-    "a stranger's collective": ("off", (at("train", 41), "c10d::Work::wait [libtorch_cpu.so]", "wait futex"), "waits for its peers", "the other ranks were not watched", "collective"),
+    "a stranger's collective": ("off", (at("train", 41), "c10d::Work::wait [libtorch_cpu.so]", "wait futex"), "waits for its peers", "the other ranks were not profiled", "collective"),
 }  # fmt: skip
 
 
@@ -248,7 +248,7 @@ def test_the_json_has_all_that_the_contract_names() -> None:
 
 def test_few_samples_are_said() -> None:
     w = World().process(1).sees(1, "on", 100, *BACKWARD)
-    assert "too few samples (10, 50 are wanted)" in told(w)
+    assert "too few samples (10, 50 are needed)" in told(w)
     assert "too few" not in told(trainer())
 
 

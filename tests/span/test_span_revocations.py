@@ -131,7 +131,7 @@ def test_cheap_devices_that_go_too_often_are_not_the_cheapest() -> None:
     [
         ({"restart_s": 5}, "restart_s: needs the interval between checkpoints"),
         ({"checkpoint_s": 5}, "checkpoint_s: needs the interval"),
-        ({"sites": [{"name": "a", "gpus": 1, "revocations_per_hour": 1}]}, "sites[0].revocations_per_hour: needs to know"),
+        ({"sites": [{"name": "a", "gpus": 1, "revocations_per_hour": 1}]}, "sites[0].revocations_per_hour: needs the interval"),
         ({"sites": [{"name": "a", "gpus": 1, "revocations_per_hour": -1}]}, "sites[0].revocations_per_hour"),
         ({"checkpoint_every_s": 0}, "checkpoint_every_s"),
     ],

@@ -56,7 +56,7 @@ def packed(function: Callable[..., object], args: Sequence[object], kwargs: Mapp
             call = cloudpickle.dumps((function, tuple(args), dict(kwargs)))
     except Exception as error:
         raise BadInput(
-            f"cannot be sent to the ranks: {type(error).__name__}: {error}", field="function",
+            f"cannot be shipped to the ranks: {type(error).__name__}: {error}", field="function",
             value=getattr(function, "__qualname__", function),
             remedy="create open files, locks and sockets inside the function",
         ) from error  # fmt: skip
@@ -109,7 +109,7 @@ def read_result(call: Path) -> object:
         ) from None  # fmt: skip
     if "why_not" in answer:
         raise BadInput(
-            f"the result of rank 0 cannot be sent back: {answer['why_not']}", field="result", value=answer["type"],
+            f"the result of rank 0 cannot be shipped back: {answer['why_not']}", field="result", value=answer["type"],
             remedy="return plain data, or write a file in the function",
         )  # fmt: skip
     return pickle.loads(answer["value"])  # noqa: S301
