@@ -280,6 +280,8 @@ def _odd_one_out(ranks: Sequence[RankVitals]) -> tuple[int | None, str]:
     for rank in ranks:
         by.setdefault((rank.doing, rank.timed), []).append(rank.rank)
     groups = sorted(by.items(), key=lambda item: (-len(item[1]), item[0]))
+    if len(ranks) == 1:
+        return None, f"its rank {_does(1, ranks[0].doing)}"
     if len(groups) < 2:
         return None, f"all wait alike ({_WORDS[groups[0][0][0]]})" if groups else "no rank is left"
     (rest, most), (odd, few) = groups[0], groups[-1]
