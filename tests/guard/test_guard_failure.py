@@ -476,3 +476,14 @@ def test_steps_that_others_took_before_they_were_stopped_are_no_reason_for_a_ret
         story.mark(at_s + 4, 0, "exit", code=-15)
         last = kinds(story.decide(at_s + 5))[-1]
         assert last == ("RetryPlanned" if attempt == 0 else "JobEnded")
+
+
+def test_an_error_that_a_rank_printed_before_the_gang_hung_is_named():
+    story = Story(ranks=2).start()
+    hung = Reason("hang", "no rank computes, reads or writes for 120.0 s")
+    story.tell(9, ev.StopAsked("j", 1, "hung", 0, hung, None))
+    ends(story, 9.5, 1, LastOutput("OSError: no shard", "t.py:4", "code", "error", lines=("x",)), code=-9)
+    ends(story, 9.5, 0, None, code=-9).decide(10)
+    found = failure_of(story.job, story.job.attempts[0])
+    assert found is not None and found.text == hung.text
+    assert found.help == "an error before that: rank 1: OSError: no shard (t.py:4)" and found.lines == ("x",)

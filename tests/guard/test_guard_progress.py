@@ -66,6 +66,11 @@ def test_a_rank_that_a_debugger_holds_for_a_moment_is_no_hang() -> None:
     assert first_certain(told(ranks, 20)) is None
 
 
+def test_of_a_single_rank_is_said_what_it_waits_for() -> None:
+    found = first_certain(told(lambda at: [COMPUTES if at <= 5 * S else WAITS], 20, steps=[1, 2, 3, 4, 5]))
+    assert found is not None and found[1].text.endswith(": its rank waits for a lock or thread")
+
+
 def test_the_rank_that_waits_for_something_else_than_the_others_is_blamed() -> None:
     dead = replace(WAITS, timed=False)  # a lock that nobody will release; the others wait in a collective
     found = first_certain(

@@ -232,11 +232,17 @@ def _of_hang(job: JobView, attempt: AttemptView) -> Failure:
     stop = attempt.stop
     assert stop is not None
     kind = kind_of_hang(attempt)
-    rank = attempt.ranks[stop.culprit] if stop.culprit is not None else None
+    # a thread or a child that died may be what the others wait for
+    spoke = next((k for k, rank in enumerate(attempt.ranks) if has_cause(rank)), None)
+    number = stop.culprit if spoke is None else spoke
+    rank = attempt.ranks[number] if number is not None else None
     lines = rank.last.lines if rank is not None and rank.last is not None else ()
+    advice = (
+        "" if spoke is None else f"an error before that: {text_of(attempt.ranks[spoke], spoke, job.spec)}"
+    )
     words = ("unidle", "logs", job.id, "--attempt", str(attempt.number))
     return Failure(
-        attempt.number, stop.culprit, kind, stop.because.text, stop.because.text, lines=lines, next=words
+        attempt.number, stop.culprit, kind, stop.because.text, stop.because.text, lines=lines, help=advice, next=words
     )  # fmt: skip
 
 

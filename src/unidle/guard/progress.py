@@ -280,6 +280,8 @@ def _odd_one_out(ranks: Sequence[RankVitals]) -> tuple[int | None, str]:
     for rank in ranks:
         by.setdefault((rank.doing, rank.timed), []).append(rank.rank)
     groups = sorted(by.items(), key=lambda item: (-len(item[1]), item[0]))
+    if len(ranks) == 1:
+        return None, f"its rank {_does(1, ranks[0].doing)}"
     if len(groups) < 2:
         return (
             None,

@@ -51,7 +51,8 @@ def _problem(problem: Problem | None) -> str:
     note = f'<p class="quiet">{_text(problem.note)}</p>' if problem.note else ""
     more = f" <code>{_text(problem.next)}</code>" if problem.next else ""
     advice = f"<p>{_text(problem.help)}{more}</p>" if problem.help or more else ""
-    lines = _lines(f"last lines of rank {problem.rank}", problem.lines)
+    whose = "the rank that printed an error" if problem.rank is None else f"rank {problem.rank}"
+    lines = _lines(f"last lines of {whose}", problem.lines)
     return f'<div class="problem">{head}{lines}{note}{advice}</div>'
 
 

@@ -217,8 +217,14 @@ def attempt_ended(view: View, event: ev.AttemptEnded, now: int) -> None:
     attempt.why = event.because
     failed = event.outcome == "failed" and event.because.figures.get("code") not in _NO_COMMAND
     view.failures += failed and job.spec.needs_devices  # for rates per device
+    kept = attempt.culprit
+    if kept is None:  # of a gang that hung: the one that printed an error before
+        spoke = (
+            k for k, r in enumerate(attempt.ranks) if r.last and r.last.sort != "line" and not r.last.symptom
+        )
+        kept = next(spoke, None)
     for k, rank in enumerate(attempt.ranks):
-        if rank.last is not None and rank.last.lines and k != attempt.culprit:
+        if rank.last is not None and rank.last.lines and k != kept:
             rank.last = structs.replace(rank.last, lines=())  # of a large gang they would be megabytes
     view.device_ns += (now - attempt.placed_ns) * job.devices_of(attempt)
     view.live.discard(job.id)
