@@ -123,3 +123,12 @@ def test_bash_offers_them_in_the_order_in_which_they_are_given(store: Path, tmp_
         ["bash", "-c", asked], env={**os.environ, "UNIDLE_STORE": str(store), "PATH": path}, capture_output=True, text=True, check=True
     )  # fmt: skip
     assert done.stdout.split() == ["train-222222", "train", "train-111111"]
+
+
+def test_zsh_gets_descriptions_whose_quotes_it_does_not_drop(store: Path) -> None:
+    asked = {"_TYPER_COMPLETE_ARGS": "unidle run --", "_UNIDLE_COMPLETE": "complete_zsh"}
+    done = subprocess.run(
+        UNIDLE, env={**os.environ, "UNIDLE_STORE": str(store), **asked}, capture_output=True, text=True, check=True
+    )  # fmt: skip
+    assert '"Name of the job; default\\\\: the script’s."' in done.stdout
+    assert r"\`default\`" in done.stdout  # zsh would run it

@@ -99,3 +99,12 @@ def test_submit_refuses_by_the_fleet_of_the_last_controller_and_hold_keeps_the_j
     assert unidle("up", "--store", store, "--cpu-devices", 4, "--until-idle").returncode == 0
     states = {line["name"]: line["state"] for line in ask("list", "--store", store)}
     assert states == {"true": "queued", "held": "succeeded", "late": "succeeded"}
+
+
+def test_a_report_that_cannot_be_written_is_refused_before_the_job_runs(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for name, problem in ((".", "is a directory"), ("file/report.html", "cannot be written")):
+        refused = unidle("run", "--store", tmp_path / "s.db", "--report", tmp_path / name, "--", "true")
+        assert refused.returncode == 2
+        assert f"--report: {problem}" in refused.stderr
+    assert not (tmp_path / "s.db").exists()

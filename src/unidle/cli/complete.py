@@ -110,7 +110,10 @@ def answer(command: Callable[[], Any]) -> None:
     with suppress(ImportError, AttributeError):
         from typer import _completion_classes
 
-        vars(_completion_classes)["_sanitize_help_text"] = lambda text: text  # it would import all of rich
+        # its own would import all of rich; zsh drops an apostrophe in what typer quotes for it
+        vars(_completion_classes)["_sanitize_help_text"] = lambda text: text.replace(
+            "'", "\N{RIGHT SINGLE QUOTATION MARK}"
+        )
     with suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     code: Any = 0

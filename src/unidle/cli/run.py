@@ -94,6 +94,7 @@ def run(
     Options take precedence over the job file. All that follows a program belongs to it; a file that ends in .py is run
     by the Python of your PATH.
     """
+    _check_report(report)
     if described.kernels:
         from unidle.engine.local.injection import library
 
@@ -263,6 +264,19 @@ def _never(job: JobView) -> Reason | None:
 
     waits = job.verdict if job.state == "queued" else None
     return waits if waits is not None and waits.code in NEVER else None
+
+
+def _check_report(report: str | None) -> None:
+    """A file that cannot be written is refused before the job has run for hours. Errors: BadInput."""
+    if report is None:
+        return
+    path = Path(report)
+    above = next(place for place in path.absolute().parents if place.exists())
+    problem = "is a directory" if path.is_dir() else None
+    if not above.is_dir() or not os.access(path if path.exists() else above, os.W_OK):
+        problem = problem or "cannot be written"
+    if problem is not None:
+        raise BadInput(problem, field="--report", value=report, remedy="name a file, such as report.html")
 
 
 def _write_report(store: Store, job_id: str, report: str | None) -> str | None:

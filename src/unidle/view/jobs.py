@@ -10,6 +10,7 @@ import msgspec
 from unidle.events.types import Outcome, StacksTaken, StopAsked
 from unidle.jobs import TERMINAL, JobSpec, JobState, RankPlace, Reason
 from unidle.view.checkpoints import BadCheckpoint
+from unidle.view.packed import packed, unpacked
 from unidle.view.ranks import RankView
 from unidle.view.records import IdleNotice, Prediction, UseView, VerdictView
 from unidle.view.waiting import Shape
@@ -180,14 +181,14 @@ class JobTable(Mapping[str, JobView]):
 
     def __init__(self, kept: dict[str, JobView | bytes] | None = None) -> None:
         self._kept = kept if kept is not None else {}
-        self.open = {id_: job for id_, job in self._kept.items() if isinstance(job, JobView)}
+        self.open = {id_: job for id_, job in self._kept.items() if not isinstance(job, bytes)}
 
     def add(self, job: JobView) -> None:
         self._kept[job.id] = self.open[job.id] = job
 
     def put_away(self, job: JobView) -> None:
         """The job has ended and is kept packed."""
-        self._kept[job.id] = _PACK.encode(job)
+        self._kept[job.id] = packed(_PACK.encode(job))
         self.open.pop(job.id, None)
 
     def plain(self) -> dict[str, JobView | bytes]:
@@ -196,7 +197,7 @@ class JobTable(Mapping[str, JobView]):
 
     def __getitem__(self, job_id: str) -> JobView:
         job = self._kept[job_id]
-        return _UNPACK.decode(job) if isinstance(job, bytes) else job
+        return _UNPACK.decode(unpacked(job)) if isinstance(job, bytes) else job
 
     def __contains__(self, job_id: object) -> bool:
         return job_id in self._kept

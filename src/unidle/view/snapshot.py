@@ -40,7 +40,9 @@ def _plain(value: object) -> object:
 def _table(kind: type, value: dict[str, Any]) -> JobTable:
     if kind is not JobTable:
         raise TypeError(f"not part of a view: {kind}")
-    return JobTable({k: v if isinstance(v, bytes) else msgspec.convert(v, JobView) for k, v in value.items()})
+    for name in [name for name, job in value.items() if type(job) is not bytes]:
+        value[name] = msgspec.convert(value[name], JobView)
+    return JobTable(value)
 
 
 _NO_INDEX: Final[dict[str, Any]] = {field.name: None for field in fields(View) if field.name.startswith("_")}
