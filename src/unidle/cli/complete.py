@@ -110,10 +110,7 @@ def answer(command: Callable[[], Any]) -> None:
     with suppress(ImportError, AttributeError):
         from typer import _completion_classes
 
-        # its own would import all of rich; zsh drops an apostrophe in what typer quotes for it
-        vars(_completion_classes)["_sanitize_help_text"] = lambda text: text.replace(
-            "'", "\N{RIGHT SINGLE QUOTATION MARK}"
-        )
+        vars(_completion_classes)["_sanitize_help_text"] = _as_text  # its own would import all of rich
     with suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     code: Any = 0
@@ -126,6 +123,11 @@ def answer(command: Callable[[], Any]) -> None:
     with suppress(OSError):
         sys.stdout.flush()
     os._exit(code if isinstance(code, int) else 0)
+
+
+def _as_text(described: str) -> str:
+    """For zsh typer doubles apostrophes, and zsh drops them all the same."""
+    return described.replace("''", "'").replace("'", "\N{RIGHT SINGLE QUOTATION MARK}")
 
 
 def keep_order() -> None:
