@@ -35,16 +35,49 @@ settings.load_profile("unidle")
 
 
 @pytest.fixture(scope="session", autouse=True)
-def nothing_is_left_behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Fails the session when a process, control group, namespace, mount or file outlives it."""
+def nothing_is_left_behind(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[None]:
+    """Fails the session when a process, control group, namespace, mount or file outlives it.
+
+    A worker among several answers for its own processes and mounts; for the machine, see :func:`pytest_sessionfinish`.
+    """
     before = leftovers.look(CHECKOUT)
     yield
     scratch = tmp_path_factory.getbasetemp()
-    with contextlib.suppress(AssertionError):
-        waiting.wait_until(lambda: not leftovers.find(before, scratch), timeout_s=5)
-    if left := leftovers.find(before, scratch):
+    find = leftovers.find_own if _is_worker(request.config) else leftovers.find
+    if left := _still_left(lambda: find(before, scratch)):
         leftovers.clear(before, scratch)
         pytest.fail("the tests left behind:\n  " + "\n  ".join(left), pytrace=False)
+
+
+def _is_worker(config: pytest.Config) -> bool:
+    return hasattr(config, "workerinput")  # set by xdist
+
+
+def _still_left(find: Callable[[], list[str]]) -> list[str]:
+    with contextlib.suppress(AssertionError):
+        waiting.wait_until(lambda: not find(), timeout_s=5)
+    return find()
+
+
+_MACHINE = pytest.StashKey[leftovers.Before]()
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    if session.config.getoption("numprocesses", None) and not _is_worker(session.config):
+        session.config.stash[_MACHINE] = leftovers.look(CHECKOUT)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Once all workers have ended: what they left on the machine fails the session."""
+    before = session.config.stash.get(_MACHINE, None)
+    if before is None:
+        return
+    if left := _still_left(lambda: leftovers.find_of_machine(before)):
+        print("\nthe tests left behind:\n  " + "\n  ".join(left))
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 @pytest.fixture(scope="session")

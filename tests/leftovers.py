@@ -42,8 +42,20 @@ def look(checkout: Path) -> Before:
 
 def find(before: Before, scratch: Path) -> list[str]:
     """Describe each thing that is left; an empty list where nothing is."""
+    return [*find_own(before, scratch), *find_of_machine(before)]
+
+
+def find_own(before: Before, scratch: Path) -> list[str]:
+    """The part that is known to be of this session, whatever runs next to it."""
     return [
         *(f"process {pid}: {command}" for pid, command in processes(before.token)),
+        *(f"mount {place}" for place in _mounts_below(scratch)),
+    ]
+
+
+def find_of_machine(before: Before) -> list[str]:
+    """The part that is found by comparison, so that sessions in parallel see each other's."""
+    return [
         *(
             f"control group {path}"
             for path in sorted(_cgroups() - before.cgroups)
@@ -54,7 +66,6 @@ def find(before: Before, scratch: Path) -> list[str]:
             for name in sorted(_netns() - before.netns)
             if not _of_others(name, before)
         ),
-        *(f"mount {place}" for place in _mounts_below(scratch)),
         *(f"file in the checkout: {name}" for name in sorted(_untracked(before.checkout) - before.untracked)),
     ]
 

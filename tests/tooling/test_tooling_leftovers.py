@@ -17,7 +17,7 @@ from waiting import wait_until
 TESTS = Path(__file__).resolve().parent.parent
 
 
-def _session(tmp_path: Path, test: str, **env: str) -> subprocess.CompletedProcess[str]:
+def _session(tmp_path: Path, test: str, *more: str, **env: str) -> subprocess.CompletedProcess[str]:
     """Run ``test`` in a checkout of its own with this project's conftest."""
     checkout = tmp_path / "checkout with spaces"
     (checkout / "tests").mkdir(parents=True)
@@ -27,7 +27,7 @@ def _session(tmp_path: Path, test: str, **env: str) -> subprocess.CompletedProce
     subprocess.run(["git", "init", "-q", checkout], check=True)
     options = ["-o", "pythonpath=tests", "-p", "no:cacheprovider", f"--basetemp={tmp_path / 'scratch'}"]
     return subprocess.run(
-        [sys.executable, "-B", "-m", "pytest", "-q", *options, "tests"],
+        [sys.executable, "-B", "-m", "pytest", "-q", *options, *more, "tests"],
         cwd=checkout,
         env={**os.environ, **env},
         capture_output=True,
@@ -38,6 +38,14 @@ def _session(tmp_path: Path, test: str, **env: str) -> subprocess.CompletedProce
 def test_clean_session_passes(tmp_path: Path) -> None:
     done = _session(tmp_path, "def test_nothing(tmp_path):\n    (tmp_path / 'file').touch()\n")
     assert done.returncode == 0, done.stdout
+
+
+def test_what_workers_in_parallel_left_on_the_machine_fails_the_session(tmp_path: Path) -> None:
+    leaves = "def test_file():\n    open('stray.txt', 'w').close()\n"
+    done = _session(tmp_path, leaves, "-n", "1")
+    assert done.returncode == 1
+    assert "1 passed" in done.stdout.splitlines()[-1]
+    assert "file in the checkout: stray.txt" in done.stdout
 
 
 LEAVES_A_LOT = """
