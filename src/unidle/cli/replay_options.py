@@ -146,6 +146,8 @@ def _assumed(
     from unidle.control.replay import Assumptions
 
     kind, factor = _estimates(estimates)
+    if not checkpoint_every.is_integer():
+        raise BadInput("must be whole seconds", field="--checkpoint-every", value=f"{checkpoint_every:g}", remedy="for instance 1800 or 30m")  # fmt: skip
     if 0 < mtbf < _LEAST_MTBF_H:
         raise BadInput("is too short for a node to do useful work", field="--mtbf", value=mtbf, remedy=f"give 0, or at least {_LEAST_MTBF_H:g} hours")  # fmt: skip
     return Assumptions(
