@@ -133,7 +133,7 @@ def test_a_store_that_forgets_its_log_gives_the_same_figures(tmp_path: Path) -> 
     store = ForgetfulStore()
     view = replay(scenario, "firstfit", store)
     assert outcome_of(view, ledger_source(store, view)) == kept
-    with pytest.raises(StoreError, match="not kept"):
+    with pytest.raises(StoreError, match="not stored"):
         list(store.read())
 
 

@@ -139,7 +139,7 @@ def test_an_unfit_node_is_found_before_the_gang_starts_and_a_person_brings_it_ba
         assert all(rank.spawn_ns is None for rank in job.attempts[0].ranks)
         wait_until(lambda: state(store, "n1") == "out", 20, "no remedy to be left")
         refused = unidle("guard", "drain", "n1", "--store", store)
-        assert refused.returncode == 2 and "out of use already" in refused.stderr
+        assert refused.returncode == 2 and "already out of use" in refused.stderr
         (path / "mended").touch()
         assert unidle("guard", "return", "n1", "--store", store).returncode == 0
         wait_until(lambda: state(store, "n1") == "healthy", 20, "its return")

@@ -61,7 +61,7 @@ WORDS = {
     ("--estimates", "exact,0"): "--estimates: is not a kind of estimate (got 'exact,0'); write none",
     ("--estimates", "learned,2"): "--estimates: is not a kind of estimate (got 'learned,2')",
     ("--queue-map", "a"): "--queue-map: is not a list of OLD=NEW (got 'a'); write OLD=NEW",
-    ("--queue-map", "a=b,a=c"): "--queue-map: is not a list of names",
+    ("--queue-map", "a=b,a=c"): "--queue-map: is not a list of OLD=NEW",
     ("--queue-map", "ml=b"): "--queue-map: no job names it (got 'ml'); jobs name default",
     ("--model-map", "T4=H100"): "--model-map: no job names it (got 'T4'); jobs name H100",
     ("--policy", ""): "--policy: there is no such placement policy (got '')",

@@ -144,7 +144,7 @@ def test_policies_are_known_by_name_and_a_slip_is_bad_input() -> None:
         registry.policy_named("bestfti")
     with pytest.raises(BadInput, match="known are unidle, firstfit, bestfit, spread"):
         registry.policy_named("?")
-    with pytest.raises(ValueError, match="exists"):
+    with pytest.raises(ValueError, match="already"):
         registry.register("firstfit", FirstFit)
 
 

@@ -122,4 +122,4 @@ def test_the_lines_for_a_shell_make_any_program_record(played: Path, tmp_path: P
 def test_the_lines_for_a_shell_are_alone() -> None:
     done = unidle("profile", "--injection", "--memory")
     assert done.returncode == 2
-    assert "--injection, --memory: do not go together" in done.stderr
+    assert "--injection, --allocations: cannot be used together" in done.stderr

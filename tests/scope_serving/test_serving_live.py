@@ -260,6 +260,6 @@ def test_the_command_says_it_on_the_first_screen_in_json_and_on_the_page(tmp_pat
 def test_a_process_that_serves_nobody_says_why() -> None:
     view = view_of(Profile("T0", 0, 10**9))
     assert view.to_json() is None
-    assert "listens" in view.why_not
+    assert "listening" in view.why_not
     assert "T0" in view_of(Profile("T2", 0, 10**9)).why_not
     assert b'id="serving"' not in html.write(Profile("T0", 0, 10**9), serving=view_facts(view))

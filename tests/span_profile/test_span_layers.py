@@ -311,6 +311,7 @@ def test_the_example_fits_its_schema_and_is_simulated_and_planned() -> None:
 
 def test_the_layers_of_the_how_to_are_read() -> None:
     page = (ROOT / "docs" / "how-to" / "span-profile.md").read_text()
-    (block,) = [part.partition("```")[0] for part in page.split("```yaml\n")[1:]]
-    setting = span_from_mapping({**yaml.safe_load(block), "stages": 2, "microbatches": 2})
+    blocks = [yaml.safe_load(part.partition("```")[0]) for part in page.split("```yaml\n")[1:]]
+    (shown,) = [block for block in blocks if "layers" in block]
+    setting = span_from_mapping({**shown, "stages": 2, "microbatches": 2})
     assert [stage.input_bytes for stage in setting.stages] == [4096, 524288]

@@ -78,7 +78,7 @@ class Advice:
     @property
     def lead(self) -> str:
         """What the sentence about the leaf begins with: time without steps may have been of use."""
-        return "No steps were seen" if self.line.leaf == "unmeasured" else "Largest losses"
+        return "No steps were seen" if self.line.leaf == "unmeasured" else "Most to gain"
 
 
 def best_advice(data: ReportData) -> Advice | None:
