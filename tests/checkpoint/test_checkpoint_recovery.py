@@ -203,7 +203,7 @@ def test_a_second_job_in_the_same_directory_is_refused_in_one_line(make: Make) -
         with job.run() as second:
             assert all(second.codes())
             assert "writes to this directory" in second.printed(0)
-            assert "give each job a directory of its own" in second.printed(0)
+            assert "give each job its own directory" in second.printed(0)
         assert first.processes[0].poll() is None
 
 
