@@ -36,7 +36,7 @@ GOOD = (
     Program("fairseq_like.py", (), 40, 400, "train_inner"),
     Program("timm_like.py", (), 52, 2501, "Acc@1"),
     Program("jsonl.py", (), 25, 24, '"step": 24'),
-    Program("ddp.py", ("--ranks", "2"), 5, 8, "[GPU0] Epoch 4"),
+    Program("ddp.py", ("--ranks", "2"), 5, 4, "[GPU0] Epoch 4"),
     Program("one_or_many.py", shown="Use one process for training"),
     Program("gang.sh", ("--ranks", "2"), 8, 8, "worker 0 of 2"),
     Program("download.py", shown="Extracting"),

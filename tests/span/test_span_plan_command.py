@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -18,8 +19,9 @@ CONTRACT = {"sites", "layers", "cell", "microbatch", "schedule", "iteration_ns",
 
 
 def unidle(*words: str) -> subprocess.CompletedProcess[str]:
+    wide = {**os.environ, "COLUMNS": "200"}  # no line is folded
     return subprocess.run(
-        [sys.executable, "-m", "unidle", *words], capture_output=True, text=True, timeout=120
+        [sys.executable, "-m", "unidle", *words], capture_output=True, text=True, timeout=120, env=wide
     )
 
 

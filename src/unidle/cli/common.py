@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -18,7 +18,7 @@ from unidle.api.stores import read_store as read_store
 from unidle.api.stores import read_view as read_view
 from unidle.api.stores import store_address as store_address
 from unidle.cli import complete
-from unidle.cli.tables import colours
+from unidle.cli.tables import colours, columns, folded
 from unidle.cli.tables import table as table
 from unidle.errors import BadInput
 from unidle.words import age as age
@@ -29,6 +29,8 @@ from unidle.words import figures as figures
 if TYPE_CHECKING:
     from unidle.view.jobs import JobView
     from unidle.view.state import View
+
+_QUOTES: Final = ("  | ", "  next: ")  # of unidle.control.describe.failure_lines
 
 StoreOption = Annotated[
     str | None,
@@ -135,8 +137,25 @@ def print_json(value: Any) -> None:
     sys.stdout.flush()
 
 
-def say(text: str = "") -> None:
-    """A line of standard output."""
+def say(text: str = "", *, hang: int | None = None) -> None:
+    """Text on standard output, folded to the width of the terminal.
+
+    ``hang``: indent of a line's continuation, in columns; default: two more than the line's own.
+    """
+    for line in printable(text).split("\n"):
+        show(fitted(line, hang))
+
+
+def fitted(line: str, hang: int | None = None) -> str:
+    """A line folded to the width of the terminal; one that quotes a job's output, or a command, is left as it is."""
+    if line.startswith(_QUOTES):
+        return line
+    own = len(line) - len(line.lstrip())
+    return "\n".join(folded(line, columns(), own + 2 if hang is None else hang))
+
+
+def say_whole(text: str) -> None:
+    """A line of standard output that is not folded: a command or a path to copy, or a line of a job's output."""
     show(printable(text))
 
 
@@ -152,8 +171,9 @@ def show(text: str) -> None:
 
 
 def warn(text: str) -> None:
-    """A line of standard error."""
-    sys.stderr.write(f"unidle: {printable(text)}\n")
+    """A line of standard error; on a terminal it is folded to the width, elsewhere it stays one line."""
+    line = f"unidle: {printable(text)}"
+    sys.stderr.write((fitted(line) if sys.stderr.isatty() else line) + "\n")
     sys.stderr.flush()
 
 

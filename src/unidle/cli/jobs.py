@@ -25,6 +25,7 @@ from unidle.cli.common import (
     read_store,
     read_view,
     say,
+    say_whole,
     show_table,
     store_address,
     warn,
@@ -207,7 +208,7 @@ def show(job: JobArgument = None, store: StoreOption = None, as_json: JsonOption
         print_json(detail)
         return
     say(headline(detail))
-    say(f"command  {shlex.join(detail['command'])}")
+    say_whole(f"command  {shlex.join(detail['command'])}")
     for run in detail["runs"]:
         say()
         end = (

@@ -22,6 +22,7 @@ from unidle.cli.common import (
     read_store,
     read_view,
     say,
+    say_whole,
     store_address,
     table,
 )
@@ -259,4 +260,4 @@ def report(
     if as_json:
         print_json({"report": str(path.absolute()), "job": job_id, "until": clock_time(view.time_ns)})
     else:
-        say(str(path.absolute()))
+        say_whole(str(path.absolute()))

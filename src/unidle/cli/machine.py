@@ -281,9 +281,10 @@ def doctor(store: StoreOption = None, as_json: JsonOption = False) -> None:
         )  # fmt: skip
         return
     for check in found:
-        say(f"{check.state:<8} {check.name:<20} {check.detail}")
+        say(f"{check.state:<8} {check.name:<20} {check.detail}", hang=30)
         if check.state != "ok":
             say(
                 f"{'':<8} {'':<20} needed for {check.needed_for}"
-                + (f"; {check.remedy}" if check.remedy else "")
+                + (f"; {check.remedy}" if check.remedy else ""),
+                hang=30,
             )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO, NamedTuple
 
 import typer
 
-from unidle.cli.common import JsonOption, StoreOption, data_dir, print_json, say
+from unidle.cli.common import JsonOption, StoreOption, data_dir, print_json, say, say_whole
 from unidle.errors import BadInput, StoreError
 from unidle.words import counted
 
@@ -197,7 +197,7 @@ def _say(output: _Output, found: Summary, pattern: str | None) -> None:
         say(f"{output.name}: no steps" + (f" by the pattern {pattern}" if pattern else " were found"))
         _say_lines(output, None, "The last lines with a number:")
         say("Give a pattern with the step as its group, and try it:")
-        say(r"  unidle progress ... --pattern 'batch (?P<step>\d+) of'")
+        say_whole(r"  unidle progress ... --pattern 'batch (?P<step>\d+) of'")
         say("or call unidle.rank.step() in the training loop.")
         return
     say(f"{output.name}: {counted(found.marks, 'line')} read as steps, from {found.first} to {found.last}")
@@ -212,7 +212,7 @@ def _say(output: _Output, found: Summary, pattern: str | None) -> None:
         "In the job file"
         + (":" if pattern else ", a pattern that reads the same:" if same else ", a pattern to start from:")
     )
-    say(f"  progress: {{pattern: {_quoted(proposed)}}}")
+    say_whole(f"  progress: {{pattern: {_quoted(proposed)}}}")
 
 
 def _say_lines(output: _Output, pattern: str | None, head: str) -> None:
@@ -230,7 +230,7 @@ def _say_lines(output: _Output, pattern: str | None, head: str) -> None:
         say(head)
     for line in last:
         shown = " ".join(line.split())
-        say("  " + (shown if len(shown) <= _SHOWN_CHARS else shown[: _SHOWN_CHARS - 3] + "..."))
+        say_whole("  " + (shown if len(shown) <= _SHOWN_CHARS else shown[: _SHOWN_CHARS - 3] + "..."))
 
 
 def _lines_of(chunks: Iterable[bytes]) -> Iterator[str]:

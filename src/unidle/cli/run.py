@@ -22,10 +22,12 @@ from unidle.cli.common import (
     JsonOption,
     StoreOption,
     data_dir,
+    fitted,
     named_store,
     print_json,
     printable,
     say,
+    say_whole,
     show,
     store_address,
     warn,
@@ -329,11 +331,11 @@ def _print_summary(store: Store, job: JobView, report: str | None, address: str)
     if wants_rendezvous(run_root(store, data_dir()), job):
         say("The script wants the variables of torchrun, which one rank gets with `--rendezvous torchrun`.")
     if report:
-        say(f"report: {report}")
+        say_whole(f"report: {report}")
     sys.stdout.flush()
     failed = failure_of_job(job)
     for line in failure_lines(failed.as_json(named_store(address))) if failed is not None else ():
-        sys.stderr.write(f"{printable(line)}\n")
+        sys.stderr.write(f"{fitted(printable(line))}\n")
 
 
 def wants_rendezvous(root: Path, job: JobView) -> bool:

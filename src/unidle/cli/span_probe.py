@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from unidle.cli.common import JsonOption, print_json, say, show_table, warn
+from unidle.cli.common import JsonOption, print_json, say, say_whole, show_table, warn
 from unidle.cli.times import duration_option
 from unidle.errors import BadInput, CannotRun
 
@@ -115,7 +115,7 @@ def _serve(bind: str, port: int, secret: str | None) -> None:
     except PortTaken as error:
         raise BadInput(str(error), field="--port", value=port, remedy="name another with --port") from None
     say(f"serving on {served.address[0]}:{served.address[1]}; on the other host:")
-    say(f"  {_SECRET_VARIABLE}={known} unidle span probe {os.uname().nodename}:{served.address[1]}")
+    say_whole(f"  {_SECRET_VARIABLE}={known} unidle span probe {os.uname().nodename}:{served.address[1]}")
     try:
         served.wait()
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 import unicodedata
@@ -22,11 +23,30 @@ _STATES: Final = {
     "drain": "33", "draining": "33", "quarantine": "33", "probation": "33", "repair": "33", "maintenance": "33",
 }  # fmt: skip
 _STATE_COLUMNS: Final = ("state", "health")
+# A word with the blanks before it. A command in backticks is one word.
+_WORD: Final = re.compile(r"\s*(?:`[^`]*`|\S)+")
 
 
 def columns() -> int:
     """How wide a line may be."""
     return max(shutil.get_terminal_size((80, 24)).columns, _NARROWEST)
+
+
+def folded(text: str, width: int, hang: int = 2) -> list[str]:
+    """One line of text as lines of at most ``width`` columns; those after the first are indented by ``hang``.
+
+    Blanks inside a line stay. A word that is wider than a line, such as a path or a command in backticks, stays whole.
+    """
+    if _long(text) <= width:
+        return [text]
+    lines, line = [], ""
+    for word in _WORD.findall(text):
+        if line.strip() and _long(line) + _long(word) > width:
+            lines.append(line)
+            line = " " * hang + word.lstrip()
+        else:
+            line += word
+    return [*lines, line]
 
 
 def colours() -> bool:
