@@ -6,6 +6,7 @@ import pytest
 
 from guard.stories import S, Story, kinds
 from unidle.events import types as ev
+from unidle.events.marks import LastOutput
 from unidle.guard.lifecycle import next_deadline_ns
 from unidle.guard.restarts import acts_on_hang, backoff_s
 from unidle.jobs import JobSpec, Reason, Restart, RestartPolicy, Role
@@ -44,6 +45,14 @@ def test_a_rank_that_left_early_is_named_with_the_failure_that_follows():
     (stop,) = story.decide(5)
     assert isinstance(stop, ev.StopAsked)
     assert "rank 1 had exited 0" in stop.because.text
+
+
+def test_a_rank_with_an_error_of_its_own_is_not_explained_by_one_that_left_early():
+    last = LastOutput("ValueError: lr", "train.py:3", "code", "error")
+    story = Story().start().mark(2, 1, "exit", code=0).mark(5, 0, "exit", code=1, last=last)
+    (stop,) = story.decide(5)
+    assert isinstance(stop, ev.StopAsked)
+    assert "ValueError: lr" in stop.because.text and "had exited 0" not in stop.because.text
 
 
 @pytest.mark.parametrize(

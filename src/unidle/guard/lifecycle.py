@@ -254,7 +254,8 @@ def why_failed(job: JobView, attempt: AttemptView, culprit: int) -> Reason:
         for k, r in enumerate(attempt.ranks)
         if r.code == 0 and r.end_ns is not None and rank.end_ns is not None and r.end_ns <= rank.end_ns
     ]
-    if early and not rank.lost:
+    own = rank.last is not None and rank.last.sort == "error" and not rank.last.symptom
+    if early and not rank.lost and not own:  # with an error of its own, no peer explains it
         first_ns, k = min(early)
         text += f", {((rank.end_ns or 0) - first_ns) / _S:.1f} s after rank {k} had exited 0"
     figures: dict[str, int | float | str] = {"rank": culprit, "kind": kind_of(attempt, rank)}
