@@ -28,6 +28,7 @@ WORKERS ?= $(shell cores=$$(nproc); echo $$((cores < 4 ? cores : 4)))
 
 test: MARKED := not slow
 test-slow: MARKED := slow
+test-slow: WORKERS := 0  # they compare times of real processes, which others would change
 test: ## Run the tests (ARGS="-k lease -x" goes to pytest; WORKERS=0: one after the other)
 test-slow: ## Run the tests of long drills and recoveries
 test test-slow: setup-tests
