@@ -23,7 +23,8 @@ import waiting
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 
-os.environ["COLUMNS"] = "200"  # lines are folded to the terminal's width; tests look for sentences
+# Commands fold lines and cells to this width, and tests look for whole sentences.
+os.environ["COLUMNS"] = "200"
 
 # A slow machine is no finding: what has to be fast is measured in bench/.
 # In CI a change is judged, not what dice found: there, examples are the same each time.

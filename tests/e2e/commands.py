@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +14,6 @@ UNIDLE = [sys.executable, "-m", "unidle"]
 def unidle(*words: object, timeout_s: float = 60, **more: Any) -> subprocess.CompletedProcess[str]:
     """Run to the end and return what came of it."""
     command = [*UNIDLE, *map(str, words)]
-    more.setdefault("env", {**os.environ, "COLUMNS": "200"})  # no cell of a table is wrapped
     return subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False, **more)
 
 

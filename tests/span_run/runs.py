@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from itertools import pairwise
@@ -64,7 +63,6 @@ def written(place: Path, data: dict[str, Any]) -> Path:
 
 
 def unidle(*words: str, timeout_s: float = 240) -> subprocess.CompletedProcess[str]:
-    wide = {**os.environ, "COLUMNS": "200"}  # no cell of a table is wrapped
     return subprocess.run(
-        [sys.executable, "-m", "unidle", *words], capture_output=True, text=True, timeout=timeout_s, env=wide
+        [sys.executable, "-m", "unidle", *words], capture_output=True, text=True, timeout=timeout_s
     )

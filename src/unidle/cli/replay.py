@@ -17,15 +17,16 @@ from unidle.cli.common import (
     warn,
 )
 from unidle.cli.help import Commands
+from unidle.cli.option_set import with_options
 from unidle.cli.replay_faults import faults
 from unidle.cli.replay_openb import openb
 from unidle.cli.replay_options import (
+    Assumed,
     ModelMap,
     PolicyOption,
     QueueMap,
     SaveOption,
     StopAfter,
-    assuming,
     policies,
     renames,
     stop_after_option,
@@ -49,7 +50,7 @@ def register(app: typer.Typer) -> None:
 
 
 @replay_app.command("trace")
-@assuming
+@with_options(assumed=Assumed)
 def trace(
     fleet: Annotated[str, typer.Option("--fleet", metavar="FILE", help="Fleet file.")],
     file: Annotated[str, typer.Option("--trace", metavar="FILE", help="Trace with one line per job; see docs/how-to/replay.md.")],
@@ -63,7 +64,7 @@ def trace(
     save: SaveOption = None,
     as_json: JsonOption = False,
     *,
-    assumed: Assumptions,
+    assumed: Assumed,
 ) -> None:  # fmt: skip
     """Replay a job trace under one or more placement policies.
 
@@ -73,15 +74,23 @@ def trace(
     from unidle.control.replay import scenario_of
     from unidle.files.trace import load_trace
 
+    assumptions = assumed.checked()
     names = _names(policy)
     other = _renames(queue_map, model_map)
     declared = find_fleet(fleet, None)
     scenario = scenario_of(load_trace(file, other), declared, skip_misfits=skip_misfits)
-    _show(scenario, assumed, _outcomes(scenario, assumed, names, save, stop_after), {}, as_json, stop_after)
+    _show(
+        scenario,
+        assumptions,
+        _outcomes(scenario, assumptions, names, save, stop_after),
+        {},
+        as_json,
+        stop_after,
+    )
 
 
 @replay_app.command("store")
-@assuming
+@with_options(assumed=Assumed)
 def store(
     policy: PolicyOption,
     store: StoreOption = None,
@@ -100,7 +109,7 @@ def store(
     save: SaveOption = None,
     as_json: JsonOption = False,
     *,
-    assumed: Assumptions,
+    assumed: Assumed,
 ) -> None:  # fmt: skip
     """Replay the jobs of a store under other policies. The first column of the output is what really happened."""
     from unidle.api.fleets import find_fleet
@@ -112,6 +121,7 @@ def store(
     if until is not None and stop_after is None and _is_hours(until):
         warn(f"--until {until}: as hours this is --stop-after now; --until takes a time")
         stop_after, until = float(until), None
+    assumptions = assumed.checked()
     names = _names(policy)
     other = _renames(queue_map, model_map)
     declared = find_fleet(fleet, None) if fleet is not None else None
@@ -122,8 +132,8 @@ def store(
     scenario = scenario_of_store(opened, view, source, fleet=declared, window=window, renames=other)
     recorded = outcome_of(view, source, (a.job for a in scenario.arrivals))
     opened.close()
-    outcomes = _outcomes(scenario, assumed, names, save, stop_after)
-    _show(scenario, assumed, outcomes, {"recorded": recorded}, as_json, stop_after)
+    outcomes = _outcomes(scenario, assumptions, names, save, stop_after)
+    _show(scenario, assumptions, outcomes, {"recorded": recorded}, as_json, stop_after)
 
 
 def _is_hours(text: str) -> bool:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from unidle.cli.common import JsonOption, print_json, say, show_table
-from unidle.cli.replay_options import SaveOption, store_of_replay, whole_numbers
+from unidle.cli.replay_options import LONGEST_S, SaveOption, seconds_option, store_of_replay, whole_numbers
 from unidle.cli.times import duration_option, seconds_of
 from unidle.errors import BadInput
 from unidle.words import counted
@@ -18,17 +18,12 @@ if TYPE_CHECKING:
     from unidle.control.fault_outcome import FaultOutcome
     from unidle.control.replay_faults import Case, Replay, Ways
 
-_LONGEST_S = 10 * 365 * 86_400
 _MOST_NODES = 100_000
 _WORDS = {
     "as_given": "as given", "no_spares": "without spares", "no_peer_copies": "without peer copies",
     "no_interval": "without interval choice", "no_warm_restart": "without warm restart",
     "no_preflight": "without preflight", "none": "with none of them",
 }  # fmt: skip
-
-
-def _seconds(name: str, text: str) -> Any:
-    return duration_option(*(f"--{one}" for one in name.split()), text=text, most=_LONGEST_S)
 
 
 def _switch(name: str, text: str) -> Any:
@@ -44,22 +39,22 @@ def faults(
     warm: Annotated[str, _switch("warm", "Keep processes with all imports done ready on all nodes.")] = "on",
     preflight: Annotated[str, _switch("preflight", "Check nodes before each start, and burn them in after each repair.")] = "on",
     checkpoint_every: Annotated[str, typer.Option("--checkpoint-every", metavar="auto|TIME", help="Work between two checkpoints: 1800 (seconds), 30m; auto: from the cost model.")] = "auto",
-    fixed_every: Annotated[float, _seconds("fixed-every", "Interval for the comparison without auto.")] = 1800.0,
+    fixed_every: Annotated[float, seconds_option("fixed-every", "Interval for the comparison without auto.")] = 1800.0,
     intervals: Annotated[
         str | None, typer.Option("--intervals", metavar="TIME[,TIME...]", show_default=False, help="Also replay these fixed intervals.")
     ] = None,
     steps: Annotated[int, typer.Option("--steps", metavar="N", min=0, max=10**12, help="Steps of the job; 0: until the trace ends.")] = 0,
     step_s: Annotated[float, duration_option("--step", "--step-s", text="Duration of one step.", least=0.001, most=86_400)] = 10.0,
-    write_s: Annotated[float, _seconds("checkpoint-write write-s", "Time that a gang waits for a checkpoint.")] = 60.0,
-    restart_s: Annotated[float, _seconds("restart restart-s", "Start-up time of each attempt after the first.")] = 300.0,
-    warm_s: Annotated[float, _seconds("warm-restart warm-s", "Start-up time with warm processes.")] = 5.0,
-    restore_s: Annotated[float, _seconds("restore restore-s", "Time to read a checkpoint.")] = 60.0,
-    copy_s: Annotated[float, _seconds("copy copy-s", "Time that the gang waits for a copy to other nodes.")] = 0.5,
-    copy_restore_s: Annotated[float, _seconds("copy-restore copy-restore-s", "Time to read such a copy.")] = 5.0,
-    detect_s: Annotated[float, _seconds("detect detect-s", "Time from a fault to its detection.")] = 10.0,
-    preflight_s: Annotated[float, _seconds("preflight-time preflight-s", "Time of the check before a start.")] = 5.0,
-    burn_in_s: Annotated[float, _seconds("burn-in burn-in-s", "Time of the check after a repair.")] = 1800.0,
-    relapse_s: Annotated[float, _seconds("relapse relapse-s", "A fault within this time after a repair means that the repair failed.")] = 86_400.0,
+    write_s: Annotated[float, seconds_option("checkpoint-write write-s", "Time that a gang waits for a checkpoint.")] = 60.0,
+    restart_s: Annotated[float, seconds_option("restart restart-s", "Start-up time of each attempt after the first.")] = 300.0,
+    warm_s: Annotated[float, seconds_option("warm-restart warm-s", "Start-up time with warm processes.")] = 5.0,
+    restore_s: Annotated[float, seconds_option("restore restore-s", "Time to read a checkpoint.")] = 60.0,
+    copy_s: Annotated[float, seconds_option("copy copy-s", "Time that the gang waits for a copy to other nodes.")] = 0.5,
+    copy_restore_s: Annotated[float, seconds_option("copy-restore copy-restore-s", "Time to read such a copy.")] = 5.0,
+    detect_s: Annotated[float, seconds_option("detect detect-s", "Time from a fault to its detection.")] = 10.0,
+    preflight_s: Annotated[float, seconds_option("preflight-time preflight-s", "Time of the check before a start.")] = 5.0,
+    burn_in_s: Annotated[float, seconds_option("burn-in burn-in-s", "Time of the check after a repair.")] = 1800.0,
+    relapse_s: Annotated[float, seconds_option("relapse relapse-s", "A fault within this time after a repair means that the repair failed.")] = 86_400.0,
     recall: Annotated[float, typer.Option("--recall", metavar="PART", min=0, max=1, help="Part of bad repairs that a burn-in finds.")] = 0.9,
     gpus_per_node: Annotated[int, typer.Option("--gpus-per-node", metavar="N", min=1, max=1024, help="GPUs per node.")] = 8,
     price: Annotated[float, typer.Option("--price", metavar="USD", min=0, max=1e6, help="Price of a GPU-hour.")] = 10.0,
@@ -134,11 +129,11 @@ def _every(text: str) -> float | None:
 
 def _length(text: str, field: str, or_: str = "") -> float:
     try:
-        seconds = seconds_of(field, text, most=_LONGEST_S)
+        seconds = seconds_of(field, text, most=LONGEST_S)
     except BadInput:
         seconds = 0.0
     if not seconds:
-        remedy = f"give {or_}a time above 0 such as 1800 (seconds) or 30m, at most {_LONGEST_S} s"
+        remedy = f"give {or_}a time above 0 such as 1800 (seconds) or 30m, at most {LONGEST_S} s"
         raise BadInput("is not an interval", field=field, value=text, remedy=remedy)
     return seconds
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 import math
-from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -22,17 +20,16 @@ if TYPE_CHECKING:
 
 _MOST_H: Final = 1_000_000  # a time that the clock can count, and no infinity
 _LEAST_MTBF_H: Final = 0.01
-_LONGEST_S: Final = 10 * 365 * 86_400
+LONGEST_S: Final = 10 * 365 * 86_400
 
 
 def _option(name: str, metavar: str, text: str, **more: Any) -> Any:
     return typer.Option(*(f"--{one}" for one in name.split()), metavar=metavar, help=text, **more)
 
 
-def _seconds(name: str, text: str) -> Any:
-    return Annotated[
-        float, duration_option(*(f"--{one}" for one in name.split()), text=text, most=_LONGEST_S)
-    ]
+def seconds_option(name: str, text: str) -> Any:
+    """A duration of a replay, under ``name`` and the names that it had."""
+    return duration_option(*(f"--{one}" for one in name.split()), text=text, most=LONGEST_S)
 
 
 PolicyOption = Annotated[
@@ -70,100 +67,61 @@ def stop_after_option(name: str) -> Any:
 
 StopAfter = Annotated[float | None, stop_after_option("stop-after until")]
 
-_OPTIONS: Final[dict[str, tuple[Any, object]]] = {
-    "estimates": (
-        Annotated[
-            str,
-            _option(
-                "estimates", "none|exact[,FACTOR]|learned",
-                "Run times that policies know: the jobs' own estimates, the true ones, or those of similar jobs.",
-            ),
-        ],
-        "learned",
-    ),
-    "checkpoint_every": (
-        _seconds("checkpoint-every", "Work between two checkpoints: 1800 (seconds), 30m; 0: none."),
-        1800.0,
-    ),
-    "checkpoint_write": (_seconds("checkpoint-write", "Time that a gang waits for a checkpoint."), 0.0),
-    "restart": (_seconds("restart", "Start-up time of each attempt after the first."), 60.0),
-    "restore": (_seconds("restore", "Time to read a checkpoint."), 30.0),
-    "stop": (_seconds("stop", "Time that a gang needs to stop."), 0.0),
-    "saves_on_stop": (
-        Annotated[
-            bool, typer.Option("--saves-on-stop", help="A gang saves its last step before it stops.")
-        ],
-        False,
-    ),
-    "communication": (
-        Annotated[
-            float,
-            _option(
-                "communication", "PART",
-                "Part of a step that is communication between nodes. Gangs on the same uplink slow each other.",
-                min=0, max=1,
-            ),
-        ],
-        0.0,
-    ),
-    "mtbf": (
-        Annotated[float, _option("mtbf", "H", "Mean time between faults of a node in hours; 0: none.", min=0, max=_MOST_H)],
-        0.0,
-    ),
-    "mttr": (Annotated[float, _option("mttr", "H", "Mean time of a repair in hours.", min=0.001, max=_MOST_H)], 1.0),
-    "seed": (Annotated[int, _option("seed", "N", "Seed of the random faults.")], 1),
-}  # fmt: skip
 
+@dataclass(frozen=True, slots=True)
+class Assumed:
+    """What a replay assumes, as it is given: see :class:`unidle.control.replay.Assumptions`."""
 
-def assuming(command: Callable[..., None]) -> Callable[..., None]:
-    """Give ``command``, which takes ``assumed``, an option for each assumption instead."""
+    # fmt: off
+    estimates: Annotated[
+        str,
+        _option(
+            "estimates", "none|exact[,FACTOR]|learned",
+            "Run times that policies know: the jobs' own estimates, the true ones, or those of similar jobs.",
+        ),
+    ] = "learned"
+    checkpoint_every: Annotated[float, seconds_option("checkpoint-every", "Work between two checkpoints: 1800 (seconds), 30m; 0: none.")] = 1800.0
+    checkpoint_write: Annotated[float, seconds_option("checkpoint-write", "Time that a gang waits for a checkpoint.")] = 0.0
+    restart: Annotated[float, seconds_option("restart", "Start-up time of each attempt after the first.")] = 60.0
+    restore: Annotated[float, seconds_option("restore", "Time to read a checkpoint.")] = 30.0
+    stop: Annotated[float, seconds_option("stop", "Time that a gang needs to stop.")] = 0.0
+    saves_on_stop: Annotated[bool, typer.Option("--saves-on-stop", help="A gang saves its last step before it stops.")] = False
+    communication: Annotated[
+        float,
+        _option(
+            "communication", "PART",
+            "Part of a step that is communication between nodes. Gangs on the same uplink slow each other.",
+            min=0, max=1,
+        ),
+    ] = 0.0
+    mtbf: Annotated[float, _option("mtbf", "H", "Mean time between faults of a node in hours; 0: none.", min=0, max=_MOST_H)] = 0.0
+    mttr: Annotated[float, _option("mttr", "H", "Mean time of a repair in hours.", min=0.001, max=_MOST_H)] = 1.0
+    seed: Annotated[int, _option("seed", "N", "Seed of the random faults.")] = 1
+    # fmt: on
 
-    @functools.wraps(command)
-    def wrapper(**given: Any) -> None:
-        own = {name: given.pop(name) for name in _OPTIONS}
-        command(**given, assumed=_assumed(**own))
+    def checked(self) -> Assumptions:
+        """Errors: BadInput."""
+        from unidle.control.replay import Assumptions
 
-    hints = get_type_hints(command, localns={"Assumptions": object}, include_extras=True)
-    shown = inspect.signature(command)
-    parameters = [
-        p.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[p.name])
-        for p in shown.parameters.values()
-        if p.name != "assumed"
-    ]
-    parameters += [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
-        for name, (kind, default) in _OPTIONS.items()
-    ]
-    wrapper.__signature__ = shown.replace(parameters=parameters)  # type: ignore[attr-defined]
-    wrapper.__annotations__ = {p.name: p.annotation for p in parameters} | {"return": None}
-    return wrapper
-
-
-def _assumed(
-    *, estimates: str, checkpoint_every: float, checkpoint_write: float, restart: float, restore: float,
-    stop: float, saves_on_stop: bool, communication: float, mtbf: float, mttr: float, seed: int,
-) -> Assumptions:  # fmt: skip
-    from unidle.control.replay import Assumptions
-
-    kind, factor = _estimates(estimates)
-    if not checkpoint_every.is_integer():
-        raise BadInput("must be whole seconds", field="--checkpoint-every", value=f"{checkpoint_every:g}", remedy="for instance 1800 or 30m")  # fmt: skip
-    if 0 < mtbf < _LEAST_MTBF_H:
-        raise BadInput("is too short for a node to do useful work", field="--mtbf", value=mtbf, remedy=f"give 0, or at least {_LEAST_MTBF_H:g} hours")  # fmt: skip
-    return Assumptions(
-        checkpoint_every_s=checkpoint_every,
-        checkpoint_s=checkpoint_write,
-        restart_s=restart,
-        restore_s=restore,
-        stop_s=stop,
-        saves_on_stop=saves_on_stop,
-        comm_ppm=round(communication * 1e6),
-        mtbf_s=mtbf * 3600,
-        mttr_s=mttr * 3600,
-        seed=seed,
-        estimates=kind,
-        estimate_factor=factor,
-    )
+        kind, factor = _estimates(self.estimates)
+        if not self.checkpoint_every.is_integer():
+            raise BadInput("must be whole seconds", field="--checkpoint-every", value=f"{self.checkpoint_every:g}", remedy="for instance 1800 or 30m")  # fmt: skip
+        if 0 < self.mtbf < _LEAST_MTBF_H:
+            raise BadInput("is too short for a node to do useful work", field="--mtbf", value=self.mtbf, remedy=f"give 0, or at least {_LEAST_MTBF_H:g} hours")  # fmt: skip
+        return Assumptions(
+            checkpoint_every_s=self.checkpoint_every,
+            checkpoint_s=self.checkpoint_write,
+            restart_s=self.restart,
+            restore_s=self.restore,
+            stop_s=self.stop,
+            saves_on_stop=self.saves_on_stop,
+            comm_ppm=round(self.communication * 1e6),
+            mtbf_s=self.mtbf * 3600,
+            mttr_s=self.mttr * 3600,
+            seed=self.seed,
+            estimates=kind,
+            estimate_factor=factor,
+        )
 
 
 _ESTIMATES: Final[dict[str, Estimates]] = {"none": "none", "exact": "exact", "learned": "learned"}
