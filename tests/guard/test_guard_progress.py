@@ -134,16 +134,32 @@ def test_a_rank_that_sleeps_for_a_minute_is_no_hang_and_one_that_sleeps_for_an_h
     assert found is not None and found[1].rank == 0 and found[0] <= 10
 
 
-def test_a_rank_that_polls_for_ever_is_found_in_the_end() -> None:
+@pytest.mark.parametrize("every_s", [0.1, 1, 30, 50])
+def test_a_rank_that_polls_for_ever_is_found_after_two_minutes(every_s: float) -> None:
+    every = int(every_s * S)
+
     def ranks(at: int) -> list[RankVitals]:
-        return (
-            [COMPUTES] * 2
-            if at <= 5 * S
-            else [replace(WAITS, doing="sleep", timed=True, wakes_ns=at + S // 10), WAITS]
-        )
+        asleep = replace(WAITS, doing="sleep", timed=True, wakes_ns=(at // every + 1) * every)
+        return [COMPUTES] * 3 if at <= 5 * S else [asleep, WAITS, WAITS]
 
     found = first_certain(told(ranks, 400, steps=[1, 2, 3, 4, 5]))
-    assert found is not None and 300 <= found[0] <= 320
+    assert found is not None and 120 <= found[0] <= 190
+    assert found[1].rank == 0
+
+
+def test_a_long_sleep_and_polls_that_end_are_no_hang() -> None:
+    def ranks(at: int) -> list[RankVitals]:
+        polls = replace(WAITS, doing="sleep", timed=True, wakes_ns=at + S // 10)
+        return [COMPUTES] * 2 if at <= 5 * S or at // S % 110 == 0 else [polls, WAITS]
+
+    assert first_certain(told(ranks, 300, steps=[1, 2, 3, 4, 5])) is None
+    long = replace(WAITS, doing="sleep", timed=True, wakes_ns=285 * S)
+    assert (
+        first_certain(
+            told(lambda at: [COMPUTES] * 2 if at <= 5 * S else [long, WAITS], 285, steps=[1, 2, 3, 4, 5])
+        )
+        is None
+    )
 
 
 def test_what_the_job_says_of_itself_is_believed_for_ten_minutes() -> None:

@@ -71,12 +71,14 @@ def test_a_library_in_another_mount_namespace_is_probed_even_when_its_file_is_go
 FORKS = """
 #include <signal.h>
 #include <sys/wait.h>
-static void wake(int n) { (void)n; }
 int main(void) {
-    signal(SIGUSR1, wake);
+    sigset_t usr1;
+    int got;
+    sigemptyset(&usr1), sigaddset(&usr1, SIGUSR1);
+    sigprocmask(SIG_BLOCK, &usr1, 0); /* one that comes before a child waits for it is not lost */
     step();
     for (int n = 0; n < 5; n++)
-        if (!fork()) { pause(); for (int i = 0; i < 100; i++) malloc(10); _exit(0); }
+        if (!fork()) { sigwait(&usr1, &got); for (int i = 0; i < 100; i++) malloc(10); _exit(0); }
     step();
     while (wait(0) > 0);
     for (int i = 0; i < 3; i++) malloc(10);

@@ -187,7 +187,10 @@ def _status(job: JobView, now_ns: int) -> str:
     parts.append(f"{up} of {counted(len(attempt.ranks), 'rank')} up")
     step = attempt.last_step()
     if step is not None:
-        parts.append(f"step {step}{_pace(job)}")
+        overdue_ns = attempt.overdue_ns(now_ns)
+        parts.append(f"step {step}{'' if overdue_ns else _pace(job)}")
+        if overdue_ns and attempt.notice is None:
+            parts.append(f"no step for {age(overdue_ns)}")
     saves = [saved for rank in attempt.ranks if rank.saves and (saved := rank.saves[-1])[1] is not None]
     if saves:
         parts.append(f"checkpoint {max(saves)[1]}")

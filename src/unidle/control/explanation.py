@@ -23,15 +23,17 @@ def story_lines(story: dict[str, Any]) -> list[str]:
     moments += [(said["said_ns"], "predicted", predicted(said)) for said in story["predictions"]]
     before = ""
     for time_ns, what, text in sorted(moments, key=lambda moment: moment[0]):
-        lines.append(f"  {clock_time(time_ns)}  {what:<18} {_without(text, before)}")
-        before = text if what.startswith("attempt ") else before
+        lines.append(f"  {clock_time(time_ns)}  {what:<18} {_without(text, before)}".rstrip())
+        before = text if what == "stop" or what.startswith("attempt ") else before
     return [*lines, "", *failure_lines(story["failure"])] if story["failure"] is not None else lines
 
 
 def _without(text: str, before: str) -> str:
-    """A decision after a failed attempt, without the reason of the failure: the line above has it."""
+    """A decision after a stop or a failed attempt, without the reason of that: the line above has it."""
     if not before:
         return text
+    if text == before:
+        return ""
     if text.endswith(f": {before}"):
         return text.removesuffix(f": {before}")
     return text.removeprefix(f"{before}; ")
@@ -60,8 +62,7 @@ def predicted(said: dict[str, Any]) -> str:
         return _predicted_cost(said)
     shown = {"start": clock_time}.get(said["what"], length)
     text = f"{said['what'].replace('_', ' ')} {shown(said['value_ns'])}"
-    text += f" ({shown(said['low_ns'])} to {shown(said['high_ns'])}"
-    text += f" with {100 * said['level']:.0f} %)" if said["level"] else ")"
+    text += _range(shown(said["low_ns"]), shown(said["high_ns"]), said["level"])
     text += f", from {said['by']}"
     if said["error_ns"] == 0:
         text += "; it was so"
@@ -75,14 +76,20 @@ def predicted(said: dict[str, Any]) -> str:
 def _predicted_cost(said: dict[str, Any]) -> str:
     cost = said["cost"]
     value, low, high = (_money(cost[what]) for what in ("value", "low", "high"))
-    text = f"cost {value} {cost['currency']} ({low} to {high}"
-    text += f" with {100 * said['level']:.0f} %)" if said["level"] else ")"
+    text = f"cost {value} {cost['currency']}{_range(low, high, said['level'])}"
     text += f", from {said['by']}"
     if cost["error"] == 0:
         text += "; it was so"
     elif cost["error"] is not None:
         text += f"; it was {_money(abs(cost['error']))} {'more' if cost['error'] > 0 else 'less'}"
     return text
+
+
+def _range(low: str, high: str, level: float) -> str:
+    """Nothing where there is none, as from a single earlier run."""
+    if low == high:
+        return ""
+    return f" ({low} to {high}" + (f" with {100 * level:.0f} %)" if level else ")")
 
 
 def _money(amount: float) -> str:

@@ -358,9 +358,9 @@ class Controller:
         self._look_for_idle(job, now)
 
     def _looks_first(self, job: JobView, event: ev.Event, now: int) -> bool:
-        """Whether a gang that hangs is looked at before it is stopped."""
-        hung = isinstance(event, ev.StopAsked) and event.why == "hung"
-        return hung and self._stacks is not None and self._stacks.holds(job.id, job.attempts[-1], now)
+        """Whether a gang is looked at before it is stopped: one that hangs, or whose time is over."""
+        wanted = isinstance(event, ev.StopAsked) and event.why in ("hung", "timeout")
+        return wanted and self._stacks is not None and self._stacks.holds(job.id, job.attempts[-1], now)
 
     def _look_for_idle(self, job: JobView, now: int) -> None:
         events, watch = self._holders.look(self.view, job, now)

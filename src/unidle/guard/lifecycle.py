@@ -102,9 +102,18 @@ def _decide_running(job: JobView, attempt: AttemptView, now_ns: int) -> list[ev.
         return [ev.StopAsked(job.id, attempt.number, "hung", 0, because, culprit)]
     deadline = next_deadline_ns(job)
     if deadline is not None and now_ns >= deadline:
-        because = Reason("timeout", f"ran longer than timeout_s = {job.spec.timeout_s:g}")
-        return [ev.StopAsked(job.id, attempt.number, "timeout", grace_ns, because)]
+        return [ev.StopAsked(job.id, attempt.number, "timeout", grace_ns, _why_timeout(job, attempt, now_ns))]
     return []
+
+
+def _why_timeout(job: JobView, attempt: AttemptView, now_ns: int) -> Reason:
+    """Also that no step came for long, and then which ranks are not where the others wait."""
+    text = f"ran longer than timeout_s = {job.spec.timeout_s:g}"
+    overdue_ns = attempt.overdue_ns(now_ns)
+    if not overdue_ns:
+        return Reason("timeout", text)
+    because = Reason("timeout", f"{text}, the last {overdue_ns // _S} s of it without a step")
+    return _why_hung(attempt, because, None)[0]
 
 
 def _why_hung(attempt: AttemptView, because: Reason, rank: int | None) -> tuple[Reason, int | None]:

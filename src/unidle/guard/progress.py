@@ -33,6 +33,7 @@ BLIND_LOOKS: Final = 3  # so many looks in a row that see no step, where looks s
 SPAN_NS: Final = 600 * _S  # what says that it saves or evaluates is believed for so long
 BUSY_NS: Final = 300 * _S  # a gang that computes without a step, as evaluation or compilation would
 BUSY_TIMES: Final = 20  # and so many times its longest step
+POLL_NS: Final = 120 * _S  # a rank that sleeps again and again, as one that polls a file that never comes
 INPUT_NS: Final = 30 * _S  # a rank that waits for what may come from outside: data, a child, a server
 GAP_TIMES: Final = 4  # a silent gang, of its longest usual time between steps
 DISK_NS: Final = 60 * _S
@@ -96,6 +97,7 @@ class GangJudge:
     _last_step_ns: int = 0
     _gaps: deque[int] = field(default_factory=lambda: deque(maxlen=_GAPS))
     _silent_ns: int | None = None  # since when no rank moved
+    _first_wakes_ns: dict[int, int] = field(default_factory=dict)  # of the ranks that slept since then
     _silences: deque[int] = field(default_factory=lambda: deque(maxlen=_GAPS))  # that were over by themselves
     _watched_ns: int = 0  # until then steps were watched from outside; 0 where the job shows its own
     _blind: int = 0  # looks in a row that saw no step
@@ -111,6 +113,7 @@ class GangJudge:
             if self._silent_ns is not None:
                 self._silences.append(seen.from_ns - self._silent_ns)
             self._silent_ns = None
+            self._first_wakes_ns.clear()
         elif self._silent_ns is None:
             self._silent_ns = seen.from_ns
         found = (
@@ -247,9 +250,12 @@ class GangJudge:
             return True
         if self._silent_ns is not None and seen.at_ns - self._silent_ns >= BUSY_NS:
             return False
-        limit_ns = seen.at_ns + BUSY_NS
-        asleep = [r.wakes_ns for r in seen.ranks if r.doing == "sleep" and r.wakes_ns is not None]
-        return any(seen.at_ns - _S <= wakes_ns <= limit_ns for wakes_ns in asleep)
+        asleep = [(r.rank, r.wakes_ns) for r in seen.ranks if r.doing == "sleep" and r.wakes_ns is not None]
+        return any(
+            seen.at_ns - _S <= wakes_ns <= seen.at_ns + BUSY_NS
+            and wakes_ns <= self._first_wakes_ns.setdefault(rank, wakes_ns) + POLL_NS
+            for rank, wakes_ns in asleep
+        )
 
     def _find(
         self, kind: FindingKind, rank: int | None, onset_ns: int, seen: GangVitals, certain: bool, text: str,

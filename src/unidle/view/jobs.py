@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from typing import Final
 
 import msgspec
@@ -111,6 +112,15 @@ class AttemptView(msgspec.Struct, array_like=True):
     def last_step(self) -> int | None:
         """The highest step that any rank reported."""
         return max([r.step_n[-1] for r in self.ranks if r.step_n], default=None)
+
+    def overdue_ns(self, now_ns: int) -> int:
+        """Since when no step came, in ns, where that is long: over 5 s and 4 times the longest of the latest gaps; else 0."""
+        times = max((r.step_ns for r in self.ranks if r.step_ns), key=lambda ns: ns[-1], default=None)
+        if times is None:
+            return 0
+        waited_ns = now_ns - times[-1]
+        usual_ns = max((b - a for a, b in pairwise(times[-20:])), default=0)
+        return waited_ns if waited_ns > max(5_000_000_000, 4 * usual_ns) else 0
 
     @property
     def restored_step(self) -> int | None:
